@@ -1,0 +1,57 @@
+// Integer ids that cannot be mixed up: a BlockId is not a SlotId, and neither is a count.
+//
+//   BlockId block(7);
+//   table[column] = block.value();   // to an array that a kernel reads
+//   SlotId slot = block;             // does not compile
+//
+// An id is a name, not a number: ids compare and hash, but there is no arithmetic. Trivially copyable
+// and of the size of its representation, so an array of ids may be read as an array of integers.
+
+#ifndef BASE_IDS_H_
+#define BASE_IDS_H_
+
+#include <compare>
+#include <cstdint>
+#include <ostream>
+#include <utility>
+
+namespace reprise {
+
+// `Tag` is an incomplete struct that makes the type distinct; it is never defined.
+template <typename Tag, typename Rep>
+class StrongId {
+ public:
+  using rep = Rep;
+
+  // Zero: for arrays that are filled afterwards.
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+
+  constexpr Rep value() const { return value_; }
+
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, StrongId id) {
+    return H::combine(std::move(state), id.value_);
+  }
+  friend std::ostream& operator<<(std::ostream& out, StrongId id) { return out << +id.value_; }
+
+ private:
+  Rep value_ = 0;
+};
+
+// A block of the KV cache: an index into the block dimension of every tensor that shares the pool.
+using BlockId = StrongId<struct BlockIdTag, int32_t>;
+
+// Block 0: never allocated, readable, never trusted. It fills block-table entries that name no block.
+inline constexpr BlockId kNullBlock(0);
+
+// A sequence's place in the state that the device owns; reused after the sequence has left.
+using SlotId = StrongId<struct SlotIdTag, int32_t>;
+
+// A sequence as the host knows it; never reused in the life of an engine.
+using SequenceId = StrongId<struct SequenceIdTag, int64_t>;
+
+}  // namespace reprise
+
+#endif  // BASE_IDS_H_
