@@ -1,0 +1,95 @@
+// Checks of tensor arguments by named dimensions, with errors that say what was expected and what
+// was got.
+//
+//   ShapeChecker dims;
+//   dims.Bind("num_kv_heads", kv.num_kv_heads);
+//   REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slots, {"num_tokens"}, at::kLong));  //
+//   binds num_tokens REPRISE_RETURN_IF_ERROR(dims.Check("k", k, {AtLeast("num_tokens"),
+//   "num_kv_heads", 128})); REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slots,
+//   k.device())); const int64_t num_tokens = dims.size("num_tokens");
+//
+//   "slot_mapping must be [num_tokens] int64: expected [17], got [16]"
+//   "k must be [>= num_tokens, num_kv_heads, 128]: expected [>= 17, 8, 128], got [16, 8, 128]"
+//   "slot_mapping has the wrong device: expected cuda:0, got cpu"
+//
+// A name is bound by Bind() or by the first tensor that has it, and holds from then on; a failed
+// Check() binds nothing.
+//
+// Errors are InvalidArgument. Thread safety: none. Cost: no allocation and no synchronisation
+// unless a check fails.
+
+#ifndef BASE_SHAPE_CHECK_H_
+#define BASE_SHAPE_CHECK_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace reprise {
+
+// The expected size of a dimension: a name, a number, or AtLeast() one of them.
+struct Dim {
+  Dim(const char* name) : name(name) {}  // NOLINT: implicit, to be written in braces
+  template <std::integral Int>
+  Dim(Int size) : size(size) {}  // NOLINT
+
+  std::string_view name;  // empty: the number `size`. Must outlive the checker; a literal does.
+  int64_t size = 0;
+  enum class Rule { kEqual, kAtLeast } rule = Rule::kEqual;
+};
+
+// A dimension that may be longer than what `dim` says. Does not bind a name.
+Dim AtLeast(Dim dim);
+
+class ShapeChecker {
+ public:
+  // Names that one checker can hold.
+  static constexpr int kMaxNames = 16;
+
+  // Fixes the size of `name`. REQUIRES: `name` is not bound to another size, and outlives the
+  // checker.
+  void Bind(std::string_view name, int64_t size);
+
+  // The size bound to `name`. REQUIRES: bound.
+  int64_t size(std::string_view name) const;
+
+  // Checks that `tensor`, the argument called `argument`, is defined, has these dimensions and, if
+  // given, this dtype. REQUIRES: an AtLeast() name is bound.
+  absl::Status Check(std::string_view argument, const at::Tensor& tensor,
+                     std::initializer_list<Dim> dims,
+                     std::optional<at::ScalarType> dtype = std::nullopt);
+
+ private:
+  struct Binding {
+    std::string_view name;
+    int64_t size;
+  };
+
+  std::optional<int64_t> Find(std::string_view name) const;
+
+  std::array<Binding, kMaxNames> bindings_;
+  int num_bindings_ = 0;
+};
+
+// "k has the wrong dtype: expected float16 or bfloat16, got float32". REQUIRES: `tensor` is
+// defined.
+absl::Status CheckDType(std::string_view argument, const at::Tensor& tensor,
+                        std::initializer_list<at::ScalarType> allowed);
+
+// "k has the wrong device: expected cuda:0, got cpu". REQUIRES: `tensor` is defined.
+absl::Status CheckDevice(std::string_view argument, const at::Tensor& tensor, at::Device expected);
+
+// "q must have stride 1 in its last dimension: expected 1, got 2". A last dimension of size 1 has
+// any stride. REQUIRES: `tensor` is defined and has a dimension.
+absl::Status CheckLastStrideIsOne(std::string_view argument, const at::Tensor& tensor);
+
+}  // namespace reprise
+
+#endif  // BASE_SHAPE_CHECK_H_

@@ -1,0 +1,57 @@
+// DType <-> LibTorch's ScalarType: the edge between torch-free code and tensors.
+//
+//   at::Tensor k = at::empty(shape, at::TensorOptions().dtype(ToScalarType(DType::kBFloat16)));
+//   std::optional<DType> dtype = FromScalarType(k.scalar_type());
+
+#ifndef BASE_TORCH_DTYPE_H_
+#define BASE_TORCH_DTYPE_H_
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+
+#include "base/dtype.h"
+
+namespace reprise {
+
+constexpr at::ScalarType ToScalarType(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return at::ScalarType::Double;
+    case DType::kFloat32:
+      return at::ScalarType::Float;
+    case DType::kFloat16:
+      return at::ScalarType::Half;
+    case DType::kBFloat16:
+      return at::ScalarType::BFloat16;
+    case DType::kFp8E4M3:
+      return at::ScalarType::Float8_e4m3fn;
+    case DType::kFp8E5M2:
+      return at::ScalarType::Float8_e5m2;
+  }
+  return at::ScalarType::Undefined;
+}
+
+// Nothing for types that no cache, query or weight has, such as integers.
+constexpr std::optional<DType> FromScalarType(at::ScalarType type) {
+  switch (type) {
+    case at::ScalarType::Double:
+      return DType::kFloat64;
+    case at::ScalarType::Float:
+      return DType::kFloat32;
+    case at::ScalarType::Half:
+      return DType::kFloat16;
+    case at::ScalarType::BFloat16:
+      return DType::kBFloat16;
+    case at::ScalarType::Float8_e4m3fn:
+      return DType::kFp8E4M3;
+    case at::ScalarType::Float8_e5m2:
+      return DType::kFp8E5M2;
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace reprise
+
+#endif  // BASE_TORCH_DTYPE_H_

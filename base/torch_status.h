@@ -1,0 +1,52 @@
+// The one place where LibTorch's exceptions become Status.
+//
+// No exception crosses a public function of this project. A function that calls LibTorch wraps its
+// body:
+//
+//   absl::Status Fill(at::Tensor& t) {
+//     return CatchTorch([&]() -> absl::Status {
+//       t.fill_(0);
+//       return absl::OkStatus();
+//     });
+//   }
+//   absl::StatusOr<at::Tensor> Zeros(int64_t n) {
+//     return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> { return at::zeros({n}); });
+//   }
+//
+// What the body returns is returned. An exception becomes
+//   ResourceExhausted  memory of the host or a device ran out
+//   Unimplemented      c10::NotImplementedError: LibTorch has no kernel for the dtype or device
+//   Internal           anything else
+// with the exception's first message, without its backtrace.
+//
+// Thread safety: safe. Cost without an exception: that of a call through a pointer.
+
+#ifndef BASE_TORCH_STATUS_H_
+#define BASE_TORCH_STATUS_H_
+
+#include <optional>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace reprise {
+
+absl::Status CatchTorch(absl::FunctionRef<absl::Status()> body);
+
+// As CatchTorch() for a body that returns absl::StatusOr<T>.
+template <typename Body>
+auto CatchTorchOr(Body&& body) -> decltype(body()) {
+  std::optional<decltype(body())> result;
+  absl::Status status = CatchTorch([&] {
+    result.emplace(std::forward<Body>(body)());
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return *std::move(result);
+}
+
+}  // namespace reprise
+
+#endif  // BASE_TORCH_STATUS_H_
