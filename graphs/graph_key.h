@@ -1,0 +1,74 @@
+// What is constant in a captured step, and why a step may not use one.
+
+#ifndef GRAPHS_GRAPH_KEY_H_
+#define GRAPHS_GRAPH_KEY_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <utility>
+
+namespace reprise {
+
+enum class StepInput : int8_t { kTokens, kEmbeddings };
+
+// Names a captured step. Everything that is not in the key is data in the step buffers.
+struct GraphKey {
+  int padded_num_seqs = 0;
+  int padded_num_tokens = 0;  // padded_num_seqs * max_query_len
+  int max_query_len = 1;      // rows hold 1..max_query_len tokens, packed; trailing tokens are inert
+  StepInput input = StepInput::kTokens;
+  bool cascade = false;  // the batch has a common prefix that is read once
+
+  friend bool operator==(const GraphKey&, const GraphKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const GraphKey& key) {
+    return H::combine(std::move(state), key.padded_num_seqs, key.padded_num_tokens,
+                      key.max_query_len, static_cast<int>(key.input), key.cascade);
+  }
+};
+
+// "16 seqs x 1, tokens", "8 seqs x 5, embeddings, cascade".
+std::string ToString(const GraphKey& key);
+std::ostream& operator<<(std::ostream& out, const GraphKey& key);
+
+// The step that asks to be served: live counts, before padding.
+struct StepShape {
+  int num_seqs = 0;
+  int num_tokens = 0;
+  int max_query_len = 1;
+  int max_seq_len = 0;
+  StepInput input = StepInput::kTokens;
+  bool cascade = false;
+};
+
+// Why a step runs eagerly; counted per reason in GraphReport.
+enum class EagerReason : int8_t {
+  kNone,             // it does not: a graph is replayed
+  kDisabled,         // graphs are switched off
+  kIdle,             // no sequence at all
+  kTooManySeqs,      // more sequences than the largest captured size
+  kQueryTooLong,     // a prefill row, or more draft tokens than captured for
+  kSequenceTooLong,  // a sequence beyond max_seq_len, a capture constant
+  kNotCaptured,      // no graph for this input or cascade, or lazy capture has not reached this key
+  kOverBudget,       // capturing this key would pass the memory budget
+};
+inline constexpr int kNumEagerReasons = 8;
+
+// "replayed", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
+std::string_view EagerReasonName(EagerReason reason);
+std::ostream& operator<<(std::ostream& out, EagerReason reason);
+
+// The answer of GraphSet::Decide().
+struct GraphDecision {
+  enum class Kind : int8_t { kReplay, kEager };
+  Kind kind = Kind::kEager;
+  EagerReason reason = EagerReason::kDisabled;  // kNone if kind == kReplay
+  // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts, but for kDisabled the key
+  // that would have been replayed, so that a run without graphs computes bit for bit the same.
+  GraphKey key;
+};
+
+}  // namespace reprise
+
+#endif  // GRAPHS_GRAPH_KEY_H_

@@ -1,0 +1,59 @@
+// What a model must offer to be run: its attention layers, and a forward pass over a Step.
+//
+//   class MyModel : public reprise::Model {
+//    public:
+//     const ModelSpec& spec() const override { return spec_; }
+//     absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+//       at::Tensor x = embedding_.index_select(0, step.token_ids());
+//       for (int layer = 0; layer < num_layers_; ++layer) {
+//         ... q, k, v [num_tokens, heads, head_dim] from x, rotated by step.positions() ...
+//         REPRISE_ASSIGN_OR_RETURN(at::Tensor out, step.Attend(layer, q, k, v));
+//         ...
+//       }
+//       return Logits(x.index_select(0, step.logits_indices()));
+//     }
+//   };
+//
+// Forward runs inside graph capture. It must enqueue the same work for every step of a shape: it may use the sizes of
+// the step's tensors, but no host value that changes from step to step, no value read back from the device, and no synchronisation.
+//
+// Thread safety: called by one thread. The model must outlive its runner and keep its weights at unchanged addresses.
+
+#ifndef RUNNER_MODEL_H_
+#define RUNNER_MODEL_H_
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "absl/status/statusor.h"
+#include "attention/attention_params.h"
+#include "base/dtype.h"
+#include "runner/step.h"
+
+namespace reprise {
+
+struct ModelSpec {
+  // One entry an attention layer, in the order of `layer` in Step::Attend. Pointers in it are on `device`.
+  std::vector<AttentionParams> layers;
+  int vocab_size = 0;
+  int max_position = 0;  // the longest sequence the model can serve
+  DType dtype = DType::kFloat32;  // of activations, and of the cache unless the runner is told otherwise
+  c10::Device device = c10::kCPU;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const ModelSpec& spec() const = 0;
+
+  // Returns logits [num_logits, vocab_size] of the tokens step.logits_indices(), float32 or spec().dtype. Writing them into step.logits()
+  // and returning that saves a copy.
+  virtual absl::StatusOr<at::Tensor> Forward(const Step& step) = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_MODEL_H_

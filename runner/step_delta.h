@@ -1,0 +1,58 @@
+// What the host tells the device for one step: changes since the step before, and which slots take part.
+//
+// A delta lies in memory that the host writes and the device reads (mapped pinned on a GPU), in a ring: it must not be
+// rewritten before the refill that reads it has run. All arrays have fixed capacity; counts say how much is live.
+//
+// Refill applies it in this order: leaves, joins, updates, rows. So a slot may leave and be joined anew in one delta.
+
+#ifndef RUNNER_STEP_DELTA_H_
+#define RUNNER_STEP_DELTA_H_
+
+#include <cstdint>
+
+#include "cache/block_table_update.h"
+#include "runner/sampling_params.h"
+
+namespace reprise {
+
+// A sequence enters a slot.
+struct SlotJoin {
+  int32_t slot = 0;
+  int32_t seq_len = 0;  // tokens whose keys are already in the cache (a prefix hit, a swap-in); else 0
+  int64_t sample_index = 0;
+  SamplingParams sampling;
+};
+
+// A row of the step.
+struct StepRow {
+  int32_t slot = 0;
+  int32_t query_len = 1;
+  // Where the row's tokens are in host_tokens. -1: the slot's last_token, and query_len is 1.
+  int32_t first_host_token = -1;
+  // 1: the token chosen from the row's last logits becomes the slot's last_token. 0: logits only, such as a prompt chunk
+  // that is not the last.
+  int32_t samples = 1;
+};
+
+struct StepDeltaCounts {
+  int32_t num_leaves = 0;
+  int32_t num_joins = 0;
+  int32_t num_updates = 0;
+  int32_t num_rows = 0;
+  int32_t num_tokens = 0;  // sum of query_len
+  int32_t num_host_tokens = 0;
+};
+
+// Views of one ring slot, as the reader addresses it.
+struct StepDelta {
+  StepDeltaCounts* counts = nullptr;
+  int32_t* leaves = nullptr;            // [num_slots] slots
+  SlotJoin* joins = nullptr;            // [num_slots]
+  BlockTableUpdate* updates = nullptr;  // [max_updates]
+  StepRow* rows = nullptr;              // [max_rows]
+  int32_t* host_tokens = nullptr;       // [max_tokens]
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_STEP_DELTA_H_
