@@ -3,20 +3,24 @@
 //   at::Tensor out = at::empty({num_tokens, 32, 128}, q.options());
 //   REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch, work, q, kv, out, /*lse=*/nullptr));
 //
-// Runs on the device of `q`: on the CPU at once, multi-threaded; on CUDA as launches on the current stream, with no
-// synchronisation, no allocation and no host value beyond the capacities of `batch`, so it may be captured.
+// Runs on the device of `q`: on the CPU at once, multi-threaded; on CUDA as launches on the current
+// stream, with no synchronisation, no allocation and no host value beyond the capacities of
+// `batch`, so it may be captured.
 //
-// q [num_tokens, num_q_heads, head_dim_qk] float32, float16 or bfloat16; any strides, the last one 1 (a slice of a fused
-// projection needs no copy). out [>= num_tokens, num_q_heads, head_dim_v] of q's dtype (float32 also allowed), last
-// stride 1. lse, on request, [>= num_tokens, num_q_heads] float32, natural logarithm. Rows of out and lse past the last
-// live token are set to 0 and -inf; out and lse are never NaN on account of memory that no query sees.
+// q [>= num_tokens, num_q_heads, head_dim_qk] float32, float16 or bfloat16; any strides, the last
+// one 1 (a slice of a fused projection needs no copy). out [>= num_tokens, num_q_heads, head_dim_v]
+// of q's dtype (float32 also allowed), last stride 1. lse, on request, [>= num_tokens, num_q_heads]
+// float32, natural logarithm. Rows of out and lse past the last live token are set to 0 and -inf;
+// out and lse are never NaN on account of memory that no query sees.
 //
-// Errors: InvalidArgument naming the argument, what was expected and what was got (shapes, dtypes, devices, heads that do
-// not divide, a window or softcap out of range, context parallelism together with a tail mask); Unimplemented naming what
-// is supported, for a combination no kernel serves. LibTorch's exceptions become Internal.
+// Errors: InvalidArgument naming the argument, what was expected and what was got (shapes, dtypes,
+// devices, heads that do not divide, a window or softcap out of range, context parallelism together
+// with a tail mask); Unimplemented naming what is supported, for a combination no kernel serves.
+// LibTorch's exceptions become Internal. On the CPU the arrays of the batch are checked as well:
+// lengths, tables and blocks out of range are InvalidArgument and nothing is written.
 //
-// Thread safety: calls on different streams with different `work` may run concurrently. Cost: no host work that grows with the
-// batch on CUDA.
+// Thread safety: calls on different streams with different `work` may run concurrently. Cost: no
+// host work that grows with the batch on CUDA.
 
 #ifndef ATTENTION_ATTENTION_H_
 #define ATTENTION_ATTENTION_H_
@@ -36,7 +40,8 @@ absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batc
                             const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
                             at::Tensor& out, at::Tensor* lse);
 
-// k [num_keys, num_kv_heads, head_dim_qk], v [num_keys, num_kv_heads, head_dim_v], same dtype as q; last stride 1.
+// k [num_keys, num_kv_heads, head_dim_qk], v [num_keys, num_kv_heads, head_dim_v], same dtype as q;
+// last stride 1.
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                              const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, at::Tensor& out, at::Tensor* lse);

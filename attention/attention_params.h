@@ -1,17 +1,21 @@
-// What a layer's attention computes, apart from the batch: heads, scaling, window and the terms of the logits.
+// What a layer's attention computes, apart from the batch: heads, scaling, window and the terms of
+// the logits.
 //
-// For query q of head h at position p and key k at position P that is visible (attention/paged_batch.h):
+// For query q of head h at position p and key k at position P that is visible
+// (attention/paged_batch.h):
 //
-//   s = scale * q_scale * k_scale * dot(rope(q, p), rope(k, P))     rope: identity unless `rotary` is set
-//   s = softcap * tanh(s / softcap)                                 if softcap is set
-//   s = s + alibi_slopes[h] * (P - p)                               if alibi_slopes is set
-//   out = sum_k exp(s) * v * v_scale / (sum_k exp(s) + exp(sinks[h]))   the sink term only if sinks is set
-//   lse = log(sum_k exp(s) + exp(sinks[h]))                         natural logarithm; the sink counts in it
+//   s = scale * q_scale * k_scale * dot(rope(q, p), rope(k, P))    rope: identity without `rotary`
+//   s = softcap * tanh(s / softcap)                                if softcap is set
+//   s = s + alibi_slopes[h] * (P - p)                              if alibi_slopes is set
+//   out = v_scale * sum_k exp(s) * v / Z,  lse = log(Z)            natural logarithm
+//   Z = sum_k exp(s) + exp(sinks[h])                               the second term if sinks is set
 //
-// q head h reads kv head h / group_size. k_scale and v_scale stand in the KvLayer, beside the data they belong to.
-// Order of softcap and ALiBi: that of FlashAttention. Sinks: gpt-oss (a logit per head without a value).
+// q head h reads kv head h / group_size. k_scale and v_scale stand in the KvLayer, beside the data
+// they belong to. Order of softcap and ALiBi: that of FlashAttention. Sinks: gpt-oss (a logit per
+// head without a value).
 //
-// A value; pointers are on the device of the queries and must live as long as the calls (or graphs) that use them.
+// A value; pointers are on the device of the queries and must live as long as the calls (or graphs)
+// that use them.
 
 #ifndef ATTENTION_ATTENTION_PARAMS_H_
 #define ATTENTION_ATTENTION_PARAMS_H_
@@ -24,18 +28,22 @@
 
 namespace reprise {
 
-// Rotary embedding of q and k inside the kernel, for caches that hold unrotated keys. Llama's form (GPT-NeoX
-// pairs): dims d and d + rotary_dim / 2 turn by position / rope_scale * rope_theta^(-2d / rotary_dim).
+// Rotary embedding of q and k inside the kernel, for caches that hold unrotated keys. Llama's form
+// (GPT-NeoX pairs): dims d and d + rotary_dim / 2 turn by
+// position / rope_scale * rope_theta^(-2d / rotary_dim). Dims at or past rotary_dim stay.
 struct RotaryParams {
   float rope_scale = 1.0f;
   float rope_theta = 1e4f;
-  int rotary_dim = 0;  // 0: all of head_dim_qk
+  int rotary_dim = 0;  // even; 0: all of head_dim_qk
 };
 
-// Block-sparse decode of vLLM's PagedAttention: a head sees the last `local_blocks` sparse blocks and every
-// `vertical_stride`-th one before. Sparse block of a position: position / block_size. With
-//   off = (tp_rank * heads + h) * head_sliding_step + 1,  h a q head; for a negative step h a kv head and -step,
-// key block kb is seen from query block qb if  kb > qb - local_blocks  or  (kb + off) % vertical_stride == 0.
+// Block-sparse decode of vLLM's PagedAttention: a head sees the last `local_blocks` sparse blocks
+// and every `vertical_stride`-th one before. The sparse block of a position is
+// floor(position / block_size). Key block kb is seen from query block qb if
+//
+//   kb > qb - local_blocks  or  (kb + off) % vertical_stride == 0,
+//   off = (tp_rank * num_q_heads + q_head) * head_sliding_step + 1      for a step of 0 or more,
+//   off = (tp_rank * num_kv_heads + kv_head) * -head_sliding_step + 1   for a negative one.
 struct BlockSparseParams {
   int local_blocks = 0;
   int vertical_stride = 1;  // active only above 1
@@ -45,14 +53,14 @@ struct BlockSparseParams {
 };
 
 struct AttentionParams {
-  int num_q_heads = 0;   // a multiple of num_kv_heads
+  int num_q_heads = 0;  // a multiple of num_kv_heads
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  std::optional<float> scale;         // 1 / sqrt(head_dim_qk)
-  std::optional<int> window_left;     // keys before the query's own position; a window of W tokens is W - 1
-  std::optional<int> window_right;    // keys after it; causal batches have 0 already
-  std::optional<float> softcap;       // > 0
+  std::optional<float> scale;       // 1 / sqrt(head_dim_qk)
+  std::optional<int> window_left;   // keys before the query's own; a window of W tokens is W - 1
+  std::optional<int> window_right;  // keys after it; causal batches have 0 already
+  std::optional<float> softcap;     // > 0
   const float* alibi_slopes = nullptr;  // [num_q_heads]
   const float* sinks = nullptr;         // [num_q_heads]
   Scale q_scale;                        // head_stride per kv head

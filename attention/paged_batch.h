@@ -1,33 +1,51 @@
-// The one form in which attention reaches a kernel: rows of queries, and for each row a range of keys behind a
-// block table.
+// The one form in which attention reaches a kernel: rows of queries, and for each row a range of
+// keys behind a block table.
 //
-// Decode, prefill, chunked-local virtual rows, speculative trees, cross attention, shared prefixes and context-parallel
-// ranks are all PagedBatches; a kernel never learns which. Builders make them (attention/batch_builder.h and its
-// siblings); PagedAttention() and its reference consume them.
+// Decode, prefill, chunked-local virtual rows, speculative trees, cross attention, shared prefixes
+// and context-parallel ranks are all PagedBatches; a kernel never learns which. Builders make them
+// (attention/batch_builder.h and its siblings); PagedAttention() and its reference consume them.
 //
 //   // Two sequences of 5 and 3 cached tokens, block_size 4, each with one new token:
 //   //   query_start_loc {0, 1, 2}   seq_lens {6, 4}   block_table {{7, 2}, {5, -}}
 //   PagedBatch batch{.num_rows = 2, .num_tokens = 2, .max_query_len = 1, .max_seq_len = 6, ...};
 //
-// Visibility. Query i of row r (0 <= i < query_len, token t = query_start_loc[r] + i) stands at position
-//   p(i) = query_positions[t], or key_start + seq_len - query_len + i where that array is absent.
-// Local key l of the row (0 <= l < seq_len) is token key_start + l of its table row and stands at position
-//   P(l) = key_start + l                                                           in an ordinary batch,
-//   P(l) = (g / interleave * world + rank) * interleave + g % interleave, g = key_start + l   under context parallelism
-//          (D4 of vLLM's DCP: the rank holds every world-th run of `interleave` tokens),
-//   P(l) = key_start + seq_len - tail_len + n     for the n-th (from 0) key of the tail that the query sees.
+// Visibility. Query i of row r (0 <= i < query_len, token t = query_start_loc[r] + i) stands at
+//
+//   p(i) = query_positions[t]                  where that array is given, else
+//   p(i) = key_start + seq_len - query_len + i
+//
+// Local key l of the row (0 <= l < seq_len) is token key_start + l of its table row and stands at
+//
+//   P(l) = key_start + l                       in an ordinary batch,
+//   P(l) = (g / interleave * world + rank) * interleave + g % interleave,  g = key_start + l
+//                                              under context parallelism (D4 of vLLM's DCP: the
+//                                              rank holds every world-th run of `interleave`
+//                                              tokens),
+//   P(l) = key_start + seq_len - tail_len + n  for the n-th (from 0) key of the tail that the query
+//                                              sees.
+//
 // The query sees key l if all of these hold:
-//   1. with a tail (tail_len > 0) and l >= seq_len - tail_len: bit (l - (seq_len - tail_len)) of tail_mask[t] is set;
-//   2. otherwise, if causal and l is no tail key: P(l) <= p(i)  (with a tail, every key before it passes);
-//   3. the layer's window: p(i) - window_left <= P(l) <= p(i) + window_right, each side where it is given;
+//   1. in a row with a tail (tail_len > 0), whether the batch is causal or not:
+//      l < seq_len - tail_len, or bit (l - (seq_len - tail_len)) of tail_mask[t] is set;
+//      bits at or past tail_len mean nothing;
+//   2. in a row without a tail, if causal: P(l) <= p(i);
+//   3. the layer's window: p(i) - window_left <= P(l) <= p(i) + window_right, each side where it is
+//      given;
 //   4. the layer's sparse pattern, if any.
-// A query that sees no key gets out = 0 and lse = -inf, sinks or not. So do all tokens of a padded row (seq_len 0).
-// Tokens at or after query_start_loc[num_rows] are inert: their out and lse are zeroed and -inf if the caller's
+// attention/visibility.h is this paragraph as code.
+//
+// A query that sees no key gets out = 0 and lse = -inf, sinks or not. So do all tokens of a padded
+// row (seq_len 0), whatever its q, masks and positions hold. Tokens at or after
+// query_start_loc[num_rows] are inert: their out and lse are zeroed and -inf if the caller's
 // tensors have rows for them.
 //
-// Pointers are all host or all device, whichever the queries are on. Block-table entries at or past
-// ceil((key_start + seq_len) / block_size) are never read, nor those wholly left of the window; what is read must name
-// a block of the cache. Nothing else is dereferenced: unused KV may hold NaN.
+// Under context parallelism query_positions must be given wherever positions matter (causal,
+// window, ALiBi, rotary, sparse): the default p(i) counts the keys of one rank.
+//
+// Pointers are all host or all device, whichever the queries are on. Never read are the block-table
+// entries before key_start / block_size, those at or past ceil((key_start + seq_len) / block_size),
+// and those wholly left of the window of every query of the row; what is read must name a block of
+// the cache. Nothing else is dereferenced: unused KV may hold NaN.
 //
 // A PagedBatch is a value without storage. Thread safety: const data.
 
@@ -38,7 +56,8 @@
 
 namespace reprise {
 
-// Where the keys of this rank stand in the sequence (context parallelism). Host values, constant under capture.
+// Where the keys of this rank stand in the sequence (context parallelism). Host values, constant
+// under capture.
 struct KeyPositions {
   int rank = 0;
   int world = 1;
@@ -46,17 +65,26 @@ struct KeyPositions {
 };
 
 struct PagedBatch {
-  const int32_t* query_start_loc = nullptr;  // [num_rows + 1] non-decreasing, from 0
-  const int32_t* seq_lens = nullptr;         // [num_rows] keys visible to the row's last query, counted from key_start
-  const int32_t* table_row = nullptr;        // [num_rows] row of block_table; absent: row r
-  const int32_t* key_start = nullptr;        // [num_rows] first key of the row in its table row; absent: 0
-  const int32_t* block_table = nullptr;      // [num_tables, max_blocks] block of each block_size keys
-  int64_t block_table_stride = 0;            // elements from one table row to the next
-  const int32_t* query_positions = nullptr;  // [num_tokens]; absent: see above
-  const int32_t* tail_len = nullptr;         // [num_rows] 0..64; absent: 0
-  const uint64_t* tail_mask = nullptr;       // [num_tokens]; required with tail_len
-  // A hint: so many first keys of all rows are the same blocks and may be read once for all. The result is that of the
-  // flat batch.
+  // [num_rows + 1] non-decreasing, from 0.
+  const int32_t* query_start_loc = nullptr;
+  // [num_rows] keys visible to the row's last query, counted from key_start.
+  const int32_t* seq_lens = nullptr;
+  // [num_rows] row of block_table; absent: row r.
+  const int32_t* table_row = nullptr;
+  // [num_rows] first key of the row in its table row; absent: 0.
+  const int32_t* key_start = nullptr;
+  // [num_tables, max_blocks] block of each block_size keys; stride in elements.
+  const int32_t* block_table = nullptr;
+  int64_t block_table_stride = 0;
+  // [num_tokens]; absent: see above.
+  const int32_t* query_positions = nullptr;
+  // [num_rows] 0..min(64, seq_len), any in padded rows; absent: 0.
+  const int32_t* tail_len = nullptr;
+  // [num_tokens]; required with tail_len.
+  const uint64_t* tail_mask = nullptr;
+  // A hint: the first so many local keys of all rows that have queries and keys are the same (same
+  // key_start, same blocks) and may be read once for all. At most the least seq_len of those rows.
+  // The result is that of the flat batch.
   const int32_t* common_prefix_len = nullptr;  // [1]; absent: 0
 
   KeyPositions key_positions;  // world > 1 excludes tail_len
