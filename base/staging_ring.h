@@ -1,0 +1,110 @@
+// Host memory that the host writes and a device reads later, in slots that are never overwritten
+// before they are read.
+//
+//   absl::StatusOr<StagingRing> ring = StagingRing::Create(pinned_memory, std::move(fences));  // a
+//   fence a slot
+//   {
+//     StagingSlot slot = ring->Acquire();              // waits until this slot's last reader is
+//     done std::memcpy(slot.bytes().data(), deltas, size); LaunchRefill(stream,
+//     slot.offset_bytes());
+//   }                                                  // arms the slot's fence, behind the launch
+//
+// Slots are handed out in turn. States of a slot:
+//
+//   state    bytes may be    leaves by
+//   idle     unspecified     Acquire -> held
+//   held     written         the StagingSlot ends: its fence is armed -> read
+//   read     only read       the fence passes -> idle
+//
+// How many slots: one more than the steps that may be in flight; then Acquire() does not block in
+// steady state.
+//
+// Thread safety: none; one owner. Ownership: the memory is the caller's (how it is pinned or mapped
+// is its business) and must outlive ring and readers; the fences are the ring's. Slots survive a
+// move of the ring but not its end. Cost: O(1), no allocation after Create().
+
+#ifndef BASE_STAGING_RING_H_
+#define BASE_STAGING_RING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/fence.h"
+
+namespace reprise {
+
+class StagingRing;
+
+// The right to write one slot. When it ends, the slot is guarded by its fence: submit its readers
+// before.
+class StagingSlot {
+ public:
+  StagingSlot(StagingSlot&& other) noexcept { *this = std::move(other); }
+  StagingSlot& operator=(StagingSlot&& other) noexcept;
+  ~StagingSlot() { Submit(); }
+
+  // The slot's memory, of slot_bytes(). REQUIRES: not submitted.
+  absl::Span<std::byte> bytes() const { return bytes_; }
+
+  // Where bytes() stands in the ring's memory: the same offset from a device's address of it.
+  int64_t offset_bytes() const { return offset_bytes_; }
+
+  // Ends the right to write before the object ends. Later calls do nothing.
+  void Submit();
+
+ private:
+  friend class StagingRing;
+  struct State {
+    std::unique_ptr<Fence> fence;
+    bool held = false;
+  };
+
+  StagingSlot(State* state, absl::Span<std::byte> bytes, int64_t offset_bytes)
+      : state_(state), bytes_(bytes), offset_bytes_(offset_bytes) {}
+
+  State* state_ = nullptr;  // null: submitted or moved from
+  absl::Span<std::byte> bytes_;
+  int64_t offset_bytes_ = 0;
+};
+
+class StagingRing {
+ public:
+  // Cuts `memory` into as many slots of equal size as there are fences; the caller's alignment
+  // holds for each slot if it divides the slot's size. Errors: InvalidArgument if there is no
+  // fence, a fence is null, or memory.size() is not a positive multiple of fences.size().
+  static absl::StatusOr<StagingRing> Create(absl::Span<std::byte> memory,
+                                            std::vector<std::unique_ptr<Fence>> fences);
+
+  StagingRing(StagingRing&&) = default;
+  StagingRing& operator=(StagingRing&&) = default;
+
+  // The next slot, its content unspecified; blocks until its last readers are done.
+  // REQUIRES: the slot handed out num_slots() calls ago is submitted.
+  StagingSlot Acquire();
+
+  // As Acquire(), but returns nothing, and does not block, if the next slot is still being read.
+  std::optional<StagingSlot> TryAcquire();
+
+  int num_slots() const { return static_cast<int>(states_.size()); }
+  int64_t slot_bytes() const { return slot_bytes_; }
+
+ private:
+  StagingRing(absl::Span<std::byte> memory, std::vector<StagingSlot::State> states);
+
+  StagingSlot TakeNext();
+
+  absl::Span<std::byte> memory_;
+  std::vector<StagingSlot::State> states_;  // never resized: slots point into it
+  int64_t slot_bytes_ = 0;
+  int next_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // BASE_STAGING_RING_H_
