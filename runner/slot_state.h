@@ -1,11 +1,12 @@
 // What the device knows of each sequence between steps.
 //
-// A sequence lives in a slot from its join to its leave. Its block-table row, length and last token stay on the device:
-// a sampled token feeds the next step without the host. The host changes the state only through a StepDelta
-// (runner/step_delta.h), which refill applies; sampling advances last_token and sample_index.
+// A sequence lives in a slot from its join to its leave. Its block-table row, length and last token
+// stay on the device: a sampled token feeds the next step without the host. The host changes the
+// state only through a StepDelta (runner/step_delta.h), which refill applies; sampling advances
+// last_token and sample_index. Zero-filled at creation.
 //
-// Views into storage that ModelRunner owns; on the CPU the "device" is host memory. Written by refill and sampling, in stream
-// order; never by the host after creation.
+// Views into storage that ModelRunner owns; on the CPU the "device" is host memory. Written by
+// refill and sampling, in stream order; never by the host after creation.
 
 #ifndef RUNNER_SLOT_STATE_H_
 #define RUNNER_SLOT_STATE_H_
@@ -17,11 +18,14 @@
 namespace reprise {
 
 struct SlotState {
-  int32_t* block_table = nullptr;     // [num_slots, max_blocks]; batches point into it, it is never copied
-  int64_t block_table_stride = 0;     // elements
-  int32_t* seq_len = nullptr;         // [num_slots] tokens whose keys are in the cache, or will be after the step in flight
-  int32_t* last_token = nullptr;      // [num_slots] newest token, whose keys are not yet in the cache
-  int64_t* sample_index = nullptr;    // [num_slots] tokens sampled so far: the Philox counter
+  // [num_slots, max_blocks]; batches point into it, it is never copied. Null blocks beyond what the
+  // updates have filled since the slot's last leave.
+  int32_t* block_table = nullptr;
+  int64_t block_table_stride = 0;  // elements
+  // [num_slots] tokens whose keys are in the cache, or will be after the step in flight
+  int32_t* seq_len = nullptr;
+  int32_t* last_token = nullptr;       // [num_slots] newest token, its keys not yet in the cache
+  int64_t* sample_index = nullptr;     // [num_slots] tokens sampled so far: the Philox counter
   SamplingParams* sampling = nullptr;  // [num_slots]
   int num_slots = 0;
   int max_blocks = 0;

@@ -1,7 +1,8 @@
-// The per-row and per-token arrays of a step, at unchanged addresses and maximum size: what a captured graph reads.
+// The per-row and per-token arrays of a step, at unchanged addresses and maximum size: what a
+// captured graph reads.
 //
-// Refill fills them each step from the delta and the slots, up to the padded size: everything beyond the live rows and
-// tokens is reset too, so nothing of an earlier step shows through.
+// Refill fills them each step from the delta and the slots, up to the padded size: everything
+// beyond the live rows and tokens is reset too, so nothing of an earlier step shows through.
 //
 //   array            live                                             padded
 //   token_ids        the row's tokens                                 0
@@ -29,9 +30,10 @@ struct StepArrays {
   int32_t* table_row = nullptr;        // [max_rows]
   int32_t* logits_indices = nullptr;   // [max_rows]
   int32_t* sample_slot = nullptr;      // [max_rows]
-  // Rows that could not be served (a slot, column or block out of range, a position beyond the table): they are made inert,
-  // counted here, and the host sees the count with the step's tokens. Reset by refill.
-  int32_t* num_bad_rows = nullptr;  // [1]
+  // [1] Rows that could not be served (a slot, column or block out of range, a position beyond the
+  // table): they are made inert and counted here, and the host sees the count with the step's
+  // tokens. Reset by refill.
+  int32_t* num_bad_rows = nullptr;
   int max_rows = 0;
   int max_tokens = 0;
 };

@@ -1,9 +1,12 @@
-// What the host tells the device for one step: changes since the step before, and which slots take part.
+// What the host tells the device for one step: changes since the step before, and which slots take
+// part.
 //
-// A delta lies in memory that the host writes and the device reads (mapped pinned on a GPU), in a ring: it must not be
-// rewritten before the refill that reads it has run. All arrays have fixed capacity; counts say how much is live.
+// A delta lies in memory that the host writes and the device reads (mapped pinned on a GPU), in a
+// ring: it must not be rewritten before the refill that reads it has run. All arrays have fixed
+// capacity; counts say how much is live.
 //
-// Refill applies it in this order: leaves, joins, updates, rows. So a slot may leave and be joined anew in one delta.
+// Refill applies it in this order: leaves, joins, updates, rows. So a slot may leave and be joined
+// anew in one delta. Of several joins of a slot, or updates of an entry, the last one holds.
 
 #ifndef RUNNER_STEP_DELTA_H_
 #define RUNNER_STEP_DELTA_H_
@@ -18,7 +21,7 @@ namespace reprise {
 // A sequence enters a slot.
 struct SlotJoin {
   int32_t slot = 0;
-  int32_t seq_len = 0;  // tokens whose keys are already in the cache (a prefix hit, a swap-in); else 0
+  int32_t seq_len = 0;  // keys already in the cache (a prefix hit, a swap-in); else 0
   int64_t sample_index = 0;
   SamplingParams sampling;
 };
@@ -29,8 +32,8 @@ struct StepRow {
   int32_t query_len = 1;
   // Where the row's tokens are in host_tokens. -1: the slot's last_token, and query_len is 1.
   int32_t first_host_token = -1;
-  // 1: the token chosen from the row's last logits becomes the slot's last_token. 0: logits only, such as a prompt chunk
-  // that is not the last.
+  // 1: the token chosen from the row's last logits becomes the slot's last_token. 0: logits only,
+  // such as a prompt chunk that is not the last.
   int32_t samples = 1;
 };
 
@@ -43,7 +46,7 @@ struct StepDeltaCounts {
   int32_t num_host_tokens = 0;
 };
 
-// Views of one ring slot, as the reader addresses it.
+// Views of one ring slot, as the reader addresses it. Each array is aligned to 16 bytes.
 struct StepDelta {
   StepDeltaCounts* counts = nullptr;
   int32_t* leaves = nullptr;            // [num_slots] slots
@@ -51,6 +54,9 @@ struct StepDelta {
   BlockTableUpdate* updates = nullptr;  // [max_updates]
   StepRow* rows = nullptr;              // [max_rows]
   int32_t* host_tokens = nullptr;       // [max_tokens]
+  // How many updates there is room for. The GPU reads the first ones together with the counts, one
+  // trip over PCIe instead of two; at 0 it waits for the counts.
+  int max_updates = 0;
 };
 
 }  // namespace reprise
