@@ -1,0 +1,53 @@
+"""Where LibTorch and CUDA are: the environment that bazelw made, and the versions it holds."""
+
+# What the repository rules of LibTorch and CUDA depend on besides files.
+ENVIRONMENT_VARIABLES = [
+    "HOME",
+    "PATH",
+    "REPRISE_CACHE",
+    "REPRISE_CUDA",
+    "REPRISE_LIBTORCH",
+    "REPRISE_PYTHON",
+    "XDG_CACHE_HOME",
+]
+
+# True under --config=cpu: @cuda and @libtorch then offer no CUDA, whether it is there or not.
+CPU_CONFIG_SETTING = """
+config_setting(
+    name = "cpu",
+    define_values = {"reprise_device": "cpu"},
+)
+"""
+
+def pinned_version(repository_ctx, package):
+    """Returns the version of a PyPI package in requirements.txt.
+
+    Args:
+      repository_ctx: of a rule with the attribute _requirements.
+      package: the name, with no extras.
+    """
+    for line in repository_ctx.read(repository_ctx.attr._requirements).split("\n"):
+        name, _, version = line.partition("==")
+        if name.partition("[")[0] == package:
+            return version
+    fail("third_party/requirements.txt does not pin " + package)
+
+def site_packages(repository_ctx):
+    """Returns the folder of Python packages that bazelw installed, as a path that may not exist."""
+    environ = repository_ctx.os.environ
+    cache = environ.get("REPRISE_CACHE", "")
+    if not cache:
+        cache = (environ.get("XDG_CACHE_HOME", "") or environ.get("HOME", "") + "/.cache") + "/reprise"
+    return repository_ctx.path("%s/libtorch-%s-cuda-%s/site-packages" % (
+        cache,
+        pinned_version(repository_ctx, "torch"),
+        pinned_version(repository_ctx, "cuda-toolkit"),
+    ))
+
+def python_torch(repository_ctx, python):
+    """Returns the folder of the torch that a Python has, or None. Does not import it (seconds)."""
+    code = ("import importlib.util as u, os; s = u.find_spec('torch'); " +
+            "print(os.path.dirname(s.origin) if s and s.origin else '')")
+    result = repository_ctx.execute([python, "-c", code])
+    folder = result.stdout.strip() if result.return_code == 0 else ""
+    return repository_ctx.path(folder) if folder else None

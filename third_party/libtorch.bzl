@@ -1,0 +1,164 @@
+"""Repository rule for LibTorch: from a folder, a Python, or the environment that bazelw made.
+
+Looked for in this order:
+  1. REPRISE_LIBTORCH, a folder with include/ and lib/ (an unpacked LibTorch, or a Python's
+     site-packages/torch);
+  2. REPRISE_PYTHON, a Python that has torch;
+  3. the environment that bazelw made;
+  4. the torch of python3.
+"""
+
+load(
+    "//third_party:environment.bzl",
+    "CPU_CONFIG_SETTING",
+    "ENVIRONMENT_VARIABLES",
+    "pinned_version",
+    "python_torch",
+    "site_packages",
+)
+load("//third_party:system_library.bzl", "write_stamp")
+
+_VERSION_HEADERS = [
+    "include/torch/headeronly/version.h",
+    "include/torch/csrc/api/include/torch/version.h",
+]
+
+def _find(repository_ctx):
+    """Returns (folder or None, how it was looked for)."""
+    environ = repository_ctx.os.environ
+    if environ.get("REPRISE_LIBTORCH", ""):
+        return repository_ctx.path(environ["REPRISE_LIBTORCH"]), "REPRISE_LIBTORCH"
+    if environ.get("REPRISE_PYTHON", ""):
+        return python_torch(repository_ctx, environ["REPRISE_PYTHON"]), "REPRISE_PYTHON"
+    installed = site_packages(repository_ctx).get_child("torch")
+    if installed.exists:
+        return installed, "the environment of bazelw"
+    python = repository_ctx.which("python3")
+    return (python_torch(repository_ctx, python) if python else None), "python3"
+
+def _read_version(repository_ctx, root):
+    """Returns the "major.minor" of a LibTorch folder, or None."""
+    for header in _VERSION_HEADERS:
+        path = repository_ctx.path("%s/%s" % (root, header))
+        if not path.exists:
+            continue
+        parts = {}
+        for line in repository_ctx.read(path).split("\n"):
+            words = line.split(" ")
+            if len(words) == 3 and words[0] == "#define" and words[1].startswith("TORCH_VERSION_"):
+                parts[words[1]] = words[2]
+        if "TORCH_VERSION_MAJOR" in parts and "TORCH_VERSION_MINOR" in parts:
+            return "%s.%s" % (parts["TORCH_VERSION_MAJOR"], parts["TORCH_VERSION_MINOR"])
+    return None
+
+def _problem(repository_ctx, root, found_by):
+    """Returns the sentence that says why this LibTorch cannot be used, or None if it can."""
+    wanted = ".".join(pinned_version(repository_ctx, "torch").split(".")[:2])
+    advice = " Start the build through ./bazelw, which installs it, or set REPRISE_LIBTORCH."
+    if not root:
+        return "LibTorch %s was not found (tried %s)." % (wanted, found_by) + advice
+    version = _read_version(repository_ctx, root)
+    if not version or not repository_ctx.path("%s/lib/libtorch_cpu.so" % root).exists:
+        return "%s (from %s) is not a LibTorch folder with include/ and lib/." % (root, found_by) + advice
+    if version != wanted:
+        return "LibTorch must be %s: %s (from %s) is %s." % (wanted, root, found_by, version) + advice
+    return None
+
+_HEADERS = """
+cc_library(
+    name = "headers",
+    hdrs = glob(
+        [
+            "include/ATen/**",
+            "include/c10/**",
+            "include/caffe2/**",
+            "include/torch/**",
+        ],
+        # Half of all files, and only for those who write operators of LibTorch itself.
+        exclude = [
+            "include/ATen/ops/*_dispatch.h",
+            "include/ATen/ops/*_meta.h",
+            "include/ATen/ops/*_native.h",
+        ],
+    ),
+    # Without it LibTorch's LOG and CHECK would clash with glog's.
+    defines = ["C10_USE_GLOG"],
+    includes = [
+        "include",
+        "include/torch/csrc/api/include",
+    ],
+    deps = ["@com_github_google_glog//:glog"],
+)
+"""
+
+def _library(name, root, libraries, defines, deps):
+    """Returns the BUILD text of a target that links the given libraries of LibTorch."""
+    linkopts = (
+        # Real paths: through Bazel's symlinks the libraries would not find those beside them.
+        # RUNPATH, so that LD_LIBRARY_PATH can point the same binary to a LibTorch elsewhere.
+        ["-L%s/lib" % root, "-Wl,-rpath,%s/lib" % root, "-Wl,--enable-new-dtags"] +
+        # libtorch_cuda registers itself from static constructors: nothing refers to it.
+        ["-Wl,--push-state,--no-as-needed"] + ["-l" + lib for lib in libraries] + ["-Wl,--pop-state"] +
+        # For sources that are compiled with -fopenmp, as at::parallel_for asks for.
+        ["-Wl,--push-state,--as-needed", "-l:libgomp.so.1", "-Wl,--pop-state"] +
+        ["-Wl,--allow-shlib-undefined"]
+    )
+    return """
+system_cc_library(
+    name = %r,
+    defines = %r,
+    linkopts = %r,
+    stamp = "stamp",
+    deps = %r,
+)
+""" % (name, defines, linkopts, [":headers"] + deps)
+
+def _libtorch_impl(repository_ctx):
+    root, found_by = _find(repository_ctx)
+    problem = _problem(repository_ctx, root, found_by)
+    repository_ctx.symlink(repository_ctx.attr._rule, "system_cc_library.bzl")
+    build = """
+load(":system_cc_library.bzl", "missing_library", "system_cc_library")
+
+package(default_visibility = ["//visibility:public"])
+""" + CPU_CONFIG_SETTING + """
+alias(
+    name = "torch",
+    actual = select({
+        ":cpu": ":torch_cpu",
+        "//conditions:default": ":torch_cuda",
+    }),
+)
+"""
+    has_cuda = False
+    if problem:
+        build += "missing_library(name = \"torch_cpu\", message = %r)\n" % problem
+    else:
+        has_cuda = repository_ctx.path("%s/lib/libtorch_cuda.so" % root).exists
+        write_stamp(repository_ctx, ["%s/lib/libtorch_cpu.so" % root])
+        repository_ctx.symlink("%s/include" % root, "include")
+        build += _HEADERS + _library("torch_cpu", root, ["torch_cpu", "c10"], [], [])
+    if has_cuda:
+        build += _library(
+            "torch_cuda",
+            root,
+            ["torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda"],
+            ["C10_CUDA_NO_CMAKE_CONFIGURE_FILE"],
+            ["@cuda//:headers"],
+        )
+    else:
+        build += "missing_library(name = \"torch_cuda\", message = %r)\n" % (
+            problem or "The LibTorch in %s has no CUDA: build with --config=cpu." % root
+        )
+    repository_ctx.file("BUILD", build, executable = False)
+
+system_libtorch = repository_rule(
+    implementation = _libtorch_impl,
+    attrs = {
+        "_requirements": attr.label(default = "//third_party:requirements.txt"),
+        "_rule": attr.label(default = "//third_party:system_cc_library.bzl"),
+    },
+    configure = True,
+    environ = ENVIRONMENT_VARIABLES,
+    local = True,
+)

@@ -1,0 +1,156 @@
+"""The rules that the BUILD files of Reprise use in place of the native ones.
+
+They carry the compiler options themselves, because .bazelrc does not reach the workspaces that take
+Reprise as an external repository.
+"""
+
+load("//tools:cuda.bzl", "cuda_objects")
+
+_COPTS = ["-std=c++20", "-Wall", "-Wextra", "-Werror"]
+
+# In the workspace of an embedder, labels in macros would be looked up there.
+_CPU = str(Label("//tools:cpu"))
+
+def _unless_cpu(value, otherwise = []):
+    return select({
+        _CPU: otherwise,
+        "//conditions:default": value,
+    })
+
+def reprise_cc_library(name, copts = [], **kwargs):
+    """cc_library with the project's compiler options; always static."""
+    native.cc_library(
+        name = name,
+        copts = _COPTS + copts,
+        linkstatic = True,
+        **kwargs
+    )
+
+def reprise_cc_binary(name, copts = [], **kwargs):
+    """cc_binary with the project's compiler options."""
+    native.cc_binary(
+        name = name,
+        copts = _COPTS + copts,
+        **kwargs
+    )
+
+def _with_test_main(deps):
+    """Adds gtest's main to a list of deps that names neither it nor gtest alone."""
+    if type(deps) == "list" and [d for d in deps if d.startswith("@com_google_googletest//")]:
+        return deps
+    return deps + ["@com_google_googletest//:gtest_main"]
+
+def reprise_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
+    """cc_test with the project's compiler options, gtest, gmock and their main.
+
+    Args:
+      name: of the target.
+      copts: added to the project's.
+      deps: a test that brings its own main names "@com_google_googletest//:gtest".
+      size: as in cc_test.
+      **kwargs: as in cc_test.
+    """
+    native.cc_test(
+        name = name,
+        copts = _COPTS + copts,
+        deps = _with_test_main(deps),
+        # The libraries below are static, and flags may be defined once only in a process.
+        linkstatic = True,
+        size = size,
+        **kwargs
+    )
+
+def reprise_cuda_library(
+        name,
+        srcs = [],
+        hdrs = [],
+        textual_hdrs = [],
+        deps = [],
+        archs = None,
+        nvcc_copts = [],
+        copts = [],
+        **kwargs):
+    """A library with CUDA sources. Each .cu is compiled by nvcc in an action of its own.
+
+    Under --config=cpu it is a library with headers only. Otherwise it defines REPRISE_WITH_CUDA=1,
+    also for whatever depends on it.
+
+    Args:
+      name: of the target.
+      srcs: .cu; also .cc, compiled by the host's compiler, and private headers (.h, .cuh).
+      hdrs: headers (.h, .cuh) that other targets may include.
+      textual_hdrs: headers that are no translation unit of their own.
+      deps: as in cc_library; the CUDA headers are always there.
+      archs: what to compile for, by default DEFAULT_ARCHS of cuda.bzl. "90a" is machine code for
+        that architecture only; "80+ptx" is machine code, and PTX for all newer ones.
+      nvcc_copts: options for nvcc, added to the project's.
+      copts: options for the host's compiler, for the .cc.
+      **kwargs: as in cc_library.
+    """
+    headers = [src for src in srcs if src.endswith(".h") or src.endswith(".cuh")]
+    cuda_srcs = [src for src in srcs if src.endswith(".cu")]
+    host_srcs = [src for src in srcs if not src.endswith(".cu") and not src.endswith(".cuh")]
+    testonly = kwargs.get("testonly", False)
+    objects = name + "_cuda_objects"
+    deps = deps + ["@cuda//:headers", "@cuda//:cudart"]
+    cuda_objects(
+        name = objects,
+        srcs = cuda_srcs,
+        hdrs = headers + hdrs + textual_hdrs,
+        archs = archs,
+        nvcc_copts = nvcc_copts,
+        tags = ["manual"],
+        testonly = testonly,
+        visibility = ["//visibility:private"],
+        deps = deps,
+    )
+    native.cc_library(
+        name = name,
+        srcs = host_srcs + _unless_cpu([":" + objects]),
+        hdrs = hdrs,
+        copts = _COPTS + copts,
+        defines = _unless_cpu(["REPRISE_WITH_CUDA=1"]),
+        linkstatic = True,
+        textual_hdrs = textual_hdrs + [header for header in headers if header.endswith(".cuh")],
+        deps = deps,
+        **kwargs
+    )
+
+def reprise_gpu_test(name, srcs, deps = [], copts = [], tags = [], size = "medium", **kwargs):
+    """A test that needs a GPU: a library `<name>_lib` and the test `<name>` made of it.
+
+    The libraries of all GPU tests together make //tests:gpu_all, the one file that is carried to a
+    machine with a GPU. Under --config=cpu there is nothing in them. A test looks for a GPU itself and
+    skips, with the reason, where there is none.
+
+    Args:
+      name: of the test.
+      srcs: .cc only; kernels of a test go into a reprise_cuda_library.
+      deps: as in cc_library.
+      copts: added to the project's.
+      tags: added to "requires-gpu".
+      size: as in cc_test.
+      **kwargs: as in cc_test, for example data.
+    """
+    library = name + "_lib"
+    tags = ["requires-gpu"] + tags
+    native.cc_library(
+        name = library,
+        testonly = True,
+        srcs = _unless_cpu(srcs),
+        copts = _COPTS + copts,
+        linkstatic = True,
+        tags = tags,
+        visibility = ["//visibility:public"],
+        deps = deps + ["@com_google_googletest//:gtest"],
+        data = kwargs.pop("data", []),
+        alwayslink = True,
+    )
+    native.cc_test(
+        name = name,
+        deps = [":" + library, "@com_google_googletest//:gtest_main"],
+        linkstatic = True,
+        size = size,
+        tags = tags,
+        **kwargs
+    )
