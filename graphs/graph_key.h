@@ -1,4 +1,11 @@
-// What is constant in a captured step, and why a step may not use one.
+// What is constant in a captured step, what a step asks for, and why it may not be served by a
+// graph.
+//
+//   const GraphKey key{.padded_num_seqs = 8, .padded_num_tokens = 40, .max_query_len = 5};
+//   LOG(INFO) << key;                           // 8 seqs x 5, tokens
+//   LOG(INFO) << EagerReason::kQueryTooLong;    // query too long
+//
+// Plain values: copied freely, compared and hashed field by field. No function here fails.
 
 #ifndef GRAPHS_GRAPH_KEY_H_
 #define GRAPHS_GRAPH_KEY_H_
@@ -6,6 +13,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace reprise {
@@ -16,7 +24,7 @@ enum class StepInput : int8_t { kTokens, kEmbeddings };
 struct GraphKey {
   int padded_num_seqs = 0;
   int padded_num_tokens = 0;  // padded_num_seqs * max_query_len
-  int max_query_len = 1;      // rows hold 1..max_query_len tokens, packed; trailing tokens are inert
+  int max_query_len = 1;  // rows hold 1..max_query_len tokens, packed; trailing tokens are inert
   StepInput input = StepInput::kTokens;
   bool cascade = false;  // the batch has a common prefix that is read once
 
@@ -35,9 +43,9 @@ std::ostream& operator<<(std::ostream& out, const GraphKey& key);
 // The step that asks to be served: live counts, before padding.
 struct StepShape {
   int num_seqs = 0;
-  int num_tokens = 0;
-  int max_query_len = 1;
-  int max_seq_len = 0;
+  int num_tokens = 0;     // of all rows; at most num_seqs * max_query_len
+  int max_query_len = 1;  // of the longest row
+  int max_seq_len = 0;    // of the longest row, this step's tokens included
   StepInput input = StepInput::kTokens;
   bool cascade = false;
 };
@@ -50,12 +58,12 @@ enum class EagerReason : int8_t {
   kTooManySeqs,      // more sequences than the largest captured size
   kQueryTooLong,     // a prefill row, or more draft tokens than captured for
   kSequenceTooLong,  // a sequence beyond max_seq_len, a capture constant
-  kNotCaptured,      // no graph for this input or cascade, or lazy capture has not reached this key
+  kNotCaptured,      // no graph for this input or cascade, or the key was not captured yet
   kOverBudget,       // capturing this key would pass the memory budget
 };
 inline constexpr int kNumEagerReasons = 8;
 
-// "replayed", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
+// "none", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
 std::string_view EagerReasonName(EagerReason reason);
 std::ostream& operator<<(std::ostream& out, EagerReason reason);
 
@@ -64,10 +72,17 @@ struct GraphDecision {
   enum class Kind : int8_t { kReplay, kEager };
   Kind kind = Kind::kEager;
   EagerReason reason = EagerReason::kDisabled;  // kNone if kind == kReplay
-  // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts, but for kDisabled the key
-  // that would have been replayed, so that a run without graphs computes bit for bit the same.
+  // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts, but for
+  // kDisabled the key that would have been replayed, if there is one, so that a run without graphs
+  // computes bit for bit the same.
   GraphKey key;
+
+  friend bool operator==(const GraphDecision&, const GraphDecision&) = default;
 };
+
+// "replay 16 seqs x 1, tokens", "eager 17 seqs x 1, tokens: too many sequences".
+std::string ToString(const GraphDecision& decision);
+std::ostream& operator<<(std::ostream& out, const GraphDecision& decision);
 
 }  // namespace reprise
 

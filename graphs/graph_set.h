@@ -1,18 +1,27 @@
 // Which captured graph serves a step, and if none does, why.
 //
-// A GraphSet owns the sizes at which a step is captured, the padding of a batch to one of them, the captured graphs,
-// and the decision. No other code pads a batch or looks a graph up: a batch padded in one place and looked up in
-// another is how padded batches silently never find their graph.
+// A GraphSet owns the sizes at which a step is captured, the padding of a batch to one of them, the
+// captured graphs, and the decision. No other code pads a batch or looks a graph up: a batch padded
+// in one place and looked up in another is how padded batches silently never find their graph.
 //
 //   GraphDecision d = graphs.Decide({.num_seqs = 13, .num_tokens = 13, .max_query_len = 1});
 //   // d.kind == kReplay, d.key.padded_num_seqs == 16; or d.kind == kEager and d.reason says why
-//   if (d.kind == GraphDecision::Kind::kReplay) status = graphs.Replay(d.key, fingerprint);
+//   ... fill the step buffers, padded to d.key ...
+//   if (d.kind == GraphDecision::Kind::kReplay) {
+//     REPRISE_ASSIGN_OR_RETURN(d, graphs.Replay(d.key, make_step, fingerprint));
+//   } else {
+//     ... run the step eagerly at d.key ...
+//   }
+//   graphs.Count(d, shape);
 //
-// Life of a set: Create -> CaptureAll (or lazily, key by key) -> Decide/Replay any number of times -> destroyed as
-// a whole. Graphs share one memory pool, so two replays of a set never run at the same time.
+// Life of a set: Create -> CaptureAll (or lazily, key by key) -> Decide/Replay any number of times
+// -> destroyed as a whole. Graphs share one memory pool, so two replays of a set never run at the
+// same time.
 //
-// Thread safety: none; one owner. Ownership: the set owns the graphs; the backend and the buffers that captured
-// code reads and writes belong to the caller and must outlive the set, at unchanged addresses.
+// Thread safety: none; one owner. Ownership: the set owns the graphs; the backend and the buffers
+// that captured code reads and writes belong to the caller and must outlive the set, at unchanged
+// addresses. Cost: Decide, Replay of a captured key and Count are O(log sizes) and allocate
+// nothing.
 
 #ifndef GRAPHS_GRAPH_SET_H_
 #define GRAPHS_GRAPH_SET_H_
@@ -20,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -36,48 +46,73 @@ struct GraphSetOptions {
   enum class Mode : int8_t {
     kOff,    // Decide() always answers kEager, kDisabled
     kEager,  // all keys captured by CaptureAll(), before the first step
-    kLazy,   // a key is captured when it is first asked for
+    kLazy,   // a key is captured when it is first replayed
   };
+  // Whether steps with a common prefix have graphs of their own beside the flat ones.
+  enum class Cascade : int8_t { kNotCaptured, kCaptured };
+
   Mode mode = Mode::kEager;
-  // The most sequences a step may have; default sizes end here (or at 512).
+  // The most sequences a step may have; default sizes end here (or at 512). At least 1.
   int max_num_seqs = 0;
-  // Captured numbers of sequences, strictly ascending; empty: DefaultGraphSizes(max_num_seqs).
+  // Captured numbers of sequences, strictly ascending, at most max_num_seqs; empty:
+  // DefaultGraphSizes(max_num_seqs).
   std::vector<int> sizes;
-  // Captured query lengths, ascending; 1 is plain decode, 1 + k verifies up to k drafts.
+  // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
-  // No row of a captured step is longer; a capture constant.
+  // No row of a captured step is longer; a capture constant. At least the last of query_lens.
   int max_seq_len = 0;
   std::vector<StepInput> inputs = {StepInput::kTokens};
-  // Stop capturing (reason kOverBudget) once graphs hold so many bytes. 0: no limit.
-  int64_t memory_budget_bytes = 0;
+  Cascade cascade = Cascade::kNotCaptured;
+  // What graphs may hold, as measured. The capture that passes it is undone, and none is tried
+  // after it: keys without a graph then answer kOverBudget. Nothing: no limit.
+  std::optional<int64_t> memory_budget_bytes;
 };
 
-// 1, 2, 4, 8, then every 8th up to 256, every 16th up to 512, cut at max_num_seqs, which is itself included
-// if it is at most 512.
+// 1, 2, 4, 8, then every 8th up to 256, every 16th up to 512, cut at max_num_seqs, which is itself
+// included if it is at most 512. REQUIRES: max_num_seqs >= 1.
 std::vector<int> DefaultGraphSizes(int max_num_seqs);
 
 class GraphSet {
  public:
-  // Makes the work of a step at one key: run by the backend as warm-up and capture, and on the CPU at each replay.
+  // Makes the work of a step at one key: run by the backend as warm-up and capture, and on the CPU
+  // at each replay. It must be idempotent over unchanged step buffers (graphs/graph_backend.h).
   using StepMaker = std::function<std::function<absl::Status()>(const GraphKey&)>;
 
-  // `backend` must outlive the set. Errors: InvalidArgument naming the field.
+  // `backend` must outlive the set; it may be null if mode is kOff.
+  // Errors: InvalidArgument naming the field.
   static absl::StatusOr<std::unique_ptr<GraphSet>> Create(const GraphSetOptions& options,
                                                           GraphBackend* backend);
 
-  // The keys of this set, largest first.
+  GraphSet(const GraphSet&) = delete;
+  GraphSet& operator=(const GraphSet&) = delete;
+
+  // The keys of this set, largest first: by padded tokens, then sequences.
   std::vector<GraphKey> keys() const;
 
-  // Which graph serves `shape`, or why none. Counts nothing; pure but for the state of capture. In kLazy mode an uncaptured key
-  // is answered with kReplay; Replay() captures it.
+  // Which graph serves `shape`, or why none: the smallest captured query length and number of
+  // sequences that hold it. Counts nothing; pure but for the state of capture. In kLazy mode an
+  // uncaptured key is answered with kReplay; Replay() captures it.
+  // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 
-  // Captures every key, largest first. On an error the set holds what was captured before it.
+  // The memory that capturing all keys is going to take, by trial captures of the largest key of
+  // each kind (query length, input, cascade): the largest of their pools, and the driver's share
+  // for every key, but no more than the budget. 0 for kOff. To be asked before the KV cache is
+  // sized, against a minimal one. The set stays as it is.
+  absl::StatusOr<int64_t> EstimateBytes(const StepMaker& make_step) const;
+
+  // kEager: captures every key that has no graph yet, largest first. Passing the budget is no
+  // error. On an error the set holds what was captured before it. kOff and kLazy: does nothing.
   absl::Status CaptureAll(const StepMaker& make_step, const Fingerprint& fingerprint);
 
-  // Replays the graph of `key`, capturing it first in kLazy mode. FailedPrecondition naming the first difference if
-  // `fingerprint` is not the one of the capture: capacities, shapes or addresses changed under the graph.
-  absl::Status Replay(const GraphKey& key, const StepMaker& make_step, const Fingerprint& fingerprint);
+  // Replays the graph of `key`, capturing it first in kLazy mode. Returns the decision as it came
+  // out: a replay of `key`, or, if its lazy capture passed the budget, kEager and kOverBudget; the
+  // step has then run once, at `key`, as the warm-up of that capture.
+  // Errors: FailedPrecondition naming the first difference if `fingerprint` is not the one of the
+  // capture (capacities, shapes or addresses changed under the graph), or if nothing was captured
+  // for `key`; InvalidArgument if `key` is not one of keys(); those of the step.
+  absl::StatusOr<GraphDecision> Replay(const GraphKey& key, const StepMaker& make_step,
+                                       const Fingerprint& fingerprint);
 
   // To be called once a step, whichever way it ran: hits, padded rows and eager steps by reason.
   void Count(const GraphDecision& decision, const StepShape& shape);
@@ -91,12 +126,17 @@ class GraphSet {
   };
 
   GraphSet(GraphSetOptions options, GraphBackend* backend);
+
+  // The key that holds `shape`, or why there is none, whatever is captured.
+  GraphDecision Pad(const StepShape& shape) const;
+  bool HasKey(const GraphKey& key) const;
   absl::Status CaptureOne(const GraphKey& key, const StepMaker& make_step,
                           const Fingerprint& fingerprint);
 
-  GraphSetOptions options_;
+  GraphSetOptions options_;  // sizes filled in
   GraphBackend* backend_;
   absl::flat_hash_map<GraphKey, Entry> graphs_;
+  bool over_budget_ = false;
   GraphReport report_;
 };
 

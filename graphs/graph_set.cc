@@ -1,0 +1,288 @@
+#include "graphs/graph_set.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// Beyond 512 sequences a step computes so long that launching it eagerly costs little.
+constexpr int kLargestDefaultSize = 512;
+
+// Names `field`, for example "sizes", in its errors.
+absl::Status CheckAscending(const char* field, const std::vector<int>& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int at_least = i == 0 ? 1 : values[i - 1] + 1;
+    if (values[i] < at_least) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, " must be positive and strictly ascending: expected ", field, "[", i,
+                       "] >= ", at_least, ", got ", values[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAtMost(const char* field, int value, const char* bound_field, int bound) {
+  if (value <= bound) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " must not pass ", bound_field,
+                                                 ": expected at most ", bound, ", got ", value));
+}
+
+absl::Status CheckPositive(const char* field, int value) {
+  if (value >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " must be positive: expected at least 1, got ", value));
+}
+
+absl::Status CheckInputs(const std::vector<StepInput>& inputs) {
+  if (inputs.empty()) {
+    return absl::InvalidArgumentError("inputs must name one: expected at least 1, got 0");
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i] != StepInput::kTokens && inputs[i] != StepInput::kEmbeddings) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("inputs must be tokens or embeddings: got ", static_cast<int>(inputs[i])));
+    }
+    if (std::count(inputs.begin(), inputs.end(), inputs[i]) != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("inputs must be distinct: inputs[", i, "] occurs more than once"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// REQUIRES: sizes are filled in.
+absl::Status CheckOptions(const GraphSetOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckAscending("sizes", options.sizes));
+  REPRISE_RETURN_IF_ERROR(
+      CheckAtMost("sizes", options.sizes.back(), "max_num_seqs", options.max_num_seqs));
+  if (options.query_lens.empty()) {
+    return absl::InvalidArgumentError("query_lens must name one: expected at least 1, got 0");
+  }
+  REPRISE_RETURN_IF_ERROR(CheckAscending("query_lens", options.query_lens));
+  REPRISE_RETURN_IF_ERROR(CheckPositive("max_seq_len", options.max_seq_len));
+  REPRISE_RETURN_IF_ERROR(
+      CheckAtMost("query_lens", options.query_lens.back(), "max_seq_len", options.max_seq_len));
+  const int64_t max_tokens = int64_t{options.sizes.back()} * options.query_lens.back();
+  if (max_tokens > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sizes x query_lens must be an int: expected at most ",
+                     std::numeric_limits<int>::max(), " tokens, got ", max_tokens));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckInputs(options.inputs));
+  if (options.memory_budget_bytes.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory_budget_bytes must not be negative: expected at least 0, got ",
+                     *options.memory_budget_bytes));
+  }
+  return absl::OkStatus();
+}
+
+GraphKey KeyOf(int num_seqs, int query_len, StepInput input, bool cascade) {
+  return {.padded_num_seqs = num_seqs,
+          .padded_num_tokens = num_seqs * query_len,
+          .max_query_len = query_len,
+          .input = input,
+          .cascade = cascade};
+}
+
+// Descending; ties are broken so that the order is the same every time.
+bool IsLarger(const GraphKey& a, const GraphKey& b) {
+  const auto order = [](const GraphKey& key) {
+    return std::make_tuple(-key.padded_num_tokens, -key.padded_num_seqs, key.input, !key.cascade);
+  };
+  return order(a) < order(b);
+}
+
+GraphDecision Eager(EagerReason reason, const StepShape& shape) {
+  return {.kind = GraphDecision::Kind::kEager,
+          .reason = reason,
+          .key = {.padded_num_seqs = shape.num_seqs,
+                  .padded_num_tokens = shape.num_tokens,
+                  .max_query_len = shape.max_query_len,
+                  .input = shape.input,
+                  .cascade = shape.cascade}};
+}
+
+GraphDecision ReplayOf(const GraphKey& key) {
+  return {.kind = GraphDecision::Kind::kReplay, .reason = EagerReason::kNone, .key = key};
+}
+
+}  // namespace
+
+std::vector<int> DefaultGraphSizes(int max_num_seqs) {
+  CHECK_GE(max_num_seqs, 1);
+  const int last = std::min(max_num_seqs, kLargestDefaultSize);
+  std::vector<int> sizes;
+  for (int size = 1; size < last; size = size < 8 ? 2 * size : size + (size < 256 ? 8 : 16)) {
+    sizes.push_back(size);
+  }
+  sizes.push_back(last);
+  return sizes;
+}
+
+absl::StatusOr<std::unique_ptr<GraphSet>> GraphSet::Create(const GraphSetOptions& options,
+                                                           GraphBackend* backend) {
+  GraphSetOptions filled = options;
+  REPRISE_RETURN_IF_ERROR(CheckPositive("max_num_seqs", filled.max_num_seqs));
+  if (filled.sizes.empty()) filled.sizes = DefaultGraphSizes(filled.max_num_seqs);
+  REPRISE_RETURN_IF_ERROR(CheckOptions(filled));
+  if (backend == nullptr && filled.mode != GraphSetOptions::Mode::kOff) {
+    return absl::InvalidArgumentError("backend must not be null unless mode is kOff: got null");
+  }
+  return std::unique_ptr<GraphSet>(new GraphSet(std::move(filled), backend));
+}
+
+GraphSet::GraphSet(GraphSetOptions options, GraphBackend* backend)
+    : options_(std::move(options)), backend_(backend) {}
+
+std::vector<GraphKey> GraphSet::keys() const {
+  std::vector<GraphKey> keys;
+  for (const int num_seqs : options_.sizes) {
+    for (const int query_len : options_.query_lens) {
+      for (const StepInput input : options_.inputs) {
+        keys.push_back(KeyOf(num_seqs, query_len, input, /*cascade=*/false));
+        if (options_.cascade == GraphSetOptions::Cascade::kCaptured) {
+          keys.push_back(KeyOf(num_seqs, query_len, input, /*cascade=*/true));
+        }
+      }
+    }
+  }
+  std::sort(keys.begin(), keys.end(), IsLarger);
+  return keys;
+}
+
+GraphDecision GraphSet::Pad(const StepShape& shape) const {
+  CHECK_GE(shape.num_seqs, 0);
+  CHECK_GE(shape.num_tokens, 0);
+  CHECK_GE(shape.max_query_len, 1);
+  CHECK_LE(shape.num_tokens, int64_t{shape.num_seqs} * shape.max_query_len)
+      << "more tokens than rows hold";
+  if (shape.num_seqs == 0) return Eager(EagerReason::kIdle, shape);
+  const auto size = std::lower_bound(options_.sizes.begin(), options_.sizes.end(), shape.num_seqs);
+  if (size == options_.sizes.end()) return Eager(EagerReason::kTooManySeqs, shape);
+  const auto query_len =
+      std::lower_bound(options_.query_lens.begin(), options_.query_lens.end(), shape.max_query_len);
+  if (query_len == options_.query_lens.end()) return Eager(EagerReason::kQueryTooLong, shape);
+  if (shape.max_seq_len > options_.max_seq_len) {
+    return Eager(EagerReason::kSequenceTooLong, shape);
+  }
+  const GraphKey key = KeyOf(*size, *query_len, shape.input, shape.cascade);
+  return HasKey(key) ? ReplayOf(key) : Eager(EagerReason::kNotCaptured, shape);
+}
+
+bool GraphSet::HasKey(const GraphKey& key) const {
+  const auto has = [](const auto& values, auto value) {
+    return std::find(values.begin(), values.end(), value) != values.end();
+  };
+  return has(options_.sizes, key.padded_num_seqs) && has(options_.query_lens, key.max_query_len) &&
+         key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
+         has(options_.inputs, key.input) &&
+         (!key.cascade || options_.cascade == GraphSetOptions::Cascade::kCaptured);
+}
+
+GraphDecision GraphSet::Decide(const StepShape& shape) const {
+  GraphDecision decision = Pad(shape);
+  if (options_.mode == GraphSetOptions::Mode::kOff) {
+    decision.kind = GraphDecision::Kind::kEager;
+    decision.reason = EagerReason::kDisabled;
+    return decision;
+  }
+  if (decision.kind == GraphDecision::Kind::kEager || graphs_.contains(decision.key)) {
+    return decision;
+  }
+  if (over_budget_) return Eager(EagerReason::kOverBudget, shape);
+  if (options_.mode == GraphSetOptions::Mode::kLazy) return decision;
+  return Eager(EagerReason::kNotCaptured, shape);
+}
+
+absl::StatusOr<int64_t> GraphSet::EstimateBytes(const StepMaker& make_step) const {
+  if (options_.mode == GraphSetOptions::Mode::kOff) return 0;
+  int64_t pool_bytes = 0;
+  int64_t driver_bytes = 0;
+  absl::flat_hash_set<GraphKey> seen;  // kinds, as keys of size 0
+  for (const GraphKey& key : keys()) {
+    const GraphKey kind = KeyOf(0, key.max_query_len, key.input, key.cascade);
+    if (!seen.insert(kind).second) continue;
+    absl::StatusOr<GraphBytes> bytes = backend_->TrialCapture(make_step(key));
+    if (!bytes.ok()) return bytes.status();
+    pool_bytes = std::max(pool_bytes, bytes->pool);
+    driver_bytes += bytes->driver * static_cast<int64_t>(options_.sizes.size());
+  }
+  const int64_t all_bytes = pool_bytes + driver_bytes;
+  return std::min(all_bytes, options_.memory_budget_bytes.value_or(all_bytes));
+}
+
+absl::Status GraphSet::CaptureAll(const StepMaker& make_step, const Fingerprint& fingerprint) {
+  if (options_.mode != GraphSetOptions::Mode::kEager) return absl::OkStatus();
+  for (const GraphKey& key : keys()) {
+    if (over_budget_) return absl::OkStatus();
+    if (graphs_.contains(key)) continue;
+    REPRISE_RETURN_IF_ERROR(CaptureOne(key, make_step, fingerprint));
+  }
+  return absl::OkStatus();
+}
+
+// On OK there is a graph of `key`, or over_budget_ is set.
+absl::Status GraphSet::CaptureOne(const GraphKey& key, const StepMaker& make_step,
+                                  const Fingerprint& fingerprint) {
+  const auto start = std::chrono::steady_clock::now();
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CapturedGraph> graph, backend_->Capture(make_step(key)));
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - start;
+  const GraphBytes bytes = graph->bytes();
+  if (options_.memory_budget_bytes.has_value() &&
+      bytes.total() > *options_.memory_budget_bytes - report_.graph_bytes()) {
+    over_budget_ = true;
+    LOG(WARNING) << "graphs stop at " << graphs_.size() << " of " << keys().size() << ": " << key
+                 << " takes " << bytes.total() << " bytes, which passes the budget of "
+                 << *options_.memory_budget_bytes;
+    return absl::OkStatus();
+  }
+  graphs_.emplace(key, Entry{.graph = std::move(graph), .fingerprint = fingerprint});
+  report_.AddGraph(key, bytes, elapsed.count());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GraphDecision> GraphSet::Replay(const GraphKey& key, const StepMaker& make_step,
+                                               const Fingerprint& fingerprint) {
+  auto it = graphs_.find(key);
+  if (it == graphs_.end()) {
+    if (!HasKey(key)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("key must be one of the set's: got ", ToString(key)));
+    }
+    if (options_.mode != GraphSetOptions::Mode::kLazy || over_budget_) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("key must be captured before it is replayed: got ", ToString(key)));
+    }
+    REPRISE_RETURN_IF_ERROR(CaptureOne(key, make_step, fingerprint));
+    it = graphs_.find(key);
+    if (it == graphs_.end()) {
+      return GraphDecision{
+          .kind = GraphDecision::Kind::kEager, .reason = EagerReason::kOverBudget, .key = key};
+    }
+  }
+  REPRISE_RETURN_IF_ERROR(CompareFingerprints(it->second.fingerprint, fingerprint));
+  REPRISE_RETURN_IF_ERROR(it->second.graph->Replay());
+  return ReplayOf(key);
+}
+
+void GraphSet::Count(const GraphDecision& decision, const StepShape& shape) {
+  if (decision.kind == GraphDecision::Kind::kReplay) {
+    report_.AddReplay(decision.key, shape.num_seqs);
+  } else {
+    report_.AddEagerStep(decision.reason, shape.num_seqs, decision.key.padded_num_seqs);
+  }
+}
+
+}  // namespace reprise

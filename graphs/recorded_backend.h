@@ -1,0 +1,26 @@
+// The CPU's form of a captured graph: the recorded call, run again.
+//
+// It keeps the discipline of a CUDA graph without a GPU: what the call holds by value is frozen at
+// capture, buffers are read when it is replayed. A test that scrambles every host value between
+// capture and replay therefore finds a value that a GPU would have read only once.
+//
+//   auto backend = MakeRecordedBackend();
+//   auto graph = backend->Capture([rows = 16, step] { return step->Run(rows); });
+//
+// Graphs cost no device memory. An exception of the call, at capture or at replay, becomes a
+// Status. Thread safety: none.
+
+#ifndef GRAPHS_RECORDED_BACKEND_H_
+#define GRAPHS_RECORDED_BACKEND_H_
+
+#include <memory>
+
+#include "graphs/graph_backend.h"
+
+namespace reprise {
+
+std::unique_ptr<GraphBackend> MakeRecordedBackend();
+
+}  // namespace reprise
+
+#endif  // GRAPHS_RECORDED_BACKEND_H_
