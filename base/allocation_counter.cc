@@ -1,0 +1,41 @@
+#include "base/allocation_counter.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace reprise {
+namespace {
+
+thread_local int64_t num_allocations = 0;
+
+void* Allocate(std::size_t size, std::size_t alignment) {
+  ++num_allocations;
+  size = std::max<std::size_t>(size, 1);
+  // aligned_alloc takes multiples of the alignment only.
+  void* memory =
+      alignment <= alignof(std::max_align_t)
+          ? std::malloc(size)
+          : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+AllocationCounter::AllocationCounter() : start_(num_allocations) {}
+
+int64_t AllocationCounter::count() const { return num_allocations - start_; }
+
+}  // namespace reprise
+
+// The array and nothrow forms of the standard library call these.
+void* operator new(std::size_t size) { return reprise::Allocate(size, 1); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return reprise::Allocate(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
