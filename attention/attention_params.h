@@ -57,15 +57,16 @@ struct AttentionParams {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  std::optional<float> scale;       // 1 / sqrt(head_dim_qk)
-  std::optional<int> window_left;   // keys before the query's own; a window of W tokens is W - 1
-  std::optional<int> window_right;  // keys after it; causal batches have 0 already
-  std::optional<float> softcap;     // > 0
-  const float* alibi_slopes = nullptr;  // [num_q_heads]
-  const float* sinks = nullptr;         // [num_q_heads]
-  Scale q_scale;                        // head_stride per kv head
-  std::optional<RotaryParams> rotary;
-  std::optional<BlockSparseParams> sparse;
+  std::optional<float> scale = {};  // 1 / sqrt(head_dim_qk)
+  std::optional<int> window_left =
+      {};  // keys before the query's own; a window of W tokens is W - 1
+  std::optional<int> window_right = {};  // keys after it; causal batches have 0 already
+  std::optional<float> softcap = {};     // > 0
+  const float* alibi_slopes = nullptr;   // [num_q_heads]
+  const float* sinks = nullptr;          // [num_q_heads]
+  Scale q_scale = {};                    // head_stride per kv head
+  std::optional<RotaryParams> rotary = {};
+  std::optional<BlockSparseParams> sparse = {};
 
   int group_size() const { return num_q_heads / num_kv_heads; }
   float resolved_scale() const {

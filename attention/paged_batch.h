@@ -87,7 +87,7 @@ struct PagedBatch {
   // The result is that of the flat batch.
   const int32_t* common_prefix_len = nullptr;  // [1]; absent: 0
 
-  KeyPositions key_positions;  // world > 1 excludes tail_len
+  KeyPositions key_positions = {};  // world > 1 excludes tail_len
   bool causal = true;
 
   // Host upper bounds; under capture the captured sizes, of which live data may use less.

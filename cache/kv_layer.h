@@ -52,8 +52,8 @@ struct KvView {
 };
 
 struct KvLayer {
-  KvView k;
-  KvView v;
+  KvView k = {};
+  KvView v = {};
   DType dtype = DType::kFloat32;
   int num_blocks = 0;  // the null block, block 0, included
   int block_size = 0;  // tokens a block
@@ -61,8 +61,8 @@ struct KvLayer {
   int head_dim_qk = 0;
   int head_dim_v = 0;
   // Writing divides by these, reading multiplies. 1 for caches that are not quantised.
-  Scale k_scale;
-  Scale v_scale;
+  Scale k_scale = {};
+  Scale v_scale = {};
 };
 
 }  // namespace reprise

@@ -1,0 +1,275 @@
+#include "attention/testing/batch_generator.h"
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "attention/testing/random.h"
+#include "attention/testing/row_draws.h"
+#include "attention/visibility.h"
+
+namespace reprise {
+namespace {
+
+template <typename T>
+const T* Placed(const std::vector<T>& array, const Placement& place) {
+  if (array.empty()) return nullptr;
+  return static_cast<const T*>(place(array.data(), array.size() * sizeof(T)));
+}
+
+uint64_t DrawTailMask(Random& random) {
+  switch (random.Int(0, 4)) {
+    case 0:
+      return 0;
+    case 1:
+      return ~uint64_t{0};
+    case 2:
+      return random.Bits() & random.Bits();
+    default:
+      return random.Bits();
+  }
+}
+
+bool WhollyLeftOfWindow(const LayerFixture& layer, const BatchRow& row, int64_t last_key) {
+  if (!layer.params.window_left || row.query_len == 0) return false;
+  if (last_key >= row.seq_len - row.tail_len) return false;
+  for (int i = 0; i < row.query_len; ++i) {
+    const int64_t leftmost = QueryPosition(row, i) - *layer.params.window_left;
+    if (OrdinaryKeyPosition(row, last_key) >= leftmost) return false;
+  }
+  return true;
+}
+
+// Calls use(column) for each block-table entry of the row that may be read.
+template <typename Use>
+void ForEachReadableColumn(const LayerFixture& layer, const BatchRow& row, int block_size,
+                           const Use& use) {
+  if (row.seq_len == 0) return;
+  const int64_t last = (row.key_start + row.seq_len - 1) / block_size;
+  for (int64_t column = row.key_start / block_size; column <= last; ++column) {
+    const int64_t last_key =
+        std::min<int64_t>((column + 1) * block_size - row.key_start, row.seq_len) - 1;
+    if (!WhollyLeftOfWindow(layer, row, last_key)) use(static_cast<int>(column));
+  }
+}
+
+// Makes the table: distinct shuffled blocks where it may be read, now and then one shared between
+// rows, absurd ids elsewhere. Returns the number of blocks of the cache.
+int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
+  PagedBatch& capacities = fixture.capacities;
+  PagedBatch batch = fixture.Batch(OnHost);
+  int num_blocks = 2;
+  int width = 0;
+  for (int r = 0; r < batch.num_rows; ++r) {
+    ForEachReadableColumn(fixture.layer, RowOf(batch, r), block_size, [&](int column) {
+      ++num_blocks;
+      width = std::max(width, column + 1);
+    });
+  }
+  num_blocks += random.Int(0, 4);
+  capacities.max_blocks = width + random.Int(0, 3);
+  capacities.block_table_stride = capacities.max_blocks + random.Int(0, 3);
+  fixture.block_table.resize(
+      std::max<int64_t>(1, capacities.num_tables * capacities.block_table_stride));
+  for (int32_t& entry : fixture.block_table) {
+    entry = random.OneIn(3) ? num_blocks : Garbage(random);
+  }
+
+  std::vector<int32_t> free_blocks;
+  for (int block = 1; block < num_blocks; ++block) free_blocks.push_back(block);
+  random.Shuffle(free_blocks);
+  // Blocks of the common prefix by column, and entries that hold a block already.
+  std::vector<int32_t> prefix_blocks(width, -1);
+  std::vector<bool> filled(fixture.block_table.size());
+  for (int r = 0; r < batch.num_rows; ++r) {
+    const BatchRow row = RowOf(batch, r);
+    const int prefix_len = fixture.common_prefix_len.empty() ? 0 : fixture.common_prefix_len[0];
+    const bool in_prefix = prefix_len > 0 && row.query_len > 0;
+    ForEachReadableColumn(fixture.layer, row, block_size, [&](int column) {
+      const int64_t at = row.table_row * capacities.block_table_stride + column;
+      int32_t block = 0;
+      if (filled[at]) {
+        block = fixture.block_table[at];
+      } else if (random.OneIn(12) && static_cast<int>(free_blocks.size()) < num_blocks - 1) {
+        block = random.Int(1, num_blocks - 1);  // perhaps another row's
+      } else {
+        block = free_blocks.back();
+        free_blocks.pop_back();
+      }
+      if (in_prefix && int64_t{column} * block_size < row.key_start + prefix_len) {
+        if (prefix_blocks[column] < 0) prefix_blocks[column] = block;
+        block = prefix_blocks[column];
+      }
+      fixture.block_table[at] = block;
+      filled[at] = true;
+    });
+  }
+  return num_blocks;
+}
+
+// Sets exactly the K and V that some query sees, and q wherever there are keys.
+void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random) {
+  const PagedBatch batch = fixture.Batch(OnHost);
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const double q_magnitude = fixture.features.Has(Feature::kLargeLogits) ? 6.0 : 1.0;
+  const int num_blocks = fixture.Kv(OnHost).num_blocks;
+  std::vector<bool> seen(static_cast<size_t>(num_blocks) * shape.block_size * shape.num_kv_heads);
+  for (int r = 0; r < batch.num_rows; ++r) {
+    const BatchRow row = RowOf(batch, r);
+    if (row.seq_len == 0) continue;
+    const int32_t* table = batch.block_table + row.table_row * batch.block_table_stride;
+    for (int i = 0; i < row.query_len; ++i) {
+      for (int head = 0; head < shape.num_q_heads; ++head) {
+        FillToken(fixture.q, row.first_token + i, head, shape.head_dim_qk, q_magnitude, random);
+        for (const VisibleKey& key : VisibleKeys(layer, row, i, head)) {
+          const int64_t token = row.key_start + key.local;
+          const int64_t slot = int64_t{table[token / shape.block_size]} * shape.block_size +
+                               token % shape.block_size;
+          seen[slot * shape.num_kv_heads + head / layer.group_size()] = true;
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < seen.size(); ++i) {
+    if (!seen[i]) continue;
+    const int head = static_cast<int>(i % shape.num_kv_heads);
+    const int slot = static_cast<int>(i / shape.num_kv_heads);
+    const int block = slot / shape.block_size;
+    const int token = slot % shape.block_size;
+    for (int dim = 0; dim < shape.head_dim_qk; ++dim) {
+      fixture.kv->SetK(block, token, head, dim, random.NearNormal());
+    }
+    if (shape.layout == KvMemoryLayout::kMla) continue;  // V is there already
+    for (int dim = 0; dim < shape.head_dim_v; ++dim) {
+      fixture.kv->SetV(block, token, head, dim, random.NearNormal());
+    }
+  }
+}
+
+std::string Describe(const FixtureOptions& options, const FixtureShape& shape,
+                     const FeatureSet& features, const std::vector<int>& query_lens,
+                     const std::vector<int>& seq_lens) {
+  std::ostringstream text;
+  text << "seed " << options.seed << ": q " << shape.q_dtype << ", kv " << shape.kv_dtype << " "
+       << shape.layout << ", block_size " << shape.block_size << ", heads " << shape.num_q_heads
+       << "/" << shape.num_kv_heads << ", dims " << shape.head_dim_qk << "/" << shape.head_dim_v
+       << ", rows (query_len/seq_len)";
+  for (size_t r = 0; r < seq_lens.size(); ++r) text << " " << query_lens[r] << "/" << seq_lens[r];
+  text << ", " << ToString(features);
+  return text.str();
+}
+
+}  // namespace
+
+PagedBatch PagedFixture::Batch(const Placement& place) const {
+  PagedBatch batch = capacities;
+  batch.query_start_loc = Placed(query_start_loc, place);
+  batch.seq_lens = Placed(seq_lens, place);
+  batch.table_row = Placed(table_row, place);
+  batch.key_start = Placed(key_start, place);
+  batch.block_table = Placed(block_table, place);
+  batch.query_positions = Placed(query_positions, place);
+  batch.tail_len = Placed(tail_len, place);
+  batch.tail_mask = Placed(tail_mask, place);
+  batch.common_prefix_len = Placed(common_prefix_len, place);
+  return batch;
+}
+
+KvLayer PagedFixture::Kv(const Placement& place) const {
+  KvLayer view = kv->View(place);
+  view.k_scale = layer.k_scale.View(place);
+  view.v_scale = layer.v_scale.View(place);
+  return view;
+}
+
+PagedFixture MakePagedFixture(const FixtureOptions& options) {
+  Random random(options.seed);
+  PagedFixture fixture;
+  fixture.features = DrawFeatures(options, random);
+  const FeatureSet& features = fixture.features;
+  const FixtureShape shape = DrawShape(options, features, random);
+  const RowLengths lengths = DrawRowLengths(options, features, shape.block_size, random);
+  const int num_rows = static_cast<int>(lengths.seq_lens.size());
+
+  fixture.query_start_loc = PrefixSums(lengths.query_lens);
+  fixture.seq_lens.assign(lengths.seq_lens.begin(), lengths.seq_lens.end());
+  const int num_live_tokens = fixture.query_start_loc.back();
+  const int num_inert = features.Has(Feature::kInertTokens) ? random.Int(1, 9) : 0;
+  PagedBatch& capacities = fixture.capacities;
+  capacities.causal = !features.Has(Feature::kNotCausal);
+  capacities.num_rows = num_rows;
+  capacities.num_tokens = num_live_tokens + num_inert;
+  capacities.max_query_len = MaxOf(lengths.query_lens) + random.Pick({0, 0, 3});
+  capacities.max_seq_len = MaxOf(lengths.seq_lens) + random.Pick({0, 0, 17});
+  capacities.num_tables = std::max(1, num_rows);
+  if (features.Has(Feature::kContextParallel)) {
+    const int world = random.Int(2, 4);
+    capacities.key_positions = {
+        .rank = random.Int(0, world - 1), .world = world, .interleave = random.Pick({1, 1, 4, 7})};
+  }
+
+  // Arrays with an element a row; rows without keys hold garbage.
+  const bool common_prefix = features.Has(Feature::kCommonPrefix);
+  const bool has_key_start = features.Has(Feature::kKeyStart);
+  if (features.Has(Feature::kTableRow)) capacities.num_tables = random.Int(1, num_rows + 3);
+  const int same_key_start = random.Int(0, 40);
+  int prefix_len = std::numeric_limits<int>::max();
+  for (int r = 0; r < num_rows; ++r) {
+    const bool live = lengths.seq_lens[r] > 0;
+    if (features.Has(Feature::kTableRow)) {
+      fixture.table_row.push_back(live ? random.Int(0, capacities.num_tables - 1)
+                                       : Garbage(random));
+    }
+    if (has_key_start) {
+      const int start = common_prefix ? same_key_start : random.Pick({0, random.Int(1, 60)});
+      fixture.key_start.push_back(live ? start : Garbage(random));
+    }
+    if (features.Has(Feature::kTail)) {
+      const int tail_len =
+          std::min(random.Pick({0, 1, random.Int(1, 8), random.Int(1, 64)}), lengths.seq_lens[r]);
+      fixture.tail_len.push_back(live ? tail_len : Garbage(random));
+    }
+    if (live && lengths.query_lens[r] > 0) prefix_len = std::min(prefix_len, lengths.seq_lens[r]);
+  }
+  if (common_prefix) {
+    const bool none = prefix_len == std::numeric_limits<int>::max();
+    fixture.common_prefix_len = {none ? 0 : random.Int(0, prefix_len)};
+  }
+
+  // Arrays with an element a token; padded rows and inert tokens hold garbage.
+  if (features.Has(Feature::kTail)) {
+    for (int t = 0; t < capacities.num_tokens; ++t) {
+      fixture.tail_mask.push_back(DrawTailMask(random));
+    }
+  }
+  if (features.Has(Feature::kQueryPositions) || features.Has(Feature::kContextParallel)) {
+    std::vector<int32_t> positions(capacities.num_tokens);
+    for (int32_t& position : positions) position = Garbage(random);
+    for (int r = 0; r < num_rows; ++r) {
+      const BatchRow row = RowOf(fixture.Batch(OnHost), r);
+      if (row.seq_len == 0) continue;
+      std::ranges::copy(DrawQueryPositions(row, random), positions.begin() + row.first_token);
+    }
+    fixture.query_positions = std::move(positions);
+  }
+
+  const int max_position = options.max_seq_len * capacities.key_positions.world;
+  fixture.layer = DrawLayer(shape, features, capacities.num_tables, max_position, random);
+  const int num_blocks = FillBlockTable(fixture, shape.block_size, random);
+  fixture.kv.emplace(
+      KvMemoryOptions{.layout = shape.layout,
+                      .dtype = shape.kv_dtype,
+                      .num_blocks = num_blocks,
+                      .block_size = shape.block_size,
+                      .num_kv_heads = shape.num_kv_heads,
+                      .head_dim_qk = shape.head_dim_qk,
+                      .head_dim_v = shape.head_dim_v,
+                      .block_gap = features.Has(Feature::kBlockGap) ? 16 * random.Int(1, 4) : 0});
+  fixture.q = MakeTokenArray(shape.q_dtype, capacities.num_tokens, shape.num_q_heads,
+                             shape.head_dim_qk, features, random);
+  FillValues(fixture, shape, random);
+  fixture.description = Describe(options, shape, features, lengths.query_lens, lengths.seq_lens);
+  return fixture;
+}
+
+}  // namespace reprise

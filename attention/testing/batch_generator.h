@@ -1,0 +1,66 @@
+// Random hostile batches over every field of PagedBatch and AttentionParams, from a seed: for tests
+// of kernels, of the CPU path and of the reference.
+//
+//   PagedFixture fixture = MakePagedFixture({.seed = seed, .q_dtype = DType::kBFloat16});
+//   SCOPED_TRACE(fixture.description);
+//   Result expected = ReferencePagedAttention<double>(
+//       fixture.Layer(OnHost), fixture.Batch(OnHost), fixture.Q(OnHost), fixture.Kv(OnHost));
+//   // on a device: the same calls with a Placement that copies and returns the copy's address
+//
+// What is hostile: block tables are shuffled, and hold absurd ids wherever the contract says that
+// nothing is read; KV that no query sees is NaN, so are q of padded rows and inert tokens and every
+// gap between strides; padded rows hold garbage in all arrays but query_start_loc and seq_lens (0);
+// rows may be empty, lengths stand around block borders; capacities exceed the live sizes.
+//
+// Thread safety: a fixture is const data once made; it is movable, and views point into it (they
+// stay good across a move).
+
+#ifndef ATTENTION_TESTING_BATCH_GENERATOR_H_
+#define ATTENTION_TESTING_BATCH_GENERATOR_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/attention_params.h"
+#include "attention/paged_batch.h"
+#include "attention/testing/fixture_options.h"
+#include "attention/testing/kv_memory.h"
+#include "attention/testing/layer_fixture.h"
+#include "attention/token_view.h"
+#include "cache/kv_layer.h"
+
+namespace reprise {
+
+struct PagedFixture {
+  std::string description;  // seed, shape and features, for the trace of a failure
+  FeatureSet features;
+  LayerFixture layer;
+  std::optional<KvMemory> kv;
+  TokenArray q;
+
+  PagedBatch capacities;  // host fields; pointers null
+  std::vector<int32_t> query_start_loc;
+  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> table_row;
+  std::vector<int32_t> key_start;
+  std::vector<int32_t> block_table;
+  std::vector<int32_t> query_positions;
+  std::vector<int32_t> tail_len;
+  std::vector<uint64_t> tail_mask;
+  std::vector<int32_t> common_prefix_len;
+
+  // Empty arrays are absent (null) in the batch.
+  PagedBatch Batch(const Placement& place) const;
+  AttentionParams Layer(const Placement& place) const { return layer.View(place); }
+  KvLayer Kv(const Placement& place) const;
+  TokenView Q(const Placement& place) const { return q.View(place); }
+};
+
+// Equal options give equal fixtures.
+PagedFixture MakePagedFixture(const FixtureOptions& options);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_BATCH_GENERATOR_H_

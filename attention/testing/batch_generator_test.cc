@@ -1,0 +1,157 @@
+#include "attention/testing/batch_generator.h"
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "attention/reference.h"
+#include "attention/testing/ragged_generator.h"
+#include "attention/visibility.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+TEST(BatchGeneratorTest, EqualSeedsGiveEqualFixtures) {
+  const PagedFixture a = MakePagedFixture({.seed = 7});
+  const PagedFixture b = MakePagedFixture({.seed = 7});
+  EXPECT_EQ(a.description, b.description);
+  EXPECT_EQ(a.block_table, b.block_table);
+  EXPECT_EQ(a.q.bytes, b.q.bytes);
+}
+
+TEST(BatchGeneratorTest, EveryFeatureIsDrawnAndTakenBackOnRequest) {
+  std::map<int, int> counts;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const PagedFixture fixture =
+        MakePagedFixture({.seed = seed, .allowed = FeatureSet::All().Without({Feature::kWindow})});
+    for (int i = 0; i < static_cast<int>(Feature::kNumFeatures); ++i) {
+      counts[i] += fixture.features.Has(static_cast<Feature>(i));
+    }
+    EXPECT_FALSE(fixture.layer.params.window_left.has_value());
+  }
+  for (int i = 0; i < static_cast<int>(Feature::kNumFeatures); ++i) {
+    if (i == static_cast<int>(Feature::kWindow)) continue;
+    EXPECT_GT(counts[i], 0) << "feature " << i;
+  }
+}
+
+TEST(BatchGeneratorTest, RequiredFeaturesAndSizesAreMade) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const PagedFixture fixture = MakePagedFixture({.seed = seed,
+                                                   .allowed = {},
+                                                   .required = {Feature::kContextParallel},
+                                                   .kv_dtype = DType::kFp8E5M2,
+                                                   .layout = KvMemoryLayout::kKPacked,
+                                                   .block_size = 3,
+                                                   .num_kv_heads = 2,
+                                                   .group_size = 5,
+                                                   .head_dim_qk = 32});
+    EXPECT_GT(fixture.capacities.key_positions.world, 1);
+    EXPECT_EQ(fixture.layer.params.num_q_heads, 10);
+    const KvLayer kv = fixture.Kv(OnHost);
+    EXPECT_EQ(kv.dtype, DType::kFp8E5M2);
+    EXPECT_EQ(kv.block_size, 3);
+    EXPECT_EQ(kv.k.dim_chunk, 16);
+    EXPECT_FALSE(fixture.layer.params.softcap.has_value());
+  }
+}
+
+TEST(BatchGeneratorTest, NothingThatAQuerySeesIsNaN) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const PagedFixture fixture = MakePagedFixture({.seed = seed});
+    SCOPED_TRACE(fixture.description);
+    const auto result = ReferencePagedAttention<double>(
+        fixture.Layer(OnHost), fixture.Batch(OnHost), fixture.Q(OnHost), fixture.Kv(OnHost));
+    for (double x : result.out) ASSERT_TRUE(std::isfinite(x));
+    for (double x : result.lse) ASSERT_TRUE(std::isfinite(x) || x == -INFINITY);
+  }
+}
+
+TEST(BatchGeneratorTest, RowsAskForBlocksOfTheCacheOnly) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    const PagedFixture fixture = MakePagedFixture({.seed = seed});
+    SCOPED_TRACE(fixture.description);
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const KvLayer kv = fixture.Kv(OnHost);
+    for (int r = 0; r < batch.num_rows; ++r) {
+      const BatchRow row = RowOf(batch, r);
+      ASSERT_LE(row.query_len, batch.max_query_len);
+      ASSERT_LE(row.seq_len, batch.max_seq_len);
+      if (row.seq_len == 0) continue;
+      ASSERT_LT(row.table_row, batch.num_tables);
+      for (int i = 0; i < row.query_len; ++i) {
+        for (const VisibleKey& key : VisibleKeys(fixture.Layer(OnHost), row, i, 0)) {
+          const int64_t column = (row.key_start + key.local) / kv.block_size;
+          ASSERT_LT(column, batch.max_blocks);
+          const int32_t block =
+              batch.block_table[row.table_row * batch.block_table_stride + column];
+          ASSERT_GT(block, 0);
+          ASSERT_LT(block, kv.num_blocks);
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchGeneratorTest, TheCommonPrefixIsTheSameBlocksInEveryRow) {
+  int num_prefixes = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const PagedFixture fixture =
+        MakePagedFixture({.seed = seed, .required = {Feature::kCommonPrefix}});
+    SCOPED_TRACE(fixture.description);
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const int block_size = fixture.Kv(OnHost).block_size;
+    std::map<int64_t, int32_t> block_of;  // by local key
+    for (int r = 0; r < batch.num_rows; ++r) {
+      const BatchRow row = RowOf(batch, r);
+      if (row.seq_len == 0 || row.query_len == 0) continue;
+      ASSERT_LE(*batch.common_prefix_len, row.seq_len);
+      // Entries left of this row's window say nothing.
+      for (int i = 0; i < row.query_len; ++i) {
+        for (const VisibleKey& key : VisibleKeys(fixture.Layer(OnHost), row, i, 0)) {
+          if (key.local >= *batch.common_prefix_len) continue;
+          const int64_t column = (row.key_start + key.local) / block_size;
+          const int32_t block =
+              batch.block_table[row.table_row * batch.block_table_stride + column];
+          ASSERT_EQ(block_of.emplace(key.local, block).first->second, block);
+          ++num_prefixes;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_prefixes, 1000);
+}
+
+// A device test copies every array; here to other host memory, while the originals are wiped.
+TEST(BatchGeneratorTest, AFixtureMayBePlacedElsewhere) {
+  PagedFixture fixture = MakePagedFixture({.seed = 11});
+  const auto result = ReferencePagedAttention<double>(fixture.Layer(OnHost), fixture.Batch(OnHost),
+                                                      fixture.Q(OnHost), fixture.Kv(OnHost));
+  std::vector<std::vector<char>> copies;
+  const Placement copy = [&](const void* host, size_t num_bytes) -> void* {
+    copies.emplace_back(num_bytes);
+    std::memcpy(copies.back().data(), host, num_bytes);
+    return copies.back().data();
+  };
+  const AttentionParams layer = fixture.Layer(copy);
+  const PagedBatch batch = fixture.Batch(copy);
+  const TokenView q = fixture.Q(copy);
+  const KvLayer kv = fixture.Kv(copy);
+  fixture = {};
+  EXPECT_EQ(ReferencePagedAttention<double>(layer, batch, q, kv).out, result.out);
+}
+
+TEST(BatchGeneratorTest, RaggedFixturesAreFiniteWhereTheyAreSeen) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
+    SCOPED_TRACE(fixture.description);
+    const auto result = ReferenceRaggedAttention<double>(
+        fixture.Layer(OnHost), fixture.Batch(OnHost), fixture.q.View(OnHost),
+        fixture.k.View(OnHost), fixture.v.View(OnHost));
+    for (double x : result.out) ASSERT_TRUE(std::isfinite(x));
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,102 @@
+// What a generated fixture may contain: see attention/testing/batch_generator.h.
+
+#ifndef ATTENTION_TESTING_FIXTURE_OPTIONS_H_
+#define ATTENTION_TESTING_FIXTURE_OPTIONS_H_
+
+#include <bitset>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+#include "attention/testing/kv_memory.h"
+#include "attention/testing/random.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+// What a fixture may contain beyond rows of queries over causal keys. Each is drawn now and then,
+// one by one; combinations that the contract excludes are never made.
+enum class Feature {
+  kTableRow,         // permuted, shared and virtual rows
+  kKeyStart,         // any value
+  kQueryPositions,   // the default ones, shifted, or arbitrary
+  kTail,             // tree masks, with garbage in bits past tail_len
+  kContextParallel,  // 2..4 ranks
+  kNotCausal,
+  kLongQueries,  // rows with more queries than keys
+  kCommonPrefix,
+  kPaddedRows,  // padded rows at the end and empty ones between
+  kInertTokens,
+  kWindow,  // left, right or both
+  kSoftcap,
+  kAlibi,
+  kSinks,
+  kScale,        // a scale of its own
+  kQuantScales,  // q, k, v scales: value, per tensor, head, row, both
+  kRotary,
+  kSparse,
+  kStridedQ,     // q as a slice of a fused projection
+  kUnalignedQ,   // with odd strides too
+  kDifferentV,   // head_dim_v != head_dim_qk
+  kOddHeadDim,   // head dims that are no multiple of 8
+  kBlockGap,     // blocks that do not follow each other without a gap
+  kLargeLogits,  // softmax close to a maximum
+  kNumFeatures,  // not a feature
+};
+
+// A set of features. A value.
+class FeatureSet {
+ public:
+  FeatureSet() = default;
+  FeatureSet(std::initializer_list<Feature> features) {
+    for (Feature feature : features) Add(feature);
+  }
+  static FeatureSet All() {
+    FeatureSet set;
+    set.bits_.set();
+    return set;
+  }
+
+  bool Has(Feature feature) const { return bits_.test(static_cast<int>(feature)); }
+  void Add(Feature feature) { bits_.set(static_cast<int>(feature)); }
+  void Remove(Feature feature) { bits_.reset(static_cast<int>(feature)); }
+  FeatureSet Without(std::initializer_list<Feature> features) const {
+    FeatureSet rest = *this;
+    for (Feature feature : features) rest.Remove(feature);
+    return rest;
+  }
+
+ private:
+  std::bitset<static_cast<int>(Feature::kNumFeatures)> bits_;
+};
+
+// "tail window ...".
+std::string ToString(const FeatureSet& features);
+
+// Absent values are drawn.
+struct FixtureOptions {
+  uint64_t seed = 0;
+  FeatureSet allowed = FeatureSet::All();
+  FeatureSet required =
+      {};  // made whatever `allowed` says; nothing happens to one that others exclude
+  int max_rows = 6;
+  int max_query_len = 12;
+  int max_seq_len = 80;                // keys of a row
+  std::optional<DType> q_dtype = {};   // float32, float16, bfloat16
+  std::optional<DType> kv_dtype = {};  // any but float64; ragged fixtures have k and v of q's dtype
+  std::optional<KvMemoryLayout> layout = {};
+  std::optional<int> block_size = {};
+  std::optional<int> num_kv_heads = {};
+  std::optional<int> group_size = {};
+  std::optional<int> head_dim_qk = {};
+  std::optional<int> head_dim_v = {};
+};
+
+// Draws the features of one fixture: each allowed one now and then, every required one, less those
+// that exclude each other.
+FeatureSet DrawFeatures(const FixtureOptions& options, Random& random);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_FIXTURE_OPTIONS_H_

@@ -1,0 +1,75 @@
+// Host memory for one layer's KV cache in any layout of cache/kv_layer.h, NaN wherever nothing was
+// set: for tests.
+//
+//   KvMemory memory({.layout = KvMemoryLayout::kHnd, .num_blocks = 9, .block_size = 4, ...});
+//   memory.SetK(block, token, head, dim, 0.5);
+//   KvLayer kv = memory.View(OnHost);
+//
+// Thread safety: none; one owner. The memory lives as long as the object.
+
+#ifndef ATTENTION_TESTING_KV_MEMORY_H_
+#define ATTENTION_TESTING_KV_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <vector>
+
+#include "base/dtype.h"
+#include "cache/kv_layer.h"
+
+namespace reprise {
+
+// Says where the reader of a fixture finds these host bytes: the same address on the host, that of
+// a copy on a device. Called once per array and View(); absent arrays are not asked for.
+using Placement = std::function<void*(const void* host, size_t num_bytes)>;
+
+void* OnHost(const void* host, size_t num_bytes);
+
+enum class KvMemoryLayout {
+  kNhd,        // two tensors [num_blocks, block_size, heads, dim]
+  kHnd,        // two tensors [num_blocks, heads, block_size, dim]
+  kPackedNhd,  // one tensor [num_blocks, 2, block_size, heads, dim]; one head_dim
+  kPackedHnd,  // one tensor [num_blocks, 2, heads, block_size, dim]; one head_dim
+  kDiffKv,     // one tensor [num_blocks, block_size, heads, head_dim_qk + head_dim_v]
+  kKPacked,  // vLLM PagedAttention's pair; needs head_dim_qk to be a multiple of 16 / element size
+  kMla,      // one tensor [num_blocks, block_size, dim_qk], V its first dim_v columns; one head
+};
+
+std::ostream& operator<<(std::ostream& out, KvMemoryLayout layout);
+
+struct KvMemoryOptions {
+  KvMemoryLayout layout = KvMemoryLayout::kNhd;
+  DType dtype = DType::kFloat32;
+  int num_blocks = 0;
+  int block_size = 0;
+  int num_kv_heads = 0;
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+  int block_gap = 0;  // elements of nobody between two blocks
+};
+
+class KvMemory {
+ public:
+  explicit KvMemory(const KvMemoryOptions& options);
+
+  // Scales are left at 1.
+  KvLayer View(const Placement& place) const;
+
+  // Stored value, rounded to the dtype; scales are not applied.
+  void SetK(int block, int token, int head, int dim, double value);
+  void SetV(int block, int token, int head, int dim, double value);
+
+ private:
+  bool v_within_k() const { return v_memory_.empty(); }
+
+  KvLayer layer_;         // pointers null
+  int64_t v_offset_ = 0;  // elements, if V lives in K's tensor
+  std::vector<uint8_t> k_memory_;
+  std::vector<uint8_t> v_memory_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_KV_MEMORY_H_

@@ -1,0 +1,79 @@
+// The parameters of a layer, and tensors of tokens, with the arrays that they point to: parts of
+// the fixtures of attention/testing/batch_generator.h.
+
+#ifndef ATTENTION_TESTING_LAYER_FIXTURE_H_
+#define ATTENTION_TESTING_LAYER_FIXTURE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attention_params.h"
+#include "attention/testing/fixture_options.h"
+#include "attention/testing/kv_memory.h"
+#include "attention/testing/random.h"
+#include "attention/token_view.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+// An array of floats behind a Scale.
+struct ScaleArray {
+  float value = 1.0f;
+  std::vector<float> data;  // empty: the value
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+
+  Scale View(const Placement& place) const;
+};
+
+// A tensor [num_tokens, heads, head_dim] as bytes.
+struct TokenArray {
+  DType dtype = DType::kFloat32;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+  int64_t offset = 0;  // elements before element (0, 0, 0)
+  std::vector<uint8_t> bytes;
+
+  TokenView View(const Placement& place) const;
+};
+
+struct LayerFixture {
+  AttentionParams params;  // pointers null
+  std::vector<float> alibi_slopes;
+  std::vector<float> sinks;
+  ScaleArray q_scale;
+  ScaleArray k_scale;
+  ScaleArray v_scale;
+
+  AttentionParams View(const Placement& place) const;
+};
+
+// Sizes of a layer and its cache, drawn where the options leave them open.
+struct FixtureShape {
+  DType q_dtype = DType::kFloat32;
+  DType kv_dtype = DType::kFloat32;
+  KvMemoryLayout layout = KvMemoryLayout::kNhd;
+  int block_size = 1;
+  int num_q_heads = 1;
+  int num_kv_heads = 1;
+  int head_dim_qk = 1;
+  int head_dim_v = 1;
+};
+
+FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features, Random& random);
+
+// `num_table_rows`: rows that scales per row have. `max_position`: near the largest position.
+LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, int num_table_rows,
+                       int max_position, Random& random);
+
+// NaN throughout, with the strides that the features ask for.
+TokenArray MakeTokenArray(DType dtype, int num_tokens, int num_heads, int head_dim,
+                          const FeatureSet& features, Random& random);
+
+// Sets the `head_dim` elements of one token and head to random values of the given magnitude.
+void FillToken(TokenArray& tokens, int token, int head, int head_dim, double magnitude,
+               Random& random);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_LAYER_FIXTURE_H_

@@ -1,0 +1,44 @@
+// Random hostile ragged batches from a seed: attention/testing/batch_generator.h without a cache.
+//
+// Features that need block tables, tails or ranks are left out; k and v have the dtype of q. Keys
+// that no query sees are NaN.
+
+#ifndef ATTENTION_TESTING_RAGGED_GENERATOR_H_
+#define ATTENTION_TESTING_RAGGED_GENERATOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/attention_params.h"
+#include "attention/ragged_batch.h"
+#include "attention/testing/fixture_options.h"
+#include "attention/testing/kv_memory.h"
+#include "attention/testing/layer_fixture.h"
+#include "attention/token_view.h"
+
+namespace reprise {
+
+struct RaggedFixture {
+  std::string description;
+  FeatureSet features;
+  LayerFixture layer;
+  TokenArray q;
+  TokenArray k;
+  TokenArray v;
+
+  RaggedBatch capacities;
+  std::vector<int32_t> query_start_loc;
+  std::vector<int32_t> key_start_loc;
+  std::vector<int32_t> query_positions;
+
+  RaggedBatch Batch(const Placement& place) const;
+  AttentionParams Layer(const Placement& place) const { return layer.View(place); }
+};
+
+// Equal options give equal fixtures.
+RaggedFixture MakeRaggedFixture(const FixtureOptions& options);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_RAGGED_GENERATOR_H_

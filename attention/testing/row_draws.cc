@@ -1,0 +1,74 @@
+#include "attention/testing/row_draws.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+
+namespace reprise {
+namespace {
+
+constexpr int32_t kGarbage[] = {-1, std::numeric_limits<int32_t>::min(),
+                                std::numeric_limits<int32_t>::max(), 1 << 30, -77};
+
+// Lengths around block borders, short ones and any.
+int DrawSeqLen(int longest, int block_size, Random& random) {
+  const int border = block_size * random.Int(0, longest / block_size) + random.Int(-1, 1);
+  return std::clamp(random.Pick({border, random.Int(1, longest), random.Int(1, 4)}), 1, longest);
+}
+
+}  // namespace
+
+int32_t Garbage(Random& random) { return kGarbage[random.Int(0, std::size(kGarbage) - 1)]; }
+
+RowLengths DrawRowLengths(const FixtureOptions& options, const FeatureSet& features, int block_size,
+                          Random& random) {
+  RowLengths rows;
+  const int num_live_rows = random.OneIn(40) ? 0 : random.Int(1, options.max_rows);
+  const bool decode_only = random.OneIn(3);
+  for (int r = 0; r < num_live_rows; ++r) {
+    int seq_len = DrawSeqLen(options.max_seq_len, block_size, random);
+    int query_len = random.OneIn(3) ? random.Int(1, options.max_query_len) : 1;
+    if (decode_only) query_len = 1;
+    if (!features.Has(Feature::kLongQueries)) query_len = std::min(query_len, seq_len);
+    if (features.Has(Feature::kPaddedRows) && random.OneIn(4)) {
+      if (random.OneIn(2)) seq_len = 0;
+      query_len = seq_len == 0 && random.OneIn(2) ? 1 : 0;
+    }
+    rows.query_lens.push_back(query_len);
+    rows.seq_lens.push_back(seq_len);
+  }
+  if (features.Has(Feature::kPaddedRows)) {
+    const int query_len = random.Int(0, 1);
+    for (int r = random.Int(0, 3); r > 0; --r) {
+      rows.query_lens.push_back(query_len);
+      rows.seq_lens.push_back(0);
+    }
+  }
+  return rows;
+}
+
+std::vector<int32_t> PrefixSums(const std::vector<int>& lengths) {
+  std::vector<int32_t> sums = {0};
+  for (int length : lengths) sums.push_back(sums.back() + length);
+  return sums;
+}
+
+int MaxOf(const std::vector<int>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+// Positions of a row's queries: the default ones, shifted, or any.
+std::vector<int32_t> DrawQueryPositions(const BatchRow& row, Random& random) {
+  const bool ranked = row.key_positions.world > 1;
+  const int64_t end = row.seq_len == 0 ? 0 : OrdinaryKeyPosition(row, row.seq_len - 1) + 1;
+  const int64_t shift = ranked ? random.Int(0, 5) : random.Pick({0, 0, random.Int(-3, 5)});
+  const bool any = random.OneIn(3);
+  std::vector<int32_t> positions;
+  for (int i = 0; i < row.query_len; ++i) {
+    positions.push_back(any ? random.Int(0, static_cast<int>(end) + 2)
+                            : static_cast<int32_t>(end - row.query_len + i + shift));
+  }
+  return positions;
+}
+
+}  // namespace reprise

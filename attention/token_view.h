@@ -1,0 +1,27 @@
+// q, k, v or out as kernels and references see them: a pointer, strides, a dtype. No LibTorch.
+
+#ifndef ATTENTION_TOKEN_VIEW_H_
+#define ATTENTION_TOKEN_VIEW_H_
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace reprise {
+
+// Element (token, head, dim) stands at data[token * token_stride + head * head_stride + dim], in
+// elements. A value without storage.
+struct TokenView {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+
+  constexpr int64_t Offset(int64_t token, int64_t head) const {
+    return token * token_stride + head * head_stride;
+  }
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TOKEN_VIEW_H_
