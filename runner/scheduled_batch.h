@@ -1,0 +1,41 @@
+// What a scheduler hands to the model runner for one step.
+
+#ifndef RUNNER_SCHEDULED_BATCH_H_
+#define RUNNER_SCHEDULED_BATCH_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "cache/block_table_update.h"
+#include "runner/step_delta.h"
+
+namespace reprise {
+
+// Whether the token chosen from a row's last logits is wanted.
+enum class RowOutput : int8_t {
+  kNone,   // a prompt chunk that is not the last, or a row whose next token is known
+  kToken,  // becomes the slot's last token, and is reported
+};
+
+struct ScheduledRow {
+  SlotId slot = {};
+  // The row's tokens; empty: one token, the slot's last, which the host need not know yet.
+  absl::Span<const int32_t> tokens = {};
+  RowOutput output = RowOutput::kToken;
+
+  int query_len() const { return tokens.empty() ? 1 : static_cast<int>(tokens.size()); }
+};
+
+// Spans belong to the scheduler and are read before ModelRunner::Launch() returns. Applied in the
+// order of the fields.
+struct ScheduledBatch {
+  absl::Span<const SlotId> leaves = {};
+  absl::Span<const SlotJoin> joins = {};
+  absl::Span<const BlockTableUpdate> updates = {};
+  absl::Span<const ScheduledRow> rows = {};  // distinct slots
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SCHEDULED_BATCH_H_

@@ -1,0 +1,282 @@
+#include "runner/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace reprise {
+
+// A sequence's tokens are counted in three ways, each at most the next but for forced tokens:
+//   num_scheduled  tokens whose keys are cached, or will be by a batch in flight
+//   num_known      prompt and generated tokens that the host has seen
+//   num_known + num_in_flight  with those sampled by batches in flight
+struct Scheduler::Sequence {
+  SequenceId id;
+  Request request;
+  std::vector<int32_t> tokens;  // known ones, then forced ones not yet reached
+  int num_known = 0;
+  int num_scheduled = 0;
+  int num_in_flight = 0;
+  int prefill_end = 0;  // tokens known at admission: up to here they are fed by the host, in chunks
+  uint32_t run = 0;     // counts admissions and ends
+  int num_open_rows = 0;  // in batches in flight, of any run
+  bool finished = false;
+  std::optional<SlotId> slot;
+
+  int num_prompt() const { return static_cast<int>(request.prompt.size()); }
+  int num_generated() const { return num_known - num_prompt(); }
+  bool forced() const { return !request.forced_tokens.empty(); }
+  int max_generated() const {
+    return forced() ? static_cast<int>(request.forced_tokens.size()) : request.max_new_tokens;
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOptions& options) {
+  const auto at_least = [](const char* name, int value, int least) {
+    return value >= least ? absl::OkStatus()
+                          : absl::InvalidArgumentError(
+                                absl::StrCat(name, " must be at least ", least, ": got ", value));
+  };
+  REPRISE_RETURN_IF_ERROR(at_least("max_num_seqs", options.max_num_seqs, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("max_num_tokens", options.max_num_tokens, options.max_num_seqs));
+  REPRISE_RETURN_IF_ERROR(at_least("prefill_chunk", options.prefill_chunk, 0));
+  REPRISE_RETURN_IF_ERROR(at_least("max_seq_len", options.max_seq_len, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("max_steps_in_flight", options.max_steps_in_flight, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("block_size", options.block_size, 1));
+  REPRISE_ASSIGN_OR_RETURN(
+      BlockManager blocks,
+      BlockManager::Create({.num_blocks = options.num_blocks,
+                            .block_size = options.block_size,
+                            .num_slots = options.max_num_seqs,
+                            .max_blocks = (options.max_seq_len - 1) / options.block_size + 1}));
+  return std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
+    : options_(options), blocks_(std::move(blocks)) {
+  if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
+  const int64_t pool_tokens = int64_t{options_.num_blocks - 1} * options_.block_size;
+  max_cached_tokens_ = static_cast<int>(std::min<int64_t>(options_.max_seq_len, pool_tokens));
+  for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.emplace_back(slot);
+  running_.reserve(options_.max_num_seqs);
+  rows_.reserve(options_.max_num_seqs);
+  joins_.reserve(options_.max_num_seqs);
+}
+
+Scheduler::~Scheduler() = default;
+
+absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
+  if (num_prompt == 0) return absl::InvalidArgumentError("prompt must have at least one token");
+  if (request.max_new_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_new_tokens must be at least 1: got ", request.max_new_tokens));
+  }
+  if (num_prompt > options_.max_seq_len) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt is longer than max_seq_len: expected at most ", options_.max_seq_len,
+                     " tokens, got ", num_prompt));
+  }
+  if (num_prompt > max_cached_tokens_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt is longer than the whole KV cache: expected at most ",
+                     max_cached_tokens_, " tokens (", options_.num_blocks - 1, " blocks of ",
+                     options_.block_size, "), got ", num_prompt));
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = SequenceId(next_id_++);
+  sequence->request = std::move(request);
+  const Request& kept = sequence->request;
+  sequence->tokens.reserve(num_prompt + std::min(sequence->max_generated(), options_.max_seq_len) +
+                           1);
+  sequence->tokens = kept.prompt;
+  sequence->tokens.insert(sequence->tokens.end(), kept.forced_tokens.begin(),
+                          kept.forced_tokens.end());
+  sequence->num_known = static_cast<int>(num_prompt);
+  waiting_.push_back(sequence.get());
+  const SequenceId id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+  return id;
+}
+
+bool Scheduler::has_work() const {
+  return !waiting_.empty() || !running_.empty() || !open_.empty();
+}
+
+const ScheduledBatch& Scheduler::Schedule() {
+  CHECK(can_schedule()) << "max_steps_in_flight = " << options_.max_steps_in_flight;
+  if (batch_was_launched_) leaves_.clear();  // else they still wait for a batch with rows
+  leaves_.insert(leaves_.end(), next_leaves_.begin(), next_leaves_.end());
+  next_leaves_.clear();
+  joins_.clear();
+  rows_.clear();
+  num_row_tokens_ = 0;
+  if (!spare_.empty()) {
+    open_.push_back(std::move(spare_.back()));
+    spare_.pop_back();
+  } else {
+    open_.emplace_back();
+  }
+
+  // Preemption takes the last of running_, which has no row yet: this loop goes in order of admission.
+  for (size_t i = 0; i < running_.size(); ++i) ScheduleDecode(*running_[i]);
+  for (Sequence* sequence : running_) SchedulePrefill(*sequence);
+  AdmitWaiting();
+
+  batch_was_launched_ = !rows_.empty();
+  if (!batch_was_launched_) {
+    spare_.push_back(std::move(open_.back()));
+    open_.pop_back();
+    batch_ = {};  // blocks are only taken for rows, so there are no updates either
+    return batch_;
+  }
+  batch_ = {.leaves = leaves_, .joins = joins_, .updates = blocks_.TakeUpdates(), .rows = rows_};
+  return batch_;
+}
+
+void Scheduler::ScheduleDecode(Sequence& sequence) {
+  if (sequence.num_scheduled < sequence.prefill_end) return;
+  if (sequence.num_generated() + sequence.num_in_flight >= sequence.max_generated()) return;
+  if (sequence.num_scheduled >= max_cached_tokens_) return;
+  DCHECK_EQ(sequence.num_scheduled, sequence.num_known + sequence.num_in_flight - 1);
+  while (!blocks_.Append(*sequence.slot, 1).ok()) {
+    // Alone, a sequence has the whole pool, which holds max_cached_tokens_.
+    CHECK_GT(running_.size(), 1u);
+    const bool itself = running_.back() == &sequence;
+    PreemptLast();
+    if (itself) return;
+  }
+  absl::Span<const int32_t> tokens;  // none: what the device sampled last
+  if (sequence.forced()) {
+    tokens = absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, 1);
+  }
+  AddRow(sequence, tokens, RowOutput::kToken);
+}
+
+void Scheduler::SchedulePrefill(Sequence& sequence) {
+  const int remaining = sequence.prefill_end - sequence.num_scheduled;
+  const int budget = std::min(options_.max_num_tokens - num_row_tokens_, options_.prefill_chunk);
+  const int chunk = std::min(remaining, budget);
+  if (chunk <= 0) return;
+  AddRow(sequence, absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, chunk),
+         chunk == remaining ? RowOutput::kToken : RowOutput::kNone);
+}
+
+void Scheduler::AdmitWaiting() {
+  while (!waiting_.empty() && !free_slots_.empty() && num_row_tokens_ < options_.max_num_tokens) {
+    Sequence& sequence = *waiting_.front();
+    const SlotId slot = free_slots_.back();
+    if (!blocks_.Add(slot, sequence.num_known).ok()) return;  // first come, first served
+    waiting_.pop_front();
+    free_slots_.pop_back();
+    sequence.slot = slot;
+    sequence.num_scheduled = 0;
+    sequence.num_in_flight = 0;
+    sequence.prefill_end = sequence.num_known;
+    running_.push_back(&sequence);
+    joins_.push_back({.slot = slot.value(),
+                      .seq_len = 0,
+                      .sample_index = sequence.num_generated(),
+                      .sampling = sequence.request.sampling});
+    SchedulePrefill(sequence);
+  }
+}
+
+void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output) {
+  const ScheduledRow row{.slot = *sequence.slot, .tokens = tokens, .output = output};
+  sequence.num_scheduled += row.query_len();
+  num_row_tokens_ += row.query_len();
+  sequence.num_in_flight += output == RowOutput::kToken;
+  ++sequence.num_open_rows;
+  rows_.push_back(row);
+  open_.back().push_back({.sequence = &sequence, .run = sequence.run, .output = output});
+}
+
+void Scheduler::Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events) {
+  CHECK(!open_.empty());
+  OpenBatch batch = std::move(open_.front());
+  open_.pop_front();
+  CHECK_EQ(tokens.size(), batch.size());
+  for (size_t row = 0; row < batch.size(); ++row) {
+    Sequence& sequence = *batch[row].sequence;
+    --sequence.num_open_rows;
+    if (batch[row].run == sequence.run && batch[row].output == RowOutput::kToken) {
+      const int32_t token = sequence.forced() ? sequence.tokens[sequence.num_known] : tokens[row];
+      CHECK_GE(token, 0) << "row " << row << " of the step gave no token";
+      if (!sequence.forced()) sequence.tokens.push_back(token);
+      ++sequence.num_known;
+      --sequence.num_in_flight;
+      const FinishReason finish = ReasonToFinish(sequence, token);
+      events.push_back({.sequence = sequence.id,
+                        .token = token,
+                        .index = sequence.num_generated() - 1,
+                        .row = static_cast<int>(row),
+                        .finish = finish});
+      if (finish != FinishReason::kNone) {
+        LeaveSlot(sequence);
+        sequence.finished = true;
+      }
+    }
+    if (sequence.finished && sequence.num_open_rows == 0) sequences_.erase(sequence.id);
+  }
+  batch.clear();
+  spare_.push_back(std::move(batch));
+}
+
+FinishReason Scheduler::ReasonToFinish(const Sequence& sequence, int32_t token) const {
+  if (!sequence.forced() && absl::c_linear_search(sequence.request.stop_tokens, token)) {
+    return FinishReason::kStop;
+  }
+  if (sequence.num_generated() >= sequence.max_generated()) return FinishReason::kLength;
+  // The newest token has no keys yet, and would need room for them to go on.
+  if (sequence.num_known > max_cached_tokens_) {
+    return max_cached_tokens_ < options_.max_seq_len ? FinishReason::kCacheFull
+                                                     : FinishReason::kLength;
+  }
+  return FinishReason::kNone;
+}
+
+void Scheduler::LeaveSlot(Sequence& sequence) {
+  const absl::Status freed = blocks_.Free(*sequence.slot);
+  CHECK(freed.ok()) << freed;
+  next_leaves_.push_back(*sequence.slot);
+  free_slots_.push_back(*sequence.slot);
+  sequence.slot.reset();
+  ++sequence.run;
+  running_.erase(absl::c_find(running_, &sequence));
+}
+
+void Scheduler::PreemptLast() {
+  Sequence& last = *running_.back();
+  LeaveSlot(last);
+  // The slot leaves in the very batch that is being made: it may be joined anew there.
+  leaves_.push_back(next_leaves_.back());
+  next_leaves_.pop_back();
+  waiting_.push_front(&last);
+  ++num_preemptions_;
+}
+
+void Scheduler::CheckInvariants() const {
+  blocks_.CheckInvariants();
+  std::vector<bool> taken(options_.max_num_seqs, false);
+  for (const SlotId slot : free_slots_) {
+    CHECK(!taken[slot.value()]) << "1: slot " << slot << " is free twice";
+    taken[slot.value()] = true;
+  }
+  for (const Sequence* sequence : running_) {
+    CHECK(sequence->slot.has_value()) << "1: running sequence " << sequence->id << " has no slot";
+    CHECK(!taken[sequence->slot->value()]) << "1: slot " << *sequence->slot << " has two owners";
+    taken[sequence->slot->value()] = true;
+    CHECK_GE(blocks_.num_tokens(*sequence->slot), sequence->num_scheduled) << "2";
+    CHECK(!sequence->finished) << "1";
+  }
+  for (const Sequence* sequence : waiting_) CHECK(!sequence->slot.has_value()) << "1";
+  CHECK_EQ(free_slots_.size() + running_.size(), static_cast<size_t>(options_.max_num_seqs)) << "1";
+  CHECK_LE(num_in_flight(), options_.max_steps_in_flight) << "3";
+}
+
+}  // namespace reprise

@@ -1,0 +1,334 @@
+#include "runner/scheduler.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kVocab = 50;
+
+// The next token of a text: any wrongly fed token changes all that follow.
+int32_t NextToken(const std::vector<int32_t>& text) {
+  uint64_t h = 1469598103934665603u;
+  for (const int32_t token : text) h = (h ^ static_cast<uint64_t>(token + 1)) * 1099511628211u;
+  return static_cast<int32_t>((h >> 17) % kVocab);
+}
+
+// What a device would do with the batches: each slot holds the tokens whose keys it has. Checks what a
+// device cannot: that rows are distinct and within the blocks of their slot, that blocks are not shared.
+class PuppetDevice {
+ public:
+  explicit PuppetDevice(const SchedulerOptions& options) : options_(options) {}
+
+  void Launch(const ScheduledBatch& batch) {
+    for (const SlotId slot : batch.leaves) slots_.erase(slot.value());
+    for (const SlotJoin& join : batch.joins) {
+      ASSERT_FALSE(slots_.contains(join.slot)) << "slot " << join.slot << " joined twice";
+      slots_[join.slot] = {.sample_index = join.sample_index};
+    }
+    for (const BlockTableUpdate& update : batch.updates) {
+      slots_[update.slot].blocks[update.column] = update.block;
+    }
+    std::vector<int32_t> tokens;
+    int num_tokens = 0;
+    std::vector<int> seen;
+    for (const ScheduledRow& row : batch.rows) {
+      ASSERT_TRUE(slots_.contains(row.slot.value())) << "row of a slot that never joined";
+      ASSERT_THAT(seen, testing::Not(testing::Contains(row.slot.value())));
+      seen.push_back(row.slot.value());
+      Slot& slot = slots_[row.slot.value()];
+      if (row.tokens.empty()) {
+        slot.text.push_back(slot.last_token);
+      } else {
+        slot.text.insert(slot.text.end(), row.tokens.begin(), row.tokens.end());
+      }
+      num_tokens += row.query_len();
+      const int num_columns =
+          (static_cast<int>(slot.text.size()) + options_.block_size - 1) / options_.block_size;
+      for (int column = 0; column < num_columns; ++column) {
+        ASSERT_TRUE(slot.blocks.contains(column)) << "no block behind column " << column;
+      }
+      if (row.output == RowOutput::kToken) {
+        slot.last_token = NextToken(slot.text);
+        ++slot.sample_index;
+        tokens.push_back(slot.last_token);
+      } else {
+        tokens.push_back(-1);
+      }
+    }
+    ASSERT_LE(num_tokens, options_.max_num_tokens);
+    pending_.push_back(std::move(tokens));
+  }
+
+  std::vector<int32_t> Finish() {
+    std::vector<int32_t> tokens = pending_.front();
+    pending_.pop_front();
+    return tokens;
+  }
+
+ private:
+  struct Slot {
+    std::vector<int32_t> text = {};
+    int32_t last_token = -1;
+    int64_t sample_index = 0;
+    std::map<int, int> blocks = {};
+  };
+  SchedulerOptions options_;
+  std::map<int, Slot> slots_;
+  std::deque<std::vector<int32_t>> pending_;
+};
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  FinishReason finish = FinishReason::kNone;
+};
+
+// Runs until all is done, committing only when the scheduler asks for it.
+std::map<int64_t, Outcome> RunAll(Scheduler& scheduler, const SchedulerOptions& options) {
+  PuppetDevice device(options);
+  std::map<int64_t, Outcome> outcomes;
+  std::vector<TokenEvent> events;
+  for (int step = 0; scheduler.has_work(); ++step) {
+    if (step > 100000) {
+      ADD_FAILURE() << "no end";
+      break;
+    }
+    bool launched = false;
+    if (scheduler.can_schedule()) {
+      const ScheduledBatch& batch = scheduler.Schedule();
+      launched = !batch.rows.empty();
+      if (launched) device.Launch(batch);
+    }
+    scheduler.CheckInvariants();
+    if (scheduler.num_in_flight() == 0) {
+      EXPECT_TRUE(launched) << "work left, but nothing to do";
+      if (!launched) break;
+    }
+    if (launched && scheduler.can_schedule()) continue;
+    events.clear();
+    scheduler.Commit(device.Finish(), events);
+    for (const TokenEvent& event : events) {
+      Outcome& outcome = outcomes[event.sequence.value()];
+      EXPECT_EQ(event.index, static_cast<int>(outcome.tokens.size()));
+      EXPECT_EQ(outcome.finish, FinishReason::kNone) << "a token after the end";
+      outcome.tokens.push_back(event.token);
+      outcome.finish = event.finish;
+    }
+    scheduler.CheckInvariants();
+  }
+  return outcomes;
+}
+
+Outcome Expected(const Request& request, const SchedulerOptions& options) {
+  const int pool = (options.num_blocks - 1) * options.block_size;
+  const int longest = std::min(options.max_seq_len, pool);
+  std::vector<int32_t> text = request.prompt;
+  Outcome outcome;
+  while (outcome.finish == FinishReason::kNone) {
+    const size_t index = outcome.tokens.size();
+    const bool forced = !request.forced_tokens.empty();
+    const int32_t token = forced ? request.forced_tokens[index] : NextToken(text);
+    const size_t most = forced ? request.forced_tokens.size() : request.max_new_tokens;
+    outcome.tokens.push_back(token);
+    text.push_back(token);
+    if (!forced && std::count(request.stop_tokens.begin(), request.stop_tokens.end(), token)) {
+      outcome.finish = FinishReason::kStop;
+    } else if (outcome.tokens.size() >= most) {
+      outcome.finish = FinishReason::kLength;
+    } else if (static_cast<int>(text.size()) > longest) {
+      outcome.finish =
+          pool < options.max_seq_len ? FinishReason::kCacheFull : FinishReason::kLength;
+    }
+  }
+  return outcome;
+}
+
+std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
+  auto scheduler = Scheduler::Create(options);
+  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
+  return *std::move(scheduler);
+}
+
+TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {
+  const SchedulerOptions options = {
+      .max_num_seqs = 2, .max_num_tokens = 4, .max_seq_len = 32, .num_blocks = 9, .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2}, .max_new_tokens = 9}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {3, 4, 5, 6, 7}, .max_new_tokens = 9}).ok());
+
+  const ScheduledBatch& first = scheduler->Schedule();  // 2 + the first 2 of 5
+  ASSERT_THAT(first.rows, SizeIs(2));
+  EXPECT_THAT(first.rows[0].tokens, ElementsAre(1, 2));
+  EXPECT_EQ(first.rows[0].output, RowOutput::kToken);
+  EXPECT_THAT(first.rows[1].tokens, ElementsAre(3, 4));
+  EXPECT_EQ(first.rows[1].output, RowOutput::kNone);
+  EXPECT_THAT(first.updates, SizeIs(1 + 2));  // ceil(2/4), ceil(5/4)
+  std::vector<TokenEvent> events;
+  scheduler->Commit({30, -1}, events);
+
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.rows, SizeIs(2));
+  EXPECT_THAT(second.rows[0].tokens, SizeIs(0));  // the slot's own
+  EXPECT_THAT(second.rows[1].tokens, ElementsAre(5, 6, 7));
+  EXPECT_EQ(second.rows[1].output, RowOutput::kToken);
+  EXPECT_THAT(second.joins, SizeIs(0));
+}
+
+TEST(SchedulerTest, ASlotIsHandedOnWhenItsSequenceEnds) {
+  const SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 3, .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1}, .max_new_tokens = 1}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {2}, .max_new_tokens = 1}).ok());
+  scheduler->Schedule();
+  std::vector<TokenEvent> events;
+  scheduler->Commit({7}, events);
+  EXPECT_THAT(events, ElementsAre(TokenEvent{.sequence = SequenceId(0),
+                                             .token = 7,
+                                             .index = 0,
+                                             .row = 0,
+                                             .finish = FinishReason::kLength}));
+  const ScheduledBatch& batch = scheduler->Schedule();
+  EXPECT_THAT(batch.leaves, ElementsAre(SlotId(0)));
+  ASSERT_THAT(batch.joins, SizeIs(1));
+  EXPECT_EQ(batch.joins[0].slot, 0);
+}
+
+TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
+  const SchedulerOptions options = {.max_num_seqs = 1,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 8,
+                                    .max_steps_in_flight = 2,
+                                    .num_blocks = 3,
+                                    .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1}, .max_new_tokens = 5, .stop_tokens = {9}}).ok());
+  scheduler->Schedule();
+  EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));  // launched before the first token is known
+  std::vector<TokenEvent> events;
+  scheduler->Commit({9}, events);
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_EQ(events[0].finish, FinishReason::kStop);
+  EXPECT_TRUE(scheduler->has_work());  // the step in flight
+  scheduler->Commit({3}, events);
+  EXPECT_THAT(events, SizeIs(1));
+  EXPECT_FALSE(scheduler->has_work());
+}
+
+TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
+  // Blocks of one token, 6 of them; two sequences want 1 + 4 each.
+  const SchedulerOptions options = {
+      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 7, .block_size = 1};
+  auto scheduler = Make(options);
+  const Request request = {.prompt = {1}, .max_new_tokens = 5};
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  const auto outcomes = RunAll(*scheduler, options);
+  EXPECT_EQ(scheduler->num_preemptions(), 1);
+  EXPECT_EQ(outcomes.at(0).tokens, Expected(request, options).tokens);
+  EXPECT_EQ(outcomes.at(1).tokens, Expected(request, options).tokens);
+}
+
+TEST(SchedulerTest, RefusesWhatCanNeverRun) {
+  auto scheduler = Make(
+      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 2, .block_size = 4});
+  const auto message = [&](Request request) {
+    const auto id = scheduler->Add(std::move(request));
+    EXPECT_EQ(id.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(id.status().message());
+  };
+  EXPECT_THAT(message({}), HasSubstr("prompt must have at least one token"));
+  EXPECT_THAT(message({.prompt = {1}, .max_new_tokens = 0}), HasSubstr("max_new_tokens"));
+  EXPECT_THAT(message({.prompt = std::vector<int32_t>(9)}), HasSubstr("at most 8 tokens, got 9"));
+  EXPECT_THAT(message({.prompt = std::vector<int32_t>(5)}),
+              HasSubstr("at most 4 tokens (1 blocks of 4), got 5"));
+  EXPECT_FALSE(scheduler->has_work());
+}
+
+TEST(SchedulerTest, RefusesOptionsByName) {
+  const SchedulerOptions good = {
+      .max_num_seqs = 2, .max_num_tokens = 4, .max_seq_len = 8, .num_blocks = 3, .block_size = 4};
+  const auto message = [](SchedulerOptions options) {
+    const auto scheduler = Scheduler::Create(options);
+    EXPECT_EQ(scheduler.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(scheduler.status().message());
+  };
+  SchedulerOptions bad = good;
+  bad.max_num_tokens = 1;
+  EXPECT_THAT(message(bad), HasSubstr("max_num_tokens must be at least 2: got 1"));
+  bad = good;
+  bad.max_steps_in_flight = 0;
+  EXPECT_THAT(message(bad), HasSubstr("max_steps_in_flight"));
+  bad = good;
+  bad.block_size = 0;
+  EXPECT_THAT(message(bad), HasSubstr("block_size"));
+  bad = good;
+  bad.num_blocks = 1;
+  EXPECT_THAT(message(bad), HasSubstr("num_blocks"));
+}
+
+// Every sequence gets the tokens it would get alone, whatever the batching, the chunks, the steps in
+// flight and the preemptions.
+class SchedulerRandomTest : public testing::TestWithParam<int> {};
+
+TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
+  const int seed = GetParam();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 rng(seed);
+  const auto uniform = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(rng);
+  };
+  SchedulerOptions options;
+  options.max_num_seqs = uniform(1, 6);
+  options.max_num_tokens = options.max_num_seqs + uniform(0, 12);
+  options.prefill_chunk = uniform(0, 5);
+  options.max_seq_len = uniform(8, 40);
+  options.max_steps_in_flight = uniform(1, 3);
+  options.block_size = uniform(1, 6);
+  options.num_blocks = 1 + uniform(2, 40);  // small pools preempt
+  auto scheduler = Make(options);
+  const int longest_prompt =
+      std::min(options.max_seq_len, (options.num_blocks - 1) * options.block_size);
+  std::map<int64_t, Request> requests;
+  for (int i = uniform(1, 12); i > 0; --i) {
+    Request request;
+    for (int n = uniform(1, longest_prompt); n > 0; --n) {
+      request.prompt.push_back(uniform(0, kVocab - 1));
+    }
+    request.max_new_tokens = uniform(1, 30);
+    if (uniform(0, 1)) request.stop_tokens = {uniform(0, kVocab - 1)};
+    if (uniform(0, 4) == 0) {
+      for (int n = uniform(1, 9); n > 0; --n)
+        request.forced_tokens.push_back(uniform(0, kVocab - 1));
+    }
+    const auto id = scheduler->Add(request);
+    ASSERT_TRUE(id.ok()) << id.status();
+    requests[id->value()] = request;
+  }
+  const std::map<int64_t, Outcome> outcomes = RunAll(*scheduler, options);
+  for (const auto& [id, request] : requests) {
+    const Outcome expected = Expected(request, options);
+    ASSERT_TRUE(outcomes.contains(id)) << "sequence " << id << " never got a token";
+    EXPECT_EQ(outcomes.at(id).tokens, expected.tokens) << "sequence " << id;
+    EXPECT_EQ(outcomes.at(id).finish, expected.finish) << "sequence " << id;
+  }
+  EXPECT_EQ(scheduler->num_running(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerRandomTest, testing::Range(0, 300));
+
+}  // namespace
+}  // namespace reprise
