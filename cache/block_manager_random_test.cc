@@ -84,10 +84,12 @@ class RandomRun {
   void AddSequence() {
     const SlotId slot = AnySlot();
     const int count = AnyCount();
-    const bool fits =
-        IsSlot(slot) && model_.count(slot) == 0 && count >= 0 &&
-        count <= options_.max_blocks * options_.block_size &&
-        NumUsed() + BlocksFor(count) + options_.num_reserved_blocks <= options_.num_blocks - 1;
+    const int num_free = options_.num_blocks - 1 - NumUsed();
+    // A sequence that needs no block is never refused one.
+    const int num_allowed = std::max(num_free - options_.num_reserved_blocks, 0);
+    const bool fits = IsSlot(slot) && model_.count(slot) == 0 && count >= 0 &&
+                      count <= options_.max_blocks * options_.block_size &&
+                      BlocksFor(count) <= num_allowed;
     ASSERT_EQ(manager_.Add(slot, count).ok(), fits) << "Add " << slot << ", " << count;
     if (!fits) return;
     model_[slot] = {next_serial_++, count};
