@@ -1,0 +1,54 @@
+// Which steps a GraphSet captures, when, and for how much memory.
+//
+//   GraphSetOptions options{.max_num_seqs = 64, .query_lens = {1, 5}, .max_seq_len = 8192};
+//
+// Plain values.
+
+#ifndef GRAPHS_GRAPH_SET_OPTIONS_H_
+#define GRAPHS_GRAPH_SET_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graphs/graph_key.h"
+
+namespace reprise {
+
+struct GraphSetOptions {
+  enum class Mode : int8_t {
+    kOff,    // Decide() always answers kEager, kDisabled
+    kEager,  // all keys captured by CaptureAll(), before the first step
+    kLazy,   // a key is captured when it is first replayed
+  };
+  // Whether steps with a common prefix have graphs of their own beside the flat ones.
+  enum class Cascade : int8_t { kNotCaptured, kCaptured };
+
+  Mode mode = Mode::kEager;
+  // The most sequences a step may have; default sizes end here (or at 512). At least 1.
+  int max_num_seqs = 0;
+  // Captured numbers of sequences, strictly ascending, at most max_num_seqs; empty:
+  // DefaultGraphSizes(max_num_seqs).
+  std::vector<int> sizes = {};
+  // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
+  std::vector<int> query_lens = {1};
+  // No row of a captured step is longer; a capture constant. At least the last of query_lens.
+  int max_seq_len = 0;
+  std::vector<StepInput> inputs = {StepInput::kTokens};
+  Cascade cascade = Cascade::kNotCaptured;
+  // What graphs may hold, as measured. The capture that passes it is undone, and none is tried
+  // after it: keys without a graph then answer kOverBudget. Nothing: no limit.
+  std::optional<int64_t> memory_budget_bytes = std::nullopt;
+};
+
+// 1, 2, 4, 8, then every 8th up to 256, every 16th up to 512, cut at max_num_seqs, which is itself
+// included if it is at most 512. REQUIRES: max_num_seqs >= 1.
+std::vector<int> DefaultGraphSizes(int max_num_seqs);
+
+// The options with `sizes` filled in. Errors: InvalidArgument naming the field that is out of range.
+absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options);
+
+}  // namespace reprise
+
+#endif  // GRAPHS_GRAPH_SET_OPTIONS_H_

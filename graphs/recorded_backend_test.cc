@@ -1,0 +1,177 @@
+#include "graphs/recorded_backend.h"
+
+#include <functional>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/allocation_counter.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::unique_ptr<CapturedGraph> Captured(GraphBackend& backend, std::function<absl::Status()> step) {
+  absl::StatusOr<std::unique_ptr<CapturedGraph>> graph = backend.Capture(std::move(step));
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return graph.ok() ? *std::move(graph) : nullptr;
+}
+
+TEST(RecordedBackendTest, RunsTheCallOnceAsWarmUpAndOnceAReplay) {
+  const auto backend = MakeRecordedBackend();
+  int num_runs = 0;
+  const auto graph = Captured(*backend, [&] {
+    ++num_runs;
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(num_runs, 1);
+  EXPECT_TRUE(graph->Replay().ok());
+  EXPECT_TRUE(graph->Replay().ok());
+  EXPECT_EQ(num_runs, 3);
+}
+
+// out[i] = 2 in[i] over the first `rows` of persistent buffers, as a kernel would.
+struct Doubling {
+  std::vector<int> in = std::vector<int>(4, 0);
+  std::vector<int> out = std::vector<int>(4, -1);
+
+  std::function<absl::Status()> Step(int rows) {
+    return [in = in.data(), out = out.data(), rows] {
+      for (int i = 0; i < rows; ++i) out[i] = 2 * in[i];
+      return absl::OkStatus();
+    };
+  }
+};
+
+TEST(RecordedBackendTest, ReplayReadsTheBuffersAsTheyAreThen) {
+  const auto backend = MakeRecordedBackend();
+  Doubling doubling;
+  const auto graph = Captured(*backend, doubling.Step(4));
+  doubling.in = {1, 2, 3, 4};
+  ASSERT_TRUE(graph->Replay().ok());
+  EXPECT_THAT(doubling.out, ElementsAre(2, 4, 6, 8));
+}
+
+TEST(RecordedBackendTest, HostValuesHeldByValueAreFrozenHoweverTheyAreScrambled) {
+  const auto backend = MakeRecordedBackend();
+  Doubling doubling;
+  doubling.in = {1, 2, 3, 4};
+  int rows = 2;
+  const auto graph = Captured(*backend, doubling.Step(rows));
+  rows = 0x5a5a5a5a;  // would run far past the buffers
+  ASSERT_TRUE(graph->Replay().ok());
+  EXPECT_THAT(doubling.out, ElementsAre(2, 4, -1, -1));
+}
+
+// What the scrambling of the tests is for: a host value that a GPU would have read at capture only.
+TEST(RecordedBackendTest, HostValuesHeldByReferenceShowWhenTheyAreScrambled) {
+  const auto backend = MakeRecordedBackend();
+  std::vector<int> out(4, -1);
+  int rows = 2;
+  const auto graph = Captured(*backend, [&] {
+    for (int i = 0; i < rows; ++i) out[i] = i;
+    return absl::OkStatus();
+  });
+  rows = 4;
+  ASSERT_TRUE(graph->Replay().ok());
+  EXPECT_THAT(out, ElementsAre(0, 1, 2, 3));  // a captured graph would have left the last two at -1
+}
+
+TEST(RecordedBackendTest, AFailingStepIsNotCapturedAndItsErrorReturned) {
+  const auto backend = MakeRecordedBackend();
+  const auto graph = backend->Capture([] { return absl::ResourceExhaustedError("no blocks"); });
+  EXPECT_EQ(graph.status(), absl::ResourceExhaustedError("no blocks"));
+}
+
+TEST(RecordedBackendTest, AThrowingStepBecomesAStatusAndTheBackendStaysUsable) {
+  const auto backend = MakeRecordedBackend();
+  const auto standard =
+      backend->Capture([]() -> absl::Status { throw std::runtime_error("shape mismatch"); });
+  EXPECT_EQ(standard.status(), absl::InternalError("shape mismatch"));
+  const auto memory = backend->Capture([]() -> absl::Status { throw std::bad_alloc(); });
+  EXPECT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
+  const auto odd = backend->Capture([]() -> absl::Status { throw 42; });
+  EXPECT_EQ(odd.status().code(), absl::StatusCode::kInternal);
+
+  Doubling doubling;
+  const auto graph = Captured(*backend, doubling.Step(1));
+  doubling.in[0] = 21;
+  ASSERT_TRUE(graph->Replay().ok());
+  EXPECT_EQ(doubling.out[0], 42);
+}
+
+TEST(RecordedBackendTest, AnErrorAtReplayIsReturnedAndTheNextReplayRuns) {
+  const auto backend = MakeRecordedBackend();
+  enum { kFine, kFails, kThrows } behaviour = kFine;
+  const auto graph = Captured(*backend, [&]() -> absl::Status {
+    if (behaviour == kFails) return absl::InvalidArgumentError("bad row");
+    if (behaviour == kThrows) throw std::logic_error("at() out of range");
+    return absl::OkStatus();
+  });
+  behaviour = kFails;
+  EXPECT_EQ(graph->Replay(), absl::InvalidArgumentError("bad row"));
+  behaviour = kThrows;
+  EXPECT_EQ(graph->Replay(), absl::InternalError("at() out of range"));
+  behaviour = kFine;
+  EXPECT_TRUE(graph->Replay().ok());
+}
+
+TEST(RecordedBackendTest, AnEmptyCallIsRefused) {
+  const auto backend = MakeRecordedBackend();
+  const absl::Status captured = backend->Capture(nullptr).status();
+  EXPECT_EQ(captured.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(captured.message()), HasSubstr("step must be callable"));
+  EXPECT_EQ(backend->TrialCapture(nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RecordedBackendTest, TheCallLivesAsLongAsItsGraphAndNoLonger) {
+  const auto backend = MakeRecordedBackend();
+  auto held = std::make_shared<int>(0);
+  std::weak_ptr<int> alive = held;
+  auto graph = Captured(*backend, [held] {
+    ++*held;
+    return absl::OkStatus();
+  });
+  held.reset();
+  ASSERT_FALSE(alive.expired());
+  EXPECT_TRUE(graph->Replay().ok());
+  EXPECT_EQ(*alive.lock(), 2);
+  graph.reset();
+  EXPECT_TRUE(alive.expired());
+}
+
+TEST(RecordedBackendTest, ATrialRunsTheStepMeasuresNothingAndKeepsNothing) {
+  const auto backend = MakeRecordedBackend();
+  auto num_runs = std::make_shared<int>(0);
+  const absl::StatusOr<GraphBytes> bytes = backend->TrialCapture([num_runs] {
+    ++*num_runs;
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(*bytes, GraphBytes{});
+  EXPECT_EQ(*num_runs, 1);
+  EXPECT_EQ(num_runs.use_count(), 1);
+  EXPECT_EQ(backend->TrialCapture([] { return absl::AbortedError("stop"); }).status(),
+            absl::AbortedError("stop"));
+}
+
+TEST(RecordedBackendTest, ReplayAllocatesNothing) {
+  const auto backend = MakeRecordedBackend();
+  Doubling doubling;
+  const auto graph = Captured(*backend, doubling.Step(4));
+  AllocationCounter allocations;
+  const bool ok = graph->Replay().ok();
+  EXPECT_EQ(allocations.count(), 0);
+  EXPECT_TRUE(ok);
+}
+
+}  // namespace
+}  // namespace reprise
