@@ -1,0 +1,43 @@
+// Where tokens are written: slot = block * block_size + offset, a token's place among all slots of
+// the cache.
+//
+//   // A sequence in blocks {7, 2} of 4 tokens; its tokens 3, 4, 5 are new:
+//   std::array<int64_t, 3> slots;
+//   REPRISE_RETURN_IF_ERROR(FillSlotMapping({7, 2}, 4, /*first_token=*/3, absl::MakeSpan(slots)));
+//   // slots == {31, 8, 9}
+//
+// Not to be confused with a SlotId, the place of a sequence. The device form of a slot that is not
+// written is -1.
+//
+// Thread safety: pure functions.
+
+#ifndef CACHE_SLOT_MAPPING_H_
+#define CACHE_SLOT_MAPPING_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/ids.h"
+
+namespace reprise {
+
+// In slot_mapping: this token is not written.
+inline constexpr int64_t kNoSlot = -1;
+
+// The slot of a token at `offset` within `block`. REQUIRES: 0 <= offset < block_size.
+constexpr int64_t SlotOf(BlockId block, int offset, int block_size) {
+  return int64_t{block.value()} * block_size + offset;
+}
+
+// The slots of the tokens [first_token, first_token + slots.size()) of a sequence whose block-table
+// row is `row`. A token whose entry is the null block gets kNoSlot: it left the window, or is
+// padding, and nothing may be written to the null block.
+// Errors, with `slots` unchanged: InvalidArgument if block_size < 1, or the tokens are not all
+// within the row, or an entry is negative.
+absl::Status FillSlotMapping(absl::Span<const int32_t> row, int block_size, int64_t first_token,
+                             absl::Span<int64_t> slots);
+
+}  // namespace reprise
+
+#endif  // CACHE_SLOT_MAPPING_H_
