@@ -46,7 +46,7 @@ struct GraphSetOptions {
 // included if it is at most 512. REQUIRES: max_num_seqs >= 1.
 std::vector<int> DefaultGraphSizes(int max_num_seqs);
 
-// The options with `sizes` filled in. Errors: InvalidArgument naming the field that is out of range.
+// The options with `sizes` filled in. Errors: InvalidArgument naming the field out of range.
 absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options);
 
 }  // namespace reprise
