@@ -1,15 +1,60 @@
-// What matrix products share on one device: the cuBLASLt handle, a workspace that is never grown or freed while a graph lives,
-// and the algorithm chosen for each shape before capture. Owned by the runner (or whoever captures); one stream at a time.
+// What matrix products share on one device: on a GPU the cuBLASLt handle, a workspace that is never
+// grown or freed while a graph lives, and the algorithm chosen for each shape before capture. Owned
+// by the runner (or whoever captures). Made by MakeLinearContext (runner/ops/linear.h).
+//
+// Thread safety: none. One stream at a time: products that share a context share its workspace.
 
 #ifndef RUNNER_OPS_LINEAR_CONTEXT_H_
 #define RUNNER_OPS_LINEAR_CONTEXT_H_
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+
 namespace reprise {
+
+// Which algorithm serves a shape, and why. For reports.
+struct LinearChoice {
+  enum class Source {
+    kTimed,      // the quickest of the candidates, by a measurement
+    kHeuristic,  // the library's first proposal: timing is off
+    kCaptured,   // likewise: first seen during capture, where nothing can be timed
+  };
+  int64_t num_rows = 0;  // 0: serves any number of rows (deterministic mode)
+  int64_t in_features = 0;
+  int64_t out_features = 0;
+  DType dtype = DType::kFloat32;  // of x and weight
+  DType out_dtype = DType::kFloat32;
+  Source source = Source::kHeuristic;
+  int num_candidates = 0;
+  float best_us = 0;   // of the chosen one; 0 if not timed
+  float first_us = 0;  // of the library's first proposal; 0 if not timed
+  int algorithm = 0;   // the library's number of the kernel family
+  int tile = 0;        // cublasLtMatmulTile_t
+  int split_k = 1;     // 1: the sum over in_features is made by one CTA
+};
 
 class LinearContext {
  public:
   virtual ~LinearContext() = default;
+
+  // out = x weight^T + bias. Shapes and devices have been checked by Linear. `bias`: null if there
+  // is none.
+  virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
+                                const at::Tensor* bias, const at::Tensor& out) = 0;
+
+  // The choices so far, in the order in which they were made. Empty on the CPU.
+  virtual std::vector<LinearChoice> Choices() const = 0;
 };
+
+// "rows 16, 4096 -> 6144 bfloat16: algorithm 66 tile 20 split 1, 21.3 us (first proposal 24.0 us,
+// best of 8)"
+std::string ToString(const LinearChoice& choice);
 
 }  // namespace reprise
 

@@ -1,0 +1,46 @@
+// The dtypes that activations have: float32, float16, bfloat16. For the CPU forms of the ops.
+//
+//   REPRISE_RETURN_IF_ERROR(CheckActivationType("x", x));
+//   VisitActivationType(x.scalar_type(), [&](auto zero) {
+//     using T = decltype(zero);  // float, c10::Half or c10::BFloat16; converts to and from float
+//     Normalise(x.const_data_ptr<T>(), ...);
+//   });
+
+#ifndef RUNNER_OPS_ACTIVATION_TYPE_H_
+#define RUNNER_OPS_ACTIVATION_TYPE_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <glog/logging.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "base/shape_check.h"
+
+namespace reprise {
+
+// InvalidArgument, naming the argument, unless `tensor` has one of the types above.
+inline absl::Status CheckActivationType(std::string_view argument, const at::Tensor& tensor) {
+  return CheckDType(argument, tensor, {at::kFloat, at::kHalf, at::kBFloat16});
+}
+
+// Calls `visit` with a zero of the C++ type of `type`. REQUIRES: one of the types above.
+template <typename Visitor>
+void VisitActivationType(at::ScalarType type, Visitor&& visit) {
+  switch (type) {
+    case at::kFloat:
+      return visit(float{});
+    case at::kHalf:
+      return visit(c10::Half{});
+    case at::kBFloat16:
+      return visit(c10::BFloat16{});
+    default:
+      LOG(FATAL) << "not an activation type: " << c10::toString(type);
+  }
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_ACTIVATION_TYPE_H_

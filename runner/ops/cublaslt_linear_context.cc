@@ -1,0 +1,282 @@
+// Empty in builds without CUDA.
+#ifdef REPRISE_WITH_CUDA
+
+#include "runner/ops/cublaslt_linear_context.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+#include "runner/ops/cublaslt_plan.h"
+
+namespace reprise {
+namespace {
+
+// In deterministic mode the algorithm of a weight is the one proposed for this many rows, a
+// middle-sized batch.
+constexpr int64_t kDeterministicRows = 128;
+
+// Of these the least counts: noise only adds.
+constexpr int kTimedRuns = 5;
+
+struct DestroyHandle {
+  void operator()(cublasLtHandle_t handle) const { cublasLtDestroy(handle); }
+};
+using Handle = std::unique_ptr<cublasLtContext, DestroyHandle>;
+
+struct DestroyEvent {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
+
+absl::Status FromCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(what, " failed: ", cudaGetErrorString(error)));
+}
+
+absl::StatusOr<Event> MakeEvent() {
+  cudaEvent_t raw = nullptr;
+  REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventCreate(&raw), "cudaEventCreate"));
+  return Event(raw);
+}
+
+// The largest power of two up to 16 that divides a pointer.
+int AlignmentOf(const void* pointer) {
+  int alignment = 16;
+  while (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+// The row stride as a leading dimension. That of a single row may be anything, and is not used.
+int64_t RowStride(const at::Tensor& matrix) {
+  return std::max(matrix.size(0) == 1 ? matrix.size(1) : matrix.stride(0), matrix.size(1));
+}
+
+LinearKey KeyOf(const at::Tensor& x, const at::Tensor& weight, bool has_bias,
+                const at::Tensor& out) {
+  return {
+      .num_rows = x.size(0),
+      .out_features = weight.size(0),
+      .in_features = weight.size(1),
+      .x_stride = RowStride(x),
+      .weight_stride = RowStride(weight),
+      .out_stride = RowStride(out),
+      .dtype = *FromScalarType(x.scalar_type()),
+      .out_dtype = *FromScalarType(out.scalar_type()),
+      .has_bias = has_bias,
+      .x_alignment = AlignmentOf(x.const_data_ptr()),
+      .weight_alignment = AlignmentOf(weight.const_data_ptr()),
+      .out_alignment = AlignmentOf(out.const_data_ptr()),
+  };
+}
+
+template <typename Value>
+Value ConfigOf(const cublasLtMatmulAlgo_t& algorithm,
+               cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  Value value = 0;
+  cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), nullptr);
+  return value;
+}
+
+class CublasLtLinearContext : public LinearContext {
+ public:
+  CublasLtLinearContext(c10::Device device, const CublasLtOptions& options, Handle handle,
+                        at::Tensor workspace)
+      : device_(device),
+        options_(options),
+        handle_(std::move(handle)),
+        workspace_(std::move(workspace)) {}
+
+  absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
+                        const at::Tensor& out) override {
+    REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, device_));
+    return CatchTorch([&]() -> absl::Status {
+      const c10::cuda::CUDAGuard guard(device_);
+      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index());
+      const LinearPointers pointers = {
+          .x = x.const_data_ptr(),
+          .weight = weight.const_data_ptr(),
+          .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
+          .out = out.mutable_data_ptr(),
+      };
+      const LinearKey key = KeyOf(x, weight, bias != nullptr, out);
+      auto entry = entries_.find(key);
+      if (entry == entries_.end()) {
+        REPRISE_ASSIGN_OR_RETURN(Entry made, MakeEntry(key, pointers, stream));
+        entry = entries_.emplace(key, std::move(made)).first;
+      }
+      return Run(entry->second, pointers, stream);
+    });
+  }
+
+  std::vector<LinearChoice> Choices() const override { return choices_; }
+
+ private:
+  struct Entry {
+    CublasLtPlan plan;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+
+  LinearWorkspace workspace() {
+    return {.data = workspace_.mutable_data_ptr(), .bytes = options_.workspace_bytes};
+  }
+
+  absl::Status Run(Entry& entry, const LinearPointers& pointers, cudaStream_t stream) {
+    return entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream);
+  }
+
+  absl::StatusOr<Entry> MakeEntry(const LinearKey& key, const LinearPointers& pointers,
+                                  cudaStream_t stream) {
+    REPRISE_ASSIGN_OR_RETURN(CublasLtPlan plan, CublasLtPlan::Create(key));
+    if (options_.deterministic) {
+      REPRISE_ASSIGN_OR_RETURN(cublasLtMatmulAlgo_t algorithm, DeterministicAlgorithm(key));
+      REPRISE_RETURN_IF_ERROR(
+          plan.CheckAlgorithm(handle_.get(), algorithm, options_.workspace_bytes));
+      return Entry{std::move(plan), algorithm};
+    }
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    REPRISE_RETURN_IF_ERROR(
+        FromCuda(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
+    const bool capturing = capture != cudaStreamCaptureStatusNone;
+    const bool timed = options_.num_candidates > 1 && !capturing;
+    REPRISE_ASSIGN_OR_RETURN(
+        std::vector<cublasLtMatmulAlgo_t> candidates,
+        plan.Candidates(handle_.get(), options_.workspace_bytes,
+                        timed ? options_.num_candidates : 1, SplitSum::kAllowed));
+    LinearChoice choice = {.source = capturing && options_.num_candidates > 1
+                                         ? LinearChoice::Source::kCaptured
+                                         : LinearChoice::Source::kHeuristic,
+                           .num_candidates = static_cast<int>(candidates.size())};
+    Entry entry{std::move(plan), candidates.front()};
+    if (timed) {
+      REPRISE_RETURN_IF_ERROR(ChooseByTime(candidates, pointers, stream, entry, choice));
+    }
+    Note(key, key.num_rows, entry.algorithm, choice);
+    return entry;
+  }
+
+  // Leaves the quickest candidate in `entry` and the times in `choice`.
+  absl::Status ChooseByTime(const std::vector<cublasLtMatmulAlgo_t>& candidates,
+                            const LinearPointers& pointers, cudaStream_t stream, Entry& entry,
+                            LinearChoice& choice) {
+    // Weights of a whole model never stay in the L2 from step to step: time without it.
+    int l2_bytes = 0;
+    REPRISE_RETURN_IF_ERROR(
+        FromCuda(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device_.index()),
+                 "cudaDeviceGetAttribute"));
+    const at::Tensor flush = at::empty({l2_bytes}, at::TensorOptions(device_).dtype(at::kByte));
+    choice.source = LinearChoice::Source::kTimed;
+    std::optional<cublasLtMatmulAlgo_t> best;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      entry.algorithm = candidates[i];
+      absl::StatusOr<float> time = Time(entry, pointers, flush, stream);
+      if (!time.ok()) continue;  // proposed, but cannot run after all
+      if (i == 0) choice.first_us = *time;
+      if (!best.has_value() || *time < choice.best_us) {
+        best = candidates[i];
+        choice.best_us = *time;
+      }
+    }
+    if (!best.has_value()) {
+      return absl::InternalError("none of the algorithms that cuBLASLt proposed could run");
+    }
+    entry.algorithm = *best;
+    return absl::OkStatus();
+  }
+
+  // Microseconds.
+  absl::StatusOr<float> Time(Entry& entry, const LinearPointers& pointers, const at::Tensor& flush,
+                             cudaStream_t stream) {
+    REPRISE_ASSIGN_OR_RETURN(Event begin, MakeEvent());
+    REPRISE_ASSIGN_OR_RETURN(Event end, MakeEvent());
+    REPRISE_RETURN_IF_ERROR(Run(entry, pointers, stream));  // loads the kernel
+    float best_us = 0;
+    for (int run = 0; run < kTimedRuns; ++run) {
+      REPRISE_RETURN_IF_ERROR(FromCuda(
+          cudaMemsetAsync(flush.mutable_data_ptr(), 0, flush.nbytes(), stream), "cudaMemsetAsync"));
+      REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
+      REPRISE_RETURN_IF_ERROR(Run(entry, pointers, stream));
+      REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventRecord(end.get(), stream), "cudaEventRecord"));
+      REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
+      float ms = 0;
+      REPRISE_RETURN_IF_ERROR(
+          FromCuda(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime"));
+      best_us = run == 0 ? ms * 1000 : std::min(best_us, ms * 1000);
+    }
+    return best_us;
+  }
+
+  // The algorithm of a weight for any number of rows: chosen for kDeterministicRows, whatever `key`
+  // has.
+  absl::StatusOr<cublasLtMatmulAlgo_t> DeterministicAlgorithm(LinearKey key) {
+    key.num_rows = kDeterministicRows;
+    // Rows of activations are dense, or the algorithm would depend on how a batch is cut.
+    key.x_stride = key.in_features;
+    key.out_stride = key.out_features;
+    if (auto found = deterministic_.find(key); found != deterministic_.end()) return found->second;
+    REPRISE_ASSIGN_OR_RETURN(CublasLtPlan plan, CublasLtPlan::Create(key));
+    REPRISE_ASSIGN_OR_RETURN(
+        std::vector<cublasLtMatmulAlgo_t> candidates,
+        plan.Candidates(handle_.get(), options_.workspace_bytes, 1, SplitSum::kNever));
+    deterministic_.emplace(key, candidates.front());
+    Note(key, 0, candidates.front(), {.num_candidates = 1});
+    return candidates.front();
+  }
+
+  // Completes `choice` and keeps it for the report.
+  void Note(const LinearKey& key, int64_t num_rows, const cublasLtMatmulAlgo_t& algorithm,
+            LinearChoice choice) {
+    choice.num_rows = num_rows;
+    choice.in_features = key.in_features;
+    choice.out_features = key.out_features;
+    choice.dtype = key.dtype;
+    choice.out_dtype = key.out_dtype;
+    choice.algorithm = ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID);
+    choice.tile = static_cast<int>(ConfigOf<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID));
+    choice.split_k = std::max(1, ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
+    choices_.push_back(choice);
+  }
+
+  c10::Device device_;
+  CublasLtOptions options_;
+  Handle handle_;
+  at::Tensor workspace_;  // [workspace_bytes] uint8
+  absl::flat_hash_map<LinearKey, Entry> entries_;
+  absl::flat_hash_map<LinearKey, cublasLtMatmulAlgo_t> deterministic_;
+  std::vector<LinearChoice> choices_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LinearContext>> MakeCublasLtLinearContext(
+    c10::Device device, const CublasLtOptions& options) {
+  using Result = absl::StatusOr<std::unique_ptr<LinearContext>>;
+  return CatchTorchOr([&]() -> Result {
+    // "cuda" means the current device, whose index tensors carry.
+    if (!device.has_index()) device.set_index(c10::cuda::current_device());
+    const c10::cuda::CUDAGuard guard(device);
+    at::Tensor workspace =
+        at::empty({options.workspace_bytes}, at::TensorOptions(device).dtype(at::kByte));
+    cublasLtHandle_t raw = nullptr;
+    REPRISE_RETURN_IF_ERROR(FromCublas(cublasLtCreate(&raw), "Create"));
+    return std::make_unique<CublasLtLinearContext>(device, options, Handle(raw),
+                                                   std::move(workspace));
+  });
+}
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_CUDA

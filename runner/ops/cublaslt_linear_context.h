@@ -1,0 +1,28 @@
+// Matrix products on a GPU over cuBLASLt. Used through MakeLinearContext (runner/ops/linear.h),
+// which says what it promises.
+
+#ifndef RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
+#define RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runner/ops/linear_context.h"
+
+namespace reprise {
+
+struct CublasLtOptions {
+  int64_t workspace_bytes = 0;
+  int num_candidates = 1;  // timed if above 1
+  bool deterministic = false;
+};
+
+absl::StatusOr<std::unique_ptr<LinearContext>> MakeCublasLtLinearContext(
+    c10::Device device, const CublasLtOptions& options);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_

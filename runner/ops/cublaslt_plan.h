@@ -1,0 +1,109 @@
+// A matrix product of one shape as cuBLASLt wants it described: out = x weight^T + bias for
+// row-major matrices.
+//
+// cuBLASLt thinks in columns. A row-major matrix [r, c] is a column-major one [c, r] with the row
+// stride as leading dimension, so out^T [n, m] = weight [n, k] x^T [k, m]: A is the weight,
+// transposed; B is x; D is out.
+//
+// Thread safety: none. Move-only. Needs CUDA.
+
+#ifndef RUNNER_OPS_CUBLASLT_PLAN_H_
+#define RUNNER_OPS_CUBLASLT_PLAN_H_
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+// What an algorithm is chosen for. Equal keys may share a plan.
+struct LinearKey {
+  int64_t num_rows = 0, out_features = 0, in_features = 0;  // m, n, k
+  int64_t x_stride = 0, weight_stride = 0, out_stride = 0;  // elements, from row to row
+  DType dtype = DType::kFloat32;                            // of x, weight and bias
+  DType out_dtype = DType::kFloat32;
+  bool has_bias = false;
+  int x_alignment = 16, weight_alignment = 16, out_alignment = 16;  // bytes: 1, 2, 4, 8 or 16
+
+  friend bool operator==(const LinearKey&, const LinearKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const LinearKey& key) {
+    return H::combine(std::move(state), key.num_rows, key.out_features, key.in_features,
+                      key.x_stride, key.weight_stride, key.out_stride, key.dtype, key.out_dtype,
+                      key.has_bias, key.x_alignment, key.weight_alignment, key.out_alignment);
+  }
+};
+
+// The arrays of one product.
+struct LinearPointers {
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  const void* bias = nullptr;  // null if the key has none
+  void* out = nullptr;
+};
+
+// Memory that an algorithm may use while it runs.
+struct LinearWorkspace {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
+enum class SplitSum { kAllowed, kNever };
+
+class CublasLtPlan {
+ public:
+  static absl::StatusOr<CublasLtPlan> Create(const LinearKey& key);
+
+  CublasLtPlan(CublasLtPlan&&) = default;
+  CublasLtPlan& operator=(CublasLtPlan&&) = default;
+
+  // At most `max_candidates` algorithms that can run this plan within `workspace_bytes`, the
+  // library's favourite first. Splits of in_features are summed in float32, or with kNever there
+  // are none. Unimplemented if there is no algorithm.
+  absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(cublasLtHandle_t handle,
+                                                               int64_t workspace_bytes,
+                                                               int max_candidates,
+                                                               SplitSum split_sum) const;
+
+  // Unimplemented unless `algorithm`, which was found for another number of rows, can run this plan
+  // too.
+  absl::Status CheckAlgorithm(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+                              int64_t workspace_bytes) const;
+
+  // Enqueues the product.
+  absl::Status Run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+                   const LinearPointers& pointers, const LinearWorkspace& workspace,
+                   cudaStream_t stream);
+
+ private:
+  struct DestroyDesc {
+    void operator()(cublasLtMatmulDesc_t desc) const { cublasLtMatmulDescDestroy(desc); }
+  };
+  struct DestroyLayout {
+    void operator()(cublasLtMatrixLayout_t layout) const { cublasLtMatrixLayoutDestroy(layout); }
+  };
+  using Desc = std::unique_ptr<cublasLtMatmulDescOpaque_t, DestroyDesc>;
+  using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, DestroyLayout>;
+
+  CublasLtPlan() = default;
+
+  static absl::StatusOr<Layout> MakeLayout(DType dtype, int64_t rows, int64_t columns,
+                                           int64_t leading_dimension);
+
+  LinearKey key_;
+  Desc desc_;
+  Layout weight_, x_, out_;
+};
+
+// "CUBLAS_STATUS_..." as Internal, or OK. `what`: the call that failed.
+absl::Status FromCublas(cublasStatus_t status, const char* what);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_CUBLASLT_PLAN_H_

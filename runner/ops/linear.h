@@ -1,0 +1,75 @@
+// Matrix products with weights: the one way in which a step multiplies matrices.
+//
+//   REPRISE_ASSIGN_OR_RETURN(auto context, MakeLinearContext(device, {}));
+//   REPRISE_ASSIGN_OR_RETURN(Linear qkv, Linear::Create(weight, std::nullopt));
+//   REPRISE_RETURN_IF_ERROR(qkv.Apply(*context, x, out));   // out = x weight^T
+//
+// On a GPU: cuBLASLt with float32 accumulation and TF32 off; partial sums, where in_features is
+// split, are float32 too. The first Apply() of a shape outside capture asks for candidates, times
+// them on the device (which overwrites `out` several times and synchronises) and keeps the
+// quickest; later ones launch it and nothing else. A shape first seen during capture takes the
+// first candidate, untimed: warm up before capturing. On the CPU: LibTorch's products (MKL,
+// oneDNN).
+//
+// A Linear is a value: copies share the weight.
+
+#ifndef RUNNER_OPS_LINEAR_H_
+#define RUNNER_OPS_LINEAR_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runner/ops/linear_context.h"
+
+namespace reprise {
+
+struct LinearContextOptions {
+  // Device memory for algorithms that split in_features. cuBLAS itself uses 32 MiB on Hopper.
+  int64_t workspace_bytes = int64_t{32} << 20;
+  // How many of the library's proposals are timed; 1: its first one is taken as it is. At least 1.
+  int num_timed_candidates = 8;
+  // The same row gives the same bits whatever else is in the batch: one algorithm for a weight, for
+  // any number of rows, that does not split in_features. Nothing is timed.
+  bool deterministic = false;
+};
+
+// A context for the products of `device`, CPU or CUDA. Allocates the workspace. Errors:
+// InvalidArgument, naming the option; Unimplemented for other devices and in builds without CUDA;
+// Internal if cuBLASLt cannot be set up.
+absl::StatusOr<std::unique_ptr<LinearContext>> MakeLinearContext(
+    c10::Device device, const LinearContextOptions& options);
+
+class Linear {
+ public:
+  // weight [out_features, in_features] float32, float16 or bfloat16, rows may be strided; bias
+  // [out_features] of the same dtype and device. Errors: InvalidArgument, naming the argument.
+  static absl::StatusOr<Linear> Create(at::Tensor weight, std::optional<at::Tensor> bias);
+
+  // out = x weight^T + bias. x [num_rows, in_features] of the weight's dtype; out [num_rows,
+  // out_features] of it, or float32, without a bias, for logits that keep the sum's precision. Rows
+  // may be strided; `out` must not overlap `x`. `context` is of the weight's device. May be
+  // captured. Errors: InvalidArgument, naming the argument; Unimplemented if no algorithm takes
+  // these strides or alignments.
+  absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
+
+  int64_t in_features() const { return weight_.size(1); }
+  int64_t out_features() const { return weight_.size(0); }
+  const at::Tensor& weight() const { return weight_; }
+  const std::optional<at::Tensor>& bias() const { return bias_; }
+
+ private:
+  Linear(at::Tensor weight, std::optional<at::Tensor> bias);
+
+  at::Tensor weight_;               // [out_features, in_features]
+  std::optional<at::Tensor> bias_;  // [out_features]
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_LINEAR_H_

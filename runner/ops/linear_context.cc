@@ -1,0 +1,40 @@
+#include "runner/ops/linear_context.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace reprise {
+namespace {
+
+std::string DTypes(const LinearChoice& choice) {
+  std::string text(DTypeName(choice.dtype));
+  if (choice.out_dtype != choice.dtype) {
+    text += " -> ";
+    text += DTypeName(choice.out_dtype);
+  }
+  return text;
+}
+
+std::string Reason(const LinearChoice& choice) {
+  switch (choice.source) {
+    case LinearChoice::Source::kTimed:
+      return absl::StrFormat(", %.1f us (first proposal %.1f us, best of %d)", choice.best_us,
+                             choice.first_us, choice.num_candidates);
+    case LinearChoice::Source::kHeuristic:
+      return ", first proposal";
+    case LinearChoice::Source::kCaptured:
+      return ", first proposal, chosen during capture";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string ToString(const LinearChoice& choice) {
+  return absl::StrCat(choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows),
+                      ", ", choice.in_features, " -> ", choice.out_features, " ", DTypes(choice),
+                      ": algorithm ", choice.algorithm, " tile ", choice.tile, " split ",
+                      choice.split_k, Reason(choice));
+}
+
+}  // namespace reprise

@@ -1,0 +1,207 @@
+#include "runner/ops/linear.h"
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/ops/test_device.h"
+#include "runner/ops/test_tensors.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LinearTest : public DeviceTest {
+ protected:
+  static std::unique_ptr<LinearContext> Context(const LinearContextOptions& options = {}) {
+    absl::StatusOr<std::unique_ptr<LinearContext>> context = MakeLinearContext(device(), options);
+    EXPECT_TRUE(context.ok()) << context.status();
+    return *std::move(context);
+  }
+
+  static Linear LinearOf(const at::Tensor& weight, std::optional<at::Tensor> bias) {
+    if (bias.has_value()) bias = bias->to(device());
+    absl::StatusOr<Linear> linear = Linear::Create(weight.to(device()), bias);
+    EXPECT_TRUE(linear.ok()) << linear.status();
+    return *std::move(linear);
+  }
+};
+
+at::Tensor Product(const at::Tensor& x, const at::Tensor& weight,
+                   const std::optional<at::Tensor>& bias) {
+  return bias.has_value() ? at::addmm(*bias, x, weight.t()) : at::mm(x, weight.t());
+}
+
+at::Tensor Reference(const at::Tensor& x, const at::Tensor& weight,
+                     const std::optional<at::Tensor>& bias) {
+  return Product(x.to(at::kDouble), weight.to(at::kDouble),
+                 bias.has_value() ? std::optional(bias->to(at::kDouble)) : std::nullopt);
+}
+
+struct Features {
+  int64_t in, out;
+};
+constexpr Features kFeatures[] = {{64, 64}, {256, 768}, {100, 40}, {2048, 512}, {8, 1}};
+
+TEST_F(LinearTest, AgreesWithFloat64WithAndWithoutBias) {
+  std::mt19937 random(1);
+  const std::unique_ptr<LinearContext> context = Context();
+  for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const auto [in, out_features] : kFeatures) {
+      for (bool has_bias : {false, true}) {
+        const at::Tensor weight = RandomNormal(random, {out_features, in}, dtype);
+        std::optional<at::Tensor> bias;
+        if (has_bias) bias = RandomNormal(random, {out_features}, dtype);
+        const Linear linear = LinearOf(weight, bias);
+        for (int64_t num_rows : {1, 2, 5, 16, 300}) {
+          SCOPED_TRACE(testing::Message() << dtype << " " << num_rows << " x " << in << " -> "
+                                          << out_features << (has_bias ? " + bias" : ""));
+          const at::Tensor x = RandomNormal(random, {num_rows, in}, dtype);
+          const at::Tensor out = NanRows({num_rows, out_features}, 0, dtype, device());
+          const absl::Status status = linear.Apply(*context, x.to(device()), out);
+          ASSERT_TRUE(status.ok()) << status;
+          EXPECT_TRUE(IsAsGoodAs(out, Product(x, weight, bias), Reference(x, weight, bias)));
+          // The second time from what the first has chosen.
+          const at::Tensor again = NanRows({num_rows, out_features}, 0, dtype, device());
+          ASSERT_TRUE(linear.Apply(*context, x.to(device()), again).ok());
+          EXPECT_TRUE(Equals(again, out));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LinearTest, ReadsAndWritesStridedRows) {
+  std::mt19937 random(2);
+  const std::unique_ptr<LinearContext> context = Context();
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (int64_t num_rows : {1, 6}) {
+      const at::Tensor weight = RandomNormal(random, {96, 64}, dtype);
+      const at::Tensor x = RandomNormal(random, {num_rows, 64}, dtype);
+      const at::Tensor wide =
+          NanRows({num_rows, 96 + 32}, 0, dtype, device());  // out is its first 96 columns
+      const at::Tensor out = wide.narrow(1, 0, 96);
+      const Linear linear = LinearOf(WithGaps(weight, 16), std::nullopt);
+      ASSERT_TRUE(linear.Apply(*context, WithGaps(x, 8).to(device()), out).ok());
+      EXPECT_TRUE(IsAsGoodAs(out, Product(x, weight, {}), Reference(x, weight, {})));
+      const at::Tensor beside = wide.narrow(1, 96, 32);
+      EXPECT_TRUE(beside.ne(beside).all().item<bool>());  // still NaN
+    }
+  }
+}
+
+TEST_F(LinearTest, LogitsOfSixteenBitWeightsMayBeFloat32) {
+  std::mt19937 random(3);
+  const std::unique_ptr<LinearContext> context = Context();
+  const at::Tensor weight = RandomNormal(random, {500, 128}, at::kBFloat16);
+  const at::Tensor x = RandomNormal(random, {9, 128}, at::kBFloat16);
+  const at::Tensor out = NanRows({9, 500}, 0, at::kFloat, device());
+  ASSERT_TRUE(LinearOf(weight, std::nullopt).Apply(*context, x.to(device()), out).ok());
+  EXPECT_TRUE(IsAsGoodAs(out, Product(x, weight, {}), Reference(x, weight, {})));
+}
+
+TEST_F(LinearTest, InDeterministicModeARowDoesNotDependOnTheBatch) {
+  if (device().is_cpu()) GTEST_SKIP() << "a promise of the GPU's context";
+  std::mt19937 random(4);
+  const std::unique_ptr<LinearContext> context = Context({.deterministic = true});
+  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const Linear linear = LinearOf(RandomNormal(random, {1024, 4096}, dtype), std::nullopt);
+    const at::Tensor x = RandomNormal(random, {300, 4096}, dtype).to(device());
+    const at::Tensor together = NanRows({300, 1024}, 0, dtype, device());
+    ASSERT_TRUE(linear.Apply(*context, x, together).ok());
+    for (int64_t num_rows : {1, 2, 7, 64, 129}) {
+      const at::Tensor few = NanRows({num_rows, 1024}, 0, dtype, device());
+      ASSERT_TRUE(linear.Apply(*context, x.narrow(0, 0, num_rows), few).ok());
+      EXPECT_TRUE(Equals(few, together.narrow(0, 0, num_rows))) << dtype << " " << num_rows;
+    }
+  }
+  for (const LinearChoice& choice : context->Choices()) EXPECT_EQ(choice.split_k, 1);
+}
+
+TEST_F(LinearTest, ReportsWhatItChose) {
+  std::mt19937 random(5);
+  const std::unique_ptr<LinearContext> context = Context();
+  const Linear linear = LinearOf(RandomNormal(random, {96, 64}, at::kBFloat16), std::nullopt);
+  const at::Tensor x = RandomNormal(random, {4, 64}, at::kBFloat16).to(device());
+  const at::Tensor out = at::empty({4, 96}, x.options());
+  ASSERT_TRUE(linear.Apply(*context, x, out).ok());
+  ASSERT_TRUE(linear.Apply(*context, x, out).ok());
+  if (device().is_cpu()) {
+    EXPECT_TRUE(context->Choices().empty());
+    return;
+  }
+  ASSERT_EQ(context->Choices().size(), 1);
+  const LinearChoice choice = context->Choices()[0];
+  EXPECT_EQ(choice.source, LinearChoice::Source::kTimed);
+  EXPECT_LE(choice.best_us, choice.first_us);
+  EXPECT_THAT(ToString(choice), HasSubstr("rows 4, 64 -> 96 bfloat16"));
+}
+
+TEST_F(LinearTest, NamesTheArgumentThatIsWrong) {
+  const at::TensorOptions options = at::TensorOptions(device()).dtype(at::kFloat);
+  const std::unique_ptr<LinearContext> context = Context();
+  const Linear linear = LinearOf(at::empty({6, 4}), at::empty({6}));
+  const at::Tensor out = at::empty({2, 6}, options);
+  EXPECT_EQ(linear.Apply(*context, at::empty({2, 5}, options), out),
+            absl::InvalidArgumentError(
+                "x must be [num_rows, 4] float32: expected [num_rows, 4], got [2, 5]"));
+  EXPECT_EQ(linear.Apply(*context, at::empty({3, 4}, options), out),
+            absl::InvalidArgumentError("out must be [num_rows, 6]: expected [3, 6], got [2, 6]"));
+  EXPECT_EQ(linear.Apply(*context, at::empty({2, 4}, options), out.to(at::kHalf)),
+            absl::InvalidArgumentError("out has the wrong dtype: expected float32, got float16"));
+  EXPECT_TRUE(linear.Apply(*context, at::empty({0, 4}, options), at::empty({0, 6}, options)).ok());
+}
+
+TEST(LinearCreateTest, RefusesBadWeights) {
+  EXPECT_FALSE(Linear::Create(at::Tensor(), std::nullopt).ok());
+  EXPECT_FALSE(Linear::Create(at::empty({4}), std::nullopt).ok());
+  EXPECT_FALSE(Linear::Create(at::empty({4, 0}), std::nullopt).ok());
+  EXPECT_FALSE(Linear::Create(at::empty({4, 8}).t(), std::nullopt).ok());
+  EXPECT_EQ(
+      Linear::Create(at::empty({4, 8}), at::empty({5})).status(),
+      absl::InvalidArgumentError("bias must be [out_features] float32: expected [4], got [5]"));
+}
+
+TEST(MakeLinearContextTest, RefusesBadOptionsAndDevices) {
+  EXPECT_EQ(
+      MakeLinearContext(at::kCPU, {.workspace_bytes = -1}).status(),
+      absl::InvalidArgumentError("workspace_bytes must not be negative: expected >= 0, got -1"));
+  EXPECT_EQ(MakeLinearContext(at::kCPU, {.num_timed_candidates = 0}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeLinearContext(at::kMeta, {}).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(LinearChoiceTest, PrintsWhyItWasChosen) {
+  LinearChoice choice = {.num_rows = 16,
+                         .in_features = 4096,
+                         .out_features = 6144,
+                         .dtype = DType::kBFloat16,
+                         .out_dtype = DType::kBFloat16,
+                         .source = LinearChoice::Source::kTimed,
+                         .num_candidates = 8,
+                         .best_us = 21.25f,
+                         .first_us = 24,
+                         .algorithm = 66,
+                         .tile = 20};
+  EXPECT_EQ(ToString(choice),
+            "rows 16, 4096 -> 6144 bfloat16: algorithm 66 tile 20 split 1, 21.2 us (first proposal "
+            "24.0 us, best of 8)");
+  choice.num_rows = 0;
+  choice.out_dtype = DType::kFloat32;
+  choice.source = LinearChoice::Source::kCaptured;
+  EXPECT_EQ(ToString(choice),
+            "any rows, 4096 -> 6144 bfloat16 -> float32: algorithm 66 tile 20 split 1, first "
+            "proposal, chosen during capture");
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,66 @@
+// out = silu(gate) * up.
+//
+// A CTA computes kThreads vectors of one row; the rows' CTAs lie along x, which may be long.
+//
+// Bound: bytes, 3 * size elements a row: 256 rows of 14336 bfloat16 are 22 MB, 5.5 us at 4 TB/s.
+// Small batches: the launch.
+//
+//   T         float, __half, __nv_bfloat16
+//   kVector   elements of a thread: 16 bytes of them, or 1 if rows are not aligned
+
+#include "runner/ops/silu_mul_kernel.h"
+#include "runner/ops/vector_access.cuh"
+
+namespace reprise {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <typename T, int kVector>
+__global__ void SiluMulKernel(SiluMulParams params) {
+  const int64_t row = blockIdx.x;
+  const int64_t first = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVector;
+  if (first >= params.size) return;
+  const T* gate =
+      static_cast<const T*>(params.gate_up) + row * params.gate_up_stride;  // [2 * size]
+  T* out = static_cast<T*>(params.out) + row * params.out_stride;           // [size]
+
+  const Vector<T, kVector> g = LoadVector<T, kVector>(gate + first);
+  const Vector<T, kVector> u = LoadVector<T, kVector>(gate + params.size + first);
+  Vector<T, kVector> result;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    const float x = ToFloat(g.value[j]);
+    const float silu = RoundTo<T>(x / (1.0f + expf(-x)));
+    result.value[j] = FromFloat<T>(silu * ToFloat(u.value[j]));
+  }
+  StoreVector(out + first, result);
+}
+
+template <typename T, int kVector>
+void Launch(const SiluMulParams& params, cudaStream_t stream) {
+  const int num_vectors = params.size / kVector;
+  const dim3 grid(params.num_rows, (num_vectors + kThreads - 1) / kThreads);
+  SiluMulKernel<T, kVector><<<grid, kThreads, 0, stream>>>(params);
+}
+
+}  // namespace
+
+cudaError_t LaunchSiluMul(const SiluMulParams& params, cudaStream_t stream) {
+  if (params.num_rows <= 0 || params.size <= 0) return cudaSuccess;
+  return VisitDeviceType(params.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    // A size of whole vectors keeps `up`, which begins after it, aligned too.
+    const bool aligned = params.size % kFullVector<T> == 0 &&
+                         IsAlignedForVectors<T>(params.gate_up, params.gate_up_stride) &&
+                         IsAlignedForVectors<T>(params.out, params.out_stride);
+    if (aligned) {
+      Launch<T, kFullVector<T>>(params, stream);
+    } else {
+      Launch<T, 1>(params, stream);
+    }
+    return cudaGetLastError();
+  });
+}
+
+}  // namespace reprise

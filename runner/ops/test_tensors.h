@@ -1,0 +1,36 @@
+// Tensors and comparisons for the tests of the ops.
+
+#ifndef RUNNER_OPS_TEST_TENSORS_H_
+#define RUNNER_OPS_TEST_TENSORS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <random>
+
+#include "gtest/gtest.h"
+
+namespace reprise {
+
+// Normal numbers around 0, rounded to `dtype`, on the CPU.
+at::Tensor RandomNormal(std::mt19937& random, at::IntArrayRef shape, at::ScalarType dtype);
+
+// The same values as a view whose rows (the last dimension) are `gap` elements apart, with NaN in
+// between.
+at::Tensor WithGaps(const at::Tensor& dense, int64_t gap);
+
+// As WithGaps(), all NaN: an output.
+at::Tensor NanRows(at::IntArrayRef shape, int64_t gap, at::ScalarType dtype, at::Device device);
+
+// Holds if the largest error of `got` against `reference` (float64) is at most twice that of
+// `same_maths`, which is the same computation made by LibTorch in the dtype of `got`, or a unit in
+// the last place of the largest value.
+::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
+                                      const at::Tensor& reference);
+
+// Bit for bit, whatever the devices; NaN equals NaN.
+::testing::AssertionResult Equals(const at::Tensor& got, const at::Tensor& expected);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_TEST_TENSORS_H_

@@ -1,0 +1,90 @@
+// How the kernels of the ops read and write rows of float32, float16 and bfloat16: in pieces of up
+// to 16 bytes, computed on in float32.
+//
+//   Vector<T, 8> v = LoadVector<T, 8>(row + 8 * i);
+//   v.value[j] = FromFloat<T>(2 * ToFloat(v.value[j]));
+//   StoreVector(row + 8 * i, v);
+
+#ifndef RUNNER_OPS_VECTOR_ACCESS_CUH_
+#define RUNNER_OPS_VECTOR_ACCESS_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace reprise {
+
+__device__ inline float ToFloat(float value) { return value; }
+__device__ inline float ToFloat(__half value) { return __half2float(value); }
+__device__ inline float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <typename T>
+__device__ T FromFloat(float value);
+template <>
+__device__ inline float FromFloat<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline __half FromFloat<__half>(float value) {
+  return __float2half_rn(value);
+}
+template <>
+__device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+// `value` rounded to T.
+template <typename T>
+__device__ float RoundTo(float value) {
+  return ToFloat(FromFloat<T>(value));
+}
+
+template <typename T, int kSize>
+struct alignas(sizeof(T) * kSize) Vector {
+  T value[kSize];
+};
+
+template <typename T, int kSize>
+__device__ Vector<T, kSize> LoadVector(const T* pointer) {
+  return *reinterpret_cast<const Vector<T, kSize>*>(pointer);
+}
+
+template <typename T, int kSize>
+__device__ void StoreVector(T* pointer, const Vector<T, kSize>& vector) {
+  *reinterpret_cast<Vector<T, kSize>*>(pointer) = vector;
+}
+
+// Elements of T in 16 bytes.
+template <typename T>
+inline constexpr int kFullVector = 16 / static_cast<int>(sizeof(T));
+
+// Whether rows of T that begin at `pointer` + a multiple of `stride` elements can be read in pieces
+// of 16 bytes.
+template <typename T>
+bool IsAlignedForVectors(const void* pointer, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % kFullVector<T> == 0;
+}
+
+// Calls `visit` with a value of the device type of `dtype`: float, __half or __nv_bfloat16.
+// InvalidValue for others.
+template <typename Visitor>
+cudaError_t VisitDeviceType(DType dtype, Visitor&& visit) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return visit(float{});
+    case DType::kFloat16:
+      return visit(__half{});
+    case DType::kBFloat16:
+      return visit(__nv_bfloat16{});
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_VECTOR_ACCESS_CUH_
