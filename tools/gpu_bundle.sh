@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Collects the GPU binaries and the few shared libraries they need into .gpu/, to be carried to a
+# machine with a GPU that has the same LibTorch build and nothing else of ours. See docs/gpu-testing.md.
+#
+#   tools/gpu_bundle.sh [TARGET...]     default: the targets of KINDS below
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=.gpu
+limit_kb=25600
+targets=("$@")
+if [ ${#targets[@]} -eq 0 ]; then
+  targets=(//tests:gpu_all //examples/llama:decode //tests/benchmarks:decode_step)
+fi
+
+./bazelw build "${targets[@]}"
+
+rm -rf "$out"
+mkdir -p "$out/lib"
+for target in "${targets[@]}"; do
+  label=${target#//}
+  binary=bazel-bin/${label/://}
+  [ -x "$binary" ] || { echo "gpu_bundle: $target gave no binary $binary" >&2; exit 1; }
+  strip -o "$out/$(basename "$binary")" "$binary"
+  # What every Linux has, and what LibTorch and CUDA bring there, stays behind.
+  ldd "$binary" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' |
+    grep -vE '^(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-linux[^ ]*)\.so' |
+    grep -vE '^lib(torch|c10|cudart|cublas|cublasLt|cudnn|cupti|nvrtc|nccl|cufft|curand|cusolver|cusparse|cufile|nvshmem|gomp|shm|caffe2|nvJitLink|nvToolsExt|cusparseLt|triton)[^ ]*\.so' |
+    while read -r name path; do cp -Lf "$path" "$out/lib/$name"; strip "$out/lib/$name" 2>/dev/null || true; done
+done
+cp tools/gpu_run.sh "$out/run.sh"
+tar -C . -cf - tests/goldens | tar -C "$out" -xf -
+
+size_kb=$(du -sk "$out" | cut -f1)
+echo "gpu_bundle: $out holds ${size_kb} KB:"
+ls -lh "$out" "$out/lib" | awk 'NF > 8 { printf "  %8s %s\n", $5, $9 }'
+if [ "$size_kb" -gt "$limit_kb" ]; then
+  echo "gpu_bundle: $out is larger than ${limit_kb} KB" >&2
+  exit 1
+fi

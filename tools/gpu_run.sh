@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Runs what tools/gpu_bundle.sh collected, on a machine with a GPU: tests, sanitizer, benchmarks; a short
+# table last. See docs/gpu-testing.md.
+#
+#   .gpu/run.sh [tests] [sanitizer] [bench] [decode]     default: all
+#   LIBTORCH=DIR      LibTorch; default: the torch of python3
+#   OUT=DIR           where logs go; default: a temporary folder
+#   GTEST_FILTER=...  as gtest knows it, for tests
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/.."
+out=${OUT:-$(mktemp -d)}
+torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
+[ -e "$torch/lib/libtorch_cuda.so" ] || { echo "run.sh: no LibTorch with CUDA at '$torch'" >&2; exit 2; }
+site=$(dirname "$torch")
+cuda=$(ls -d "$site"/nvidia/*/lib 2>/dev/null | tr '\n' ':')
+export LD_LIBRARY_PATH="$here/lib:$torch/lib:${cuda}${LD_LIBRARY_PATH:-}"
+export REPRISE_TEST_DATA=$here/tests/goldens
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(tests sanitizer bench decode)
+summary=()
+failed=0
+note() { summary+=("$(printf '%-10s %-8s %s' "$1" "$2" "$3")"); [ "$2" != FAILED ] || failed=1; }
+
+run_tests() {
+  local start=$SECONDS
+  "$here/gpu_all" --gtest_brief=1 >"$out/tests.log" 2>&1
+  local rc=$?
+  grep -E '^\[  (FAILED|PASSED)|Failure|tests ran' "$out/tests.log" | tail -40
+  local line
+  line=$(grep -E '^\[==========\].*ran' "$out/tests.log" | tail -1)
+  [ $rc -eq 0 ] && note tests ok "$line $((SECONDS - start)) s" || note tests FAILED "rc $rc; $line"
+}
+
+run_sanitizer() {
+  local tool
+  if ! command -v compute-sanitizer >/dev/null; then
+    note sanitizer skipped "compute-sanitizer is not installed"
+    return
+  fi
+  for tool in memcheck racecheck; do
+    local start=$SECONDS
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 9 \
+      "$here/gpu_all" --gtest_brief=1 --gtest_filter='*Small*' >"$out/$tool.log" 2>&1
+    local rc=$?
+    tail -4 "$out/$tool.log"
+    [ $rc -eq 0 ] && note "$tool" ok "$((SECONDS - start)) s" || note "$tool" FAILED "rc $rc, see $out/$tool.log"
+  done
+}
+
+run_bench() {
+  [ -x "$here/decode_step" ] || { note bench skipped "no decode_step in the bundle"; return; }
+  "$here/decode_step" ${BENCH_FLAGS:-} >"$out/decode_step.txt" 2>"$out/decode_step.log"
+  local rc=$?
+  cat "$out/decode_step.txt"
+  [ $rc -eq 0 ] && note bench ok "$out/decode_step.txt" || { tail -5 "$out/decode_step.log"; note bench FAILED "rc $rc"; }
+}
+
+run_decode() {
+  [ -x "$here/decode" ] || { note decode skipped "no decode in the bundle"; return; }
+  "$here/decode" --model examples/llama/models/jargon-llama --device cuda --dtype bfloat16 >"$out/decode.txt" 2>&1
+  local rc=$?
+  cat "$out/decode.txt"
+  [ $rc -eq 0 ] && note decode ok "jargon-llama in bf16" || note decode FAILED "rc $rc"
+}
+
+for part in "${parts[@]}"; do "run_$part"; done
+echo
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null
+printf '%s\n' "${summary[@]}"
+exit $failed

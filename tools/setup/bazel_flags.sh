@@ -1,0 +1,43 @@
+# The options that each Bazel needs for this workspace. Sourced by bazelw.
+
+# bazel_version BAZEL: prints the major version, or "debian" for Debian's 4.2.3, which has no number.
+bazel_version() {
+  local version
+  version=$("$1" --version 2>/dev/null) || return 0
+  version=${version#bazel }
+  if [[ $version == no_version* ]]; then
+    echo debian
+  else
+    echo "${version%%.*}"
+  fi
+}
+
+# set_bazel_flags VERSION ROOT CACHE WORKSPACE: fills startup_flags, repository_flags (for every command
+# that reads BUILD files) and build_flags (for those that build, too). WORKSPACE is the one that is
+# built: ROOT, or another one that takes the project as a repository.
+set_bazel_flags() {
+  local version=$1 root=$2 cache=$3 workspace=$4
+  startup_flags=()
+  repository_flags=()
+  build_flags=("--disk_cache=$cache/bazel")
+  case $version in
+    debian)
+      local system=/usr/share/bazel stubs=$root/third_party/debian_bazel
+      repository_flags+=(
+        "--override_repository=bazel_skylib=$system/tools/skylib"
+        "--override_repository=platforms=$system/tools/platforms"
+        "--override_repository=remote_coverage_tools=$stubs/remote_coverage_tools"
+        "--override_repository=rules_cc=$stubs/rules_cc"
+        "--override_repository=rules_java=$system/rules/java"
+        "--override_repository=rules_proto=$system/rules/proto"
+      )
+      # .bazelrc has options that are too new for it.
+      if [[ $workspace == "$root" ]]; then
+        startup_flags+=(--noworkspace_rc "--bazelrc=$stubs/bazelrc")
+      fi
+      ;;
+    6 | 7) repository_flags+=(--noenable_bzlmod) ;;
+    8) repository_flags+=(--noenable_bzlmod --enable_workspace) ;;
+    *) die "Bazel must be of version 6, 7 or 8, or Debian's 4.2.3: this one is '$version'; set REPRISE_BAZEL." ;;
+  esac
+}

@@ -1,0 +1,157 @@
+# LibTorch and CUDA: which ones are used, and their installation from PyPI. Sourced by bazelw.
+#
+# What is installed lies in one folder of the cache, a Python environment named by its versions, which
+# appears there in one step (a rename) when it is complete. An installation that was interrupted leaves
+# only a folder NAME.partial, which the next one removes. A lock keeps two from running at once.
+
+# Free space that an installation takes at its highest, packages and their unpacked files together.
+needed_kb=$((9 * 1000 * 1000))
+
+# The pinned packages, without comments.
+requirements() {
+  grep -v -e '^#' -e '^$' "$1"
+}
+
+# pinned_version FILE PACKAGE
+pinned_version() {
+  sed -n "s/^$2\(\[[^]]*\]\)\{0,1\}==//p" "$1"
+}
+
+# environment_dir CACHE REQUIREMENTS: the repository rules know this name too (environment.bzl).
+environment_dir() {
+  echo "$1/libtorch-$(pinned_version "$2" torch)-cuda-$(pinned_version "$2" cuda-toolkit)"
+}
+
+# environment_is_complete DIR REQUIREMENTS
+environment_is_complete() {
+  local packages=$1/site-packages
+  [[ -e $1/complete && -e $packages/torch/lib/libtorch_cpu.so && -e $packages/torch/include/ATen &&
+    -x $packages/nvidia/cu13/bin/nvcc && $(<"$1/complete") == "$(requirements "$2")" ]]
+}
+
+# libtorch_version DIR: prints major.minor of a LibTorch folder, or nothing.
+libtorch_version() {
+  local header
+  for header in include/torch/headeronly/version.h include/torch/csrc/api/include/torch/version.h; do
+    [[ -e $1/$header ]] || continue
+    sed -n 's/^#define TORCH_VERSION_\(MAJOR\|MINOR\) \([0-9]*\)$/\2/p' "$1/$header" | paste -sd .
+    return
+  done
+}
+
+# python_torch PYTHON: prints the folder of the torch that a Python has. Does not import it.
+python_torch() {
+  "$1" -c 'import importlib.util as u, os; s = u.find_spec("torch"); print(os.path.dirname(s.origin) if s and s.origin else "")' 2>/dev/null
+}
+
+# Ends with a sentence if the LibTorch that the user named is none or of another version.
+check_named_libtorch() {
+  local requirements=$1 name=REPRISE_LIBTORCH folder=${REPRISE_LIBTORCH:-} wanted version
+  if [[ -z $folder ]]; then
+    name=REPRISE_PYTHON
+    folder=$(python_torch "$REPRISE_PYTHON") || true
+    [[ -n $folder ]] || die "REPRISE_PYTHON must be a Python with torch: $REPRISE_PYTHON has none."
+  fi
+  wanted=$(pinned_version "$requirements" torch)
+  wanted=${wanted%.*}
+  version=$(libtorch_version "$folder")
+  [[ -n $version && -e $folder/lib/libtorch_cpu.so ]] ||
+    die "$name must lead to a LibTorch with include/ and lib/: $folder is none."
+  [[ $version == "$wanted" ]] || die "LibTorch must be $wanted: $folder (from $name) is $version."
+}
+
+# find_python: prints a Python that can make environments, or nothing.
+find_python() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+      echo "$python"
+      return
+    fi
+  done
+}
+
+# pip_problem LOG: the sentence for what went wrong, from pip's output.
+pip_problem() {
+  local log=$1
+  if grep -q -i -e 'No space left on device' "$log"; then
+    echo "the disk is full: LibTorch and CUDA take 5 GB, and 9 GB while they are installed; free some or set REPRISE_CACHE to a folder on another disk."
+  elif grep -q -i -e 'name resolution' -e 'Failed to establish a new connection' -e 'Network is unreachable' \
+    -e 'Connection refused' -e 'timed out' -e 'ProxyError' "$log"; then
+    echo "the Python package index could not be reached, so LibTorch was not installed; with no network, set REPRISE_LIBTORCH and REPRISE_CUDA to folders that hold them."
+  elif grep -q -e 'No matching distribution' "$log"; then
+    echo "the package index has no such package for this Python and machine: $(grep -m 1 'No matching distribution' "$log" | sed 's/^ERROR: //'); the whole output is in $log"
+  else
+    echo "pip could not install LibTorch and CUDA ($(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")); the whole output is in $log"
+  fi
+}
+
+# Says what is wrong with a new environment, or nothing. A package that does not fit this machine, or a
+# download that was cut, shows here and not in the middle of a build.
+environment_problem() {
+  local packages=$1/site-packages requirements=$2 wanted version
+  wanted=$(pinned_version "$requirements" torch)
+  version=$(libtorch_version "$packages/torch")
+  if [[ $version != "${wanted%.*}" ]]; then
+    echo "torch must be $wanted: pip installed ${version:-none}."
+  elif ! "$packages/nvidia/cu13/bin/nvcc" --version >/dev/null 2>&1; then
+    echo "the installed nvcc does not run on this machine."
+  elif ! "$1/bin/python" -c 'import torch' >/dev/null 2>&1; then
+    echo "the installed LibTorch does not load on this machine: $("$1/bin/python" -c 'import torch' 2>&1 | tail -n 1)"
+  fi
+}
+
+# install_environment DIR REQUIREMENTS LOG: REQUIRES the lock.
+install_environment() {
+  local dir=$1 requirements=$2 log=$3 python partial=$1.partial free_kb problem
+  if [[ -e $dir || -e $partial ]]; then
+    say "an earlier installation of LibTorch is not complete; starting over"
+    rm -rf "$dir" "$partial"
+  fi
+  free_kb=$(df -Pk "$(dirname "$dir")" | awk 'NR == 2 { print $4 }')
+  ((free_kb >= needed_kb)) ||
+    die "LibTorch and CUDA need $((needed_kb / 1000000)) GB free in $(dirname "$dir") while they are installed: there are $((free_kb / 1000000)) GB; set REPRISE_CACHE to a folder on another disk."
+  python=$(find_python)
+  if [[ -z $python ]]; then
+    install_packages "$log.apt" python3-venv
+    python=$(find_python)
+    [[ -n $python ]] || die "LibTorch is installed by pip: that needs a Python of 3.10 or newer with venv and pip."
+  fi
+  say "installing LibTorch $(pinned_version "$requirements" torch) and CUDA $(pinned_version "$requirements" cuda-toolkit) into $dir (5 GB, some minutes)"
+  # Settings that would lead pip elsewhere than into the environment.
+  unset PIP_PREFIX PIP_TARGET PIP_USER PYTHONHOME PYTHONPATH
+  run_logged "$log" "$python" -m venv "$partial" ||
+    die "$python -m venv failed ($(tail -n 1 "$log")); the whole output is in $log"
+  mkdir -p "$partial/tmp"
+  # The downloads lie on the disk whose space was looked at, and no copy of them stays behind.
+  TMPDIR=$partial/tmp run_logged "$log" "$partial/bin/python" -m pip install --no-input --no-cache-dir \
+    --disable-pip-version-check --progress-bar off --retries 3 -r "$requirements" ||
+    die "$(pip_problem "$log")"
+  rm -rf "$partial/tmp"
+  (cd "$partial" && ln -s lib/python3.*/site-packages site-packages) ||
+    die "$partial has no site-packages."
+  problem=$(environment_problem "$partial" "$requirements")
+  [[ -z $problem ]] || die "$problem The whole output of pip is in $log"
+  requirements "$requirements" >"$partial/complete"
+  mv -T "$partial" "$dir" || die "$partial could not be renamed to $dir."
+  say "LibTorch and CUDA are installed"
+}
+
+# ensure_environment CACHE REQUIREMENTS: afterwards LibTorch is where the repository rules look.
+ensure_environment() {
+  local cache=$1 requirements=$2 dir
+  if [[ -n ${REPRISE_LIBTORCH:-} || -n ${REPRISE_PYTHON:-} ]]; then
+    check_named_libtorch "$requirements"
+    return
+  fi
+  dir=$(environment_dir "$cache" "$requirements")
+  environment_is_complete "$dir" "$requirements" && return
+  (
+    exec 9>"$cache/lock"
+    if ! flock -n 9; then
+      say "waiting for another installation of LibTorch to end"
+      flock 9
+    fi
+    environment_is_complete "$dir" "$requirements" || install_environment "$dir" "$requirements" "$dir.log"
+  ) || exit $?
+}

@@ -1,0 +1,41 @@
+# What bazelw says while it sets up. Sourced; everything goes to standard error.
+
+# A line of progress.
+say() {
+  printf 'bazelw: %s\n' "$*" >&2
+}
+
+# The one sentence a failed set-up ends with. 36 is Bazel's own code for trouble with the machine.
+die() {
+  printf 'bazelw: %s\n' "$*" >&2
+  exit 36
+}
+
+# run_logged LOG COMMAND...: runs a command that takes long, its output in LOG, and shows that it lives:
+# the time and the last line of the log, rewritten each second on a terminal, else every 20 seconds.
+# Returns the command's status. Ends the command when it is interrupted itself.
+run_logged() {
+  local log=$1 seconds=0 every=20 status=0 child line
+  shift
+  [[ -t 2 ]] && every=1
+  "$@" >"$log" 2>&1 </dev/null &
+  child=$!
+  # A background job of a script ignores Ctrl-C, so it is ended here.
+  trap 'kill "$child" 2>/dev/null; wait "$child" 2>/dev/null; die "interrupted; run it again to go on."' \
+    INT TERM HUP
+  while kill -0 "$child" 2>/dev/null; do
+    sleep 1
+    seconds=$((seconds + 1))
+    ((seconds % every == 0)) || continue
+    line=$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)
+    if [[ -t 2 ]]; then
+      printf '\r\033[K  %3d s  %s' "$seconds" "$line" >&2
+    else
+      printf '  %3d s  %s\n' "$seconds" "$line" >&2
+    fi
+  done
+  wait "$child" || status=$?
+  trap - INT TERM HUP
+  [[ -t 2 ]] && printf '\r\033[K' >&2
+  return "$status"
+}
