@@ -1,20 +1,24 @@
-// The KV cache of one layer as kernels and references see it: pointers, strides, scales. No storage, no LibTorch.
+// The KV cache of one layer as kernels and references see it: pointers, strides, scales. No storage,
+// no LibTorch.
 //
 // Every layout of the field is one formula. Element (block, token, head, dim) of a KvView stands at
 //
 //   data[block * block_stride + token * token_stride + head * head_stride
-//        + (dim / dim_chunk) * dim_chunk_stride + dim % dim_chunk]        offsets in int64 elements
+//        + (dim / dim_chunk) * dim_chunk_stride + dim % dim_chunk]       offsets in int64 elements
 //
-//   layout                                                   block     token        head         dim_chunk  dim_chunk_stride
-//   NHD       [num_blocks, block_size, heads, dim]           T*H*D     H*D          D            D          (any)
-//   HND       [num_blocks, heads, block_size, dim]           H*T*D     D            T*D          D          (any)
-//   packed    [num_blocks, 2, ...]                           2*...     as above; v.data = k.data + T*H*D
-//   diffkv    [num_blocks, block_size, heads, Dk + Dv]       ...       H*(Dk+Dv)    Dk+Dv; v.data = k.data + Dk
-//   K-packed  [num_blocks, heads, dim/x, block_size, x]      H*D*T     x            D*T          x          T*x
-//   V of it   [num_blocks, heads, dim, block_size]           H*D*T     1            D*T          1          T
-//   MLA       [num_blocks, block_size, 576], one head        T*576     576          0            576; v = the first 512 of k
+//   layout                                             block  token      head  dim_chunk  its stride
+//   NHD       [num_blocks, block_size, heads, dim]     T*H*D  H*D        D     D          (any)
+//   HND       [num_blocks, heads, block_size, dim]     H*T*D  D          T*D   D          (any)
+//   packed    [num_blocks, 2, ...]                     2*...  as above; v.data = k.data + T*H*D
+//   diffkv    [num_blocks, block_size, heads, Dk+Dv]   T*H*E  H*E        E     Dk, Dv     (any)
+//             E = Dk + Dv; v.data = k.data + Dk
+//   K-packed  [num_blocks, heads, D/x, block_size, x]  H*D*T  x          D*T   x          T*x
+//   V of it   [num_blocks, heads, dim, block_size]     H*D*T  1          D*T   1          T
+//   MLA       [num_blocks, block_size, 576], one head  T*576  576        0     576        (any)
+//             v = the first 512 dims of k
 //
-// T = block_size, H = num_kv_heads, D = head_dim. The K-packed layout is vLLM's PagedAttention's (x = 16 / element size).
+// T = block_size, H = num_kv_heads, D = head_dim. The K-packed layout is vLLM's PagedAttention's
+// (x = 16 / element size).
 //
 // A KvLayer is a value; whoever owns the memory (KvCache) says how long the pointers live.
 
@@ -27,11 +31,13 @@
 
 namespace reprise {
 
-// Dequantisation factor: value = stored * scale. A host float, or floats beside the data, per sequence, head or
-// both; stride 0 broadcasts. Read at the time of the kernel, so a captured graph sees new values behind `data`.
+// Dequantisation factor: value = stored * scale. A host float, or floats beside the data, per
+// sequence, head or both; stride 0 broadcasts. Read at the time of the kernel, so a captured graph
+// sees new values behind `data`.
 struct Scale {
-  float value = 1.0f;           // used if data is null
-  const float* data = nullptr;  // element (table_row, kv_head) at data[table_row * row_stride + kv_head * head_stride]
+  float value = 1.0f;  // used if data is null
+  // Element (table_row, kv_head) at data[table_row * row_stride + kv_head * head_stride].
+  const float* data = nullptr;
   int64_t row_stride = 0;
   int64_t head_stride = 0;
 };
@@ -41,7 +47,8 @@ struct KvView {
   int64_t block_stride = 0;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-  int dim_chunk = 0;  // consecutive dims that are contiguous; head_dim in all but the K-packed layout
+  int dim_chunk =
+      0;  // consecutive dims that are contiguous; head_dim in all but the K-packed layout
   int64_t dim_chunk_stride = 0;
 
   // Element offset from `data`.
