@@ -1,0 +1,32 @@
+// The errors of the CUDA runtime as Status, without LibTorch.
+//
+//   if (absl::Status s = CudaStatus(cudaEventCreate(&event), "cudaEventCreate"); !s.ok()) return s;
+//
+// An error that the runtime keeps as its "last error" is taken from it, so that it is reported once
+// and not again at the next launch. An error that has broken the device's context ("sticky") stays:
+// every later call fails.
+//
+// Only in builds with CUDA (REPRISE_WITH_CUDA).
+
+#ifndef BASE_CUDA_STATUS_H_
+#define BASE_CUDA_STATUS_H_
+
+#ifdef REPRISE_WITH_CUDA
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace reprise {
+
+// OK for cudaSuccess; ResourceExhausted where memory ran out, Internal for all else, with `call`
+// and CUDA's own words.
+absl::Status CudaStatus(cudaError_t error, std::string_view call);
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_CUDA
+
+#endif  // BASE_CUDA_STATUS_H_
