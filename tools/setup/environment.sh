@@ -76,6 +76,8 @@ pip_problem() {
   local log=$1
   if grep -q -i -e 'No space left on device' "$log"; then
     echo "the disk is full: LibTorch and CUDA take 5 GB, and 9 GB while they are installed; free some or set REPRISE_CACHE to a folder on another disk."
+  elif grep -q -e 'CERTIFICATE_VERIFY_FAILED' "$log"; then
+    echo "the Python package index was reached, but its certificate is not trusted here: set PIP_CERT to the certificates of this network."
   elif grep -q -i -e 'name resolution' -e 'Failed to establish a new connection' -e 'Network is unreachable' \
     -e 'Connection refused' -e 'timed out' -e 'ProxyError' "$log"; then
     echo "the Python package index could not be reached, so LibTorch was not installed; with no network, set REPRISE_LIBTORCH and REPRISE_CUDA to folders that hold them."
