@@ -1,0 +1,42 @@
+// The Fence of a CUDA stream: an event recorded behind what the stream has been given so far.
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Fence> fence, MakeCudaFence({.stream = stream}));
+//   LaunchRefill(delta, stream);
+//   fence->Arm();
+//   fence->Wait();        // the delta may be overwritten
+//
+// If the device has failed, its fences pass and the failure is logged once a fence; it is reported
+// by the next call that enqueues work. A fence must not be armed while its stream is being
+// captured: a captured event stands for nothing on the host. (It then logs and passes.)
+//
+// The stream must outlive the fence's last arming. Cost: Arm() and Passed() about a microsecond,
+// no allocation; Wait() sleeps or spins as CUDA does.
+
+#ifndef BASE_CUDA_FENCE_H_
+#define BASE_CUDA_FENCE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/fence.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace reprise {
+
+struct CudaFenceOptions {
+  // How Wait() waits: spinning on a core is some microseconds faster.
+  enum class Waiting : int8_t { kSpin, kSleep };
+
+  int device = 0;
+  CUstream_st* stream = nullptr;  // of `device`; null: its default stream
+  Waiting waiting = Waiting::kSpin;
+};
+
+// Errors: Internal if CUDA does not give an event; Unimplemented in a build without CUDA.
+absl::StatusOr<std::unique_ptr<Fence>> MakeCudaFence(const CudaFenceOptions& options);
+
+}  // namespace reprise
+
+#endif  // BASE_CUDA_FENCE_H_
