@@ -1,0 +1,52 @@
+// The weights of a Hugging Face model folder, in one file or in several.
+//
+//   REPRISE_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open("models/jargon-llama"));
+//   REPRISE_ASSIGN_OR_RETURN(TensorView norm, checkpoint.Find("model.norm.weight"));
+//
+// Thread safety: as any const object. Views live as long as the checkpoint, also when it is moved.
+// Cost: as safetensors.h; the files stay mapped, and what is not looked at is not read.
+
+#ifndef EXAMPLES_LLAMA_CHECKPOINT_H_
+#define EXAMPLES_LLAMA_CHECKPOINT_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "examples/llama/safetensors.h"
+#include "examples/llama/tensor_view.h"
+
+namespace reprise {
+
+class Checkpoint {
+ public:
+  // Opens <folder>/model.safetensors or, if there is none, the files that <folder>/model.safetensors.index.json names.
+  // Of those only what its "weight_map" names is found.
+  // Errors:
+  //   NotFound         there is neither; a file that the index names is missing
+  //   InvalidArgument  a file is not a sound safetensors file; the index is not a JSON object whose weight_map maps
+  //                    names of tensors to files of this folder ("../x" and "/x" are none); a tensor is not in the file
+  //                    that the index says
+  //   others           as MappedFile::Open()
+  static absl::StatusOr<Checkpoint> Open(const std::string& folder);
+
+  // Errors: NotFound, naming the tensor and the folder.
+  absl::StatusOr<TensorView> Find(std::string_view name) const;
+
+  // All tensors by name.
+  const TensorViews& tensors() const { return tensors_; }
+
+  const std::string& folder() const { return folder_; }
+
+ private:
+  Checkpoint(std::string folder, std::vector<SafetensorsFile> files, TensorViews tensors);
+
+  std::string folder_;
+  std::vector<SafetensorsFile> files_;
+  TensorViews tensors_;  // into files_
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_LLAMA_CHECKPOINT_H_

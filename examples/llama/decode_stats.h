@@ -1,0 +1,45 @@
+// The figures of a run of decode: how long, how fast, and which way its steps went.
+//
+//   std::cerr << Summary(stats);        // a few lines for a reader
+//   std::cout << ToJson(stats) << "\n"; // {"stats":{...}} for a program
+
+#ifndef EXAMPLES_LLAMA_DECODE_STATS_H_
+#define EXAMPLES_LLAMA_DECODE_STATS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "graphs/graph_report.h"
+
+namespace reprise {
+
+struct DecodeStats {
+  std::string device;
+  DType dtype = DType::kFloat32;
+  double load_seconds = 0;         // model and tokenizer
+  double first_token_seconds = 0;  // from the first step's start to the first token
+  double generate_seconds = 0;     // from the first step's start to the last token
+  int64_t num_prompts = 0;
+  int64_t num_prompt_tokens = 0;
+  int64_t num_generated_tokens = 0;
+  int64_t num_preemptions = 0;
+  int num_blocks = 0;  // of the KV cache, the null block included
+  int block_size = 0;
+  int peak_used_blocks = 0;
+  GraphReport graphs;
+
+  // Generated tokens a second, prompts and all; 0 before there are any.
+  double tokens_per_second() const;
+};
+
+// One line without its end: {"stats": {...}}. Times in seconds, but for "graph_capture_ms".
+// "eager_steps" maps every reason to a count, zero or not, spaces in its name replaced by "_".
+std::string ToJson(const DecodeStats& stats);
+
+// Lines for a terminal, each with its end.
+std::string Summary(const DecodeStats& stats);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_LLAMA_DECODE_STATS_H_
