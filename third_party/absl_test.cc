@@ -1,8 +1,7 @@
-#include "absl/strings/str_cat.h"
-
 #include "absl/container/flat_hash_map.h"
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"

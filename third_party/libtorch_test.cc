@@ -1,5 +1,4 @@
 #include "ATen/core/Tensor.h"
-
 #include "ATen/ops/ones.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"

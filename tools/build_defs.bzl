@@ -154,3 +154,60 @@ def reprise_gpu_test(name, srcs, deps = [], copts = [], tags = [], size = "mediu
         tags = tags,
         **kwargs
     )
+
+def reprise_gpu_test_binary(name, tests, **kwargs):
+    """One binary with the cases of many GPU tests, to be carried to a machine with a GPU.
+
+    Args:
+      name: of the target.
+      tests: labels of reprise_gpu_test targets.
+      **kwargs: as in cc_test.
+    """
+    libraries = []
+    for test in tests:
+        # "//folder" means "//folder:folder".
+        full = test if ":" in test else "%s:%s" % (test, test.split("/")[-1])
+        libraries.append(full + "_lib")
+    native.cc_binary(
+        name = name,
+        testonly = True,
+        deps = libraries + ["@com_google_googletest//:gtest_main"],
+        **kwargs
+    )
+
+def reprise_fuzz_test(name, srcs, seeds = [], deps = [], copts = [], tags = [], size = "medium", **kwargs):
+    """A fuzz test: srcs define LLVMFuzzerTestOneInput.
+
+    In an ordinary run it goes through its seeds, whole, cut short and with bytes changed, each seed a test
+    case. With `--config=fuzz` (clang) libFuzzer runs it for a minute, from the same seeds.
+
+    Args:
+      name: of the target.
+      srcs: the sources.
+      seeds: files, as labels (a glob does).
+      deps: as in cc_test.
+      copts: added to the project's.
+      tags: added to "fuzz".
+      size: as in cc_test.
+      **kwargs: as in cc_test.
+    """
+    libfuzzer = str(Label("//tools/fuzzing:libfuzzer"))
+    native.cc_test(
+        name = name,
+        srcs = srcs,
+        args = ["$(rootpath %s)" % seed for seed in seeds],
+        copts = _COPTS + copts,
+        data = seeds,
+        linkopts = select({
+            libfuzzer: ["-fsanitize=fuzzer"],
+            "//conditions:default": [],
+        }),
+        linkstatic = True,
+        size = size,
+        tags = ["fuzz"] + tags,
+        deps = deps + select({
+            libfuzzer: [str(Label("//tools/fuzzing:libfuzzer_options"))],
+            "//conditions:default": [str(Label("//tools/fuzzing:replay_seeds"))],
+        }),
+        **kwargs
+    )
