@@ -14,18 +14,20 @@
 //     }
 //   };
 //
-// Forward runs inside graph capture. It must enqueue the same work for every step of a shape: it may use the sizes of
-// the step's tensors, but no host value that changes from step to step, no value read back from the device, and no synchronisation.
+// Forward runs inside graph capture. It must enqueue the same work for every step of a shape: it
+// may use the sizes of the step's tensors, but no host value that changes from step to step, no
+// value read back from the device, and no synchronisation.
 //
-// Thread safety: called by one thread. The model must outlive its runner and keep its weights at unchanged addresses.
+// Thread safety: called by one thread. The model must outlive its runner and keep its weights at
+// unchanged addresses.
 
 #ifndef RUNNER_MODEL_H_
 #define RUNNER_MODEL_H_
 
-#include <vector>
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "attention/attention_params.h"
@@ -35,11 +37,13 @@
 namespace reprise {
 
 struct ModelSpec {
-  // One entry an attention layer, in the order of `layer` in Step::Attend. Pointers in it are on `device`.
+  // One entry an attention layer, in the order of `layer` in Step::Attend. Pointers in it are on
+  // `device`.
   std::vector<AttentionParams> layers;
   int vocab_size = 0;
   int max_position = 0;  // the longest sequence the model can serve
-  DType dtype = DType::kFloat32;  // of activations, and of the cache unless the runner is told otherwise
+  // of activations, and of the cache unless the runner is told otherwise
+  DType dtype = DType::kFloat32;
   c10::Device device = c10::kCPU;
 };
 
@@ -49,8 +53,8 @@ class Model {
 
   virtual const ModelSpec& spec() const = 0;
 
-  // Returns logits [num_logits, vocab_size] of the tokens step.logits_indices(), float32 or spec().dtype. Writing them into step.logits()
-  // and returning that saves a copy.
+  // Returns logits [num_logits, vocab_size] of the tokens step.logits_indices(), float32 or
+  // spec().dtype. Writing them into step.logits() and returning that saves a copy.
   virtual absl::StatusOr<at::Tensor> Forward(const Step& step) = 0;
 };
 

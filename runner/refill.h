@@ -1,15 +1,19 @@
 // The first act of a step: apply the host's delta to the slots and gather the step's arrays.
 //
-// One launch, whatever the batch holds. On the CPU the same arithmetic as a function; a test holds the two together.
+// One launch, whatever the batch holds. On the CPU the same arithmetic as a function; a test holds
+// the two together.
 //
-//   RefillArgs args{.delta = ring.current(), .slots = slots, .arrays = arrays, .padded_num_rows = 16, .padded_num_tokens = 16,
+//   RefillArgs args{.delta = delta, .slots = slots, .arrays = arrays,
+//                   .padded_num_rows = 16, .padded_num_tokens = 16,
 //                   .block_size = 16, .num_blocks = 1024};
 //   RefillOnHost(args);            // or LaunchRefill(args, stream)
 //
-// Afterwards seq_len of each row's slot has grown by query_len: the step's keys count as cached for what follows on the stream.
-// Rows are bounds-checked in int64: a row with a slot outside [0, num_slots), a position beyond max_blocks * block_size, a block outside
-// [1, num_blocks), tokens outside the padded sizes, or that appears twice among slots, is inert (as a padded row, its slot untouched) and
-// counted in num_bad_rows. Joins, leaves and updates out of range are skipped and counted too.
+// Afterwards seq_len of each row's slot has grown by query_len: the step's keys count as cached for
+// what follows on the stream. Rows are bounds-checked in int64: a row with a slot outside [0,
+// num_slots), a position beyond max_blocks * block_size, a block outside [1, num_blocks), tokens
+// outside the padded sizes, or that appears twice among slots, is inert (as a padded row, its slot
+// untouched) and counted in num_bad_rows. Joins, leaves and updates out of range are skipped and
+// counted too.
 
 #ifndef RUNNER_REFILL_H_
 #define RUNNER_REFILL_H_

@@ -122,7 +122,8 @@ const ScheduledBatch& Scheduler::Schedule() {
     open_.emplace_back();
   }
 
-  // Preemption takes the last of running_, which has no row yet: this loop goes in order of admission.
+  // Preemption takes the last of running_, which has no row yet: this loop goes in order of
+  // admission.
   for (size_t i = 0; i < running_.size(); ++i) ScheduleDecode(*running_[i]);
   for (Sequence* sequence : running_) SchedulePrefill(*sequence);
   AdmitWaiting();

@@ -10,7 +10,7 @@
 //   scheduler.Add({.prompt = {1, 2, 3}, .max_new_tokens = 16});
 //   while (scheduler.has_work()) {
 //     const ScheduledBatch& batch = scheduler.Schedule();   // launch it ...
-//     scheduler.Commit(tokens, events);                     // ... and hand back its tokens, oldest batch first
+//     scheduler.Commit(tokens, events);   // ... and hand back its tokens, oldest batch first
 //   }
 //
 // Life of a sequence: waiting -> running -> finished; running -> waiting if it is preempted,

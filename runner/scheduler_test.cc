@@ -27,8 +27,9 @@ int32_t NextToken(const std::vector<int32_t>& text) {
   return static_cast<int32_t>((h >> 17) % kVocab);
 }
 
-// What a device would do with the batches: each slot holds the tokens whose keys it has. Checks what a
-// device cannot: that rows are distinct and within the blocks of their slot, that blocks are not shared.
+// What a device would do with the batches: each slot holds the tokens whose keys it has. Checks
+// what a device cannot: that rows are distinct and within the blocks of their slot, that blocks are
+// not shared.
 class PuppetDevice {
  public:
   explicit PuppetDevice(const SchedulerOptions& options) : options_(options) {}
@@ -280,8 +281,8 @@ TEST(SchedulerTest, RefusesOptionsByName) {
   EXPECT_THAT(message(bad), HasSubstr("num_blocks"));
 }
 
-// Every sequence gets the tokens it would get alone, whatever the batching, the chunks, the steps in
-// flight and the preemptions.
+// Every sequence gets the tokens it would get alone, whatever the batching, the chunks, the steps
+// in flight and the preemptions.
 class SchedulerRandomTest : public testing::TestWithParam<int> {};
 
 TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {

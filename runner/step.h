@@ -1,16 +1,18 @@
-// One forward pass as a model sees it: the tokens, where they stand, and attention over their sequences' caches.
+// One forward pass as a model sees it: the tokens, where they stand, and attention over their
+// sequences' caches.
 //
-// Tensors are views of persistent buffers, padded to the step's size. Padded tokens have id 0, position 0 and slot -1; what a model
-// computes for them is never used, and they write nothing into the cache.
+// Tensors are views of persistent buffers, padded to the step's size. Padded tokens have id 0,
+// position 0 and slot -1; what a model computes for them is never used, and they write nothing into
+// the cache.
 //
 // Made by ModelRunner; valid during Model::Forward(). Thread safety: none.
 
 #ifndef RUNNER_STEP_H_
 #define RUNNER_STEP_H_
 
-#include <vector>
-
 #include <ATen/core/Tensor.h>
+
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -32,8 +34,8 @@ class Step {
     at::Tensor logits_indices;
     at::Tensor logits;
     absl::Span<const AttentionParams> layers;
-    absl::Span<const KvLayer> kv;        // one a layer
-    absl::Span<const int> layer_class;   // one a layer: index into work_maps
+    absl::Span<const KvLayer> kv;         // one a layer
+    absl::Span<const int> layer_class;    // one a layer: index into work_maps
     absl::Span<const WorkMap> work_maps;  // one a class
     PagedBatch batch;
     LinearContext* linears = nullptr;
@@ -49,13 +51,15 @@ class Step {
   // Where logits may be written: [num_logits, vocab_size] of the runner's logits dtype, persistent.
   const at::Tensor& logits() const { return parts_.logits; }
 
-  // Writes k and v of this step's tokens into the layer's cache, then attends.
-  // q [num_tokens, num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any strides
-  // with the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype. Errors: those of WriteKv and PagedAttention.
+  // Writes k and v of this step's tokens into the layer's cache, then attends. q [num_tokens,
+  // num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any
+  // strides with the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype.
+  // Errors: those of WriteKv and PagedAttention.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                     const at::Tensor& v) const;
 
-  // Attends to what the cache holds already: after a fused rotary + write (runner/ops/rotary.h), or to another layer's keys.
+  // Attends to what the cache holds already: after a fused rotary + write (runner/ops/rotary.h), or
+  // to another layer's keys.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q) const;
 
   // The layer's cache, for ops that write it themselves.
@@ -65,6 +69,8 @@ class Step {
   LinearContext& linears() const { return *parts_.linears; }
 
  private:
+  absl::Status CheckLayer(int layer) const;
+
   Parts parts_;
 };
 

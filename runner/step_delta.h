@@ -23,7 +23,7 @@ struct SlotJoin {
   int32_t slot = 0;
   int32_t seq_len = 0;  // keys already in the cache (a prefix hit, a swap-in); else 0
   int64_t sample_index = 0;
-  SamplingParams sampling;
+  SamplingParams sampling = {};
 };
 
 // A row of the step.

@@ -19,7 +19,8 @@ class Carver {
   int64_t offset() const { return offset_; }
 
  private:
-  // Of a mapped page's reads: the device fetches whole 128-byte lines; 256 is cudaHostAlloc's own alignment at least.
+  // Of a mapped page's reads: the device fetches whole 128-byte lines; 256 is cudaHostAlloc's own
+  // alignment at least.
   static constexpr int64_t kAlignment = 256;
 
   std::byte* base_;

@@ -1,0 +1,21 @@
+#include "runner/device_driver.h"
+
+#include "absl/strings/str_cat.h"
+#include "runner/cpu_device_driver.h"
+#include "runner/cuda_device_driver.h"
+
+namespace reprise {
+
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device) {
+  switch (device.type()) {
+    case c10::DeviceType::CPU:
+      return MakeCpuDeviceDriver();
+    case c10::DeviceType::CUDA:
+      return MakeCudaDeviceDriver(device);
+    default:
+      return absl::UnimplementedError(absl::StrCat(
+          "device must be a CPU or a CUDA GPU: expected cpu or cuda, got ", device.str()));
+  }
+}
+
+}  // namespace reprise

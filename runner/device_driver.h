@@ -1,0 +1,78 @@
+// What a model runner needs of a device: memory, order of work, and the acts of a step that are not
+// the model's.
+//
+// The CPU driver does each thing when it is told; the CUDA driver enqueues it on one long-lived
+// non-default stream, on which warm-up, capture and replay run too. ModelRunner knows no other
+// difference between devices.
+//
+//   absl::StatusOr<std::unique_ptr<DeviceDriver>> driver = MakeDeviceDriver(c10::kCPU);
+//   (*driver)->OnStream([&] { return model.Forward(step).status(); });
+//
+// Thread safety: none; one owner.
+
+#ifndef RUNNER_DEVICE_DRIVER_H_
+#define RUNNER_DEVICE_DRIVER_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attention/attention_params.h"
+#include "attention/paged_batch.h"
+#include "attention/work_map.h"
+#include "attention/work_map_plan.h"
+#include "base/fence.h"
+#include "base/mapped_buffer.h"
+#include "graphs/graph_backend.h"
+#include "runner/ops/linear_context.h"
+#include "runner/refill.h"
+#include "runner/sampling.h"
+
+namespace reprise {
+
+class DeviceDriver {
+ public:
+  virtual ~DeviceDriver() = default;
+
+  virtual c10::Device device() const = 0;
+
+  // Runs `work` with the driver's stream current. Launches by the calls below go there by
+  // themselves.
+  virtual absl::Status OnStream(absl::FunctionRef<absl::Status()> work) = 0;
+
+  // Memory that the host writes or reads and the device reaches at device_data().
+  virtual absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) = 0;
+
+  // A fence behind what is enqueued so far when it is armed.
+  virtual absl::StatusOr<std::unique_ptr<Fence>> MakeFence() = 0;
+
+  virtual absl::Status Refill(const RefillArgs& args) = 0;
+  virtual absl::Status Sample(const SampleArgs& args) = 0;
+
+  // How attention of a layer class is cut on this device; options.num_sms is the driver's to fill
+  // in. A plan without workspace where no map is needed.
+  virtual absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) = 0;
+  // Makes the map of a step for layers like `layer`.
+  virtual absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
+                                 const WorkMap& map) = 0;
+
+  virtual GraphBackend& graphs() = 0;
+  virtual LinearContext& linears() = 0;
+
+  // Bytes that may still be allocated; nothing on the CPU, where no limit is known.
+  virtual std::optional<int64_t> free_bytes() = 0;
+};
+
+// Errors: Unimplemented for a device other than a CPU or a GPU, or a GPU in a build without CUDA;
+// Internal if the GPU does not answer.
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device);
+
+}  // namespace reprise
+
+#endif  // RUNNER_DEVICE_DRIVER_H_

@@ -1,0 +1,149 @@
+#include "runner/engine.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/testing/toy_model.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kVocab = 61;
+
+// Greedy text of a sequence alone, without a cache.
+std::vector<int32_t> DenseGreedy(const ToyModel& model, std::vector<int32_t> text, int num_new) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < num_new; ++i) {
+    tokens.push_back(static_cast<int32_t>(model.DenseLogits(text).argmax().item<int64_t>()));
+    text.push_back(tokens.back());
+  }
+  return tokens;
+}
+
+std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
+  std::map<int64_t, std::vector<int32_t>> texts;
+  std::vector<TokenEvent> events;
+  while (engine.has_work()) {
+    events.clear();
+    const absl::Status status = engine.Step(events);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) break;
+    for (const TokenEvent& event : events) texts[event.sequence.value()].push_back(event.token);
+    engine.scheduler().CheckInvariants();
+  }
+  return texts;
+}
+
+struct EngineCase {
+  int max_num_seqs;
+  int max_num_tokens;
+  int block_size;
+  int num_blocks;
+  int prefill_chunk;
+  int max_steps_in_flight;
+  GraphSetOptions::Mode graphs;
+};
+
+class EngineCaseTest : public testing::TestWithParam<EngineCase> {};
+
+TEST_P(EngineCaseTest, EveryRequestGetsTheTextItWouldGetAlone) {
+  const EngineCase& c = GetParam();
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = c.max_num_seqs,
+                                                   .max_num_tokens = c.max_num_tokens,
+                                                   .block_size = c.block_size,
+                                                   .num_blocks = c.num_blocks,
+                                                   .graphs = c.graphs,
+                                                   .max_steps_in_flight = c.max_steps_in_flight},
+                                        .prefill_chunk = c.prefill_chunk});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::mt19937 rng(3);
+  std::map<int64_t, Request> requests;
+  for (int i = 0; i < 9; ++i) {
+    Request request = {.max_new_tokens = 1 + static_cast<int>(rng() % 20)};
+    for (int n = 1 + rng() % 14; n > 0; --n) {
+      request.prompt.push_back(static_cast<int32_t>(rng() % kVocab));
+    }
+    const auto id = (*engine)->Add(request);
+    ASSERT_TRUE(id.ok()) << id.status();
+    requests[id->value()] = request;
+  }
+  const auto texts = RunAll(**engine);
+  for (const auto& [id, request] : requests) {
+    EXPECT_EQ(texts.at(id), DenseGreedy(model, request.prompt, request.max_new_tokens))
+        << "sequence " << id;
+  }
+  if (c.graphs != GraphSetOptions::Mode::kOff) {
+    EXPECT_GT((*engine)->runner().graph_report().num_replays(), 0);
+  }
+}
+
+constexpr auto kLazy = GraphSetOptions::Mode::kLazy;
+constexpr auto kEager = GraphSetOptions::Mode::kEager;
+constexpr auto kOff = GraphSetOptions::Mode::kOff;
+
+INSTANTIATE_TEST_SUITE_P(Cases, EngineCaseTest,
+                         testing::Values(EngineCase{1, 64, 16, 9, 0, 1, kLazy},
+                                         EngineCase{4, 64, 16, 40, 0, 1, kEager},
+                                         EngineCase{4, 6, 1, 200, 3, 1, kLazy},
+                                         EngineCase{4, 64, 5, 40, 0, 2, kLazy},
+                                         EngineCase{9, 64, 5, 12, 4, 3, kLazy},  // preempts
+                                         EngineCase{3, 8, 4, 20, 0, 1, kOff}));
+
+TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
+  const Request request = {
+      .prompt = {1, 2, 3},
+      .max_new_tokens = 20,
+      .sampling = {.temperature = 1.0f, .top_k = 20, .top_p = 0.9f, .seed = 7}};
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  std::vector<std::vector<int32_t>> texts;
+  for (const int others : {0, 1, 5}) {
+    auto engine = Engine::Create(
+        &model, {.runner = {.max_num_seqs = 6, .max_steps_in_flight = 1 + others % 3}});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    for (int i = 0; i < others; ++i) {
+      ASSERT_TRUE((*engine)->Add({.prompt = {5, i}, .max_new_tokens = 9 + i}).ok());
+    }
+    const auto id = (*engine)->Add(request);
+    ASSERT_TRUE(id.ok()) << id.status();
+    texts.push_back(RunAll(**engine).at(id->value()));
+  }
+  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(texts[2], texts[0]);
+  EXPECT_NE(texts[0], DenseGreedy(model, request.prompt, 20));  // it does sample
+}
+
+TEST(EngineTest, EveryDecodeStepIsReplayed) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE((*engine)->Add({.prompt = {1, 2}, .max_new_tokens = 10}).ok());
+  }
+  RunAll(**engine);
+  const GraphReport& report = (*engine)->runner().graph_report();
+  EXPECT_EQ(report.num_eager_steps(), 1);  // the prefill of all four
+  EXPECT_EQ(report.num_eager_steps(EagerReason::kQueryTooLong), 1);
+  EXPECT_EQ(report.num_replays(), 9);
+}
+
+TEST(EngineTest, RefusesTokensOutsideTheVocabulary) {
+  ToyModel model({.vocab_size = kVocab});
+  auto engine = Engine::Create(&model, {});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_THAT(std::string((*engine)->Add({.prompt = {1, 61}}).status().message()),
+              HasSubstr("prompt must hold ids in [0, 61): got 61 at index 1"));
+  EXPECT_THAT(
+      std::string((*engine)->Add({.prompt = {1}, .forced_tokens = {-3}}).status().message()),
+      HasSubstr("forced_tokens"));
+  EXPECT_FALSE((*engine)->has_work());
+}
+
+}  // namespace
+}  // namespace reprise

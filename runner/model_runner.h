@@ -1,0 +1,155 @@
+// Runs steps of a model: refill, the model's forward pass as a replayed graph or eagerly, and
+// sampling.
+//
+//   REPRISE_ASSIGN_OR_RETURN(auto runner, ModelRunner::Create(&model, {.max_num_seqs = 64}));
+//   // A sequence joins slot 0 with a prompt; block 1 backs its first tokens:
+//   const SlotJoin join[] = {{.slot = 0}};
+//   const BlockTableUpdate update[] = {{.slot = 0, .column = 0, .block = 1}};
+//   const ScheduledRow prefill[] = {{.slot = SlotId(0), .tokens = prompt}};
+//   REPRISE_ASSIGN_OR_RETURN(StepResult first,
+//                            runner->Step({.joins = join, .updates = update, .rows = prefill}));
+//   // From then on the slot feeds itself, by a replayed graph:
+//   const ScheduledRow decode[] = {{.slot = SlotId(0)}};
+//   REPRISE_ASSIGN_OR_RETURN(StepResult second, runner->Step({.rows = decode}));
+//
+// The runner owns everything that a captured graph reads: slot state, step arrays, KV cache,
+// logits, work maps. It does not decide who takes part (Scheduler) or which block backs what
+// (BlockManager): the batch says so.
+//
+// A step is pipelined: Launch() returns when the step is enqueued, Await() when its tokens are
+// known. Up to max_steps_in_flight() may be launched before the oldest is awaited, since rows
+// without tokens take their slot's last token on the device.
+//
+// Thread safety: none; one owner. The model must outlive the runner.
+
+#ifndef RUNNER_MODEL_RUNNER_H_
+#define RUNNER_MODEL_RUNNER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/staging_ring.h"
+#include "cache/kv_cache.h"
+#include "graphs/graph_set.h"
+#include "graphs/step_buffers.h"
+#include "runner/device_driver.h"
+#include "runner/model.h"
+#include "runner/model_runner_options.h"
+#include "runner/scheduled_batch.h"
+#include "runner/slot_mirror.h"
+#include "runner/step_delta_layout.h"
+#include "runner/step_memory.h"
+
+namespace reprise {
+
+// A launched step.
+struct StepTicket {
+  int64_t step = 0;
+};
+
+struct StepResult {
+  // One a row, in the batch's order; -1 for rows with RowOutput::kNone. Valid until
+  // max_steps_in_flight() further launches.
+  absl::Span<const int32_t> tokens;
+  GraphDecision decision;
+};
+
+class ModelRunner {
+ public:
+  // Allocates and, in GraphSetOptions::Mode::kEager, captures. Errors: InvalidArgument naming the
+  // option or the spec's field; ResourceExhausted if memory does not suffice; whatever the model's
+  // forward pass returns.
+  static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Model* model,
+                                                             const ModelRunnerOptions& options);
+  ~ModelRunner();
+
+  // Enqueues a step. An empty batch is legal. REQUIRES: fewer than max_steps_in_flight() steps are
+  // unawaited. Errors: InvalidArgument, with nothing changed, for a batch that does not fit: slots
+  // out of range or twice, more rows or tokens than the options allow, a sequence beyond
+  // max_seq_len, a position without a block, token ids outside the vocabulary; else what the model
+  // returns.
+  absl::StatusOr<StepTicket> Launch(const ScheduledBatch& batch);
+
+  // Blocks until the step's tokens are known. Steps are awaited in the order of their launch.
+  // Errors: Internal if the device found rows that it could not serve.
+  absl::StatusOr<StepResult> Await(StepTicket ticket);
+
+  // Launch() and Await().
+  absl::StatusOr<StepResult> Step(const ScheduledBatch& batch);
+
+  // Logits of the newest step: row r of its batch is row r. [max_num_seqs, vocab_size]; overwritten
+  // by the next launch.
+  const at::Tensor& logits() const { return memory_->logits(); }
+
+  // InvalidArgument, naming `argument`, unless all ids are in [0, vocab_size).
+  absl::Status CheckTokens(std::string_view argument, absl::Span<const int32_t> tokens) const;
+
+  int max_num_seqs() const { return options_.max_num_seqs; }
+  int max_num_tokens() const { return options_.max_num_tokens; }
+  int max_seq_len() const { return *options_.max_seq_len; }
+  int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
+  int num_blocks() const { return num_blocks_; }
+  int block_size() const { return options_.block_size; }
+  const GraphReport& graph_report() const { return graphs_->report(); }
+  KvCache& kv_cache() { return *kv_cache_; }
+
+ private:
+  struct Constants;  // what captured steps hold by value
+  // Tokens on their way to the host, in a ring of max_steps_in_flight() + 1.
+  struct Output {
+    int32_t* tokens = nullptr;  // [max_num_seqs], then the number of bad rows
+    int32_t* device_tokens = nullptr;
+    std::unique_ptr<Fence> written;
+    int num_rows = 0;
+    GraphDecision decision;
+  };
+
+  ModelRunner(Model* model, const ModelRunnerOptions& options);
+  absl::Status Allocate();
+  absl::Status AllocateRings();
+  absl::Status AllocateCache(int num_blocks);
+  absl::Status AllocateWorkMaps(Constants& constants);
+
+  // The work of a step at `key`: work maps, forward pass, logits in place.
+  std::function<absl::Status()> MakeStep(const GraphKey& key) const;
+  absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, const Output& output);
+  // Runs the step that `decision` names; the decision as it came out.
+  absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision);
+  const Fingerprint& CurrentFingerprint();
+
+  Model* model_;
+  ModelRunnerOptions options_;  // resolved
+  int max_blocks_ = 0;          // of a sequence
+  int num_blocks_ = 0;          // of the cache
+
+  std::unique_ptr<DeviceDriver> driver_;
+  std::unique_ptr<StepMemory> memory_;
+  std::optional<KvCache> kv_cache_;
+  std::vector<at::Tensor> work_map_memory_;  // one a layer class
+  std::shared_ptr<const Constants> constants_;
+  std::unique_ptr<GraphSet> graphs_;  // after all that its graphs read
+  Fingerprint fingerprint_;           // of the step at hand
+
+  std::optional<SlotMirror> mirror_;
+  StepDeltaCapacity delta_capacity_;
+  std::optional<MappedBuffer> delta_memory_;
+  std::optional<StagingRing> delta_ring_;
+
+  std::optional<MappedBuffer> output_memory_;
+  std::vector<Output> outputs_;
+  int64_t num_launched_ = 0;
+  int64_t num_awaited_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_MODEL_RUNNER_H_

@@ -1,0 +1,85 @@
+#include "runner/model_runner.h"
+
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/testing/model_runner_suite.h"
+#include "runner/testing/toy_model.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+INSTANTIATE_TEST_SUITE_P(Cpu, ModelRunnerSuite, testing::Values(c10::kCPU));
+
+// Returns what it is told to.
+class PuppetModel : public ToyModel {
+ public:
+  PuppetModel() : ToyModel({}) {}
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    if (fails) return absl::AbortedError("no forward today");
+    if (throws) throw std::runtime_error("thrown by the model");
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, ToyModel::Forward(step));
+    return wrong_shape ? logits.narrow(1, 0, 7) : logits;
+  }
+  bool fails = false;
+  bool throws = false;
+  bool wrong_shape = false;
+};
+
+class ModelErrorTest : public testing::Test {
+ protected:
+  ModelErrorTest() {
+    auto runner = ModelRunner::Create(&model_, {.max_num_seqs = 1, .max_num_tokens = 8});
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    runner_ = *std::move(runner);
+  }
+
+  absl::Status FirstStep() {
+    return runner_->Step({.joins = join_, .updates = update_, .rows = row_}).status();
+  }
+
+  const std::vector<SlotJoin> join_ = {{.slot = 0}};
+  const std::vector<BlockTableUpdate> update_ = {{.slot = 0, .column = 0, .block = 1}};
+  const std::vector<int32_t> tokens_ = {1, 2};
+  const std::vector<ScheduledRow> row_ = {{.slot = SlotId(0), .tokens = tokens_}};
+  PuppetModel model_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+TEST_F(ModelErrorTest, AFailingForwardIsReturnedAsItIs) {
+  model_.fails = true;
+  EXPECT_EQ(FirstStep().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(ModelErrorTest, AThrowingForwardBecomesAStatus) {
+  model_.throws = true;
+  const absl::Status status = FirstStep();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("thrown by the model"));
+}
+
+TEST_F(ModelErrorTest, LogitsOfAnotherShapeAreRefused) {
+  model_.wrong_shape = true;
+  const absl::Status status = FirstStep();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("[1, 61], got [1, 7]"));
+}
+
+TEST(ModelRunnerTest, RefusesTokensOutsideTheVocabularyByArgumentAndIndex) {
+  ToyModel model({});
+  auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 8});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  EXPECT_TRUE((*runner)->CheckTokens("prompt", {0, 60}).ok());
+  const absl::Status status = (*runner)->CheckTokens("prompt", {0, 61});
+  EXPECT_EQ(status.message(), "prompt must hold ids in [0, 61): got 61 at index 1");
+  EXPECT_FALSE((*runner)->CheckTokens("prompt", {-1}).ok());
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,91 @@
+#include "runner/step_memory.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+
+namespace reprise {
+
+absl::StatusOr<std::unique_ptr<StepMemory>> StepMemory::Allocate(const StepMemoryShape& shape,
+                                                                 c10::Device device) {
+  return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<StepMemory>> {
+    auto memory = std::unique_ptr<StepMemory>(new StepMemory(device));
+    REPRISE_RETURN_IF_ERROR(memory->Cut(shape));
+    memory->logits_ = at::zeros({shape.max_rows, shape.vocab_size},
+                                at::TensorOptions(device).dtype(ToScalarType(shape.logits_dtype)));
+    return memory;
+  });
+}
+
+absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
+  const int rows = shape.max_rows;
+  const int tokens = shape.max_tokens;
+  StepBuffers& b = buffers_;
+  // A row of the table starts at a multiple of 16 bytes, so that kernels may load four entries at
+  // once.
+  const int64_t table_stride = (int64_t{shape.max_blocks} + 3) / 4 * 4;
+  REPRISE_ASSIGN_OR_RETURN(const auto table, b.Plan<int32_t>("block_table", rows * table_stride));
+  REPRISE_ASSIGN_OR_RETURN(const auto seq_len, b.Plan<int32_t>("seq_len", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto last_token, b.Plan<int32_t>("last_token", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto sample_index, b.Plan<int64_t>("sample_index", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto sampling, b.Plan<SamplingParams>("sampling", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto token_ids, b.Plan<int32_t>("token_ids", tokens));
+  REPRISE_ASSIGN_OR_RETURN(const auto positions, b.Plan<int32_t>("positions", tokens));
+  REPRISE_ASSIGN_OR_RETURN(const auto slot_mapping, b.Plan<int64_t>("slot_mapping", tokens));
+  REPRISE_ASSIGN_OR_RETURN(const auto query_start_loc,
+                           b.Plan<int32_t>("query_start_loc", int64_t{rows} + 1));
+  REPRISE_ASSIGN_OR_RETURN(const auto seq_lens, b.Plan<int32_t>("seq_lens", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto table_row, b.Plan<int32_t>("table_row", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto logits_indices, b.Plan<int32_t>("logits_indices", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto sample_slot, b.Plan<int32_t>("sample_slot", rows));
+
+  // LibTorch aligns to 64 bytes on the CPU: room to begin at a multiple of kAlignment.
+  bytes_ =
+      at::zeros({b.bytes() + StepBuffers::kAlignment}, at::TensorOptions(device_).dtype(at::kByte));
+  const auto address = reinterpret_cast<uintptr_t>(bytes_.data_ptr());
+  const uintptr_t aligned =
+      (address + StepBuffers::kAlignment - 1) / StepBuffers::kAlignment * StepBuffers::kAlignment;
+  REPRISE_RETURN_IF_ERROR(b.Bind(reinterpret_cast<void*>(aligned), b.bytes()));
+
+  slots_ = {.block_table = b.data(table),
+            .block_table_stride = table_stride,
+            .seq_len = b.data(seq_len),
+            .last_token = b.data(last_token),
+            .sample_index = b.data(sample_index),
+            .sampling = b.data(sampling),
+            .num_slots = rows,
+            .max_blocks = shape.max_blocks};
+  arrays_ = {.token_ids = b.data(token_ids),
+             .positions = b.data(positions),
+             .slot_mapping = b.data(slot_mapping),
+             .query_start_loc = b.data(query_start_loc),
+             .seq_lens = b.data(seq_lens),
+             .table_row = b.data(table_row),
+             .logits_indices = b.data(logits_indices),
+             .sample_slot = b.data(sample_slot),
+             .max_rows = rows,
+             .max_tokens = tokens};
+  return absl::OkStatus();
+}
+
+at::Tensor StepMemory::View(int32_t* array, int64_t count) const {
+  return at::from_blob(array, {count}, at::TensorOptions(device_).dtype(at::kInt));
+}
+
+at::Tensor StepMemory::View(int64_t* array, int64_t count) const {
+  return at::from_blob(array, {count}, at::TensorOptions(device_).dtype(at::kLong));
+}
+
+int64_t StepMemory::bytes() const {
+  return buffers_.bytes() + static_cast<int64_t>(logits_.nbytes());
+}
+
+void StepMemory::AddTo(Fingerprint& fingerprint) const {
+  buffers_.AddTo(fingerprint);
+  fingerprint.AddAddress("logits", logits_.data_ptr());
+}
+
+}  // namespace reprise

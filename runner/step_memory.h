@@ -1,0 +1,63 @@
+// The memory of a runner's steps: slot state, step arrays and logits, allocated once at maximum
+// size on the device, and never moved.
+
+#ifndef RUNNER_STEP_MEMORY_H_
+#define RUNNER_STEP_MEMORY_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "graphs/fingerprint.h"
+#include "graphs/step_buffers.h"
+#include "runner/slot_state.h"
+#include "runner/step_arrays.h"
+
+namespace reprise {
+
+struct StepMemoryShape {
+  int max_rows = 0;  // and slots
+  int max_tokens = 0;
+  int max_blocks = 0;  // of a sequence
+  int vocab_size = 0;
+  DType logits_dtype = DType::kFloat32;
+};
+
+class StepMemory {
+ public:
+  // All zero. Errors: ResourceExhausted if the device has too little memory.
+  static absl::StatusOr<std::unique_ptr<StepMemory>> Allocate(const StepMemoryShape& shape,
+                                                              c10::Device device);
+
+  const SlotState& slots() const { return slots_; }
+  // num_bad_rows is null: it differs from step to step.
+  const StepArrays& arrays() const { return arrays_; }
+  const at::Tensor& logits() const { return logits_; }  // [max_rows, vocab_size]
+
+  // The first `count` elements of an array as a tensor over the same memory.
+  at::Tensor View(int32_t* array, int64_t count) const;
+  at::Tensor View(int64_t* array, int64_t count) const;
+
+  int64_t bytes() const;
+  void AddTo(Fingerprint& fingerprint) const;
+
+ private:
+  explicit StepMemory(c10::Device device) : device_(device) {}
+  // Plans the buffers, allocates them and points slots_ and arrays_ at them.
+  absl::Status Cut(const StepMemoryShape& shape);
+
+  c10::Device device_;
+  at::Tensor bytes_;
+  StepBuffers buffers_;
+  SlotState slots_;
+  StepArrays arrays_;
+  at::Tensor logits_;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_STEP_MEMORY_H_

@@ -1,0 +1,26 @@
+// What a ModelRunner must do on every device: instantiated for the CPU and for CUDA.
+
+#ifndef RUNNER_TESTING_MODEL_RUNNER_SUITE_H_
+#define RUNNER_TESTING_MODEL_RUNNER_SUITE_H_
+
+#include <c10/core/Device.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "gtest/gtest.h"
+
+namespace reprise {
+
+class ModelRunnerSuite : public testing::TestWithParam<c10::DeviceType> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == c10::kCUDA &&
+        (!c10::impl::hasDeviceGuardImpl(c10::kCUDA) ||
+         c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount() == 0)) {
+      GTEST_SKIP() << "no GPU on this machine";
+    }
+  }
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_MODEL_RUNNER_SUITE_H_

@@ -1,0 +1,101 @@
+#include "runner/testing/runner_harness.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+// What a batch's memory holds after its launch: nothing that would pass unnoticed.
+constexpr int32_t kScrambled = 0x7ead0001;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunnerHarness>> RunnerHarness::Create(
+    const ModelRunnerOptions& options, const ToyModelOptions& model) {
+  auto harness = std::unique_ptr<RunnerHarness>(new RunnerHarness(model, options.max_num_seqs));
+  REPRISE_ASSIGN_OR_RETURN(harness->runner_, ModelRunner::Create(&harness->model_, options));
+  ModelRunner& runner = *harness->runner_;
+  REPRISE_ASSIGN_OR_RETURN(
+      BlockManager blocks,
+      BlockManager::Create({.num_blocks = runner.num_blocks(),
+                            .block_size = runner.block_size(),
+                            .num_slots = runner.max_num_seqs(),
+                            .max_blocks = (runner.max_seq_len() - 1) / runner.block_size() + 1}));
+  harness->blocks_ = std::make_unique<BlockManager>(std::move(blocks));
+  REPRISE_RETURN_IF_ERROR(runner.kv_cache().Fill(std::numeric_limits<float>::quiet_NaN()));
+  return harness;
+}
+
+RunnerHarness::RunnerHarness(const ToyModelOptions& model, int max_num_seqs)
+    : model_(model), sequences_(max_num_seqs) {}
+
+void RunnerHarness::Join(SlotId slot, std::vector<int32_t> prompt) {
+  sequences_[slot.value()] = {.text = std::move(prompt), .is_new = true};
+  joins_.push_back({.slot = slot.value()});
+}
+
+void RunnerHarness::Leave(SlotId slot) {
+  const absl::Status freed = blocks_->Free(slot);
+  EXPECT_TRUE(freed.ok()) << freed;
+  leaves_.push_back(slot);
+}
+
+absl::Status RunnerHarness::Step(const std::vector<SlotId>& slots) {
+  std::vector<ScheduledRow> rows;
+  std::vector<std::vector<int32_t>> prompts;
+  for (const SlotId slot : slots) {
+    Sequence& sequence = sequences_[slot.value()];
+    prompts.push_back(sequence.is_new ? sequence.text : std::vector<int32_t>());
+    REPRISE_RETURN_IF_ERROR(sequence.is_new
+                                ? blocks_->Add(slot, static_cast<int>(sequence.text.size()))
+                                : blocks_->Append(slot, 1));
+    sequence.is_new = false;
+  }
+  for (size_t i = 0; i < slots.size(); ++i)
+    rows.push_back({.slot = slots[i], .tokens = prompts[i]});
+  const absl::Span<const BlockTableUpdate> taken = blocks_->TakeUpdates();
+  std::vector<BlockTableUpdate> updates(taken.begin(), taken.end());
+
+  REPRISE_ASSIGN_OR_RETURN(
+      const StepTicket ticket,
+      runner_->Launch({.leaves = leaves_, .joins = joins_, .updates = updates, .rows = rows}));
+  for (BlockTableUpdate& update : updates) update = {kScrambled, kScrambled, kScrambled};
+  for (std::vector<int32_t>& prompt : prompts) prompt.assign(prompt.size(), kScrambled);
+  for (ScheduledRow& row : rows) row = {.slot = SlotId(kScrambled)};
+  leaves_.assign(leaves_.size(), SlotId(kScrambled));
+  joins_.assign(joins_.size(), {.slot = kScrambled});
+  leaves_.clear();
+  joins_.clear();
+
+  REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(ticket));
+  decision_ = result.decision;
+  rows_ = slots;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    sequences_[slots[i].value()].text.push_back(result.tokens[i]);
+  }
+  return absl::OkStatus();
+}
+
+void RunnerHarness::ExpectTokensAndLogits() {
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    SCOPED_TRACE(testing::Message() << "row " << row << " of " << rows_.size());
+    const std::vector<int32_t>& text = sequences_[rows_[row].value()].text;
+    const at::Tensor got = logits()[static_cast<int64_t>(row)].cpu();
+    EXPECT_EQ(got.argmax().item<int64_t>(), text.back());
+    const at::Tensor want =
+        model_.DenseLogits(absl::MakeConstSpan(text).subspan(0, text.size() - 1)).cpu();
+    const double error = (got - want).abs().max().item<double>();
+    EXPECT_LT(error, 1e-3);
+    EXPECT_FALSE(std::isnan(error));
+  }
+}
+
+}  // namespace reprise

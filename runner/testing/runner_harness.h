@@ -1,0 +1,69 @@
+// Drives a ModelRunner over a ToyModel by hand, and knows what each step must compute: for tests of
+// runners on any device.
+//
+//   RunnerHarness harness = *RunnerHarness::Create({.max_num_seqs = 4}, {});
+//   harness.Join(SlotId(0), {1, 2, 3});
+//   ASSERT_OK(harness.Step({SlotId(0)}));      // prefill; each later Step() of the slot decodes
+//   harness.ExpectTokensAndLogits();           // against a dense forward in float32
+
+#ifndef RUNNER_TESTING_RUNNER_HARNESS_H_
+#define RUNNER_TESTING_RUNNER_HARNESS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "cache/block_manager.h"
+#include "runner/model_runner.h"
+#include "runner/testing/toy_model.h"
+
+namespace reprise {
+
+class RunnerHarness {
+ public:
+  // All cache memory is NaN at first, so that any read of what was never written shows.
+  static absl::StatusOr<std::unique_ptr<RunnerHarness>> Create(const ModelRunnerOptions& options,
+                                                               const ToyModelOptions& model);
+
+  // A sequence enters with the next Step() that has its slot.
+  void Join(SlotId slot, std::vector<int32_t> prompt);
+  // A sequence leaves with the next Step(); its blocks go back at once.
+  void Leave(SlotId slot);
+
+  // One step of these slots: new ones bring their whole prompt, the others decode. Host memory of
+  // the batch is overwritten when it is launched.
+  absl::Status Step(const std::vector<SlotId>& slots);
+
+  // Of the last step: that tokens are those of its logits, and that these are within 1e-3 of a
+  // dense forward over each row's tokens.
+  void ExpectTokensAndLogits();
+
+  const GraphDecision& decision() const { return decision_; }
+  const at::Tensor& logits() const { return runner_->logits(); }
+  const std::vector<int32_t>& text(SlotId slot) const { return sequences_[slot.value()].text; }
+  ModelRunner& runner() { return *runner_; }
+
+ private:
+  struct Sequence {
+    std::vector<int32_t> text;  // tokens given and sampled; the last one has no keys yet
+    bool is_new = false;
+  };
+
+  RunnerHarness(const ToyModelOptions& model, int max_num_seqs);
+
+  ToyModel model_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<BlockManager> blocks_;
+  std::vector<Sequence> sequences_;  // by slot
+  std::vector<SlotId> leaves_;
+  std::vector<SlotJoin> joins_;
+  std::vector<SlotId> rows_;  // of the last step
+  GraphDecision decision_;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_RUNNER_HARNESS_H_

@@ -1,0 +1,104 @@
+#include "runner/testing/toy_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kWidth = 48;
+constexpr int kNumLayers = 2;
+
+at::Tensor Random(std::mt19937_64& rng, int64_t rows, int64_t columns, double scale) {
+  at::Tensor t = at::empty({rows, columns}, at::kFloat);
+  std::normal_distribution<float> normal(0.0f, static_cast<float>(scale));
+  float* data = t.data_ptr<float>();
+  for (int64_t i = 0; i < t.numel(); ++i) data[i] = normal(rng);
+  return t;
+}
+
+}  // namespace
+
+ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
+  std::mt19937_64 rng(options.seed);
+  const auto random = [&](int64_t rows, int64_t columns, double scale) {
+    return Random(rng, rows, columns, scale).to(options.device);
+  };
+  const int64_t q_width = int64_t{options.num_q_heads} * options.head_dim;
+  const int64_t kv_width = int64_t{options.num_kv_heads} * options.head_dim;
+  token_embedding_ = random(options.vocab_size, kWidth, 1.0);
+  position_embedding_ = random(options.max_position, kWidth, 0.5);
+  for (int i = 0; i < kNumLayers; ++i) {
+    layers_.push_back({.q = random(kWidth, q_width, 0.3),
+                       .k = random(kWidth, kv_width, 0.3),
+                       .v = random(kWidth, kv_width, 0.3),
+                       .out = random(q_width, kWidth, 0.3)});
+  }
+  head_ = random(kWidth, options.vocab_size, 1.0);
+  spec_ = {.layers = std::vector<AttentionParams>(kNumLayers, {.num_q_heads = options.num_q_heads,
+                                                               .num_kv_heads = options.num_kv_heads,
+                                                               .head_dim_qk = options.head_dim,
+                                                               .head_dim_v = options.head_dim}),
+           .vocab_size = options.vocab_size,
+           .max_position = options.max_position,
+           .dtype = DType::kFloat32,
+           .device = options.device};
+}
+
+absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
+  ++num_forwards_;
+  const int64_t n = step.num_tokens();
+  at::Tensor x = token_embedding_.index_select(0, step.token_ids()) +
+                 position_embedding_.index_select(0, step.positions());  // [n, width]
+  for (int i = 0; i < kNumLayers; ++i) {
+    const Layer& layer = layers_[i];
+    REPRISE_ASSIGN_OR_RETURN(
+        const at::Tensor out,
+        step.Attend(i, at::mm(x, layer.q).view({n, options_.num_q_heads, options_.head_dim}),
+                    at::mm(x, layer.k).view({n, options_.num_kv_heads, options_.head_dim}),
+                    at::mm(x, layer.v).view({n, options_.num_kv_heads, options_.head_dim})));
+    x = x + at::mm(out.view({n, -1}), layer.out);
+  }
+  return at::mm(x.index_select(0, step.logits_indices()), head_);
+}
+
+at::Tensor ToyModel::DenseLogits(absl::Span<const int32_t> tokens) const {
+  const int64_t n = static_cast<int64_t>(tokens.size());
+  const int group_size = options_.num_q_heads / options_.num_kv_heads;
+  const at::Tensor ids =
+      at::tensor(at::ArrayRef<int32_t>(tokens.data(), tokens.size()), at::kInt).to(options_.device);
+  const at::Tensor positions = at::arange(n, at::TensorOptions(options_.device).dtype(at::kInt));
+  const at::Tensor hidden =
+      at::ones({n, n}, at::TensorOptions(options_.device).dtype(at::kBool)).tril().logical_not();
+  at::Tensor x =
+      token_embedding_.index_select(0, ids) + position_embedding_.index_select(0, positions);
+  for (const Layer& layer : layers_) {
+    // [heads, n, head_dim]
+    const auto heads = [&](const at::Tensor& weight, int num_heads) {
+      return at::mm(x, weight).view({n, num_heads, options_.head_dim}).transpose(0, 1);
+    };
+    const at::Tensor q = heads(layer.q, options_.num_q_heads);
+    const at::Tensor k = heads(layer.k, options_.num_kv_heads).repeat_interleave(group_size, 0);
+    const at::Tensor v = heads(layer.v, options_.num_kv_heads).repeat_interleave(group_size, 0);
+    const at::Tensor scores =
+        at::matmul(q, k.transpose(1, 2)) / std::sqrt(static_cast<double>(options_.head_dim));
+    const at::Tensor p = at::softmax(
+        scores.masked_fill(hidden, -std::numeric_limits<float>::infinity()), -1);  // [heads, n, n]
+    x = x + at::mm(at::matmul(p, v).transpose(0, 1).reshape({n, -1}), layer.out);
+  }
+  return at::mm(x.narrow(0, n - 1, 1), head_).view({-1});
+}
+
+}  // namespace reprise

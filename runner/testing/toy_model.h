@@ -1,0 +1,57 @@
+// A model of two attention layers with random weights, small enough to run thousands of steps, and
+// wired so that every token of a sequence matters for its logits. For tests of runners, on any
+// device.
+
+#ifndef RUNNER_TESTING_TOY_MODEL_H_
+#define RUNNER_TESTING_TOY_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "runner/model.h"
+
+namespace reprise {
+
+struct ToyModelOptions {
+  int vocab_size = 61;
+  int num_q_heads = 4;
+  int num_kv_heads = 2;
+  int head_dim = 32;
+  int max_position = 256;
+  c10::Device device = c10::kCPU;
+  uint64_t seed = 1;
+};
+
+class ToyModel : public Model {
+ public:
+  explicit ToyModel(const ToyModelOptions& options);
+
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+
+  // The logits [vocab_size] after `tokens`, without a cache, in float32: what a runner must
+  // reproduce.
+  at::Tensor DenseLogits(absl::Span<const int32_t> tokens) const;
+
+  int num_forwards() const { return num_forwards_; }
+
+ private:
+  struct Layer {
+    at::Tensor q, k, v, out;  // [width, heads * head_dim] and back
+  };
+
+  ToyModelOptions options_;
+  ModelSpec spec_;
+  at::Tensor token_embedding_;     // [vocab_size, width]
+  at::Tensor position_embedding_;  // [max_position, width]
+  std::vector<Layer> layers_;
+  at::Tensor head_;  // [width, vocab_size]
+  int num_forwards_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_TOY_MODEL_H_
