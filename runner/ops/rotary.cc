@@ -1,0 +1,158 @@
+#include "runner/ops/rotary.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "runner/ops/activation_type.h"
+#include "runner/ops/rotary_args.h"
+#include "runner/ops/rotary_host.h"
+#ifdef REPRISE_WITH_CUDA
+#include "runner/ops/cuda_launch.h"
+#include "runner/ops/rotary_kernel.h"
+#endif
+
+namespace reprise {
+namespace {
+
+absl::Status CheckHeads(ShapeChecker& dims, const char* name, const at::Tensor& heads,
+                        const char* num_heads, const char* head_dim, const at::Tensor& like) {
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check(name, heads, {"num_tokens", num_heads, head_dim}, like.scalar_type()));
+  REPRISE_RETURN_IF_ERROR(CheckDevice(name, heads, like.device()));
+  return CheckLastStrideIsOne(name, heads);
+}
+
+HeadsView ViewOf(const at::Tensor& heads) {
+  return {.data = heads.mutable_data_ptr(),
+          .token_stride = heads.stride(0),
+          .head_stride = heads.stride(1),
+          .num_heads = static_cast<int>(heads.size(1))};
+}
+
+// Checks what both ops have in common and puts it into `args`.
+absl::Status CheckRotation(ShapeChecker& dims, const at::Tensor& q, const at::Tensor& k,
+                           const at::Tensor& positions, const at::Tensor& table, RotaryArgs& args) {
+  REPRISE_RETURN_IF_ERROR(dims.Check("q", q, {"num_tokens", "num_q_heads", "head_dim_qk"}));
+  REPRISE_RETURN_IF_ERROR(CheckActivationType("q", q));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("q", q));
+  REPRISE_RETURN_IF_ERROR(CheckHeads(dims, "k", k, "num_kv_heads", "head_dim_qk", q));
+  REPRISE_RETURN_IF_ERROR(dims.Check("positions", positions, {"num_tokens"}, at::kInt));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("positions", positions));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("positions", positions, q.device()));
+  REPRISE_RETURN_IF_ERROR(dims.Check("table", table, {"max_positions", "rotary_dim"}, at::kFloat));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("table", table, q.device()));
+  if (!table.is_contiguous() || table.size(0) == 0 || table.size(1) % 2 != 0 ||
+      table.size(1) > q.size(2)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "table must be contiguous, [max_positions, rotary_dim]: expected an even rotary_dim of at "
+        "most ",
+        q.size(2), ", got [", table.size(0), ", ", table.size(1), "]"));
+  }
+  args.dtype = *FromScalarType(q.scalar_type());
+  args.q = ViewOf(q);
+  args.k = ViewOf(k);
+  args.num_tokens = static_cast<int>(q.size(0));
+  args.head_dim_qk = static_cast<int>(q.size(2));
+  args.positions = positions.const_data_ptr<int32_t>();
+  args.table = table.const_data_ptr<float>();
+  args.max_positions = static_cast<int>(table.size(0));
+  args.rotary_dim = static_cast<int>(table.size(1));
+  return absl::OkStatus();
+}
+
+absl::Status CheckKvLayer(const KvLayer& kv, const RotaryArgs& args) {
+  const auto check = [](const char* field, int got, int expected) -> absl::Status {
+    if (got == expected) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv has the wrong ", field, ": expected ", expected, ", got ", got));
+  };
+  REPRISE_RETURN_IF_ERROR(check("num_kv_heads", kv.num_kv_heads, args.k.num_heads));
+  REPRISE_RETURN_IF_ERROR(check("head_dim_qk", kv.head_dim_qk, args.head_dim_qk));
+  REPRISE_RETURN_IF_ERROR(check("head_dim_v", kv.head_dim_v, args.head_dim_v));
+  // A token's row of the table is not known here.
+  for (const Scale* scale : {&kv.k_scale, &kv.v_scale}) {
+    if (scale->data != nullptr && scale->row_stride != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("kv must have scales per tensor or per head to be written: expected "
+                       "row_stride 0, got ",
+                       scale->row_stride));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanges(const RotaryArgs& args) {
+  for (int i = 0; i < args.num_tokens; ++i) {
+    if (args.positions[i] < 0 || args.positions[i] >= args.max_positions) {
+      return absl::OutOfRangeError(absl::StrCat("positions must be in the table: expected [0, ",
+                                                args.max_positions, "), got ", args.positions[i],
+                                                " at ", i));
+    }
+  }
+  const int64_t num_cache_slots = int64_t{args.kv.num_blocks} * args.kv.block_size;
+  for (int i = 0; i < args.num_slots; ++i) {
+    if (args.slot_mapping[i] >= num_cache_slots) {
+      return absl::OutOfRangeError(
+          absl::StrCat("slot_mapping must be in the cache: expected less "
+                       "than ",
+                       num_cache_slots, ", got ", args.slot_mapping[i], " at ", i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const at::Tensor& q, const RotaryArgs& args) {
+  if (args.num_tokens == 0) return absl::OkStatus();
+#ifdef REPRISE_WITH_CUDA
+  if (q.is_cuda()) {
+    return LaunchOnCurrentStream("Rotary", q,
+                                 [&](cudaStream_t stream) { return LaunchRotary(args, stream); });
+  }
+#endif
+  REPRISE_RETURN_IF_ERROR(CheckDevice("q", q, at::kCPU));
+  REPRISE_RETURN_IF_ERROR(CheckRanges(args));
+  RotaryOnHost(args);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
+                    const at::Tensor& table) {
+  ShapeChecker dims;
+  RotaryArgs args;
+  REPRISE_RETURN_IF_ERROR(CheckRotation(dims, q, k, positions, table, args));
+  return Run(q, args);
+}
+
+absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
+                           const at::Tensor& slot_mapping) {
+  ShapeChecker dims;
+  RotaryArgs args;
+  REPRISE_RETURN_IF_ERROR(CheckRotation(dims, q, k, positions, table, args));
+  REPRISE_RETURN_IF_ERROR(CheckHeads(dims, "v", v, "num_kv_heads", "head_dim_v", q));
+  args.v = ViewOf(v);
+  args.head_dim_v = static_cast<int>(v.size(2));
+  REPRISE_RETURN_IF_ERROR(CheckKvLayer(kv, args));
+  args.kv = kv;
+
+  REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slot_mapping, {"num_slots"}, at::kLong));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("slot_mapping", slot_mapping));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slot_mapping, q.device()));
+  if (slot_mapping.size(0) > q.size(0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot_mapping must not be longer than q: expected at most ", q.size(0),
+                     ", got ", slot_mapping.size(0)));
+  }
+  // Without a slot, q alone is rotated: null would mean that k is rotated in place.
+  static constexpr int64_t kNoSlot = -1;
+  args.num_slots = static_cast<int>(slot_mapping.size(0));
+  args.slot_mapping = args.num_slots > 0 ? slot_mapping.const_data_ptr<int64_t>() : &kNoSlot;
+  return Run(q, args);
+}
+
+}  // namespace reprise

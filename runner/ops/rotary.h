@@ -1,0 +1,49 @@
+// Rotary position embedding of q and k, with or without writing k and v to the cache in the same
+// launch.
+//
+//   RotaryWriteKv(q, k, v, step.positions(), table, step.kv(layer), step.slot_mapping());
+//   REPRISE_ASSIGN_OR_RETURN(at::Tensor attended, step.Attend(layer, q));
+//
+// Pairs are those of Llama (GPT-NeoX): dims d and d + half of a head turn together,
+//
+//   out[d] = x[d] * cos - x[d + half] * sin            half = rotary_dim / 2
+//   out[d + half] = x[d + half] * cos + x[d] * sin
+//
+// in float32, rounded once. Dims from rotary_dim on stay as they are. cos and sin come from
+// MakeRotaryTable (runner/ops/rotary_table.h), whose width is rotary_dim.
+//
+// q [num_tokens, num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v
+// [num_tokens, num_kv_heads, head_dim_v]: float32, float16 or bfloat16, one dtype and device;
+// strided as views of a fused projection are, the last stride 1. positions [num_tokens] int32.
+// Nothing is allocated or synchronised: may be captured.
+//
+// Thread safety: safe, as far as the tensors are. Cost: one launch, which moves q twice and k and v
+// once each way. Errors: InvalidArgument, naming the argument. A position outside the table, or a
+// slot beyond the cache, is an OutOfRange error on the CPU, before anything is written; on a GPU
+// the position counts as the nearest in the table, and nothing is written to the slot.
+
+#ifndef RUNNER_OPS_ROTARY_H_
+#define RUNNER_OPS_ROTARY_H_
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "cache/kv_layer.h"
+
+namespace reprise {
+
+// Rotates q and k in place.
+absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
+                    const at::Tensor& table);
+
+// Rotates q in place; writes rotated k, and v, of the first slot_mapping.size(0) tokens into the
+// cache. k and v themselves do not change. slot_mapping [<= num_tokens] int64: block * block_size +
+// offset; negative: not written. `kv` has k's num_kv_heads, head_dim_qk and head_dim_v, any layout
+// and dtype, on q's device. Its scales are per tensor or per head.
+absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
+                           const at::Tensor& slot_mapping);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_ROTARY_H_
