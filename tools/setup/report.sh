@@ -15,7 +15,7 @@ die() {
 # the time and the last line of the log, rewritten each second on a terminal, else every 20 seconds.
 # Returns the command's status. Ends the command when it is interrupted itself.
 run_logged() {
-  local log=$1 seconds=0 every=20 status=0 child line
+  local log=$1 start=$SECONDS shown=0 every=20 status=0 child line
   shift
   [[ -t 2 ]] && every=1
   "$@" >"$log" 2>&1 </dev/null &
@@ -24,14 +24,14 @@ run_logged() {
   trap 'kill "$child" 2>/dev/null; wait "$child" 2>/dev/null; die "interrupted; run it again to go on."' \
     INT TERM HUP
   while kill -0 "$child" 2>/dev/null; do
-    sleep 1
-    seconds=$((seconds + 1))
-    ((seconds % every == 0)) || continue
+    sleep 0.2
+    ((SECONDS - start >= shown + every)) || continue
+    shown=$((SECONDS - start))
     line=$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)
     if [[ -t 2 ]]; then
-      printf '\r\033[K  %3d s  %s' "$seconds" "$line" >&2
+      printf '\r\033[K  %3d s  %s' "$shown" "$line" >&2
     else
-      printf '  %3d s  %s\n' "$seconds" "$line" >&2
+      printf '  %3d s  %s\n' "$shown" "$line" >&2
     fi
   done
   wait "$child" || status=$?

@@ -15,6 +15,10 @@ have_command() {
   command -v "$1" >/dev/null 2>&1
 }
 
+is_root() {
+  ((EUID == 0))
+}
+
 # Prints the Debian packages that are missing, one a line. $1 is the Bazel to be used.
 missing_packages() {
   local bazel=$1 debian_bazel=/usr/share/bazel
@@ -46,7 +50,7 @@ install_packages() {
     die "these Debian packages, or what they are called here, have to be installed first: $*"
   if [[ ${REPRISE_APT:-} == never ]]; then
     die "REPRISE_APT=never, and these packages are missing: $*"
-  elif ((EUID != 0)); then
+  elif ! is_root; then
     if have_command sudo && sudo -n true 2>/dev/null; then
       command=(sudo -n env DEBIAN_FRONTEND=noninteractive apt-get)
     else

@@ -1,0 +1,41 @@
+#!/bin/bash
+# The options for each version of Bazel.
+set -uo pipefail
+for part in testing report bazel_flags; do
+  source "tools/setup/$part.sh"
+done
+
+# version_of TEXT: what is made of a Bazel that answers TEXT.
+version_of() {
+  printf '#!/bin/sh\necho "%s"\n' "$1" | stand_in bazel
+  bazel_version bazel
+}
+
+# flags VERSION WORKSPACE
+flags() {
+  set_bazel_flags "$1" /reprise /cache "$2"
+  echo "${startup_flags[*]} | ${repository_flags[*]} | ${build_flags[*]}"
+}
+
+expect_equal "$(version_of 'bazel no_version')" debian "Debian's Bazel"
+expect_equal "$(version_of 'bazel 6.5.0')" 6 "Bazel 6"
+expect_equal "$(version_of 'bazel 7.4.1- (@non-git)')" 7 "a Bazel 7 built by hand"
+expect_equal "$(bazel_version "$work/no-such-bazel")" "" "no Bazel"
+
+run flags 7 /reprise
+expect_equal "$output" " | --noenable_bzlmod | --disk_cache=/cache/bazel" "Bazel 7"
+run flags 8 /reprise
+expect_output "--enable_workspace" "Bazel 8"
+run flags debian /reprise
+expect_output "--noworkspace_rc --bazelrc=/reprise/third_party/debian_bazel/bazelrc | " "Debian's Bazel"
+expect_output "--override_repository=rules_cc=/reprise/third_party/debian_bazel/rules_cc" "Debian's Bazel"
+run flags debian /elsewhere
+[[ $output == " | --override_repository="* ]] || fail "Debian's Bazel reads the options of another workspace"
+
+for version in 3 9 '' 'no such'; do
+  run flags "$version" /reprise
+  expect_status 36 "Bazel '$version'"
+  expect_output "Bazel must be of version 6, 7 or 8" "Bazel '$version'"
+done
+
+finish

@@ -1,0 +1,163 @@
+#!/bin/bash
+# The installation of LibTorch and CUDA, with a Python whose pip makes a few empty files.
+set -uo pipefail
+for part in testing report system_packages environment; do
+  source "tools/setup/$part.sh"
+done
+
+cat >"$work/requirements.txt" <<'END'
+# A comment.
+torch==2.11.0
+cuda-toolkit[nvcc,cccl]==13.0.2
+END
+export pip_calls=$work/pip_calls
+
+# FAKE_PIP says how pip ends; FAKE_TORCH which minor version it installs.
+stand_in python3 <<'END'
+#!/bin/bash
+case "$*" in
+  *"import sys, venv"*) exit "${FAKE_NO_VENV:-0}" ;;
+  *"import torch"*) exit "${FAKE_NO_IMPORT:-0}" ;;
+  *find_spec*) echo "${FAKE_TORCH_FOLDER:-}" ;;
+  "-m venv "*)
+    mkdir -p "$3/bin" "$3/lib/python3.11/site-packages"
+    cp "$0" "$3/bin/python"
+    ;;
+  *"-m pip install"*)
+    echo call >>"$pip_calls"
+    packages=$(dirname "$0")/../lib/python3.11/site-packages
+    header=$packages/torch/include/torch/headeronly/version.h
+    case ${FAKE_PIP:-works} in
+      disk) echo "ERROR: Could not install packages: [Errno 28] No space left on device" && exit 1 ;;
+      network) echo "Retrying: Temporary failure in name resolution" && exit 1 ;;
+      certificate) echo "SSLError CERTIFICATE_VERIFY_FAILED" && exit 1 ;;
+      absent) echo "ERROR: No matching distribution found for torch==2.11.0" && exit 1 ;;
+      slow) sleep 2 ;;
+      endless) exec sleep 60 ;;
+    esac
+    mkdir -p "$packages/torch/lib" "$packages/torch/include/ATen" "$(dirname "$header")" "$packages/nvidia/cu13/bin"
+    touch "$packages/torch/lib/libtorch_cpu.so"
+    printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR %s\n' "${FAKE_TORCH:-11}" >"$header"
+    printf '#!/bin/sh\nexit 0\n' >"$packages/nvidia/cu13/bin/nvcc"
+    chmod +x "$packages/nvidia/cu13/bin/nvcc"
+    ;;
+esac
+END
+
+needed_kb=1
+cache=$work/cache
+requirements=$work/requirements.txt
+dir=$(environment_dir "$cache" "$requirements")
+
+start_over() {
+  rm -rf "$cache" "$pip_calls"
+  mkdir "$cache"
+  touch "$pip_calls"
+}
+
+# How often pip has run.
+num_installations() {
+  wc -l <"$pip_calls"
+}
+
+expect_equal "$dir" "$cache/libtorch-2.11.0-cuda-13.0.2" "the folder is named by its versions"
+
+start_over
+run ensure_environment "$cache" "$requirements"
+expect_status 0 "an installation"
+environment_is_complete "$dir" "$requirements" || fail "an installation is complete afterwards"
+[[ ! -e $dir/tmp ]] || fail "an installation leaves no downloads behind"
+run ensure_environment "$cache" "$requirements"
+expect_equal "$(num_installations)$output" 1 "a second call installs and says nothing"
+
+sed 's/13.0.2/13.0.2.1/' "$requirements" >"$work/newer.txt"
+environment_is_complete "$dir" "$work/newer.txt" && fail "an environment of other pins does not serve"
+
+rm "$dir/site-packages/torch/lib/libtorch_cpu.so"
+run ensure_environment "$cache" "$requirements"
+expect_output "not complete; starting over" "a damaged installation"
+environment_is_complete "$dir" "$requirements" || fail "a damaged installation is repaired"
+
+start_over
+mkdir -p "$dir.partial/lib/python3.11/site-packages/torch"
+run ensure_environment "$cache" "$requirements"
+expect_status 0 "what an interrupted installation left"
+environment_is_complete "$dir" "$requirements" || fail "an interrupted installation heals"
+[[ ! -e $dir.partial ]] || fail "an interrupted installation is cleared away"
+
+start_over
+set -m
+FAKE_PIP=endless ensure_environment "$cache" "$requirements" >/dev/null 2>&1 &
+installation=$!
+set +m
+until [[ -s $pip_calls ]]; do sleep 0.1; done
+# As Ctrl-C does: to the whole process group.
+kill -TERM -- "-$installation"
+wait "$installation" && fail "an installation that is interrupted fails"
+environment_is_complete "$dir" "$requirements" && fail "an interrupted installation does not pass for one"
+run ensure_environment "$cache" "$requirements"
+expect_status 0 "the call after an interruption"
+
+start_over
+for i in 1 2 3; do
+  (FAKE_PIP=slow ensure_environment "$cache" "$requirements") >/dev/null 2>&1 &
+done
+wait
+expect_equal "$(num_installations)" 1 "three at once install once"
+
+while read -r problem sentence; do
+  start_over
+  FAKE_PIP=$problem run ensure_environment "$cache" "$requirements"
+  expect_status 36 "pip: $problem"
+  expect_output "$sentence" "pip: $problem"
+  [[ ! -e $dir ]] || fail "pip: $problem leaves no environment"
+done <<'END'
+disk the disk is full
+network could not be reached
+certificate set PIP_CERT
+absent No matching distribution found for torch==2.11.0
+END
+
+start_over
+FAKE_TORCH=10 run ensure_environment "$cache" "$requirements"
+expect_status 36 "another torch than asked for"
+expect_output "torch must be 2.11.0: pip installed 2.10." "another torch than asked for"
+
+start_over
+FAKE_NO_IMPORT=1 run ensure_environment "$cache" "$requirements"
+expect_output "does not load on this machine" "a torch that does not load"
+
+start_over
+needed_kb=$((1000 * 1000 * 1000 * 1000)) run ensure_environment "$cache" "$requirements"
+expect_status 36 "too little space"
+expect_output "1000000 GB free" "too little space"
+expect_equal "$(num_installations)" 0 "too little space: nothing is begun"
+
+start_over
+# Without venv here, and with the system's Python left alone.
+find_python() { :; }
+REPRISE_APT=never run ensure_environment "$cache" "$requirements"
+expect_status 36 "no Python with venv"
+expect_output "python3-venv" "no Python with venv"
+
+export REPRISE_LIBTORCH=$work/named
+run ensure_environment "$cache" "$requirements"
+expect_output "REPRISE_LIBTORCH must lead to a LibTorch with include/ and lib/: $work/named is none." "no LibTorch there"
+mkdir -p "$REPRISE_LIBTORCH/lib" "$REPRISE_LIBTORCH/include/torch/headeronly"
+touch "$REPRISE_LIBTORCH/lib/libtorch_cpu.so"
+printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 9\n' \
+  >"$REPRISE_LIBTORCH/include/torch/headeronly/version.h"
+run ensure_environment "$cache" "$requirements"
+expect_status 36 "a LibTorch of another version"
+expect_output "LibTorch must be 2.11: $work/named (from REPRISE_LIBTORCH) is 2.9." "a LibTorch of another version"
+sed -i 's/MINOR 9/MINOR 11/' "$REPRISE_LIBTORCH/include/torch/headeronly/version.h"
+run ensure_environment "$cache" "$requirements"
+expect_status 0 "a LibTorch that was named"
+
+REPRISE_LIBTORCH='' REPRISE_PYTHON=python3 run ensure_environment "$cache" "$requirements"
+expect_output "REPRISE_PYTHON must be a Python with torch: python3 has none." "a Python without torch"
+REPRISE_LIBTORCH='' REPRISE_PYTHON=python3 FAKE_TORCH_FOLDER=$work/named run ensure_environment "$cache" "$requirements"
+expect_status 0 "a Python with torch"
+expect_equal "$(num_installations)" 0 "what is named is not installed"
+
+finish
