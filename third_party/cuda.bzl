@@ -1,10 +1,10 @@
 """Repository rule for the CUDA toolkit: nvcc, headers, runtime and cuBLASLt.
 
-Looked for in this order: REPRISE_CUDA (a folder with bin/nvcc and include/), the environment that
-bazelw made, the toolkit whose nvcc is on PATH, /usr/local/cuda.
+Looked for in this order: REPRISE_CUDA (a folder with bin/nvcc and include/), the toolkit beside the
+LibTorch that is used (as pip installs it), the toolkit whose nvcc is on PATH, /usr/local/cuda.
 """
 
-load("//third_party:environment.bzl", "CPU_CONFIG_SETTING", "ENVIRONMENT_VARIABLES", "site_packages")
+load("//third_party:environment.bzl", "CPU_CONFIG_SETTING", "ENVIRONMENT_VARIABLES", "find_libtorch")
 load("//third_party:system_library.bzl", "write_stamp")
 
 _LIBRARIES = ["cublas", "cublasLt", "cudart", "cupti"]
@@ -14,15 +14,17 @@ def _find(repository_ctx):
     environ = repository_ctx.os.environ
     if environ.get("REPRISE_CUDA", ""):
         return repository_ctx.path(environ["REPRISE_CUDA"]), "REPRISE_CUDA"
-    installed = site_packages(repository_ctx).get_child("nvidia").get_child("cu13")
-    if installed.get_child("bin").get_child("nvcc").exists:
-        return installed, "the environment of bazelw"
+    libtorch, _ = find_libtorch(repository_ctx)
+    if libtorch:
+        installed = repository_ctx.path("%s/nvidia/cu13" % libtorch.dirname)
+        if installed.get_child("bin").get_child("nvcc").exists:
+            return installed, "beside LibTorch"
     nvcc = repository_ctx.which("nvcc")
     if nvcc:
         return nvcc.realpath.dirname.dirname, "nvcc on PATH"
     if repository_ctx.path("/usr/local/cuda/bin/nvcc").exists:
         return repository_ctx.path("/usr/local/cuda"), "/usr/local/cuda"
-    return None, "REPRISE_CUDA, the environment of bazelw, nvcc on PATH, /usr/local/cuda"
+    return None, "REPRISE_CUDA, beside LibTorch, nvcc on PATH, /usr/local/cuda"
 
 def _existing(repository_ctx, root, children):
     paths = [repository_ctx.path("%s/%s" % (root, child)) for child in children]
@@ -43,13 +45,43 @@ def _shared_library(dirs, name):
             return folder, "lib%s.so" % name
     return None
 
+def _toolkit_major(repository_ctx, root):
+    """Returns the major version of a CUDA toolkit, or None."""
+    for line in repository_ctx.read("%s/include/cuda_runtime_api.h" % root).split("\n"):
+        if line.startswith("#define CUDART_VERSION "):
+            return int(line.split(" ")[-1]) // 1000
+    return None
+
+def _libtorch_major(repository_ctx):
+    """Returns the major version of CUDA that LibTorch was built with, or None if it does not say."""
+    libtorch, _ = find_libtorch(repository_ctx)
+    if not libtorch:
+        return None
+    # "2.11.0+cu130": an unpacked LibTorch has it in build-version, a Python's torch in version.py.
+    for name in ["build-version", "../build-version", "version.py"]:
+        path = repository_ctx.path("%s/%s" % (libtorch, name))
+        if path.exists:
+            digits = repository_ctx.read(path).partition("+cu")[2][:2]
+            return int(digits) if digits.isdigit() else None
+    return None
+
 def _problem(repository_ctx, root, found_by):
+    """Returns the sentence that says why this toolkit cannot be used, or None if it can."""
     advice = (" Start the build through ./bazelw, which installs it, set REPRISE_CUDA to a CUDA " +
               "toolkit, or build with --config=cpu.")
     if not root:
         return "The CUDA toolkit was not found (tried %s)." % found_by + advice
     if len(_existing(repository_ctx, root, ["bin/nvcc", "include/cuda_runtime_api.h"])) != 2:
         return "%s (from %s) is not a CUDA toolkit with bin/nvcc and include/." % (root, found_by) + advice
+    major = _toolkit_major(repository_ctx, root)
+    wanted = _libtorch_major(repository_ctx)
+    if wanted and major != wanted:
+        return "The CUDA toolkit must be of version %s, as LibTorch's: %s (from %s) is of version %s." % (
+            wanted,
+            root,
+            found_by,
+            major,
+        ) + advice
     return None
 
 def _public_target(name):

@@ -32,7 +32,7 @@ def pinned_version(repository_ctx, package):
             return version
     fail("third_party/requirements.txt does not pin " + package)
 
-def site_packages(repository_ctx):
+def _site_packages(repository_ctx):
     """Returns the folder of Python packages that bazelw installed, as a path that may not exist."""
     environ = repository_ctx.os.environ
     cache = environ.get("REPRISE_CACHE", "")
@@ -44,10 +44,37 @@ def site_packages(repository_ctx):
         pinned_version(repository_ctx, "cuda-toolkit"),
     ))
 
-def python_torch(repository_ctx, python):
+def _python_torch(repository_ctx, python):
     """Returns the folder of the torch that a Python has, or None. Does not import it (seconds)."""
     code = ("import importlib.util as u, os; s = u.find_spec('torch'); " +
             "print(os.path.dirname(s.origin) if s and s.origin else '')")
     result = repository_ctx.execute([python, "-c", code])
     folder = result.stdout.strip() if result.return_code == 0 else ""
     return repository_ctx.path(folder) if folder else None
+
+def find_libtorch(repository_ctx):
+    """Finds the LibTorch that is to be used.
+
+    Looked for in this order:
+      1. REPRISE_LIBTORCH, a folder with include/ and lib/ (an unpacked LibTorch, or a Python's
+         site-packages/torch);
+      2. REPRISE_PYTHON, a Python that has torch;
+      3. the environment that bazelw made;
+      4. the torch of python3.
+
+    Args:
+      repository_ctx: of a rule with the attribute _requirements.
+
+    Returns:
+      (the folder or None, what it was found by).
+    """
+    environ = repository_ctx.os.environ
+    if environ.get("REPRISE_LIBTORCH", ""):
+        return repository_ctx.path(environ["REPRISE_LIBTORCH"]), "REPRISE_LIBTORCH"
+    if environ.get("REPRISE_PYTHON", ""):
+        return _python_torch(repository_ctx, environ["REPRISE_PYTHON"]), "REPRISE_PYTHON"
+    installed = _site_packages(repository_ctx).get_child("torch")
+    if installed.exists:
+        return installed, "the environment of bazelw"
+    python = repository_ctx.which("python3")
+    return (_python_torch(repository_ctx, python) if python else None), "python3"

@@ -1,20 +1,11 @@
-"""Repository rule for LibTorch: from a folder, a Python, or the environment that bazelw made.
-
-Looked for in this order:
-  1. REPRISE_LIBTORCH, a folder with include/ and lib/ (an unpacked LibTorch, or a Python's
-     site-packages/torch);
-  2. REPRISE_PYTHON, a Python that has torch;
-  3. the environment that bazelw made;
-  4. the torch of python3.
-"""
+"""Repository rule for LibTorch: headers, libraries, and what it takes to link them."""
 
 load(
     "//third_party:environment.bzl",
     "CPU_CONFIG_SETTING",
     "ENVIRONMENT_VARIABLES",
+    "find_libtorch",
     "pinned_version",
-    "python_torch",
-    "site_packages",
 )
 load("//third_party:system_library.bzl", "write_stamp")
 
@@ -22,19 +13,6 @@ _VERSION_HEADERS = [
     "include/torch/headeronly/version.h",
     "include/torch/csrc/api/include/torch/version.h",
 ]
-
-def _find(repository_ctx):
-    """Returns (folder or None, how it was looked for)."""
-    environ = repository_ctx.os.environ
-    if environ.get("REPRISE_LIBTORCH", ""):
-        return repository_ctx.path(environ["REPRISE_LIBTORCH"]), "REPRISE_LIBTORCH"
-    if environ.get("REPRISE_PYTHON", ""):
-        return python_torch(repository_ctx, environ["REPRISE_PYTHON"]), "REPRISE_PYTHON"
-    installed = site_packages(repository_ctx).get_child("torch")
-    if installed.exists:
-        return installed, "the environment of bazelw"
-    python = repository_ctx.which("python3")
-    return (python_torch(repository_ctx, python) if python else None), "python3"
 
 def _read_version(repository_ctx, root):
     """Returns the "major.minor" of a LibTorch folder, or None."""
@@ -114,7 +92,7 @@ system_cc_library(
 """ % (name, defines, linkopts, [":headers"] + deps)
 
 def _libtorch_impl(repository_ctx):
-    root, found_by = _find(repository_ctx)
+    root, found_by = find_libtorch(repository_ctx)
     problem = _problem(repository_ctx, root, found_by)
     repository_ctx.symlink(repository_ctx.attr._rule, "system_cc_library.bzl")
     build = """
