@@ -1,37 +1,64 @@
-// How a batch's attention is cut into pieces of even size: one map a step and layer class, used by all its layers.
+// How a batch's attention is cut into pieces of even size: one map a step and layer class, used by
+// all its layers.
 //
-// An item is (query range of a row, key range of that row). Items are dealt round-robin to a fixed number of CTAs
-// together with the kv heads: unit u = item * num_kv_heads + kv_head runs on CTA u % num_ctas. A row whose keys are cut into several items
-// leaves float32 partials (out, lse) in the workspace, and a merge entry says which partials make which queries.
-// The map is data on the device, made each step from seq_lens, so a captured graph follows the lengths of the day;
-// only the plan (capacities, tile and workspace sizes) is fixed under capture.
+// An item is (query range of a row, key range of that row). Items stand in the order of rows,
+// queries and keys, and are dealt in that order to columns of equal cost; a column is
+// `heads_per_column` CTAs side by side, one a head, that work through the column's items together.
+// A row whose keys reach over several columns leaves float32 partials (out, lse) in the workspace,
+// and a merge entry says which partials make which queries: the CTA that is the last to arrive at a
+// merge does it.
 //
-//   WorkMapPlan plan = PlanWorkMap({.num_q_heads = 32, .num_kv_heads = 8, .head_dim_v = 128, .max_rows = 64, ...});
-//   // allocate plan.workspace_bytes once; then each step, on the device or here on the host:
-//   BuildWorkMap(plan, batch, layer_window, map);
+//   column        |--- 0 ---|--- 1 ---|--- 2 ---|      cost: key steps, and one for each tile
+//   rows          aaaabbbbbbbbbbbbbbbbbbbbccccdd       b is cut in two places: 3 items, 1 merge
 //
-// BuildWorkMap is one piece of code for host and device. The CPU path of PagedAttention needs no map: WorkMap{} will do.
+// The map is data on the device, made each step from seq_lens, so a captured graph follows the
+// lengths of the day; only the plan (capacities, tile and workspace sizes) is fixed under capture:
+// attention/work_map_plan.h. The builders are in attention/work_map_build.h (host) and
+// attention/work_map_cuda.h (device). The CPU path of PagedAttention needs no map: WorkMap{} will
+// do.
 //
-// Invariants of a map, checked by CheckWorkMap():
-//   1. The items of a row and query range cover exactly the keys that any of its queries may see, without overlap.
-//   2. num_items <= max_items, num_merges <= max_merges, partial indices < max_partials and distinct.
-//   3. An item with partial < 0 is alone for its queries and writes out directly; else a merge entry names its partial.
-//   4. In deterministic mode the cut of a row depends on that row's own lengths alone.
+// Invariants of a map, checked by CheckWorkMap() (attention/work_map_check.h):
+//   1. The items of a row and query range cover the keys from the first to the last that any of its
+//      queries may see, without gap or overlap, and no others. (A sparse pattern is not looked at.)
+//   2. Every query of every row is in items of exactly one query range, also if it sees no key.
+//   3. Counts are within the capacities; partial indices are below max_partials and distinct.
+//   4. An item with partial < 0 is alone for its queries and writes out directly; else its merge
+//      entry names its partial.
+//   5. Columns hold the items in order, each item in one column.
+//   6. In deterministic mode the cut of a row depends on that row's own data alone.
 //
-// Thread safety: a map is written by one kernel and read by later ones on the same stream.
+// Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
+// that use one map (its partials and merge counters) must not run at the same time.
 
 #ifndef ATTENTION_WORK_MAP_H_
 #define ATTENTION_WORK_MAP_H_
 
 #include <cstdint>
 
+#include "base/dtype.h"
+
 namespace reprise {
+
+enum class WorkMapMode : int32_t {
+  kBalanced,  // rows are cut wherever that makes the columns even
+  // A row is cut by its own data alone, so that it gives the same bits whatever else is in the
+  // batch: in at most kMaxDeterministicSplits pieces of at least kMinDeterministicSteps steps.
+  kDeterministic,
+};
+
+// Cuts stand at multiples of so many local keys: what a CTA loads at a time.
+inline constexpr int kWorkStepKeys = 64;
+
+inline constexpr int kMaxDeterministicSplits = 16;
+inline constexpr int kMinDeterministicSteps = 8;
 
 struct WorkItem {
   int32_t row;
   int32_t query_begin, query_end;  // within the row
   int32_t key_begin, key_end;      // local keys, half-open; may be empty
   int32_t partial;                 // -1: the item writes out itself
+  int32_t merge;                   // -1: the same
+  int32_t column;
 };
 
 struct WorkMerge {
@@ -40,18 +67,42 @@ struct WorkMerge {
   int32_t first_partial, num_partials;  // consecutive, in key order
 };
 
-// Views of the map's storage, all on the device of the queries.
+// Views of the map's storage, all on the device of the queries, and what the plan fixed.
+// MakeWorkMap() of attention/work_map_plan.h makes it from a plan and a workspace.
 struct WorkMap {
-  const WorkItem* items = nullptr;     // [max_items]
-  const WorkMerge* merges = nullptr;   // [max_merges]
-  const int32_t* counts = nullptr;     // [2] num_items, num_merges
-  float* partial_out = nullptr;        // [max_partials, tile_queries, num_q_heads, head_dim_v]
-  float* partial_lse = nullptr;        // [max_partials, tile_queries, num_q_heads]
+  WorkItem* items = nullptr;        // [max_items]
+  WorkMerge* merges = nullptr;      // [max_merges]
+  int32_t* counts = nullptr;        // [2] num_items, num_merges
+  int32_t* column_items = nullptr;  // [num_columns + 1] first item of each column
+  // [max_merges, num_virtual_heads] arrivals; zero between kernels.
+  uint32_t* arrivals = nullptr;
+  float* partial_out = nullptr;  // [max_partials, tile_queries, num_q_heads, head_dim_v]
+  float* partial_lse = nullptr;  // [max_partials, tile_queries, num_q_heads] base 2
+  void* scratch = nullptr;       // of the builder
+
+  // Capacities.
+  int max_rows = 0;
+  int max_tokens = 0;
+  int max_query_len = 0;
+  int max_seq_len = 0;
+  int max_tiles = 0;  // query ranges
   int max_items = 0;
   int max_merges = 0;
   int max_partials = 0;
+
+  DType dtype = DType::kBFloat16;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+  int tile_rows = 0;     // rows of a kernel's tile: queries times heads of a group
   int tile_queries = 0;  // the most queries of an item
-  int num_ctas = 0;
+  // kv heads, times the tiles that the heads of a group fill if they are more than tile_rows.
+  int num_virtual_heads = 0;
+  int heads_per_column = 0;
+  int num_columns = 0;
+  int num_ctas = 0;  // heads_per_column * num_columns: the grid of the kernels
+  WorkMapMode mode = WorkMapMode::kBalanced;
 };
 
 }  // namespace reprise

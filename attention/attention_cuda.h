@@ -1,0 +1,41 @@
+// PagedAttention() and RaggedAttention() (attention/attention.h) on a GPU: tensors and batches
+// become the parameters of a kernel, which is launched on LibTorch's current stream.
+//
+// One launch, no synchronisation, no allocation: may be captured. All pointers of batch, layer, kv
+// and work are on the device of q.
+//
+// REQUIRES what PagedAttention() checks: shapes, last strides of 1, devices, options within their
+// range. `work` was planned for a layer of these heads and head dims and for q's dtype, and is
+// filled by LaunchBuildWorkMap() of this batch and the layer's window earlier on the stream. The
+// map must not be in use by another kernel at the same time.
+//
+// Errors, before anything is launched: InvalidArgument for a map that was not made, or made for
+// other sizes; Unimplemented, naming what is supported, for dtypes and head dims that no kernel
+// serves, for in-kernel rotary embedding, and in builds without CUDA; Internal if a launch fails.
+
+#ifndef ATTENTION_ATTENTION_CUDA_H_
+#define ATTENTION_ATTENTION_CUDA_H_
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "attention/attention_params.h"
+#include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
+#include "attention/work_map.h"
+#include "cache/kv_layer.h"
+
+namespace reprise {
+
+// `lse` may be null.
+absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
+                                const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                                at::Tensor& out, at::Tensor* lse);
+
+absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
+                                 const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_ATTENTION_CUDA_H_

@@ -1,0 +1,10 @@
+#include "attention/kernels/attention_kernel.cuh"
+
+namespace reprise {
+
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 64, 16)>(
+    const AttentionKernelParams&, cudaStream_t);
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 64, 64)>(
+    const AttentionKernelParams&, cudaStream_t);
+
+}  // namespace reprise

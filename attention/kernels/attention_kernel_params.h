@@ -1,0 +1,64 @@
+// What an attention kernel gets: plain data, passed by value. Torch-free.
+
+#ifndef ATTENTION_KERNELS_ATTENTION_KERNEL_PARAMS_H_
+#define ATTENTION_KERNELS_ATTENTION_KERNEL_PARAMS_H_
+
+#include <cstdint>
+
+#include "attention/work_map.h"
+#include "cache/kv_layer.h"
+
+namespace reprise {
+
+// Absent arrays are null. Named as in PagedBatch and AttentionParams unless a comment says more.
+struct AttentionKernelParams {
+  // Batch.
+  const int32_t* query_start_loc;
+  const int32_t* seq_lens;
+  const int32_t* key_start_loc;  // ragged batches only; then there is no block_table
+  const int32_t* table_row;
+  const int32_t* key_start;
+  const int32_t* block_table;
+  int64_t block_table_stride;
+  const int32_t* query_positions;
+  const int32_t* tail_len;
+  const uint64_t* tail_mask;
+  int32_t rank, world, interleave;
+  int32_t num_rows;
+  int32_t causal;  // 0 or 1
+
+  // Layer.
+  int32_t num_q_heads, num_kv_heads, group_size;
+  int32_t head_dim_qk, head_dim_v;
+  float scale;
+  int32_t window_left, window_right;  // -1: none
+  float softcap;                      // 0: none
+  const float* alibi_slopes;
+  const float* sinks;
+  Scale q_scale, k_scale, v_scale;
+  int32_t sparse_stride;  // of the sparse pattern; 0: none
+  int32_t sparse_local_blocks, sparse_block_size, sparse_head_step, sparse_tp_rank;
+
+  // Tensors; strides in elements.
+  const void* q;
+  int64_t q_token_stride, q_head_stride;
+  KvView k, v;  // a ragged batch is one block of all keys
+  int32_t block_size;
+  int32_t num_blocks;
+  void* out;
+  int64_t out_token_stride, out_head_stride;
+  int32_t out_is_float;
+  float* lse;  // or null
+  int64_t lse_token_stride, lse_head_stride;
+  int64_t num_out_tokens;  // tokens past the last live one are cleared
+
+  // Whether addresses and strides allow loads of 16 bytes,
+  int32_t q_is_aligned, k_is_aligned, v_is_aligned;
+  int32_t out_is_aligned;  // likewise stores of 4 elements
+
+  WorkMap work;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_ATTENTION_KERNEL_PARAMS_H_

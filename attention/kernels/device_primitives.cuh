@@ -1,0 +1,124 @@
+// The instructions that the attention kernels are made of: asynchronous copies, matrix loads,
+// tensor core products. Compute capability 8.0 and up.
+
+#ifndef ATTENTION_KERNELS_DEVICE_PRIMITIVES_CUH_
+#define ATTENTION_KERNELS_DEVICE_PRIMITIVES_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace reprise {
+
+inline constexpr unsigned kFullWarp = 0xffffffffu;
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Copies `bytes` (0..16) bytes and fills the rest of the 16 with zeros. `source` is aligned to 16
+// bytes; nothing of it is read if bytes is 0.
+__device__ __forceinline__ void CopyAsync16(void* destination, const void* source, int bytes) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(SharedAddress(destination)),
+      "l"(source), "r"(bytes)
+      : "memory");
+}
+
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+// Waits until at most kPending of the thread's newest groups are under way.
+template <int kPending>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8. Lane l gets of
+// each matrix the elements (l / 4, l % 4 * 2 + {0, 1}).
+__device__ __forceinline__ void LoadMatrices(uint32_t (&matrix)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+
+// The same, transposed: lane l gets the elements (l % 4 * 2 + {0, 1}, l / 4).
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&matrix)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+
+// c[16 x 8] += a[16 x 16] b[16 x 8]. Lane l holds c of rows l / 4 (c[0], c[1]) and l / 4 + 8 (c[2],
+// c[3]), columns l % 4 * 2 + {0, 1}.
+template <typename T>
+__device__ __forceinline__ void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                            uint32_t b1);
+
+template <>
+__device__ __forceinline__ void MultiplyAdd<__half>(float (&c)[4], const uint32_t (&a)[4],
+                                                    uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ __forceinline__ void MultiplyAdd<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4],
+                                                           uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <typename T>
+__device__ __forceinline__ T FromFloat(float value);
+template <>
+__device__ __forceinline__ float FromFloat<float>(float value) {
+  return value;
+}
+template <>
+__device__ __forceinline__ __half FromFloat<__half>(float value) {
+  return __float2half_rn(value);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+// Two values as a register of the tensor cores, the first in the low half.
+template <typename T>
+__device__ __forceinline__ uint32_t Pack(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t Pack<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+template <>
+__device__ __forceinline__ uint32_t Pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Over the four lanes that share a row of a product.
+__device__ __forceinline__ float QuadMax(float value) {
+  value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kFullWarp, value, 2));
+}
+
+__device__ __forceinline__ float QuadSum(float value) {
+  value += __shfl_xor_sync(kFullWarp, value, 1);
+  return value + __shfl_xor_sync(kFullWarp, value, 2);
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_DEVICE_PRIMITIVES_CUH_

@@ -1,0 +1,200 @@
+// From dot products to logits: scale, softcap, ALiBi, and which keys a query sees. The terms of
+// attention/attention_params.h and the visibility of attention/paged_batch.h.
+//
+// Logits are in base 2: natural ones times log2(e), so that exp2 takes the place of exp.
+//
+// A lane holds the logits of two rows of the tile, l / 4 and l / 4 + 8 of its warp's 16, for
+// columns n * 8 + l % 4 * 2 + {0, 1} of each 8 keys n: s[n][0], s[n][1] of the first row, s[n][2],
+// s[n][3] of the second.
+
+#ifndef ATTENTION_KERNELS_LOGITS_CUH_
+#define ATTENTION_KERNELS_LOGITS_CUH_
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/device_primitives.cuh"
+#include "attention/kernels/tile_traits.cuh"
+#include "attention/kernels/work_unit.cuh"
+
+namespace reprise {
+
+// One of a lane's two rows.
+struct QueryRow {
+  int token;  // -1: the tile has no such row
+  int q_head;
+  int position;
+  int first_seen, last_seen;  // positions that causality and the window admit
+};
+
+__device__ __forceinline__ int Saturate(int64_t value) {
+  return static_cast<int>(value < INT_MIN ? INT_MIN : value > INT_MAX ? INT_MAX : value);
+}
+
+__device__ __forceinline__ int FloorDiv(int a, int b) {
+  const int quotient = a / b;
+  return quotient * b > a ? quotient - 1 : quotient;
+}
+
+// Where an ordinary (not tail) key stands.
+__device__ __forceinline__ int KeyPosition(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           int key) {
+  const int token = unit.key_start + key;
+  if (p.world == 1) return token;
+  const int run = token / p.interleave;
+  return (run * p.world + p.rank) * p.interleave + token - run * p.interleave;
+}
+
+__device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
+                                                 const WorkUnit& unit, int row) {
+  if (row >= unit.num_rows) return {-1, 0, 0, INT_MAX, INT_MIN};  // sees nothing
+  const TileRow tile_row = RowAt(p, unit, row);
+  QueryRow query;
+  query.token = tile_row.token;
+  query.q_head = tile_row.q_head;
+  query.position = p.query_positions ? p.query_positions[tile_row.token]
+                                     : unit.key_start + unit.seq_len - unit.query_len +
+                                           unit.item.query_begin + tile_row.query;
+  const int64_t position = query.position;
+  query.first_seen = p.window_left < 0 ? INT_MIN : Saturate(position - p.window_left);
+  query.last_seen = p.window_right < 0 ? INT_MAX : Saturate(position + p.window_right);
+  if (p.causal && unit.tail_len == 0) query.last_seen = min(query.last_seen, query.position);
+  return query;
+}
+
+// What the rows of a warp see together.
+struct WarpView {
+  bool has_rows;
+  int first_seen_by_all, last_seen_by_all;
+  int first_seen_by_any, last_seen_by_any;
+};
+
+__device__ __forceinline__ WarpView ViewOf(const QueryRow (&rows)[2]) {
+  int last_first = INT_MIN, first_last = INT_MAX, first_first = INT_MAX, last_last = INT_MIN;
+  bool has_rows = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (rows[r].token < 0) continue;
+    has_rows = true;
+    last_first = max(last_first, rows[r].first_seen);
+    first_last = min(first_last, rows[r].last_seen);
+    first_first = min(first_first, rows[r].first_seen);
+    last_last = max(last_last, rows[r].last_seen);
+  }
+  WarpView view;
+  view.has_rows = __any_sync(kFullWarp, has_rows);
+  view.first_seen_by_all = __reduce_max_sync(kFullWarp, last_first);
+  view.last_seen_by_all = __reduce_min_sync(kFullWarp, first_last);
+  view.first_seen_by_any = __reduce_min_sync(kFullWarp, first_first);
+  view.last_seen_by_any = __reduce_max_sync(kFullWarp, last_last);
+  return view;
+}
+
+enum class StepView { kNothing, kSome, kAll };
+
+// Which of the keys [first, first + num_keys) the rows of a warp see.
+__device__ __forceinline__ StepView ViewStep(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             const WarpView& view, int first, int num_keys) {
+  if (!view.has_rows) return StepView::kNothing;
+  const int end = first + num_keys;
+  if (unit.tail_len > 0 && end > unit.prefix_len) return StepView::kSome;
+  const int last_position = KeyPosition(p, unit, end - 1);
+  const int first_position = KeyPosition(p, unit, first);
+  if (first_position > view.last_seen_by_any || last_position < view.first_seen_by_any) {
+    return StepView::kNothing;
+  }
+  const bool all = end <= unit.item.key_end && first_position >= view.first_seen_by_all &&
+                   last_position <= view.last_seen_by_all && p.sparse_stride == 0;
+  return all ? StepView::kAll : StepView::kSome;
+}
+
+__device__ __forceinline__ bool InSparsePattern(const AttentionKernelParams& p,
+                                                const WorkUnit& unit, const QueryRow& row,
+                                                int key_position) {
+  const int query_block = FloorDiv(row.position, p.sparse_block_size);
+  const int key_block = FloorDiv(key_position, p.sparse_block_size);
+  if (key_block > query_block - p.sparse_local_blocks) return true;
+  const int step = p.sparse_head_step;
+  const int64_t offset =
+      step >= 0
+          ? (static_cast<int64_t>(p.sparse_tp_rank) * p.num_q_heads + row.q_head) * step + 1
+          : (static_cast<int64_t>(p.sparse_tp_rank) * p.num_kv_heads + unit.kv_head) * -step + 1;
+  return (key_block + offset) % p.sparse_stride == 0;
+}
+
+template <int kKeyTiles>
+__device__ __forceinline__ void ScaleLogits(const AttentionKernelParams& p, const WorkUnit& unit,
+                                            float (&s)[kKeyTiles][4]) {
+  if (p.softcap > 0.0f) {
+    const float inner = unit.k_logit_scale / p.softcap;
+    const float outer = p.softcap * kLog2E;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = outer * tanhf(s[n][e] * inner);
+    }
+  } else {
+    const float scale = unit.k_logit_scale * kLog2E;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] *= scale;
+    }
+  }
+}
+
+// Adds ALiBi and sets the logits of keys that a row does not see to -inf. Returns bit n * 2 + j for
+// each of the lane's columns n * 8 + l % 4 * 2 + j that some row of the warp sees.
+template <int kKeyTiles>
+__device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, const WorkUnit& unit,
+                                               const QueryRow (&rows)[2], int first,
+                                               float (&s)[kKeyTiles][4]) {
+  const int lane = threadIdx.x % 32;
+  float slopes[2] = {0.0f, 0.0f};
+  uint64_t masks[2] = {0, 0};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (rows[r].token < 0) continue;
+    if (p.alibi_slopes) slopes[r] = p.alibi_slopes[rows[r].q_head] * kLog2E;
+    if (unit.tail_len > 0) masks[r] = p.tail_mask[rows[r].token];
+  }
+  uint32_t seen = 0;
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int key = first + n * 8 + lane % 4 * 2 + j;
+      const bool is_key = key < unit.item.key_end;
+      const bool in_tail = unit.tail_len > 0 && key >= unit.prefix_len;
+      const int ordinary_position = KeyPosition(p, unit, key);
+      bool seen_by_lane = false;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        bool sees = is_key;
+        int position = ordinary_position;
+        if (in_tail && is_key) {
+          const int bit = key - unit.prefix_len;
+          sees = masks[r] >> bit & 1;
+          position =
+              unit.key_start + unit.prefix_len + __popcll(masks[r] & ((uint64_t{1} << bit) - 1));
+        }
+        sees = sees && position >= rows[r].first_seen && position <= rows[r].last_seen;
+        if (p.sparse_stride > 0) sees = sees && InSparsePattern(p, unit, rows[r], position);
+        float& logit = s[n][r * 2 + j];
+        logit =
+            sees ? logit + slopes[r] * static_cast<float>(position - rows[r].position) : -INFINITY;
+        seen_by_lane = seen_by_lane || sees;
+      }
+      // Lanes with the same l % 4 hold the same columns.
+      const uint32_t lanes = __ballot_sync(kFullWarp, seen_by_lane);
+      if (lanes & 0x11111111u << lane % 4) seen |= 1u << (n * 2 + j);
+    }
+  }
+  return seen;
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_LOGITS_CUH_

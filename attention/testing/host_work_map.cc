@@ -1,0 +1,51 @@
+#include "attention/testing/host_work_map.h"
+
+#include <algorithm>
+
+#include "absl/status/statusor.h"
+#include "glog/logging.h"
+
+namespace reprise {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kGuardBytes = 4096;
+constexpr uint8_t kPoison = 0x7f;  // 0x7f7f7f7f is a huge count; as a float it is huge too
+constexpr uint8_t kGuard = 0xa5;
+
+}  // namespace
+
+HostWorkMap::HostWorkMap(const WorkMapOptions& options) {
+  absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
+  CHECK(plan.ok()) << plan.status();
+  plan_ = *plan;
+  const WorkMap elsewhere = MakeWorkMap(plan_, reinterpret_cast<void*>(kAlignment));
+  workspace_bytes_ = reinterpret_cast<intptr_t>(elsewhere.partial_lse) - kAlignment;
+  memory_.assign(workspace_bytes_ + kAlignment + kGuardBytes, kGuard);
+  const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+  workspace_begin_ = static_cast<int64_t>(-address % kAlignment);
+  map_ = MakeWorkMap(plan_, memory_.data() + workspace_begin_);
+  Poison();
+}
+
+void HostWorkMap::Poison() {
+  std::fill_n(memory_.begin() + workspace_begin_, workspace_bytes_, kPoison);
+}
+
+bool HostWorkMap::IsGuardIntact() const {
+  const auto end = memory_.begin() + workspace_begin_ + workspace_bytes_;
+  const auto is_guard = [](uint8_t byte) { return byte == kGuard; };
+  return std::all_of(memory_.begin(), memory_.begin() + workspace_begin_, is_guard) &&
+         std::all_of(end, memory_.end(), is_guard);
+}
+
+std::vector<int64_t> HostWorkMap::ColumnSteps() const {
+  std::vector<int64_t> steps(map_.num_columns, 0);
+  for (int i = 0; i < map_.counts[0]; ++i) {
+    const WorkItem& item = map_.items[i];
+    steps[item.column] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
+  }
+  return steps;
+}
+
+}  // namespace reprise

@@ -1,0 +1,50 @@
+// A work map on the host with its memory, poisoned: for tests.
+//
+//   HostWorkMap work({.num_q_heads = 8, .num_kv_heads = 2, ...});
+//   ASSERT_TRUE(BuildWorkMap(batch, {}, work.map()).ok());
+//   EXPECT_TRUE(work.IsGuardIntact());
+//
+// The partials' memory is left out (the builder does not touch it), so that large plans cost
+// little.
+//
+// Thread safety: none; one owner.
+
+#ifndef ATTENTION_TESTING_HOST_WORK_MAP_H_
+#define ATTENTION_TESTING_HOST_WORK_MAP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/work_map.h"
+#include "attention/work_map_plan.h"
+
+namespace reprise {
+
+class HostWorkMap {
+ public:
+  // CHECK-fails on options that cannot be planned.
+  explicit HostWorkMap(const WorkMapOptions& options);
+
+  const WorkMap& map() const { return map_; }
+  const WorkMapPlan& plan() const { return plan_; }
+
+  // Fills the workspace with bytes that make huge counts and NaN.
+  void Poison();
+
+  // Whether nothing was written before the workspace or beyond its part for the map.
+  bool IsGuardIntact() const;
+
+  // Key steps of each column, to judge evenness.
+  std::vector<int64_t> ColumnSteps() const;
+
+ private:
+  WorkMapPlan plan_;
+  std::vector<uint8_t> memory_;
+  int64_t workspace_begin_ = 0;
+  int64_t workspace_bytes_ = 0;  // up to the partials
+  WorkMap map_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_HOST_WORK_MAP_H_

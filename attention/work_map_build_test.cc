@@ -1,0 +1,215 @@
+#include "attention/work_map_build.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "attention/testing/host_work_map.h"
+#include "attention/work_map_check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+
+// Rows of `query_len` queries each, after given numbers of keys.
+struct Rows {
+  explicit Rows(std::vector<int32_t> lens, int query_len = 1) : seq_lens(std::move(lens)) {
+    query_start_loc.push_back(0);
+    for (size_t r = 0; r < seq_lens.size(); ++r) {
+      query_start_loc.push_back(query_start_loc.back() + query_len);
+    }
+    batch = {.query_start_loc = query_start_loc.data(),
+             .seq_lens = seq_lens.data(),
+             .num_rows = static_cast<int>(seq_lens.size()),
+             .num_tokens = query_start_loc.back(),
+             .max_query_len = query_len,
+             .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end())};
+  }
+
+  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> query_start_loc;
+  PagedBatch batch;
+};
+
+WorkMapOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
+  return {.num_q_heads = 4 * num_kv_heads,
+          .num_kv_heads = num_kv_heads,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .max_rows = batch.num_rows,
+          .max_tokens = batch.num_tokens,
+          .max_query_len = batch.max_query_len,
+          .max_seq_len = batch.max_seq_len};
+}
+
+std::vector<WorkItem> ItemsOf(const WorkMap& map) { return {map.items, map.items + map.counts[0]}; }
+
+auto Keys(int row, int begin, int end) {
+  return AllOf(Field(&WorkItem::row, row), Field(&WorkItem::key_begin, begin),
+               Field(&WorkItem::key_end, end));
+}
+
+TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
+  // Costs 1 + 2, 1 + 4, 1 + 1 steps: 10 in 3 columns that begin at 0, 3 and 6.
+  Rows rows({128, 200, 10});
+  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
+  options.num_sms = 1;  // 3 CTAs
+  HostWorkMap work(options);
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  // Row 1 costs from 3 to 8; its steps begin at 4, so that the border at 6 is its third step.
+  EXPECT_THAT(ItemsOf(work.map()),
+              ElementsAre(Keys(0, 0, 128), Keys(1, 0, 128), Keys(1, 128, 200), Keys(2, 0, 10)));
+  EXPECT_THAT(std::vector<int32_t>(work.map().column_items, work.map().column_items + 4),
+              ElementsAre(0, 1, 2, 4));
+  ASSERT_EQ(work.map().counts[1], 1);
+  EXPECT_EQ(work.map().merges[0].row, 1);
+  EXPECT_EQ(work.map().merges[0].num_partials, 2);
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
+  Rows rows({1000, 50});
+  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one column: no cuts
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {.left = 99}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 900, 1000), Keys(1, 0, 50)));
+}
+
+TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
+  Rows rows({40}, /*query_len=*/40);  // prefill in ranges of 16 queries
+  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 0, 16), Keys(0, 0, 32), Keys(0, 0, 40)));
+}
+
+TEST(WorkMapBuildTest, ATailIsNeverClipped) {
+  Rows rows({100});
+  const int32_t tail_len = 30;
+  const uint64_t tail_mask = uint64_t{1} << 29 | 1;  // the first and the last
+  const int32_t position = 71;
+  rows.batch.tail_len = &tail_len;
+  rows.batch.tail_mask = &tail_mask;
+  rows.batch.query_positions = &position;
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_EQ(work.map().items[work.map().counts[0] - 1].key_end, 100);
+  // The path's keys stand at 70 and 71: a window of one key leaves the last slot alone.
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {.left = 0}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 99, 100)));
+}
+
+TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
+  Rows rows({0, 64, 0, 0});
+  rows.query_start_loc = {0, 1, 2, 2, 3};  // row 2 has no query
+  rows.batch.num_tokens = 3;
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 0, 0), Keys(1, 0, 64), Keys(3, 0, 0)));
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+TEST(WorkMapBuildTest, ABatchWithoutQueriesGivesAnEmptyMap) {
+  Rows rows({0, 0});
+  rows.query_start_loc = {0, 0, 0};
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_EQ(work.map().counts[0], 0);
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+TEST(WorkMapBuildTest, ALargerMapLeavesNothingBehind) {
+  Rows large(std::vector<int32_t>(64, 8000));
+  Rows small(std::vector<int32_t>(64, 0));
+  small.seq_lens[7] = 100;
+  HostWorkMap work(OptionsFor(large.batch));
+  ASSERT_TRUE(BuildWorkMap(large.batch, {}, work.map()).ok());
+  ASSERT_TRUE(BuildWorkMap(small.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), small.batch, {}).ok());
+}
+
+// Longest column over the mean, in key steps.
+double Unevenness(const HostWorkMap& work) {
+  const std::vector<int64_t> steps = work.ColumnSteps();
+  const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
+  return *std::max_element(steps.begin(), steps.end()) / mean;
+}
+
+std::vector<int32_t> Skewed(int num_short, bool long_first) {
+  std::vector<int32_t> lens(num_short, 4096);
+  lens.insert(long_first ? lens.begin() : lens.end(), 131072);
+  return lens;
+}
+
+TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
+  const std::vector<int32_t> cases[] = {std::vector<int32_t>(64, 1024),
+                                        std::vector<int32_t>(256, 1024),
+                                        std::vector<int32_t>(16, 4096),
+                                        Skewed(31, true),
+                                        Skewed(31, false),
+                                        {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}};
+  for (const std::vector<int32_t>& lens : cases) {
+    for (int num_kv_heads : {1, 4, 8}) {
+      Rows rows(lens);
+      HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
+      ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+      EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+      // A column of few steps can be one too long.
+      const std::vector<int64_t> steps = work.ColumnSteps();
+      const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
+      EXPECT_LE(Unevenness(work), 1.1 + 1.0 / mean)
+          << lens.size() << " rows, the first of " << lens[0] << ", " << num_kv_heads << " heads";
+    }
+  }
+}
+
+TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
+  const auto cuts_of_row = [](const std::vector<int32_t>& lens, int row) {
+    Rows rows(lens);
+    rows.batch.max_seq_len = 1 << 17;
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.mode = WorkMapMode::kDeterministic;
+    HostWorkMap work(options);
+    EXPECT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    std::vector<int> cuts;
+    for (const WorkItem& item : ItemsOf(work.map())) {
+      if (item.row == row) cuts.push_back(item.key_end);
+    }
+    return cuts;
+  };
+  for (int32_t len : {1, 500, 1100, 5000, 100000}) {
+    const std::vector<int> alone = cuts_of_row({len}, 0);
+    EXPECT_LE(alone.size(), 16u);
+    EXPECT_EQ(cuts_of_row({700, len, 9000, 3}, 1), alone);
+    EXPECT_EQ(cuts_of_row({131072, 0, len}, 2), alone);
+  }
+  EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 steps: 3 pieces of 6
+}
+
+TEST(WorkMapBuildTest, RefusesAnEmptyMapAndSaysHowToMakeOne) {
+  Rows rows({5});
+  const absl::Status status = BuildWorkMap(rows.batch, {}, WorkMap{});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("PlanWorkMap"));
+}
+
+TEST(WorkMapBuildTest, RefusesABatchThatMayExceedThePlan) {
+  Rows rows({100, 100});
+  for (int PagedBatch::*field : {&PagedBatch::num_rows, &PagedBatch::num_tokens,
+                                 &PagedBatch::max_query_len, &PagedBatch::max_seq_len}) {
+    HostWorkMap work(OptionsFor(rows.batch));
+    PagedBatch larger = rows.batch;
+    ++(larger.*field);
+    EXPECT_EQ(BuildWorkMap(larger, {}, work.map()).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

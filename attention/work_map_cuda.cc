@@ -1,0 +1,41 @@
+#include "attention/work_map_cuda.h"
+
+#include "absl/strings/str_cat.h"
+#include "attention/work_map_build.h"
+#include "base/status_macros.h"
+#ifdef REPRISE_WITH_CUDA
+#include "attention/kernels/work_map_kernel.h"
+#endif
+
+namespace reprise {
+namespace {
+
+template <typename Batch>
+absl::Status Launch(const Batch& batch, const LayerWindow& window, const WorkMap& map,
+                    CUstream_st* stream) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, map));
+#ifdef REPRISE_WITH_CUDA
+  const cudaError_t error = LaunchWorkMapKernel(RowsOf(batch, window), map, stream);
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("LaunchBuildWorkMap could not be launched: ", cudaGetErrorString(error)));
+#else
+  static_cast<void>(window);
+  static_cast<void>(stream);
+  return absl::UnimplementedError("LaunchBuildWorkMap: this build has no CUDA");
+#endif
+}
+
+}  // namespace
+
+absl::Status LaunchBuildWorkMap(const PagedBatch& batch, const LayerWindow& window,
+                                const WorkMap& map, CUstream_st* stream) {
+  return Launch(batch, window, map, stream);
+}
+
+absl::Status LaunchBuildWorkMap(const RaggedBatch& batch, const LayerWindow& window,
+                                const WorkMap& map, CUstream_st* stream) {
+  return Launch(batch, window, map, stream);
+}
+
+}  // namespace reprise

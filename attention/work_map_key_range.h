@@ -1,0 +1,146 @@
+// The keys that the queries of a range may see: the contract of attention/paged_batch.h, as
+// interval arithmetic for host and device.
+
+#ifndef ATTENTION_WORK_MAP_KEY_RANGE_H_
+#define ATTENTION_WORK_MAP_KEY_RANGE_H_
+
+#include <cstdint>
+
+#include "attention/host_device.h"
+#include "attention/work_map_rows.h"
+
+namespace reprise {
+
+// A row with the batch's absent arrays resolved.
+struct WorkMapRow {
+  int first_token;
+  int query_len;
+  int seq_len;
+  int tail_len;
+  int64_t key_start;
+};
+
+REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
+  WorkMapRow row;
+  row.first_token = rows.query_start_loc[r];
+  row.query_len = rows.query_start_loc[r + 1] - row.first_token;
+  row.seq_len =
+      rows.seq_lens ? rows.seq_lens[r] : rows.key_start_loc[r + 1] - rows.key_start_loc[r];
+  row.key_start = rows.key_start ? rows.key_start[r] : 0;
+  row.tail_len = rows.tail_len && row.seq_len > 0 ? rows.tail_len[r] : 0;
+  return row;
+}
+
+REPRISE_HOST_DEVICE inline int64_t Clamp(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+// The first local key that stands at `position` or after it, clamped to [0, num_keys].
+REPRISE_HOST_DEVICE inline int FirstKeyAt(int64_t position, const KeyPositions& ranks,
+                                          int64_t key_start, int num_keys) {
+  int64_t key = position;
+  if (ranks.world > 1) {
+    if (position <= 0) return 0;
+    const int64_t cycle = static_cast<int64_t>(ranks.world) * ranks.interleave;
+    const int64_t run = static_cast<int64_t>(ranks.rank) * ranks.interleave;
+    key = position / cycle * ranks.interleave + Clamp(position % cycle - run, 0, ranks.interleave);
+  }
+  return static_cast<int>(Clamp(key - key_start, 0, num_keys));
+}
+
+// The place of the n-th (from 0) set bit. REQUIRES: there is one.
+REPRISE_HOST_DEVICE inline int NthBit(uint64_t mask, int n) {
+  int bit = 0;
+  while (true) {
+    if (mask & 1) {
+      if (n-- == 0) return bit;
+    }
+    mask >>= 1;
+    ++bit;
+  }
+}
+
+REPRISE_HOST_DEVICE inline int CountBits(uint64_t mask) {
+  int count = 0;
+  for (; mask != 0; mask &= mask - 1) ++count;
+  return count;
+}
+
+// A growing hull of key ranges.
+struct KeyHull {
+  int begin = 0;
+  int end = 0;  // == begin: empty
+
+  REPRISE_HOST_DEVICE void Add(int other_begin, int other_end) {
+    if (other_begin >= other_end) return;
+    if (begin >= end) {
+      begin = other_begin;
+      end = other_end;
+      return;
+    }
+    if (other_begin < begin) begin = other_begin;
+    if (other_end > end) end = other_end;
+  }
+};
+
+// Adds the keys seen from positions first..last, each of which is some query's or stands between
+// two in a run without gaps.
+REPRISE_HOST_DEVICE inline void AddPositions(const WorkMapRows& rows, const WorkMapRow& row,
+                                             int64_t first, int64_t last, KeyHull& hull) {
+  const int prefix_len = row.seq_len - row.tail_len;
+  const bool causal = rows.causal && row.tail_len == 0;
+  const int begin = rows.window_left < 0 ? 0
+                                         : FirstKeyAt(first - rows.window_left, rows.key_positions,
+                                                      row.key_start, prefix_len);
+  int end = prefix_len;
+  if (causal || rows.window_right >= 0) {
+    const int64_t right = causal ? last : last + rows.window_right;
+    end = FirstKeyAt(right + 1, rows.key_positions, row.key_start, prefix_len);
+  }
+  hull.Add(begin, end);
+}
+
+// Adds the tail keys that the query of `mask` at `position` sees.
+REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRow& row,
+                                        int64_t position, uint64_t mask, KeyHull& hull) {
+  if (row.tail_len < 64) mask &= (uint64_t{1} << row.tail_len) - 1;
+  const int tail_begin = row.seq_len - row.tail_len;
+  const int64_t path_begin = row.key_start + tail_begin;  // position of the first key of the path
+  int64_t first = 0;
+  int64_t last = CountBits(mask) - 1;
+  if (rows.window_left >= 0) {
+    const int64_t least = position - rows.window_left - path_begin;
+    if (least > first) first = least;
+  }
+  if (rows.window_right >= 0) {
+    const int64_t most = position + rows.window_right - path_begin;
+    if (most < last) last = most;
+  }
+  if (first > last) return;
+  hull.Add(tail_begin + NthBit(mask, static_cast<int>(first)),
+           tail_begin + NthBit(mask, static_cast<int>(last)) + 1);
+}
+
+// From the first to the last local key that a query of [query_begin, query_end) may see.
+REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkMapRow& row,
+                                            int query_begin, int query_end) {
+  KeyHull hull;
+  if (row.seq_len <= 0) return hull;
+  const int64_t first_position = row.key_start + row.seq_len - row.query_len;
+  if (rows.query_positions == nullptr && row.tail_len == 0) {
+    AddPositions(rows, row, first_position + query_begin, first_position + query_end - 1, hull);
+    return hull;
+  }
+  for (int i = query_begin; i < query_end; ++i) {
+    const int token = row.first_token + i;
+    const int64_t position =
+        rows.query_positions ? rows.query_positions[token] : first_position + i;
+    AddPositions(rows, row, position, position, hull);
+    if (row.tail_len > 0) AddTail(rows, row, position, rows.tail_mask[token], hull);
+  }
+  return hull;
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_WORK_MAP_KEY_RANGE_H_

@@ -1,0 +1,173 @@
+#include "attention/work_map_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "attention/kernels/attention_tile.h"
+#include "attention/work_map_scratch.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// The builder packs the three counts in 64 bits.
+constexpr int64_t kMostItems = int64_t{1} << 23;
+constexpr int64_t kMostPartials = int64_t{1} << 19;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+absl::Status CheckAtLeast(const char* name, int least, int got) {
+  if (got >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " of WorkMapOptions: expected >= ", least, ", got ", got));
+}
+
+absl::Status CheckOptions(const WorkMapOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_q_heads", 1, options.num_q_heads));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_kv_heads", 1, options.num_kv_heads));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_qk", 1, options.head_dim_qk));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_v", 1, options.head_dim_v));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_rows", 0, options.max_rows));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_tokens", 0, options.max_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", 1, options.max_query_len));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", 0, options.max_seq_len));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_sms", 1, options.num_sms));
+  if (options.num_q_heads % options.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_q_heads of WorkMapOptions: expected a multiple of num_kv_heads ",
+                     options.num_kv_heads, ", got ", options.num_q_heads));
+  }
+  return absl::OkStatus();
+}
+
+struct Bounds {
+  int64_t items = 0;
+  int64_t merges = 0;
+  int64_t partials = 0;
+};
+
+Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
+  // A cut is a column's border inside a tile; a tile of n steps has at most n - 1.
+  const int64_t cuts = std::min(columns - 1, tiles * std::max<int64_t>(0, steps - 1));
+  const int64_t merges = std::min(cuts, tiles);
+  return {tiles + cuts, merges, cuts + merges};
+}
+
+Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, int64_t steps) {
+  const int64_t longest = CeilDiv(steps, kMinDeterministicSteps);
+  Bounds a_row;  // beyond one item a tile
+  most_row_tiles = std::min<int64_t>(most_row_tiles, kMaxDeterministicSplits / 2);
+  for (int64_t row_tiles = 1; row_tiles <= most_row_tiles; ++row_tiles) {
+    const int64_t pieces = std::min(kMaxDeterministicSplits / row_tiles, longest);
+    if (pieces < 2) continue;
+    a_row.items = std::max(a_row.items, row_tiles * (pieces - 1));
+    a_row.partials = std::max(a_row.partials, row_tiles * pieces);
+    a_row.merges = row_tiles;
+  }
+  return {tiles + rows * a_row.items, std::min(tiles, rows * a_row.merges), rows * a_row.partials};
+}
+
+// Hands out parts of a workspace; without one it counts the bytes.
+class Allotter {
+ public:
+  explicit Allotter(void* base) : base_(static_cast<char*>(base)) {}
+
+  template <typename T>
+  void Give(T*& array, int64_t count) {
+    if (base_) array = reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ = CeilDiv(bytes_ + count * static_cast<int64_t>(sizeof(T)), 256) * 256;
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* base_;
+  int64_t bytes_ = 0;
+};
+
+int64_t LayOut(void* workspace, WorkMap& map) {
+  Allotter allotter(workspace);
+  allotter.Give(map.counts, 2);
+  allotter.Give(map.column_items, map.num_columns + 1);
+  allotter.Give(map.items, map.max_items);
+  allotter.Give(map.merges, map.max_merges);
+  allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);
+  std::byte* scratch = nullptr;
+  allotter.Give(scratch, WorkMapScratch::Bytes(map.max_tiles, map.max_rows));
+  map.scratch = scratch;
+  const int64_t partial_queries = int64_t{map.max_partials} * map.tile_queries * map.num_q_heads;
+  allotter.Give(map.partial_lse, partial_queries);
+  allotter.Give(map.partial_out, partial_queries * map.head_dim_v);
+  return allotter.bytes();
+}
+
+}  // namespace
+
+absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckOptions(options));
+  const int group_size = options.num_q_heads / options.num_kv_heads;
+  const int64_t most_rows = int64_t{options.max_query_len} * group_size;
+  const AttentionTile* tile =
+      FindAttentionTile(options.dtype, options.head_dim_qk, options.head_dim_v,
+                        static_cast<int>(std::min<int64_t>(most_rows, 1 << 20)));
+  if (tile == nullptr) {
+    return absl::UnimplementedError(
+        absl::StrCat("attention on CUDA serves float32, float16 and bfloat16 with head dims to ",
+                     kMaxAttentionHeadDim, ": got ", std::string(DTypeName(options.dtype)),
+                     " with ", options.head_dim_qk, " and ", options.head_dim_v));
+  }
+
+  WorkMapPlan plan;
+  WorkMap& map = plan.shape;
+  map.max_rows = options.max_rows;
+  map.max_tokens = options.max_tokens;
+  map.max_query_len = options.max_query_len;
+  map.max_seq_len = options.max_seq_len;
+  map.dtype = options.dtype;
+  map.num_q_heads = options.num_q_heads;
+  map.num_kv_heads = options.num_kv_heads;
+  map.head_dim_qk = options.head_dim_qk;
+  map.head_dim_v = options.head_dim_v;
+  map.mode = options.mode;
+
+  map.tile_rows = tile->rows();
+  map.tile_queries = std::clamp(tile->rows() / group_size, 1, options.max_query_len);
+  map.num_virtual_heads = static_cast<int>(
+      options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile->rows()));
+  const int ctas = options.num_sms * tile->ctas_per_sm;
+  map.heads_per_column = std::min(map.num_virtual_heads, ctas);
+  map.num_columns = ctas / map.heads_per_column;
+  map.num_ctas = map.heads_per_column * map.num_columns;
+
+  const int64_t rows = std::min(options.max_rows, options.max_tokens);
+  const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
+  const int64_t tiles =
+      rows + std::min((options.max_tokens - rows) / map.tile_queries, rows * (most_row_tiles - 1));
+  const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
+  const Bounds bounds = options.mode == WorkMapMode::kBalanced
+                            ? BalancedBounds(tiles, map.num_columns, steps)
+                            : DeterministicBounds(tiles, rows, most_row_tiles, steps);
+  if (bounds.items >= kMostItems || bounds.partials >= kMostPartials) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_tokens of WorkMapOptions: expected fewer than ", kMostItems, " items and ",
+        kMostPartials, " partials, got ", bounds.items, " and ", bounds.partials));
+  }
+  map.max_tiles = static_cast<int>(tiles);
+  map.max_items = static_cast<int>(bounds.items);
+  map.max_merges = static_cast<int>(bounds.merges);
+  map.max_partials = static_cast<int>(bounds.partials);
+  plan.workspace_bytes = LayOut(nullptr, map);
+  return plan;
+}
+
+WorkMap MakeWorkMap(const WorkMapPlan& plan, void* workspace) {
+  WorkMap map = plan.shape;
+  LayOut(workspace, map);
+  return map;
+}
+
+}  // namespace reprise

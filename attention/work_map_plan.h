@@ -1,0 +1,64 @@
+// Capacities and memory of a work map (attention/work_map.h): planned once, fixed under capture.
+//
+//   REPRISE_ASSIGN_OR_RETURN(
+//       WorkMapPlan plan,
+//       PlanWorkMap({.dtype = DType::kBFloat16, .num_q_heads = 32, .num_kv_heads = 8,
+//                    .head_dim_qk = 128, .head_dim_v = 128, .max_rows = 64, .max_tokens = 64,
+//                    .max_query_len = 1, .max_seq_len = 8192, .num_sms = 132}));
+//   // Allocate plan.workspace_bytes on the device, once; the largest of several plans serves them
+//   // all, if their maps are not used at the same time.
+//   WorkMap map = MakeWorkMap(plan, workspace);
+//   // then each step, before the first layer: LaunchBuildWorkMap(batch, window, map, stream)
+//
+// The bounds. Let T = max_tokens, R = min(max_rows, T), q = tile_queries. Query ranges are at most
+// R + min((T - R) / q, R * ((max_query_len - 1) / q)). In balanced mode a cut is a column's border,
+// so there are at most num_columns - 1 of them, as many items beyond one a range, and twice as many
+// partials; in deterministic mode at most kMaxDeterministicSplits partials a row. A range of at
+// most kWorkStepKeys keys is never cut.
+//
+// A plan is a value. Thread safety: const data. Cost: no allocation.
+
+#ifndef ATTENTION_WORK_MAP_PLAN_H_
+#define ATTENTION_WORK_MAP_PLAN_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "attention/work_map.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+struct WorkMapOptions {
+  DType dtype = DType::kBFloat16;  // of q; float32, float16 or bfloat16
+  int num_q_heads = 0;             // a multiple of num_kv_heads
+  int num_kv_heads = 0;
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+  // Upper bounds of the batches: those of PagedBatch.
+  int max_rows = 0;
+  int max_tokens = 0;
+  int max_query_len = 1;
+  int max_seq_len = 0;
+  // Multiprocessors of the device. Any number is correct; the card's own is quickest.
+  int num_sms = 132;
+  WorkMapMode mode = WorkMapMode::kBalanced;
+};
+
+struct WorkMapPlan {
+  WorkMap shape;  // capacities and sizes; pointers null
+  int64_t workspace_bytes = 0;
+};
+
+// Errors: InvalidArgument, naming the option; Unimplemented for a dtype or head dim that no CUDA
+// kernel serves.
+absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options);
+
+// The map over `workspace`, plan.workspace_bytes of device (for BuildWorkMap(): host) memory
+// aligned to 256 bytes, of any content. The caller owns it; it must outlive graphs that use the
+// map.
+WorkMap MakeWorkMap(const WorkMapPlan& plan, void* workspace);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_WORK_MAP_PLAN_H_

@@ -1,0 +1,146 @@
+#include "attention/work_map_plan.h"
+
+#include <cstdint>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+WorkMapOptions LlamaDecode() {
+  return {.dtype = DType::kBFloat16,
+          .num_q_heads = 32,
+          .num_kv_heads = 8,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .max_rows = 64,
+          .max_tokens = 64,
+          .max_query_len = 1,
+          .max_seq_len = 8192,
+          .num_sms = 132};
+}
+
+WorkMap ShapeOf(const WorkMapOptions& options) {
+  const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan->shape;
+}
+
+TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
+  const WorkMap shape = ShapeOf(LlamaDecode());
+  EXPECT_EQ(shape.tile_rows, 16);
+  EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
+  EXPECT_EQ(shape.num_virtual_heads, 8);
+  EXPECT_EQ(shape.heads_per_column, 8);
+  EXPECT_EQ(shape.num_columns, 49);  // 3 * 132 / 8
+  EXPECT_EQ(shape.num_ctas, 392);
+  EXPECT_EQ(shape.max_tiles, 64);
+  EXPECT_EQ(shape.max_items, 64 + 48);  // a cut at every border between columns
+  EXPECT_EQ(shape.max_merges, 48);
+  EXPECT_EQ(shape.max_partials, 96);
+}
+
+TEST(WorkMapPlanTest, APrefillGetsLargeTilesThatHoldTheQueriesOfAGroup) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_tokens = 1000;
+  options.max_query_len = 500;
+  const WorkMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.tile_queries, 16);                  // of 4 heads
+  EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 16);  // 64 rows of at least a token
+}
+
+TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_query_len = 4;
+  options.max_tokens = 256;
+  const WorkMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 16);
+  EXPECT_EQ(shape.tile_queries, 4);
+  EXPECT_EQ(shape.max_tiles, 64);
+}
+
+TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
+  WorkMapOptions options = LlamaDecode();
+  options.num_q_heads = 71;
+  options.num_kv_heads = 1;
+  const WorkMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.tile_queries, 1);
+  EXPECT_EQ(shape.num_virtual_heads, 2);  // 64 heads and 7
+}
+
+TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
+  WorkMapOptions options = LlamaDecode();
+  options.num_q_heads = options.num_kv_heads = 500;
+  const WorkMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.heads_per_column, 396);
+  EXPECT_EQ(shape.num_columns, 1);
+  EXPECT_EQ(shape.max_items, 64);
+  EXPECT_EQ(shape.max_partials, 0);
+}
+
+TEST(WorkMapPlanTest, RowsThatFitInOneStepAreNeverCut) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_seq_len = kWorkStepKeys;
+  EXPECT_EQ(ShapeOf(options).max_partials, 0);
+  options.max_seq_len = kWorkStepKeys + 1;
+  EXPECT_EQ(ShapeOf(options).max_partials, 96);
+}
+
+TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
+  WorkMapOptions options = LlamaDecode();
+  options.mode = WorkMapMode::kDeterministic;
+  EXPECT_EQ(ShapeOf(options).max_partials, 64 * 16);
+  options.max_seq_len = 2048;  // 32 steps: at most 4 pieces of 8
+  EXPECT_EQ(ShapeOf(options).max_partials, 64 * 4);
+  EXPECT_EQ(ShapeOf(options).max_items, 64 * 4);
+}
+
+TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
+  const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(LlamaDecode());
+  ASSERT_TRUE(plan.ok());
+  auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
+  const WorkMap map = MakeWorkMap(*plan, base);
+  // Partials of out come last: 96 x 1 query x 32 heads x 128 floats.
+  EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{96} * 32 * 128 * 4,
+            base + plan->workspace_bytes);
+  EXPECT_EQ(reinterpret_cast<char*>(map.counts), base);
+  for (const void* part :
+       {static_cast<const void*>(map.items), static_cast<const void*>(map.scratch),
+        static_cast<const void*>(map.partial_out)}) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(part) % 256, 0u);
+  }
+}
+
+TEST(WorkMapPlanTest, NoRowsNeedNoItems) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_rows = options.max_tokens = 0;
+  EXPECT_EQ(ShapeOf(options).max_tiles, 0);
+}
+
+TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
+  const auto message = [](auto change) {
+    WorkMapOptions options = LlamaDecode();
+    change(options);
+    return std::string(PlanWorkMap(options).status().message());
+  };
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_kv_heads = 5; }),
+              HasSubstr("num_q_heads of WorkMapOptions: expected a multiple of num_kv_heads 5, "
+                        "got 32"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_kv_heads = 0; }), HasSubstr("num_kv_heads"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_query_len = 0; }), HasSubstr("max_query_len"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = -1; }), HasSubstr("max_rows"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_sms = 0; }), HasSubstr("num_sms"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_qk = 257; }), HasSubstr("257"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.dtype = DType::kFp8E4M3; }),
+              HasSubstr("float8_e4m3fn"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = o.max_tokens = 1 << 24; }),
+              HasSubstr("max_tokens"));
+}
+
+}  // namespace
+}  // namespace reprise

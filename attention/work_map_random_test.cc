@@ -1,0 +1,107 @@
+// Work maps of random hostile batches: every key exactly once, and never more than was planned.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/host_work_map.h"
+#include "attention/testing/ragged_generator.h"
+#include "attention/testing/random.h"
+#include "attention/work_map_build.h"
+#include "attention/work_map_check.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kSeed = 20261121;
+
+WorkMapOptions DrawOptions(const AttentionParams& layer, Random& random) {
+  return {.num_q_heads = layer.num_q_heads,
+          .num_kv_heads = layer.num_kv_heads,
+          .head_dim_qk = layer.head_dim_qk,
+          .head_dim_v = layer.head_dim_v,
+          .num_sms = random.Pick({1, 2, 5, 132}),
+          .mode = random.OneIn(3) ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+}
+
+template <typename Batch>
+void BuildAndCheck(const Batch& batch, const AttentionParams& layer, WorkMapOptions options) {
+  options.max_rows = batch.num_rows;
+  options.max_tokens = batch.num_tokens;
+  options.max_query_len = std::max(1, batch.max_query_len);
+  options.max_seq_len = batch.max_seq_len;
+  HostWorkMap work(options);
+  for (int round = 0; round < 2; ++round) {  // the second over the first's remains
+    const absl::Status built = BuildWorkMap(batch, WindowOf(layer), work.map());
+    ASSERT_TRUE(built.ok()) << built;
+    const absl::Status checked = CheckWorkMap(work.map(), batch, WindowOf(layer));
+    EXPECT_TRUE(checked.ok()) << checked;
+    EXPECT_TRUE(work.IsGuardIntact());
+  }
+}
+
+TEST(WorkMapRandomTest, PagedFixturesAreCoveredExactlyOnce) {
+  Random random(kSeed);
+  for (int round = 0; round < 1500; ++round) {
+    const uint64_t seed = random.Bits();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const PagedFixture fixture = MakePagedFixture({.seed = seed,
+                                                   .max_query_len = random.Pick({1, 12, 80}),
+                                                   .max_seq_len = random.Pick({40, 300, 1500}),
+                                                   .block_size = 16,
+                                                   .head_dim_qk = 16,
+                                                   .head_dim_v = 16});
+    SCOPED_TRACE(fixture.description);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    BuildAndCheck(fixture.Batch(OnHost), layer, DrawOptions(layer, random));
+  }
+}
+
+TEST(WorkMapRandomTest, RaggedFixturesAreCoveredExactlyOnce) {
+  Random random(kSeed + 1);
+  for (int round = 0; round < 500; ++round) {
+    const uint64_t seed = random.Bits();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const RaggedFixture fixture = MakeRaggedFixture(
+        {.seed = seed, .max_query_len = 40, .max_seq_len = 300, .head_dim_qk = 16});
+    SCOPED_TRACE(fixture.description);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    BuildAndCheck(fixture.Batch(OnHost), layer, DrawOptions(layer, random));
+  }
+}
+
+// Lengths alone, of any scale, at the very bounds of the plan.
+TEST(WorkMapRandomTest, AnyLengthsStayWithinThePlan) {
+  Random random(kSeed + 2);
+  for (int round = 0; round < 2000; ++round) {
+    SCOPED_TRACE("seed " + std::to_string(kSeed + 2) + " round " + std::to_string(round));
+    const int num_rows = random.Int(0, random.Pick({1, 8, 300}));
+    const int max_query_len = random.Pick({1, 1, 4, 17, 33, 100});
+    const int max_seq_len = random.Pick({1, 64, 65, 500, 5000, 200000});
+    std::vector<int32_t> query_start_loc = {0};
+    std::vector<int32_t> seq_lens;
+    for (int r = 0; r < num_rows; ++r) {
+      const int query_len = random.Pick({1, max_query_len, random.Int(0, max_query_len)});
+      query_start_loc.push_back(query_start_loc.back() + query_len);
+      seq_lens.push_back(random.Pick({0, max_seq_len, random.Int(0, max_seq_len)}));
+    }
+    const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
+                              .seq_lens = seq_lens.data(),
+                              .num_rows = num_rows,
+                              .num_tokens = query_start_loc.back(),
+                              .max_query_len = max_query_len,
+                              .max_seq_len = max_seq_len};
+    AttentionParams layer;
+    layer.num_kv_heads = random.Pick({1, 3, 8, 40});
+    layer.num_q_heads = layer.num_kv_heads * random.Pick({1, 4, 7, 20, 100});
+    layer.head_dim_qk = layer.head_dim_v = random.Pick({64, 128, 256});
+    // No window: the first key is found at once, and the checker stays quick.
+    BuildAndCheck(batch, layer, DrawOptions(layer, random));
+  }
+}
+
+}  // namespace
+}  // namespace reprise
