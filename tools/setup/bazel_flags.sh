@@ -31,6 +31,8 @@ set_bazel_flags() {
         "--override_repository=rules_java=$system/rules/java"
         "--override_repository=rules_proto=$system/rules/proto"
       )
+      # Debian switches this on for the whole machine, which keeps every sandbox and prints its work.
+      build_flags+=(--nosandbox_debug)
       # .bazelrc has options that are too new for it.
       if [[ $workspace == "$root" ]]; then
         startup_flags+=(--noworkspace_rc "--bazelrc=$stubs/bazelrc")
