@@ -1,0 +1,256 @@
+#include "graphs/cuda_graph_backend.h"
+
+#include "absl/status/status.h"
+
+#ifdef REPRISE_WITH_CUDA
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "base/torch_status.h"
+#include "graphs/graph_pool.h"
+#include "graphs/stream_capture.h"
+
+namespace reprise {
+namespace {
+
+using Step = std::function<absl::Status()>;
+
+// Nothing that a step throws gets past a capture.
+absl::Status Run(const Step& step) {
+  try {
+    return CatchTorch(step);
+  } catch (...) {
+    return absl::InternalError("a step threw what is no std::exception");
+  }
+}
+
+void WarnUnlessOk(const absl::Status& status) {
+  LOG_IF(WARNING, !status.ok()) << "a CUDA graph was not given back: " << status;
+}
+
+absl::Status Synchronize(cudaStream_t stream) {
+  return CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
+// Memory of the current device in use, as its driver and as LibTorch's allocator count it.
+struct MemoryUse {
+  int64_t device_bytes = 0;    // of every process
+  int64_t reserved_bytes = 0;  // by the allocator, for whatever pool
+};
+
+absl::StatusOr<MemoryUse> MeasureMemory(c10::DeviceIndex device) {
+  size_t free = 0;
+  size_t total = 0;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return MemoryUse{
+      .device_bytes = static_cast<int64_t>(total - free),
+      .reserved_bytes =
+          c10::cuda::CUDACachingAllocator::getDeviceStats(device).reserved_bytes[kAll].current};
+}
+
+// A graph that is ready to launch.
+struct Executable {
+  cudaGraphExec_t exec = nullptr;
+  GraphBytes bytes;
+};
+
+class Backend : public CudaGraphBackend {
+ public:
+  explicit Backend(c10::cuda::CUDAStream stream) : stream_(stream), pool_(stream.device_index()) {}
+  ~Backend() override {
+    CHECK_EQ(num_live_graphs_, 0) << "graphs must be destroyed before their backend";
+  }
+
+  CUstream_st* stream() const override { return stream_.stream(); }
+
+  absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(Step step) override;
+  absl::StatusOr<GraphBytes> TrialCapture(Step step) override;
+
+ private:
+  class Graph;
+
+  // Warm-up, capture into `pool`, instantiation and upload. Wraps what may throw.
+  absl::StatusOr<Executable> MakeExecutable(const Step& step, const GraphPool& pool);
+  absl::Status WarmUp(const Step& step);
+  absl::StatusOr<cudaGraph_t> CaptureGraph(const Step& step, const GraphPool& pool);
+  absl::StatusOr<cudaGraphExec_t> Instantiate(cudaGraph_t graph);
+
+  const c10::cuda::CUDAStream stream_;
+  GraphPool pool_;
+  int num_live_graphs_ = 0;
+};
+
+class Backend::Graph : public CapturedGraph {
+ public:
+  Graph(Backend* backend, const Executable& executable)
+      : backend_(backend), executable_(executable) {
+    ++backend_->num_live_graphs_;
+  }
+
+  ~Graph() override {
+    // The buffers that a replay in flight reads may be freed right after.
+    WarnUnlessOk(Synchronize(backend_->stream_.stream()));
+    WarnUnlessOk(CudaStatus(cudaGraphExecDestroy(executable_.exec), "cudaGraphExecDestroy"));
+    --backend_->num_live_graphs_;
+  }
+
+  absl::Status Replay() override {
+    return CatchTorch([&] {
+      const c10::cuda::CUDAGuard guard(backend_->stream_.device_index());
+      return CudaStatus(cudaGraphLaunch(executable_.exec, backend_->stream_.stream()),
+                        "cudaGraphLaunch");
+    });
+  }
+
+  GraphBytes bytes() const override { return executable_.bytes; }
+
+ private:
+  Backend* const backend_;
+  const Executable executable_;
+};
+
+absl::StatusOr<std::unique_ptr<CapturedGraph>> Backend::Capture(Step step) {
+  REPRISE_ASSIGN_OR_RETURN(const Executable executable, MakeExecutable(step, pool_));
+  return std::make_unique<Graph>(this, executable);
+}
+
+absl::StatusOr<GraphBytes> Backend::TrialCapture(Step step) {
+  return CatchTorchOr([&]() -> absl::StatusOr<GraphBytes> {
+    const GraphPool pool(stream_.device_index());
+    REPRISE_ASSIGN_OR_RETURN(const Executable executable, MakeExecutable(step, pool));
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaGraphExecDestroy(executable.exec), "cudaGraphExecDestroy"));
+    return executable.bytes;
+  });
+}
+
+absl::StatusOr<Executable> Backend::MakeExecutable(const Step& step, const GraphPool& pool) {
+  if (step == nullptr) {
+    return absl::InvalidArgumentError("step must be callable: got an empty function");
+  }
+  return CatchTorchOr([&]() -> absl::StatusOr<Executable> {
+    const c10::cuda::CUDAStreamGuard guard(stream_);
+    REPRISE_RETURN_IF_ERROR(WarmUp(step));
+    REPRISE_ASSIGN_OR_RETURN(const MemoryUse before, MeasureMemory(stream_.device_index()));
+    REPRISE_ASSIGN_OR_RETURN(cudaGraph_t graph, CaptureGraph(step, pool));
+    const absl::StatusOr<cudaGraphExec_t> exec = Instantiate(graph);
+    WarnUnlessOk(CudaStatus(cudaGraphDestroy(graph), "cudaGraphDestroy"));
+    if (!exec.ok()) return exec.status();
+    absl::Cleanup destroy = [&] { cudaGraphExecDestroy(*exec); };
+    REPRISE_ASSIGN_OR_RETURN(const MemoryUse after, MeasureMemory(stream_.device_index()));
+    std::move(destroy).Cancel();
+
+    const int64_t pool_bytes = std::max<int64_t>(after.reserved_bytes - before.reserved_bytes, 0);
+    const int64_t all_bytes = after.device_bytes - before.device_bytes;
+    return Executable{
+        .exec = *exec,
+        .bytes = {.pool = pool_bytes, .driver = std::max<int64_t>(all_bytes - pool_bytes, 0)}};
+  });
+}
+
+absl::Status Backend::WarmUp(const Step& step) {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamIsCapturing(stream_.stream(), &capturing), "cudaStreamIsCapturing"));
+  if (capturing != cudaStreamCaptureStatusNone) {
+    return absl::FailedPreconditionError("a step must not be captured inside a capture");
+  }
+  absl::Status status = Run(step);
+  // Also after a failure: the caller may free what was enqueued before it.
+  status.Update(Synchronize(stream_.stream()));
+  return status;
+}
+
+absl::StatusOr<cudaGraph_t> Backend::CaptureGraph(const Step& step, const GraphPool& pool) {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StreamCapture> capture,
+                           StreamCapture::Begin(stream_, pool));
+  const absl::Status status = Run(step);
+  const absl::StatusOr<cudaGraph_t> graph = capture->End();
+  if (graph.ok() && !status.ok()) cudaGraphDestroy(*graph);
+  if (!status.ok()) return status;  // the cause, where both failed
+  return graph;
+}
+
+absl::StatusOr<cudaGraphExec_t> Backend::Instantiate(cudaGraph_t graph) {
+  size_t num_nodes = 0;
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaGraphGetNodes(graph, nullptr, &num_nodes), "cudaGraphGetNodes"));
+  if (num_nodes == 0) {
+    return absl::InvalidArgumentError("step must enqueue work on the backend's stream: got none");
+  }
+  cudaGraphExec_t exec = nullptr;
+  // The first flag frees what a graph allocates itself (cudaMallocAsync inside a library) when it
+  // is launched again; the second keeps the stream's priority.
+  REPRISE_RETURN_IF_ERROR(CudaStatus(
+      cudaGraphInstantiateWithFlags(
+          &exec, graph,
+          cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority),
+      "cudaGraphInstantiate"));
+  // Now, so that the first replay is as quick as the others and the memory is measured.
+  absl::Status status = CudaStatus(cudaGraphUpload(exec, stream_.stream()), "cudaGraphUpload");
+  status.Update(Synchronize(stream_.stream()));
+  if (status.ok()) return exec;
+  cudaGraphExecDestroy(exec);
+  return status;
+}
+
+absl::StatusOr<c10::cuda::CUDAStream> ChooseStream(const CudaGraphBackendOptions& options) {
+  const int num_devices = c10::cuda::device_count();
+  if (num_devices == 0) return absl::InvalidArgumentError("device must be a GPU: found none");
+  if (options.device < 0 || options.device >= num_devices) {
+    return absl::InvalidArgumentError(absl::StrCat("device must be one of the GPUs: expected 0..",
+                                                   num_devices - 1, ", got ", options.device));
+  }
+  const auto device = static_cast<c10::DeviceIndex>(options.device);
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // the allocators, among others
+  if (!options.stream.has_value()) {
+    return c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device);
+  }
+  const cudaStream_t stream = *options.stream;
+  if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
+    return absl::InvalidArgumentError(
+        "stream must not be a default stream: those cannot be captured");
+  }
+  return c10::cuda::getStreamFromExternal(stream, device);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaGraphBackend>> CudaGraphBackend::Create(
+    const CudaGraphBackendOptions& options) {
+  return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<CudaGraphBackend>> {
+    REPRISE_ASSIGN_OR_RETURN(const c10::cuda::CUDAStream stream, ChooseStream(options));
+    return std::make_unique<Backend>(stream);
+  });
+}
+
+}  // namespace reprise
+
+#else
+
+namespace reprise {
+
+absl::StatusOr<std::unique_ptr<CudaGraphBackend>> CudaGraphBackend::Create(
+    const CudaGraphBackendOptions&) {
+  return absl::UnimplementedError("this build has no CUDA, so it has no CUDA graphs");
+}
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_CUDA

@@ -1,0 +1,37 @@
+#include "graphs/graph_pool.h"
+
+#ifdef REPRISE_WITH_CUDA
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <glog/logging.h>
+
+#include "absl/status/status.h"
+#include "base/torch_status.h"
+
+namespace reprise {
+
+GraphPool::GraphPool(c10::DeviceIndex device) : device_(device) {
+  const c10::cuda::CUDAGuard guard(device);  // MemPool takes the current one
+  pool_ = std::make_unique<at::cuda::MemPool>();
+  id_ = pool_->id();
+  // A pool that no capture holds cannot be captured into again. MemPool holds the device's pool;
+  // the host's is held by a capture that begins, matches no stream and ends, and is never released.
+  at::HostAllocator* const pinned = at::getHostAllocator(at::kCUDA);
+  pinned->begin_allocate_to_pool(id_, [](c10::Stream) { return false; });
+  pinned->end_allocate_to_pool(id_);
+}
+
+GraphPool::~GraphPool() {
+  const absl::Status status = CatchTorch([&] {
+    const c10::cuda::CUDAGuard guard(device_);
+    at::getHostAllocator(at::kCUDA)->release_pool(id_);
+    pool_.reset();
+    return absl::OkStatus();
+  });
+  LOG_IF(WARNING, !status.ok()) << "the memory of a graph pool was not given back: " << status;
+}
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_CUDA

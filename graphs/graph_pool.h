@@ -1,0 +1,49 @@
+// The memory in which captured graphs keep what they allocate: a private pool of LibTorch's caching
+// allocators, on the device and for pinned host memory.
+//
+// Tensors made inside a capture live at addresses that a replay uses again, so they must not come
+// from, nor go back to, the pool that eager code allocates from. Graphs captured one after another
+// reuse the pool: largest first, they all fit into what the first one took.
+//
+//   GraphPool pool(device);
+//   StreamCapture capture = ... into pool.id() ...          // graphs/stream_capture.h
+//
+// Life: the pool outlives its graphs; its memory goes back to the device when it ends, except what
+// live tensors still hold. It may throw c10::Error: callers catch (base/torch_status.h).
+// Thread safety: none. Only in builds with CUDA.
+
+#ifndef GRAPHS_GRAPH_POOL_H_
+#define GRAPHS_GRAPH_POOL_H_
+
+#ifdef REPRISE_WITH_CUDA
+
+#include <ATen/cuda/MemPool.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+
+namespace reprise {
+
+class GraphPool {
+ public:
+  // Empty; takes memory as captures ask for it.
+  explicit GraphPool(c10::DeviceIndex device);
+  GraphPool(const GraphPool&) = delete;
+  GraphPool& operator=(const GraphPool&) = delete;
+  ~GraphPool();
+
+  c10::DeviceIndex device() const { return device_; }
+  c10::MempoolId_t id() const { return id_; }
+
+ private:
+  c10::DeviceIndex device_;
+  std::unique_ptr<at::cuda::MemPool> pool_;
+  c10::MempoolId_t id_;
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_CUDA
+
+#endif  // GRAPHS_GRAPH_POOL_H_
