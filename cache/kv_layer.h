@@ -1,12 +1,12 @@
-// The KV cache of one layer as kernels and references see it: pointers, strides, scales. No storage,
-// no LibTorch.
+// The KV cache of one layer as kernels and references see it: pointers, strides, scales. No
+// storage, no LibTorch.
 //
 // Every layout of the field is one formula. Element (block, token, head, dim) of a KvView stands at
 //
 //   data[block * block_stride + token * token_stride + head * head_stride
 //        + (dim / dim_chunk) * dim_chunk_stride + dim % dim_chunk]       offsets in int64 elements
 //
-//   layout                                             block  token      head  dim_chunk  its stride
+//   layout                                             block  token      head  dim_chunk  stride of
 //   NHD       [num_blocks, block_size, heads, dim]     T*H*D  H*D        D     D          (any)
 //   HND       [num_blocks, heads, block_size, dim]     H*T*D  D          T*D   D          (any)
 //   packed    [num_blocks, 2, ...]                     2*...  as above; v.data = k.data + T*H*D
@@ -47,8 +47,7 @@ struct KvView {
   int64_t block_stride = 0;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-  int dim_chunk =
-      0;  // consecutive dims that are contiguous; head_dim in all but the K-packed layout
+  int dim_chunk = 0;  // dims that stand together; head_dim in all but the K-packed layout
   int64_t dim_chunk_stride = 0;
 
   // Element offset from `data`.
