@@ -3,37 +3,37 @@
 // One launch, whatever the batch holds. On the CPU the same arithmetic as a function; a test holds
 // the two together.
 //
-//   RefillArgs args{.delta = delta, .slots = slots, .arrays = arrays,
-//                   .padded_num_rows = 16, .padded_num_tokens = 16,
-//                   .block_size = 16, .num_blocks = 1024};
-//   RefillOnHost(args);            // or LaunchRefill(args, stream)
+//   RefillArgs args{.delta = delta, .slots = slots, .arrays = arrays, .padded_num_rows = 16,
+//                   .padded_num_tokens = 16, .block_size = 16, .num_blocks = 1024};
+//   RefillOnHost(args);            // or LaunchRefill(args, stream), runner/refill_kernel.h
 //
-// Afterwards seq_len of each row's slot has grown by query_len: the step's keys count as cached for
-// what follows on the stream. Rows are bounds-checked in int64: a row with a slot outside [0,
-// num_slots), a position beyond max_blocks * block_size, a block outside [1, num_blocks), tokens
-// outside the padded sizes, or that appears twice among slots, is inert (as a padded row, its slot
-// untouched) and counted in num_bad_rows. Joins, leaves and updates out of range are skipped and
-// counted too.
+// In this order:
+//   leaves   the slot becomes as at creation: nothing cached, its table row null blocks
+//   joins    length, sample_index and sampling of the slot are set, last_token is 0
+//   updates  entries of the block table are set; block 0 clears one
+//   rows     seq_len of the row's slot grows by query_len: the step's keys count as cached for what
+//            follows on the stream. The arrays are filled as runner/step_arrays.h says.
+//
+// Everything is bounds-checked in int64. Joins, leaves and updates out of range are skipped. A row
+// is inert (in the arrays as a padded row, its slot untouched) if
+//   - its slot is outside [0, num_slots), or is that of an earlier row, good or bad;
+//   - query_len is outside [1, padded_num_tokens], or its tokens do not lie in host_tokens;
+//   - a position of it is beyond max_blocks * block_size, or the block of one is outside
+//     [1, num_blocks);
+//   - its tokens, after those of the good rows before it, pass padded_num_tokens; then no later row
+//     is served either;
+//   - it is beyond padded_num_rows.
+// num_bad_rows counts all that was skipped or inert.
 
 #ifndef RUNNER_REFILL_H_
 #define RUNNER_REFILL_H_
 
-#include "runner/slot_state.h"
-#include "runner/step_arrays.h"
-#include "runner/step_delta.h"
+#include "runner/refill_args.h"
 
 namespace reprise {
 
-struct RefillArgs {
-  StepDelta delta;
-  SlotState slots;
-  StepArrays arrays;
-  int padded_num_rows = 0;    // rows that the step's graph has; >= delta rows
-  int padded_num_tokens = 0;  // >= delta tokens
-  int block_size = 0;
-  int num_blocks = 0;
-};
-
+// REQUIRES: the padded sizes are at most those of the arrays; counts are within the delta's
+// capacities. Thread safety: none.
 void RefillOnHost(const RefillArgs& args);
 
 }  // namespace reprise
