@@ -116,23 +116,23 @@ absl::StatusOr<json> ReadJsonFile(const std::string& path, const JsonLimits& lim
 
 std::string DescribeJson(const json& value) {
   constexpr size_t kMaxLength = 60;
-  if (value.is_array() && value.size() > 8) {
-    return absl::StrCat("an array of ", value.size(), " values");
-  }
   if (value.is_object()) return absl::StrCat("an object of ", value.size(), " members");
-  if (value.is_array()) {
+  size_t length = 0;  // of the strings within, or a little more than enough
+  if (const auto* string = value.get_ptr<const json::string_t*>()) length = string->size();
+  if (value.is_array() && value.size() <= kMaxLength) {
     for (const json& element : value) {
-      if (element.is_structured() || (element.is_string() && element.size() > 8)) {
-        return absl::StrCat("an array of ", value.size(), " values");
-      }
+      if (element.is_structured()) length = kMaxLength + 1;
+      if (const auto* string = element.get_ptr<const json::string_t*>()) length += string->size();
     }
   }
-  if (value.is_string() && value.get_ref<const std::string&>().size() > kMaxLength) {
-    return absl::StrCat("a string of ", value.get_ref<const std::string&>().size(), " bytes");
+  if (length <= kMaxLength && value.size() <= kMaxLength) {
+    // Escapes all but ASCII, so that no control character reaches a terminal.
+    std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+    text = absl::StrReplaceAll(text, {{"\x7f", "\\u007f"}});
+    if (text.size() <= kMaxLength || value.is_number()) return text;
   }
-  // Escapes everything but ASCII, so that no control character reaches a terminal.
-  return absl::StrReplaceAll(value.dump(-1, ' ', true, json::error_handler_t::replace),
-                             {{"\x7f", "\\u007f"}});
+  if (value.is_array()) return absl::StrCat("an array of ", value.size(), " values");
+  return absl::StrCat("a string of ", value.get_ref<const json::string_t&>().size(), " bytes");
 }
 
 }  // namespace reprise

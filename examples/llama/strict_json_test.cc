@@ -81,7 +81,9 @@ TEST(StrictJsonTest, DescriptionsAreShortAndPrintable) {
   EXPECT_EQ(DescribeJson(json("a\x1b\x7f\u00e9")), "\"a\\u001b\\u007f\\u00e9\"");
   EXPECT_EQ(DescribeJson(json(std::string(100, 'x'))), "a string of 100 bytes");
   EXPECT_EQ(DescribeJson(json::parse("[[1], 2]")), "an array of 2 values");
-  EXPECT_EQ(DescribeJson(json(std::vector<int>(9))), "an array of 9 values");
+  EXPECT_EQ(DescribeJson(json({"LlamaForCausalLM", 1})), "[\"LlamaForCausalLM\",1]");
+  EXPECT_EQ(DescribeJson(json(std::vector<int>(99))), "an array of 99 values");
+  EXPECT_EQ(DescribeJson(json(std::string(20, '\x01'))), "a string of 20 bytes");
   EXPECT_EQ(DescribeJson(json::parse(R"({"a": 1})")), "an object of 1 members");
 }
 

@@ -1,0 +1,217 @@
+#include "examples/llama/llama_config.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "examples/llama/json_fields.h"
+#include "examples/llama/rope_config.h"
+#include "examples/llama/strict_json.h"
+
+namespace reprise {
+namespace {
+
+using nlohmann::json;
+
+// Far above any model there is, and low enough that products of two stay within int64_t, and that of
+// heads and head_dim (checked below) within int.
+constexpr IntRange kWidthRange = {.min = 1, .max = 1 << 20};
+constexpr IntRange kLayersRange = {.min = 1, .max = 1 << 12};
+constexpr IntRange kHeadsRange = {.min = 1, .max = 1 << 16};
+constexpr IntRange kHeadDimRange = {.min = 2, .max = 1 << 12};
+constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 24};
+constexpr IntRange kSeqLenRange = {.min = 1, .max = 1 << 28};
+constexpr int64_t kMaxProjection = 1 << 22;  // num_q_heads * head_dim
+
+// Like JsonFields::Int(), for ranges within int's.
+absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range) {
+  REPRISE_ASSIGN_OR_RETURN(const int64_t number, fields.Int(name, range));
+  return static_cast<int>(number);
+}
+
+// False if it is absent.
+absl::StatusOr<bool> ReadFlag(const JsonFields& fields, std::string_view name) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> flag, fields.OptionalBool(name));
+  return flag.value_or(false);
+}
+
+struct Heads {
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+};
+
+absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size) {
+  Heads heads;
+  REPRISE_ASSIGN_OR_RETURN(heads.num_q_heads, ReadInt(fields, "num_attention_heads", kHeadsRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> num_kv_heads,
+                           fields.OptionalInt("num_key_value_heads", kHeadsRange));
+  heads.num_kv_heads = static_cast<int>(num_kv_heads.value_or(heads.num_q_heads));
+  const std::string q_heads = absl::StrCat("num_attention_heads (", heads.num_q_heads, ")");
+  if (heads.num_q_heads % heads.num_kv_heads != 0) {
+    return fields.Unexpected("num_key_value_heads", "a divisor of " + q_heads);
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> head_dim,
+                           fields.OptionalInt("head_dim", kHeadDimRange));
+  if (!head_dim && hidden_size % heads.num_q_heads != 0) {
+    return fields.Unexpected("hidden_size", "a multiple of " + q_heads);
+  }
+  heads.head_dim = static_cast<int>(head_dim.value_or(hidden_size / heads.num_q_heads));
+  if (heads.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(fields.where(), ": head_dim: expected an even number, got ", heads.head_dim));
+  }
+  if (int64_t{heads.num_q_heads} * heads.head_dim > kMaxProjection) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(fields.where(), ": num_attention_heads * head_dim: expected at most ",
+                     kMaxProjection, ", got ", heads.num_q_heads, " * ", heads.head_dim));
+  }
+  return heads;
+}
+
+absl::StatusOr<std::optional<DType>> ReadDType(const JsonFields& fields) {
+  // The new name goes first; files of the time between have both.
+  for (const char* name : {"dtype", "torch_dtype"}) {
+    REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> text, fields.OptionalString(name));
+    if (!text) continue;
+    const std::optional<DType> dtype = ParseDType(*text);
+    if (!dtype || IsFp8(*dtype)) {
+      return fields.Unexpected(name, "\"float32\", \"bfloat16\", \"float16\" or \"float64\"");
+    }
+    return dtype;
+  }
+  return std::optional<DType>();
+}
+
+// `known` and what "eos_token_id" adds to them.
+absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
+                                                   const JsonFields& fields, int vocab_size) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> ids,
+                           fields.OptionalInts("eos_token_id", {.min = 0, .max = vocab_size - 1}));
+  if (ids) known.insert(known.end(), ids->begin(), ids->end());
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  return known;
+}
+
+// What all families of decoders with RMS norm, grouped heads and RoPE have in common.
+absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields) {
+  if (fields.Find("quantization_config") != nullptr) {
+    return fields.Unexpected("quantization_config", "nothing, as quantization is not supported");
+  }
+  LlamaConfig config;
+  REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
+  REPRISE_ASSIGN_OR_RETURN(config.intermediate_size,
+                           ReadInt(fields, "intermediate_size", kWidthRange));
+  REPRISE_ASSIGN_OR_RETURN(config.num_layers, ReadInt(fields, "num_hidden_layers", kLayersRange));
+  REPRISE_ASSIGN_OR_RETURN(const Heads heads, ReadHeads(fields, config.hidden_size));
+  config.num_q_heads = heads.num_q_heads;
+  config.num_kv_heads = heads.num_kv_heads;
+  config.head_dim = heads.head_dim;
+  REPRISE_ASSIGN_OR_RETURN(config.vocab_size, ReadInt(fields, "vocab_size", kVocabRange));
+  REPRISE_ASSIGN_OR_RETURN(config.max_seq_len,
+                           ReadInt(fields, "max_position_embeddings", kSeqLenRange));
+  REPRISE_ASSIGN_OR_RETURN(config.rms_norm_eps,
+                           fields.Double("rms_norm_eps", {.min = 1e-12, .max = 1}));
+  REPRISE_ASSIGN_OR_RETURN(config.tie_word_embeddings, ReadFlag(fields, "tie_word_embeddings"));
+  REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, config.max_seq_len));
+  REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadDType(fields));
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> bos_token_id,
+      fields.OptionalInt("bos_token_id", {.min = 0, .max = config.vocab_size - 1}));
+  if (bos_token_id) config.bos_token_id = static_cast<int32_t>(*bos_token_id);
+  REPRISE_ASSIGN_OR_RETURN(config.eos_token_ids, WithEndTokens({}, fields, config.vocab_size));
+  return config;
+}
+
+absl::StatusOr<LlamaConfig> ReadLlama(const JsonFields& fields) {
+  REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, ReadDecoder(fields));
+  REPRISE_ASSIGN_OR_RETURN(config.attention_bias, ReadFlag(fields, "attention_bias"));
+  REPRISE_ASSIGN_OR_RETURN(config.mlp_bias, ReadFlag(fields, "mlp_bias"));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> activation,
+                           fields.OptionalString("hidden_act"));
+  if (activation.value_or("silu") != "silu") return fields.Unexpected("hidden_act", "\"silu\"");
+  return config;
+}
+
+struct Family {
+  Architecture architecture;
+  const char* class_name;  // in "architectures"
+  const char* model_type;
+  absl::StatusOr<LlamaConfig> (*read)(const JsonFields& fields);
+};
+
+constexpr std::array kFamilies = {
+    Family{Architecture::kLlama, "LlamaForCausalLM", "llama", ReadLlama},
+};
+
+absl::Status UnknownArchitecture(const JsonFields& fields, std::string_view name) {
+  return fields.Unexpected(name,
+                           absl::StrCat("a supported architecture (",
+                                        absl::StrJoin(kFamilies, ", ",
+                                                      [](std::string* out, const Family& family) {
+                                                        absl::StrAppend(out, family.class_name);
+                                                      }),
+                                        ")"));
+}
+
+// By the name of the class; by "model_type" in the rare file without one.
+absl::StatusOr<const Family*> FindFamily(const JsonFields& fields) {
+  const json* const classes = fields.Find("architectures");
+  if (classes != nullptr) {
+    if (classes->is_array() && classes->size() == 1) {
+      for (const Family& family : kFamilies) {
+        if ((*classes)[0] == family.class_name) return &family;
+      }
+    }
+    return UnknownArchitecture(fields, "architectures");
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> model_type,
+                           fields.OptionalString("model_type"));
+  for (const Family& family : kFamilies) {
+    if (model_type == family.model_type) return &family;
+  }
+  return UnknownArchitecture(fields, model_type ? "model_type" : "architectures");
+}
+
+}  // namespace
+
+absl::StatusOr<LlamaConfig> ParseLlamaConfig(const json& config) {
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const Family* const family, FindFamily(fields));
+  REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, family->read(fields));
+  result.architecture = family->architecture;
+  return result;
+}
+
+absl::StatusOr<LlamaConfig> WithGenerationConfig(LlamaConfig config,
+                                                 const json& generation_config) {
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(generation_config, "generation_config.json"));
+  REPRISE_ASSIGN_OR_RETURN(config.eos_token_ids, WithEndTokens(std::move(config.eos_token_ids),
+                                                               fields, config.vocab_size));
+  return config;
+}
+
+absl::StatusOr<LlamaConfig> LoadLlamaConfig(const std::string& folder) {
+  // The messages of the parsers begin with the file's name.
+  const auto in_folder = [&](absl::StatusOr<LlamaConfig> config) -> absl::StatusOr<LlamaConfig> {
+    if (config.ok()) return config;
+    return absl::Status(config.status().code(),
+                        absl::StrCat(folder, "/", config.status().message()));
+  };
+  REPRISE_ASSIGN_OR_RETURN(const json config, ReadJsonFile(absl::StrCat(folder, "/config.json")));
+  REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, in_folder(ParseLlamaConfig(config)));
+  const absl::StatusOr<json> generation_config =
+      ReadJsonFile(absl::StrCat(folder, "/generation_config.json"));
+  if (absl::IsNotFound(generation_config.status())) return result;
+  REPRISE_RETURN_IF_ERROR(generation_config.status());
+  return in_folder(WithGenerationConfig(std::move(result), *generation_config));
+}
+
+}  // namespace reprise

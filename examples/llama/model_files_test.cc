@@ -1,0 +1,99 @@
+// The models and golden files that the project carries are read whole.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "examples/llama/checkpoint.h"
+#include "examples/llama/llama_config.h"
+#include "examples/llama/safetensors.h"
+#include "examples/llama/tensor_view.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(ModelFilesTest, JargonLlamaIsReadWhole) {
+  const std::string folder = "examples/llama/models/jargon-llama";
+  const absl::StatusOr<LlamaConfig> config = LoadLlamaConfig(folder);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->vocab_size, 4096);
+  EXPECT_EQ(config->bos_token_id, 0);
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(1));
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  int64_t num_weights = 0;
+  for (const auto& [name, tensor] : checkpoint->tensors()) {
+    EXPECT_EQ(tensor.type, StoredType::kBFloat16) << name;
+    EXPECT_TRUE(tensor.IsAligned()) << name;
+    num_weights += tensor.num_elements();
+  }
+  EXPECT_EQ(num_weights, 6'556'928);
+}
+
+class GoldenModelTest : public testing::TestWithParam<const char*> {
+ protected:
+  const std::string folder_ = absl::StrCat("tests/goldens/", GetParam());
+};
+
+TEST_P(GoldenModelTest, WeightsHaveTheShapesOfTheConfig) {
+  const absl::StatusOr<LlamaConfig> config = LoadLlamaConfig(folder_);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto shape_of = [&](const std::string& name) {
+    const absl::StatusOr<TensorView> tensor = checkpoint->Find(name);
+    EXPECT_TRUE(tensor.ok()) << tensor.status();
+    return tensor.ok() ? tensor->shape : std::vector<int64_t>();
+  };
+  const int head_dim = config->head_dim;
+  EXPECT_THAT(shape_of("model.embed_tokens.weight"),
+              ElementsAre(config->vocab_size, config->hidden_size));
+  EXPECT_THAT(shape_of("model.layers.1.self_attn.q_proj.weight"),
+              ElementsAre(config->num_q_heads * head_dim, config->hidden_size));
+  EXPECT_THAT(shape_of("model.layers.1.self_attn.k_proj.weight"),
+              ElementsAre(config->num_kv_heads * head_dim, config->hidden_size));
+  EXPECT_THAT(shape_of("model.layers.1.mlp.up_proj.weight"),
+              ElementsAre(config->intermediate_size, config->hidden_size));
+  EXPECT_EQ(checkpoint->Find("lm_head.weight").ok(), !config->tie_word_embeddings);
+  EXPECT_EQ(checkpoint->Find("model.layers.0.self_attn.q_proj.bias").ok(), config->attention_bias);
+  EXPECT_EQ(checkpoint->Find("model.layers.0.mlp.up_proj.bias").ok(), config->mlp_bias);
+}
+
+TEST_P(GoldenModelTest, GoldenTokensAndLogitsAreReadable) {
+  const absl::StatusOr<SafetensorsFile> golden =
+      SafetensorsFile::Open(folder_ + "/golden.safetensors");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  const int vocab_size = LoadLlamaConfig(folder_)->vocab_size;
+  for (int i = 0; i < 5; ++i) {
+    const absl::StatusOr<TensorView> logits = golden->Find(absl::StrCat("logits_", i));
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    EXPECT_THAT(logits->shape, ElementsAre(40, vocab_size));
+    const std::vector<float> values = *CopyElements<float>(*logits);
+    const std::vector<int64_t> tokens =
+        *CopyElements<int64_t>(*golden->Find(absl::StrCat("tokens_", i)));
+    ASSERT_EQ(tokens.size(), 40u);
+    for (size_t row = 0; row < tokens.size(); ++row) {
+      const auto begin = values.begin() + row * vocab_size;
+      ASSERT_EQ(std::max_element(begin, begin + vocab_size) - begin, tokens[row])
+          << i << " " << row;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenModelTest,
+                         testing::Values("llama-rope-llama3", "llama-bias-untied", "llama-gqa5"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace reprise
