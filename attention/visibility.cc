@@ -49,8 +49,10 @@ int64_t FirstKeyAtOrAfter(const BatchRow& row, int64_t position) {
 
 BatchRow RowOf(const PagedBatch& batch, int row) {
   const int first_token = batch.query_start_loc[row];
+  const int query_len = batch.query_start_loc[row + 1] - first_token;
+  if (batch.seq_lens[row] == 0) return {.first_token = first_token, .query_len = query_len};
   return {.first_token = first_token,
-          .query_len = batch.query_start_loc[row + 1] - first_token,
+          .query_len = query_len,
           .seq_len = batch.seq_lens[row],
           .key_start = batch.key_start ? batch.key_start[row] : 0,
           .table_row = batch.table_row ? batch.table_row[row] : row,

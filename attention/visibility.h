@@ -40,7 +40,8 @@ struct BatchRow {
   bool causal = true;
 };
 
-// Reads the arrays of the batch at `row`. REQUIRES: 0 <= row < num_rows; host pointers.
+// Reads the arrays of the batch at `row`. Of a row without keys only its queries: its other
+// elements may be garbage, and it gets the defaults. REQUIRES: 0 <= row < num_rows; host pointers.
 BatchRow RowOf(const PagedBatch& batch, int row);
 BatchRow RowOf(const RaggedBatch& batch, int row);
 

@@ -283,6 +283,24 @@ TEST(VisibilityTest, RowsOfABatchResolveItsAbsentArrays) {
   EXPECT_EQ(QueryPosition(given, 0), 99);
 }
 
+TEST(VisibilityTest, ARowWithoutKeysIsReadNoFurther) {
+  const std::array<int32_t, 2> loc = {0, 1};
+  const std::array<int32_t, 1> none = {0};
+  const std::array<int32_t, 1> garbage = {-123456789};
+  PagedBatch batch = {.query_start_loc = loc.data(),
+                      .seq_lens = none.data(),
+                      .table_row = garbage.data(),
+                      .key_start = garbage.data(),
+                      .query_positions = garbage.data(),
+                      .tail_len = garbage.data(),
+                      .num_rows = 1};
+  const BatchRow row = RowOf(batch, 0);
+  EXPECT_EQ(row.query_len, 1);
+  EXPECT_EQ(row.table_row, 0);
+  EXPECT_EQ(row.key_start, 0);
+  EXPECT_EQ(row.tail_len, 0);
+}
+
 TEST(VisibilityTest, RowsOfARaggedBatchCountTheirKeys) {
   const std::array<int32_t, 3> loc = {0, 3, 5};
   const RaggedBatch batch = {

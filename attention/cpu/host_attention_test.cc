@@ -1,0 +1,258 @@
+// The CPU path against the float64 reference, on random hostile batches.
+//
+// Tolerance: the float32 reference on the same inputs, rounded to the dtype of out, is some way
+// off; twice that is allowed, over the whole of a fixture. Small fixtures, where it may happen to
+// be exact, have a floor: two units in the last place of the largest score (for which lse stands),
+// since an error of the score is a relative error of its weight.
+
+#include "attention/cpu/host_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/element_access.h"
+#include "attention/reference.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/ragged_generator.h"
+#include "attention/testing/random.h"
+#include "base/allocation_counter.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Runs shares one after the other, the last first.
+void RunBackwards(int num_shares, absl::FunctionRef<void(int)> run_share) {
+  for (int share = num_shares - 1; share >= 0; --share) run_share(share);
+}
+
+// Memory for out and lse with gaps, all of it poisoned.
+class Output {
+ public:
+  // The fields of `layer` alone matter.
+  Output(const AttentionParams& layer, DType dtype, int num_tokens, Random& random)
+      : layer_(layer),
+        dtype_(dtype),
+        num_tokens_(num_tokens),
+        head_stride_(layer.head_dim_v + random.Int(0, 3)),
+        token_stride_(head_stride_ * layer.num_q_heads + random.Int(0, 5)),
+        out_((num_tokens * token_stride_ + 1) * SizeOf(dtype), 0xff),
+        lse_(static_cast<size_t>(num_tokens) * (layer.num_q_heads + 1) + 1, kPoison) {}
+
+  HostOutput View() {
+    return {.out = {.data = out_.data(),
+                    .dtype = dtype_,
+                    .token_stride = token_stride_,
+                    .head_stride = head_stride_},
+            .num_out_tokens = num_tokens_,
+            .lse = lse_.data(),
+            .lse_token_stride = layer_.num_q_heads + 1,
+            .lse_head_stride = 1,
+            .num_lse_tokens = num_tokens_};
+  }
+
+  double out(int token, int head, int dim) const {
+    return LoadElement<double>(out_.data(), dtype_,
+                               token * token_stride_ + head * head_stride_ + dim);
+  }
+  float lse(int token, int head) const { return lse_[token * (layer_.num_q_heads + 1) + head]; }
+
+  // Nothing between the strides was written.
+  void ExpectGapsUntouched() const {
+    std::vector<bool> inside(out_.size());
+    for (int t = 0; t < num_tokens_; ++t) {
+      EXPECT_EQ(lse_[t * (layer_.num_q_heads + 1) + layer_.num_q_heads], kPoison);
+      for (int h = 0; h < layer_.num_q_heads; ++h) {
+        const int64_t first = (t * token_stride_ + h * head_stride_) * SizeOf(dtype_);
+        std::fill_n(inside.begin() + first, layer_.head_dim_v * SizeOf(dtype_), true);
+      }
+    }
+    for (size_t i = 0; i < out_.size(); ++i) ASSERT_TRUE(inside[i] || out_[i] == 0xff) << i;
+  }
+
+  friend bool operator==(const Output& a, const Output& b) {
+    return a.out_ == b.out_ && a.lse_ == b.lse_;
+  }
+
+ private:
+  static constexpr float kPoison = 12345.0f;
+
+  AttentionParams layer_;
+  DType dtype_;
+  int num_tokens_;
+  int64_t head_stride_;
+  int64_t token_stride_;
+  std::vector<uint8_t> out_;
+  std::vector<float> lse_;
+};
+
+struct Tolerance {
+  double out = 0;
+  double lse = 0;
+};
+
+Tolerance ToleranceOf(const ReferenceResult<float>& own, const ReferenceResult<double>& exact,
+                      DType dtype) {
+  double out_error = 0;
+  double lse_error = 0;
+  double largest_out = 1;
+  double largest_lse = 1;
+  for (size_t i = 0; i < exact.out.size(); ++i) {
+    out_error = std::max(out_error, std::abs(RoundTo(dtype, own.out[i]) - exact.out[i]));
+    largest_out = std::max(largest_out, std::abs(exact.out[i]));
+  }
+  for (size_t i = 0; i < exact.lse.size(); ++i) {
+    if (exact.lse[i] == -kInf) continue;
+    lse_error = std::max(lse_error, std::abs(own.lse[i] - exact.lse[i]));
+    largest_lse = std::max(largest_lse, std::abs(exact.lse[i]));
+  }
+  const double floor = 2 * 0x1p-23 * largest_lse;
+  return {.out = 2 * out_error + floor * largest_out, .lse = 2 * lse_error + floor};
+}
+
+void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
+                 const ReferenceResult<float>& own, const AttentionParams& layer, int num_tokens,
+                 DType dtype) {
+  const Tolerance tolerance = ToleranceOf(own, exact, dtype);
+  int at = 0;
+  for (int t = 0; t < num_tokens; ++t) {
+    for (int h = 0; h < layer.num_q_heads; ++h, ++at) {
+      if (exact.lse[at] == -kInf) {
+        ASSERT_EQ(output.lse(t, h), -kInf) << "token " << t << ", head " << h;
+      } else {
+        ASSERT_NEAR(output.lse(t, h), exact.lse[at], tolerance.lse)
+            << "token " << t << ", head " << h;
+      }
+      for (int d = 0; d < layer.head_dim_v; ++d) {
+        const double expected = exact.out[at * layer.head_dim_v + d];
+        if (exact.lse[at] == -kInf) {
+          ASSERT_EQ(output.out(t, h, d), 0.0) << "token " << t << ", head " << h;
+        } else {
+          ASSERT_NEAR(output.out(t, h, d), expected, tolerance.out)
+              << "token " << t << ", head " << h << ", dim " << d;
+        }
+      }
+    }
+  }
+}
+
+// Rows of out and lse past the batch's tokens.
+void ExpectInert(const Output& output, const AttentionParams& layer, int begin, int end) {
+  for (int t = begin; t < end; ++t) {
+    for (int h = 0; h < layer.num_q_heads; ++h) {
+      ASSERT_EQ(output.lse(t, h), -kInf);
+      for (int d = 0; d < layer.head_dim_v; ++d) ASSERT_EQ(output.out(t, h, d), 0.0);
+    }
+  }
+}
+
+void CheckPaged(const PagedFixture& fixture, uint64_t seed) {
+  SCOPED_TRACE(fixture.description);
+  Random random(seed);
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const PagedBatch batch = fixture.Batch(OnHost);
+  const TokenView q = fixture.Q(OnHost);
+  const KvLayer kv = fixture.Kv(OnHost);
+  const DType dtype = random.OneIn(3) ? DType::kFloat32 : q.dtype;
+  const int num_rows_out = batch.num_tokens + random.Pick({0, 0, 3});
+  Output output(layer, dtype, num_rows_out, random);
+  Output again = output;
+
+  const absl::Span<const VectorKernels* const> sets = SupportedVectorKernels();
+  const VectorKernels& kernels = *sets[random.Int(0, static_cast<int>(sets.size()) - 1)];
+  PagedAttentionOnHost(layer, batch, q, kv, output.View(), 1, RunBackwards, kernels);
+  ExpectClose(output, ReferencePagedAttention<double>(layer, batch, q, kv),
+              ReferencePagedAttention<float>(layer, batch, q, kv), layer, batch.num_tokens, dtype);
+  ExpectInert(output, layer, batch.num_tokens, num_rows_out);
+  output.ExpectGapsUntouched();
+
+  PagedAttentionOnHost(layer, batch, q, kv, again.View(), random.Int(2, 9), RunBackwards, kernels);
+  ASSERT_TRUE(again == output) << "the number of threads shows in the result";
+}
+
+class HostAttentionRandomTest : public ::testing::TestWithParam<int> {};
+
+// Shards of seeds, to be run side by side.
+constexpr int kNumShards = 4;
+
+TEST_P(HostAttentionRandomTest, AnyBatchAgreesWithTheReference) {
+  for (uint64_t seed = GetParam(); seed < 3000; seed += kNumShards) {
+    CheckPaged(MakePagedFixture({.seed = seed}), seed);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(HostAttentionRandomTest, LongRowsAgreeWithTheReference) {
+  for (uint64_t seed = GetParam(); seed < 60; seed += kNumShards) {
+    CheckPaged(MakePagedFixture({.seed = seed,
+                                 .max_rows = 3,
+                                 .max_query_len = 40,
+                                 .max_seq_len = 2500,
+                                 .num_kv_heads = 1,
+                                 .group_size = seed % 3 == 0 ? 40 : 2,
+                                 .head_dim_qk = 16}),
+               seed);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(HostAttentionRandomTest, AnyRaggedBatchAgreesWithTheReference) {
+  for (uint64_t seed = GetParam(); seed < 1000; seed += kNumShards) {
+    const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
+    SCOPED_TRACE(fixture.description);
+    Random random(seed);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    const RaggedBatch batch = fixture.Batch(OnHost);
+    const TokenView q = fixture.q.View(OnHost);
+    const TokenView k = fixture.k.View(OnHost);
+    const TokenView v = fixture.v.View(OnHost);
+    Output output(layer, q.dtype, batch.num_tokens, random);
+    RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), random.Int(1, 5), RunBackwards);
+    ExpectClose(output, ReferenceRaggedAttention<double>(layer, batch, q, k, v),
+                ReferenceRaggedAttention<float>(layer, batch, q, k, v), layer, batch.num_tokens,
+                q.dtype);
+    output.ExpectGapsUntouched();
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shards, HostAttentionRandomTest, ::testing::Range(0, kNumShards));
+
+TEST(HostAttentionTest, AllocatesNothingOnceItHasSeenTheSizes) {
+  const PagedFixture fixture = MakePagedFixture({.seed = 5, .max_seq_len = 1500});
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const PagedBatch batch = fixture.Batch(OnHost);
+  const KvLayer kv = fixture.Kv(OnHost);
+  const TokenView q = fixture.Q(OnHost);
+  Random random(0);
+  Output output(layer, DType::kFloat32, batch.num_tokens, random);
+  const HostOutput view = output.View();
+  for (int num_threads : {1, 8}) {
+    PagedAttentionOnHost(layer, batch, q, kv, view, num_threads, RunBackwards);
+  }
+  const AllocationCounter allocations;
+  for (int num_threads : {1, 8}) {
+    PagedAttentionOnHost(layer, batch, q, kv, view, num_threads, RunBackwards);
+  }
+  EXPECT_EQ(allocations.count(), 0);
+}
+
+TEST(HostAttentionTest, AnIdleBatchClearsTheCallersRows) {
+  const AttentionParams layer = {
+      .num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 8, .head_dim_v = 8};
+  const std::vector<int32_t> loc = {0};
+  const PagedBatch batch = {.query_start_loc = loc.data()};
+  Random random(0);
+  Output output(layer, DType::kBFloat16, 3, random);
+  PagedAttentionOnHost(layer, batch, {}, {}, output.View(), 4, RunBackwards);
+  ExpectInert(output, layer, 0, 3);
+  output.ExpectGapsUntouched();
+}
+
+}  // namespace
+}  // namespace reprise

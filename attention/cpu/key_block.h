@@ -1,0 +1,70 @@
+// The keys of one block that a tile's queries see, as float vectors.
+//
+//   block.Select(call, tile, intervals, {128, 256});   // which keys, and who sees them
+//   block.Load(call, tile, rotary);                     // their K and V
+//
+// A key that no query of the tile sees is not in the block, so nothing unseen is ever touched: K
+// and V of the others may hold NaN.
+//
+// Thread safety: none; one owner. Memory is allocated only when a call needs more than any before.
+
+#ifndef ATTENTION_CPU_KEY_BLOCK_H_
+#define ATTENTION_CPU_KEY_BLOCK_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "attention/cpu/rotary.h"
+#include "attention/cpu/tile.h"
+#include "attention/cpu/vector_kernels.h"
+#include "attention/visibility.h"
+
+namespace reprise {
+
+class KeyBlock {
+ public:
+  // Collects the keys of `range`, at most kKeyBlockLen, that some query of the tile sees.
+  // `intervals`: KeyInterval() of each query of the tile.
+  void Select(const HostCall& call, const HostTile& tile, absl::Span<const KeyRange> intervals,
+              KeyRange range);
+
+  int num_keys() const { return num_keys_; }
+
+  // Whether every row of the tile sees every selected key; else seen(row) says which.
+  bool all_seen() const { return all_seen_; }
+  const uint8_t* seen(int tile_row) const { return &seen_[tile_row * kKeyBlockLen]; }
+
+  // P - p of each key for each query of the tile. REQUIRES: the layer has ALiBi.
+  const float* distances(int query) const { return &distances_[query * kKeyBlockLen]; }
+
+  // Loads K, turned to its position if the layer has rotary, and V.
+  void Load(const HostCall& call, const HostTile& tile, const HostRotary& rotary);
+
+  // Vectors of the padded head dims; keys are filled up to whole groups of
+  // VectorKernels::kKeyGroup.
+  const float* const* keys() const { return keys_.data(); }
+  const float* const* values() const { return values_.data(); }
+
+ private:
+  void SelectInterval(const HostTile& tile, absl::Span<const KeyRange> intervals, KeyRange range);
+  void SelectAny(const HostCall& call, const HostTile& tile, KeyRange range);
+  void NotePositions(const HostCall& call, const HostTile& tile);
+
+  int num_keys_ = 0;
+  bool all_seen_ = false;
+  std::array<int, kKeyBlockLen> locals_;         // the selected keys
+  std::array<int64_t, kKeyBlockLen> positions_;  // where they stand, if the layer has rotary
+  std::array<uint8_t, kMaxTileRows * kKeyBlockLen> seen_;
+  std::array<float, kMaxTileRows * kKeyBlockLen> distances_;
+  std::array<const float*, kKeyBlockLen> keys_;
+  std::array<const float*, kKeyBlockLen> values_;
+  std::array<const void*, kKeyBlockLen> sources_;
+  std::vector<float> k_storage_;  // [kKeyBlockLen, padded head_dim_qk]
+  std::vector<float> v_storage_;  // [kKeyBlockLen, padded head_dim_v]
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CPU_KEY_BLOCK_H_

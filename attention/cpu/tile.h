@@ -1,0 +1,84 @@
+// What the CPU path is asked for, and the pieces into which it cuts the work.
+//
+// A tile is a range of queries of one row for a range of q heads that read one kv head: at most
+// kMaxTileRows rows of q against the row's keys. Keys are taken in blocks of kKeyBlockLen, loaded
+// as float once for all rows of the tile; the softmax is carried from block to block within a
+// segment of kSegmentLen keys, and segments are merged in order. Blocks and segments are counted
+// from the row's first key, whatever the query sees, so a row's result depends on that row alone,
+// not on the batch, the threads or the cut into items.
+
+#ifndef ATTENTION_CPU_TILE_H_
+#define ATTENTION_CPU_TILE_H_
+
+#include <cstdint>
+
+#include "attention/attention_params.h"
+#include "attention/cpu/vector_kernels.h"
+#include "attention/token_view.h"
+#include "attention/visibility.h"
+#include "cache/kv_layer.h"
+
+namespace reprise {
+
+constexpr int kMaxTileRows = 32;   // scores of a tile and block: 16 KB, half of an L1 cache
+constexpr int kKeyBlockLen = 128;  // a multiple of VectorKernels::kMaxLanes
+constexpr int kSegmentLen = 4 * kKeyBlockLen;
+
+// Where results go. Element (token, head) of lse stands at token * lse_token_stride + head *
+// lse_head_stride.
+struct HostOutput {
+  TokenView out;
+  int64_t num_out_tokens = 0;
+  float* lse = nullptr;  // absent: not wanted
+  int64_t lse_token_stride = 0;
+  int64_t lse_head_stride = 0;
+  int64_t num_lse_tokens = 0;
+};
+
+// One call. Ragged keys are a cache of one long block.
+struct HostCall {
+  AttentionParams layer;
+  KvLayer kv;
+  TokenView q;
+  HostOutput output;
+  const VectorKernels* kernels = nullptr;
+
+  int PaddedDim(int dim) const {
+    return (dim + kernels->lanes - 1) / kernels->lanes * kernels->lanes;
+  }
+};
+
+struct HostTile {
+  BatchRow row;
+  const int32_t* blocks = nullptr;  // the row's table
+  int64_t first_token = 0;          // of local key 0, counted through the table
+  int query_begin = 0;
+  int query_end = 0;
+  int head_begin = 0;  // q heads, all of kv_head
+  int head_end = 0;
+  int kv_head = 0;
+
+  int num_queries() const { return query_end - query_begin; }
+  int num_heads() const { return head_end - head_begin; }
+  // Rows of q: row i is query i / num_heads() of head i % num_heads().
+  int num_rows() const { return num_queries() * num_heads(); }
+};
+
+// The softmax of a tile over part of its keys: out = sum exp(s - largest) * v, sum likewise.
+struct TilePartial {
+  float* out = nullptr;      // [num_rows, padded head_dim_v]
+  float* largest = nullptr;  // [num_rows], -infinity where nothing was seen
+  float* sum = nullptr;      // [num_rows]
+
+  static int64_t NumFloats(int num_rows, int padded_dim_v) {
+    return static_cast<int64_t>(num_rows) * (padded_dim_v + 2);
+  }
+  static TilePartial At(float* storage, int num_rows, int padded_dim_v) {
+    float* largest = storage + static_cast<int64_t>(num_rows) * padded_dim_v;
+    return {.out = storage, .largest = largest, .sum = largest + num_rows};
+  }
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CPU_TILE_H_

@@ -1,0 +1,82 @@
+// The inner loops of attention on the CPU, once per instruction set, chosen at run time.
+//
+//   const VectorKernels& kernels = BestVectorKernels();
+//   kernels.dots(q, num_q, keys, num_keys, dim, scores, score_stride);
+//
+// Every kernel computes an element of its result by the same operations in the same order, whatever
+// the counts and the position of the element: results do not depend on what else is in a tile.
+//
+// Padding. `lanes` is the number of floats in a vector. Vectors given to dots() and accumulate()
+// are padded to a multiple of it (zeros in q and keys; anything finite in values). Rows of scores
+// are readable and writable up to the next multiple of kMaxLanes.
+//
+// Thread safety: pure functions.
+
+#ifndef ATTENTION_CPU_VECTOR_KERNELS_H_
+#define ATTENTION_CPU_VECTOR_KERNELS_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+struct VectorKernels {
+  static constexpr int kMaxLanes = 16;
+  // dots() takes keys in groups of so many; the list is filled up with valid pointers.
+  static constexpr int kKeyGroup = 4;
+
+  const char* name;
+  int lanes;
+
+  // out[r * out_stride + i] = rows[r][i], i < count, r < num_rows; rows of dtype (not float64).
+  void (*load)(const void* const* rows, int num_rows, DType dtype, int64_t count, float* out,
+               int64_t out_stride);
+
+  // out[i] = in[i] * factor, rounded to dtype: float32, float16 or bfloat16.
+  void (*store)(const float* in, float factor, int64_t count, DType dtype, void* out);
+
+  // scores[i * score_stride + j] = dot(q + i * dim, keys[j]), dim a multiple of `lanes`, num_keys
+  // of kKeyGroup.
+  void (*dots)(const float* q, int num_q, const float* const* keys, int num_keys, int dim,
+               float* scores, int64_t score_stride);
+
+  // scores[j] = factor * scores[j], j < count rounded up to lanes.
+  void (*scale)(float* scores, int count, float factor);
+
+  // scores[j] = cap * tanh(scores[j] / cap), likewise.
+  void (*soft_cap)(float* scores, int count, float cap);
+
+  // The largest of count > 0 scores.
+  float (*max)(const float* scores, int count);
+
+  // scores[j] = exp(scores[j] - largest), 0 for -infinity; returns their sum. `largest` is finite.
+  float (*exp_sum)(float* scores, int count, float largest);
+
+  // out[i * dim + d] = out[i * dim + d] * rescale[i] + sum_j weights[i * weight_stride + j] *
+  // values[j][d], j < num_values in this order; dim a multiple of `lanes`.
+  void (*accumulate)(const float* weights, int64_t weight_stride, int num_q,
+                     const float* const* values, int num_values, int dim, const float* rescale,
+                     float* out);
+};
+
+// The widest that this processor runs.
+const VectorKernels& BestVectorKernels();
+
+// All that this processor runs, the widest last: for tests and benchmarks.
+absl::Span<const VectorKernels* const> SupportedVectorKernels();
+
+namespace internal {
+
+// Constants, so that none of their files' code runs before it is known to run. Null where the
+// compiler's target lacks the instructions.
+extern const VectorKernels* const kBaselineVectorKernels;
+extern const VectorKernels* const kAvx2VectorKernels;
+extern const VectorKernels* const kAvx512VectorKernels;
+
+}  // namespace internal
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CPU_VECTOR_KERNELS_H_

@@ -1,0 +1,16 @@
+// The vector kernels for AVX2 with FMA and F16C: BUILD gives the flags on x86-64. Nothing else may
+// stand here: it would be compiled for AVX2 too, and run before the processor is asked.
+
+#include "attention/cpu/vector_kernels.h"
+#include "attention/cpu/vector_kernels.inc"
+
+namespace reprise {
+
+#if defined(__AVX2__) && defined(__FMA__)
+constexpr VectorKernels kKernels = MakeKernels("avx2");
+const VectorKernels* const internal::kAvx2VectorKernels = &kKernels;
+#else
+const VectorKernels* const internal::kAvx2VectorKernels = nullptr;
+#endif
+
+}  // namespace reprise

@@ -1,0 +1,11 @@
+// The vector kernels for the compiler's own target.
+
+#include "attention/cpu/vector_kernels.h"
+#include "attention/cpu/vector_kernels.inc"
+
+namespace reprise {
+
+constexpr VectorKernels kKernels = MakeKernels("baseline");
+const VectorKernels* const internal::kBaselineVectorKernels = &kKernels;
+
+}  // namespace reprise
