@@ -1,0 +1,86 @@
+// Llama as the runner sees it: decoder layers of grouped-query attention with rotary embedding and
+// SwiGLU, pre-normalised by RMSNorm (Touvron et al., 2023).
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LlamaModel> model, LlamaModel::Load(folder, {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//
+// Heads, sizes, biases, tied embeddings and rotary scaling are the config's; what differs between
+// families of this kind is a choice by config in here, not another class.
+//
+// A forward pass makes no host decision but by the sizes of the step's tensors, and may be captured.
+// Activations are of the weights' dtype; norms, rotations, softmax and gates are computed in float32
+// and rounded where Hugging Face's Llama rounds.
+//
+// Thread safety: as Model.
+
+#ifndef EXAMPLES_LLAMA_LLAMA_MODEL_H_
+#define EXAMPLES_LLAMA_LLAMA_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "examples/llama/llama_config.h"
+#include "examples/llama/llama_weights.h"
+#include "runner/model.h"
+#include "runner/step.h"
+
+namespace reprise {
+
+struct LlamaModelOptions {
+  // Positions to serve: as many rows has the rotary table, of head_dim float32 each. Nothing: the
+  // config's max_seq_len, which it must not exceed.
+  std::optional<int> max_position = {};
+};
+
+class LlamaModel : public Model {
+ public:
+  struct LoadOptions {
+    c10::Device device = c10::kCPU;
+    std::optional<DType> dtype = {};  // nothing: the checkpoint's
+  };
+
+  // A model of weights that are there already, on their device. Errors: InvalidArgument if they are
+  // not of the config's shapes, or max_position is out of range; those of MakeRotaryTable().
+  static absl::StatusOr<std::unique_ptr<LlamaModel>> Create(const LlamaConfig& config,
+                                                            LlamaWeights weights,
+                                                            const LlamaModelOptions& options);
+
+  // The model of a Hugging Face folder. Errors: those of LoadLlamaConfig(), LoadLlamaWeights() and
+  // Create().
+  static absl::StatusOr<std::unique_ptr<LlamaModel>> Load(const std::string& folder,
+                                                          const LoadOptions& options);
+
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+
+  const LlamaConfig& config() const { return config_; }
+  const LlamaWeights& weights() const { return weights_; }
+
+ private:
+  struct Scratch;
+
+  LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
+             int max_position);
+
+  // Both read scratch.normed and leave their output there, before the residual is added.
+  absl::Status Attention(const Step& step, int layer, Scratch& scratch) const;
+  absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
+  // hidden += normed; normed = RMSNorm(hidden).
+  absl::Status AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const;
+
+  LlamaConfig config_;
+  LlamaWeights weights_;
+  at::Tensor rotary_table_;  // [max_position, head_dim] float32
+  ModelSpec spec_;
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_LLAMA_LLAMA_MODEL_H_

@@ -1,0 +1,102 @@
+#include "examples/llama/llama_tensors.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "examples/llama/tensor_view.h"
+
+namespace reprise {
+namespace {
+
+// Tensors of each kind that a message names.
+constexpr size_t kMaxNamed = 5;
+
+void AppendProblem(const char* what, const std::vector<std::string>& names,
+                   std::vector<std::string>& problems) {
+  if (names.empty()) return;
+  const size_t num_named = std::min(names.size(), kMaxNamed);
+  std::string problem =
+      absl::StrCat(what, ": ", absl::StrJoin(names.begin(), names.begin() + num_named, ", "));
+  if (names.size() > num_named) {
+    absl::StrAppend(&problem, " and ", names.size() - num_named, " more");
+  }
+  problems.push_back(std::move(problem));
+}
+
+bool IsUnusedButKnown(const LlamaConfig& config, const std::string& name) {
+  return absl::EndsWith(name, ".rotary_emb.inv_freq") ||
+         (config.tie_word_embeddings && name == kLmHeadTensor);
+}
+
+}  // namespace
+
+std::string LayerTensorName(int layer, std::string_view name) {
+  return absl::StrCat("model.layers.", layer, ".", absl::string_view(name.data(), name.size()));
+}
+
+std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t inner = config.intermediate_size;
+  const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
+  const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
+  std::vector<ExpectedTensor> tensors = {{kEmbeddingTensor, {config.vocab_size, hidden}}};
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+      tensors.push_back({LayerTensorName(layer, name), std::move(shape)});
+    };
+    const auto add_projection = [&](const std::string& name, int64_t out, int64_t in, bool biased) {
+      add(name + ".weight", {out, in});
+      if (biased) add(name + ".bias", {out});
+    };
+    add("input_layernorm.weight", {hidden});
+    add_projection("self_attn.q_proj", q_size, hidden, config.attention_bias);
+    add_projection("self_attn.k_proj", kv_size, hidden, config.attention_bias);
+    add_projection("self_attn.v_proj", kv_size, hidden, config.attention_bias);
+    add_projection("self_attn.o_proj", hidden, q_size, config.attention_bias);
+    add("post_attention_layernorm.weight", {hidden});
+    add_projection("mlp.gate_proj", inner, hidden, config.mlp_bias);
+    add_projection("mlp.up_proj", inner, hidden, config.mlp_bias);
+    add_projection("mlp.down_proj", hidden, inner, config.mlp_bias);
+  }
+  tensors.push_back({kFinalNormTensor, {hidden}});
+  if (!config.tie_word_embeddings) tensors.push_back({kLmHeadTensor, {config.vocab_size, hidden}});
+  return tensors;
+}
+
+absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& tensors) {
+  std::vector<std::string> missing;
+  std::vector<std::string> wrong;
+  std::set<std::string> expected_names;
+  for (const ExpectedTensor& expected : LlamaTensors(config)) {
+    expected_names.insert(expected.name);
+    const auto found = tensors.find(expected.name);
+    if (found == tensors.end()) {
+      missing.push_back(expected.name);
+      continue;
+    }
+    const TensorView& tensor = found->second;
+    if (tensor.shape != expected.shape) {
+      wrong.push_back(absl::StrCat(expected.name, " must be ", ShapeString(expected.shape),
+                                   ", got ", ShapeString(tensor.shape)));
+    } else if (!ToDType(tensor.type).has_value() || IsFp8(*ToDType(tensor.type))) {
+      wrong.push_back(absl::StrCat(expected.name, " must be of 16, 32 or 64 bit floats, got ",
+                                   std::string(StoredTypeName(tensor.type))));
+    }
+  }
+  std::vector<std::string> unknown;
+  for (const auto& [name, tensor] : tensors) {
+    if (!expected_names.contains(name) && !IsUnusedButKnown(config, name)) unknown.push_back(name);
+  }
+  std::vector<std::string> problems;
+  AppendProblem("missing tensors", missing, problems);
+  AppendProblem("unknown tensors", unknown, problems);
+  AppendProblem("wrong tensors", wrong, problems);
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the checkpoint does not fit its config.json: ", absl::StrJoin(problems, "; ")));
+}
+
+}  // namespace reprise
