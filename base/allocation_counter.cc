@@ -10,7 +10,8 @@ namespace {
 
 thread_local int64_t num_allocations = 0;
 
-void* Allocate(std::size_t size, std::size_t alignment) {
+// Null if memory ran out.
+void* TryAllocate(std::size_t size, std::size_t alignment) noexcept {
   ++num_allocations;
   size = std::max<std::size_t>(size, 1);
   // aligned_alloc takes multiples of the alignment only.
@@ -30,12 +31,34 @@ int64_t AllocationCounter::count() const { return num_allocations - start_; }
 
 }  // namespace reprise
 
-// The array and nothrow forms of the standard library call these.
+// Every form by itself: a sanitizer brings its own for those that are missing here.
 void* operator new(std::size_t size) { return reprise::Allocate(size, 1); }
+void* operator new[](std::size_t size) { return reprise::Allocate(size, 1); }
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return reprise::Allocate(size, static_cast<std::size_t>(alignment));
 }
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return reprise::Allocate(size, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return reprise::TryAllocate(size, 1);
+}
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return reprise::TryAllocate(size, 1);
+}
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return reprise::TryAllocate(size, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return reprise::TryAllocate(size, static_cast<std::size_t>(alignment));
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,6 +27,8 @@ TEST(AllocationCounterTest, CountsEveryFormOfNew) {
   EXPECT_EQ(allocations.count(), 3);
   std::string text(1000, 'x');
   EXPECT_EQ(allocations.count(), 4);
+  std::unique_ptr<int[]> nothrow(new (std::nothrow) int[100]);
+  EXPECT_EQ(allocations.count(), 5);
 }
 
 TEST(AllocationCounterTest, ReusedMemoryIsNoAllocation) {
