@@ -15,10 +15,12 @@ void* TryAllocate(std::size_t size, std::size_t alignment) noexcept {
   ++num_allocations;
   size = std::max<std::size_t>(size, 1);
   // aligned_alloc takes multiples of the alignment only.
-  void* memory =
-      alignment <= alignof(std::max_align_t)
-          ? std::malloc(size)
-          : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (alignment <= alignof(std::max_align_t)) return std::malloc(size);
+  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+void* Allocate(std::size_t size, std::size_t alignment) {
+  void* const memory = TryAllocate(size, alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
