@@ -53,6 +53,7 @@ absl::Status BlockPool::AllocateKeeping(int num_kept_back, absl::Span<BlockId> b
     free_.pop_back();
     ref_counts_[block.value()] = 1;
   }
+  peak_used_ = std::max(peak_used_, num_used());
   return absl::OkStatus();
 }
 

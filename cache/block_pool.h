@@ -73,6 +73,9 @@ class BlockPool {
   int num_reserved_blocks() const { return num_reserved_blocks_; }
   int num_used() const { return num_blocks() - 1 - static_cast<int>(free_.size()); }
 
+  // The most that num_used() ever was.
+  int peak_used() const { return peak_used_; }
+
   // Blocks that Allocate() could hand out now: the free ones beyond the reserve.
   int num_allocatable() const;
 
@@ -92,6 +95,7 @@ class BlockPool {
   // A stack: a block released last is handed out first, while its memory may still be in a cache.
   std::vector<BlockId> free_;
   int num_reserved_blocks_ = 0;
+  int peak_used_ = 0;
 };
 
 }  // namespace reprise

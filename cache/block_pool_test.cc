@@ -95,6 +95,17 @@ TEST(BlockPoolTest, AReleasedBlockIsHandedOutAgain) {
   }
 }
 
+TEST(BlockPoolTest, RemembersTheMostThatWasUsed) {
+  BlockPool pool = PoolOf({.num_blocks = 5});
+  EXPECT_EQ(pool.peak_used(), 0);
+  std::array<BlockId, 3> blocks;
+  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());
+  for (const BlockId block : blocks) pool.Release(block);
+  AllocateOne(pool);
+  EXPECT_EQ(pool.num_used(), 1);
+  EXPECT_EQ(pool.peak_used(), 3);
+}
+
 TEST(BlockPoolTest, OptionsOutOfRangeAreNamed) {
   const auto message = [](const BlockPoolOptions& options) {
     absl::Status status = BlockPool::Create(options).status();
