@@ -10,16 +10,17 @@ out=.gpu
 limit_kb=25600
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-  targets=(//tests:gpu_all //examples/llama:decode //tests/benchmarks:decode_step)
+  targets=(//tests:gpu_all //examples/llama:decode //tests/benchmarks/device:decode_step)
 fi
 
-./bazelw build "${targets[@]}"
+./bazelw ${REPRISE_BAZEL_STARTUP:-} build "${targets[@]}"
+bin=$(./bazelw ${REPRISE_BAZEL_STARTUP:-} info bazel-bin 2>/dev/null)
 
 rm -rf "$out"
 mkdir -p "$out/lib"
 for target in "${targets[@]}"; do
   label=${target#//}
-  binary=bazel-bin/${label/://}
+  binary=$bin/${label/://}
   [ -x "$binary" ] || { echo "gpu_bundle: $target gave no binary $binary" >&2; exit 1; }
   strip -o "$out/$(basename "$binary")" "$binary"
   # What every Linux has, and what LibTorch and CUDA bring there, stays behind.
@@ -29,7 +30,7 @@ for target in "${targets[@]}"; do
     while read -r name path; do cp -Lf "$path" "$out/lib/$name"; strip "$out/lib/$name" 2>/dev/null || true; done
 done
 cp tools/gpu_run.sh "$out/run.sh"
-tar -C . -cf - tests/goldens | tar -C "$out" -xf -
+[ ! -d tests/goldens ] || tar -cf - tests/goldens | tar -C "$out" -xf -
 
 size_kb=$(du -sk "$out" | cut -f1)
 echo "gpu_bundle: $out holds ${size_kb} KB:"

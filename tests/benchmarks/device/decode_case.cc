@@ -1,0 +1,247 @@
+#include "tests/benchmarks/device/decode_case.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "base/torch_status.h"
+#include "runner/model_runner.h"
+#include "runner/ops/linear.h"
+#include "tests/benchmarks/device/replay_timer.h"
+#include "tests/benchmarks/device/stream_kernels.h"
+
+namespace reprise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kNumWarmupSteps = 10;
+constexpr int kNumTracedSteps = 12;
+
+double MicrosecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+// Sequences that are in the middle of their texts: `batch` slots with `seq_len` random keys each.
+class DecodingBatch {
+ public:
+  static absl::StatusOr<DecodingBatch> Create(LlamaModel& model, const DecodeCase& c) {
+    const int num_steps = kNumWarmupSteps + kNumTracedSteps + c.num_timed_steps * c.num_samples + 1;
+    const int first_len = std::max(1, c.context - num_steps / 2);
+    const int max_seq_len = first_len + num_steps;
+    const int blocks_per_seq = (max_seq_len - 1) / c.block_size + 1;
+    DecodingBatch batch;
+    REPRISE_ASSIGN_OR_RETURN(
+        batch.runner_, ModelRunner::Create(&model, {.max_num_seqs = c.batch,
+                                                    .max_num_tokens = c.batch,
+                                                    .max_seq_len = max_seq_len,
+                                                    .block_size = c.block_size,
+                                                    .num_blocks = 1 + c.batch * blocks_per_seq,
+                                                    .graphs = c.graphs,
+                                                    .graph_sizes = {c.batch}}));
+    for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
+      for (at::Tensor tensor : batch.runner_->kv_cache().tensors(layer)) tensor.normal_();
+    }
+    REPRISE_RETURN_IF_ERROR(batch.Join(c.batch, first_len, blocks_per_seq));
+    return batch;
+  }
+
+  // Launches ahead as far as the runner allows.
+  absl::Status Run(int num_steps) {
+    for (int i = 0; i < num_steps; ++i) {
+      const Clock::time_point begin = Clock::now();
+      REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_->Launch({.rows = rows_}));
+      launch_us_ += MicrosecondsSince(begin);
+      ++num_launches_;
+      in_flight_.push_back(ticket);
+      if (static_cast<int>(in_flight_.size()) == runner_->max_steps_in_flight()) {
+        REPRISE_RETURN_IF_ERROR(AwaitOldest());
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Drain() {
+    while (!in_flight_.empty()) REPRISE_RETURN_IF_ERROR(AwaitOldest());
+    return absl::OkStatus();
+  }
+
+  // Since the last call.
+  double TakeMeanLaunchUs() {
+    const double mean = launch_us_ / num_launches_;
+    launch_us_ = 0;
+    num_launches_ = 0;
+    return mean;
+  }
+
+  ModelRunner& runner() { return *runner_; }
+
+ private:
+  absl::Status AwaitOldest() {
+    const absl::Status status = runner_->Await(in_flight_.front()).status();
+    in_flight_.pop_front();
+    return status;
+  }
+
+  absl::Status Join(int batch, int seq_len, int blocks_per_seq) {
+    std::vector<int32_t> blocks(static_cast<size_t>(batch) * blocks_per_seq);
+    std::iota(blocks.begin(), blocks.end(), 1);
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
+    std::vector<SlotJoin> joins;
+    std::vector<BlockTableUpdate> updates;
+    const std::vector<int32_t> token = {1};
+    std::vector<ScheduledRow> first_rows;
+    for (int slot = 0; slot < batch; ++slot) {
+      joins.push_back({.slot = slot, .seq_len = seq_len});
+      for (int column = 0; column < blocks_per_seq; ++column) {
+        updates.push_back(
+            {slot, column, blocks[static_cast<size_t>(slot) * blocks_per_seq + column]});
+      }
+      first_rows.push_back({.slot = SlotId(slot), .tokens = token});
+      rows_.push_back({.slot = SlotId(slot)});
+    }
+    return runner_->Step({.joins = joins, .updates = updates, .rows = first_rows}).status();
+  }
+
+  std::unique_ptr<ModelRunner> runner_;
+  std::vector<ScheduledRow> rows_;
+  std::deque<StepTicket> in_flight_;
+  double launch_us_ = 0;
+  int num_launches_ = 0;
+};
+
+std::vector<const Linear*> ProductsOf(const LlamaModel& model) {
+  std::vector<const Linear*> products;
+  for (const LlamaLayerWeights& layer : model.weights().layers) {
+    products.insert(products.end(), {&layer.qkv, &layer.o, &layer.gate_up, &layer.down});
+  }
+  products.push_back(&model.weights().lm_head);
+  return products;
+}
+
+// All products of a step in the model's order: the weights of the other layers are what rotates the
+// caches.
+absl::StatusOr<double> TimeProducts(const LlamaModel& model, int batch) {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LinearContext> context,
+                           MakeLinearContext(model.spec().device, {}));
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> outputs;
+  for (const Linear* product : ProductsOf(model)) {
+    const at::TensorOptions options = product->weight().options();
+    inputs.push_back(at::randn({batch, product->in_features()}, options));
+    outputs.push_back(at::empty({batch, product->out_features()}, options));
+  }
+  REPRISE_ASSIGN_OR_RETURN(const Timing timing, TimeReplays(
+                                                    [&]() -> absl::Status {
+                                                      size_t i = 0;
+                                                      for (const Linear* p : ProductsOf(model)) {
+                                                        REPRISE_RETURN_IF_ERROR(p->Apply(
+                                                            *context, inputs[i], outputs[i]));
+                                                        ++i;
+                                                      }
+                                                      return absl::OkStatus();
+                                                    },
+                                                    {}));
+  return timing.median_us;
+}
+
+double WeightBytes(const LlamaModel& model) {
+  double bytes = static_cast<double>(model.weights().final_norm.nbytes());
+  for (const Linear* product : ProductsOf(model)) bytes += product->weight().nbytes();
+  for (const LlamaLayerWeights& layer : model.weights().layers) {
+    bytes += static_cast<double>(layer.input_norm.nbytes() + layer.attention_norm.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceLimits> MeasureDeviceLimits() {
+  return CatchTorchOr([]() -> absl::StatusOr<DeviceLimits> {
+    constexpr int64_t kBytes = int64_t{2} << 30;  // 34 times the L2 of an H200
+    const at::TensorOptions options = at::TensorOptions(c10::kCUDA).dtype(at::kByte);
+    const at::Tensor from = at::empty({kBytes}, options).random_();
+    const at::Tensor to = at::empty({kBytes}, options);
+    const at::Tensor sink = at::zeros({4}, options);
+    REPRISE_ASSIGN_OR_RETURN(
+        const Timing read,
+        TimeReplays(
+            [&] {
+              return CudaStatus(
+                  LaunchStreamRead(from.data_ptr(), kBytes, static_cast<uint32_t*>(sink.data_ptr()),
+                                   c10::cuda::getCurrentCUDAStream()),
+                  "stream read");
+            },
+            {}));
+    REPRISE_ASSIGN_OR_RETURN(const Timing copy,
+                             TimeReplays(
+                                 [&] {
+                                   return CudaStatus(
+                                       LaunchStreamCopy(from.data_ptr(), to.data_ptr(), kBytes,
+                                                        c10::cuda::getCurrentCUDAStream()),
+                                       "stream copy");
+                                 },
+                                 {}));
+    return DeviceLimits{.read_tb_per_s = kBytes / read.median_us / 1e6,
+                        .copy_tb_per_s = 2 * kBytes / copy.median_us / 1e6};
+  });
+}
+
+absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,
+                                           const DeviceLimits& limits) {
+  return CatchTorchOr([&]() -> absl::StatusOr<DecodeResult> {
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    DecodeResult result;
+    REPRISE_ASSIGN_OR_RETURN(DecodingBatch batch, DecodingBatch::Create(model, decode_case));
+    REPRISE_RETURN_IF_ERROR(batch.Run(kNumWarmupSteps));
+    REPRISE_RETURN_IF_ERROR(batch.Drain());
+    batch.TakeMeanLaunchUs();
+
+    std::vector<double> samples_us;
+    for (int sample = 0; sample < decode_case.num_samples; ++sample) {
+      const Clock::time_point begin = Clock::now();
+      REPRISE_RETURN_IF_ERROR(batch.Run(decode_case.num_timed_steps));
+      REPRISE_RETURN_IF_ERROR(batch.Drain());
+      samples_us.push_back(MicrosecondsSince(begin) / decode_case.num_timed_steps);
+    }
+    std::sort(samples_us.begin(), samples_us.end());
+    result.step_us = samples_us[samples_us.size() / 2];
+    result.step_min_us = samples_us.front();
+    result.step_max_us = samples_us.back();
+    result.launch_us = batch.TakeMeanLaunchUs();
+
+    REPRISE_ASSIGN_OR_RETURN(const DeviceTrace trace, TraceDevice([&]() -> absl::Status {
+                               REPRISE_RETURN_IF_ERROR(batch.Run(kNumTracedSteps));
+                               return batch.Drain();
+                             }));
+    REPRISE_ASSIGN_OR_RETURN(result.parts, SplitSteps(trace));
+    result.graph_bytes = static_cast<double>(batch.runner().graph_report().graph_bytes());
+    result.capture_ms = batch.runner().graph_report().capture_ms();
+
+    const double bytes_per_token =
+        static_cast<double>(batch.runner().kv_cache().layout().bytes_per_block()) /
+        decode_case.block_size;
+    REPRISE_ASSIGN_OR_RETURN(result.products_us, TimeProducts(model, decode_case.batch));
+    result.weight_bytes = WeightBytes(model);
+    result.kv_bytes = bytes_per_token * decode_case.batch * decode_case.context;
+    const double bytes_per_us = limits.read_tb_per_s * 1e6;
+    result.bytes_floor_us = (result.weight_bytes + result.kv_bytes) / bytes_per_us;
+    result.products_floor_us = result.products_us + result.kv_bytes / bytes_per_us;
+    return result;
+  });
+}
+
+}  // namespace reprise

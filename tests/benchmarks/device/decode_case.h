@@ -1,0 +1,58 @@
+// One point of the decode benchmark: a model, so many rows, so much context; measured, taken apart,
+// and held against the least it could take.
+//
+// Rows have random keys behind shuffled block tables; every step is refill, replay and sampling,
+// pipelined as an engine does it.
+
+#ifndef TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_
+#define TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "examples/llama/llama_model.h"
+#include "graphs/graph_set.h"
+#include "tests/benchmarks/device/step_trace.h"
+
+namespace reprise {
+
+struct DecodeCase {
+  int batch = 1;
+  int context = 1024;  // keys of each row at the middle of the timed steps
+  int block_size = 16;
+  GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kEager;
+  int num_timed_steps = 60;
+  int num_samples = 5;  // of num_timed_steps each; the median is reported
+};
+
+// What the card can do, measured in the same run.
+struct DeviceLimits {
+  double read_tb_per_s = 0;
+  double copy_tb_per_s = 0;  // read + written
+};
+
+struct DecodeResult {
+  double step_us = 0;      // of the host's clock over many steps: nothing is left out
+  double step_min_us = 0;  // of the samples
+  double step_max_us = 0;
+  double launch_us = 0;     // the host's own time a step: ModelRunner::Launch()
+  double weight_bytes = 0;  // read by a step
+  double kv_bytes = 0;
+  double products_us = 0;        // all matrix products of a step alone, by replay
+  double bytes_floor_us = 0;     // (weights + KV) / read bandwidth
+  double products_floor_us = 0;  // products + KV / read bandwidth
+  double graph_bytes = 0;
+  double capture_ms = 0;
+  StepParts parts;
+};
+
+absl::StatusOr<DeviceLimits> MeasureDeviceLimits();
+
+// Errors: ResourceExhausted if the point does not fit into the device's memory; else those of the
+// runner.
+absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,
+                                           const DeviceLimits& limits);
+
+}  // namespace reprise
+
+#endif  // TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_

@@ -1,0 +1,161 @@
+// Times decode steps of a Llama with random weights on a GPU, and says where the time goes.
+//
+//   decode_step --preset llama-3.1-8b --batch 1,8,64 --context 1024,4096
+//
+// Prints a JSON line a point, then a table: the step's time, its ratio to the two floors, the
+// host's time, launches, gaps, and kernel time by class.
+
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "examples/llama/llama_presets.h"
+#include "examples/llama/random_weights.h"
+#include "nlohmann/json.hpp"
+#include "tests/benchmarks/device/decode_case.h"
+
+ABSL_FLAG(std::string, preset, "llama-3.1-8b", "llama-3.1-8b, llama-3.2-1b or jargon");
+ABSL_FLAG(std::vector<std::string>, batch, std::vector<std::string>({"1", "8", "64"}),
+          "numbers of rows");
+ABSL_FLAG(std::vector<std::string>, context, std::vector<std::string>({"1024"}),
+          "keys of each row at the middle of the timed steps");
+ABSL_FLAG(std::string, graphs, "on", "on, off or both");
+ABSL_FLAG(std::string, dtype, "bfloat16", "bfloat16, float16 or float32");
+ABSL_FLAG(int, block_size, 16, "tokens of a KV block");
+ABSL_FLAG(int, steps, 60, "timed steps a sample");
+
+namespace reprise {
+namespace {
+
+absl::StatusOr<std::vector<int>> Numbers(const char* flag, const std::vector<std::string>& texts) {
+  std::vector<int> numbers;
+  for (const std::string& text : texts) {
+    int number = 0;
+    if (!absl::SimpleAtoi(text, &number) || number < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, " must be positive numbers separated by commas: got ", text));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLimits& limits) {
+  nlohmann::json json = {{"preset", absl::GetFlag(FLAGS_preset)},
+                         {"dtype", absl::GetFlag(FLAGS_dtype)},
+                         {"batch", c.batch},
+                         {"context", c.context},
+                         {"block_size", c.block_size},
+                         {"graphs", c.graphs != GraphSetOptions::Mode::kOff},
+                         {"read_tb_per_s", limits.read_tb_per_s},
+                         {"copy_tb_per_s", limits.copy_tb_per_s},
+                         {"step_us", r.step_us},
+                         {"step_min_us", r.step_min_us},
+                         {"step_max_us", r.step_max_us},
+                         {"launch_us", r.launch_us},
+                         {"products_us", r.products_us},
+                         {"bytes_floor_us", r.bytes_floor_us},
+                         {"products_floor_us", r.products_floor_us},
+                         {"gap_between_us", r.parts.gap_between_us},
+                         {"gap_within_us", r.parts.gap_within_us},
+                         {"kernels", r.parts.kernels},
+                         {"copies", r.parts.copies},
+                         {"graph_bytes", r.graph_bytes},
+                         {"capture_ms", r.capture_ms},
+                         {"calls", r.parts.calls},
+                         {"other_us", r.parts.other_us}};
+  for (int i = 0; i < kNumKernelClasses; ++i) {
+    const std::string name(KernelClassName(static_cast<KernelClass>(i)));
+    json["parts_us"][name] = r.parts.class_us[i];
+  }
+  return json;
+}
+
+std::string Row(const DecodeCase& c, const DecodeResult& r) {
+  std::string row =
+      absl::StrFormat("%5d %7d %6s %8.3f %6.2f %6.2f %7.1f %8.1f %8.1f %7.0f", c.batch, c.context,
+                      c.graphs == GraphSetOptions::Mode::kOff ? "off" : "on", r.step_us / 1e3,
+                      r.step_us / r.bytes_floor_us, r.step_us / r.products_floor_us, r.launch_us,
+                      r.parts.gap_between_us, r.parts.gap_within_us, r.parts.kernels);
+  for (const double us : r.parts.class_us) absl::StrAppendFormat(&row, " %8.0f", us);
+  return row;
+}
+
+std::string Heading() {
+  std::string heading =
+      absl::StrFormat("%5s %7s %6s %8s %6s %6s %7s %8s %8s %7s", "batch", "context", "graphs", "ms",
+                      "/bytes", "/prods", "host us", "between", "within", "kernels");
+  for (int i = 0; i < kNumKernelClasses; ++i) {
+    const std::string name(KernelClassName(static_cast<KernelClass>(i)).substr(0, 8));
+    absl::StrAppendFormat(&heading, " %8s", name);
+  }
+  return heading;
+}
+
+absl::Status RunAll() {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int> batches,
+                           Numbers("batch", absl::GetFlag(FLAGS_batch)));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int> contexts,
+                           Numbers("context", absl::GetFlag(FLAGS_context)));
+  const std::optional<DType> dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
+  if (!dtype) return absl::InvalidArgumentError("--dtype: no such type");
+  std::vector<GraphSetOptions::Mode> modes;
+  const std::string graphs = absl::GetFlag(FLAGS_graphs);
+  if (graphs == "on" || graphs == "both") modes.push_back(GraphSetOptions::Mode::kEager);
+  if (graphs == "off" || graphs == "both") modes.push_back(GraphSetOptions::Mode::kOff);
+  if (modes.empty()) return absl::InvalidArgumentError("--graphs must be on, off or both");
+
+  REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
+  REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
+  const c10::Device device(c10::kCUDA, 0);
+  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights,
+                           MakeRandomWeights(config, {.device = device, .dtype = *dtype}));
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LlamaModel> model,
+                           LlamaModel::Create(config, std::move(weights), {}));
+  std::vector<std::string> rows;
+  for (const int context : contexts) {
+    for (const int batch : batches) {
+      for (const GraphSetOptions::Mode mode : modes) {
+        const DecodeCase c = {.batch = batch,
+                              .context = context,
+                              .block_size = absl::GetFlag(FLAGS_block_size),
+                              .graphs = mode,
+                              .num_timed_steps = absl::GetFlag(FLAGS_steps)};
+        const absl::StatusOr<DecodeResult> result = MeasureDecode(*model, c, limits);
+        if (!result.ok()) {
+          rows.push_back(absl::StrFormat("%5d %7d        %s", batch, context,
+                                         std::string(result.status().message()).substr(0, 160)));
+          continue;
+        }
+        std::cout << ToJson(c, *result, limits).dump() << std::endl;
+        rows.push_back(Row(c, *result));
+      }
+    }
+  }
+  std::cout << absl::StrFormat("\n%s %s: read %.2f TB/s, copy %.2f TB/s; parts in us a step\n",
+                               absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_dtype),
+                               limits.read_tb_per_s, limits.copy_tb_per_s)
+            << Heading() << "\n";
+  for (const std::string& row : rows) std::cout << row << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace reprise
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("Times decode steps of a Llama with random weights on a GPU.");
+  absl::ParseCommandLine(argc, argv);
+  const absl::Status status = reprise::RunAll();
+  if (status.ok()) return 0;
+  std::cerr << "decode_step: " << status.message() << "\n";
+  return 1;
+}

@@ -1,0 +1,36 @@
+#include "tests/benchmarks/device/kernel_class.h"
+
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+TEST(KernelClassTest, KnowsOurKernelsBeforeTheLibrarys) {
+  EXPECT_EQ(ClassOfKernel("void reprise::AttentionKernel<reprise::TileTraits<...>>(...)"),
+            KernelClass::kAttention);
+  EXPECT_EQ(ClassOfKernel("reprise::(anonymous namespace)::BuildWorkMapKernel(...)"),
+            KernelClass::kWorkMap);
+  EXPECT_EQ(ClassOfKernel("nvjet_tst_128x64_64x10_2x1_v_bz_TNN"), KernelClass::kProducts);
+  EXPECT_EQ(ClassOfKernel("void gemvNSP_kernel<__nv_bfloat16, ...>"), KernelClass::kProducts);
+  EXPECT_EQ(ClassOfKernel("void cublasLt::splitKreduce_kernel<32, 16, int, ...>"),
+            KernelClass::kProducts);
+}
+
+TEST(KernelClassTest, WhatIsUnknownIsOther) {
+  EXPECT_EQ(ClassOfKernel("void at::native::vectorized_elementwise_kernel<4>"),
+            KernelClass::kOther);
+  EXPECT_EQ(ClassOfKernel(""), KernelClass::kOther);
+}
+
+TEST(KernelClassTest, EveryClassHasANameOfItsOwn) {
+  for (int a = 0; a < kNumKernelClasses; ++a) {
+    EXPECT_NE(KernelClassName(static_cast<KernelClass>(a)), "unknown");
+    for (int b = 0; b < a; ++b) {
+      EXPECT_NE(KernelClassName(static_cast<KernelClass>(a)),
+                KernelClassName(static_cast<KernelClass>(b)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,34 @@
+// Where the time of a decode step goes, read off a device trace of several steps.
+
+#ifndef TESTS_BENCHMARKS_DEVICE_STEP_TRACE_H_
+#define TESTS_BENCHMARKS_DEVICE_STEP_TRACE_H_
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tests/benchmarks/device/device_trace.h"
+#include "tests/benchmarks/device/kernel_class.h"
+
+namespace reprise {
+
+// All a step, averaged over the steps of the trace.
+struct StepParts {
+  std::array<double, kNumKernelClasses> class_us = {};  // sums of kernel times
+  double step_us = 0;         // from one step's first kernel to the next step's
+  double gap_between_us = 0;  // of it, nothing runs between the steps
+  double gap_within_us = 0;   // of it, nothing runs between kernels of a step
+  double kernels = 0;
+  double copies = 0;                       // and fills of memory
+  std::map<std::string, double> other_us;  // kernels of no class, by name
+  std::map<std::string, double> calls;     // of the CUDA runtime, by name
+};
+
+// A step begins with its refill kernel; the last step of the trace only ends the one before.
+// Errors: InvalidArgument if there are not at least 3 steps.
+absl::StatusOr<StepParts> SplitSteps(const DeviceTrace& trace);
+
+}  // namespace reprise
+
+#endif  // TESTS_BENCHMARKS_DEVICE_STEP_TRACE_H_
