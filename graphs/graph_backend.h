@@ -5,7 +5,7 @@
 // once. GraphSet (graphs/graph_set.h) decides which graph serves a step; a backend only captures
 // and replays.
 //
-//   auto backend = MakeRecordedBackend();              // or MakeCudaGraphBackend(options)
+//   auto backend = MakeRecordedBackend();              // or CudaGraphBackend::Create(options)
 //   auto graph = backend->Capture([=] { return model_step(); });
 //   (*graph)->Replay();
 //

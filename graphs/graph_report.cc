@@ -109,8 +109,8 @@ std::vector<ReportField> GraphReport::Fields() const {
 }
 
 std::string GraphReport::ToString() const {
-  constexpr char kLine[] = "%-32s %10.2f %10.1f %10d %10d %10d\n";
-  std::string text = absl::StrFormat("%-32s %10s %10s %10s %10s %10s\n", "graph", "MiB",
+  constexpr char kLine[] = "%-36s %10.2f %10.1f %10d %10d %10d\n";
+  std::string text = absl::StrFormat("%-36s %10s %10s %10s %10s %10s\n", "graph", "MiB",
                                      "capture ms", "replays", "live rows", "padded");
   for (const GraphStats& graph : graphs_) {
     absl::StrAppendFormat(&text, kLine, reprise::ToString(graph.key),
@@ -123,7 +123,7 @@ std::string GraphReport::ToString() const {
   for (int i = 1; i < kNumEagerReasons; ++i) {
     const EagerReason reason = static_cast<EagerReason>(i);
     if (num_eager_steps(reason) == 0) continue;
-    absl::StrAppendFormat(&text, "eager: %-25s %43d\n", std::string(EagerReasonName(reason)),
+    absl::StrAppendFormat(&text, "eager: %-29s %33d\n", std::string(EagerReasonName(reason)),
                           num_eager_steps(reason));
   }
   return text;
