@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
+#include <future>
+#include <mutex>
 #include <queue>
 #include <random>
 #include <thread>
 
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "base/fake_fence.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -131,14 +132,20 @@ class DelayedStream {
   }
 
   void Submit(std::function<void()> work) {
-    absl::MutexLock lock(&mutex_);
-    queue_.push(std::move(work));
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push(std::move(work));
+    }
+    changed_.notify_one();
   }
 
   // Until then nothing runs.
   void Start() {
-    absl::MutexLock lock(&mutex_);
-    started_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      started_ = true;
+    }
+    changed_.notify_one();
   }
 
  private:
@@ -146,9 +153,8 @@ class DelayedStream {
     while (true) {
       std::function<void()> work;
       {
-        absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(
-            +[](DelayedStream* s) { return s->started_ && !s->queue_.empty(); }, this));
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return started_ && !queue_.empty(); });
         work = std::move(queue_.front());
         queue_.pop();
       }
@@ -157,10 +163,11 @@ class DelayedStream {
     }
   }
 
-  absl::Mutex mutex_;
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
   bool started_ = false;
   std::queue<std::function<void()>> queue_;
-  std::thread thread_;
+  std::thread thread_;  // last: it uses the others
 };
 
 // Passes when the stream has come to it, as a CUDA event does.
@@ -196,7 +203,7 @@ std::vector<int> SendThroughRing(int num_steps, DelayedStream& stream, MakeFence
   StagingRing ring = *StagingRing::Create(absl::MakeSpan(memory), std::move(fences));
 
   std::vector<int> received;
-  absl::Notification done;
+  std::promise<void> done;
   for (int step = 0; step < num_steps; ++step) {
     before_step(step);
     StagingSlot slot = ring.Acquire();
@@ -207,9 +214,9 @@ std::vector<int> SendThroughRing(int num_steps, DelayedStream& stream, MakeFence
       received.push_back(whole ? ints[0] : -1);
     });
   }
-  stream.Submit([&] { done.Notify(); });
+  stream.Submit([&] { done.set_value(); });
   stream.Start();
-  done.WaitForNotification();
+  done.get_future().wait();
   return received;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -216,6 +217,25 @@ TEST(BlockManagerTest, BadInputIsNamedAndChangesNothing) {
   ASSERT_TRUE(manager.Free(kA).ok());
   EXPECT_EQ(manager.Free(kA).code(), absl::StatusCode::kNotFound);  // a double free
   manager.CheckInvariants();
+}
+
+TEST(BlockManagerTest, DecodeStepsAllocateNoMemory) {
+  BlockManager manager =
+      ManagerOf({.num_blocks = 200, .block_size = 2, .num_slots = 8, .max_blocks = 20});
+  std::vector<SlotAppend> batch;
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(manager.Add(SlotId(i), 1 + i).ok());
+    batch.push_back({SlotId(i), 1});
+  }
+  AllocationCounter allocations;
+  for (int step = 0; step < 25; ++step) {
+    ASSERT_TRUE(manager.AppendBatch(batch).ok());
+    manager.TakeUpdates();
+    ASSERT_TRUE(manager.Truncate(kA, 1).ok());
+    ASSERT_TRUE(manager.Free(kB).ok());
+    ASSERT_TRUE(manager.Add(kB, 3).ok());
+  }
+  EXPECT_EQ(allocations.count(), 0);
 }
 
 TEST(BlockManagerTest, OptionsOutOfRangeAreNamed) {
