@@ -6,7 +6,7 @@
 //   data[block * block_stride + token * token_stride + head * head_stride
 //        + (dim / dim_chunk) * dim_chunk_stride + dim % dim_chunk]       offsets in int64 elements
 //
-//   layout                                             block  token      head  dim_chunk  stride of
+//   layout                                             block  token      head  dim_chunk  its step
 //   NHD       [num_blocks, block_size, heads, dim]     T*H*D  H*D        D     D          (any)
 //   HND       [num_blocks, heads, block_size, dim]     H*T*D  D          T*D   D          (any)
 //   packed    [num_blocks, 2, ...]                     2*...  as above; v.data = k.data + T*H*D
@@ -17,8 +17,9 @@
 //   MLA       [num_blocks, block_size, 576], one head  T*576  576        0     576        (any)
 //             v = the first 512 dims of k
 //
-// T = block_size, H = num_kv_heads, D = head_dim. The K-packed layout is vLLM's PagedAttention's
-// (x = 16 / element size).
+// The columns are the strides, dim_chunk and, as its step, dim_chunk_stride. T = block_size,
+// H = num_kv_heads, D = head_dim. The K-packed layout is vLLM's PagedAttention's (x = 16 / element
+// size).
 //
 // A KvLayer is a value; whoever owns the memory (KvCache) says how long the pointers live.
 
