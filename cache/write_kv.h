@@ -3,19 +3,19 @@
 //   // k, v [num_tokens, num_kv_heads, head_dim], slices of a fused projection or rotated copies
 //   REPRISE_RETURN_IF_ERROR(WriteKv(cache.layer(3), k, v, slot_mapping));
 //
-// For each token t < num_tokens = slot_mapping.size(0) whose slot s = slot_mapping[t] is not -1, and
-// each head and dim:
+// For each token t < num_tokens = slot_mapping.size(0) whose slot s = slot_mapping[t] is not -1,
+// and each head and dim:
 //
 //   k of the cache at (s / block_size, s % block_size, head, dim) = cast(k[t, head, dim] / k_scale)
 //
-// and v alike. Sources are converted through float32 (float64 into a float64 cache stays what it is)
-// and rounded to nearest, ties to even. fp8 saturates: what is beyond the largest finite value
+// and v alike. Sources are converted through float32 (float64 into a float64 cache stays what it
+// is) and rounded to nearest, ties to even. fp8 saturates: what is beyond the largest finite value
 // becomes it; NaN stays NaN. Without conversion and scale the bits are copied.
 //
 //   slot_mapping  [num_tokens] int64, contiguous. Which of two equal slots wins is undefined
 //   k             [>= num_tokens, num_kv_heads, head_dim_qk], any strides
 //   v             [>= num_tokens, num_kv_heads, head_dim_v], any strides, k's dtype
-//   dtypes        k, v: float32, float16, bfloat16, on the CPU also float64; caches: those, both fp8
+//   dtypes        k, v: float32, float16, bfloat16, on the CPU float64 too; caches: those and fp8
 //   scales        of kv: host floats, or floats on k's device by head; row_stride must be 0, for a
 //                 token has no table row here
 //
@@ -28,8 +28,8 @@
 // data, so it may be captured; a graph sees new contents of the same tensors. Slots outside the
 // cache are not written: the host cannot know them. No launch if num_tokens is 0.
 //
-// Errors: InvalidArgument naming the argument, what was expected and what was got; Unimplemented for
-// a dtype or device not listed, naming those that are; Internal if a launch fails.
+// Errors: InvalidArgument naming the argument, what was expected and what was got; Unimplemented
+// for a dtype or device not listed, naming those that are; Internal if a launch fails.
 //
 // Thread safety: calls that write different slots may run at once.
 
