@@ -66,7 +66,7 @@ struct Logits {
 // vectors.
 template <typename T, typename LoadK, typename LoadV>
 T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_head,
-         std::vector<T> q_vector, T score_scale, T v_scale, const LoadK& load_k,
+         std::vector<T> q_vector, T score_scale, T v_scale, DType weight_dtype, const LoadK& load_k,
          const LoadV& load_v, T* out) {
   const std::vector<VisibleKey> keys = VisibleKeys(layer, row, query, q_head);
   for (int d = 0; d < layer.head_dim_v; ++d) out[d] = 0;
@@ -90,7 +90,8 @@ T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_hea
   for (size_t j = 0; j < keys.size(); ++j) {
     const T weight = std::exp(scores[j] - largest);
     const std::vector<T> v_vector = load_v(keys[j].local);
-    for (int d = 0; d < layer.head_dim_v; ++d) out[d] += weight * v_vector[d];
+    const T factor = static_cast<T>(RoundTo(weight_dtype, weight));
+    for (int d = 0; d < layer.head_dim_v; ++d) out[d] += factor * v_vector[d];
     sum += weight;
   }
   for (int d = 0; d < layer.head_dim_v; ++d) out[d] *= v_scale / sum;
@@ -107,8 +108,8 @@ ReferenceResult<T> NothingSeen(const AttentionParams& layer, int num_tokens) {
 // load_k(row, kv_head, local key) -> vector, load_v likewise.
 template <typename T, typename Batch, typename LoadK, typename LoadV>
 ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, const TokenView& q,
-                             const Scale& k_scale, const Scale& v_scale, const LoadK& load_k,
-                             const LoadV& load_v) {
+                             const Scale& k_scale, const Scale& v_scale, DType weight_dtype,
+                             const LoadK& load_k, const LoadV& load_v) {
   ReferenceResult<T> result = NothingSeen<T>(layer, batch.num_tokens);
   for (int r = 0; r < batch.num_rows; ++r) {
     const BatchRow row = RowOf(batch, r);
@@ -123,7 +124,7 @@ ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, c
         const int64_t at = token * layer.num_q_heads + q_head;
         result.lse[at] = Attend<T>(
             layer, row, i, q_head, LoadHead<T>(q, token, q_head, layer.head_dim_qk), score_scale,
-            ValueOf<T>(v_scale, row.table_row, kv_head),
+            ValueOf<T>(v_scale, row.table_row, kv_head), weight_dtype,
             [&](int key) { return load_k(row, kv_head, key); },
             [&](int key) { return load_v(row, kv_head, key); }, &result.out[at * layer.head_dim_v]);
       }
@@ -136,7 +137,8 @@ ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, c
 
 template <typename T>
 ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                                           const TokenView& q, const KvLayer& kv) {
+                                           const TokenView& q, const KvLayer& kv,
+                                           DType weight_dtype) {
   const auto load = [&](const KvView& view, const BatchRow& row, int kv_head, int key,
                         int head_dim) {
     const int64_t token = row.key_start + key;
@@ -150,7 +152,7 @@ ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const P
     return x;
   };
   return AttendAll<T>(
-      layer, batch, q, kv.k_scale, kv.v_scale,
+      layer, batch, q, kv.k_scale, kv.v_scale, weight_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
         return load(kv.k, row, kv_head, key, layer.head_dim_qk);
       },
@@ -162,9 +164,9 @@ ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const P
 template <typename T>
 ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                             const TokenView& q, const TokenView& k,
-                                            const TokenView& v) {
+                                            const TokenView& v, DType weight_dtype) {
   return AttendAll<T>(
-      layer, batch, q, Scale{}, Scale{},
+      layer, batch, q, Scale{}, Scale{}, weight_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
         return LoadHead<T>(k, row.first_key + key, kv_head, layer.head_dim_qk);
       },
@@ -175,18 +177,19 @@ ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const 
 
 template ReferenceResult<float> ReferencePagedAttention<float>(const AttentionParams&,
                                                                const PagedBatch&, const TokenView&,
-                                                               const KvLayer&);
+                                                               const KvLayer&, DType);
 template ReferenceResult<double> ReferencePagedAttention<double>(const AttentionParams&,
                                                                  const PagedBatch&,
-                                                                 const TokenView&, const KvLayer&);
+                                                                 const TokenView&, const KvLayer&,
+                                                                 DType);
 template ReferenceResult<float> ReferenceRaggedAttention<float>(const AttentionParams&,
                                                                 const RaggedBatch&,
                                                                 const TokenView&, const TokenView&,
-                                                                const TokenView&);
+                                                                const TokenView&, DType);
 template ReferenceResult<double> ReferenceRaggedAttention<double>(const AttentionParams&,
                                                                   const RaggedBatch&,
                                                                   const TokenView&,
                                                                   const TokenView&,
-                                                                  const TokenView&);
+                                                                  const TokenView&, DType);
 
 }  // namespace reprise

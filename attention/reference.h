@@ -6,7 +6,9 @@
 // Covers every field of PagedBatch, RaggedBatch, AttentionParams and KvLayer, for any dtype and
 // layout. Reads an element only if a query sees it. All sums, products and functions are taken in
 // T: float64 is the truth, float32 says how far that precision is from it on the same inputs, from
-// which tests derive their tolerance. Results are not rounded to the dtype of q.
+// which tests derive their tolerance. Results are not rounded to the dtype of q. With
+// `weight_dtype`, weights are rounded to it before they multiply V (but not in their sum), as
+// kernels on tensor cores must: what such maths is off the truth by.
 //
 // Host memory only. Thread safety: const data. Cost: a few ns per query, head, key and dim.
 
@@ -20,6 +22,7 @@
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
 #include "attention/token_view.h"
+#include "base/dtype.h"
 #include "cache/kv_layer.h"
 
 namespace reprise {
@@ -33,12 +36,14 @@ struct ReferenceResult {
 // T is float or double.
 template <typename T>
 ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                                           const TokenView& q, const KvLayer& kv);
+                                           const TokenView& q, const KvLayer& kv,
+                                           DType weight_dtype = DType::kFloat64);
 
 template <typename T>
 ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                             const TokenView& q, const TokenView& k,
-                                            const TokenView& v);
+                                            const TokenView& v,
+                                            DType weight_dtype = DType::kFloat64);
 
 }  // namespace reprise
 

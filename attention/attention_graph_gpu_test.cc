@@ -1,0 +1,354 @@
+// Work map and attention captured in a CUDA graph and replayed over changing batches; offsets
+// beyond 2^31; the same bits every time.
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attention/attention_cuda.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/random.h"
+#include "attention/work_map_cuda.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kSeed = 6;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+at::TensorOptions Gpu(at::ScalarType type) {
+  return at::TensorOptions().dtype(type).device(at::kCUDA);
+}
+
+struct StepOptions {
+  int max_rows = 17;
+  int max_query_len = 1;
+  int max_seq_len = 3000;
+  int num_kv_heads = 2;
+  int group_size = 4;
+  int head_dim = 128;
+  int block_size = 16;
+  WorkMapMode mode = WorkMapMode::kBalanced;
+};
+
+// Persistent buffers of the largest size, as a captured step has them: rows of a batch are
+// sequences of their own, each with all the blocks it may ever need.
+class Step {
+ public:
+  explicit Step(const StepOptions& options)
+      : options_(options), work_(WorkOptions()), random_(kSeed) {
+    const int max_blocks = (options.max_seq_len + options.block_size - 1) / options.block_size;
+    const int num_blocks = options.max_rows * max_blocks + 1;
+    std::vector<int32_t> blocks(num_blocks - 1);
+    for (int i = 0; i < num_blocks - 1; ++i) blocks[i] = i + 1;
+    random_.Shuffle(blocks);
+    block_table_ = at::tensor(blocks, at::kInt).to(at::kCUDA).view({options.max_rows, max_blocks});
+    max_tokens_ = options.max_rows * options.max_query_len;
+    const int heads = options.num_kv_heads;
+    k_ = at::randn({num_blocks, options.block_size, heads, options.head_dim}, Gpu(at::kBFloat16));
+    v_ = at::randn({num_blocks, options.block_size, heads, options.head_dim}, Gpu(at::kBFloat16));
+    q_ = at::randn({max_tokens_, heads * options.group_size, options.head_dim}, Gpu(at::kBFloat16));
+    query_start_loc_ = at::zeros({options.max_rows + 1}, Gpu(at::kInt));
+    seq_lens_ = at::zeros({options.max_rows}, Gpu(at::kInt));
+    out_ = at::full_like(q_, kNan);
+    lse_ = at::full({max_tokens_, heads * options.group_size}, kNan, Gpu(at::kFloat));
+    layer_ = {.num_q_heads = heads * options.group_size,
+              .num_kv_heads = heads,
+              .head_dim_qk = options.head_dim,
+              .head_dim_v = options.head_dim};
+  }
+
+  // The lengths of the next run; rows beyond are padded.
+  void SetRows(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
+    std::vector<int32_t> loc(options_.max_rows + 1, 0);
+    std::vector<int32_t> lens(options_.max_rows, 0);
+    for (int r = 0; r < options_.max_rows; ++r) {
+      const bool is_live = r < static_cast<int>(seq_lens.size());
+      loc[r + 1] = loc[r] + (is_live ? query_lens[r] : 0);
+      lens[r] = is_live ? seq_lens[r] : 0;
+    }
+    query_start_loc_.copy_(at::tensor(loc, at::kInt));
+    seq_lens_.copy_(at::tensor(lens, at::kInt));
+  }
+
+  void Poison() {
+    work_.Poison();
+    out_.fill_(kNan);
+    lse_.fill_(kNan);
+  }
+
+  absl::Status Launch() {
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    const absl::Status built = LaunchBuildWorkMap(Batch(), {}, work_.map(), stream);
+    if (!built.ok()) return built;
+    return PagedAttentionCuda(layer_, Batch(), work_.map(), q_, Kv(), out_, &lse_);
+  }
+
+  const at::Tensor& out() const { return out_; }
+  const at::Tensor& lse() const { return lse_; }
+  const StepOptions& options() const { return options_; }
+  Random& random() { return random_; }
+
+  // Moves the cache's blocks to `k` and `v`, `distance` further on.
+  void MoveCache(const at::Tensor& k, const at::Tensor& v, int64_t distance) {
+    k.slice(0, distance, distance + k_.size(0)).copy_(k_);
+    v.slice(0, distance, distance + v_.size(0)).copy_(v_);
+    k_ = k;
+    v_ = v;
+    block_table_.add_(distance);
+  }
+  const at::Tensor& k() const { return k_; }
+
+  // Attention of one query by the definition, in float64.
+  at::Tensor Expected(int row, int token, int num_keys) const;
+
+ private:
+  WorkMapOptions WorkOptions() const {
+    return {.num_q_heads = options_.num_kv_heads * options_.group_size,
+            .num_kv_heads = options_.num_kv_heads,
+            .head_dim_qk = options_.head_dim,
+            .head_dim_v = options_.head_dim,
+            .max_rows = options_.max_rows,
+            .max_tokens = options_.max_rows * options_.max_query_len,
+            .max_query_len = options_.max_query_len,
+            .max_seq_len = options_.max_seq_len,
+            .mode = options_.mode};
+  }
+
+  PagedBatch Batch() const {
+    return {.query_start_loc = query_start_loc_.const_data_ptr<int32_t>(),
+            .seq_lens = seq_lens_.const_data_ptr<int32_t>(),
+            .block_table = block_table_.const_data_ptr<int32_t>(),
+            .block_table_stride = block_table_.stride(0),
+            .num_rows = options_.max_rows,
+            .num_tokens = max_tokens_,
+            .max_query_len = options_.max_query_len,
+            .max_seq_len = options_.max_seq_len,
+            .num_tables = options_.max_rows,
+            .max_blocks = static_cast<int>(block_table_.size(1))};
+  }
+
+  KvLayer Kv() const {
+    const auto view = [this](const at::Tensor& tensor) {
+      return KvView{.data = tensor.data_ptr(),
+                    .block_stride = tensor.stride(0),
+                    .token_stride = tensor.stride(1),
+                    .head_stride = tensor.stride(2),
+                    .dim_chunk = options_.head_dim};
+    };
+    return {.k = view(k_),
+            .v = view(v_),
+            .dtype = DType::kBFloat16,
+            .num_blocks = static_cast<int>(k_.size(0)),
+            .block_size = options_.block_size,
+            .num_kv_heads = options_.num_kv_heads,
+            .head_dim_qk = options_.head_dim,
+            .head_dim_v = options_.head_dim};
+  }
+
+  StepOptions options_;
+  GpuWorkMap work_;
+  Random random_;
+  int max_tokens_ = 0;
+  AttentionParams layer_;
+  at::Tensor block_table_;  // [max_rows, max_blocks]
+  at::Tensor k_;            // [num_blocks, block_size, num_kv_heads, head_dim]
+  at::Tensor v_;            // the same
+  at::Tensor q_;            // [max_tokens, num_q_heads, head_dim]
+  at::Tensor query_start_loc_;
+  at::Tensor seq_lens_;
+  at::Tensor out_;
+  at::Tensor lse_;
+};
+
+at::Tensor Step::Expected(int row, int token, int num_keys) const {
+  const int64_t num_blocks = (num_keys + options_.block_size - 1) / options_.block_size;
+  const at::Tensor blocks = block_table_[row].slice(0, 0, num_blocks);
+  const auto keys = [&](const at::Tensor& cache) {  // [heads of q, num_keys, head_dim]
+    return cache.index_select(0, blocks)
+        .flatten(0, 1)
+        .slice(0, 0, num_keys)
+        .to(at::kDouble)
+        .repeat_interleave(options_.group_size, 1)
+        .transpose(0, 1);
+  };
+  const at::Tensor q = q_[token].to(at::kDouble).unsqueeze(1);  // [heads, 1, head_dim]
+  const at::Tensor scores = q.matmul(keys(k_).transpose(1, 2)) / std::sqrt(options_.head_dim);
+  return scores.softmax(-1).matmul(keys(v_)).squeeze(1);  // [heads, head_dim]
+}
+
+class CapturedStep {
+ public:
+  explicit CapturedStep(Step& step) : stream_(c10::cuda::getStreamFromPool()) {
+    const c10::cuda::CUDAStreamGuard guard(stream_);
+    EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    const absl::Status status = step.Launch();
+    EXPECT_TRUE(status.ok()) << status;
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&exec_, graph, 0), cudaSuccess);
+    cudaGraphDestroy(graph);
+  }
+  ~CapturedStep() { cudaGraphExecDestroy(exec_); }
+  CapturedStep(const CapturedStep&) = delete;
+  CapturedStep& operator=(const CapturedStep&) = delete;
+
+  void Replay() {
+    cudaDeviceSynchronize();  // what the test put on other streams
+    EXPECT_EQ(cudaGraphLaunch(exec_, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  }
+
+ private:
+  c10::cuda::CUDAStream stream_;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+class AttentionGraphGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+};
+
+class AttentionGraphSmallGpuTest : public AttentionGraphGpuTest {};
+
+// Replays with these lengths over poisoned memory, runs the same eagerly, and compares bits.
+void ExpectReplayEqualsEager(Step& step, CapturedStep& captured, const std::vector<int>& seq_lens,
+                             const std::vector<int>& query_lens) {
+  step.SetRows(seq_lens, query_lens);
+  step.Poison();
+  captured.Replay();
+  const at::Tensor out = step.out().clone();
+  const at::Tensor lse = step.lse().clone();
+  step.Poison();
+  ASSERT_TRUE(step.Launch().ok());
+  ASSERT_TRUE(at::equal(out, step.out()));
+  ASSERT_TRUE(at::equal(lse, step.lse()));
+
+  int token = 0;
+  for (size_t r = 0; r < seq_lens.size(); ++r) {
+    for (int i = 0; i < query_lens[r]; ++i, ++token) {
+      const int num_keys = seq_lens[r] - query_lens[r] + i + 1;
+      if (num_keys <= 0) continue;
+      const at::Tensor error =
+          (out[token].to(at::kDouble) - step.Expected(r, token, num_keys)).abs();
+      ASSERT_LE(error.max().item<double>(), 0.03) << "row " << r << ", token " << token;
+    }
+  }
+  const at::Tensor rest = out.slice(0, token);
+  ASSERT_TRUE(at::equal(rest, at::zeros_like(rest))) << "tokens past " << token;
+}
+
+void ReplayEveryLiveCount(Step& step) {
+  const int max_rows = step.options().max_rows;
+  const int max_query_len = step.options().max_query_len;
+  const int max_seq_len = step.options().max_seq_len;
+  // Captured with short rows.
+  step.SetRows(std::vector<int>(max_rows, 3), std::vector<int>(max_rows, 1));
+  CapturedStep captured(step);
+  for (int live = 0; live <= max_rows; ++live) {
+    // Long rows, then short ones over what the larger map left, then anything.
+    for (int kind = 0; kind < 3; ++kind) {
+      SCOPED_TRACE(std::to_string(live) + " rows of kind " + std::to_string(kind));
+      std::vector<int> seq_lens(live);
+      std::vector<int> query_lens(live);
+      for (int r = 0; r < live; ++r) {
+        seq_lens[r] = kind == 0   ? max_seq_len
+                      : kind == 1 ? step.random().Int(1, 20)
+                                  : step.random().Pick({0, 1, 64, 65, 700, max_seq_len});
+        query_lens[r] = step.random().Int(1, max_query_len);
+      }
+      ExpectReplayEqualsEager(step, captured, seq_lens, query_lens);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttentionGraphGpuTest, DecodeReplaysWithAnyLiveCountAndLengths) {
+  Step step({});
+  ReplayEveryLiveCount(step);
+}
+
+TEST_F(AttentionGraphGpuTest, VerifyReplaysWithAnyLiveCountAndLengths) {
+  Step step({.max_rows = 5, .max_query_len = 5, .max_seq_len = 1000});
+  ReplayEveryLiveCount(step);
+}
+
+TEST_F(AttentionGraphGpuTest, DeterministicModeReplaysAsWell) {
+  Step step({.max_rows = 5, .mode = WorkMapMode::kDeterministic});
+  ReplayEveryLiveCount(step);
+}
+
+TEST_F(AttentionGraphSmallGpuTest, ReplaysWithAnyLiveCountAndLengths) {
+  Step step({.max_rows = 2, .max_query_len = 2, .max_seq_len = 300, .num_kv_heads = 1});
+  ReplayEveryLiveCount(step);
+}
+
+TEST_F(AttentionGraphGpuTest, FiftyRunsGiveTheSameBits) {
+  for (int max_query_len : {1, 200}) {
+    Step step({.max_rows = 4, .max_query_len = max_query_len, .num_kv_heads = 8});
+    step.SetRows({3000, 700, 1, 2000},
+                 {max_query_len, std::min(3, max_query_len), 1, max_query_len});
+    ASSERT_TRUE(step.Launch().ok());
+    const at::Tensor out = step.out().clone();
+    const at::Tensor lse = step.lse().clone();
+    for (int run = 0; run < 50; ++run) {
+      step.Poison();
+      ASSERT_TRUE(step.Launch().ok());
+      ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
+      ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
+    }
+  }
+}
+
+TEST_F(AttentionGraphGpuTest, InDeterministicModeARowGivesTheSameBitsInAnyCompany) {
+  Step step({.max_rows = 6, .mode = WorkMapMode::kDeterministic});
+  const std::vector<std::vector<int>> companies = {
+      {2500, 0, 0, 0, 0, 0}, {2500, 3000, 3000, 3000, 3000, 3000}, {2500, 1, 900, 0, 64, 3}};
+  at::Tensor alone;
+  for (const std::vector<int>& seq_lens : companies) {
+    step.SetRows(seq_lens, std::vector<int>(6, 1));
+    ASSERT_TRUE(step.Launch().ok());
+    if (!alone.defined()) alone = step.out()[0].clone();
+    EXPECT_TRUE(at::equal(step.out()[0], alone));
+  }
+}
+
+TEST_F(AttentionGraphGpuTest, BlocksBeyondTwoToTheThirtyFirstElementsAreFound) {
+  Step step({.max_rows = 3});
+  const std::vector<int> seq_lens = {3000, 100, 2000};
+  const std::vector<int> query_lens = {1, 1, 1};
+  step.SetRows(seq_lens, query_lens);
+  ASSERT_TRUE(step.Launch().ok());
+  const at::Tensor out = step.out().clone();
+
+  const int64_t block_elements = step.k().stride(0);
+  const int64_t distance = (int64_t{1} << 31) / block_elements + 5;
+  const std::vector<int64_t> shape = {distance + step.k().size(0), step.k().size(1),
+                                      step.k().size(2), step.k().size(3)};
+  step.MoveCache(at::full(shape, kNan, Gpu(at::kBFloat16)),
+                 at::full(shape, kNan, Gpu(at::kBFloat16)), distance);
+  step.Poison();
+  ASSERT_TRUE(step.Launch().ok());
+  EXPECT_TRUE(at::equal(step.out(), out));
+}
+
+}  // namespace
+}  // namespace reprise

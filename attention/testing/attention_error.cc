@@ -1,0 +1,92 @@
+#include "attention/testing/attention_error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "attention/element_access.h"
+
+namespace reprise {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Half a unit in the last place of 1.
+double RoundingOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return 0x1p-11;
+    case DType::kBFloat16:
+      return 0x1p-8;
+    default:
+      return 0x1p-24;
+  }
+}
+
+std::string WrongInKind(const AttentionValues& got, const ReferenceResult<double>& exact,
+                        int head_dim_v) {
+  for (size_t i = 0; i < exact.lse.size(); ++i) {
+    const bool sees_none = exact.lse[i] == -kInf;
+    if (std::isnan(got.lse[i]) || (got.lse[i] == -kInf) != sees_none) {
+      return absl::StrCat("lse ", i, " is ", got.lse[i], ", not ", exact.lse[i]);
+    }
+    for (int d = 0; d < head_dim_v; ++d) {
+      const double out = got.out[i * head_dim_v + d];
+      if (!std::isfinite(out) || (sees_none && out != 0)) {
+        return absl::StrCat("out ", i, " dim ", d, " is ", out, ", not ",
+                            exact.out[i * head_dim_v + d]);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+AttentionError ErrorOf(const AttentionValues& got, const ReferenceResult<double>& exact,
+                       const ReferenceResult<float>& own, int head_dim_v, DType weight_dtype,
+                       DType out_dtype) {
+  AttentionError error;
+  error.wrong = WrongInKind(got, exact, head_dim_v);
+  if (!error.wrong.empty()) return error;
+
+  double own_lse = 0;
+  double largest_lse = 1;
+  for (size_t i = 0; i < exact.lse.size(); ++i) {
+    if (exact.lse[i] == -kInf) continue;
+    error.lse = std::max(error.lse, std::abs(got.lse[i] - exact.lse[i]));
+    own_lse = std::max(own_lse, std::abs(own.lse[i] - exact.lse[i]));
+    largest_lse = std::max(largest_lse, std::abs(exact.lse[i]));
+  }
+  const double logit_floor = 4 * 0x1p-23 * largest_lse;
+  error.lse_limit = 2 * own_lse + logit_floor;
+
+  double own_out = 0;
+  double largest_out = 0;
+  for (double out : exact.out) largest_out = std::max(largest_out, std::abs(out));
+  if (largest_out == 0) largest_out = 1;
+  for (size_t i = 0; i < exact.out.size(); ++i) {
+    const double got_error = std::abs(got.out[i] - exact.out[i]);
+    const double own_error = std::abs(RoundTo(out_dtype, own.out[i]) - exact.out[i]);
+    error.out = std::max(error.out, got_error);
+    own_out = std::max(own_out, own_error);
+    error.out_squares += got_error * got_error / (largest_out * largest_out);
+    error.own_squares += own_error * own_error / (largest_out * largest_out);
+  }
+  const double rounding = RoundingOf(weight_dtype) + RoundingOf(out_dtype);
+  error.out_limit = 2 * own_out + (rounding + logit_floor) * largest_out;
+  return error;
+}
+
+void ErrorTotals::Add(const AttentionError& error) {
+  out_squares_ += error.out_squares;
+  own_squares_ += error.own_squares;
+}
+
+double ErrorTotals::OutRatio() const {
+  return own_squares_ > 0 ? std::sqrt(out_squares_ / own_squares_) : 0;
+}
+
+}  // namespace reprise

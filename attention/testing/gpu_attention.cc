@@ -1,0 +1,127 @@
+#include "attention/testing/gpu_attention.h"
+
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/full.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "attention/attention_cuda.h"
+#include "attention/work_map_cuda.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+
+namespace reprise {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<double> ToHost(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.to(at::kCPU).to(at::kDouble).contiguous();
+  const double* data = host.const_data_ptr<double>();
+  return {data, data + host.numel()};
+}
+
+}  // namespace
+
+template <typename Batch>
+void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, DType q_dtype) {
+  num_tokens_ = batch.num_tokens;
+  const int64_t rows = num_tokens_ + options.num_extra_tokens;
+  const int64_t heads = layer_.num_q_heads;
+  const int64_t head_stride = layer_.head_dim_v + options.out_head_gap;
+  const int64_t token_stride = heads * head_stride + options.out_token_gap;
+  const auto gpu = [](at::ScalarType type) {
+    return at::TensorOptions().dtype(type).device(at::kCUDA);
+  };
+  out_memory_ = at::full({rows + 1, token_stride}, kNan,
+                         gpu(ToScalarType(options.out_dtype.value_or(q_dtype))));
+  out_ =
+      at::as_strided(out_memory_, {rows, heads, layer_.head_dim_v}, {token_stride, head_stride, 1});
+  lse_ = at::full({rows, heads}, kNan, gpu(at::kFloat));
+  work_.emplace(WorkMapOptions{.dtype = q_dtype,
+                               .num_q_heads = layer_.num_q_heads,
+                               .num_kv_heads = layer_.num_kv_heads,
+                               .head_dim_qk = layer_.head_dim_qk,
+                               .head_dim_v = layer_.head_dim_v,
+                               .max_rows = batch.num_rows,
+                               .max_tokens = batch.num_tokens,
+                               .max_query_len = std::max(1, batch.max_query_len),
+                               .max_seq_len = batch.max_seq_len,
+                               .num_sms = options.num_sms,
+                               .mode = options.mode});
+}
+
+GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options)
+    : layer_(fixture.Layer(memory_.Placement())), batch_(fixture.Batch(memory_.Placement())) {
+  const PagedBatch& batch = std::get<PagedBatch>(batch_);
+  kv_ = fixture.Kv(memory_.Placement());
+  q_ = TensorOf(fixture.Q(memory_.Placement()), batch.num_tokens, layer_.num_q_heads,
+                layer_.head_dim_qk);
+  Plan(batch, options, fixture.q.dtype);
+}
+
+GpuAttention::GpuAttention(const RaggedFixture& fixture, const GpuAttentionOptions& options)
+    : layer_(fixture.Layer(memory_.Placement())), batch_(fixture.Batch(memory_.Placement())) {
+  const RaggedBatch& batch = std::get<RaggedBatch>(batch_);
+  q_ = TensorOf(fixture.q.View(memory_.Placement()), batch.num_tokens, layer_.num_q_heads,
+                layer_.head_dim_qk);
+  k_ = TensorOf(fixture.k.View(memory_.Placement()), batch.num_keys, layer_.num_kv_heads,
+                layer_.head_dim_qk);
+  v_ = TensorOf(fixture.v.View(memory_.Placement()), batch.num_keys, layer_.num_kv_heads,
+                layer_.head_dim_v);
+  Plan(batch, options, fixture.q.dtype);
+}
+
+absl::Status GpuAttention::Run() {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const LayerWindow window = WindowOf(layer_);
+  if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
+    REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(*paged, window, work_->map(), stream));
+    return PagedAttentionCuda(layer_, *paged, work_->map(), q_, kv_, out_, &lse_);
+  }
+  const auto& ragged = std::get<RaggedBatch>(batch_);
+  REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(ragged, window, work_->map(), stream));
+  return RaggedAttentionCuda(layer_, ragged, work_->map(), q_, k_, v_, out_, &lse_);
+}
+
+AttentionValues GpuAttention::Values() const {
+  return {.out = ToHost(out_.slice(0, 0, num_tokens_)),
+          .lse = ToHost(lse_.slice(0, 0, num_tokens_))};
+}
+
+std::string GpuAttention::FaultOutside() const {
+  const std::vector<double> all = ToHost(out_memory_);
+  const std::vector<double> lse = ToHost(lse_);
+  const int64_t heads = layer_.num_q_heads;
+  const int64_t token_stride = out_memory_.size(1);
+  const int64_t head_stride = out_.stride(1);
+  for (int64_t token = 0; token < out_memory_.size(0); ++token) {
+    for (int64_t at = 0; at < token_stride; ++at) {
+      const double value = all[token * token_stride + at];
+      const bool is_out =
+          token < out_.size(0) && at / head_stride < heads && at % head_stride < layer_.head_dim_v;
+      if (!is_out && !std::isnan(value)) {
+        return absl::StrCat("the gap at ", at, " of token ", token, " became ", value);
+      }
+      if (is_out && token >= num_tokens_ && value != 0) {
+        return absl::StrCat("inert token ", token, " has out ", value);
+      }
+    }
+    if (token < num_tokens_ || token >= out_.size(0)) continue;
+    for (int64_t head = 0; head < heads; ++head) {
+      const double value = lse[token * heads + head];
+      if (value != -std::numeric_limits<double>::infinity()) {
+        return absl::StrCat("inert token ", token, " has lse ", value);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace reprise

@@ -1,0 +1,84 @@
+// Runs a fixture on the GPU: uploads it, plans and builds a work map over poisoned memory, and
+// brings back out and lse.
+//
+//   GpuAttention gpu(fixture, {.out_dtype = DType::kBFloat16, .num_sms = 3});
+//   ASSERT_TRUE(gpu.Run().ok());
+//   AttentionValues values = gpu.Values();   // of the batch's tokens
+//
+// out and lse have gaps between their strides and rows beyond the batch's, all of it NaN before.
+//
+// Thread safety: none; one owner.
+
+#ifndef ATTENTION_TESTING_GPU_ATTENTION_H_
+#define ATTENTION_TESTING_GPU_ATTENTION_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "attention/attention_params.h"
+#include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
+#include "attention/testing/attention_error.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/ragged_generator.h"
+#include "attention/work_map.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+struct GpuAttentionOptions {
+  std::optional<DType> out_dtype = {};  // q's
+  int num_extra_tokens = 0;             // rows of out and lse beyond the batch's
+  int out_head_gap = 0;                 // elements
+  int out_token_gap = 0;
+  int num_sms = 132;
+  WorkMapMode mode = WorkMapMode::kBalanced;
+};
+
+class GpuAttention {
+ public:
+  GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options);
+  GpuAttention(const RaggedFixture& fixture, const GpuAttentionOptions& options);
+
+  // Builds the map and attends, on the current stream. Waits for nothing.
+  absl::Status Run();
+
+  // Out and lse of the batch's tokens. Waits.
+  AttentionValues Values() const;
+
+  // Empty if rows beyond the batch's are 0 and -inf and gaps are untouched, else what is wrong.
+  // Waits.
+  std::string FaultOutside() const;
+
+  const at::Tensor& out() const { return out_; }
+  const at::Tensor& lse() const { return lse_; }
+  GpuWorkMap& work() { return *work_; }
+  const AttentionParams& layer() const { return layer_; }
+  const PagedBatch& paged_batch() const { return std::get<PagedBatch>(batch_); }
+
+ private:
+  template <typename Batch>
+  void Plan(const Batch& batch, const GpuAttentionOptions& options, DType q_dtype);
+
+  GpuMemory memory_;
+  AttentionParams layer_;
+  std::variant<PagedBatch, RaggedBatch> batch_;
+  KvLayer kv_;
+  at::Tensor q_;
+  at::Tensor k_;  // ragged
+  at::Tensor v_;
+  at::Tensor out_memory_;  // [tokens, heads, head_dim_v + gaps]
+  at::Tensor out_;
+  at::Tensor lse_;
+  int num_tokens_ = 0;
+  std::optional<GpuWorkMap> work_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_GPU_ATTENTION_H_

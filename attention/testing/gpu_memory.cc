@@ -1,0 +1,59 @@
+#include "attention/testing/gpu_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "base/torch_dtype.h"
+#include "glog/logging.h"
+
+namespace reprise {
+namespace {
+
+at::Tensor BytesOnGpu(int64_t num_bytes) {
+  return at::empty({num_bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+}
+
+}  // namespace
+
+bool HasGpu() { return c10::cuda::device_count() > 0; }
+
+void* GpuMemory::Copy(const void* host, size_t num_bytes) {
+  // One more, so that an empty array has an address.
+  at::Tensor copy = BytesOnGpu(static_cast<int64_t>(num_bytes) + 1);
+  const cudaError_t error = cudaMemcpyAsync(copy.data_ptr(), host, num_bytes, cudaMemcpyDefault,
+                                            c10::cuda::getCurrentCUDAStream());
+  CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+  copies_.push_back(copy);
+  return copy.data_ptr();
+}
+
+at::Tensor TensorOf(const TokenView& view, int64_t num_tokens, int num_heads, int head_dim) {
+  return at::from_blob(view.data, {num_tokens, num_heads, head_dim},
+                       {view.token_stride, view.head_stride, 1},
+                       at::TensorOptions()
+                           .dtype(ToScalarType(view.dtype))
+                           .device(at::kCUDA, c10::cuda::current_device()));
+}
+
+GpuWorkMap::GpuWorkMap(const WorkMapOptions& options) {
+  absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
+  CHECK(plan.ok()) << plan.status();
+  plan_ = *plan;
+  workspace_ = BytesOnGpu(plan_.workspace_bytes);
+  map_ = MakeWorkMap(plan_, workspace_.data_ptr());
+  Poison();
+}
+
+void GpuWorkMap::Poison() {
+  const cudaError_t error = cudaMemsetAsync(workspace_.data_ptr(), 0x7f, plan_.workspace_bytes,
+                                            c10::cuda::getCurrentCUDAStream());
+  CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+}
+
+}  // namespace reprise

@@ -1,0 +1,65 @@
+// Test data on a GPU: copies of host arrays, and a work map with its workspace.
+//
+//   GpuMemory memory;
+//   PagedBatch batch = fixture.Batch(memory.Placement());   // on the current device
+//   GpuWorkMap work(options);
+//   work.Poison();
+//   ASSERT_TRUE(LaunchBuildWorkMap(batch, window, work.map(), stream).ok());
+//
+// Thread safety: none; one owner. Memory is freed with the objects, after what LibTorch's current
+// stream has yet to do.
+
+#ifndef ATTENTION_TESTING_GPU_MEMORY_H_
+#define ATTENTION_TESTING_GPU_MEMORY_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "attention/testing/kv_memory.h"
+#include "attention/token_view.h"
+#include "attention/work_map.h"
+#include "attention/work_map_plan.h"
+
+namespace reprise {
+
+// Whether there is a GPU; tests skip where there is none.
+bool HasGpu();
+
+class GpuMemory {
+ public:
+  // The address of a copy of the bytes, aligned to 16 bytes and more.
+  void* Copy(const void* host, size_t num_bytes);
+
+  reprise::Placement Placement() {
+    return [this](const void* host, size_t num_bytes) { return Copy(host, num_bytes); };
+  }
+
+ private:
+  std::vector<at::Tensor> copies_;
+};
+
+// A view of device memory as a tensor [num_tokens, num_heads, head_dim].
+at::Tensor TensorOf(const TokenView& view, int64_t num_tokens, int num_heads, int head_dim);
+
+class GpuWorkMap {
+ public:
+  // CHECK-fails on options that cannot be planned.
+  explicit GpuWorkMap(const WorkMapOptions& options);
+
+  const WorkMap& map() const { return map_; }
+  const WorkMapPlan& plan() const { return plan_; }
+
+  // Fills the workspace with bytes that make huge counts and floats, on the current stream.
+  void Poison();
+
+ private:
+  WorkMapPlan plan_;
+  at::Tensor workspace_;  // [bytes] uint8
+  WorkMap map_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_GPU_MEMORY_H_

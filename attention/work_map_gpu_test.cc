@@ -1,0 +1,158 @@
+// The work map made on the device is that of the host twin, word for word.
+
+#include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/host_work_map.h"
+#include "attention/testing/ragged_generator.h"
+#include "attention/testing/random.h"
+#include "attention/work_map_build.h"
+#include "attention/work_map_cuda.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kSeed = 5;
+
+class WorkMapGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+};
+
+class WorkMapSmallGpuTest : public WorkMapGpuTest {};
+
+template <typename T>
+std::vector<T> ToHost(const T* device, int64_t count) {
+  std::vector<T> host(count);
+  EXPECT_EQ(cudaMemcpy(host.data(), device, count * sizeof(T), cudaMemcpyDefault), cudaSuccess);
+  return host;
+}
+
+// Compares bytes.
+template <typename T>
+void ExpectSame(const char* what, const T* device, const T* host, int64_t count) {
+  const std::vector<T> got = ToHost(device, count);
+  for (int64_t i = 0; i < count; ++i) {
+    ASSERT_EQ(std::memcmp(&got[i], &host[i], sizeof(T)), 0) << what << " " << i;
+  }
+}
+
+void ExpectSameMap(const WorkMap& device, const WorkMap& host) {
+  ExpectSame("count", device.counts, host.counts, 2);
+  ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
+  ExpectSame("item", device.items, host.items, host.counts[0]);
+  ExpectSame("merge", device.merges, host.merges, host.counts[1]);
+  ExpectSame("arrivals", device.arrivals, host.arrivals,
+             static_cast<int64_t>(host.counts[1]) * host.num_virtual_heads);
+}
+
+template <typename Batch>
+void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const AttentionParams& layer,
+                  Random& random) {
+  const WorkMapOptions options = {
+      .num_q_heads = layer.num_q_heads,
+      .num_kv_heads = layer.num_kv_heads,
+      .head_dim_qk = layer.head_dim_qk,
+      .head_dim_v = layer.head_dim_v,
+      .max_rows = host_batch.num_rows,
+      .max_tokens = host_batch.num_tokens,
+      .max_query_len = std::max(1, host_batch.max_query_len),
+      .max_seq_len = host_batch.max_seq_len,
+      .num_sms = random.Pick({1, 3, 132}),
+      .mode = random.OneIn(3) ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+  HostWorkMap host(options);
+  GpuWorkMap gpu(options);
+  const LayerWindow window = WindowOf(layer);
+  ASSERT_TRUE(BuildWorkMap(host_batch, window, host.map()).ok());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  ASSERT_TRUE(LaunchBuildWorkMap(gpu_batch, window, gpu.map(), stream).ok());
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  ExpectSameMap(gpu.map(), host.map());
+}
+
+void ComparePaged(uint64_t seed, Random& random) {
+  const PagedFixture fixture = MakePagedFixture({.seed = seed,
+                                                 .max_rows = random.Pick({1, 6, 40}),
+                                                 .max_query_len = random.Pick({1, 12, 80}),
+                                                 .max_seq_len = random.Pick({40, 700}),
+                                                 .num_kv_heads = 1,
+                                                 .head_dim_qk = 16,
+                                                 .head_dim_v = 16});
+  SCOPED_TRACE(fixture.description);
+  GpuMemory memory;
+  CompareTwins(fixture.Batch(OnHost), fixture.Batch(memory.Placement()), fixture.Layer(OnHost),
+               random);
+}
+
+TEST_F(WorkMapGpuTest, PagedFixturesGiveTheMapOfTheHost) {
+  Random random(kSeed);
+  for (int round = 0; round < 300 && !HasFatalFailure(); ++round)
+    ComparePaged(random.Bits(), random);
+}
+
+TEST_F(WorkMapSmallGpuTest, PagedFixturesGiveTheMapOfTheHost) {
+  Random random(kSeed + 1);
+  for (int round = 0; round < 10 && !HasFatalFailure(); ++round)
+    ComparePaged(random.Bits(), random);
+}
+
+TEST_F(WorkMapGpuTest, RaggedFixturesGiveTheMapOfTheHost) {
+  Random random(kSeed + 2);
+  for (int round = 0; round < 100 && !HasFatalFailure(); ++round) {
+    const RaggedFixture fixture = MakeRaggedFixture(
+        {.seed = random.Bits(), .max_query_len = 40, .max_seq_len = 300, .head_dim_qk = 16});
+    SCOPED_TRACE(fixture.description);
+    GpuMemory memory;
+    CompareTwins(fixture.Batch(OnHost), fixture.Batch(memory.Placement()), fixture.Layer(OnHost),
+                 random);
+  }
+}
+
+// More rows, ranges and items than the CTA has threads, and than shared memory holds.
+TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
+  Random random(kSeed + 3);
+  for (int num_rows : {0, 1, 31, 128, 129, 256, 1023, 1024, 1025, 1500, 5000}) {
+    for (int max_query_len : {1, 5, 300}) {
+      SCOPED_TRACE(std::to_string(num_rows) + " rows of " + std::to_string(max_query_len));
+      std::vector<int32_t> query_start_loc = {0};
+      std::vector<int32_t> seq_lens;
+      const int longest = random.Pick({500, 131072});
+      for (int r = 0; r < num_rows; ++r) {
+        query_start_loc.push_back(query_start_loc.back() + random.Int(0, max_query_len));
+        seq_lens.push_back(random.OneIn(5) ? 0 : random.Int(0, longest));
+      }
+      const PagedBatch host = {.query_start_loc = query_start_loc.data(),
+                               .seq_lens = seq_lens.data(),
+                               .num_rows = num_rows,
+                               .num_tokens = query_start_loc.back(),
+                               .max_query_len = max_query_len,
+                               .max_seq_len = longest};
+      GpuMemory memory;
+      PagedBatch gpu = host;
+      gpu.query_start_loc = static_cast<int32_t*>(
+          memory.Copy(query_start_loc.data(), query_start_loc.size() * sizeof(int32_t)));
+      gpu.seq_lens =
+          static_cast<int32_t*>(memory.Copy(seq_lens.data(), seq_lens.size() * sizeof(int32_t)));
+      AttentionParams layer;
+      layer.num_kv_heads = random.Pick({1, 8});
+      layer.num_q_heads = layer.num_kv_heads * 4;
+      layer.head_dim_qk = layer.head_dim_v = 128;
+      if (random.OneIn(2)) layer.window_left = 1000;
+      CompareTwins(host, gpu, layer, random);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise
