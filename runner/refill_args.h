@@ -55,9 +55,10 @@ constexpr bool IsSlot(int32_t slot, const SlotState& slots) {
   return slot >= 0 && slot < slots.num_slots;
 }
 
-// Tokens that a table row has room for.
+// Tokens that a table row has room for, and that a position can count.
 constexpr int64_t MaxSeqLen(const RefillArgs& args) {
-  return static_cast<int64_t>(args.slots.max_blocks) * args.block_size;
+  const int64_t room = static_cast<int64_t>(args.slots.max_blocks) * args.block_size;
+  return room < INT32_MAX ? room : INT32_MAX;
 }
 
 constexpr bool IsValidJoin(const SlotJoin& join, const RefillArgs& args) {

@@ -1,0 +1,432 @@
+// Refill as one CTA: apply the delta to the slots, then gather the step's arrays.
+//
+// Almost all of its time is latency, a chain that one CTA walks as fast as many: the delta over
+// PCIe (one trip: counts, rows and the first updates are asked for at once), then per row its
+// slot's length, its table entry, a prefix sum, and stores. A row of one token is done by one
+// thread; rows of several tokens, in steps that take milliseconds, go over all threads.
+//
+// Phases, with a barrier between them:
+//   fetch    counts, rows and the first updates into shared memory
+//   leaves   a slot and its table row are zeroed by the whole CTA
+//   joins    the last one of a slot wins, by a maximum over the joins that name it
+//   updates  by warp 0, 32 at a time in order; of equal entries within the 32 the highest lane wins
+//   rows     the first row that names a slot takes it; thread r checks row r; rows over several
+//            blocks are checked by a warp each
+//   place    exclusive prefix sums of the good rows' query_len; rows that pass the end are bad
+//   arrays   rows, then tokens, then the padding of both
+//
+// Bound: 256 rows of one token read 5 KB over PCIe and write 16 KB: about 1.5 us for the trip, 1 us
+// for the chain behind it.
+
+#include <climits>
+
+#include "runner/refill_kernel.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarpSize = 32;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Updates that are read together; the first ones already with the counts. Enough for a decode step
+// of 512 rows of which every other one begins a block.
+constexpr int kUpdateChunk = 256;
+
+// Leaves that are read with the counts. Further ones cost a trip over PCIe each.
+constexpr int kFetchedLeaves = 128;
+
+// A row that reaches over more blocks than this is checked by a warp.
+constexpr int kMaxBlocksOfThread = 4;
+
+static_assert(sizeof(StepRow) == sizeof(int4));
+static_assert(sizeof(BlockTableUpdate) == 3 * sizeof(int32_t));
+static_assert(sizeof(StepDeltaCounts) == 6 * sizeof(int32_t));
+
+struct StaticShared {
+  StepDeltaCounts counts;
+  BlockTableUpdate updates[kUpdateChunk];
+  int32_t leaves[kFetchedLeaves];
+  int64_t warp_sums[kWarps];
+  int num_bad;
+  int num_long_rows;
+  int num_tokens;  // of all rows that are served
+};
+
+// Behind it, in dynamic shared memory.
+struct DynamicShared {
+  StepRow* rows;      // [padded_num_rows]
+  int32_t* seq_len;   // [padded_num_rows] before the step; -1: the row is not served
+  int32_t* start;     // [padded_num_rows] first token
+  int32_t* long_row;  // [padded_num_rows] rows that warps have to check
+  int32_t* claim;     // [num_slots] who takes the slot
+};
+
+__host__ __device__ int64_t DynamicBytes(int padded_num_rows, int num_slots) {
+  return static_cast<int64_t>(sizeof(StepRow) + 3 * sizeof(int32_t)) * padded_num_rows +
+         static_cast<int64_t>(sizeof(int32_t)) * num_slots;
+}
+
+__device__ DynamicShared Carve(char* memory, int padded_num_rows) {
+  DynamicShared shared;
+  shared.rows = reinterpret_cast<StepRow*>(memory);
+  shared.seq_len = reinterpret_cast<int32_t*>(shared.rows + padded_num_rows);
+  shared.start = shared.seq_len + padded_num_rows;
+  shared.long_row = shared.start + padded_num_rows;
+  shared.claim = shared.long_row + padded_num_rows;
+  return shared;
+}
+
+__device__ int32_t* TableRow(const SlotState& slots, int32_t slot) {
+  return slots.block_table + slot * slots.block_table_stride;
+}
+
+// Asks for `count` updates from `first` on. They are 12 bytes each: read as words, coalesced.
+__device__ void FetchUpdates(const RefillArgs& args, int first, int count, StaticShared& shared) {
+  const int32_t* words = reinterpret_cast<const int32_t*>(args.delta.updates + first);
+  int32_t* target = reinterpret_cast<int32_t*>(shared.updates);
+  for (int i = threadIdx.x; i < 3 * count; i += kThreads) target[i] = words[i];
+}
+
+__device__ void Fetch(const RefillArgs& args, StaticShared& shared, const DynamicShared& rows) {
+  for (int r = threadIdx.x; r < args.padded_num_rows; r += kThreads) {
+    reinterpret_cast<int4*>(rows.rows)[r] = reinterpret_cast<const int4*>(args.delta.rows)[r];
+  }
+  FetchUpdates(args, 0, min(args.delta.max_updates, kUpdateChunk), shared);
+  for (int i = threadIdx.x; i < min(args.slots.num_slots, kFetchedLeaves); i += kThreads) {
+    shared.leaves[i] = args.delta.leaves[i];
+  }
+  if (threadIdx.x < sizeof(StepDeltaCounts) / sizeof(int32_t)) {
+    reinterpret_cast<int32_t*>(&shared.counts)[threadIdx.x] =
+        reinterpret_cast<const int32_t*>(args.delta.counts)[threadIdx.x];
+  }
+  if (threadIdx.x == 0) {
+    shared.num_long_rows = 0;
+    shared.num_tokens = 0;
+  }
+}
+
+__device__ void ClearClaims(const RefillArgs& args, const DynamicShared& rows) {
+  for (int slot = threadIdx.x; slot < args.slots.num_slots; slot += kThreads) {
+    rows.claim[slot] = INT_MAX;
+  }
+}
+
+__device__ void ApplyLeaves(const RefillArgs& args, int num_leaves, StaticShared& shared) {
+  for (int i = 0; i < num_leaves; ++i) {
+    const int32_t slot = i < kFetchedLeaves ? shared.leaves[i] : args.delta.leaves[i];
+    if (!IsSlot(slot, args.slots)) {
+      if (threadIdx.x == 0) ++shared.num_bad;
+      continue;
+    }
+    int32_t* table_row = TableRow(args.slots, slot);
+    for (int c = threadIdx.x; c < args.slots.max_blocks; c += kThreads) table_row[c] = 0;
+    if (threadIdx.x == 0) {
+      args.slots.seq_len[slot] = 0;
+      args.slots.last_token[slot] = 0;
+      args.slots.sample_index[slot] = 0;
+      args.slots.sampling[slot] = SamplingParams();
+    }
+  }
+}
+
+// The claim of the last join of a slot is the least: -1 - i. Leaves the claims cleared.
+__device__ void ApplyJoins(const RefillArgs& args, int num_joins, StaticShared& shared,
+                           const DynamicShared& rows) {
+  for (int i = threadIdx.x; i < num_joins; i += kThreads) {
+    const SlotJoin join = args.delta.joins[i];
+    if (IsValidJoin(join, args)) {
+      atomicMin(&rows.claim[join.slot], -1 - i);
+    } else {
+      atomicAdd(&shared.num_bad, 1);
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < num_joins; i += kThreads) {
+    const SlotJoin join = args.delta.joins[i];
+    if (!IsValidJoin(join, args) || rows.claim[join.slot] != -1 - i) continue;
+    args.slots.seq_len[join.slot] = join.seq_len;
+    args.slots.last_token[join.slot] = 0;
+    args.slots.sample_index[join.slot] = join.sample_index;
+    args.slots.sampling[join.slot] = join.sampling;
+  }
+  __syncthreads();
+  ClearClaims(args, rows);
+}
+
+// Of shared.updates, by warp 0.
+__device__ void ApplyUpdateChunk(const RefillArgs& args, int count, StaticShared& shared) {
+  const int lane = threadIdx.x;
+  for (int first = 0; first < count; first += kWarpSize) {
+    const int i = first + lane;
+    const bool is_valid = i < count && IsValidUpdate(shared.updates[i], args);
+    if (i < count && !is_valid) atomicAdd(&shared.num_bad, 1);
+    // Where it goes, as an offset; those that go nowhere differ from all others.
+    int64_t offset = -1 - lane;
+    if (is_valid) {
+      const BlockTableUpdate update = shared.updates[i];
+      offset = update.slot * args.slots.block_table_stride + update.column;
+    }
+    const unsigned same = __match_any_sync(kAllLanes, static_cast<unsigned long long>(offset));
+    const bool is_last = lane == kWarpSize - 1 - __clz(static_cast<int>(same));
+    if (is_valid && is_last) args.slots.block_table[offset] = shared.updates[i].block;
+    __syncwarp();  // orders the stores of this round before those of the next
+  }
+}
+
+__device__ void ApplyUpdates(const RefillArgs& args, int num_updates, StaticShared& shared) {
+  // Fetch() has read these.
+  int fetched = min(args.delta.max_updates, kUpdateChunk);
+  for (int first = 0; first < num_updates;) {
+    if (fetched == 0) {
+      fetched = min(num_updates - first, kUpdateChunk);
+      FetchUpdates(args, first, fetched, shared);
+      __syncthreads();
+    }
+    const int count = min(fetched, num_updates - first);
+    if (threadIdx.x < kWarpSize) ApplyUpdateChunk(args, count, shared);
+    __syncthreads();
+    first += count;
+    fetched = 0;
+  }
+}
+
+// Checks row r, all but whether it fits. Leaves its seq_len, or -1.
+__device__ void CheckRow(const RefillArgs& args, int r, int num_host_tokens, StaticShared& shared,
+                         const DynamicShared& rows) {
+  const StepRow row = rows.rows[r];
+  int32_t seq_len = -1;
+  if (IsSlot(row.slot, args.slots) && rows.claim[row.slot] == r) {
+    seq_len = args.slots.seq_len[row.slot];
+    if (!IsValidRow(row, seq_len, num_host_tokens, args)) seq_len = -1;
+  }
+  if (seq_len >= 0) {
+    const int first = seq_len / args.block_size;
+    const int last = (seq_len + row.query_len - 1) / args.block_size;
+    if (last - first >= kMaxBlocksOfThread) {
+      rows.long_row[atomicAdd(&shared.num_long_rows, 1)] = r;
+    } else {
+      const int32_t* table_row = TableRow(args.slots, row.slot);
+      bool is_good = true;
+      for (int c = first; c <= last; ++c) is_good = is_good && IsWritableBlock(table_row[c], args);
+      if (!is_good) seq_len = -1;
+    }
+  }
+  rows.seq_len[r] = seq_len;
+}
+
+// By a warp.
+__device__ void CheckLongRow(const RefillArgs& args, int r, const DynamicShared& rows) {
+  const StepRow row = rows.rows[r];
+  const int32_t seq_len = rows.seq_len[r];
+  const int last = (seq_len + row.query_len - 1) / args.block_size;
+  const int32_t* table_row = TableRow(args.slots, row.slot);
+  bool is_good = true;
+  for (int c = seq_len / args.block_size + threadIdx.x % kWarpSize; c <= last; c += kWarpSize) {
+    is_good = is_good && IsWritableBlock(table_row[c], args);
+  }
+  is_good = __all_sync(kAllLanes, is_good);
+  __syncwarp();
+  if (!is_good && threadIdx.x % kWarpSize == 0) rows.seq_len[r] = -1;
+}
+
+__device__ int64_t WarpInclusiveSum(int64_t value) {
+  const int lane = threadIdx.x % kWarpSize;
+#pragma unroll
+  for (int offset = 1; offset < kWarpSize; offset *= 2) {
+    const long long below = __shfl_up_sync(kAllLanes, static_cast<long long>(value), offset);
+    if (lane >= offset) value += below;
+  }
+  return value;
+}
+
+// The exclusive prefix sum of `value` over the CTA, and the total.
+struct Prefix {
+  int64_t before;
+  int64_t total;
+};
+__device__ Prefix ExclusiveSum(int64_t value, StaticShared& shared) {
+  const int warp = threadIdx.x / kWarpSize;
+  const int lane = threadIdx.x % kWarpSize;
+  const int64_t inclusive = WarpInclusiveSum(value);
+  if (lane == kWarpSize - 1) shared.warp_sums[warp] = inclusive;
+  __syncthreads();
+  if (warp == 0) shared.warp_sums[lane] = WarpInclusiveSum(shared.warp_sums[lane]);
+  __syncthreads();
+  const Prefix prefix = {inclusive - value + (warp > 0 ? shared.warp_sums[warp - 1] : 0),
+                         shared.warp_sums[kWarps - 1]};
+  __syncthreads();
+  return prefix;
+}
+
+// Gives rows their first tokens and drops those that do not fit. A row that is not served has the
+// first token of the next one, or, at the end, the number of tokens.
+__device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& shared,
+                          const DynamicShared& rows) {
+  int64_t carry = 0;
+  for (int base = 0; base < args.padded_num_rows; base += kThreads) {
+    const int r = base + threadIdx.x;
+    const bool is_row = r < num_rows;
+    const int query_len = is_row && rows.seq_len[r] >= 0 ? rows.rows[r].query_len : 0;
+    const Prefix prefix = ExclusiveSum(query_len, shared);
+    const int64_t start = carry + prefix.before;
+    const bool fits = query_len > 0 && start + query_len <= args.padded_num_tokens;
+    // The largest: sums never fall, and what does not fit comes after all that does.
+    if (fits) atomicMax(&shared.num_tokens, static_cast<int>(start) + query_len);
+    if (is_row && !fits) {
+      rows.seq_len[r] = -1;
+      atomicAdd(&shared.num_bad, 1);
+    }
+    if (r < args.padded_num_rows) {
+      rows.start[r] =
+          static_cast<int>(start < args.padded_num_tokens ? start : args.padded_num_tokens);
+    }
+    carry += prefix.total;
+  }
+  __syncthreads();
+}
+
+__device__ void WriteToken(const RefillArgs& args, int token, int32_t token_id, int32_t slot,
+                           int32_t position) {
+  const int32_t block = TableRow(args.slots, slot)[position / args.block_size];
+  args.arrays.token_ids[token] = token_id;
+  args.arrays.positions[token] = position;
+  args.arrays.slot_mapping[token] =
+      static_cast<int64_t>(block) * args.block_size + position % args.block_size;
+}
+
+// The arrays of row r, and its token if it has one only.
+__device__ void WriteRow(const RefillArgs& args, int r, int num_rows, const StaticShared& shared,
+                         const DynamicShared& rows) {
+  const StepArrays& arrays = args.arrays;
+  const int start = min(rows.start[r], shared.num_tokens);
+  arrays.query_start_loc[r] = start;
+  if (r >= num_rows || rows.seq_len[r] < 0) {
+    arrays.seq_lens[r] = 0;
+    arrays.table_row[r] = 0;
+    arrays.logits_indices[r] = 0;
+    arrays.sample_slot[r] = -1;
+    return;
+  }
+  const StepRow row = rows.rows[r];
+  const int32_t seq_len = rows.seq_len[r];
+  if (row.query_len == 1) {
+    const int32_t token_id = row.first_host_token < 0
+                                 ? args.slots.last_token[row.slot]
+                                 : args.delta.host_tokens[row.first_host_token];
+    WriteToken(args, start, token_id, row.slot, seq_len);
+  }
+  args.slots.seq_len[row.slot] = seq_len + row.query_len;
+  arrays.seq_lens[r] = seq_len + row.query_len;
+  arrays.table_row[r] = row.slot;
+  arrays.logits_indices[r] = start + row.query_len - 1;
+  arrays.sample_slot[r] = row.samples != 0 ? row.slot : -1;
+}
+
+// The row of a token: the last one that begins at or before it. Never one that is not served: that
+// begins where the next one does.
+__device__ int RowOfToken(int token, int num_rows, const DynamicShared& rows) {
+  int low = 0;
+  int high = num_rows;  // the row is in [low, high)
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (rows.start[middle] <= token) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// The tokens of rows that have several.
+__device__ void WriteTokens(const RefillArgs& args, int num_rows, const StaticShared& shared,
+                            const DynamicShared& rows) {
+  for (int token = threadIdx.x; token < shared.num_tokens; token += kThreads) {
+    const int r = RowOfToken(token, num_rows, rows);
+    const StepRow row = rows.rows[r];
+    if (row.query_len == 1) continue;
+    const int i = token - rows.start[r];
+    WriteToken(args, token, args.delta.host_tokens[row.first_host_token + i], row.slot,
+               rows.seq_len[r] + i);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) RefillKernel(RefillArgs args) {
+  __shared__ StaticShared shared;
+  extern __shared__ int4 dynamic[];
+  const DynamicShared rows = Carve(reinterpret_cast<char*>(dynamic), args.padded_num_rows);
+
+  Fetch(args, shared, rows);
+  ClearClaims(args, rows);
+  __syncthreads();
+  const RefillCounts counts = ClampCounts(shared.counts, args);
+  if (threadIdx.x == 0) shared.num_bad = counts.num_beyond;
+  if (counts.num_leaves + counts.num_joins + counts.num_updates > 0) {
+    __syncthreads();
+    ApplyLeaves(args, counts.num_leaves, shared);
+    if (counts.num_joins > 0) {
+      __syncthreads();
+      ApplyJoins(args, counts.num_joins, shared, rows);
+    }
+    __syncthreads();
+    ApplyUpdates(args, counts.num_updates, shared);
+  }
+
+  for (int r = threadIdx.x; r < counts.num_rows; r += kThreads) {
+    const int32_t slot = rows.rows[r].slot;
+    if (IsSlot(slot, args.slots)) atomicMin(&rows.claim[slot], r);
+  }
+  __syncthreads();
+  for (int r = threadIdx.x; r < counts.num_rows; r += kThreads) {
+    CheckRow(args, r, counts.num_host_tokens, shared, rows);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x / kWarpSize; i < shared.num_long_rows; i += kWarps) {
+    CheckLongRow(args, rows.long_row[i], rows);
+  }
+  __syncthreads();
+  PlaceRows(args, counts.num_rows, shared, rows);
+
+  bool has_several = false;
+  for (int r = threadIdx.x; r < args.padded_num_rows; r += kThreads) {
+    WriteRow(args, r, counts.num_rows, shared, rows);
+    if (r < counts.num_rows && rows.seq_len[r] >= 0) has_several |= rows.rows[r].query_len > 1;
+  }
+  if (__syncthreads_or(has_several)) WriteTokens(args, counts.num_rows, shared, rows);
+  for (int token = shared.num_tokens + threadIdx.x; token < args.padded_num_tokens;
+       token += kThreads) {
+    args.arrays.token_ids[token] = 0;
+    args.arrays.positions[token] = 0;
+    args.arrays.slot_mapping[token] = -1;
+  }
+  if (threadIdx.x == 0) {
+    args.arrays.query_start_loc[args.padded_num_rows] = shared.num_tokens;
+    *args.arrays.num_bad_rows = shared.num_bad;
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchRefill(const RefillArgs& args, cudaStream_t stream) {
+  if (args.padded_num_rows < 0 || args.padded_num_rows > args.arrays.max_rows ||
+      args.padded_num_tokens < 0 || args.padded_num_tokens > args.arrays.max_tokens ||
+      args.block_size < 1) {
+    return cudaErrorInvalidValue;
+  }
+  constexpr int64_t kWithoutAsking = 32 << 10;  // 48 KiB with the static part
+  const int64_t bytes = DynamicBytes(args.padded_num_rows, args.slots.num_slots);
+  if (bytes > kWithoutAsking) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        RefillKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // it is reported here, and not once more by the next call
+      return cudaErrorInvalidConfiguration;
+    }
+  }
+  RefillKernel<<<1, kThreads, static_cast<size_t>(bytes), stream>>>(args);
+  return cudaGetLastError();
+}
+
+}  // namespace reprise
