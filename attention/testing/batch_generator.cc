@@ -61,10 +61,10 @@ int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
   int num_blocks = 2;
   int width = 0;
   for (int r = 0; r < batch.num_rows; ++r) {
-    ForEachReadableColumn(fixture.layer, RowOf(batch, r), block_size, [&](int column) {
-      ++num_blocks;
-      width = std::max(width, column + 1);
-    });
+    const BatchRow row = RowOf(batch, r);
+    ForEachReadableColumn(fixture.layer, row, block_size, [&](int) { ++num_blocks; });
+    if (row.seq_len == 0) continue;
+    width = std::max(width, static_cast<int>((row.key_start + row.seq_len - 1) / block_size + 1));
   }
   num_blocks += random.Int(0, 4);
   capacities.max_blocks = width + random.Int(0, 3);

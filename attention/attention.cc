@@ -1,0 +1,86 @@
+#include "attention/attention.h"
+
+#include <ATen/Parallel.h>
+
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "attention/attention_cuda.h"
+#include "attention/batch_check.h"
+#include "attention/cpu/host_attention.h"
+#include "attention/token_view.h"
+#include "attention/validate.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+
+namespace reprise {
+namespace {
+
+TokenView ViewOf(const at::Tensor& tensor, void* data) {
+  return {.data = data,
+          .dtype = *FromScalarType(tensor.scalar_type()),
+          .token_stride = tensor.stride(0),
+          .head_stride = tensor.stride(1)};
+}
+
+TokenView ViewOf(const at::Tensor& tensor) {
+  return ViewOf(tensor, const_cast<void*>(tensor.const_data_ptr()));
+}
+
+HostOutput OutputOf(at::Tensor& out, at::Tensor* lse) {
+  HostOutput output = {.out = ViewOf(out, out.mutable_data_ptr()), .num_out_tokens = out.size(0)};
+  if (lse) {
+    output.lse = lse->mutable_data_ptr<float>();
+    output.lse_token_stride = lse->stride(0);
+    output.lse_head_stride = lse->stride(1);
+    output.num_lse_tokens = lse->size(0);
+  }
+  return output;
+}
+
+// On LibTorch's threads, which are those of its matrix products.
+void RunOnTorchThreads(int num_shares, absl::FunctionRef<void(int)> run_share) {
+  at::parallel_for(0, num_shares, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+    for (int64_t share = begin; share < end; ++share) run_share(static_cast<int>(share));
+  });
+}
+
+absl::Status CheckIsHost(const at::Tensor& q) {
+  if (q.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("q must be on the CPU or on a CUDA device, got ", q.device().str()));
+}
+
+}  // namespace
+
+absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
+                            const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                            at::Tensor& out, at::Tensor* lse) {
+  return CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(ValidatePagedAttention(layer, batch, q, kv, out, lse));
+    if (q.is_cuda()) return PagedAttentionCuda(layer, batch, work, q, kv, out, lse);
+    REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
+    REPRISE_RETURN_IF_ERROR(CheckBatchArrays(layer, batch, kv));
+    PagedAttentionOnHost(layer, batch, ViewOf(q), kv, OutputOf(out, lse), at::get_num_threads(),
+                         RunOnTorchThreads);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
+                             const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, at::Tensor& out, at::Tensor* lse) {
+  return CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(ValidateRaggedAttention(layer, batch, q, k, v, out, lse));
+    if (q.is_cuda()) return RaggedAttentionCuda(layer, batch, work, q, k, v, out, lse);
+    REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
+    REPRISE_RETURN_IF_ERROR(CheckBatchArrays(batch));
+    RaggedAttentionOnHost(layer, batch, ViewOf(q), ViewOf(k), ViewOf(v), OutputOf(out, lse),
+                          at::get_num_threads(), RunOnTorchThreads);
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace reprise

@@ -1,0 +1,155 @@
+#include "attention/params_check.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+template <typename T>
+absl::Status Refused(absl::string_view name, absl::string_view expected, T got) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected ", expected, ", got ", got));
+}
+
+absl::Status CheckAtLeast(absl::string_view name, int64_t value, int64_t least) {
+  if (value >= least) return absl::OkStatus();
+  return Refused(name, absl::StrCat("at least ", least), value);
+}
+
+absl::Status CheckEqual(absl::string_view name, int64_t value, int64_t expected) {
+  if (value == expected) return absl::OkStatus();
+  return Refused(name, absl::StrCat(expected), value);
+}
+
+absl::Status CheckPositive(absl::string_view name, float value) {
+  if (std::isfinite(value) && value > 0) return absl::OkStatus();
+  return Refused(name, "a finite number above 0", value);
+}
+
+absl::Status CheckGiven(absl::string_view name, const void* array) {
+  if (array) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": expected an array, got none"));
+}
+
+absl::Status CheckRotary(const RotaryParams& rotary, int head_dim_qk) {
+  REPRISE_RETURN_IF_ERROR(CheckPositive("rotary.rope_scale", rotary.rope_scale));
+  REPRISE_RETURN_IF_ERROR(CheckPositive("rotary.rope_theta", rotary.rope_theta));
+  const int rotary_dim = rotary.rotary_dim == 0 ? head_dim_qk : rotary.rotary_dim;
+  if (rotary_dim > 0 && rotary_dim <= head_dim_qk && rotary_dim % 2 == 0) return absl::OkStatus();
+  return Refused("rotary.rotary_dim",
+                 absl::StrCat("an even number up to head_dim_qk (", head_dim_qk, ")"), rotary_dim);
+}
+
+absl::Status CheckSparse(const BlockSparseParams& sparse) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("sparse.local_blocks", sparse.local_blocks, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("sparse.vertical_stride", sparse.vertical_stride, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("sparse.block_size", sparse.block_size, 1));
+  return CheckAtLeast("sparse.tp_rank", sparse.tp_rank, 0);
+}
+
+absl::Status CheckKeyPositions(const AttentionParams& layer, const PagedBatch& batch) {
+  const KeyPositions& ranks = batch.key_positions;
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("key_positions.world", ranks.world, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("key_positions.interleave", ranks.interleave, 1));
+  if (ranks.rank < 0 || ranks.rank >= ranks.world) {
+    return Refused("key_positions.rank", absl::StrCat("0 to world - 1 (", ranks.world - 1, ")"),
+                   ranks.rank);
+  }
+  if (ranks.world == 1) return absl::OkStatus();
+  if (batch.tail_len) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tail_len: expected none under context parallelism (world ", ranks.world, "), got one"));
+  }
+  const bool positions_matter = batch.causal || layer.window_left || layer.window_right ||
+                                layer.alibi_slopes || layer.rotary || layer.sparse;
+  if (!positions_matter || batch.num_tokens == 0) return absl::OkStatus();
+  return CheckGiven("query_positions, under context parallelism", batch.query_positions);
+}
+
+}  // namespace
+
+absl::Status CheckAttentionParams(const AttentionParams& layer) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_kv_heads", layer.num_kv_heads, 1));
+  if (layer.num_q_heads < 1 || layer.num_q_heads % layer.num_kv_heads != 0) {
+    return Refused("num_q_heads",
+                   absl::StrCat("a multiple of num_kv_heads (", layer.num_kv_heads, ")"),
+                   layer.num_q_heads);
+  }
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_qk", layer.head_dim_qk, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_v", layer.head_dim_v, 1));
+  if (layer.scale && !std::isfinite(*layer.scale)) {
+    return Refused("scale", "a finite number", *layer.scale);
+  }
+  if (layer.window_left) {
+    REPRISE_RETURN_IF_ERROR(CheckAtLeast("window_left", *layer.window_left, 0));
+  }
+  if (layer.window_right) {
+    REPRISE_RETURN_IF_ERROR(CheckAtLeast("window_right", *layer.window_right, 0));
+  }
+  if (layer.softcap) REPRISE_RETURN_IF_ERROR(CheckPositive("softcap", *layer.softcap));
+  if (layer.rotary) REPRISE_RETURN_IF_ERROR(CheckRotary(*layer.rotary, layer.head_dim_qk));
+  if (layer.sparse) return CheckSparse(*layer.sparse);
+  return absl::OkStatus();
+}
+
+absl::Status CheckBatchFields(const AttentionParams& layer, const PagedBatch& batch) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", batch.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", batch.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", batch.max_query_len, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", batch.max_seq_len, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_blocks", batch.max_blocks, 0));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("query_start_loc", batch.query_start_loc));
+  if (batch.num_rows > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("seq_lens", batch.seq_lens));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("block_table", batch.block_table));
+    REPRISE_RETURN_IF_ERROR(
+        CheckAtLeast("num_tables", batch.num_tables, batch.table_row ? 1 : batch.num_rows));
+    if (batch.num_tables > 1) {
+      REPRISE_RETURN_IF_ERROR(
+          CheckAtLeast("block_table_stride", batch.block_table_stride, batch.max_blocks));
+    }
+  }
+  if (batch.tail_len && batch.num_tokens > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("tail_mask, with tail_len", batch.tail_mask));
+  }
+  return CheckKeyPositions(layer, batch);
+}
+
+absl::Status CheckBatchFields(const RaggedBatch& batch) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", batch.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", batch.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_keys", batch.num_keys, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", batch.max_query_len, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", batch.max_seq_len, 0));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("query_start_loc", batch.query_start_loc));
+  return CheckGiven("key_start_loc", batch.key_start_loc);
+}
+
+absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv) {
+  REPRISE_RETURN_IF_ERROR(CheckEqual("kv.num_kv_heads", kv.num_kv_heads, layer.num_kv_heads));
+  REPRISE_RETURN_IF_ERROR(CheckEqual("kv.head_dim_qk", kv.head_dim_qk, layer.head_dim_qk));
+  REPRISE_RETURN_IF_ERROR(CheckEqual("kv.head_dim_v", kv.head_dim_v, layer.head_dim_v));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.num_blocks", kv.num_blocks, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.block_size", kv.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.k.dim_chunk", kv.k.dim_chunk, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.v.dim_chunk", kv.v.dim_chunk, 1));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("kv.k", kv.k.data));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("kv.v", kv.v.data));
+  if (kv.dtype == DType::kFloat64) {
+    return Refused("kv.dtype", "float32, float16, bfloat16 or an fp8 type",
+                   std::string(DTypeName(kv.dtype)));
+  }
+  if (layer.sparse && layer.sparse->block_size % kv.block_size != 0) {
+    return Refused("sparse.block_size",
+                   absl::StrCat("a multiple of the cache's block_size (", kv.block_size, ")"),
+                   layer.sparse->block_size);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace reprise

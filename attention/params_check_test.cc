@@ -1,0 +1,196 @@
+#include "attention/params_check.h"
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+AttentionParams GoodParams() {
+  return {.num_q_heads = 8, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
+}
+
+// The message of the error, which must be InvalidArgument.
+std::string Refusal(const absl::Status& status) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  return std::string(status.message());
+}
+
+template <typename Change>
+std::string RefusalOf(const Change& change) {
+  AttentionParams params = GoodParams();
+  change(params);
+  return Refusal(CheckAttentionParams(params));
+}
+
+TEST(ParamsCheckTest, GoodParametersPass) {
+  AttentionParams params = GoodParams();
+  EXPECT_TRUE(CheckAttentionParams(params).ok());
+  params.num_q_heads = 14;  // any ratio
+  params.head_dim_v = 1;
+  params.window_left = 0;
+  params.softcap = 30.0f;
+  params.rotary = RotaryParams{.rotary_dim = 32};
+  params.sparse = BlockSparseParams{};
+  EXPECT_TRUE(CheckAttentionParams(params).ok());
+}
+
+TEST(ParamsCheckTest, RefusalsNameTheFieldWhatWasExpectedAndWhatWasGot) {
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.num_q_heads = 7; }),
+            "num_q_heads: expected a multiple of num_kv_heads (2), got 7");
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.num_kv_heads = 0; }),
+            "num_kv_heads: expected at least 1, got 0");
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.head_dim_qk = 0; }),
+            "head_dim_qk: expected at least 1, got 0");
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.window_left = -1; }),
+            "window_left: expected at least 0, got -1");
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.softcap = 0.0f; }),
+            "softcap: expected a finite number above 0, got 0");
+  EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.scale = NAN; }), HasSubstr("scale"));
+}
+
+TEST(ParamsCheckTest, RotaryNeedsAnEvenPartOfTheHead) {
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.rotary = RotaryParams{.rotary_dim = 66}; }),
+            "rotary.rotary_dim: expected an even number up to head_dim_qk (64), got 66");
+  EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.rotary = RotaryParams{.rotary_dim = 3}; }),
+              HasSubstr("got 3"));
+  EXPECT_THAT(RefusalOf([](AttentionParams& p) {
+                p.head_dim_qk = 5;  // all of it is odd
+                p.rotary = RotaryParams{};
+              }),
+              HasSubstr("got 5"));
+  EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.rotary = RotaryParams{.rope_scale = 0}; }),
+              HasSubstr("rotary.rope_scale"));
+}
+
+TEST(ParamsCheckTest, SparsePatternsNeedPositiveStrides) {
+  EXPECT_THAT(
+      RefusalOf([](AttentionParams& p) { p.sparse = BlockSparseParams{.vertical_stride = 0}; }),
+      HasSubstr("sparse.vertical_stride"));
+}
+
+struct Arrays {
+  std::array<int32_t, 2> loc = {0, 1};
+  std::array<int32_t, 1> one = {1};
+  std::array<uint64_t, 1> mask = {1};
+
+  PagedBatch Batch() const {
+    return {.query_start_loc = loc.data(),
+            .seq_lens = one.data(),
+            .block_table = one.data(),
+            .block_table_stride = 1,
+            .num_rows = 1,
+            .num_tokens = 1,
+            .max_query_len = 1,
+            .max_seq_len = 1,
+            .num_tables = 1,
+            .max_blocks = 1};
+  }
+};
+
+template <typename Change>
+std::string BatchRefusal(const Change& change) {
+  const Arrays arrays;
+  PagedBatch batch = arrays.Batch();
+  AttentionParams params = GoodParams();
+  change(batch, params, arrays);
+  return Refusal(CheckBatchFields(params, batch));
+}
+
+TEST(ParamsCheckTest, AGoodBatchAndAnIdleOnePass) {
+  const Arrays arrays;
+  EXPECT_TRUE(CheckBatchFields(GoodParams(), arrays.Batch()).ok());
+  const PagedBatch idle = {.query_start_loc = arrays.loc.data()};
+  EXPECT_TRUE(CheckBatchFields(GoodParams(), idle).ok());
+}
+
+TEST(ParamsCheckTest, MissingArraysAreNamed) {
+  using Params = AttentionParams;
+  EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays&) { b.seq_lens = nullptr; }),
+            "seq_lens: expected an array, got none");
+  EXPECT_THAT(
+      BatchRefusal([](PagedBatch& b, Params&, const Arrays& a) { b.tail_len = a.one.data(); }),
+      HasSubstr("tail_mask, with tail_len"));
+}
+
+TEST(ParamsCheckTest, TablesMustHoldEveryRow) {
+  using Params = AttentionParams;
+  EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays&) { b.num_tables = 0; }),
+            "num_tables: expected at least 1, got 0");
+  EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays&) {
+              b.num_tables = 2;
+              b.max_blocks = 9;
+            }),
+            "block_table_stride: expected at least 9, got 1");
+}
+
+TEST(ParamsCheckTest, ContextParallelismExcludesTailsAndNeedsPositions) {
+  using Params = AttentionParams;
+  EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays& a) {
+              b.key_positions = {.rank = 1, .world = 2};
+              b.tail_len = a.one.data();
+              b.tail_mask = a.mask.data();
+            }),
+            "tail_len: expected none under context parallelism (world 2), got one");
+  EXPECT_THAT(BatchRefusal([](PagedBatch& b, Params&, const Arrays&) {
+                b.key_positions = {.rank = 1, .world = 2};
+              }),
+              HasSubstr("query_positions"));
+  EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays&) {
+              b.key_positions = {.rank = 2, .world = 2};
+            }),
+            "key_positions.rank: expected 0 to world - 1 (1), got 2");
+  const Arrays arrays;
+  PagedBatch cross = arrays.Batch();  // no position plays a part
+  cross.key_positions = {.rank = 1, .world = 2};
+  cross.causal = false;
+  EXPECT_TRUE(CheckBatchFields(GoodParams(), cross).ok());
+}
+
+TEST(ParamsCheckTest, RaggedBatchesNeedBothPrefixSums) {
+  const Arrays arrays;
+  RaggedBatch batch = {.query_start_loc = arrays.loc.data(), .key_start_loc = arrays.loc.data()};
+  EXPECT_TRUE(CheckBatchFields(batch).ok());
+  batch.num_keys = -1;
+  EXPECT_EQ(Refusal(CheckBatchFields(batch)), "num_keys: expected at least 0, got -1");
+  batch.num_keys = 0;
+  batch.key_start_loc = nullptr;
+  EXPECT_THAT(Refusal(CheckBatchFields(batch)), HasSubstr("key_start_loc"));
+}
+
+TEST(ParamsCheckTest, TheCacheMustBeThatOfTheLayer) {
+  float memory = 0;
+  const KvView view = {.data = &memory, .dim_chunk = 64};
+  const KvLayer good = {.k = view,
+                        .v = view,
+                        .num_blocks = 2,
+                        .block_size = 16,
+                        .num_kv_heads = 2,
+                        .head_dim_qk = 64,
+                        .head_dim_v = 64};
+  EXPECT_TRUE(CheckKvLayer(GoodParams(), good).ok());
+
+  KvLayer kv = good;
+  kv.num_kv_heads = 8;
+  EXPECT_EQ(Refusal(CheckKvLayer(GoodParams(), kv)), "kv.num_kv_heads: expected 2, got 8");
+  kv = good;
+  kv.dtype = DType::kFloat64;
+  EXPECT_THAT(Refusal(CheckKvLayer(GoodParams(), kv)), HasSubstr("got float64"));
+  kv = good;
+  kv.v.data = nullptr;
+  EXPECT_THAT(Refusal(CheckKvLayer(GoodParams(), kv)), HasSubstr("kv.v"));
+  AttentionParams sparse = GoodParams();
+  sparse.sparse = BlockSparseParams{.vertical_stride = 2, .block_size = 24};
+  EXPECT_EQ(Refusal(CheckKvLayer(sparse, good)),
+            "sparse.block_size: expected a multiple of the cache's block_size (16), got 24");
+}
+
+}  // namespace
+}  // namespace reprise
