@@ -28,8 +28,8 @@
 namespace reprise {
 
 struct SampleArgs {
-  at::Tensor logits;  // [num_rows, vocab_size] float32, float16 or bfloat16; rows may be strided
-  SlotState slots;    // on the device of the logits
+  at::Tensor logits;     // [num_rows, vocab_size] float32, float16 or bfloat16; rows may be strided
+  SlotState slots = {};  // on the device of the logits
   // [num_rows] the row's slot; -1, or no slot: the row does not sample, and its token is -1. No
   // slot twice.
   const int32_t* sample_slot = nullptr;
