@@ -1,0 +1,194 @@
+#include "attention/batch_builder.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "cache/slot_mapping.h"
+
+namespace reprise {
+namespace {
+
+absl::Status CheckHolds(absl::string_view name, int64_t got, int64_t needed) {
+  if (got >= needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": expected at least ", needed, ", got ", got));
+}
+
+absl::Status CheckTable(const BlockTableView& table) {
+  REPRISE_RETURN_IF_ERROR(CheckHolds("table.block_size", table.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckHolds("table.num_tables", table.num_tables, 0));
+  REPRISE_RETURN_IF_ERROR(CheckHolds("table.max_blocks", table.max_blocks, 0));
+  if (table.num_tables < 2) return absl::OkStatus();
+  return CheckHolds("table.row_stride", table.row_stride, table.max_blocks);
+}
+
+absl::Status CheckSequence(const BatchSequence& sequence, int index, const BlockTableView& table) {
+  const auto refused = [index](absl::string_view field, absl::string_view expected, int64_t got) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequences[", index, "].", field, ": expected ", expected, ", got ", got));
+  };
+  if (sequence.query_len < 0) return refused("query_len", "at least 0", sequence.query_len);
+  if (sequence.num_computed < 0) {
+    return refused("num_computed", "at least 0", sequence.num_computed);
+  }
+  if (sequence.query_len == 0) return absl::OkStatus();
+  if (sequence.table_row < 0 || sequence.table_row >= table.num_tables) {
+    return refused("table_row", absl::StrCat("0 to ", table.num_tables - 1), sequence.table_row);
+  }
+  const int64_t width = int64_t{table.max_blocks} * table.block_size;
+  if (sequence.seq_len() > width) {
+    return refused("num_computed + query_len",
+                   absl::StrCat("at most ", width, " (max_blocks * block_size)"),
+                   sequence.seq_len());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBuffers(const BatchBuffers& buffers, int num_rows, int num_tokens) {
+  const auto size = [](const auto& buffer) { return static_cast<int64_t>(buffer.size()); };
+  REPRISE_RETURN_IF_ERROR(
+      CheckHolds("query_start_loc", size(buffers.query_start_loc), int64_t{num_rows} + 1));
+  REPRISE_RETURN_IF_ERROR(CheckHolds("seq_lens", size(buffers.seq_lens), num_rows));
+  REPRISE_RETURN_IF_ERROR(CheckHolds("table_row", size(buffers.table_row), num_rows));
+  REPRISE_RETURN_IF_ERROR(CheckHolds("positions", size(buffers.positions), num_tokens));
+  return CheckHolds("slot_mapping", size(buffers.slot_mapping), num_tokens);
+}
+
+// Row after row of the live part. Knows how far it has come.
+class RowWriter {
+ public:
+  RowWriter(const BlockTableView& table, const BatchBuffers& buffers, int max_tokens)
+      : table_(table), buffers_(buffers), max_tokens_(max_tokens) {
+    buffers_.query_start_loc[0] = 0;
+  }
+
+  absl::Status Write(const BatchSequence& sequence, int index) {
+    REPRISE_RETURN_IF_ERROR(CheckSequence(sequence, index, table_));
+    if (sequence.query_len > max_tokens_ - num_tokens_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("num_tokens: expected at most ", max_tokens_, ", got ", num_tokens_, " and ",
+                       sequence.query_len, " more of sequences[", index, "]"));
+    }
+    const bool empty = sequence.query_len == 0;
+    const int seq_len = empty ? 0 : static_cast<int>(sequence.seq_len());
+    buffers_.seq_lens[num_rows_] = seq_len;
+    buffers_.table_row[num_rows_] = empty ? 0 : sequence.table_row;
+    if (!empty) {
+      std::iota(&buffers_.positions[num_tokens_],
+                &buffers_.positions[num_tokens_] + sequence.query_len, sequence.num_computed);
+      const int32_t* entries = table_.entries + sequence.table_row * table_.row_stride;
+      absl::Status status = FillSlotMapping(
+          absl::MakeConstSpan(entries, table_.max_blocks), table_.block_size, sequence.num_computed,
+          buffers_.slot_mapping.subspan(num_tokens_, sequence.query_len));
+      if (!status.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("sequences[", index, "], table row ",
+                                                       sequence.table_row, ": ", status.message()));
+      }
+    }
+    num_tokens_ += sequence.query_len;
+    buffers_.query_start_loc[++num_rows_] = num_tokens_;
+    max_query_len_ = std::max(max_query_len_, sequence.query_len);
+    max_seq_len_ = std::max(max_seq_len_, seq_len);
+    return absl::OkStatus();
+  }
+
+  // Resets everything up to the padded size.
+  BuiltBatch Finish(const PaddedSize& padded) const {
+    for (int row = num_rows_; row < padded.num_rows; ++row) {
+      buffers_.query_start_loc[row + 1] = num_tokens_;
+      buffers_.seq_lens[row] = 0;
+      buffers_.table_row[row] = 0;
+    }
+    for (int token = num_tokens_; token < padded.num_tokens; ++token) {
+      buffers_.positions[token] = 0;
+      buffers_.slot_mapping[token] = kNoSlot;
+    }
+    return {.batch = {.query_start_loc = buffers_.query_start_loc.data(),
+                      .seq_lens = buffers_.seq_lens.data(),
+                      .table_row = buffers_.table_row.data(),
+                      .block_table = table_.entries,
+                      .block_table_stride = table_.row_stride,
+                      .num_rows = padded.num_rows,
+                      .num_tokens = padded.num_tokens,
+                      .max_query_len = max_query_len_,
+                      .max_seq_len = max_seq_len_,
+                      .num_tables = table_.num_tables,
+                      .max_blocks = table_.max_blocks},
+            .positions = buffers_.positions.subspan(0, padded.num_tokens),
+            .slot_mapping = buffers_.slot_mapping.subspan(0, padded.num_tokens),
+            .num_live_rows = num_rows_,
+            .num_live_tokens = num_tokens_};
+  }
+
+  int num_tokens() const { return num_tokens_; }
+
+ private:
+  const BlockTableView& table_;
+  const BatchBuffers& buffers_;
+  int max_tokens_;
+  int num_rows_ = 0;
+  int num_tokens_ = 0;
+  int max_query_len_ = 0;
+  int max_seq_len_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
+                                           const BatchBuffers& buffers) {
+  const int num_sequences = static_cast<int>(request.sequences.size());
+  const int num_rows =
+      request.order.empty() ? num_sequences : static_cast<int>(request.order.size());
+  REPRISE_RETURN_IF_ERROR(CheckTable(request.table));
+  if (request.padded) {
+    REPRISE_RETURN_IF_ERROR(CheckHolds("padded.num_rows", request.padded->num_rows, num_rows));
+    REPRISE_RETURN_IF_ERROR(CheckHolds("padded.num_tokens", request.padded->num_tokens, 0));
+  }
+  // Without a padded size as many tokens as the buffers hold.
+  const int max_tokens =
+      request.padded
+          ? request.padded->num_tokens
+          : static_cast<int>(std::min(buffers.positions.size(), buffers.slot_mapping.size()));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBuffers(buffers, request.padded ? request.padded->num_rows : num_rows, max_tokens));
+
+  RowWriter rows(request.table, buffers, max_tokens);
+  for (int row = 0; row < num_rows; ++row) {
+    const int index = request.order.empty() ? row : request.order[row];
+    if (index < 0 || index >= num_sequences) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("order[", row, "]: expected 0 to ", num_sequences - 1, ", got ", index));
+    }
+    REPRISE_RETURN_IF_ERROR(rows.Write(request.sequences[index], index));
+  }
+  return rows.Finish(
+      request.padded.value_or(PaddedSize{.num_rows = num_rows, .num_tokens = rows.num_tokens()}));
+}
+
+absl::StatusOr<BatchBuilder> BatchBuilder::Create(const BatchBuilderOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckHolds("max_rows", options.max_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckHolds("max_tokens", options.max_tokens, 0));
+  return BatchBuilder(options);
+}
+
+BatchBuilder::BatchBuilder(const BatchBuilderOptions& options)
+    : query_start_loc_(static_cast<size_t>(options.max_rows) + 1),
+      seq_lens_(options.max_rows),
+      table_row_(options.max_rows),
+      positions_(options.max_tokens),
+      slot_mapping_(options.max_tokens) {}
+
+absl::StatusOr<BuiltBatch> BatchBuilder::Build(const BatchRequest& request) {
+  return BuildPagedBatch(request, {.query_start_loc = absl::MakeSpan(query_start_loc_),
+                                   .seq_lens = absl::MakeSpan(seq_lens_),
+                                   .table_row = absl::MakeSpan(table_row_),
+                                   .positions = absl::MakeSpan(positions_),
+                                   .slot_mapping = absl::MakeSpan(slot_mapping_)});
+}
+
+}  // namespace reprise

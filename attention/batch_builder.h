@@ -1,0 +1,118 @@
+// From a scheduler's sequences and their block table to a PagedBatch: decode, prefill, chunked
+// prefill and any mixture.
+//
+//   // Slots 4 and 0 of the table; 17 and 0 tokens cached, 1 and 5 new ones:
+//   std::vector<BatchSequence> sequences = {{4, 17, 1}, {0, 0, 5}};
+//   absl::StatusOr<BuiltBatch> built =
+//       builder.Build({.sequences = sequences, .table = table, .padded = PaddedSize{4, 8}});
+//   PagedAttention(layer, built->batch, ...);   WriteKv(kv, k, v, built->slot_mapping);
+//
+// The table is never copied: rows point into it through table_row. Entries beyond a sequence's
+// length (look-ahead blocks) are not read. For kernels that want a table of their own, padded or
+// packed, see attention/batch_tables.h.
+//
+//   array            live rows and tokens                    padded
+//   query_start_loc  prefix sums of query_len                the live total, continued
+//   seq_lens         num_computed + query_len                0
+//   table_row        the sequence's                          0
+//   positions        num_computed + i                        0
+//   slot_mapping     block * block_size + offset; -1 where   -1
+//                    the entry is the null block
+//
+// A sequence with no new token (query_len 0) is an empty row: seq_len 0, so that nobody attends to
+// it.
+//
+// Thread safety: none; one owner. Cost: linear in rows and new tokens; no allocation after Create().
+
+#ifndef ATTENTION_BATCH_BUILDER_H_
+#define ATTENTION_BATCH_BUILDER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "attention/batch_sequence.h"
+#include "attention/paged_batch.h"
+
+namespace reprise {
+
+// A block table in host memory: element (row, column) at entries[row * row_stride + column].
+struct BlockTableView {
+  const int32_t* entries = nullptr;
+  int64_t row_stride = 0;
+  int num_tables = 0;
+  int max_blocks = 0;
+  int block_size = 0;
+};
+
+// The captured size of a batch; what is not live is inert.
+struct PaddedSize {
+  int num_rows = 0;
+  int num_tokens = 0;
+};
+
+struct BatchRequest {
+  absl::Span<const BatchSequence> sequences = {};
+  // Rows of the batch as indices into `sequences`, from SplitBatch(); empty: as they stand.
+  absl::Span<const int32_t> order = {};
+  BlockTableView table = {};
+  std::optional<PaddedSize> padded = {};  // absent: the live size
+};
+
+// Where a batch is built: the caller's memory, as large as the largest batch.
+struct BatchBuffers {
+  absl::Span<int32_t> query_start_loc;  // [max_rows + 1]
+  absl::Span<int32_t> seq_lens;         // [max_rows]
+  absl::Span<int32_t> table_row;        // [max_rows]
+  absl::Span<int32_t> positions;        // [max_tokens]
+  absl::Span<int64_t> slot_mapping;     // [max_tokens]
+};
+
+// Views of the buffers, good until they are built into again.
+struct BuiltBatch {
+  PagedBatch batch;  // causal; max_query_len and max_seq_len are those of the live rows
+  absl::Span<const int32_t> positions;     // [padded num_tokens]
+  absl::Span<const int64_t> slot_mapping;  // [padded num_tokens]
+  int num_live_rows = 0;
+  int num_live_tokens = 0;
+};
+
+// Errors: InvalidArgument, naming the row and what was expected and got: a length that is negative,
+// a table row outside the table, positions beyond the table's width, an entry that is negative where
+// a new token is to be written, an index out of range in `order`, or more rows or tokens than
+// the padded size or the buffers hold. The buffers' content is then undefined.
+absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
+                                           const BatchBuffers& buffers);
+
+struct BatchBuilderOptions {
+  int max_rows = 0;
+  int max_tokens = 0;
+};
+
+// BuildPagedBatch() with buffers of its own.
+class BatchBuilder {
+ public:
+  // Errors: InvalidArgument for a negative size.
+  static absl::StatusOr<BatchBuilder> Create(const BatchBuilderOptions& options);
+
+  BatchBuilder(BatchBuilder&&) = default;
+  BatchBuilder& operator=(BatchBuilder&&) = default;
+
+  // The result is good until the next Build().
+  absl::StatusOr<BuiltBatch> Build(const BatchRequest& request);
+
+ private:
+  explicit BatchBuilder(const BatchBuilderOptions& options);
+
+  std::vector<int32_t> query_start_loc_;
+  std::vector<int32_t> seq_lens_;
+  std::vector<int32_t> table_row_;
+  std::vector<int32_t> positions_;
+  std::vector<int64_t> slot_mapping_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_BATCH_BUILDER_H_

@@ -1,0 +1,82 @@
+#include "attention/batch_tables.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/ids.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+absl::Status CheckHolds(absl::string_view name, int64_t got, int64_t needed) {
+  if (got >= needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": expected at least ", needed, ", got ", got));
+}
+
+int NumBlocks(const PagedBatch& batch, const BlockTableView& table, int row) {
+  return (batch.seq_lens[row] + table.block_size - 1) / table.block_size;
+}
+
+const int32_t* BlocksOf(const PagedBatch& batch, const BlockTableView& table, int row) {
+  return table.entries + (batch.table_row ? batch.table_row[row] : row) * table.row_stride;
+}
+
+}  // namespace
+
+absl::Status GatherPaddedTable(const PagedBatch& batch, const BlockTableView& table,
+                               const MutablePaddedBlockTable& padded) {
+  REPRISE_RETURN_IF_ERROR(CheckHolds("padded.row_stride", padded.row_stride, padded.max_blocks));
+  const int64_t size =
+      batch.num_rows == 0 ? 0 : (batch.num_rows - 1) * padded.row_stride + padded.max_blocks;
+  REPRISE_RETURN_IF_ERROR(
+      CheckHolds("padded.entries", static_cast<int64_t>(padded.entries.size()), size));
+  REPRISE_RETURN_IF_ERROR(
+      CheckHolds("padded.seq_lens", static_cast<int64_t>(padded.seq_lens.size()), batch.num_rows));
+  for (int row = 0; row < batch.num_rows; ++row) {
+    const int num_blocks = NumBlocks(batch, table, row);
+    if (num_blocks <= padded.max_blocks) continue;
+    return absl::InvalidArgumentError(absl::StrCat("padded.max_blocks: expected at least ",
+                                                   num_blocks, " for row ", row, ", got ",
+                                                   padded.max_blocks));
+  }
+  for (int row = 0; row < batch.num_rows; ++row) {
+    const int num_blocks = NumBlocks(batch, table, row);
+    int32_t* out = padded.entries.data() + row * padded.row_stride;
+    if (num_blocks > 0) std::copy_n(BlocksOf(batch, table, row), num_blocks, out);
+    std::fill(out + num_blocks, out + padded.max_blocks, kNullBlock.value());
+    padded.seq_lens[row] = batch.seq_lens[row];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> GatherPackedTable(const PagedBatch& batch, const BlockTableView& table,
+                                      const MutablePackedBlockTable& packed) {
+  int64_t num_indices = 0;
+  for (int row = 0; row < batch.num_rows; ++row) num_indices += NumBlocks(batch, table, row);
+  REPRISE_RETURN_IF_ERROR(CheckHolds("packed.block_indptr",
+                                     static_cast<int64_t>(packed.block_indptr.size()),
+                                     int64_t{batch.num_rows} + 1));
+  REPRISE_RETURN_IF_ERROR(CheckHolds(
+      "packed.block_indices", static_cast<int64_t>(packed.block_indices.size()), num_indices));
+  REPRISE_RETURN_IF_ERROR(CheckHolds(
+      "packed.last_block_len", static_cast<int64_t>(packed.last_block_len.size()), batch.num_rows));
+  int32_t next = 0;
+  packed.block_indptr[0] = 0;
+  for (int row = 0; row < batch.num_rows; ++row) {
+    const int num_blocks = NumBlocks(batch, table, row);
+    if (num_blocks > 0) {
+      std::copy_n(BlocksOf(batch, table, row), num_blocks, packed.block_indices.data() + next);
+    }
+    next += num_blocks;
+    packed.block_indptr[row + 1] = next;
+    packed.last_block_len[row] =
+        num_blocks == 0 ? 0 : batch.seq_lens[row] - (num_blocks - 1) * table.block_size;
+  }
+  return next;
+}
+
+}  // namespace reprise
