@@ -128,6 +128,27 @@ TEST_F(LinearTest, LogitsOfSixteenBitWeightsMayBeFloat32) {
   EXPECT_TRUE(IsAsGoodAs(out, Product(x, weight, {}), Reference(x, weight, {})));
 }
 
+TEST_F(LinearTest, ServesTheShapesOfLlama8B) {
+  if (device().is_cpu()) GTEST_SKIP() << "too slow on a CPU";
+  std::mt19937 random(6);
+  const std::unique_ptr<LinearContext> context = Context();
+  for (const auto [in, out_features] :
+       {Features{4096, 6144}, {4096, 4096}, {4096, 28672}, {14336, 4096}}) {
+    const at::Tensor weight =
+        RandomNormal(random, {64, in}, at::kBFloat16).repeat({out_features / 64, 1}).to(device());
+    const Linear linear = LinearOf(weight, std::nullopt);
+    for (int64_t num_rows : {1, 8, 256}) {
+      SCOPED_TRACE(testing::Message() << num_rows << " x " << in << " -> " << out_features);
+      const at::Tensor x = RandomNormal(random, {num_rows, in}, at::kBFloat16).to(device());
+      const at::Tensor out = NanRows({num_rows, out_features}, 0, at::kBFloat16, device());
+      const absl::Status status = linear.Apply(*context, x, out);
+      ASSERT_TRUE(status.ok()) << status;
+      const at::Tensor reference = at::mm(x.to(at::kFloat), weight.to(at::kFloat).t());
+      EXPECT_TRUE(IsAsGoodAs(out, at::mm(x, weight.t()), reference));
+    }
+  }
+}
+
 TEST_F(LinearTest, InDeterministicModeARowDoesNotDependOnTheBatch) {
   if (device().is_cpu()) GTEST_SKIP() << "a promise of the GPU's context";
   std::mt19937 random(4);
