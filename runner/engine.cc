@@ -22,7 +22,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
 }
 
 Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<Scheduler> scheduler)
-    : runner_(std::move(runner)), scheduler_(std::move(scheduler)) {}
+    : runner_(std::move(runner)), scheduler_(std::move(scheduler)) {
+  in_flight_.reserve(runner_->max_steps_in_flight());
+}
 
 absl::StatusOr<SequenceId> Engine::Add(Request request) {
   REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("prompt", request.prompt));
@@ -42,7 +44,7 @@ absl::Status Engine::Step(std::vector<TokenEvent>& events) {
   }
   if (in_flight_.empty() || (launched && scheduler_->can_schedule())) return absl::OkStatus();
   REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(in_flight_.front()));
-  in_flight_.pop_front();
+  in_flight_.erase(in_flight_.begin());
   scheduler_->Commit(result.tokens, events);
   return absl::OkStatus();
 }

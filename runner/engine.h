@@ -17,7 +17,6 @@
 #ifndef RUNNER_ENGINE_H_
 #define RUNNER_ENGINE_H_
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -59,7 +58,7 @@ class Engine {
 
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::deque<StepTicket> in_flight_;
+  std::vector<StepTicket> in_flight_;  // oldest first
 };
 
 }  // namespace reprise

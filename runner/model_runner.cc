@@ -190,7 +190,7 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
       .positions = memory_->View(arrays.positions, num_tokens),
       .slot_mapping = memory_->View(arrays.slot_mapping, num_tokens),
       .logits_indices = memory_->View(arrays.logits_indices, key.padded_num_seqs),
-      .logits = memory_->logits().narrow(0, 0, key.padded_num_seqs),
+      .logits = memory_->logits(key.padded_num_seqs),
       .layers = constants_->layers,
       .kv = constants_->kv,
       .layer_class = constants_->classes.class_of_layer,
@@ -219,7 +219,7 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   if (demand.shape.num_seqs > 0) {
     REPRISE_ASSIGN_OR_RETURN(decision, RunStep(decision));
     REPRISE_RETURN_IF_ERROR(
-        driver_->Sample({.logits = memory_->logits().narrow(0, 0, decision.key.padded_num_seqs),
+        driver_->Sample({.logits = memory_->logits(decision.key.padded_num_seqs),
                          .slots = memory_->slots(),
                          .sample_slot = memory_->arrays().sample_slot,
                          .out = output.device_tokens,

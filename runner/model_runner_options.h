@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "cache/kv_layout.h"
-#include "graphs/graph_set.h"
+#include "graphs/graph_set_options.h"
 #include "runner/model.h"
 
 namespace reprise {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/allocation_counter.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -69,6 +70,41 @@ TEST_F(ModelErrorTest, LogitsOfAnotherShapeAreRefused) {
   const absl::Status status = FirstStep();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("[1, 61], got [1, 7]"));
+}
+
+// Makes no tensors, so that what is allocated is the runner's.
+class SilentModel : public ToyModel {
+ public:
+  SilentModel() : ToyModel({}) {}
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override { return step.logits(); }
+};
+
+TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
+  SilentModel model;
+  auto created = ModelRunner::Create(&model, {.max_num_seqs = 4, .max_num_tokens = 16});
+  ASSERT_TRUE(created.ok()) << created.status();
+  ModelRunner& runner = **created;
+  const std::vector<int32_t> token = {1};
+  std::vector<SlotJoin> joins;
+  std::vector<BlockTableUpdate> updates;
+  std::vector<ScheduledRow> first;
+  std::vector<ScheduledRow> rows;
+  for (int slot = 0; slot < 3; ++slot) {
+    joins.push_back({.slot = slot});
+    for (int column = 0; column < 8; ++column)
+      updates.push_back({slot, column, 1 + 8 * slot + column});
+    first.push_back({.slot = SlotId(slot), .tokens = token});
+    rows.push_back({.slot = SlotId(slot)});
+  }
+  ASSERT_TRUE(runner.Step({.joins = joins, .updates = updates, .rows = first}).ok());
+  ASSERT_TRUE(runner.Step({.rows = rows}).ok());
+  AllocationCounter allocations;
+  for (int step = 0; step < 100; ++step) {
+    const auto result = runner.Step({.rows = rows});
+    ASSERT_TRUE(result.ok());
+    ASSERT_EQ(result->decision.kind, GraphDecision::Kind::kReplay);
+  }
+  EXPECT_EQ(allocations.count(), 0);
 }
 
 TEST(ModelRunnerTest, RefusesTokensOutsideTheVocabularyByArgumentAndIndex) {

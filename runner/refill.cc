@@ -60,7 +60,9 @@ class Refill {
   }
 
   void GatherRows() {
-    std::vector<char> taken(slots_.num_slots, false);
+    // Kept from step to step: a step allocates nothing.
+    static thread_local std::vector<char> taken;
+    taken.assign(slots_.num_slots, false);
     bool is_full = false;
     arrays_.query_start_loc[0] = 0;
     for (int r = 0; r < args_.padded_num_rows; ++r) {

@@ -65,6 +65,11 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
   running_.reserve(options_.max_num_seqs);
   rows_.reserve(options_.max_num_seqs);
   joins_.reserve(options_.max_num_seqs);
+  leaves_.reserve(options_.max_num_seqs);
+  next_leaves_.reserve(options_.max_num_seqs);
+  open_.reserve(options_.max_steps_in_flight);
+  spare_.resize(options_.max_steps_in_flight);
+  for (OpenBatch& batch : spare_) batch.reserve(options_.max_num_seqs);
 }
 
 Scheduler::~Scheduler() = default;
@@ -115,12 +120,8 @@ const ScheduledBatch& Scheduler::Schedule() {
   joins_.clear();
   rows_.clear();
   num_row_tokens_ = 0;
-  if (!spare_.empty()) {
-    open_.push_back(std::move(spare_.back()));
-    spare_.pop_back();
-  } else {
-    open_.emplace_back();
-  }
+  open_.push_back(std::move(spare_.back()));
+  spare_.pop_back();
 
   // Preemption takes the last of running_, which has no row yet: this loop goes in order of
   // admission.
@@ -200,7 +201,7 @@ void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, Row
 void Scheduler::Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events) {
   CHECK(!open_.empty());
   OpenBatch batch = std::move(open_.front());
-  open_.pop_front();
+  open_.erase(open_.begin());
   CHECK_EQ(tokens.size(), batch.size());
   for (size_t row = 0; row < batch.size(); ++row) {
     Sequence& sequence = *batch[row].sequence;

@@ -122,7 +122,7 @@ class Scheduler {
   std::deque<Sequence*> waiting_;
   std::vector<Sequence*> running_;  // in order of admission
   std::vector<SlotId> free_slots_;
-  std::deque<OpenBatch> open_;
+  std::vector<OpenBatch> open_;   // oldest first
   std::vector<OpenBatch> spare_;  // committed batches, whose memory is used again
 
   // What the batch returned by Schedule() points into.

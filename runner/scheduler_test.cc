@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -241,6 +242,35 @@ TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
   EXPECT_EQ(scheduler->num_preemptions(), 1);
   EXPECT_EQ(outcomes.at(0).tokens, Expected(request, options).tokens);
   EXPECT_EQ(outcomes.at(1).tokens, Expected(request, options).tokens);
+}
+
+TEST(SchedulerTest, SteadyDecodingAllocatesNothingOnTheHeap) {
+  auto scheduler = Make({.max_num_seqs = 4,
+                         .max_num_tokens = 16,
+                         .max_seq_len = 512,
+                         .max_steps_in_flight = 2,
+                         .num_blocks = 200,
+                         .block_size = 16});
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 400}).ok());
+  }
+  std::vector<TokenEvent> events;
+  events.reserve(8);
+  const std::vector<int32_t> tokens(4, 5);
+  scheduler->Schedule();
+  for (int warmup = 0; warmup < 3; ++warmup) {
+    scheduler->Schedule();
+    events.clear();
+    scheduler->Commit(tokens, events);
+  }
+  AllocationCounter allocations;
+  for (int step = 0; step < 300; ++step) {  // past 18 block borders
+    scheduler->Schedule();
+    events.clear();
+    scheduler->Commit(tokens, events);
+  }
+  EXPECT_EQ(allocations.count(), 0);
+  EXPECT_THAT(events, SizeIs(4));
 }
 
 TEST(SchedulerTest, RefusesWhatCanNeverRun) {

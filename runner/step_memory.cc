@@ -14,8 +14,12 @@ absl::StatusOr<std::unique_ptr<StepMemory>> StepMemory::Allocate(const StepMemor
   return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<StepMemory>> {
     auto memory = std::unique_ptr<StepMemory>(new StepMemory(device));
     REPRISE_RETURN_IF_ERROR(memory->Cut(shape));
-    memory->logits_ = at::zeros({shape.max_rows, shape.vocab_size},
-                                at::TensorOptions(device).dtype(ToScalarType(shape.logits_dtype)));
+    const at::Tensor logits =
+        at::zeros({shape.max_rows, shape.vocab_size},
+                  at::TensorOptions(device).dtype(ToScalarType(shape.logits_dtype)));
+    for (int rows = 0; rows <= shape.max_rows; ++rows) {
+      memory->logits_.push_back(logits.narrow(0, 0, rows));
+    }
     return memory;
   });
 }
@@ -80,12 +84,12 @@ at::Tensor StepMemory::View(int64_t* array, int64_t count) const {
 }
 
 int64_t StepMemory::bytes() const {
-  return buffers_.bytes() + static_cast<int64_t>(logits_.nbytes());
+  return buffers_.bytes() + static_cast<int64_t>(logits().nbytes());
 }
 
 void StepMemory::AddTo(Fingerprint& fingerprint) const {
   buffers_.AddTo(fingerprint);
-  fingerprint.AddAddress("logits", logits_.data_ptr());
+  fingerprint.AddAddress("logits", logits().data_ptr());
 }
 
 }  // namespace reprise

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
@@ -36,7 +37,9 @@ class StepMemory {
   const SlotState& slots() const { return slots_; }
   // num_bad_rows is null: it differs from step to step.
   const StepArrays& arrays() const { return arrays_; }
-  const at::Tensor& logits() const { return logits_; }  // [max_rows, vocab_size]
+  const at::Tensor& logits() const { return logits_.back(); }  // [max_rows, vocab_size]
+  // The first rows of it, made beforehand. REQUIRES: 0 <= num_rows <= max_rows.
+  const at::Tensor& logits(int num_rows) const { return logits_[num_rows]; }
 
   // The first `count` elements of an array as a tensor over the same memory.
   at::Tensor View(int32_t* array, int64_t count) const;
@@ -55,7 +58,7 @@ class StepMemory {
   StepBuffers buffers_;
   SlotState slots_;
   StepArrays arrays_;
-  at::Tensor logits_;
+  std::vector<at::Tensor> logits_;  // [i]: of i rows
 };
 
 }  // namespace reprise

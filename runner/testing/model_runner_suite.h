@@ -3,6 +3,7 @@
 #ifndef RUNNER_TESTING_MODEL_RUNNER_SUITE_H_
 #define RUNNER_TESTING_MODEL_RUNNER_SUITE_H_
 
+#include <ATen/Parallel.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -18,6 +19,8 @@ class ModelRunnerSuite : public testing::TestWithParam<c10::DeviceType> {
          c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount() == 0)) {
       GTEST_SKIP() << "no GPU on this machine";
     }
+    // Steps this small are over before a second thread has begun.
+    if (GetParam() == c10::kCPU) at::set_num_threads(1);
   }
 };
 

@@ -41,12 +41,14 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
   token_embedding_ = random(options.vocab_size, kWidth, 1.0);
   position_embedding_ = random(options.max_position, kWidth, 0.5);
   for (int i = 0; i < kNumLayers; ++i) {
-    layers_.push_back({.q = random(kWidth, q_width, 0.3),
-                       .k = random(kWidth, kv_width, 0.3),
-                       .v = random(kWidth, kv_width, 0.3),
-                       .out = random(q_width, kWidth, 0.3)});
+    // Of a deviation that keeps activations near 1 from layer to layer, so that errors do not grow.
+    const double from_width = 1 / std::sqrt(kWidth);
+    layers_.push_back({.q = random(kWidth, q_width, from_width),
+                       .k = random(kWidth, kv_width, from_width),
+                       .v = random(kWidth, kv_width, from_width),
+                       .out = random(q_width, kWidth, 1 / std::sqrt(q_width))});
   }
-  head_ = random(kWidth, options.vocab_size, 1.0);
+  head_ = random(kWidth, options.vocab_size, 1 / std::sqrt(kWidth));
   spec_ = {.layers = std::vector<AttentionParams>(kNumLayers, {.num_q_heads = options.num_q_heads,
                                                                .num_kv_heads = options.num_kv_heads,
                                                                .head_dim_qk = options.head_dim,
