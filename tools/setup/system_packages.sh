@@ -54,7 +54,9 @@ install_packages() {
     if have_command sudo && sudo -n true 2>/dev/null; then
       command=(sudo -n env DEBIAN_FRONTEND=noninteractive apt-get)
     else
-      die "some packages are missing; this line installs them: sudo sh -c '$by_hand'"
+      local become_root=sudo\ sh
+      have_command sudo || become_root=su
+      die "some packages are missing; this line installs them: $become_root -c '$by_hand'"
     fi
   fi
   export DEBIAN_FRONTEND=noninteractive

@@ -45,8 +45,8 @@ stand_in sudo <<'END'
 exit 1
 END
 run install_packages "$log" libabsl-dev g++
-expect_status 36 "no sudo"
-expect_output "sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libabsl-dev g++'" "no sudo"
+expect_status 36 "a sudo that asks for a password"
+expect_output "sudo sh -c 'apt-get update && apt-get install -y --no-install-recommends libabsl-dev g++'" "a sudo that asks for a password"
 stand_in sudo <<'END'
 #!/bin/bash
 shift
@@ -54,6 +54,10 @@ exec "$@"
 END
 run install_packages "$log" libabsl-dev
 expect_status 0 "with a sudo that asks for nothing"
+
+have_command() { [[ $1 != sudo ]]; }
+run install_packages "$log" libabsl-dev
+expect_output "installs them: su -c 'apt-get update" "no sudo"
 
 have_command() { [[ $1 != apt-get ]]; }
 run install_packages "$log" libabsl-dev
