@@ -1,0 +1,195 @@
+#include "tests/golden/golden_checks.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "graphs/graph_key.h"
+#include "gtest/gtest.h"
+#include "tests/golden/golden_measures.h"
+
+namespace reprise {
+namespace {
+
+using Mode = GraphSetOptions::Mode;
+
+// Both tracks of every prompt, forced: prompt i's greedy one is 2 i, its random one 2 i + 1.
+std::vector<Request> BothTracks(const Golden& golden) {
+  std::vector<Request> requests;
+  for (const GoldenPrompt& prompt : golden.prompts) {
+    requests.push_back(ForcedRequest(prompt, prompt.greedy));
+    requests.push_back(ForcedRequest(prompt, prompt.forced));
+  }
+  return requests;
+}
+
+const GoldenTrack& TrackOf(const Golden& golden, int request) {
+  const GoldenPrompt& prompt = golden.prompts[request / 2];
+  return request % 2 == 0 ? prompt.greedy : prompt.forced;
+}
+
+std::string Name(int request) {
+  return absl::StrCat("prompt ", request / 2, request % 2 == 0 ? ", greedy" : ", random", " track");
+}
+
+GoldenRun Run(Model& model, const std::vector<Request>& requests, const GoldenRunOptions& options) {
+  absl::StatusOr<GoldenRun> run = RunGolden(model, requests, options);
+  EXPECT_TRUE(run.ok()) << run.status();
+  if (!run.ok()) return {.tracks = std::vector<GoldenTrack>(requests.size()), .report = {}};
+  return *std::move(run);
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+std::vector<GoldenRunOptions> AllGoldenRunOptions() {
+  std::vector<GoldenRunOptions> all;
+  for (const int block_size : {1, 5, 16}) {
+    for (const int chunk : {0, 3, 16}) {
+      for (const Mode graphs : {Mode::kOff, Mode::kLazy}) {
+        all.push_back({.graphs = graphs, .block_size = block_size, .prefill_chunk = chunk});
+      }
+    }
+  }
+  return all;
+}
+
+std::string ToString(const GoldenRunOptions& options) {
+  return absl::StrCat("block size ", options.block_size, ", prefill chunk ", options.prefill_chunk,
+                      options.graphs == Mode::kOff ? ", graphs off" : ", graphs on");
+}
+
+void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptions& options,
+                        double tolerance) {
+  SCOPED_TRACE(ToString(options));
+  std::vector<Request> requests = BothTracks(golden);
+  const int num_forced = static_cast<int>(requests.size());
+  for (const GoldenPrompt& prompt : golden.prompts) requests.push_back(GreedyRequest(prompt));
+  const GoldenRun run = Run(model, requests, options);
+  for (int i = 0; i < num_forced; ++i) {
+    EXPECT_EQ(run.tracks[i].tokens, TrackOf(golden, i).tokens) << Name(i);
+    EXPECT_LE(MaxError(run.tracks[i].logits, TrackOf(golden, i).logits), tolerance) << Name(i);
+  }
+  for (size_t i = 0; i < golden.prompts.size(); ++i) {
+    const GoldenPrompt& prompt = golden.prompts[i];
+    EXPECT_GE(NumEqualTokens(run.tracks[num_forced + i].tokens, prompt.greedy),
+              NumDecidedTokens(prompt, 1e-3f))
+        << "prompt " << i;
+  }
+}
+
+void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden,
+                                const GoldenRunOptions& options) {
+  SCOPED_TRACE(ToString(options));
+  const GoldenRun run = Run(model, BothTracks(golden), options);
+  for (size_t i = 0; i < run.tracks.size(); ++i) {
+    const int request = static_cast<int>(i);
+    const GoldenTrack& track = TrackOf(golden, request);
+    EXPECT_LE(RmsError(run.tracks[i].logits, track.logits), 2 * track.bf16_rms) << Name(request);
+  }
+}
+
+void ExpectGraphsChangeNoBit(Model& model, const Golden& golden, GoldenRunOptions options) {
+  const std::vector<Request> requests = BothTracks(golden);
+  options.graphs = Mode::kOff;
+  SCOPED_TRACE(ToString(options));
+  const GoldenRun off = Run(model, requests, options);
+  EXPECT_EQ(off.report.num_replays(), 0);
+  options.graphs = Mode::kLazy;
+  const GoldenRun lazy = Run(model, requests, options);
+  options.graphs = Mode::kEager;
+  const GoldenRun eager = Run(model, requests, options);
+  EXPECT_GT(lazy.report.num_replays(), 0);
+  EXPECT_EQ(lazy.report.num_steps(), off.report.num_steps());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::string name = Name(static_cast<int>(i));
+    EXPECT_TRUE(SameBits(off.tracks[i].logits, lazy.tracks[i].logits)) << name;
+    EXPECT_TRUE(SameBits(off.tracks[i].logits, eager.tracks[i].logits)) << name << ", all captured";
+  }
+}
+
+void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tolerance) {
+  const std::vector<Request> requests = BothTracks(golden);
+  const auto expect_golden = [&](const GoldenRun& run, const std::vector<int>& order) {
+    for (size_t i = 0; i < order.size(); ++i) {
+      EXPECT_LE(MaxError(run.tracks[i].logits, TrackOf(golden, order[i]).logits), tolerance)
+          << Name(order[i]);
+    }
+  };
+  std::vector<int> order(requests.size());
+  std::iota(order.begin(), order.end(), 0);
+  {
+    SCOPED_TRACE("alone");
+    expect_golden(Run(model, requests, {.batching = GoldenRunOptions::Batching::kAlone}), order);
+  }
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(testing::Message() << "shuffled by seed " << seed);
+    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    std::vector<Request> shuffled;
+    for (const int request : order) shuffled.push_back(requests[request]);
+    // Rows for some only: the others join as rows end.
+    expect_golden(Run(model, shuffled, {.max_num_seqs = 3, .prefill_chunk = 7}), order);
+    // The longest sequence needs (70 + 40) / 5 = 22 blocks, all ten need 146: some must make way.
+    const GoldenRun crowded = Run(model, shuffled, {.block_size = 5, .num_blocks = 60});
+    EXPECT_GT(crowded.num_preemptions, 0);
+    expect_golden(crowded, order);
+  }
+}
+
+void ExpectEveryLiveCountIsServed(Model& model, const Golden& golden, double tolerance) {
+  // Request i is of prompt i % 5 and ends after i + 2 tokens: the first decode step has 17 rows,
+  // the last one.
+  constexpr int kNumRequests = 17;
+  std::vector<Request> requests;
+  std::vector<const GoldenTrack*> tracks;
+  for (int i = 0; i < kNumRequests; ++i) {
+    const GoldenPrompt& prompt = golden.prompts[i % golden.prompts.size()];
+    const GoldenTrack& track = i % 2 == 0 ? prompt.greedy : prompt.forced;
+    requests.push_back(ForcedRequest(prompt, track, i + 2));
+    tracks.push_back(&track);
+  }
+  const GoldenRunOptions options = {.graph_sizes = {1, 2, 4, 8, 16}, .max_num_seqs = kNumRequests};
+  const GoldenRun run = Run(model, requests, options);
+  for (int i = 0; i < kNumRequests; ++i) {
+    const absl::Span<const float> expected =
+        absl::MakeConstSpan(tracks[i]->logits).first((i + 2) * golden.vocab_size);
+    EXPECT_LE(MaxError(run.tracks[i].logits, expected), tolerance) << "request " << i;
+  }
+  // 17 rows are too many in the step of the prompts and in the first decode step. Decode step s has
+  // 18 - s rows: 16 to 9 are padded to 16, 8 to 5 to 8, 4 and 3 to 4.
+  EXPECT_EQ(run.report.num_eager_steps(EagerReason::kTooManySeqs), 2);
+  EXPECT_EQ(run.report.num_eager_steps(), 2);
+  EXPECT_EQ(run.report.num_replays(), 16);
+  const auto stats = [&](int size) {
+    return run.report.Find({.padded_num_seqs = size, .padded_num_tokens = size});
+  };
+  for (const auto& [size, replays, padded] :
+       std::vector<std::array<int, 3>>{{16, 8, 0 + 1 + 2 + 3 + 4 + 5 + 6 + 7},
+                                       {8, 4, 0 + 1 + 2 + 3},
+                                       {4, 2, 1},
+                                       {2, 1, 0},
+                                       {1, 1, 0}}) {
+    ASSERT_NE(stats(size), nullptr) << size;
+    EXPECT_EQ(stats(size)->num_replays, replays) << size;
+    EXPECT_EQ(stats(size)->padded_rows, padded) << size;
+  }
+}
+
+void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden) {
+  const std::vector<Request> requests = BothTracks(golden);
+  const GoldenRun run = Run(model, requests, {});
+  // 10 sequences of 40 tokens: the first comes from the prompts' step.
+  EXPECT_EQ(run.report.num_eager_steps(), 1) << run.report.ToString();
+  EXPECT_EQ(run.report.num_eager_steps(EagerReason::kQueryTooLong), 1);
+  EXPECT_EQ(run.report.num_replays(), 39);
+  EXPECT_EQ(run.report.live_rows(), 40 * 10);
+}
+
+}  // namespace reprise

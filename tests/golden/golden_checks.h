@@ -1,0 +1,46 @@
+// What must hold of a model's golden prompts, on any device: expectations of gtest, for the tests of
+// the CPU and of the GPU.
+
+#ifndef TESTS_GOLDEN_GOLDEN_CHECKS_H_
+#define TESTS_GOLDEN_GOLDEN_CHECKS_H_
+
+#include <string>
+#include <vector>
+
+#include "runner/model.h"
+#include "tests/golden/golden.h"
+#include "tests/golden/golden_runner.h"
+
+namespace reprise {
+
+// Block sizes 1, 5, 16 x prompts whole and in chunks of 3 and 16 x graphs off and on.
+std::vector<GoldenRunOptions> AllGoldenRunOptions();
+std::string ToString(const GoldenRunOptions& options);
+
+// Logits along both tracks of every prompt are within `tolerance` of the golden ones everywhere, and
+// greedy tokens are the golden ones up to the first margin below 1e-3.
+void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptions& options,
+                        double tolerance);
+
+// For 16-bit types: along both tracks of every prompt, the rms error of logits is at most twice that
+// of transformers' own bfloat16 run.
+void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden,
+                                const GoldenRunOptions& options);
+
+// Graphs on and off give the same bits, at the same padded shapes.
+void ExpectGraphsChangeNoBit(Model& model, const Golden& golden, GoldenRunOptions options);
+
+// Whatever else is in the batch and in whatever order, the logits are within `tolerance`: alone, in
+// shuffled orders (seeds printed), and with the cache so small that sequences are preempted.
+void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tolerance);
+
+// 17 sequences that end one after the other, through graphs of 1, 2, 4, 8 and 16 rows: every count
+// of live rows, with its padding, gives golden logits; the counters say which way each step went.
+void ExpectEveryLiveCountIsServed(Model& model, const Golden& golden, double tolerance);
+
+// By the counters: the prompts are one eager step, and every decode step is a replay.
+void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden);
+
+}  // namespace reprise
+
+#endif  // TESTS_GOLDEN_GOLDEN_CHECKS_H_

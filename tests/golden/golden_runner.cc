@@ -1,0 +1,78 @@
+#include "tests/golden/golden_runner.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/status_macros.h"
+#include "examples/llama/generate.h"
+#include "examples/llama/logits_recorder.h"
+#include "runner/engine.h"
+
+namespace reprise {
+namespace {
+
+EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
+                               const GoldenRunOptions& options) {
+  size_t longest = 1;
+  for (const Request& request : requests) {
+    longest =
+        std::max(longest, request.prompt.size() + static_cast<size_t>(request.max_new_tokens));
+  }
+  return {.runner = {.max_num_seqs = options.max_num_seqs,
+                     .max_num_tokens = 2048,  // all prompts in one step
+                     .max_seq_len = static_cast<int>(longest),
+                     .block_size = options.block_size,
+                     .num_blocks = options.num_blocks,
+                     .graphs = options.graphs,
+                     .graph_sizes = options.graph_sizes,
+                     .max_steps_in_flight = 1},  // logits are read after every step
+          .prefill_chunk = options.prefill_chunk};
+}
+
+}  // namespace
+
+Request GreedyRequest(const GoldenPrompt& prompt) {
+  return {.prompt = prompt.prompt, .max_new_tokens = static_cast<int>(prompt.greedy.tokens.size())};
+}
+
+Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track) {
+  return ForcedRequest(prompt, track, static_cast<int>(track.tokens.size()));
+}
+
+Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_tokens) {
+  return {.prompt = prompt.prompt,
+          .max_new_tokens = num_tokens,
+          .forced_tokens = {track.tokens.begin(), track.tokens.begin() + num_tokens}};
+}
+
+absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requests,
+                                    const GoldenRunOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                           Engine::Create(&model, EngineOptionsFor(requests, options)));
+  const int num_requests = static_cast<int>(requests.size());
+  GoldenRun run;
+  run.tracks.resize(requests.size());
+  LogitsRecorder recorder(num_requests);
+  const auto run_some = [&](int begin, int count) {
+    return Generate(*engine, requests.subspan(begin, count),
+                    [&](int request, const TokenEvent& event) {
+                      run.tracks[begin + request].tokens.push_back(event.token);
+                      return recorder.Record(begin + request, engine->runner().logits(), event.row);
+                    });
+  };
+  if (options.batching == GoldenRunOptions::Batching::kTogether) {
+    REPRISE_RETURN_IF_ERROR(run_some(0, num_requests));
+  } else {
+    for (int i = 0; i < num_requests; ++i) REPRISE_RETURN_IF_ERROR(run_some(i, 1));
+  }
+  for (int i = 0; i < num_requests; ++i) {
+    run.tracks[i].logits.assign(recorder.rows(i).begin(), recorder.rows(i).end());
+  }
+  run.report = engine->runner().graph_report();
+  run.num_preemptions = engine->scheduler().num_preemptions();
+  return run;
+}
+
+}  // namespace reprise

@@ -1,0 +1,58 @@
+// Runs golden prompts through a model's engine under varied conditions that must not change what
+// comes out.
+//
+//   REPRISE_ASSIGN_OR_RETURN(GoldenRun run, RunGolden(*model, AllTracks(golden), {.block_size = 5}));
+//   MaxError(run.tracks[0].logits, golden.prompts[0].forced.logits);
+
+#ifndef TESTS_GOLDEN_GOLDEN_RUNNER_H_
+#define TESTS_GOLDEN_GOLDEN_RUNNER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "examples/llama/prompt.h"
+#include "graphs/graph_report.h"
+#include "graphs/graph_set_options.h"
+#include "runner/model.h"
+#include "runner/request.h"
+#include "tests/golden/golden.h"
+
+namespace reprise {
+
+struct GoldenRunOptions {
+  GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kLazy;
+  std::vector<int> graph_sizes = {};  // empty: the runner's own
+  int max_num_seqs = 16;
+  int block_size = 16;
+  std::optional<int> num_blocks = {};
+  int prefill_chunk = 0;  // 0: whole
+  enum class Batching {
+    kTogether,  // all requests at once
+    kAlone,     // one after the other
+  } batching = Batching::kTogether;
+};
+
+struct GoldenRun {
+  // One a request, in their order.
+  std::vector<GoldenTrack> tracks;
+  GraphReport report;
+  int64_t num_preemptions = 0;
+};
+
+// As many tokens as the golden has, sampled greedily.
+Request GreedyRequest(const GoldenPrompt& prompt);
+// The tokens of a track fed in place of sampled ones; the first `num_tokens` of them.
+Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track);
+Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_tokens);
+
+// Runs the requests in an engine of their own and records the logits of every token.
+// Errors: those of the engine.
+absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requests,
+                                    const GoldenRunOptions& options);
+
+}  // namespace reprise
+
+#endif  // TESTS_GOLDEN_GOLDEN_RUNNER_H_
