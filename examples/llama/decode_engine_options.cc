@@ -1,0 +1,45 @@
+#include "examples/llama/decode_engine_options.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "graphs/graph_set_options.h"
+
+namespace reprise {
+namespace {
+
+// Of a step: enough for a product to be worth more than reading its weights, and little memory.
+constexpr int kMaxTokens = 512;
+
+int64_t LongestSequence(absl::Span<const Request> requests) {
+  int64_t longest = 1;
+  for (const Request& request : requests) {
+    const int64_t num_new = request.forced_tokens.empty()
+                                ? request.max_new_tokens
+                                : static_cast<int64_t>(request.forced_tokens.size());
+    longest = std::max(longest, static_cast<int64_t>(request.prompt.size()) + num_new);
+  }
+  return longest;
+}
+
+}  // namespace
+
+EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
+                               int max_position) {
+  const int num_rows = static_cast<int>(std::min<size_t>(requests.size(), kMaxDecodeRows));
+  const int64_t max_seq_len = std::min<int64_t>(LongestSequence(requests), max_position);
+  const int prefill_chunk =
+      static_cast<int>(std::min<int64_t>(options.prefill_chunk.value_or(kMaxTokens), max_seq_len));
+  EngineOptions engine;
+  engine.prefill_chunk = prefill_chunk;
+  engine.runner.max_num_seqs = num_rows;
+  engine.runner.max_num_tokens = std::max({num_rows, prefill_chunk, kMaxTokens});
+  engine.runner.max_seq_len = static_cast<int>(max_seq_len);
+  engine.runner.block_size = options.block_size;
+  engine.runner.num_blocks = options.num_blocks;
+  if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
+  if (options.dump_logits.has_value()) engine.runner.max_steps_in_flight = 1;
+  return engine;
+}
+
+}  // namespace reprise

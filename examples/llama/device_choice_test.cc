@@ -1,0 +1,35 @@
+#include "examples/llama/device_choice.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using testing::HasSubstr;
+
+const c10::Device kCpu(c10::kCPU);
+const c10::Device kGpu(c10::kCUDA, 0);
+
+TEST(DeviceChoiceTest, AutoTakesAGpuIfThereIsOne) {
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kAuto, 0), kCpu);
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kAuto, 1), kGpu);
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kAuto, 8), kGpu);
+}
+
+TEST(DeviceChoiceTest, WhatIsAskedForIsTaken) {
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kCpu, 4), kCpu);
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kCuda, 4), kGpu);
+}
+
+TEST(DeviceChoiceTest, AGpuThatIsNotThereIsSaidSo) {
+  EXPECT_THAT(std::string(ChooseDevice(DeviceChoice::kCuda, 0).status().message()),
+              HasSubstr("finds no GPU"));
+}
+
+TEST(DeviceChoiceTest, CountsTheGpusOfThisMachine) { EXPECT_GE(NumGpus(), 0); }
+
+}  // namespace
+}  // namespace reprise
