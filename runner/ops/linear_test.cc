@@ -109,8 +109,8 @@ TEST_F(LinearTest, ReadsAndWritesStridedRows) {
       const at::Tensor wide =
           NanRows({num_rows, 96 + 32}, 0, dtype, device());  // out is its first 96 columns
       const at::Tensor out = wide.narrow(1, 0, 96);
-      const Linear linear = LinearOf(WithGaps(weight, 16), std::nullopt);
-      ASSERT_TRUE(linear.Apply(*context, WithGaps(x, 8).to(device()), out).ok());
+      const Linear linear = *Linear::Create(WithGaps(weight.to(device()), 16), std::nullopt);
+      ASSERT_TRUE(linear.Apply(*context, WithGaps(x.to(device()), 8), out).ok());
       EXPECT_TRUE(IsAsGoodAs(out, Product(x, weight, {}), Reference(x, weight, {})));
       const at::Tensor beside = wide.narrow(1, 96, 32);
       EXPECT_TRUE(beside.ne(beside).all().item<bool>());  // still NaN

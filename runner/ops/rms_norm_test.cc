@@ -45,7 +45,7 @@ TEST_F(RmsNormTest, AgreesWithFloat64ForAnySizeAndStride) {
         const at::Tensor x = RandomNormal(random, {num_rows, size}, dtype);
         const at::Tensor weight = RandomNormal(random, {size}, dtype);
         const at::Tensor out = NanRows({num_rows, size}, gap / 8 * 7, dtype, device());
-        ASSERT_TRUE(RmsNorm(WithGaps(x, gap).to(device()), weight.to(device()), kEps, out).ok());
+        ASSERT_TRUE(RmsNorm(WithGaps(x.to(device()), gap), weight.to(device()), kEps, out).ok());
         EXPECT_TRUE(IsAsGoodAs(out, SameMaths(x, weight), Reference(x, weight)));
       }
     }
@@ -59,7 +59,7 @@ TEST_F(RmsNormTest, AddsTheResidualAndKeepsTheRoundedSum) {
       const at::Tensor delta = RandomNormal(random, {17, size}, dtype);
       const at::Tensor residual = RandomNormal(random, {17, size}, dtype);
       const at::Tensor weight = RandomNormal(random, {size}, dtype);
-      const at::Tensor sum = WithGaps(residual, 8).to(device());
+      const at::Tensor sum = WithGaps(residual.to(device()), 8);
       const at::Tensor out = NanRows({17, size}, 0, dtype, device());
       ASSERT_TRUE(AddRmsNorm(delta.to(device()), sum, weight.to(device()), kEps, out).ok());
       EXPECT_TRUE(Equals(sum, residual + delta));

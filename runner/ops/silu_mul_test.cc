@@ -33,7 +33,7 @@ TEST_F(SiluMulTest, AgreesWithFloat64ForAnySizeAndStride) {
                      << dtype << " " << num_rows << " x " << size << " + " << gap);
         const at::Tensor gate_up = RandomNormal(random, {num_rows, 2 * size}, dtype) * 4;
         const at::Tensor out = NanRows({num_rows, size}, gap, dtype, device());
-        ASSERT_TRUE(SiluMul(WithGaps(gate_up, gap).to(device()), out).ok());
+        ASSERT_TRUE(SiluMul(WithGaps(gate_up.to(device()), gap), out).ok());
         EXPECT_TRUE(IsAsGoodAs(out, SiluTimesUp(gate_up), SiluTimesUp(gate_up.to(at::kDouble))));
       }
     }

@@ -16,7 +16,7 @@ namespace reprise {
 at::Tensor RandomNormal(std::mt19937& random, at::IntArrayRef shape, at::ScalarType dtype);
 
 // The same values as a view whose rows (the last dimension) are `gap` elements apart, with NaN in
-// between.
+// between; on the device of `dense`, for a copy to another one closes the gaps.
 at::Tensor WithGaps(const at::Tensor& dense, int64_t gap);
 
 // As WithGaps(), all NaN: an output.
