@@ -19,8 +19,8 @@ using nlohmann::json;
 constexpr char kSingleName[] = "model.safetensors";
 constexpr char kIndexName[] = "model.safetensors.index.json";
 
-// Whether the name is that of a file in the same folder, and only that: an index comes with the weights, from a
-// stranger, and must not make this program open anything else.
+// Whether the name is that of a file in the same folder, and only that: an index comes with the
+// weights, from a stranger, and must not make this program open anything else.
 bool IsPlainFileName(const std::string& name) {
   const auto is_bad = [](char c) { return c == '/' || c == '\\' || c == '\0'; };
   return absl::EndsWith(name, ".safetensors") && name[0] != '.' &&

@@ -21,13 +21,14 @@ namespace reprise {
 
 class Checkpoint {
  public:
-  // Opens <folder>/model.safetensors or, if there is none, the files that <folder>/model.safetensors.index.json names.
+  // Opens <folder>/model.safetensors or, if there is none, the files that
+  // <folder>/model.safetensors.index.json names.
   // Of those only what its "weight_map" names is found.
   // Errors:
   //   NotFound         there is neither; a file that the index names is missing
-  //   InvalidArgument  a file is not a sound safetensors file; the index is not a JSON object whose weight_map maps
-  //                    names of tensors to files of this folder ("../x" and "/x" are none); a tensor is not in the file
-  //                    that the index says
+  //   InvalidArgument  a file is not a sound safetensors file; the index is not a JSON object whose
+  //                    weight_map maps names of tensors to files of this folder ("../x" and "/x"
+  //                    are none); a tensor is not in the file that the index says
   //   others           as MappedFile::Open()
   static absl::StatusOr<Checkpoint> Open(const std::string& folder);
 

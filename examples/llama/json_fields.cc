@@ -155,6 +155,15 @@ absl::StatusOr<JsonFields> JsonFields::Object(std::string_view name) const {
   return *std::move(value);
 }
 
+absl::StatusOr<std::vector<int64_t>> JsonFields::Ints(std::string_view name, IntRange range) const {
+  const json* const value = Find(name);
+  if (value == nullptr || !value->is_array()) {
+    return Unexpected(name, "a list of integers in " + Describe(range));
+  }
+  REPRISE_ASSIGN_OR_RETURN(std::optional<std::vector<int64_t>> numbers, OptionalInts(name, range));
+  return std::move(numbers).value_or(std::vector<int64_t>());
+}
+
 absl::StatusOr<const json*> JsonFields::Array(std::string_view name) const {
   const json* const value = Find(name);
   if (value == nullptr || !value->is_array()) return Unexpected(name, "an array");

@@ -60,6 +60,8 @@ class JsonFields {
   absl::StatusOr<bool> Bool(std::string_view name) const;
   absl::StatusOr<std::string> String(std::string_view name) const;
   absl::StatusOr<JsonFields> Object(std::string_view name) const;
+  // Here one integer alone is no list.
+  absl::StatusOr<std::vector<int64_t>> Ints(std::string_view name, IntRange range) const;
   absl::StatusOr<const nlohmann::json*> Array(std::string_view name) const;
 
   // The member as it stands; null if it is absent or null.

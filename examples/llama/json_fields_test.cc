@@ -59,6 +59,17 @@ TEST_F(JsonFieldsTest, OneIntegerIsAListOfOne) {
       "config.json: mixed: expected an integer or a list of integers in [0, 9], got [1,\"2\"]");
 }
 
+TEST_F(JsonFieldsTest, AListThatMustBeThereIsAList) {
+  EXPECT_THAT(*fields_.Ints("ints", {}), ElementsAre(3, 1, 2));
+  EXPECT_THAT(*fields_.Ints("none", {}), IsEmpty());
+  EXPECT_EQ(ErrorOf(fields_.Ints("int", {.max = 99})),
+            "config.json: int: expected a list of integers in [0, 99], got 64");
+  EXPECT_EQ(ErrorOf(fields_.Ints("null", {.max = 9})),
+            "config.json: null: expected a list of integers in [0, 9], got nothing");
+  EXPECT_FALSE(fields_.Ints("mixed", {}).ok());
+  EXPECT_FALSE(fields_.Ints("ints", {.max = 2}).ok());
+}
+
 TEST_F(JsonFieldsTest, NamesWhatIsMissing) {
   EXPECT_EQ(ErrorOf(fields_.Int("x", {.min = 1, .max = 9})),
             "config.json: x: expected an integer in [1, 9], got nothing");

@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// Far above any model there is, and low enough that products of two stay within int64_t, and that of
-// heads and head_dim (checked below) within int.
+// Far above any model there is, and low enough that products of two stay within int64_t, and that
+// of heads and head_dim (checked below) within int.
 constexpr IntRange kWidthRange = {.min = 1, .max = 1 << 20};
 constexpr IntRange kLayersRange = {.min = 1, .max = 1 << 12};
 constexpr IntRange kHeadsRange = {.min = 1, .max = 1 << 16};

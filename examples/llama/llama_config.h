@@ -3,8 +3,9 @@
 //   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LoadLlamaConfig("models/jargon-llama"));
 //   std::vector<float> frequencies = RopeFrequencies(config.rope, config.head_dim);
 //
-// Every number is checked here, against its own range and against the others, so that who builds the model may multiply
-// them without thinking of overflow. A field that would change the results and is not implemented is refused by name.
+// Every number is checked here, against its own range and against the others, so that who builds
+// the model may multiply them without thinking of overflow. A field that would change the results
+// and is not implemented is refused by name.
 // Thread safety: pure functions.
 
 #ifndef EXAMPLES_LLAMA_LLAMA_CONFIG_H_
@@ -22,7 +23,8 @@
 
 namespace reprise {
 
-// The families that are known. Each has a row in llama_config.cc: its name in config.json and its own fields.
+// The families that are known. Each has a row in llama_config.cc: its name in config.json and its
+// own fields.
 enum class Architecture { kLlama };
 
 struct LlamaConfig {
@@ -49,20 +51,23 @@ struct LlamaConfig {
   std::vector<int32_t> eos_token_ids;
 };
 
-// Reads the members of config.json. Where Hugging Face has a default so do we, if leaving the field out is customary:
+// Reads the members of config.json. Where Hugging Face has a default so do we, if leaving the field
+// out is customary:
 //   num_key_value_heads  num_attention_heads        tie_word_embeddings   false
 //   head_dim             hidden_size / heads        attention_bias        false
 //   hidden_act           "silu"                     mlp_bias              false
 //   rope_theta           10000
-// RoPE is read from "rope_parameters", or from "rope_scaling" and "rope_theta", with the types "default", "linear" and
-// "llama3".
+// RoPE is read from "rope_parameters", or from "rope_scaling" and "rope_theta", with the types
+// "default", "linear" and "llama3".
 // Errors: InvalidArgument, naming the field, what was expected and what was got:
 //   a field that is missing, of another type, or outside its range (negative, 2^40, 64.0, "NaN")
-//   numbers that contradict each other: heads that do not divide, an odd head_dim, a token id past the vocabulary
+//   numbers that contradict each other: heads that do not divide, an odd head_dim, a token id past
+//     the vocabulary
 //   an architecture, activation, RoPE type or quantization that is not implemented
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(const nlohmann::json& config);
 
-// `config` with the end tokens of a generation_config.json added to its own: a model may end with either.
+// `config` with the end tokens of a generation_config.json added to its own: a model may end with
+// either.
 // Errors: InvalidArgument as above.
 absl::StatusOr<LlamaConfig> WithGenerationConfig(LlamaConfig config,
                                                  const nlohmann::json& generation_config);

@@ -1,4 +1,5 @@
-// How fast each pair of a head's elements turns with the position: the inverse frequencies of RoPE, plain or scaled.
+// How fast each pair of a head's elements turns with the position: the inverse frequencies of RoPE,
+// plain or scaled.
 //
 //   std::vector<float> frequencies = RopeFrequencies(config.rope, config.head_dim);
 //   angle = position * frequencies[i];   // turns elements i and head_dim / 2 + i
@@ -18,16 +19,18 @@ struct DefaultRope {
   friend bool operator==(const DefaultRope&, const DefaultRope&) = default;
 };
 
-// All frequencies divided by `factor`, as if positions were: position interpolation (arXiv 2306.15595).
+// All frequencies divided by `factor`, as if positions were (arXiv 2306.15595).
 struct LinearRope {
   double factor = 1;  // >= 1
   friend bool operator==(const LinearRope&, const LinearRope&) = default;
 };
 
-// Long waves divided by `factor`, short waves kept, blended in between: Llama 3.1. A wave of w tokens is
+// Long waves divided by `factor`, short waves kept, blended in between: Llama 3.1. A wave of w
+// tokens is
 //   long   if w > original_max_seq_len / low_freq_factor
 //   short  if w < original_max_seq_len / high_freq_factor
-// and otherwise a blend with the weight (original_max_seq_len / w - low) / (high - low) for the one that is kept.
+// and otherwise a blend with the weight (original_max_seq_len / w - low) / (high - low) for the one
+// that is kept.
 struct Llama3Rope {
   double factor = 8;  // >= 1
   double low_freq_factor = 1;
@@ -42,8 +45,8 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
-// [head_dim / 2], computed in float32 step by step as Hugging Face transformers 5.17 does, since its results are what
-// checkpoints are compared with: they agree within 2 units in the last place.
+// [head_dim / 2], computed in float32 step by step as Hugging Face transformers 5.17 does, since
+// its results are what checkpoints are compared with: they agree to a few units in the last place.
 // REQUIRES: head_dim is even and positive.
 std::vector<float> RopeFrequencies(const RopeConfig& config, int head_dim);
 

@@ -13,8 +13,9 @@ using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::Pointwise;
 
-// The expected values were computed by PyTorch 2.11 in float32, with the formulas of transformers 5.17.
-// FloatEq allows 4 units in the last place: powers of float32 differ by one between mathematical libraries.
+// The expected values were computed by PyTorch 2.11 in float32, with the formulas of transformers
+// 5.17. FloatEq allows 4 units in the last place: powers of float32 differ by one between
+// mathematical libraries.
 
 TEST(RopeFrequenciesTest, PlainFrequenciesAreTheDocumentedPowers) {
   EXPECT_THAT(RopeFrequencies({.theta = 10000}, 8),

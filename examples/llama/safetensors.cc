@@ -30,13 +30,11 @@ absl::Status CheckMetadata(const json& metadata) {
 }
 
 absl::StatusOr<std::vector<int64_t>> ReadShape(const JsonFields& fields) {
-  REPRISE_RETURN_IF_ERROR(fields.Array("shape").status());
-  REPRISE_ASSIGN_OR_RETURN(std::optional<std::vector<int64_t>> shape,
-                           fields.OptionalInts("shape", {}));
-  if (shape->size() > kMaxDims) {
+  REPRISE_ASSIGN_OR_RETURN(std::vector<int64_t> shape, fields.Ints("shape", {}));
+  if (shape.size() > kMaxDims) {
     return fields.Unexpected("shape", absl::StrCat("at most ", kMaxDims, " dimensions"));
   }
-  return *std::move(shape);
+  return shape;
 }
 
 struct Offsets {
@@ -45,13 +43,12 @@ struct Offsets {
 };
 
 absl::StatusOr<Offsets> ReadOffsets(const JsonFields& fields, int64_t data_bytes) {
-  REPRISE_RETURN_IF_ERROR(fields.Array("data_offsets").status());
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> offsets,
-                           fields.OptionalInts("data_offsets", {.max = data_bytes}));
-  if (offsets->size() != 2 || (*offsets)[0] > (*offsets)[1]) {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int64_t> offsets,
+                           fields.Ints("data_offsets", {.max = data_bytes}));
+  if (offsets.size() != 2 || offsets[0] > offsets[1]) {
     return fields.Unexpected("data_offsets", "[begin, end] with begin <= end");
   }
-  return Offsets{(*offsets)[0], (*offsets)[1]};
+  return Offsets{offsets[0], offsets[1]};
 }
 
 // One tensor of the header; `data` is all that follows the header.

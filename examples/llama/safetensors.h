@@ -1,11 +1,13 @@
-// One safetensors file, read in place. The format: 8 bytes that hold the length of a header (little-endian), the
-// header in JSON, and the tensors' bytes; see https://huggingface.co/docs/safetensors.
+// One safetensors file, read in place. The format: 8 bytes that hold the length of a header
+// (little-endian), the header in JSON, and the tensors' bytes; see
+// https://huggingface.co/docs/safetensors.
 //
 //   REPRISE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open("model.safetensors"));
 //   REPRISE_ASSIGN_OR_RETURN(TensorView weight, file.Find("model.norm.weight"));
 //
-// The whole header is checked when the file is opened, so that a view never reaches outside the file and no two tensors
-// share bytes; a model whose weights are spread over several files is a checkpoint.h.
+// The whole header is checked when the file is opened, so that a view never reaches outside the
+// file and no two tensors share bytes; a model whose weights are spread over several files is a
+// checkpoint.h.
 // Thread safety: as any const object. Views live as long as the file object, also when it is moved.
 // Cost: opening reads the header only; weights are read from the disk when they are looked at.
 
@@ -26,15 +28,19 @@ namespace reprise {
 
 using TensorViews = std::map<std::string, TensorView, std::less<>>;
 
-// The tensors of a file whose content is `bytes`; the views point into it. Metadata is checked and dropped.
+// The tensors of a file whose content is `bytes`; the views point into it. Metadata is checked and
+// dropped.
 //
 // Errors: InvalidArgument, with the tensor's name where there is one, unless
 //   1. the header's length is at most 100 MB (the format's limit) and within the file;
-//   2. the header is a JSON object, beginning with '{', no name twice, followed at most by white space;
+//   2. the header is a JSON object, beginning with '{', no name twice, followed at most by white
+//      space;
 //   3. "__metadata__", if there, maps strings to strings; every other member is exactly
-//      {"dtype", "shape", "data_offsets"} with a dtype of ParseStoredType() and at most 64 dimensions;
+//      {"dtype", "shape", "data_offsets"} with a dtype of ParseStoredType() and at most 64
+//      dimensions;
 //   4. data_offsets span exactly the bytes that dtype and shape ask for;
-//   5. the tensors together cover the bytes after the header: no overlap, no gap, nothing left over.
+//   5. the tensors together cover the bytes after the header: no overlap, no gap, nothing left
+//      over.
 absl::StatusOr<TensorViews> ParseSafetensors(absl::Span<const char> bytes);
 
 class SafetensorsFile {

@@ -73,7 +73,8 @@ absl::Status SystemError(const std::string& path, int error) {
 class NewFile {
  public:
   explicit NewFile(const std::string& path) : path_(path) {
-    // Of several that write the same file at once, the last to finish wins. O_EXCL: never through a link that lies there.
+    // Of several that write the same file at once, the last to finish wins. O_EXCL: never through a
+    // link that lies there.
     for (int i = 0; fd_ < 0 && i < 100; ++i) {
       temporary_ = absl::StrCat(path, ".", getpid(), ".", i, ".partial");
       fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

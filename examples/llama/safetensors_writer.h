@@ -1,4 +1,5 @@
-// Writes a safetensors file: the other half of safetensors.h, for results that another program reads.
+// Writes a safetensors file: the other half of safetensors.h, for results that another program
+// reads.
 //
 //   std::vector<TensorToWrite> tensors = {{"logits_0", {StoredType::kFloat32, {40, 256}, bytes}}};
 //   REPRISE_RETURN_IF_ERROR(WriteSafetensors("logits.safetensors", tensors));
@@ -20,12 +21,13 @@ struct TensorToWrite {
   TensorView tensor;
 };
 
-// Makes or replaces the file `path`: all of it or, on failure, nothing. The bytes go to a new file beside it, which then
-// takes its name, so a reader of the old file keeps the old content. Tensors are laid out widest element first, then by
-// name, so that each is aligned to its elements (the header is padded to 8 bytes).
+// Makes or replaces the file `path`: all of it or, on failure, nothing. The bytes go to a new file
+// beside it, which then takes its name, so a reader of the old file keeps the old content. Tensors
+// are laid out widest element first, then by name, so that each is aligned to its elements (the
+// header is padded to 8 bytes).
 // Errors:
-//   InvalidArgument  a name occurs twice, is "__metadata__" or is not UTF-8; a tensor's bytes are not those of its type
-//                    and shape; `path` exists and is not a file
+//   InvalidArgument  a name occurs twice, is "__metadata__" or is not UTF-8; a tensor's bytes are
+//                    not those of its type and shape; `path` exists and is not a file
 //   Internal         the system could not write, in its words
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const TensorToWrite> tensors);
 

@@ -119,7 +119,7 @@ TEST_F(SafetensorsWriterTest, RefusesAPathThatIsNoFile) {
               HasSubstr(Path("no/out") + ": No such file or directory"));
 }
 
-// Writes 4000 bytes where files may have 1000, which stands for a full disk: write() fails with EFBIG.
+// Writes 4000 bytes where files may have 1000, in place of a full disk: write() fails with EFBIG.
 absl::StatusCode WriteUnderALimit(const std::string& path) {
   signal(SIGXFSZ, SIG_IGN);
   const rlimit limit = {.rlim_cur = 1000, .rlim_max = RLIM_INFINITY};

@@ -1,4 +1,5 @@
-// A tensor as a safetensors file holds it: element type, shape, and where its bytes are. No LibTorch, no copy.
+// A tensor as a safetensors file holds it: element type, shape, and where its bytes are. No
+// LibTorch, no copy.
 //
 //   REPRISE_ASSIGN_OR_RETURN(TensorView tokens, file.Find("tokens_0"));
 //   REPRISE_ASSIGN_OR_RETURN(std::vector<int64_t> ids, CopyElements<int64_t>(tokens));
@@ -24,7 +25,8 @@
 
 namespace reprise {
 
-// The element types of safetensors that are whole bytes; base/dtype.h knows those that are computed with.
+// The element types of safetensors that are whole bytes; base/dtype.h knows those that are computed
+// with.
 enum class StoredType : int8_t {
   kBool,  // one byte each
   kInt8,
@@ -64,8 +66,8 @@ inline std::ostream& operator<<(std::ostream& out, StoredType type) {
 struct TensorView {
   StoredType type = StoredType::kFloat32;
   std::vector<int64_t> shape;
-  // Row-major, little-endian, num_elements() * SizeOf(type) bytes. Files may put them at any address: check
-  // IsAligned() before reading them as anything wider than bytes.
+  // Row-major, little-endian, num_elements() * SizeOf(type) bytes. Files may put them at any
+  // address: check IsAligned() before reading them as anything wider than bytes.
   absl::Span<const char> bytes;
 
   int64_t num_elements() const;
@@ -76,8 +78,8 @@ struct TensorView {
 // "[2, 3]".
 std::string ShapeString(absl::Span<const int64_t> shape);
 
-// Product of the sizes; 1 for a scalar. Nothing if a size is negative or the product of those that are not zero
-// exceeds int64_t, so that no order of multiplication overflows.
+// Product of the sizes; 1 for a scalar. Nothing if a size is negative or the product of those that
+// are not zero exceeds int64_t, so that no order of multiplication overflows.
 std::optional<int64_t> NumElements(absl::Span<const int64_t> shape);
 
 namespace internal {
