@@ -10,6 +10,7 @@
 
 #include "base/allocation_counter.h"
 #include "base/status_macros.h"
+#include "examples/llama/llama_model.h"
 #include "examples/llama/llama_presets.h"
 #include "examples/llama/random_weights.h"
 #include "gmock/gmock.h"
