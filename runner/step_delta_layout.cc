@@ -1,6 +1,7 @@
 #include "runner/step_delta_layout.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace reprise {
 namespace {
@@ -35,6 +36,8 @@ StepDelta Carve(const StepDeltaCapacity& capacity, Carver& carver) {
   delta.joins = carver.Take<SlotJoin>(capacity.num_slots);
   delta.updates = carver.Take<BlockTableUpdate>(capacity.max_updates);
   delta.host_tokens = carver.Take<int32_t>(capacity.max_tokens);
+  delta.max_updates =
+      static_cast<int>(std::min<int64_t>(capacity.max_updates, std::numeric_limits<int>::max()));
   return delta;
 }
 

@@ -39,6 +39,7 @@ TEST_F(StepDeltaLayoutTest, ArraysOfFullCapacityLieWithinTheBytesAndApart) {
   follows(delta.leaves, kCapacity.num_slots);
   follows(delta.joins, kCapacity.num_slots);
   follows(delta.updates, kCapacity.max_updates);
+  EXPECT_EQ(delta.max_updates, kCapacity.max_updates);
   follows(delta.host_tokens, kCapacity.max_tokens);
   EXPECT_LE(previous_end, base() + StepDeltaBytes(kCapacity));
 }
