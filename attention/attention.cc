@@ -47,6 +47,8 @@ void RunOnTorchThreads(int num_shares, absl::FunctionRef<void(int)> run_share) {
   });
 }
 
+HostThreads TorchThreads() { return {.run = RunOnTorchThreads, .count = at::get_num_threads()}; }
+
 absl::Status CheckIsHost(const at::Tensor& q) {
   if (q.is_cpu()) return absl::OkStatus();
   return absl::UnimplementedError(
@@ -63,8 +65,7 @@ absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batc
     if (q.is_cuda()) return PagedAttentionCuda(layer, batch, work, q, kv, out, lse);
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(layer, batch, kv));
-    PagedAttentionOnHost(layer, batch, ViewOf(q), kv, OutputOf(out, lse), at::get_num_threads(),
-                         RunOnTorchThreads);
+    PagedAttentionOnHost(layer, batch, ViewOf(q), kv, OutputOf(out, lse), TorchThreads());
     return absl::OkStatus();
   });
 }
@@ -78,7 +79,7 @@ absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& ba
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(batch));
     RaggedAttentionOnHost(layer, batch, ViewOf(q), ViewOf(k), ViewOf(v), OutputOf(out, lse),
-                          at::get_num_threads(), RunOnTorchThreads);
+                          TorchThreads());
     return absl::OkStatus();
   });
 }

@@ -11,9 +11,6 @@
 namespace reprise {
 namespace {
 
-// Multiply-adds below which a second thread costs more than it saves (a few microseconds).
-constexpr int64_t kSerialWork = 200'000;
-
 // A tile, or one segment of it.
 struct Item {
   HostTile tile;
@@ -103,11 +100,12 @@ int64_t SumWork(const HostCall& call, std::vector<Item>& items) {
   return work;
 }
 
-void RunItems(const HostCall& call, Plan& plan, int num_threads, RunShares run_shares) {
+void RunItems(const HostCall& call, Plan& plan, const HostThreads& threads) {
   std::vector<Item>* items = &plan.items;
   int64_t work = SumWork(call, *items);
-  const bool parallel = num_threads > 1 && work >= kSerialWork;
-  if (parallel && static_cast<int>(items->size()) < 4 * num_threads) {
+  const int num_shares = static_cast<int>(
+      std::clamp<int64_t>(work / threads.share_work, 1, std::max(1, threads.count)));
+  if (num_shares > 1 && static_cast<int>(items->size()) < 4 * num_shares) {
     const int64_t num_floats = SplitTiles(call, plan.items, plan.split_items);
     if (static_cast<int64_t>(plan.partials.size()) < num_floats) plan.partials.resize(num_floats);
     items = &plan.split_items;
@@ -115,7 +113,6 @@ void RunItems(const HostCall& call, Plan& plan, int num_threads, RunShares run_s
   }
 
   // A share is the items that begin within its part of the work: fixed, and neighbours together.
-  const int num_shares = parallel ? num_threads : 1;
   const int padded_dim_v = call.PaddedDim(call.layer.head_dim_v);
   float* partials = plan.partials.data();
   const auto run_share = [&](int share) {
@@ -134,7 +131,7 @@ void RunItems(const HostCall& call, Plan& plan, int num_threads, RunShares run_s
   if (num_shares == 1) {
     run_share(0);
   } else {
-    run_shares(num_shares, run_share);
+    threads.run(num_shares, run_share);
   }
   for (const Item& item : *items) {
     if (item.num_segments == 0) continue;
@@ -174,8 +171,8 @@ KvView AsBlock(const TokenView& tokens, int head_dim) {
 }  // namespace
 
 void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch, const TokenView& q,
-                          const KvLayer& kv, const HostOutput& output, int num_threads,
-                          RunShares run_shares, const VectorKernels& kernels) {
+                          const KvLayer& kv, const HostOutput& output, const HostThreads& threads,
+                          const VectorKernels& kernels) {
   const HostCall call = {.layer = layer, .kv = kv, .q = q, .output = output, .kernels = &kernels};
   Plan& plan = PlanOfThisThread();
   plan.items.clear();
@@ -191,13 +188,13 @@ void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch,
         },
         plan.items);
   }
-  RunItems(call, plan, num_threads, run_shares);
+  RunItems(call, plan, threads);
   ClearInertTokens(call, batch.query_start_loc[batch.num_rows]);
 }
 
 void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batch,
                            const TokenView& q, const TokenView& k, const TokenView& v,
-                           const HostOutput& output, int num_threads, RunShares run_shares,
+                           const HostOutput& output, const HostThreads& threads,
                            const VectorKernels& kernels) {
   static constexpr int32_t kOneBlock = 0;
   const HostCall call = {.layer = layer,
@@ -224,7 +221,7 @@ void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batc
         },
         plan.items);
   }
-  RunItems(call, plan, num_threads, run_shares);
+  RunItems(call, plan, threads);
   ClearInertTokens(call, batch.query_start_loc[batch.num_rows]);
 }
 

@@ -3,7 +3,7 @@
 //
 // Without LibTorch: the caller says how to run shares of the work side by side.
 //
-//   PagedAttentionOnHost(layer, batch, q, kv, output, at::get_num_threads(), run_shares);
+//   PagedAttentionOnHost(layer, batch, q, kv, output, {.run = run_shares, .count = 8});
 //
 // The batch's arrays are read when called; of its host fields only num_rows and causal matter, so
 // the call may be recorded and replayed. Results are the same bits whatever the number of threads
@@ -19,6 +19,8 @@
 #ifndef ATTENTION_CPU_HOST_ATTENTION_H_
 #define ATTENTION_CPU_HOST_ATTENTION_H_
 
+#include <cstdint>
+
 #include "absl/functional/function_ref.h"
 #include "attention/attention_params.h"
 #include "attention/cpu/tile.h"
@@ -30,17 +32,24 @@
 
 namespace reprise {
 
-// Calls run_share(0) .. run_share(num_shares - 1), each once, on any threads, and returns when all
-// have returned.
-using RunShares = absl::FunctionRef<void(int num_shares, absl::FunctionRef<void(int)> run_share)>;
+// Who does the work.
+struct HostThreads {
+  // Calls run_share(0) .. run_share(num_shares - 1), each once, on any threads, and returns when all
+  // have returned. Must outlive the call.
+  absl::FunctionRef<void(int num_shares, absl::FunctionRef<void(int)> run_share)> run;
+  int count = 1;  // the most shares
+  // Multiply-adds that are worth a share: 15 to 30 microseconds of them, where waking a thread and
+  // waiting for it takes a few, and far more on a machine that is busy.
+  int64_t share_work = 500'000;
+};
 
 void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch, const TokenView& q,
-                          const KvLayer& kv, const HostOutput& output, int num_threads,
-                          RunShares run_shares, const VectorKernels& kernels = BestVectorKernels());
+                          const KvLayer& kv, const HostOutput& output, const HostThreads& threads,
+                          const VectorKernels& kernels = BestVectorKernels());
 
 void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batch,
                            const TokenView& q, const TokenView& k, const TokenView& v,
-                           const HostOutput& output, int num_threads, RunShares run_shares,
+                           const HostOutput& output, const HostThreads& threads,
                            const VectorKernels& kernels = BestVectorKernels());
 
 }  // namespace reprise

@@ -1,9 +1,5 @@
-// The CPU path against the float64 reference, on random hostile batches.
-//
-// Tolerance: the float32 reference on the same inputs, rounded to the dtype of out, is some way
-// off; twice that is allowed, over the whole of a fixture. Small fixtures, where it may happen to
-// be exact, have a floor: two units in the last place of the largest score (for which lse stands),
-// since an error of the score is a relative error of its weight.
+// The CPU path against the float64 reference, on random hostile batches. The tolerance is that of
+// attention/testing/attention_error.h for maths in float32, rounded to the dtype of out.
 
 #include "attention/cpu/host_attention.h"
 
@@ -14,6 +10,7 @@
 
 #include "attention/element_access.h"
 #include "attention/reference.h"
+#include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/ragged_generator.h"
 #include "attention/testing/random.h"
@@ -30,6 +27,9 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 void RunBackwards(int num_shares, absl::FunctionRef<void(int)> run_share) {
   for (int share = num_shares - 1; share >= 0; --share) run_share(share);
 }
+
+// So many, however little there is to do.
+HostThreads Threads(int count) { return {.run = RunBackwards, .count = count, .share_work = 1}; }
 
 // Memory for out and lse with gaps, all of it poisoned.
 class Output {
@@ -91,54 +91,21 @@ class Output {
   std::vector<float> lse_;
 };
 
-struct Tolerance {
-  double out = 0;
-  double lse = 0;
-};
-
-Tolerance ToleranceOf(const ReferenceResult<float>& own, const ReferenceResult<double>& exact,
-                      DType dtype) {
-  double out_error = 0;
-  double lse_error = 0;
-  double largest_out = 1;
-  double largest_lse = 1;
-  for (size_t i = 0; i < exact.out.size(); ++i) {
-    out_error = std::max(out_error, std::abs(RoundTo(dtype, own.out[i]) - exact.out[i]));
-    largest_out = std::max(largest_out, std::abs(exact.out[i]));
-  }
-  for (size_t i = 0; i < exact.lse.size(); ++i) {
-    if (exact.lse[i] == -kInf) continue;
-    lse_error = std::max(lse_error, std::abs(own.lse[i] - exact.lse[i]));
-    largest_lse = std::max(largest_lse, std::abs(exact.lse[i]));
-  }
-  const double floor = 2 * 0x1p-23 * largest_lse;
-  return {.out = 2 * out_error + floor * largest_out, .lse = 2 * lse_error + floor};
-}
-
 void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
                  const ReferenceResult<float>& own, const AttentionParams& layer, int num_tokens,
                  DType dtype) {
-  const Tolerance tolerance = ToleranceOf(own, exact, dtype);
-  int at = 0;
+  AttentionValues got;
   for (int t = 0; t < num_tokens; ++t) {
-    for (int h = 0; h < layer.num_q_heads; ++h, ++at) {
-      if (exact.lse[at] == -kInf) {
-        ASSERT_EQ(output.lse(t, h), -kInf) << "token " << t << ", head " << h;
-      } else {
-        ASSERT_NEAR(output.lse(t, h), exact.lse[at], tolerance.lse)
-            << "token " << t << ", head " << h;
-      }
-      for (int d = 0; d < layer.head_dim_v; ++d) {
-        const double expected = exact.out[at * layer.head_dim_v + d];
-        if (exact.lse[at] == -kInf) {
-          ASSERT_EQ(output.out(t, h, d), 0.0) << "token " << t << ", head " << h;
-        } else {
-          ASSERT_NEAR(output.out(t, h, d), expected, tolerance.out)
-              << "token " << t << ", head " << h << ", dim " << d;
-        }
-      }
+    for (int h = 0; h < layer.num_q_heads; ++h) {
+      got.lse.push_back(output.lse(t, h));
+      for (int d = 0; d < layer.head_dim_v; ++d) got.out.push_back(output.out(t, h, d));
     }
   }
+  const AttentionError error =
+      ErrorOf(got, exact, own, layer.head_dim_v, /*weight_dtype=*/DType::kFloat32, dtype);
+  ASSERT_EQ(error.wrong, "");
+  ASSERT_LE(error.out, error.out_limit);
+  ASSERT_LE(error.lse, error.lse_limit);
 }
 
 // Rows of out and lse past the batch's tokens.
@@ -165,13 +132,13 @@ void CheckPaged(const PagedFixture& fixture, uint64_t seed) {
 
   const absl::Span<const VectorKernels* const> sets = SupportedVectorKernels();
   const VectorKernels& kernels = *sets[random.Int(0, static_cast<int>(sets.size()) - 1)];
-  PagedAttentionOnHost(layer, batch, q, kv, output.View(), 1, RunBackwards, kernels);
+  PagedAttentionOnHost(layer, batch, q, kv, output.View(), {.run = RunBackwards}, kernels);
   ExpectClose(output, ReferencePagedAttention<double>(layer, batch, q, kv),
               ReferencePagedAttention<float>(layer, batch, q, kv), layer, batch.num_tokens, dtype);
   ExpectInert(output, layer, batch.num_tokens, num_rows_out);
   output.ExpectGapsUntouched();
 
-  PagedAttentionOnHost(layer, batch, q, kv, again.View(), random.Int(2, 9), RunBackwards, kernels);
+  PagedAttentionOnHost(layer, batch, q, kv, again.View(), Threads(random.Int(2, 9)), kernels);
   ASSERT_TRUE(again == output) << "the number of threads shows in the result";
 }
 
@@ -212,7 +179,7 @@ TEST_P(HostAttentionRandomTest, AnyRaggedBatchAgreesWithTheReference) {
     const TokenView k = fixture.k.View(OnHost);
     const TokenView v = fixture.v.View(OnHost);
     Output output(layer, q.dtype, batch.num_tokens, random);
-    RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), random.Int(1, 5), RunBackwards);
+    RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), Threads(random.Int(1, 5)));
     ExpectClose(output, ReferenceRaggedAttention<double>(layer, batch, q, k, v),
                 ReferenceRaggedAttention<float>(layer, batch, q, k, v), layer, batch.num_tokens,
                 q.dtype);
@@ -233,11 +200,11 @@ TEST(HostAttentionTest, AllocatesNothingOnceItHasSeenTheSizes) {
   Output output(layer, DType::kFloat32, batch.num_tokens, random);
   const HostOutput view = output.View();
   for (int num_threads : {1, 8}) {
-    PagedAttentionOnHost(layer, batch, q, kv, view, num_threads, RunBackwards);
+    PagedAttentionOnHost(layer, batch, q, kv, view, Threads(num_threads));
   }
   const AllocationCounter allocations;
   for (int num_threads : {1, 8}) {
-    PagedAttentionOnHost(layer, batch, q, kv, view, num_threads, RunBackwards);
+    PagedAttentionOnHost(layer, batch, q, kv, view, Threads(num_threads));
   }
   EXPECT_EQ(allocations.count(), 0);
 }
@@ -249,7 +216,7 @@ TEST(HostAttentionTest, AnIdleBatchClearsTheCallersRows) {
   const PagedBatch batch = {.query_start_loc = loc.data()};
   Random random(0);
   Output output(layer, DType::kBFloat16, 3, random);
-  PagedAttentionOnHost(layer, batch, {}, {}, output.View(), 4, RunBackwards);
+  PagedAttentionOnHost(layer, batch, {}, {}, output.View(), Threads(4));
   ExpectInert(output, layer, 0, 3);
   output.ExpectGapsUntouched();
 }
