@@ -30,7 +30,7 @@ namespace reprise {
 class MappedBuffer {
  public:
   // Both addresses are multiples of it.
-  static constexpr int64_t kAlignment = 4096;
+  static constexpr int64_t kAlignment = 256;
 
   // Ordinary memory, zeroed. Errors: InvalidArgument unless bytes >= 1; ResourceExhausted.
   static absl::StatusOr<MappedBuffer> AllocateOnHost(int64_t bytes);

@@ -17,24 +17,29 @@ fi
 bin=$(./bazelw ${REPRISE_BAZEL_STARTUP:-} info bazel-bin 2>/dev/null)
 
 rm -rf "$out"
-mkdir -p "$out/lib"
+mkdir -p "$out"
+content=$(mktemp -d)
+trap 'rm -rf "$content"' EXIT
+mkdir "$content/lib"
 for target in "${targets[@]}"; do
   label=${target#//}
   binary=$bin/${label/://}
   [ -x "$binary" ] || { echo "gpu_bundle: $target gave no binary $binary" >&2; exit 1; }
-  strip -o "$out/$(basename "$binary")" "$binary"
+  strip -o "$content/$(basename "$binary")" "$binary"
   # What every Linux has, and what LibTorch and CUDA bring there, stays behind.
   ldd "$binary" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' |
     grep -vE '^(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-linux[^ ]*)\.so' |
     grep -vE '^lib(torch|c10|cudart|cublas|cublasLt|cudnn|cupti|nvrtc|nccl|cufft|curand|cusolver|cusparse|cufile|nvshmem|gomp|shm|caffe2|nvJitLink|nvToolsExt|cusparseLt|triton)[^ ]*\.so' |
-    while read -r name path; do cp -Lf "$path" "$out/lib/$name"; strip "$out/lib/$name" 2>/dev/null || true; done
+    while read -r name path; do cp -Lf "$path" "$content/lib/$name"; strip "$content/lib/$name" 2>/dev/null || true; done
 done
+[ ! -d tests/goldens ] || tar -cf - tests/goldens | tar -C "$content" -xf -
+# Kernels for several architectures compress to a third.
+tar -C "$content" -czf "$out/bundle.tar.gz" .
 cp tools/gpu_run.sh "$out/run.sh"
-[ ! -d tests/goldens ] || tar -cf - tests/goldens | tar -C "$out" -xf -
 
 size_kb=$(du -sk "$out" | cut -f1)
-echo "gpu_bundle: $out holds ${size_kb} KB:"
-ls -lh "$out" "$out/lib" | awk 'NF > 8 { printf "  %8s %s\n", $5, $9 }'
+echo "gpu_bundle: $out takes ${size_kb} KB, and holds"
+(cd "$content" && find . -type f -not -path './tests/*' -printf '  %9s %P\n')
 if [ "$size_kb" -gt "$limit_kb" ]; then
   echo "gpu_bundle: $out is larger than ${limit_kb} KB" >&2
   exit 1

@@ -7,8 +7,11 @@
 #   OUT=DIR           where logs go; default: a temporary folder
 #   GTEST_FILTER=...  as gtest knows it, for tests
 set -u
-here=$(cd "$(dirname "$0")" && pwd)
-cd "$here/.."
+bundle=$(cd "$(dirname "$0")" && pwd)
+cd "$bundle/.."
+here=$(mktemp -d)
+trap 'rm -rf "$here"' EXIT
+tar -C "$here" -xzf "$bundle/bundle.tar.gz" || { echo "run.sh: no bundle beside it" >&2; exit 2; }
 out=${OUT:-$(mktemp -d)}
 torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
 [ -e "$torch/lib/libtorch_cuda.so" ] || { echo "run.sh: no LibTorch with CUDA at '$torch'" >&2; exit 2; }
