@@ -4,8 +4,8 @@
 //   uint32_t bits = block.word[token % 4];
 //
 // Any element of any stream at once, the same on host and device: no state to carry from step to
-// step. From "Parallel Random Numbers: As Easy as 1, 2, 3" (Salmon, Moraes, Dror and Shaw, SC 2011);
-// passes BigCrush.
+// step. From "Parallel Random Numbers: As Easy as 1, 2, 3" (Salmon, Moraes, Dror and Shaw, SC
+// 2011); passes BigCrush.
 //
 // constexpr, so that nvcc compiles it for the device too. Cost: 20 products of 32 bits.
 

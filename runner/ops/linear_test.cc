@@ -47,8 +47,8 @@ at::Tensor Reference(const at::Tensor& x, const at::Tensor& weight,
                  bias.has_value() ? std::optional(bias->to(at::kDouble)) : std::nullopt);
 }
 
-// Float32 sums in one chain of additions, the worst order that an algorithm may choose; MKL's vectors
-// make shorter chains than a GPU's threads do.
+// Float32 sums in one chain of additions, the worst order that an algorithm may choose; MKL's
+// vectors make shorter chains than a GPU's threads do.
 at::Tensor SameMaths(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& bias) {
   at::Tensor out = Product(x, weight, bias);
