@@ -47,13 +47,14 @@ bool IsAligned(const void* data, int bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-// Whether chunks of 16 bytes of a head begin at multiples of 16 bytes.
+// Whether a head is whole chunks of 16 bytes at multiples of 16 bytes.
 bool IsAligned(const KvView& view, int head_dim, DType dtype) {
   const int chunk = 16 / SizeOf(dtype);
   const bool chunks = view.dim_chunk >= head_dim ||
                       (view.dim_chunk % chunk == 0 && view.dim_chunk_stride % chunk == 0);
-  return chunks && IsAligned(view.data, 16) && view.block_stride % chunk == 0 &&
-         view.token_stride % chunk == 0 && view.head_stride % chunk == 0;
+  return chunks && head_dim % chunk == 0 && IsAligned(view.data, 16) &&
+         view.block_stride % chunk == 0 && view.token_stride % chunk == 0 &&
+         view.head_stride % chunk == 0;
 }
 
 // What paged and ragged batches have in common.
@@ -102,10 +103,10 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMa
   }
 
   const int q_chunk = 16 / static_cast<int>(q.element_size());
-  params.q_is_aligned = IsAligned(params.q, 16) && params.q_token_stride % q_chunk == 0 &&
-                        params.q_head_stride % q_chunk == 0;
-  params.k_is_aligned = IsAligned(kv.k, layer.head_dim_qk, kv.dtype);
-  params.v_is_aligned = IsAligned(kv.v, layer.head_dim_v, kv.dtype);
+  params.q_is_aligned = layer.head_dim_qk % q_chunk == 0 && IsAligned(params.q, 16) &&
+                        params.q_token_stride % q_chunk == 0 && params.q_head_stride % q_chunk == 0;
+  params.kv_is_aligned =
+      IsAligned(kv.k, layer.head_dim_qk, kv.dtype) && IsAligned(kv.v, layer.head_dim_v, kv.dtype);
   params.out_is_aligned = IsAligned(params.out, 4 * static_cast<int>(out.element_size())) &&
                           layer.head_dim_v % 4 == 0 && params.out_token_stride % 4 == 0 &&
                           params.out_head_stride % 4 == 0;
@@ -163,13 +164,9 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
     REPRISE_RETURN_IF_ERROR(CheckLayer(layer, work, dtype));
     AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse);
     params.query_start_loc = batch.query_start_loc;
-    params.seq_lens = batch.seq_lens;
-    params.table_row = batch.table_row;
-    params.key_start = batch.key_start;
     params.block_table = batch.block_table;
     params.block_table_stride = batch.block_table_stride;
     params.query_positions = batch.query_positions;
-    params.tail_len = batch.tail_len;
     params.tail_mask = batch.tail_mask;
     params.rank = batch.key_positions.rank;
     params.world = batch.key_positions.world;
@@ -190,7 +187,6 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
     const KvLayer kv = OneBlock(layer, dtype, k, v);
     AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse);
     params.query_start_loc = batch.query_start_loc;
-    params.key_start_loc = batch.key_start_loc;
     params.query_positions = batch.query_positions;
     params.world = 1;
     params.interleave = 1;

@@ -52,13 +52,23 @@ inline constexpr int kWorkStepKeys = 64;
 inline constexpr int kMaxDeterministicSplits = 16;
 inline constexpr int kMinDeterministicSteps = 8;
 
+// All that a CTA has to know of its work, in one piece of 64 bytes: it reads no array of the batch
+// but the block table, and per-token ones.
 struct WorkItem {
   int32_t row;
   int32_t query_begin, query_end;  // within the row
   int32_t key_begin, key_end;      // local keys, half-open; may be empty
-  int32_t partial;                 // -1: the item writes out itself
-  int32_t merge;                   // -1: the same
-  int32_t column;
+  int32_t partial;  // -1: the item writes out itself, and the next three mean nothing
+  int32_t merge;
+  int32_t first_partial, num_partials;  // of the merge
+
+  int32_t first_token;     // of query_begin, in q and out
+  int32_t first_position;  // p() of query_begin where query_positions is absent
+  int32_t key_start;       // position of local key 0 in an ordinary batch
+  int32_t first_key;       // where local key 0 is: in the table row, or in ragged k and v
+  int32_t table_row;
+  int32_t tail_len;
+  int32_t prefix_len;  // keys before the tail
 };
 
 struct WorkMerge {

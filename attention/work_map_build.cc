@@ -31,7 +31,12 @@ struct HostTeam {
 
 void Cut(const WorkMapRows& rows, const WorkMap& map) {
   HostTeam team;
-  WorkCutter<HostTeam>(team, rows, map, WorkMapScratch::At(map.scratch, map.max_tiles)).Run();
+  const WorkMapScratch scratch = WorkMapScratch::At(map.scratch, map.max_tiles);
+  if (map.mode == WorkMapMode::kDeterministic) {
+    WorkMapBuilder<HostTeam, DeterministicCut>(team, rows, map, scratch).Run();
+  } else {
+    WorkMapBuilder<HostTeam, BalancedCut>(team, rows, map, scratch).Run();
+  }
 }
 
 absl::Status CheckAtMost(const char* name, int most, int got) {

@@ -134,11 +134,11 @@ TEST(WorkMapBuildTest, ALargerMapLeavesNothingBehind) {
   EXPECT_TRUE(CheckWorkMap(work.map(), small.batch, {}).ok());
 }
 
-// Longest column over the mean, in key steps.
-double Unevenness(const HostWorkMap& work) {
-  const std::vector<int64_t> steps = work.ColumnSteps();
-  const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
-  return *std::max_element(steps.begin(), steps.end()) / mean;
+// Key steps of the columns that are used: small batches leave some, to have fewer partials.
+std::vector<int64_t> UsedSteps(const HostWorkMap& work) {
+  std::vector<int64_t> steps = work.ColumnSteps();
+  std::erase(steps, 0);
+  return steps;
 }
 
 std::vector<int32_t> Skewed(int num_short, bool long_first) {
@@ -160,13 +160,29 @@ TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
       HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
       ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
       EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
-      // A column of few steps can be one too long.
-      const std::vector<int64_t> steps = work.ColumnSteps();
+      const std::vector<int64_t> steps = UsedSteps(work);
       const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
-      EXPECT_LE(Unevenness(work), 1.1 + 1.0 / mean)
+      // A column of few steps can be one too long.
+      EXPECT_LE(*std::max_element(steps.begin(), steps.end()), 1.1 * mean + 1)
           << lens.size() << " rows, the first of " << lens[0] << ", " << num_kv_heads << " heads";
     }
   }
+}
+
+TEST(WorkMapBuildTest, LargeBatchesUseAllColumns) {
+  for (const std::vector<int32_t>& lens : {std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
+    Rows rows(lens);
+    HostWorkMap work(OptionsFor(rows.batch));
+    ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+    EXPECT_EQ(static_cast<int>(UsedSteps(work).size()), work.map().num_columns);
+  }
+}
+
+TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
+  Rows rows({1024});
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_EQ(work.map().counts[0], 8);  // 16 steps, and one more in cost: 8 columns of 2
 }
 
 TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {

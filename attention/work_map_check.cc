@@ -75,11 +75,6 @@ class Checker {
     for (int column = 0; column < map_.num_columns; ++column) {
       const int end = map_.column_items[column + 1];
       if (end < map_.column_items[column]) return Broken(5, "column ", column, " ends at ", end);
-      for (int i = map_.column_items[column]; i < end; ++i) {
-        if (map_.items[i].column != column) {
-          return Broken(5, "item ", i, " of column ", column, " says ", map_.items[i].column);
-        }
-      }
     }
     return absl::OkStatus();
   }
@@ -94,6 +89,9 @@ class Checker {
       return Broken(2, "item ", first_item, " is row ", first.row, " queries ", first.query_begin,
                     " to ", first.query_end, ", next is row ", r, " query ", query, " of ",
                     row.query_len);
+    }
+    if (first.first_token != row.first_token + query) {
+      return Broken(2, "item ", first_item, " begins at token ", first.first_token);
     }
     const KeyRange hull = HullOf(layer_, row, query, first.query_end);
     int key = hull.begin;
@@ -130,7 +128,9 @@ class Checker {
     }
     for (int i = begin; i < end; ++i) {
       const int partial = map_.items[i].partial;
-      if (map_.items[i].merge != next_merge_ || partial != merge.first_partial + i - begin) {
+      if (map_.items[i].merge != next_merge_ || partial != merge.first_partial + i - begin ||
+          map_.items[i].first_partial != merge.first_partial ||
+          map_.items[i].num_partials != merge.num_partials) {
         return Broken(4, "item ", i, " of merge ", next_merge_, " has partial ", partial);
       }
       if (partial < 0 || partial >= map_.max_partials || is_partial_used_[partial]) {

@@ -49,8 +49,10 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[1].partial; }), HasSubstr("invariant 4"));
   EXPECT_THAT(VerdictAfter([](Map m) { --m.merges[0].num_partials; }), HasSubstr("invariant 4"));
   EXPECT_THAT(VerdictAfter([](Map m) { m.items[3].partial = 0; }), HasSubstr("invariant 4"));
-  EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_items[1]; }), HasSubstr("invariant 5"));
-  EXPECT_THAT(VerdictAfter([](Map m) { m.items[0].column = 2; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_items[3]; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { m.column_items[2] = 0; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[3].first_token; }), HasSubstr("invariant 2"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
 }
 
 }  // namespace

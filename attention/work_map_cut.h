@@ -10,7 +10,8 @@
 //   team.ForEach(n, f)          f(i) for i in [0, n)
 //   team.Scan(n, count, use)    use(i, sum of count(j) for j < i, count(i)); returns the whole sum
 //
-// What a call writes is seen by every thread of the team after it.
+// What Scan() writes is seen by every thread of the team after it; what ForEach() writes, by the
+// next kernel.
 
 #ifndef ATTENTION_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_CUT_H_
@@ -25,104 +26,109 @@
 
 namespace reprise {
 
-// Where the pieces of a range begin and end, in steps of its keys, and their columns.
-class TileCut {
+// Where the costs of all ranges are dealt to columns.
+class Columns {
  public:
-  // `cost_begin`: of all ranges before; `total`: of all ranges.
-  REPRISE_HOST_DEVICE static TileCut Balanced(const WorkTile& tile, int64_t total,
-                                              int num_columns) {
-    TileCut cut(tile, total, total < num_columns ? total : num_columns);
-    if (cut.num_steps_ == 0) return cut;
-    // Borders strictly inside the steps: the first step stands at cost_begin + 1.
-    cut.first_border_ = cut.BorderAtOrAfter(tile.cost_begin + 2);
-    const int64_t last_border = cut.ColumnOf(tile.cost_begin + cut.num_steps_);
-    if (last_border >= cut.first_border_) {
-      cut.num_pieces_ = static_cast<int>(last_border - cut.first_border_) + 2;
-    }
-    return cut;
+  // Not all columns are used if they would take less than `least_cost` each.
+  REPRISE_HOST_DEVICE Columns(int64_t total_cost, int64_t least_cost, int num_columns)
+      : total_(total_cost), columns_(total_cost / least_cost) {
+    if (columns_ > num_columns) columns_ = num_columns;
+    if (columns_ < 1) columns_ = 1;
   }
-
-  // `row_tiles`: ranges of the row. Piece p costs 1 and its steps, so ranges cost their pieces and
-  // their steps.
-  REPRISE_HOST_DEVICE static TileCut Deterministic(const WorkTile& tile, int row_tiles,
-                                                   int64_t total, int num_columns) {
-    TileCut cut(tile, total, total < num_columns ? total : num_columns);
-    int pieces = kMaxDeterministicSplits / row_tiles;
-    const int longest = (cut.num_steps_ + kMinDeterministicSteps - 1) / kMinDeterministicSteps;
-    if (pieces > longest) pieces = longest;
-    if (pieces <= 1) return cut;
-    cut.chunk_ = (cut.num_steps_ + pieces - 1) / pieces;
-    cut.num_pieces_ = (cut.num_steps_ + cut.chunk_ - 1) / cut.chunk_;
-    return cut;
-  }
-
-  REPRISE_HOST_DEVICE static int NumSteps(int key_begin, int key_end) {
-    if (key_begin >= key_end) return 0;
-    return (key_end + kWorkStepKeys - 1) / kWorkStepKeys - key_begin / kWorkStepKeys;
-  }
-
-  REPRISE_HOST_DEVICE int num_pieces() const { return num_pieces_; }
-  REPRISE_HOST_DEVICE int64_t cost() const {
-    return chunk_ > 0 ? num_pieces_ + num_steps_ : 1 + num_steps_;
-  }
-
-  // The local key at which piece p begins; that of num_pieces() is the end of the last.
-  REPRISE_HOST_DEVICE int KeyAt(int p) const {
-    if (p == 0) return tile_.key_begin;
-    if (p == num_pieces_) return tile_.key_end;
-    const int64_t step = chunk_ > 0 ? static_cast<int64_t>(p) * chunk_
-                                    : Border(first_border_ + p - 1) - tile_.cost_begin - 1;
-    return static_cast<int>((tile_.key_begin / kWorkStepKeys + step) * kWorkStepKeys);
-  }
-
-  REPRISE_HOST_DEVICE int ColumnAt(int p) const {
-    if (chunk_ > 0) {
-      return static_cast<int>(ColumnOf(tile_.cost_begin + static_cast<int64_t>(p) * (1 + chunk_)));
-    }
-    if (p > 0) return static_cast<int>(first_border_ + p - 1);
-    return static_cast<int>(ColumnOf(tile_.cost_begin + (num_steps_ > 0 ? 1 : 0)));
-  }
-
- private:
-  REPRISE_HOST_DEVICE TileCut(const WorkTile& tile, int64_t total, int64_t columns)
-      : tile_(tile),
-        total_(total),
-        columns_(columns),
-        num_steps_(NumSteps(tile.key_begin, tile.key_end)) {}
 
   // The cost at which `column` begins.
   REPRISE_HOST_DEVICE int64_t Border(int64_t column) const { return column * total_ / columns_; }
-  // The last column that begins at or before `cost`, and the first that begins at or after it.
-  REPRISE_HOST_DEVICE int64_t ColumnOf(int64_t cost) const {
-    return ((cost + 1) * columns_ - 1) / total_;
+
+  // The last column that begins at or before `cost`.
+  REPRISE_HOST_DEVICE int At(int64_t cost) const {
+    return static_cast<int>(((cost + 1) * columns_ - 1) / total_);
   }
-  REPRISE_HOST_DEVICE int64_t BorderAtOrAfter(int64_t cost) const {
+
+  // The first column that begins at or after `cost`.
+  REPRISE_HOST_DEVICE int64_t FirstFrom(int64_t cost) const {
     return (cost * columns_ + total_ - 1) / total_;
   }
 
-  WorkTile tile_;
+ private:
   int64_t total_;
   int64_t columns_;
-  int num_steps_;
-  int num_pieces_ = 1;
-  int chunk_ = 0;             // steps of a piece; 0: balanced, or uncut
-  int64_t first_border_ = 0;  // the first column that begins inside the range
 };
 
-// The row of tile t: the last whose first tile is at or before t and that has any.
-REPRISE_HOST_DEVICE inline int RowOfTile(const int32_t* first_tile, int num_rows, int t) {
-  int low = 0;  // first_tile[low] <= t < first_tile[high]
-  int high = num_rows;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (first_tile[middle] <= t) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
+  if (tile.key_begin >= tile.key_end) return 0;
+  return (tile.key_end + kWorkStepKeys - 1) / kWorkStepKeys - tile.key_begin / kWorkStepKeys;
 }
+
+// The two ways to cut a range. Each says how many pieces there are, what the range costs before
+// that is known, where (in steps of the range) a piece begins, and which column it is in.
+
+struct BalancedCut {
+  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int) {
+    return 1 + NumSteps(tile);
+  }
+
+  REPRISE_HOST_DEVICE static void Cut(const Columns& columns, int, WorkTile& tile) {
+    const int steps = NumSteps(tile);
+    tile.num_pieces = 1;
+    tile.first_border = 0;
+    if (steps < 2) return;
+    // Borders strictly inside the steps; the first step stands at cost_begin + 1.
+    const int64_t first = columns.FirstFrom(tile.cost_begin + 2);
+    const int last = columns.At(tile.cost_begin + steps);
+    if (last < first) return;
+    tile.first_border = static_cast<int32_t>(first);
+    tile.num_pieces = static_cast<int32_t>(last - first + 2);
+  }
+
+  REPRISE_HOST_DEVICE static int64_t StepOf(const Columns& columns, const WorkTile& tile, int,
+                                            int piece) {
+    return columns.Border(tile.first_border + piece - 1) - tile.cost_begin - 1;
+  }
+
+  REPRISE_HOST_DEVICE static int ColumnOf(const Columns& columns, const WorkTile& tile, int,
+                                          int piece) {
+    if (tile.num_pieces > 1) return tile.first_border + piece - 1;
+    return columns.At(tile.cost_begin + (tile.key_begin < tile.key_end ? 1 : 0));
+  }
+};
+
+struct DeterministicCut {
+  // Steps of a piece. `row_tiles`: ranges of the row.
+  REPRISE_HOST_DEVICE static int ChunkOf(const WorkTile& tile, int row_tiles) {
+    const int steps = NumSteps(tile);
+    int pieces = kMaxDeterministicSplits / row_tiles;
+    const int most = (steps + kMinDeterministicSteps - 1) / kMinDeterministicSteps;
+    if (pieces > most) pieces = most;
+    if (pieces <= 1) return steps > 0 ? steps : 1;
+    return (steps + pieces - 1) / pieces;
+  }
+
+  REPRISE_HOST_DEVICE static int PiecesOf(const WorkTile& tile, int row_tiles) {
+    const int steps = NumSteps(tile);
+    const int chunk = ChunkOf(tile, row_tiles);
+    return steps > 0 ? (steps + chunk - 1) / chunk : 1;
+  }
+
+  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int row_tiles) {
+    return PiecesOf(tile, row_tiles) + NumSteps(tile);
+  }
+
+  REPRISE_HOST_DEVICE static void Cut(const Columns&, int row_tiles, WorkTile& tile) {
+    tile.num_pieces = PiecesOf(tile, row_tiles);
+    tile.first_border = 0;
+  }
+
+  REPRISE_HOST_DEVICE static int64_t StepOf(const Columns&, const WorkTile& tile, int row_tiles,
+                                            int piece) {
+    return static_cast<int64_t>(piece) * ChunkOf(tile, row_tiles);
+  }
+
+  REPRISE_HOST_DEVICE static int ColumnOf(const Columns& columns, const WorkTile& tile,
+                                          int row_tiles, int piece) {
+    return columns.At(tile.cost_begin +
+                      static_cast<int64_t>(piece) * (1 + ChunkOf(tile, row_tiles)));
+  }
+};
 
 // Items, partials and merges in one number, to be summed in one scan.
 struct WorkCounts {
@@ -139,128 +145,210 @@ struct WorkCounts {
   }
 };
 
-template <typename Team>
-class WorkCutter {
+template <typename Team, typename Cutter>
+class WorkMapBuilder {
  public:
-  REPRISE_HOST_DEVICE WorkCutter(Team& team, const WorkMapRows& rows, const WorkMap& map,
-                                 const WorkMapScratch& scratch)
-      : team_(team), rows_(rows), map_(map), scratch_(scratch) {}
+  REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const WorkMap& map,
+                                     const WorkMapScratch& scratch)
+      : team_(team),
+        rows_(rows),
+        map_(map),
+        tiles_(scratch.tiles),
+        first_tile_(scratch.first_tile),
+        rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
 
   REPRISE_HOST_DEVICE void Run() {
-    FindTiles();
-    FindKeys();
-    WriteItems();
-    WriteColumns();
+    const int num_tiles = FindTiles();
+    const int64_t total_cost = FindKeys(num_tiles);
+    const Columns columns(total_cost, LeastCost(total_cost, num_tiles), map_.num_columns);
+    const WorkCounts counts = CutTiles(num_tiles, columns);
+    WriteItems(counts, num_tiles, columns);
   }
 
  private:
+  REPRISE_HOST_DEVICE static int AtMost(int value, int most) { return value < most ? value : most; }
+
   REPRISE_HOST_DEVICE int RowTiles(int r) const {
     const int query_len = rows_.query_start_loc[r + 1] - rows_.query_start_loc[r];
     return query_len <= 0 ? 0 : (query_len + map_.tile_queries - 1) / map_.tile_queries;
   }
 
-  REPRISE_HOST_DEVICE void FindTiles() {
+  // Where rows are of one range at most, row r is range r, and has no items if it has no queries.
+  REPRISE_HOST_DEVICE int FindTiles() {
+    if (rows_are_tiles_) return AtMost(rows_.num_rows, map_.max_rows);
     const int64_t tiles = team_.Scan(
         rows_.num_rows, [&](int r) -> int64_t { return RowTiles(r); },
-        [&](int r, int64_t before, int64_t) {
-          scratch_.first_tile[r] = static_cast<int32_t>(before);
-        });
-    num_tiles_ = static_cast<int>(tiles < map_.max_tiles ? tiles : map_.max_tiles);
+        [&](int r, int64_t before, int64_t) { first_tile_[r] = static_cast<int32_t>(before); });
+    return tiles < map_.max_tiles ? static_cast<int>(tiles) : map_.max_tiles;
   }
 
-  REPRISE_HOST_DEVICE TileCut CutOf(const WorkTile& tile) const {
-    return map_.mode == WorkMapMode::kDeterministic
-               ? TileCut::Deterministic(tile, RowTiles(tile.row), total_cost_, map_.num_columns)
-               : TileCut::Balanced(tile, total_cost_, map_.num_columns);
+  // What a column should take at least. A range of n steps in p pieces takes about n / p steps and
+  // then p partials to merge, each some 10 times quicker than a step: least for p = sqrt(10 n).
+  REPRISE_HOST_DEVICE static int64_t LeastCost(int64_t total_cost, int num_tiles) {
+    if (num_tiles == 0) return 1;
+    const int64_t steps = total_cost / num_tiles;
+    int64_t piece = 1;
+    while (10 * (piece + 1) * (piece + 1) <= steps) ++piece;
+    return piece + 1;
+  }
+
+  // The last of `count` whose value is at or before `value`; that of the first is.
+  template <typename ValueOf>
+  REPRISE_HOST_DEVICE static int LastAtOrBefore(int value, int count, ValueOf value_of) {
+    int low = 0;
+    int high = count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (value_of(middle) <= value) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  REPRISE_HOST_DEVICE int RowOfTile(int t) const {
+    if (rows_are_tiles_) return t;
+    return LastAtOrBefore(t, rows_.num_rows, [&](int r) { return first_tile_[r]; });
+  }
+
+  REPRISE_HOST_DEVICE int QueryBegin(int t, int row) const {
+    return rows_are_tiles_ ? 0 : (t - first_tile_[row]) * map_.tile_queries;
   }
 
   REPRISE_HOST_DEVICE int64_t FindKeysOf(int t) {
-    WorkTile& tile = scratch_.tiles[t];
-    tile.row = RowOfTile(scratch_.first_tile, rows_.num_rows, t);
+    WorkTile& tile = tiles_[t];
+    tile.row = RowOfTile(t);
+    tile.key_begin = tile.key_end = 0;
+    tile.num_pieces = 0;
     const WorkMapRow row = LoadRow(rows_, tile.row);
-    tile.query_begin = (t - scratch_.first_tile[tile.row]) * map_.tile_queries;
-    const KeyHull keys = KeysSeen(rows_, row, tile.query_begin, QueryEnd(tile, row.query_len));
+    if (row.query_len <= 0) return 0;
+    tile.num_pieces = 1;
+    const int query_begin = QueryBegin(t, tile.row);
+    const KeyHull keys =
+        KeysSeen(rows_, row, query_begin, AtMost(query_begin + map_.tile_queries, row.query_len));
     tile.key_begin = keys.begin;
     tile.key_end = keys.end;
-    tile.cost_begin = 0;
-    if (map_.mode == WorkMapMode::kDeterministic) {
-      return TileCut::Deterministic(tile, RowTiles(tile.row), 1, 1).cost();
-    }
-    return 1 + TileCut::NumSteps(keys.begin, keys.end);
+    return Cutter::CostOf(tile, RowTiles(tile.row));
   }
 
-  REPRISE_HOST_DEVICE void FindKeys() {
-    total_cost_ = team_.Scan(
-        num_tiles_, [&](int t) -> int64_t { return FindKeysOf(t); },
-        [&](int t, int64_t before, int64_t) { scratch_.tiles[t].cost_begin = before; });
+  // Returns the cost of all ranges.
+  REPRISE_HOST_DEVICE int64_t FindKeys(int num_tiles) {
+    return team_.Scan(
+        num_tiles, [&](int t) -> int64_t { return FindKeysOf(t); },
+        [&](int t, int64_t before, int64_t) { tiles_[t].cost_begin = before; });
   }
 
-  REPRISE_HOST_DEVICE int QueryEnd(const WorkTile& tile, int query_len) const {
-    const int end = tile.query_begin + map_.tile_queries;
-    return end < query_len ? end : query_len;
+  REPRISE_HOST_DEVICE WorkCounts CutTile(const Columns& columns, WorkTile& tile) {
+    if (tile.num_pieces == 0) return {0, 0, 0};
+    Cutter::Cut(columns, RowTiles(tile.row), tile);
+    const int pieces = tile.num_pieces;
+    return {pieces, pieces > 1 ? pieces : 0, pieces > 1 ? 1 : 0};
   }
 
-  REPRISE_HOST_DEVICE void WriteTile(const WorkTile& tile, const WorkCounts& before) {
-    const TileCut cut = CutOf(tile);
+  REPRISE_HOST_DEVICE void Place(int t, const WorkCounts& before) {
+    WorkTile& tile = tiles_[t];
+    tile.first_item = before.items;
+    tile.first_partial = before.partials;
+    tile.merge = before.merges;
+    // Holds for batches within the plan; others must not write beyond the workspace.
+    if (tile.num_pieces < 2 || before.merges >= map_.max_merges) return;
     const int query_len = rows_.query_start_loc[tile.row + 1] - rows_.query_start_loc[tile.row];
-    const int query_end = QueryEnd(tile, query_len);
-    const int pieces = cut.num_pieces();
-    const bool merged = pieces > 1;
-    if (merged) {
-      map_.merges[before.merges] = {tile.row, tile.query_begin, query_end, before.partials, pieces};
-    }
-    int key = cut.KeyAt(0);
-    for (int p = 0; p < pieces; ++p) {
-      const int next_key = cut.KeyAt(p + 1);
-      map_.items[before.items + p] = {.row = tile.row,
-                                      .query_begin = tile.query_begin,
-                                      .query_end = query_end,
-                                      .key_begin = key,
-                                      .key_end = next_key,
-                                      .partial = merged ? before.partials + p : -1,
-                                      .merge = merged ? before.merges : -1,
-                                      .column = cut.ColumnAt(p)};
-      key = next_key;
-    }
+    const int query_begin = QueryBegin(t, tile.row);
+    map_.merges[before.merges] = {tile.row, query_begin,
+                                  AtMost(query_begin + map_.tile_queries, query_len),
+                                  before.partials, tile.num_pieces};
   }
 
-  REPRISE_HOST_DEVICE void WriteItems() {
-    const int64_t packed = team_.Scan(
-        num_tiles_,
-        [&](int t) -> int64_t {
-          const int pieces = CutOf(scratch_.tiles[t]).num_pieces();
-          return WorkCounts{pieces, pieces > 1 ? pieces : 0, pieces > 1 ? 1 : 0}.Packed();
-        },
-        [&](int t, int64_t before, int64_t count) {
-          // Holds for batches within the plan; others must not write beyond the workspace.
-          const WorkCounts end = WorkCounts::From(before + count);
-          if (end.items <= map_.max_items && end.partials <= map_.max_partials &&
-              end.merges <= map_.max_merges) {
-            WriteTile(scratch_.tiles[t], WorkCounts::From(before));
-          }
-        });
-    const WorkCounts counts = WorkCounts::From(packed);
-    num_items_ = counts.items < map_.max_items ? counts.items : map_.max_items;
-    const int merges = counts.merges < map_.max_merges ? counts.merges : map_.max_merges;
-    team_.ForEach(merges * map_.num_virtual_heads, [&](int i) { map_.arrivals[i] = 0; });
-    team_.ForEach(2, [&](int i) { map_.counts[i] = i == 0 ? num_items_ : merges; });
+  // Cuts the ranges, writes the merges and returns the counts.
+  REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns& columns) {
+    WorkCounts counts = WorkCounts::From(team_.Scan(
+        num_tiles, [&](int t) -> int64_t { return CutTile(columns, tiles_[t]).Packed(); },
+        [&](int t, int64_t before, int64_t) { Place(t, WorkCounts::From(before)); }));
+    counts.items = AtMost(counts.items, map_.max_items);
+    counts.merges = AtMost(counts.merges, map_.max_merges);
+    return counts;
   }
 
-  REPRISE_HOST_DEVICE void WriteColumns() {
-    team_.ForEach(num_items_ + 1, [&](int i) {
-      const int column = i < num_items_ ? map_.items[i].column : map_.num_columns;
-      const int before = i > 0 ? map_.items[i - 1].column : -1;
-      for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
-    });
+  // The column of the item before the first of tile t; -1 if there is none.
+  REPRISE_HOST_DEVICE int ColumnBefore(const Columns& columns, int t) const {
+    for (--t; t >= 0; --t) {
+      const WorkTile& tile = tiles_[t];
+      if (tile.num_pieces > 0) {
+        return Cutter::ColumnOf(columns, tile, RowTiles(tile.row), tile.num_pieces - 1);
+      }
+    }
+    return -1;
+  }
+
+  REPRISE_HOST_DEVICE int KeyAt(const Columns& columns, const WorkTile& tile, int row_tiles,
+                                int piece) const {
+    if (piece == 0) return tile.key_begin;
+    if (piece == tile.num_pieces) return tile.key_end;
+    const int64_t step = Cutter::StepOf(columns, tile, row_tiles, piece);
+    return static_cast<int>((tile.key_begin / kWorkStepKeys + step) * kWorkStepKeys);
+  }
+
+  REPRISE_HOST_DEVICE WorkItem ItemOf(int t, const WorkTile& tile, int piece, int row_tiles,
+                                      const Columns& columns) const {
+    const WorkMapRow row = LoadRow(rows_, tile.row);
+    WorkItem item = {};
+    item.row = tile.row;
+    item.query_begin = QueryBegin(t, tile.row);
+    item.query_end = AtMost(item.query_begin + map_.tile_queries, row.query_len);
+    item.key_begin = KeyAt(columns, tile, row_tiles, piece);
+    item.key_end = KeyAt(columns, tile, row_tiles, piece + 1);
+    // Holds for batches within the plan; others must not write beyond the workspace.
+    const bool is_cut = tile.num_pieces > 1 && tile.merge < map_.max_merges &&
+                        tile.first_partial + tile.num_pieces <= map_.max_partials;
+    item.partial = is_cut ? tile.first_partial + piece : -1;
+    item.merge = is_cut ? tile.merge : -1;
+    item.first_partial = is_cut ? tile.first_partial : -1;
+    item.num_partials = is_cut ? tile.num_pieces : 0;
+    item.first_token = row.first_token + item.query_begin;
+    if (item.key_begin == item.key_end) return item;  // the rest of a padded row may be garbage
+    item.first_position =
+        static_cast<int32_t>(row.key_start + row.seq_len - row.query_len + item.query_begin);
+    item.key_start = static_cast<int32_t>(row.key_start);
+    item.first_key = rows_.key_start_loc ? rows_.key_start_loc[tile.row] : item.key_start;
+    item.table_row = rows_.table_row ? rows_.table_row[tile.row] : tile.row;
+    item.tail_len = row.tail_len;
+    item.prefix_len = row.seq_len - row.tail_len;
+    return item;
+  }
+
+  // Writes item i and where the columns that begin with it begin.
+  REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, const Columns& columns) {
+    const int t = LastAtOrBefore(i, num_tiles, [&](int at) { return tiles_[at].first_item; });
+    const WorkTile tile = tiles_[t];
+    const int piece = i - tile.first_item;
+    const int row_tiles = RowTiles(tile.row);
+    map_.items[i] = ItemOf(t, tile, piece, row_tiles, columns);
+    const int column = Cutter::ColumnOf(columns, tile, row_tiles, piece);
+    const int before = piece > 0 ? Cutter::ColumnOf(columns, tile, row_tiles, piece - 1)
+                                 : ColumnBefore(columns, t);
+    for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
+  }
+
+  REPRISE_HOST_DEVICE void WriteItems(const WorkCounts& counts, int num_tiles,
+                                      const Columns& columns) {
+    const int num_arrivals = counts.merges * map_.num_virtual_heads;
+    team_.ForEach(num_arrivals, [&](int i) { map_.arrivals[i] = 0; });
+    team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, columns); });
+    // Columns after the last item, and the counts.
+    const int used = 1 + ColumnBefore(columns, num_tiles);
+    team_.ForEach(map_.num_columns + 1 - used,
+                  [&](int c) { map_.column_items[used + c] = counts.items; });
+    team_.ForEach(2, [&](int i) { map_.counts[i] = i == 0 ? counts.items : counts.merges; });
   }
 
   Team& team_;
   const WorkMapRows& rows_;
   const WorkMap& map_;
-  const WorkMapScratch scratch_;
-  int num_tiles_ = 0;
-  int num_items_ = 0;
-  int64_t total_cost_ = 0;
+  WorkTile* const tiles_;
+  int32_t* const first_tile_;
+  const bool rows_are_tiles_;
 };
 
 }  // namespace reprise

@@ -156,7 +156,8 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
         "max_tokens of WorkMapOptions: expected fewer than ", kMostItems, " items and ",
         kMostPartials, " partials, got ", bounds.items, " and ", bounds.partials));
   }
-  map.max_tiles = static_cast<int>(tiles);
+  // The builder also keeps a place for rows without queries.
+  map.max_tiles = static_cast<int>(std::max(tiles, int64_t{options.max_rows}));
   map.max_items = static_cast<int>(bounds.items);
   map.max_merges = static_cast<int>(bounds.merges);
   map.max_partials = static_cast<int>(bounds.partials);

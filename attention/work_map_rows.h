@@ -28,6 +28,7 @@ struct WorkMapRows {
   const int32_t* seq_lens;
   const int32_t* key_start_loc;
   const int32_t* key_start;
+  const int32_t* table_row;
   const int32_t* query_positions;
   const int32_t* tail_len;
   const uint64_t* tail_mask;
@@ -43,6 +44,7 @@ inline WorkMapRows RowsOf(const PagedBatch& batch, const LayerWindow& window) {
           .seq_lens = batch.seq_lens,
           .key_start_loc = nullptr,
           .key_start = batch.key_start,
+          .table_row = batch.table_row,
           .query_positions = batch.query_positions,
           .tail_len = batch.tail_len,
           .tail_mask = batch.tail_mask,
@@ -58,6 +60,7 @@ inline WorkMapRows RowsOf(const RaggedBatch& batch, const LayerWindow& window) {
           .seq_lens = nullptr,
           .key_start_loc = batch.key_start_loc,
           .key_start = nullptr,
+          .table_row = nullptr,
           .query_positions = batch.query_positions,
           .tail_len = nullptr,
           .tail_mask = nullptr,

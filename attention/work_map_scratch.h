@@ -10,12 +10,16 @@
 
 namespace reprise {
 
-// A query range of a row and the keys that its queries may see.
+// A query range of a row, the keys that its queries may see, and how they are cut.
 struct WorkTile {
   int64_t cost_begin;  // of all tiles before it
   int32_t row;
-  int32_t query_begin;
   int32_t key_begin, key_end;
+  int32_t num_pieces;    // 0: the row has no query
+  int32_t first_border;  // the first column that begins inside it, if it is cut
+  int32_t first_item;
+  int32_t first_partial;
+  int32_t merge;
 };
 
 struct WorkMapScratch {

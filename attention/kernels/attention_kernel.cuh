@@ -63,11 +63,11 @@ __device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const
                                            OnlineSoftmax<Traits>& softmax) {
   float s[Traits::kKeyTiles][4];
   products.Logits(q, k, s);
-  ScaleLogits(p, unit, s);
+  ScaleLogits<Traits>(p, unit, s);
   const bool is_masked = view == StepView::kSome;
   uint32_t seen = ~0u;
   // ALiBi needs positions as well, and gets them on the way.
-  if (is_masked || p.alibi_slopes) seen = MaskLogits(p, unit, rows, first, s);
+  if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, first, s);
   softmax.Take(s);
   if (is_masked) {
     products.template Accumulate<true>(s, v, seen, softmax.out);
@@ -102,7 +102,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   loader.Note(offsets[0], place);
   loader.Note(offsets[1], next_place);
   MeetGroup<Traits>();
-  if (num_steps > 0) loader.Load(k[0], v[0], offsets[0]);
+  if (num_steps > 0) loader.Load(k[0], v[0], offsets[0], first);
   CommitCopies();
 
   const int lane_row = warp_row + threadIdx.x % 32 / 4;
@@ -116,10 +116,12 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   for (int i = 0; i < num_steps; ++i) {
     const int stage = i % Traits::kStages;
     // The other stage's keys are done with, and the places of step i + 1 are noted.
-    if (i + 1 < num_steps) loader.Load(k[stage ^ 1], v[stage ^ 1], offsets[stage ^ 1]);
+    const int step_first = first + i * kStride;
+    if (i + 1 < num_steps) {
+      loader.Load(k[stage ^ 1], v[stage ^ 1], offsets[stage ^ 1], step_first + kStride);
+    }
     CommitCopies();
     // Read the table ahead, so that the next copies need not wait for it.
-    const int step_first = first + i * kStride;
     place = loader.Find(step_first + 2 * kStride);
     WaitForCopies<1>();  // step i
     MeetGroup<Traits>();
@@ -179,23 +181,25 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   extern __shared__ __align__(128) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
 
-  ClearInertTokens<Traits>(p);
   const WorkMap& work = p.work;
   const int column = blockIdx.x / work.heads_per_column;
   const int first_head = blockIdx.x - column * work.heads_per_column;
   const int last_item = work.column_items[column + 1];
   for (int item = work.column_items[column]; item < last_item; ++item) {
     for (int head = first_head; head < work.num_virtual_heads; head += work.heads_per_column) {
-      const WorkUnit unit = LoadUnit<Traits>(p, item, head);
+      if (threadIdx.x == 0) LoadUnit<Traits>(p, item, head, shared.unit);
+      __syncthreads();
+      const WorkUnit& unit = shared.unit;
       OnlineSoftmax<Traits> softmax;
       AttendKeys<Traits>(p, unit, shared, softmax);
       __syncthreads();  // the keys' memory becomes the results'
       LeaveResults<Traits>(softmax, shared.results);
       __syncthreads();
-      FinishUnit<Traits>(p, unit, shared);
+      FinishUnit<Traits>(p, shared);
       __syncthreads();  // and back
     }
   }
+  ClearInertTokens<Traits>(p);
 }
 
 template <int kIndex>

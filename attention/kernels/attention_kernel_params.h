@@ -12,16 +12,11 @@ namespace reprise {
 
 // Absent arrays are null. Named as in PagedBatch and AttentionParams unless a comment says more.
 struct AttentionKernelParams {
-  // Batch.
+  // Batch; rows come with the items of the map.
   const int32_t* query_start_loc;
-  const int32_t* seq_lens;
-  const int32_t* key_start_loc;  // ragged batches only; then there is no block_table
-  const int32_t* table_row;
-  const int32_t* key_start;
-  const int32_t* block_table;
+  const int32_t* block_table;  // absent: all keys are one block
   int64_t block_table_stride;
   const int32_t* query_positions;
-  const int32_t* tail_len;
   const uint64_t* tail_mask;
   int32_t rank, world, interleave;
   int32_t num_rows;
@@ -52,8 +47,8 @@ struct AttentionKernelParams {
   int64_t lse_token_stride, lse_head_stride;
   int64_t num_out_tokens;  // tokens past the last live one are cleared
 
-  // Whether addresses and strides allow loads of 16 bytes,
-  int32_t q_is_aligned, k_is_aligned, v_is_aligned;
+  // Whether addresses, strides and head dims allow loads of 16 bytes,
+  int32_t q_is_aligned, kv_is_aligned;
   int32_t out_is_aligned;  // likewise stores of 4 elements
 
   WorkMap work;

@@ -19,12 +19,17 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies `bytes` (0..16) bytes and fills the rest of the 16 with zeros. `source` is aligned to 16
-// bytes; nothing of it is read if bytes is 0.
-__device__ __forceinline__ void CopyAsync16(void* destination, const void* source, int bytes) {
+// Copies 16 bytes to a SharedAddress(), or fills them with zeros and reads nothing. `source` is
+// aligned to 16 bytes either way.
+__device__ __forceinline__ void CopyAsync16(uint32_t destination, const void* source,
+                                            bool is_there) {
   asm volatile(
-      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(SharedAddress(destination)),
-      "l"(source), "r"(bytes)
+      "{\n"
+      ".reg .pred absent;\n"
+      "setp.eq.b32 absent, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, absent;\n"
+      "}\n" ::"r"(destination),
+      "l"(source), "r"(static_cast<int>(is_there))
       : "memory");
 }
 
@@ -36,6 +41,17 @@ __device__ __forceinline__ void CommitCopies() {
 template <int kPending>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Adds 1, or wraps to 0 at `last`; returns the value before. What the CTA's threads wrote before
+// they met this one is seen by whoever sees the new value and then meets the thread that did.
+__device__ __forceinline__ uint32_t IncrementAcquireRelease(uint32_t* counter, uint32_t last) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;\n"
+               : "=r"(before)
+               : "l"(counter), "r"(last)
+               : "memory");
+  return before;
 }
 
 // Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8. Lane l gets of
@@ -106,6 +122,15 @@ template <>
 __device__ __forceinline__ uint32_t Pack<__nv_bfloat16>(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Within a few ulp, also near 0; tanhf() is longer by far.
+__device__ __forceinline__ float Tanh(float x) {
+  const float square = x * x;
+  const float cubic = fmaf(square, fmaf(square, -17.0f / 315.0f, 2.0f / 15.0f), -1.0f / 3.0f);
+  const float near_zero = x * fmaf(square, cubic, 1.0f);
+  const float far = 1.0f - __fdividef(2.0f, 1.0f + exp2f(x * (2.0f * kLog2E)));
+  return square < 0.0625f ? near_zero : far;
 }
 
 // Over the four lanes that share a row of a product.

@@ -41,7 +41,7 @@ __device__ __forceinline__ int FloorDiv(int a, int b) {
 // Where an ordinary (not tail) key stands.
 __device__ __forceinline__ int KeyPosition(const AttentionKernelParams& p, const WorkUnit& unit,
                                            int key) {
-  const int token = unit.key_start + key;
+  const int token = unit.item.key_start + key;
   if (p.world == 1) return token;
   const int run = token / p.interleave;
   return (run * p.world + p.rank) * p.interleave + token - run * p.interleave;
@@ -55,12 +55,11 @@ __device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
   query.token = tile_row.token;
   query.q_head = tile_row.q_head;
   query.position = p.query_positions ? p.query_positions[tile_row.token]
-                                     : unit.key_start + unit.seq_len - unit.query_len +
-                                           unit.item.query_begin + tile_row.query;
+                                     : unit.item.first_position + tile_row.query;
   const int64_t position = query.position;
   query.first_seen = p.window_left < 0 ? INT_MIN : Saturate(position - p.window_left);
   query.last_seen = p.window_right < 0 ? INT_MAX : Saturate(position + p.window_right);
-  if (p.causal && unit.tail_len == 0) query.last_seen = min(query.last_seen, query.position);
+  if (p.causal && unit.item.tail_len == 0) query.last_seen = min(query.last_seen, query.position);
   return query;
 }
 
@@ -99,7 +98,7 @@ __device__ __forceinline__ StepView ViewStep(const AttentionKernelParams& p, con
                                              const WarpView& view, int first, int num_keys) {
   if (!view.has_rows) return StepView::kNothing;
   const int end = first + num_keys;
-  if (unit.tail_len > 0 && end > unit.prefix_len) return StepView::kSome;
+  if (unit.item.tail_len > 0 && end > unit.item.prefix_len) return StepView::kSome;
   const int last_position = KeyPosition(p, unit, end - 1);
   const int first_position = KeyPosition(p, unit, first);
   if (first_position > view.last_seen_by_any || last_position < view.first_seen_by_any) {
@@ -124,72 +123,124 @@ __device__ __forceinline__ bool InSparsePattern(const AttentionKernelParams& p,
   return (key_block + offset) % p.sparse_stride == 0;
 }
 
-template <int kKeyTiles>
+template <typename Traits>
 __device__ __forceinline__ void ScaleLogits(const AttentionKernelParams& p, const WorkUnit& unit,
-                                            float (&s)[kKeyTiles][4]) {
+                                            float (&s)[Traits::kKeyTiles][4]) {
   if (p.softcap > 0.0f) {
-    const float inner = unit.k_logit_scale / p.softcap;
+    const float inner = unit.logit_scale / p.softcap;
     const float outer = p.softcap * kLog2E;
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[n][e] = outer * tanhf(s[n][e] * inner);
+      for (int e = 0; e < 4; ++e) {
+        const float x = s[n][e] * inner;
+        s[n][e] = outer * (Traits::kTensorCores ? Tanh(x) : tanhf(x));
+      }
     }
   } else {
-    const float scale = unit.k_logit_scale * kLog2E;
+    const float scale = unit.logit_scale * kLog2E;
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] *= scale;
     }
   }
 }
 
-// Adds ALiBi and sets the logits of keys that a row does not see to -inf. Returns bit n * 2 + j for
-// each of the lane's columns n * 8 + l % 4 * 2 + j that some row of the warp sees.
-template <int kKeyTiles>
-__device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, const WorkUnit& unit,
-                                               const QueryRow (&rows)[2], int first,
-                                               float (&s)[kKeyTiles][4]) {
-  const int lane = threadIdx.x % 32;
-  float slopes[2] = {0.0f, 0.0f};
-  uint64_t masks[2] = {0, 0};
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (rows[r].token < 0) continue;
-    if (p.alibi_slopes) slopes[r] = p.alibi_slopes[rows[r].q_head] * kLog2E;
-    if (unit.tail_len > 0) masks[r] = p.tail_mask[rows[r].token];
+// Where key `key` stands for a row that sees it; INT_MIN if it does not.
+__device__ __forceinline__ int PositionSeen(const AttentionKernelParams& p, const WorkUnit& unit,
+                                            const QueryRow& row, int key) {
+  if (row.token < 0 || key >= unit.item.key_end) return INT_MIN;
+  int position = KeyPosition(p, unit, key);
+  if (unit.item.tail_len > 0 && key >= unit.item.prefix_len) {
+    const uint64_t mask = p.tail_mask[row.token];
+    const int bit = key - unit.item.prefix_len;
+    if ((mask >> bit & 1) == 0) return INT_MIN;
+    position =
+        unit.item.key_start + unit.item.prefix_len + __popcll(mask & ((uint64_t{1} << bit) - 1));
   }
-  uint32_t seen = 0;
+  if (position < row.first_seen || position > row.last_seen) return INT_MIN;
+  if (p.sparse_stride > 0 && !InSparsePattern(p, unit, row, position)) return INT_MIN;
+  return position;
+}
+
+// The ALiBi terms of a lane's logits [n * 4 + e], -inf for keys that the row does not see. Rolled
+// up and out of line: few batches need it, and then for few steps.
+template <typename Traits>
+__device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const WorkUnit& unit,
+                                       const QueryRow& row0, const QueryRow& row1, int first,
+                                       float* terms) {
+#pragma unroll 1
+  for (int i = 0; i < Traits::kKeyTiles * 4; ++i) {
+    const int key = first + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    const QueryRow& row = i % 4 < 2 ? row0 : row1;
+    const int position = PositionSeen(p, unit, row, key);
+    float term = -INFINITY;
+    if (position != INT_MIN) {
+      const float slope = p.alibi_slopes ? p.alibi_slopes[row.q_head] * kLog2E : 0.0f;
+      term = slope * static_cast<float>(position - row.position);
+    }
+    terms[i] = term;
+  }
+}
+
+// Adds ALiBi and sets the logits of keys that a row does not see to -inf, where a key's position is
+// its place and no pattern is to be looked at: nearly always.
+template <typename Traits>
+__device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             const QueryRow& row, int first, int r,
+                                             float (&s)[Traits::kKeyTiles][4]) {
+  float slope = 0.0f;
+  if (p.alibi_slopes && row.token >= 0) slope = p.alibi_slopes[row.q_head] * kLog2E;
+  // In local keys, within the step and the item.
+  const int origin = unit.item.key_start;
+  const int from = max(row.first_seen, origin + first) - origin;
+  const int to =
+      min(max(row.last_seen, origin + first - 1), origin + unit.item.key_end - 1) - origin;
+  const int row_key = row.position - origin;
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n) {
+  for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int key = first + n * 8 + lane % 4 * 2 + j;
-      const bool is_key = key < unit.item.key_end;
-      const bool in_tail = unit.tail_len > 0 && key >= unit.prefix_len;
-      const int ordinary_position = KeyPosition(p, unit, key);
-      bool seen_by_lane = false;
+      const int key = first + threadIdx.x % 4 * 2 + n * 8 + j;
+      float& logit = s[n][r * 2 + j];
+      const float term = slope * static_cast<float>(key - row_key);
+      logit = key >= from && key <= to ? logit + term : -INFINITY;
+    }
+  }
+}
+
+// The same for any batch. Returns bit n * 2 + j for each of the lane's columns
+// n * 8 + l % 4 * 2 + j that some row of the warp sees.
+template <typename Traits>
+__device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, const WorkUnit& unit,
+                                               const QueryRow (&rows)[2], int first,
+                                               float (&s)[Traits::kKeyTiles][4]) {
+  if (unit.item.tail_len == 0 && p.world == 1 && p.sparse_stride == 0) {
+    MaskInterval<Traits>(p, unit, rows[0], first, 0, s);
+    MaskInterval<Traits>(p, unit, rows[1], first, 1, s);
+  } else {
+    const QueryRow row0 = rows[0];
+    const QueryRow row1 = rows[1];
+    float terms[Traits::kKeyTiles * 4];
+    FindTerms<Traits>(p, unit, row0, row1, first, terms);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        bool sees = is_key;
-        int position = ordinary_position;
-        if (in_tail && is_key) {
-          const int bit = key - unit.prefix_len;
-          sees = masks[r] >> bit & 1;
-          position =
-              unit.key_start + unit.prefix_len + __popcll(masks[r] & ((uint64_t{1} << bit) - 1));
-        }
-        sees = sees && position >= rows[r].first_seen && position <= rows[r].last_seen;
-        if (p.sparse_stride > 0) sees = sees && InSparsePattern(p, unit, rows[r], position);
-        float& logit = s[n][r * 2 + j];
-        logit =
-            sees ? logit + slopes[r] * static_cast<float>(position - rows[r].position) : -INFINITY;
-        seen_by_lane = seen_by_lane || sees;
-      }
+    for (int i = 0; i < Traits::kKeyTiles * 4; ++i) {
+      // Not a sum alone: the logit of a key that is not seen may be NaN.
+      float& logit = s[i / 4][i % 4];
+      logit = terms[i] == -INFINITY ? -INFINITY : logit + terms[i];
+    }
+  }
+
+  uint32_t seen = 0;
+#pragma unroll
+  for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const bool seen_by_lane = s[n][j] != -INFINITY || s[n][2 + j] != -INFINITY;
       // Lanes with the same l % 4 hold the same columns.
       const uint32_t lanes = __ballot_sync(kFullWarp, seen_by_lane);
-      if (lanes & 0x11111111u << lane % 4) seen |= 1u << (n * 2 + j);
+      if (lanes & 0x11111111u << threadIdx.x % 4) seen |= 1u << (n * 2 + j);
     }
   }
   return seen;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "attention/kernels/attention_tile.h"
+#include "attention/kernels/work_unit.cuh"
 #include "base/dtype.h"
 
 namespace reprise {
@@ -70,7 +71,7 @@ struct TileTraits {
   }
 };
 
-// Where a key's K and V stand, in elements from those of the kv head; negative: nowhere.
+// Where a key's K and V stand, in bytes from the first of the kv head.
 struct __align__(16) KeyOffsets {
   int64_t k;
   int64_t v;
@@ -93,12 +94,14 @@ struct AttentionShared {
     float out[Traits::kWarpsN][Traits::kRows][kOutStride];
     float max[Traits::kWarpsN][Traits::kRows];
     float sum[Traits::kWarpsN][Traits::kRows];
+    float weight[Traits::kWarpsN][Traits::kRows];
   };
 
   union {
     Tiles tiles;
     Results results;
   };
+  WorkUnit unit;
   KeyOffsets offsets[Traits::kWarpsN][Traits::kStages][Traits::kKeys];
   int is_last_arrival;
 };

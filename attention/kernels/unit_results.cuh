@@ -1,7 +1,8 @@
 // From the shares of a CTA's groups of warps to out and lse: added up, and either written out, or
 // left as a partial which the last CTA to arrive at the merge adds to its siblings.
 //
-// A warp a row of the tile; its lanes hold 4 columns each, 128 at a time.
+// Twice the same two passes: a thread (or a few) a row finds by how much each share of the row is
+// to be weighted; then all threads take 4 columns of a row at a time.
 
 #ifndef ATTENTION_KERNELS_UNIT_RESULTS_CUH_
 #define ATTENTION_KERNELS_UNIT_RESULTS_CUH_
@@ -75,56 +76,9 @@ __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const
     factor = unit.v_scale * rescale / sum;
     lse = (max + log2f(sum)) * kLn2;
   }
-  if (p.lse && threadIdx.x % 32 == 0) {
-    p.lse[row.token * p.lse_token_stride + row.q_head * p.lse_head_stride] = lse;
-  }
+  if (p.lse) p.lse[row.token * p.lse_token_stride + row.q_head * p.lse_head_stride] = lse;
   return factor;
 }
-
-// Row `row` of the tile over all groups.
-template <typename Traits>
-class GroupSums {
- public:
-  using Results = typename AttentionShared<Traits>::Results;
-
-  __device__ __forceinline__ GroupSums(const Results& results, int row)
-      : results_(results), row_(row) {
-    total_.max = -INFINITY;
-#pragma unroll
-    for (int g = 0; g < Traits::kWarpsN; ++g) total_.max = fmaxf(total_.max, results.max[g][row]);
-    const float reference = Reference(total_.max);
-    total_.sum = 0.0f;
-#pragma unroll
-    for (int g = 0; g < Traits::kWarpsN; ++g) {
-      weight_[g] = exp2f(results.max[g][row] - reference);
-      total_.sum += results.sum[g][row] * weight_[g];
-    }
-  }
-
-  __device__ __forceinline__ const RowTotal& total() const { return total_; }
-
-  // 4 columns, relative to total().max, times `factor`.
-  __device__ __forceinline__ void Columns(int column, float factor, float (&value)[4]) const {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) value[e] = 0.0f;
-#pragma unroll
-    for (int g = 0; g < Traits::kWarpsN; ++g) {
-      const float4 out = *reinterpret_cast<const float4*>(&results_.out[g][row_][column]);
-      value[0] = fmaf(out.x, weight_[g], value[0]);
-      value[1] = fmaf(out.y, weight_[g], value[1]);
-      value[2] = fmaf(out.z, weight_[g], value[2]);
-      value[3] = fmaf(out.w, weight_[g], value[3]);
-    }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) value[e] *= factor;
-  }
-
- private:
-  const Results& results_;
-  int row_;
-  RowTotal total_;
-  float weight_[Traits::kWarpsN];
-};
 
 // Index of a row's lse among the partials; times head_dim_v, that of its out.
 __device__ __forceinline__ int64_t PartialAt(const WorkMap& work, int partial, const TileRow& row) {
@@ -132,62 +86,119 @@ __device__ __forceinline__ int64_t PartialAt(const WorkMap& work, int partial, c
          row.q_head;
 }
 
+// Calls body(row, column) for 4 columns at a time of every row of the tile, spread over the CTA.
+template <typename Traits, typename Body>
+__device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const Body& body) {
+  const int row_parts = (p.head_dim_v + 3) / 4;
+  const int num_parts = unit.num_rows * row_parts;
+  for (int part = threadIdx.x; part < num_parts; part += Traits::kThreads) {
+    const int row = part / row_parts;
+    body(row, (part - row * row_parts) * 4);
+  }
+}
+
+// Finds the weights of the groups' shares of each row, and writes lse or the partial's.
 template <typename Traits>
-__device__ __forceinline__ void WriteOut(const AttentionKernelParams& p, const WorkUnit& unit,
-                                         const typename AttentionShared<Traits>::Results& results) {
-  for (int r = threadIdx.x / 32; r < unit.num_rows; r += Traits::kWarps) {
-    const TileRow row = RowAt(p, unit, r);
-    const GroupSums<Traits> sums(results, r);
-    const float factor = FinishRow(p, unit, row, sums.total());
-    for (int column = threadIdx.x % 32 * 4; column < p.head_dim_v; column += 128) {
-      float value[4];
-      sums.Columns(column, factor, value);
-      StoreColumns<Traits>(p, row, column, value);
+__device__ __forceinline__ void WeighGroups(const AttentionKernelParams& p, const WorkUnit& unit,
+                                            typename AttentionShared<Traits>::Results& results) {
+  for (int r = threadIdx.x; r < unit.num_rows; r += Traits::kThreads) {
+    RowTotal total{-INFINITY, 0.0f};
+#pragma unroll
+    for (int g = 0; g < Traits::kWarpsN; ++g) total.max = fmaxf(total.max, results.max[g][r]);
+    const float reference = Reference(total.max);
+    float weight[Traits::kWarpsN];
+#pragma unroll
+    for (int g = 0; g < Traits::kWarpsN; ++g) {
+      weight[g] = exp2f(results.max[g][r] - reference);
+      total.sum += results.sum[g][r] * weight[g];
     }
+    const TileRow row = RowAt(p, unit, r);
+    float factor = 0.0f;
+    if (unit.item.partial < 0) {
+      factor = FinishRow(p, unit, row, total);
+    } else {
+      float lse = -INFINITY;
+      if (total.max != -INFINITY) {
+        lse = total.max + log2f(total.sum);
+        factor = 1.0f / total.sum;
+      }
+      p.work.partial_lse[PartialAt(p.work, unit.item.partial, row)] = lse;
+    }
+#pragma unroll
+    for (int g = 0; g < Traits::kWarpsN; ++g) results.weight[g][r] = weight[g] * factor;
   }
 }
 
 template <typename Traits>
-__device__ __forceinline__ void WritePartial(
-    const AttentionKernelParams& p, const WorkUnit& unit,
-    const typename AttentionShared<Traits>::Results& results) {
-  for (int r = threadIdx.x / 32; r < unit.num_rows; r += Traits::kWarps) {
-    const TileRow row = RowAt(p, unit, r);
-    const GroupSums<Traits> sums(results, r);
-    const RowTotal& total = sums.total();
-    const int64_t at = PartialAt(p.work, unit.item.partial, row);
-    if (threadIdx.x % 32 == 0) {
-      p.work.partial_lse[at] = total.max == -INFINITY ? -INFINITY : total.max + log2f(total.sum);
-    }
-    const float factor = total.max == -INFINITY ? 0.0f : 1.0f / total.sum;
-    float* out = p.work.partial_out + at * p.head_dim_v;
-    for (int column = threadIdx.x % 32 * 4; column < p.head_dim_v; column += 128) {
-      float value[4];
-      sums.Columns(column, factor, value);
-      if (p.head_dim_v % 4 == 0) {
-        *reinterpret_cast<float4*>(out + column) = {value[0], value[1], value[2], value[3]};
-      } else {
+__device__ __forceinline__ void AddGroups(const typename AttentionShared<Traits>::Results& results,
+                                          int row, int column, float (&value)[4]) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (column + e < p.head_dim_v) out[column + e] = value[e];
-        }
-      }
-    }
+  for (int e = 0; e < 4; ++e) value[e] = 0.0f;
+#pragma unroll
+  for (int g = 0; g < Traits::kWarpsN; ++g) {
+    const float4 out = *reinterpret_cast<const float4*>(&results.out[g][row][column]);
+    const float weight = results.weight[g][row];
+    value[0] = fmaf(out.x, weight, value[0]);
+    value[1] = fmaf(out.y, weight, value[1]);
+    value[2] = fmaf(out.z, weight, value[2]);
+    value[3] = fmaf(out.w, weight, value[3]);
+  }
+}
+
+__device__ __forceinline__ void StorePartial(float* out, int column, int head_dim,
+                                             const float (&value)[4]) {
+  if (head_dim % 4 == 0) {
+    *reinterpret_cast<float4*>(out + column) = {value[0], value[1], value[2], value[3]};
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (column + e < head_dim) out[column + e] = value[e];
   }
 }
 
 // Past the L1 cache, which does not see what other SMs write.
-__device__ __forceinline__ void LoadPartial(const float* out, int column, int head_dim,
-                                            float (&value)[4]) {
-  if (head_dim % 4 == 0) {
-    const float4 four = __ldcg(reinterpret_cast<const float4*>(out + column));
-    value[0] = four.x;
-    value[1] = four.y;
-    value[2] = four.z;
-    value[3] = four.w;
-  } else {
+__device__ __forceinline__ float4 LoadPartial(const float* out, int column, int head_dim) {
+  if (head_dim % 4 == 0) return __ldcg(reinterpret_cast<const float4*>(out + column));
+  float value[4];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) value[e] = column + e < head_dim ? __ldcg(out + column + e) : 0.0f;
+  for (int e = 0; e < 4; ++e) value[e] = column + e < head_dim ? __ldcg(out + column + e) : 0.0f;
+  return {value[0], value[1], value[2], value[3]};
+}
+
+// Leaves in results.max and results.weight of group 0, for each row, what its partials' lse are
+// relative to, and what their sum is to be multiplied with. Writes lse.
+template <typename Traits>
+__device__ __forceinline__ void WeighPartials(const AttentionKernelParams& p, const WorkUnit& unit,
+                                              typename AttentionShared<Traits>::Results& results) {
+  constexpr int kLanes = Traits::kThreads / Traits::kRows;  // of a row
+  static_assert(kLanes >= 1 && kLanes <= 32 && 32 % kLanes == 0);
+  const int r = threadIdx.x / kLanes;
+  const bool is_row = r < unit.num_rows;
+  const TileRow row = RowAt(p, unit, is_row ? r : 0);
+  const float* lse = p.work.partial_lse + PartialAt(p.work, unit.item.first_partial, row);
+  const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
+  RowTotal total{-INFINITY, 0.0f};
+  const auto add = [&total](float max, float sum) {
+    const float new_max = fmaxf(total.max, max);
+    const float reference = Reference(new_max);
+    total.sum = total.sum * exp2f(total.max - reference) + sum * exp2f(max - reference);
+    total.max = new_max;
+  };
+#pragma unroll 4
+  for (int i = threadIdx.x % kLanes; i < unit.item.num_partials; i += kLanes) {
+    add(__ldcg(lse + i * stride), 1.0f);
+  }
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    const float max = __shfl_xor_sync(kFullWarp, total.max, distance);
+    const float sum = __shfl_xor_sync(kFullWarp, total.sum, distance);
+    add(max, sum);
+  }
+  if (is_row && threadIdx.x % kLanes == 0) {
+    results.max[0][r] = Reference(total.max);
+    results.weight[0][r] = FinishRow(p, unit, row, total);
   }
 }
 
@@ -195,81 +206,72 @@ __device__ __forceinline__ void LoadPartial(const float* out, int column, int he
 // timing.
 template <typename Traits>
 __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
-                                              const WorkMerge& merge) {
-  const int lane = threadIdx.x % 32;
-  for (int r = threadIdx.x / 32; r < unit.num_rows; r += Traits::kWarps) {
+                                              typename AttentionShared<Traits>::Results& results) {
+  WeighPartials<Traits>(p, unit, results);
+  __syncthreads();
+  const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
+  ForColumns<Traits>(p, unit, [&](int r, int column) {
     const TileRow row = RowAt(p, unit, r);
-    const int64_t first = PartialAt(p.work, merge.first_partial, row);
-    const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
-    const float* const lse = p.work.partial_lse + first;
-    RowTotal total{-INFINITY, 0.0f};
-    for (int i = lane; i < merge.num_partials; i += 32) {
-      total.max = fmaxf(total.max, __ldcg(lse + i * stride));
+    const int64_t first = PartialAt(p.work, unit.item.first_partial, row);
+    const float* lse = p.work.partial_lse + first;
+    const float* out = p.work.partial_out + first * p.head_dim_v;
+    const float reference = results.max[0][r];
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    // Many loads under way: the partials are as far as the L2 cache.
+#pragma unroll 8
+    for (int i = 0; i < unit.item.num_partials; ++i) {
+      const float weight = exp2f(__ldcg(lse + i * stride) - reference);
+      const float4 value = LoadPartial(out + i * stride * p.head_dim_v, column, p.head_dim_v);
+      sum[0] = fmaf(weight, value.x, sum[0]);
+      sum[1] = fmaf(weight, value.y, sum[1]);
+      sum[2] = fmaf(weight, value.z, sum[2]);
+      sum[3] = fmaf(weight, value.w, sum[3]);
     }
+    const float factor = results.weight[0][r];
 #pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      total.max = fmaxf(total.max, __shfl_xor_sync(kFullWarp, total.max, distance));
-    }
-    const float reference = Reference(total.max);
-    for (int i = lane; i < merge.num_partials; i += 32) {
-      total.sum += exp2f(__ldcg(lse + i * stride) - reference);
-    }
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      total.sum += __shfl_xor_sync(kFullWarp, total.sum, distance);
-    }
-    const float factor = FinishRow(p, unit, row, total);
-
-    const float* const out = p.work.partial_out + first * p.head_dim_v;
-    for (int columns = 0; columns < p.head_dim_v; columns += 128) {
-      const int column = columns + lane * 4;
-      float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      for (int begin = 0; begin < merge.num_partials; begin += 32) {
-        const int count = min(32, merge.num_partials - begin);
-        const float weight =
-            lane < count ? exp2f(__ldcg(lse + (begin + lane) * stride) - reference) : 0.0f;
-#pragma unroll 4
-        for (int i = 0; i < count; ++i) {
-          const float weight_i = __shfl_sync(kFullWarp, weight, i);
-          if (column >= p.head_dim_v) continue;
-          float value[4];
-          LoadPartial(out + (begin + i) * stride * p.head_dim_v, column, p.head_dim_v, value);
-#pragma unroll
-          for (int e = 0; e < 4; ++e) sum[e] = fmaf(weight_i, value[e], sum[e]);
-        }
-      }
-      if (column >= p.head_dim_v) continue;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sum[e] *= factor;
-      StoreColumns<Traits>(p, row, column, sum);
-    }
-  }
+    for (int e = 0; e < 4; ++e) sum[e] *= factor;
+    StoreColumns<Traits>(p, row, column, sum);
+  });
 }
 
-// Writes what the CTA found. The threads have met after writing `shared.results`, and meet after it
-// before they write shared memory again.
-template <typename Traits>
-__device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p, const WorkUnit& unit,
-                                           AttentionShared<Traits>& shared) {
-  if (unit.item.partial < 0) {
-    WriteOut<Traits>(p, unit, shared.results);
-    return;
-  }
-  WritePartial<Traits>(p, unit, shared.results);
-  const WorkMerge merge = p.work.merges[unit.item.merge];
-  __threadfence();
+// Whether this CTA is the last to arrive at the unit's merge. Then it sees what the others wrote
+// before they arrived. For all threads.
+__device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
+                                              int& is_last) {
   __syncthreads();
   if (threadIdx.x == 0) {
     // Wraps to 0 at the last arrival, ready for the next layer.
     uint32_t* arrivals =
         p.work.arrivals + unit.item.merge * p.work.num_virtual_heads + unit.virtual_head;
-    const uint32_t last = merge.num_partials - 1;
-    shared.is_last_arrival = atomicInc(arrivals, last) == last;
+    const uint32_t last = unit.item.num_partials - 1;
+    is_last = IncrementAcquireRelease(arrivals, last) == last;
   }
   __syncthreads();
-  if (shared.is_last_arrival) {
-    __threadfence();
-    MergePartials<Traits>(p, unit, merge);
+  return is_last;
+}
+
+// Writes what the CTA found. The threads have met after writing `shared.results`, and meet after it
+// before they write shared memory again.
+template <typename Traits>
+__device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p,
+                                           AttentionShared<Traits>& shared) {
+  const WorkUnit& unit = shared.unit;
+  WeighGroups<Traits>(p, unit, shared.results);
+  __syncthreads();
+  const bool is_partial = unit.item.partial >= 0;
+  ForColumns<Traits>(p, unit, [&](int r, int column) {
+    const TileRow row = RowAt(p, unit, r);
+    float value[4];
+    AddGroups<Traits>(shared.results, r, column, value);
+    if (is_partial) {
+      const int64_t at = PartialAt(p.work, unit.item.partial, row);
+      StorePartial(p.work.partial_out + at * p.head_dim_v, column, p.head_dim_v, value);
+    } else {
+      StoreColumns<Traits>(p, row, column, value);
+    }
+  });
+  if (is_partial && ArriveAtMerge(p, unit, shared.is_last_arrival)) {
+    MergePartials<Traits>(p, unit, shared.results);
   }
 }
 

@@ -32,7 +32,6 @@ class CtaTeam {
   REPRISE_HOST_DEVICE void ForEach(int n, Body body) {
 #if defined(__CUDA_ARCH__)
     for (int i = threadIdx.x; i < n; i += blockDim.x) body(i);
-    __syncthreads();
 #endif
   }
 
@@ -75,13 +74,15 @@ class CtaTeam {
   int parity_ = 0;
 };
 
+template <typename Cutter>
 __global__ void __launch_bounds__(kMaxThreads)
     WorkMapKernel(const WorkMapRows rows, const WorkMap map, const int use_shared_scratch) {
   __shared__ ScanMemory scan_memory;
   extern __shared__ __align__(16) unsigned char shared_scratch[];
   CtaTeam team(scan_memory);
   void* scratch = use_shared_scratch ? static_cast<void*>(shared_scratch) : map.scratch;
-  WorkCutter<CtaTeam>(team, rows, map, WorkMapScratch::At(scratch, map.max_tiles)).Run();
+  WorkMapBuilder<CtaTeam, Cutter>(team, rows, map, WorkMapScratch::At(scratch, map.max_tiles))
+      .Run();
 }
 
 }  // namespace
@@ -89,9 +90,11 @@ __global__ void __launch_bounds__(kMaxThreads)
 cudaError_t LaunchWorkMapKernel(const WorkMapRows& rows, const WorkMap& map, cudaStream_t stream) {
   const int64_t scratch_bytes = WorkMapScratch::Bytes(map.max_tiles, map.max_rows);
   const bool shared = scratch_bytes <= kMaxSharedScratch;
-  const int wanted = map.max_tiles > map.max_rows ? map.max_tiles : map.max_rows;
+  const int wanted = map.max_items > map.max_rows ? map.max_items : map.max_rows;
   const int threads = wanted <= 128 ? 128 : wanted <= 256 ? 256 : wanted <= 512 ? 512 : kMaxThreads;
-  WorkMapKernel<<<1, threads, shared ? scratch_bytes : 0, stream>>>(rows, map, shared);
+  const auto kernel = map.mode == WorkMapMode::kDeterministic ? &WorkMapKernel<DeterministicCut>
+                                                              : &WorkMapKernel<BalancedCut>;
+  kernel<<<1, threads, shared ? scratch_bytes : 0, stream>>>(rows, map, shared);
   return cudaGetLastError();
 }
 

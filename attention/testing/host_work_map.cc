@@ -41,9 +41,11 @@ bool HostWorkMap::IsGuardIntact() const {
 
 std::vector<int64_t> HostWorkMap::ColumnSteps() const {
   std::vector<int64_t> steps(map_.num_columns, 0);
-  for (int i = 0; i < map_.counts[0]; ++i) {
-    const WorkItem& item = map_.items[i];
-    steps[item.column] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
+  for (int column = 0; column < map_.num_columns; ++column) {
+    for (int i = map_.column_items[column]; i < map_.column_items[column + 1]; ++i) {
+      const WorkItem& item = map_.items[i];
+      steps[column] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
+    }
   }
   return steps;
 }
