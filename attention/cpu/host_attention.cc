@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/cpu/tile_worker.h"
+#include "attention/visibility.h"
 
 namespace reprise {
 namespace {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "attention/element_access.h"
@@ -207,6 +208,28 @@ TEST(HostAttentionTest, AllocatesNothingOnceItHasSeenTheSizes) {
     PagedAttentionOnHost(layer, batch, q, kv, view, Threads(num_threads));
   }
   EXPECT_EQ(allocations.count(), 0);
+}
+
+TEST(HostAttentionTest, SharesMayRunSideBySide) {
+  const auto on_threads = [](int num_shares, absl::FunctionRef<void(int)> run_share) {
+    std::vector<std::thread> threads;
+    for (int share = 0; share < num_shares; ++share) threads.emplace_back(run_share, share);
+    for (std::thread& thread : threads) thread.join();
+  };
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const PagedFixture fixture = MakePagedFixture({.seed = seed, .max_seq_len = 1500});
+    SCOPED_TRACE(fixture.description);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const KvLayer kv = fixture.Kv(OnHost);
+    Random random(seed);
+    Output alone(layer, DType::kFloat32, batch.num_tokens, random);
+    Output together = alone;
+    PagedAttentionOnHost(layer, batch, fixture.Q(OnHost), kv, alone.View(), Threads(1));
+    PagedAttentionOnHost(layer, batch, fixture.Q(OnHost), kv, together.View(),
+                         {.run = on_threads, .count = 4, .share_work = 1});
+    ASSERT_TRUE(together == alone);
+  }
 }
 
 TEST(HostAttentionTest, AnIdleBatchClearsTheCallersRows) {

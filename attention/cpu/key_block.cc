@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "attention/element_access.h"
+#include "cache/kv_layer.h"
 
 namespace reprise {
 namespace {

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+
+#include "absl/types/span.h"
+#include "attention/visibility.h"
 
 namespace reprise {
 namespace {
@@ -91,8 +95,9 @@ SegmentRange SegmentsOf(const HostCall& call, const HostTile& tile) {
 }
 
 TileWorker& TileWorker::OfThisThread() {
-  static thread_local TileWorker worker;
-  return worker;
+  // On the heap: it is large for thread-local storage, which every thread of a process pays for.
+  static thread_local const auto worker = std::make_unique<TileWorker>();
+  return *worker;
 }
 
 void TileWorker::Attend(const HostCall& call, const HostTile& tile) {
