@@ -41,7 +41,7 @@ while IFS=$'\t' read -r kind label status xml; do
   fi
   ((passed += p, failed += f, skipped += s)) || true
 done < <(
-  # One line an event: test results, and tests that never came to run.
+  # One line an event: test results, and targets that could not be built, which Bazel may tell twice.
   cat "$@" | sed -n \
     -e '/^{"id":{"testResult":/{
           s/.*"label":"\([^"]*\)".*"name":"test.xml","uri":"file:\/\/\([^"]*\)".*"status":"\([A-Z_]*\)".*/test\t\1\t\3\t\2/p
@@ -51,6 +51,6 @@ done < <(
     -e '/^{"id":{"targetCompleted":/{
           /"success":true/d
           s/.*"targetCompleted":{"label":"\([^"]*\)".*/target\t\1\tcould not be built\t/p
-        }'
+        }' | sort -u
 )
 echo "$passed $failed $skipped"

@@ -90,11 +90,12 @@ run count
 expect_equal "$output" "2 4 2" "crashed, too slow, without XML"
 
 {
+  echo '{"id":{"targetCompleted":{"label":"//a:broken","configuration":{"id":"0"}}},"aborted":{}}'
   echo '{"id":{"targetCompleted":{"label":"//a:broken","configuration":{"id":"0"}}},"completed":{"failureDetail":{}}}'
   echo '{"id":{"targetCompleted":{"label":"//a:built","configuration":{"id":"0"}}},"completed":{"success":true}}'
 } >"$work/events.json"
 run count
-expect_equal "$output" "0 1 0" "a target that could not be built"
+expect_equal "$output" "0 1 0" "a target that could not be built, told twice"
 
 : >"$work/events.json"
 run count
