@@ -37,10 +37,13 @@ class TextPrinter {
     bool is_finished = false;
   };
 
+  // The heading of the first text waits for a first call, since a run may fail before.
+  void StartFirst();
   void Start(Text& text);
 
   std::ostream& out_;
   std::vector<Text> texts_;
+  bool is_started_ = false;
   size_t current_ = 0;  // the text that is being printed; those before it are finished
 };
 

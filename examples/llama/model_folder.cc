@@ -1,0 +1,40 @@
+#include "examples/llama/model_folder.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "examples/llama/data_path.h"
+
+namespace reprise {
+
+absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (path.empty()) return absl::InvalidArgumentError("expected a model folder, got an empty path");
+  if (!fs::exists(path, ignored)) {
+    return absl::NotFoundError(absl::StrCat(path, ": there is no such folder"));
+  }
+  if (!fs::is_directory(path, ignored)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": expected a folder, got a file"));
+  }
+  ModelFolder folder = {.path = path, .config = {}, .tokenizer = {}};
+  REPRISE_ASSIGN_OR_RETURN(folder.config, LoadLlamaConfig(path));
+  const std::string tokenizer = path + "/tokenizer.json";
+  if (fs::exists(fs::symlink_status(tokenizer, ignored))) {
+    REPRISE_ASSIGN_OR_RETURN(folder.tokenizer, Tokenizer::Load(tokenizer));
+  }
+  return folder;
+}
+
+absl::StatusOr<std::string> DefaultModelFolder() {
+  const std::optional<std::string> folder =
+      FindData("examples/llama/models/jargon-llama", DataRoots());
+  if (folder.has_value()) return *folder;
+  return absl::NotFoundError(
+      "the model that comes with the project was not found beside the program: give --model");
+}
+
+}  // namespace reprise
