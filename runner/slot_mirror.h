@@ -36,7 +36,7 @@ struct SlotLimits {
 // What a batch asks for.
 struct StepDemand {
   StepShape shape;
-  SamplingFeatures features;  // that its rows' sampling needs
+  SamplingFeatures features = SamplingFeatures::kGreedy;  // that its rows' sampling needs
 };
 
 class SlotMirror {
