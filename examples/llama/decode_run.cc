@@ -39,7 +39,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // An entry of the Jargon File, as the project's model knows them.
-constexpr char kDefaultPrompt[] = "hacker\n";
+constexpr char kDefaultPrompt[] = "hack value\n";
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();

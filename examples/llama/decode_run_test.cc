@@ -59,7 +59,7 @@ TEST(DecodeRunTest, OneTextIsAllThatIsPrinted) {
 TEST(DecodeRunTest, WithoutAPromptItHasOneOfItsOwn) {
   const Output output = Decode({.max_new_tokens = 3});
   ASSERT_TRUE(output.status.ok()) << output.status;
-  EXPECT_THAT(output.err, StartsWith("prompt 1: \"hacker\\n\""));
+  EXPECT_THAT(output.err, StartsWith("prompt 1: \"hack value\\n\""));
   EXPECT_THAT(output.out, StartsWith("n.\n"));
 }
 
