@@ -95,8 +95,22 @@ absl::Status ModelRunner::Allocate() {
                              .block_size = options_.block_size,
                              .num_blocks = num_blocks_,
                              .vocab_size = spec.vocab_size});
-  return graphs_->CaptureAll([this](const GraphKey& key) { return MakeStep(key); },
-                             CurrentFingerprint());
+  return CaptureGraphs();
+}
+
+// Products of the captured shapes, and of no others, are timed: a prompt's shape must not cost its
+// first user a search. Without graphs the same shapes are, so that both compute the same bits.
+absl::Status ModelRunner::CaptureGraphs() {
+  const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
+  driver_->linears().SetTiming(LinearTiming::kOn);
+  if (*options_.graphs == GraphSetOptions::Mode::kOff && model_->spec().device.is_cuda()) {
+    for (const GraphKey& key : graphs_->keys()) {
+      REPRISE_RETURN_IF_ERROR(driver_->OnStream(make_step(key)));
+    }
+  }
+  REPRISE_RETURN_IF_ERROR(graphs_->CaptureAll(make_step, CurrentFingerprint()));
+  driver_->linears().SetTiming(LinearTiming::kOff);
+  return absl::OkStatus();
 }
 
 absl::Status ModelRunner::AllocateRings() {

@@ -118,6 +118,7 @@ class ModelRunner {
   absl::Status AllocateRings();
   absl::Status AllocateCache(int num_blocks);
   absl::Status AllocateWorkMaps(Constants& constants);
+  absl::Status CaptureGraphs();
 
   // The work of a step at `key`: work maps, forward pass, logits in place.
   std::function<absl::Status()> MakeStep(const GraphKey& key) const;

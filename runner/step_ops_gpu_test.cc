@@ -179,7 +179,7 @@ TEST_F(StepOpsGpuTest, AReplayedStepIsTheEagerOneBitForBit) {
     EXPECT_EQ(eager[1][4].item<int32_t>(), -1);
   }
   for (const LinearChoice& choice : layer.choices()) {
-    EXPECT_EQ(choice.source, LinearChoice::Source::kTimed) << ToString(choice);
+    EXPECT_EQ(choice.source, LinearChoice::Source::kHeuristic) << ToString(choice);
   }
   EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);

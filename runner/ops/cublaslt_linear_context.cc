@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <optional>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -31,6 +31,13 @@ constexpr int64_t kDeterministicRows = 128;
 
 // Of these the least counts: noise only adds.
 constexpr int kTimedRuns = 5;
+
+// Smaller weights are read in the time of a launch: what is measured then is noise, and the same
+// model would get other bits in another run.
+constexpr int64_t kLeastTimedWeightBytes = int64_t{4} << 20;
+
+// The first candidate that takes at most so many times the least time is kept.
+constexpr float kCloseToBest = 1.05f;
 
 struct DestroyHandle {
   void operator()(cublasLtHandle_t handle) const { cublasLtDestroy(handle); }
@@ -122,6 +129,8 @@ class CublasLtLinearContext : public LinearContext {
     });
   }
 
+  void SetTiming(LinearTiming timing) override { timing_ = timing; }
+
   std::vector<LinearChoice> Choices() const override { return choices_; }
 
  private:
@@ -151,7 +160,9 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(
         FromCuda(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
     const bool capturing = capture != cudaStreamCaptureStatusNone;
-    const bool timed = options_.num_candidates > 1 && !capturing;
+    const int64_t weight_bytes = key.out_features * key.in_features * SizeOf(key.dtype);
+    const bool timed = options_.num_candidates > 1 && timing_ == LinearTiming::kOn && !capturing &&
+                       weight_bytes >= kLeastTimedWeightBytes;
     REPRISE_ASSIGN_OR_RETURN(
         std::vector<cublasLtMatmulAlgo_t> candidates,
         plan.Candidates(handle_.get(), options_.workspace_bytes,
@@ -168,7 +179,7 @@ class CublasLtLinearContext : public LinearContext {
     return entry;
   }
 
-  // Leaves the quickest candidate in `entry` and the times in `choice`.
+  // Leaves the chosen candidate in `entry` and the times in `choice`.
   absl::Status ChooseByTime(const std::vector<cublasLtMatmulAlgo_t>& candidates,
                             const LinearPointers& pointers, cudaStream_t stream, Entry& entry,
                             LinearChoice& choice) {
@@ -179,21 +190,23 @@ class CublasLtLinearContext : public LinearContext {
                  "cudaDeviceGetAttribute"));
     const at::Tensor flush = at::empty({l2_bytes}, at::TensorOptions(device_).dtype(at::kByte));
     choice.source = LinearChoice::Source::kTimed;
-    std::optional<cublasLtMatmulAlgo_t> best;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      entry.algorithm = candidates[i];
-      absl::StatusOr<float> time = Time(entry, pointers, flush, stream);
-      if (!time.ok()) continue;  // proposed, but cannot run after all
-      if (i == 0) choice.first_us = *time;
-      if (!best.has_value() || *time < choice.best_us) {
-        best = candidates[i];
-        choice.best_us = *time;
-      }
+    constexpr float kCannotRun = std::numeric_limits<float>::infinity();
+    std::vector<float> times_us;
+    for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+      entry.algorithm = candidate;
+      // Proposed, but some cannot run after all.
+      times_us.push_back(Time(entry, pointers, flush, stream).value_or(kCannotRun));
     }
-    if (!best.has_value()) {
+    const float least_us = *std::min_element(times_us.begin(), times_us.end());
+    if (least_us == kCannotRun) {
       return absl::InternalError("none of the algorithms that cuBLASLt proposed could run");
     }
-    entry.algorithm = *best;
+    const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
+      return time_us <= kCloseToBest * least_us;
+    });
+    choice.first_us = times_us.front();
+    choice.best_us = *chosen;
+    entry.algorithm = candidates[chosen - times_us.begin()];
     return absl::OkStatus();
   }
 
@@ -257,6 +270,7 @@ class CublasLtLinearContext : public LinearContext {
   absl::flat_hash_map<LinearKey, Entry> entries_;
   absl::flat_hash_map<LinearKey, cublasLtMatmulAlgo_t> deterministic_;
   std::vector<LinearChoice> choices_;
+  LinearTiming timing_ = LinearTiming::kOn;
 };
 
 }  // namespace

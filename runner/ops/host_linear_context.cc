@@ -31,6 +31,7 @@ class HostLinearContext : public LinearContext {
     });
   }
 
+  void SetTiming(LinearTiming) override {}  // there is nothing to choose
   std::vector<LinearChoice> Choices() const override { return {}; }
 };
 

@@ -22,7 +22,7 @@ namespace reprise {
 struct LinearChoice {
   enum class Source {
     kTimed,      // the quickest of the candidates, by a measurement
-    kHeuristic,  // the library's first proposal: timing is off
+    kHeuristic,  // the library's first proposal: timing is off, or the weight is small
     kCaptured,   // likewise: first seen during capture, where nothing can be timed
   };
   int64_t num_rows = 0;  // 0: serves any number of rows (deterministic mode)
@@ -39,6 +39,9 @@ struct LinearChoice {
   int split_k = 1;     // 1: the sum over in_features is made by one CTA
 };
 
+// Whether shapes that are seen for the first time are timed, where the context's options ask for it.
+enum class LinearTiming : int8_t { kOn, kOff };
+
 class LinearContext {
  public:
   virtual ~LinearContext() = default;
@@ -47,6 +50,10 @@ class LinearContext {
   // is none.
   virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor* bias, const at::Tensor& out) = 0;
+
+  // From now on; kOn at first. Timing synchronises: off where a new shape must not be slow, such as
+  // the prompts of a server. Shapes seen before keep their algorithm.
+  virtual void SetTiming(LinearTiming timing) = 0;
 
   // The choices so far, in the order in which they were made. Empty on the CPU.
   virtual std::vector<LinearChoice> Choices() const = 0;

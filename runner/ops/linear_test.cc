@@ -170,9 +170,10 @@ TEST_F(LinearTest, InDeterministicModeARowDoesNotDependOnTheBatch) {
 TEST_F(LinearTest, ReportsWhatItChose) {
   std::mt19937 random(5);
   const std::unique_ptr<LinearContext> context = Context();
-  const Linear linear = LinearOf(RandomNormal(random, {96, 64}, at::kBFloat16), std::nullopt);
-  const at::Tensor x = RandomNormal(random, {4, 64}, at::kBFloat16).to(device());
-  const at::Tensor out = at::empty({4, 96}, x.options());
+  // 8 MiB: large enough to be timed.
+  const Linear linear = LinearOf(RandomNormal(random, {2048, 2048}, at::kBFloat16), std::nullopt);
+  const at::Tensor x = RandomNormal(random, {4, 2048}, at::kBFloat16).to(device());
+  const at::Tensor out = at::empty({4, 2048}, x.options());
   ASSERT_TRUE(linear.Apply(*context, x, out).ok());
   ASSERT_TRUE(linear.Apply(*context, x, out).ok());
   if (device().is_cpu()) {
@@ -183,7 +184,25 @@ TEST_F(LinearTest, ReportsWhatItChose) {
   const LinearChoice choice = context->Choices()[0];
   EXPECT_EQ(choice.source, LinearChoice::Source::kTimed);
   EXPECT_LE(choice.best_us, choice.first_us);
-  EXPECT_THAT(ToString(choice), HasSubstr("rows 4, 64 -> 96 bfloat16"));
+  EXPECT_THAT(ToString(choice), HasSubstr("rows 4, 2048 -> 2048 bfloat16"));
+}
+
+TEST_F(LinearTest, DoesNotTimeSmallWeightsNorWhereTimingIsOff) {
+  if (device().is_cpu()) GTEST_SKIP() << "there is nothing to choose on the CPU";
+  std::mt19937 random(6);
+  const std::unique_ptr<LinearContext> context = Context();
+  const auto apply = [&](int64_t size) {
+    const Linear linear = LinearOf(RandomNormal(random, {size, size}, at::kBFloat16), std::nullopt);
+    const at::Tensor x = RandomNormal(random, {4, size}, at::kBFloat16).to(device());
+    EXPECT_TRUE(linear.Apply(*context, x, at::empty({4, size}, x.options())).ok());
+    return context->Choices().back().source;
+  };
+  EXPECT_EQ(apply(256), LinearChoice::Source::kHeuristic);
+  context->SetTiming(LinearTiming::kOff);
+  EXPECT_EQ(apply(2048), LinearChoice::Source::kHeuristic);
+  context->SetTiming(LinearTiming::kOn);
+  EXPECT_EQ(apply(2048), LinearChoice::Source::kHeuristic);  // it keeps what it has
+  EXPECT_EQ(apply(2304), LinearChoice::Source::kTimed);
 }
 
 TEST_F(LinearTest, NamesTheArgumentThatIsWrong) {
