@@ -34,8 +34,8 @@ namespace reprise {
 
 // Who does the work.
 struct HostThreads {
-  // Calls run_share(0) .. run_share(num_shares - 1), each once, on any threads, and returns when all
-  // have returned. Must outlive the call.
+  // Calls run_share(0) .. run_share(num_shares - 1), each once, on any threads, and returns when
+  // all have returned. Must outlive the call.
   absl::FunctionRef<void(int num_shares, absl::FunctionRef<void(int)> run_share)> run;
   int count = 1;  // the most shares
   // Multiply-adds that are worth a share: 15 to 30 microseconds of them, where waking a thread and

@@ -1,5 +1,5 @@
-// What must not matter: how sequences are cut into chunks, batches, blocks, rows and ranks. Where the
-// promise is the same bits, equality is exact.
+// What must not matter: how sequences are cut into chunks, batches, blocks, rows and ranks. Where
+// the promise is the same bits, equality is exact.
 
 #include <algorithm>
 #include <cmath>

@@ -13,63 +13,55 @@ namespace {
 static_assert(kKeyBlockLen % VectorKernels::kKeyGroup == 0);
 static_assert(kKeyBlockLen % VectorKernels::kMaxLanes == 0);
 
-// Calls use(j, block, token in block) for the keys `locals`, which ascend.
-template <typename Use>
-void ForEachPlace(const HostCall& call, const HostTile& tile, absl::Span<const int> locals,
-                  const Use& use) {
+enum class Purpose { kRead, kChange };
+
+// Where the keys `locals`, which ascend, lie: places[j] is dim 0 of key j. Divides once a block.
+void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view,
+                absl::Span<const int> locals, const void** places) {
+  const int64_t element_size = SizeOf(call.kv.dtype);
+  const int64_t token_bytes = view.token_stride * element_size;
   const int64_t block_size = call.kv.block_size;
-  int64_t block = 0;
-  int64_t block_begin = 0;
-  int64_t block_end = 0;  // tokens of `block`, counted through the table
-  for (size_t j = 0; j < locals.size(); ++j) {
-    const int64_t token = tile.first_token + locals[j];
-    if (token >= block_end) {
-      const int64_t column = token / block_size;
-      block = tile.blocks[column];
-      block_begin = column * block_size;
-      block_end = block_begin + block_size;
+  const char* head =
+      static_cast<const char*>(view.data) + tile.kv_head * view.head_stride * element_size;
+  const int num_keys = static_cast<int>(locals.size());
+  for (int j = 0; j < num_keys;) {
+    const int64_t column = (tile.first_token + locals[j]) / block_size;
+    const char* block = head + tile.blocks[column] * view.block_stride * element_size;
+    // Local keys [first, end) are in this block, as far as the row reaches.
+    const int64_t first = column * block_size - tile.first_token;
+    const int64_t end = first + block_size;
+    for (; j < num_keys && locals[j] < end; ++j) {
+      places[j] = block + (locals[j] - first) * token_bytes;
     }
-    use(j, block, token - block_begin);
   }
 }
 
-// Element by element, for layouts whose dims are not together.
-void LoadScattered(const KvView& view, DType dtype, int64_t block, int64_t token, int64_t head,
-                   int dim, float* out) {
-  for (int d = 0; d < dim; ++d) {
-    out[d] = LoadElement<float>(view.data, dtype, view.Offset(block, token, head, d));
-  }
+// Loads a vector whose dims are not together, element by element.
+void LoadScattered(const KvView& view, DType dtype, const void* place, int dim, float* out) {
+  for (int d = 0; d < dim; ++d) out[d] = LoadElement<float>(place, dtype, view.Offset(0, 0, 0, d));
 }
 
-// Points vectors[j] to the floats of key j: in the cache if they lie there as they are needed, else
-// in `storage`.
+// Points vectors[j] to the floats of key j: in the cache if they lie there as they are needed and
+// nobody is to change them, else in `storage`.
 void LoadVectors(const HostCall& call, const HostTile& tile, const KvView& view, int dim,
-                 absl::Span<const int> locals, bool in_place, const void** sources,
+                 absl::Span<const int> locals, Purpose purpose, const void** places,
                  std::vector<float>& storage, const float** vectors) {
+  const int num_keys = static_cast<int>(locals.size());
   const int padded = call.PaddedDim(dim);
+  const bool together = view.dim_chunk >= dim;
+  FindPlaces(call, tile, view, locals, places);
+  if (purpose == Purpose::kRead && together && call.kv.dtype == DType::kFloat32 && padded == dim) {
+    for (int j = 0; j < num_keys; ++j) vectors[j] = static_cast<const float*>(places[j]);
+    return;
+  }
   const auto needed = static_cast<size_t>(padded) * kKeyBlockLen;
   if (storage.size() < needed) storage.resize(needed);
-  const auto* base = static_cast<const char*>(view.data);
-  const bool together = view.dim_chunk >= dim;
-  const int64_t element_size = SizeOf(call.kv.dtype);
-  ForEachPlace(call, tile, locals, [&](size_t j, int64_t block, int64_t token) {
-    float* copy = &storage[j * padded];
-    if (together) {
-      sources[j] = base + view.Offset(block, token, tile.kv_head, 0) * element_size;
-    } else {
-      LoadScattered(view, call.kv.dtype, block, token, tile.kv_head, dim, copy);
-    }
-    vectors[j] = copy;
-  });
-  const int num_keys = static_cast<int>(locals.size());
-  if (together && in_place && call.kv.dtype == DType::kFloat32 && padded == dim) {
-    for (int j = 0; j < num_keys; ++j) vectors[j] = static_cast<const float*>(sources[j]);
-  } else if (together) {
-    call.kernels->load(sources, num_keys, call.kv.dtype, dim, storage.data(), padded);
-  }
-  if (padded == dim) return;
+  if (together) call.kernels->load(places, num_keys, call.kv.dtype, dim, storage.data(), padded);
   for (int j = 0; j < num_keys; ++j) {
-    std::fill(&storage[j * padded + dim], &storage[j * padded] + padded, 0.0f);
+    float* copy = &storage[static_cast<size_t>(j) * padded];
+    if (!together) LoadScattered(view, call.kv.dtype, places[j], dim, copy);
+    std::fill(copy + dim, copy + padded, 0.0f);
+    vectors[j] = copy;
   }
 }
 
@@ -152,14 +144,15 @@ void KeyBlock::SelectAny(const HostCall& call, const HostTile& tile, KeyRange ra
 void KeyBlock::Load(const HostCall& call, const HostTile& tile, const HostRotary& rotary) {
   const absl::Span<const int> locals = absl::MakeConstSpan(locals_.data(), num_keys_);
   const bool rotated = call.layer.rotary.has_value();
-  LoadVectors(call, tile, call.kv.k, call.layer.head_dim_qk, locals, /*in_place=*/!rotated,
-              sources_.data(), k_storage_, keys_.data());
+  LoadVectors(call, tile, call.kv.k, call.layer.head_dim_qk, locals,
+              rotated ? Purpose::kChange : Purpose::kRead, places_.data(), k_storage_,
+              keys_.data());
   if (rotated) {
     const int padded = call.PaddedDim(call.layer.head_dim_qk);
     for (int j = 0; j < num_keys_; ++j) rotary.Apply(positions_[j], &k_storage_[j * padded]);
   }
-  LoadVectors(call, tile, call.kv.v, call.layer.head_dim_v, locals, /*in_place=*/true,
-              sources_.data(), v_storage_, values_.data());
+  LoadVectors(call, tile, call.kv.v, call.layer.head_dim_v, locals, Purpose::kRead, places_.data(),
+              v_storage_, values_.data());
   for (int j = num_keys_; j % VectorKernels::kKeyGroup != 0; ++j) keys_[j] = keys_[num_keys_ - 1];
 }
 

@@ -60,7 +60,7 @@ class KeyBlock {
   std::array<float, kMaxTileRows * kKeyBlockLen> distances_;
   std::array<const float*, kKeyBlockLen> keys_;
   std::array<const float*, kKeyBlockLen> values_;
-  std::array<const void*, kKeyBlockLen> sources_;
+  std::array<const void*, kKeyBlockLen> places_;
   std::vector<float> k_storage_;  // [kKeyBlockLen, padded head_dim_qk]
   std::vector<float> v_storage_;  // [kKeyBlockLen, padded head_dim_v]
 };
