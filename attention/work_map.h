@@ -54,7 +54,7 @@ inline constexpr int kMinDeterministicSteps = 8;
 
 // All that a CTA has to know of its work, in one piece of 64 bytes: it reads no array of the batch
 // but the block table, and per-token ones.
-struct WorkItem {
+struct alignas(16) WorkItem {
   int32_t row;
   int32_t query_begin, query_end;  // within the row
   int32_t key_begin, key_end;      // local keys, half-open; may be empty
@@ -69,6 +69,8 @@ struct WorkItem {
   int32_t table_row;
   int32_t tail_len;
   int32_t prefix_len;  // keys before the tail
+
+  friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
 struct WorkMerge {
@@ -84,6 +86,8 @@ struct WorkMap {
   WorkMerge* merges = nullptr;      // [max_merges]
   int32_t* counts = nullptr;        // [2] num_items, num_merges
   int32_t* column_items = nullptr;  // [num_columns + 1] first item of each column
+  // [num_columns] the same items again, of columns that have any: found without looking them up.
+  WorkItem* column_first = nullptr;
   // [max_merges, num_virtual_heads] arrivals; zero between kernels.
   uint32_t* arrivals = nullptr;
   float* partial_out = nullptr;  // [max_partials, tile_queries, num_q_heads, head_dim_v]

@@ -4,7 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/work_map_cut.h"
+#include "attention/work_map_builder.h"
 #include "attention/work_map_scratch.h"
 #include "base/status_macros.h"
 

@@ -52,7 +52,6 @@ class Checker {
       return Broken(3, num_items_, " items of ", map_.max_items, ", ", num_merges_, " merges of ",
                     map_.max_merges);
     }
-    REPRISE_RETURN_IF_ERROR(CheckColumns());
     for (int r = 0; r < batch.num_rows; ++r) {
       const BatchRow row = RowOf(batch, r);
       for (int query = 0; query < row.query_len;) {
@@ -63,7 +62,7 @@ class Checker {
     if (next_merge_ != num_merges_) {
       return Broken(4, next_merge_, " of ", num_merges_, " merges used");
     }
-    return absl::OkStatus();
+    return CheckColumns();
   }
 
  private:
@@ -73,8 +72,12 @@ class Checker {
                     map_.column_items[map_.num_columns], " of ", num_items_);
     }
     for (int column = 0; column < map_.num_columns; ++column) {
+      const int begin = map_.column_items[column];
       const int end = map_.column_items[column + 1];
-      if (end < map_.column_items[column]) return Broken(5, "column ", column, " ends at ", end);
+      if (end < begin) return Broken(5, "column ", column, " ends at ", end);
+      if (begin < end && !(map_.column_first[column] == map_.items[begin])) {
+        return Broken(5, "column ", column, " does not begin with item ", begin);
+      }
     }
     return absl::OkStatus();
   }

@@ -51,6 +51,7 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { m.items[3].partial = 0; }), HasSubstr("invariant 4"));
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_items[3]; }), HasSubstr("invariant 5"));
   EXPECT_THAT(VerdictAfter([](Map m) { m.column_items[2] = 0; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_first[0].key_end; }), HasSubstr("invariant 5"));
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[3].first_token; }), HasSubstr("invariant 2"));
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
 }

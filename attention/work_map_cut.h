@@ -1,17 +1,9 @@
-// The builder of a work map: one piece of code for host and device, over a team that scans.
+// Where query ranges are cut into pieces, for the builder of a work map
+// (attention/work_map_builder.h): costs, columns, and the two ways to cut. Arithmetic for host and
+// device.
 //
-// Three passes: query ranges of each row; keys and cost of each range; items, partials and merges
-// of each range. A range of n steps of keys costs 1 + n (the one for its queries, table and
-// result); in balanced mode column c of C takes the costs [floor(c * total / C), floor((c + 1) *
-// total / C)).
-//
-// A Team runs the passes: the host's in order, the device's with the threads of one CTA.
-//
-//   team.ForEach(n, f)          f(i) for i in [0, n)
-//   team.Scan(n, count, use)    use(i, sum of count(j) for j < i, count(i)); returns the whole sum
-//
-// What Scan() writes is seen by every thread of the team after it; what ForEach() writes, by the
-// next kernel.
+// A range of n steps of keys costs 1 + n (the one for its queries, table and result). In balanced
+// mode column c of C takes the costs [floor(c * total / C), floor((c + 1) * total / C)).
 
 #ifndef ATTENTION_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_CUT_H_
@@ -20,33 +12,39 @@
 
 #include "attention/host_device.h"
 #include "attention/work_map.h"
-#include "attention/work_map_key_range.h"
-#include "attention/work_map_rows.h"
 #include "attention/work_map_scratch.h"
 
 namespace reprise {
+
+// a / b of numbers that are not negative. Most are small, and then this is many times quicker.
+REPRISE_HOST_DEVICE inline int64_t Divide(int64_t a, int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  return a / b;
+}
 
 // Where the costs of all ranges are dealt to columns.
 class Columns {
  public:
   // Not all columns are used if they would take less than `least_cost` each.
   REPRISE_HOST_DEVICE Columns(int64_t total_cost, int64_t least_cost, int num_columns)
-      : total_(total_cost), columns_(total_cost / least_cost) {
+      : total_(total_cost), columns_(Divide(total_cost, least_cost)) {
     if (columns_ > num_columns) columns_ = num_columns;
     if (columns_ < 1) columns_ = 1;
   }
 
   // The cost at which `column` begins.
-  REPRISE_HOST_DEVICE int64_t Border(int64_t column) const { return column * total_ / columns_; }
+  REPRISE_HOST_DEVICE int64_t Border(int64_t column) const {
+    return Divide(column * total_, columns_);
+  }
 
   // The last column that begins at or before `cost`.
   REPRISE_HOST_DEVICE int At(int64_t cost) const {
-    return static_cast<int>(((cost + 1) * columns_ - 1) / total_);
+    return static_cast<int>(Divide((cost + 1) * columns_ - 1, total_));
   }
 
   // The first column that begins at or after `cost`.
   REPRISE_HOST_DEVICE int64_t FirstFrom(int64_t cost) const {
-    return (cost * columns_ + total_ - 1) / total_;
+    return Divide(cost * columns_ + total_ - 1, total_);
   }
 
  private:
@@ -128,227 +126,6 @@ struct DeterministicCut {
     return columns.At(tile.cost_begin +
                       static_cast<int64_t>(piece) * (1 + ChunkOf(tile, row_tiles)));
   }
-};
-
-// Items, partials and merges in one number, to be summed in one scan.
-struct WorkCounts {
-  int items;
-  int partials;
-  int merges;
-
-  REPRISE_HOST_DEVICE int64_t Packed() const {
-    return static_cast<int64_t>(items) << 40 | static_cast<int64_t>(partials) << 20 | merges;
-  }
-  REPRISE_HOST_DEVICE static WorkCounts From(int64_t packed) {
-    return {static_cast<int>(packed >> 40), static_cast<int>(packed >> 20 & 0xfffff),
-            static_cast<int>(packed & 0xfffff)};
-  }
-};
-
-template <typename Team, typename Cutter>
-class WorkMapBuilder {
- public:
-  REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const WorkMap& map,
-                                     const WorkMapScratch& scratch)
-      : team_(team),
-        rows_(rows),
-        map_(map),
-        tiles_(scratch.tiles),
-        first_tile_(scratch.first_tile),
-        rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
-
-  REPRISE_HOST_DEVICE void Run() {
-    const int num_tiles = FindTiles();
-    const int64_t total_cost = FindKeys(num_tiles);
-    const Columns columns(total_cost, LeastCost(total_cost, num_tiles), map_.num_columns);
-    const WorkCounts counts = CutTiles(num_tiles, columns);
-    WriteItems(counts, num_tiles, columns);
-  }
-
- private:
-  REPRISE_HOST_DEVICE static int AtMost(int value, int most) { return value < most ? value : most; }
-
-  REPRISE_HOST_DEVICE int RowTiles(int r) const {
-    const int query_len = rows_.query_start_loc[r + 1] - rows_.query_start_loc[r];
-    return query_len <= 0 ? 0 : (query_len + map_.tile_queries - 1) / map_.tile_queries;
-  }
-
-  // Where rows are of one range at most, row r is range r, and has no items if it has no queries.
-  REPRISE_HOST_DEVICE int FindTiles() {
-    if (rows_are_tiles_) return AtMost(rows_.num_rows, map_.max_rows);
-    const int64_t tiles = team_.Scan(
-        rows_.num_rows, [&](int r) -> int64_t { return RowTiles(r); },
-        [&](int r, int64_t before, int64_t) { first_tile_[r] = static_cast<int32_t>(before); });
-    return tiles < map_.max_tiles ? static_cast<int>(tiles) : map_.max_tiles;
-  }
-
-  // What a column should take at least. A range of n steps in p pieces takes about n / p steps and
-  // then p partials to merge, each some 10 times quicker than a step: least for p = sqrt(10 n).
-  REPRISE_HOST_DEVICE static int64_t LeastCost(int64_t total_cost, int num_tiles) {
-    if (num_tiles == 0) return 1;
-    const int64_t steps = total_cost / num_tiles;
-    int64_t piece = 1;
-    while (10 * (piece + 1) * (piece + 1) <= steps) ++piece;
-    return piece + 1;
-  }
-
-  // The last of `count` whose value is at or before `value`; that of the first is.
-  template <typename ValueOf>
-  REPRISE_HOST_DEVICE static int LastAtOrBefore(int value, int count, ValueOf value_of) {
-    int low = 0;
-    int high = count;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (value_of(middle) <= value) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
-
-  REPRISE_HOST_DEVICE int RowOfTile(int t) const {
-    if (rows_are_tiles_) return t;
-    return LastAtOrBefore(t, rows_.num_rows, [&](int r) { return first_tile_[r]; });
-  }
-
-  REPRISE_HOST_DEVICE int QueryBegin(int t, int row) const {
-    return rows_are_tiles_ ? 0 : (t - first_tile_[row]) * map_.tile_queries;
-  }
-
-  REPRISE_HOST_DEVICE int64_t FindKeysOf(int t) {
-    WorkTile& tile = tiles_[t];
-    tile.row = RowOfTile(t);
-    tile.key_begin = tile.key_end = 0;
-    tile.num_pieces = 0;
-    const WorkMapRow row = LoadRow(rows_, tile.row);
-    if (row.query_len <= 0) return 0;
-    tile.num_pieces = 1;
-    const int query_begin = QueryBegin(t, tile.row);
-    const KeyHull keys =
-        KeysSeen(rows_, row, query_begin, AtMost(query_begin + map_.tile_queries, row.query_len));
-    tile.key_begin = keys.begin;
-    tile.key_end = keys.end;
-    return Cutter::CostOf(tile, RowTiles(tile.row));
-  }
-
-  // Returns the cost of all ranges.
-  REPRISE_HOST_DEVICE int64_t FindKeys(int num_tiles) {
-    return team_.Scan(
-        num_tiles, [&](int t) -> int64_t { return FindKeysOf(t); },
-        [&](int t, int64_t before, int64_t) { tiles_[t].cost_begin = before; });
-  }
-
-  REPRISE_HOST_DEVICE WorkCounts CutTile(const Columns& columns, WorkTile& tile) {
-    if (tile.num_pieces == 0) return {0, 0, 0};
-    Cutter::Cut(columns, RowTiles(tile.row), tile);
-    const int pieces = tile.num_pieces;
-    return {pieces, pieces > 1 ? pieces : 0, pieces > 1 ? 1 : 0};
-  }
-
-  REPRISE_HOST_DEVICE void Place(int t, const WorkCounts& before) {
-    WorkTile& tile = tiles_[t];
-    tile.first_item = before.items;
-    tile.first_partial = before.partials;
-    tile.merge = before.merges;
-    // Holds for batches within the plan; others must not write beyond the workspace.
-    if (tile.num_pieces < 2 || before.merges >= map_.max_merges) return;
-    const int query_len = rows_.query_start_loc[tile.row + 1] - rows_.query_start_loc[tile.row];
-    const int query_begin = QueryBegin(t, tile.row);
-    map_.merges[before.merges] = {tile.row, query_begin,
-                                  AtMost(query_begin + map_.tile_queries, query_len),
-                                  before.partials, tile.num_pieces};
-  }
-
-  // Cuts the ranges, writes the merges and returns the counts.
-  REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns& columns) {
-    WorkCounts counts = WorkCounts::From(team_.Scan(
-        num_tiles, [&](int t) -> int64_t { return CutTile(columns, tiles_[t]).Packed(); },
-        [&](int t, int64_t before, int64_t) { Place(t, WorkCounts::From(before)); }));
-    counts.items = AtMost(counts.items, map_.max_items);
-    counts.merges = AtMost(counts.merges, map_.max_merges);
-    return counts;
-  }
-
-  // The column of the item before the first of tile t; -1 if there is none.
-  REPRISE_HOST_DEVICE int ColumnBefore(const Columns& columns, int t) const {
-    for (--t; t >= 0; --t) {
-      const WorkTile& tile = tiles_[t];
-      if (tile.num_pieces > 0) {
-        return Cutter::ColumnOf(columns, tile, RowTiles(tile.row), tile.num_pieces - 1);
-      }
-    }
-    return -1;
-  }
-
-  REPRISE_HOST_DEVICE int KeyAt(const Columns& columns, const WorkTile& tile, int row_tiles,
-                                int piece) const {
-    if (piece == 0) return tile.key_begin;
-    if (piece == tile.num_pieces) return tile.key_end;
-    const int64_t step = Cutter::StepOf(columns, tile, row_tiles, piece);
-    return static_cast<int>((tile.key_begin / kWorkStepKeys + step) * kWorkStepKeys);
-  }
-
-  REPRISE_HOST_DEVICE WorkItem ItemOf(int t, const WorkTile& tile, int piece, int row_tiles,
-                                      const Columns& columns) const {
-    const WorkMapRow row = LoadRow(rows_, tile.row);
-    WorkItem item = {};
-    item.row = tile.row;
-    item.query_begin = QueryBegin(t, tile.row);
-    item.query_end = AtMost(item.query_begin + map_.tile_queries, row.query_len);
-    item.key_begin = KeyAt(columns, tile, row_tiles, piece);
-    item.key_end = KeyAt(columns, tile, row_tiles, piece + 1);
-    // Holds for batches within the plan; others must not write beyond the workspace.
-    const bool is_cut = tile.num_pieces > 1 && tile.merge < map_.max_merges &&
-                        tile.first_partial + tile.num_pieces <= map_.max_partials;
-    item.partial = is_cut ? tile.first_partial + piece : -1;
-    item.merge = is_cut ? tile.merge : -1;
-    item.first_partial = is_cut ? tile.first_partial : -1;
-    item.num_partials = is_cut ? tile.num_pieces : 0;
-    item.first_token = row.first_token + item.query_begin;
-    if (item.key_begin == item.key_end) return item;  // the rest of a padded row may be garbage
-    item.first_position =
-        static_cast<int32_t>(row.key_start + row.seq_len - row.query_len + item.query_begin);
-    item.key_start = static_cast<int32_t>(row.key_start);
-    item.first_key = rows_.key_start_loc ? rows_.key_start_loc[tile.row] : item.key_start;
-    item.table_row = rows_.table_row ? rows_.table_row[tile.row] : tile.row;
-    item.tail_len = row.tail_len;
-    item.prefix_len = row.seq_len - row.tail_len;
-    return item;
-  }
-
-  // Writes item i and where the columns that begin with it begin.
-  REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, const Columns& columns) {
-    const int t = LastAtOrBefore(i, num_tiles, [&](int at) { return tiles_[at].first_item; });
-    const WorkTile tile = tiles_[t];
-    const int piece = i - tile.first_item;
-    const int row_tiles = RowTiles(tile.row);
-    map_.items[i] = ItemOf(t, tile, piece, row_tiles, columns);
-    const int column = Cutter::ColumnOf(columns, tile, row_tiles, piece);
-    const int before = piece > 0 ? Cutter::ColumnOf(columns, tile, row_tiles, piece - 1)
-                                 : ColumnBefore(columns, t);
-    for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
-  }
-
-  REPRISE_HOST_DEVICE void WriteItems(const WorkCounts& counts, int num_tiles,
-                                      const Columns& columns) {
-    const int num_arrivals = counts.merges * map_.num_virtual_heads;
-    team_.ForEach(num_arrivals, [&](int i) { map_.arrivals[i] = 0; });
-    team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, columns); });
-    // Columns after the last item, and the counts.
-    const int used = 1 + ColumnBefore(columns, num_tiles);
-    team_.ForEach(map_.num_columns + 1 - used,
-                  [&](int c) { map_.column_items[used + c] = counts.items; });
-    team_.ForEach(2, [&](int i) { map_.counts[i] = i == 0 ? counts.items : counts.merges; });
-  }
-
-  Team& team_;
-  const WorkMapRows& rows_;
-  const WorkMap& map_;
-  WorkTile* const tiles_;
-  int32_t* const first_tile_;
-  const bool rows_are_tiles_;
 };
 
 }  // namespace reprise

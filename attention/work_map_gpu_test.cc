@@ -51,6 +51,11 @@ void ExpectSame(const char* what, const T* device, const T* host, int64_t count)
 void ExpectSameMap(const WorkMap& device, const WorkMap& host) {
   ExpectSame("count", device.counts, host.counts, 2);
   ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
+  const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
+  for (int c = 0; c < host.num_columns; ++c) {
+    if (host.column_items[c] == host.column_items[c + 1]) continue;
+    ASSERT_TRUE(first[c] == host.column_first[c]) << "first item of column " << c;
+  }
   ExpectSame("item", device.items, host.items, host.counts[0]);
   ExpectSame("merge", device.merges, host.merges, host.counts[1]);
   ExpectSame("arrivals", device.arrivals, host.arrivals,

@@ -93,6 +93,7 @@ int64_t LayOut(void* workspace, WorkMap& map) {
   Allotter allotter(workspace);
   allotter.Give(map.counts, 2);
   allotter.Give(map.column_items, map.num_columns + 1);
+  allotter.Give(map.column_first, map.num_columns);
   allotter.Give(map.items, map.max_items);
   allotter.Give(map.merges, map.max_merges);
   allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);

@@ -95,12 +95,13 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   const int first = unit.item.key_begin + group * Traits::kKeys;
   const int num_steps = max(0, (unit.item.key_end - first + kStride - 1) / kStride);
 
-  auto place = loader.Find(first);
-  auto next_place = loader.Find(first + kStride);
+  const auto first_place = loader.Find(first);
+  const auto second_place = loader.Find(first + kStride);
+  auto place = loader.Find(first + 2 * kStride);
   LoadQueries<Traits>(p, unit, shared.tiles.q);
   CommitCopies();
-  loader.Note(offsets[0], place);
-  loader.Note(offsets[1], next_place);
+  loader.Note(offsets[0], first_place);
+  loader.Note(offsets[1], second_place);
   MeetGroup<Traits>();
   if (num_steps > 0) loader.Load(k[0], v[0], offsets[0], first);
   CommitCopies();
@@ -121,8 +122,8 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
       loader.Load(k[stage ^ 1], v[stage ^ 1], offsets[stage ^ 1], step_first + kStride);
     }
     CommitCopies();
-    // Read the table ahead, so that the next copies need not wait for it.
-    place = loader.Find(step_first + 2 * kStride);
+    // The table is read a step before it is noted, and that is a step before the copies.
+    const auto next_place = loader.Find(step_first + 3 * kStride);
     WaitForCopies<1>();  // step i
     MeetGroup<Traits>();
     const StepView view = ViewStep(p, unit, warp_view, step_first, Traits::kKeys);
@@ -130,6 +131,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
       AttendStep<Traits>(p, unit, rows, view, step_first, q, k[stage], v[stage], products, softmax);
     }
     loader.Note(offsets[stage], place);
+    place = next_place;
     MeetGroup<Traits>();
   }
 }
@@ -169,7 +171,7 @@ __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p)
       }
       for (int column = threadIdx.x % 32 * 4; column < p.head_dim_v; column += 128) {
         const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        StoreColumns<Traits>(p, row, column, zeros);
+        StoreColumns<Traits>(p, OutAt(p, row), column, zeros);
       }
     }
   }
@@ -184,21 +186,33 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   const WorkMap& work = p.work;
   const int column = blockIdx.x / work.heads_per_column;
   const int first_head = blockIdx.x - column * work.heads_per_column;
-  const int last_item = work.column_items[column + 1];
-  for (int item = work.column_items[column]; item < last_item; ++item) {
-    for (int head = first_head; head < work.num_virtual_heads; head += work.heads_per_column) {
-      if (threadIdx.x == 0) LoadUnit<Traits>(p, item, head, shared.unit);
-      __syncthreads();
-      const WorkUnit& unit = shared.unit;
-      OnlineSoftmax<Traits> softmax;
-      AttendKeys<Traits>(p, unit, shared, softmax);
-      __syncthreads();  // the keys' memory becomes the results'
-      LeaveResults<Traits>(softmax, shared.results);
-      __syncthreads();
-      FinishUnit<Traits>(p, shared);
-      __syncthreads();  // and back
+  int slot = 0;
+  LoadItem(work.column_first + column, shared.units[slot]);
+  CommitCopies();
+  int item = work.column_items[column];
+  const int end_item = work.column_items[column + 1];
+  for (int head = first_head; item < end_item;) {
+    WorkUnit& unit = shared.units[slot];
+    WaitForCopies<0>();
+    __syncthreads();  // the item is there, and the results of the unit before are written out
+    if (threadIdx.x == 0) CompleteUnit<Traits>(p, head, unit);
+    head += work.heads_per_column;
+    if (head >= work.num_virtual_heads) {
+      head = first_head;
+      ++item;
     }
+    slot ^= 1;
+    if (item < end_item) LoadItem(work.items + item, shared.units[slot]);
+    __syncthreads();  // the unit is complete
+
+    OnlineSoftmax<Traits> softmax;
+    AttendKeys<Traits>(p, unit, shared, softmax);
+    __syncthreads();  // the keys' memory becomes the results'
+    LeaveResults<Traits>(softmax, shared.results);
+    __syncthreads();
+    FinishUnit<Traits>(p, unit, shared);
   }
+  WaitForCopies<0>();  // of an item that was not there
   ClearInertTokens<Traits>(p);
 }
 

@@ -33,10 +33,10 @@ struct AttentionTile {
 // keeps three CTAs of 64 KB on an SM of 228 KB, and no tile needs more than the 99 KB that a CTA
 // may have on the smaller cards of compute capability 8.x.
 inline constexpr AttentionTile kAttentionTiles[] = {
-    {DType::kFloat16, 64, 1, 4, 16, 5},   {DType::kFloat16, 64, 4, 1, 64, 3},
+    {DType::kFloat16, 64, 1, 4, 32, 3},   {DType::kFloat16, 64, 4, 1, 64, 3},
     {DType::kFloat16, 128, 1, 4, 16, 3},  {DType::kFloat16, 128, 4, 1, 64, 2},
     {DType::kFloat16, 256, 1, 2, 16, 3},  {DType::kFloat16, 256, 4, 1, 32, 2},
-    {DType::kBFloat16, 64, 1, 4, 16, 5},  {DType::kBFloat16, 64, 4, 1, 64, 3},
+    {DType::kBFloat16, 64, 1, 4, 32, 3},  {DType::kBFloat16, 64, 4, 1, 64, 3},
     {DType::kBFloat16, 128, 1, 4, 16, 3}, {DType::kBFloat16, 128, 4, 1, 64, 2},
     {DType::kBFloat16, 256, 1, 2, 16, 3}, {DType::kBFloat16, 256, 4, 1, 32, 2},
     {DType::kFloat32, 64, 1, 4, 16, 3},   {DType::kFloat32, 128, 1, 2, 16, 3},

@@ -77,6 +77,13 @@ struct __align__(16) KeyOffsets {
   int64_t v;
 };
 
+// Where a row of the tile goes: its first element in out, and its lse among the partials (times
+// head_dim_v: its first element there).
+struct RowPlace {
+  int64_t out;
+  int64_t partial;
+};
+
 template <typename Traits>
 struct AttentionShared {
   static constexpr int kStepChunks = Traits::kKeys * Traits::kChunks;
@@ -95,13 +102,14 @@ struct AttentionShared {
     float max[Traits::kWarpsN][Traits::kRows];
     float sum[Traits::kWarpsN][Traits::kRows];
     float weight[Traits::kWarpsN][Traits::kRows];
+    RowPlace places[Traits::kRows];
   };
 
   union {
     Tiles tiles;
     Results results;
   };
-  WorkUnit unit;
+  WorkUnit units[2];  // the one at hand, and the next
   KeyOffsets offsets[Traits::kWarpsN][Traits::kStages][Traits::kKeys];
   int is_last_arrival;
 };

@@ -51,11 +51,14 @@ __device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, Element
   }
 }
 
-// Writes 4 columns of out.
+__device__ __forceinline__ int64_t OutAt(const AttentionKernelParams& p, const TileRow& row) {
+  return row.token * p.out_token_stride + row.q_head * p.out_head_stride;
+}
+
+// Writes 4 columns of the row of out that begins at element `at`.
 template <typename Traits>
-__device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, const TileRow& row,
-                                             int column, const float (&value)[4]) {
-  const int64_t at = row.token * p.out_token_stride + row.q_head * p.out_head_stride;
+__device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, int64_t at, int column,
+                                             const float (&value)[4]) {
   if (p.out_is_float) {
     StoreOut(p, static_cast<float*>(p.out) + at, column, value);
   } else {
@@ -91,10 +94,18 @@ template <typename Traits, typename Body>
 __device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const Body& body) {
   const int row_parts = (p.head_dim_v + 3) / 4;
-  const int num_parts = unit.num_rows * row_parts;
-  for (int part = threadIdx.x; part < num_parts; part += Traits::kThreads) {
-    const int row = part / row_parts;
-    body(row, (part - row * row_parts) * 4);
+  const int row_step = Traits::kThreads / row_parts;
+  const int part_step = Traits::kThreads - row_step * row_parts;
+  int row = threadIdx.x / row_parts;
+  int part = threadIdx.x - row * row_parts;
+  while (row < unit.num_rows) {
+    body(row, part * 4);
+    row += row_step;
+    part += part_step;
+    if (part >= row_parts) {
+      part -= row_parts;
+      ++row;
+    }
   }
 }
 
@@ -114,6 +125,8 @@ __device__ __forceinline__ void WeighGroups(const AttentionKernelParams& p, cons
       total.sum += results.sum[g][r] * weight[g];
     }
     const TileRow row = RowAt(p, unit, r);
+    const int64_t partial = PartialAt(p.work, unit.item.partial, row);
+    results.places[r] = {OutAt(p, row), partial};
     float factor = 0.0f;
     if (unit.item.partial < 0) {
       factor = FinishRow(p, unit, row, total);
@@ -123,7 +136,7 @@ __device__ __forceinline__ void WeighGroups(const AttentionKernelParams& p, cons
         lse = total.max + log2f(total.sum);
         factor = 1.0f / total.sum;
       }
-      p.work.partial_lse[PartialAt(p.work, unit.item.partial, row)] = lse;
+      p.work.partial_lse[partial] = lse;
     }
 #pragma unroll
     for (int g = 0; g < Traits::kWarpsN; ++g) results.weight[g][r] = weight[g] * factor;
@@ -159,12 +172,45 @@ __device__ __forceinline__ void StorePartial(float* out, int column, int head_di
 }
 
 // Past the L1 cache, which does not see what other SMs write.
+template <bool kAligned>
 __device__ __forceinline__ float4 LoadPartial(const float* out, int column, int head_dim) {
-  if (head_dim % 4 == 0) return __ldcg(reinterpret_cast<const float4*>(out + column));
-  float value[4];
+  if constexpr (kAligned) {
+    return __ldcg(reinterpret_cast<const float4*>(out + column));
+  } else {
+    float value[4];
 #pragma unroll
-  for (int e = 0; e < 4; ++e) value[e] = column + e < head_dim ? __ldcg(out + column + e) : 0.0f;
-  return {value[0], value[1], value[2], value[3]};
+    for (int e = 0; e < 4; ++e) value[e] = column + e < head_dim ? __ldcg(out + column + e) : 0.0f;
+    return {value[0], value[1], value[2], value[3]};
+  }
+}
+
+// The sum of `count` partials of a row, each weighted by exp2(lse - reference); out and lse are
+// those of the first.
+template <bool kAligned>
+__device__ __forceinline__ void AddPartials(const AttentionKernelParams& p, const float* out,
+                                            const float* lse, float reference, int count,
+                                            int column, float (&sum)[4]) {
+  // Loads under way at a time: the partials are as far as the L2 cache.
+  constexpr int kBatch = 8;
+  const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
+  for (int begin = 0; begin < count; begin += kBatch) {
+    float lses[kBatch];
+    float4 values[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int64_t at = min(begin + i, count - 1) * stride;
+      lses[i] = __ldcg(lse + at);
+      values[i] = LoadPartial<kAligned>(out + at * p.head_dim_v, column, p.head_dim_v);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float weight = begin + i < count ? exp2f(lses[i] - reference) : 0.0f;
+      sum[0] = fmaf(weight, values[i].x, sum[0]);
+      sum[1] = fmaf(weight, values[i].y, sum[1]);
+      sum[2] = fmaf(weight, values[i].z, sum[2]);
+      sum[3] = fmaf(weight, values[i].w, sum[3]);
+    }
+  }
 }
 
 // Leaves in results.max and results.weight of group 0, for each row, what its partials' lse are
@@ -210,27 +256,24 @@ __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, co
   WeighPartials<Traits>(p, unit, results);
   __syncthreads();
   const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
+  const int own = unit.item.partial - unit.item.first_partial;
   ForColumns<Traits>(p, unit, [&](int r, int column) {
-    const TileRow row = RowAt(p, unit, r);
-    const int64_t first = PartialAt(p.work, unit.item.first_partial, row);
+    // The row's place in the first partial, from that in this CTA's own.
+    const RowPlace place = results.places[r];
+    const int64_t first = place.partial - own * stride;
     const float* lse = p.work.partial_lse + first;
     const float* out = p.work.partial_out + first * p.head_dim_v;
     const float reference = results.max[0][r];
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    // Many loads under way: the partials are as far as the L2 cache.
-#pragma unroll 8
-    for (int i = 0; i < unit.item.num_partials; ++i) {
-      const float weight = exp2f(__ldcg(lse + i * stride) - reference);
-      const float4 value = LoadPartial(out + i * stride * p.head_dim_v, column, p.head_dim_v);
-      sum[0] = fmaf(weight, value.x, sum[0]);
-      sum[1] = fmaf(weight, value.y, sum[1]);
-      sum[2] = fmaf(weight, value.z, sum[2]);
-      sum[3] = fmaf(weight, value.w, sum[3]);
+    if (p.head_dim_v % 4 == 0) {
+      AddPartials<true>(p, out, lse, reference, unit.item.num_partials, column, sum);
+    } else {
+      AddPartials<false>(p, out, lse, reference, unit.item.num_partials, column, sum);
     }
     const float factor = results.weight[0][r];
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[e] *= factor;
-    StoreColumns<Traits>(p, row, column, sum);
+    StoreColumns<Traits>(p, place.out, column, sum);
   });
 }
 
@@ -253,21 +296,19 @@ __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, co
 // Writes what the CTA found. The threads have met after writing `shared.results`, and meet after it
 // before they write shared memory again.
 template <typename Traits>
-__device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p,
+__device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p, const WorkUnit& unit,
                                            AttentionShared<Traits>& shared) {
-  const WorkUnit& unit = shared.unit;
   WeighGroups<Traits>(p, unit, shared.results);
   __syncthreads();
   const bool is_partial = unit.item.partial >= 0;
   ForColumns<Traits>(p, unit, [&](int r, int column) {
-    const TileRow row = RowAt(p, unit, r);
+    const RowPlace place = shared.results.places[r];
     float value[4];
     AddGroups<Traits>(shared.results, r, column, value);
     if (is_partial) {
-      const int64_t at = PartialAt(p.work, unit.item.partial, row);
-      StorePartial(p.work.partial_out + at * p.head_dim_v, column, p.head_dim_v, value);
+      StorePartial(p.work.partial_out + place.partial * p.head_dim_v, column, p.head_dim_v, value);
     } else {
-      StoreColumns<Traits>(p, row, column, value);
+      StoreColumns<Traits>(p, place.out, column, value);
     }
   });
   if (is_partial && ArriveAtMerge(p, unit, shared.is_last_arrival)) {

@@ -1,15 +1,15 @@
-// The builder of attention/work_map_cut.h by one CTA: a thread a row, then a thread a query range,
-// in rounds of the CTA's threads where there are more.
+// The builder of attention/work_map_builder.h by one CTA: a thread a row, then a thread a query
+// range, in rounds of the CTA's threads where there are more.
 //
-// Bound: latency. Three scans, each a few loads, two shuffles' worth of sums and a barrier; the
-// ranges stay in shared memory while they fit. 2-4 us for up to 1024 rows.
+// Bound: latency. Two or three scans, each a few loads, shuffles for the sums and a barrier; the
+// ranges stay in shared memory while they fit. About 2 us for 64 rows, 4 us for 256.
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "attention/kernels/work_map_kernel.h"
-#include "attention/work_map_cut.h"
+#include "attention/work_map_builder.h"
 #include "attention/work_map_scratch.h"
 
 namespace reprise {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/device_primitives.cuh"
 #include "attention/work_map.h"
 
 namespace reprise {
@@ -27,35 +28,32 @@ __device__ __forceinline__ float ScaleAt(const Scale& scale, int table_row, int 
   return scale.data[table_row * scale.row_stride + kv_head * scale.head_stride];
 }
 
-__device__ __forceinline__ void LoadItem(const WorkItem* from, WorkItem& to) {
-  static_assert(sizeof(WorkItem) == 4 * sizeof(int4));
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    reinterpret_cast<int4*>(&to)[i] = reinterpret_cast<const int4*>(from)[i];
-  }
+// Starts copying an item to unit.item. By all threads of a warp or more; the first four copy.
+__device__ __forceinline__ void LoadItem(const WorkItem* from, WorkUnit& unit) {
+  static_assert(sizeof(WorkItem) == 4 * 16);
+  if (threadIdx.x >= 4) return;
+  CopyAsync16(SharedAddress(&unit.item) + threadIdx.x * 16,
+              reinterpret_cast<const char*>(from) + threadIdx.x * 16, true);
 }
 
-// By one thread.
+// Fills in what goes beyond the item. By one thread.
 template <typename Traits>
-__device__ __forceinline__ void LoadUnit(const AttentionKernelParams& p, int item_idx,
-                                         int virtual_head, WorkUnit& unit) {
-  WorkItem item;
-  LoadItem(p.work.items + item_idx, item);
+__device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int virtual_head,
+                                             WorkUnit& unit) {
   const int head_tiles = p.work.num_virtual_heads / p.num_kv_heads;
   const int kv_head = virtual_head / head_tiles;
-  const int first_row = (virtual_head - kv_head * head_tiles) * Traits::kRows;
-  unit.item = item;
+  const int num_rows = (unit.item.query_end - unit.item.query_begin) * p.group_size;
   unit.virtual_head = virtual_head;
   unit.kv_head = kv_head;
-  unit.first_row = first_row;
-  unit.num_rows =
-      min(Traits::kRows, (item.query_end - item.query_begin) * p.group_size - first_row);
+  unit.first_row = (virtual_head - kv_head * head_tiles) * Traits::kRows;
+  unit.num_rows = min(Traits::kRows, num_rows - unit.first_row);
   unit.logit_scale = p.scale;
   unit.v_scale = 1.0f;
-  if (item.key_begin == item.key_end) return;  // the rest of a padded row may be garbage
+  if (unit.item.key_begin == unit.item.key_end) return;  // the rest of a padded row may be garbage
+  const int table_row = unit.item.table_row;
   unit.logit_scale *=
-      ScaleAt(p.q_scale, item.table_row, kv_head) * ScaleAt(p.k_scale, item.table_row, kv_head);
-  unit.v_scale = ScaleAt(p.v_scale, item.table_row, kv_head);
+      ScaleAt(p.q_scale, table_row, kv_head) * ScaleAt(p.k_scale, table_row, kv_head);
+  unit.v_scale = ScaleAt(p.v_scale, table_row, kv_head);
 }
 
 // One row of the tile.
