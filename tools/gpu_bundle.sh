@@ -2,7 +2,7 @@
 # Collects the GPU binaries and the few shared libraries they need into .gpu/, to be carried to a
 # machine with a GPU that has the same LibTorch build and nothing else of ours. See docs/gpu-testing.md.
 #
-#   tools/gpu_bundle.sh [TARGET...]     default: the targets of KINDS below
+#   tools/gpu_bundle.sh [TARGET...]     default: those named below
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,14 +32,13 @@ for target in "${targets[@]}"; do
     grep -vE '^lib(torch|c10|cudart|cublas|cublasLt|cudnn|cupti|nvrtc|nccl|cufft|curand|cusolver|cusparse|cufile|nvshmem|gomp|shm|caffe2|nvJitLink|nvToolsExt|cusparseLt|triton)[^ ]*\.so' |
     while read -r name path; do cp -Lf "$path" "$content/lib/$name"; strip "$content/lib/$name" 2>/dev/null || true; done
 done
-[ ! -d tests/goldens ] || tar -cf - tests/goldens | tar -C "$content" -xf -
 # Kernels for several architectures compress to a third.
 tar -C "$content" -czf "$out/bundle.tar.gz" .
 cp tools/gpu_run.sh "$out/run.sh"
 
 size_kb=$(du -sk "$out" | cut -f1)
 echo "gpu_bundle: $out takes ${size_kb} KB, and holds"
-(cd "$content" && find . -type f -not -path './tests/*' -printf '  %9s %P\n')
+(cd "$content" && find . -type f -printf '  %9s %P\n')
 if [ "$size_kb" -gt "$limit_kb" ]; then
   echo "gpu_bundle: $out is larger than ${limit_kb} KB" >&2
   exit 1

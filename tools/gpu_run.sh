@@ -18,7 +18,7 @@ torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__
 site=$(dirname "$torch")
 cuda=$(ls -d "$site"/nvidia/*/lib 2>/dev/null | tr '\n' ':')
 export LD_LIBRARY_PATH="$here/lib:$torch/lib:${cuda}${LD_LIBRARY_PATH:-}"
-export REPRISE_TEST_DATA=$here
+export REPRISE_TEST_DATA=$bundle/..
 
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(tests sanitizer bench decode)
