@@ -56,7 +56,7 @@ ABSL_FLAG(absl::optional<int32_t>, num_blocks, absl::nullopt,
           "blocks of the KV cache, the null block included; without it, as many as the prompts can "
           "use");
 ABSL_FLAG(absl::optional<int32_t>, prefill_chunk, absl::nullopt,
-          "prompt tokens computed in a step at most, a sequence; without it, up to 512");
+          "prompt tokens computed in a step at most, a sequence; without it or 0, up to 512");
 ABSL_FLAG(reprise::TextFlag, dump_logits, {},
           "safetensors file to write: logits_<i> float32 [n, vocab], from which the n tokens of "
           "prompt i were, or in place of forced ones would have been, chosen");

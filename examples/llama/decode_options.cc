@@ -118,8 +118,8 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   // The null block, and one to use.
   REPRISE_RETURN_IF_ERROR(AtLeast("num_blocks", 2, arguments.num_blocks.value_or(2)));
   options.num_blocks = arguments.num_blocks;
-  REPRISE_RETURN_IF_ERROR(AtLeast("prefill_chunk", 1, arguments.prefill_chunk.value_or(1)));
-  options.prefill_chunk = arguments.prefill_chunk;
+  REPRISE_RETURN_IF_ERROR(AtLeast("prefill_chunk", 0, arguments.prefill_chunk.value_or(0)));
+  if (arguments.prefill_chunk != 0) options.prefill_chunk = arguments.prefill_chunk;
   options.dump_logits = arguments.dump_logits;
   options.output = arguments.json ? OutputChoice::kJson : OutputChoice::kText;
   REPRISE_ASSIGN_OR_RETURN(options.prompts, PromptsOf(arguments));

@@ -81,11 +81,15 @@ TEST(DecodeOptionsTest, ValuesOutOfRangeAreNamed) {
   EXPECT_EQ(Problem({.top_k = -1}), "--top_k: expected at least 0, got -1");
   EXPECT_EQ(Problem({.block_size = 0}), "--block_size: expected at least 1, got 0");
   EXPECT_EQ(Problem({.num_blocks = 1}), "--num_blocks: expected at least 2, got 1");
-  EXPECT_EQ(Problem({.prefill_chunk = 0}), "--prefill_chunk: expected at least 1, got 0");
+  EXPECT_EQ(Problem({.prefill_chunk = -1}), "--prefill_chunk: expected at least 0, got -1");
   EXPECT_THAT(Problem({.dtype = "float64"}),
               AllOf(StartsWith("--dtype: expected auto, float32"), HasSubstr("got \"float64\"")));
   EXPECT_THAT(Problem({.device = "tpu"}), StartsWith("--device: expected auto, cpu, cuda, got"));
   EXPECT_THAT(Problem({.graphs = "yes"}), StartsWith("--graphs: expected on, off, got"));
+}
+
+TEST(DecodeOptionsTest, AChunkOfNothingMeansWholePrompts) {
+  EXPECT_EQ(Made({.prefill_chunk = 0}).prefill_chunk, std::nullopt);
 }
 
 TEST(DecodeOptionsTest, NumbersThatAreNoneAreRefused) {
