@@ -187,7 +187,7 @@ TEST_F(LinearTest, ReportsWhatItChose) {
   EXPECT_THAT(ToString(choice), HasSubstr("rows 4, 2048 -> 2048 bfloat16"));
 }
 
-TEST_F(LinearTest, DoesNotTimeSmallWeightsNorWhereTimingIsOff) {
+TEST_F(LinearTest, TimesOnlyLargeWeightsAndOnlyWhereTimingIsOn) {
   if (device().is_cpu()) GTEST_SKIP() << "there is nothing to choose on the CPU";
   std::mt19937 random(6);
   const std::unique_ptr<LinearContext> context = Context();
