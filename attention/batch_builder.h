@@ -22,7 +22,8 @@
 // A sequence with no new token (query_len 0) is an empty row: seq_len 0, so that nobody attends to
 // it.
 //
-// Thread safety: none; one owner. Cost: linear in rows and new tokens; no allocation after Create().
+// Thread safety: none; one owner. Cost: linear in rows and new tokens; no allocation after
+// Create().
 
 #ifndef ATTENTION_BATCH_BUILDER_H_
 #define ATTENTION_BATCH_BUILDER_H_
@@ -80,8 +81,8 @@ struct BuiltBatch {
 };
 
 // Errors: InvalidArgument, naming the row and what was expected and got: a length that is negative,
-// a table row outside the table, positions beyond the table's width, an entry that is negative where
-// a new token is to be written, an index out of range in `order`, or more rows or tokens than
+// a table row outside the table, positions beyond the table's width, an entry that is negative
+// where a new token is to be written, an index out of range in `order`, or more rows or tokens than
 // the padded size or the buffers hold. The buffers' content is then undefined.
 absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
                                            const BatchBuffers& buffers);

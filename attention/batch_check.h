@@ -1,5 +1,5 @@
-// Whether the arrays of a batch in host memory are what the contract says: before the CPU path reads
-// them.
+// Whether the arrays of a batch in host memory are what the contract says: before the CPU path
+// reads them.
 //
 // Errors are InvalidArgument and name the array, the element, what was expected and what was got:
 // "seq_lens[3]: expected 0 to 128 (max_seq_len), got 4711". Rows without keys, and entries of the

@@ -1,5 +1,5 @@
-// Block tables of a batch's own rows, for kernels that do not read through table_row: one row of the
-// result for each row of the batch, padded or packed.
+// Block tables of a batch's own rows, for kernels that do not read through table_row: one row of
+// the result for each row of the batch, padded or packed.
 //
 //   REPRISE_RETURN_IF_ERROR(GatherPaddedTable(built.batch, table, padded));
 //   absl::StatusOr<int> num_indices = GatherPackedTable(built.batch, table, packed);
@@ -21,9 +21,9 @@
 
 namespace reprise {
 
-// Writes batch.num_rows rows, with null blocks past each row's last, and their seq_lens.
-// Errors, before anything is written: InvalidArgument for a row that is wider than the output, or an
-// output too small.
+// Writes batch.num_rows rows, with null blocks past each row's last, and their seq_lens. Errors,
+// before anything is written: InvalidArgument for a row that is wider than the output, or an output
+// too small.
 absl::Status GatherPaddedTable(const PagedBatch& batch, const BlockTableView& table,
                                const MutablePaddedBlockTable& padded);
 

@@ -1,7 +1,7 @@
 // Whether the parameters of a layer make sense, by themselves and with a batch's host fields.
 //
-// Errors are InvalidArgument and name the field, what was expected and what was got. Reads no array.
-// Thread safety: pure functions. Cost: no allocation unless a check fails.
+// Errors are InvalidArgument and name the field, what was expected and what was got. Reads no
+// array. Thread safety: pure functions. Cost: no allocation unless a check fails.
 
 #ifndef ATTENTION_PARAMS_CHECK_H_
 #define ATTENTION_PARAMS_CHECK_H_

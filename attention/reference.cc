@@ -62,8 +62,8 @@ struct Logits {
   }
 };
 
-// One query of one head: out [head_dim_v] and the returned lse. load_k and load_v give a local key's
-// vectors.
+// One query of one head: out [head_dim_v] and the returned lse. load_k and load_v give a local
+// key's vectors.
 template <typename T, typename LoadK, typename LoadV>
 T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_head,
          std::vector<T> q_vector, T score_scale, T v_scale, DType weight_dtype, const LoadK& load_k,

@@ -4,8 +4,8 @@
 //   set.Decide(shape);
 //   EXPECT_EQ(allocations.count(), 0);
 //
-// A binary that links it has its global operator new replaced (by malloc); malloc called directly is
-// not seen. Thread safety: an object belongs to the thread that made it.
+// A binary that links it has its global operator new replaced (by malloc); malloc called directly
+// is not seen. Thread safety: an object belongs to the thread that made it.
 
 #ifndef BASE_ALLOCATION_COUNTER_H_
 #define BASE_ALLOCATION_COUNTER_H_

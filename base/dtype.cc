@@ -10,14 +10,14 @@ struct Name {
 
 // The first name of a type is the one printed.
 constexpr Name kNames[] = {
-    {"float64", DType::kFloat64},       {"fp64", DType::kFloat64},
-    {"double", DType::kFloat64},        {"float32", DType::kFloat32},
-    {"fp32", DType::kFloat32},          {"float", DType::kFloat32},
-    {"float16", DType::kFloat16},       {"fp16", DType::kFloat16},
-    {"half", DType::kFloat16},          {"bfloat16", DType::kBFloat16},
-    {"bf16", DType::kBFloat16},         {"float8_e4m3fn", DType::kFp8E4M3},
-    {"fp8", DType::kFp8E4M3},           {"fp8_e4m3", DType::kFp8E4M3},
-    {"float8_e4m3", DType::kFp8E4M3},   {"float8_e5m2", DType::kFp8E5M2},
+    {"float64", DType::kFloat64},     {"fp64", DType::kFloat64},
+    {"double", DType::kFloat64},      {"float32", DType::kFloat32},
+    {"fp32", DType::kFloat32},        {"float", DType::kFloat32},
+    {"float16", DType::kFloat16},     {"fp16", DType::kFloat16},
+    {"half", DType::kFloat16},        {"bfloat16", DType::kBFloat16},
+    {"bf16", DType::kBFloat16},       {"float8_e4m3fn", DType::kFp8E4M3},
+    {"fp8", DType::kFp8E4M3},         {"fp8_e4m3", DType::kFp8E4M3},
+    {"float8_e4m3", DType::kFp8E4M3}, {"float8_e5m2", DType::kFp8E5M2},
     {"fp8_e5m2", DType::kFp8E5M2},
 };
 

@@ -4,8 +4,9 @@
 //   table[column] = block.value();   // to an array that a kernel reads
 //   SlotId slot = block;             // does not compile
 //
-// An id is a name, not a number: ids compare and hash, but there is no arithmetic. Trivially copyable
-// and of the size of its representation, so an array of ids may be read as an array of integers.
+// An id is a name, not a number: ids compare and hash, but there is no arithmetic. Trivially
+// copyable and of the size of its representation, so an array of ids may be read as an array of
+// integers.
 
 #ifndef BASE_IDS_H_
 #define BASE_IDS_H_
@@ -43,7 +44,8 @@ class StrongId {
 // A block of the KV cache: an index into the block dimension of every tensor that shares the pool.
 using BlockId = StrongId<struct BlockIdTag, int32_t>;
 
-// Block 0: never allocated, readable, never trusted. It fills block-table entries that name no block.
+// Block 0: never allocated, readable, never trusted. It fills block-table entries that name no
+// block.
 inline constexpr BlockId kNullBlock(0);
 
 // A sequence's place in the state that the device owns; reused after the sequence has left.

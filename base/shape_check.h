@@ -3,10 +3,11 @@
 //
 //   ShapeChecker dims;
 //   dims.Bind("num_kv_heads", kv.num_kv_heads);
-//   REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slots, {"num_tokens"}, at::kLong));  //
-//   binds num_tokens REPRISE_RETURN_IF_ERROR(dims.Check("k", k, {AtLeast("num_tokens"),
-//   "num_kv_heads", 128})); REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slots,
-//   k.device())); const int64_t num_tokens = dims.size("num_tokens");
+//   // Binds num_tokens:
+//   REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slots, {"num_tokens"}, at::kLong));
+//   REPRISE_RETURN_IF_ERROR(dims.Check("k", k, {AtLeast("num_tokens"), "num_kv_heads", 128}));
+//   REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slots, k.device()));
+//   const int64_t num_tokens = dims.size("num_tokens");
 //
 //   "slot_mapping must be [num_tokens] int64: expected [17], got [16]"
 //   "k must be [>= num_tokens, num_kv_heads, 128]: expected [>= 17, 8, 128], got [16, 8, 128]"

@@ -1,13 +1,13 @@
 // Host memory that the host writes and a device reads later, in slots that are never overwritten
 // before they are read.
 //
-//   absl::StatusOr<StagingRing> ring = StagingRing::Create(pinned_memory, std::move(fences));  // a
-//   fence a slot
+//   // A fence a slot.
+//   REPRISE_ASSIGN_OR_RETURN(StagingRing ring, StagingRing::Create(pinned_memory, fences));
 //   {
-//     StagingSlot slot = ring->Acquire();              // waits until this slot's last reader is
-//     done std::memcpy(slot.bytes().data(), deltas, size); LaunchRefill(stream,
-//     slot.offset_bytes());
-//   }                                                  // arms the slot's fence, behind the launch
+//     StagingSlot slot = ring.Acquire();   // waits until this slot's last reader is done
+//     std::memcpy(slot.bytes().data(), deltas, size);
+//     LaunchRefill(stream, slot.offset_bytes());
+//   }                                      // arms the slot's fence, behind the launch
 //
 // Slots are handed out in turn. States of a slot:
 //

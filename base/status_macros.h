@@ -17,15 +17,16 @@
 #include "absl/status/statusor.h"
 
 // Evaluates `expression`, an absl::Status, once; returns it from the enclosing function unless OK.
-#define REPRISE_RETURN_IF_ERROR(expression)                          \
-  do {                                                               \
+#define REPRISE_RETURN_IF_ERROR(expression)                                   \
+  do {                                                                        \
     if (absl::Status reprise_status_ = (expression); !reprise_status_.ok()) { \
-      return reprise_status_;                                        \
-    }                                                                \
+      return reprise_status_;                                                 \
+    }                                                                         \
   } while (false)
 
-// Evaluates `expression`, an absl::StatusOr<T>, once; returns its status on failure, else assigns the
-// value to `lhs`, which may declare a variable. Expands to several statements: brace it under an `if`.
+// Evaluates `expression`, an absl::StatusOr<T>, once; returns its status on failure, else assigns
+// the value to `lhs`, which may declare a variable. Expands to several statements: brace it under
+// an `if`.
 #define REPRISE_ASSIGN_OR_RETURN(lhs, ...) \
   REPRISE_ASSIGN_OR_RETURN_IMPL_(REPRISE_CONCAT_(reprise_statusor_, __LINE__), lhs, (__VA_ARGS__))
 

@@ -1,4 +1,5 @@
-// The toolkit as an outsider uses it: from another workspace, with the compiler options of that one.
+// The toolkit as an outsider uses it: from another workspace, with the compiler options of that
+// one.
 
 #include <array>
 #include <iostream>

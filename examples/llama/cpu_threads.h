@@ -13,8 +13,8 @@
 
 namespace reprise {
 
-// At least 1 and at most `num_available`: one for every 16 MiB of weights, which take a thread about
-// a millisecond to read.
+// At least 1 and at most `num_available`: one for every 16 MiB of weights, which take a thread
+// about a millisecond to read.
 int SensibleCpuThreads(int64_t weight_bytes, int num_available);
 
 }  // namespace reprise

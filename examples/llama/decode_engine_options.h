@@ -15,9 +15,10 @@ namespace reprise {
 // Sequences that run at a time at most; others wait until one ends.
 inline constexpr int kMaxDecodeRows = 64;
 
-// A row a request, up to kMaxDecodeRows; sequences as long as the requests can become, but no longer
-// than `max_position`, which the model knows; prompts whole, as far as 512 tokens go in a step.
-// With --dump_logits, one step in flight. REQUIRES: requests are not empty, max_position >= 1.
+// A row a request, up to kMaxDecodeRows; sequences as long as the requests can become, but no
+// longer than `max_position`, which the model knows; prompts whole, as far as 512 tokens go in a
+// step. With --dump_logits, one step in flight. REQUIRES: requests are not empty, max_position >=
+// 1.
 EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
                                int max_position);
 

@@ -15,8 +15,8 @@ namespace reprise {
 // GPUs that LibTorch can use; 0 in builds without CUDA.
 int NumGpus();
 
-// kAuto: the first GPU if there is one. Errors: FailedPrecondition if a GPU is asked for and there is
-// none.
+// kAuto: the first GPU if there is one. Errors: FailedPrecondition if a GPU is asked for and there
+// is none.
 absl::StatusOr<c10::Device> ChooseDevice(DeviceChoice choice, int num_gpus);
 
 }  // namespace reprise

@@ -24,9 +24,8 @@ namespace reprise {
 // token was chosen from. An error ends the run.
 using TokenListener = absl::FunctionRef<absl::Status(int request, const TokenEvent& event)>;
 
-// REQUIRES: the engine has no work.
-// Errors: those of Engine::Add(), naming the request by number if there are several, before any step
-// has run; those of Engine::Step() and of the listener.
+// REQUIRES: the engine has no work. Errors: those of Engine::Add(), naming the request by number if
+// there are several, before any step has run; those of Engine::Step() and of the listener.
 absl::Status Generate(Engine& engine, absl::Span<const Request> requests, TokenListener on_token);
 
 }  // namespace reprise

@@ -7,9 +7,9 @@
 // Heads, sizes, biases, tied embeddings and rotary scaling are the config's; what differs between
 // families of this kind is a choice by config in here, not another class.
 //
-// A forward pass makes no host decision but by the sizes of the step's tensors, and may be captured.
-// Activations are of the weights' dtype; norms, rotations, softmax and gates are computed in float32
-// and rounded where Hugging Face's Llama rounds.
+// A forward pass makes no host decision but by the sizes of the step's tensors, and may be
+// captured. Activations are of the weights' dtype; norms, rotations, softmax and gates are computed
+// in float32 and rounded where Hugging Face's Llama rounds.
 //
 // Thread safety: as Model.
 

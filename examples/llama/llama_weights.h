@@ -1,5 +1,5 @@
-// The weights of a Llama model on a device, in the form in which a step multiplies by them: q, k and
-// v in one matrix, gate and up in one matrix.
+// The weights of a Llama model on a device, in the form in which a step multiplies by them: q, k
+// and v in one matrix, gate and up in one matrix.
 //
 //   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LoadLlamaConfig(folder));
 //   REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(folder, config, {}));

@@ -9,7 +9,8 @@
 // The engine must have one step in flight (ModelRunnerOptions::max_steps_in_flight): the logits of
 // a step are overwritten by the next launch.
 //
-// Thread safety: none. Cost: a row is copied to the host, and waited for; 4 bytes an entry are kept.
+// Thread safety: none. Cost: a row is copied to the host, and waited for; 4 bytes an entry are
+// kept.
 
 #ifndef EXAMPLES_LLAMA_LOGITS_RECORDER_H_
 #define EXAMPLES_LLAMA_LOGITS_RECORDER_H_

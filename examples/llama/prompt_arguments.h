@@ -5,9 +5,9 @@
 //   std::vector<char*> rest = absl::ParseCommandLine(arguments.argc(), arguments.argv());
 //   REPRISE_ASSIGN_OR_RETURN(auto texts, arguments.Texts(rest));  // "a", "b", "-c"
 //
-// Abseil keeps only the last value of a repeated flag. So each --prompt, with its value, is replaced
-// by a positional argument that stands for it, and found again among the positional arguments that
-// the parser leaves, in the order of the command line.
+// Abseil keeps only the last value of a repeated flag. So each --prompt, with its value, is
+// replaced by a positional argument that stands for it, and found again among the positional
+// arguments that the parser leaves, in the order of the command line.
 //
 // Ownership: holds pointers into `argv`, which must outlive it; not movable. Thread safety: none.
 

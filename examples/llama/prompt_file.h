@@ -21,8 +21,8 @@
 
 namespace reprise {
 
-// At least one prompt, each sound by CheckPrompt().
-// Errors: those of MappedFile::Open(); InvalidArgument naming the file and the line, counted from 1.
+// At least one prompt, each sound by CheckPrompt(). Errors: those of MappedFile::Open();
+// InvalidArgument naming the file and the line, counted from 1.
 absl::StatusOr<std::vector<Prompt>> ReadPromptFile(const std::string& path);
 
 // One line. Errors: InvalidArgument saying what is wrong with it.

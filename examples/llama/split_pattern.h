@@ -4,8 +4,8 @@
 //   REPRISE_ASSIGN_OR_RETURN(SplitPattern pattern, SplitPattern::Compile(R"(\p{L}+|\s+)"));
 //   pattern.Split("ab  c!");  // {"ab", "  ", "c", "!"}
 //
-// \p{} and case are those of PCRE2's version of Unicode: characters that are newer are like unassigned
-// ones, where Hugging Face may already know them.
+// \p{} and case are those of PCRE2's version of Unicode: characters that are newer are like
+// unassigned ones, where Hugging Face may already know them.
 //
 // Thread safety: Split() may run on several threads at once.
 

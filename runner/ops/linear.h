@@ -7,10 +7,10 @@
 // On a GPU: cuBLASLt with float32 accumulation and TF32 off; partial sums, where in_features is
 // split, are float32 too. The first Apply() of a shape outside capture asks for candidates, times
 // them on the device (which overwrites `out` several times and synchronises) and keeps the first
-// that is within 5 % of the quickest, so that noise rarely decides; later ones launch it and nothing
-// else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, as does a
-// shape first seen during capture: warm up before capturing. On the CPU: LibTorch's products (MKL,
-// oneDNN).
+// that is within 5 % of the quickest, so that noise rarely decides; later ones launch it and
+// nothing else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, as
+// does a shape first seen during capture: warm up before capturing. On the CPU: LibTorch's products
+// (MKL, oneDNN).
 //
 // A Linear is a value: copies share the weight.
 

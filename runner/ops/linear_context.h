@@ -39,7 +39,8 @@ struct LinearChoice {
   int split_k = 1;     // 1: the sum over in_features is made by one CTA
 };
 
-// Whether shapes that are seen for the first time are timed, where the context's options ask for it.
+// Whether shapes that are seen for the first time are timed, where the context's options ask for
+// it.
 enum class LinearTiming : int8_t { kOn, kOff };
 
 class LinearContext {

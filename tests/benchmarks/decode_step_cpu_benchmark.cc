@@ -11,9 +11,9 @@
 //   ratio        step_us / products_us
 //   host_share   host_us / step_us
 //
-// All are measured in turns within one run, and of each the time that the quickest tenth stays below
-// is compared: a machine that does other things too interrupts long work more often than short
-// work. One thread, as decode chooses for this model.
+// All are measured in turns within one run, and of each the time that the quickest tenth stays
+// below is compared: a machine that does other things too interrupts long work more often than
+// short work. One thread, as decode chooses for this model.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// What must hold of a model's golden prompts, on any device: expectations of gtest, for the tests of
-// the CPU and of the GPU.
+// What must hold of a model's golden prompts, on any device: expectations of gtest, for the tests
+// of the CPU and of the GPU.
 
 #ifndef TESTS_GOLDEN_GOLDEN_CHECKS_H_
 #define TESTS_GOLDEN_GOLDEN_CHECKS_H_
@@ -17,13 +17,13 @@ namespace reprise {
 std::vector<GoldenRunOptions> AllGoldenRunOptions();
 std::string ToString(const GoldenRunOptions& options);
 
-// Logits along both tracks of every prompt are within `tolerance` of the golden ones everywhere, and
-// greedy tokens are the golden ones up to the first margin below 1e-3.
+// Logits along both tracks of every prompt are within `tolerance` of the golden ones everywhere,
+// and greedy tokens are the golden ones up to the first margin below 1e-3.
 void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptions& options,
                         double tolerance);
 
-// For 16-bit types: along both tracks of every prompt, the rms error of logits is at most twice that
-// of transformers' own bfloat16 run.
+// For 16-bit types: along both tracks of every prompt, the rms error of logits is at most twice
+// that of transformers' own bfloat16 run.
 void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden,
                                 const GoldenRunOptions& options);
 

@@ -28,8 +28,8 @@ struct JargonText {
 // Errors: NotFound if the file is not beside the test; InvalidArgument if it is not as described.
 absl::StatusOr<std::vector<JargonText>> LoadJargonTexts();
 
-// Continues the prompts of `order`, indices into `texts`, by a run of decode with `options`, and expects
-// the golden tokens and texts. Returns the statistics of the run.
+// Continues the prompts of `order`, indices into `texts`, by a run of decode with `options`, and
+// expects the golden tokens and texts. Returns the statistics of the run.
 nlohmann::json ExpectJargonTexts(DecodeOptions options, absl::Span<const JargonText> texts,
                                  absl::Span<const int> order);
 

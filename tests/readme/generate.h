@@ -1,5 +1,5 @@
-// The example of the README, compiled and run by a test. What stands between the markers is the README's text, which
-// the test compares.
+// The example of the README, compiled and run by a test. What stands between the markers is the
+// README's text, which the test compares.
 
 #ifndef TESTS_README_GENERATE_H_
 #define TESTS_README_GENERATE_H_

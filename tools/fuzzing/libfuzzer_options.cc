@@ -1,6 +1,6 @@
-// The options of a fuzz test under libFuzzer. Bazel gives the seeds as arguments; this makes of them a
-// run of REPRISE_FUZZ_SECONDS (60), whose findings are kept with the other outputs of the test. With options
-// of libFuzzer among the arguments, as from a shell, nothing is changed.
+// The options of a fuzz test under libFuzzer. Bazel gives the seeds as arguments; this makes of
+// them a run of REPRISE_FUZZ_SECONDS (60), whose findings are kept with the other outputs of the
+// test. With options of libFuzzer among the arguments, as from a shell, nothing is changed.
 
 #include <sys/stat.h>
 

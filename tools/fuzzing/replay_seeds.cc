@@ -1,5 +1,6 @@
-// The main of a fuzz test without libFuzzer: every seed as it is, cut short, and with bytes changed, through
-// LLVMFuzzerTestOneInput. What an hour of fuzzing has found stays found, in each ordinary test run.
+// The main of a fuzz test without libFuzzer: every seed as it is, cut short, and with bytes
+// changed, through LLVMFuzzerTestOneInput. What an hour of fuzzing has found stays found, in each
+// ordinary test run.
 
 #include <algorithm>
 #include <cstdint>
