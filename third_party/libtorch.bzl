@@ -76,7 +76,9 @@ def _library(name, root, libraries, defines, deps):
         # RUNPATH, so that LD_LIBRARY_PATH can point the same binary to a LibTorch elsewhere.
         ["-L%s/lib" % root, "-Wl,-rpath,%s/lib" % root, "-Wl,--enable-new-dtags"] +
         # libtorch_cuda registers itself from static constructors: nothing refers to it.
-        ["-Wl,--push-state,--no-as-needed"] + ["-l" + lib for lib in libraries] + ["-Wl,--pop-state"] +
+        # libstdc++ comes first: LibTorch exports parts of an older one, std::filesystem among them, whose
+        # remove_all() crashes when a program's call is bound to it.
+        ["-Wl,--push-state,--no-as-needed", "-lstdc++"] + ["-l" + lib for lib in libraries] + ["-Wl,--pop-state"] +
         # For sources that are compiled with -fopenmp, as at::parallel_for asks for.
         ["-Wl,--push-state,--as-needed", "-l:libgomp.so.1", "-Wl,--pop-state"] +
         ["-Wl,--allow-shlib-undefined"]
