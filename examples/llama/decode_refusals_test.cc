@@ -47,7 +47,10 @@ TEST(DecodeRefusalsTest, PromptsThatDoNotFitAreRefused) {
 }
 
 TEST(DecodeRefusalsTest, ACacheThatCannotBeIsRefused) {
-  EXPECT_NE(Problem({.block_size = 2'000'000'000, .num_blocks = 2'000'000'000}), "");
+  EXPECT_THAT(Problem({.block_size = 2'000'000'000, .num_blocks = 2'000'000'000}),
+              HasSubstr("the cache is too large"));
+  // 6 terabytes.
+  EXPECT_THAT(Problem({.block_size = 2'000'000'000}), HasSubstr("memory"));
 }
 
 struct Spoiling {

@@ -95,7 +95,7 @@ class Run {
     REPRISE_ASSIGN_OR_RETURN(model_, LoadModel(*folder_, options_, device,
                                                *engine_options.runner.max_seq_len, progress));
     progress.Show("setting up");
-    REPRISE_ASSIGN_OR_RETURN(engine_, Engine::Create(model_.get(), engine_options));
+    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(engine_options));
     stats_.load_seconds = SecondsSince(begin);
     return absl::OkStatus();
   }
@@ -140,6 +140,15 @@ class Run {
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& engine_options) {
+    absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model_.get(), engine_options);
+    if (!absl::IsResourceExhausted(engine.status())) return engine;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the KV cache does not fit into memory: give fewer --num_blocks, a smaller "
+                     "--block_size or fewer --max_new_tokens (",
+                     engine.status().message(), ")"));
+  }
+
   std::vector<std::string> Headings() const {
     std::vector<std::string> headings;
     for (const Prompt& prompt : prompts_) {
