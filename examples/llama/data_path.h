@@ -1,6 +1,7 @@
 // Where the files that come with the project are, at run time: the example model, the goldens.
 //
-//   std::optional<std::string> folder = FindData("examples/llama/models/jargon-llama", DataRoots());
+//   std::optional<std::string> folder =
+//       FindData("examples/llama/models/jargon-llama", DataRoots());
 //
 // Binaries are started by Bazel, from bazel-bin, and as a file that was carried to another machine
 // with its data beside it.

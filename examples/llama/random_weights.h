@@ -2,7 +2,7 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset("llama-3.1-8b"));
 //   REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights,
-//                            MakeRandomWeights(config, {.device = at::kCUDA, .dtype = DType::kBFloat16}));
+//                            MakeRandomWeights(config, {.device = c10::kCUDA}));
 
 #ifndef EXAMPLES_LLAMA_RANDOM_WEIGHTS_H_
 #define EXAMPLES_LLAMA_RANDOM_WEIGHTS_H_

@@ -1,8 +1,10 @@
 // Runs golden prompts through a model's engine under varied conditions that must not change what
 // comes out.
 //
-//   REPRISE_ASSIGN_OR_RETURN(GoldenRun run, RunGolden(*model, AllTracks(golden), {.block_size = 5}));
-//   MaxError(run.tracks[0].logits, golden.prompts[0].forced.logits);
+//   const GoldenPrompt& prompt = golden.prompts[0];
+//   REPRISE_ASSIGN_OR_RETURN(GoldenRun run, RunGolden(*model, {ForcedRequest(prompt, prompt.forced)},
+//                                                     {.block_size = 5}));
+//   MaxError(run.tracks[0].logits, prompt.forced.logits);
 
 #ifndef TESTS_GOLDEN_GOLDEN_RUNNER_H_
 #define TESTS_GOLDEN_GOLDEN_RUNNER_H_
