@@ -2,8 +2,8 @@
 // comes out.
 //
 //   const GoldenPrompt& prompt = golden.prompts[0];
-//   REPRISE_ASSIGN_OR_RETURN(GoldenRun run, RunGolden(*model, {ForcedRequest(prompt, prompt.forced)},
-//                                                     {.block_size = 5}));
+//   const Request request = ForcedRequest(prompt, prompt.forced);
+//   REPRISE_ASSIGN_OR_RETURN(GoldenRun run, RunGolden(*model, {request}, {.block_size = 5}));
 //   MaxError(run.tracks[0].logits, prompt.forced.logits);
 
 #ifndef TESTS_GOLDEN_GOLDEN_RUNNER_H_
