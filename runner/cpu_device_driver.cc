@@ -22,8 +22,6 @@ class CpuDeviceDriver : public DeviceDriver {
   CpuDeviceDriver(std::unique_ptr<GraphBackend> graphs, std::unique_ptr<LinearContext> linears)
       : graphs_(std::move(graphs)), linears_(std::move(linears)) {}
 
-  c10::Device device() const override { return c10::kCPU; }
-
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override { return work(); }
 
   absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) override {

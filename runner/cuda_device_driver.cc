@@ -38,8 +38,6 @@ class CudaDeviceDriver : public DeviceDriver {
 
   ~CudaDeviceDriver() override { stream_.synchronize(); }
 
-  c10::Device device() const override { return device_; }
-
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
     return CatchTorch([&] {
       const c10::cuda::CUDAStreamGuard guard(stream_);

@@ -40,8 +40,6 @@ class DeviceDriver {
  public:
   virtual ~DeviceDriver() = default;
 
-  virtual c10::Device device() const = 0;
-
   // Runs `work` with the driver's stream current. Launches by the calls below go there by
   // themselves.
   virtual absl::Status OnStream(absl::FunctionRef<absl::Status()> work) = 0;

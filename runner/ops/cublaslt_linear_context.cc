@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
@@ -49,14 +49,9 @@ struct DestroyEvent {
 };
 using Event = std::unique_ptr<CUevent_st, DestroyEvent>;
 
-absl::Status FromCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, " failed: ", cudaGetErrorString(error)));
-}
-
 absl::StatusOr<Event> MakeEvent() {
   cudaEvent_t raw = nullptr;
-  REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventCreate(&raw), "cudaEventCreate"));
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventCreate(&raw), "cudaEventCreate"));
   return Event(raw);
 }
 
@@ -158,7 +153,7 @@ class CublasLtLinearContext : public LinearContext {
     }
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     REPRISE_RETURN_IF_ERROR(
-        FromCuda(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
+        CudaStatus(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
     const bool capturing = capture != cudaStreamCaptureStatusNone;
     const int64_t weight_bytes = key.out_features * key.in_features * SizeOf(key.dtype);
     const bool timed = options_.num_candidates > 1 && timing_ == LinearTiming::kOn && !capturing &&
@@ -186,8 +181,8 @@ class CublasLtLinearContext : public LinearContext {
     // Weights of a whole model never stay in the L2 from step to step: time without it.
     int l2_bytes = 0;
     REPRISE_RETURN_IF_ERROR(
-        FromCuda(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device_.index()),
-                 "cudaDeviceGetAttribute"));
+        CudaStatus(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device_.index()),
+                   "cudaDeviceGetAttribute"));
     const at::Tensor flush = at::empty({l2_bytes}, at::TensorOptions(device_).dtype(at::kByte));
     choice.source = LinearChoice::Source::kTimed;
     constexpr float kCannotRun = std::numeric_limits<float>::infinity();
@@ -218,15 +213,15 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(Run(entry, pointers, stream));  // loads the kernel
     float best_us = 0;
     for (int run = 0; run < kTimedRuns; ++run) {
-      REPRISE_RETURN_IF_ERROR(FromCuda(
+      REPRISE_RETURN_IF_ERROR(CudaStatus(
           cudaMemsetAsync(flush.mutable_data_ptr(), 0, flush.nbytes(), stream), "cudaMemsetAsync"));
-      REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
+      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
       REPRISE_RETURN_IF_ERROR(Run(entry, pointers, stream));
-      REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventRecord(end.get(), stream), "cudaEventRecord"));
-      REPRISE_RETURN_IF_ERROR(FromCuda(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
+      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), stream), "cudaEventRecord"));
+      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
       float ms = 0;
       REPRISE_RETURN_IF_ERROR(
-          FromCuda(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime"));
+          CudaStatus(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime"));
       best_us = run == 0 ? ms * 1000 : std::min(best_us, ms * 1000);
     }
     return best_us;
