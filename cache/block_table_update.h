@@ -7,11 +7,12 @@
 
 namespace reprise {
 
-// Plain integers: the struct travels through mapped memory to the kernel that applies it.
+// Plain integers, 16 bytes: the struct travels through mapped memory to the kernel that applies it.
 struct BlockTableUpdate {
-  int32_t slot;    // table row
-  int32_t column;  // which block of the sequence
-  int32_t block;
+  int32_t slot;       // table row
+  int32_t column;     // which block of the sequence: position / block_size
+  int32_t block;      // 0, the null block, clears the entry
+  int32_t group = 0;  // whose table: cache/kv_group.h
 };
 
 }  // namespace reprise

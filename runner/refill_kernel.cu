@@ -41,12 +41,12 @@ constexpr int kFetchedLeaves = 128;
 constexpr int kMaxBlocksOfThread = 4;
 
 static_assert(sizeof(StepRow) == sizeof(int4));
-static_assert(sizeof(BlockTableUpdate) == 3 * sizeof(int32_t));
+static_assert(sizeof(BlockTableUpdate) == sizeof(int4));
 static_assert(sizeof(StepDeltaCounts) == 6 * sizeof(int32_t));
 
 struct StaticShared {
   StepDeltaCounts counts;
-  BlockTableUpdate updates[kUpdateChunk];
+  alignas(16) BlockTableUpdate updates[kUpdateChunk];
   int32_t leaves[kFetchedLeaves];
   int64_t warp_sums[kWarps];
   int num_bad;
@@ -82,11 +82,11 @@ __device__ int32_t* TableRow(const SlotState& slots, int32_t slot) {
   return slots.block_table + slot * slots.block_table_stride;
 }
 
-// Asks for `count` updates from `first` on. They are 12 bytes each: read as words, coalesced.
+// Asks for `count` updates from `first` on.
 __device__ void FetchUpdates(const RefillArgs& args, int first, int count, StaticShared& shared) {
-  const int32_t* words = reinterpret_cast<const int32_t*>(args.delta.updates + first);
-  int32_t* target = reinterpret_cast<int32_t*>(shared.updates);
-  for (int i = threadIdx.x; i < 3 * count; i += kThreads) target[i] = words[i];
+  const int4* source = reinterpret_cast<const int4*>(args.delta.updates + first);
+  int4* target = reinterpret_cast<int4*>(shared.updates);
+  for (int i = threadIdx.x; i < count; i += kThreads) target[i] = source[i];
 }
 
 __device__ void Fetch(const RefillArgs& args, StaticShared& shared, const DynamicShared& rows) {

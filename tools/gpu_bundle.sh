@@ -3,10 +3,11 @@
 # machine with a GPU that has the same LibTorch build and nothing else of ours. See docs/gpu-testing.md.
 #
 #   tools/gpu_bundle.sh [TARGET...]     default: those named below
+#   REPRISE_GPU_DIR=DIR                 in place of .gpu; a folder at the top of the repository
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-out=.gpu
+out=${REPRISE_GPU_DIR:-.gpu}
 limit_kb=25600
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then

@@ -26,14 +26,20 @@ summary=()
 failed=0
 note() { summary+=("$(printf '%-10s %-8s %s' "$1" "$2" "$3")"); [ "$2" != FAILED ] || failed=1; }
 
+# The test programs of the bundle: gpu_all, or single tests named to gpu_bundle.sh.
+test_programs() { find "$here" -maxdepth 1 -type f \( -name gpu_all -o -name '*_test' \) | sort; }
+
 run_tests() {
-  local start=$SECONDS
-  "$here/gpu_all" --gtest_brief=1 >"$out/tests.log" 2>&1
-  local rc=$?
-  grep -E '^\[  (FAILED|PASSED)|Failure|tests ran' "$out/tests.log" | tail -40
-  local line
-  line=$(grep -E '^\[==========\].*ran' "$out/tests.log" | tail -1)
-  [ $rc -eq 0 ] && note tests ok "$line $((SECONDS - start)) s" || note tests FAILED "rc $rc; $line"
+  local program
+  for program in $(test_programs); do
+    local start=$SECONDS name=$(basename "$program")
+    "$program" --gtest_brief=1 >"$out/$name.log" 2>&1
+    local rc=$?
+    grep -E '^\[  (FAILED|PASSED)|Failure|tests ran' "$out/$name.log" | tail -40
+    local line
+    line=$(grep -E '^\[==========\].*ran' "$out/$name.log" | tail -1)
+    [ $rc -eq 0 ] && note tests ok "$name: $line $((SECONDS - start)) s" || note tests FAILED "$name: rc $rc; $line"
+  done
 }
 
 run_sanitizer() {
@@ -42,13 +48,16 @@ run_sanitizer() {
     note sanitizer skipped "compute-sanitizer is not installed"
     return
   fi
-  for tool in memcheck racecheck; do
-    local start=$SECONDS
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 9 \
-      "$here/gpu_all" --gtest_brief=1 --gtest_filter='*Small*' >"$out/$tool.log" 2>&1
-    local rc=$?
-    tail -4 "$out/$tool.log"
-    [ $rc -eq 0 ] && note "$tool" ok "$((SECONDS - start)) s" || note "$tool" FAILED "rc $rc, see $out/$tool.log"
+  local program
+  for program in $(test_programs); do
+    for tool in memcheck racecheck; do
+      local start=$SECONDS log=$out/$tool-$(basename "$program").log
+      PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 9 \
+        "$program" --gtest_brief=1 --gtest_filter='*Small*' >"$log" 2>&1
+      local rc=$?
+      tail -4 "$log"
+      [ $rc -eq 0 ] && note "$tool" ok "$(basename "$program") $((SECONDS - start)) s" || note "$tool" FAILED "rc $rc, see $log"
+    done
   done
 }
 

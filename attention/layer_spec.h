@@ -1,0 +1,44 @@
+// An attention layer of a model as its builders and its cache need to know it: what it computes
+// (AttentionParams), over whose keys, and how long it needs them.
+//
+//   // Llama 4 text: three layers of chunked-local attention, then one of full attention.
+//   std::vector<LayerSpec> layers = {{.params = params, .chunk_size = 8192},
+//                                    {.params = params, .chunk_size = 8192},
+//                                    {.params = params, .chunk_size = 8192},
+//                                    {.params = params}};
+//
+// A value; thread safety: const data.
+
+#ifndef ATTENTION_LAYER_SPEC_H_
+#define ATTENTION_LAYER_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "attention/attention_params.h"
+
+namespace reprise {
+
+// Whose keys a layer attends to. The names are those of the field: "decoder", "encoder",
+// "encoder-only", "encoder-decoder".
+enum class AttentionKind : int8_t {
+  kDecoder,         // the sequence's own cached keys, causal
+  kEncoder,         // this pass's tokens in both directions, without a cache, of an encoder-decoder
+  kEncoderOnly,     // the same, of a model without a decoder
+  kEncoderDecoder,  // cross attention: the encoder's keys, cached once, not causal
+};
+
+struct LayerSpec {
+  AttentionParams params = {};
+  AttentionKind kind = AttentionKind::kDecoder;
+  // Chunked-local attention: a query sees the keys of its own chunk of so many tokens only.
+  std::optional<int> chunk_size = {};
+  // The earlier layer whose cache this one reads; it has none of its own and writes nothing.
+  std::optional<int> shares_kv_with = {};
+  // Absorbed MLA: V is the first head_dim_v columns of K, stored and loaded once.
+  bool v_in_k = false;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_LAYER_SPEC_H_
