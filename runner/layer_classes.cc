@@ -7,14 +7,15 @@
 namespace reprise {
 namespace {
 
-auto ClassKey(const AttentionParams& layer) {
-  return std::tuple(layer.num_q_heads, layer.num_kv_heads, layer.head_dim_qk, layer.head_dim_v,
-                    layer.window_left, layer.window_right);
+auto ClassKey(const LayerSpec& layer) {
+  const AttentionParams& params = layer.params;
+  return std::tuple(params.num_q_heads, params.num_kv_heads, params.head_dim_qk, params.head_dim_v,
+                    params.window_left, params.window_right);
 }
 
 }  // namespace
 
-LayerClasses CollectLayerClasses(absl::Span<const AttentionParams> layers) {
+LayerClasses CollectLayerClasses(absl::Span<const LayerSpec> layers) {
   LayerClasses classes;
   classes.class_of_layer.reserve(layers.size());
   for (size_t layer = 0; layer < layers.size(); ++layer) {

@@ -2,7 +2,7 @@
 //
 // A class is a set of layers that are alike in everything the work map looks at: heads, head sizes
 // and window. What differs beyond (scale, softcap, sinks, slopes) is a layer's own and read from
-// its AttentionParams.
+// its LayerSpec.
 //
 //   LayerClasses classes = CollectLayerClasses(spec.layers);
 //   // Gemma 2, 26 layers: class_of_layer {0, 1, 0, 1, ...}, representatives {0, 1}
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "attention/attention_params.h"
+#include "attention/layer_spec.h"
 
 namespace reprise {
 
@@ -24,7 +24,7 @@ struct LayerClasses {
   int num_classes() const { return static_cast<int>(representatives.size()); }
 };
 
-LayerClasses CollectLayerClasses(absl::Span<const AttentionParams> layers);
+LayerClasses CollectLayerClasses(absl::Span<const LayerSpec> layers);
 
 }  // namespace reprise
 

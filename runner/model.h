@@ -30,16 +30,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/attention_params.h"
+#include "attention/layer_spec.h"
 #include "base/dtype.h"
 #include "runner/step.h"
 
 namespace reprise {
 
 struct ModelSpec {
-  // One entry an attention layer, in the order of `layer` in Step::Attend. Pointers in it are on
-  // `device`.
-  std::vector<AttentionParams> layers;
+  // One entry an attention layer, in the order of `layer` in Step::Attend: what it computes, over
+  // whose keys, how long it needs them. Pointers in it are on `device`.
+  std::vector<LayerSpec> layers;
   int vocab_size = 0;
   int max_position = 0;  // the longest sequence the model can serve
   // of activations, and of the cache unless the runner is told otherwise

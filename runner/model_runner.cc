@@ -34,7 +34,7 @@ struct ModelRunner::Constants {
   Model* model = nullptr;
   DeviceDriver* driver = nullptr;
   StepMemory* memory = nullptr;
-  std::vector<AttentionParams> layers;
+  std::vector<LayerSpec> layers;
   std::vector<KvLayer> kv;  // one a layer
   LayerClasses classes;
   std::vector<WorkMap> work_maps;  // one a class
@@ -165,7 +165,7 @@ absl::Status ModelRunner::AllocateCache(int num_blocks) {
 absl::Status ModelRunner::AllocateWorkMaps(Constants& constants) {
   work_map_memory_.clear();
   for (const int layer : constants.classes.representatives) {
-    const AttentionParams& params = constants.layers[layer];
+    const AttentionParams& params = constants.layers[layer].params;
     REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
                              driver_->PlanWork({.dtype = model_->spec().dtype,
                                                 .num_q_heads = params.num_q_heads,
@@ -214,9 +214,9 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
   return [step, batch, constants = constants_]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
       for (int i = 0; i < constants->classes.num_classes(); ++i) {
-        REPRISE_RETURN_IF_ERROR(
-            constants->driver->BuildWork(constants->layers[constants->classes.representatives[i]],
-                                         batch, constants->work_maps[i]));
+        REPRISE_RETURN_IF_ERROR(constants->driver->BuildWork(
+            constants->layers[constants->classes.representatives[i]].params, batch,
+            constants->work_maps[i]));
       }
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
       return KeepLogits(logits, step->logits());

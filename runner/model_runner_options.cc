@@ -60,9 +60,9 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
 
 absl::StatusOr<KvLayoutOptions> CacheLayoutFor(const ModelRunnerOptions& options,
                                                const ModelSpec& spec, int num_blocks) {
-  const AttentionParams& first = spec.layers.front();
+  const AttentionParams& first = spec.layers.front().params;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const AttentionParams& layer = spec.layers[i];
+    const AttentionParams& layer = spec.layers[i].params;
     if (layer.num_kv_heads == first.num_kv_heads && layer.head_dim_qk == first.head_dim_qk &&
         layer.head_dim_v == first.head_dim_v) {
       continue;

@@ -12,11 +12,12 @@ namespace {
 using ::testing::HasSubstr;
 
 ModelSpec Spec() {
-  return {.layers = std::vector<AttentionParams>(
-              3, {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 8, .head_dim_v = 8}),
-          .vocab_size = 10,
-          .max_position = 64,
-          .dtype = DType::kBFloat16};
+  return {
+      .layers = std::vector<LayerSpec>(
+          3, {.params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 8, .head_dim_v = 8}}),
+      .vocab_size = 10,
+      .max_position = 64,
+      .dtype = DType::kBFloat16};
 }
 
 // A block of 4 tokens: 3 layers x 2 tensors x 4 tokens x 2 heads x 8 dims x 2 bytes.
@@ -74,7 +75,7 @@ TEST(ModelRunnerOptionsTest, RefusesSpecsByField) {
 
 TEST(ModelRunnerOptionsTest, LayersWithOtherCachesAreRefusedByIndex) {
   ModelSpec spec = Spec();
-  spec.layers[2].num_kv_heads = 4;
+  spec.layers[2].params.num_kv_heads = 4;
   const auto layout = CacheLayoutFor(Resolved({}), spec, 2);
   EXPECT_EQ(layout.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(layout.status().message()), HasSubstr("layer 2"));

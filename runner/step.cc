@@ -19,7 +19,7 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q, const at
 
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q) const {
   REPRISE_RETURN_IF_ERROR(CheckLayer(layer));
-  const AttentionParams& params = parts_.layers[layer];
+  const AttentionParams& params = parts_.layers[layer].params;
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     at::Tensor out = at::empty({num_tokens(), params.num_q_heads, params.head_dim_v}, q.options());
     REPRISE_RETURN_IF_ERROR(PagedAttention(params, parts_.batch,

@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/attention_params.h"
+#include "attention/layer_spec.h"
 #include "attention/paged_batch.h"
 #include "attention/work_map.h"
 #include "cache/kv_layer.h"
@@ -33,7 +33,7 @@ class Step {
     at::Tensor slot_mapping;
     at::Tensor logits_indices;
     at::Tensor logits;
-    absl::Span<const AttentionParams> layers;
+    absl::Span<const LayerSpec> layers;
     absl::Span<const KvLayer> kv;         // one a layer
     absl::Span<const int> layer_class;    // one a layer: index into work_maps
     absl::Span<const WorkMap> work_maps;  // one a class

@@ -113,11 +113,11 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tens
     : config_(config),
       weights_(std::move(weights)),
       rotary_table_(std::move(rotary_table)),
-      spec_{.layers = std::vector<AttentionParams>(
-                config.num_layers, AttentionParams{.num_q_heads = config.num_q_heads,
-                                                   .num_kv_heads = config.num_kv_heads,
-                                                   .head_dim_qk = config.head_dim,
-                                                   .head_dim_v = config.head_dim}),
+      spec_{.layers = std::vector<LayerSpec>(
+                config.num_layers, LayerSpec{.params = {.num_q_heads = config.num_q_heads,
+                                                        .num_kv_heads = config.num_kv_heads,
+                                                        .head_dim_qk = config.head_dim,
+                                                        .head_dim_v = config.head_dim}}),
             .vocab_size = config.vocab_size,
             .max_position = max_position,
             .dtype = weights_.dtype,

@@ -211,10 +211,10 @@ TEST(LlamaModelTest, SpecSaysWhatTheRunnerNeeds) {
   ASSERT_TRUE(model.ok()) << model.status();
   const ModelSpec& spec = (*model)->spec();
   ASSERT_EQ(spec.layers.size(), 2u);
-  EXPECT_EQ(spec.layers[1].num_q_heads, 4);
-  EXPECT_EQ(spec.layers[1].num_kv_heads, 2);
-  EXPECT_EQ(spec.layers[1].head_dim_qk, 16);
-  EXPECT_EQ(spec.layers[1].head_dim_v, 16);
+  EXPECT_EQ(spec.layers[1].params.num_q_heads, 4);
+  EXPECT_EQ(spec.layers[1].params.num_kv_heads, 2);
+  EXPECT_EQ(spec.layers[1].params.head_dim_qk, 16);
+  EXPECT_EQ(spec.layers[1].params.head_dim_v, 16);
   EXPECT_EQ(spec.vocab_size, 50);
   EXPECT_EQ(spec.max_position, 20);
   EXPECT_EQ(spec.dtype, DType::kBFloat16);

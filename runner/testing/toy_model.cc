@@ -49,14 +49,15 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
                        .out = random(q_width, kWidth, 1 / std::sqrt(q_width))});
   }
   head_ = random(kWidth, options.vocab_size, 1 / std::sqrt(kWidth));
-  spec_ = {.layers = std::vector<AttentionParams>(kNumLayers, {.num_q_heads = options.num_q_heads,
+  spec_ = {
+      .layers = std::vector<LayerSpec>(kNumLayers, {.params = {.num_q_heads = options.num_q_heads,
                                                                .num_kv_heads = options.num_kv_heads,
                                                                .head_dim_qk = options.head_dim,
-                                                               .head_dim_v = options.head_dim}),
-           .vocab_size = options.vocab_size,
-           .max_position = options.max_position,
-           .dtype = DType::kFloat32,
-           .device = options.device};
+                                                               .head_dim_v = options.head_dim}}),
+      .vocab_size = options.vocab_size,
+      .max_position = options.max_position,
+      .dtype = DType::kFloat32,
+      .device = options.device};
 }
 
 absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
