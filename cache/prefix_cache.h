@@ -1,0 +1,149 @@
+// A block pool whose blocks are found again by what they hold: BlockPool and PrefixIndex kept in
+// agreement.
+//
+//   PrefixCache cache = *PrefixCache::Create({.pool = {.num_blocks = 1024}, .block_size = 16});
+//   // A prompt: take what is there, allocate the rest, all or nothing.
+//   const int num_hits = cache.index().FindPrefix({.hashes = hashes}, absl::MakeSpan(blocks));
+//   REPRISE_RETURN_IF_ERROR(cache.Acquire(hits, absl::MakeSpan(fresh)));
+//   // A block is full and its content certain.
+//   cache.Insert(block, {.hash = hash, .parent = parent, .tokens = tokens});
+//   // The end of the sequence: children before parents.
+//   for (int i = num_blocks - 1; i >= 0; --i) cache.Release(blocks[i], ticket);
+//
+// What holds, whatever is called:
+//   - A block is findable exactly while its content is there. Blocks that are in use are found and
+//     shared as well as cached ones.
+//   - At most one unused block has a given key, and none while a block in use has it: of several
+//     copies, those that nobody uses are freed at once.
+//   - If every holder of a block holds its parent (a block with the parent's key) too and releases
+//     it later, under the same ticket, no parent is evicted before its cached children. Groups that
+//     give up parents earlier, as sliding windows do, evict those first, which is what they want.
+//
+// Whoever writes into a block that was inserted must Forget() it first, and may do so only if it
+// has no other user.
+//
+// Thread safety: none; one owner. Cost: that of both parts; O(1) a block, and no heap allocation
+// after Create(). 16 + 4 * (fence queues) + 36 bytes of host memory a block without stored tokens.
+
+#ifndef CACHE_PREFIX_CACHE_H_
+#define CACHE_PREFIX_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/fence.h"
+#include "base/ids.h"
+#include "cache/block_pool.h"
+#include "cache/prefix_index.h"
+
+namespace reprise {
+
+enum class PrefixReuse : int8_t { kOn, kOff };
+
+struct PrefixCacheOptions {
+  BlockPoolOptions pool;
+  // kOff: Insert() does nothing, nothing is ever found, and the index takes no memory.
+  PrefixReuse reuse = PrefixReuse::kOn;
+  // The rest as in PrefixIndexOptions.
+  int block_size = 16;
+  int num_groups = 1;
+  PrefixTokens tokens = PrefixTokens::kNotStored;
+  std::optional<PrefixSeed> seed = std::nullopt;
+  int64_t num_events = 0;
+};
+
+// Invariants, checked by CheckInvariants():
+//   1. Those of the pool and of the index.
+//   2. A block is indexed if and only if it has content.
+//   3. Blocks that share a key with others are all used.
+class PrefixCache {
+ public:
+  // Errors: InvalidArgument, naming the field.
+  static absl::StatusOr<PrefixCache> Create(const PrefixCacheOptions& options);
+
+  PrefixCache(PrefixCache&&) = default;
+  PrefixCache& operator=(PrefixCache&&) = default;
+
+  const BlockPool& pool() const { return pool_; }
+  const PrefixIndex& index() const { return index_; }
+  const PrefixHasher& hasher() const { return index_.hasher(); }
+  bool is_on() const { return is_on_; }
+
+  // As the pool's; evicted blocks are no longer found.
+  absl::Status Allocate(absl::Span<BlockId> blocks);
+  absl::Status AllocateReserved(absl::Span<BlockId> blocks);
+
+  // Shares all of `hits` (null blocks among them are skipped) and allocates all of `fresh`, or
+  // changes nothing. REQUIRES: every hit but null blocks is used or has content, as blocks that the
+  // index has just found do.
+  // Errors: as Allocate(). What the hits take from the pool is counted: a cached block that is
+  // shared can no longer be evicted.
+  absl::Status Acquire(absl::Span<const BlockId> hits, absl::Span<BlockId> fresh);
+  absl::Status AcquireReserved(absl::Span<const BlockId> hits, absl::Span<BlockId> fresh);
+
+  // What Acquire() would say now, if it had to allocate `num_fresh` blocks.
+  absl::Status CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh);
+  absl::Status CheckAcquirableReserved(absl::Span<const BlockId> hits, int64_t num_fresh);
+
+  // As the pool's.
+  void Share(BlockId block) { pool_.Share(block); }
+  void Release(BlockId block);
+  void Release(BlockId block, FenceTicket ticket);
+
+  // `block` is full and holds what `key` says, for every reader that comes after those of this
+  // moment (on the same stream, if it is still being written). No effect if it is inserted already
+  // or reuse is off. REQUIRES: it is used, and as PrefixIndex::Insert().
+  void Insert(BlockId block, const PrefixKey& key);
+
+  // `block` is no longer found. A cached one becomes free. No effect if it is not inserted.
+  void Forget(BlockId block);
+
+  // Forgets everything: for weights that have changed.
+  void Clear();
+
+  // As the pool's.
+  absl::StatusOr<FenceQueueId> AddFenceQueue(std::vector<std::unique_ptr<Fence>> fences) {
+    return pool_.AddFenceQueue(std::move(fences));
+  }
+  FenceTicket Arm(FenceQueueId queue) { return pool_.Arm(queue); }
+  void Poll() { pool_.Poll(); }
+  void Wait(FenceTicket ticket) { pool_.Wait(ticket); }
+  absl::Status WaitForAllocatable(int64_t num_blocks) {
+    return pool_.WaitForAllocatable(num_blocks);
+  }
+
+  // As the index's.
+  void CountLookup(int64_t num_tokens_asked, int64_t num_tokens_hit) {
+    index_.CountLookup(num_tokens_asked, num_tokens_hit);
+  }
+  PrefixEvents TakeEvents() { return index_.TakeEvents(); }
+
+  int64_t num_bytes() const { return pool_.num_bytes() + index_.num_bytes(); }
+
+  // Proves the invariants above; CHECK-fails with the number of the broken one and the block. For
+  // tests and debug builds.
+  void CheckInvariants() const;
+
+ private:
+  PrefixCache(BlockPool pool, PrefixIndex index, PrefixReuse reuse)
+      : pool_(std::move(pool)), index_(std::move(index)), is_on_(reuse == PrefixReuse::kOn) {}
+
+  // Takes the new owner's blocks out of the index.
+  void ForgetEvicted(absl::Span<const BlockId> blocks);
+  // Before a Release: drops the content of `block` if it would become an unused duplicate.
+  void DropUnusedDuplicate(BlockId block);
+
+  BlockPool pool_;
+  PrefixIndex index_;
+  bool is_on_ = true;
+};
+
+}  // namespace reprise
+
+#endif  // CACHE_PREFIX_CACHE_H_
