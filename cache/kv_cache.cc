@@ -5,7 +5,6 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -20,13 +19,6 @@
 
 namespace reprise {
 namespace {
-
-// Layers of one allocation begin where 16-byte accesses are aligned, and sectors of memory too.
-constexpr int64_t kLayerAlignmentBytes = 256;
-
-int64_t NumElements(const KvTensorSpec& spec) {
-  return std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{1}, std::multiplies<>());
-}
 
 // True if no two elements share memory: each dimension strides over all that the smaller strides
 // span. Refuses some interleavings that do not overlap; no cache has them.
@@ -76,22 +68,58 @@ absl::Status CheckTensor(const std::string& name, const at::Tensor& tensor,
 
 }  // namespace
 
-absl::StatusOr<KvCache> KvCache::Create(const KvLayout& layout, at::Device device) {
+absl::StatusOr<KvCache> KvCache::Create(const KvLayout& layout, at::Device device,
+                                        absl::Span<const int> storage_layers) {
+  const int num_stored = layout.options().num_layers;
+  std::vector<int> storage(storage_layers.begin(), storage_layers.end());
+  if (storage.empty()) {
+    storage.resize(num_stored);
+    std::iota(storage.begin(), storage.end(), 0);
+  }
+  for (size_t layer = 0; layer < storage.size(); ++layer) {
+    if (storage[layer] >= 0 && storage[layer] < num_stored) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage_layers[", layer, "] must be a layer of the layout: expected 0 to ",
+                     num_stored - 1, ", got ", storage[layer]));
+  }
   return CatchTorchOr([&]() -> absl::StatusOr<KvCache> {
-    const DType dtype = layout.options().dtype;
-    const int num_layers = layout.options().num_layers;
-    const int64_t alignment = kLayerAlignmentBytes / SizeOf(dtype);
-    std::vector<std::vector<at::Tensor>> tensors(num_layers);
-    for (const KvTensorSpec& spec : layout.tensors()) {
-      const int64_t layer_stride = (NumElements(spec) + alignment - 1) / alignment * alignment;
-      const at::Tensor all =
-          at::empty({num_layers * layer_stride},
-                    at::TensorOptions().dtype(ToScalarType(dtype)).device(device));
-      for (int layer = 0; layer < num_layers; ++layer) {
-        tensors[layer].push_back(all.as_strided(spec.shape, spec.strides, layer * layer_stride));
+    std::vector<std::vector<at::Tensor>> tensors(storage.size());
+    for (size_t i = 0; i < layout.tensors().size(); ++i) {
+      const KvTensorSpec& spec = layout.tensors()[i];
+      const at::ScalarType dtype = ToScalarType(layout.options().dtype);
+      const at::Tensor all = at::empty({layout.allocation_elements(static_cast<int>(i))},
+                                       at::TensorOptions().dtype(dtype).device(device));
+      for (size_t layer = 0; layer < storage.size(); ++layer) {
+        const int64_t offset = storage[layer] * layout.layer_stride(static_cast<int>(i));
+        tensors[layer].push_back(all.as_strided(spec.shape, spec.strides, offset));
       }
     }
     return KvCache(layout, std::move(tensors));
+  });
+}
+
+absl::StatusOr<KvCache> KvCache::Create(const KvPageLayout& layout, at::Device device) {
+  return CatchTorchOr([&]() -> absl::StatusOr<KvCache> {
+    KvCache cache;
+    cache.device_ = device;
+    cache.bytes_per_block_ = layout.page_bytes();
+    const at::Tensor pages =
+        at::empty({layout.bytes()}, at::TensorOptions().dtype(at::kByte).device(device));
+    cache.device_ = pages.device();
+    for (int layer = 0; layer < layout.num_layers(); ++layer) {
+      const KvPageLayer& of = layout.options().layers[layer];
+      const at::Tensor typed = pages.view(ToScalarType(of.dtype));
+      std::vector<at::Tensor> tensors;
+      for (const KvPageTensor& tensor : layout.tensors(layer)) {
+        tensors.push_back(typed.as_strided(tensor.spec.shape, tensor.spec.strides,
+                                           tensor.offset_bytes / SizeOf(of.dtype)));
+      }
+      cache.tensors_.push_back(std::move(tensors));
+      cache.layers_.push_back(layout.MakeKvLayer(layer, pages.mutable_data_ptr()));
+      cache.groups_.push_back(of.group);
+    }
+    cache.FindSharing();
+    return cache;
   });
 }
 
@@ -112,6 +140,9 @@ absl::StatusOr<KvCache> KvCache::Wrap(const KvLayout& layout,
     for (size_t i = 0; i < layers[layer].size(); ++i) {
       at::Tensor& tensor = layers[layer][i];
       if (!device.has_value() && tensor.defined()) device = tensor.device();
+      if (options.form == KvForm::kLatent && tensor.defined() && tensor.dim() == 3) {
+        tensor = tensor.unsqueeze(2);
+      }
       const std::string name = absl::StrCat("tensor ", i, " of layer ", layer);
       REPRISE_RETURN_IF_ERROR(CheckTensor(name, tensor, layout.tensors()[i], options.dtype,
                                           device.value_or(at::Device(at::kCPU))));
@@ -130,14 +161,34 @@ absl::StatusOr<KvCache> KvCache::Wrap(const KvLayout& layout,
 }
 
 KvCache::KvCache(const KvLayout& layout, std::vector<std::vector<at::Tensor>> tensors)
-    : layout_(layout), device_(tensors[0][0].device()), tensors_(std::move(tensors)) {
+    : device_(tensors[0][0].device()),
+      tensors_(std::move(tensors)),
+      groups_(tensors_.size(), 0),
+      bytes_per_block_(layout.bytes_per_block()) {
   for (const std::vector<at::Tensor>& of_layer : tensors_) {
     std::vector<KvTensorRef> refs;
     for (const at::Tensor& tensor : of_layer) {
       const at::IntArrayRef strides = tensor.strides();
       refs.push_back({tensor.mutable_data_ptr(), {strides.data(), strides.size()}});
     }
-    layers_.push_back(layout_.MakeKvLayer(refs));
+    layers_.push_back(layout.MakeKvLayer(refs));
+  }
+  FindSharing();
+}
+
+void KvCache::FindSharing() {
+  shares_with_.resize(layers_.size());
+  for (int layer = 0; layer < num_layers(); ++layer) {
+    for (int earlier = 0; earlier < layer; ++earlier) {
+      // Groups lie over each other without sharing.
+      if (groups_[earlier] != groups_[layer]) continue;
+      if (layers_[earlier].k.data != layers_[layer].k.data ||
+          layers_[earlier].v.data != layers_[layer].v.data) {
+        continue;
+      }
+      shares_with_[layer] = earlier;
+      break;
+    }
   }
 }
 
@@ -151,10 +202,23 @@ absl::Span<const at::Tensor> KvCache::tensors(int layer) const {
   return tensors_[layer];
 }
 
-void KvCache::SetScales(int layer, const Scale& k_scale, const Scale& v_scale) {
+int KvCache::group(int layer) const {
   CHECK(layer >= 0 && layer < num_layers()) << "layer " << layer << " of " << num_layers();
-  layers_[layer].k_scale = k_scale;
-  layers_[layer].v_scale = v_scale;
+  return groups_[layer];
+}
+
+std::optional<int> KvCache::shares_with(int layer) const {
+  CHECK(layer >= 0 && layer < num_layers()) << "layer " << layer << " of " << num_layers();
+  return shares_with_[layer];
+}
+
+void KvCache::SetScales(int layer, const Scale& k_scale, const Scale& v_scale) {
+  const int storage = shares_with(layer).value_or(layer);
+  for (int other = 0; other < num_layers(); ++other) {
+    if (shares_with_[other].value_or(other) != storage) continue;
+    layers_[other].k_scale = k_scale;
+    layers_[other].v_scale = v_scale;
+  }
 }
 
 absl::Status KvCache::Fill(float value) {
@@ -164,14 +228,6 @@ absl::Status KvCache::Fill(float value) {
     }
     return absl::OkStatus();
   });
-}
-
-int64_t KvCache::bytes() const {
-  int64_t bytes = 0;
-  for (const std::vector<at::Tensor>& of_layer : tensors_) {
-    for (const at::Tensor& tensor : of_layer) bytes += static_cast<int64_t>(tensor.nbytes());
-  }
-  return bytes;
 }
 
 }  // namespace reprise

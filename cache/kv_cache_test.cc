@@ -3,8 +3,10 @@
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -98,6 +100,96 @@ TEST(KvCacheTest, ScalesAreTheLayers) {
   EXPECT_EQ(cache.layers()[1].v_scale.value, 3.0f);
 }
 
+TEST(KvCacheTest, LayersMayShareTheMemoryAndScalesOfEarlierOnes) {
+  const int storage_layers[] = {0, 1, 1, 0};
+  KvCache cache =
+      *KvCache::Create(LayoutOf(KvForm::kPair, KvOrder::kNHD), at::kCPU, storage_layers);
+  ASSERT_EQ(cache.num_layers(), 4);
+  EXPECT_EQ(cache.layer(3).k.data, cache.layer(0).k.data);
+  EXPECT_EQ(cache.layer(2).v.data, cache.layer(1).v.data);
+  EXPECT_NE(cache.layer(1).k.data, cache.layer(0).k.data);
+  EXPECT_EQ(cache.shares_with(0), std::nullopt);
+  EXPECT_EQ(cache.shares_with(1), std::nullopt);
+  EXPECT_EQ(cache.shares_with(2), 1);
+  EXPECT_EQ(cache.shares_with(3), 0);
+  EXPECT_EQ(cache.bytes(), 2 * 5 * 4 * 3 * 16 * 4);  // two layers'
+  cache.SetScales(3, {.value = 2.0f}, {.value = 3.0f});
+  EXPECT_EQ(cache.layer(0).k_scale.value, 2.0f);
+  EXPECT_EQ(cache.layer(3).v_scale.value, 3.0f);
+  EXPECT_EQ(cache.layer(1).k_scale.value, 1.0f);
+
+  const int unknown[] = {0, 2};
+  absl::Status status =
+      KvCache::Create(LayoutOf(KvForm::kPair, KvOrder::kNHD), at::kCPU, unknown).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("storage_layers[1] must be a layer of the layout: expected 0 to 1, got 2"));
+}
+
+TEST(KvCacheTest, BlocksMayHoldAllLayers) {
+  for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
+    KvLayoutOptions options = kSmall;
+    options.order = order;
+    options.layers = KvLayers::kWithinBlock;
+    KvCache cache = *KvCache::Create(*KvLayout::Create(options), at::kCPU);
+    ASSERT_TRUE(cache.Fill(0).ok());
+    at::Tensor(cache.tensors(1)[0][2]).fill_(7);
+    EXPECT_EQ(cache.tensors(0)[0].sum().item<float>(), 0);
+    EXPECT_EQ(cache.tensors(1)[0].sum().item<float>(), 7 * 4 * 3 * 8);
+    const float* const begin = static_cast<const float*>(cache.layer(0).k.data);
+    const int64_t block_elements = 2 * 4 * 3 * 8;
+    EXPECT_EQ(std::count(begin + 2 * block_elements, begin + 3 * block_elements, 7.0f),
+              block_elements / 2);
+  }
+}
+
+// Two groups that lie over each other: two layers of 2 heads of 8, and a latent of 32.
+KvPageLayout SmallPages() {
+  return *KvPageLayout::Create(
+      {.num_blocks = 5,
+       .block_size = 4,
+       .layers = {
+           {.group = 0, .num_kv_heads = 2, .head_dim_qk = 8, .head_dim_v = 8},
+           {.group = 1,
+            .num_kv_heads = 1,
+            .head_dim_qk = 32,
+            .head_dim_v = 24,
+            .dtype = DType::kBFloat16,
+            .form = KvForm::kLatent},
+           {.group = 0, .num_kv_heads = 2, .head_dim_qk = 8, .head_dim_v = 8},
+           {.group = 0, .shares_with = 2, .num_kv_heads = 2, .head_dim_qk = 8, .head_dim_v = 8}}});
+}
+
+TEST(KvCacheTest, PagesHoldTheLayersOfAnyOneGroup) {
+  KvCache cache = *KvCache::Create(SmallPages(), at::kCPU);
+  ASSERT_EQ(cache.num_layers(), 4);
+  EXPECT_EQ(cache.bytes_per_block(), 4 * 256);  // 2 layers, k and v of 4*2*8 floats
+  EXPECT_EQ(cache.bytes(), 5 * 4 * 256);
+  EXPECT_EQ(cache.num_blocks(), 5);
+  EXPECT_EQ(cache.block_size(), 4);
+  EXPECT_EQ(cache.group(1), 1);
+  EXPECT_EQ(cache.group(3), 0);
+  EXPECT_EQ(cache.shares_with(1), std::nullopt);  // its place is layer 0's, as another group
+  EXPECT_EQ(cache.shares_with(2), std::nullopt);
+  EXPECT_EQ(cache.shares_with(3), 2);
+  EXPECT_EQ(cache.layer(1).k.data, cache.layer(0).k.data);
+
+  // Block 2 as one of group 0, block 3 as one of group 1; what is beside them stays.
+  ASSERT_TRUE(cache.Fill(0).ok());
+  for (int layer : {0, 2}) {
+    for (const at::Tensor& tensor : cache.tensors(layer)) at::Tensor(tensor[2]).fill_(layer + 1);
+  }
+  at::Tensor(cache.tensors(1)[0][3]).fill_(9);
+  EXPECT_EQ(cache.tensors(0)[0].select(0, 2).sum().item<float>(), 1 * 64);
+  EXPECT_EQ(cache.tensors(3)[1].select(0, 2).sum().item<float>(), 3 * 64);
+  EXPECT_EQ(cache.tensors(1)[0].select(0, 3).to(at::kFloat).sum().item<float>(), 9 * 4 * 32);
+  for (int block : {0, 1, 4}) {
+    for (int layer = 0; layer < 4; ++layer) {
+      EXPECT_EQ(cache.tensors(layer)[0].select(0, block).to(at::kFloat).sum().item<float>(), 0);
+    }
+  }
+}
+
 TEST(KvCacheTest, TooLittleMemoryIsAnErrorNotAnException) {
   KvLayoutOptions options = kSmall;
   options.num_blocks = std::numeric_limits<int>::max();
@@ -127,6 +219,21 @@ TEST(KvCacheWrapTest, TakesBytesAsFp8) {
   ASSERT_TRUE(cache.ok()) << cache.status();
   ASSERT_TRUE(cache->Fill(1.0f).ok());
   EXPECT_EQ(k[0][0][0][0].item<uint8_t>(), 0x3c);  // 1.0 in e5m2: exponent 15
+}
+
+TEST(KvCacheWrapTest, TakesLatentsOfThreeDimensions) {
+  KvLayout layout = *KvLayout::Create({.num_blocks = 5,
+                                       .block_size = 4,
+                                       .num_kv_heads = 1,
+                                       .head_dim_qk = 24,
+                                       .head_dim_v = 16,
+                                       .form = KvForm::kLatent});
+  const at::Tensor latent = Zeros({5, 4, 24});
+  absl::StatusOr<KvCache> cache = KvCache::Wrap(layout, {{latent}});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  static_cast<float*>(cache->layer(0).v.data)[cache->layer(0).v.Offset(4, 3, 0, 15)] = 9;
+  EXPECT_EQ(latent[4][3][15].item<float>(), 9);
+  EXPECT_FALSE(KvCache::Wrap(layout, {{Zeros({5, 4, 25})}}).ok());
 }
 
 TEST(KvCacheWrapTest, RefusesWhatDoesNotFitAndNamesIt) {

@@ -22,6 +22,9 @@ constexpr int64_t kMaxBytes = int64_t{1} << 62;
 // vLLM's K-packed layout keeps 16 bytes of a head together.
 constexpr int kKPackedBytes = 16;
 
+// Layers apart begin where 16-byte accesses are aligned, and sectors of memory too.
+constexpr int64_t kLayerAlignmentBytes = 256;
+
 std::optional<int64_t> Product(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (int64_t factor : factors) {
@@ -55,50 +58,87 @@ absl::StatusOr<int64_t> BytesPerBlock(const KvLayoutOptions& options) {
                      "multiple of ",
                      x, ", got ", options.head_dim_qk));
   }
-  const std::optional<int64_t> bytes =
-      Product({options.num_layers, options.block_size, options.num_kv_heads,
-               int64_t{options.head_dim_qk} + options.head_dim_v, SizeOf(options.dtype)});
+  const bool is_latent = options.form == KvForm::kLatent;
+  if (is_latent && options.num_kv_heads != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "num_kv_heads must be 1 in a latent cache: expected 1, got ", options.num_kv_heads));
+  }
+  if (is_latent && options.head_dim_v > options.head_dim_qk) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("head_dim_v must be within head_dim_qk in a latent cache: expected at most ",
+                     options.head_dim_qk, ", got ", options.head_dim_v));
+  }
+  const std::optional<int64_t> bytes = Product(
+      {options.num_layers, options.block_size, options.num_kv_heads,
+       int64_t{options.head_dim_qk} + (is_latent ? 0 : options.head_dim_v), SizeOf(options.dtype)});
   if (!bytes.has_value() || *bytes > kMaxBytes) {
     return absl::InvalidArgumentError("a block is too large: expected at most 2^62 bytes");
   }
   return *bytes;
 }
 
+// A tensor of all layers: shape [num_layers, num_blocks, ...].
+struct AllLayers {
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;
+};
+
 // Contiguous memory in the order of `memory_order`, which lists the dimensions from the outermost
-// in.
-KvTensorSpec SpecOf(std::vector<int64_t> shape, std::initializer_list<int> memory_order) {
-  KvTensorSpec spec = {.shape = std::move(shape), .strides = {}};
-  spec.strides.resize(spec.shape.size());
+// in. If that is the layers', each begins aligned.
+AllLayers AllLayersOf(std::vector<int64_t> shape, std::initializer_list<int> memory_order,
+                      DType dtype) {
+  AllLayers all = {.shape = std::move(shape), .strides = {}};
+  all.strides.resize(all.shape.size());
   int64_t stride = 1;
   for (auto dim = std::rbegin(memory_order); dim != std::rend(memory_order); ++dim) {
-    spec.strides[*dim] = stride;
-    stride *= spec.shape[*dim];
+    const int64_t unit = kLayerAlignmentBytes / SizeOf(dtype);
+    if (*dim == 0 && *memory_order.begin() == 0) stride = (stride + unit - 1) / unit * unit;
+    all.strides[*dim] = stride;
+    stride *= all.shape[*dim];
   }
-  return spec;
+  return all;
 }
 
-std::vector<KvTensorSpec> SpecsOf(const KvLayoutOptions& options) {
-  const int64_t num_blocks = options.num_blocks, block_size = options.block_size;
-  const int64_t heads = options.num_kv_heads;
+std::vector<AllLayers> TensorsOf(const KvLayoutOptions& options) {
+  const int64_t num_layers = options.num_layers, num_blocks = options.num_blocks;
+  const int64_t block_size = options.block_size, heads = options.num_kv_heads;
   const int64_t dim_qk = options.head_dim_qk, dim_v = options.head_dim_v;
+  const DType dtype = options.dtype;
   const bool is_nhd = options.order == KvOrder::kNHD;
-  const auto spec = [&](int64_t dim) {
-    std::vector<int64_t> shape = {num_blocks, block_size, heads, dim};
-    return is_nhd ? SpecOf(shape, {0, 1, 2, 3}) : SpecOf(shape, {0, 2, 1, 3});
+  const bool is_apart = options.layers == KvLayers::kApart;
+  const auto tokens_and_heads = [&](int64_t dim) {  // [layers, blocks, tokens, heads, dim]
+    const std::vector<int64_t> shape = {num_layers, num_blocks, block_size, heads, dim};
+    if (is_apart) {
+      return is_nhd ? AllLayersOf(shape, {0, 1, 2, 3, 4}, dtype)
+                    : AllLayersOf(shape, {0, 1, 3, 2, 4}, dtype);
+    }
+    return is_nhd ? AllLayersOf(shape, {1, 0, 2, 3, 4}, dtype)
+                  : AllLayersOf(shape, {1, 3, 0, 2, 4}, dtype);
   };
   switch (options.form) {
     case KvForm::kPair:
-      return {spec(dim_qk), spec(dim_v)};
+      return {tokens_and_heads(dim_qk), tokens_and_heads(dim_v)};
     case KvForm::kDiffKv:
-      return {spec(dim_qk + dim_v)};
-    case KvForm::kPacked: {
-      std::vector<int64_t> shape = {num_blocks, 2, block_size, heads, dim_qk};
-      return {is_nhd ? SpecOf(shape, {0, 1, 2, 3, 4}) : SpecOf(shape, {0, 1, 3, 2, 4})};
+      return {tokens_and_heads(dim_qk + dim_v)};
+    case KvForm::kLatent:
+      return {tokens_and_heads(dim_qk)};
+    case KvForm::kPacked: {  // [layers, blocks, 2, tokens, heads, dim]
+      const std::vector<int64_t> shape = {num_layers, num_blocks, 2, block_size, heads, dim_qk};
+      if (is_apart) {
+        return {is_nhd ? AllLayersOf(shape, {0, 1, 2, 3, 4, 5}, dtype)
+                       : AllLayersOf(shape, {0, 1, 2, 4, 3, 5}, dtype)};
+      }
+      return {is_nhd ? AllLayersOf(shape, {1, 0, 2, 3, 4, 5}, dtype)
+                     : AllLayersOf(shape, {1, 4, 0, 2, 3, 5}, dtype)};
     }
     case KvForm::kKPacked: {
-      const int64_t x = kKPackedBytes / SizeOf(options.dtype);
-      return {SpecOf({num_blocks, heads, dim_qk / x, block_size, x}, {0, 1, 2, 3, 4}),
-              SpecOf({num_blocks, heads, dim_v, block_size}, {0, 1, 2, 3})};
+      const int64_t x = kKPackedBytes / SizeOf(dtype);
+      const std::vector<int64_t> k = {num_layers, num_blocks, heads, dim_qk / x, block_size, x};
+      const std::vector<int64_t> v = {num_layers, num_blocks, heads, dim_v, block_size};
+      if (is_apart) {
+        return {AllLayersOf(k, {0, 1, 2, 3, 4, 5}, dtype), AllLayersOf(v, {0, 1, 2, 3, 4}, dtype)};
+      }
+      return {AllLayersOf(k, {1, 0, 2, 3, 4, 5}, dtype), AllLayersOf(v, {1, 0, 2, 3, 4}, dtype)};
     }
   }
   LOG(FATAL) << "no such form: " << static_cast<int>(options.form);
@@ -139,8 +179,24 @@ std::string_view KvFormName(KvForm form) {
       return "diffkv";
     case KvForm::kKPacked:
       return "K-packed";
+    case KvForm::kLatent:
+      return "latent";
   }
   return "unknown";
+}
+
+std::string_view KvLayersName(KvLayers layers) {
+  return layers == KvLayers::kApart ? "apart" : "within block";
+}
+
+absl::StatusOr<DType> ParseKvCacheDType(std::string_view name, DType model_dtype) {
+  if (name == "auto") return model_dtype;
+  const std::optional<DType> dtype = ParseDType(name);
+  if (dtype.has_value()) return *dtype;
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown KV cache dtype: expected auto, float32, float16, bfloat16, fp8, "
+                   "fp8_e4m3 or fp8_e5m2, got \"",
+                   absl::string_view(name.data(), name.size()), "\""));
 }
 
 absl::StatusOr<KvLayout> KvLayout::Create(const KvLayoutOptions& options) {
@@ -156,8 +212,16 @@ absl::StatusOr<KvLayout> KvLayout::Create(const KvLayoutOptions& options) {
   return layout;
 }
 
-KvLayout::KvLayout(const KvLayoutOptions& options)
-    : options_(options), tensors_(SpecsOf(options)) {}
+KvLayout::KvLayout(const KvLayoutOptions& options) : options_(options) {
+  for (const AllLayers& all : TensorsOf(options)) {
+    tensors_.push_back({.shape = {all.shape.begin() + 1, all.shape.end()},
+                        .strides = {all.strides.begin() + 1, all.strides.end()}});
+    layer_strides_.push_back(all.strides[0]);
+    const bool is_apart = options.layers == KvLayers::kApart;
+    allocation_elements_.push_back(is_apart ? all.shape[0] * all.strides[0]
+                                            : all.shape[1] * all.strides[1]);
+  }
+}
 
 KvLayer KvLayout::MakeKvLayer(absl::Span<const KvTensorRef> refs) const {
   CHECK_EQ(refs.size(), tensors_.size()) << "a layer has that many tensors";
@@ -194,6 +258,10 @@ KvLayer KvLayout::MakeKvLayer(absl::Span<const KvTensorRef> refs) const {
       layer.k = ViewOf(first.data, s[0], s[1], s[2], s[3], options_.head_dim_qk);
       layer.v = ViewOf(advance(first.data, options_.head_dim_qk * s[3]), s[0], s[1], s[2], s[3],
                        options_.head_dim_v);
+      break;
+    case KvForm::kLatent:
+      layer.k = ViewOf(first.data, s[0], s[1], s[2], s[3], options_.head_dim_qk);
+      layer.v = ViewOf(first.data, s[0], s[1], s[2], s[3], options_.head_dim_v);
       break;
     case KvForm::kKPacked: {
       CHECK_EQ(s[4], 1) << "the last stride of k";

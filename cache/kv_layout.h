@@ -17,10 +17,19 @@
 //   diffkv    kv [num_blocks, block_size, num_kv_heads, head_dim_qk + head_dim_v]
 //   K-packed  k [num_blocks, num_kv_heads, head_dim_qk / x, block_size, x], x = 16 / element size
 //             v [num_blocks, num_kv_heads, head_dim_v, block_size]; `order` is not used
+//   latent    k [num_blocks, block_size, 1, head_dim_qk]; v is its first head_dim_v dims (MLA)
 //
 //   order     a block in memory
 //   NHD       token by token: [block_size, num_kv_heads, dim]
 //   HND       head by head:   [num_kv_heads, block_size, dim]
+//
+// All layers of a tensor may stand in one allocation, in one of two ways (`layers`):
+//
+//   apart          [num_layers, num_blocks, ...]: a layer is a cache of its own
+//   within block   NHD [num_blocks, num_layers, block_size, num_kv_heads, dim], all of a block in
+//                  one piece: what is moved between caches; HND [num_blocks, num_kv_heads,
+//                  num_layers, block_size, dim], all of a head in one piece too: what is moved
+//                  between ranks. K-packed is as NHD. (vLLM's num_layers dimension.)
 //
 // No LibTorch and no storage: KvCache (cache/kv_cache.h) has the tensors. A value; thread safety:
 // const.
@@ -43,7 +52,9 @@ namespace reprise {
 
 enum class KvOrder : int8_t { kNHD, kHND };
 
-enum class KvForm : int8_t { kPair, kPacked, kDiffKv, kKPacked };
+enum class KvForm : int8_t { kPair, kPacked, kDiffKv, kKPacked, kLatent };
+
+enum class KvLayers : int8_t { kApart, kWithinBlock };
 
 // "NHD", "HND".
 std::string_view KvOrderName(KvOrder order);
@@ -54,9 +65,23 @@ inline std::ostream& operator<<(std::ostream& out, KvOrder order) {
 // Errors: InvalidArgument for any other name.
 absl::StatusOr<KvOrder> ParseKvOrder(std::string_view name);
 
-// "pair", "packed", "diffkv", "K-packed".
+// "pair", "packed", "diffkv", "K-packed", "latent".
 std::string_view KvFormName(KvForm form);
 inline std::ostream& operator<<(std::ostream& out, KvForm form) { return out << KvFormName(form); }
+
+// "apart", "within block".
+std::string_view KvLayersName(KvLayers layers);
+inline std::ostream& operator<<(std::ostream& out, KvLayers layers) {
+  return out << KvLayersName(layers);
+}
+
+// The dtype of a cache by the name users give: "auto" is `model_dtype`, all else as
+// base/dtype.h says ("fp8" = "fp8_e4m3", "fp8_e5m2", "bfloat16", ...).
+// Errors: InvalidArgument for any other name.
+absl::StatusOr<DType> ParseKvCacheDType(std::string_view name, DType model_dtype);
+
+// Whether v is a part of k: nothing is written for it.
+constexpr bool IsLatent(const KvLayer& kv) { return kv.v.data == kv.k.data; }
 
 struct KvLayoutOptions {
   int num_layers = 1;
@@ -68,6 +93,7 @@ struct KvLayoutOptions {
   DType dtype = DType::kFloat32;
   KvOrder order = KvOrder::kNHD;
   KvForm form = KvForm::kPair;
+  KvLayers layers = KvLayers::kApart;
 };
 
 // One tensor of a layer. Strides in elements.
@@ -85,14 +111,20 @@ struct KvTensorRef {
 class KvLayout {
  public:
   // Errors: InvalidArgument naming the field if it is out of range, if K and V of different size
-  // are to be packed, if K-packed does not divide head_dim_qk, or if the cache would pass 2^62
-  // bytes.
+  // are to be packed, if K-packed does not divide head_dim_qk, if a latent has several heads or
+  // head_dim_v above head_dim_qk, or if the cache would pass 2^62 bytes.
   static absl::StatusOr<KvLayout> Create(const KvLayoutOptions& options);
 
   const KvLayoutOptions& options() const { return options_; }
 
   // The tensors of each layer: k and v, or one of both.
   absl::Span<const KvTensorSpec> tensors() const { return tensors_; }
+
+  // Elements from a layer to the next in one allocation of tensors()[tensor] of all layers, and
+  // elements of all of it. Layers apart begin at multiples of 256 bytes.
+  // REQUIRES: 0 <= tensor < tensors().size().
+  int64_t layer_stride(int tensor) const { return layer_strides_.at(tensor); }
+  int64_t allocation_elements(int tensor) const { return allocation_elements_.at(tensor); }
 
   // Of one block, K and V, in all layers.
   int64_t bytes_per_block() const { return bytes_per_block_; }
@@ -109,6 +141,8 @@ class KvLayout {
 
   KvLayoutOptions options_;
   std::vector<KvTensorSpec> tensors_;
+  std::vector<int64_t> layer_strides_;        // [tensors_.size()]
+  std::vector<int64_t> allocation_elements_;  // [tensors_.size()]
   int64_t bytes_per_block_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "cache/kv_layout.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstddef>
 #include <set>
@@ -73,6 +74,105 @@ TEST(KvLayoutTest, KPackedKeepsSixteenBytesTogether) {
   KvLayer layer = LayerOf(layout, {k, v});
   EXPECT_EQ(layer.k.Offset(1, 2, 1, 5), 96 + 32 + 2 * 8 + 5);
   EXPECT_EQ(layer.v.Offset(1, 2, 1, 5), 96 + 32 + 5 * 4 + 2);
+}
+
+TEST(KvLayoutTest, LatentKeepsVWithinK) {
+  KvLayoutOptions options = SmallOptions(KvForm::kLatent, KvOrder::kNHD);
+  options.num_kv_heads = 1;
+  options.head_dim_qk = 576;
+  options.head_dim_v = 512;
+  KvLayout layout = *KvLayout::Create(options);
+  ASSERT_EQ(layout.tensors().size(), 1);
+  EXPECT_THAT(layout.tensors()[0].shape, ElementsAre(5, 4, 1, 576));
+  EXPECT_EQ(layout.bytes_per_block(), 4 * 576 * 2);
+  char memory[1];
+  KvLayer layer = LayerOf(layout, {memory});
+  EXPECT_TRUE(IsLatent(layer));
+  EXPECT_EQ(layer.v.data, layer.k.data);
+  EXPECT_EQ(layer.v.dim_chunk, 512);
+  EXPECT_EQ(layer.v.Offset(3, 2, 0, 511), layer.k.Offset(3, 2, 0, 511));
+  EXPECT_FALSE(
+      IsLatent(LayerOf(*KvLayout::Create(SmallOptions(KvForm::kPacked, KvOrder::kNHD)), {memory})));
+}
+
+// As vLLM orders them: NHD (num_blocks, num_layers, block_size, heads, dim), HND (num_blocks,
+// heads, num_layers, block_size, dim); packed with its 2 before the block_size.
+TEST(KvLayoutTest, LayersWithinABlockStandWhereTheOrderSays) {
+  const auto layout = [](KvForm form, KvOrder order) {
+    KvLayoutOptions options = SmallOptions(form, order);
+    options.num_layers = 7;
+    options.layers = KvLayers::kWithinBlock;
+    return *KvLayout::Create(options);
+  };
+  KvLayout nhd = layout(KvForm::kDiffKv, KvOrder::kNHD);
+  EXPECT_THAT(nhd.tensors()[0].strides, ElementsAre(7 * 192, 48, 16, 1));  // 192 = 4*3*16
+  EXPECT_EQ(nhd.layer_stride(0), 192);
+  KvLayout hnd = layout(KvForm::kDiffKv, KvOrder::kHND);
+  EXPECT_THAT(hnd.tensors()[0].strides, ElementsAre(7 * 192, 16, 7 * 64, 1));  // 64 = 4*16
+  EXPECT_EQ(hnd.layer_stride(0), 64);
+  KvLayout packed = layout(KvForm::kPacked, KvOrder::kHND);
+  EXPECT_THAT(packed.tensors()[0].strides, ElementsAre(7 * 192, 32, 8, 7 * 64, 1));
+  EXPECT_EQ(packed.layer_stride(0), 64);
+  KvLayout k_packed = layout(KvForm::kKPacked, KvOrder::kHND);
+  EXPECT_THAT(k_packed.tensors()[1].strides, ElementsAre(7 * 96, 32, 4, 1));
+  EXPECT_EQ(k_packed.layer_stride(1), 96);
+}
+
+TEST(KvLayoutTest, LayersApartBeginAligned) {
+  KvLayoutOptions options = SmallOptions(KvForm::kPair, KvOrder::kNHD);
+  options.num_layers = 3;
+  options.head_dim_v = 1;
+  KvLayout layout = *KvLayout::Create(options);
+  EXPECT_EQ(layout.layer_stride(0), 512);  // 5*4*3*8 = 480 elements to a multiple of 128
+  EXPECT_EQ(layout.allocation_elements(0), 3 * 512);
+  EXPECT_EQ(layout.layer_stride(1), 128);
+  EXPECT_EQ(layout.allocation_elements(1), 3 * 128);
+}
+
+// All layers of an allocation together, in both ways to lay them.
+TEST(KvLayoutTest, NoTwoLayersMeet) {
+  for (KvForm form :
+       {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked, KvForm::kLatent}) {
+    for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
+      for (KvLayers layers : {KvLayers::kApart, KvLayers::kWithinBlock}) {
+        SCOPED_TRACE(testing::Message() << form << " " << order << " " << layers);
+        KvLayoutOptions options = SmallOptions(form, order);
+        options.num_layers = 3;
+        options.layers = layers;
+        if (form == KvForm::kLatent) options.num_kv_heads = 1;
+        KvLayout layout = *KvLayout::Create(options);
+        std::vector<std::vector<std::byte>> memory;
+        for (size_t i = 0; i < layout.tensors().size(); ++i) {
+          memory.emplace_back(layout.allocation_elements(static_cast<int>(i)) * 2);
+        }
+        std::set<const void*> places;
+        for (int l = 0; l < 3; ++l) {
+          std::vector<void*> tensors;
+          for (size_t i = 0; i < memory.size(); ++i) {
+            tensors.push_back(&memory[i][layout.layer_stride(static_cast<int>(i)) * l * 2]);
+          }
+          KvLayer layer = LayerOf(layout, tensors);
+          const auto add = [&](const KvView& view, int head_dim) {
+            for (int block = 0; block < 5; ++block)
+              for (int token = 0; token < 4; ++token)
+                for (int head = 0; head < layer.num_kv_heads; ++head)
+                  for (int dim = 0; dim < head_dim; ++dim) {
+                    places.insert(static_cast<std::byte*>(view.data) +
+                                  2 * view.Offset(block, token, head, dim));
+                  }
+          };
+          add(layer.k, layer.head_dim_qk);
+          add(layer.v, layer.head_dim_v);
+        }
+        EXPECT_EQ(places.size() * 2, layout.bytes());
+        for (const void* place : places) {
+          EXPECT_TRUE(std::any_of(memory.begin(), memory.end(), [&](const auto& m) {
+            return place >= m.data() && place < m.data() + m.size();
+          }));
+        }
+      }
+    }
+  }
 }
 
 TEST(KvLayoutTest, EveryLayoutGivesEachElementAPlaceOfItsOwn) {
@@ -152,12 +252,34 @@ TEST(KvLayoutTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(message([](auto& o) { o.head_dim_v = 0; }), HasSubstr("head_dim_v"));
   EXPECT_THAT(message([](auto& o) { o.head_dim_v = 4; }, KvForm::kPacked),
               HasSubstr("head_dim_v must be head_dim_qk in a packed cache: expected 8, got 4"));
+  EXPECT_THAT(message([](auto&) {}, KvForm::kLatent),
+              HasSubstr("num_kv_heads must be 1 in a latent cache: expected 1, got 3"));
+  EXPECT_THAT(message(
+                  [](auto& o) {
+                    o.num_kv_heads = 1;
+                    o.head_dim_v = 9;
+                  },
+                  KvForm::kLatent),
+              HasSubstr("head_dim_v must be within head_dim_qk in a latent cache: expected at most "
+                        "8, got 9"));
   EXPECT_THAT(message([](auto& o) { o.head_dim_qk = 12; }, KvForm::kKPacked),
               HasSubstr("expected a multiple of 8, got 12"));
   EXPECT_THAT(message([](auto& o) { o.num_blocks = o.block_size = o.num_kv_heads = INT_MAX; }),
               HasSubstr("too large"));
   EXPECT_THAT(message([](auto& o) { o.num_layers = o.block_size = o.head_dim_qk = INT_MAX; }),
               HasSubstr("a block is too large"));
+}
+
+TEST(KvLayoutTest, CacheDTypesHaveNames) {
+  EXPECT_EQ(*ParseKvCacheDType("auto", DType::kFloat16), DType::kFloat16);
+  EXPECT_EQ(*ParseKvCacheDType("fp8", DType::kFloat16), DType::kFp8E4M3);
+  EXPECT_EQ(*ParseKvCacheDType("fp8_e4m3", DType::kFloat16), DType::kFp8E4M3);
+  EXPECT_EQ(*ParseKvCacheDType("fp8_e5m2", DType::kFloat16), DType::kFp8E5M2);
+  EXPECT_EQ(*ParseKvCacheDType("bfloat16", DType::kFloat16), DType::kBFloat16);
+  EXPECT_THAT(std::string(ParseKvCacheDType("int8", DType::kFloat16).status().message()),
+              HasSubstr("expected auto, float32, float16, bfloat16, fp8, fp8_e4m3 or fp8_e5m2, got "
+                        "\"int8\""));
+  EXPECT_FALSE(ParseKvCacheDType("", DType::kFloat16).ok());
 }
 
 TEST(KvLayoutTest, NamesParseAndUnknownOnesAreRefused) {

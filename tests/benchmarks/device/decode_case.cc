@@ -232,7 +232,7 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
     result.capture_ms = batch.runner().graph_report().capture_ms();
 
     const double bytes_per_token =
-        static_cast<double>(batch.runner().kv_cache().layout().bytes_per_block()) /
+        static_cast<double>(batch.runner().kv_cache().bytes_per_block()) /
         decode_case.block_size;
     REPRISE_ASSIGN_OR_RETURN(result.products_us, TimeProducts(model, decode_case.batch));
     result.weight_bytes = WeightBytes(model);

@@ -1,0 +1,29 @@
+// One block to copy to another: what plans (copy-on-write, swapping) are made of, and what the
+// device runs them from (cache/copy_blocks.h).
+//
+// Block ids of a source cache and of a destination cache, which may be the same one. A list of
+// copies means: one after the other, in this order; a source may stand in it many times (one to
+// many).
+//
+//   const BlockCopy copies[] = {{.src = 5, .dst = 9}, {.src = 5, .dst = 12}};
+//
+// Plain data, the same on host and device, without LibTorch.
+
+#ifndef CACHE_BLOCK_COPY_H_
+#define CACHE_BLOCK_COPY_H_
+
+#include <cstdint>
+
+namespace reprise {
+
+struct BlockCopy {
+  int32_t src = 0;
+  int32_t dst = 0;
+
+  friend bool operator==(const BlockCopy&, const BlockCopy&) = default;
+};
+static_assert(sizeof(BlockCopy) == 8, "a list of copies is an int32 tensor [n, 2]");
+
+}  // namespace reprise
+
+#endif  // CACHE_BLOCK_COPY_H_
