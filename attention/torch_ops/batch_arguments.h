@@ -1,0 +1,61 @@
+// The arguments that are a paged batch: their part of the schema, and a PagedBatch from them.
+
+#ifndef ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
+#define ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
+#include "attention/torch_ops/operator_call.h"
+
+namespace reprise {
+
+// In front of the '*' of a schema.
+#define REPRISE_BATCH_SCHEMA "Tensor block_table, Tensor seq_lens, Tensor query_start_loc"
+
+// Behind it. max_query_len and max_seq_len are host upper bounds, constant under capture; absent:
+// all tokens, and all that the table is wide enough for. key_positions: rank, world, interleave.
+#define REPRISE_BATCH_OPTIONS_SCHEMA                                                \
+  "Tensor? table_row=None, Tensor? key_start=None, Tensor? query_positions=None, "  \
+  "Tensor? tail_len=None, Tensor? tail_mask=None, Tensor? common_prefix_len=None, " \
+  "int[]? key_positions=None, bool causal=True, int? max_query_len=None, "          \
+  "int? max_seq_len=None"
+
+struct BatchArguments {
+  at::Tensor block_table, seq_lens, query_start_loc;
+  std::optional<at::Tensor> table_row, key_start, query_positions, tail_len, tail_mask;
+  std::optional<at::Tensor> common_prefix_len;
+  std::optional<std::vector<int64_t>> key_positions;
+  bool causal = true;
+  std::optional<int64_t> max_query_len, max_seq_len;
+};
+
+// REQUIRES, these two: the next arguments of `call` are those of the schema of that name.
+void ReadBatchArguments(OperatorCall& call, BatchArguments& arguments);
+void ReadBatchOptions(OperatorCall& call, BatchArguments& arguments);
+
+// All arrays int32 (tail_mask int64 or uint64), dense, on `device`; the batch points into them.
+// `num_tokens`: rows of q. Errors: InvalidArgument naming the argument.
+absl::StatusOr<PagedBatch> MakePagedBatch(const BatchArguments& arguments, int64_t num_tokens,
+                                          int64_t block_size, at::Device device);
+
+struct RaggedBatchArguments {
+  at::Tensor query_start_loc, key_start_loc;
+  std::optional<at::Tensor> query_positions;
+  bool causal = true;
+  std::optional<int64_t> max_query_len, max_seq_len;
+};
+
+absl::StatusOr<RaggedBatch> MakeRaggedBatch(const RaggedBatchArguments& arguments,
+                                            int64_t num_tokens, int64_t num_keys,
+                                            at::Device device);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_

@@ -1,0 +1,102 @@
+#include "attention/torch_ops/device_work.h"
+
+#ifdef REPRISE_WITH_CUDA
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+#endif
+
+#include "absl/strings/str_cat.h"
+#include "attention/torch_ops/work_plan.h"
+#include "attention/work_map_build.h"
+#include "attention/work_map_cuda.h"
+#include "attention/work_map_plan.h"
+#include "base/dtype.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+
+namespace reprise {
+namespace {
+
+template <typename Batch>
+absl::Status BuildOn(const Batch& batch, const LayerWindow& window, const WorkMap& map,
+                     at::Device device) {
+  if (device.is_cpu()) return BuildWorkMap(batch, window, map);
+#ifdef REPRISE_WITH_CUDA
+  const c10::cuda::CUDAGuard guard(device);
+  return LaunchBuildWorkMap(batch, window, map,
+                            c10::cuda::getCurrentCUDAStream(device.index()).stream());
+#else
+  return absl::UnimplementedError(
+      absl::StrCat("tensors must be on the CPU in a build without CUDA, got ", device.str()));
+#endif
+}
+
+template <typename Batch>
+absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const AttentionParams& layer,
+                               const Batch& batch, const at::Tensor& q, at::Tensor& keep_alive) {
+  if (work.plan.has_value() != work.workspace.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan and workspace belong together: expected both or neither, got only ",
+                     work.plan ? "plan" : "workspace"));
+  }
+  if (work.plan) return WorkMapOver(*work.plan, *work.workspace, q.device());
+  if (q.is_cpu()) return WorkMap{};
+  REPRISE_RETURN_IF_ERROR(CheckDType("q", q, {at::kFloat, at::kHalf, at::kBFloat16}));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan,
+                           MakePlanTensor({.dtype = *FromScalarType(q.scalar_type()),
+                                           .num_q_heads = layer.num_q_heads,
+                                           .num_kv_heads = layer.num_kv_heads,
+                                           .head_dim_qk = layer.head_dim_qk,
+                                           .head_dim_v = layer.head_dim_v,
+                                           .max_rows = batch.num_rows,
+                                           .max_tokens = batch.num_tokens,
+                                           .max_query_len = batch.max_query_len,
+                                           .max_seq_len = batch.max_seq_len,
+                                           .num_sms = NumSms(q.device()),
+                                           .mode = work.deterministic ? WorkMapMode::kDeterministic
+                                                                      : WorkMapMode::kBalanced}));
+  REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(const WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
+  REPRISE_RETURN_IF_ERROR(BuildOn(batch, WindowOf(layer), map, q.device()));
+  return map;
+}
+
+}  // namespace
+
+int NumSms(at::Device device) {
+  int num_sms = 132;
+#ifdef REPRISE_WITH_CUDA
+  if (device.is_cuda()) {
+    cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device.index());
+  }
+#else
+  (void)device;
+#endif
+  return num_sms;
+}
+
+absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
+                       at::Device device) {
+  return BuildOn(batch, window, map, device);
+}
+
+absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
+                       at::Device device) {
+  return BuildOn(batch, window, map, device);
+}
+
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const AttentionParams& layer,
+                                const PagedBatch& batch, const at::Tensor& q,
+                                at::Tensor& keep_alive) {
+  return WorkOf(work, layer, batch, q, keep_alive);
+}
+
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const AttentionParams& layer,
+                                const RaggedBatch& batch, const at::Tensor& q,
+                                at::Tensor& keep_alive) {
+  return WorkOf(work, layer, batch, q, keep_alive);
+}
+
+}  // namespace reprise

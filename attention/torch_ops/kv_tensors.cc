@@ -1,0 +1,139 @@
+#include "attention/torch_ops/kv_tensors.h"
+
+#include <ATen/ops/item.h>
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "cache/kv_layout.h"
+
+namespace reprise {
+namespace {
+
+absl::StatusOr<DType> CacheDType(const KvTensors& tensors) {
+  const at::ScalarType type = tensors.k_cache.scalar_type();
+  if (tensors.kv_dtype && *tensors.kv_dtype != "auto") {
+    const std::optional<DType> dtype = ParseDType(*tensors.kv_dtype);
+    if (!dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "kv_dtype must name an element type: expected auto, float32, float16, bfloat16, "
+          "fp8_e4m3 or fp8_e5m2, got ",
+          *tensors.kv_dtype));
+    }
+    const bool is_storage = type == at::kByte && IsFp8(*dtype);
+    if (!is_storage && FromScalarType(type) != *dtype) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("k_cache has another dtype than kv_dtype says: expected ",
+                       std::string(DTypeName(*dtype)), ", got ", c10::toString(type)));
+    }
+    return *dtype;
+  }
+  const std::optional<DType> dtype = FromScalarType(type);
+  if (dtype) return *dtype;
+  return absl::InvalidArgumentError(
+      absl::StrCat("k_cache has the wrong dtype: expected a floating-point type, or uint8 with "
+                   "kv_dtype, got ",
+                   c10::toString(type)));
+}
+
+// The tensors with dimensions in the order of a KvLayout's.
+absl::StatusOr<KvForm> PutInOrder(const std::string& layout, at::Tensor& k, at::Tensor& v) {
+  if (layout == "K-packed") return KvForm::kKPacked;
+  REPRISE_ASSIGN_OR_RETURN(const KvOrder order, ParseKvOrder(layout));
+  if (order == KvOrder::kHND && k.dim() == 4 && v.dim() == 4) {
+    k = k.transpose(1, 2);
+    v = v.transpose(1, 2);
+  }
+  return KvForm::kPair;
+}
+
+absl::Status CheckShapes(const KvTensors& tensors, KvForm form) {
+  ShapeChecker dims;
+  const at::Tensor& k = tensors.k_cache;
+  const at::Tensor& v = tensors.v_cache;
+  if (form == KvForm::kKPacked) {
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("k_cache", k, {"num_blocks", "num_kv_heads", "k_chunks", "block_size", "x"}));
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("v_cache", v, {"num_blocks", "num_kv_heads", "head_dim_v", "block_size"}));
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("k_cache", k));
+  } else if (tensors.layout == "HND") {
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("k_cache", k, {"num_blocks", "num_kv_heads", "block_size", "head_dim_qk"}));
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("v_cache", v, {"num_blocks", "num_kv_heads", "block_size", "head_dim_v"}));
+  } else {
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("k_cache", k, {"num_blocks", "block_size", "num_kv_heads", "head_dim_qk"}));
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("v_cache", v, {"num_blocks", "block_size", "num_kv_heads", "head_dim_v"}));
+  }
+  if (form != KvForm::kKPacked) {
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("k_cache", k));
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("v_cache", v));
+  }
+  if (v.scalar_type() != k.scalar_type()) {
+    REPRISE_RETURN_IF_ERROR(CheckDType("v_cache", v, {k.scalar_type()}));
+  }
+  return CheckDevice("v_cache", v, k.device());
+}
+
+}  // namespace
+
+absl::StatusOr<Scale> ScaleOf(const char* argument, const std::optional<at::Tensor>& scale,
+                              int num_kv_heads, at::Device device) {
+  if (!scale) return Scale{};
+  REPRISE_RETURN_IF_ERROR(CheckDType(argument, *scale, {at::kFloat}));
+  if (scale->numel() == 1 && scale->is_cpu()) return Scale{.value = scale->item<float>()};
+  REPRISE_RETURN_IF_ERROR(CheckDevice(argument, *scale, device));
+  Scale result = {.data = scale->const_data_ptr<float>()};
+  if (scale->numel() == 1) return result;
+  ShapeChecker dims;
+  dims.Bind("num_kv_heads", num_kv_heads);
+  if (scale->dim() == 1) {
+    REPRISE_RETURN_IF_ERROR(dims.Check(argument, *scale, {"num_kv_heads"}));
+    result.head_stride = scale->stride(0);
+    return result;
+  }
+  REPRISE_RETURN_IF_ERROR(dims.Check(argument, *scale, {"num_tables", "num_kv_heads"}));
+  result.row_stride = scale->stride(0);
+  result.head_stride = scale->stride(1);
+  return result;
+}
+
+absl::StatusOr<KvLayer> KvLayerOf(const KvTensors& tensors) {
+  at::Tensor k = tensors.k_cache;
+  at::Tensor v = tensors.v_cache;
+  REPRISE_ASSIGN_OR_RETURN(const KvForm form, PutInOrder(tensors.layout, k, v));
+  REPRISE_RETURN_IF_ERROR(CheckShapes(tensors, form));
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype, CacheDType(tensors));
+  const bool is_k_packed = form == KvForm::kKPacked;
+  REPRISE_ASSIGN_OR_RETURN(
+      const KvLayout layout,
+      KvLayout::Create(
+          {.num_blocks = static_cast<int>(k.size(0)),
+           .block_size = static_cast<int>(k.size(is_k_packed ? 3 : 1)),
+           .num_kv_heads = static_cast<int>(k.size(is_k_packed ? 1 : 2)),
+           .head_dim_qk = static_cast<int>(is_k_packed ? k.size(2) * k.size(4) : k.size(3)),
+           .head_dim_v = static_cast<int>(v.size(is_k_packed ? 2 : 3)),
+           .dtype = dtype,
+           .form = form}));
+  const auto strides = [](const at::Tensor& t) {
+    return absl::MakeConstSpan(t.strides().data(), t.strides().size());
+  };
+  const KvTensorRef refs[] = {{const_cast<void*>(k.const_data_ptr()), strides(k)},
+                              {const_cast<void*>(v.const_data_ptr()), strides(v)}};
+  KvLayer layer = layout.MakeKvLayer(refs);
+  REPRISE_ASSIGN_OR_RETURN(layer.k_scale,
+                           ScaleOf("k_scale", tensors.k_scale, layer.num_kv_heads, k.device()));
+  REPRISE_ASSIGN_OR_RETURN(layer.v_scale,
+                           ScaleOf("v_scale", tensors.v_scale, layer.num_kv_heads, k.device()));
+  return layer;
+}
+
+}  // namespace reprise

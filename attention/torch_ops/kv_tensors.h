@@ -1,0 +1,54 @@
+// Cache tensors of a caller as a KvLayer.
+//
+// A layer's cache is always given as two tensors, k_cache and v_cache, of any strides; a cache that
+// keeps both in one tensor is given as two views of it:
+//
+//   layout      k_cache                                        v_cache
+//   "NHD"       [num_blocks, block_size, heads, head_dim_qk]   [.., head_dim_v]
+//   "HND"       [num_blocks, heads, block_size, head_dim_qk]   [.., head_dim_v]
+//   "K-packed"  [num_blocks, heads, head_dim_qk / x, block_size, x], x = 16 / element size;
+//               v_cache [num_blocks, heads, head_dim_v, block_size]
+//
+//   packed [num_blocks, 2, ...]      kv[:, 0], kv[:, 1]
+//   K and V in the last dimension    kv[..., :head_dim_qk], kv[..., head_dim_qk:]
+//   MLA latent [n, block_size, 576]  kv.unsqueeze(2), kv.unsqueeze(2)[..., :512]
+//
+// kv_dtype names the element type of uint8 storage: "fp8", "fp8_e4m3", "fp8_e5m2".
+//
+// A scale is float32: one element, [num_kv_heads] or [num_tables, num_kv_heads], of any strides
+// (expanded ones too), on the cache's device; or one element on the CPU, which is read by the host.
+//
+// Errors: InvalidArgument naming the argument. Thread safety: pure functions.
+
+#ifndef ATTENTION_TORCH_OPS_KV_TENSORS_H_
+#define ATTENTION_TORCH_OPS_KV_TENSORS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache/kv_layer.h"
+
+namespace reprise {
+
+struct KvTensors {
+  at::Tensor k_cache;
+  at::Tensor v_cache;
+  std::string layout = "NHD";
+  std::optional<std::string> kv_dtype = {};
+  std::optional<at::Tensor> k_scale = {};
+  std::optional<at::Tensor> v_scale = {};
+};
+
+// The layer points into the tensors.
+absl::StatusOr<KvLayer> KvLayerOf(const KvTensors& tensors);
+
+// `argument` is the scale's name. Absent: 1.
+absl::StatusOr<Scale> ScaleOf(const char* argument, const std::optional<at::Tensor>& scale,
+                              int num_kv_heads, at::Device device);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TORCH_OPS_KV_TENSORS_H_

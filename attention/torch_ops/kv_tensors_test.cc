@@ -1,0 +1,124 @@
+#include "attention/torch_ops/kv_tensors.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+at::Tensor Cache(at::IntArrayRef shape, at::ScalarType type = at::kHalf) {
+  return at::empty(shape, at::TensorOptions().dtype(type));
+}
+
+// Element (block, token, head, dim) of `tensor`, whose dimensions are those of NHD.
+const void* At(const at::Tensor& tensor, int block, int token, int head, int dim) {
+  return tensor.select(0, block).select(0, token).select(0, head).select(0, dim).const_data_ptr();
+}
+
+const void* At(const KvLayer& kv, const KvView& view, int block, int token, int head, int dim) {
+  return static_cast<const char*>(view.data) +
+         view.Offset(block, token, head, dim) * SizeOf(kv.dtype);
+}
+
+std::string Refusal(const KvTensors& tensors) {
+  const absl::StatusOr<KvLayer> layer = KvLayerOf(tensors);
+  EXPECT_EQ(layer.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(layer.status().message());
+}
+
+TEST(KvTensorsTest, NhdAndHndNameTheSameElements) {
+  const at::Tensor k = Cache({4, 8, 2, 32});
+  const at::Tensor v = Cache({4, 8, 2, 16});
+  for (const bool is_hnd : {false, true}) {
+    const KvLayer kv = *KvLayerOf({.k_cache = is_hnd ? k.transpose(1, 2) : k,
+                                   .v_cache = is_hnd ? v.transpose(1, 2) : v,
+                                   .layout = is_hnd ? "HND" : "NHD"});
+    EXPECT_EQ(kv.num_blocks, 4);
+    EXPECT_EQ(kv.block_size, 8);
+    EXPECT_EQ(kv.num_kv_heads, 2);
+    EXPECT_EQ(kv.head_dim_qk, 32);
+    EXPECT_EQ(kv.head_dim_v, 16);
+    EXPECT_EQ(At(kv, kv.k, 3, 5, 1, 7), At(k, 3, 5, 1, 7));
+    EXPECT_EQ(At(kv, kv.v, 3, 5, 1, 7), At(v, 3, 5, 1, 7));
+  }
+}
+
+TEST(KvTensorsTest, ViewsOfOneTensorKeepTheirStrides) {
+  const at::Tensor packed = Cache({4, 2, 8, 2, 32});
+  const KvLayer kv = *KvLayerOf({.k_cache = packed.select(1, 0), .v_cache = packed.select(1, 1)});
+  EXPECT_EQ(At(kv, kv.v, 2, 3, 1, 5), At(packed.select(1, 1), 2, 3, 1, 5));
+
+  const at::Tensor latent = Cache({4, 8, 576}).unsqueeze(2);
+  const KvLayer mla = *KvLayerOf({.k_cache = latent, .v_cache = latent.narrow(3, 0, 512)});
+  EXPECT_EQ(mla.head_dim_v, 512);
+  EXPECT_EQ(mla.k.data, mla.v.data);
+  EXPECT_EQ(mla.v.token_stride, 576);
+}
+
+TEST(KvTensorsTest, KPackedFindsTheDimsThatStandTogether) {
+  const at::Tensor k = Cache({3, 2, 4, 16, 8});  // head_dim_qk 32
+  const at::Tensor v = Cache({3, 2, 32, 16});
+  const KvLayer kv = *KvLayerOf({.k_cache = k, .v_cache = v, .layout = "K-packed"});
+  EXPECT_EQ(kv.head_dim_qk, 32);
+  EXPECT_EQ(kv.block_size, 16);
+  EXPECT_EQ(At(kv, kv.k, 2, 9, 1, 21),
+            k.select(0, 2).select(0, 1).select(0, 2).select(0, 9).select(0, 5).const_data_ptr());
+  EXPECT_EQ(At(kv, kv.v, 2, 9, 1, 21),
+            v.select(0, 2).select(0, 1).select(0, 21).select(0, 9).const_data_ptr());
+}
+
+TEST(KvTensorsTest, BytesAreFp8IfTheCallerSaysSo) {
+  const at::Tensor bytes = Cache({4, 8, 2, 32}, at::kByte);
+  const KvLayer kv = *KvLayerOf({.k_cache = bytes, .v_cache = bytes, .kv_dtype = "fp8_e5m2"});
+  EXPECT_EQ(kv.dtype, DType::kFp8E5M2);
+  EXPECT_THAT(Refusal({.k_cache = bytes, .v_cache = bytes}), HasSubstr("uint8 with kv_dtype"));
+  EXPECT_THAT(Refusal({.k_cache = bytes, .v_cache = bytes, .kv_dtype = "float16"}),
+              HasSubstr("expected float16, got Byte"));
+  EXPECT_THAT(Refusal({.k_cache = bytes, .v_cache = bytes, .kv_dtype = "fp7"}),
+              HasSubstr("got fp7"));
+}
+
+TEST(KvTensorsTest, ScalesComeInEveryForm) {
+  const auto scale = [](const at::Tensor& tensor) {
+    return ScaleOf("k_scale", tensor, /*num_kv_heads=*/2, at::kCPU);
+  };
+  EXPECT_EQ(ScaleOf("k_scale", std::nullopt, 2, at::kCPU)->value, 1.0f);
+  EXPECT_EQ(scale(at::full({}, 0.5f))->value, 0.5f);
+
+  const at::Tensor heads = at::full({2}, 0.5f);
+  EXPECT_EQ(scale(heads)->data, heads.const_data_ptr());
+  EXPECT_EQ(scale(heads)->head_stride, 1);
+  EXPECT_EQ(scale(heads)->row_stride, 0);
+
+  const Scale expanded = *scale(at::full({1, 1}, 0.5f).expand({7, 2}));
+  EXPECT_EQ(expanded.row_stride, 0);
+  EXPECT_EQ(expanded.head_stride, 0);
+  EXPECT_EQ(scale(at::full({7, 2}, 0.5f))->row_stride, 2);
+
+  EXPECT_THAT(std::string(scale(at::full({3}, 0.5f)).status().message()),
+              HasSubstr("expected [2], got [3]"));
+  EXPECT_THAT(std::string(scale(at::full({2}, 0.5, at::kDouble)).status().message()), HasSubstr("dtype"));
+}
+
+TEST(KvTensorsTest, RefusesTensorsThatAreNoCache) {
+  const at::Tensor good = Cache({4, 8, 2, 32});
+  EXPECT_THAT(Refusal({.k_cache = good, .v_cache = Cache({4, 8, 3, 32})}),
+              HasSubstr("v_cache must be"));
+  EXPECT_THAT(Refusal({.k_cache = good, .v_cache = Cache({4, 8, 2, 32}, at::kFloat)}),
+              HasSubstr("v_cache has the wrong dtype"));
+  EXPECT_THAT(Refusal({.k_cache = Cache({4, 8, 64}), .v_cache = good}), HasSubstr("k_cache"));
+  EXPECT_THAT(Refusal({.k_cache = good.transpose(2, 3), .v_cache = good.transpose(2, 3)}),
+              HasSubstr("stride 1"));
+  EXPECT_THAT(Refusal({.k_cache = good, .v_cache = good, .layout = "NDH"}), HasSubstr("NDH"));
+  EXPECT_THAT(Refusal({.k_cache = good, .v_cache = good, .layout = "K-packed"}),
+              HasSubstr("k_cache must be"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,98 @@
+#include "attention/torch_ops/layer_arguments.h"
+
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "attention/torch_ops/kv_tensors.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+absl::StatusOr<int> ToInt(const char* argument, int64_t value) {
+  if (value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max()) {
+    return static_cast<int>(value);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(argument, " is out of range: expected a 32-bit number, got ", value));
+}
+
+absl::StatusOr<std::optional<int>> ToInt(const char* argument, std::optional<int64_t> value) {
+  if (!value) return std::optional<int>();
+  return ToInt(argument, *value);
+}
+
+// [num_q_heads] float32, dense.
+absl::StatusOr<const float*> PerHead(const char* argument, const std::optional<at::Tensor>& tensor,
+                                     const LayerHeads& heads, at::Device device) {
+  if (!tensor) return nullptr;
+  ShapeChecker dims;
+  dims.Bind("num_q_heads", heads.num_q_heads);
+  REPRISE_RETURN_IF_ERROR(dims.Check(argument, *tensor, {"num_q_heads"}, at::kFloat));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne(argument, *tensor));
+  REPRISE_RETURN_IF_ERROR(CheckDevice(argument, *tensor, device));
+  return tensor->const_data_ptr<float>();
+}
+
+absl::StatusOr<BlockSparseParams> ToBlockSparse(const std::vector<int64_t>& numbers) {
+  BlockSparseParams sparse;
+  int* const fields[] = {&sparse.local_blocks, &sparse.vertical_stride, &sparse.block_size,
+                         &sparse.head_sliding_step, &sparse.tp_rank};
+  if (numbers.size() > std::size(fields)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_sparse has too many numbers: expected at most ", std::size(fields),
+                     ", got ", numbers.size()));
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    REPRISE_ASSIGN_OR_RETURN(*fields[i], ToInt("block_sparse", numbers[i]));
+  }
+  return sparse;
+}
+
+}  // namespace
+
+LayerArguments ReadLayerArguments(OperatorCall& call) {
+  LayerArguments arguments;
+  arguments.scale = call.MaybeDouble("scale");
+  arguments.window_left = call.MaybeInt("window_left");
+  arguments.window_right = call.MaybeInt("window_right");
+  arguments.softcap = call.MaybeDouble("softcap");
+  arguments.alibi_slopes = call.MaybeTensor("alibi_slopes");
+  arguments.sinks = call.MaybeTensor("sinks");
+  arguments.q_scale = call.MaybeTensor("q_scale");
+  arguments.rope_theta = call.MaybeDouble("rope_theta");
+  arguments.rope_scale = call.Double("rope_scale");
+  arguments.rotary_dim = call.Int("rotary_dim");
+  arguments.block_sparse = call.MaybeInts("block_sparse");
+  return arguments;
+}
+
+absl::StatusOr<AttentionParams> MakeAttentionParams(const LayerArguments& arguments,
+                                                    const LayerHeads& heads, at::Device device) {
+  AttentionParams params = {.num_q_heads = heads.num_q_heads,
+                            .num_kv_heads = heads.num_kv_heads,
+                            .head_dim_qk = heads.head_dim_qk,
+                            .head_dim_v = heads.head_dim_v};
+  if (arguments.scale) params.scale = static_cast<float>(*arguments.scale);
+  if (arguments.softcap) params.softcap = static_cast<float>(*arguments.softcap);
+  REPRISE_ASSIGN_OR_RETURN(params.window_left, ToInt("window_left", arguments.window_left));
+  REPRISE_ASSIGN_OR_RETURN(params.window_right, ToInt("window_right", arguments.window_right));
+  REPRISE_ASSIGN_OR_RETURN(params.alibi_slopes,
+                           PerHead("alibi_slopes", arguments.alibi_slopes, heads, device));
+  REPRISE_ASSIGN_OR_RETURN(params.sinks, PerHead("sinks", arguments.sinks, heads, device));
+  REPRISE_ASSIGN_OR_RETURN(params.q_scale,
+                           ScaleOf("q_scale", arguments.q_scale, heads.num_kv_heads, device));
+  if (arguments.rope_theta) {
+    params.rotary = RotaryParams{.rope_scale = static_cast<float>(arguments.rope_scale),
+                                 .rope_theta = static_cast<float>(*arguments.rope_theta)};
+    REPRISE_ASSIGN_OR_RETURN(params.rotary->rotary_dim, ToInt("rotary_dim", arguments.rotary_dim));
+  }
+  if (arguments.block_sparse) {
+    REPRISE_ASSIGN_OR_RETURN(params.sparse, ToBlockSparse(*arguments.block_sparse));
+  }
+  return params;
+}
+
+}  // namespace reprise

@@ -1,0 +1,52 @@
+// The arguments that say what a layer computes, which paged and ragged attention share: their part
+// of the schema, and AttentionParams from them.
+
+#ifndef ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_
+#define ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "attention/attention_params.h"
+#include "attention/torch_ops/operator_call.h"
+
+namespace reprise {
+
+// block_sparse: local_blocks, vertical_stride, block_size, head_sliding_step, tp_rank, as many from
+// the first on as are given.
+#define REPRISE_LAYER_SCHEMA                                                                \
+  "float? scale=None, int? window_left=None, int? window_right=None, float? softcap=None, " \
+  "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? q_scale=None, "                   \
+  "float? rope_theta=None, float rope_scale=1.0, int rotary_dim=0, int[]? block_sparse=None"
+
+struct LayerArguments {
+  std::optional<double> scale;
+  std::optional<int64_t> window_left, window_right;
+  std::optional<double> softcap;
+  std::optional<at::Tensor> alibi_slopes, sinks, q_scale;
+  std::optional<double> rope_theta;  // absent: no rotary embedding in the kernel
+  double rope_scale = 1.0;
+  int64_t rotary_dim = 0;
+  std::optional<std::vector<int64_t>> block_sparse;
+};
+
+// REQUIRES: the next arguments of `call` are those of REPRISE_LAYER_SCHEMA.
+LayerArguments ReadLayerArguments(OperatorCall& call);
+
+struct LayerHeads {
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+};
+
+// Pointers go into the arguments' tensors, which must be on `device`. Errors: InvalidArgument.
+absl::StatusOr<AttentionParams> MakeAttentionParams(const LayerArguments& arguments,
+                                                    const LayerHeads& heads, at::Device device);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_

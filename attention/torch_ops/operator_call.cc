@@ -1,0 +1,105 @@
+#include "attention/torch_ops/operator_call.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <glog/logging.h>
+#include <torch/library.h>
+
+#include "attention/torch_ops/throw_status.h"
+
+namespace reprise {
+namespace {
+
+// An operator as the dispatcher calls it. The function it stands for is a member, not a template
+// argument: one instance serves all.
+class BoxedOperator : public c10::OperatorKernel {
+ public:
+  explicit BoxedOperator(absl::Status (*run)(OperatorCall& call)) : run_(run) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                  OperatorCall::Stack* stack) const {
+    OperatorCall call(op.schema(), *stack);
+    ThrowIfError(run_(call));
+  }
+
+ private:
+  absl::Status (*run_)(OperatorCall& call);
+};
+
+}  // namespace
+
+OperatorCall::OperatorCall(const c10::FunctionSchema& schema, Stack& stack)
+    : schema_(schema), stack_(stack) {
+  CHECK_GE(stack.size(), schema.arguments().size());
+}
+
+const c10::IValue& OperatorCall::Next(const char* name) {
+  const size_t num_arguments = schema_.arguments().size();
+  CHECK_LT(next_, num_arguments) << schema_.name() << " has no argument " << name;
+  CHECK_EQ(schema_.arguments()[next_].name(), name) << "in " << schema_.name();
+  return stack_[stack_.size() - num_arguments + next_++];
+}
+
+const c10::IValue* OperatorCall::MaybeNext(const char* name) {
+  const c10::IValue& value = Next(name);
+  return value.isNone() ? nullptr : &value;
+}
+
+at::Tensor OperatorCall::Tensor(const char* name) { return Next(name).toTensor(); }
+
+std::optional<at::Tensor> OperatorCall::MaybeTensor(const char* name) {
+  const c10::IValue* value = MaybeNext(name);
+  return value ? std::optional(value->toTensor()) : std::nullopt;
+}
+
+std::vector<at::Tensor> OperatorCall::Tensors(const char* name) {
+  return Next(name).toTensorVector();
+}
+
+bool OperatorCall::Bool(const char* name) { return Next(name).toBool(); }
+
+int64_t OperatorCall::Int(const char* name) { return Next(name).toInt(); }
+
+std::optional<int64_t> OperatorCall::MaybeInt(const char* name) {
+  const c10::IValue* value = MaybeNext(name);
+  return value ? std::optional(value->toInt()) : std::nullopt;
+}
+
+std::optional<std::vector<int64_t>> OperatorCall::MaybeInts(const char* name) {
+  const c10::IValue* value = MaybeNext(name);
+  return value ? std::optional(value->toIntVector()) : std::nullopt;
+}
+
+double OperatorCall::Double(const char* name) { return Next(name).toDouble(); }
+
+std::optional<double> OperatorCall::MaybeDouble(const char* name) {
+  const c10::IValue* value = MaybeNext(name);
+  return value ? std::optional(value->toDouble()) : std::nullopt;
+}
+
+at::ScalarType OperatorCall::DType(const char* name) { return Next(name).toScalarType(); }
+
+at::Device OperatorCall::Device(const char* name) { return Next(name).toDevice(); }
+
+std::string OperatorCall::String(const char* name) { return Next(name).toStringRef(); }
+
+std::optional<std::string> OperatorCall::MaybeString(const char* name) {
+  const c10::IValue* value = MaybeNext(name);
+  return value ? std::optional(value->toStringRef()) : std::nullopt;
+}
+
+void OperatorCall::Return(std::initializer_list<at::Tensor> results) {
+  CHECK_EQ(next_, schema_.arguments().size()) << "not all arguments of " << schema_.name();
+  CHECK_EQ(results.size(), schema_.returns().size()) << "results of " << schema_.name();
+  stack_.resize(stack_.size() - next_);
+  for (const at::Tensor& result : results) stack_.emplace_back(result);
+}
+
+void DefineOperator(torch::Library& library, const char* schema,
+                    absl::Status (*run)(OperatorCall& call)) {
+  library.def(schema);
+  const std::string text(schema);
+  library.impl(text.substr(0, text.find('(')).c_str(), c10::DispatchKey::CompositeExplicitAutograd,
+               torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(run)));
+}
+
+}  // namespace reprise

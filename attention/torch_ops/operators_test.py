@@ -1,0 +1,250 @@
+"""torch.ops.reprise from Python: results against plain PyTorch in float64, errors as exceptions.
+
+    operators_test.py LIBRARY [unittest arguments]
+
+Every case runs on the CPU and, if there is one, on a GPU. Random cases print their seed.
+"""
+
+import math
+import os
+import random
+import sys
+import unittest
+
+import torch
+
+OPS = torch.ops.reprise
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+SEED = int(os.environ.get("REPRISE_SEED", "20240229"))
+
+
+def ints(values, device):
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+class Batch:
+    """Sequences with queries over a shuffled cache whose unused elements are NaN."""
+
+    def __init__(self, lens, query_lens, device, *, heads=(4, 2), dims=(32, 32), block_size=4,
+                 dtype=torch.float32, seed=0):
+        generator = torch.Generator().manual_seed(SEED + seed)
+        self.lens, self.query_lens = lens, query_lens
+        self.block_size, self.device, self.dtype = block_size, device, dtype
+        (self.q_heads, self.kv_heads), (self.dim_qk, self.dim_v) = heads, dims
+        widths = [math.ceil(length / block_size) for length in lens]
+        num_blocks = 1 + sum(widths)
+        free = (1 + torch.randperm(num_blocks - 1, generator=generator)).tolist()
+        self.max_blocks = max(widths + [1])
+        self.table = [[free.pop() for _ in range(width)] + [0] * (self.max_blocks - width)
+                      for width in widths]
+        draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+        self.keys = [draw(length, self.kv_heads, self.dim_qk).to(dtype) for length in lens]
+        self.values = [draw(length, self.kv_heads, self.dim_v).to(dtype) for length in lens]
+        self.q = draw(sum(query_lens), self.q_heads, self.dim_qk).to(dtype).to(device)
+        shape = (num_blocks, block_size, self.kv_heads)
+        self.k_cache = torch.full(shape + (self.dim_qk,), math.nan, dtype=dtype, device=device)
+        self.v_cache = torch.full(shape + (self.dim_v,), math.nan, dtype=dtype, device=device)
+        self.block_table = ints(self.table, device)
+        self.seq_lens = ints(lens, device)
+        starts = [0]
+        for query_len in query_lens:
+            starts.append(starts[-1] + query_len)
+        self.query_start_loc = ints(starts, device)
+
+    def slots(self):
+        """The slot of every key, sequence by sequence."""
+        slots = [row[i // self.block_size] * self.block_size + i % self.block_size
+                 for row, length in zip(self.table, self.lens) for i in range(length)]
+        return torch.tensor(slots, dtype=torch.int64, device=self.device)
+
+    def write(self):
+        if sum(self.lens) == 0:
+            return
+        OPS.write_kv(torch.cat(self.keys).to(self.device), torch.cat(self.values).to(self.device),
+                     self.k_cache, self.v_cache, self.slots())
+
+    def arguments(self):
+        return (self.q, self.k_cache, self.v_cache, self.block_table, self.seq_lens,
+                self.query_start_loc)
+
+    def expected(self, window_left=None, causal=True):
+        """out [tokens, heads, dim_v] and lse in float64."""
+        outs, lses, first = [], [], 0
+        group = self.q_heads // self.kv_heads
+        for keys, values, length, query_len in zip(self.keys, self.values, self.lens,
+                                                   self.query_lens):
+            q = self.q[first:first + query_len].double().cpu()
+            first += query_len
+            k = keys.double().repeat_interleave(group, dim=1)
+            v = values.double().repeat_interleave(group, dim=1)
+            scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(self.dim_qk)
+            position = torch.arange(length - query_len, length)[:, None]
+            key = torch.arange(length)[None, :]
+            visible = torch.ones(query_len, length, dtype=torch.bool)
+            if causal:
+                visible &= key <= position
+            if window_left is not None:
+                visible &= key >= position - window_left
+            scores = scores.masked_fill(~visible, -math.inf)
+            lse = torch.logsumexp(scores, dim=-1)
+            weights = torch.exp(scores - lse.clamp(min=-1e300)[..., None])
+            outs.append(torch.einsum("hqk,khd->qhd", weights, v))
+            lses.append(lse.transpose(0, 1))
+        return torch.cat(outs), torch.cat(lses)
+
+
+class OperatorsTest(unittest.TestCase):
+    def close(self, got, want, tolerance):
+        self.assertEqual(tuple(got.shape), tuple(want.shape))
+        difference = (got.double().cpu() - want.double().cpu()).abs()
+        same_infinity = got.double().cpu() == want.double().cpu()
+        worst = difference.masked_fill(same_infinity, 0).max().item() if got.numel() else 0.0
+        self.assertLessEqual(worst, tolerance)
+
+    def test_paged_attention_is_attention(self):
+        rng = random.Random(SEED)
+        for device in DEVICES:
+            for case in range(24):
+                with self.subTest(device=device, case=case, seed=SEED):
+                    rows = rng.randint(1, 5)
+                    lens = [rng.randint(0, 70) for _ in range(rows)]
+                    query_lens = [rng.randint(0, min(length, 6)) for length in lens]
+                    if sum(query_lens) == 0:
+                        continue
+                    batch = Batch(lens, query_lens, device, seed=case,
+                                  block_size=rng.choice([1, 4, 16]),
+                                  heads=rng.choice([(4, 2), (5, 1), (3, 3)]))
+                    batch.write()
+                    window = rng.choice([None, 0, 9])
+                    out, lse = OPS.paged_attention(*batch.arguments(), window_left=window)
+                    want, want_lse = batch.expected(window_left=window)
+                    self.close(out, want, 2e-5)
+                    self.close(lse, want_lse, 2e-5)
+
+    def test_out_form_fills_the_callers_tensors(self):
+        for device in DEVICES:
+            batch = Batch([9, 17], [2, 3], device)
+            batch.write()
+            out, lse = OPS.paged_attention(*batch.arguments())
+            own, own_lse = torch.empty_like(out), torch.empty_like(lse)
+            result = OPS.paged_attention.out(*batch.arguments(), out=own, lse=own_lse)
+            self.assertEqual(result.data_ptr(), own.data_ptr())
+            self.assertTrue(torch.equal(own, out))
+            self.assertTrue(torch.equal(own_lse, lse))
+
+    def test_hnd_and_packed_caches_are_views(self):
+        for device in DEVICES:
+            batch = Batch([9, 17], [1, 1], device)
+            batch.write()
+            want, _ = OPS.paged_attention(*batch.arguments())
+            packed = torch.stack([batch.k_cache, batch.v_cache], dim=1)
+            got, _ = OPS.paged_attention(batch.q, packed[:, 0], packed[:, 1],
+                                         *batch.arguments()[3:])
+            self.assertTrue(torch.equal(got, want))
+            hnd = [cache.transpose(1, 2).contiguous() for cache in (batch.k_cache, batch.v_cache)]
+            got, _ = OPS.paged_attention(batch.q, *hnd, *batch.arguments()[3:], layout="HND")
+            self.assertTrue(torch.equal(got, want))
+
+    def test_one_work_map_serves_all_layers(self):
+        for device in DEVICES:
+            batch = Batch([300, 17, 0, 900], [1, 1, 0, 1], device)
+            batch.write()
+            want, want_lse = OPS.paged_attention(*batch.arguments(), max_query_len=1)
+            plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
+                                     max_rows=4, max_tokens=3, max_query_len=1, max_seq_len=1024,
+                                     dtype=torch.float32, device=device)
+            workspace = OPS.work_map(*batch.arguments()[3:], plan)
+            self.assertGreaterEqual(workspace.numel(), plan[0].item())
+            for _ in range(2):
+                out, lse = OPS.paged_attention(*batch.arguments(), max_query_len=1,
+                                               max_seq_len=1024, plan=plan, workspace=workspace)
+                self.close(out, want, 2e-6)
+                self.close(lse, want_lse, 2e-6)
+
+    def test_ragged_attention_is_attention(self):
+        for device in DEVICES:
+            batch = Batch([9, 4], [9, 4], device, seed=7)
+            k, v = torch.cat(batch.keys).to(device), torch.cat(batch.values).to(device)
+            for causal in (True, False):
+                out, lse = OPS.ragged_attention(batch.q, k, v, batch.query_start_loc,
+                                                batch.query_start_loc, causal=causal)
+                want, want_lse = batch.expected(causal=causal)
+                self.close(out, want, 2e-5)
+                self.close(lse, want_lse, 2e-5)
+
+    def test_slots_of_minus_one_are_not_written(self):
+        for device in DEVICES:
+            cache = torch.full((3, 4, 2, 32), math.nan, device=device)
+            k = torch.ones(2, 2, 32, device=device)
+            slots = torch.tensor([5, -1], dtype=torch.int64, device=device)
+            OPS.write_kv(k, 2 * k, cache, cache.clone(), slots)
+            self.assertEqual(torch.isfinite(cache).sum().item(), 64)
+            self.assertTrue(torch.equal(cache[1, 1], k[0]))
+
+    def test_errors_are_exceptions_with_the_text_of_the_status(self):
+        for device in DEVICES:
+            batch = Batch([9, 17], [1, 1], device)
+            q, k, v, table, lens, starts = batch.arguments()
+            call = OPS.paged_attention
+            cases = [
+                (lambda: call(q[0], k, v, table, lens, starts), "q must be"),
+                (lambda: call(q.double(), k, v, table, lens, starts), "q has the wrong dtype"),
+                (lambda: call(q[..., ::2], k[..., ::2], v, table, lens, starts), "stride 1"),
+                (lambda: call(q, k, v, table.long(), lens, starts), "block_table must be"),
+                (lambda: call(q, k, v, table, lens[:1], starts), "expected [2], got [1]"),
+                (lambda: call(q, k, v[:, :, :1], table, lens, starts), "v_cache must be"),
+                (lambda: call(q, k, v, table, lens, starts, layout="DHN"), "DHN"),
+                (lambda: call(q, k, v, table, lens, starts, softcap=-1.0), "softcap"),
+                (lambda: call(q, k, v, table, lens, starts, window_left=-2), "window_left"),
+                (lambda: call(q, k, v, table, lens, starts, window_left=1 << 40), "window_left"),
+                (lambda: call(q, k, v, table, lens, starts, max_seq_len=-1), "max_seq_len"),
+                (lambda: call(q, k, v, table, lens, starts, key_positions=[1]), "key_positions"),
+                (lambda: call(q[:, :3], k, v, table, lens, starts), "num_q_heads"),
+                (lambda: call(q, k, v, table, lens, starts, plan=lens), "plan and workspace"),
+                (lambda: OPS.write_kv(q, q, k, v, lens), "slot_mapping"),
+            ]
+            if device == "cuda":
+                cases.append((lambda: call(q, k, v, table.cpu(), lens, starts), "wrong device"))
+                cases.append((lambda: call(q, k.cpu(), v.cpu(), table, lens, starts),
+                              "k_cache has the wrong device"))
+            for run, text in cases:
+                with self.subTest(device=device, text=text):
+                    with self.assertRaises(ValueError) as raised:
+                        run()
+                    self.assertIn(text, str(raised.exception))
+
+    @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
+    def test_out_forms_are_captured_and_allocate_nothing(self):
+        batch = Batch([300, 17], [1, 1], "cuda", dtype=torch.bfloat16, dims=(64, 64))
+        batch.write()
+        plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64,
+                                 max_rows=2, max_tokens=2, max_query_len=1, max_seq_len=512,
+                                 dtype=torch.bfloat16)
+        workspace = OPS.work_map(*batch.arguments()[3:], plan)
+        out = torch.empty_like(batch.q)
+
+        def step():
+            OPS.work_map.out(*batch.arguments()[3:], plan, workspace=workspace)
+            OPS.paged_attention.out(*batch.arguments(), max_query_len=1, max_seq_len=512,
+                                    plan=plan, workspace=workspace, out=out)
+
+        step()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        step()
+        self.assertEqual(torch.cuda.memory_stats()["allocation.all.allocated"], before)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        for lens in ([300, 17], [5, 1], [0, 299]):
+            batch.seq_lens.copy_(ints(lens, "cuda"))
+            out.fill_(math.nan)
+            graph.replay()
+            want, _ = OPS.paged_attention(*batch.arguments())
+            self.close(out, want, 1e-2)
+
+
+if __name__ == "__main__":
+    torch.ops.load_library(sys.argv.pop(1))
+    print("seed", SEED)
+    unittest.main()

@@ -1,0 +1,21 @@
+#!/bin/bash
+# run_python_test.sh LIBRARY TEST.py: runs a Python test with the PyTorch that LIBRARY was linked with. A
+# LibTorch without Python around it (the C++ archive) cannot run it: then the test says so and passes.
+set -euo pipefail
+library=$1
+test=$2
+torch=$(ldd "$library" | awk '$1 == "libtorch_cpu.so" { print $3 }')
+torch=${torch%/lib/libtorch_cpu.so}
+[ -n "$torch" ] || { echo "$library is not linked with LibTorch" >&2; exit 1; }
+if [ ! -e "$torch/__init__.py" ]; then
+  echo "skipped: $torch is a LibTorch without Python"
+  exit 0
+fi
+# The interpreter of the environment that PyTorch is installed in, else any of that version.
+version=$(basename "$(dirname "$(dirname "$(readlink -f "$torch")")")")
+for python in "$(readlink -f "$torch")/../../../../bin/python" "$version" python3; do
+  if PYTHONPATH=$(dirname "$torch") "$python" -c 'import torch' 2>/dev/null; then
+    PYTHONPATH=$(dirname "$torch") exec "$python" -W ignore::UserWarning "$test" "$library"
+  fi
+done
+echo "skipped: found no Python that can import $torch"

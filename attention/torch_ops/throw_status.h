@@ -1,0 +1,23 @@
+// Status as an exception: the way back out of base/torch_status.h, for operators that Python calls.
+//
+//   code               exception            in Python
+//   InvalidArgument    c10::ValueError      ValueError
+//   Unimplemented      c10::NotImplementedError  NotImplementedError
+//   ResourceExhausted  c10::OutOfMemoryError     torch.OutOfMemoryError
+//   anything else      c10::Error           RuntimeError
+//
+// The text is the status's message, nothing added.
+
+#ifndef ATTENTION_TORCH_OPS_THROW_STATUS_H_
+#define ATTENTION_TORCH_OPS_THROW_STATUS_H_
+
+#include "absl/status/status.h"
+
+namespace reprise {
+
+// Returns if `status` is OK, else throws.
+void ThrowIfError(const absl::Status& status);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TORCH_OPS_THROW_STATUS_H_

@@ -1,0 +1,178 @@
+// torch.ops.reprise.work_map_plan, work_map and ragged_work_map: one map a step for all layers of a
+// class (attention/work_map.h). See docs/operators.md.
+
+#include <torch/library.h>
+
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "attention/torch_ops/batch_arguments.h"
+#include "attention/torch_ops/device_work.h"
+#include "attention/torch_ops/operator_call.h"
+#include "attention/torch_ops/work_plan.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+
+namespace reprise {
+namespace {
+
+#define REPRISE_MAP_WINDOW_SCHEMA \
+  "int? num_tokens=None, int? window_left=None, int? window_right=None"
+
+absl::StatusOr<int> ToInt(const char* argument, int64_t value) {
+  if (value >= 0 && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
+  return absl::InvalidArgumentError(
+      absl::StrCat(argument, " is out of range: expected a 32-bit count, got ", value));
+}
+
+absl::Status WorkMapPlanOp(OperatorCall& call) {
+  WorkMapOptions options;
+  struct Field {
+    const char* name;
+    int* value;
+  };
+  const auto read = [&call](std::initializer_list<Field> fields) -> absl::Status {
+    for (const Field& field : fields) {
+      REPRISE_ASSIGN_OR_RETURN(*field.value, ToInt(field.name, call.Int(field.name)));
+    }
+    return absl::OkStatus();
+  };
+  REPRISE_RETURN_IF_ERROR(read({{"num_q_heads", &options.num_q_heads},
+                                {"num_kv_heads", &options.num_kv_heads},
+                                {"head_dim_qk", &options.head_dim_qk},
+                                {"head_dim_v", &options.head_dim_v},
+                                {"max_rows", &options.max_rows},
+                                {"max_tokens", &options.max_tokens},
+                                {"max_query_len", &options.max_query_len},
+                                {"max_seq_len", &options.max_seq_len}}));
+  const at::ScalarType type = call.DType("dtype");
+  const std::optional<DType> dtype = FromScalarType(type);
+  if (!dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype must be that of q: expected float32, float16 or bfloat16, got ",
+                     c10::toString(type)));
+  }
+  options.dtype = *dtype;
+  options.mode = call.Bool("deterministic") ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced;
+  options.num_sms = NumSms(call.Device("device"));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan, MakePlanTensor(options));
+  call.Return({plan});
+  return absl::OkStatus();
+}
+
+struct MapRequest {
+  at::Tensor plan;
+  std::optional<int64_t> num_tokens;
+  LayerWindow window;
+};
+
+absl::Status ReadWindow(OperatorCall& call, MapRequest& request) {
+  request.num_tokens = call.MaybeInt("num_tokens");
+  const auto read = [&call](const char* name, std::optional<int>& side) -> absl::Status {
+    const std::optional<int64_t> given = call.MaybeInt(name);
+    if (!given) return absl::OkStatus();
+    REPRISE_ASSIGN_OR_RETURN(side, ToInt(name, *given));
+    return absl::OkStatus();
+  };
+  REPRISE_RETURN_IF_ERROR(read("window_left", request.window.left));
+  return read("window_right", request.window.right);
+}
+
+// The caller's workspace, or a new one.
+template <typename Batch>
+absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, at::Device device,
+                                 std::optional<at::Tensor> workspace) {
+  if (!workspace) {
+    REPRISE_ASSIGN_OR_RETURN(workspace, AllocateWorkspace(request.plan, device));
+  }
+  REPRISE_ASSIGN_OR_RETURN(const WorkMap map, WorkMapOver(request.plan, *workspace, device));
+  REPRISE_RETURN_IF_ERROR(BuildWork(batch, request.window, map, device));
+  return *workspace;
+}
+
+// The out= form takes a workspace, too.
+enum class Form { kFunctional, kOut };
+
+template <Form form>
+absl::Status WorkMapOp(OperatorCall& call) {
+  BatchArguments arguments;
+  MapRequest request;
+  ReadBatchArguments(call, arguments);
+  request.plan = call.Tensor("plan");
+  ReadBatchOptions(call, arguments);
+  REPRISE_RETURN_IF_ERROR(ReadWindow(call, request));
+  std::optional<at::Tensor> workspace;
+  if constexpr (form == Form::kOut) workspace = call.Tensor("workspace");
+  REPRISE_ASSIGN_OR_RETURN(const WorkMapOptions options, ReadPlanTensor(request.plan));
+  if (!arguments.max_query_len) arguments.max_query_len = options.max_query_len;
+  if (!arguments.max_seq_len) arguments.max_seq_len = options.max_seq_len;
+  const at::Device device = arguments.seq_lens.device();
+  REPRISE_ASSIGN_OR_RETURN(
+      const PagedBatch batch,
+      MakePagedBatch(arguments, request.num_tokens.value_or(options.max_tokens),
+                     /*block_size=*/1, device));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor map, Build(request, batch, device, workspace));
+  call.Return({map});
+  return absl::OkStatus();
+}
+
+template <Form form>
+absl::Status RaggedWorkMapOp(OperatorCall& call) {
+  RaggedBatchArguments arguments;
+  MapRequest request;
+  arguments.query_start_loc = call.Tensor("query_start_loc");
+  arguments.key_start_loc = call.Tensor("key_start_loc");
+  request.plan = call.Tensor("plan");
+  arguments.query_positions = call.MaybeTensor("query_positions");
+  arguments.causal = call.Bool("causal");
+  arguments.max_query_len = call.MaybeInt("max_query_len");
+  arguments.max_seq_len = call.MaybeInt("max_seq_len");
+  REPRISE_RETURN_IF_ERROR(ReadWindow(call, request));
+  std::optional<at::Tensor> workspace;
+  if constexpr (form == Form::kOut) workspace = call.Tensor("workspace");
+  REPRISE_ASSIGN_OR_RETURN(const WorkMapOptions options, ReadPlanTensor(request.plan));
+  if (!arguments.max_query_len) arguments.max_query_len = options.max_query_len;
+  if (!arguments.max_seq_len) arguments.max_seq_len = options.max_seq_len;
+  const at::Device device = arguments.query_start_loc.device();
+  REPRISE_ASSIGN_OR_RETURN(
+      const RaggedBatch batch,
+      MakeRaggedBatch(arguments, request.num_tokens.value_or(options.max_tokens),
+                      /*num_keys=*/0, device));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor map, Build(request, batch, device, workspace));
+  call.Return({map});
+  return absl::OkStatus();
+}
+
+#define REPRISE_WORK_MAP_SCHEMA                                          \
+  REPRISE_BATCH_SCHEMA ", Tensor plan, *, " REPRISE_BATCH_OPTIONS_SCHEMA \
+                       ", " REPRISE_MAP_WINDOW_SCHEMA
+
+#define REPRISE_RAGGED_WORK_MAP_SCHEMA                                        \
+  "Tensor query_start_loc, Tensor key_start_loc, Tensor plan, *, "            \
+  "Tensor? query_positions=None, bool causal=True, int? max_query_len=None, " \
+  "int? max_seq_len=None, " REPRISE_MAP_WINDOW_SCHEMA
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(reprise, library) {
+  DefineOperator(library,
+                 "work_map_plan(*, int num_q_heads, int num_kv_heads, int head_dim_qk, "
+                 "int head_dim_v, int max_rows, int max_tokens, int max_query_len=1, "
+                 "int max_seq_len, ScalarType dtype, bool deterministic=False, "
+                 "Device device=\"cuda\") -> Tensor",
+                 WorkMapPlanOp);
+  DefineOperator(library, "work_map(" REPRISE_WORK_MAP_SCHEMA ") -> Tensor",
+                 WorkMapOp<Form::kFunctional>);
+  DefineOperator(library,
+                 "work_map.out(" REPRISE_WORK_MAP_SCHEMA ", Tensor(a!) workspace) -> Tensor(a!)",
+                 WorkMapOp<Form::kOut>);
+  DefineOperator(library, "ragged_work_map(" REPRISE_RAGGED_WORK_MAP_SCHEMA ") -> Tensor",
+                 RaggedWorkMapOp<Form::kFunctional>);
+  DefineOperator(library,
+                 "ragged_work_map.out(" REPRISE_RAGGED_WORK_MAP_SCHEMA
+                 ", Tensor(a!) workspace) -> Tensor(a!)",
+                 RaggedWorkMapOp<Form::kOut>);
+}
+
+}  // namespace reprise
