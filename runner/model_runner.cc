@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "attention/layer_classes.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "glog/logging.h"
-#include "runner/layer_classes.h"
 #include "runner/model_runner_options.h"
 
 namespace reprise {
@@ -155,7 +155,7 @@ absl::Status ModelRunner::AllocateCache(int num_blocks) {
   constants->memory = memory_.get();
   constants->layers = spec.layers;
   constants->kv.assign(kv_cache_->layers().begin(), kv_cache_->layers().end());
-  constants->classes = CollectLayerClasses(spec.layers);
+  REPRISE_ASSIGN_OR_RETURN(constants->classes, CollectLayerClasses(spec.layers));
   constants->max_seq_len = max_seq_len();
   REPRISE_RETURN_IF_ERROR(AllocateWorkMaps(*constants));
   constants_ = std::move(constants);
@@ -164,8 +164,8 @@ absl::Status ModelRunner::AllocateCache(int num_blocks) {
 
 absl::Status ModelRunner::AllocateWorkMaps(Constants& constants) {
   work_map_memory_.clear();
-  for (const int layer : constants.classes.representatives) {
-    const AttentionParams& params = constants.layers[layer].params;
+  for (const LayerClass& layers : constants.classes.classes) {
+    const AttentionParams& params = constants.layers[layers.first_layer].params;
     REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
                              driver_->PlanWork({.dtype = model_->spec().dtype,
                                                 .num_q_heads = params.num_q_heads,
@@ -215,7 +215,7 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
     return CatchTorch([&]() -> absl::Status {
       for (int i = 0; i < constants->classes.num_classes(); ++i) {
         REPRISE_RETURN_IF_ERROR(constants->driver->BuildWork(
-            constants->layers[constants->classes.representatives[i]].params, batch,
+            constants->layers[constants->classes.classes[i].first_layer].params, batch,
             constants->work_maps[i]));
       }
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));

@@ -1,0 +1,207 @@
+#include "attention/layer_classes.h"
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "attention/params_check.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+absl::Status Refused(int layer, absl::string_view field, absl::string_view expected,
+                     absl::string_view got) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("layers[", layer, "].", field, ": expected ", expected, ", got ", got));
+}
+
+absl::string_view KindName(AttentionKind kind) {
+  switch (kind) {
+    case AttentionKind::kDecoder:
+      return "decoder";
+    case AttentionKind::kEncoder:
+      return "encoder";
+    case AttentionKind::kEncoderOnly:
+      return "encoder-only";
+    case AttentionKind::kEncoderDecoder:
+      return "encoder-decoder";
+  }
+  return "unknown";
+}
+
+std::string RetentionName(const KvGroupSpec& group) {
+  switch (group.retention) {
+    case KvRetention::kFull:
+      return "all keys";
+    case KvRetention::kSlidingWindow:
+      return absl::StrCat("a window of ", group.span, " tokens");
+    case KvRetention::kChunkedLocal:
+      return absl::StrCat("a chunk of ", group.span, " tokens");
+    case KvRetention::kCross:
+      return "the encoder's keys";
+  }
+  return "unknown";
+}
+
+bool HasCache(const LayerSpec& layer) {
+  return layer.kind == AttentionKind::kDecoder || layer.kind == AttentionKind::kEncoderDecoder;
+}
+
+// What the layer can see. REQUIRES: it has a cache.
+KvGroupSpec RetentionOf(const LayerSpec& layer) {
+  if (layer.kind == AttentionKind::kEncoderDecoder) return {.retention = KvRetention::kCross};
+  if (layer.chunk_size) {
+    return {.retention = KvRetention::kChunkedLocal, .span = *layer.chunk_size};
+  }
+  // A window as long as int reaches keeps everything.
+  if (layer.params.window_left && *layer.params.window_left < INT32_MAX) {
+    return {.retention = KvRetention::kSlidingWindow, .span = *layer.params.window_left + 1};
+  }
+  return {};
+}
+
+// Whether a sequence of any length keeps what `needed` keeps.
+bool Keeps(const KvGroupSpec& kept, const KvGroupSpec& needed) {
+  if (kept == needed) return true;
+  switch (kept.retention) {
+    case KvRetention::kFull:
+      return needed.retention != KvRetention::kCross;
+    case KvRetention::kSlidingWindow:
+      // At the end of a chunk all span - 1 tokens before the next one are needed.
+      return (needed.retention == KvRetention::kSlidingWindow ||
+              needed.retention == KvRetention::kChunkedLocal) &&
+             needed.span <= kept.span;
+    case KvRetention::kChunkedLocal:
+      // A window of one token needs none but the query's own.
+      return (needed.retention == KvRetention::kChunkedLocal && kept.span % needed.span == 0) ||
+             (needed.retention == KvRetention::kSlidingWindow && needed.span == 1);
+    case KvRetention::kCross:
+      break;
+  }
+  return false;
+}
+
+absl::Status CheckAlone(int index, const LayerSpec& layer) {
+  if (absl::Status status = CheckAttentionParams(layer.params); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers[", index, "].params.", status.message()));
+  }
+  if (layer.chunk_size && *layer.chunk_size < 1) {
+    return Refused(index, "chunk_size", "at least 1", absl::StrCat(*layer.chunk_size));
+  }
+  if (layer.chunk_size && layer.kind != AttentionKind::kDecoder) {
+    return Refused(index, "chunk_size", absl::StrCat("none of kind ", KindName(layer.kind)),
+                   absl::StrCat(*layer.chunk_size));
+  }
+  if (layer.v_in_k && layer.params.head_dim_v > layer.params.head_dim_qk) {
+    return Refused(index, "params.head_dim_v",
+                   absl::StrCat("at most ", layer.params.head_dim_qk, " (head_dim_qk) with v_in_k"),
+                   absl::StrCat(layer.params.head_dim_v));
+  }
+  return absl::OkStatus();
+}
+
+// What one block of the layer's cache holds.
+auto CacheShape(const LayerSpec& layer) {
+  return std::tuple(layer.params.num_kv_heads, layer.params.head_dim_qk, layer.params.head_dim_v,
+                    layer.v_in_k);
+}
+
+absl::Status CheckSharing(absl::Span<const LayerSpec> layers, int index) {
+  const LayerSpec& layer = layers[index];
+  const int owner_index = *layer.shares_kv_with;
+  const std::string got = absl::StrCat(owner_index);
+  if (!HasCache(layer)) {
+    return Refused(index, "shares_kv_with", absl::StrCat("none of kind ", KindName(layer.kind)),
+                   got);
+  }
+  if (owner_index < 0 || owner_index >= index) {
+    return Refused(index, "shares_kv_with", absl::StrCat("an earlier layer, 0 to ", index - 1),
+                   got);
+  }
+  const LayerSpec& owner = layers[owner_index];
+  if (owner.shares_kv_with) {
+    return Refused(index, "shares_kv_with", "a layer with a cache of its own",
+                   absl::StrCat(got, ", which shares that of ", *owner.shares_kv_with));
+  }
+  if (owner.kind != layer.kind) {
+    return Refused(index, "shares_kv_with", absl::StrCat("a layer of kind ", KindName(layer.kind)),
+                   absl::StrCat(got, " of kind ", KindName(owner.kind)));
+  }
+  if (CacheShape(owner) != CacheShape(layer)) {
+    return Refused(index, "shares_kv_with",
+                   "a layer of the same num_kv_heads, head_dim_qk, head_dim_v and v_in_k", got);
+  }
+  const KvGroupSpec kept = RetentionOf(owner);
+  const KvGroupSpec needed = RetentionOf(layer);
+  if (Keeps(kept, needed)) return absl::OkStatus();
+  return Refused(index, "shares_kv_with",
+                 absl::StrCat("a layer that keeps ", RetentionName(needed)),
+                 absl::StrCat(got, ", which keeps ", RetentionName(kept)));
+}
+
+ClassBatch BatchOf(const LayerSpec& layer) {
+  if (!HasCache(layer)) return ClassBatch::kContiguous;
+  if (layer.kind == AttentionKind::kEncoderDecoder) return ClassBatch::kEncoderKeys;
+  return layer.chunk_size ? ClassBatch::kLocalRows : ClassBatch::kRows;
+}
+
+auto ClassKey(const LayerSpec& layer) {
+  const AttentionParams& params = layer.params;
+  return std::tuple(layer.kind, params.num_q_heads, params.num_kv_heads, params.head_dim_qk,
+                    params.head_dim_v, params.window_left, params.window_right, layer.chunk_size,
+                    layer.v_in_k);
+}
+
+// The index of `value` in `values`, to which it is added if it is new.
+template <typename T, typename IsSame>
+int FindOrAdd(std::vector<T>& values, const T& value, IsSame is_same) {
+  const auto found = absl::c_find_if(values, is_same);
+  const auto index = static_cast<int>(found - values.begin());
+  if (found == values.end()) values.push_back(value);
+  return index;
+}
+
+}  // namespace
+
+absl::StatusOr<LayerClasses> CollectLayerClasses(absl::Span<const LayerSpec> layers) {
+  if (layers.empty()) {
+    return absl::InvalidArgumentError("layers: expected at least one attention layer, got none");
+  }
+  LayerClasses result;
+  for (int index = 0; index < static_cast<int>(layers.size()); ++index) {
+    const LayerSpec& layer = layers[index];
+    REPRISE_RETURN_IF_ERROR(CheckAlone(index, layer));
+    if (layer.shares_kv_with) REPRISE_RETURN_IF_ERROR(CheckSharing(layers, index));
+
+    std::optional<int> group;
+    std::optional<int> cache;
+    if (layer.shares_kv_with) {
+      cache = *layer.shares_kv_with;
+      group = result.group_of_layer[*cache];
+    } else if (HasCache(layer)) {
+      cache = index;
+      const KvGroupSpec needed = RetentionOf(layer);
+      group = FindOrAdd(result.groups, needed,
+                        [&](const KvGroupSpec& other) { return other == needed; });
+    }
+    result.group_of_layer.push_back(group);
+    result.cache_of_layer.push_back(cache);
+
+    const LayerClass own = {.first_layer = index,
+                            .batch = BatchOf(layer),
+                            .chunk_size = layer.chunk_size,
+                            .kv_group = group};
+    result.class_of_layer.push_back(FindOrAdd(result.classes, own, [&](const LayerClass& other) {
+      return other.kv_group == group && ClassKey(layers[other.first_layer]) == ClassKey(layer);
+    }));
+  }
+  return result;
+}
+
+}  // namespace reprise

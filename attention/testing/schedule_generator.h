@@ -1,0 +1,77 @@
+// Random steps of a scheduler: sequences with lengths, and a shuffled block table that holds absurd
+// ids wherever nobody may read. What builders of batches are tested on.
+//
+//   Random random(seed);
+//   const Schedule schedule = DrawSchedule({.max_seq_len = 300}, random);
+//   BuildPagedBatch({.sequences = schedule.sequences, .table = schedule.table()}, buffers);
+//
+// Thread safety: const data once made. Movable.
+
+#ifndef ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
+#define ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "attention/batch_builder.h"
+#include "attention/batch_sequence.h"
+#include "attention/testing/random.h"
+#include "attention/testing/visible_set.h"
+
+namespace reprise {
+
+// Lengths and sizes are drawn up to these; small ones more often than large ones.
+struct ScheduleOptions {
+  int max_rows = 8;
+  int max_seq_len = 300;   // of some sequences; most are shorter
+  int max_query_len = 40;  // now and then the whole sequence is new
+  int max_block_size = 32;
+};
+
+struct Schedule {
+  std::vector<BatchSequence> sequences;  // each in a table row of its own, in any order
+  std::vector<int32_t> entries;
+  int64_t row_stride = 0;
+  int num_tables = 0;
+  int max_blocks = 0;
+  int block_size = 1;
+  int num_blocks = 1;  // of the cache, the null block included
+
+  BlockTableView table() const {
+    return {.entries = entries.data(),
+            .row_stride = row_stride,
+            .num_tables = num_tables,
+            .max_blocks = max_blocks,
+            .block_size = block_size};
+  }
+  int num_rows() const { return static_cast<int>(sequences.size()); }
+  int num_tokens() const;
+  // The slot of the cache that holds this token of the sequence.
+  int64_t SlotOf(const BatchSequence& sequence, int64_t position) const;
+  // "block_size 4, rows (query_len/seq_len) 1/17 5/5".
+  std::string Description() const;
+};
+
+// Some sequences have no query; look-ahead blocks stand beyond some; the rest of the table holds
+// absurd ids.
+Schedule DrawSchedule(const ScheduleOptions& options, Random& random);
+
+// What token i of each sequence, at its position num_computed + i, sees of the same sequence's
+// first seq_len() tokens, tokens being packed in the order of the sequences.
+VisiblePairs SetByDefinition(
+    const Schedule& schedule,
+    absl::FunctionRef<bool(int64_t query_position, int64_t key_position)> sees);
+
+// The batch of a schedule, with its buffers.
+struct ScheduledBatchMemory {
+  ScheduledBatchMemory(const Schedule& schedule, const PaddedSize& padded);
+
+  BuiltBatch built;
+  BatchBuilder builder;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
