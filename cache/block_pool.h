@@ -63,7 +63,7 @@ using FenceQueueId = StrongId<struct FenceQueueIdTag, int32_t>;
 
 // A point in the work of a consumer.
 struct FenceTicket {
-  FenceQueueId queue;
+  FenceQueueId queue = {};
   int64_t number = 0;  // ascending within the queue; 0 has always passed
 };
 
@@ -101,9 +101,9 @@ class BlockPool {
   BlockPool& operator=(BlockPool&&) = default;
 
   // Fills `blocks` with distinct blocks, each with ref_count 1 and without content. Takes free
-  // blocks first, then evicts cached ones, those released the longest ago first: whatever was known
-  // of the content of a block that comes out is no longer true. If it is short of blocks it polls
-  // the fences before it gives up.
+  // blocks first, then evicts cached ones, those released the longest ago first: the evicted ones
+  // are the last of `blocks`, as many as num_evictions() has grown by, and what was known of their
+  // content is no longer true. If it is short of blocks it polls the fences before it gives up.
   // Errors, with nothing handed out and `blocks` unchanged:
   //   ResourceExhausted  fewer than blocks.size() can be had now; retry after releases
   //   InvalidArgument    more than this pool can ever give

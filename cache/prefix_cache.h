@@ -47,7 +47,7 @@ namespace reprise {
 enum class PrefixReuse : int8_t { kOn, kOff };
 
 struct PrefixCacheOptions {
-  BlockPoolOptions pool;
+  BlockPoolOptions pool = {};
   // kOff: Insert() does nothing, nothing is ever found, and the index takes no memory.
   PrefixReuse reuse = PrefixReuse::kOn;
   // The rest as in PrefixIndexOptions.
@@ -87,7 +87,8 @@ class PrefixCache {
   absl::Status Acquire(absl::Span<const BlockId> hits, absl::Span<BlockId> fresh);
   absl::Status AcquireReserved(absl::Span<const BlockId> hits, absl::Span<BlockId> fresh);
 
-  // What Acquire() would say now, if it had to allocate `num_fresh` blocks.
+  // What Acquire() of `num_fresh` blocks would say now. A hit that waits behind a fence counts as a
+  // block that is taken, although it could not have been allocated yet.
   absl::Status CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh);
   absl::Status CheckAcquirableReserved(absl::Span<const BlockId> hits, int64_t num_fresh);
 
@@ -134,8 +135,10 @@ class PrefixCache {
   PrefixCache(BlockPool pool, PrefixIndex index, PrefixReuse reuse)
       : pool_(std::move(pool)), index_(std::move(index)), is_on_(reuse == PrefixReuse::kOn) {}
 
-  // Takes the new owner's blocks out of the index.
-  void ForgetEvicted(absl::Span<const BlockId> blocks);
+  int64_t CountUnused(absl::Span<const BlockId> hits) const;
+  void ShareAll(absl::Span<const BlockId> hits);
+  // Takes out of the index what was evicted into `blocks` since there were so many evictions.
+  void ForgetEvicted(absl::Span<const BlockId> blocks, int64_t num_evictions_before);
   // Before a Release: drops the content of `block` if it would become an unused duplicate.
   void DropUnusedDuplicate(BlockId block);
 

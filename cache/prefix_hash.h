@@ -6,12 +6,16 @@
 //   std::vector<PrefixHash> hashes(tokens.size() / 16);
 //   hasher.Chain(parent, tokens, /*block_size=*/16, absl::MakeSpan(hashes));
 //
-// A block's hash is a function of its parent's hash, the block's extra keys and its tokens, so two
-// equal hashes mean equal prefixes but for collisions: with a seed that nobody knows, as likely as
-// n^2 / 2^129 among n blocks. It is no cryptographic hash: whoever can read hashes and choose
-// tokens may find a collision, therefore PrefixIndex can compare the tokens too.
+// A block's hash is a function of its parent's hash, the block's extra keys and its tokens: the
+// prefix, three tokens a coefficient, is a polynomial over the integers modulo 2^128 - 159, and the
+// hash is its value at a secret point (polynomial hashing: Carter and Wegman, 1979; Poly1305,
+// Bernstein, 2005). Two different polynomials of degree d agree in at most d points, so two
+// different prefixes of n tokens have equal hashes with a probability of at most (n / 3 + 1) /
+// 2^128 over the seeds, whatever the prefixes are. It does not hide anything: whoever reads hashes
+// can find the point, and then collisions. Where hashes leave the process and prompts come from
+// those who may read them, let PrefixIndex compare the tokens too.
 //
-// No LibTorch. Thread safety: const. Cost: about a nanosecond a token, no allocation.
+// No LibTorch. Thread safety: const. Cost: a nanosecond or two a token, no allocation.
 
 #ifndef CACHE_PREFIX_HASH_H_
 #define CACHE_PREFIX_HASH_H_
@@ -23,6 +27,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "cache/prime_field_128.h"
 
 namespace reprise {
 
@@ -52,7 +57,7 @@ struct PrefixSeed {
 };
 
 // What else the keys and values of a block depend on. The kind is part of the hash: an adapter and
-// an image of the same name are two things. Values: at most 2^63 - 1, kept over versions.
+// an image of the same name are two things.
 enum class ExtraKeyKind : uint8_t {
   kAdapter = 1,  // weights beside the model's
   kSalt = 2,     // who may share: a tenant, a trust domain
@@ -93,7 +98,9 @@ class PrefixHasher {
   PrefixHash Salted(PrefixHash parent, absl::Span<const ExtraKey> extra) const;
 
  private:
-  PrefixSeed seed_;
+  static constexpr int kNumPowers = 3;
+
+  PrimeField128 powers_[kNumPowers];  // of the secret point: [i] is its (i + 1)-th
 };
 
 }  // namespace reprise

@@ -54,16 +54,17 @@ struct PrefixIndexOptions {
 // What a block is to be found by.
 struct PrefixKey {
   int group = 0;
-  PrefixHash hash;                        // hasher().Extend(parent, tokens, extra)
-  PrefixHash parent;                      // the hash of the block before, or the root
-  absl::Span<const int32_t> tokens;       // [block_size]; needed only where they are stored
+  PrefixHash hash = {};                   // hasher().Extend(parent, tokens, extra)
+  PrefixHash parent = {};                 // the hash of the block before, or the root
+  absl::Span<const int32_t> tokens = {};  // [block_size]; needed only where they are stored
   absl::Span<const ExtraKey> extra = {};  // of this block
 };
 
 // Blocks that are asked for.
 struct PrefixQuery {
   int group = 0;
-  absl::Span<const PrefixHash> hashes;  // of consecutive blocks, from any block of the sequence
+  absl::Span<const PrefixHash> hashes =
+      {};  // of consecutive blocks, from any block of the sequence
   // The tokens of those blocks, [hashes.size() * block_size or more], to be compared where they are
   // stored; or empty: the hashes are trusted.
   absl::Span<const int32_t> tokens = {};
@@ -77,6 +78,13 @@ struct PartialHit {
   friend bool operator==(const PartialHit&, const PartialHit&) = default;
 };
 
+enum class PrefixInsertion : int8_t {
+  kFirst,      // the block is found by its key from now on
+  kDuplicate,  // another block of this key is; this one takes its turn when those before are gone
+  // The key is that of another block with other tokens, which stored tokens tell: not indexed.
+  kCollision,
+};
+
 struct PrefixStatistics {
   // By CountLookup().
   int64_t num_lookups = 0;
@@ -85,7 +93,7 @@ struct PrefixStatistics {
   int64_t num_stored = 0;      // Insert() of a new key
   int64_t num_duplicates = 0;  // Insert() of a key that was there
   int64_t num_removed = 0;     // keys that are gone, by Remove() or Clear()
-  int64_t num_collisions = 0;  // equal hashes whose tokens were different
+  int64_t num_collisions = 0;  // hashes found whose tokens were different
 };
 
 // Invariants, checked by CheckInvariants():
@@ -115,7 +123,8 @@ class PrefixIndex {
 
   // For a group that needs only the last `num_needed` >= 0 blocks of a prefix: the largest n such
   // that blocks [max(n - num_needed, 0), n) of the query are all here, searched from the right.
-  // Fills blocks[0, n): those found, and null blocks before them. n == 0 if there is none.
+  // Fills blocks[0, n): those found, and null blocks before them; what is beyond is unspecified.
+  // n == 0 if there is none.
   // O(query.hashes.size()), and O(num_needed) for a hit at the right end.
   // REQUIRES: blocks.size() >= query.hashes.size().
   int FindSuffix(const PrefixQuery& query, int num_needed, absl::Span<BlockId> blocks) const;
@@ -132,9 +141,8 @@ class PrefixIndex {
                                         absl::Span<const ExtraKey> extra = {}) const;
 
   // Adds `block`. REQUIRES: it is of the pool, not the null block, not indexed; the key's group
-  // exists; with stored tokens, key.tokens.size() == block_size and the hash is theirs.
-  // Returns the block that is found by this key: `block` itself, or the one that was first.
-  BlockId Insert(BlockId block, const PrefixKey& key);
+  // exists; with stored tokens, key.tokens.size() == block_size.
+  PrefixInsertion Insert(BlockId block, const PrefixKey& key);
 
   // Takes `block` out. No effect if it is not indexed. REQUIRES: it is of the pool.
   void Remove(BlockId block);
@@ -161,7 +169,7 @@ class PrefixIndex {
   // several for one request.
   void CountLookup(int64_t num_tokens_asked, int64_t num_tokens_hit);
 
-  const PrefixStatistics& statistics() const { return statistics_; }
+  PrefixStatistics statistics() const;
 
   // What happened since the last call; see cache/prefix_events.h. Valid until the next call.
   PrefixEvents TakeEvents() { return events_.Take(); }
@@ -183,7 +191,7 @@ class PrefixIndex {
   struct alignas(32) Entry {
     PrefixHash hash;
     int32_t next_in_bucket = 0;  // of the first of a key; 0 ends the list
-    // Blocks of the same key, a ring from the first of the key on; 0 in `next_same` if not indexed.
+    // Blocks of the same key, a ring from the first on in order of age. 0 if not indexed.
     int32_t next_same = 0;
     int32_t previous_same = 0;
     uint16_t group = 0;
@@ -192,10 +200,17 @@ class PrefixIndex {
 
   explicit PrefixIndex(const PrefixIndexOptions& options);
 
+  bool has_tokens() const { return options_.tokens == PrefixTokens::kStored; }
+  void CheckOfThePool(BlockId block) const;
+  void CheckQuery(const PrefixQuery& query, absl::Span<const BlockId> blocks) const;
+  const Entry& IndexedEntry(BlockId block) const;
+  absl::Span<const int32_t> TokensOf(int32_t block) const;
+
   int32_t& Bucket(int group, PrefixHash hash);
   // The first block of the key, 0 if there is none.
   int32_t Lookup(int group, PrefixHash hash) const;
-  bool HasTokens(int32_t block, const PrefixQuery& query, int i) const;
+  // The i-th block of the query, its tokens compared.
+  int32_t LookupBlock(const PrefixQuery& query, int64_t i) const;
 
   PrefixIndexOptions options_;
   PrefixHasher hasher_;
@@ -204,7 +219,8 @@ class PrefixIndex {
   std::vector<int32_t> tokens_;   // [num_blocks, block_size], empty if not stored
   PrefixChildren children_;       // empty if tokens are not stored
   PrefixEventQueue events_;
-  mutable PrefixStatistics statistics_;
+  PrefixStatistics statistics_;         // but num_collisions
+  mutable int64_t num_collisions_ = 0;  // counted by lookups too
   int num_indexed_ = 0;
   int num_keys_ = 0;
 };
