@@ -1,44 +1,80 @@
 // Which blocks hold the tokens of each sequence: the cache's books on the host.
 //
 // Sequences are known by their slot. The manager takes blocks from its pool as sequences grow,
-// keeps a block table with a row a slot, and says what changed in it since it was last asked, so
-// that whoever holds the device's copy of the table can follow.
+// keeps a block table with a row a slot for every group of layers (cache/kv_group.h), and says what
+// changed in them since it was last asked, so that whoever holds the device's copies can follow.
 //
 //   BlockManager manager = *BlockManager::Create(
-//       {.num_blocks = 1024, .block_size = 16, .num_slots = 256, .max_blocks = 512});
-//   REPRISE_RETURN_IF_ERROR(manager.Add(SlotId(0), /*num_tokens=*/40));  // 3 blocks
-//   REPRISE_RETURN_IF_ERROR(manager.Append(SlotId(0), 1));
-//   Send(manager.TakeUpdates());  // {0, 0, 1}, {0, 1, 2}, {0, 2, 3}
-//   REPRISE_RETURN_IF_ERROR(manager.Free(SlotId(0)));
+//       {.num_blocks = 1024, .block_size = 16, .num_slots = 256, .max_blocks = 512,
+//        .prefix_reuse = PrefixReuse::kOn});
+//   REPRISE_ASSIGN_OR_RETURN(const PromptHits hits, manager.Add(slot, {.tokens = prompt}));
+//   Copy(manager.TakeCopies());          // what hits ended within, or forks wrote to
+//   Send(manager.TakeUpdates());         // {slot, 0, 1}, {slot, 1, 2} ...
+//   ...                                  // compute the prompt from hits.num_tokens on, and then
+//   REPRISE_RETURN_IF_ERROR(manager.Commit(slot, prompt_from_hits_on));
+//   REPRISE_RETURN_IF_ERROR(manager.Append(slot, 1));    // room for the next token
+//   ...
+//   REPRISE_RETURN_IF_ERROR(manager.Free(slot));
+//
+// The whole life of a sequence and of a block, with what each call costs: docs/cache.md.
+//
+// Room and content. Add() and Append() make room: num_tokens() counts the tokens that may be
+// written. Commit() says which tokens have been computed, in order: num_committed() of them. Only
+// what is committed is shared, found again or forgotten: full blocks enter the prefix index, and
+// blocks that left the window of a group go back to the pool. A prefix hit counts as committed.
+//
+// Writing to shared blocks. Blocks are shared by forks and prefix hits. Append() first gives the
+// sequence a block of its own in the place of a shared one that the new tokens would be written to,
+// and adds a copy to TakeCopies(). Blocks that only the sequence itself uses are written in place,
+// and are no longer found by their old content.
+//
+// Order. Take updates and copies after the calls that plan a step and before it is launched, and
+// put the copies before the step and after all earlier ones (on the same stream, that is all).
 //
 // Look-ahead. A sequence holds blocks for num_tokens + num_lookahead_tokens, so that the device may
-// write that many tokens before the host knows of them: (1 + drafts) * (steps in flight + 1).
-// Look-ahead beyond the table's width is ignored. Blocks past it are given back by Truncate(),
-// which the caller calls when no step in flight can write them.
+// write that many tokens before the host knows of them: (1 + drafts) * (steps in flight + 1). They
+// are the sequence's own always: with look-ahead, Fork() and Truncate() copy at once what they
+// leave shared there. Look-ahead beyond the table's width is ignored. Blocks past it are given back
+// by Truncate(), which the caller calls when no step in flight can write them.
 //
-// Errors leave everything as it was:
-//   ResourceExhausted  the pool has too few blocks now; retry after other sequences have been freed
-//   InvalidArgument    it never will: longer than a table row or than the whole pool; a slot or a
-//                      count out of range
-//   NotFound           no sequence in the slot
-//   AlreadyExists      Add() to a slot that holds a sequence
+// Errors leave everything as it was (but that fences may be seen to have passed):
+//   ResourceExhausted   the pool has too few blocks now; retry after other sequences have been
+//                       freed, fences have passed, or tokens are committed that leave a window
+//   InvalidArgument     it never will: longer than a table row or than the whole pool; a slot, a
+//                       group or a count out of range
+//   FailedPrecondition  Truncate() to where blocks that left a window would be needed again
+//   NotFound            no sequence in the slot
+//   AlreadyExists       Add() or Fork() to a slot that holds a sequence
 //
-// Thread safety: none; one owner. Cost: O(1) a call, and O(1) a block that is taken or given back;
-// no heap allocation after Create(), which takes 20 bytes a block and the table.
+// Thread safety: none; one owner. Cost: O(1) a call, and O(1) a token or block that is added,
+// committed or given back; no heap allocation in the steady state (only forks, prompts with extra
+// keys and steps larger than all before take any).
 
 #ifndef CACHE_BLOCK_MANAGER_H_
 #define CACHE_BLOCK_MANAGER_H_
 
 #include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/fence.h"
 #include "base/ids.h"
+#include "cache/block_copy.h"
 #include "cache/block_pool.h"
 #include "cache/block_table.h"
 #include "cache/block_table_update.h"
+#include "cache/group_tables.h"
+#include "cache/kv_group.h"
+#include "cache/pending_copies.h"
+#include "cache/prefix_cache.h"
+#include "cache/prefix_match.h"
+#include "cache/sequence_content.h"
 
 namespace reprise {
 
@@ -46,10 +82,21 @@ struct BlockManagerOptions {
   int num_blocks = 0;   // in the pool, the null block included
   int block_size = 16;  // tokens a block; at least 1
   int num_slots = 0;    // sequences at a time
-  int max_blocks = 0;   // of a sequence: columns of the table
-  // Blocks that only Append() may take: Add() leaves them for sequences that run already.
+  int max_blocks = 0;   // of a sequence: columns of each table
+  // Blocks that only Append() may take: Add() and Fork() leave them for sequences that run already.
   int num_reserved_blocks = 0;
   int num_lookahead_tokens = 0;
+  // The groups of the model's layers; none: one full group.
+  std::vector<KvGroupSpec> groups = {};
+  // Whether what sequences have computed is found by later ones.
+  PrefixReuse prefix_reuse = PrefixReuse::kOff;
+  // kStored: hits are proved token by token, and may end within a block (PartialHits).
+  PrefixTokens prefix_tokens = PrefixTokens::kNotStored;
+  // kCopied: the begun block of a prefix is copied too, as far as the tokens are the same. Needs
+  // prefix_tokens.
+  PartialHits partial_hits = PartialHits::kNone;
+  std::optional<PrefixSeed> prefix_seed = std::nullopt;  // nothing: random
+  int64_t num_prefix_events = 0;                         // size of the event queue
 };
 
 // One sequence's part of a batch: `num_tokens` more tokens.
@@ -58,14 +105,35 @@ struct SlotAppend {
   int num_tokens = 1;
 };
 
+// What a prompt found in the cache.
+struct PromptHits {
+  // First tokens whose keys are there: the caller computes from here on. Fewer than the prompt's.
+  int num_tokens = 0;
+  // The encoder's blocks, of all cross groups, hold its input already.
+  bool has_encoder = false;
+
+  friend bool operator==(const PromptHits&, const PromptHits&) = default;
+};
+
+// A sequence beside its blocks, to be kept while it has none.
+struct SavedSequence {
+  int num_tokens = 0;  // committed ones
+  int num_encoder_tokens = 0;
+  bool has_encoder = false;             // its blocks have been written
+  std::vector<int> first_columns = {};  // by group
+  SavedContent content = {};
+};
+
 // Invariants, checked by CheckInvariants():
-//   1. Those of the pool.
-//   2. A sequence holds exactly the blocks for its tokens and look-ahead, in the first columns of
-//      its row; all other entries are null blocks. Empty slots hold none.
-//   3. A block's ref_count is the number of table entries that name it, and
-//      free + used + 1 == num_blocks.
-//   4. No block stands twice in one row.
-//   5. Pending updates are the columns of a sequence that were not taken yet: a tail of its blocks.
+//   1. Those of the pool, of the index and of the tables: free + cached + used + fenced + the null
+//      block are all blocks.
+//   2. A sequence holds in each group exactly the blocks for its tokens and look-ahead, but for
+//      those that left the group's window as of its committed tokens; in cross groups, those of the
+//      encoder's tokens. Empty slots hold none.
+//   3. A block's ref_count is the number of table entries that name it, plus pending copies from it.
+//   4. Blocks that the device may write without a further Append(), those of the look-ahead, have
+//      one table entry and are not in the index.
+//   5. 0 <= num_committed <= num_tokens.
 class BlockManager {
  public:
   // Errors: InvalidArgument, naming the field.
@@ -74,42 +142,121 @@ class BlockManager {
   BlockManager(BlockManager&&) = default;
   BlockManager& operator=(BlockManager&&) = default;
 
-  // Puts a sequence of `num_tokens` >= 0 tokens into an empty slot.
+  // ---- Sequences.
+
+  // Puts a sequence into an empty slot, with room for `num_tokens` >= 0 tokens.
   absl::Status Add(SlotId slot, int num_tokens);
+
+  // Puts a sequence with this prompt into an empty slot: takes over what of it is in the cache, as
+  // far as all groups agree, and makes room for the rest. At least one token is left to compute.
+  absl::StatusOr<PromptHits> Add(SlotId slot, const SequencePrompt& prompt);
 
   // Makes room for `num_tokens` >= 0 more tokens. May use the reserve.
   absl::Status Append(SlotId slot, int num_tokens);
 
-  // As Append() for each entry in turn, all or none. A slot may appear more than once.
+  // As Append() for each entry in turn, all or none. A slot may appear more than once. (Where two
+  // sequences of the batch share their last block, one block more than needed is asked for.)
   absl::Status AppendBatch(absl::Span<const SlotAppend> batch);
 
+  // The next tokens.size() tokens of the sequence have been computed, and these they are: their
+  // keys are in the cache for every step launched after those that computed them.
+  // Errors: InvalidArgument if there would be more than num_tokens().
+  absl::Status Commit(SlotId slot, absl::Span<const int32_t> tokens);
+
+  // As Commit() of `num_tokens` >= 0 tokens that have no ids, such as embeddings: from here on the
+  // sequence's blocks are not found by others. With prefix_reuse off both are the same.
+  absl::Status CommitUnknown(SlotId slot, int num_tokens);
+
+  // The encoder's blocks have been written: with encoder keys, other sequences find them.
+  absl::Status CommitEncoder(SlotId slot);
+
+  // Puts into the empty slot `to` a sequence with the committed tokens of `from`, sharing their
+  // blocks. Does not use the reserve; needs blocks for the look-ahead only.
+  absl::Status Fork(SlotId from, SlotId to);
+
   // Shortens a sequence to `num_tokens` and gives back the blocks beyond them and their look-ahead.
-  // For rejected drafts and tokens past a stop. Errors: InvalidArgument if it is shorter already.
+  // For rejected drafts and tokens past a stop. A truncation into shared blocks shortens this
+  // sequence only. Errors: InvalidArgument if it is shorter already; FailedPrecondition below
+  // min_tokens(); ResourceExhausted only with look-ahead, if shared blocks are left in it.
   absl::Status Truncate(SlotId slot, int num_tokens);
 
-  // Ends a sequence and gives back its blocks.
+  // Ends a sequence and gives back its blocks. What it committed is found again until its blocks
+  // are needed: to preempt a sequence is to free it, and to Add() its tokens again later.
   absl::Status Free(SlotId slot);
+
+  // As Free(), where another stream or the host still uses the blocks: none is handed out before
+  // the ticket has passed. REQUIRES: `ticket` is from Arm().
+  absl::Status Free(SlotId slot, FenceTicket ticket);
+
+  // What of the sequence's committed tokens is needed to bring it back: for stores that keep its
+  // blocks elsewhere meanwhile (cache/swap_store.h). REQUIRES: contains(slot). Allocates.
+  SavedSequence Save(SlotId slot) const;
+
+  // Puts a saved sequence into an empty slot, with blocks of its own in the columns that it had.
+  // Their content is found by others from now on: the caller fills them before any step that is
+  // launched from here on reads them. Does not use the reserve.
+  absl::Status Restore(SlotId slot, const SavedSequence& saved);
+
+  // ---- For the device.
+
+  // What changed in the tables since the last call: each (group, slot, column) at most once, so
+  // they may be applied in any order; columns of a row ascend. Nothing is reported for what was
+  // freed: entries past a sequence's end are never read, and a slot that leaves is cleared by
+  // whoever holds the copy. Valid until the next call.
+  absl::Span<const BlockTableUpdate> TakeUpdates() { return tables_.TakeUpdates(); }
+
+  // Blocks to be copied, over all layers, before the next step: distinct destinations, none of them
+  // a source, so they may run in any order. The sources may change from the next step on. Valid
+  // until the next call.
+  absl::Span<const BlockCopy> TakeCopies();
+  bool has_copies() const { return !copies_.empty(); }
+
+  // Writes the sequence's row of a group, null blocks up to row.size(), for who holds tables of
+  // their own. Errors: InvalidArgument if there is no such group, or the row is too short.
+  absl::Status WriteRow(SlotId slot, int group, absl::Span<int32_t> row) const;
+
+  // ---- What there is.
 
   bool contains(SlotId slot) const;
 
-  // REQUIRES, these two: contains(slot).
-  int num_tokens(SlotId slot) const;
-  // The sequence's blocks, look-ahead included. Valid until the sequence changes.
-  absl::Span<const BlockId> blocks(SlotId slot) const;
+  // REQUIRES, these: contains(slot), and the group exists.
+  int num_tokens(SlotId slot) const { return live(slot).num_tokens; }
+  int num_committed(SlotId slot) const { return live(slot).num_committed; }
+  int num_encoder_tokens(SlotId slot) const { return live(slot).num_encoder_tokens; }
+  // The shortest that Truncate() may make the sequence.
+  int min_tokens(SlotId slot) const;
+  // The sequence's blocks, look-ahead included, null blocks where they left the window. Valid until
+  // the sequence changes.
+  absl::Span<const BlockId> blocks(SlotId slot, int group = 0) const;
+  // The first column of `blocks` that is no null block.
+  int first_column(SlotId slot, int group) const;
 
-  // What changed in the table since the last call: each (slot, column) at most once, so they may be
-  // applied in any order; columns of a slot ascend. Nothing is reported for what was freed: entries
-  // past a sequence's end are never read. Valid until the next call.
-  absl::Span<const BlockTableUpdate> TakeUpdates();
-
-  const BlockTable& table() const { return table_; }
-  const BlockPool& pool() const { return pool_; }
+  const BlockTable& table(int group = 0) const { return tables_.table(group); }
+  const BlockPool& pool() const { return cache_.pool(); }
+  const PrefixCache& prefix_cache() const { return cache_; }
   const BlockManagerOptions& options() const { return options_; }
+  absl::Span<const KvGroupSpec> groups() const { return options_.groups; }
+  int num_groups() const { return static_cast<int>(options_.groups.size()); }
   int num_sequences() const { return num_sequences_; }
 
-  // The longest that a sequence can become by Append(): what a table row and the whole pool can
-  // hold.
-  int max_tokens() const;
+  // The blocks that a sequence of `num_tokens`, `num_committed` of them committed, holds over all
+  // groups, if it shares none. Of a cross group those of `num_encoder_tokens`.
+  int64_t NumBlocksFor(int num_tokens, int num_committed, int num_encoder_tokens = 0) const;
+
+  // The longest that a sequence can become by Append(), if never more than `num_uncommitted` of its
+  // tokens are not committed: what a table row and the whole pool can hold.
+  int max_tokens(int num_uncommitted = std::numeric_limits<int>::max()) const;
+
+  // ---- Fences and events: as the pool's and the index's.
+
+  absl::StatusOr<FenceQueueId> AddFenceQueue(std::vector<std::unique_ptr<Fence>> fences) {
+    return cache_.AddFenceQueue(std::move(fences));
+  }
+  FenceTicket Arm(FenceQueueId queue) { return cache_.Arm(queue); }
+  void Poll() { cache_.Poll(); }
+  PrefixEvents TakePrefixEvents() { return cache_.TakeEvents(); }
+  // Nothing of what was computed so far is found again: for weights that have changed.
+  void ForgetPrefixes();
 
   // Proves the invariants above; CHECK-fails with the number of the broken one. O(table),
   // allocates. For tests and debug builds.
@@ -118,36 +265,94 @@ class BlockManager {
  private:
   struct Sequence {
     int num_tokens = 0;
-    int num_blocks = 0;
-    int num_taken = 0;        // first columns whose updates were taken
-    bool is_live = false;     // else the slot is empty
-    bool is_pending = false;  // in pending_slots_
+    int num_committed = 0;
+    int num_encoder_tokens = 0;
+    bool has_encoder = false;  // its blocks have been written
+    bool is_live = false;      // else the slot is empty
+    // Whether tokens from num_tokens on may go to blocks that others use or find. Never with
+    // look-ahead.
+    bool may_share_tail = false;
+    // While a batch is planned: blocks that hold tokens from here on are to become its own.
+    bool is_tail_planned = false;
+    int num_tokens_planned_from = 0;
   };
 
-  BlockManager(const BlockManagerOptions& options, BlockPool pool, BlockTable table);
+  BlockManager(const BlockManagerOptions& options, PrefixCache cache, GroupTables tables,
+               SequenceContent content);
 
-  absl::Status CheckInRange(SlotId slot) const;
-  absl::Status CheckLive(SlotId slot) const;
-  // Whether a sequence of `num_tokens` fits a table row and a pool with `num_kept_back` blocks
-  // fewer.
-  absl::Status CheckLength(SlotId slot, int64_t num_tokens, int num_kept_back) const;
-  // Blocks that a sequence of `num_tokens` holds, look-ahead included.
-  int BlocksFor(int64_t num_tokens) const;
   Sequence& sequence(SlotId slot) { return sequences_[slot.value()]; }
   const Sequence& sequence(SlotId slot) const { return sequences_[slot.value()]; }
+  const Sequence& live(SlotId slot) const;
+
+  absl::Status CheckInRange(SlotId slot) const;
+  absl::Status CheckEmpty(SlotId slot) const;
+  absl::Status CheckLive(SlotId slot) const;
+  // Whether a table row and the pool, but for `num_kept_back` blocks, can ever hold `num_tokens`.
+  absl::Status CheckLength(SlotId slot, int64_t num_tokens, int num_committed,
+                           int num_encoder_tokens, int num_kept_back) const;
+  absl::Status CheckCommit(SlotId slot, int64_t num_tokens) const;
+
+  // Columns that a sequence of `num_tokens` has in groups that hold its tokens, look-ahead included.
+  int NumColumns(int64_t num_tokens) const;
+  int num_reserved() const { return options_.num_reserved_blocks; }
+
+  // An empty slot becomes a live sequence without blocks.
+  Sequence& Start(SlotId slot);
+
+  // What Add() found in the cache, its blocks in hits(), and its encoder's in those of cross groups.
+  struct Found {
+    int num_blocks = 0;          // full ones, that all groups have
+    int num_partial_tokens = 0;  // of the block after them, to be copied
+    bool has_encoder = false;
+  };
+  absl::Status CheckPrompt(const SequencePrompt& prompt) const;
+  Found Find(SlotId slot, const SequencePrompt& prompt);
+  int FindPartial(SlotId slot, absl::Span<const int32_t> tokens, int num_blocks);
+  bool FindEncoder(SlotId slot, int num_encoder_tokens);
+  // The keys of an encoder's blocks, which stand for its input as a whole.
+  void ForEachEncoderKey(SlotId slot, int num_encoder_tokens,
+                         absl::FunctionRef<void(int column, const PrefixKey& key)> visit);
+  absl::Span<BlockId> hits(int group) {
+    return absl::MakeSpan(hits_).subspan(static_cast<size_t>(group) * options_.max_blocks,
+                                         options_.max_blocks);
+  }
+  // Fills columns [first, end) of the empty row of a group: hits up to `end_of_hits`, then blocks
+  // that the pool has.
+  void FillRow(SlotId slot, int group, int first, int end_of_hits, int end);
+
+  // How many of the sequence's blocks in columns up to `end_column` must become others before
+  // tokens from `num_kept` on may be written to them.
+  int NumToCopy(SlotId slot, int num_kept, int end_column) const;
+  // Gives the sequence blocks of its own for all tokens from `num_kept` on. The pool has them.
+  void MakeOwn(SlotId slot, int num_kept);
+  bool IsOnlyUser(BlockId block) const;
+  // Adds columns in all groups of the sequence's tokens, as far as they lack. The pool has them.
+  void GrowTo(SlotId slot, int num_columns);
+  // A pending copy; the reference to `source` is the copy's from now on.
+  void AddCopy(BlockId source, BlockId destination);
   void Undo(absl::Span<const SlotAppend> appended);
-  // Takes what `slot` lacks of `num_blocks`, which the pool has.
-  void GrowTo(SlotId slot, int num_blocks);
-  void MarkPending(SlotId slot);
-  void ShrinkTo(SlotId slot, int num_blocks);
+
+  void CheckRow(SlotId slot, int group) const;
+  void IndexBlocks(SlotId slot, int first_column, int end_column);
+  void IndexEncoder(SlotId slot);
+  // Counts `num_tokens` more as committed and releases what left the windows.
+  void Advance(SlotId slot, int64_t num_tokens);
+  void ReleaseAll(SlotId slot, std::optional<FenceTicket> ticket);
+  void Release(BlockId block, std::optional<FenceTicket> ticket = std::nullopt);
 
   BlockManagerOptions options_;
-  BlockPool pool_;
-  BlockTable table_;
+  int num_own_groups_ = 0;    // those that hold a sequence's own tokens
+  bool has_windows_ = false;  // of them, some lose blocks as sequences grow
+  PrefixCache cache_;
+  GroupTables tables_;
+  SequenceContent content_;
+  PendingCopies copies_;
   std::vector<Sequence> sequences_;  // by slot
   int num_sequences_ = 0;
-  std::vector<SlotId> pending_slots_;
-  std::vector<BlockTableUpdate> updates_;
+  // Scratch of Add() and CommitEncoder().
+  std::vector<BlockId> hits_;  // [groups, max_blocks]
+  std::vector<BlockId> shared_;
+  std::vector<int32_t> encoder_tokens_;  // [block_size]
 };
 
 }  // namespace reprise

@@ -265,7 +265,8 @@ TEST(BlockManagerTest, OptionsOutOfRangeAreNamed) {
   bad = good;
   bad.max_blocks = 100;
   bad.num_lookahead_tokens = 36;  // all that the pool has
-  EXPECT_THAT(message(bad), HasSubstr("expected fewer than 36 tokens, got 36"));
+  EXPECT_THAT(message(bad),
+              HasSubstr("expected at least 11, got 10 with 1 groups and num_lookahead_tokens 36"));
 }
 
 TEST(BlockManagerDeathTest, AskingForASequenceThatIsNotThereIsABrokenInvariant) {

@@ -161,6 +161,11 @@ bool BlockPool::has_content(BlockId block) const {
   return nodes_[block.value()].has_content;
 }
 
+bool BlockPool::is_awaited(BlockId block) const {
+  CheckOfThisPool(block);
+  return nodes_[block.value()].num_waiting > 0;
+}
+
 void BlockPool::DropReference(int32_t block) {
   Node& node = nodes_[block];
   if (--node.ref_count > 0) return;

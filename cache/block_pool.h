@@ -137,6 +137,10 @@ class BlockPool {
 
   bool has_content(BlockId block) const;
 
+  // Whether a ticket that `block` was released under has not passed, as of the last Poll(): another
+  // user may still be reading it. REQUIRES: 0 <= block < num_blocks().
+  bool is_awaited(BlockId block) const;
+
   // Adds a consumer; at least two fences (base/fence_queue.h says why). One more than the steps
   // that may be in flight is enough to let every block go as early as it can be.
   // Errors: InvalidArgument, from FenceQueue::Create().

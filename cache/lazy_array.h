@@ -1,0 +1,49 @@
+// A large array of zeros whose memory the operating system gives as it is used.
+//
+//   LazyArray<int32_t> tokens = LazyArray<int32_t>::Create(int64_t{256} << 20);
+//   if (tokens.empty()) ...   // refused
+//
+// For rows of the longest sequence that a slot may ever hold, of which most slots use a small part.
+// Elements are never constructed: T must be a plain aggregate for which all bits zero is a value.
+//
+// Thread safety: as a std::vector.
+
+#ifndef CACHE_LAZY_ARRAY_H_
+#define CACHE_LAZY_ARRAY_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <type_traits>
+
+namespace reprise {
+
+template <typename T>
+class LazyArray {
+  static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
+
+ public:
+  LazyArray() = default;
+
+  // Empty if `size` is not positive or there is no such memory.
+  static LazyArray Create(int64_t size) {
+    LazyArray array;
+    if (size <= 0) return array;
+    array.data_.reset(static_cast<T*>(std::calloc(static_cast<size_t>(size), sizeof(T))));
+    return array;
+  }
+
+  bool empty() const { return data_ == nullptr; }
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+
+ private:
+  struct Freed {
+    void operator()(T* data) const { std::free(data); }
+  };
+  std::unique_ptr<T, Freed> data_;
+};
+
+}  // namespace reprise
+
+#endif  // CACHE_LAZY_ARRAY_H_

@@ -1,0 +1,56 @@
+// Blocks that are to be copied before the next step, in a form that can run in any order.
+//
+//   PendingCopies copies;
+//   const BlockId origin = copies.Origin(block);
+//   pool.Share(origin);                       // kept until the copy is taken
+//   copies.Add(origin, fresh);
+//   for (const BlockCopy& copy : copies.pending()) ...
+//
+// Destinations are distinct, and none is a source: a copy of what is itself still to be copied is
+// made from its origin. A destination that nobody wants any more is dropped.
+//
+// Thread safety: none; one owner. Cost: linear in the copies that are pending, which are few: one a
+// fork or a hit within a block, since the last step. The heap is used again only while the longest
+// list so far grows.
+
+#ifndef CACHE_PENDING_COPIES_H_
+#define CACHE_PENDING_COPIES_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "cache/block_copy.h"
+
+namespace reprise {
+
+class PendingCopies {
+ public:
+  bool empty() const { return pending_.empty(); }
+  absl::Span<const BlockCopy> pending() const { return pending_; }
+
+  // Where the content of `block` is now: the source of the pending copy to it, or itself.
+  BlockId Origin(BlockId block) const;
+
+  // REQUIRES: Origin(source) == source, and `destination` is neither source nor destination of a
+  // pending copy.
+  void Add(BlockId source, BlockId destination);
+
+  // Drops the copy to `destination`, if there is one, and returns its source.
+  std::optional<BlockId> Drop(BlockId destination);
+
+  // How many copies have this source.
+  int NumFrom(BlockId source) const;
+
+  // All of them, which are pending no more. Valid until the next call.
+  absl::Span<const BlockCopy> Take();
+
+ private:
+  std::vector<BlockCopy> pending_;
+  std::vector<BlockCopy> taken_;
+};
+
+}  // namespace reprise
+
+#endif  // CACHE_PENDING_COPIES_H_
