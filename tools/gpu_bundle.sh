@@ -11,7 +11,8 @@ out=${REPRISE_GPU_DIR:-.gpu}
 limit_kb=25600
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
-  targets=(//tests:gpu_all //examples/llama:decode //tests/benchmarks/device:decode_step)
+  targets=(//tests:gpu_all //examples/llama:decode //attention/torch_ops:libreprise_ops.so
+    //tests/benchmarks/device:decode_step //tests/benchmarks/device:attention_bench)
 fi
 
 ./bazelw ${REPRISE_BAZEL_STARTUP:-} build "${targets[@]}"

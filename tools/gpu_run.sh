@@ -2,10 +2,12 @@
 # Runs what tools/gpu_bundle.sh collected, on a machine with a GPU: tests, sanitizer, benchmarks; a short
 # table last. See docs/gpu-testing.md.
 #
-#   .gpu/run.sh [tests] [sanitizer] [bench] [decode]     default: all
+#   .gpu/run.sh [tests] [ops] [sanitizer] [bench] [attention] [decode]     default: all
 #   LIBTORCH=DIR      LibTorch; default: the torch of python3
 #   OUT=DIR           where logs go; default: a temporary folder
 #   GTEST_FILTER=...  as gtest knows it, for tests
+#   BENCH_FLAGS=...   of decode_step
+#   ATTENTION_FLAGS=... of attention_bench
 set -u
 bundle=$(cd "$(dirname "$0")" && pwd)
 cd "$bundle/.."
@@ -21,7 +23,7 @@ export LD_LIBRARY_PATH="$here/lib:$torch/lib:${cuda}${LD_LIBRARY_PATH:-}"
 export REPRISE_TEST_DATA=$bundle/..
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(tests sanitizer bench decode)
+[ ${#parts[@]} -gt 0 ] || parts=(tests ops sanitizer bench attention decode)
 summary=()
 failed=0
 note() { summary+=("$(printf '%-10s %-8s %s' "$1" "$2" "$3")"); [ "$2" != FAILED ] || failed=1; }
@@ -61,13 +63,27 @@ run_sanitizer() {
   done
 }
 
-run_bench() {
-  [ -x "$here/decode_step" ] || { note bench skipped "no decode_step in the bundle"; return; }
-  "$here/decode_step" ${BENCH_FLAGS:-} >"$out/decode_step.txt" 2>"$out/decode_step.log"
+run_ops() {
+  [ -e "$here/libreprise_ops.so" ] || { note ops skipped "no libreprise_ops.so in the bundle"; return; }
+  python3 -W ignore::UserWarning attention/torch_ops/operators_test.py "$here/libreprise_ops.so" >"$out/ops.log" 2>&1
   local rc=$?
-  cat "$out/decode_step.txt"
-  [ $rc -eq 0 ] && note bench ok "$out/decode_step.txt" || { tail -5 "$out/decode_step.log"; note bench FAILED "rc $rc"; }
+  [ $rc -eq 0 ] && note ops ok "$(grep -E '^Ran' "$out/ops.log")" || { tail -40 "$out/ops.log"; note ops FAILED "rc $rc"; }
 }
+
+# benchmark PROGRAM FLAGS...: runs it and shows what it printed.
+benchmark() {
+  local program=$1
+  shift
+  [ -x "$here/$program" ] || { note "$program" skipped "not in the bundle"; return; }
+  "$here/$program" "$@" >"$out/$program.txt" 2>"$out/$program.log"
+  local rc=$?
+  cat "$out/$program.txt"
+  [ $rc -eq 0 ] && note "$program" ok "$out/$program.txt" || { tail -5 "$out/$program.log"; note "$program" FAILED "rc $rc"; }
+}
+
+run_bench() { benchmark decode_step ${BENCH_FLAGS:-}; }
+
+run_attention() { benchmark attention_bench ${ATTENTION_FLAGS:-}; }
 
 run_decode() {
   [ -x "$here/decode" ] || { note decode skipped "no decode in the bundle"; return; }

@@ -1,6 +1,7 @@
 #include "attention/torch_ops/device_work.h"
 
 #ifdef REPRISE_WITH_CUDA
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -69,7 +70,8 @@ int NumSms(at::Device device) {
   int num_sms = 132;
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) {
-    cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device.index());
+    const int index = device.has_index() ? device.index() : c10::cuda::current_device();
+    cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, index);
   }
 #else
   (void)device;

@@ -18,7 +18,7 @@
 
 namespace reprise {
 
-// Multiprocessors of a GPU; of the CPU, a fixed number.
+// Multiprocessors of a GPU, the current one if `device` names none; of the CPU, a fixed number.
 int NumSms(at::Device device);
 
 // Fills `map` from the batch, on its device.

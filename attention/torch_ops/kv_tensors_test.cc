@@ -103,7 +103,8 @@ TEST(KvTensorsTest, ScalesComeInEveryForm) {
 
   EXPECT_THAT(std::string(scale(at::full({3}, 0.5f)).status().message()),
               HasSubstr("expected [2], got [3]"));
-  EXPECT_THAT(std::string(scale(at::full({2}, 0.5, at::kDouble)).status().message()), HasSubstr("dtype"));
+  EXPECT_THAT(std::string(scale(at::full({2}, 0.5, at::kDouble)).status().message()),
+              HasSubstr("dtype"));
 }
 
 TEST(KvTensorsTest, RefusesTensorsThatAreNoCache) {

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -169,37 +168,6 @@ double WeightBytes(const LlamaModel& model) {
 
 }  // namespace
 
-absl::StatusOr<DeviceLimits> MeasureDeviceLimits() {
-  return CatchTorchOr([]() -> absl::StatusOr<DeviceLimits> {
-    constexpr int64_t kBytes = int64_t{2} << 30;  // 34 times the L2 of an H200
-    const at::TensorOptions options = at::TensorOptions(c10::kCUDA).dtype(at::kByte);
-    const at::Tensor from = at::empty({kBytes}, options).random_();
-    const at::Tensor to = at::empty({kBytes}, options);
-    const at::Tensor sink = at::zeros({4}, options);
-    REPRISE_ASSIGN_OR_RETURN(
-        const Timing read,
-        TimeReplays(
-            [&] {
-              return CudaStatus(
-                  LaunchStreamRead(from.data_ptr(), kBytes, static_cast<uint32_t*>(sink.data_ptr()),
-                                   c10::cuda::getCurrentCUDAStream()),
-                  "stream read");
-            },
-            {}));
-    REPRISE_ASSIGN_OR_RETURN(const Timing copy,
-                             TimeReplays(
-                                 [&] {
-                                   return CudaStatus(
-                                       LaunchStreamCopy(from.data_ptr(), to.data_ptr(), kBytes,
-                                                        c10::cuda::getCurrentCUDAStream()),
-                                       "stream copy");
-                                 },
-                                 {}));
-    return DeviceLimits{.read_tb_per_s = kBytes / read.median_us / 1e6,
-                        .copy_tb_per_s = 2 * kBytes / copy.median_us / 1e6};
-  });
-}
-
 absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,
                                            const DeviceLimits& limits) {
   return CatchTorchOr([&]() -> absl::StatusOr<DecodeResult> {
@@ -232,8 +200,7 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
     result.capture_ms = batch.runner().graph_report().capture_ms();
 
     const double bytes_per_token =
-        static_cast<double>(batch.runner().kv_cache().bytes_per_block()) /
-        decode_case.block_size;
+        static_cast<double>(batch.runner().kv_cache().bytes_per_block()) / decode_case.block_size;
     REPRISE_ASSIGN_OR_RETURN(result.products_us, TimeProducts(model, decode_case.batch));
     result.weight_bytes = WeightBytes(model);
     result.kv_bytes = bytes_per_token * decode_case.batch * decode_case.context;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "examples/llama/llama_model.h"
 #include "graphs/graph_set.h"
+#include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/step_trace.h"
 
 namespace reprise {
@@ -23,12 +24,6 @@ struct DecodeCase {
   GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kEager;
   int num_timed_steps = 60;
   int num_samples = 5;  // of num_timed_steps each; the median is reported
-};
-
-// What the card can do, measured in the same run.
-struct DeviceLimits {
-  double read_tb_per_s = 0;
-  double copy_tb_per_s = 0;  // read + written
 };
 
 struct DecodeResult {
@@ -45,8 +40,6 @@ struct DecodeResult {
   double capture_ms = 0;
   StepParts parts;
 };
-
-absl::StatusOr<DeviceLimits> MeasureDeviceLimits();
 
 // Errors: ResourceExhausted if the point does not fit into the device's memory; else those of the
 // runner.

@@ -1,0 +1,188 @@
+// Times attention over a paged cache on a GPU, against the card's own read bandwidth.
+//
+//   attention_bench                                   the whole grid
+//   attention_bench --grid=decode --filter=kv1024     part of it
+//   attention_bench --lens=4096x31,131072 --query_len=1 --kv_heads=1 --q_heads=8   any shape
+//
+// Prints a JSON line a shape, then a table: time of a call, spread, TB/s of keys and values or
+// TFLOP/s, that as a share of the read-only kernel of the same run, and the best peer's time where
+// it is known (tests/benchmarks/device/attention_grid.h).
+
+#include <iostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "cache/kv_layout.h"
+#include "nlohmann/json.hpp"
+#include "tests/benchmarks/device/attention_case.h"
+#include "tests/benchmarks/device/attention_grid.h"
+#include "tests/benchmarks/device/device_limits.h"
+#include "tests/benchmarks/device/length_list.h"
+
+ABSL_FLAG(std::string, grid, "all", "decode, prefill or all; not looked at with --lens");
+ABSL_FLAG(std::string, filter, "", "only shapes of the grid whose name contains this");
+ABSL_FLAG(std::string, lens, "", "keys of each row, such as 4096x31,131072: a shape of your own");
+ABSL_FLAG(std::string, query_len, "1", "queries of every row, or a list like --lens");
+ABSL_FLAG(int, q_heads, 32, "query heads");
+ABSL_FLAG(int, kv_heads, 8, "KV heads");
+ABSL_FLAG(int, head_dim, 128, "dims of q and k");
+ABSL_FLAG(int, head_dim_v, 0, "dims of v; 0: those of k");
+ABSL_FLAG(int, block_size, 16, "tokens of a KV block");
+ABSL_FLAG(std::string, dtype, "bfloat16", "of q: bfloat16, float16 or float32");
+ABSL_FLAG(std::string, kv_dtype, "", "of the cache, such as fp8_e4m3; empty: that of q");
+ABSL_FLAG(std::string, layout, "NHD", "NHD, HND, packed or K-packed");
+ABSL_FLAG(int, window_left, -1, "keys before a query's own that it sees; -1: all");
+ABSL_FLAG(double, softcap, 0, "of the logits; 0: none");
+ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
+
+namespace reprise {
+namespace {
+
+absl::StatusOr<DType> DTypeFlag(const char* flag, const std::string& name) {
+  const std::optional<DType> dtype = ParseDType(name);
+  if (dtype) return *dtype;
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": no such type: ", name));
+}
+
+absl::Status SetLayout(const std::string& name, AttentionCase& c) {
+  if (name == "K-packed") {
+    c.form = KvForm::kKPacked;
+  } else if (name == "packed") {
+    c.form = KvForm::kPacked;
+  } else {
+    REPRISE_ASSIGN_OR_RETURN(c.order, ParseKvOrder(name));
+  }
+  return absl::OkStatus();
+}
+
+// The one shape that the flags describe.
+absl::StatusOr<AttentionCase> CaseOfFlags() {
+  AttentionCase c = {.name = "--lens",
+                     .num_q_heads = absl::GetFlag(FLAGS_q_heads),
+                     .num_kv_heads = absl::GetFlag(FLAGS_kv_heads),
+                     .head_dim_qk = absl::GetFlag(FLAGS_head_dim),
+                     .head_dim_v = absl::GetFlag(FLAGS_head_dim_v),
+                     .block_size = absl::GetFlag(FLAGS_block_size)};
+  if (c.head_dim_v == 0) c.head_dim_v = c.head_dim_qk;
+  REPRISE_ASSIGN_OR_RETURN(c.lens, ParseLengths(absl::GetFlag(FLAGS_lens)));
+  REPRISE_ASSIGN_OR_RETURN(c.query_lens, ParseLengths(absl::GetFlag(FLAGS_query_len)));
+  if (c.query_lens.size() == 1) c.query_lens.assign(c.lens.size(), c.query_lens[0]);
+  if (absl::GetFlag(FLAGS_window_left) >= 0) c.window_left = absl::GetFlag(FLAGS_window_left);
+  if (absl::GetFlag(FLAGS_softcap) > 0) c.softcap = absl::GetFlag(FLAGS_softcap);
+  REPRISE_ASSIGN_OR_RETURN(c.dtype, DTypeFlag("dtype", absl::GetFlag(FLAGS_dtype)));
+  const std::string kv_dtype = absl::GetFlag(FLAGS_kv_dtype);
+  if (!kv_dtype.empty()) {
+    REPRISE_ASSIGN_OR_RETURN(c.kv_dtype, DTypeFlag("kv_dtype", kv_dtype));
+  }
+  REPRISE_RETURN_IF_ERROR(SetLayout(absl::GetFlag(FLAGS_layout), c));
+  return c;
+}
+
+absl::StatusOr<std::vector<AttentionCase>> Cases() {
+  std::vector<AttentionCase> cases;
+  if (!absl::GetFlag(FLAGS_lens).empty()) {
+    REPRISE_ASSIGN_OR_RETURN(cases.emplace_back(), CaseOfFlags());
+  } else {
+    const std::string grid = absl::GetFlag(FLAGS_grid);
+    if (grid != "all" && grid != "decode" && grid != "prefill") {
+      return absl::InvalidArgumentError("--grid must be decode, prefill or all");
+    }
+    const auto add = [&cases](std::vector<AttentionCase> more) {
+      for (AttentionCase& c : more) {
+        if (absl::StrContains(c.name, absl::GetFlag(FLAGS_filter))) cases.push_back(std::move(c));
+      }
+    };
+    if (grid != "prefill") add(DecodeGrid());
+    if (grid != "decode") add(PrefillGrid());
+  }
+  for (AttentionCase& c : cases) {
+    if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
+  }
+  return cases;
+}
+
+nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r,
+                      const DeviceLimits& limits) {
+  nlohmann::json json = {{"name", c.name},
+                         {"q_heads", c.num_q_heads},
+                         {"kv_heads", c.num_kv_heads},
+                         {"head_dim_qk", c.head_dim_qk},
+                         {"head_dim_v", c.head_dim_v},
+                         {"block_size", c.block_size},
+                         {"lens", LengthsToString(c.lens)},
+                         {"query_lens", LengthsToString(c.query_lens)},
+                         {"dtype", DTypeName(c.dtype)},
+                         {"kv_dtype", DTypeName(c.kv_dtype.value_or(c.dtype))},
+                         {"order", KvOrderName(c.order)},
+                         {"form", KvFormName(c.form)},
+                         {"deterministic", c.mode == WorkMapMode::kDeterministic},
+                         {"us", r.call.median_us},
+                         {"min_us", r.call.min_us},
+                         {"max_us", r.call.max_us},
+                         {"work_map_us", r.work_map.median_us},
+                         {"layers", r.num_layers},
+                         {"tb_per_s", r.tb_per_s()},
+                         {"tflop_per_s", r.tflop_per_s()},
+                         {"of_read", r.tb_per_s() / limits.read_tb_per_s},
+                         {"read_tb_per_s", limits.read_tb_per_s}};
+  if (c.peer_us) json["peer_us"] = *c.peer_us;
+  if (c.target_us) json["target_us"] = *c.target_us;
+  return json;
+}
+
+std::string Row(const AttentionCase& c, const AttentionResult& r, const DeviceLimits& limits) {
+  std::string row = absl::StrFormat("%-26s %9.1f %5.1f%% %7.1f ", c.name, r.call.median_us,
+                                    100 * r.call.spread(), r.work_map.median_us);
+  if (r.is_compute_bound()) {
+    absl::StrAppendFormat(&row, "%7.0f TFLOP/s      ", r.tflop_per_s());
+  } else {
+    absl::StrAppendFormat(&row, "%7.2f TB/s    %4.0f%%", r.tb_per_s(),
+                          100 * r.tb_per_s() / limits.read_tb_per_s);
+  }
+  if (c.peer_us) {
+    absl::StrAppendFormat(&row, " %9.1f %6.2f", *c.peer_us, r.call.median_us / *c.peer_us);
+  }
+  return row;
+}
+
+absl::Status RunAll() {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<AttentionCase> cases, Cases());
+  REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
+  std::vector<std::string> rows;
+  for (const AttentionCase& c : cases) {
+    const absl::StatusOr<AttentionResult> result = MeasureAttention(c);
+    if (!result.ok()) {
+      rows.push_back(absl::StrFormat("%-26s %s", c.name,
+                                     std::string(result.status().message()).substr(0, 160)));
+      continue;
+    }
+    std::cout << ToJson(c, *result, limits).dump() << std::endl;
+    rows.push_back(Row(c, *result, limits));
+  }
+  std::cout << absl::StrFormat("\nread-only kernel: %.2f TB/s\n", limits.read_tb_per_s)
+            << absl::StrFormat("%-26s %9s %6s %7s %7s %15s %9s %6s\n", "shape", "us", "spread",
+                               "map us", "rate", "of read", "peer us", "ratio");
+  for (const std::string& row : rows) std::cout << row << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace reprise
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("Times attention over a paged cache on a GPU.");
+  absl::ParseCommandLine(argc, argv);
+  const absl::Status status = reprise::RunAll();
+  if (status.ok()) return 0;
+  std::cerr << "attention_bench: " << status.message() << "\n";
+  return 1;
+}

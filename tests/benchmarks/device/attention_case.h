@@ -1,0 +1,66 @@
+// One point of the attention benchmark: a layer, a batch of lengths, a cache; timed.
+//
+// A call is timed as a step makes it: as one of many layers that share a work map, in a replayed
+// graph. The layers have caches, queries and outputs of their own, together larger than the L2, so
+// every call finds cold memory. Block tables are shuffled. The map is timed beside it, not within.
+
+#ifndef TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
+#define TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "attention/work_map.h"
+#include "base/dtype.h"
+#include "cache/kv_layout.h"
+#include "tests/benchmarks/device/replay_timer.h"
+
+namespace reprise {
+
+struct AttentionCase {
+  std::string name;
+  int num_q_heads = 32;
+  int num_kv_heads = 8;
+  int head_dim_qk = 128;
+  int head_dim_v = 128;
+  int block_size = 16;
+  // One a row: keys, and of those the last so many are the row's queries.
+  std::vector<int> lens = {};
+  std::vector<int> query_lens = {};
+  bool causal = true;
+  std::optional<int> window_left = {};
+  std::optional<float> softcap = {};
+  DType dtype = DType::kBFloat16;
+  std::optional<DType> kv_dtype = {};  // dtype
+  KvOrder order = KvOrder::kNHD;
+  KvForm form = KvForm::kPair;
+  WorkMapMode mode = WorkMapMode::kBalanced;
+  // Time of the best peer known for this shape, and what we mean to reach; where they are known.
+  std::optional<double> peer_us = {};
+  std::optional<double> target_us = {};
+};
+
+struct AttentionResult {
+  Timing call;
+  Timing work_map;
+  int num_layers = 0;    // that took turns
+  double kv_bytes = 0;   // of a call: visible keys and values, once
+  double all_bytes = 0;  // and q and out
+  double flops = 0;      // of the visible (query, key) pairs
+
+  // Whether the products bound the call rather than the bytes.
+  bool is_compute_bound() const { return flops > 100 * all_bytes; }
+  double tb_per_s() const { return kv_bytes / call.median_us / 1e6; }
+  double tflop_per_s() const { return flops / call.median_us / 1e6; }
+};
+
+// Errors: InvalidArgument for a case that makes no batch; ResourceExhausted if it does not fit into
+// the device's memory; Unimplemented if no kernel serves it.
+absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& attention_case);
+
+}  // namespace reprise
+
+#endif  // TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
