@@ -19,8 +19,7 @@
 // look into the blocks that follow a prefix.
 //
 // Thread safety: none; one owner. Cost: O(1) expected a block, no allocation after Create(), which
-// takes 36 bytes a block, with tokens 16 + 4 * block_size more, and the event queue. Events: 48
-// bytes each.
+// takes 36 bytes a block, with tokens 20 + 4 * block_size more, and 96 an event.
 
 #ifndef CACHE_PREFIX_INDEX_H_
 #define CACHE_PREFIX_INDEX_H_

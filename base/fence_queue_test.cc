@@ -1,0 +1,181 @@
+#include "base/fence_queue.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/allocation_counter.h"
+#include "base/fake_fence.h"
+#include "base/fence.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A queue over fences that the test passes.
+struct FakeQueue {
+  explicit FakeQueue(int num_fences) : queue(*FenceQueue::Create(MakeFences(num_fences))) {}
+
+  std::vector<std::unique_ptr<Fence>> MakeFences(int num_fences) {
+    std::vector<std::unique_ptr<Fence>> made;
+    for (int i = 0; i < num_fences; ++i) {
+      auto fence = std::make_unique<FakeFence>();
+      fences.push_back(fence.get());
+      made.push_back(std::move(fence));
+    }
+    return made;
+  }
+
+  std::vector<FakeFence*> fences;
+  FenceQueue queue;
+};
+
+TEST(FenceQueueTest, TicketsPassInOrder) {
+  FakeQueue fake(3);
+  EXPECT_EQ(fake.queue.Arm(), 1);
+  EXPECT_EQ(fake.queue.Arm(), 2);
+  EXPECT_EQ(fake.queue.Poll(), 0);
+  fake.fences[1]->Pass();
+  EXPECT_EQ(fake.queue.Poll(), 0);  // the second does not speak for the first
+  fake.fences[0]->Pass();
+  EXPECT_EQ(fake.queue.Poll(), 2);
+  EXPECT_EQ(fake.queue.last_armed(), 2);
+}
+
+TEST(FenceQueueTest, BeforeTheFirstTicketNothingHasPassed) {
+  FakeQueue fake(2);
+  EXPECT_EQ(fake.queue.Poll(), 0);
+  EXPECT_EQ(fake.queue.last_armed(), 0);
+}
+
+TEST(FenceQueueTest, FencesAreUsedInTurn) {
+  FakeQueue fake(2);
+  for (int64_t ticket = 1; ticket <= 6; ++ticket) {
+    EXPECT_EQ(fake.queue.Arm(), ticket);
+    fake.fences[(ticket - 1) % 2]->Pass();
+    EXPECT_EQ(fake.queue.Poll(), ticket);
+  }
+  EXPECT_EQ(fake.fences[0]->num_armings(), 3);
+}
+
+TEST(FenceQueueTest, WhenAllFencesWaitTheNewestStandsForTheNewTicketToo) {
+  FakeQueue fake(2);
+  for (int i = 0; i < 4; ++i) fake.queue.Arm();  // fence 0: 1; fence 1: 2, then 2..4
+  EXPECT_EQ(fake.fences[0]->num_armings(), 1);
+  EXPECT_EQ(fake.fences[1]->num_armings(), 3);
+  fake.fences[0]->Pass();
+  EXPECT_EQ(fake.queue.Poll(), 1);
+  EXPECT_EQ(fake.queue.Arm(), 5);  // on fence 0: the others are not delayed any more
+  fake.fences[1]->Pass();
+  EXPECT_EQ(fake.queue.Poll(), 4);
+}
+
+TEST(FenceQueueTest, WaitBlocksUntilTheTicketHasPassedAndNoLonger) {
+  FakeQueue fake(3);
+  fake.queue.Arm();
+  fake.queue.Arm();
+  fake.queue.Arm();
+  std::thread consumer([&] {
+    fake.fences[0]->Pass();
+    fake.fences[1]->Pass();
+  });
+  fake.queue.Wait(2);
+  consumer.join();
+  EXPECT_EQ(fake.queue.last_passed(), 2);
+  EXPECT_EQ(fake.fences[2]->num_waits(), 0);
+  fake.queue.Wait(1);  // long passed
+  fake.queue.Wait(0);
+}
+
+TEST(FenceQueueTest, ArmingAndPollingAllocateNothing) {
+  FakeQueue fake(2);
+  const AllocationCounter allocations;
+  for (int i = 0; i < 100; ++i) {
+    fake.queue.Arm();
+    if (i % 3 == 0) fake.fences[i % 2]->Pass();
+    fake.queue.Poll();
+  }
+  EXPECT_EQ(allocations.count(), 0);
+}
+
+TEST(FenceQueueTest, RefusesTooFewFencesAndNullOnes) {
+  const auto message = [](std::vector<std::unique_ptr<Fence>> fences) {
+    const absl::Status status = FenceQueue::Create(std::move(fences)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({}), HasSubstr("fences must be at least 2, got 0"));
+  std::vector<std::unique_ptr<Fence>> fences(2);
+  fences[0] = std::make_unique<FakeFence>();
+  EXPECT_THAT(message(std::move(fences)), HasSubstr("fences[1] must not be null"));
+}
+
+TEST(FenceQueueDeathTest, WaitingForATicketThatWasNeverGivenIsABrokenInvariant) {
+  FakeQueue fake(2);
+  EXPECT_DEATH(fake.queue.Wait(1), "never given");
+}
+
+// A consumer that works off what it is given, and fences that ask it: the truth beside the tickets.
+class Consumer {
+ public:
+  class ConsumerFence : public Fence {
+   public:
+    explicit ConsumerFence(Consumer* consumer) : consumer_(consumer) {}
+    void Arm() override { position_ = consumer_->num_submitted; }
+    bool Passed() override { return consumer_->num_done >= position_; }
+    void Wait() override { consumer_->num_done = std::max(consumer_->num_done, position_); }
+
+   private:
+    Consumer* consumer_;
+    int64_t position_ = 0;
+  };
+
+  int64_t num_submitted = 0;
+  int64_t num_done = 0;
+};
+
+TEST(FenceQueueTest, NoTicketPassesBeforeItsWorkIsDoneHoweverFewTheFences) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (const int num_fences : {2, 3, 50}) {
+    Consumer consumer;
+    std::vector<std::unique_ptr<Fence>> fences;
+    for (int i = 0; i < num_fences; ++i) {
+      fences.push_back(std::make_unique<Consumer::ConsumerFence>(&consumer));
+    }
+    FenceQueue queue = *FenceQueue::Create(std::move(fences));
+    std::vector<int64_t> positions = {0};  // by ticket
+    for (int step = 0; step < 5000; ++step) {
+      const int action = static_cast<int>(random() % 8);
+      if (action < 3) {
+        ++consumer.num_submitted;
+        ASSERT_EQ(queue.Arm(), static_cast<int64_t>(positions.size()));
+        positions.push_back(consumer.num_submitted);
+      } else if (action < 7) {
+        consumer.num_done += consumer.num_done < consumer.num_submitted;
+      } else {
+        const int64_t ticket = static_cast<int64_t>(random() % positions.size());
+        queue.Wait(ticket);
+        ASSERT_GE(queue.last_passed(), ticket);
+      }
+      const int64_t passed = queue.Poll();
+      ASSERT_LE(positions[passed], consumer.num_done);
+      if (consumer.num_done == consumer.num_submitted) {
+        ASSERT_EQ(passed, queue.last_armed());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise
