@@ -16,8 +16,11 @@
 //   - At most one unused block has a given key, and none while a block in use has it: of several
 //     copies, those that nobody uses are freed at once.
 //   - If every holder of a block holds its parent (a block with the parent's key) too and releases
-//     it later, under the same ticket, no parent is evicted before its cached children. Groups that
-//     give up parents earlier, as sliding windows do, evict those first, which is what they want.
+//     it later, under the same ticket, no parent is evicted before its cached children. (Tickets of
+//     one queue, that is: copies of a parent that wait for different queues may come free at
+//     different times. Then a child that waits longer is not reached any more, and goes in turn.)
+//     Groups that give up parents earlier, as sliding windows do, evict those first, which is what
+//     they want.
 //
 // Whoever writes into a block that was inserted must Forget() it first, and may do so only if it
 // has no other user.
@@ -105,7 +108,8 @@ class PrefixCache {
   // `block` is no longer found. A cached one becomes free. No effect if it is not inserted.
   void Forget(BlockId block);
 
-  // Forgets everything: for weights that have changed.
+  // Forgets everything: for weights that have changed. Sequences that run go on, but what they hold
+  // is of the old weights: do not insert it.
   void Clear();
 
   // As the pool's.

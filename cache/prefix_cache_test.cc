@@ -270,6 +270,24 @@ TEST(PrefixCacheTest, AParentThatWasComputedTwiceOutlivesTheChildOfEither) {
   cache.CheckInvariants();
 }
 
+// A window of one block: what it has left behind goes first, and what the next sequence needs stays.
+TEST(PrefixCacheTest, WhatAWindowLeftBehindIsEvictedFirst) {
+  PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});  // 4 to give
+  Sequence sequence = SequenceOf(cache, TokensFrom(0, 16));
+  ASSERT_TRUE(Start(cache, sequence).ok());
+  InsertAll(cache, sequence);
+  const std::vector<BlockId> blocks = sequence.blocks;
+  for (const int i : {0, 1, 3, 2}) cache.Release(blocks[i]);  // it moves over two, then it ends
+
+  std::array<BlockId, 3> fresh;
+  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(fresh)).ok());
+  EXPECT_THAT(fresh, ElementsAre(blocks[0], blocks[1], blocks[3]));
+  std::array<BlockId, 4> found;
+  ASSERT_EQ(cache.index().FindSuffix({.hashes = sequence.hashes}, 1, absl::MakeSpan(found)), 3);
+  EXPECT_EQ(found[2], blocks[2]);
+  cache.CheckInvariants();
+}
+
 TEST(PrefixCacheTest, AFencedBlockIsFoundButNotHandedOut) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 2}});
   Fences fences = MakeFences(2);
