@@ -21,7 +21,7 @@
 #include "runner/ops/rms_norm.h"
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
-#include "runner/ops/silu_mul.h"
+#include "runner/ops/gate_mul.h"
 #include "runner/ops/test_device.h"
 #include "runner/ops/test_tensors.h"
 #include "runner/sampling.h"
@@ -109,7 +109,7 @@ class Layer {
                                 cache_->layer(0), slot_mapping_));
     status.Update(AddRmsNorm(fused_.narrow(1, 0, kHidden), hidden_, norm_, 1e-5f, normed_));
     status.Update(gate_up_->Apply(*context_, normed_, wide_));
-    status.Update(SiluMul(wide_, activated_));
+    status.Update(GateMul(Activation::kSilu, wide_, activated_));
     status.Update(down_->Apply(*context_, activated_, normed_));
     status.Update(AddRmsNorm(normed_, hidden_, norm_, 1e-5f, normed_));
     status.Update(head_->Apply(*context_, normed_, logits_));

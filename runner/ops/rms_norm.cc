@@ -46,8 +46,15 @@ float SumOfSquares(const T* row, int64_t size) {
 }
 
 template <typename T>
-void NormaliseRow(const T* row, const T* weight, float eps, int64_t size, T* out) {
+void NormaliseRow(const T* row, const T* weight, float eps, int64_t size, NormWeight form, T* out) {
   const float scale = 1.0f / std::sqrt(SumOfSquares(row, size) / static_cast<float>(size) + eps);
+  if (form == NormWeight::kOnePlus) {
+    for (int64_t i = 0; i < size; ++i) {
+      out[i] = static_cast<T>(static_cast<float>(row[i]) * scale *
+                              (1.0f + static_cast<float>(weight[i])));
+    }
+    return;
+  }
   for (int64_t i = 0; i < size; ++i) {
     const T normalised = static_cast<T>(static_cast<float>(row[i]) * scale);
     out[i] = static_cast<T>(static_cast<float>(normalised) * static_cast<float>(weight[i]));
@@ -63,7 +70,7 @@ void AddRow(const T* delta, int64_t size, T* residual) {
 
 template <typename T>
 void NormaliseOnHost(const at::Tensor& x, const at::Tensor* residual, const at::Tensor& weight,
-                     float eps, const at::Tensor& out) {
+                     float eps, const at::Tensor& out, NormWeight form) {
   const int64_t size = x.size(1);
   const T* weights = weight.const_data_ptr<T>();
   const int64_t grain = std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, size));
@@ -75,14 +82,16 @@ void NormaliseOnHost(const at::Tensor& x, const at::Tensor* residual, const at::
         AddRow(input, size, sum);
         input = sum;
       }
-      NormaliseRow(input, weights, eps, size, out.mutable_data_ptr<T>() + row * out.stride(0));
+      NormaliseRow(input, weights, eps, size, form,
+                   out.mutable_data_ptr<T>() + row * out.stride(0));
     }
   });
 }
 
 #ifdef REPRISE_WITH_CUDA
 absl::Status NormaliseOnGpu(const at::Tensor& x, const at::Tensor* residual,
-                            const at::Tensor& weight, float eps, const at::Tensor& out) {
+                            const at::Tensor& weight, float eps, const at::Tensor& out,
+                            NormWeight form) {
   const RmsNormParams params = {
       .dtype = *FromScalarType(x.scalar_type()),
       .x = x.const_data_ptr(),
@@ -90,6 +99,7 @@ absl::Status NormaliseOnGpu(const at::Tensor& x, const at::Tensor* residual,
       .residual = residual != nullptr ? residual->mutable_data_ptr() : nullptr,
       .residual_stride = residual != nullptr ? residual->stride(0) : 0,
       .weight = weight.const_data_ptr(),
+      .one_plus_weight = form == NormWeight::kOnePlus,
       .out = out.mutable_data_ptr(),
       .out_stride = out.stride(0),
       .num_rows = static_cast<int>(x.size(0)),
@@ -103,7 +113,8 @@ absl::Status NormaliseOnGpu(const at::Tensor& x, const at::Tensor* residual,
 
 // `x_name`: what the caller calls `x`. `residual`: null if there is none.
 absl::Status Normalise(const char* x_name, const at::Tensor& x, const at::Tensor* residual,
-                       const at::Tensor& weight, float eps, const at::Tensor& out) {
+                       const at::Tensor& weight, float eps, const at::Tensor& out,
+                       NormWeight form) {
   ShapeChecker dims;
   const auto check_rows = [&](const char* name, const at::Tensor& rows) -> absl::Status {
     REPRISE_RETURN_IF_ERROR(dims.Check(name, rows, {"num_rows", "size"}, x.scalar_type()));
@@ -121,11 +132,11 @@ absl::Status Normalise(const char* x_name, const at::Tensor& x, const at::Tensor
   if (x.numel() == 0) return absl::OkStatus();
 
 #ifdef REPRISE_WITH_CUDA
-  if (x.is_cuda()) return NormaliseOnGpu(x, residual, weight, eps, out);
+  if (x.is_cuda()) return NormaliseOnGpu(x, residual, weight, eps, out, form);
 #endif
   REPRISE_RETURN_IF_ERROR(CheckDevice(x_name, x, at::kCPU));
   VisitActivationType(x.scalar_type(), [&](auto zero) {
-    NormaliseOnHost<decltype(zero)>(x, residual, weight, eps, out);
+    NormaliseOnHost<decltype(zero)>(x, residual, weight, eps, out, form);
   });
   return absl::OkStatus();
 }
@@ -133,13 +144,14 @@ absl::Status Normalise(const char* x_name, const at::Tensor& x, const at::Tensor
 }  // namespace
 
 absl::Status RmsNorm(const at::Tensor& x, const at::Tensor& weight, float eps,
-                     const at::Tensor& out) {
-  return Normalise("x", x, nullptr, weight, eps, out);
+                     const at::Tensor& out, NormWeight form) {
+  return Normalise("x", x, nullptr, weight, eps, out, form);
 }
 
 absl::Status AddRmsNorm(const at::Tensor& delta, const at::Tensor& residual,
-                        const at::Tensor& weight, float eps, const at::Tensor& out) {
-  return Normalise("delta", delta, &residual, weight, eps, out);
+                        const at::Tensor& weight, float eps, const at::Tensor& out,
+                        NormWeight form) {
+  return Normalise("delta", delta, &residual, weight, eps, out, form);
 }
 
 }  // namespace reprise

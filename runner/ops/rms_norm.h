@@ -1,10 +1,11 @@
 // Root-mean-square normalisation of rows (Zhang and Sennrich, 2019), alone and with a residual
 // added first.
 //
-//   out = round(x / sqrt(mean(x^2) + eps)) * weight
+//   out = round(x / sqrt(mean(x^2) + eps)) * weight         NormWeight::kScale
+//   out = x / sqrt(mean(x^2) + eps) * (1 + weight)          NormWeight::kOnePlus
 //
 // computed in float32; rounded to the dtype before and after the product, as Hugging Face's Llama
-// does.
+// does, or only after it, as its Gemma does.
 //
 //   RmsNorm(hidden, layer.input_norm, 1e-5f, normed);           // the first layer
 //   AddRmsNorm(attended, hidden, layer.mlp_norm, 1e-5f, normed);  // hidden += attended, then norm
@@ -21,18 +22,23 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 
 namespace reprise {
 
+enum class NormWeight : int8_t { kScale, kOnePlus };
+
 // x, out [num_rows, size], weight [size]. `out` may be `x`.
 absl::Status RmsNorm(const at::Tensor& x, const at::Tensor& weight, float eps,
-                     const at::Tensor& out);
+                     const at::Tensor& out, NormWeight form = NormWeight::kScale);
 
 // residual += delta, rounded to the dtype; out = RmsNorm(residual). delta, residual, out [num_rows,
 // size]. `out` may be `delta`.
 absl::Status AddRmsNorm(const at::Tensor& delta, const at::Tensor& residual,
-                        const at::Tensor& weight, float eps, const at::Tensor& out);
+                        const at::Tensor& weight, float eps, const at::Tensor& out,
+                        NormWeight form = NormWeight::kScale);
 
 }  // namespace reprise
 

@@ -41,7 +41,7 @@ __device__ float SumOverCta(float value) {
   return value;
 }
 
-template <typename T, int kVector, bool kResidual>
+template <typename T, int kVector, bool kResidual, bool kOnePlus>
 __global__ void RmsNormKernel(RmsNormParams params) {
   const int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(params.x) + row * params.x_stride;  // [size]
@@ -75,21 +75,35 @@ __global__ void RmsNormKernel(RmsNormParams params) {
     const Vector<T, kVector> w = LoadVector<T, kVector>(weight + i * kVector);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
-      v.value[j] = FromFloat<T>(RoundTo<T>(ToFloat(v.value[j]) * scale) * ToFloat(w.value[j]));
+      const float normalised = ToFloat(v.value[j]) * scale;
+      if constexpr (kOnePlus) {
+        v.value[j] = FromFloat<T>(normalised * (1.0f + ToFloat(w.value[j])));
+      } else {
+        v.value[j] = FromFloat<T>(RoundTo<T>(normalised) * ToFloat(w.value[j]));
+      }
     }
     StoreVector(out + i * kVector, v);
   }
 }
 
-template <typename T, int kVector>
+template <typename T, int kVector, bool kOnePlus>
 void Launch(const RmsNormParams& params, cudaStream_t stream) {
   const int num_vectors = params.size / kVector;
   const int num_warps = (num_vectors + kWarpSize - 1) / kWarpSize;
   const int num_threads = std::min(num_warps * kWarpSize, kMaxThreads);
   if (params.residual != nullptr) {
-    RmsNormKernel<T, kVector, true><<<params.num_rows, num_threads, 0, stream>>>(params);
+    RmsNormKernel<T, kVector, true, kOnePlus><<<params.num_rows, num_threads, 0, stream>>>(params);
   } else {
-    RmsNormKernel<T, kVector, false><<<params.num_rows, num_threads, 0, stream>>>(params);
+    RmsNormKernel<T, kVector, false, kOnePlus><<<params.num_rows, num_threads, 0, stream>>>(params);
+  }
+}
+
+template <typename T, int kVector>
+void LaunchForWeight(const RmsNormParams& params, cudaStream_t stream) {
+  if (params.one_plus_weight) {
+    Launch<T, kVector, true>(params, stream);
+  } else {
+    Launch<T, kVector, false>(params, stream);
   }
 }
 
@@ -105,9 +119,9 @@ cudaError_t LaunchRmsNorm(const RmsNormParams& params, cudaStream_t stream) {
                          IsAlignedForVectors<T>(params.weight, 0) &&
                          IsAlignedForVectors<T>(params.out, params.out_stride);
     if (aligned) {
-      Launch<T, kFullVector<T>>(params, stream);
+      LaunchForWeight<T, kFullVector<T>>(params, stream);
     } else {
-      Launch<T, 1>(params, stream);
+      LaunchForWeight<T, 1>(params, stream);
     }
     return cudaGetLastError();
   });

@@ -19,6 +19,7 @@ struct RmsNormParams {
   void* residual = nullptr;  // [num_rows, size]; null: none
   int64_t residual_stride = 0;
   const void* weight = nullptr;  // [size]
+  bool one_plus_weight = false;  // NormWeight::kOnePlus
   void* out = nullptr;           // [num_rows, size]
   int64_t out_stride = 0;
   int num_rows = 0;

@@ -80,6 +80,32 @@ TEST_F(RmsNormTest, RoundsBeforeTheWeightAsTheReferenceModelDoes) {
   EXPECT_GT(num_equal, 64 * 512 * 99 / 100);
 }
 
+TEST_F(RmsNormTest, OnePlusTheWeightIsRoundedOnceAsGemmaDoes) {
+  std::mt19937 random(6);
+  for (at::ScalarType dtype : kTypes) {
+    for (int64_t size : {5, 2304}) {
+      SCOPED_TRACE(testing::Message() << dtype << " " << size);
+      const at::Tensor delta = RandomNormal(random, {17, size}, dtype);
+      const at::Tensor residual = RandomNormal(random, {17, size}, dtype);
+      const at::Tensor weight = RandomNormal(random, {size}, dtype);
+      const auto gemma = [&](const at::Tensor& x, at::ScalarType precision) {
+        return (Normalised(x.to(precision), kEps) * (weight.to(precision) + 1)).to(dtype);
+      };
+      const at::Tensor out = NanRows({17, size}, 0, dtype, device());
+      ASSERT_TRUE(
+          RmsNorm(delta.to(device()), weight.to(device()), kEps, out, NormWeight::kOnePlus).ok());
+      EXPECT_TRUE(IsAsGoodAs(out, gemma(delta, at::kFloat), gemma(delta, at::kDouble)));
+      const at::Tensor sum = residual.clone().to(device());
+      ASSERT_TRUE(
+          AddRmsNorm(delta.to(device()), sum, weight.to(device()), kEps, out, NormWeight::kOnePlus)
+              .ok());
+      EXPECT_TRUE(Equals(sum, residual + delta));
+      EXPECT_TRUE(IsAsGoodAs(out, gemma(residual + delta, at::kFloat),
+                             gemma(residual + delta, at::kDouble)));
+    }
+  }
+}
+
 TEST_F(RmsNormTest, WorksInPlace) {
   std::mt19937 random(4);
   const at::Tensor x = RandomNormal(random, {3, 1000}, at::kFloat);

@@ -7,16 +7,9 @@
 
 #include "base/dtype.h"
 #include "cache/kv_layer.h"
+#include "runner/ops/heads_view.h"
 
 namespace reprise {
-
-// [num_tokens, num_heads, dim], the dims of a head contiguous. Strides in elements.
-struct HeadsView {
-  void* data = nullptr;
-  int64_t token_stride = 0;
-  int64_t head_stride = 0;
-  int num_heads = 0;
-};
 
 struct RotaryArgs {
   DType dtype = DType::kFloat32;  // of q, k, v

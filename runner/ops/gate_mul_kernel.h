@@ -1,19 +1,21 @@
-// The CUDA kernel of runner/ops/silu_mul.h, without LibTorch.
+// The CUDA kernel of runner/ops/gate_mul.h, without LibTorch.
 
-#ifndef RUNNER_OPS_SILU_MUL_KERNEL_H_
-#define RUNNER_OPS_SILU_MUL_KERNEL_H_
+#ifndef RUNNER_OPS_GATE_MUL_KERNEL_H_
+#define RUNNER_OPS_GATE_MUL_KERNEL_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "runner/ops/activation.h"
 
 namespace reprise {
 
 // Strides are in elements, from row to row.
-struct SiluMulParams {
+struct GateMulParams {
   DType dtype = DType::kFloat32;  // float32, float16 or bfloat16
+  Activation activation = Activation::kSilu;
   const void* gate_up = nullptr;  // [num_rows, 2 * size]
   int64_t gate_up_stride = 0;
   void* out = nullptr;  // [num_rows, size]
@@ -22,8 +24,8 @@ struct SiluMulParams {
   int size = 0;
 };
 
-cudaError_t LaunchSiluMul(const SiluMulParams& params, cudaStream_t stream);
+cudaError_t LaunchGateMul(const GateMulParams& params, cudaStream_t stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_SILU_MUL_KERNEL_H_
+#endif  // RUNNER_OPS_GATE_MUL_KERNEL_H_

@@ -1,9 +1,8 @@
-#include "runner/ops/silu_mul.h"
+#include "runner/ops/gate_mul.h"
 
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "base/shape_check.h"
@@ -12,7 +11,7 @@
 #ifdef REPRISE_WITH_CUDA
 #include "base/torch_dtype.h"
 #include "runner/ops/cuda_launch.h"
-#include "runner/ops/silu_mul_kernel.h"
+#include "runner/ops/gate_mul_kernel.h"
 #endif
 
 namespace reprise {
@@ -21,8 +20,8 @@ namespace {
 // Elements that are worth a task of their own: an exp each.
 constexpr int64_t kGrainElements = 4096;
 
-template <typename T>
-void SiluMulOnHost(const at::Tensor& gate_up, const at::Tensor& out) {
+template <typename T, Activation kActivation>
+void GateMulOnHost(const at::Tensor& gate_up, const at::Tensor& out) {
   const int64_t size = out.size(1);
   const int64_t grain = std::max<int64_t>(1, kGrainElements / size);
   at::parallel_for(0, out.size(0), grain, [&](int64_t begin, int64_t end) {
@@ -31,18 +30,18 @@ void SiluMulOnHost(const at::Tensor& gate_up, const at::Tensor& out) {
       const T* up = gate + size;
       T* result = out.mutable_data_ptr<T>() + row * out.stride(0);
       for (int64_t i = 0; i < size; ++i) {
-        const float x = gate[i];
-        const T silu = static_cast<T>(x / (1.0f + std::exp(-x)));
-        result[i] = static_cast<T>(static_cast<float>(silu) * static_cast<float>(up[i]));
+        const T activated = static_cast<T>(Activate<kActivation>(gate[i]));
+        result[i] = static_cast<T>(static_cast<float>(activated) * static_cast<float>(up[i]));
       }
     }
   });
 }
 
 #ifdef REPRISE_WITH_CUDA
-absl::Status SiluMulOnGpu(const at::Tensor& gate_up, const at::Tensor& out) {
-  const SiluMulParams params = {
+absl::Status GateMulOnGpu(Activation activation, const at::Tensor& gate_up, const at::Tensor& out) {
+  const GateMulParams params = {
       .dtype = *FromScalarType(out.scalar_type()),
+      .activation = activation,
       .gate_up = gate_up.const_data_ptr(),
       .gate_up_stride = gate_up.stride(0),
       .out = out.mutable_data_ptr(),
@@ -50,14 +49,14 @@ absl::Status SiluMulOnGpu(const at::Tensor& gate_up, const at::Tensor& out) {
       .num_rows = static_cast<int>(out.size(0)),
       .size = static_cast<int>(out.size(1)),
   };
-  return LaunchOnCurrentStream("SiluMul", out,
-                               [&](cudaStream_t stream) { return LaunchSiluMul(params, stream); });
+  return LaunchOnCurrentStream("GateMul", out,
+                               [&](cudaStream_t stream) { return LaunchGateMul(params, stream); });
 }
 #endif
 
 }  // namespace
 
-absl::Status SiluMul(const at::Tensor& gate_up, const at::Tensor& out) {
+absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at::Tensor& out) {
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("out", out, {"num_rows", "size"}));
   REPRISE_RETURN_IF_ERROR(CheckActivationType("out", out));
@@ -69,11 +68,18 @@ absl::Status SiluMul(const at::Tensor& gate_up, const at::Tensor& out) {
   if (out.numel() == 0) return absl::OkStatus();
 
 #ifdef REPRISE_WITH_CUDA
-  if (out.is_cuda()) return SiluMulOnGpu(gate_up, out);
+  if (out.is_cuda()) return GateMulOnGpu(activation, gate_up, out);
 #endif
   REPRISE_RETURN_IF_ERROR(CheckDevice("out", out, at::kCPU));
-  VisitActivationType(out.scalar_type(),
-                      [&](auto zero) { SiluMulOnHost<decltype(zero)>(gate_up, out); });
+  VisitActivationType(out.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    switch (activation) {
+      case Activation::kSilu:
+        return GateMulOnHost<T, Activation::kSilu>(gate_up, out);
+      case Activation::kGeluTanh:
+        return GateMulOnHost<T, Activation::kGeluTanh>(gate_up, out);
+    }
+  });
   return absl::OkStatus();
 }
 

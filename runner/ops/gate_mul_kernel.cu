@@ -1,4 +1,4 @@
-// out = silu(gate) * up.
+// out = activation(gate) * up.
 //
 // A CTA computes kThreads vectors of one row; the rows' CTAs lie along x, which may be long.
 //
@@ -8,7 +8,7 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements of a thread: 16 bytes of them, or 1 if rows are not aligned
 
-#include "runner/ops/silu_mul_kernel.h"
+#include "runner/ops/gate_mul_kernel.h"
 #include "runner/ops/vector_access.cuh"
 
 namespace reprise {
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-template <typename T, int kVector>
-__global__ void SiluMulKernel(SiluMulParams params) {
+template <typename T, Activation kActivation, int kVector>
+__global__ void GateMulKernel(GateMulParams params) {
   const int64_t row = blockIdx.x;
   const int64_t first = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVector;
   if (first >= params.size) return;
@@ -30,34 +30,45 @@ __global__ void SiluMulKernel(SiluMulParams params) {
   Vector<T, kVector> result;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
-    const float x = ToFloat(g.value[j]);
-    const float silu = RoundTo<T>(x / (1.0f + expf(-x)));
-    result.value[j] = FromFloat<T>(silu * ToFloat(u.value[j]));
+    const float activated = RoundTo<T>(Activate<kActivation>(ToFloat(g.value[j])));
+    result.value[j] = FromFloat<T>(activated * ToFloat(u.value[j]));
   }
   StoreVector(out + first, result);
 }
 
-template <typename T, int kVector>
-void Launch(const SiluMulParams& params, cudaStream_t stream) {
+template <typename T, Activation kActivation, int kVector>
+void Launch(const GateMulParams& params, cudaStream_t stream) {
   const int num_vectors = params.size / kVector;
   const dim3 grid(params.num_rows, (num_vectors + kThreads - 1) / kThreads);
-  SiluMulKernel<T, kVector><<<grid, kThreads, 0, stream>>>(params);
+  GateMulKernel<T, kActivation, kVector><<<grid, kThreads, 0, stream>>>(params);
+}
+
+template <typename T, Activation kActivation>
+void LaunchForAlignment(const GateMulParams& params, cudaStream_t stream) {
+  // A size of whole vectors keeps `up`, which begins after it, aligned too.
+  const bool aligned = params.size % kFullVector<T> == 0 &&
+                       IsAlignedForVectors<T>(params.gate_up, params.gate_up_stride) &&
+                       IsAlignedForVectors<T>(params.out, params.out_stride);
+  if (aligned) {
+    Launch<T, kActivation, kFullVector<T>>(params, stream);
+  } else {
+    Launch<T, kActivation, 1>(params, stream);
+  }
 }
 
 }  // namespace
 
-cudaError_t LaunchSiluMul(const SiluMulParams& params, cudaStream_t stream) {
+cudaError_t LaunchGateMul(const GateMulParams& params, cudaStream_t stream) {
   if (params.num_rows <= 0 || params.size <= 0) return cudaSuccess;
   return VisitDeviceType(params.dtype, [&](auto zero) {
     using T = decltype(zero);
-    // A size of whole vectors keeps `up`, which begins after it, aligned too.
-    const bool aligned = params.size % kFullVector<T> == 0 &&
-                         IsAlignedForVectors<T>(params.gate_up, params.gate_up_stride) &&
-                         IsAlignedForVectors<T>(params.out, params.out_stride);
-    if (aligned) {
-      Launch<T, kFullVector<T>>(params, stream);
-    } else {
-      Launch<T, 1>(params, stream);
+    switch (params.activation) {
+      case Activation::kSilu:
+        LaunchForAlignment<T, Activation::kSilu>(params, stream);
+        break;
+      case Activation::kGeluTanh:
+        LaunchForAlignment<T, Activation::kGeluTanh>(params, stream);
+        break;
     }
     return cudaGetLastError();
   });

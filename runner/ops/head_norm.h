@@ -1,0 +1,44 @@
+// Root-mean-square normalisation of each head of q and k, in place: "QK norm" (Henry et al., 2020).
+//
+//   x = round(x / sqrt(mean(x^2) + eps)) * weight      Qwen 3: before the rotation
+//   x = x / sqrt(mean(x^2) + eps)                      without a weight. Llama 4
+//
+// The mean is over the dims of a head. Computed in float32, rounded as runner/ops/rms_norm.h.
+// A rotation changes no length, so that without weights the order of the two does not matter but
+// for rounding.
+//
+//   NormaliseHeads(q, k, {.q_weight = q_norm, .k_weight = k_norm, .eps = 1e-6f});
+//   RotaryWriteKv(q, k, v, ...);
+//
+// Nothing is allocated or synchronised: may be captured. On a GPU the same head gives the same bits
+// whatever else is in the batch.
+//
+// Thread safety: safe, as far as the tensors are. Cost: one launch; q and k are read and written.
+
+#ifndef RUNNER_OPS_HEAD_NORM_H_
+#define RUNNER_OPS_HEAD_NORM_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "absl/status/status.h"
+
+namespace reprise {
+
+struct HeadNormOptions {
+  // [head_dim] of q's dtype and device.
+  std::optional<at::Tensor> q_weight = {};
+  std::optional<at::Tensor> k_weight = {};
+  float eps = 1e-6f;
+};
+
+// q [num_tokens, num_q_heads, head_dim], k [num_tokens, num_kv_heads, head_dim]: float32, float16
+// or bfloat16, one dtype and device; strided as views of a fused projection are, the last stride 1.
+// Errors: InvalidArgument, naming the argument.
+absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
+                            const HeadNormOptions& options);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_HEAD_NORM_H_
