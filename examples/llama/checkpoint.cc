@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "examples/llama/json_fields.h"
 #include "examples/llama/strict_json.h"
+#include "glog/logging.h"
 
 namespace reprise {
 namespace {
@@ -92,6 +93,16 @@ absl::StatusOr<TensorView> Checkpoint::Find(std::string_view name) const {
     return absl::NotFoundError(absl::StrCat(folder_, ": no tensor ", DescribeJson(json(name))));
   }
   return it->second;
+}
+
+absl::Status Checkpoint::Read(const TensorView& tensor, int64_t begin, absl::Span<char> out) const {
+  const char* const data = tensor.bytes.data() + begin;
+  for (const SafetensorsFile& file : files_) {
+    const absl::Span<const char> bytes = file.file().bytes();
+    if (data < bytes.data() || data + out.size() > bytes.data() + bytes.size()) continue;
+    return file.file().Read(data - bytes.data(), out);
+  }
+  LOG(FATAL) << "not a tensor of " << folder_;
 }
 
 }  // namespace reprise

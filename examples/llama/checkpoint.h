@@ -9,11 +9,14 @@
 #ifndef EXAMPLES_LLAMA_CHECKPOINT_H_
 #define EXAMPLES_LLAMA_CHECKPOINT_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "examples/llama/safetensors.h"
 #include "examples/llama/tensor_view.h"
 
@@ -37,6 +40,10 @@ class Checkpoint {
 
   // All tensors by name.
   const TensorViews& tensors() const { return tensors_; }
+
+  // Copies bytes of a tensor, from its byte `begin` on, as MappedFile::Read(). REQUIRES: `tensor` is
+  // one of tensors(), and the bytes are its own.
+  absl::Status Read(const TensorView& tensor, int64_t begin, absl::Span<char> out) const;
 
   const std::string& folder() const { return folder_; }
 

@@ -25,6 +25,7 @@
 #include "examples/llama/llama_model.h"
 #include "examples/llama/llama_tensors.h"
 #include "examples/llama/llama_weights.h"
+#include "examples/llama/loading_bar.h"
 #include "examples/llama/logits_recorder.h"
 #include "examples/llama/model_folder.h"
 #include "examples/llama/prompt_heading.h"
@@ -59,13 +60,14 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LoadModel(const ModelFolder& folder,
                                                       c10::Device device, int max_position,
                                                       ProgressLine& progress) {
   progress.Show("loading weights");
-  const auto on_layer = [&](int num_loaded, int num_layers) {
-    progress.Show(absl::StrCat("loading weights: ", num_loaded, " of ", num_layers, " layers"));
+  const Clock::time_point begin = Clock::now();
+  const auto on_progress = [&](int64_t num_bytes, int64_t total_bytes) {
+    progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
   };
   REPRISE_ASSIGN_OR_RETURN(
       LlamaWeights weights,
       LoadLlamaWeights(folder.path, folder.config,
-                       {.device = device, .dtype = options.dtype, .on_layer = on_layer}));
+                       {.device = device, .dtype = options.dtype, .on_progress = on_progress}));
   if (device.is_cpu()) SetSensibleThreads(folder.config, weights.dtype);
   return LlamaModel::Create(folder.config, std::move(weights), {.max_position = max_position});
 }

@@ -1,15 +1,14 @@
 #include "examples/llama/llama_config.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "examples/llama/json_fields.h"
+#include "examples/llama/llama_families.h"
 #include "examples/llama/rope_config.h"
 #include "examples/llama/strict_json.h"
 
@@ -34,19 +33,14 @@ absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, Int
   return static_cast<int>(number);
 }
 
-// False if it is absent.
-absl::StatusOr<bool> ReadFlag(const JsonFields& fields, std::string_view name) {
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> flag, fields.OptionalBool(name));
-  return flag.value_or(false);
-}
-
 struct Heads {
   int num_q_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
 };
 
-absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size) {
+absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size,
+                                const LlamaFamily& family) {
   Heads heads;
   REPRISE_ASSIGN_OR_RETURN(heads.num_q_heads, ReadInt(fields, "num_attention_heads", kHeadsRange));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> num_kv_heads,
@@ -56,8 +50,9 @@ absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size) {
   if (heads.num_q_heads % heads.num_kv_heads != 0) {
     return fields.Unexpected("num_key_value_heads", "a divisor of " + q_heads);
   }
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> head_dim,
+  REPRISE_ASSIGN_OR_RETURN(std::optional<int64_t> head_dim,
                            fields.OptionalInt("head_dim", kHeadDimRange));
+  if (!head_dim) head_dim = family.default_head_dim;
   if (!head_dim && hidden_size % heads.num_q_heads != 0) {
     return fields.Unexpected("hidden_size", "a multiple of " + q_heads);
   }
@@ -99,17 +94,27 @@ absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
   return known;
 }
 
-// What all families of decoders with RMS norm, grouped heads and RoPE have in common.
-absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields) {
+absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaFamily& family) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> name,
+                           fields.OptionalString(family.activation_field));
+  if (!name) return family.default_activation;
+  if (*name == "silu") return Activation::kSilu;
+  if (*name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  return fields.Unexpected(family.activation_field, "\"silu\" or \"gelu_pytorch_tanh\"");
+}
+
+// What all families have in common.
+absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFamily& family) {
   if (fields.Find("quantization_config") != nullptr) {
     return fields.Unexpected("quantization_config", "nothing, as quantization is not supported");
   }
   LlamaConfig config;
+  config.architecture = family.architecture;
   REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
   REPRISE_ASSIGN_OR_RETURN(config.intermediate_size,
                            ReadInt(fields, "intermediate_size", kWidthRange));
   REPRISE_ASSIGN_OR_RETURN(config.num_layers, ReadInt(fields, "num_hidden_layers", kLayersRange));
-  REPRISE_ASSIGN_OR_RETURN(const Heads heads, ReadHeads(fields, config.hidden_size));
+  REPRISE_ASSIGN_OR_RETURN(const Heads heads, ReadHeads(fields, config.hidden_size, family));
   config.num_q_heads = heads.num_q_heads;
   config.num_kv_heads = heads.num_kv_heads;
   config.head_dim = heads.head_dim;
@@ -118,8 +123,12 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields) {
                            ReadInt(fields, "max_position_embeddings", kSeqLenRange));
   REPRISE_ASSIGN_OR_RETURN(config.rms_norm_eps,
                            fields.Double("rms_norm_eps", {.min = 1e-12, .max = 1}));
-  REPRISE_ASSIGN_OR_RETURN(config.tie_word_embeddings, ReadFlag(fields, "tie_word_embeddings"));
-  REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, config.max_seq_len));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> tied,
+                           fields.OptionalBool("tie_word_embeddings"));
+  config.tie_word_embeddings = tied.value_or(family.ties_embeddings);
+  REPRISE_ASSIGN_OR_RETURN(config.activation, ReadActivation(fields, family));
+  REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, {.max_seq_len = config.max_seq_len,
+                                                                .theta = family.default_theta}));
   REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadDType(fields));
   REPRISE_ASSIGN_OR_RETURN(
       const std::optional<int64_t> bos_token_id,
@@ -129,63 +138,13 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields) {
   return config;
 }
 
-absl::StatusOr<LlamaConfig> ReadLlama(const JsonFields& fields) {
-  REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, ReadDecoder(fields));
-  REPRISE_ASSIGN_OR_RETURN(config.attention_bias, ReadFlag(fields, "attention_bias"));
-  REPRISE_ASSIGN_OR_RETURN(config.mlp_bias, ReadFlag(fields, "mlp_bias"));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> activation,
-                           fields.OptionalString("hidden_act"));
-  if (activation.value_or("silu") != "silu") return fields.Unexpected("hidden_act", "\"silu\"");
-  return config;
-}
-
-struct Family {
-  Architecture architecture;
-  const char* class_name;  // in "architectures"
-  const char* model_type;
-  absl::StatusOr<LlamaConfig> (*read)(const JsonFields& fields);
-};
-
-constexpr std::array kFamilies = {
-    Family{Architecture::kLlama, "LlamaForCausalLM", "llama", ReadLlama},
-};
-
-absl::Status UnknownArchitecture(const JsonFields& fields, std::string_view name) {
-  return fields.Unexpected(name,
-                           absl::StrCat("a supported architecture (",
-                                        absl::StrJoin(kFamilies, ", ",
-                                                      [](std::string* out, const Family& family) {
-                                                        absl::StrAppend(out, family.class_name);
-                                                      }),
-                                        ")"));
-}
-
-// By the name of the class; by "model_type" in the rare file without one.
-absl::StatusOr<const Family*> FindFamily(const JsonFields& fields) {
-  const json* const classes = fields.Find("architectures");
-  if (classes != nullptr) {
-    if (classes->is_array() && classes->size() == 1) {
-      for (const Family& family : kFamilies) {
-        if ((*classes)[0] == family.class_name) return &family;
-      }
-    }
-    return UnknownArchitecture(fields, "architectures");
-  }
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> model_type,
-                           fields.OptionalString("model_type"));
-  for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return &family;
-  }
-  return UnknownArchitecture(fields, model_type ? "model_type" : "architectures");
-}
-
 }  // namespace
 
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
-  REPRISE_ASSIGN_OR_RETURN(const Family* const family, FindFamily(fields));
-  REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, family->read(fields));
-  result.architecture = family->architecture;
+  REPRISE_ASSIGN_OR_RETURN(const LlamaFamily* const family, FindLlamaFamily(fields));
+  REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, ReadDecoder(fields, *family));
+  REPRISE_RETURN_IF_ERROR(family->read(fields, result));
   return result;
 }
 

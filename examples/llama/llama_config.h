@@ -1,7 +1,13 @@
-// What config.json and generation_config.json of a Hugging Face folder say about a model.
+// What config.json and generation_config.json of a Hugging Face folder say about a model of the
+// Llama kind: decoder layers of grouped-query attention and a gated feed-forward, normalised by
+// their root mean square.
 //
 //   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LoadLlamaConfig("models/jargon-llama"));
 //   std::vector<float> frequencies = RopeFrequencies(config.rope, config.head_dim);
+//
+// A family of models is a choice among the fields below; llama_families.h holds the table that
+// makes it, and nothing past this file asks which family a model is of, but for the names of its
+// tensors.
 //
 // Every number is checked here, against its own range and against the others, so that who builds
 // the model may multiply them without thinking of overflow. A field that would change the results
@@ -20,12 +26,43 @@
 #include "base/dtype.h"
 #include "examples/llama/rope_frequencies.h"
 #include "nlohmann/json.hpp"
+#include "runner/ops/activation.h"
+#include "runner/ops/norm_weight.h"
+#include "runner/ops/temperature.h"
 
 namespace reprise {
 
-// The families that are known. Each has a row in llama_config.cc: its name in config.json and its
-// own fields.
-enum class Architecture { kLlama };
+// The families that are known: llama_families.h.
+enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kLlama4, kGemma2 };
+
+// How one layer attends.
+struct LayerAttention {
+  // Tokens that a query sees, its own included: a sliding window.
+  std::optional<int> window = {};
+  // Chunked-local attention: a query sees the keys of its own chunk of so many tokens only.
+  std::optional<int> chunk = {};
+  bool rotates = true;  // RoPE on q and k
+
+  friend bool operator==(const LayerAttention&, const LayerAttention&) = default;
+};
+
+// Where q and k are normalised, head by head.
+enum class QkNorm : int8_t {
+  kNone,
+  kWeighted,  // with weights, before the rotation
+  kPlain,     // without weights, after the rotation, in the layers that rotate
+};
+
+enum class NormPlacement : int8_t {
+  kBefore,          // of each sublayer's input
+  kBeforeAndAfter,  // of its output too, before that joins the residual stream
+};
+
+// Which elements of a head RoPE turns together.
+enum class RopePairs : int8_t {
+  kHalves,      // d and d + head_dim / 2
+  kNeighbours,  // 2 d and 2 d + 1; loading reorders the rows of q and k, so that steps see halves
+};
 
 struct LlamaConfig {
   Architecture architecture = Architecture::kLlama;
@@ -40,30 +77,51 @@ struct LlamaConfig {
   int max_seq_len = 0;  // max_position_embeddings
   double rms_norm_eps = 0;
   bool tie_word_embeddings = false;  // the output projection is the embedding
-  bool attention_bias = false;       // on q, k, v and output projections
+  bool qkv_bias = false;             // on q, k and v projections
+  bool o_bias = false;               // on attention's output projection
   bool mlp_bias = false;             // on gate, up and down projections
   RopeConfig rope;
+  RopePairs rope_pairs = RopePairs::kHalves;
+
+  Activation activation = Activation::kSilu;
+  NormWeight norm_weight = NormWeight::kScale;
+  NormPlacement norm_placement = NormPlacement::kBefore;
+  QkNorm qk_norm = QkNorm::kNone;
+  bool scale_embedding = false;  // by sqrt(hidden_size), rounded to the dtype
+
+  std::optional<double> attention_scale;  // nothing: 1 / sqrt(head_dim)
+  std::optional<double> attention_softcap;
+  std::optional<double> logit_softcap;
+  // Of queries in the layers that do not rotate.
+  std::optional<QueryTemperature> temperature;
+  // One a layer; empty: all attend to everything before them, and rotate.
+  std::vector<LayerAttention> attention;
 
   // The type that the weights were saved in; nothing if the file does not say.
   std::optional<DType> dtype;
   std::optional<int32_t> bos_token_id;
   // Generation ends at any of these; ascending, none twice, perhaps none at all.
   std::vector<int32_t> eos_token_ids;
+
+  LayerAttention AttentionOf(int layer) const {
+    return attention.empty() ? LayerAttention() : attention[layer];
+  }
 };
 
-// Reads the members of config.json. Where Hugging Face has a default so do we, if leaving the field
-// out is customary:
-//   num_key_value_heads  num_attention_heads        tie_word_embeddings   false
-//   head_dim             hidden_size / heads        attention_bias        false
-//   hidden_act           "silu"                     mlp_bias              false
-//   rope_theta           10000
-// RoPE is read from "rope_parameters", or from "rope_scaling" and "rope_theta", with the types
-// "default", "linear" and "llama3".
+// Reads the members of config.json: those of all families here, and its family's own
+// (llama_families.h). Where Hugging Face has a default so do we, if leaving the field out is
+// customary:
+//   num_key_value_heads  num_attention_heads        tie_word_embeddings   false; Gemma: true
+//   head_dim             hidden_size / heads, or the family's own
+//   hidden_act           "silu"                     rope_theta            10000; Llama 4: 500000
+//   hidden_activation    "gelu_pytorch_tanh", Gemma's name for it
+// RoPE is read from "rope_parameters", or from "rope_scaling" and "rope_theta" (rope_config.h).
 // Errors: InvalidArgument, naming the field, what was expected and what was got:
 //   a field that is missing, of another type, or outside its range (negative, 2^40, 64.0, "NaN")
 //   numbers that contradict each other: heads that do not divide, an odd head_dim, a token id past
-//     the vocabulary
-//   an architecture, activation, RoPE type or quantization that is not implemented
+//     the vocabulary, as many layer_types as there are not layers
+//   an architecture, activation, RoPE type, quantization or mixture of experts that is not
+//     implemented
 absl::StatusOr<LlamaConfig> ParseLlamaConfig(const nlohmann::json& config);
 
 // `config` with the end tokens of a generation_config.json added to its own: a model may end with

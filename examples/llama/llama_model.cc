@@ -1,55 +1,68 @@
 #include "examples/llama/llama_model.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "examples/llama/llama_weights_check.h"
 #include "examples/llama/rope_frequencies.h"
+#include "runner/ops/gate_mul.h"
 #include "runner/ops/gather_rows.h"
+#include "runner/ops/head_norm.h"
 #include "runner/ops/linear.h"
+#include "runner/ops/query_temperature.h"
 #include "runner/ops/rms_norm.h"
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
-#include "runner/ops/silu_mul.h"
+#include "runner/ops/softcap.h"
 
 namespace reprise {
 namespace {
 
-absl::Status CheckProjection(const char* name, const Linear& linear, int64_t in, int64_t out) {
-  ShapeChecker dims;
-  return dims.Check(name, linear.weight(), {out, in});
+// What the runner needs to know of each layer.
+std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config) {
+  std::vector<LayerSpec> layers;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const LayerAttention attention = config.AttentionOf(layer);
+    LayerSpec spec = {.params = {.num_q_heads = config.num_q_heads,
+                                 .num_kv_heads = config.num_kv_heads,
+                                 .head_dim_qk = config.head_dim,
+                                 .head_dim_v = config.head_dim},
+                      .chunk_size = attention.chunk};
+    if (config.attention_scale.has_value()) {
+      spec.params.scale = static_cast<float>(*config.attention_scale);
+    }
+    if (config.attention_softcap.has_value()) {
+      spec.params.softcap = static_cast<float>(*config.attention_softcap);
+    }
+    if (attention.window.has_value()) spec.params.window_left = *attention.window - 1;
+    layers.push_back(spec);
+  }
+  return layers;
 }
 
-absl::Status CheckWeights(const LlamaConfig& config, const LlamaWeights& weights) {
-  const int64_t hidden = config.hidden_size;
-  const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
-  const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
-  ShapeChecker dims;
-  REPRISE_RETURN_IF_ERROR(dims.Check("embedding", weights.embedding, {config.vocab_size, hidden},
-                                     ToScalarType(weights.dtype)));
-  REPRISE_RETURN_IF_ERROR(dims.Check("final_norm", weights.final_norm, {hidden}));
-  REPRISE_RETURN_IF_ERROR(CheckProjection("lm_head", weights.lm_head, hidden, config.vocab_size));
-  if (static_cast<int>(weights.layers.size()) != config.num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat("layers must be num_layers: expected ",
-                                                   config.num_layers, ", got ",
-                                                   weights.layers.size()));
-  }
-  for (const LlamaLayerWeights& layer : weights.layers) {
-    REPRISE_RETURN_IF_ERROR(dims.Check("input_norm", layer.input_norm, {hidden}));
-    REPRISE_RETURN_IF_ERROR(dims.Check("attention_norm", layer.attention_norm, {hidden}));
-    REPRISE_RETURN_IF_ERROR(CheckProjection("qkv", layer.qkv, hidden, q_size + 2 * kv_size));
-    REPRISE_RETURN_IF_ERROR(CheckProjection("o", layer.o, q_size, hidden));
-    REPRISE_RETURN_IF_ERROR(
-        CheckProjection("gate_up", layer.gate_up, hidden, 2 * config.intermediate_size));
-    REPRISE_RETURN_IF_ERROR(CheckProjection("down", layer.down, config.intermediate_size, hidden));
-  }
-  return absl::OkStatus();
+// A plain norm of heads comes after the rotation, which multiplies lengths by the attention factor
+// a. Done before it, with a rotation that changes no length, it is the same with eps / a^2:
+//   a R x / sqrt(mean((a x)^2) + eps) = R (x / sqrt(mean(x^2) + eps / a^2))
+bool NormUndoesAttentionFactor(const LlamaConfig& config) {
+  return config.qk_norm == QkNorm::kPlain;
+}
+
+// As a tensor of the dtype would hold it.
+double RoundedTo(DType dtype, double value) {
+  return at::scalar_tensor(value, at::TensorOptions().dtype(ToScalarType(dtype))).item<double>();
+}
+
+float HeadNormEps(const LlamaConfig& config) {
+  const double factor = NormUndoesAttentionFactor(config) ? RopeAttentionFactor(config.rope) : 1;
+  return static_cast<float>(config.rms_norm_eps / (factor * factor));
 }
 
 }  // namespace
@@ -86,15 +99,18 @@ struct LlamaModel::Scratch {
 absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig& config,
                                                                LlamaWeights weights,
                                                                const LlamaModelOptions& options) {
-  REPRISE_RETURN_IF_ERROR(CheckWeights(config, weights));
+  REPRISE_RETURN_IF_ERROR(CheckLlamaWeights(config, weights));
   const int max_position = options.max_position.value_or(config.max_seq_len);
   if (max_position < 1 || max_position > config.max_seq_len) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_position must be in [1, ", config.max_seq_len, "]: got ", max_position));
   }
+  const double attention_factor =
+      NormUndoesAttentionFactor(config) ? 1 : RopeAttentionFactor(config.rope);
   REPRISE_ASSIGN_OR_RETURN(
-      at::Tensor table, MakeRotaryTable(RopeFrequencies(config.rope, config.head_dim), max_position,
-                                        /*attention_factor=*/1, weights.embedding.device()));
+      at::Tensor table,
+      MakeRotaryTable(RopeFrequencies(config.rope, config.head_dim), max_position,
+                      static_cast<float>(attention_factor), weights.embedding.device()));
   return std::unique_ptr<LlamaModel>(
       new LlamaModel(config, std::move(weights), std::move(table), max_position));
 }
@@ -113,59 +129,88 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tens
     : config_(config),
       weights_(std::move(weights)),
       rotary_table_(std::move(rotary_table)),
-      spec_{.layers = std::vector<LayerSpec>(
-                config.num_layers, LayerSpec{.params = {.num_q_heads = config.num_q_heads,
-                                                        .num_kv_heads = config.num_kv_heads,
-                                                        .head_dim_qk = config.head_dim,
-                                                        .head_dim_v = config.head_dim}}),
+      spec_{.layers = MakeLayerSpecs(config),
             .vocab_size = config.vocab_size,
             .max_position = max_position,
             .dtype = weights_.dtype,
-            .device = weights_.embedding.device()} {}
+            .device = weights_.embedding.device()},
+      embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))) {}
 
 absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     const at::TensorOptions options = weights_.embedding.options();
     Scratch scratch(config_, step.num_tokens(), options);
-    REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
-    const float eps = static_cast<float>(config_.rms_norm_eps);
-    REPRISE_RETURN_IF_ERROR(
-        RmsNorm(scratch.hidden, weights_.layers.front().input_norm, eps, scratch.normed));
+    REPRISE_RETURN_IF_ERROR(Embed(step, scratch));
     for (int layer = 0; layer < config_.num_layers; ++layer) {
+      const LlamaLayerWeights& weights = weights_.layers[layer];
       const bool is_last = layer + 1 == config_.num_layers;
       REPRISE_RETURN_IF_ERROR(Attention(step, layer, scratch));
-      REPRISE_RETURN_IF_ERROR(AddAndNormalise(weights_.layers[layer].attention_norm, scratch));
+      REPRISE_RETURN_IF_ERROR(
+          AddAndNormalise(weights.attention_output_norm, weights.mlp_norm, scratch));
       REPRISE_RETURN_IF_ERROR(FeedForward(step, layer, scratch));
       REPRISE_RETURN_IF_ERROR(AddAndNormalise(
+          weights.mlp_output_norm,
           is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
     }
     const int64_t num_logits = step.logits_indices().size(0);
     const at::Tensor last = at::empty({num_logits, config_.hidden_size}, options);
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(weights_.lm_head.Apply(step.linears(), last, step.logits()));
+    if (config_.logit_softcap.has_value()) {
+      REPRISE_RETURN_IF_ERROR(Softcap(step.logits(), static_cast<float>(*config_.logit_softcap)));
+    }
     return step.logits();
   });
+}
+
+absl::Status LlamaModel::Embed(const Step& step, Scratch& scratch) const {
+  REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
+  if (config_.scale_embedding) scratch.hidden.mul_(embedding_scale_);
+  return RmsNorm(scratch.hidden, weights_.layers.front().input_norm, eps(), scratch.normed,
+                 config_.norm_weight);
 }
 
 absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch) const {
   const LlamaLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
-  REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(),
-                                        rotary_table_, step.kv(layer), step.slot_mapping()));
-  REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, step.Attend(layer, scratch.q));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
   return weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed);
+}
+
+absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scratch& scratch) const {
+  const LlamaLayerWeights& weights = weights_.layers[layer];
+  const bool rotates = config_.AttentionOf(layer).rotates;
+  if (config_.qk_norm == QkNorm::kWeighted || (config_.qk_norm == QkNorm::kPlain && rotates)) {
+    REPRISE_RETURN_IF_ERROR(NormaliseHeads(
+        scratch.q, scratch.k,
+        {.q_weight = weights.q_norm, .k_weight = weights.k_norm, .eps = HeadNormEps(config_)}));
+  }
+  if (rotates) {
+    REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(),
+                                          rotary_table_, step.kv(layer), step.slot_mapping()));
+    return step.Attend(layer, scratch.q);
+  }
+  if (config_.temperature.has_value()) {
+    REPRISE_RETURN_IF_ERROR(TemperQueries(scratch.q, step.positions(), *config_.temperature));
+  }
+  return step.Attend(layer, scratch.q, scratch.k, scratch.v);
 }
 
 absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
   const LlamaLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.gate_up.Apply(step.linears(), scratch.normed, scratch.gate_up));
-  REPRISE_RETURN_IF_ERROR(SiluMul(scratch.gate_up, scratch.gated));
+  REPRISE_RETURN_IF_ERROR(GateMul(config_.activation, scratch.gate_up, scratch.gated));
   return weights.down.Apply(step.linears(), scratch.gated, scratch.normed);
 }
 
-absl::Status LlamaModel::AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const {
-  return AddRmsNorm(scratch.normed, scratch.hidden, norm, static_cast<float>(config_.rms_norm_eps),
-                    scratch.normed);
+absl::Status LlamaModel::AddAndNormalise(const std::optional<at::Tensor>& output_norm,
+                                         const at::Tensor& norm, Scratch& scratch) const {
+  if (output_norm.has_value()) {
+    REPRISE_RETURN_IF_ERROR(
+        RmsNorm(scratch.normed, *output_norm, eps(), scratch.normed, config_.norm_weight));
+  }
+  return AddRmsNorm(scratch.normed, scratch.hidden, norm, eps(), scratch.normed,
+                    config_.norm_weight);
 }
 
 }  // namespace reprise

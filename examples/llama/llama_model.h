@@ -1,15 +1,15 @@
-// Llama as the runner sees it: decoder layers of grouped-query attention with rotary embedding and
-// SwiGLU, pre-normalised by RMSNorm (Touvron et al., 2023).
+// Llama and its relatives as the runner sees them: decoder layers of grouped-query attention with
+// rotary embedding and a gated feed-forward, normalised by RMSNorm (Touvron et al., 2023).
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LlamaModel> model, LlamaModel::Load(folder, {}));
 //   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
 //
-// Heads, sizes, biases, tied embeddings and rotary scaling are the config's; what differs between
-// families of this kind is a choice by config in here, not another class.
+// Everything that differs between models and families (sizes, biases, rotation, norms, windows,
+// chunks, soft caps ...) is a choice by LlamaConfig in here, not another class: docs/models.md.
 //
 // A forward pass makes no host decision but by the sizes of the step's tensors, and may be
 // captured. Activations are of the weights' dtype; norms, rotations, softmax and gates are computed
-// in float32 and rounded where Hugging Face's Llama rounds.
+// in float32 and rounded where Hugging Face's models round.
 //
 // Thread safety: as Model.
 
@@ -69,16 +69,24 @@ class LlamaModel : public Model {
   LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
              int max_position);
 
+  float eps() const { return static_cast<float>(config_.rms_norm_eps); }
+
+  // hidden = the tokens' embeddings; normed = the first layer's input.
+  absl::Status Embed(const Step& step, Scratch& scratch) const;
   // Both read scratch.normed and leave their output there, before the residual is added.
   absl::Status Attention(const Step& step, int layer, Scratch& scratch) const;
   absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
-  // hidden += normed; normed = RMSNorm(hidden).
-  absl::Status AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const;
+  // From the projections q, k, v: writes the cache, attends. [num_tokens, num_q_heads, head_dim].
+  absl::StatusOr<at::Tensor> Attend(const Step& step, int layer, Scratch& scratch) const;
+  // hidden += normed, itself normalised first if there is an output norm; normed = RMSNorm(hidden).
+  absl::Status AddAndNormalise(const std::optional<at::Tensor>& output_norm, const at::Tensor& norm,
+                               Scratch& scratch) const;
 
   LlamaConfig config_;
   LlamaWeights weights_;
   at::Tensor rotary_table_;  // [max_position, head_dim] float32
   ModelSpec spec_;
+  double embedding_scale_;  // rounded to the dtype
 };
 
 }  // namespace reprise

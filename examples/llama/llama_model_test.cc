@@ -4,14 +4,19 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/floor.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/log1p.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <limits>
@@ -46,11 +51,14 @@ class DenseLlama {
     at::Tensor x =
         Double(weights_.embedding)
             .index_select(0, at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())));
-    for (const LlamaLayerWeights& layer : weights_.layers) {
-      x = x + Attention(layer, Norm(x, layer.input_norm));
-      x = x + FeedForward(layer, Norm(x, layer.attention_norm));
+    if (config_.scale_embedding) x = x * std::sqrt(static_cast<float>(config_.hidden_size));
+    for (int i = 0; i < config_.num_layers; ++i) {
+      const LlamaLayerWeights& layer = weights_.layers[i];
+      const at::Tensor attended = Attention(i, Norm(x, layer.input_norm));
+      x = x + OptionalNorm(attended, layer.attention_output_norm);
+      x = x + OptionalNorm(FeedForward(layer, Norm(x, layer.mlp_norm)), layer.mlp_output_norm);
     }
-    return Apply(weights_.lm_head, Norm(x, weights_.final_norm));
+    return Capped(Apply(weights_.lm_head, Norm(x, weights_.final_norm)), config_.logit_softcap);
   }
 
  private:
@@ -63,7 +71,20 @@ class DenseLlama {
   }
 
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const {
-    return x * at::rsqrt(x.square().mean(-1, true) + config_.rms_norm_eps) * Double(weight);
+    const int plus = config_.norm_weight == NormWeight::kOnePlus ? 1 : 0;
+    return Normalised(x) * (Double(weight) + plus);
+  }
+
+  at::Tensor Normalised(const at::Tensor& x) const {
+    return x * at::rsqrt(x.square().mean(-1, true) + config_.rms_norm_eps);
+  }
+
+  at::Tensor OptionalNorm(const at::Tensor& x, const std::optional<at::Tensor>& weight) const {
+    return weight.has_value() ? Norm(x, *weight) : x;
+  }
+
+  static at::Tensor Capped(const at::Tensor& x, std::optional<double> cap) {
+    return cap.has_value() ? at::tanh(x / *cap) * *cap : x;
   }
 
   // x [heads, num_tokens, head_dim]
@@ -71,34 +92,73 @@ class DenseLlama {
     const std::vector<float> frequencies = RopeFrequencies(config_.rope, config_.head_dim);
     const at::Tensor angles =
         at::outer(at::arange(x.size(1), at::kDouble), at::tensor(frequencies, at::kDouble));
-    const std::vector<at::Tensor> halves = x.chunk(2, -1);
+    const std::vector<at::Tensor> halves = (x * RopeAttentionFactor(config_.rope)).chunk(2, -1);
     return at::cat({halves[0] * angles.cos() - halves[1] * angles.sin(),
                     halves[1] * angles.cos() + halves[0] * angles.sin()},
                    -1);
   }
 
-  at::Tensor Attention(const LlamaLayerWeights& layer, const at::Tensor& x) const {
+  // q or k [heads, n, head_dim] as attention takes it, by the letter of the families' papers: a
+  // weighted norm before the rotation, a plain one after it.
+  at::Tensor Prepared(int i, at::Tensor x, const std::optional<at::Tensor>& weight) const {
+    if (config_.qk_norm == QkNorm::kWeighted) x = Normalised(x) * Double(*weight);
+    if (!config_.AttentionOf(i).rotates) return x;
+    x = Rotate(x);
+    return config_.qk_norm == QkNorm::kPlain ? Normalised(x) : x;
+  }
+
+  // [n]: what queries are multiplied by.
+  at::Tensor Temperature(int i, int64_t n) const {
+    const at::Tensor positions = at::arange(n, at::kDouble);
+    if (config_.AttentionOf(i).rotates || !config_.temperature.has_value())
+      return positions * 0 + 1;
+    return at::log1p(at::floor((positions + 1) / config_.temperature->floor_scale)) *
+               config_.temperature->attn_scale +
+           1;
+  }
+
+  // [n, n]: 0 where query (row) sees key (column), -inf elsewhere.
+  at::Tensor Mask(int i, int64_t n) const {
+    const LayerAttention attention = config_.AttentionOf(i);
+    const at::Tensor positions = at::arange(n, at::kLong);
+    const at::Tensor query = positions.view({n, 1});
+    at::Tensor hidden = positions.gt(query);
+    if (attention.window) hidden = hidden.logical_or(positions.le(query - *attention.window));
+    if (attention.chunk) {
+      hidden = hidden.logical_or(
+          positions.floor_divide(*attention.chunk).ne(query.floor_divide(*attention.chunk)));
+    }
+    return at::zeros({n, n}, at::kDouble)
+        .masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  }
+
+  at::Tensor Attention(int i, const at::Tensor& x) const {
+    const LlamaLayerWeights& layer = weights_.layers[i];
     const int64_t n = x.size(0);
     const int64_t num_q = config_.num_q_heads;
     const int64_t num_kv = config_.num_kv_heads;
     const at::Tensor heads = Apply(layer.qkv, x)
                                  .view({n, num_q + 2 * num_kv, config_.head_dim})
                                  .transpose(0, 1);  // [heads, n, head_dim]
-    const at::Tensor q = Rotate(heads.narrow(0, 0, num_q));
-    const at::Tensor k =
-        Rotate(heads.narrow(0, num_q, num_kv)).repeat_interleave(num_q / num_kv, 0);
+    const at::Tensor q =
+        Prepared(i, heads.narrow(0, 0, num_q), layer.q_norm) * Temperature(i, n).view({n, 1});
+    const at::Tensor k = Prepared(i, heads.narrow(0, num_q, num_kv), layer.k_norm)
+                             .repeat_interleave(num_q / num_kv, 0);
     const at::Tensor v =
         heads.narrow(0, num_q + num_kv, num_kv).repeat_interleave(num_q / num_kv, 0);
-    const at::Tensor mask =
-        at::full({n, n}, -std::numeric_limits<double>::infinity(), at::kDouble).triu(1);
-    const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) / std::sqrt(config_.head_dim) + mask;
-    const at::Tensor out = at::matmul(at::softmax(scores, -1), v);  // [num_q, n, head_dim]
+    const double scale = config_.attention_scale.value_or(1 / std::sqrt(config_.head_dim));
+    const at::Tensor scores =
+        Capped(at::matmul(q, k.transpose(1, 2)) * scale, config_.attention_softcap);
+    const at::Tensor out =
+        at::matmul(at::softmax(scores + Mask(i, n), -1), v);  // [num_q, n, head_dim]
     return Apply(layer.o, out.transpose(0, 1).reshape({n, num_q * config_.head_dim}));
   }
 
   at::Tensor FeedForward(const LlamaLayerWeights& layer, const at::Tensor& x) const {
     const std::vector<at::Tensor> halves = Apply(layer.gate_up, x).chunk(2, -1);
-    return Apply(layer.down, at::silu(halves[0]) * halves[1]);
+    const at::Tensor gate =
+        config_.activation == Activation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
+    return Apply(layer.down, gate * halves[1]);
   }
 
   const LlamaConfig& config_;
@@ -124,9 +184,15 @@ std::unique_ptr<LlamaModel> Made(const LlamaConfig& config) {
   auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
   CHECK(weights.ok()) << weights.status();
   // Of deviation 0.02, attention would be almost uniform; rotation and mask would hardly matter.
+  // Norms would not matter at all.
   for (LlamaLayerWeights& layer : weights->layers) {
     at::Tensor qkv = layer.qkv.weight();
     qkv.mul_(40);
+    for (std::optional<at::Tensor> norm :
+         {std::optional(layer.input_norm), std::optional(layer.mlp_norm), layer.q_norm,
+          layer.k_norm, layer.attention_output_norm, layer.mlp_output_norm}) {
+      if (norm.has_value()) norm->add_(at::linspace(-0.5, 0.5, norm->numel()));
+    }
   }
   auto model = LlamaModel::Create(config, *std::move(weights), {});
   CHECK(model.ok()) << model.status();
@@ -184,7 +250,8 @@ TEST(LlamaModelTest, AnyHeadDim) {
 
 TEST(LlamaModelTest, BiasesAndAHeadOfItsOwn) {
   LlamaConfig config = TinyConfig();
-  config.attention_bias = true;
+  config.qkv_bias = true;
+  config.o_bias = true;
   config.mlp_bias = true;
   config.tie_word_embeddings = false;
   ExpectDense(config);
@@ -195,6 +262,62 @@ TEST(LlamaModelTest, ScaledRotations) {
   config.rope.scaling = LinearRope{.factor = 4};
   ExpectDense(config);
   config.rope = {.theta = 500, .scaling = Llama3Rope{.factor = 8, .original_max_seq_len = 16}};
+  ExpectDense(config);
+  config.rope = {
+      .theta = 500,
+      .scaling = YarnRope{
+          .factor = 4, .attention_factor = 1.3, .beta_fast = 4, .original_max_seq_len = 16}};
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, BiasesOnTheInputsOfAttentionAlone) {
+  LlamaConfig config = TinyConfig();
+  config.qkv_bias = true;
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, NormsOfHeadsBeforeAndAfterTheRotation) {
+  LlamaConfig config = TinyConfig();
+  for (const QkNorm norm : {QkNorm::kWeighted, QkNorm::kPlain}) {
+    SCOPED_TRACE(static_cast<int>(norm));
+    config.qk_norm = norm;
+    config.rope = {};
+    ExpectDense(config);
+    // A rotation that stretches does not commute with a norm.
+    config.rope.scaling = YarnRope{.factor = 4, .attention_factor = 2, .original_max_seq_len = 16};
+    config.rms_norm_eps = 0.1;
+    ExpectDense(config);
+  }
+}
+
+TEST(LlamaModelTest, WindowsInSomeLayers) {
+  LlamaConfig config = TinyConfig();
+  for (const int window : {1, 5, 100}) {
+    SCOPED_TRACE(window);
+    config.attention = {{.window = window}, {}};
+    ExpectDense(config);
+  }
+}
+
+TEST(LlamaModelTest, LayersThatDoNotRotateTemperTheirQueries) {
+  LlamaConfig config = TinyConfig();
+  config.attention = {{}, {.rotates = false}};
+  ExpectDense(config);
+  config.temperature = QueryTemperature{.attn_scale = 0.5f, .floor_scale = 4};
+  config.qk_norm = QkNorm::kPlain;  // of the layer that rotates only
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, EverythingThatGemma2Has) {
+  LlamaConfig config = TinyConfig();
+  config.activation = Activation::kGeluTanh;
+  config.norm_weight = NormWeight::kOnePlus;
+  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  config.scale_embedding = true;
+  config.attention_scale = 0.2;
+  config.attention_softcap = 3;
+  config.logit_softcap = 0.5;
+  config.attention = {{.window = 4}, {}};
   ExpectDense(config);
 }
 
@@ -231,6 +354,35 @@ TEST(LlamaModelTest, RefusesWeightsOfAnotherShape) {
   config.num_layers = 3;
   EXPECT_THAT(std::string(LlamaModel::Create(config, *weights, {}).status().message()),
               HasSubstr("layers must be num_layers: expected 3, got 2"));
+}
+
+TEST(LlamaModelTest, SpecSaysHowEachLayerAttends) {
+  LlamaConfig config = TinyConfig();
+  config.attention = {{.window = 8}, {.chunk = 4}};
+  config.attention_scale = 0.25;
+  config.attention_softcap = 50;
+  auto weights = MakeRandomWeights(config, {});
+  const auto model = LlamaModel::Create(config, *std::move(weights), {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<LayerSpec>& layers = (*model)->spec().layers;
+  EXPECT_EQ(layers[0].params.window_left, 7);
+  EXPECT_EQ(layers[0].chunk_size, std::nullopt);
+  EXPECT_EQ(layers[1].params.window_left, std::nullopt);
+  EXPECT_EQ(layers[1].chunk_size, 4);
+  EXPECT_EQ(layers[1].params.scale, 0.25f);
+  EXPECT_EQ(layers[1].params.softcap, 50);
+}
+
+TEST(LlamaModelTest, RefusesNormsThatTheConfigDoesWithoutAndAsksForThoseItHas) {
+  LlamaConfig config = TinyConfig();
+  auto weights = MakeRandomWeights(config, {});
+  config.qk_norm = QkNorm::kWeighted;
+  EXPECT_EQ(LlamaModel::Create(config, *weights, {}).status().message(),
+            "q_norm must be there, as the config asks for it: expected [16], got none");
+  weights = MakeRandomWeights(config, {});
+  config.qk_norm = QkNorm::kNone;
+  EXPECT_THAT(std::string(LlamaModel::Create(config, *weights, {}).status().message()),
+              HasSubstr("q_norm must not be there"));
 }
 
 TEST(LlamaModelTest, RefusesPositionsThatTheModelDoesNotKnow) {

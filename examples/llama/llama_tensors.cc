@@ -37,7 +37,19 @@ std::string LayerTensorName(int layer, std::string_view name) {
   return absl::StrCat("model.layers.", layer, ".", absl::string_view(name.data(), name.size()));
 }
 
+LayerNames LayerNamesOf(const LlamaConfig& config) {
+  LayerNames names;
+  if (config.architecture == Architecture::kLlama4) names.mlp = "feed_forward";
+  if (config.norm_placement == NormPlacement::kBeforeAndAfter) {
+    names.attention_output_norm = "post_attention_layernorm.weight";
+    names.mlp_norm = "pre_feedforward_layernorm.weight";
+    names.mlp_output_norm = "post_feedforward_layernorm.weight";
+  }
+  return names;
+}
+
 std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config) {
+  const LayerNames names = LayerNamesOf(config);
   const int64_t hidden = config.hidden_size;
   const int64_t inner = config.intermediate_size;
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
@@ -51,15 +63,21 @@ std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config) {
       add(name + ".weight", {out, in});
       if (biased) add(name + ".bias", {out});
     };
-    add("input_layernorm.weight", {hidden});
-    add_projection("self_attn.q_proj", q_size, hidden, config.attention_bias);
-    add_projection("self_attn.k_proj", kv_size, hidden, config.attention_bias);
-    add_projection("self_attn.v_proj", kv_size, hidden, config.attention_bias);
-    add_projection("self_attn.o_proj", hidden, q_size, config.attention_bias);
-    add("post_attention_layernorm.weight", {hidden});
-    add_projection("mlp.gate_proj", inner, hidden, config.mlp_bias);
-    add_projection("mlp.up_proj", inner, hidden, config.mlp_bias);
-    add_projection("mlp.down_proj", hidden, inner, config.mlp_bias);
+    add_projection("self_attn.q_proj", q_size, hidden, config.qkv_bias);
+    add_projection("self_attn.k_proj", kv_size, hidden, config.qkv_bias);
+    add_projection("self_attn.v_proj", kv_size, hidden, config.qkv_bias);
+    if (config.qk_norm == QkNorm::kWeighted) {
+      add("self_attn.q_norm.weight", {config.head_dim});
+      add("self_attn.k_norm.weight", {config.head_dim});
+    }
+    add_projection("self_attn.o_proj", hidden, q_size, config.o_bias);
+    add_projection(names.mlp + ".gate_proj", inner, hidden, config.mlp_bias);
+    add_projection(names.mlp + ".up_proj", inner, hidden, config.mlp_bias);
+    add_projection(names.mlp + ".down_proj", hidden, inner, config.mlp_bias);
+    for (const std::string& norm :
+         {names.input_norm, names.attention_output_norm, names.mlp_norm, names.mlp_output_norm}) {
+      if (!norm.empty()) add(norm, {hidden});
+    }
   }
   tensors.push_back({kFinalNormTensor, {hidden}});
   if (!config.tie_word_embeddings) tensors.push_back({kLmHeadTensor, {config.vocab_size, hidden}});

@@ -27,6 +27,16 @@ inline constexpr char kLmHeadTensor[] = "lm_head.weight";        // [vocab_size,
 // "model.layers.3.self_attn.q_proj.weight".
 std::string LayerTensorName(int layer, std::string_view name);
 
+// What the tensors of a layer are called that families name differently; see LayerTensorName().
+struct LayerNames {
+  std::string mlp = "mlp";  // before ".gate_proj"
+  std::string input_norm = "input_layernorm.weight";
+  std::string attention_output_norm = {};  // empty: there is none
+  std::string mlp_norm = "post_attention_layernorm.weight";
+  std::string mlp_output_norm = {};  // empty: there is none
+};
+LayerNames LayerNamesOf(const LlamaConfig& config);
+
 struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;

@@ -55,13 +55,42 @@ TEST(LlamaTensorsTest, NamesWhatHuggingFaceNames) {
 
 TEST(LlamaTensorsTest, BiasesAndAnUntiedHeadAreAskedForWhereTheConfigHasThem) {
   LlamaConfig config = TinyConfig();
-  config.attention_bias = true;
+  config.qkv_bias = true;
+  config.o_bias = true;
   config.mlp_bias = true;
   config.tie_word_embeddings = false;
   const TensorViews views = ViewsFor(config);
   EXPECT_EQ(views.size(), 3u + 2 * 16);  // seven projections a layer have biases
   EXPECT_EQ(views.at("model.layers.0.self_attn.o_proj.bias").shape, (std::vector<int64_t>{6}));
   EXPECT_EQ(views.at("lm_head.weight").shape, (std::vector<int64_t>{7, 6}));
+}
+
+TEST(LlamaTensorsTest, FamiliesHaveTensorsAndNamesOfTheirOwn) {
+  LlamaConfig config = TinyConfig();
+  config.qkv_bias = true;
+  config.qk_norm = QkNorm::kWeighted;
+  TensorViews views = ViewsFor(config);
+  EXPECT_EQ(views.size(), 2u + 2 * 14);  // three biases and two norms more
+  EXPECT_EQ(views.at("model.layers.1.self_attn.k_norm.weight").shape, (std::vector<int64_t>{4}));
+  EXPECT_FALSE(views.contains("model.layers.1.self_attn.o_proj.bias"));
+
+  config = TinyConfig();
+  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  views = ViewsFor(config);
+  EXPECT_EQ(views.size(), 2u + 2 * 11);
+  for (const char* norm : {"input_layernorm", "post_attention_layernorm",
+                           "pre_feedforward_layernorm", "post_feedforward_layernorm"}) {
+    EXPECT_EQ(views.at(absl::StrCat("model.layers.0.", norm, ".weight")).shape,
+              (std::vector<int64_t>{6}));
+  }
+
+  config = TinyConfig();
+  config.architecture = Architecture::kLlama4;
+  config.qk_norm = QkNorm::kPlain;
+  views = ViewsFor(config);
+  EXPECT_EQ(views.size(), 2u + 2 * 9);
+  EXPECT_EQ(views.at("model.layers.0.feed_forward.up_proj.weight").shape,
+            (std::vector<int64_t>{10, 6}));
 }
 
 TEST(LlamaTensorsTest, AllProblemsAreNamedAtOnce) {

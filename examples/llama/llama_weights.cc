@@ -1,19 +1,14 @@
 #include "examples/llama/llama_weights.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
-
-#include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "base/status_macros.h"
-#include "base/torch_dtype.h"
 #include "base/torch_status.h"
 #include "examples/llama/checkpoint.h"
+#include "examples/llama/checkpoint_reader.h"
 #include "examples/llama/llama_tensors.h"
 #include "examples/llama/tensor_view.h"
 
@@ -35,110 +30,93 @@ absl::StatusOr<DType> ChooseDType(const Checkpoint& checkpoint, std::optional<DT
   }
 }
 
-// Makes tensors of a checkpoint's views. Throws LibTorch's exceptions.
-class TensorReader {
+// Asks a reader for the tensors of one layer.
+class LayerReader {
  public:
-  TensorReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype)
-      : checkpoint_(std::move(checkpoint)),
-        options_(at::TensorOptions(device).dtype(ToScalarType(dtype))) {}
-
-  absl::StatusOr<at::Tensor> Read(const std::string& name) const {
-    REPRISE_ASSIGN_OR_RETURN(const at::Tensor stored, Stored(name));
-    if (options_.device().is_cpu() && stored.dtype() == options_.dtype()) return stored;
-    at::Tensor tensor = at::empty(stored.sizes(), options_);
-    tensor.copy_(stored);
-    return tensor;
+  LayerReader(CheckpointReader& reader, const LlamaConfig& config, int layer)
+      : reader_(reader), config_(config), layer_(layer) {
+    if (config.rope_pairs == RopePairs::kNeighbours && config.AttentionOf(layer).rotates) {
+      unzipped_head_ = config.head_dim;
+    }
   }
 
-  // The tensors one below the other.
-  absl::StatusOr<at::Tensor> ReadFused(absl::Span<const std::string> names) const {
-    std::vector<at::Tensor> parts;
-    int64_t num_rows = 0;
-    for (const std::string& name : names) {
-      REPRISE_ASSIGN_OR_RETURN(parts.emplace_back(), Stored(name));
-      num_rows += parts.back().size(0);
-    }
-    std::vector<int64_t> shape = parts.front().sizes().vec();
-    shape[0] = num_rows;
-    at::Tensor fused = at::empty(shape, options_);
-    int64_t row = 0;
-    for (const at::Tensor& part : parts) {
-      fused.narrow(0, row, part.size(0)).copy_(part);
-      row += part.size(0);
-    }
-    return fused;
+  absl::StatusOr<LlamaLayerWeights> Read() {
+    const LayerNames names = LayerNamesOf(config_);
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor input_norm, Tensor(names.input_norm));
+    REPRISE_ASSIGN_OR_RETURN(Linear qkv, Projection({{"self_attn.q_proj", unzipped_head_},
+                                                     {"self_attn.k_proj", unzipped_head_},
+                                                     {"self_attn.v_proj"}},
+                                                    config_.qkv_bias));
+    const bool norms_heads = config_.qk_norm == QkNorm::kWeighted;
+    REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> q_norm,
+                             Optional(norms_heads ? "self_attn.q_norm.weight" : ""));
+    REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> k_norm,
+                             Optional(norms_heads ? "self_attn.k_norm.weight" : ""));
+    REPRISE_ASSIGN_OR_RETURN(Linear o, Projection({{"self_attn.o_proj"}}, config_.o_bias));
+    REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> attention_output_norm,
+                             Optional(names.attention_output_norm));
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm, Tensor(names.mlp_norm));
+    REPRISE_ASSIGN_OR_RETURN(
+        Linear gate_up,
+        Projection({{names.mlp + ".gate_proj"}, {names.mlp + ".up_proj"}}, config_.mlp_bias));
+    REPRISE_ASSIGN_OR_RETURN(Linear down,
+                             Projection({{names.mlp + ".down_proj"}}, config_.mlp_bias));
+    REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> mlp_output_norm,
+                             Optional(names.mlp_output_norm));
+    return LlamaLayerWeights{.input_norm = std::move(input_norm),
+                             .qkv = std::move(qkv),
+                             .q_norm = std::move(q_norm),
+                             .k_norm = std::move(k_norm),
+                             .o = std::move(o),
+                             .attention_output_norm = std::move(attention_output_norm),
+                             .mlp_norm = std::move(mlp_norm),
+                             .gate_up = std::move(gate_up),
+                             .down = std::move(down),
+                             .mlp_output_norm = std::move(mlp_output_norm)};
   }
 
  private:
-  // The tensor as it lies in the file, which it keeps mapped.
-  absl::StatusOr<at::Tensor> Stored(const std::string& name) const {
-    REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Find(name));
-    const auto options = at::TensorOptions().dtype(ToScalarType(*ToDType(view.type)));
-    if (!view.IsAligned()) {
-      at::Tensor copy = at::empty(view.shape, options);
-      std::memcpy(copy.data_ptr(), view.bytes.data(), view.bytes.size());
-      return copy;
-    }
-    // LibTorch has no tensors of constant memory; nobody writes weights.
-    void* const data = const_cast<char*>(view.bytes.data());
-    return at::from_blob(
-        data, view.shape, [kept = checkpoint_](void*) {}, options);
+  absl::StatusOr<at::Tensor> Tensor(const std::string& name) {
+    return reader_.Add({{LayerTensorName(layer_, name)}});
   }
 
-  std::shared_ptr<const Checkpoint> checkpoint_;
-  at::TensorOptions options_;
+  // Nothing if there is no name.
+  absl::StatusOr<std::optional<at::Tensor>> Optional(const std::string& name) {
+    if (name.empty()) return std::optional<at::Tensor>();
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor tensor, Tensor(name));
+    return std::optional(std::move(tensor));
+  }
+
+  // One or several matrices side by side: their names without ".weight" and ".bias".
+  absl::StatusOr<Linear> Projection(const std::vector<TensorPart>& parts, bool biased) {
+    const auto add = [&](const char* suffix) {
+      std::vector<TensorPart> full = parts;
+      for (TensorPart& part : full) {
+        part.name = LayerTensorName(layer_, absl::StrCat(part.name, suffix));
+      }
+      return reader_.Add(full);
+    };
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor weight, add(".weight"));
+    std::optional<at::Tensor> bias;
+    if (biased) {
+      REPRISE_ASSIGN_OR_RETURN(bias, add(".bias"));
+    }
+    return Linear::Create(std::move(weight), std::move(bias));
+  }
+
+  CheckpointReader& reader_;
+  const LlamaConfig& config_;
+  const int layer_;
+  std::optional<int> unzipped_head_;
 };
 
-// A projection of one or several matrices side by side: their names without ".weight" and ".bias".
-absl::StatusOr<Linear> ReadLinear(const TensorReader& reader, int layer,
-                                  std::initializer_list<const char*> names, bool biased) {
-  const auto read = [&](const char* suffix) -> absl::StatusOr<at::Tensor> {
-    std::vector<std::string> full_names;
-    for (const char* const name : names) {
-      full_names.push_back(LayerTensorName(layer, absl::StrCat(name, suffix)));
-    }
-    if (full_names.size() == 1) return reader.Read(full_names.front());
-    return reader.ReadFused(full_names);
-  };
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight, read(".weight"));
-  std::optional<at::Tensor> bias;
-  if (biased) {
-    REPRISE_ASSIGN_OR_RETURN(bias, read(".bias"));
-  }
-  return Linear::Create(std::move(weight), std::move(bias));
-}
-
-absl::StatusOr<LlamaLayerWeights> ReadLayer(const TensorReader& reader, const LlamaConfig& config,
-                                            int layer) {
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor input_norm,
-                           reader.Read(LayerTensorName(layer, "input_layernorm.weight")));
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor attention_norm,
-                           reader.Read(LayerTensorName(layer, "post_attention_layernorm.weight")));
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear qkv,
-      ReadLinear(reader, layer, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                 config.attention_bias));
-  REPRISE_ASSIGN_OR_RETURN(Linear o,
-                           ReadLinear(reader, layer, {"self_attn.o_proj"}, config.attention_bias));
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear gate_up, ReadLinear(reader, layer, {"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias));
-  REPRISE_ASSIGN_OR_RETURN(Linear down,
-                           ReadLinear(reader, layer, {"mlp.down_proj"}, config.mlp_bias));
-  return LlamaLayerWeights{.input_norm = std::move(input_norm),
-                           .qkv = std::move(qkv),
-                           .o = std::move(o),
-                           .attention_norm = std::move(attention_norm),
-                           .gate_up = std::move(gate_up),
-                           .down = std::move(down)};
-}
-
-absl::StatusOr<LlamaWeights> ReadAll(const TensorReader& reader, const LlamaConfig& config,
+absl::StatusOr<LlamaWeights> ReadAll(CheckpointReader& reader, const LlamaConfig& config,
                                      DType dtype, const LoadLlamaWeightsOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding, reader.Read(kEmbeddingTensor));
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor final_norm, reader.Read(kFinalNormTensor));
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding, reader.Add({{kEmbeddingTensor}}));
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor final_norm, reader.Add({{kFinalNormTensor}}));
   at::Tensor head = embedding;
   if (!config.tie_word_embeddings) {
-    REPRISE_ASSIGN_OR_RETURN(head, reader.Read(kLmHeadTensor));
+    REPRISE_ASSIGN_OR_RETURN(head, reader.Add({{kLmHeadTensor}}));
   }
   REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(std::move(head), std::nullopt));
   LlamaWeights weights = {.embedding = std::move(embedding),
@@ -148,10 +126,10 @@ absl::StatusOr<LlamaWeights> ReadAll(const TensorReader& reader, const LlamaConf
                           .dtype = dtype};
   weights.layers.reserve(config.num_layers);
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    REPRISE_ASSIGN_OR_RETURN(LlamaLayerWeights read, ReadLayer(reader, config, layer));
+    REPRISE_ASSIGN_OR_RETURN(LlamaLayerWeights read, LayerReader(reader, config, layer).Read());
     weights.layers.push_back(std::move(read));
-    if (options.on_layer) options.on_layer(layer + 1, config.num_layers);
   }
+  REPRISE_RETURN_IF_ERROR(reader.Run({.on_progress = options.on_progress}));
   return weights;
 }
 
@@ -166,7 +144,8 @@ absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& folder, const L
   const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
   REPRISE_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(*checkpoint, options.dtype));
   return CatchTorchOr([&]() -> absl::StatusOr<LlamaWeights> {
-    return ReadAll(TensorReader(checkpoint, options.device, dtype), config, dtype, options);
+    CheckpointReader reader(checkpoint, options.device, dtype);
+    return ReadAll(reader, config, dtype, options);
   });
 }
 

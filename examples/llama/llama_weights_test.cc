@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 
 #include <cstdint>
 #include <cstring>
@@ -26,7 +27,6 @@ namespace reprise {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -39,7 +39,8 @@ LlamaConfig TinyConfig() {
   config.num_kv_heads = 1;
   config.head_dim = 4;
   config.vocab_size = 7;
-  config.attention_bias = true;
+  config.qkv_bias = true;
+  config.o_bias = true;
   config.max_seq_len = 32;
   return config;
 }
@@ -108,7 +109,7 @@ TEST(LlamaWeightsTest, ProjectionsOfTheSameInputAreOneMatrix) {
   EXPECT_FALSE(loaded.gate_up.bias().has_value());
   expect_equal(loaded.down.weight(), {file[layer + "mlp.down_proj.weight"]});
   expect_equal(loaded.input_norm, {file[layer + "input_layernorm.weight"]});
-  expect_equal(loaded.attention_norm, {file[layer + "post_attention_layernorm.weight"]});
+  expect_equal(loaded.mlp_norm, {file[layer + "post_attention_layernorm.weight"]});
   expect_equal(weights.embedding, {file["model.embed_tokens.weight"]});
   expect_equal(weights.final_norm, {file["model.norm.weight"]});
   expect_equal(weights.lm_head.weight(), {file["lm_head.weight"]});
@@ -116,7 +117,8 @@ TEST(LlamaWeightsTest, ProjectionsOfTheSameInputAreOneMatrix) {
 
 TEST(LlamaWeightsTest, BiasesOfTheFeedForwardAreFusedLikewise) {
   LlamaConfig config = TinyConfig();
-  config.attention_bias = false;
+  config.qkv_bias = false;
+  config.o_bias = false;
   config.mlp_bias = true;
   const CheckpointFile file("mlp_bias", config, DType::kFloat32);
   const LlamaWeights weights = Loaded(file, config, {});
@@ -125,6 +127,46 @@ TEST(LlamaWeightsTest, BiasesOfTheFeedForwardAreFusedLikewise) {
                         at::cat({file["model.layers.0.mlp.gate_proj.bias"],
                                  file["model.layers.0.mlp.up_proj.bias"]})));
   EXPECT_TRUE(at::equal(*weights.layers[0].down.bias(), file["model.layers.0.mlp.down_proj.bias"]));
+}
+
+TEST(LlamaWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {
+  LlamaConfig config = TinyConfig();
+  config.qkv_bias = false;
+  config.o_bias = false;
+  config.rope_pairs = RopePairs::kNeighbours;
+  config.attention = {{}, {.rotates = false}};
+  const CheckpointFile file("neighbours", config, DType::kFloat32);
+  const LlamaWeights weights = Loaded(file, config, {});
+  // Rows 0, 2, then 1, 3 of each head of 4.
+  const at::Tensor order = at::tensor(std::vector<int64_t>{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11});
+  const at::Tensor& qkv = weights.layers[0].qkv.weight();
+  const auto stored = [&](const std::string& name) {
+    return file["model.layers.0.self_attn." + name + ".weight"];
+  };
+  EXPECT_TRUE(at::equal(qkv.narrow(0, 0, 12), stored("q_proj").index_select(0, order)));
+  EXPECT_TRUE(
+      at::equal(qkv.narrow(0, 12, 4), stored("k_proj").index_select(0, order.narrow(0, 0, 4))));
+  EXPECT_TRUE(at::equal(qkv.narrow(0, 16, 4), stored("v_proj")));
+  EXPECT_TRUE(at::equal(weights.layers[1].qkv.weight().narrow(0, 0, 12),
+                        file["model.layers.1.self_attn.q_proj.weight"]));
+}
+
+TEST(LlamaWeightsTest, NormsThatAFamilyHasAreRead) {
+  LlamaConfig config = TinyConfig();
+  config.qk_norm = QkNorm::kWeighted;
+  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  const CheckpointFile file("norms", config, DType::kFloat32);
+  const LlamaWeights weights = Loaded(file, config, {});
+  const std::string layer = "model.layers.1.";
+  const LlamaLayerWeights& loaded = weights.layers[1];
+  EXPECT_TRUE(at::equal(*loaded.q_norm, file[layer + "self_attn.q_norm.weight"]));
+  EXPECT_TRUE(at::equal(*loaded.k_norm, file[layer + "self_attn.k_norm.weight"]));
+  EXPECT_TRUE(at::equal(loaded.input_norm, file[layer + "input_layernorm.weight"]));
+  EXPECT_TRUE(
+      at::equal(*loaded.attention_output_norm, file[layer + "post_attention_layernorm.weight"]));
+  EXPECT_TRUE(at::equal(loaded.mlp_norm, file[layer + "pre_feedforward_layernorm.weight"]));
+  EXPECT_TRUE(
+      at::equal(*loaded.mlp_output_norm, file[layer + "post_feedforward_layernorm.weight"]));
 }
 
 TEST(LlamaWeightsTest, TiedEmbeddingsAreOnePieceOfMemory) {
@@ -192,14 +234,23 @@ TEST(LlamaWeightsTest, TensorsAtOddAddressesAreReadLikeOthers) {
   EXPECT_EQ(reinterpret_cast<intptr_t>(weights.embedding.const_data_ptr()) % sizeof(float), 0u);
 }
 
-TEST(LlamaWeightsTest, ProgressIsReportedLayerByLayer) {
+TEST(LlamaWeightsTest, ProgressEndsWithAllBytes) {
   const CheckpointFile file("progress", TinyConfig(), DType::kFloat32);
-  std::vector<int> loaded;
-  Loaded(file, TinyConfig(), {.on_layer = [&](int num_loaded, int num_layers) {
-           EXPECT_EQ(num_layers, 2);
-           loaded.push_back(num_loaded);
-         }});
-  EXPECT_THAT(loaded, ElementsAre(1, 2));
+  std::vector<std::pair<int64_t, int64_t>> reports;
+  Loaded(file, TinyConfig(),
+         {.dtype = DType::kBFloat16, .on_progress = [&](int64_t num_bytes, int64_t total_bytes) {
+            reports.push_back({num_bytes, total_bytes});
+          }});
+  ASSERT_FALSE(reports.empty());
+  int64_t num_elements = 0;
+  for (const ExpectedTensor& tensor : LlamaTensors(TinyConfig())) {
+    num_elements += *NumElements(tensor.shape);
+  }
+  EXPECT_EQ(reports.back().first, num_elements * 4);
+  for (const auto& [num_bytes, total_bytes] : reports) {
+    EXPECT_LE(num_bytes, total_bytes);
+    EXPECT_EQ(total_bytes, num_elements * 4);
+  }
 }
 
 TEST(LlamaWeightsTest, ACheckpointThatDoesNotFitIsRefusedWithItsFolder) {

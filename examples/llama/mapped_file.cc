@@ -29,7 +29,7 @@ absl::Status SystemError(const std::string& path, int error) {
   }
 }
 
-// Closes a descriptor at the end of its scope; the mapping outlives it.
+// Closes a descriptor at the end of its scope, unless it has been released.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -39,16 +39,17 @@ class Descriptor {
     if (fd_ >= 0) close(fd_);
   }
   int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
-  const int fd_;
+  int fd_;
 };
 
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // O_NONBLOCK: opening a pipe that nobody writes would wait for ever.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return SystemError(path, errno);
   struct stat info;
   if (fstat(file.get(), &info) != 0) return SystemError(path, errno);
@@ -65,24 +66,44 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   void* const address =
       mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) return SystemError(path, errno);
-  return MappedFile(path, absl::MakeConstSpan(static_cast<const char*>(address),
-                                              static_cast<size_t>(info.st_size)));
+  return MappedFile(
+      path, file.Release(),
+      absl::MakeConstSpan(static_cast<const char*>(address), static_cast<size_t>(info.st_size)));
 }
 
-MappedFile::MappedFile(std::string path, absl::Span<const char> bytes)
-    : path_(std::move(path)), bytes_(bytes) {}
+MappedFile::MappedFile(std::string path, int descriptor, absl::Span<const char> bytes)
+    : path_(std::move(path)), descriptor_(descriptor), bytes_(bytes) {}
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(std::exchange(other.bytes_, {})) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
   std::swap(bytes_, other.bytes_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<char*>(bytes_.data()), bytes_.size());
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+absl::Status MappedFile::Read(int64_t offset, absl::Span<char> out) const {
+  while (!out.empty()) {
+    const ssize_t count = pread(descriptor_, out.data(), out.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return SystemError(path_, errno);
+    if (count == 0) {
+      return absl::InternalError(
+          absl::StrCat(path_, ": the file was shortened while it was read: it ends at ", offset));
+    }
+    offset += count;
+    out.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace reprise

@@ -11,8 +11,10 @@
 #ifndef EXAMPLES_LLAMA_MAPPED_FILE_H_
 #define EXAMPLES_LLAMA_MAPPED_FILE_H_
 
+#include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
@@ -35,13 +37,20 @@ class MappedFile {
   // At least one byte, and aligned to a page; nothing after this object has been moved from.
   absl::Span<const char> bytes() const { return bytes_; }
 
+  // Copies the bytes from `offset` on, as many as `out` has: by reading, not through the mapping,
+  // so that no page of it becomes part of this process. May be called by several threads at once.
+  // REQUIRES: they are within bytes(). Errors: Internal, naming the file: in the system's words, or
+  // that it has been shortened.
+  absl::Status Read(int64_t offset, absl::Span<char> out) const;
+
   // As given to Open().
   const std::string& path() const { return path_; }
 
  private:
-  MappedFile(std::string path, absl::Span<const char> bytes);
+  MappedFile(std::string path, int descriptor, absl::Span<const char> bytes);
 
   std::string path_;
+  int descriptor_ = -1;
   absl::Span<const char> bytes_;
 };
 

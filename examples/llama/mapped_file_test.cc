@@ -46,6 +46,21 @@ TEST(MappedFileTest, FollowsASymbolicLink) {
   EXPECT_EQ(Text(*file), "content");
 }
 
+TEST(MappedFileTest, ReadsAnyPieceAndSaysSoIfTheFileWasShortened) {
+  const std::string path = WriteFile("pieces", "0123456789");
+  absl::StatusOr<MappedFile> opened = MappedFile::Open(path);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const MappedFile file = *std::move(opened);  // its descriptor moves with it
+  std::string piece(4, '?');
+  ASSERT_TRUE(file.Read(3, absl::MakeSpan(piece)).ok());
+  EXPECT_EQ(piece, "3456");
+  EXPECT_TRUE(file.Read(10, {}).ok());
+  ASSERT_EQ(truncate(path.c_str(), 5), 0);
+  const absl::Status status = file.Read(3, absl::MakeSpan(piece));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(), path + ": the file was shortened while it was read: it ends at 5");
+}
+
 TEST(MappedFileTest, TheBytesStayWhereTheyAreWhenTheObjectMoves) {
   absl::StatusOr<MappedFile> opened = MappedFile::Open(WriteFile("moving", "content"));
   ASSERT_TRUE(opened.ok()) << opened.status();

@@ -59,10 +59,11 @@ TEST_P(GoldenModelTest, WeightsHaveTheShapesOfTheConfig) {
               ElementsAre(config->num_q_heads * head_dim, config->hidden_size));
   EXPECT_THAT(shape_of("model.layers.1.self_attn.k_proj.weight"),
               ElementsAre(config->num_kv_heads * head_dim, config->hidden_size));
-  EXPECT_THAT(shape_of("model.layers.1.mlp.up_proj.weight"),
+  const std::string mlp = config->architecture == Architecture::kLlama4 ? "feed_forward" : "mlp";
+  EXPECT_THAT(shape_of("model.layers.1." + mlp + ".up_proj.weight"),
               ElementsAre(config->intermediate_size, config->hidden_size));
   EXPECT_EQ(checkpoint->Find("lm_head.weight").ok(), !config->tie_word_embeddings);
-  EXPECT_EQ(checkpoint->Find("model.layers.0.self_attn.q_proj.bias").ok(), config->attention_bias);
+  EXPECT_EQ(checkpoint->Find("model.layers.0.self_attn.q_proj.bias").ok(), config->qkv_bias);
   EXPECT_EQ(checkpoint->Find("model.layers.0.mlp.up_proj.bias").ok(), config->mlp_bias);
 }
 
@@ -88,7 +89,9 @@ TEST_P(GoldenModelTest, GoldenTokensAndLogitsAreReadable) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenModelTest,
-                         testing::Values("llama-rope-llama3", "llama-bias-untied", "llama-gqa5"),
+                         testing::Values("gemma2", "llama-bias-untied", "llama-gqa5",
+                                         "llama-rope-linear", "llama-rope-llama3", "llama4-chunked",
+                                         "mistral-window", "qwen2", "qwen3", "qwen3-rope-yarn"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -1,6 +1,7 @@
 #include "examples/llama/random_weights.h"
 
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -52,27 +53,40 @@ absl::StatusOr<LlamaWeights> MakeAll(const LlamaConfig& config,
   const int64_t inner = config.intermediate_size;
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
   const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
+  const auto norm = [&](int64_t size) {
+    const at::Tensor ones = random.Ones(size);
+    return config.norm_weight == NormWeight::kOnePlus ? ones - 1 : ones;
+  };
   at::Tensor embedding = random.Normal({config.vocab_size, hidden});
   at::Tensor head = embedding;
   if (!config.tie_word_embeddings) head = random.Normal({config.vocab_size, hidden});
   REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(std::move(head), std::nullopt));
   LlamaWeights weights = {.embedding = std::move(embedding),
                           .layers = {},
-                          .final_norm = random.Ones(hidden),
+                          .final_norm = norm(hidden),
                           .lm_head = std::move(lm_head),
                           .dtype = options.dtype};
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    const bool biased = config.attention_bias;
-    REPRISE_ASSIGN_OR_RETURN(Linear qkv, random.Projection(hidden, q_size + 2 * kv_size, biased));
-    REPRISE_ASSIGN_OR_RETURN(Linear o, random.Projection(q_size, hidden, biased));
+    REPRISE_ASSIGN_OR_RETURN(Linear qkv,
+                             random.Projection(hidden, q_size + 2 * kv_size, config.qkv_bias));
+    REPRISE_ASSIGN_OR_RETURN(Linear o, random.Projection(q_size, hidden, config.o_bias));
     REPRISE_ASSIGN_OR_RETURN(Linear gate_up, random.Projection(hidden, 2 * inner, config.mlp_bias));
     REPRISE_ASSIGN_OR_RETURN(Linear down, random.Projection(inner, hidden, config.mlp_bias));
-    weights.layers.push_back({.input_norm = random.Ones(hidden),
-                              .qkv = std::move(qkv),
-                              .o = std::move(o),
-                              .attention_norm = random.Ones(hidden),
-                              .gate_up = std::move(gate_up),
-                              .down = std::move(down)});
+    LlamaLayerWeights layer_weights = {.input_norm = norm(hidden),
+                                       .qkv = std::move(qkv),
+                                       .o = std::move(o),
+                                       .mlp_norm = norm(hidden),
+                                       .gate_up = std::move(gate_up),
+                                       .down = std::move(down)};
+    if (config.qk_norm == QkNorm::kWeighted) {
+      layer_weights.q_norm = random.Ones(config.head_dim);
+      layer_weights.k_norm = random.Ones(config.head_dim);
+    }
+    if (config.norm_placement == NormPlacement::kBeforeAndAfter) {
+      layer_weights.attention_output_norm = norm(hidden);
+      layer_weights.mlp_output_norm = norm(hidden);
+    }
+    weights.layers.push_back(std::move(layer_weights));
   }
   return weights;
 }

@@ -24,7 +24,8 @@ LlamaWeights Made(const LlamaConfig& config, const RandomWeightsOptions& options
 TEST(RandomWeightsTest, FitTheModelTheyAreMadeFor) {
   LlamaConfig config = *LlamaPreset("jargon");
   for (const bool biased : {false, true}) {
-    config.attention_bias = biased;
+    config.qkv_bias = biased;
+    config.o_bias = biased;
     config.mlp_bias = biased;
     config.tie_word_embeddings = !biased;
     const auto model = LlamaModel::Create(config, Made(config, {}), {});

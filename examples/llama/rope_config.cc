@@ -1,5 +1,6 @@
 #include "examples/llama/rope_config.h"
 
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -10,7 +11,6 @@
 namespace reprise {
 namespace {
 
-constexpr double kDefaultTheta = 10000;
 constexpr DoubleRange kThetaRange = {.min = 1, .max = 1e12};
 constexpr DoubleRange kFactorRange = {.min = 1, .max = 1e6};
 
@@ -20,6 +20,14 @@ absl::StatusOr<LinearRope> ReadLinear(const JsonFields& fields) {
   LinearRope rope;
   REPRISE_ASSIGN_OR_RETURN(rope.factor, fields.Double("factor", kFactorRange));
   return rope;
+}
+
+// The original length that scaling started from.
+absl::StatusOr<int> ReadOriginalLength(const JsonFields& fields, int max_seq_len) {
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> original,
+      fields.OptionalInt("original_max_position_embeddings", {.min = 1, .max = 1 << 28}));
+  return static_cast<int>(original.value_or(max_seq_len));
 }
 
 absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, int max_seq_len) {
@@ -37,10 +45,64 @@ absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, int max_seq_len)
     return fields.Unexpected(
         "high_freq_factor", absl::StrCat("more than low_freq_factor (", rope.low_freq_factor, ")"));
   }
-  REPRISE_ASSIGN_OR_RETURN(
-      const std::optional<int64_t> original,
-      fields.OptionalInt("original_max_position_embeddings", {.min = 1, .max = 1 << 28}));
-  rope.original_max_seq_len = static_cast<int>(original.value_or(max_seq_len));
+  REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
+  return rope;
+}
+
+// 0.1 mscale ln(factor) + 1: how much sharper attention over `factor` times the length must be.
+double MScale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+absl::StatusOr<double> ReadAttentionFactor(const JsonFields& fields, double factor) {
+  constexpr DoubleRange kRange = {.min = 1e-3, .max = 1e3};
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> given,
+                           fields.OptionalDouble("attention_factor", kRange));
+  constexpr DoubleRange kMScaleRange = {.min = 0, .max = 1e3};
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> mscale,
+                           fields.OptionalDouble("mscale", kMScaleRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> mscale_all_dim,
+                           fields.OptionalDouble("mscale_all_dim", kMScaleRange));
+  if (given) return *given;
+  // Zero counts as absent, as in transformers.
+  if (mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0) {
+    return MScale(factor, *mscale) / MScale(factor, *mscale_all_dim);
+  }
+  return MScale(factor, 1);
+}
+
+absl::StatusOr<YarnRope> ReadYarn(const JsonFields& fields, int max_seq_len) {
+  REPRISE_RETURN_IF_ERROR(
+      fields.RefuseOthers({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
+                           "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+                           "original_max_position_embeddings", "truncate"}));
+  YarnRope rope;
+  REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> factor,
+                           fields.OptionalDouble("factor", kFactorRange));
+  if (!factor && fields.Find("original_max_position_embeddings") == nullptr) {
+    return fields.Unexpected("factor", "a number, or original_max_position_embeddings");
+  }
+  rope.factor = factor.value_or(static_cast<double>(max_seq_len) / rope.original_max_seq_len);
+  if (rope.factor < 1) {
+    return fields.Unexpected("original_max_position_embeddings",
+                             absl::StrCat("at most max_position_embeddings (", max_seq_len, ")"));
+  }
+  REPRISE_ASSIGN_OR_RETURN(rope.attention_factor, ReadAttentionFactor(fields, rope.factor));
+  constexpr DoubleRange kBetaRange = {.min = 1e-3, .max = 1e6};
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> fast,
+                           fields.OptionalDouble("beta_fast", kBetaRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> slow,
+                           fields.OptionalDouble("beta_slow", kBetaRange));
+  rope.beta_fast = fast.value_or(rope.beta_fast);
+  rope.beta_slow = slow.value_or(rope.beta_slow);
+  if (rope.beta_fast < rope.beta_slow) {
+    return fields.Unexpected(fast ? "beta_fast" : "beta_slow",
+                             absl::StrCat("beta_slow (", rope.beta_slow,
+                                          ") to be at most beta_fast (", rope.beta_fast, ")"));
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> truncate, fields.OptionalBool("truncate"));
+  rope.truncate = truncate.value_or(true);
   return rope;
 }
 
@@ -67,15 +129,18 @@ absl::StatusOr<RopeConfig> ReadScaling(const JsonFields& fields, int max_seq_len
     REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadLinear(fields));
   } else if (name == "llama3") {
     REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadLlama3(fields, max_seq_len));
+  } else if (name == "yarn") {
+    REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadYarn(fields, max_seq_len));
   } else {
-    return fields.Unexpected(type ? "rope_type" : "type", "\"default\", \"linear\" or \"llama3\"");
+    return fields.Unexpected(type ? "rope_type" : "type",
+                             "\"default\", \"linear\", \"llama3\" or \"yarn\"");
   }
   return rope;
 }
 
 }  // namespace
 
-absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, int max_seq_len) {
+absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDefaults& defaults) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> parameters,
                            config.OptionalObject("rope_parameters"));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> scaling,
@@ -94,7 +159,7 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, int max_seq_
   }
 
   RopeConfig rope;
-  rope.theta = old_theta.value_or(kDefaultTheta);
+  rope.theta = old_theta.value_or(defaults.theta);
   const std::optional<JsonFields>& form = parameters ? parameters : scaling;
   if (!form) return rope;
   REPRISE_ASSIGN_OR_RETURN(const std::optional<double> theta,
@@ -103,8 +168,12 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, int max_seq_
     return form->Unexpected("rope_theta", absl::StrCat("that of the file (", *old_theta, ")"));
   }
   const double chosen_theta = theta.value_or(rope.theta);
-  REPRISE_ASSIGN_OR_RETURN(rope, ReadScaling(*form, max_seq_len));
+  REPRISE_ASSIGN_OR_RETURN(rope, ReadScaling(*form, defaults.max_seq_len));
   rope.theta = chosen_theta;
+  if (std::holds_alternative<YarnRope>(rope.scaling) && rope.theta < 1.001) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        form->where(), ": rope_theta: expected more than 1.001 with yarn, got ", rope.theta));
+  }
   return rope;
 }
 

@@ -14,13 +14,20 @@
 
 namespace reprise {
 
-// `config` is the whole of config.json, `max_seq_len` its max_position_embeddings, the default of
-// llama3's original_max_position_embeddings. With neither form there, RoPE is plain with theta
-// 10000.
+struct RopeDefaults {
+  // max_position_embeddings: what original_max_position_embeddings is if it is absent.
+  int max_seq_len = 0;
+  double theta = 10000;
+};
+
+// `config` is the whole of config.json. With neither form there, RoPE is plain with the default
+// theta. YaRN's attention factor, unless given, is 0.1 ln(factor) + 1, or the ratio of two of its
+// kind if mscale and mscale_all_dim are there; its factor, if null, is max_position_embeddings /
+// original_max_position_embeddings.
 // Errors: InvalidArgument, naming the field: both forms at once, a type that is not "default",
-// "linear" or "llama3", a parameter missing, out of range or unknown, rotation of only a part of
-// the head.
-absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, int max_seq_len);
+// "linear", "llama3" or "yarn", a parameter missing, out of range or unknown, rotation of only a
+// part of the head.
+absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDefaults& defaults);
 
 }  // namespace reprise
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,7 @@ using ::testing::HasSubstr;
 
 absl::StatusOr<RopeConfig> Read(const std::string& text) {
   const json config = json::parse(text);
-  return ReadRopeConfig(*JsonFields::Of(config, "config.json"), 131072);
+  return ReadRopeConfig(*JsonFields::Of(config, "config.json"), {.max_seq_len = 131072});
 }
 
 TEST(RopeConfigTest, BothFormsSayTheSame) {
@@ -57,16 +58,15 @@ TEST(RopeConfigTest, Llama3WithoutItsOriginalLengthTakesTheModels) {
 }
 
 TEST(RopeConfigTest, RefusesWhatIsNotImplementedByName) {
-  for (const char* type :
-       {"yarn", "dynamic", "longrope", "su", "mrope", "proportional", "LLAMA3", ""}) {
+  for (const char* type : {"dynamic", "longrope", "su", "mrope", "proportional", "LLAMA3", ""}) {
     const std::string name = std::string("\"") + type + "\"";
-    EXPECT_EQ(
-        Read(R"({"rope_scaling": {"type": )" + name + "}}").status().message(),
-        "config.json: rope_scaling: type: expected \"default\", \"linear\" or \"llama3\", got " +
-            name);
+    EXPECT_EQ(Read(R"({"rope_scaling": {"type": )" + name + "}}").status().message(),
+              "config.json: rope_scaling: type: expected \"default\", \"linear\", \"llama3\" or "
+              "\"yarn\", got " +
+                  name);
     EXPECT_EQ(Read(R"({"rope_parameters": {"rope_type": )" + name + "}}").status().message(),
-              "config.json: rope_parameters: rope_type: expected \"default\", \"linear\" or "
-              "\"llama3\", got " +
+              "config.json: rope_parameters: rope_type: expected \"default\", \"linear\", "
+              "\"llama3\" or \"yarn\", got " +
                   name);
   }
 }
@@ -131,6 +131,84 @@ TEST(RopeConfigTest, RefusesLlama3ThatLacksOrTwistsAParameter) {
                 HasSubstr("rope_scaling: " + name + ": expected"))
         << value;
   }
+}
+
+TEST(RopeConfigTest, ReadsYarnAsQwenAndTransformers5HaveIt) {
+  const YarnRope qwen = {
+      .factor = 4, .attention_factor = 0.1 * std::log(4.0) + 1, .original_max_seq_len = 32768};
+  for (const char* text :
+       {R"({"rope_theta": 1e6, "rope_scaling": {"type": "yarn", "factor": 4.0,
+            "original_max_position_embeddings": 32768}})",
+        R"({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": null,
+            "original_max_position_embeddings": 32768}})"}) {  // 131072 / 32768
+    const absl::StatusOr<RopeConfig> config = Read(text);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_TRUE(*config == (RopeConfig{.theta = 1e6, .scaling = qwen})) << text;
+  }
+  const absl::StatusOr<RopeConfig> all = Read(
+      R"({"rope_parameters": {"rope_type": "yarn", "factor": 2, "attention_factor": 1.25,
+          "beta_fast": 16, "beta_slow": 2, "mscale": 1, "mscale_all_dim": 1, "truncate": false}})");
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_TRUE(std::get<YarnRope>(all->scaling) == (YarnRope{.factor = 2,
+                                                            .attention_factor = 1.25,
+                                                            .beta_fast = 16,
+                                                            .beta_slow = 2,
+                                                            .original_max_seq_len = 131072,
+                                                            .truncate = false}));
+}
+
+TEST(RopeConfigTest, YarnsAttentionFactorIsARatioWhereBothScalesAreGiven) {
+  const auto factor = [](const std::string& members) {
+    const absl::StatusOr<RopeConfig> config =
+        Read(R"({"rope_scaling": {"type": "yarn", "factor": 40, )" + members + "}}");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? RopeAttentionFactor(*config) : 0;
+  };
+  EXPECT_NEAR(factor(R"("mscale": 0.707, "mscale_all_dim": 1.0)"), 0.9210423553163399, 1e-12);
+  EXPECT_EQ(factor(R"("mscale": 1.0, "mscale_all_dim": 1.0)"), 1);
+  const double alone = 0.1 * std::log(40.0) + 1;
+  EXPECT_EQ(factor(R"("mscale": 0.707)"), alone);  // counts only beside the other
+  EXPECT_EQ(factor(R"("mscale": 0, "mscale_all_dim": 1.0)"), alone);
+}
+
+TEST(RopeConfigTest, RefusesYarnThatTwistsAParameter) {
+  const json good = json::parse(R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn",
+      "factor": 4, "original_max_position_embeddings": 32768}})");
+  ASSERT_TRUE(Read(good.dump()).ok());
+  const std::vector<std::pair<std::string, json>> twists = {
+      {"factor", 0.5},
+      {"factor", "4"},
+      {"beta_fast", 0},
+      {"beta_slow", -1},
+      {"beta_fast", 0.5},
+      {"beta_slow", 64},
+      {"mscale", "1"},
+      {"truncate", 1},
+      {"attention_factor", 0},
+      {"attention_factor", true},
+      {"original_max_position_embeddings", 0}};
+  for (const auto& [name, value] : twists) {
+    json bad = good;
+    bad["rope_scaling"][name] = value;
+    EXPECT_THAT(Read(bad.dump()).status().message(),
+                HasSubstr("rope_scaling: " + name + ": expected"))
+        << value;
+  }
+  json bad = good;
+  bad["rope_scaling"].erase("factor");
+  bad["rope_scaling"]["original_max_position_embeddings"] = 1 << 20;  // 131072 is the model's
+  EXPECT_THAT(Read(bad.dump()).status().message(),
+              HasSubstr("expected at most max_position_embeddings (131072), got 1048576"));
+  bad["rope_scaling"].erase("original_max_position_embeddings");
+  EXPECT_THAT(Read(bad.dump()).status().message(),
+              HasSubstr("factor: expected a number, or original_max_position_embeddings"));
+  bad = good;
+  bad["rope_theta"] = 1;
+  EXPECT_THAT(Read(bad.dump()).status().message(),
+              HasSubstr("rope_theta: expected more than 1.001 with yarn, got 1"));
+  bad = good;
+  bad["rope_scaling"]["beta"] = 1;
+  EXPECT_THAT(Read(bad.dump()).status().message(), HasSubstr("\"beta\" is not supported"));
 }
 
 }  // namespace

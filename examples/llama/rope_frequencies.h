@@ -39,9 +39,24 @@ struct Llama3Rope {
   friend bool operator==(const Llama3Rope&, const Llama3Rope&) = default;
 };
 
+// YaRN (arXiv 2309.00071): of the pairs, in the order of their frequencies, the first that turn
+// more than beta_fast times within the original length keep their frequency, those that turn less
+// than beta_slow times have it divided by `factor`, and there is a linear ramp in between. Cosines
+// and sines are multiplied by attention_factor.
+struct YarnRope {
+  double factor = 1;            // >= 1
+  double attention_factor = 1;  // > 0
+  double beta_fast = 32;
+  double beta_slow = 1;  // > 0, <= beta_fast
+  int original_max_seq_len = 4096;
+  // Whether the ends of the ramp are whole pairs.
+  bool truncate = true;
+  friend bool operator==(const YarnRope&, const YarnRope&) = default;
+};
+
 struct RopeConfig {
-  double theta = 10000;  // >= 1
-  std::variant<DefaultRope, LinearRope, Llama3Rope> scaling = DefaultRope();
+  double theta = 10000;  // >= 1; YaRN: > 1
+  std::variant<DefaultRope, LinearRope, Llama3Rope, YarnRope> scaling = DefaultRope();
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
@@ -49,6 +64,9 @@ struct RopeConfig {
 // its results are what checkpoints are compared with: they agree to a few units in the last place.
 // REQUIRES: head_dim is even and positive.
 std::vector<float> RopeFrequencies(const RopeConfig& config, int head_dim);
+
+// What cosines and sines are multiplied by: 1 but for YaRN.
+double RopeAttentionFactor(const RopeConfig& config);
 
 }  // namespace reprise
 

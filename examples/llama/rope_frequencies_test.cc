@@ -91,6 +91,48 @@ TEST(RopeFrequenciesTest, Llama31FrequenciesAreThoseOfTransformers) {
   EXPECT_THAT(all[35], FloatEq(9.55621217e-05));
 }
 
+TEST(RopeFrequenciesTest, YarnFrequenciesAreThoseOfTransformers) {
+  // Qwen 3 8B stretched fourfold, every fourth.
+  const std::vector<float> all = RopeFrequencies(
+      {.theta = 1e6, .scaling = YarnRope{.factor = 4, .original_max_seq_len = 32768}}, 128);
+  ASSERT_EQ(all.size(), 64u);
+  std::vector<float> some;
+  for (size_t i = 0; i < all.size(); i += 4) some.push_back(all[i]);
+  EXPECT_THAT(some,
+              Pointwise(FloatEq(), {1.0, 0.421696514, 0.177827939, 0.0749894157, 0.0316227786,
+                                    0.0133352149, 0.00537532149, 0.00184827659, 0.000602941145,
+                                    0.000179841154, 4.44569851e-05, 1.87473561e-05, 7.90569356e-06,
+                                    3.33380353e-06, 1.40585337e-06, 5.92843435e-07}));
+}
+
+TEST(RopeFrequenciesTest, TheRampOfYarnBeginsAndEndsWhereTransformersHasIt) {
+  // Whole pairs, within the head.
+  EXPECT_THAT(
+      RopeFrequencies({.scaling = YarnRope{.factor = 40, .original_max_seq_len = 4096}}, 16),
+      Pointwise(FloatEq(), {1.0, 0.316227764, 0.100000001, 0.0239147246, 0.00512499968,
+                            0.000849862176, 2.49999994e-05, 7.90569447e-06}));
+  // Fractions of a pair.
+  EXPECT_THAT(
+      RopeFrequencies(
+          {.scaling = YarnRope{.factor = 4, .original_max_seq_len = 64, .truncate = false}}, 16),
+      Pointwise(FloatEq(), {1.0, 0.198583528, 0.0255952496, 0.00790569466, 0.00249999994,
+                            0.000790569466, 0.000250000012, 7.90569466e-05}));
+  // Two ends that are next to each other: a step.
+  EXPECT_THAT(
+      RopeFrequencies(
+          {.scaling =
+               YarnRope{.factor = 8, .beta_fast = 2, .beta_slow = 2, .original_max_seq_len = 64}},
+          16),
+      Pointwise(FloatEq(), {1.0, 0.316227764, 0.0125000002, 0.00395284733, 0.00124999997,
+                            0.000395284733, 0.000125000006, 3.95284733e-05}));
+}
+
+TEST(RopeFrequenciesTest, OnlyYarnHasAnAttentionFactor) {
+  EXPECT_EQ(RopeAttentionFactor({}), 1);
+  EXPECT_EQ(RopeAttentionFactor({.scaling = Llama3Rope()}), 1);
+  EXPECT_EQ(RopeAttentionFactor({.scaling = YarnRope{.attention_factor = 1.5}}), 1.5);
+}
+
 TEST(RopeFrequenciesTest, AFactorOfOneChangesNothing) {
   const std::vector<float> plain = RopeFrequencies({.theta = 500000}, 128);
   EXPECT_EQ(RopeFrequencies({.theta = 500000, .scaling = LinearRope{.factor = 1}}, 128), plain);

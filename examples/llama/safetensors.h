@@ -54,6 +54,9 @@ class SafetensorsFile {
   // All tensors by name.
   const TensorViews& tensors() const { return tensors_; }
 
+  // The file itself, into which the views point.
+  const MappedFile& file() const { return file_; }
+
   const std::string& path() const { return file_.path(); }
 
  private:

@@ -22,13 +22,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
 #include "absl/status/status.h"
+#include "runner/ops/norm_weight.h"
 
 namespace reprise {
-
-enum class NormWeight : int8_t { kScale, kOnePlus };
 
 // x, out [num_rows, size], weight [size]. `out` may be `x`.
 absl::Status RmsNorm(const at::Tensor& x, const at::Tensor& weight, float eps,

@@ -13,8 +13,10 @@
 
 namespace reprise {
 
-// Block sizes 1, 5, 16 x prompts whole and in chunks of 3 and 16 x graphs off and on.
+// Block sizes 1, 4, 16 x prompts whole and in chunks of 3 and 16 x graphs off and on.
 std::vector<GoldenRunOptions> AllGoldenRunOptions();
+// Of these, as few as have every value of each.
+std::vector<GoldenRunOptions> SomeGoldenRunOptions();
 std::string ToString(const GoldenRunOptions& options);
 
 // Logits along both tracks of every prompt are within `tolerance` of the golden ones everywhere,

@@ -1,0 +1,69 @@
+#include "examples/llama/checkpoint_reader.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+
+namespace reprise {
+
+CheckpointReader::CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device,
+                                   DType dtype)
+    : checkpoint_(std::move(checkpoint)),
+      options_(at::TensorOptions(device).dtype(ToScalarType(dtype))) {}
+
+absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& parts) {
+  std::vector<const TensorView*> views;
+  int64_t num_rows = 0;
+  for (const TensorPart& part : parts) {
+    REPRISE_ASSIGN_OR_RETURN(TensorView view, checkpoint_->Find(part.name));
+    const std::optional<DType> dtype = ToDType(view.type);
+    if (!dtype.has_value() || IsFp8(*dtype) || view.shape.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(part.name, " must be of 16, 32 or 64 bit floats, got ",
+                       std::string(StoredTypeName(view.type)), " ", ShapeString(view.shape)));
+    }
+    num_rows += view.shape[0];
+    views_.push_back(std::move(view));
+    views.push_back(&views_.back());
+  }
+  if (parts.size() == 1 && !parts[0].unzipped_head.has_value()) {
+    if (std::optional<at::Tensor> mapped = Mapped(*views[0])) return *std::move(mapped);
+  }
+  std::vector<int64_t> shape = views[0]->shape;
+  shape[0] = num_rows;
+  const at::Tensor tensor = at::empty(shape, options_);
+  int64_t row = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    copies_.push_back({.source = views[i],
+                       .target = tensor.narrow(0, row, views[i]->shape[0]),
+                       .unzipped_head = parts[i].unzipped_head});
+    row += views[i]->shape[0];
+  }
+  return tensor;
+}
+
+std::optional<at::Tensor> CheckpointReader::Mapped(const TensorView& view) const {
+  const auto options = at::TensorOptions().dtype(ToScalarType(*ToDType(view.type)));
+  if (!options_.device().is_cpu() || options.dtype() != options_.dtype() || !view.IsAligned()) {
+    return std::nullopt;
+  }
+  // LibTorch has no tensors of constant memory; nobody writes weights.
+  void* const data = const_cast<char*>(view.bytes.data());
+  return at::from_blob(
+      data, view.shape, [kept = checkpoint_](void*) {}, options);
+}
+
+absl::Status CheckpointReader::Run(const TensorCopyOptions& options) {
+  const absl::Status status = RunTensorCopies(*checkpoint_, copies_, options);
+  copies_.clear();
+  views_.clear();
+  return status;
+}
+
+}  // namespace reprise
