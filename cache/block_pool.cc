@@ -84,7 +84,10 @@ absl::Status BlockPool::CheckKeeping(int num_kept_back, int64_t num_asked) {
 }
 
 absl::Status BlockPool::AllocateKeeping(int num_kept_back, absl::Span<BlockId> blocks) {
-  REPRISE_RETURN_IF_ERROR(CheckKeeping(num_kept_back, static_cast<int64_t>(blocks.size())));
+  const int64_t num_asked = static_cast<int64_t>(blocks.size());
+  if (num_asked > num_allocatable_reserved() - num_kept_back) {
+    REPRISE_RETURN_IF_ERROR(CheckKeeping(num_kept_back, num_asked));
+  }
   for (BlockId& block : blocks) {
     block = BlockId(num_free_ > 0 ? TakeFree() : TakeOldestCached());
     nodes_[block.value()].ref_count = 1;

@@ -1,5 +1,5 @@
-// Sequences that come and go over a prefix cache, beside the plain truth: what was written into each
-// block, and by whom it is held.
+// Sequences that come and go over a prefix cache, beside the plain truth: what was written into
+// each block, and by whom it is held.
 
 #include <algorithm>
 #include <cstdint>

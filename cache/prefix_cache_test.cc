@@ -270,7 +270,7 @@ TEST(PrefixCacheTest, AParentThatWasComputedTwiceOutlivesTheChildOfEither) {
   cache.CheckInvariants();
 }
 
-// A window of one block: what it has left behind goes first, and what the next sequence needs stays.
+// A window of one block: what it left behind goes first, and what the next sequence needs stays.
 TEST(PrefixCacheTest, WhatAWindowLeftBehindIsEvictedFirst) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});  // 4 to give
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 16));
