@@ -184,6 +184,7 @@ absl::Span<const BlockCopy> BlockManager::TakeCopies() {
 
 void BlockManager::ForgetPrefixes() {
   cache_.Clear();
+  ++num_forgets_;
   if (!cache_.is_on()) return;
   // What lives on goes on from keys of before.
   for (int slot = 0; slot < options_.num_slots; ++slot) content_.ForgetRest(SlotId(slot));

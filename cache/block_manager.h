@@ -122,6 +122,7 @@ struct SavedSequence {
   bool has_encoder = false;             // its blocks have been written
   std::vector<int> first_columns = {};  // by group
   SavedContent content = {};
+  int64_t num_forgets = 0;  // of the manager: calls of ForgetPrefixes() until then
 };
 
 // Invariants, checked by CheckInvariants():
@@ -130,7 +131,7 @@ struct SavedSequence {
 //   2. A sequence holds in each group exactly the blocks for its tokens and look-ahead, but for
 //      those that left the group's window as of its committed tokens; in cross groups, those of the
 //      encoder's tokens. Empty slots hold none.
-//   3. A block's ref_count is the number of table entries that name it, plus pending copies from it.
+//   3. A block's ref_count is the number of table entries that name it and of pending copies from it.
 //   4. Blocks that the device may write without a further Append(), those of the look-ahead, have
 //      one table entry and are not in the index.
 //   5. 0 <= num_committed <= num_tokens.
@@ -194,7 +195,8 @@ class BlockManager {
 
   // Puts a saved sequence into an empty slot, with blocks of its own in the columns that it had.
   // Their content is found by others from now on: the caller fills them before any step that is
-  // launched from here on reads them. Does not use the reserve.
+  // launched from here on reads them. Does not use the reserve. REQUIRES: saved by a manager with
+  // the same groups.
   absl::Status Restore(SlotId slot, const SavedSequence& saved);
 
   // ---- For the device.
@@ -292,14 +294,14 @@ class BlockManager {
                            int num_encoder_tokens, int num_kept_back) const;
   absl::Status CheckCommit(SlotId slot, int64_t num_tokens) const;
 
-  // Columns that a sequence of `num_tokens` has in groups that hold its tokens, look-ahead included.
+  // Columns of a sequence of `num_tokens` in groups that hold its tokens, look-ahead included.
   int NumColumns(int64_t num_tokens) const;
   int num_reserved() const { return options_.num_reserved_blocks; }
 
   // An empty slot becomes a live sequence without blocks.
   Sequence& Start(SlotId slot);
 
-  // What Add() found in the cache, its blocks in hits(), and its encoder's in those of cross groups.
+  // What Add() found in the cache; hits() are its blocks, in cross groups those of the encoder.
   struct Found {
     int num_blocks = 0;          // full ones, that all groups have
     int num_partial_tokens = 0;  // of the block after them, to be copied
@@ -349,6 +351,7 @@ class BlockManager {
   PendingCopies copies_;
   std::vector<Sequence> sequences_;  // by slot
   int num_sequences_ = 0;
+  int64_t num_forgets_ = 0;
   // Scratch of Add() and CommitEncoder().
   std::vector<BlockId> hits_;  // [groups, max_blocks]
   std::vector<BlockId> shared_;

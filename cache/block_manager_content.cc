@@ -274,9 +274,11 @@ void BlockManager::Advance(SlotId slot, int64_t num_tokens) {
 
 SavedSequence BlockManager::Save(SlotId slot) const {
   const Sequence& saved = live(slot);
-  SavedSequence result = {.num_tokens = saved.num_committed,
-                          .num_encoder_tokens = saved.num_encoder_tokens,
-                          .has_encoder = saved.has_encoder};
+  SavedSequence result;
+  result.num_tokens = saved.num_committed;
+  result.num_encoder_tokens = saved.num_encoder_tokens;
+  result.has_encoder = saved.has_encoder;
+  result.num_forgets = num_forgets_;
   for (int group = 0; group < num_groups(); ++group) {
     result.first_columns.push_back(tables_.first(slot, group));
   }
@@ -311,8 +313,12 @@ absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
   }
   if (cache_.is_on()) {
     content_.Load(slot, saved.content);
-    IndexBlocks(slot, 0, content_.num_known_blocks(slot));
-    if (restored.has_encoder) IndexEncoder(slot);
+    if (saved.num_forgets == num_forgets_) {
+      IndexBlocks(slot, 0, content_.num_known_blocks(slot));
+      if (restored.has_encoder) IndexEncoder(slot);
+    } else {
+      content_.ForgetRest(slot);
+    }
   }
   return absl::OkStatus();
 }

@@ -205,6 +205,12 @@ FenceTicket BlockPool::Arm(FenceQueueId queue) {
   return {.queue = queue, .number = queues_[queue.value()].fences().Arm()};
 }
 
+bool BlockPool::HasPassed(FenceTicket ticket) {
+  CHECK(ticket.queue.value() >= 0 && ticket.queue.value() < static_cast<int>(queues_.size()))
+      << "queue " << ticket.queue << " is not of this pool of " << queues_.size() << " queues";
+  return queues_[ticket.queue.value()].fences().Poll() >= ticket.number;
+}
+
 void BlockPool::Poll() {
   for (FencedReleases& releases : queues_) {
     if (releases.size() == 0) continue;

@@ -150,6 +150,10 @@ class BlockPool {
   // of blocks may be released under it. REQUIRES: `queue` is of this pool.
   FenceTicket Arm(FenceQueueId queue);
 
+  // Whether the consumer has passed `ticket` by now. Does not block, and lets no block go.
+  // REQUIRES: `ticket` is from this pool.
+  bool HasPassed(FenceTicket ticket);
+
   // Lets blocks go whose tickets have passed. Does not block. O(fence queues + releases let go).
   void Poll();
 

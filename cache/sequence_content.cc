@@ -40,14 +40,18 @@ void SequenceContent::Begin(SlotId slot, const SequencePrompt& prompt) {
   begun.encoder_root.reset();
   begun.root = hasher_.Root(prompt.extra_keys);
   if (prompt.num_encoder_tokens > 0) {
-    // What the decoder computes depends on what the encoder saw.
+    // What the decoder computes depends on what the encoder saw, and how much of it.
+    ExtraKey length;
+    length.offset = prompt.num_encoder_tokens;
     begun.is_open = !prompt.encoder_keys.empty();
     begun.root = hasher_.Salted(begun.root, prompt.encoder_keys);
-    if (begun.is_open) begun.encoder_root = hasher_.Root(prompt.encoder_keys);
+    begun.root = hasher_.Salted(begun.root, absl::MakeConstSpan(&length, 1));
+    if (begun.is_open) begun.encoder_root = begun.root;
   }
   begun.ranges.clear();
   for (const RangeKey& range : prompt.range_keys) {
-    const ExtraKey value = {.kind = range.kind, .value = range.value};
+    // How long it is belongs to what it is: a block may hold a part of it only.
+    const ExtraKey value = {.kind = range.kind, .value = range.value, .offset = range.num_tokens};
     const PrefixHash digest = hasher_.Root(absl::MakeConstSpan(&value, 1));
     KeptRange kept = {.kind = range.kind,
                       .first_token = range.first_token,
