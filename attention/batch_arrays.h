@@ -1,0 +1,73 @@
+// The arrays that the builders of speculative and context-parallel batches fill: the caller's
+// memory, on the host or on the device, as large as the padded batch.
+//
+//   array            live rows and tokens                  padded or inert
+//   token_ids        the row's tokens                      0
+//   positions        where the queries stand               0
+//   slot_mapping     block * block_size + offset           -1
+//   query_start_loc  prefix sums of query_len              the live total, continued
+//   seq_lens         keys in the cache after the write     0
+//   table_row        the sequence's                        0
+//   logits_indices   the row's last token                  0
+//   tail_len         keys of the row's tree (trees only)   0
+//   tail_mask        which of them a query sees            0
+//   row_faults       0                                     0, or why the row is inert: RowFault
+//
+// token_ids, logits_indices and row_faults may be absent; tail_len and tail_mask are present with
+// builders of trees only. A value without storage.
+
+#ifndef ATTENTION_BATCH_ARRAYS_H_
+#define ATTENTION_BATCH_ARRAYS_H_
+
+#include <cstdint>
+
+#include "attention/row_fault.h"
+
+namespace reprise {
+
+struct BatchArrays {
+  int32_t* token_ids = nullptr;        // [num_tokens]
+  int32_t* positions = nullptr;        // [num_tokens]
+  int64_t* slot_mapping = nullptr;     // [num_tokens]
+  int32_t* query_start_loc = nullptr;  // [num_rows + 1]
+  int32_t* seq_lens = nullptr;         // [num_rows]
+  int32_t* table_row = nullptr;        // [num_rows]
+  int32_t* logits_indices = nullptr;   // [num_rows]
+  int32_t* tail_len = nullptr;         // [num_rows]
+  uint64_t* tail_mask = nullptr;       // [num_tokens]
+  int32_t* row_faults = nullptr;       // [num_rows]
+};
+
+// What stands in the arrays for one live row or token.
+struct RowEntry {
+  int32_t seq_len = 0;
+  int32_t table_row = 0;
+  int32_t last_token = 0;  // index of it
+  int32_t tail_len = 0;
+};
+struct TokenEntry {
+  int32_t token_id = 0;
+  int32_t position = 0;
+  int64_t slot = -1;
+  uint64_t tail_mask = 0;
+};
+
+constexpr void WriteRow(const BatchArrays& arrays, int row, const RowEntry& entry, RowFault fault) {
+  arrays.seq_lens[row] = entry.seq_len;
+  arrays.table_row[row] = entry.table_row;
+  if (arrays.logits_indices) arrays.logits_indices[row] = entry.last_token;
+  if (arrays.tail_len) arrays.tail_len[row] = entry.tail_len;
+  if (arrays.row_faults) arrays.row_faults[row] = static_cast<int32_t>(fault);
+}
+
+// An inert row is WriteRow(arrays, row, {}, fault), an inert token WriteToken(arrays, token, {}).
+constexpr void WriteToken(const BatchArrays& arrays, int64_t token, const TokenEntry& entry) {
+  if (arrays.token_ids) arrays.token_ids[token] = entry.token_id;
+  arrays.positions[token] = entry.position;
+  arrays.slot_mapping[token] = entry.slot;
+  if (arrays.tail_mask) arrays.tail_mask[token] = entry.tail_mask;
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_BATCH_ARRAYS_H_

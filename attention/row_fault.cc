@@ -1,0 +1,29 @@
+#include "attention/row_fault.h"
+
+namespace reprise {
+
+std::string_view ToString(RowFault fault) {
+  switch (fault) {
+    case RowFault::kNone:
+      return "no fault";
+    case RowFault::kTableRow:
+      return "its table row is not one of the table";
+    case RowFault::kLength:
+      return "a length or a count is negative or too large";
+    case RowFault::kNoBlock:
+      return "a new token has no block of the cache";
+    case RowFault::kNoRoom:
+      return "its tokens pass the batch's capacity";
+    case RowFault::kTree:
+      return "a node does not stand behind its parent";
+    case RowFault::kPath:
+      return "the nodes that stay are no path from the tree's root";
+    case RowFault::kToken:
+      return "a token id is negative";
+  }
+  return "unknown fault";
+}
+
+std::ostream& operator<<(std::ostream& out, RowFault fault) { return out << ToString(fault); }
+
+}  // namespace reprise

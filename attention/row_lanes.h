@@ -1,0 +1,37 @@
+// Who works on one row of a batch: on the host one after the other, on the device the lanes of a
+// warp. A builder writes what it does to a row once, over either.
+//
+//   lanes.ForEach(n, f)   f(i) for i in [0, n)
+//   lanes.Any(n, f)       whether f(i) holds for one of them; every lane gets the answer
+//   lanes.Sync()          what was written before is read after
+//
+// The device's are in attention/row_packing.cuh.
+
+#ifndef ATTENTION_ROW_LANES_H_
+#define ATTENTION_ROW_LANES_H_
+
+#include "attention/host_device.h"
+
+namespace reprise {
+
+class HostLanes {
+ public:
+  template <typename Body>
+  REPRISE_HOST_DEVICE void ForEach(int n, Body body) const {
+    for (int i = 0; i < n; ++i) body(i);
+  }
+
+  template <typename Predicate>
+  REPRISE_HOST_DEVICE bool Any(int n, Predicate predicate) const {
+    for (int i = 0; i < n; ++i) {
+      if (predicate(i)) return true;
+    }
+    return false;
+  }
+
+  REPRISE_HOST_DEVICE void Sync() const {}
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_ROW_LANES_H_

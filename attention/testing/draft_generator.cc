@@ -1,0 +1,382 @@
+#include "attention/testing/draft_generator.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace reprise {
+namespace {
+
+constexpr int32_t kAbsurd[] = {-12345, 1 << 30, INT32_MIN, INT32_MAX, -1, 0};
+
+int32_t Absurd(Random& random) { return kAbsurd[random.Int(0, 5)]; }
+
+bool IsHostile(Random& random, double hostility) {
+  return hostility > 0 && random.Real(0, 1) < hostility;
+}
+
+template <typename T>
+T* Mutable(const T* array) {
+  return const_cast<T*>(array);
+}
+
+int64_t LimitOf(const DraftShape& shape) {
+  return std::min<int64_t>(shape.max_context_len, int64_t{shape.max_blocks} * shape.block_size);
+}
+
+PagedTable CarveTable(const DraftShape& shape, ArrayCarver& carver) {
+  const int64_t stride = shape.max_blocks + 1;
+  return {.entries = carver.Take<int32_t>("block_table", shape.num_tables * stride),
+          .row_stride = stride,
+          .num_tables = shape.num_tables,
+          .max_blocks = shape.max_blocks,
+          .block_size = shape.block_size,
+          .num_blocks = shape.num_blocks()};
+}
+
+BatchArrays CarveArrays(int64_t num_rows, int64_t num_tokens, bool has_tail, int num_sets,
+                        ArrayCarver& carver) {
+  BatchArrays arrays = {
+      .token_ids = carver.Take<int32_t>("token_ids", num_tokens * num_sets),
+      .positions = carver.Take<int32_t>("positions", num_tokens * num_sets),
+      .slot_mapping = carver.Take<int64_t>("slot_mapping", num_tokens * num_sets),
+      .query_start_loc = carver.Take<int32_t>("query_start_loc", (num_rows + 1) * num_sets),
+      .seq_lens = carver.Take<int32_t>("seq_lens", num_rows * num_sets),
+      .table_row = carver.Take<int32_t>("table_row", num_rows * num_sets),
+      .logits_indices = carver.Take<int32_t>("logits_indices", num_rows * num_sets),
+      .row_faults = carver.Take<int32_t>("row_faults", num_rows * num_sets)};
+  if (has_tail) {
+    arrays.tail_len = carver.Take<int32_t>("tail_len", num_rows);
+    arrays.tail_mask = carver.Take<uint64_t>("tail_mask", num_tokens);
+  }
+  return arrays;
+}
+
+// Tokens of a sequence: few, around block borders, up to the limit, any.
+int DrawSeqLen(Random& random, const DraftShape& shape) {
+  const int64_t limit = LimitOf(shape);
+  const int border = shape.block_size * random.Int(0, 4) + random.Int(-1, 1);
+  const int length = random.Pick({random.Int(0, 6), border, random.Int(0, 40),
+                                  static_cast<int>(limit) - random.Int(0, shape.max_new + 1),
+                                  random.Int(0, static_cast<int>(limit))});
+  return static_cast<int>(std::clamp<int64_t>(length, 0, limit));
+}
+
+// Lengths of all table rows, and a shuffled table: blocks for what is cached and `num_new` tokens
+// more, absurd entries behind them.
+void DrawSequences(Random& random, const DraftShape& shape, int num_new, double hostility,
+                   const PagedTable& table, int32_t* seq_len) {
+  std::vector<int32_t> blocks(shape.num_blocks() - 1);
+  std::iota(blocks.begin(), blocks.end(), 1);
+  random.Shuffle(blocks);
+  int32_t* entries = Mutable(table.entries);
+  for (int row = 0; row < shape.num_tables; ++row) {
+    seq_len[row] = DrawSeqLen(random, shape);
+    const int64_t last = int64_t{seq_len[row]} + num_new;
+    for (int column = 0; column < table.row_stride; ++column) {
+      const bool is_used = column < shape.max_blocks && int64_t{column} * shape.block_size < last;
+      int32_t& entry = entries[row * table.row_stride + column];
+      entry = is_used ? blocks[row * shape.max_blocks + column] : Absurd(random);
+      if (IsHostile(random, hostility)) entry = Absurd(random);
+    }
+    if (IsHostile(random, hostility)) seq_len[row] = Absurd(random);
+  }
+}
+
+// Table rows of live rows in any order, each once; -1 for padded ones.
+void DrawSlots(Random& random, const DraftShape& shape, double hostility, int32_t* slots) {
+  std::vector<int32_t> rows(shape.num_tables);
+  std::iota(rows.begin(), rows.end(), 0);
+  random.Shuffle(rows);
+  const int num_live =
+      random.Pick({shape.num_rows, random.Int(0, shape.num_rows), random.Int(0, shape.num_rows)});
+  for (int r = 0; r < shape.num_rows; ++r) {
+    const bool is_live = r < std::min(num_live, shape.num_tables) && !random.OneIn(8);
+    slots[r] = is_live ? rows[r] : -1 - random.Int(0, 3);
+    if (IsHostile(random, hostility)) slots[r] = Absurd(random);
+  }
+}
+
+void DrawTokens(Random& random, int64_t count, int32_t* tokens) {
+  for (int64_t i = 0; i < count; ++i) tokens[i] = random.Int(0, 100000);
+}
+
+}  // namespace
+
+int64_t SlotByDefinition(const PagedTable& table, int row, int64_t position) {
+  return int64_t{table.entries[row * table.row_stride + position / table.block_size]} *
+             table.block_size +
+         position % table.block_size;
+}
+
+std::ostream& operator<<(std::ostream& out, const DraftShape& shape) {
+  return out << "rows " << shape.num_rows << ", tables " << shape.num_tables << " of "
+             << shape.max_blocks << " blocks of " << shape.block_size << ", max_new "
+             << shape.max_new << ", num_tokens " << shape.num_tokens << ", max_context_len "
+             << shape.max_context_len << ", steps " << shape.num_steps << " of " << shape.width;
+}
+
+DraftShape DrawDraftShape(Random& random) {
+  DraftShape shape;
+  shape.block_size = random.Pick({1, 2, 3, 4, 8, 16, random.Int(1, 32)});
+  const int longest = random.Pick({20, 60, 100, 300});
+  shape.max_blocks = (longest + shape.block_size - 1) / shape.block_size;
+  shape.max_context_len = longest + random.Pick({-9, -1, 0, 1, 500});
+  shape.num_rows = random.Int(0, 5);
+  shape.num_tables = random.Int(shape.num_rows, 7);
+  shape.max_new = random.Pick({1, 2, 5, 9, random.Int(1, 24), 64});
+  shape.num_tokens = shape.num_rows * shape.max_new + random.Int(0, 3);
+  shape.width = random.Pick({1, 2, 3, 4, 8});
+  shape.num_steps = random.Int(1, std::min(8, kMaxTreeNodes / shape.width));
+  return shape;
+}
+
+std::vector<int32_t> DrawTree(Random& random, int num_nodes) {
+  const int kind = random.Int(0, 5);
+  std::vector<int32_t> parents(num_nodes, -1);
+  for (int node = 1; node < num_nodes; ++node) {
+    const int recent = std::max(0, node - 4);
+    parents[node] = kind == 0 ? node - 1 : kind == 1 ? 0 : random.Int(0, node - 1);
+    if (kind == 2) parents[node] = random.Int(recent, node - 1);
+    if (kind == 3) parents[node] = random.Int(-1, node - 1);
+  }
+  return parents;
+}
+
+ChainBatchArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver) {
+  ChainBatchArgs args;
+  args.slots = carver.Take<int32_t>("slots", shape.num_rows);
+  args.seq_len = carver.Take<int32_t>("seq_len", shape.num_tables);
+  args.query_lens = carver.Take<int32_t>("query_lens", shape.num_rows);
+  args.num_certain = shape.max_new > 1 ? 1 : 0;
+  args.first_token = carver.Take<int32_t>("first_token", shape.num_tables);
+  args.token_stride = shape.max_new + 1;
+  args.tokens = carver.Take<int32_t>("tokens", shape.num_rows * args.token_stride);
+  args.table = CarveTable(shape, carver);
+  args.max_context_len = shape.max_context_len;
+  args.num_rows = shape.num_rows;
+  args.num_tokens = shape.num_tokens;
+  args.max_query_len = shape.max_new;
+  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, 1, carver);
+  return args;
+}
+
+TreeBatchArgs CarveTreeBatch(const DraftShape& shape, ArrayCarver& carver) {
+  TreeBatchArgs args;
+  args.slots = carver.Take<int32_t>("slots", shape.num_rows);
+  args.seq_len = carver.Take<int32_t>("seq_len", shape.num_tables);
+  args.num_nodes = carver.Take<int32_t>("num_nodes", shape.num_rows);
+  args.parent_stride = shape.max_new;
+  args.parents = carver.Take<int32_t>("parents", shape.num_rows * args.parent_stride);
+  args.first_token = carver.Take<int32_t>("first_token", shape.num_tables);
+  args.token_stride = shape.max_new + 1;
+  args.tokens = carver.Take<int32_t>("tokens", shape.num_rows * args.token_stride);
+  args.table = CarveTable(shape, carver);
+  args.max_context_len = shape.max_context_len;
+  args.num_rows = shape.num_rows;
+  args.num_tokens = shape.num_tokens;
+  args.max_nodes = shape.max_new;
+  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, true, 1, carver);
+  return args;
+}
+
+namespace {
+
+DraftRows CarveDraftRows(const DraftShape& shape, ArrayCarver& carver) {
+  DraftRows rows;
+  rows.slots = carver.Take<int32_t>("slots", shape.num_rows);
+  rows.seq_len = carver.Take<int32_t>("seq_len", shape.num_tables);
+  rows.table = CarveTable(shape, carver);
+  rows.max_context_len = shape.max_context_len;
+  rows.num_rows = shape.num_rows;
+  return rows;
+}
+
+}  // namespace
+
+DraftChainArgs CarveDraftChain(const DraftShape& shape, ArrayCarver& carver) {
+  DraftChainArgs args;
+  args.rows = CarveDraftRows(shape, carver);
+  args.num_steps = shape.num_steps;
+  args.arrays = CarveArrays(shape.num_rows, shape.num_rows, false, shape.num_steps, carver);
+  return args;
+}
+
+DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& carver) {
+  DraftLevelArgs args;
+  args.rows = CarveDraftRows(shape, carver);
+  args.step = step;
+  args.width = shape.width;
+  args.parent_stride = shape.width;
+  args.parents = carver.Take<int32_t>("parents", shape.num_rows * args.parent_stride);
+  args.node_masks = carver.Take<uint64_t>("node_masks", int64_t{shape.num_rows} * kMaxTreeNodes);
+  args.arrays = CarveArrays(shape.num_rows, shape.num_rows * shape.width, true, 1, carver);
+  return args;
+}
+
+AcceptDraftsArgs CarveAcceptDrafts(const DraftShape& shape, ArrayCarver& carver) {
+  const int max_accepted = std::min(shape.max_new, 10);
+  AcceptDraftsArgs args;
+  args.query_start_loc = carver.Take<int32_t>("query_start_loc", shape.num_rows + 1);
+  args.seq_lens = carver.Take<int32_t>("seq_lens", shape.num_rows);
+  args.table_row = carver.Take<int32_t>("table_row", shape.num_rows);
+  args.token_ids = carver.Take<int32_t>("token_ids", shape.num_tokens);
+  args.tail_mask = carver.Take<uint64_t>("tail_mask", shape.num_tokens);
+  args.num_accepted = carver.Take<int32_t>("num_accepted", shape.num_rows);
+  args.accepted_stride = max_accepted + 1;
+  args.accepted_nodes =
+      carver.Take<int32_t>("accepted_nodes", shape.num_rows * args.accepted_stride);
+  args.next_token = carver.Take<int32_t>("next_token", shape.num_rows);
+  args.table = CarveTable(shape, carver);
+  args.num_rows = shape.num_rows;
+  args.num_tokens = shape.num_tokens;
+  args.max_accepted = max_accepted;
+  args.seq_len = carver.Take<int32_t>("seq_len", shape.num_tables);
+  args.last_token = carver.Take<int32_t>("last_token", shape.num_tables);
+  const int64_t count = int64_t{shape.num_rows} * max_accepted;
+  args.new_tokens = carver.Take<int32_t>("new_tokens", count);
+  args.num_new_tokens = carver.Take<int32_t>("num_new_tokens", shape.num_rows);
+  args.next_position = carver.Take<int32_t>("next_position", shape.num_rows);
+  args.move_from = carver.Take<int64_t>("move_from", count);
+  args.move_to = carver.Take<int64_t>("move_to", count);
+  args.row_faults = carver.Take<int32_t>("row_faults", shape.num_rows);
+  return args;
+}
+
+AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver) {
+  AdvanceStepArgs args;
+  args.sampled = carver.Take<int32_t>("sampled", shape.num_rows);
+  args.table = CarveTable(shape, carver);
+  args.max_context_len = shape.max_context_len;
+  args.num_rows = shape.num_rows;
+  args.num_tokens = shape.num_tokens;
+  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, 1, carver);
+  args.seq_lens = args.arrays.seq_lens;  // in place
+  args.table_row = args.arrays.table_row;
+  return args;
+}
+
+void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
+                    ChainBatchArgs& args) {
+  DrawSequences(random, shape, shape.max_new, hostility, args.table, Mutable(args.seq_len));
+  DrawSlots(random, shape, hostility, Mutable(args.slots));
+  for (int r = 0; r < shape.num_rows; ++r) {
+    int32_t& query_len = Mutable(args.query_lens)[r];
+    query_len = random.Int(0, shape.max_new - args.num_certain);
+    if (IsHostile(random, hostility)) query_len = Absurd(random);
+  }
+  DrawTokens(random, shape.num_tables, Mutable(args.first_token));
+  DrawTokens(random, shape.num_rows * args.token_stride, Mutable(args.tokens));
+}
+
+void DrawTreeBatch(Random& random, const DraftShape& shape, double hostility, TreeBatchArgs& args) {
+  DrawSequences(random, shape, shape.max_new, hostility, args.table, Mutable(args.seq_len));
+  DrawSlots(random, shape, hostility, Mutable(args.slots));
+  for (int r = 0; r < shape.num_rows; ++r) {
+    const int num_nodes = random.Int(0, shape.max_new);
+    const std::vector<int32_t> parents = DrawTree(random, num_nodes);
+    Mutable(args.num_nodes)[r] = IsHostile(random, hostility) ? Absurd(random) : num_nodes;
+    for (int node = 0; node < args.parent_stride; ++node) {
+      int32_t& parent = Mutable(args.parents)[r * args.parent_stride + node];
+      parent = node < num_nodes ? parents[node] : Absurd(random);
+      if (IsHostile(random, hostility / 8)) parent = random.Pick({node, node + 1, Absurd(random)});
+    }
+  }
+  DrawTokens(random, shape.num_tables, Mutable(args.first_token));
+  DrawTokens(random, shape.num_rows * args.token_stride, Mutable(args.tokens));
+}
+
+void DrawDraftChain(Random& random, const DraftShape& shape, double hostility,
+                    DraftChainArgs& args) {
+  DrawSequences(random, shape, shape.num_steps, hostility, args.rows.table,
+                Mutable(args.rows.seq_len));
+  DrawSlots(random, shape, hostility, Mutable(args.rows.slots));
+}
+
+void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
+                    DraftLevelArgs& args) {
+  if (args.step == 0) {
+    DrawSequences(random, shape, shape.num_steps * shape.width, hostility, args.rows.table,
+                  Mutable(args.rows.seq_len));
+    DrawSlots(random, shape, hostility, Mutable(args.rows.slots));
+  }
+  const int first_node = args.step * args.width;
+  for (int64_t i = 0; i < shape.num_rows * args.parent_stride; ++i) {
+    int32_t& parent = Mutable(args.parents)[i];
+    parent = first_node == 0
+                 ? -1
+                 : random.Int(std::max(-1, first_node - 2 * args.width), first_node - 1);
+    if (IsHostile(random, hostility / 4)) parent = random.Pick({first_node, Absurd(random)});
+  }
+}
+
+void DrawAcceptDrafts(Random& random, const DraftShape& shape, double hostility,
+                      AcceptDraftsArgs& args) {
+  DrawSequences(random, shape, shape.max_new, 0, args.table, args.seq_len);
+  std::vector<int32_t> slots(shape.num_rows);
+  DrawSlots(random, shape, 0, slots.data());
+  DrawTokens(random, shape.num_tokens, Mutable(args.token_ids));
+  int32_t first = 0;
+  const int64_t limit = LimitOf(shape);
+  for (int r = 0; r < shape.num_rows; ++r) {
+    Mutable(args.query_start_loc)[r] = first;
+    int num_nodes = 0;
+    if (slots[r] >= 0) {
+      const int64_t room = limit - args.seq_len[slots[r]];
+      num_nodes = static_cast<int>(std::min<int64_t>(random.Int(1, shape.max_new), room));
+    }
+    std::vector<int32_t> parents = DrawTree(random, num_nodes);
+    for (int node = 0; node < num_nodes; ++node) {
+      if (node > 0) parents[node] = std::max(0, parents[node]);  // one root
+      Mutable(args.tail_mask)[first + node] = PathMask(parents.data(), node);
+    }
+    // A path down to any node; the accepted part of it is a beginning.
+    std::vector<int32_t> path;
+    for (int32_t at = num_nodes > 0 ? random.Int(0, num_nodes - 1) : -1; at >= 0;
+         at = parents[at]) {
+      path.insert(path.begin(), at);
+    }
+    const int longest = std::min(static_cast<int>(path.size()), args.max_accepted);
+    for (int64_t j = 0; j < args.accepted_stride; ++j) {
+      int32_t& node = Mutable(args.accepted_nodes)[r * args.accepted_stride + j];
+      node = j < static_cast<int64_t>(path.size()) ? path[j] : Absurd(random);
+      if (IsHostile(random, hostility)) node = random.Pick({random.Int(0, 5), Absurd(random)});
+    }
+    const auto put = [&](const int32_t* array, int32_t value) {
+      Mutable(array)[r] = IsHostile(random, hostility) ? Absurd(random) : value;
+    };
+    put(args.num_accepted, num_nodes > 0 ? random.Int(1, longest) : Absurd(random));
+    put(args.seq_lens, num_nodes > 0 ? args.seq_len[slots[r]] + num_nodes : 0);
+    // No table row twice: rows of one sequence would race for its state.
+    Mutable(args.table_row)[r] = num_nodes > 0 ? slots[r] : 0;
+    if (IsHostile(random, hostility)) {
+      Mutable(args.table_row)[r] = random.Pick({-12345, shape.num_tables, INT32_MAX});
+    }
+    put(args.next_token, random.Int(0, 100000));
+    first += num_nodes;
+  }
+  Mutable(args.query_start_loc)[shape.num_rows] = first;
+  if (IsHostile(random, hostility)) {
+    Mutable(args.query_start_loc)[random.Int(0, shape.num_rows)] = Absurd(random);
+  }
+}
+
+void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,
+                     AdvanceStepArgs& args) {
+  std::vector<int32_t> seq_len(shape.num_tables);
+  std::vector<int32_t> slots(shape.num_rows);
+  DrawSequences(random, shape, 1, hostility, args.table, seq_len.data());
+  DrawSlots(random, shape, 0, slots.data());
+  const int64_t limit = LimitOf(shape);
+  for (int r = 0; r < shape.num_rows; ++r) {
+    // At its limit a row cannot go on, which is a fault: not without hostility.
+    const bool is_live = slots[r] >= 0 && (seq_len[slots[r]] < limit || hostility > 0);
+    const auto put = [&](const int32_t* array, int32_t value) {
+      Mutable(array)[r] = IsHostile(random, hostility) ? Absurd(random) : value;
+    };
+    put(args.seq_lens, is_live ? seq_len[slots[r]] : 0);
+    put(args.table_row, is_live ? slots[r] : 0);
+    put(args.sampled, random.Int(0, 100000));
+  }
+}
+
+}  // namespace reprise

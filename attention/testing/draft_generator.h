@@ -1,0 +1,85 @@
+// Random arguments for the builders of speculative batches: sequences of any length in shuffled
+// tables, drafts, trees, accepted paths; hostile ones on request.
+//
+//   const DraftShape shape = DrawDraftShape(random);
+//   BuilderMemory<TreeBatchArgs> memory(
+//       [&](ArrayCarver& carver) { return CarveTreeBatch(shape, carver); });
+//   DrawTreeBatch(random, shape, /*hostility=*/0, memory.args());
+//
+// Hostility is the chance that a value is nonsense: a table row or block out of range, a length
+// that is negative or huge, a parent that is no node. At 0 every row can be served. Entries of
+// tables behind the blocks of a row's new tokens are absurd always. Padded rows stand between live
+// ones and behind them.
+//
+// Pure functions of the random numbers.
+
+#ifndef ATTENTION_TESTING_DRAFT_GENERATOR_H_
+#define ATTENTION_TESTING_DRAFT_GENERATOR_H_
+
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "attention/accept_drafts_args.h"
+#include "attention/advance_step_args.h"
+#include "attention/chain_batch_args.h"
+#include "attention/draft_steps_args.h"
+#include "attention/testing/builder_memory.h"
+#include "attention/testing/random.h"
+#include "attention/tree_batch_args.h"
+
+namespace reprise {
+
+struct DraftShape {
+  int num_rows = 4;
+  int num_tables = 5;
+  int block_size = 4;
+  int max_blocks = 20;
+  int max_new = 9;  // tokens of a row: 1 + k, or nodes of a tree
+  int num_tokens = 40;
+  int64_t max_context_len = 70;
+  int num_steps = 3;  // of a draft model
+  int width = 2;      // nodes of a level
+
+  int num_blocks() const { return num_tables * max_blocks + 1; }
+};
+
+std::ostream& operator<<(std::ostream& out, const DraftShape& shape);
+
+// Block sizes 1..32, sequences to 300 tokens, trees to 64 nodes, chains of 1 + 8, levels of up to 8
+// nodes; the limit of the context below, at and above what the table holds.
+DraftShape DrawDraftShape(Random& random);
+
+// block * block_size + offset, without a check.
+int64_t SlotByDefinition(const PagedTable& table, int row, int64_t position);
+
+// A tree of `num_nodes` nodes: node 0 its root, parents before children, otherwise any; now and
+// then a chain, a star, or several roots.
+std::vector<int32_t> DrawTree(Random& random, int num_nodes);
+
+ChainBatchArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver);
+TreeBatchArgs CarveTreeBatch(const DraftShape& shape, ArrayCarver& carver);
+DraftChainArgs CarveDraftChain(const DraftShape& shape, ArrayCarver& carver);
+// Level `step`.
+DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& carver);
+AcceptDraftsArgs CarveAcceptDrafts(const DraftShape& shape, ArrayCarver& carver);
+AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver);
+
+// Fill the inputs, and nothing else.
+void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
+                    ChainBatchArgs& args);
+void DrawTreeBatch(Random& random, const DraftShape& shape, double hostility, TreeBatchArgs& args);
+void DrawDraftChain(Random& random, const DraftShape& shape, double hostility,
+                    DraftChainArgs& args);
+// For level 0 the sequences too, and parents of -1; else parents among the nodes before the level.
+void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
+                    DraftLevelArgs& args);
+// A verified batch of trees, and a path of each row that stays.
+void DrawAcceptDrafts(Random& random, const DraftShape& shape, double hostility,
+                      AcceptDraftsArgs& args);
+void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,
+                     AdvanceStepArgs& args);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_DRAFT_GENERATOR_H_
