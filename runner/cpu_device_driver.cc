@@ -1,5 +1,6 @@
 #include "runner/cpu_device_driver.h"
 
+#include <cstring>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -44,6 +45,19 @@ class CpuDeviceDriver : public DeviceDriver {
   absl::Status BuildWork(const AttentionParams&, const PagedBatch&, const WorkMap&) override {
     return absl::OkStatus();
   }
+  absl::Status BuildWork(const AttentionParams&, const RaggedBatch&, const WorkMap&) override {
+    return absl::OkStatus();
+  }
+
+  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
+                              const LocalBatchBuffers& buffers) override {
+    return BuildLocalVirtualBatch(batch, chunk_size, buffers).status();
+  }
+
+  absl::Status Upload(const void* from, void* to, int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
 
   GraphBackend& graphs() override { return *graphs_; }
   LinearContext& linears() override { return *linears_; }
@@ -56,9 +70,10 @@ class CpuDeviceDriver : public DeviceDriver {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver() {
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver(
+    const LinearContextOptions& linear_options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
-                           MakeLinearContext(c10::kCPU, {}));
+                           MakeLinearContext(c10::kCPU, linear_options));
   return std::make_unique<CpuDeviceDriver>(MakeRecordedBackend(), std::move(linears));
 }
 

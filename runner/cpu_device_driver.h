@@ -10,7 +10,8 @@
 
 namespace reprise {
 
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver();
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver(
+    const LinearContextOptions& linears);
 
 }  // namespace reprise
 

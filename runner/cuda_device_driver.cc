@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "attention/local_virtual_batch_kernel.h"
 #include "attention/work_map_cuda.h"
 #include "attention/work_map_rows.h"
 #include "base/cuda_fence.h"
@@ -72,6 +73,23 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchBuildWorkMap(batch, WindowOf(layer), map, graphs_->stream());
   }
 
+  absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
+                         const WorkMap& map) override {
+    return LaunchBuildWorkMap(batch, WindowOf(layer), map, graphs_->stream());
+  }
+
+  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
+                              const LocalBatchBuffers& buffers) override {
+    return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, graphs_->stream()),
+                      "local virtual batch");
+  }
+
+  absl::Status Upload(const void* from, void* to, int64_t bytes) override {
+    return CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                                      graphs_->stream()),
+                      "upload");
+  }
+
   GraphBackend& graphs() override { return *graphs_; }
   LinearContext& linears() override { return *linears_; }
 
@@ -94,7 +112,8 @@ class CudaDeviceDriver : public DeviceDriver {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(c10::Device device) {
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
+    c10::Device device, const LinearContextOptions& linear_options) {
   const int index = device.has_index() ? device.index() : 0;
   const int num_devices = c10::cuda::device_count();
   if (index >= num_devices) {
@@ -111,7 +130,8 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(c10::Device d
                    "cudaDeviceGetAttribute"));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGraphBackend> graphs,
                              CudaGraphBackend::Create({.device = index}));
-    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears, MakeLinearContext(chosen, {}));
+    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
+                             MakeLinearContext(chosen, linear_options));
     return std::make_unique<CudaDeviceDriver>(chosen, num_sms, std::move(graphs),
                                               std::move(linears));
   });
@@ -119,7 +139,8 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(c10::Device d
 
 #else  // !REPRISE_WITH_CUDA
 
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(c10::Device) {
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(c10::Device,
+                                                                   const LinearContextOptions&) {
   return absl::UnimplementedError("this is a build without CUDA: expected device cpu, got cuda");
 }
 

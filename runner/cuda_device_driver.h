@@ -14,7 +14,8 @@
 namespace reprise {
 
 // Errors: InvalidArgument if there is no such GPU; Unimplemented in a build without CUDA.
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(c10::Device device);
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
+    c10::Device device, const LinearContextOptions& linears);
 
 }  // namespace reprise
 

@@ -6,12 +6,13 @@
 
 namespace reprise {
 
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device) {
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(
+    c10::Device device, const LinearContextOptions& linears) {
   switch (device.type()) {
     case c10::DeviceType::CPU:
-      return MakeCpuDeviceDriver();
+      return MakeCpuDeviceDriver(linears);
     case c10::DeviceType::CUDA:
-      return MakeCudaDeviceDriver(device);
+      return MakeCudaDeviceDriver(device, linears);
     default:
       return absl::UnimplementedError(absl::StrCat(
           "device must be a CPU or a CUDA GPU: expected cpu or cuda, got ", device.str()));

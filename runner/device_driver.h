@@ -5,7 +5,7 @@
 // non-default stream, on which warm-up, capture and replay run too. ModelRunner knows no other
 // difference between devices.
 //
-//   absl::StatusOr<std::unique_ptr<DeviceDriver>> driver = MakeDeviceDriver(c10::kCPU);
+//   absl::StatusOr<std::unique_ptr<DeviceDriver>> driver = MakeDeviceDriver(c10::kCPU, {});
 //   (*driver)->OnStream([&] { return model.Forward(step).status(); });
 //
 // Thread safety: none; one owner.
@@ -24,12 +24,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/attention_params.h"
+#include "attention/local_virtual_batch.h"
 #include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
 #include "attention/work_map.h"
 #include "attention/work_map_plan.h"
 #include "base/fence.h"
 #include "base/mapped_buffer.h"
 #include "graphs/graph_backend.h"
+#include "runner/ops/linear.h"
 #include "runner/ops/linear_context.h"
 #include "runner/refill.h"
 #include "runner/sampling.h"
@@ -59,6 +62,15 @@ class DeviceDriver {
   // Makes the map of a step for layers like `layer`.
   virtual absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
                                  const WorkMap& map) = 0;
+  virtual absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
+                                 const WorkMap& map) = 0;
+  // Cuts the rows of a step at chunks, into buffers on the device.
+  virtual absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
+                                      const LocalBatchBuffers& buffers) = 0;
+
+  // Copies what the host wrote into memory of AllocateMapped() to the device. `from` must not
+  // change before the copy has run.
+  virtual absl::Status Upload(const void* from, void* to, int64_t bytes) = 0;
 
   virtual GraphBackend& graphs() = 0;
   virtual LinearContext& linears() = 0;
@@ -69,7 +81,8 @@ class DeviceDriver {
 
 // Errors: Unimplemented for a device other than a CPU or a GPU, or a GPU in a build without CUDA;
 // Internal if the GPU does not answer.
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device);
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device,
+                                                               const LinearContextOptions& linears);
 
 }  // namespace reprise
 

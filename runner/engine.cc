@@ -10,14 +10,16 @@ namespace reprise {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const EngineOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
                            ModelRunner::Create(model, options.runner));
-  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler,
-                           Scheduler::Create({.max_num_seqs = runner->max_num_seqs(),
-                                              .max_num_tokens = runner->max_num_tokens(),
-                                              .prefill_chunk = options.prefill_chunk,
-                                              .max_seq_len = runner->max_seq_len(),
-                                              .max_steps_in_flight = runner->max_steps_in_flight(),
-                                              .num_blocks = runner->num_blocks(),
-                                              .block_size = runner->block_size()}));
+  REPRISE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Scheduler> scheduler,
+      Scheduler::Create({.max_num_seqs = runner->max_num_seqs(),
+                         .max_num_tokens = runner->max_num_tokens(),
+                         .prefill_chunk = options.prefill_chunk,
+                         .max_seq_len = runner->max_seq_len(),
+                         .max_steps_in_flight = runner->max_steps_in_flight(),
+                         .num_blocks = runner->num_blocks(),
+                         .block_size = runner->block_size(),
+                         .groups = {runner->kv_groups().begin(), runner->kv_groups().end()}}));
   return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(scheduler)));
 }
 

@@ -14,6 +14,18 @@
 //     }
 //   };
 //
+// A model with an encoder (BART, T5) has layers of three kinds: kEncoder layers, which its Encode()
+// attends with; kEncoderDecoder layers, whose keys Encode() writes and Forward() attends to; and its
+// decoder's own.
+//
+//     absl::Status Encode(const EncoderStep& step) override {
+//       ... x of step.token_ids(), step.positions() ...
+//       for (each encoder layer) { x = ... step.Attend(layer, q, k, v) ... }
+//       for (each cross layer) REPRISE_RETURN_IF_ERROR(step.WriteKeys(layer, k of x, v of x));
+//       return absl::OkStatus();
+//     }
+//     // in Forward(): step.Attend(self_layer, q, k, v), then step.Attend(cross_layer, q)
+//
 // Forward runs inside graph capture. It must enqueue the same work for every step of a shape: it
 // may use the sizes of the step's tensors, but no host value that changes from step to step, no
 // value read back from the device, and no synchronisation.
@@ -29,9 +41,11 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/layer_spec.h"
 #include "base/dtype.h"
+#include "runner/encoder_step.h"
 #include "runner/step.h"
 
 namespace reprise {
@@ -42,6 +56,8 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;
   int vocab_size = 0;
   int max_position = 0;  // the longest sequence the model can serve
+  // The longest input of its encoder. 0: it has none, and no encoder-decoder layers.
+  int max_encoder_position = 0;
   // of activations, and of the cache unless the runner is told otherwise
   DType dtype = DType::kFloat32;
   c10::Device device = c10::kCPU;
@@ -56,6 +72,14 @@ class Model {
   // Returns logits [num_logits, vocab_size] of the tokens step.logits_indices(), float32 or
   // spec().dtype. Writing them into step.logits() and returning that saves a copy.
   virtual absl::StatusOr<at::Tensor> Forward(const Step& step) = 0;
+
+  // Models with an encoder: encodes the inputs of this pass and writes the keys and values that the
+  // encoder-decoder layers attend to, by step.WriteKeys(). Never captured. Called before the first
+  // Forward() of the sequences. Unimplemented for models without an encoder.
+  virtual absl::Status Encode(const EncoderStep& step) {
+    static_cast<void>(step);
+    return absl::UnimplementedError("this model has no encoder");
+  }
 };
 
 }  // namespace reprise

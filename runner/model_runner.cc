@@ -1,13 +1,12 @@
 #include "runner/model_runner.h"
 
-#include <ATen/ops/empty.h>
-
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "attention/layer_classes.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
@@ -29,31 +28,35 @@ absl::Status KeepLogits(const at::Tensor& logits, const at::Tensor& kept) {
 
 }  // namespace
 
-// Constant from the end of Create(), shared with captured steps, which hold it by value.
+// What captured steps hold by value: constant while they live.
 struct ModelRunner::Constants {
   Model* model = nullptr;
-  DeviceDriver* driver = nullptr;
-  StepMemory* memory = nullptr;
-  std::vector<LayerSpec> layers;
+  const StepMetadata* metadata = nullptr;
   std::vector<KvLayer> kv;  // one a layer
-  LayerClasses classes;
-  std::vector<WorkMap> work_maps;  // one a class
-  int max_seq_len = 0;
 };
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
     Model* model, const ModelRunnerOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved,
-                           ResolveRunnerOptions(options, model->spec()));
-  auto runner = std::unique_ptr<ModelRunner>(new ModelRunner(model, resolved));
+  const ModelSpec& spec = model->spec();
+  REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved, ResolveRunnerOptions(options, spec));
+  REPRISE_ASSIGN_OR_RETURN(LayerClasses classes, CollectLayerClasses(spec.layers));
+  if (classes.num_groups() < 1 || classes.num_groups() > kMaxKvGroups) {
+    return absl::UnimplementedError(
+        absl::StrCat("the layers of the model's spec must make 1 to ", kMaxKvGroups,
+                     " KV groups (attention/layer_classes.h): got ", classes.num_groups()));
+  }
+  auto runner = std::unique_ptr<ModelRunner>(new ModelRunner(model, resolved, std::move(classes)));
   REPRISE_RETURN_IF_ERROR(CatchTorch([&] { return runner->Allocate(); }));
   return runner;
 }
 
-ModelRunner::ModelRunner(Model* model, const ModelRunnerOptions& options)
+ModelRunner::ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes)
     : model_(model),
       options_(options),
-      max_blocks_((*options.max_seq_len - 1) / options.block_size + 1) {}
+      classes_(std::move(classes)),
+      max_blocks_((std::max(*options.max_seq_len, *options.max_encoder_tokens) - 1) /
+                      options.block_size +
+                  1) {}
 
 ModelRunner::~ModelRunner() {
   // Nothing may be freed that a step in flight still reads.
@@ -62,13 +65,34 @@ ModelRunner::~ModelRunner() {
 
 absl::Status ModelRunner::Allocate() {
   const ModelSpec& spec = model_->spec();
-  REPRISE_ASSIGN_OR_RETURN(driver_, MakeDeviceDriver(spec.device));
+  const bool invariant = options_.batch_invariance == BatchInvariance::kOn;
+  REPRISE_ASSIGN_OR_RETURN(driver_, MakeDeviceDriver(spec.device, {.deterministic = invariant}));
+  const StepMetadataOptions metadata = {
+      .layers = spec.layers,
+      .classes = classes_,
+      .dtype = spec.dtype,
+      .device = spec.device,
+      .max_rows = options_.max_num_seqs,
+      .max_tokens = options_.max_num_tokens,
+      .max_seq_len = max_seq_len(),
+      .max_encoder_tokens = *options_.max_encoder_tokens,
+      .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+  REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));
   REPRISE_ASSIGN_OR_RETURN(memory_, StepMemory::Allocate({.max_rows = options_.max_num_seqs,
                                                           .max_tokens = options_.max_num_tokens,
                                                           .max_blocks = max_blocks_,
+                                                          .num_groups = classes_.num_groups(),
                                                           .vocab_size = spec.vocab_size,
                                                           .logits_dtype = spec.dtype},
                                                          spec.device));
+  if (*options_.max_encoder_tokens > 0) {
+    REPRISE_ASSIGN_OR_RETURN(encoder_,
+                             EncoderPass::Create({.metadata = metadata,
+                                                  .max_blocks = max_blocks_,
+                                                  .block_size = options_.block_size,
+                                                  .num_passes_in_flight = max_steps_in_flight()},
+                                                 driver_.get()));
+  }
   REPRISE_RETURN_IF_ERROR(AllocateRings());
   REPRISE_ASSIGN_OR_RETURN(
       graphs_, GraphSet::Create({.mode = *options_.graphs,
@@ -79,22 +103,24 @@ absl::Status ModelRunner::Allocate() {
                                 &driver_->graphs()));
 
   // What graphs take is measured against a cache of the least size; the rest is the cache's.
+  REPRISE_ASSIGN_OR_RETURN(const CachePlan plan, CachePlan::Create(options_, spec, classes_));
   int64_t graph_bytes = 0;
   if (driver_->free_bytes().has_value() && *options_.graphs != GraphSetOptions::Mode::kOff) {
-    REPRISE_RETURN_IF_ERROR(AllocateCache(/*num_blocks=*/2));
+    REPRISE_RETURN_IF_ERROR(AllocateCache(plan, /*num_blocks=*/2));
     REPRISE_ASSIGN_OR_RETURN(
         graph_bytes, graphs_->EstimateBytes([this](const GraphKey& key) { return MakeStep(key); }));
   }
-  REPRISE_ASSIGN_OR_RETURN(num_blocks_,
-                           ChooseNumBlocks(options_, spec, driver_->free_bytes(), graph_bytes));
-  REPRISE_RETURN_IF_ERROR(AllocateCache(num_blocks_));
+  REPRISE_ASSIGN_OR_RETURN(num_blocks_, plan.ChooseNumBlocks(driver_->free_bytes(), graph_bytes));
+  REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
   mirror_.emplace(SlotLimits{.num_slots = options_.max_num_seqs,
                              .max_num_tokens = options_.max_num_tokens,
                              .max_seq_len = max_seq_len(),
                              .max_blocks = max_blocks_,
                              .block_size = options_.block_size,
                              .num_blocks = num_blocks_,
-                             .vocab_size = spec.vocab_size});
+                             .vocab_size = spec.vocab_size,
+                             .groups = classes_.groups,
+                             .max_encoder_tokens = *options_.max_encoder_tokens});
   return CaptureGraphs();
 }
 
@@ -108,17 +134,18 @@ absl::Status ModelRunner::CaptureGraphs() {
       REPRISE_RETURN_IF_ERROR(driver_->OnStream(make_step(key)));
     }
   }
-  REPRISE_RETURN_IF_ERROR(graphs_->CaptureAll(make_step, CurrentFingerprint()));
+  REPRISE_RETURN_IF_ERROR(graphs_->CaptureAll(make_step, fingerprint_));
   driver_->linears().SetTiming(LinearTiming::kOff);
   return absl::OkStatus();
 }
 
 absl::Status ModelRunner::AllocateRings() {
   const int num_slots = max_steps_in_flight() + 1;
-  delta_capacity_ = {.num_slots = options_.max_num_seqs,
-                     .max_updates = int64_t{options_.max_num_seqs} * max_blocks_,
-                     .max_rows = options_.max_num_seqs,
-                     .max_tokens = options_.max_num_tokens};
+  delta_capacity_ = {
+      .num_slots = options_.max_num_seqs,
+      .max_updates = int64_t{classes_.num_groups()} * options_.max_num_seqs * max_blocks_,
+      .max_rows = options_.max_num_seqs,
+      .max_tokens = options_.max_num_tokens};
   REPRISE_ASSIGN_OR_RETURN(delta_memory_,
                            driver_->AllocateMapped(num_slots * StepDeltaBytes(delta_capacity_)));
   std::vector<std::unique_ptr<Fence>> read;
@@ -142,82 +169,38 @@ absl::Status ModelRunner::AllocateRings() {
   return absl::OkStatus();
 }
 
-absl::Status ModelRunner::AllocateCache(int num_blocks) {
-  const ModelSpec& spec = model_->spec();
+absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
   kv_cache_.reset();  // before the new one: both might not fit
-  REPRISE_ASSIGN_OR_RETURN(const KvLayoutOptions layout_options,
-                           CacheLayoutFor(options_, spec, num_blocks));
-  REPRISE_ASSIGN_OR_RETURN(const KvLayout layout, KvLayout::Create(layout_options));
-  REPRISE_ASSIGN_OR_RETURN(kv_cache_, KvCache::Create(layout, spec.device));
-  auto constants = std::make_shared<Constants>();
-  constants->model = model_;
-  constants->driver = driver_.get();
-  constants->memory = memory_.get();
-  constants->layers = spec.layers;
-  constants->kv.assign(kv_cache_->layers().begin(), kv_cache_->layers().end());
-  REPRISE_ASSIGN_OR_RETURN(constants->classes, CollectLayerClasses(spec.layers));
-  constants->max_seq_len = max_seq_len();
-  REPRISE_RETURN_IF_ERROR(AllocateWorkMaps(*constants));
-  constants_ = std::move(constants);
-  return absl::OkStatus();
-}
-
-absl::Status ModelRunner::AllocateWorkMaps(Constants& constants) {
-  work_map_memory_.clear();
-  for (const LayerClass& layers : constants.classes.classes) {
-    const AttentionParams& params = constants.layers[layers.first_layer].params;
-    REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
-                             driver_->PlanWork({.dtype = model_->spec().dtype,
-                                                .num_q_heads = params.num_q_heads,
-                                                .num_kv_heads = params.num_kv_heads,
-                                                .head_dim_qk = params.head_dim_qk,
-                                                .head_dim_v = params.head_dim_v,
-                                                .max_rows = options_.max_num_seqs,
-                                                .max_tokens = options_.max_num_tokens,
-                                                .max_query_len = options_.max_num_tokens,
-                                                .max_seq_len = max_seq_len()}));
-    work_map_memory_.push_back(at::empty(
-        {plan.workspace_bytes}, at::TensorOptions(model_->spec().device).dtype(at::kByte)));
-    constants.work_maps.push_back(MakeWorkMap(plan, work_map_memory_.back().data_ptr()));
-  }
+  REPRISE_ASSIGN_OR_RETURN(kv_cache_, plan.Allocate(num_blocks));
+  constants_ = std::make_shared<const Constants>(
+      Constants{.model = model_, .metadata = metadata_.get(), .kv = plan.LayersOf(*kv_cache_)});
+  fingerprint_ = MakeFingerprint(num_blocks);
   return absl::OkStatus();
 }
 
 std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
   const StepArrays& arrays = memory_->arrays();
-  const SlotState& slots = memory_->slots();
-  const PagedBatch batch = {.query_start_loc = arrays.query_start_loc,
-                            .seq_lens = arrays.seq_lens,
-                            .table_row = arrays.table_row,
-                            .block_table = slots.block_table,
-                            .block_table_stride = slots.block_table_stride,
-                            .query_positions = arrays.positions,
-                            .num_rows = key.padded_num_seqs,
-                            .num_tokens = key.padded_num_tokens,
-                            .max_query_len = key.max_query_len,
-                            .max_seq_len = constants_->max_seq_len,
-                            .num_tables = slots.num_slots,
-                            .max_blocks = slots.max_blocks};
+  StepBatches batches = metadata_->BatchesAt(key, *memory_);
   const int64_t num_tokens = key.padded_num_tokens;
+  std::vector<at::Tensor> slot_mappings;
+  for (int group = 0; group < classes_.num_groups(); ++group) {
+    slot_mappings.push_back(memory_->View(arrays.group_slots(group), num_tokens));
+  }
   auto step = std::make_shared<const reprise::Step>(reprise::Step::Parts{
       .token_ids = memory_->View(arrays.token_ids, num_tokens),
       .positions = memory_->View(arrays.positions, num_tokens),
-      .slot_mapping = memory_->View(arrays.slot_mapping, num_tokens),
+      .slot_mappings = std::move(slot_mappings),
       .logits_indices = memory_->View(arrays.logits_indices, key.padded_num_seqs),
       .logits = memory_->logits(key.padded_num_seqs),
-      .layers = constants_->layers,
+      .layers = metadata_->layers(),
       .kv = constants_->kv,
-      .layer_class = constants_->classes.class_of_layer,
-      .work_maps = constants_->work_maps,
-      .batch = batch,
+      .classes = &metadata_->classes(),
+      .batches = batches.of_class,
+      .work_maps = metadata_->work_maps(),
       .linears = &driver_->linears()});
-  return [step, batch, constants = constants_]() -> absl::Status {
+  return [step, batches = std::move(batches), constants = constants_]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
-      for (int i = 0; i < constants->classes.num_classes(); ++i) {
-        REPRISE_RETURN_IF_ERROR(constants->driver->BuildWork(
-            constants->layers[constants->classes.classes[i].first_layer].params, batch,
-            constants->work_maps[i]));
-      }
+      REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches));
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
       return KeepLogits(logits, step->logits());
     });
@@ -230,6 +213,12 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   GraphDecision decision = graphs_->Decide(demand.shape);
   Output& output = outputs_[num_launched_ % outputs_.size()];
   REPRISE_RETURN_IF_ERROR(Refill(batch, decision.key, output));
+  if (encoder_ != nullptr) {
+    encoder_->Follow(batch.updates);
+    if (!batch.encodes.empty()) {
+      REPRISE_RETURN_IF_ERROR(encoder_->Run(batch.encodes, *model_, constants_->kv));
+    }
+  }
   if (demand.shape.num_seqs > 0) {
     REPRISE_ASSIGN_OR_RETURN(decision, RunStep(decision));
     REPRISE_RETURN_IF_ERROR(
@@ -258,6 +247,7 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& ke
                   .padded_num_tokens = key.padded_num_tokens,
                   .block_size = options_.block_size,
                   .num_blocks = num_blocks_};
+  absl::c_copy(classes_.groups, args.groups);
   args.arrays.num_bad_rows = output.device_tokens + options_.max_num_seqs;
   return driver_->Refill(args);
 }
@@ -265,7 +255,7 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& ke
 absl::StatusOr<GraphDecision> ModelRunner::RunStep(const GraphDecision& decision) {
   const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
   if (decision.kind == GraphDecision::Kind::kReplay) {
-    return graphs_->Replay(decision.key, make_step, CurrentFingerprint());
+    return graphs_->Replay(decision.key, make_step, fingerprint_);
   }
   REPRISE_RETURN_IF_ERROR(driver_->OnStream(make_step(decision.key)));
   return decision;
@@ -302,18 +292,18 @@ absl::Status ModelRunner::CheckTokens(std::string_view argument,
   return absl::OkStatus();
 }
 
-const Fingerprint& ModelRunner::CurrentFingerprint() {
-  fingerprint_.Clear();
-  fingerprint_.AddValue("max_seq_len", max_seq_len());
-  fingerprint_.AddValue("block_size", options_.block_size);
-  fingerprint_.AddValue("num_blocks", num_blocks_);
-  memory_->AddTo(fingerprint_);
+Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
+  Fingerprint fingerprint;
+  fingerprint.AddValue("max_seq_len", max_seq_len());
+  fingerprint.AddValue("block_size", options_.block_size);
+  fingerprint.AddValue("num_blocks", num_blocks);
+  memory_->AddTo(fingerprint);
+  metadata_->AddTo(fingerprint);
   for (const KvLayer& layer : constants_->kv) {
-    fingerprint_.AddAddress("k", layer.k.data);
-    fingerprint_.AddAddress("v", layer.v.data);
+    fingerprint.AddAddress("k", layer.k.data);
+    fingerprint.AddAddress("v", layer.v.data);
   }
-  for (const WorkMap& map : constants_->work_maps) fingerprint_.AddAddress("work_map", map.items);
-  return fingerprint_;
+  return fingerprint;
 }
 
 }  // namespace reprise

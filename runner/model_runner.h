@@ -12,6 +12,16 @@
 //   const ScheduledRow decode[] = {{.slot = SlotId(0)}};
 //   REPRISE_ASSIGN_OR_RETURN(StepResult second, runner->Step({.rows = decode}));
 //
+// Layers of one model may need different metadata and keep different keys (attention/layer_spec.h):
+// kv_groups() says which block tables there are. A block manager made of them serves the model;
+// updates name their group.
+//
+// A sequence of a model with an encoder joins with num_encoder_tokens, its blocks of the cross
+// groups, and the encoder's input; the batch that brings the input may bring the first row too:
+//
+//   const ScheduledEncode encode[] = {{.slot = SlotId(0), .tokens = source}};
+//   runner->Step({.joins = join, .updates = update, .encodes = encode, .rows = prefill});
+//
 // The runner owns everything that a captured graph reads: slot state, step arrays, KV cache,
 // logits, work maps. It does not decide who takes part (Scheduler) or which block backs what
 // (BlockManager): the batch says so.
@@ -37,17 +47,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "attention/layer_classes.h"
 #include "base/staging_ring.h"
 #include "cache/kv_cache.h"
+#include "cache/kv_group.h"
 #include "graphs/graph_set.h"
 #include "graphs/step_buffers.h"
+#include "runner/cache_plan.h"
 #include "runner/device_driver.h"
+#include "runner/encoder_pass.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
 #include "runner/scheduled_batch.h"
 #include "runner/slot_mirror.h"
 #include "runner/step_delta_layout.h"
 #include "runner/step_memory.h"
+#include "runner/step_metadata.h"
 
 namespace reprise {
 
@@ -75,8 +90,8 @@ class ModelRunner {
   // Enqueues a step. An empty batch is legal. REQUIRES: fewer than max_steps_in_flight() steps are
   // unawaited. Errors: InvalidArgument, with nothing changed, for a batch that does not fit: slots
   // out of range or twice, more rows or tokens than the options allow, a sequence beyond
-  // max_seq_len, a position without a block, token ids outside the vocabulary; else what the model
-  // returns.
+  // max_seq_len, a position without a block in one of the groups, token ids outside the vocabulary;
+  // else what the model returns.
   absl::StatusOr<StepTicket> Launch(const ScheduledBatch& batch);
 
   // Blocks until the step's tokens are known. Steps are awaited in the order of their launch.
@@ -97,8 +112,12 @@ class ModelRunner {
   int max_num_tokens() const { return options_.max_num_tokens; }
   int max_seq_len() const { return *options_.max_seq_len; }
   int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
+  int max_encoder_tokens() const { return *options_.max_encoder_tokens; }
   int num_blocks() const { return num_blocks_; }
+  int max_blocks() const { return max_blocks_; }  // columns of each group's table
   int block_size() const { return options_.block_size; }
+  // At least one: what a block manager keeps for each sequence.
+  absl::Span<const KvGroupSpec> kv_groups() const { return classes_.groups; }
   const GraphReport& graph_report() const { return graphs_->report(); }
   KvCache& kv_cache() { return *kv_cache_; }
 
@@ -113,32 +132,34 @@ class ModelRunner {
     GraphDecision decision;
   };
 
-  ModelRunner(Model* model, const ModelRunnerOptions& options);
+  ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes);
   absl::Status Allocate();
   absl::Status AllocateRings();
-  absl::Status AllocateCache(int num_blocks);
-  absl::Status AllocateWorkMaps(Constants& constants);
+  absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
 
-  // The work of a step at `key`: work maps, forward pass, logits in place.
+  // The work of a step at `key`: metadata, forward pass, logits in place.
   std::function<absl::Status()> MakeStep(const GraphKey& key) const;
   absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
   absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision);
-  const Fingerprint& CurrentFingerprint();
+  // Of what captured steps read, as it is now.
+  Fingerprint MakeFingerprint(int num_blocks) const;
 
   Model* model_;
   ModelRunnerOptions options_;  // resolved
-  int max_blocks_ = 0;          // of a sequence
-  int num_blocks_ = 0;          // of the cache
+  LayerClasses classes_;
+  int max_blocks_ = 0;  // of a sequence
+  int num_blocks_ = 0;  // of the cache
 
   std::unique_ptr<DeviceDriver> driver_;
   std::unique_ptr<StepMemory> memory_;
   std::optional<KvCache> kv_cache_;
-  std::vector<at::Tensor> work_map_memory_;  // one a layer class
+  std::unique_ptr<StepMetadata> metadata_;
+  std::unique_ptr<EncoderPass> encoder_;  // null: the model has none
   std::shared_ptr<const Constants> constants_;
+  Fingerprint fingerprint_;           // of the constants
   std::unique_ptr<GraphSet> graphs_;  // after all that its graphs read
-  Fingerprint fingerprint_;           // of the step at hand
 
   std::optional<SlotMirror> mirror_;
   StepDeltaCapacity delta_capacity_;

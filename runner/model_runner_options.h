@@ -15,6 +15,15 @@
 
 namespace reprise {
 
+// Whether rounding may let a row's tokens depend on what else is in its step.
+enum class BatchInvariance : int8_t {
+  kOff,
+  // A row gives the same bits whatever else is in the batch: attention is cut by the row alone, and
+  // products use one algorithm for all numbers of rows. Slower. Holds for models whose products go
+  // through Step::linears().
+  kOn,
+};
+
 struct ModelRunnerOptions {
   // Slots, and the most rows of a step.
   int max_num_seqs = 8;
@@ -22,9 +31,12 @@ struct ModelRunnerOptions {
   int max_num_tokens = 512;
   // The longest sequence. Nothing: the model's max_position.
   std::optional<int> max_seq_len = {};
+  // The longest input of the encoder, and the most encoder tokens of a step. Nothing: the model's
+  // max_encoder_position.
+  std::optional<int> max_encoder_tokens = {};
   int block_size = 16;
   // The KV cache: so many blocks, the null block included, or as many as fit into so many bytes.
-  // Neither: enough for max_num_seqs sequences of max_seq_len, but on a GPU no more than fit into
+  // Neither: enough for max_num_seqs of the longest sequences, but on a GPU no more than fit into
   // 9/10 of the memory that is free beside graphs.
   std::optional<int> num_blocks = {};
   std::optional<int64_t> kv_memory_bytes = {};
@@ -40,23 +52,14 @@ struct ModelRunnerOptions {
 
   // Steps launched before the oldest is awaited. Nothing: 1 on the CPU, 2 on a GPU.
   std::optional<int> max_steps_in_flight = {};
+
+  BatchInvariance batch_invariance = BatchInvariance::kOff;
 };
 
 // `options` with every default that depends on the model filled in, but the size of the cache.
 // Errors: InvalidArgument, naming the option or the field of the spec that does not fit.
 absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions& options,
                                                         const ModelSpec& spec);
-
-// The layout of the cache that the options and the spec ask for, with `num_blocks` blocks.
-// REQUIRES: resolved options. Errors: Unimplemented if layers differ in KV heads or head sizes.
-absl::StatusOr<KvLayoutOptions> CacheLayoutFor(const ModelRunnerOptions& options,
-                                               const ModelSpec& spec, int num_blocks);
-
-// How many blocks the cache gets. `free_bytes`: of the device, nothing where no limit is known;
-// `graph_bytes`: of it, what graphs will take. Errors: InvalidArgument if the memory asked for, or
-// ResourceExhausted if the memory that is free, does not hold a null block and one more.
-absl::StatusOr<int> ChooseNumBlocks(const ModelRunnerOptions& options, const ModelSpec& spec,
-                                    std::optional<int64_t> free_bytes, int64_t graph_bytes);
 
 }  // namespace reprise
 

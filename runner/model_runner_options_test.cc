@@ -20,9 +20,6 @@ ModelSpec Spec() {
       .dtype = DType::kBFloat16};
 }
 
-// A block of 4 tokens: 3 layers x 2 tensors x 4 tokens x 2 heads x 8 dims x 2 bytes.
-constexpr int64_t kBlockBytes = 3 * 2 * 4 * 2 * 8 * 2;
-
 ModelRunnerOptions Resolved(ModelRunnerOptions options) {
   options.block_size = 4;
   auto resolved = ResolveRunnerOptions(options, Spec());
@@ -73,36 +70,32 @@ TEST(ModelRunnerOptionsTest, RefusesSpecsByField) {
   EXPECT_THAT(refused([](ModelSpec& s) { s.max_position = -1; }), HasSubstr("max_position"));
 }
 
-TEST(ModelRunnerOptionsTest, LayersWithOtherCachesAreRefusedByIndex) {
+TEST(ModelRunnerOptionsTest, TheEncodersLengthComesFromTheModelThatHasOne) {
   ModelSpec spec = Spec();
-  spec.layers[2].params.num_kv_heads = 4;
-  const auto layout = CacheLayoutFor(Resolved({}), spec, 2);
-  EXPECT_EQ(layout.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(layout.status().message()), HasSubstr("layer 2"));
-}
-
-TEST(ModelRunnerOptionsTest, TheCacheHoldsEveryRowAtFullLengthIfNothingIsAsked) {
-  // ceil(64 / 4) blocks for each of 2 sequences, and the null block.
-  const auto num_blocks = ChooseNumBlocks(Resolved({.max_num_seqs = 2}), Spec(), std::nullopt, 0);
-  ASSERT_TRUE(num_blocks.ok()) << num_blocks.status();
-  EXPECT_EQ(*num_blocks, 1 + 2 * 16);
-}
-
-TEST(ModelRunnerOptionsTest, TheCacheKeepsWithinTheBytesAskedFor) {
-  const auto choose = [](int64_t bytes) {
-    return ChooseNumBlocks(Resolved({.kv_memory_bytes = bytes}), Spec(), std::nullopt, 0);
+  spec.layers[1].kind = AttentionKind::kEncoderDecoder;
+  const auto refused = [&](ModelRunnerOptions options) {
+    return std::string(ResolveRunnerOptions(options, spec).status().message());
   };
-  EXPECT_EQ(choose(7 * kBlockBytes + 1).value(), 7);
-  EXPECT_EQ(choose(2 * kBlockBytes - 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused({}),
+              HasSubstr("max_encoder_position of the model's spec must be at least 1"));
+  spec.max_encoder_position = 40;
+  const auto resolved = ResolveRunnerOptions({}, spec);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->max_encoder_tokens, 40);
+  EXPECT_EQ(ResolveRunnerOptions({.max_encoder_tokens = 9}, spec)->max_encoder_tokens, 9);
+  EXPECT_THAT(refused({.max_encoder_tokens = 41}), HasSubstr("[1, 40]"));
+  EXPECT_THAT(refused({.max_encoder_tokens = 0}), HasSubstr("got 0"));
+  EXPECT_EQ(Resolved({}).max_encoder_tokens, 0);
+  spec.layers[1].kind = AttentionKind::kDecoder;
+  EXPECT_THAT(refused({}), HasSubstr("must be 0, for it has no encoder-decoder layer: got 40"));
 }
 
-TEST(ModelRunnerOptionsTest, TheCacheLeavesRoomForGraphsOnAGpu) {
-  const ModelRunnerOptions options = Resolved({.max_num_seqs = 2});
-  // (100 - 50 blocks' bytes) * 9/10 = 45 blocks would fit, 33 are enough; of 30 blocks' bytes, 27.
-  EXPECT_EQ(ChooseNumBlocks(options, Spec(), 100 * kBlockBytes, 50 * kBlockBytes).value(), 33);
-  EXPECT_EQ(ChooseNumBlocks(options, Spec(), 40 * kBlockBytes, 10 * kBlockBytes).value(), 27);
-  const auto none = ChooseNumBlocks(options, Spec(), 10 * kBlockBytes, 9 * kBlockBytes);
-  EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
+TEST(ModelRunnerOptionsTest, EncoderOnlyModelsAreRefused) {
+  ModelSpec spec = Spec();
+  spec.layers[2].kind = AttentionKind::kEncoderOnly;
+  const auto resolved = ResolveRunnerOptions({}, spec);
+  EXPECT_EQ(resolved.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(resolved.status().message()), HasSubstr("layer 2"));
 }
 
 }  // namespace

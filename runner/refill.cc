@@ -27,10 +27,13 @@ class Refill {
         continue;
       }
       slots_.seq_len[slot] = 0;
+      slots_.encoder_len[slot] = 0;
       slots_.last_token[slot] = 0;
       slots_.sample_index[slot] = 0;
       slots_.sampling[slot] = {};
-      std::fill_n(TableRow(slot), slots_.max_blocks, 0);
+      for (int g = 0; g < slots_.num_groups; ++g) {
+        std::fill_n(slots_.table_row(g, slot), slots_.max_blocks, 0);
+      }
     }
   }
 
@@ -42,6 +45,7 @@ class Refill {
         continue;
       }
       slots_.seq_len[join.slot] = join.seq_len;
+      slots_.encoder_len[join.slot] = join.num_encoder_tokens;
       slots_.last_token[join.slot] = 0;
       slots_.sample_index[join.slot] = join.sample_index;
       slots_.sampling[join.slot] = join.sampling;
@@ -55,7 +59,7 @@ class Refill {
         ++num_bad_;
         continue;
       }
-      TableRow(update.slot)[update.column] = update.block;
+      slots_.table_row(update.group, update.slot)[update.column] = update.block;
     }
   }
 
@@ -81,43 +85,50 @@ class Refill {
     for (int t = num_tokens_; t < args_.padded_num_tokens; ++t) {
       arrays_.token_ids[t] = 0;
       arrays_.positions[t] = 0;
-      arrays_.slot_mapping[t] = -1;
+      for (int g = 0; g < slots_.num_groups; ++g) arrays_.group_slots(g)[t] = -1;
     }
     *arrays_.num_bad_rows = num_bad_;
   }
 
  private:
-  int32_t* TableRow(int32_t slot) const {
-    return slots_.block_table + slot * slots_.block_table_stride;
-  }
-
   // All but whether it fits. Marks the slot as taken.
   bool IsServable(const StepRow& row, std::vector<char>& taken) const {
     if (!IsSlot(row.slot, slots_) || taken[row.slot]) return false;
     taken[row.slot] = true;
     const int32_t seq_len = slots_.seq_len[row.slot];
     if (!IsValidRow(row, seq_len, counts_.num_host_tokens, args_)) return false;
-    const int32_t* table_row = TableRow(row.slot);
-    return std::all_of(table_row + seq_len / args_.block_size,
-                       table_row + (seq_len + row.query_len - 1) / args_.block_size + 1,
-                       [&](int32_t block) { return IsWritableBlock(block, args_); });
+    for (int g = 0; g < slots_.num_groups; ++g) {
+      if (IsWrittenByRows(args_.groups[g]) && !HasBlocks(row, seq_len, g)) return false;
+    }
+    return true;
+  }
+
+  bool HasBlocks(const StepRow& row, int32_t seq_len, int group) const {
+    const int32_t* table_row = slots_.table_row(group, row.slot);
+    const int64_t end = int64_t{seq_len} + row.query_len;
+    for (int c = seq_len / args_.block_size; int64_t{c} * args_.block_size < end; ++c) {
+      if (!IsServableBlock(table_row[c], c, end, args_.groups[group], args_)) return false;
+    }
+    return true;
   }
 
   void ServeRow(int r, const StepRow& row) {
     const int32_t seq_len = slots_.seq_len[row.slot];
-    const int32_t* table_row = TableRow(row.slot);
     for (int i = 0; i < row.query_len; ++i, ++num_tokens_) {
       const int32_t position = seq_len + i;
       arrays_.token_ids[num_tokens_] = row.first_host_token < 0
                                            ? slots_.last_token[row.slot]
                                            : args_.delta.host_tokens[row.first_host_token + i];
       arrays_.positions[num_tokens_] = position;
-      arrays_.slot_mapping[num_tokens_] =
-          int64_t{table_row[position / args_.block_size]} * args_.block_size +
-          position % args_.block_size;
+      for (int g = 0; g < slots_.num_groups; ++g) {
+        const int32_t block = slots_.table_row(g, row.slot)[position / args_.block_size];
+        arrays_.group_slots(g)[num_tokens_] =
+            IsWrittenByRows(args_.groups[g]) ? SlotOf(block, position, args_) : -1;
+      }
     }
     slots_.seq_len[row.slot] = seq_len + row.query_len;
     arrays_.seq_lens[r] = seq_len + row.query_len;
+    arrays_.encoder_lens[r] = slots_.encoder_len[row.slot];
     arrays_.table_row[r] = row.slot;
     arrays_.logits_indices[r] = num_tokens_ - 1;
     arrays_.sample_slot[r] = row.samples != 0 ? row.slot : -1;
@@ -125,6 +136,7 @@ class Refill {
 
   void PadRow(int r) {
     arrays_.seq_lens[r] = 0;
+    arrays_.encoder_lens[r] = 0;
     arrays_.table_row[r] = 0;
     arrays_.logits_indices[r] = 0;
     arrays_.sample_slot[r] = -1;
@@ -144,6 +156,8 @@ void RefillOnHost(const RefillArgs& args) {
   CHECK_LE(args.padded_num_rows, args.arrays.max_rows);
   CHECK_LE(args.padded_num_tokens, args.arrays.max_tokens);
   CHECK_GE(args.block_size, 1);
+  CHECK_GE(args.slots.num_groups, 1);
+  CHECK_LE(args.slots.num_groups, kMaxKvGroups);
   Refill refill(args);
   refill.ApplyLeaves();
   refill.ApplyJoins();

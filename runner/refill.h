@@ -8,9 +8,9 @@
 //   RefillOnHost(args);            // or LaunchRefill(args, stream), runner/refill_kernel.h
 //
 // In this order:
-//   leaves   the slot becomes as at creation: nothing cached, its table row null blocks
-//   joins    length, sample_index and sampling of the slot are set, last_token is 0
-//   updates  entries of the block table are set; block 0 clears one
+//   leaves   the slot becomes as at creation: nothing cached, its table rows null blocks
+//   joins    lengths, sample_index and sampling of the slot are set, last_token is 0
+//   updates  entries of the groups' block tables are set; block 0 clears one
 //   rows     seq_len of the row's slot grows by query_len: the step's keys count as cached for what
 //            follows on the stream. The arrays are filled as runner/step_arrays.h says.
 //
@@ -18,8 +18,11 @@
 // is inert (in the arrays as a padded row, its slot untouched) if
 //   - its slot is outside [0, num_slots), or is that of an earlier row, good or bad;
 //   - query_len is outside [1, padded_num_tokens], or its tokens do not lie in host_tokens;
-//   - a position of it is beyond max_blocks * block_size, or the block of one is outside
-//     [1, num_blocks);
+//   - a position of it is beyond max_blocks * block_size, or the block of one, in the table of any
+//     group but cross groups, is outside [1, num_blocks). In groups of a window or of chunks a
+//     column may be null if all that the row would write there is older than what its last query
+//     sees: its tokens get slot -1. Their keys are not in the cache then, so queries before the
+//     last must not need them from there;
 //   - its tokens, after those of the good rows before it, pass padded_num_tokens; then no later row
 //     is served either;
 //   - it is beyond padded_num_rows.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cache/block_table_update.h"
+#include "cache/kv_group.h"
 #include "runner/slot_state.h"
 #include "runner/step_arrays.h"
 #include "runner/step_delta.h"
@@ -21,6 +22,7 @@ struct RefillArgs {
   int padded_num_tokens = 0;  // >= delta tokens
   int block_size = 0;
   int num_blocks = 0;
+  KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
 };
 
 // The delta's counts, clamped to what may be read.
@@ -62,13 +64,15 @@ constexpr int64_t MaxSeqLen(const RefillArgs& args) {
 }
 
 constexpr bool IsValidJoin(const SlotJoin& join, const RefillArgs& args) {
-  return IsSlot(join.slot, args.slots) && join.seq_len >= 0 && join.seq_len <= MaxSeqLen(args);
+  return IsSlot(join.slot, args.slots) && join.seq_len >= 0 && join.seq_len <= MaxSeqLen(args) &&
+         join.num_encoder_tokens >= 0 && join.num_encoder_tokens <= MaxSeqLen(args);
 }
 
 constexpr bool IsValidUpdate(const BlockTableUpdate& update, const RefillArgs& args) {
   return IsSlot(update.slot, args.slots) && update.column >= 0 &&
          update.column < args.slots.max_blocks && update.block >= 0 &&
-         update.block < args.num_blocks;
+         update.block < args.num_blocks && update.group >= 0 &&
+         update.group < args.slots.num_groups;
 }
 
 // Whether a row's tokens can be found and its positions fit into the table. REQUIRES: its slot is
@@ -84,6 +88,27 @@ constexpr bool IsValidRow(const StepRow& row, int32_t seq_len, int num_host_toke
 
 constexpr bool IsWritableBlock(int32_t block, const RefillArgs& args) {
   return block >= 1 && block < args.num_blocks;
+}
+
+// Whether the row's own tokens are written into the group: not into the encoder's keys.
+constexpr bool IsWrittenByRows(const KvGroupSpec& group) {
+  return group.retention != KvRetention::kCross;
+}
+
+// Whether a row that ends before position `end` can be served with `block` in a column that it
+// reaches: it can be written, or it is null and its tokens are older than what the row's last query
+// sees.
+constexpr bool IsServableBlock(int32_t block, int column, int64_t end, const KvGroupSpec& group,
+                               const RefillArgs& args) {
+  if (IsWritableBlock(block, args)) return true;
+  const int64_t column_end = (static_cast<int64_t>(column) + 1) * args.block_size;
+  return block == 0 && (column_end < end ? column_end : end) <= FirstNeededPosition(group, end - 1);
+}
+
+// Where a token at `position` is written, given the block of its column.
+constexpr int64_t SlotOf(int32_t block, int32_t position, const RefillArgs& args) {
+  if (block == 0) return -1;
+  return static_cast<int64_t>(block) * args.block_size + position % args.block_size;
 }
 
 }  // namespace reprise

@@ -110,6 +110,17 @@ TEST_F(RefillGpuTest, AgreesWithTheHostOverManyHostileSteps) {
        .max_rows = 1400,
        .max_tokens = 6000,
        .max_updates = 3000},
+      {.num_slots = 256,
+       .max_blocks = 16,
+       .block_size = 16,
+       .num_blocks = 9000,
+       .max_rows = 256,
+       .max_tokens = 2000,
+       .max_updates = 4000,
+       .groups = {{},
+                  {.retention = KvRetention::kSlidingWindow, .span = 50},
+                  {.retention = KvRetention::kChunkedLocal, .span = 40},
+                  {.retention = KvRetention::kCross}}},
   };
   for (const RefillShape& shape : shapes) {
     for (double hostility : {0.0, 0.02, 0.3}) {

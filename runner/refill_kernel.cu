@@ -10,12 +10,13 @@
 //   leaves   a slot and its table row are zeroed by the whole CTA
 //   joins    the last one of a slot wins, by a maximum over the joins that name it
 //   updates  by warp 0, 32 at a time in order; of equal entries within the 32 the highest lane wins
-//   rows     the first row that names a slot takes it; thread r checks row r; rows over several
-//            blocks are checked by a warp each
+//   rows     the first row that names a slot takes it; thread r checks row r
+//   blocks   a thread checks the blocks of one row in one group; rows over several blocks are
+//            checked by a warp each
 //   place    exclusive prefix sums of the good rows' query_len; rows that pass the end are bad
 //   arrays   rows, then tokens, then the padding of both
 //
-// Bound: 256 rows of one token read 5 KB over PCIe and write 16 KB: about 1.5 us for the trip, 1 us
+// Bound: 256 rows of one token read 5 KB over PCIe and write 16 KB, 2 KB more a further group: about 1.5 us for the trip, 1 us
 // for the chain behind it.
 
 #include <climits>
@@ -58,7 +59,7 @@ struct StaticShared {
 struct DynamicShared {
   StepRow* rows;      // [padded_num_rows]
   int32_t* seq_len;   // [padded_num_rows] before the step; -1: the row is not served
-  int32_t* start;     // [padded_num_rows] first token
+  int32_t* start;     // [padded_num_rows] 1: all its blocks are there; from `place` on, first token
   int32_t* long_row;  // [padded_num_rows] rows that warps have to check
   int32_t* claim;     // [num_slots] who takes the slot
 };
@@ -78,8 +79,9 @@ __device__ DynamicShared Carve(char* memory, int padded_num_rows) {
   return shared;
 }
 
-__device__ int32_t* TableRow(const SlotState& slots, int32_t slot) {
-  return slots.block_table + slot * slots.block_table_stride;
+// Columns that the row's tokens reach over.
+__device__ int NumColumns(const StepRow& row, int32_t seq_len, const RefillArgs& args) {
+  return (seq_len + row.query_len - 1) / args.block_size - seq_len / args.block_size + 1;
 }
 
 // Asks for `count` updates from `first` on.
@@ -120,10 +122,13 @@ __device__ void ApplyLeaves(const RefillArgs& args, int num_leaves, StaticShared
       if (threadIdx.x == 0) ++shared.num_bad;
       continue;
     }
-    int32_t* table_row = TableRow(args.slots, slot);
-    for (int c = threadIdx.x; c < args.slots.max_blocks; c += kThreads) table_row[c] = 0;
+    for (int g = 0; g < args.slots.num_groups; ++g) {
+      int32_t* table_row = args.slots.table_row(g, slot);
+      for (int c = threadIdx.x; c < args.slots.max_blocks; c += kThreads) table_row[c] = 0;
+    }
     if (threadIdx.x == 0) {
       args.slots.seq_len[slot] = 0;
+      args.slots.encoder_len[slot] = 0;
       args.slots.last_token[slot] = 0;
       args.slots.sample_index[slot] = 0;
       args.slots.sampling[slot] = SamplingParams();
@@ -147,6 +152,7 @@ __device__ void ApplyJoins(const RefillArgs& args, int num_joins, StaticShared& 
     const SlotJoin join = args.delta.joins[i];
     if (!IsValidJoin(join, args) || rows.claim[join.slot] != -1 - i) continue;
     args.slots.seq_len[join.slot] = join.seq_len;
+    args.slots.encoder_len[join.slot] = join.num_encoder_tokens;
     args.slots.last_token[join.slot] = 0;
     args.slots.sample_index[join.slot] = join.sample_index;
     args.slots.sampling[join.slot] = join.sampling;
@@ -166,7 +172,8 @@ __device__ void ApplyUpdateChunk(const RefillArgs& args, int count, StaticShared
     int64_t offset = -1 - lane;
     if (is_valid) {
       const BlockTableUpdate update = shared.updates[i];
-      offset = update.slot * args.slots.block_table_stride + update.column;
+      offset =
+          args.slots.table_row(update.group, update.slot) + update.column - args.slots.block_table;
     }
     const unsigned same = __match_any_sync(kAllLanes, static_cast<unsigned long long>(offset));
     const bool is_last = lane == kWarpSize - 1 - __clz(static_cast<int>(same));
@@ -192,7 +199,7 @@ __device__ void ApplyUpdates(const RefillArgs& args, int num_updates, StaticShar
   }
 }
 
-// Checks row r, all but whether it fits. Leaves its seq_len, or -1.
+// Checks row r, all but its blocks and whether it fits. Leaves its seq_len, or -1.
 __device__ void CheckRow(const RefillArgs& args, int r, int num_host_tokens, StaticShared& shared,
                          const DynamicShared& rows) {
   const StepRow row = rows.rows[r];
@@ -201,34 +208,54 @@ __device__ void CheckRow(const RefillArgs& args, int r, int num_host_tokens, Sta
     seq_len = args.slots.seq_len[row.slot];
     if (!IsValidRow(row, seq_len, num_host_tokens, args)) seq_len = -1;
   }
-  if (seq_len >= 0) {
-    const int first = seq_len / args.block_size;
-    const int last = (seq_len + row.query_len - 1) / args.block_size;
-    if (last - first >= kMaxBlocksOfThread) {
-      rows.long_row[atomicAdd(&shared.num_long_rows, 1)] = r;
-    } else {
-      const int32_t* table_row = TableRow(args.slots, row.slot);
-      bool is_good = true;
-      for (int c = first; c <= last; ++c) is_good = is_good && IsWritableBlock(table_row[c], args);
-      if (!is_good) seq_len = -1;
+  rows.seq_len[r] = seq_len;
+  rows.start[r] = 1;
+  if (seq_len >= 0 && NumColumns(row, seq_len, args) > kMaxBlocksOfThread) {
+    rows.long_row[atomicAdd(&shared.num_long_rows, 1)] = r;
+  }
+}
+
+// Whether every `step`-th block of the row, from its `first`-th on, is there in a group's table.
+__device__ bool HasBlocks(const RefillArgs& args, const StepRow& row, int32_t seq_len, int group,
+                          int first, int step) {
+  const int32_t* table_row = args.slots.table_row(group, row.slot);
+  const KvGroupSpec spec = args.groups[group];
+  const int64_t end = static_cast<int64_t>(seq_len) + row.query_len;
+  const int num_columns = NumColumns(row, seq_len, args);
+  bool has_blocks = true;
+  for (int i = first; i < num_columns; i += step) {
+    const int column = seq_len / args.block_size + i;
+    has_blocks = has_blocks && IsServableBlock(table_row[column], column, end, spec, args);
+  }
+  return has_blocks;
+}
+
+// The blocks of rows that are not long, by a thread for each row and group.
+__device__ void CheckBlocks(const RefillArgs& args, int num_rows, const DynamicShared& rows) {
+  for (int i = threadIdx.x; i < num_rows * args.slots.num_groups; i += kThreads) {
+    const int group = i / num_rows;
+    const int r = i - group * num_rows;
+    const StepRow row = rows.rows[r];
+    const int32_t seq_len = rows.seq_len[r];
+    if (seq_len < 0 || !IsWrittenByRows(args.groups[group])) continue;
+    if (NumColumns(row, seq_len, args) > kMaxBlocksOfThread) continue;
+    if (!HasBlocks(args, row, seq_len, group, /*first=*/0, /*step=*/1)) {
+      atomicAnd(&rows.start[r], 0);
     }
   }
-  rows.seq_len[r] = seq_len;
 }
 
 // By a warp.
 __device__ void CheckLongRow(const RefillArgs& args, int r, const DynamicShared& rows) {
-  const StepRow row = rows.rows[r];
-  const int32_t seq_len = rows.seq_len[r];
-  const int last = (seq_len + row.query_len - 1) / args.block_size;
-  const int32_t* table_row = TableRow(args.slots, row.slot);
-  bool is_good = true;
-  for (int c = seq_len / args.block_size + threadIdx.x % kWarpSize; c <= last; c += kWarpSize) {
-    is_good = is_good && IsWritableBlock(table_row[c], args);
+  const int lane = threadIdx.x % kWarpSize;
+  bool has_blocks = true;
+  for (int group = 0; group < args.slots.num_groups; ++group) {
+    if (!IsWrittenByRows(args.groups[group])) continue;
+    has_blocks =
+        has_blocks && HasBlocks(args, rows.rows[r], rows.seq_len[r], group, lane, kWarpSize);
   }
-  is_good = __all_sync(kAllLanes, is_good);
-  __syncwarp();
-  if (!is_good && threadIdx.x % kWarpSize == 0) rows.seq_len[r] = -1;
+  has_blocks = __all_sync(kAllLanes, has_blocks);
+  if (!has_blocks && lane == 0) rows.start[r] = 0;
 }
 
 __device__ int64_t WarpInclusiveSum(int64_t value) {
@@ -268,7 +295,8 @@ __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& sh
   for (int base = 0; base < args.padded_num_rows; base += kThreads) {
     const int r = base + threadIdx.x;
     const bool is_row = r < num_rows;
-    const int query_len = is_row && rows.seq_len[r] >= 0 ? rows.rows[r].query_len : 0;
+    const bool is_good = is_row && rows.seq_len[r] >= 0 && rows.start[r] != 0;
+    const int query_len = is_good ? rows.rows[r].query_len : 0;
     const Prefix prefix = ExclusiveSum(query_len, shared);
     const int64_t start = carry + prefix.before;
     const bool fits = query_len > 0 && start + query_len <= args.padded_num_tokens;
@@ -287,16 +315,33 @@ __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& sh
   __syncthreads();
 }
 
-__device__ void WriteToken(const RefillArgs& args, int token, int32_t token_id, int32_t slot,
-                           int32_t position) {
-  const int32_t block = TableRow(args.slots, slot)[position / args.block_size];
+__device__ void WriteToken(const RefillArgs& args, int token, int32_t token_id, int32_t position) {
   args.arrays.token_ids[token] = token_id;
   args.arrays.positions[token] = position;
-  args.arrays.slot_mapping[token] =
-      static_cast<int64_t>(block) * args.block_size + position % args.block_size;
 }
 
-// The arrays of row r, and its token if it has one only.
+__device__ void WriteSlot(const RefillArgs& args, int token, int32_t slot, int32_t position,
+                          int group) {
+  int64_t cache_slot = -1;
+  if (IsWrittenByRows(args.groups[group])) {
+    cache_slot =
+        SlotOf(args.slots.table_row(group, slot)[position / args.block_size], position, args);
+  }
+  args.arrays.group_slots(group)[token] = cache_slot;
+}
+
+// The slots of rows that have one token, by a thread for each row and group.
+__device__ void WriteSlots(const RefillArgs& args, int num_rows, const DynamicShared& rows) {
+  for (int i = threadIdx.x; i < num_rows * args.slots.num_groups; i += kThreads) {
+    const int group = i / num_rows;
+    const int r = i - group * num_rows;
+    const StepRow row = rows.rows[r];
+    if (rows.seq_len[r] < 0 || row.query_len > 1) continue;
+    WriteSlot(args, rows.start[r], row.slot, rows.seq_len[r], group);
+  }
+}
+
+// The arrays of row r, and its token, all but its slots, if it has one only.
 __device__ void WriteRow(const RefillArgs& args, int r, int num_rows, const StaticShared& shared,
                          const DynamicShared& rows) {
   const StepArrays& arrays = args.arrays;
@@ -304,6 +349,7 @@ __device__ void WriteRow(const RefillArgs& args, int r, int num_rows, const Stat
   arrays.query_start_loc[r] = start;
   if (r >= num_rows || rows.seq_len[r] < 0) {
     arrays.seq_lens[r] = 0;
+    arrays.encoder_lens[r] = 0;
     arrays.table_row[r] = 0;
     arrays.logits_indices[r] = 0;
     arrays.sample_slot[r] = -1;
@@ -315,10 +361,11 @@ __device__ void WriteRow(const RefillArgs& args, int r, int num_rows, const Stat
     const int32_t token_id = row.first_host_token < 0
                                  ? args.slots.last_token[row.slot]
                                  : args.delta.host_tokens[row.first_host_token];
-    WriteToken(args, start, token_id, row.slot, seq_len);
+    WriteToken(args, start, token_id, seq_len);
   }
   args.slots.seq_len[row.slot] = seq_len + row.query_len;
   arrays.seq_lens[r] = seq_len + row.query_len;
+  arrays.encoder_lens[r] = args.slots.encoder_len[row.slot];
   arrays.table_row[r] = row.slot;
   arrays.logits_indices[r] = start + row.query_len - 1;
   arrays.sample_slot[r] = row.samples != 0 ? row.slot : -1;
@@ -348,12 +395,15 @@ __device__ void WriteTokens(const RefillArgs& args, int num_rows, const StaticSh
     const StepRow row = rows.rows[r];
     if (row.query_len == 1) continue;
     const int i = token - rows.start[r];
-    WriteToken(args, token, args.delta.host_tokens[row.first_host_token + i], row.slot,
-               rows.seq_len[r] + i);
+    const int32_t position = rows.seq_len[r] + i;
+    WriteToken(args, token, args.delta.host_tokens[row.first_host_token + i], position);
+    for (int group = 0; group < args.slots.num_groups; ++group) {
+      WriteSlot(args, token, row.slot, position, group);
+    }
   }
 }
 
-__global__ void __launch_bounds__(kThreads) RefillKernel(RefillArgs args) {
+__global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__ RefillArgs args) {
   __shared__ StaticShared shared;
   extern __shared__ int4 dynamic[];
   const DynamicShared rows = Carve(reinterpret_cast<char*>(dynamic), args.padded_num_rows);
@@ -383,12 +433,14 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(RefillArgs args) {
     CheckRow(args, r, counts.num_host_tokens, shared, rows);
   }
   __syncthreads();
+  CheckBlocks(args, counts.num_rows, rows);
   for (int i = threadIdx.x / kWarpSize; i < shared.num_long_rows; i += kWarps) {
     CheckLongRow(args, rows.long_row[i], rows);
   }
   __syncthreads();
   PlaceRows(args, counts.num_rows, shared, rows);
 
+  WriteSlots(args, counts.num_rows, rows);
   bool has_several = false;
   for (int r = threadIdx.x; r < args.padded_num_rows; r += kThreads) {
     WriteRow(args, r, counts.num_rows, shared, rows);
@@ -399,7 +451,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(RefillArgs args) {
        token += kThreads) {
     args.arrays.token_ids[token] = 0;
     args.arrays.positions[token] = 0;
-    args.arrays.slot_mapping[token] = -1;
+    for (int g = 0; g < args.slots.num_groups; ++g) args.arrays.group_slots(g)[token] = -1;
   }
   if (threadIdx.x == 0) {
     args.arrays.query_start_loc[args.padded_num_rows] = shared.num_tokens;
@@ -412,7 +464,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(RefillArgs args) {
 cudaError_t LaunchRefill(const RefillArgs& args, cudaStream_t stream) {
   if (args.padded_num_rows < 0 || args.padded_num_rows > args.arrays.max_rows ||
       args.padded_num_tokens < 0 || args.padded_num_tokens > args.arrays.max_tokens ||
-      args.block_size < 1) {
+      args.block_size < 1 || args.slots.num_groups < 1 || args.slots.num_groups > kMaxKvGroups) {
     return cudaErrorInvalidValue;
   }
   constexpr int64_t kWithoutAsking = 32 << 10;  // 48 KiB with the static part

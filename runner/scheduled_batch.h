@@ -27,12 +27,21 @@ struct ScheduledRow {
   int query_len() const { return tokens.empty() ? 1 : static_cast<int>(tokens.size()); }
 };
 
+// The encoder's input of a slot that joined with num_encoder_tokens: it is encoded in this step,
+// before the rows, and its keys are written into the slot's blocks of the cross groups. Once, before
+// the slot's first row, unless the slot joined with encoder_is_cached.
+struct ScheduledEncode {
+  SlotId slot = {};
+  absl::Span<const int32_t> tokens = {};
+};
+
 // Spans belong to the scheduler and are read before ModelRunner::Launch() returns. Applied in the
 // order of the fields.
 struct ScheduledBatch {
   absl::Span<const SlotId> leaves = {};
   absl::Span<const SlotJoin> joins = {};
   absl::Span<const BlockTableUpdate> updates = {};
+  absl::Span<const ScheduledEncode> encodes = {};
   absl::Span<const ScheduledRow> rows = {};  // distinct slots
 };
 

@@ -52,15 +52,15 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
       BlockManager::Create({.num_blocks = options.num_blocks,
                             .block_size = options.block_size,
                             .num_slots = options.max_num_seqs,
-                            .max_blocks = (options.max_seq_len - 1) / options.block_size + 1}));
+                            .max_blocks = (options.max_seq_len - 1) / options.block_size + 1,
+                            .groups = options.groups}));
   return std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
     : options_(options), blocks_(std::move(blocks)) {
   if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
-  const int64_t pool_tokens = int64_t{options_.num_blocks - 1} * options_.block_size;
-  max_cached_tokens_ = static_cast<int>(std::min<int64_t>(options_.max_seq_len, pool_tokens));
+  max_cached_tokens_ = std::min(options_.max_seq_len, blocks_.max_tokens());
   for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.emplace_back(slot);
   running_.reserve(options_.max_num_seqs);
   rows_.reserve(options_.max_num_seqs);

@@ -42,6 +42,7 @@
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "cache/block_manager.h"
+#include "cache/kv_group.h"
 #include "runner/request.h"
 #include "runner/scheduled_batch.h"
 
@@ -55,6 +56,7 @@ struct SchedulerOptions {
   int max_steps_in_flight = 1;
   int num_blocks = 0;  // null block included
   int block_size = 16;
+  std::vector<KvGroupSpec> groups = {};  // of the model's layers; none: one full group
 };
 
 class Scheduler {

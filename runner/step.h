@@ -5,6 +5,19 @@
 // position 0 and slot -1; what a model computes for them is never used, and they write nothing into
 // the cache.
 //
+// A layer is what the model's spec says it is (attention/layer_spec.h), and is asked for
+// accordingly:
+//
+//   layer                                             call
+//   with keys of its own                              Attend(layer, q, k, v)
+//   with a latent, V within K (absorbed MLA)          Attend(layer, q, latent)
+//   that shares another's keys, or cross attention    Attend(layer, q)
+//   whose keys were written by a fused op             that op with kv(layer), slot_mapping(layer);
+//                                                     then Attend(layer, q)
+//
+// Windows, chunks and the encoder's lengths are in the layer's metadata, which the runner makes
+// once a step and layers of a class share (attention/layer_classes.h): the calls are the same.
+//
 // Made by ModelRunner; valid during Model::Forward(). Thread safety: none.
 
 #ifndef RUNNER_STEP_H_
@@ -12,10 +25,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "attention/layer_classes.h"
 #include "attention/layer_spec.h"
 #include "attention/paged_batch.h"
 #include "attention/work_map.h"
@@ -26,26 +42,25 @@ namespace reprise {
 
 class Step {
  public:
-  // What a runner puts into a step. Layers of one class share a batch and a work map.
+  // What a runner puts into a step.
   struct Parts {
     at::Tensor token_ids;
     at::Tensor positions;
-    at::Tensor slot_mapping;
+    std::vector<at::Tensor> slot_mappings;  // one a KV group
     at::Tensor logits_indices;
     at::Tensor logits;
     absl::Span<const LayerSpec> layers;
-    absl::Span<const KvLayer> kv;         // one a layer
-    absl::Span<const int> layer_class;    // one a layer: index into work_maps
+    absl::Span<const KvLayer> kv;  // one a layer
+    const LayerClasses* classes = nullptr;
+    std::vector<PagedBatch> batches;      // one a class
     absl::Span<const WorkMap> work_maps;  // one a class
-    PagedBatch batch;
     LinearContext* linears = nullptr;
   };
   explicit Step(Parts parts) : parts_(std::move(parts)) {}
 
-  int num_tokens() const { return parts_.batch.num_tokens; }
+  int num_tokens() const { return static_cast<int>(parts_.token_ids.size(0)); }
   const at::Tensor& token_ids() const { return parts_.token_ids; }            // [num_tokens] int32
   const at::Tensor& positions() const { return parts_.positions; }            // [num_tokens] int32
-  const at::Tensor& slot_mapping() const { return parts_.slot_mapping; }      // [num_tokens] int64
   const at::Tensor& logits_indices() const { return parts_.logits_indices; }  // [num_logits] int32
 
   // Where logits may be written: [num_logits, vocab_size] of the runner's logits dtype, persistent.
@@ -54,22 +69,37 @@ class Step {
   // Writes k and v of this step's tokens into the layer's cache, then attends. q [num_tokens,
   // num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any
   // strides with the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype.
-  // Errors: those of WriteKv and PagedAttention.
+  // Errors: InvalidArgument for a layer that the table above gives another call; those of WriteKv
+  // and PagedAttention.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                     const at::Tensor& v) const;
 
-  // Attends to what the cache holds already: after a fused rotary + write (runner/ops/rotary.h), or
-  // to another layer's keys.
+  // Layers with v_in_k: writes latent [num_tokens, 1, head_dim_qk], whose first head_dim_v columns
+  // are V, then attends. Errors: as above.
+  absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& latent) const;
+
+  // Attends to what the cache holds already.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q) const;
 
-  // The layer's cache, for ops that write it themselves.
+  // The layer's cache and where this step's tokens stand in it, [num_tokens] int64, for ops that
+  // write it themselves. REQUIRES: a layer of the spec; slot_mapping(): one with a cache. In the
+  // cache of another layer, or of an encoder, nothing is to be written.
   const KvLayer& kv(int layer) const { return parts_.kv[layer]; }
+  const at::Tensor& slot_mapping(int layer) const;
+
+  // The layer's metadata of this step, for ops of the model's own (attention/attention.h). REQUIRES:
+  // as slot_mapping().
+  const PagedBatch& batch(int layer) const;
+  const WorkMap& work_map(int layer) const;
 
   // What matrix products need on a GPU (runner/ops/linear.h); on the CPU an empty one.
   LinearContext& linears() const { return *parts_.linears; }
 
  private:
-  absl::Status CheckLayer(int layer) const;
+  absl::Status CheckHasCache(int layer) const;
+  absl::Status CheckIsWritten(int layer) const;
+  absl::StatusOr<at::Tensor> WriteAndAttend(int layer, const at::Tensor& q, const at::Tensor& k,
+                                            const at::Tensor& v) const;
 
   Parts parts_;
 };

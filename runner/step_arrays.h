@@ -7,9 +7,11 @@
 //   array            live                                             padded
 //   token_ids        the row's tokens                                 0
 //   positions        seq_len before the step + i                      0
-//   slot_mapping     block * block_size + offset                      -1
+//   slot_mapping     block * block_size + offset, in each group's     -1
+//                    blocks; -1 in cross groups, and without a block
 //   query_start_loc  prefix sums of query_len                         the live total, continued
 //   seq_lens         keys in the cache after the step's write         0
+//   encoder_lens     keys of the encoder's input                      0
 //   table_row        the slot                                         0
 //   logits_indices   the row's last token                             0
 //   sample_slot      the slot, or -1 if the row does not sample       -1
@@ -24,9 +26,10 @@ namespace reprise {
 struct StepArrays {
   int32_t* token_ids = nullptr;        // [max_tokens]
   int32_t* positions = nullptr;        // [max_tokens]
-  int64_t* slot_mapping = nullptr;     // [max_tokens]
+  int64_t* slot_mapping = nullptr;     // [num_groups, max_tokens]
   int32_t* query_start_loc = nullptr;  // [max_rows + 1]
   int32_t* seq_lens = nullptr;         // [max_rows]
+  int32_t* encoder_lens = nullptr;     // [max_rows]
   int32_t* table_row = nullptr;        // [max_rows]
   int32_t* logits_indices = nullptr;   // [max_rows]
   int32_t* sample_slot = nullptr;      // [max_rows]
@@ -36,6 +39,11 @@ struct StepArrays {
   int32_t* num_bad_rows = nullptr;
   int max_rows = 0;
   int max_tokens = 0;
+
+  // The slots of a group [max_tokens].
+  constexpr int64_t* group_slots(int group) const {
+    return slot_mapping + static_cast<int64_t>(group) * max_tokens;
+  }
 };
 
 }  // namespace reprise

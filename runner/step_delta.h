@@ -24,6 +24,12 @@ struct SlotJoin {
   int32_t seq_len = 0;  // keys already in the cache (a prefix hit, a swap-in); else 0
   int64_t sample_index = 0;
   SamplingParams sampling = {};
+  // Tokens of the encoder's input, of models that have one: their keys are in the slot's blocks of
+  // the cross groups before its first row (runner/scheduled_batch.h).
+  int32_t num_encoder_tokens = 0;
+  // 1: those keys are in the blocks already (a prefix hit, a swap-in). 0: the batch that joins, or
+  // a later one before the slot's first row, has them encoded. For the host alone.
+  int32_t encoder_is_cached = 0;
 };
 
 // A row of the step.

@@ -31,17 +31,21 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
   // A row of the table starts at a multiple of 16 bytes, so that kernels may load four entries at
   // once.
   const int64_t table_stride = (int64_t{shape.max_blocks} + 3) / 4 * 4;
-  REPRISE_ASSIGN_OR_RETURN(const auto table, b.Plan<int32_t>("block_table", rows * table_stride));
+  REPRISE_ASSIGN_OR_RETURN(const auto table,
+                           b.Plan<int32_t>("block_table", shape.num_groups * rows * table_stride));
   REPRISE_ASSIGN_OR_RETURN(const auto seq_len, b.Plan<int32_t>("seq_len", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto encoder_len, b.Plan<int32_t>("encoder_len", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto last_token, b.Plan<int32_t>("last_token", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sample_index, b.Plan<int64_t>("sample_index", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sampling, b.Plan<SamplingParams>("sampling", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto token_ids, b.Plan<int32_t>("token_ids", tokens));
   REPRISE_ASSIGN_OR_RETURN(const auto positions, b.Plan<int32_t>("positions", tokens));
-  REPRISE_ASSIGN_OR_RETURN(const auto slot_mapping, b.Plan<int64_t>("slot_mapping", tokens));
+  REPRISE_ASSIGN_OR_RETURN(const auto slot_mapping,
+                           b.Plan<int64_t>("slot_mapping", int64_t{shape.num_groups} * tokens));
   REPRISE_ASSIGN_OR_RETURN(const auto query_start_loc,
                            b.Plan<int32_t>("query_start_loc", int64_t{rows} + 1));
   REPRISE_ASSIGN_OR_RETURN(const auto seq_lens, b.Plan<int32_t>("seq_lens", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto encoder_lens, b.Plan<int32_t>("encoder_lens", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto table_row, b.Plan<int32_t>("table_row", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto logits_indices, b.Plan<int32_t>("logits_indices", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sample_slot, b.Plan<int32_t>("sample_slot", rows));
@@ -56,17 +60,21 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
 
   slots_ = {.block_table = b.data(table),
             .block_table_stride = table_stride,
+            .block_table_group_stride = rows * table_stride,
             .seq_len = b.data(seq_len),
+            .encoder_len = b.data(encoder_len),
             .last_token = b.data(last_token),
             .sample_index = b.data(sample_index),
             .sampling = b.data(sampling),
             .num_slots = rows,
-            .max_blocks = shape.max_blocks};
+            .max_blocks = shape.max_blocks,
+            .num_groups = shape.num_groups};
   arrays_ = {.token_ids = b.data(token_ids),
              .positions = b.data(positions),
              .slot_mapping = b.data(slot_mapping),
              .query_start_loc = b.data(query_start_loc),
              .seq_lens = b.data(seq_lens),
+             .encoder_lens = b.data(encoder_lens),
              .table_row = b.data(table_row),
              .logits_indices = b.data(logits_indices),
              .sample_slot = b.data(sample_slot),

@@ -23,7 +23,8 @@ namespace reprise {
 struct StepMemoryShape {
   int max_rows = 0;  // and slots
   int max_tokens = 0;
-  int max_blocks = 0;  // of a sequence
+  int max_blocks = 0;  // of a sequence, in each group
+  int num_groups = 1;
   int vocab_size = 0;
   DType logits_dtype = DType::kFloat32;
 };

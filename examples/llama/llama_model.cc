@@ -187,7 +187,7 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
   }
   if (rotates) {
     REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(),
-                                          rotary_table_, step.kv(layer), step.slot_mapping()));
+                                          rotary_table_, step.kv(layer), step.slot_mapping(layer)));
     return step.Attend(layer, scratch.q);
   }
   if (config_.temperature.has_value()) {

@@ -13,19 +13,19 @@ namespace {
 
 class HostLinearContext : public LinearContext {
  public:
+  explicit HostLinearContext(HostRows rows) : rows_(rows) {}
+
   absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
                         const at::Tensor& out) override {
     REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, at::kCPU));
     return CatchTorch([&]() -> absl::Status {
       at::AutoDispatchBelowADInplaceOrView no_autograd;
-      at::Tensor result = out;
-      if (out.scalar_type() != x.scalar_type()) {
-        // LibTorch has no product of 16-bit matrices with a float32 result on the CPU.
-        result.copy_(at::mm(x, weight.t()));
-      } else if (bias != nullptr) {
-        at::addmm_out(result, *bias, x, weight.t());
-      } else {
-        at::mm_out(result, x, weight.t());
+      if (rows_ == HostRows::kTogether) {
+        MultiplyRows(x, weight, bias, out);
+        return absl::OkStatus();
+      }
+      for (int64_t row = 0; row < x.size(0); ++row) {
+        MultiplyRows(x.narrow(0, row, 1), weight, bias, out.narrow(0, row, 1));
       }
       return absl::OkStatus();
     });
@@ -33,12 +33,27 @@ class HostLinearContext : public LinearContext {
 
   void SetTiming(LinearTiming) override {}  // there is nothing to choose
   std::vector<LinearChoice> Choices() const override { return {}; }
+
+ private:
+  static void MultiplyRows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
+                           at::Tensor out) {
+    if (out.scalar_type() != x.scalar_type()) {
+      // LibTorch has no product of 16-bit matrices with a float32 result on the CPU.
+      out.copy_(at::mm(x, weight.t()));
+    } else if (bias != nullptr) {
+      at::addmm_out(out, *bias, x, weight.t());
+    } else {
+      at::mm_out(out, x, weight.t());
+    }
+  }
+
+  HostRows rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<LinearContext> MakeHostLinearContext() {
-  return std::make_unique<HostLinearContext>();
+std::unique_ptr<LinearContext> MakeHostLinearContext(HostRows rows) {
+  return std::make_unique<HostLinearContext>(rows);
 }
 
 }  // namespace reprise

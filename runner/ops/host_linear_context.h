@@ -1,6 +1,6 @@
 // Matrix products on the CPU, through LibTorch: MKL for float32, oneDNN for bfloat16.
 //
-// Used through MakeLinearContext (runner/ops/linear.h). Stateless.
+// Used through MakeLinearContext (runner/ops/linear.h). Stateless but for its mode.
 
 #ifndef RUNNER_OPS_HOST_LINEAR_CONTEXT_H_
 #define RUNNER_OPS_HOST_LINEAR_CONTEXT_H_
@@ -11,7 +11,10 @@
 
 namespace reprise {
 
-std::unique_ptr<LinearContext> MakeHostLinearContext();
+// kOneByOne: a row gives the same bits whatever else is in the batch.
+enum class HostRows { kTogether, kOneByOne };
+
+std::unique_ptr<LinearContext> MakeHostLinearContext(HostRows rows);
 
 }  // namespace reprise
 

@@ -24,7 +24,9 @@ absl::StatusOr<std::unique_ptr<LinearContext>> MakeLinearContext(
         absl::StrCat("num_timed_candidates must be positive: expected >= 1, got ",
                      options.num_timed_candidates));
   }
-  if (device.is_cpu()) return MakeHostLinearContext();
+  if (device.is_cpu()) {
+    return MakeHostLinearContext(options.deterministic ? HostRows::kOneByOne : HostRows::kTogether);
+  }
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) {
     return MakeCublasLtLinearContext(device, {.workspace_bytes = options.workspace_bytes,

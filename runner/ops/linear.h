@@ -36,7 +36,8 @@ struct LinearContextOptions {
   // How many of the library's proposals are timed; 1: its first one is taken as it is. At least 1.
   int num_timed_candidates = 8;
   // The same row gives the same bits whatever else is in the batch: one algorithm for a weight, for
-  // any number of rows, that does not split in_features. Nothing is timed.
+  // any number of rows, that does not split in_features. Nothing is timed. On the CPU: rows are
+  // multiplied one by one.
   bool deterministic = false;
 };
 

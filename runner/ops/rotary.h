@@ -1,7 +1,7 @@
 // Rotary position embedding of q and k, with or without writing k and v to the cache in the same
 // launch.
 //
-//   RotaryWriteKv(q, k, v, step.positions(), table, step.kv(layer), step.slot_mapping());
+//   RotaryWriteKv(q, k, v, step.positions(), table, step.kv(layer), step.slot_mapping(layer));
 //   REPRISE_ASSIGN_OR_RETURN(at::Tensor attended, step.Attend(layer, q));
 //
 // Pairs are those of Llama (GPT-NeoX): dims d and d + half of a head turn together,

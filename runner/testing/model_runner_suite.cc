@@ -9,6 +9,10 @@
 #include "runner/testing/runner_harness.h"
 
 namespace reprise {
+
+// A build without CUDA has no GPU to instantiate it for.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ModelRunnerSuite);
+
 namespace {
 
 using ::testing::HasSubstr;

@@ -32,8 +32,12 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   RefillArgs args;
   // A stride beyond the columns, and a canary behind each table row.
   args.slots.block_table_stride = shape.max_blocks + 1;
-  args.slots.block_table = carver.Take<int32_t>(shape.num_slots * args.slots.block_table_stride);
+  args.slots.num_groups = static_cast<int>(shape.groups.size());
+  args.slots.block_table_group_stride = shape.num_slots * args.slots.block_table_stride + 3;
+  args.slots.block_table =
+      carver.Take<int32_t>(args.slots.num_groups * args.slots.block_table_group_stride);
   args.slots.seq_len = carver.Take<int32_t>(shape.num_slots);
+  args.slots.encoder_len = carver.Take<int32_t>(shape.num_slots);
   args.slots.last_token = carver.Take<int32_t>(shape.num_slots);
   args.slots.sample_index = carver.Take<int64_t>(shape.num_slots);
   args.slots.sampling = carver.Take<SamplingParams>(shape.num_slots);
@@ -41,9 +45,11 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.slots.max_blocks = shape.max_blocks;
   args.arrays.token_ids = carver.Take<int32_t>(shape.max_tokens);
   args.arrays.positions = carver.Take<int32_t>(shape.max_tokens);
-  args.arrays.slot_mapping = carver.Take<int64_t>(shape.max_tokens);
+  args.arrays.slot_mapping =
+      carver.Take<int64_t>(static_cast<int64_t>(args.slots.num_groups) * shape.max_tokens);
   args.arrays.query_start_loc = carver.Take<int32_t>(shape.max_rows + 1);
   args.arrays.seq_lens = carver.Take<int32_t>(shape.max_rows);
+  args.arrays.encoder_lens = carver.Take<int32_t>(shape.max_rows);
   args.arrays.table_row = carver.Take<int32_t>(shape.max_rows);
   args.arrays.logits_indices = carver.Take<int32_t>(shape.max_rows);
   args.arrays.sample_slot = carver.Take<int32_t>(shape.max_rows);
@@ -61,6 +67,7 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.padded_num_tokens = shape.max_tokens;
   args.block_size = shape.block_size;
   args.num_blocks = shape.num_blocks;
+  std::copy(shape.groups.begin(), shape.groups.end(), args.groups);
   return args;
 }
 
@@ -113,7 +120,7 @@ void RandomRow(std::mt19937& random, const RefillArgs& args, double hostility, i
 std::ostream& operator<<(std::ostream& out, const RefillShape& shape) {
   return out << shape.num_slots << " slots of " << shape.max_blocks << " blocks of "
              << shape.block_size << ", " << shape.max_rows << " rows, " << shape.max_tokens
-             << " tokens";
+             << " tokens, " << shape.groups.size() << " groups";
 }
 
 int64_t RefillBytes(const RefillShape& shape) {
@@ -143,10 +150,10 @@ void RefillMemory::PoisonArrays() {
   for (int32_t* array : {arrays.token_ids, arrays.positions}) {
     std::fill_n(array, arrays.max_tokens, kAbsurd);
   }
-  std::fill_n(arrays.slot_mapping, arrays.max_tokens, kAbsurd);
+  std::fill_n(arrays.slot_mapping, args_.slots.num_groups * arrays.max_tokens, kAbsurd);
   std::fill_n(arrays.query_start_loc, arrays.max_rows + 1, kAbsurd);
-  for (int32_t* array :
-       {arrays.seq_lens, arrays.table_row, arrays.logits_indices, arrays.sample_slot}) {
+  for (int32_t* array : {arrays.seq_lens, arrays.encoder_lens, arrays.table_row,
+                         arrays.logits_indices, arrays.sample_slot}) {
     std::fill_n(array, arrays.max_rows, kAbsurd);
   }
   *arrays.num_bad_rows = kAbsurd;
@@ -160,6 +167,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
   std::shuffle(order.begin(), order.end(), random);
 
   const int max_blocks = shape.max_blocks;
+  const int num_groups = static_cast<int>(shape.groups.size());
   const int num_changes = Chance(random, 0.3) ? Between(random, 0, shape.num_slots) : 0;
   for (int i = 0; i < num_changes; ++i) {
     args.delta.leaves[counts.num_leaves++] =
@@ -172,10 +180,14 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
             .sampling = {.temperature = 0.5f * Between(random, 0, 3),
                          .top_k = Between(random, 0, 50),
                          .top_p = 0.1f * Between(random, 1, 10),
-                         .seed = random()}};
+                         .seed = random()},
+            .num_encoder_tokens = Between(random, 0, max_blocks * shape.block_size)};
     if (Chance(random, hostility)) join.slot = Nonsense(random, 0, shape.num_slots - 1);
     if (Chance(random, hostility)) {
       join.seq_len = Nonsense(random, 0, max_blocks * shape.block_size);
+    }
+    if (Chance(random, hostility)) {
+      join.num_encoder_tokens = Nonsense(random, 0, max_blocks * shape.block_size);
     }
   }
   // Entries of neighbouring columns mostly, as when a sequence grows, some of them twice.
@@ -184,10 +196,14 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
     BlockTableUpdate& update = args.delta.updates[counts.num_updates++];
     update = {.slot = order[Between(random, 0, shape.num_slots - 1)],
               .column = i % max_blocks,
-              .block = Between(random, 1, shape.num_blocks - 1)};
+              .block = Between(random, 1, shape.num_blocks - 1),
+              .group = Between(random, 0, num_groups - 1)};
+    // As when a block leaves its window.
+    if (shape.groups[update.group].span > 0 && Chance(random, 0.2)) update.block = 0;
     if (Chance(random, hostility)) update.slot = Nonsense(random, 0, shape.num_slots - 1);
     if (Chance(random, hostility)) update.column = Nonsense(random, 0, max_blocks - 1);
     if (Chance(random, hostility)) update.block = Nonsense(random, 0, shape.num_blocks - 1);
+    if (Chance(random, hostility)) update.group = Nonsense(random, 0, num_groups - 1);
   }
   args.padded_num_rows = Between(random, 1, shape.max_rows);
   args.padded_num_tokens = Between(random, 1, shape.max_tokens);
@@ -207,9 +223,10 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
 
 std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const RefillArgs& b) {
   std::string difference;
-  const int64_t table_size = shape.num_slots * a.slots.block_table_stride;
+  const int64_t table_size = a.slots.num_groups * a.slots.block_table_group_stride;
   Report("block_table", a.slots.block_table, b.slots.block_table, table_size, difference);
   Report("seq_len", a.slots.seq_len, b.slots.seq_len, shape.num_slots, difference);
+  Report("encoder_len", a.slots.encoder_len, b.slots.encoder_len, shape.num_slots, difference);
   Report("last_token", a.slots.last_token, b.slots.last_token, shape.num_slots, difference);
   Report("sample_index", a.slots.sample_index, b.slots.sample_index, shape.num_slots, difference);
   for (int i = 0; i < shape.num_slots && difference.empty(); ++i) {
@@ -225,12 +242,14 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   Report("num_bad_rows", x.num_bad_rows, y.num_bad_rows, 1, difference);
   Report("query_start_loc", x.query_start_loc, y.query_start_loc, shape.max_rows + 1, difference);
   Report("seq_lens", x.seq_lens, y.seq_lens, shape.max_rows, difference);
+  Report("encoder_lens", x.encoder_lens, y.encoder_lens, shape.max_rows, difference);
   Report("table_row", x.table_row, y.table_row, shape.max_rows, difference);
   Report("logits_indices", x.logits_indices, y.logits_indices, shape.max_rows, difference);
   Report("sample_slot", x.sample_slot, y.sample_slot, shape.max_rows, difference);
   Report("token_ids", x.token_ids, y.token_ids, shape.max_tokens, difference);
   Report("positions", x.positions, y.positions, shape.max_tokens, difference);
-  Report("slot_mapping", x.slot_mapping, y.slot_mapping, shape.max_tokens, difference);
+  Report("slot_mapping", x.slot_mapping, y.slot_mapping, a.slots.num_groups * shape.max_tokens,
+         difference);
   return difference;
 }
 

@@ -28,6 +28,7 @@ struct RefillShape {
   int max_rows = 8;
   int max_tokens = 32;
   int max_updates = 24;
+  std::vector<KvGroupSpec> groups = {{}};
 };
 
 std::ostream& operator<<(std::ostream& out, const RefillShape& shape);

@@ -1,0 +1,72 @@
+// How the keys of a model's layers lie in memory, and how many blocks there are.
+//
+//   REPRISE_ASSIGN_OR_RETURN(CachePlan plan, CachePlan::Create(options, spec, classes));
+//   REPRISE_ASSIGN_OR_RETURN(int num_blocks, plan.ChooseNumBlocks(free_bytes, graph_bytes));
+//   REPRISE_ASSIGN_OR_RETURN(KvCache cache, plan.Allocate(num_blocks));
+//   std::vector<KvLayer> kv = plan.LayersOf(cache);   // one a layer of the model
+//
+// Layers that are alike, in one KV group, have tensors of their own, all blocks of a layer beside
+// each other (cache/kv_layout.h). Otherwise all layers lie in one pool of pages
+// (cache/kv_page_layout.h): groups, heads and head sizes that differ, layers that share, layers
+// without a cache.
+//
+// A value; thread safety: const.
+
+#ifndef RUNNER_CACHE_PLAN_H_
+#define RUNNER_CACHE_PLAN_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "attention/layer_classes.h"
+#include "cache/kv_cache.h"
+#include "cache/kv_layout.h"
+#include "cache/kv_page_layout.h"
+#include "runner/model.h"
+#include "runner/model_runner_options.h"
+
+namespace reprise {
+
+class CachePlan {
+ public:
+  // REQUIRES: resolved options; classes of the spec's layers. Errors: InvalidArgument as from the
+  // layouts.
+  static absl::StatusOr<CachePlan> Create(const ModelRunnerOptions& options, const ModelSpec& spec,
+                                          const LayerClasses& classes);
+
+  // How many blocks the cache gets. `free_bytes`: of the device, nothing where no limit is known;
+  // `graph_bytes`: of it, what graphs will take. Errors: InvalidArgument if the memory asked for,
+  // or ResourceExhausted if the memory that is free, does not hold a null block and one more.
+  absl::StatusOr<int> ChooseNumBlocks(std::optional<int64_t> free_bytes, int64_t graph_bytes) const;
+
+  // Content is undefined. Errors: those of KvCache::Create().
+  absl::StatusOr<KvCache> Allocate(int num_blocks) const;
+
+  // The cache of each layer of the model: the same memory for layers that share, an empty KvLayer
+  // for layers without a cache.
+  std::vector<KvLayer> LayersOf(const KvCache& cache) const;
+
+  bool has_pages() const { return std::holds_alternative<KvPageLayoutOptions>(layout_); }
+  int64_t bytes_per_block() const { return bytes_per_block_; }
+
+ private:
+  CachePlan() = default;
+  // Blocks of one sequence at full length, in all groups.
+  int64_t BlocksOfSequence() const;
+
+  ModelRunnerOptions options_;
+  std::vector<KvGroupSpec> groups_;
+  c10::Device device_ = c10::kCPU;
+  std::variant<KvLayoutOptions, KvPageLayoutOptions> layout_;  // num_blocks is open
+  std::vector<std::optional<int>> cache_layer_;                // of each layer of the model
+  int64_t bytes_per_block_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_CACHE_PLAN_H_

@@ -1,0 +1,90 @@
+// Runs a model's encoder over the inputs of sequences that enter, and has their keys written into
+// the cross groups: once a sequence, before its first row, outside of any graph.
+//
+//   REPRISE_ASSIGN_OR_RETURN(auto pass, EncoderPass::Create(options, &driver));
+//   pass->Follow(batch.updates);                                   // each step
+//   REPRISE_RETURN_IF_ERROR(pass->Run(batch.encodes, model, kv));  // behind the step's refill
+//
+// The inputs travel through a ring of mapped memory and one copy to the device; nothing waits. The
+// host computes where keys go, from its own copy of the cross groups' tables.
+//
+// Thread safety: none; one owner. The driver must outlive it.
+
+#ifndef RUNNER_ENCODER_PASS_H_
+#define RUNNER_ENCODER_PASS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/mapped_buffer.h"
+#include "base/staging_ring.h"
+#include "cache/block_table_update.h"
+#include "cache/kv_layer.h"
+#include "runner/device_driver.h"
+#include "runner/model.h"
+#include "runner/scheduled_batch.h"
+#include "runner/step_metadata.h"
+
+namespace reprise {
+
+struct EncoderPassOptions {
+  StepMetadataOptions metadata = {};  // layers, classes, and the sizes of a step
+  int max_blocks = 0;                 // columns of a table
+  int block_size = 0;
+  int num_passes_in_flight = 1;
+};
+
+class EncoderPass {
+ public:
+  static absl::StatusOr<std::unique_ptr<EncoderPass>> Create(const EncoderPassOptions& options,
+                                                             DeviceDriver* driver);
+
+  // Notes new blocks of the cross groups. REQUIRES: checked updates (runner/slot_mirror.h).
+  void Follow(absl::Span<const BlockTableUpdate> updates);
+
+  // Enqueues Model::Encode() of all inputs together. `kv`: one a layer of the model. REQUIRES:
+  // checked encodes, at least one. Errors: the model's.
+  absl::Status Run(absl::Span<const ScheduledEncode> encodes, Model& model,
+                   absl::Span<const KvLayer> kv);
+
+ private:
+  // One pass's inputs, in staging memory or on the device.
+  struct Arrays {
+    int64_t* slot_mapping;     // [num_groups, max_encoder_tokens]
+    int32_t* query_start_loc;  // [max_rows + 1]
+    int32_t* token_ids;        // [max_encoder_tokens]
+    int32_t* positions;        // [max_encoder_tokens]
+  };
+
+  EncoderPass(const EncoderPassOptions& options, DeviceDriver* driver);
+  absl::Status Allocate();
+  absl::Status AllocateWorkMaps();
+  int64_t PassBytes() const;
+  Arrays ArraysAt(std::byte* base) const;
+  // Writes the inputs; returns their batch, over the device's arrays.
+  RaggedBatch Write(absl::Span<const ScheduledEncode> encodes, const Arrays& arrays);
+  bool IsCross(int group) const;
+  int num_groups() const { return options_.metadata.classes.num_groups(); }
+  int32_t* table_row(int group, int slot);
+
+  EncoderPassOptions options_;
+  DeviceDriver* driver_;
+  std::vector<int32_t> tables_;  // [num_groups, max_rows, max_blocks]
+  std::optional<MappedBuffer> staging_memory_;
+  std::optional<StagingRing> staging_;
+  at::Tensor device_memory_;
+  std::vector<at::Tensor> work_map_memory_;
+  std::vector<WorkMap> work_maps_;  // one a class; empty but for those without a cache
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_ENCODER_PASS_H_

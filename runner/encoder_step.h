@@ -1,0 +1,70 @@
+// The encoder's pass as a model sees it: the inputs of some sequences, one after the other, attention
+// within each of them, and the cache that their keys go to.
+//
+// Tensors hold num_tokens tokens, without padding. Made by ModelRunner; valid during
+// Model::Encode(). Thread safety: none.
+
+#ifndef RUNNER_ENCODER_STEP_H_
+#define RUNNER_ENCODER_STEP_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "attention/layer_classes.h"
+#include "attention/layer_spec.h"
+#include "attention/ragged_batch.h"
+#include "attention/work_map.h"
+#include "cache/kv_layer.h"
+#include "runner/ops/linear_context.h"
+
+namespace reprise {
+
+class EncoderStep {
+ public:
+  // What a runner puts into it.
+  struct Parts {
+    at::Tensor token_ids;
+    at::Tensor positions;
+    std::vector<at::Tensor> slot_mappings;  // one a KV group, of cross groups
+    absl::Span<const LayerSpec> layers;
+    absl::Span<const KvLayer> kv;  // one a layer
+    const LayerClasses* classes = nullptr;
+    RaggedBatch batch;
+    absl::Span<const WorkMap> work_maps;  // one a class, of classes without a cache
+    LinearContext* linears = nullptr;
+  };
+  explicit EncoderStep(Parts parts) : parts_(std::move(parts)) {}
+
+  int num_tokens() const { return parts_.batch.num_tokens; }
+  const at::Tensor& token_ids() const { return parts_.token_ids; }  // [num_tokens] int32
+  // [num_tokens] int32; each input begins at 0.
+  const at::Tensor& positions() const { return parts_.positions; }
+
+  // A kEncoder layer: each token attends to all of its own input. q [num_tokens, num_q_heads,
+  // head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any strides with
+  // the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v]. Errors: InvalidArgument for
+  // a layer of another kind; those of RaggedAttention.
+  absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
+                                    const at::Tensor& v) const;
+
+  // A kEncoderDecoder layer: writes the keys and values that the decoder will attend to, as k and v
+  // above. Each such layer is written once a pass, but those that share another's. Errors:
+  // InvalidArgument for a layer of another kind; those of WriteKv.
+  absl::Status WriteKeys(int layer, const at::Tensor& k, const at::Tensor& v) const;
+
+  LinearContext& linears() const { return *parts_.linears; }
+
+ private:
+  absl::Status CheckKind(int layer, AttentionKind kind, const char* name) const;
+
+  Parts parts_;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_ENCODER_STEP_H_

@@ -1,0 +1,140 @@
+#include "runner/step_metadata.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace reprise {
+
+absl::StatusOr<std::unique_ptr<StepMetadata>> StepMetadata::Create(
+    const StepMetadataOptions& options, DeviceDriver* driver) {
+  auto metadata = std::unique_ptr<StepMetadata>(new StepMetadata(options, driver));
+  for (int i = 0; i < options.classes.num_classes(); ++i) {
+    REPRISE_RETURN_IF_ERROR(metadata->Allocate(i));
+  }
+  return metadata;
+}
+
+StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* driver)
+    : options_(options),
+      driver_(driver),
+      work_maps_(options.classes.num_classes()),
+      local_rows_(options.classes.num_classes()) {}
+
+absl::Status StepMetadata::Allocate(int index) {
+  const LayerClass& layer_class = options_.classes.classes[index];
+  const AttentionParams& params = options_.layers[layer_class.first_layer].params;
+  WorkMapOptions plan_options = {.dtype = options_.dtype,
+                                 .num_q_heads = params.num_q_heads,
+                                 .num_kv_heads = params.num_kv_heads,
+                                 .head_dim_qk = params.head_dim_qk,
+                                 .head_dim_v = params.head_dim_v,
+                                 .max_rows = options_.max_rows,
+                                 .max_tokens = options_.max_tokens,
+                                 .max_query_len = options_.max_tokens,
+                                 .max_seq_len = options_.max_seq_len,
+                                 .mode = options_.mode};
+  switch (layer_class.batch) {
+    case ClassBatch::kRows:
+      break;
+    case ClassBatch::kLocalRows: {
+      const int chunk_size = *layer_class.chunk_size;
+      plan_options.max_rows = MaxLocalRows(options_.max_rows, options_.max_tokens, chunk_size);
+      plan_options.max_query_len = std::min(options_.max_tokens, chunk_size);
+      plan_options.max_seq_len = std::min(options_.max_seq_len, chunk_size);
+      AllocateLocalRows(index, plan_options.max_rows);
+      break;
+    }
+    case ClassBatch::kEncoderKeys:
+      plan_options.max_seq_len = options_.max_encoder_tokens;
+      break;
+    case ClassBatch::kContiguous:
+      return absl::OkStatus();
+  }
+  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, driver_->PlanWork(plan_options));
+  memory_.push_back(
+      at::empty({plan.workspace_bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
+  work_maps_[index] = MakeWorkMap(plan, memory_.back().data_ptr());
+  return absl::OkStatus();
+}
+
+void StepMetadata::AllocateLocalRows(int index, int max_rows) {
+  const auto array = [&](int64_t count) {
+    memory_.push_back(at::zeros({count}, at::TensorOptions(options_.device).dtype(at::kInt)));
+    return memory_.back().data_ptr<int32_t>();
+  };
+  local_rows_[index] = {.query_start_loc = array(int64_t{max_rows} + 1),
+                        .seq_lens = array(max_rows),
+                        .table_row = array(max_rows),
+                        .key_start = array(max_rows),
+                        .max_rows = max_rows};
+}
+
+StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memory) const {
+  const StepArrays& arrays = memory.arrays();
+  const SlotState& slots = memory.slots();
+  StepBatches batches;
+  batches.rows = {.query_start_loc = arrays.query_start_loc,
+                  .seq_lens = arrays.seq_lens,
+                  .table_row = arrays.table_row,
+                  .block_table = slots.block_table,
+                  .block_table_stride = slots.block_table_stride,
+                  .num_rows = key.padded_num_seqs,
+                  .num_tokens = key.padded_num_tokens,
+                  .max_query_len = key.max_query_len,
+                  .max_seq_len = options_.max_seq_len,
+                  .num_tables = slots.num_slots,
+                  .max_blocks = slots.max_blocks};
+  for (int i = 0; i < options_.classes.num_classes(); ++i) {
+    const LayerClass& layer_class = options_.classes.classes[i];
+    PagedBatch batch = batches.rows;
+    if (layer_class.kv_group) batch.block_table = slots.table(*layer_class.kv_group);
+    switch (layer_class.batch) {
+      case ClassBatch::kRows:
+        break;
+      case ClassBatch::kLocalRows: {
+        const absl::StatusOr<PagedBatch> local =
+            LocalVirtualBatchOver(batch, *layer_class.chunk_size, local_rows_[i]);
+        CHECK(local.ok()) << local.status();  // causal rows, and buffers for the largest step
+        batch = *local;
+        break;
+      }
+      case ClassBatch::kEncoderKeys:
+        batch.seq_lens = arrays.encoder_lens;
+        batch.causal = false;
+        batch.max_seq_len = options_.max_encoder_tokens;
+        break;
+      case ClassBatch::kContiguous:
+        batch = {};
+        break;
+    }
+    batches.of_class.push_back(batch);
+  }
+  return batches;
+}
+
+absl::Status StepMetadata::Build(const StepBatches& batches) const {
+  for (int i = 0; i < options_.classes.num_classes(); ++i) {
+    const LayerClass& layer_class = options_.classes.classes[i];
+    if (layer_class.batch == ClassBatch::kContiguous) continue;
+    if (layer_class.batch == ClassBatch::kLocalRows) {
+      REPRISE_RETURN_IF_ERROR(
+          driver_->BuildLocalRows(batches.rows, *layer_class.chunk_size, local_rows_[i]));
+    }
+    REPRISE_RETURN_IF_ERROR(driver_->BuildWork(options_.layers[layer_class.first_layer].params,
+                                               batches.of_class[i], work_maps_[i]));
+  }
+  return absl::OkStatus();
+}
+
+void StepMetadata::AddTo(Fingerprint& fingerprint) const {
+  for (const at::Tensor& tensor : memory_) {
+    fingerprint.AddAddress("step_metadata", tensor.const_data_ptr());
+  }
+}
+
+}  // namespace reprise

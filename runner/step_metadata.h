@@ -1,0 +1,94 @@
+// What the attention layers of a model read in a step: for each layer class a batch and a work map,
+// made once a step inside the graph and shared by the layers of the class.
+//
+//   REPRISE_ASSIGN_OR_RETURN(auto metadata, StepMetadata::Create(options, &driver));
+//   // Once a captured shape:
+//   StepBatches batches = metadata->BatchesAt(key, memory);
+//   // Each step, on the driver's stream, before the first layer:
+//   REPRISE_RETURN_IF_ERROR(metadata->Build(batches));
+//   PagedAttention(params, batches.of_class[c], metadata->work_maps()[c], ...);
+//
+//   class                 batch
+//   rows                  the step's rows, over the class's group
+//   chunks                virtual rows, cut on the device (attention/local_virtual_batch.h)
+//   the encoder's keys    the step's rows over the cross group: encoder_lens, not causal
+//   without a cache       none: such layers run in the encoder's pass (runner/encoder_pass.h)
+//
+// Thread safety: none; one owner. The driver must outlive it; it must outlive graphs that call
+// Build() in their capture.
+
+#ifndef RUNNER_STEP_METADATA_H_
+#define RUNNER_STEP_METADATA_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "attention/layer_classes.h"
+#include "attention/layer_spec.h"
+#include "attention/local_virtual_batch.h"
+#include "attention/paged_batch.h"
+#include "attention/work_map.h"
+#include "base/dtype.h"
+#include "graphs/fingerprint.h"
+#include "graphs/graph_key.h"
+#include "runner/device_driver.h"
+#include "runner/step_memory.h"
+
+namespace reprise {
+
+struct StepMetadataOptions {
+  std::vector<LayerSpec> layers = {};
+  LayerClasses classes = {};  // of the layers
+  DType dtype = DType::kFloat32;
+  c10::Device device = c10::kCPU;
+  int max_rows = 0;
+  int max_tokens = 0;
+  int max_seq_len = 0;
+  int max_encoder_tokens = 0;  // of a sequence
+  WorkMapMode mode = WorkMapMode::kBalanced;
+};
+
+// The batches of a step at one shape: views of the runner's memory.
+struct StepBatches {
+  PagedBatch rows;                   // the step's rows, over the first group
+  std::vector<PagedBatch> of_class;  // one a class
+};
+
+class StepMetadata {
+ public:
+  // Plans and allocates at the largest step. Errors: those of the plans.
+  static absl::StatusOr<std::unique_ptr<StepMetadata>> Create(const StepMetadataOptions& options,
+                                                              DeviceDriver* driver);
+
+  StepBatches BatchesAt(const GraphKey& key, const StepMemory& memory) const;
+
+  // Enqueues what is computed from the step's rows: virtual rows, work maps. May be captured.
+  absl::Status Build(const StepBatches& batches) const;
+
+  absl::Span<const LayerSpec> layers() const { return options_.layers; }
+  const LayerClasses& classes() const { return options_.classes; }
+  absl::Span<const WorkMap> work_maps() const { return work_maps_; }  // one a class
+
+  void AddTo(Fingerprint& fingerprint) const;
+
+ private:
+  StepMetadata(const StepMetadataOptions& options, DeviceDriver* driver);
+  absl::Status Allocate(int index);
+  void AllocateLocalRows(int index, int max_rows);
+
+  StepMetadataOptions options_;
+  DeviceDriver* driver_;
+  std::vector<WorkMap> work_maps_;             // one a class
+  std::vector<LocalBatchBuffers> local_rows_;  // one a class; empty but for chunks
+  std::vector<at::Tensor> memory_;             // what those point into
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_STEP_METADATA_H_
