@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "cache/kv_layout.h"
 #include "cache/write_kv_cpu.h"
 #include "cache/write_kv_params.h"
 
@@ -55,21 +56,40 @@ absl::Status CheckLayer(const KvLayer& kv) {
   return CheckScale("kv.v_scale", kv.v_scale);
 }
 
+// Binds num_tokens.
+absl::Status CheckSlots(const at::Tensor& slot_mapping, ShapeChecker& dims) {
+  if (!slot_mapping.defined() || slot_mapping.dim() != 2) {
+    REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slot_mapping, {"num_tokens"}, at::kLong));
+    return CheckLastStrideIsOne("slot_mapping", slot_mapping);
+  }
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("slot_mapping", slot_mapping, {"num_rows", "num_columns"}, at::kLong));
+  dims.Bind("num_tokens", slot_mapping.numel());
+  if (slot_mapping.is_contiguous()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("slot_mapping must be contiguous: expected strides [", slot_mapping.size(1),
+                   ", 1], got [", slot_mapping.stride(0), ", ", slot_mapping.stride(1), "]"));
+}
+
 absl::Status CheckTensors(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
                           const at::Tensor& slot_mapping) {
   ShapeChecker dims;
   dims.Bind("num_kv_heads", kv.num_kv_heads);
   dims.Bind("head_dim_qk", kv.head_dim_qk);
   dims.Bind("head_dim_v", kv.head_dim_v);
-  REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slot_mapping, {"num_tokens"}, at::kLong));
+  REPRISE_RETURN_IF_ERROR(CheckSlots(slot_mapping, dims));
   REPRISE_RETURN_IF_ERROR(
       dims.Check("k", k, {AtLeast("num_tokens"), "num_kv_heads", "head_dim_qk"}));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slot_mapping, k.device()));
+  if (IsLatent(kv)) {
+    if (!v.defined()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "v must be undefined for a latent cache: expected none, got a tensor");
+  }
   REPRISE_RETURN_IF_ERROR(
       dims.Check("v", v, {AtLeast("num_tokens"), "num_kv_heads", "head_dim_v"}));
-  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("slot_mapping", slot_mapping));
   REPRISE_RETURN_IF_ERROR(CheckDType("v", v, {k.scalar_type()}));
-  REPRISE_RETURN_IF_ERROR(CheckDevice("v", v, k.device()));
-  return CheckDevice("slot_mapping", slot_mapping, k.device());
+  return CheckDevice("v", v, k.device());
 }
 
 // Whether `device` can write k's dtype into the cache's.
@@ -122,15 +142,43 @@ absl::Status WriteKv(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v
     REPRISE_RETURN_IF_ERROR(CheckSupported(kv, k));
     const WriteKvParams params = {.kv = kv,
                                   .k = SourceOf(k),
-                                  .v = SourceOf(v),
+                                  .v = v.defined() ? SourceOf(v) : KvSource{},
                                   .source_dtype = *FromScalarType(k.scalar_type()),
                                   .slot_mapping = slot_mapping.const_data_ptr<int64_t>(),
-                                  .num_tokens = slot_mapping.size(0)};
+                                  .num_tokens = slot_mapping.numel(),
+                                  .num_sides = v.defined() ? 2 : 1};
     if (params.num_tokens == 0) return absl::OkStatus();
 #ifdef REPRISE_WITH_CUDA
     if (k.is_cuda()) return WriteKvOnCuda(params, k.device());
 #endif
     return WriteKvOnCpu(params);
+  });
+}
+
+absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at::Tensor& rope,
+                           const at::Tensor& slot_mapping) {
+  if (!IsLatent(kv)) {
+    return absl::InvalidArgumentError("kv must be a latent cache: expected v within k");
+  }
+  if (kv.k.dim_chunk < kv.head_dim_qk || kv.head_dim_v >= kv.head_dim_qk) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv must have dims behind the latent's, all in one piece: got head_dim_qk ", kv.head_dim_qk,
+        ", head_dim_v ", kv.head_dim_v, ", dim_chunk ", kv.k.dim_chunk));
+  }
+  return CatchTorch([&]() -> absl::Status {
+    ShapeChecker dims;
+    REPRISE_RETURN_IF_ERROR(dims.Check("latent", latent, {"rows", kv.head_dim_v}));
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("rope", rope, {"rope_rows", kv.head_dim_qk - kv.head_dim_v}));
+    // A layer whose K is the latent and whose V is what follows it.
+    KvLayer parts = kv;
+    parts.head_dim_qk = kv.head_dim_v;
+    parts.head_dim_v = kv.head_dim_qk - kv.head_dim_v;
+    parts.v.data = static_cast<char*>(kv.k.data) + int64_t{kv.head_dim_v} * SizeOf(kv.dtype);
+    parts.k.dim_chunk = parts.head_dim_qk;
+    parts.v.dim_chunk = parts.head_dim_v;
+    parts.v_scale = kv.k_scale;
+    return WriteKv(parts, latent.unsqueeze(1), rope.unsqueeze(1), slot_mapping);
   });
 }
 

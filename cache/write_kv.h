@@ -12,12 +12,14 @@
 // is) and rounded to nearest, ties to even. fp8 saturates: what is beyond the largest finite value
 // becomes it; NaN stays NaN. Without conversion and scale the bits are copied.
 //
-//   slot_mapping  [num_tokens] int64, contiguous. Which of two equal slots wins is undefined
+//   slot_mapping  [num_tokens] int64, contiguous. Which of two equal slots wins is undefined.
+//                 [rows, columns] is the same as its num_tokens = rows * columns slots, row by row
 //   k             [>= num_tokens, num_kv_heads, head_dim_qk], any strides
-//   v             [>= num_tokens, num_kv_heads, head_dim_v], any strides, k's dtype
+//   v             [>= num_tokens, num_kv_heads, head_dim_v], any strides, k's dtype. Undefined for a
+//                 latent cache, whose v is a part of k
 //   dtypes        k, v: float32, float16, bfloat16, on the CPU float64 too; caches: those and fp8
-//   scales        of kv: host floats, or floats on k's device by head; row_stride must be 0, for a
-//                 token has no table row here
+//   scales        of kv: host floats, or floats on k's device by head (cache/kv_scale.h makes them
+//                 of tensors); row_stride must be 0, for a token has no table row here
 //
 // All are on k's device, and so must the cache be: its pointers are not checked.
 //
@@ -45,6 +47,13 @@ namespace reprise {
 
 absl::Status WriteKv(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
                      const at::Tensor& slot_mapping);
+
+// Into a latent cache from its two parts (MLA), without joining them first: dims [0, head_dim_v) of
+// each slot from `latent` [>= num_tokens, head_dim_v], the rest from `rope` [>= num_tokens,
+// head_dim_qk - head_dim_v], both divided by k_scale. Otherwise as WriteKv().
+// Errors: InvalidArgument too if kv is not latent, or has nothing but the latent part.
+absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at::Tensor& rope,
+                           const at::Tensor& slot_mapping);
 
 }  // namespace reprise
 

@@ -78,7 +78,8 @@ void WriteKvCase::ChooseLayout(std::mt19937& random) {
   const bool is_cpu = device_.is_cpu();
   layout_.dtype = Pick(random, {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3,
                                 DType::kFp8E5M2, is_cpu ? DType::kFloat64 : DType::kBFloat16});
-  layout_.form = Pick(random, {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked});
+  layout_.form = Pick(
+      random, {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked, KvForm::kLatent});
   layout_.order = Pick(random, {KvOrder::kNHD, KvOrder::kHND});
   layout_.block_size = Pick(random, {1, 2, 3, 5, 8, 16, 32, 64});
   layout_.num_blocks = 1 + Below(random, 1 + 200 / layout_.block_size);
@@ -91,6 +92,10 @@ void WriteKvCase::ChooseLayout(std::mt19937& random) {
   layout_.head_dim_qk = head_dim();
   layout_.head_dim_v = head_dim();
   if (layout_.form == KvForm::kPacked) layout_.head_dim_v = layout_.head_dim_qk;
+  if (layout_.form == KvForm::kLatent) {
+    layout_.num_kv_heads = 1;
+    layout_.head_dim_v = std::min(layout_.head_dim_v, layout_.head_dim_qk);
+  }
   if (layout_.form == KvForm::kKPacked) {
     const int x = 16 / SizeOf(layout_.dtype);
     layout_.head_dim_qk = (layout_.head_dim_qk + x - 1) / x * x;
@@ -212,7 +217,8 @@ KvLayer WriteKvCase::LayerIn(const at::Tensor& arena, const at::Tensor& scales) 
 }
 
 absl::Status WriteKvCase::Write() {
-  return WriteKv(LayerIn(arena_, scales_), k_.tensor, v_.tensor, slots_);
+  const KvLayer layer = LayerIn(arena_, scales_);
+  return WriteKv(layer, k_.tensor, IsLatent(layer) ? at::Tensor() : v_.tensor, slots_);
 }
 
 std::string WriteKvCase::Difference() {
@@ -228,7 +234,8 @@ std::string WriteKvCase::Difference() {
                     .v = host(v_),
                     .source_dtype = source_dtype_,
                     .slot_mapping = host_slots_.const_data_ptr<int64_t>(),
-                    .num_tokens = num_tokens_});
+                    .num_tokens = num_tokens_,
+                    .num_sides = layout_.form == KvForm::kLatent ? 1 : 2});
   const at::Tensor got = arena_.cpu();
   if (at::equal(got, expected_)) return "";
   const at::Tensor wrong = got.ne(expected_).nonzero();

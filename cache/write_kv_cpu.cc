@@ -77,7 +77,8 @@ void WriteTokens(const WriteKvParams& params, int64_t begin, int64_t end) {
   for (int64_t token = begin; token < end; ++token) {
     const int64_t slot = params.slot_mapping[token];
     if (slot == kNoSlot) continue;
-    for (const Side& side : sides) {
+    for (int i = 0; i < params.num_sides; ++i) {
+      const Side& side = sides[i];
       for (int head = 0; head < kv.num_kv_heads; ++head) {
         const Src* source = static_cast<const Src*>(side.source.data) +
                             token * side.source.token_stride + head * side.source.head_stride;

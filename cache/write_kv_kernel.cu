@@ -6,7 +6,7 @@
 // Few tokens are bound by latency: one slot load, one source load, one store.
 //
 // A CTA has kThreads threads: blockDim.x along the elements of one token, blockDim.y tokens. Grid:
-// x over tokens, y = 0 for K, 1 for V.
+// x over tokens, y = 0 for K, 1 for V (if there is one).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -215,7 +215,7 @@ cudaError_t LaunchWriteKv(const WriteKvParams& params, cudaStream_t stream) {
   int threads_per_token = 32;
   while (threads_per_token < kThreads && threads_per_token < most) threads_per_token *= 2;
   const dim3 cta(threads_per_token, kThreads / threads_per_token);
-  const dim3 grid(static_cast<unsigned>((params.num_tokens + cta.y - 1) / cta.y), 2);
+  const dim3 grid(static_cast<unsigned>((params.num_tokens + cta.y - 1) / cta.y), params.num_sides);
 
   for (const Instantiation& candidate : kInstantiations) {
     if (candidate.source != params.source_dtype || candidate.cache != kv.dtype) continue;

@@ -26,6 +26,7 @@ struct WriteKvParams {
   DType source_dtype = DType::kFloat32;   // of k and v
   const int64_t* slot_mapping = nullptr;  // [num_tokens]
   int64_t num_tokens = 0;
+  int num_sides = 2;  // K and V; 1: K alone
 };
 
 }  // namespace reprise

@@ -82,7 +82,7 @@ void WriteKvReference(const WriteKvParams& params) {
         WriteElement(params.k, params.source_dtype, token, kv.k, kv.dtype, kv.k_scale, block,
                      offset, head, dim);
       }
-      for (int dim = 0; dim < kv.head_dim_v; ++dim) {
+      for (int dim = 0; dim < kv.head_dim_v && params.num_sides == 2; ++dim) {
         WriteElement(params.v, params.source_dtype, token, kv.v, kv.dtype, kv.v_scale, block,
                      offset, head, dim);
       }

@@ -135,6 +135,63 @@ TEST(WriteKvTest, ScalesMayDifferByHead) {
   EXPECT_TRUE(v.equal(at::full({1, 1, 3, 1}, 2.0f))) << v;
 }
 
+TEST(WriteKvTest, SlotsMayStandInTwoDimensions) {
+  KvCache cache = SmallCache();
+  const at::Tensor values = Values({1, 2, 3, 4, 5, 6, 7, 8});
+  ASSERT_TRUE(WriteKv(cache.layer(0), values, values, Slots({0, -1, -1, 2}).view({2, 2})).ok());
+  EXPECT_THAT(Written(cache, 0), testing::ElementsAre(std::pair(0, 1), std::pair(1, 2),
+                                                      std::pair(4, 7), std::pair(5, 8)));
+}
+
+// 2 blocks of 2 tokens, a latent of 3 and a rope part of 2.
+KvCache LatentCache(DType dtype) {
+  KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 2,
+                                                      .block_size = 2,
+                                                      .num_kv_heads = 1,
+                                                      .head_dim_qk = 5,
+                                                      .head_dim_v = 3,
+                                                      .dtype = dtype,
+                                                      .form = KvForm::kLatent}),
+                                   at::kCPU);
+  EXPECT_TRUE(cache.Fill(kNan).ok());
+  return cache;
+}
+
+TEST(WriteKvTest, ALatentIsWrittenAsK) {
+  KvCache cache = LatentCache(DType::kFloat32);
+  const at::Tensor k = at::tensor({1.0f, 2.0f, 3.0f, 4.0f, 5.0f}).view({1, 1, 5});
+  ASSERT_TRUE(WriteKv(cache.layer(0), k, at::Tensor(), Slots({2})).ok());
+  const at::Tensor written = cache.tensors(0)[0];
+  EXPECT_TRUE(written[1][0][0].equal(k[0][0])) << written;
+  EXPECT_EQ(Written(cache, 0).size(), 5);
+  absl::Status status = WriteKv(cache.layer(0), k, k, Slots({2}));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("v must be undefined for a latent cache"));
+}
+
+TEST(WriteKvTest, ALatentIsWrittenFromItsTwoParts) {
+  KvCache cache = LatentCache(DType::kFp8E4M3);
+  cache.SetScales(0, {.value = 2.0f}, {.value = 99.0f});
+  const at::Tensor latent = at::tensor({2.0f, 4.0f, 6.0f, 8.0f, 10.0f, 12.0f}).view({2, 3});
+  const at::Tensor rope = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).view({2, 2});
+  ASSERT_TRUE(WriteLatentKv(cache.layer(0), latent, rope, Slots({3, 1})).ok());
+  const at::Tensor written = cache.tensors(0)[0].to(at::kFloat);
+  EXPECT_TRUE(written[1][1][0].equal(at::tensor({1.0f, 2.0f, 3.0f, 0.5f, 1.0f}))) << written;
+  EXPECT_TRUE(written[0][1][0].equal(at::tensor({4.0f, 5.0f, 6.0f, 1.5f, 2.0f}))) << written;
+  EXPECT_EQ(Written(cache, 0).size(), 10);
+
+  const auto message = [&](const KvLayer& kv, const at::Tensor& a, const at::Tensor& b) {
+    absl::Status status = WriteLatentKv(kv, a, b, Slots({0}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message(SmallCache().layer(0), latent, rope), HasSubstr("must be a latent cache"));
+  EXPECT_THAT(message(cache.layer(0), rope, rope), HasSubstr("latent must be [rows, 3]"));
+  EXPECT_THAT(message(cache.layer(0), latent, latent), HasSubstr("rope must be [rope_rows, 2]"));
+  KvLayer whole = cache.layer(0);
+  whole.head_dim_v = 5;
+  EXPECT_THAT(message(whole, latent, rope), HasSubstr("kv must have dims behind the latent's"));
+}
+
 TEST(WriteKvTest, BadArgumentsAreNamed) {
   KvCache cache = SmallCache();
   const at::Tensor good = Values({1, 2});
@@ -154,8 +211,12 @@ TEST(WriteKvTest, BadArgumentsAreNamed) {
   EXPECT_THAT(message(kv, at::Tensor(), good, slot), HasSubstr("k must be"));
   EXPECT_THAT(message(kv, good, good, slot.to(at::kInt)),
               HasSubstr("slot_mapping must be [num_tokens] int64: expected int64, got int32"));
-  EXPECT_THAT(message(kv, good, good, slot.view({1, 1})),
-              HasSubstr("expected [num_tokens], got [1, 1]"));
+  EXPECT_THAT(message(kv, good, good, slot.view({1, 1, 1})),
+              HasSubstr("expected [num_tokens], got [1, 1, 1]"));
+  EXPECT_THAT(message(kv, Values({1, 2, 3, 4}), Values({1, 2, 3, 4}),
+                      Slots({0, 9, 1, 9}).view({2, 2}).slice(1, 0, 1)),
+              HasSubstr("slot_mapping must be contiguous: expected strides [1, 1], got [2, 1]"));
+  EXPECT_THAT(message(kv, good, good, Slots({0, 1}).view({1, 2})), HasSubstr("[>= 2, 1, 2]"));
   EXPECT_THAT(message(kv, Values({1, 2, 3, 4}), Values({1, 2, 3, 4}),
                       Slots({0, 9, 1, 9}).slice(0, 0, 4, 2)),
               HasSubstr("slot_mapping must have stride 1"));

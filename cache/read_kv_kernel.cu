@@ -1,0 +1,197 @@
+// Copies keys and values from their slots in the cache to contiguous rows, converting on the way.
+//
+// Bound: memory; the write's kernel (cache/write_kv_kernel.cu) with its sides exchanged. A thread
+// moves 16 bytes of cache at a time where strides and addresses allow, and single elements
+// otherwise. A CTA has kThreads threads: blockDim.x along the elements of one token, blockDim.y
+// tokens. Grid: x over tokens, y = 0 for K, 1 for V (if there is one).
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "cache/read_kv_kernel.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLoadBytes = 16;
+
+// K or V. Strides in elements.
+struct Side {
+  KvView view;
+  KvDestination destination;
+  Scale scale;
+  int head_dim;
+  int elements_per_access;  // kLoadBytes of the cache, or 1
+};
+
+struct KernelParams {
+  ReadKvParams read;
+  Side sides[2];
+};
+
+template <typename T, int N>
+struct alignas(N * sizeof(T) < kLoadBytes ? N * sizeof(T) : kLoadBytes) Elements {
+  T data[N];
+};
+
+__device__ float ToFloat(float x) { return x; }
+__device__ float ToFloat(__half x) { return __half2float(x); }
+__device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ float ToFloat(__nv_fp8_e4m3 x) { return static_cast<float>(x); }
+__device__ float ToFloat(__nv_fp8_e5m2 x) { return static_cast<float>(x); }
+
+template <typename T>
+__device__ T FromFloat(float x) {
+  if constexpr (std::is_same_v<T, float>) return x;
+  if constexpr (std::is_same_v<T, __half>) return __float2half_rn(x);
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) return __float2bfloat16_rn(x);
+}
+
+template <typename Src, typename Dst, int N>
+__device__ void ReadToken(const ReadKvParams& params, const Side& side, int64_t token,
+                          const TokenPlace& place) {
+  const int accesses_per_head = side.head_dim / N;
+  const int num_accesses = params.kv.num_kv_heads * accesses_per_head;
+  for (int i = threadIdx.x; i < num_accesses; i += blockDim.x) {
+    const int head = i / accesses_per_head;
+    const int dim = (i - head * accesses_per_head) * N;
+    Dst* const to = static_cast<Dst*>(side.destination.data) +
+                    token * side.destination.token_stride + head * side.destination.head_stride +
+                    dim * side.destination.dim_stride;
+    Elements<Dst, N> converted;
+    if (place.block < 0) {
+#pragma unroll
+      for (int e = 0; e < N; ++e) converted.data[e] = FromFloat<Dst>(0.0f);
+    } else {
+      const auto loaded = *reinterpret_cast<const Elements<Src, N>*>(
+          static_cast<const Src*>(side.view.data) +
+          side.view.Offset(place.block, place.offset, head, dim));
+      const float scale =
+          side.scale.data == nullptr
+              ? side.scale.value
+              : side.scale
+                    .data[place.table_row * side.scale.row_stride + head * side.scale.head_stride];
+      if constexpr (std::is_same_v<Src, Dst>) converted = loaded;  // bit for bit, NaNs too
+      if (!std::is_same_v<Src, Dst> || scale != 1.0f) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) {
+          converted.data[e] = FromFloat<Dst>(ToFloat(loaded.data[e]) * scale);
+        }
+      }
+    }
+    *reinterpret_cast<Elements<Dst, N>*>(to) = converted;
+  }
+}
+
+template <typename Src, typename Dst>
+__global__ void __launch_bounds__(kThreads)
+    ReadKvKernel(const __grid_constant__ KernelParams params) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (token >= params.read.num_tokens) return;
+  const TokenPlace place = PlaceOfToken(params.read, token);
+  if (!place.is_wanted) return;
+  const Side& side = params.sides[blockIdx.y];
+  if (side.elements_per_access == 1) {
+    ReadToken<Src, Dst, 1>(params.read, side, token, place);
+  } else {
+    ReadToken<Src, Dst, kLoadBytes / sizeof(Src)>(params.read, side, token, place);
+  }
+}
+
+// Whether moves over a dimension of `size` by `stride` elements keep addresses multiples of `unit`
+// elements.
+bool KeepsAligned(int64_t stride, int64_t size, int64_t unit) {
+  return size <= 1 || stride % unit == 0;
+}
+
+int ElementsPerAccess(const ReadKvParams& params, const KvDestination& destination,
+                      const KvView& view, int head_dim) {
+  const KvLayer& kv = params.kv;
+  const int n = kLoadBytes / SizeOf(kv.dtype);
+  const int store_bytes = std::min(n * SizeOf(params.dtype), kLoadBytes);
+  const int store_unit = store_bytes / SizeOf(params.dtype);
+  const bool is_storable = reinterpret_cast<uintptr_t>(destination.data) % store_bytes == 0 &&
+                           destination.dim_stride == 1 &&
+                           KeepsAligned(destination.token_stride, params.num_tokens, store_unit) &&
+                           KeepsAligned(destination.head_stride, kv.num_kv_heads, store_unit);
+  const bool is_loadable =
+      reinterpret_cast<uintptr_t>(view.data) % kLoadBytes == 0 && head_dim % n == 0 &&
+      KeepsAligned(view.block_stride, kv.num_blocks, n) &&
+      KeepsAligned(view.token_stride, kv.block_size, n) &&
+      KeepsAligned(view.head_stride, kv.num_kv_heads, n) &&
+      (view.dim_chunk >= head_dim || (view.dim_chunk % n == 0 && view.dim_chunk_stride % n == 0));
+  return is_storable && is_loadable ? n : 1;
+}
+
+template <typename Src, typename Dst>
+void Launch(const KernelParams& params, dim3 grid, dim3 cta, cudaStream_t stream) {
+  ReadKvKernel<Src, Dst><<<grid, cta, 0, stream>>>(params);
+}
+
+// Every conversion there is.
+struct Instantiation {
+  DType cache;
+  DType destination;
+  void (*launch)(const KernelParams&, dim3 grid, dim3 cta, cudaStream_t);
+};
+constexpr Instantiation kInstantiations[] = {
+    {DType::kFloat32, DType::kFloat32, Launch<float, float>},
+    {DType::kFloat32, DType::kFloat16, Launch<float, __half>},
+    {DType::kFloat32, DType::kBFloat16, Launch<float, __nv_bfloat16>},
+    {DType::kFloat16, DType::kFloat32, Launch<__half, float>},
+    {DType::kFloat16, DType::kFloat16, Launch<__half, __half>},
+    {DType::kFloat16, DType::kBFloat16, Launch<__half, __nv_bfloat16>},
+    {DType::kBFloat16, DType::kFloat32, Launch<__nv_bfloat16, float>},
+    {DType::kBFloat16, DType::kFloat16, Launch<__nv_bfloat16, __half>},
+    {DType::kBFloat16, DType::kBFloat16, Launch<__nv_bfloat16, __nv_bfloat16>},
+    {DType::kFp8E4M3, DType::kFloat32, Launch<__nv_fp8_e4m3, float>},
+    {DType::kFp8E4M3, DType::kFloat16, Launch<__nv_fp8_e4m3, __half>},
+    {DType::kFp8E4M3, DType::kBFloat16, Launch<__nv_fp8_e4m3, __nv_bfloat16>},
+    {DType::kFp8E5M2, DType::kFloat32, Launch<__nv_fp8_e5m2, float>},
+    {DType::kFp8E5M2, DType::kFloat16, Launch<__nv_fp8_e5m2, __half>},
+    {DType::kFp8E5M2, DType::kBFloat16, Launch<__nv_fp8_e5m2, __nv_bfloat16>},
+};
+
+}  // namespace
+
+cudaError_t LaunchReadKv(const ReadKvParams& params, cudaStream_t stream) {
+  if (params.num_tokens <= 0) return cudaSuccess;
+  const KvLayer& kv = params.kv;
+  const auto side = [&](const KvView& view, const KvDestination& destination, const Scale& scale,
+                        int head_dim) {
+    return Side{.view = view,
+                .destination = destination,
+                .scale = scale,
+                .head_dim = head_dim,
+                .elements_per_access = ElementsPerAccess(params, destination, view, head_dim)};
+  };
+  KernelParams kernel_params = {.read = params, .sides = {}};
+  kernel_params.sides[0] = side(kv.k, params.k, kv.k_scale, kv.head_dim_qk);
+  kernel_params.sides[1] = side(kv.v, params.v, kv.v_scale, kv.head_dim_v);
+
+  // As many threads a token as it has accesses, in whole warps, and tokens to fill the CTA.
+  int64_t most = 1;
+  for (int i = 0; i < params.num_sides; ++i) {
+    const Side& s = kernel_params.sides[i];
+    most = std::max(most, int64_t{kv.num_kv_heads} * (s.head_dim / s.elements_per_access));
+  }
+  int threads_per_token = 32;
+  while (threads_per_token < kThreads && threads_per_token < most) threads_per_token *= 2;
+  const dim3 cta(threads_per_token, kThreads / threads_per_token);
+  const dim3 grid(static_cast<unsigned>((params.num_tokens + cta.y - 1) / cta.y), params.num_sides);
+
+  for (const Instantiation& candidate : kInstantiations) {
+    if (candidate.cache != kv.dtype || candidate.destination != params.dtype) continue;
+    candidate.launch(kernel_params, grid, cta, stream);
+    return cudaGetLastError();
+  }
+  return cudaErrorNotSupported;
+}
+
+}  // namespace reprise
