@@ -21,8 +21,7 @@ absl::Status BlockManager::CheckPrompt(const SequencePrompt& prompt) const {
                             name, " must not be negative: expected at least 0, got ", value));
   };
   REPRISE_RETURN_IF_ERROR(not_negative("num_encoder_tokens", prompt.num_encoder_tokens));
-  REPRISE_RETURN_IF_ERROR(
-      not_negative("num_tokens_of_room", prompt.num_tokens_of_room.value_or(0)));
+  REPRISE_RETURN_IF_ERROR(not_negative("num_new_tokens", prompt.num_new_tokens.value_or(0)));
   for (const RangeKey& range : prompt.range_keys) {
     REPRISE_RETURN_IF_ERROR(not_negative("first_token of range_keys", range.first_token));
     REPRISE_RETURN_IF_ERROR(not_negative("num_tokens of range_keys", range.num_tokens));
@@ -52,8 +51,8 @@ absl::StatusOr<PromptHits> BlockManager::Add(SlotId slot, const SequencePrompt& 
   }
   const Found found = Find(slot, prompt);
   const int num_hit_tokens = found.num_blocks * options_.block_size + found.num_partial_tokens;
-  const int num_tokens = std::clamp(prompt.num_tokens_of_room.value_or(num_prompt), num_hit_tokens,
-                                    static_cast<int>(num_prompt));
+  const int num_tokens = static_cast<int>(std::min<int64_t>(
+      num_prompt, int64_t{num_hit_tokens} + prompt.num_new_tokens.value_or(num_prompt)));
   REPRISE_RETURN_IF_ERROR(
       CheckLength(slot, num_tokens, num_hit_tokens, prompt.num_encoder_tokens, num_reserved()));
 

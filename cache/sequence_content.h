@@ -48,9 +48,9 @@ struct SequencePrompt {
   absl::Span<const ExtraKey> extra_keys = {};
   // And for some of its tokens: images.
   absl::Span<const RangeKey> range_keys = {};
-  // Make room for no more than so many tokens at first, though at least for what is found: a long
-  // prompt that is computed in chunks needs fewer blocks in groups with a window. Nothing: for all.
-  std::optional<int> num_tokens_of_room = std::nullopt;
+  // Make room for no more than so many tokens beyond what is found: a long prompt that is computed
+  // in chunks needs fewer blocks in groups with a window. Nothing: for all.
+  std::optional<int> num_new_tokens = std::nullopt;
   // Of the encoder's input, for cross groups.
   int num_encoder_tokens = 0;
   // What names that input. With none, nothing of a sequence with an encoder is shared.

@@ -1,11 +1,13 @@
 #include "runner/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "cache/group_retention.h"
 #include "glog/logging.h"
 
 namespace reprise {
@@ -53,14 +55,20 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
                             .block_size = options.block_size,
                             .num_slots = options.max_num_seqs,
                             .max_blocks = (options.max_seq_len - 1) / options.block_size + 1,
-                            .groups = options.groups}));
+                            .groups = options.groups,
+                            .prefix_reuse = options.prefix_reuse}));
   return std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
     : options_(options), blocks_(std::move(blocks)) {
   if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
-  max_cached_tokens_ = std::min(options_.max_seq_len, blocks_.max_tokens());
+  has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
+  // The device may be behind by a chunk for each step in flight.
+  const int64_t num_uncommitted = int64_t{options_.max_steps_in_flight} * options_.prefill_chunk;
+  max_cached_tokens_ =
+      std::min(options_.max_seq_len, blocks_.max_tokens(static_cast<int>(std::min<int64_t>(
+                                         num_uncommitted, std::numeric_limits<int>::max()))));
   for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.emplace_back(slot);
   running_.reserve(options_.max_num_seqs);
   rows_.reserve(options_.max_num_seqs);
@@ -126,14 +134,14 @@ const ScheduledBatch& Scheduler::Schedule() {
   // Preemption takes the last of running_, which has no row yet: this loop goes in order of
   // admission.
   for (size_t i = 0; i < running_.size(); ++i) ScheduleDecode(*running_[i]);
-  for (Sequence* sequence : running_) SchedulePrefill(*sequence);
+  for (size_t i = 0; i < running_.size(); ++i) SchedulePrefill(*running_[i]);
   AdmitWaiting();
 
   batch_was_launched_ = !rows_.empty();
   if (!batch_was_launched_) {
     spare_.push_back(std::move(open_.back()));
     open_.pop_back();
-    batch_ = {};  // blocks are only taken for rows, so there are no updates either
+    batch_ = {};  // updates wait for a batch with rows
     return batch_;
   }
   batch_ = {.leaves = leaves_, .joins = joins_, .updates = blocks_.TakeUpdates(), .rows = rows_};
@@ -145,13 +153,7 @@ void Scheduler::ScheduleDecode(Sequence& sequence) {
   if (sequence.num_generated() + sequence.num_in_flight >= sequence.max_generated()) return;
   if (sequence.num_scheduled >= max_cached_tokens_) return;
   DCHECK_EQ(sequence.num_scheduled, sequence.num_known + sequence.num_in_flight - 1);
-  while (!blocks_.Append(*sequence.slot, 1).ok()) {
-    // Alone, a sequence has the whole pool, which holds max_cached_tokens_.
-    CHECK_GT(running_.size(), 1u);
-    const bool itself = running_.back() == &sequence;
-    PreemptLast();
-    if (itself) return;
-  }
+  if (!MakeRoom(sequence, sequence.num_scheduled + 1)) return;
   absl::Span<const int32_t> tokens;  // none: what the device sampled last
   if (sequence.forced()) {
     tokens = absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, 1);
@@ -159,11 +161,35 @@ void Scheduler::ScheduleDecode(Sequence& sequence) {
   AddRow(sequence, tokens, RowOutput::kToken);
 }
 
+bool Scheduler::MakeRoom(Sequence& sequence, int num_tokens) {
+  const int num_lacking = num_tokens - blocks_.num_tokens(*sequence.slot);
+  if (num_lacking <= 0) return true;
+  while (!blocks_.Append(*sequence.slot, num_lacking).ok()) {
+    // Alone, a sequence has the whole pool, which holds max_cached_tokens_.
+    CHECK_GT(running_.size(), 1u);
+    const bool itself = running_.back() == &sequence;
+    PreemptLast();
+    if (itself) return false;
+  }
+  return true;
+}
+
+int Scheduler::ChunkBudget() const {
+  return std::min(options_.max_num_tokens - num_row_tokens_, options_.prefill_chunk);
+}
+
 void Scheduler::SchedulePrefill(Sequence& sequence) {
   const int remaining = sequence.prefill_end - sequence.num_scheduled;
-  const int budget = std::min(options_.max_num_tokens - num_row_tokens_, options_.prefill_chunk);
-  const int chunk = std::min(remaining, budget);
+  const int chunk = std::min(remaining, ChunkBudget());
   if (chunk <= 0) return;
+  const int num_tokens = sequence.num_scheduled + chunk;
+  const int num_lacking = num_tokens - blocks_.num_tokens(*sequence.slot);
+  if (num_lacking > 0 && !blocks_.Append(*sequence.slot, num_lacking).ok()) {
+    // While others are at work, their steps will give blocks back; and who has a row in this batch
+    // cannot be preempted.
+    if (!rows_.empty() || open_.size() > 1) return;
+    if (!MakeRoom(sequence, num_tokens)) return;
+  }
   AddRow(sequence, absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, chunk),
          chunk == remaining ? RowOutput::kToken : RowOutput::kNone);
 }
@@ -172,16 +198,20 @@ void Scheduler::AdmitWaiting() {
   while (!waiting_.empty() && !free_slots_.empty() && num_row_tokens_ < options_.max_num_tokens) {
     Sequence& sequence = *waiting_.front();
     const SlotId slot = free_slots_.back();
-    if (!blocks_.Add(slot, sequence.num_known).ok()) return;  // first come, first served
+    SequencePrompt prompt = {.tokens =
+                                 absl::MakeConstSpan(sequence.tokens).first(sequence.num_known)};
+    if (has_windows_) prompt.num_new_tokens = ChunkBudget();
+    const absl::StatusOr<PromptHits> hits = blocks_.Add(slot, prompt);
+    if (!hits.ok()) return;  // first come, first served
     waiting_.pop_front();
     free_slots_.pop_back();
     sequence.slot = slot;
-    sequence.num_scheduled = 0;
+    sequence.num_scheduled = hits->num_tokens;
     sequence.num_in_flight = 0;
     sequence.prefill_end = sequence.num_known;
     running_.push_back(&sequence);
     joins_.push_back({.slot = slot.value(),
-                      .seq_len = 0,
+                      .seq_len = hits->num_tokens,
                       .sample_index = sequence.num_generated(),
                       .sampling = sequence.request.sampling});
     SchedulePrefill(sequence);
@@ -195,7 +225,10 @@ void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, Row
   sequence.num_in_flight += output == RowOutput::kToken;
   ++sequence.num_open_rows;
   rows_.push_back(row);
-  open_.back().push_back({.sequence = &sequence, .run = sequence.run, .output = output});
+  open_.back().push_back({.sequence = &sequence,
+                          .run = sequence.run,
+                          .num_tokens = row.query_len(),
+                          .output = output});
 }
 
 void Scheduler::Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events) {
@@ -206,6 +239,7 @@ void Scheduler::Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>
   for (size_t row = 0; row < batch.size(); ++row) {
     Sequence& sequence = *batch[row].sequence;
     --sequence.num_open_rows;
+    if (batch[row].run == sequence.run) CommitTokens(sequence, batch[row].num_tokens);
     if (batch[row].run == sequence.run && batch[row].output == RowOutput::kToken) {
       const int32_t token = sequence.forced() ? sequence.tokens[sequence.num_known] : tokens[row];
       CHECK_GE(token, 0) << "row " << row << " of the step gave no token";
@@ -227,6 +261,15 @@ void Scheduler::Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>
   }
   batch.clear();
   spare_.push_back(std::move(batch));
+}
+
+void Scheduler::CommitTokens(const Sequence& sequence, int num_tokens) {
+  // They are known by now: what a step was fed, the batches before it had sampled.
+  const int num_committed = blocks_.num_committed(*sequence.slot);
+  DCHECK_LE(num_committed + num_tokens, sequence.num_known);
+  const absl::Status committed = blocks_.Commit(
+      *sequence.slot, absl::MakeConstSpan(sequence.tokens).subspan(num_committed, num_tokens));
+  CHECK(committed.ok()) << committed;
 }
 
 FinishReason Scheduler::ReasonToFinish(const Sequence& sequence, int32_t token) const {
@@ -274,6 +317,7 @@ void Scheduler::CheckInvariants() const {
     CHECK(!taken[sequence->slot->value()]) << "1: slot " << *sequence->slot << " has two owners";
     taken[sequence->slot->value()] = true;
     CHECK_GE(blocks_.num_tokens(*sequence->slot), sequence->num_scheduled) << "2";
+    CHECK_LE(blocks_.num_committed(*sequence->slot), sequence->num_scheduled) << "2";
     CHECK(!sequence->finished) << "1";
   }
   for (const Sequence* sequence : waiting_) CHECK(!sequence->slot.has_value()) << "1";

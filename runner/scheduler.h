@@ -19,9 +19,17 @@
 // token sampled by a step that was launched before the host saw the end of its sequence is
 // discarded.
 //
+// Prefix reuse. What sequences have computed stays in the cache until its blocks are needed for
+// something else: a prompt, or a preempted sequence, begins behind what is found of it
+// (SlotJoin::seq_len). Only what a committed batch has computed is found.
+//
+// Groups. With layers of several kinds the blocks that left a window are given back when batches
+// are committed, and prompts get their blocks chunk by chunk; a chunk that finds none waits.
+//
 // Invariants, checked by CheckInvariants():
 //   1. Every running sequence has its own slot; waiting ones have none and hold no blocks.
-//   2. The block manager holds, for every running sequence, blocks for all tokens scheduled so far.
+//   2. The block manager holds, for every running sequence, blocks for all tokens scheduled so far,
+//      and counts those of committed batches as committed.
 //   3. Batches are committed in the order they were scheduled; at most max_steps_in_flight are
 //      open.
 //
@@ -43,6 +51,8 @@
 #include "base/ids.h"
 #include "cache/block_manager.h"
 #include "cache/kv_group.h"
+#include "cache/prefix_cache.h"
+#include "cache/prefix_index.h"
 #include "runner/request.h"
 #include "runner/scheduled_batch.h"
 
@@ -57,6 +67,9 @@ struct SchedulerOptions {
   int num_blocks = 0;  // null block included
   int block_size = 16;
   std::vector<KvGroupSpec> groups = {};  // of the model's layers; none: one full group
+  // Whether what was computed is found again. Texts are those of a run without it, as far as the
+  // kernels give the same keys for other lengths of chunks.
+  PrefixReuse prefix_reuse = PrefixReuse::kOn;
 };
 
 class Scheduler {
@@ -87,9 +100,14 @@ class Scheduler {
   // batch.
   void Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events);
 
+  // The most tokens of a sequence whose keys can be cached: max_seq_len, or what the blocks allow.
+  int max_cached_tokens() const { return max_cached_tokens_; }
+
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   int num_running() const { return static_cast<int>(running_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
+  // Lookups, tokens asked for and found: a preempted sequence counts again when it comes back.
+  PrefixStatistics prefix_statistics() const { return blocks_.prefix_cache().index().statistics(); }
   const BlockManager& blocks() const { return blocks_; }
 
   void CheckInvariants() const;
@@ -99,6 +117,7 @@ class Scheduler {
   struct OpenRow {
     Sequence* sequence;
     uint32_t run;  // of the sequence: a row of an earlier run is discarded
+    int num_tokens;
     RowOutput output;
   };
   using OpenBatch = std::vector<OpenRow>;
@@ -106,18 +125,26 @@ class Scheduler {
   Scheduler(const SchedulerOptions& options, BlockManager blocks);
   // A running sequence's next token, if it has one to compute.
   void ScheduleDecode(Sequence& sequence);
-  // As much of a running sequence's prompt as the budget allows.
+  // As much of a running sequence's prompt as the budget and the blocks allow.
   void SchedulePrefill(Sequence& sequence);
+  // How many tokens of one prompt may still go into the batch that is being made.
+  int ChunkBudget() const;
+  // Gives a running sequence room for `num_tokens`, if need be by preempting those admitted last.
+  // False if that was the sequence itself.
+  bool MakeRoom(Sequence& sequence, int num_tokens);
   void AdmitWaiting();
   void AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output);
   // Takes a running sequence's slot and blocks.
   void LeaveSlot(Sequence& sequence);
   void PreemptLast();
+  // The next tokens of a running sequence have been computed.
+  void CommitTokens(const Sequence& sequence, int num_tokens);
   FinishReason ReasonToFinish(const Sequence& sequence, int32_t token) const;
 
   SchedulerOptions options_;
   BlockManager blocks_;
   int max_cached_tokens_ = 0;  // of a sequence: max_seq_len, or what the whole pool holds
+  bool has_windows_ = false;   // prompts get their blocks chunk by chunk
   int64_t next_id_ = 0;
   int64_t num_preemptions_ = 0;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;

@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "base/allocation_counter.h"
+#include "cache/kv_group.h"
+#include "cache/prefix_cache.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -28,21 +30,28 @@ int32_t NextToken(const std::vector<int32_t>& text) {
   return static_cast<int32_t>((h >> 17) % kVocab);
 }
 
-// What a device would do with the batches: each slot holds the tokens whose keys it has. Checks
-// what a device cannot: that rows are distinct and within the blocks of their slot, that blocks are
-// not shared.
+// What a device would do with the batches: tokens are written to the blocks that the updates have
+// named, in place of their keys, and a slot that joins behind a prefix hit finds its text there.
+// Checks what a device cannot: that rows are distinct and within the blocks of their slot, and that
+// the tokens which each layer group still sees are those of the slot's own text.
 class PuppetDevice {
  public:
-  explicit PuppetDevice(const SchedulerOptions& options) : options_(options) {}
+  explicit PuppetDevice(const SchedulerOptions& options)
+      : options_(options), groups_(options.groups) {
+    if (groups_.empty()) groups_.emplace_back();
+  }
 
   void Launch(const ScheduledBatch& batch) {
     for (const SlotId slot : batch.leaves) slots_.erase(slot.value());
     for (const SlotJoin& join : batch.joins) {
       ASSERT_FALSE(slots_.contains(join.slot)) << "slot " << join.slot << " joined twice";
-      slots_[join.slot] = {.sample_index = join.sample_index};
+      slots_[join.slot] = {.sample_index = join.sample_index, .num_hits = join.seq_len};
     }
     for (const BlockTableUpdate& update : batch.updates) {
-      slots_[update.slot].blocks[update.column] = update.block;
+      slots_[update.slot].blocks[{update.group, update.column}] = update.block;
+    }
+    for (auto& [id, slot] : slots_) {
+      if (slot.num_hits > 0) FindText(slot);
     }
     std::vector<int32_t> tokens;
     int num_tokens = 0;
@@ -58,10 +67,19 @@ class PuppetDevice {
         slot.text.insert(slot.text.end(), row.tokens.begin(), row.tokens.end());
       }
       num_tokens += row.query_len();
-      const int num_columns =
-          (static_cast<int>(slot.text.size()) + options_.block_size - 1) / options_.block_size;
-      for (int column = 0; column < num_columns; ++column) {
-        ASSERT_TRUE(slot.blocks.contains(column)) << "no block behind column " << column;
+      const int first = static_cast<int>(slot.text.size()) - row.query_len();
+      for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+        for (int i = first; i < static_cast<int>(slot.text.size()); ++i) {
+          ASSERT_NE(BlockAt(slot, group, i), 0) << "no block for token " << i;
+          Memory(slot, group, i) = slot.text[i];
+        }
+        // What the row's first token sees, and all after it.
+        for (int i = static_cast<int>(FirstNeededPosition(groups_[group], first)); i < first; ++i) {
+          ASSERT_NE(BlockAt(slot, group, i), 0)
+              << "token " << i << " of group " << group << " is gone";
+          ASSERT_EQ(Memory(slot, group, i), slot.text[i])
+              << "token " << i << " of group " << group << " has been overwritten";
+        }
       }
       if (row.output == RowOutput::kToken) {
         slot.last_token = NextToken(slot.text);
@@ -86,9 +104,35 @@ class PuppetDevice {
     std::vector<int32_t> text = {};
     int32_t last_token = -1;
     int64_t sample_index = 0;
-    std::map<int, int> blocks = {};
+    int num_hits = 0;  // tokens that it joined with, until they are looked up
+    std::map<std::pair<int, int>, int> blocks = {};  // by group and column
   };
+
+  int BlockAt(Slot& slot, int group, int position) const {
+    return slot.blocks[{group, position / options_.block_size}];
+  }
+  // The token that was written there last.
+  int32_t& Memory(Slot& slot, int group, int position) {
+    return memory_[BlockAt(slot, group, position) * options_.block_size +
+                   position % options_.block_size];
+  }
+  // The text before a slot's first row is what stands in its blocks. REQUIRES: a full group.
+  void FindText(Slot& slot) {
+    for (int i = 0; i < slot.num_hits; ++i) {
+      int32_t token = -1;
+      for (int group = 0; group < static_cast<int>(groups_.size()) && token < 0; ++group) {
+        if (groups_[group].retention == KvRetention::kFull) token = Memory(slot, group, i);
+      }
+      slot.text.push_back(token);
+    }
+    num_hit_tokens_ += slot.num_hits;
+    slot.num_hits = 0;
+  }
+
   SchedulerOptions options_;
+  std::vector<KvGroupSpec> groups_;
+  std::map<int, int32_t> memory_;  // by slot of the cache
+  int64_t num_hit_tokens_ = 0;
   std::map<int, Slot> slots_;
   std::deque<std::vector<int32_t>> pending_;
 };
@@ -134,9 +178,7 @@ std::map<int64_t, Outcome> RunAll(Scheduler& scheduler, const SchedulerOptions& 
   return outcomes;
 }
 
-Outcome Expected(const Request& request, const SchedulerOptions& options) {
-  const int pool = (options.num_blocks - 1) * options.block_size;
-  const int longest = std::min(options.max_seq_len, pool);
+Outcome Expected(const Request& request, const SchedulerOptions& options, int longest) {
   std::vector<int32_t> text = request.prompt;
   Outcome outcome;
   while (outcome.finish == FinishReason::kNone) {
@@ -152,7 +194,7 @@ Outcome Expected(const Request& request, const SchedulerOptions& options) {
       outcome.finish = FinishReason::kLength;
     } else if (static_cast<int>(text.size()) > longest) {
       outcome.finish =
-          pool < options.max_seq_len ? FinishReason::kCacheFull : FinishReason::kLength;
+          longest < options.max_seq_len ? FinishReason::kCacheFull : FinishReason::kLength;
     }
   }
   return outcome;
@@ -232,16 +274,109 @@ TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
 
 TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
   // Blocks of one token, 6 of them; two sequences want 1 + 4 each.
-  const SchedulerOptions options = {
-      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 7, .block_size = 1};
+  const SchedulerOptions options = {.max_num_seqs = 2,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 16,
+                                    .num_blocks = 7,
+                                    .block_size = 1,
+                                    .prefix_reuse = PrefixReuse::kOff};
   auto scheduler = Make(options);
   const Request request = {.prompt = {1}, .max_new_tokens = 5};
   ASSERT_TRUE(scheduler->Add(request).ok());
   ASSERT_TRUE(scheduler->Add(request).ok());
   const auto outcomes = RunAll(*scheduler, options);
   EXPECT_EQ(scheduler->num_preemptions(), 1);
-  EXPECT_EQ(outcomes.at(0).tokens, Expected(request, options).tokens);
-  EXPECT_EQ(outcomes.at(1).tokens, Expected(request, options).tokens);
+  EXPECT_EQ(outcomes.at(0).tokens, Expected(request, options, 6).tokens);
+  EXPECT_EQ(outcomes.at(1).tokens, Expected(request, options, 6).tokens);
+}
+
+TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
+  const SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 9, .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6}, .max_new_tokens = 4}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 9}, .max_new_tokens = 1}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4}, .max_new_tokens = 1}).ok());
+  std::vector<TokenEvent> events;
+  scheduler->Schedule();
+  scheduler->Commit({7}, events);
+  for (int token = 8; token < 11; ++token) {
+    scheduler->Schedule();
+    scheduler->Commit({token}, events);
+  }
+  // The second finds the first block, and computes what it does not share.
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.joins, SizeIs(1));
+  EXPECT_EQ(second.joins[0].seq_len, 4);
+  ASSERT_THAT(second.rows, SizeIs(1));
+  EXPECT_THAT(second.rows[0].tokens, ElementsAre(9));
+  EXPECT_THAT(second.updates, SizeIs(2));  // the block that was found is told to the device too
+  scheduler->Commit({7}, events);
+  // The third is that block alone: its last token is computed again, for its logits.
+  const ScheduledBatch& third = scheduler->Schedule();
+  EXPECT_EQ(third.joins[0].seq_len, 0);
+  EXPECT_THAT(third.rows[0].tokens, SizeIs(4));
+  scheduler->Commit({7}, events);
+  EXPECT_EQ(scheduler->prefix_statistics().num_lookups, 3);
+  EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 4);
+}
+
+TEST(SchedulerTest, TokensInFlightAreNotFound) {
+  const SchedulerOptions options = {.max_num_seqs = 2,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 8,
+                                    .max_steps_in_flight = 2,
+                                    .num_blocks = 9,
+                                    .block_size = 2};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
+  EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
+  EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);
+}
+
+TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
+  // As above, with more room: what is taken from the second one is not all used at once.
+  const SchedulerOptions options = {
+      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 11, .block_size = 1};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2}, .max_new_tokens = 5}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {3, 4}, .max_new_tokens = 8}).ok());
+  RunAll(*scheduler, options);
+  EXPECT_EQ(scheduler->num_preemptions(), 1);
+  EXPECT_GT(scheduler->prefix_statistics().num_tokens_hit, 0);
+}
+
+TEST(SchedulerTest, NothingIsFoundWithoutReuse) {
+  SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 2};
+  options.prefix_reuse = PrefixReuse::kOff;
+  auto scheduler = Make(options);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 1}).ok());
+    EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);
+    std::vector<TokenEvent> events;
+    scheduler->Commit({5}, events);
+  }
+}
+
+TEST(SchedulerTest, BlocksThatLeftAWindowAreGivenBackAsBatchesAreCommitted) {
+  SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 4, .max_seq_len = 40, .num_blocks = 17, .block_size = 2};
+  options.groups = {{.retention = KvRetention::kSlidingWindow, .span = 4}};
+  auto scheduler = Make(options);
+  EXPECT_EQ(scheduler->max_cached_tokens(), 40);  // 20 blocks, of which a few at a time
+  ASSERT_TRUE(scheduler->Add({.prompt = std::vector<int32_t>(30, 1), .max_new_tokens = 8}).ok());
+  std::vector<TokenEvent> events;
+  int most_used = 0;
+  while (scheduler->has_work()) {
+    ASSERT_THAT(scheduler->Schedule().rows, SizeIs(1));
+    most_used = std::max(most_used, scheduler->blocks().pool().num_used());
+    scheduler->Commit({2}, events);
+    scheduler->CheckInvariants();
+  }
+  EXPECT_EQ(events.size(), 8u);
+  EXPECT_LE(most_used, 4);  // the 3 tokens before a chunk of 4, and the chunk
 }
 
 TEST(SchedulerTest, SteadyDecodingAllocatesNothingOnTheHeap) {
@@ -330,15 +465,27 @@ TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
   options.max_steps_in_flight = uniform(1, 3);
   options.block_size = uniform(1, 6);
   options.num_blocks = 1 + uniform(2, 40);  // small pools preempt
+  if (uniform(0, 2) == 0) {
+    const bool is_window = uniform(0, 1);
+    options.groups = {
+        {},
+        {.retention = is_window ? KvRetention::kSlidingWindow : KvRetention::kChunkedLocal,
+         .span = uniform(1, 12)}};
+  }
+  if (uniform(0, 3) == 0) options.prefix_reuse = PrefixReuse::kOff;
   auto scheduler = Make(options);
-  const int longest_prompt =
-      std::min(options.max_seq_len, (options.num_blocks - 1) * options.block_size);
+  const int longest_prompt = scheduler->max_cached_tokens();
   std::map<int64_t, Request> requests;
   for (int i = uniform(1, 12); i > 0; --i) {
     Request request;
-    for (int n = uniform(1, longest_prompt); n > 0; --n) {
+    if (!requests.empty() && uniform(0, 2)) {  // begins as an earlier one
+      request.prompt = requests.begin()->second.prompt;
+      request.prompt.resize(uniform(0, static_cast<int>(request.prompt.size())));
+    }
+    for (int n = uniform(request.prompt.empty(), longest_prompt); n > 0; --n) {
       request.prompt.push_back(uniform(0, kVocab - 1));
     }
+    request.prompt.resize(std::min<size_t>(request.prompt.size(), longest_prompt));
     request.max_new_tokens = uniform(1, 30);
     if (uniform(0, 1)) request.stop_tokens = {uniform(0, kVocab - 1)};
     if (uniform(0, 4) == 0) {
@@ -351,7 +498,7 @@ TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
   }
   const std::map<int64_t, Outcome> outcomes = RunAll(*scheduler, options);
   for (const auto& [id, request] : requests) {
-    const Outcome expected = Expected(request, options);
+    const Outcome expected = Expected(request, options, longest_prompt);
     ASSERT_TRUE(outcomes.contains(id)) << "sequence " << id << " never got a token";
     EXPECT_EQ(outcomes.at(id).tokens, expected.tokens) << "sequence " << id;
     EXPECT_EQ(outcomes.at(id).finish, expected.finish) << "sequence " << id;

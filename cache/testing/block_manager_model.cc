@@ -234,12 +234,10 @@ void BlockManagerModel::AddPrompt() {
   if (sequence.origin.encoder_has_name) {
     prompt.encoder_keys = absl::MakeConstSpan(&encoder_key, 1);
   }
-  if (choices_->OneIn(3)) prompt.num_tokens_of_room = Below(sequence.num_tokens() + 2);
+  if (choices_->OneIn(3)) prompt.num_new_tokens = Below(sequence.num_tokens() + 2);
 
   const std::vector<int64_t> before = Snapshot();
   const int num_allocatable = manager_->pool().num_allocatable();
-  const int num_room =
-      std::min(prompt.num_tokens_of_room.value_or(sequence.num_tokens()), sequence.num_tokens());
   const int known_prefix = LongestKnownPrefix(sequence);
   const absl::StatusOr<PromptHits> hits = manager_->Add(slot, prompt);
   if (!IsSlot(slot) || sequence.num_tokens() > num_row_tokens_) {
@@ -256,8 +254,8 @@ void BlockManagerModel::AddPrompt() {
   // With room for all there would be no question; hits need no more than that.
   // A block that is copied from is held beside its copy.
   const int64_t at_most =
-      manager_->num_groups() + manager_->NumBlocksFor(std::max(num_room, sequence.num_tokens() - 1),
-                                                      0, prompt.num_encoder_tokens);
+      manager_->num_groups() +
+      manager_->NumBlocksFor(sequence.num_tokens(), 0, prompt.num_encoder_tokens);
   std::vector<StatusCode> codes = {StatusCode::kOk};
   if (at_most > num_allocatable) codes.push_back(StatusCode::kResourceExhausted);
   if (at_most > options_.manager.num_blocks - 1 - options_.manager.num_reserved_blocks) {
@@ -274,7 +272,9 @@ void BlockManagerModel::AddPrompt() {
   counts_["partial hits"] += num_hits % block_size_ != 0;
   counts_["encoder hits"] += hits->has_encoder;
   CHECK_EQ(manager_->num_committed(slot), num_hits);
-  CHECK_EQ(manager_->num_tokens(slot), std::max(num_room, num_hits));
+  CHECK_EQ(manager_->num_tokens(slot),
+           std::min(num_hits + prompt.num_new_tokens.value_or(sequence.num_tokens()),
+                    sequence.num_tokens()));
   sequence.tokens.resize(manager_->num_tokens(slot));
   sequence.values.resize(manager_->num_tokens(slot));
   sequence.num_written = num_hits;
