@@ -89,8 +89,8 @@ absl::Status CheckWeight(ShapeChecker& dims, const char* name,
 
 }  // namespace
 
-absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
-                            const HeadNormOptions& options) {
+absl::Status CheckHeadNorm(const at::Tensor& q, const at::Tensor& k,
+                           const HeadNormOptions& options) {
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("q", q, {"num_tokens", "num_q_heads", "head_dim"}));
   REPRISE_RETURN_IF_ERROR(CheckActivationType("q", q));
@@ -100,7 +100,12 @@ absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
   REPRISE_RETURN_IF_ERROR(CheckDevice("k", k, q.device()));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("k", k));
   REPRISE_RETURN_IF_ERROR(CheckWeight(dims, "q_weight", options.q_weight, q));
-  REPRISE_RETURN_IF_ERROR(CheckWeight(dims, "k_weight", options.k_weight, q));
+  return CheckWeight(dims, "k_weight", options.k_weight, q);
+}
+
+absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
+                            const HeadNormOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckHeadNorm(q, k, options));
   if (q.numel() == 0 && k.numel() == 0) return absl::OkStatus();
 
 #ifdef REPRISE_WITH_CUDA

@@ -8,7 +8,7 @@
 // for rounding.
 //
 //   NormaliseHeads(q, k, {.q_weight = q_norm, .k_weight = k_norm, .eps = 1e-6f});
-//   RotaryWriteKv(q, k, v, ...);
+//   RotaryWriteKv(q, k, v, ...);    // which also takes the options, and does both in one launch
 //
 // Nothing is allocated or synchronised: may be captured. On a GPU the same head gives the same bits
 // whatever else is in the batch.
@@ -38,6 +38,10 @@ struct HeadNormOptions {
 // Errors: InvalidArgument, naming the argument.
 absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
                             const HeadNormOptions& options);
+
+// What NormaliseHeads() checks, for whoever does the same in a launch of his own.
+absl::Status CheckHeadNorm(const at::Tensor& q, const at::Tensor& k,
+                           const HeadNormOptions& options);
 
 }  // namespace reprise
 

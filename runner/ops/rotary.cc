@@ -104,8 +104,33 @@ absl::Status CheckRanges(const RotaryArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const at::Tensor& q, const RotaryArgs& args) {
+// Puts the norm into `args`, or does it now where the launch cannot.
+absl::Status TakeNorm(const at::Tensor& q, const at::Tensor& k,
+                      const std::optional<HeadNormOptions>& norm,
+                      [[maybe_unused]] RotaryArgs& args) {
+  if (!norm.has_value()) return absl::OkStatus();
+#ifdef REPRISE_WITH_CUDA
+  if (q.is_cuda()) {
+    REPRISE_RETURN_IF_ERROR(CheckHeadNorm(q, k, *norm));
+    const auto pointer = [](const std::optional<at::Tensor>& weight) {
+      return weight.has_value() ? weight->const_data_ptr() : nullptr;
+    };
+    args.norm = {.is_on = true,
+                 .q_weight = pointer(norm->q_weight),
+                 .k_weight = pointer(norm->k_weight),
+                 .eps = norm->eps};
+    if (CanNormaliseWhileRotating(args)) return absl::OkStatus();
+    args.norm = {};
+  }
+#endif
+  return NormaliseHeads(q, k, *norm);
+}
+
+absl::Status Run(const at::Tensor& q, const at::Tensor& k,
+                 const std::optional<HeadNormOptions>& norm, RotaryArgs& args) {
   if (args.num_tokens == 0) return absl::OkStatus();
+  if (q.is_cpu()) REPRISE_RETURN_IF_ERROR(CheckRanges(args));
+  REPRISE_RETURN_IF_ERROR(TakeNorm(q, k, norm, args));
 #ifdef REPRISE_WITH_CUDA
   if (q.is_cuda()) {
     return LaunchOnCurrentStream("Rotary", q,
@@ -113,7 +138,6 @@ absl::Status Run(const at::Tensor& q, const RotaryArgs& args) {
   }
 #endif
   REPRISE_RETURN_IF_ERROR(CheckDevice("q", q, at::kCPU));
-  REPRISE_RETURN_IF_ERROR(CheckRanges(args));
   RotaryOnHost(args);
   return absl::OkStatus();
 }
@@ -121,16 +145,17 @@ absl::Status Run(const at::Tensor& q, const RotaryArgs& args) {
 }  // namespace
 
 absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
-                    const at::Tensor& table) {
+                    const at::Tensor& table, const std::optional<HeadNormOptions>& norm) {
   ShapeChecker dims;
   RotaryArgs args;
   REPRISE_RETURN_IF_ERROR(CheckRotation(dims, q, k, positions, table, args));
-  return Run(q, args);
+  return Run(q, k, norm, args);
 }
 
 absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
-                           const at::Tensor& slot_mapping) {
+                           const at::Tensor& slot_mapping,
+                           const std::optional<HeadNormOptions>& norm) {
   ShapeChecker dims;
   RotaryArgs args;
   REPRISE_RETURN_IF_ERROR(CheckRotation(dims, q, k, positions, table, args));
@@ -152,7 +177,7 @@ absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::T
   static constexpr int64_t kNoSlot = -1;
   args.num_slots = static_cast<int>(slot_mapping.size(0));
   args.slot_mapping = args.num_slots > 0 ? slot_mapping.const_data_ptr<int64_t>() : &kNoSlot;
-  return Run(q, args);
+  return Run(q, k, norm, args);
 }
 
 }  // namespace reprise

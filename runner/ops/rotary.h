@@ -1,8 +1,11 @@
 // Rotary position embedding of q and k, with or without writing k and v to the cache in the same
-// launch.
+// launch: all that stands between a layer's projection and its attention.
 //
 //   RotaryWriteKv(q, k, v, step.positions(), table, step.kv(layer), step.slot_mapping(layer));
 //   REPRISE_ASSIGN_OR_RETURN(at::Tensor attended, step.Attend(layer, q));
+//
+// With `norm` the heads of q and k are normalised before they turn, as by NormaliseHeads()
+// (runner/ops/head_norm.h): Qwen 3's prologue, and an fp8 cache's, is one launch as well.
 //
 // Pairs are those of Llama (GPT-NeoX): dims d and d + half of a head turn together,
 //
@@ -18,7 +21,8 @@
 // Nothing is allocated or synchronised: may be captured.
 //
 // Thread safety: safe, as far as the tensors are. Cost: one launch, which moves q twice and k and v
-// once each way. Errors: InvalidArgument, naming the argument. A position outside the table, or a
+// once each way; on a GPU a norm takes a launch of its own if only some dims turn, or if heads are
+// not aligned to 16 bytes. Errors: InvalidArgument, naming the argument. A position outside the table, or a
 // slot beyond the cache, is an OutOfRange error on the CPU, before anything is written; on a GPU
 // the position counts as the nearest in the table, and nothing is written to the slot.
 
@@ -27,22 +31,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "absl/status/status.h"
 #include "cache/kv_layer.h"
+#include "runner/ops/head_norm.h"
 
 namespace reprise {
 
 // Rotates q and k in place.
 absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
-                    const at::Tensor& table);
+                    const at::Tensor& table, const std::optional<HeadNormOptions>& norm = {});
 
 // Rotates q in place; writes rotated k, and v, of the first slot_mapping.size(0) tokens into the
-// cache. k and v themselves do not change. slot_mapping [<= num_tokens] int64: block * block_size +
+// cache. v does not change, nor does k without `norm`; with it, k holds anything afterwards. slot_mapping [<= num_tokens] int64: block * block_size +
 // offset; negative: not written. `kv` has k's num_kv_heads, head_dim_qk and head_dim_v, any layout
 // and dtype, on q's device. Its scales are per tensor or per head.
 absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
-                           const at::Tensor& slot_mapping);
+                           const at::Tensor& slot_mapping,
+                           const std::optional<HeadNormOptions>& norm = {});
 
 }  // namespace reprise
 

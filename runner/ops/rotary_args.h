@@ -11,6 +11,14 @@
 
 namespace reprise {
 
+// The norm of heads before they turn (runner/ops/head_norm.h).
+struct RotaryNorm {
+  bool is_on = false;
+  const void* q_weight = nullptr;  // [head_dim_qk] of q's dtype; null: none
+  const void* k_weight = nullptr;
+  float eps = 0;
+};
+
 struct RotaryArgs {
   DType dtype = DType::kFloat32;  // of q, k, v
   HeadsView q;                    // rotated in place
@@ -26,6 +34,7 @@ struct RotaryArgs {
   const int64_t* slot_mapping = nullptr;  // [num_slots]; null: nothing is written to a cache
   int num_slots = 0;                      // <= num_tokens
   KvLayer kv;
+  RotaryNorm norm;
 };
 
 }  // namespace reprise

@@ -2,7 +2,8 @@
 // without a cache).
 //
 // A thread takes one chunk: kVector pairs of a head of q or k, or kVector dims that are only
-// copied. The chunks of a token lie in one row: q's pairs, k's pairs, k's dims past rotary_dim, v.
+// copied. With a norm, the threads of a head are padded to a power of two, side by side in a warp,
+// and add up the squares of their chunks. The chunks of a token lie in one row: q's pairs, k's pairs, k's dims past rotary_dim, v.
 // CTAs of a token lie along y.
 //
 // Bound: bytes. Llama-3.1-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB a token: 256
@@ -90,12 +91,54 @@ __device__ void StoreToCache(const KvView& view, bool whole_vectors, const Scale
   }
 }
 
+// Threads of a head's pairs: with a norm, a power of two.
+template <int kVector>
+__host__ __device__ int PairThreads(const RotaryArgs& args) {
+  const int chunks = args.rotary_dim / 2 / kVector;
+  if (!args.norm.is_on) return chunks;
+  int threads = 1;
+  while (threads < chunks) threads *= 2;
+  return threads;
+}
+
+// Normalises a head of which each of the `num_threads` threads has two chunks; zeros where it has
+// none. Rounds as NormaliseHeads() does.
+template <typename T, int kVector>
+__device__ void Normalise(const RotaryArgs& args, const void* weights, int num_threads, int dim,
+                          bool is_there, Chunk<T, kVector>& first, Chunk<T, kVector>& second) {
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    sum += first.value[j] * first.value[j] + second.value[j] * second.value[j];
+  }
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned head_lanes = 0xffffffffu >> (32 - num_threads) << lane / num_threads * num_threads;
+  for (int offset = num_threads / 2; offset > 0; offset /= 2) {
+    sum += __shfl_xor_sync(head_lanes, sum, offset);
+  }
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(args.head_dim_qk) + args.norm.eps);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    first.value[j] = RoundTo<T>(first.value[j] * scale);
+    second.value[j] = RoundTo<T>(second.value[j] * scale);
+  }
+  if (weights == nullptr || !is_there) return;
+  const T* weight = static_cast<const T*>(weights) + dim;
+  const auto first_weight = Chunk<T, kVector>::Load(weight);
+  const auto second_weight = Chunk<T, kVector>::Load(weight + args.rotary_dim / 2);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    first.value[j] = RoundTo<T>(first.value[j] * first_weight.value[j]);
+    second.value[j] = RoundTo<T>(second.value[j] * second_weight.value[j]);
+  }
+}
+
 template <typename T, typename C, int kVector>
 __global__ void __launch_bounds__(kThreads)
     RotaryKernel(RotaryArgs args, bool k_whole_vectors, bool v_whole_vectors) {
   const int token = blockIdx.x;
   const int half = args.rotary_dim / 2;
-  const int pair_chunks = half / kVector;
+  const int pair_threads = PairThreads<kVector>(args);
   const int tail_chunks = (args.head_dim_qk - args.rotary_dim) / kVector;
   const int v_chunks = args.head_dim_v / kVector;
   int index = blockIdx.y * kThreads + threadIdx.x;
@@ -110,20 +153,29 @@ __global__ void __launch_bounds__(kThreads)
     return mapped >= 0 && slot.block < args.kv.num_blocks;
   };
 
-  const int num_pairs = (args.q.num_heads + args.k.num_heads) * pair_chunks;
+  const int num_pairs = (args.q.num_heads + args.k.num_heads) * pair_threads;
   if (index < num_pairs) {
     const int position = min(max(args.positions[token], 0), args.max_positions - 1);
     const float* row = args.table + static_cast<int64_t>(position) * args.rotary_dim;
-    const int head = index / pair_chunks;
-    const int dim = index % pair_chunks * kVector;
+    const int head = index / pair_threads;
+    const int dim = index % pair_threads * kVector;
+    const bool is_there = dim < half;
     const bool is_q = head < args.q.num_heads;
     T* x = is_q ? head_of(args.q, head) : head_of(args.k, head - args.q.num_heads);
 
     float cos[kVector], sin[kVector];
-    LoadTable<kVector>(row + dim, cos);
-    LoadTable<kVector>(row + half + dim, sin);
-    const auto first = Chunk<T, kVector>::Load(x + dim);
-    const auto second = Chunk<T, kVector>::Load(x + half + dim);
+    Chunk<T, kVector> first = {}, second = {};
+    if (is_there) {
+      LoadTable<kVector>(row + dim, cos);
+      LoadTable<kVector>(row + half + dim, sin);
+      first = Chunk<T, kVector>::Load(x + dim);
+      second = Chunk<T, kVector>::Load(x + half + dim);
+    }
+    if (args.norm.is_on) {
+      Normalise(args, is_q ? args.norm.q_weight : args.norm.k_weight, pair_threads, dim, is_there,
+                first, second);
+    }
+    if (!is_there) return;
     Chunk<T, kVector> low, high;
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
@@ -182,7 +234,7 @@ bool IsAligned(const HeadsView& view) {
 template <typename T, typename C, int kVector>
 cudaError_t Launch(const RotaryArgs& args, cudaStream_t stream) {
   const bool writes_cache = args.slot_mapping != nullptr;
-  int num_chunks = (args.q.num_heads + args.k.num_heads) * (args.rotary_dim / 2 / kVector);
+  int num_chunks = (args.q.num_heads + args.k.num_heads) * PairThreads<kVector>(args);
   if (writes_cache) {
     num_chunks += args.k.num_heads * ((args.head_dim_qk - args.rotary_dim) / kVector);
     num_chunks += args.v.num_heads * (args.head_dim_v / kVector);
@@ -194,17 +246,39 @@ cudaError_t Launch(const RotaryArgs& args, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+template <typename T>
+bool IsAligned(const RotaryArgs& args) {
+  constexpr int kVector = kFullVector<T>;
+  return args.rotary_dim / 2 % kVector == 0 && args.head_dim_qk % kVector == 0 &&
+         args.head_dim_v % kVector == 0 && reinterpret_cast<uintptr_t>(args.table) % 16 == 0 &&
+         IsAligned<T>(args.q) && IsAligned<T>(args.k) && IsAligned<T>(args.v);
+}
+
 template <typename T, typename C>
 cudaError_t LaunchForAlignment(const RotaryArgs& args, cudaStream_t stream) {
-  constexpr int kVector = kFullVector<T>;
-  const bool aligned = args.rotary_dim / 2 % kVector == 0 && args.head_dim_qk % kVector == 0 &&
-                       args.head_dim_v % kVector == 0 &&
-                       reinterpret_cast<uintptr_t>(args.table) % 16 == 0 && IsAligned<T>(args.q) &&
-                       IsAligned<T>(args.k) && IsAligned<T>(args.v);
-  return aligned ? Launch<T, C, kVector>(args, stream) : Launch<T, C, 1>(args, stream);
+  return IsAligned<T>(args) ? Launch<T, C, kFullVector<T>>(args, stream)
+                            : Launch<T, C, 1>(args, stream);
+}
+
+template <typename T>
+bool CanNormalise(const RotaryArgs& args) {
+  return IsAligned<T>(args) && args.rotary_dim == args.head_dim_qk &&
+         PairThreads<kFullVector<T>>(args) <= 32 && IsAlignedForVectors<T>(args.norm.q_weight, 0) &&
+         IsAlignedForVectors<T>(args.norm.k_weight, 0);
 }
 
 }  // namespace
+
+bool CanNormaliseWhileRotating(const RotaryArgs& args) {
+  switch (args.dtype) {
+    case DType::kFloat32:
+      return CanNormalise<float>(args);
+    case DType::kFloat16:
+      return CanNormalise<__half>(args);
+    default:
+      return CanNormalise<__nv_bfloat16>(args);
+  }
+}
 
 cudaError_t LaunchRotary(const RotaryArgs& args, cudaStream_t stream) {
   if (args.num_tokens <= 0) return cudaSuccess;

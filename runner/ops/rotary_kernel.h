@@ -13,6 +13,10 @@
 
 namespace reprise {
 
+// Whether LaunchRotary() takes `args.norm`, which is on: all dims turn, and heads are aligned.
+bool CanNormaliseWhileRotating(const RotaryArgs& args);
+
+// REQUIRES: args.norm is off, or CanNormaliseWhileRotating(args).
 cudaError_t LaunchRotary(const RotaryArgs& args, cudaStream_t stream);
 
 }  // namespace reprise

@@ -17,6 +17,7 @@
 #include "base/torch_dtype.h"
 #include "cache/kv_cache.h"
 #include "gtest/gtest.h"
+#include "runner/ops/head_norm.h"
 #include "runner/ops/rotary_table.h"
 #include "runner/ops/test_device.h"
 #include "runner/ops/test_tensors.h"
@@ -221,6 +222,72 @@ TEST_F(RotaryTest, WritesRotatedKeysAndValuesIntoEveryLayout) {
       ExpectCachesAgree(cache, expected, EpsilonOf(c.dtype));
     }
   }
+}
+
+// One launch for both, where heads allow it: whole, of a power of two or not; and where they do not.
+TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
+  std::mt19937 random(6);
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const auto& [dim, rotary_dim] :
+         {std::pair(128, 128), {64, 64}, {96, 96}, {256, 256}, {80, 32}, {6, 6}}) {
+      for (const bool has_weights : {true, false}) {
+        SCOPED_TRACE(testing::Message() << dtype << " " << rotary_dim << " of " << dim
+                                        << (has_weights ? ", weights" : ""));
+        const KvLayout layout = *KvLayout::Create({.num_layers = 1,
+                                                   .num_blocks = 10,
+                                                   .block_size = 4,
+                                                   .num_kv_heads = 3,
+                                                   .head_dim_qk = dim,
+                                                   .head_dim_v = dim,
+                                                   .dtype = *FromScalarType(dtype)});
+        KvCache fused = *KvCache::Create(layout, device());
+        KvCache apart = *KvCache::Create(layout, device());
+        ASSERT_TRUE(fused.Fill(3).ok());
+        ASSERT_TRUE(apart.Fill(3).ok());
+        constexpr int kTokens = 9;
+        const Projection p = MakeProjection(random, kTokens, 5, 3, dim, dim, dtype, device());
+        Projection other = p;
+        other.q = p.q.clone();
+        other.k = p.k.clone();
+        HeadNormOptions norm = {.eps = 1e-5f};
+        if (has_weights) {
+          norm.q_weight = RandomNormal(random, {dim}, dtype).to(device());
+          norm.k_weight = RandomNormal(random, {dim}, dtype).to(device());
+        }
+        const at::Tensor positions = Ints({0, 3, 99, 4, 5, 6, 7, 8, 50}).to(device());
+        const at::Tensor slots =
+            at::tensor(std::vector<int64_t>{4, 39, -1, 5, 6, 7, 30, 31, 8}).to(device());
+        const at::Tensor table = Table(rotary_dim);
+        ASSERT_TRUE(NormaliseHeads(other.q, other.k, norm).ok());
+        ASSERT_TRUE(
+            RotaryWriteKv(other.q, other.k, p.v, positions, table, apart.layer(0), slots).ok());
+        const absl::Status status =
+            RotaryWriteKv(p.q, p.k, p.v, positions, table, fused.layer(0), slots, norm);
+        ASSERT_TRUE(status.ok()) << status;
+        // The squares may be added up in another order.
+        const double epsilon = EpsilonOf(*FromScalarType(dtype));
+        const auto expect_near = [&](const at::Tensor& got, const at::Tensor& want) {
+          const at::Tensor difference =
+              (got.cpu().to(at::kDouble) - want.cpu().to(at::kDouble)).abs();
+          const at::Tensor bound = want.cpu().to(at::kDouble).abs() * (4 * epsilon) + 4 * epsilon;
+          EXPECT_LE((difference - bound).max().item<double>(), 0);
+        };
+        expect_near(p.q, other.q);
+        for (int i = 0; i < 2; ++i) expect_near(fused.tensors(0)[i], apart.tensors(0)[i]);
+      }
+    }
+  }
+}
+
+TEST_F(RotaryTest, RefusesANormThatDoesNotFit) {
+  std::mt19937 random(7);
+  const Projection p = MakeProjection(random, 2, 4, 2, 64, 64, at::kFloat, device());
+  const HeadNormOptions norm = {.q_weight = RandomNormal(random, {32}, at::kFloat).to(device())};
+  const at::Tensor before = p.fused.clone();
+  EXPECT_EQ(
+      Rotary(p.q, p.k, Ints({0, 1}).to(device()), Table(64), norm),
+      absl::InvalidArgumentError("q_weight must be [head_dim] float32: expected [64], got [32]"));
+  EXPECT_TRUE(Equals(p.fused, before));
 }
 
 TEST_F(RotaryTest, DividesByTheScaleOfEachHead) {
