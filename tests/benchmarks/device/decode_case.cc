@@ -161,7 +161,7 @@ double WeightBytes(const LlamaModel& model) {
   double bytes = static_cast<double>(model.weights().final_norm.nbytes());
   for (const Linear* product : ProductsOf(model)) bytes += product->weight().nbytes();
   for (const LlamaLayerWeights& layer : model.weights().layers) {
-    bytes += static_cast<double>(layer.input_norm.nbytes() + layer.attention_norm.nbytes());
+    bytes += static_cast<double>(layer.input_norm.nbytes() + layer.mlp_norm.nbytes());
   }
   return bytes;
 }
