@@ -109,6 +109,16 @@ TEST(PrefixIndexTest, GroupsAreApart) {
   index.CheckInvariants();
 }
 
+// With two buckets for them all, the hash in another group is met half of the time.
+TEST(PrefixIndexTest, GroupsAreApartWhereTheyShareABucket) {
+  PrefixIndex index = IndexOf({.num_blocks = 2, .num_groups = 1000});
+  const Prompt prompt(index, TokensFrom(0, 4));
+  index.Insert(BlockId(1), prompt.key(0, 7));
+  for (int group = 0; group < 1000; ++group) {
+    EXPECT_EQ(index.Find(group, prompt.hashes[0]).has_value(), group == 7) << "group " << group;
+  }
+}
+
 TEST(PrefixIndexTest, AllFindsWhatIsThereBetweenHoles) {
   PrefixIndex index = IndexOf();
   const Prompt prompt(index, TokensFrom(0, 16));
@@ -251,6 +261,16 @@ TEST(PrefixIndexTest, APartialHitHasTheSameExtraKeys) {
   EXPECT_EQ(index.FindPartial(0, root, {0, 1}, cat), (PartialHit{BlockId(1), 2}));
   EXPECT_EQ(index.FindPartial(0, root, {0, 1}, dog), std::nullopt);
   EXPECT_EQ(index.FindPartial(0, root, {0, 1}), std::nullopt);
+}
+
+// Children are listed under 64 bits of their parent's hash. Here another hash has the same ones.
+TEST(PrefixIndexTest, APartialHitIsOfTheParentByItsWholeHash) {
+  PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
+  const Prompt prompt(index, TokensFrom(0, 4));
+  index.Insert(BlockId(1), prompt.key(0));
+  const PrefixHash same_tag = {.low = prompt.root.low ^ 1, .high = prompt.root.high ^ 2};
+  EXPECT_EQ(index.FindPartial(0, same_tag, {0, 1}), std::nullopt);
+  EXPECT_EQ(index.FindPartial(0, prompt.root, {0, 1}), (PartialHit{BlockId(1), 2}));
 }
 
 TEST(PrefixIndexTest, APartialHitOutlivesTheFirstOfItsCopies) {
