@@ -7,13 +7,14 @@
 //   hasher.Chain(parent, tokens, /*block_size=*/16, absl::MakeSpan(hashes));
 //
 // A block's hash is a function of its parent's hash, the block's extra keys and its tokens: the
-// prefix, three tokens a coefficient, is a polynomial over the integers modulo 2^128 - 159, and the
-// hash is its value at a secret point (polynomial hashing: Carter and Wegman, 1979; Poly1305,
-// Bernstein, 2005). Two different polynomials of degree d agree in at most d points, so two
-// different prefixes of n tokens have equal hashes with a probability of at most (n / 3 + 1) /
-// 2^128 over the seeds, whatever the prefixes are. It does not hide anything: whoever reads hashes
-// can find the point, and then collisions. Where hashes leave the process and prompts come from
-// those who may read them, let PrefixIndex compare the tokens too.
+// prefix, up to three tokens a coefficient, is a polynomial over the integers modulo 2^128 - 159,
+// and the hash is its value at a secret point (polynomial hashing: Carter and Wegman, 1979;
+// Poly1305, Bernstein, 2005). Two different polynomials of degree d agree in at most d points, so
+// two different prefixes of at most n tokens have equal hashes for at most n + 1 in 2^128 of the
+// seeds, whatever the prefixes are (an extra key counts as two tokens, and one more for each 12
+// bytes of it). It does not hide anything: whoever reads hashes can find the point, and then
+// collisions. Where hashes leave the process and prompts come from those who may read them, let
+// PrefixIndex compare the tokens too.
 //
 // No LibTorch. Thread safety: const. Cost: a nanosecond or two a token, no allocation.
 
