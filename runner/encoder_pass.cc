@@ -50,7 +50,7 @@ absl::Status EncoderPass::AllocateWorkMaps() {
                                                 .head_dim_qk = params.head_dim_qk,
                                                 .head_dim_v = params.head_dim_v,
                                                 .max_rows = metadata.max_rows,
-                                                .max_tokens = metadata.max_encoder_tokens,
+                                                .max_tokens = options_.max_step_tokens,
                                                 .max_query_len = metadata.max_encoder_tokens,
                                                 .max_seq_len = metadata.max_encoder_tokens,
                                                 .mode = metadata.mode}));
@@ -64,8 +64,8 @@ absl::Status EncoderPass::AllocateWorkMaps() {
 int64_t EncoderPass::PassBytes() const {
   const StepMetadataOptions& sizes = options_.metadata;
   const int64_t bytes =
-      int64_t{sizeof(int64_t)} * num_groups() * sizes.max_encoder_tokens +
-      int64_t{sizeof(int32_t)} * (sizes.max_rows + 1 + 2 * int64_t{sizes.max_encoder_tokens});
+      int64_t{sizeof(int64_t)} * num_groups() * options_.max_step_tokens +
+      int64_t{sizeof(int32_t)} * (sizes.max_rows + 1 + 2 * int64_t{options_.max_step_tokens});
   constexpr int64_t kAlignment = 256;  // of the ring's slots
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -75,9 +75,9 @@ EncoderPass::Arrays EncoderPass::ArraysAt(std::byte* base) const {
   Arrays arrays;
   arrays.slot_mapping = reinterpret_cast<int64_t*>(base);
   arrays.query_start_loc = reinterpret_cast<int32_t*>(
-      arrays.slot_mapping + int64_t{num_groups()} * sizes.max_encoder_tokens);
+      arrays.slot_mapping + int64_t{num_groups()} * options_.max_step_tokens);
   arrays.token_ids = arrays.query_start_loc + sizes.max_rows + 1;
-  arrays.positions = arrays.token_ids + sizes.max_encoder_tokens;
+  arrays.positions = arrays.token_ids + options_.max_step_tokens;
   return arrays;
 }
 
@@ -97,7 +97,7 @@ void EncoderPass::Follow(absl::Span<const BlockTableUpdate> updates) {
 }
 
 RaggedBatch EncoderPass::Write(absl::Span<const ScheduledEncode> encodes, const Arrays& arrays) {
-  const int max_tokens = options_.metadata.max_encoder_tokens;
+  const int max_tokens = options_.max_step_tokens;
   const int block_size = options_.block_size;
   RaggedBatch batch = {.causal = false};
   arrays.query_start_loc[0] = 0;
@@ -150,7 +150,7 @@ absl::Status EncoderPass::Run(absl::Span<const ScheduledEncode> encodes, Model& 
       std::vector<at::Tensor> slot_mappings;
       for (int group = 0; group < num_groups(); ++group) {
         slot_mappings.push_back(
-            view(arrays.slot_mapping + int64_t{group} * metadata.max_encoder_tokens, at::kLong));
+            view(arrays.slot_mapping + int64_t{group} * options_.max_step_tokens, at::kLong));
       }
       return model.Encode(EncoderStep({.token_ids = view(arrays.token_ids, at::kInt),
                                        .positions = view(arrays.positions, at::kInt),

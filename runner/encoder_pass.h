@@ -37,6 +37,7 @@ namespace reprise {
 
 struct EncoderPassOptions {
   StepMetadataOptions metadata = {};  // layers, classes, and the sizes of a step
+  int max_step_tokens = 0;            // of all inputs of a pass
   int max_blocks = 0;                 // columns of a table
   int block_size = 0;
   int num_passes_in_flight = 1;
@@ -58,10 +59,10 @@ class EncoderPass {
  private:
   // One pass's inputs, in staging memory or on the device.
   struct Arrays {
-    int64_t* slot_mapping;     // [num_groups, max_encoder_tokens]
+    int64_t* slot_mapping;     // [num_groups, max_step_tokens]
     int32_t* query_start_loc;  // [max_rows + 1]
-    int32_t* token_ids;        // [max_encoder_tokens]
-    int32_t* positions;        // [max_encoder_tokens]
+    int32_t* token_ids;        // [max_step_tokens]
+    int32_t* positions;        // [max_step_tokens]
   };
 
   EncoderPass(const EncoderPassOptions& options, DeviceDriver* driver);

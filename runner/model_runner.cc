@@ -88,6 +88,7 @@ absl::Status ModelRunner::Allocate() {
   if (*options_.max_encoder_tokens > 0) {
     REPRISE_ASSIGN_OR_RETURN(encoder_,
                              EncoderPass::Create({.metadata = metadata,
+                                                  .max_step_tokens = max_encoder_step_tokens(),
                                                   .max_blocks = max_blocks_,
                                                   .block_size = options_.block_size,
                                                   .num_passes_in_flight = max_steps_in_flight()},
@@ -120,7 +121,8 @@ absl::Status ModelRunner::Allocate() {
                              .num_blocks = num_blocks_,
                              .vocab_size = spec.vocab_size,
                              .groups = classes_.groups,
-                             .max_encoder_tokens = *options_.max_encoder_tokens});
+                             .max_encoder_tokens = *options_.max_encoder_tokens,
+                             .max_encoder_step_tokens = max_encoder_step_tokens()});
   return CaptureGraphs();
 }
 

@@ -37,6 +37,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -113,6 +114,10 @@ class ModelRunner {
   int max_seq_len() const { return *options_.max_seq_len; }
   int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
   int max_encoder_tokens() const { return *options_.max_encoder_tokens; }
+  // Of all inputs that one step encodes.
+  int max_encoder_step_tokens() const {
+    return max_encoder_tokens() == 0 ? 0 : std::max(max_encoder_tokens(), max_num_tokens());
+  }
   int num_blocks() const { return num_blocks_; }
   int max_blocks() const { return max_blocks_; }  // columns of each group's table
   int block_size() const { return options_.block_size; }

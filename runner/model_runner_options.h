@@ -31,8 +31,8 @@ struct ModelRunnerOptions {
   int max_num_tokens = 512;
   // The longest sequence. Nothing: the model's max_position.
   std::optional<int> max_seq_len = {};
-  // The longest input of the encoder, and the most encoder tokens of a step. Nothing: the model's
-  // max_encoder_position.
+  // The longest input of the encoder. Nothing: the model's max_encoder_position. A step encodes at
+  // most max(max_encoder_tokens, max_num_tokens) tokens.
   std::optional<int> max_encoder_tokens = {};
   int block_size = 16;
   // The KV cache: so many blocks, the null block included, or as many as fit into so many bytes.

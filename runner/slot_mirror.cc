@@ -174,9 +174,10 @@ absl::Status SlotMirror::ApplyEncode(const ScheduledEncode& encode, StepDemand& 
   REPRISE_RETURN_IF_ERROR(CheckEncoderBlocks("encodes", id));
   slot.is_encoded = true;
   demand.num_encoder_tokens += num_tokens;
-  if (demand.num_encoder_tokens > limits_.max_encoder_tokens) {
-    return Refusal("encodes: a step has at most max_encoder_tokens tokens: expected at most ",
-                   limits_.max_encoder_tokens, ", got ", demand.num_encoder_tokens, " or more");
+  if (demand.num_encoder_tokens > limits_.max_encoder_step_tokens) {
+    return Refusal("encodes: too many tokens in one step: expected at most ",
+                   limits_.max_encoder_step_tokens, ", got ", demand.num_encoder_tokens,
+                   " or more");
   }
   return absl::OkStatus();
 }

@@ -36,7 +36,8 @@ struct SlotLimits {
   int num_blocks = 0;
   int vocab_size = 0;
   std::vector<KvGroupSpec> groups = {{}};
-  int max_encoder_tokens = 0;  // of a sequence, and of a step; 0: the model has no encoder
+  int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
+  int max_encoder_step_tokens = 0;  // of a step
 };
 
 // What a batch asks for.

@@ -146,7 +146,8 @@ const SlotLimits kGroups = {.num_slots = 1,
                                        {.retention = KvRetention::kSlidingWindow, .span = 5},
                                        {.retention = KvRetention::kChunkedLocal, .span = 8},
                                        {.retention = KvRetention::kCross}},
-                            .max_encoder_tokens = 10};
+                            .max_encoder_tokens = 10,
+                            .max_encoder_step_tokens = 10};
 
 // Columns [begin, end) of the group filled with blocks of its own.
 void Fill(int group, int begin, int end, std::vector<BlockTableUpdate>& updates) {

@@ -16,12 +16,12 @@
 
 #include "cache/kv_cache.h"
 #include "gtest/gtest.h"
+#include "runner/ops/gate_mul.h"
 #include "runner/ops/gather_rows.h"
 #include "runner/ops/linear.h"
 #include "runner/ops/rms_norm.h"
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
-#include "runner/ops/gate_mul.h"
 #include "runner/ops/test_device.h"
 #include "runner/ops/test_tensors.h"
 #include "runner/sampling.h"

@@ -1,0 +1,314 @@
+// Each case is a model, each test a way of driving it, all against a dense forward in float64 over
+// hostile memory.
+
+#include "runner/testing/layer_kinds_suite.h"
+
+#include <ATen/ops/equal.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "runner/testing/layered_harness.h"
+
+namespace reprise {
+
+// A build without CUDA has no GPU to instantiate it for.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LayerKindsSuite);
+
+namespace {
+
+constexpr int kVocab = 61;
+constexpr int kWindow = 7;
+constexpr int kChunk = 8;
+
+AttentionParams Heads(int num_q_heads, int num_kv_heads, int head_dim_qk, int head_dim_v) {
+  return {.num_q_heads = num_q_heads,
+          .num_kv_heads = num_kv_heads,
+          .head_dim_qk = head_dim_qk,
+          .head_dim_v = head_dim_v};
+}
+
+LayerSpec Full() { return {.params = Heads(4, 2, 32, 32)}; }
+
+LayerSpec Window() {
+  LayerSpec layer = Full();
+  layer.params.window_left = kWindow - 1;
+  return layer;
+}
+
+LayerSpec Chunked() {
+  LayerSpec layer = Full();
+  layer.chunk_size = kChunk;
+  return layer;
+}
+
+LayerSpec Sharing(LayerSpec layer, int source) {
+  layer.shares_kv_with = source;
+  return layer;
+}
+
+LayerSpec OfKind(AttentionKind kind) {
+  LayerSpec layer = Full();
+  layer.kind = kind;
+  return layer;
+}
+
+LayerSpec Latent() { return {.params = Heads(3, 1, 48, 32), .v_in_k = true}; }
+
+LayerSpec With(LayerSpec layer, const std::function<void(AttentionParams&)>& set) {
+  set(layer.params);
+  return layer;
+}
+
+struct Case {
+  std::string name;
+  LayeredModelOptions model;
+};
+
+std::vector<Case> Cases() {
+  const auto softcapped = [](AttentionParams& p) {
+    p.softcap = 2.0f;
+    p.scale = 0.3f;
+  };
+  const AttentionParams wide = Heads(6, 2, 64, 32);
+  const AttentionParams narrow = Heads(3, 3, 32, 64);
+  return {
+      {"windows and full", {.layers = {Window(), Full(), Window()}}},
+      {"chunks and full", {.layers = {Chunked(), Chunked(), Full()}}},
+      {"windows, chunks, full, sinks and softcaps",
+       {.layers = {With(Window(), softcapped), Chunked(), Full(), With(Full(), softcapped)},
+        .sink_layers = {0, 1, 3}}},
+      {"all windows", {.layers = {Window(), Window()}}},
+      {"shared keys",
+       {.layers = {Full(), Window(), Sharing(Full(), 0), Sharing(Window(), 1), Chunked(),
+                   Sharing(Window(), 0)}}},
+      {"other heads and sizes of K and V",
+       {.layers = {{.params = wide}, {.params = narrow}, Window()}}},
+      {"latents", {.layers = {Latent(), Latent(), Latent()}}},
+      {"latents and windows", {.layers = {Latent(), Window()}}},
+      {"cross attention",
+       {.layers = {OfKind(AttentionKind::kEncoder), OfKind(AttentionKind::kEncoder), Full(),
+                   OfKind(AttentionKind::kEncoderDecoder), Window(),
+                   OfKind(AttentionKind::kEncoderDecoder)},
+        .max_encoder_position = 40}},
+  };
+}
+
+std::vector<int32_t> RandomText(std::mt19937& rng, int length) {
+  std::vector<int32_t> text;
+  for (int i = 0; i < length; ++i) text.push_back(static_cast<int32_t>(rng() % kVocab));
+  return text;
+}
+
+LayeredSequence RandomSequence(std::mt19937& rng, const Case& c, int max_prompt) {
+  LayeredSequence sequence = {.text = RandomText(rng, 1 + rng() % max_prompt)};
+  if (c.model.max_encoder_position > 0) {
+    // Up to the longest; a sequence without an encoder's input sees nothing there.
+    sequence.encoder_text = RandomText(rng, rng() % 20);
+  }
+  return sequence;
+}
+
+std::vector<SlotId> FirstSlots(int n) {
+  std::vector<SlotId> slots;
+  for (int i = 0; i < n; ++i) slots.emplace_back(i);
+  return slots;
+}
+
+std::unique_ptr<LayeredHarness> Make(c10::DeviceType device, const Case& c,
+                                     const ModelRunnerOptions& options) {
+  LayeredModelOptions model = c.model;
+  model.vocab_size = kVocab;
+  model.device = device;
+  auto harness = LayeredHarness::Create(options, model);
+  EXPECT_TRUE(harness.ok()) << c.name << ": " << harness.status();
+  return harness.ok() ? *std::move(harness) : nullptr;
+}
+
+#define ASSERT_STEP(expression)                    \
+  do {                                             \
+    const absl::Status step_status = (expression); \
+    ASSERT_TRUE(step_status.ok()) << step_status;  \
+  } while (false)
+
+TEST_P(LayerKindsSuite, EveryLiveCountIsReplayedAndRight) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    auto harness = Make(GetParam(), c,
+                        {.max_num_seqs = 8,
+                         .max_num_tokens = 256,
+                         .max_seq_len = 64,
+                         .block_size = 4,
+                         .graph_sizes = {1, 2, 4, 8}});
+    ASSERT_NE(harness, nullptr);
+    std::mt19937 rng(17);
+    int num_decodes = 0;
+    for (int n = 8; n >= 1; --n) {
+      SCOPED_TRACE(testing::Message() << n << " rows");
+      for (const SlotId slot : FirstSlots(n)) harness->Join(slot, RandomSequence(rng, c, 20));
+      ASSERT_STEP(harness->Step(FirstSlots(n)));
+      harness->ExpectTokensAndLogits();
+      for (int step = 0; step < 3; ++step, ++num_decodes) {
+        ASSERT_STEP(harness->Step(FirstSlots(n)));
+        EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
+        harness->ExpectTokensAndLogits();
+      }
+      for (const SlotId slot : FirstSlots(n)) harness->Leave(slot);
+      if (HasFailure()) return;
+    }
+    EXPECT_GE(harness->runner().graph_report().num_replays(), num_decodes);
+  }
+}
+
+// Sequences join, leave and grow past windows, chunks and block borders; prompts come in chunks of
+// any size, together with decodes.
+TEST_P(LayerKindsSuite, RandomTrafficKeepsEveryRowRight) {
+  const int num_slots = 5;
+  for (const Case& c : Cases()) {
+    const uint32_t seed = 23;
+    SCOPED_TRACE(testing::Message() << c.name << ", seed " << seed);
+    std::mt19937 rng(seed);
+    auto harness = Make(GetParam(), c,
+                        {.max_num_seqs = num_slots,
+                         .max_num_tokens = 64,
+                         .max_seq_len = 60,
+                         .block_size = 3,
+                         .graph_sizes = {1, 2, 4}});
+    ASSERT_NE(harness, nullptr);
+    std::vector<bool> live(num_slots, false);
+    int num_decode_steps = 0;
+    for (int step = 0; step < 250; ++step) {
+      SCOPED_TRACE(testing::Message() << "step " << step);
+      std::vector<SlotId> slots;
+      for (const SlotId slot : FirstSlots(num_slots)) {
+        const int id = slot.value();
+        if (live[id] && (harness->sequence(slot).text.size() >= 60 || rng() % 40 == 0)) {
+          harness->Leave(slot);
+          live[id] = false;
+        }
+        if (!live[id] && rng() % 6 == 0) {
+          harness->Join(slot, RandomSequence(rng, c, 30));
+          live[id] = true;
+          slots.push_back(slot);
+        } else if (live[id] && rng() % 5 != 0) {
+          slots.push_back(slot);
+        }
+      }
+      std::shuffle(slots.begin(), slots.end(), rng);
+      const int max_chunk = 1 + static_cast<int>(rng() % 12);
+      const bool decodes = !slots.empty() && slots.size() <= 4 &&
+                           std::all_of(slots.begin(), slots.end(),
+                                       [&](SlotId slot) { return harness->decodes(slot); });
+      ASSERT_STEP(harness->Step(slots, max_chunk));
+      if (decodes) {
+        EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
+        ++num_decode_steps;
+      }
+      if (step % 4 == 0) harness->ExpectTokensAndLogits();
+      if (HasFailure()) return;
+    }
+    EXPECT_GE(num_decode_steps, 20);
+    EXPECT_GE(harness->runner().graph_report().num_replays(), num_decode_steps);
+  }
+}
+
+TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    ModelRunnerOptions options = {
+        .max_num_seqs = 4, .max_num_tokens = 64, .max_seq_len = 64, .block_size = 5};
+    auto on = Make(GetParam(), c, options);
+    options.graphs = GraphSetOptions::Mode::kOff;
+    auto off = Make(GetParam(), c, options);
+    ASSERT_TRUE(on != nullptr && off != nullptr);
+    std::mt19937 rng(8);
+    for (const SlotId slot : FirstSlots(3)) {
+      const LayeredSequence sequence = RandomSequence(rng, c, 12);
+      on->Join(slot, sequence);
+      off->Join(slot, sequence);
+    }
+    for (int step = 0; step < 12; ++step) {
+      const std::vector<SlotId> slots = FirstSlots(step == 0 ? 3 : 1 + step % 3);
+      ASSERT_STEP(on->Step(slots));
+      ASSERT_STEP(off->Step(slots));
+      const int64_t n = static_cast<int64_t>(slots.size());
+      ASSERT_TRUE(
+          at::equal(on->runner().logits().narrow(0, 0, n), off->runner().logits().narrow(0, 0, n)))
+          << "step " << step;
+      if (step == 0) continue;
+      EXPECT_EQ(on->decision().kind, GraphDecision::Kind::kReplay);
+      EXPECT_EQ(off->decision().reason, EagerReason::kDisabled);
+    }
+  }
+}
+
+// At 16 times its window or chunk a sequence holds no more than that, and still computes what a
+// dense forward does.
+TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
+  for (const Case& c : {Case{"window", {.layers = {Window(), Full()}}},
+                        Case{"window alone", {.layers = {Window(), Window()}}},
+                        Case{"chunk", {.layers = {Chunked(), Full()}}},
+                        Case{"chunk and window", {.layers = {Chunked(), Window()}}}}) {
+    SCOPED_TRACE(c.name);
+    const int block_size = 2;
+    const int length = 16 * kChunk;
+    auto harness = Make(
+        GetParam(), c,
+        {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = length, .block_size = block_size});
+    ASSERT_NE(harness, nullptr);
+    std::mt19937 rng(5);
+    for (const SlotId slot : FirstSlots(2)) harness->Join(slot, {.text = RandomText(rng, 30)});
+    std::vector<int> most(harness->blocks().num_groups());
+    while (static_cast<int>(harness->sequence(SlotId(0)).text.size()) < length) {
+      ASSERT_STEP(harness->Step(FirstSlots(2), /*max_chunk=*/4));
+      if (harness->sequence(SlotId(0)).text.size() % 16 == 0) harness->ExpectTokensAndLogits();
+      for (int group = 0; group < harness->blocks().num_groups(); ++group) {
+        most[group] = std::max(most[group], harness->num_blocks(SlotId(0), group));
+      }
+    }
+    harness->ExpectTokensAndLogits();
+    EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
+    for (int group = 0; group < harness->blocks().num_groups(); ++group) {
+      const KvGroupSpec& spec = harness->runner().kv_groups()[group];
+      if (spec.span == 0) continue;
+      // The span, a step of 4 tokens, and a block that it shares with what left.
+      EXPECT_LE(most[group], (spec.span + 4) / block_size + 1) << "group " << group;
+    }
+  }
+}
+
+TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    const ModelRunnerOptions options = {.max_num_seqs = 6,
+                                        .max_num_tokens = 256,
+                                        .max_seq_len = 200,
+                                        .block_size = 4,
+                                        .graph_sizes = {1, 6},
+                                        .batch_invariance = BatchInvariance::kOn};
+    auto alone = Make(GetParam(), c, options);
+    auto together = Make(GetParam(), c, options);
+    ASSERT_TRUE(alone != nullptr && together != nullptr);
+    std::mt19937 rng(12);
+    LayeredSequence sequence = RandomSequence(rng, c, 10);
+    sequence.text = RandomText(rng, 70);
+    alone->Join(SlotId(0), sequence);
+    for (const SlotId slot : FirstSlots(6)) {
+      together->Join(slot, slot.value() == 3 ? sequence : RandomSequence(rng, c, 30));
+    }
+    for (int step = 0; step < 8; ++step) {
+      ASSERT_STEP(alone->Step({SlotId(0)}));
+      ASSERT_STEP(together->Step(FirstSlots(6)));
+      ASSERT_TRUE(at::equal(alone->runner().logits()[0], together->runner().logits()[3]))
+          << "step " << step;
+    }
+    EXPECT_EQ(alone->sequence(SlotId(0)).text, together->sequence(SlotId(3)).text);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,15 @@
+// What a ModelRunner must do for models whose layers differ (windows, chunks, shared keys, latents,
+// other sizes, encoders), on every device: instantiated for the CPU and for CUDA.
+
+#ifndef RUNNER_TESTING_LAYER_KINDS_SUITE_H_
+#define RUNNER_TESTING_LAYER_KINDS_SUITE_H_
+
+#include "runner/testing/device_suite.h"
+
+namespace reprise {
+
+class LayerKindsSuite : public DeviceSuite {};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_LAYER_KINDS_SUITE_H_

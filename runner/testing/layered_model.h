@@ -1,0 +1,78 @@
+// A model of any attention layers, with random weights, small enough to run thousands of steps, and
+// the same computed densely in float64: for tests of what a runner makes of layer specs.
+//
+//   LayeredModel model({.layers = {{.params = p}, {.params = p, .chunk_size = 8}}});
+//   at::Tensor logits = model.DenseLogits({.text = tokens});
+//
+// Each layer adds its attention to the residual stream; positions are embedded, so every token of a
+// sequence that a layer sees matters for the logits. kEncoder layers make the encoder's stream, from
+// which kEncoderDecoder layers take keys and values.
+
+#ifndef RUNNER_TESTING_LAYERED_MODEL_H_
+#define RUNNER_TESTING_LAYERED_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "runner/model.h"
+#include "runner/ops/linear.h"
+
+namespace reprise {
+
+struct LayeredModelOptions {
+  // sinks may not be set here: see sink_layers.
+  std::vector<LayerSpec> layers = {};
+  std::vector<int> sink_layers = {};  // get random sinks
+  int vocab_size = 61;
+  int max_position = 256;
+  int max_encoder_position = 0;
+  c10::Device device = c10::kCPU;
+  uint64_t seed = 1;
+};
+
+class LayeredModel : public Model {
+ public:
+  explicit LayeredModel(const LayeredModelOptions& options);
+
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+  absl::Status Encode(const EncoderStep& step) override;
+
+  // The logits [text.size(), vocab_size] after each token of `text`, float64 on the CPU.
+  at::Tensor DenseLogits(absl::Span<const int32_t> text,
+                         absl::Span<const int32_t> encoder_text) const;
+
+ private:
+  struct Layer {
+    std::optional<Linear> q, k, v, out;
+  };
+
+  // Adds the layer's attention, given its q for x, to x.
+  absl::Status Add(LinearContext& linears, const Layer& layer, const at::Tensor& attended,
+                   at::Tensor& x) const;
+  absl::StatusOr<at::Tensor> Heads(LinearContext& linears, const std::optional<Linear>& weight,
+                                   int num_heads, const at::Tensor& x) const;
+  // The layer of which `layer` reads the keys: itself or another.
+  int SourceOf(int layer) const;
+  // x of so many tokens, in float64 on the CPU, after layer `index`; `keys_from`: the stream that
+  // keys are made of.
+  at::Tensor DenseAttention(int index, const at::Tensor& x, const at::Tensor& keys_from) const;
+  at::Tensor DenseEmbedding(absl::Span<const int32_t> text) const;
+
+  LayeredModelOptions options_;
+  ModelSpec spec_;
+  at::Tensor token_embedding_;     // [vocab_size, width]
+  at::Tensor position_embedding_;  // [positions, width]
+  at::Tensor sinks_;               // [num_layers, max q heads]
+  std::vector<Layer> layers_;
+  std::optional<Linear> head_;  // [vocab_size, width]
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_LAYERED_MODEL_H_
