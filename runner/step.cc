@@ -24,20 +24,11 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q, const at
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
                                         const at::Tensor& latent) const {
   REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
-  const LayerSpec& spec = parts_.layers[layer];
-  if (!spec.v_in_k) {
+  if (!parts_.layers[layer].v_in_k) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", layer, " keeps K and V apart: expected k and v, got one latent"));
   }
-  return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
-    if (latent.dim() != 3 || latent.size(2) != spec.params.head_dim_qk) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("latent must be [num_tokens, 1, head_dim_qk]: expected head_dim_qk ",
-                       spec.params.head_dim_qk, ", got ", latent.dim(), " dimensions and ",
-                       latent.dim() > 0 ? latent.size(-1) : 0));
-    }
-    return WriteAndAttend(layer, q, latent, latent.narrow(2, 0, spec.params.head_dim_v));
-  });
+  return WriteAndAttend(layer, q, latent, at::Tensor());
 }
 
 absl::StatusOr<at::Tensor> Step::WriteAndAttend(int layer, const at::Tensor& q, const at::Tensor& k,
