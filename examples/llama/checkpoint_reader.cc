@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <utility>
@@ -11,6 +13,20 @@
 #include "base/torch_dtype.h"
 
 namespace reprise {
+namespace {
+
+// Asks the system to back the tensor's memory with huge pages where it can: the first write to each
+// page is what filling fresh memory costs most, and products read weights with fewer misses of the
+// TLB. A wish; nothing depends on it.
+void PreferHugePages(const at::Tensor& tensor) {
+  static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  const uintptr_t first = (begin + page - 1) / page * page;
+  const uintptr_t last = (begin + tensor.nbytes()) / page * page;
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+}  // namespace
 
 CheckpointReader::CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device,
                                    DType dtype)
@@ -38,6 +54,7 @@ absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& 
   std::vector<int64_t> shape = views[0]->shape;
   shape[0] = num_rows;
   const at::Tensor tensor = at::empty(shape, options_);
+  if (options_.device().is_cpu()) PreferHugePages(tensor);
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     copies_.push_back({.source = views[i],

@@ -1,0 +1,189 @@
+// Times the loading of a model folder of a published shape, and measures what it takes of memory.
+//
+//   load_checkpoint --model llama-3.1-8b --dir /dev/shm/reprise-load
+//   load_checkpoint --gb 2 --device cpu
+//
+// Writes the folder with random weights, so that its files are in the page cache, loads it --repeat
+// times, and prints a JSON line a time:
+//   gb          bytes of all weights, in 1e9
+//   load_s      until LlamaModel's weights are on the device; on the CPU, where much stays in the
+//               mapped files, until every page of them has been looked at
+//   gb_per_s    of these
+//   peak_host   the process's largest resident set during the loading, less that before it, as a
+//               multiple of the weights
+// then removes it.
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "examples/llama/llama_config.h"
+#include "examples/llama/llama_tensors.h"
+#include "examples/llama/llama_weights.h"
+#include "examples/llama/public_configs.h"
+#include "examples/llama/random_checkpoint.h"
+#include "examples/llama/tensor_view.h"
+#include "nlohmann/json.hpp"
+
+ABSL_FLAG(std::string, model, "llama-3.1-8b", "a name of examples/llama/public_configs.h");
+ABSL_FLAG(double, gb, 0, "at least so many GB of weights, by fewer layers; 0: all layers");
+ABSL_FLAG(std::string, dir, "/dev/shm/reprise-load", "folder to write and remove");
+ABSL_FLAG(std::string, device, "auto", "cpu, cuda or auto");
+ABSL_FLAG(std::string, dtype, "auto", "of the loaded weights: auto (as stored), float32, ...");
+ABSL_FLAG(int, repeat, 3, "how often it is loaded");
+ABSL_FLAG(bool, keep, false, "leave the folder behind, and use it if it is there");
+
+namespace reprise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+int64_t BytesOf(const LlamaConfig& config) {
+  int64_t num_elements = 0;
+  for (const ExpectedTensor& tensor : LlamaTensors(config)) {
+    num_elements += *NumElements(tensor.shape);
+  }
+  return num_elements * SizeOf(config.dtype.value_or(DType::kBFloat16));
+}
+
+// With as many layers as make --gb.
+absl::StatusOr<nlohmann::json> ChosenConfig() {
+  REPRISE_ASSIGN_OR_RETURN(nlohmann::json config, PublicConfig(absl::GetFlag(FLAGS_model)));
+  if (absl::GetFlag(FLAGS_gb) <= 0) return config;
+  for (int num_layers = 1; num_layers < config["num_hidden_layers"]; ++num_layers) {
+    nlohmann::json smaller = config;
+    smaller["num_hidden_layers"] = num_layers;
+    REPRISE_ASSIGN_OR_RETURN(const LlamaConfig parsed, ParseLlamaConfig(smaller));
+    if (static_cast<double>(BytesOf(parsed)) >= absl::GetFlag(FLAGS_gb) * 1e9) return smaller;
+  }
+  return config;
+}
+
+absl::StatusOr<c10::Device> ChosenDevice() {
+  const std::string name = absl::GetFlag(FLAGS_device);
+  if (name == "cpu") return c10::Device(c10::kCPU);
+  if (name == "cuda" || (name == "auto" && at::globalContext().hasCUDA())) {
+    return c10::Device(c10::kCUDA, 0);
+  }
+  if (name == "auto") return c10::Device(c10::kCPU);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device: expected cpu, cuda or auto, got ", name));
+}
+
+absl::StatusOr<std::optional<DType>> ChosenDType() {
+  const std::string name = absl::GetFlag(FLAGS_dtype);
+  if (name == "auto") return std::optional<DType>();
+  const std::optional<DType> dtype = ParseDType(name);
+  if (dtype.has_value()) return dtype;
+  return absl::InvalidArgumentError(absl::StrCat("--dtype: unknown type ", name));
+}
+
+// The largest resident set since ForgetPeak(), in bytes.
+int64_t PeakResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+void ForgetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+// Reads a byte of every page, as the first step of a model would.
+int64_t Touch(const at::Tensor& tensor) {
+  constexpr int64_t kPageBytes = 4096;
+  const char* const bytes = static_cast<const char*>(tensor.const_data_ptr());
+  int64_t sum = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(tensor.nbytes()); i += kPageBytes) sum += bytes[i];
+  return sum;
+}
+
+int64_t TouchAll(const LlamaWeights& weights) {
+  int64_t sum = Touch(weights.embedding) + Touch(weights.lm_head.weight());
+  for (const LlamaLayerWeights& layer : weights.layers) {
+    for (const Linear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      sum += Touch(linear->weight());
+    }
+  }
+  return sum;
+}
+
+absl::Status LoadOnce(const std::string& folder, const LlamaConfig& config, c10::Device device,
+                      std::optional<DType> dtype) {
+  ForgetPeak();
+  const int64_t before = PeakResidentBytes();
+  const Clock::time_point begin = Clock::now();
+  REPRISE_ASSIGN_OR_RETURN(const LlamaWeights weights,
+                           LoadLlamaWeights(folder, config, {.device = device, .dtype = dtype}));
+  int64_t touched = 0;
+  if (device.is_cpu()) touched = TouchAll(weights);
+  const double seconds = SecondsSince(begin);
+  const double bytes = static_cast<double>(BytesOf(config));
+  const nlohmann::json result = {
+      {"model", absl::GetFlag(FLAGS_model)},
+      {"layers", config.num_layers},
+      {"device", device.str()},
+      {"gb", bytes / 1e9},
+      {"load_s", seconds},
+      {"gb_per_s", bytes / 1e9 / seconds},
+      {"peak_host", static_cast<double>(PeakResidentBytes() - before) / bytes},
+      {"touched", touched}};  // so that the compiler cannot leave it out
+  std::cout << result << std::endl;
+  return absl::OkStatus();
+}
+
+absl::Status Run() {
+  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json json, ChosenConfig());
+  REPRISE_ASSIGN_OR_RETURN(const c10::Device device, ChosenDevice());
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<DType> dtype, ChosenDType());
+  const std::string folder = absl::GetFlag(FLAGS_dir);
+  if (!absl::GetFlag(FLAGS_keep) || !std::filesystem::exists(folder + "/config.json")) {
+    if (std::filesystem::exists(folder)) {
+      return absl::AlreadyExistsError(absl::StrCat("--dir: ", folder, " is there already"));
+    }
+    const Clock::time_point begin = Clock::now();
+    REPRISE_RETURN_IF_ERROR(WriteRandomCheckpoint(folder, json, {}));
+    std::cerr << "wrote " << folder << " in " << SecondsSince(begin) << " s" << std::endl;
+  }
+  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LoadLlamaConfig(folder));
+  absl::Status status;
+  for (int i = 0; i < absl::GetFlag(FLAGS_repeat) && status.ok(); ++i) {
+    status = LoadOnce(folder, config, device, dtype);
+  }
+  if (!absl::GetFlag(FLAGS_keep)) std::filesystem::remove_all(folder);
+  return status;
+}
+
+}  // namespace
+}  // namespace reprise
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("times the loading of a model folder");
+  absl::ParseCommandLine(argc, argv);
+  const absl::Status status = reprise::Run();
+  if (!status.ok()) std::cerr << "load_checkpoint: " << status.message() << std::endl;
+  return status.ok() ? 0 : 1;
+}
