@@ -22,6 +22,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK_EQ(config->num_q_heads % config->num_kv_heads, 0);
   CHECK_GT(config->hidden_size, 0);
   CHECK_GT(config->rms_norm_eps, 0);
+  CHECK(config->attention.empty() ||
+        config->attention.size() == static_cast<size_t>(config->num_layers));
+  for (const reprise::LayerAttention& layer : config->attention) {
+    CHECK(layer.window.value_or(1) > 0 && layer.chunk.value_or(1) > 0);
+  }
+  CHECK_GT(reprise::RopeAttentionFactor(config->rope), 0);
   for (const float frequency : reprise::RopeFrequencies(config->rope, config->head_dim)) {
     CHECK(std::isfinite(frequency)) << frequency;
     CHECK_GE(frequency, 0);
