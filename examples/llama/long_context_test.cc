@@ -68,7 +68,7 @@ struct LongRun {
 };
 
 // Greedily, sequences of kLength tokens side by side; sequence i's prompt begins with token i.
-LongRun Run(LlamaModel& model, int num_seqs, std::optional<int> num_blocks) {
+LongRun Generated(LlamaModel& model, int num_seqs, std::optional<int> num_blocks) {
   auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = num_seqs,
                                                    .max_num_tokens = 32,
                                                    .max_seq_len = kLength,
@@ -116,11 +116,11 @@ class LongContextTest : public testing::Test {
   static void ExpectBounded(const LlamaConfig& config, int blocks_per_seq) {
     constexpr int kNumSeqs = 3;
     const std::unique_ptr<LlamaModel> model = Made(config);
-    const LongRun ample = Run(*model, kNumSeqs, std::nullopt);
+    const LongRun ample = Generated(*model, kNumSeqs, std::nullopt);
     EXPECT_LE(ample.peak_used, kNumSeqs * blocks_per_seq);
     EXPECT_GT(ample.num_replays, kLength - kPromptLength - 5);
     // With room for no more than that (and the null block) nobody has to make way.
-    const LongRun tight = Run(*model, kNumSeqs, kNumSeqs * blocks_per_seq + 1);
+    const LongRun tight = Generated(*model, kNumSeqs, kNumSeqs * blocks_per_seq + 1);
     EXPECT_EQ(tight.num_preemptions, 0);
     EXPECT_EQ(tight.tokens, ample.tokens);
     for (int i = 0; i < kNumSeqs; ++i) {
@@ -165,7 +165,7 @@ TEST_F(LongContextTest, BesideFullLayersOnlyTheChunkedOnesAreBounded) {
 
 TEST_F(LongContextTest, FullLayersHoldEveryBlock) {
   const std::unique_ptr<LlamaModel> model = Made(TinyConfig());
-  const LongRun run = Run(*model, 1, std::nullopt);
+  const LongRun run = Generated(*model, 1, std::nullopt);
   EXPECT_GE(run.peak_used, (kLength - 1) / kBlockSize);  // or the others show nothing
 }
 
