@@ -180,16 +180,17 @@ absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch
 absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scratch& scratch) const {
   const LlamaLayerWeights& weights = weights_.layers[layer];
   const bool rotates = config_.AttentionOf(layer).rotates;
+  std::optional<HeadNormOptions> norm;
   if (config_.qk_norm == QkNorm::kWeighted || (config_.qk_norm == QkNorm::kPlain && rotates)) {
-    REPRISE_RETURN_IF_ERROR(NormaliseHeads(
-        scratch.q, scratch.k,
-        {.q_weight = weights.q_norm, .k_weight = weights.k_norm, .eps = HeadNormEps(config_)}));
+    norm = {.q_weight = weights.q_norm, .k_weight = weights.k_norm, .eps = HeadNormEps(config_)};
   }
   if (rotates) {
     REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(),
-                                          rotary_table_, step.kv(layer), step.slot_mapping(layer)));
+                                          rotary_table_, step.kv(layer), step.slot_mapping(layer),
+                                          norm));
     return step.Attend(layer, scratch.q);
   }
+  if (norm.has_value()) REPRISE_RETURN_IF_ERROR(NormaliseHeads(scratch.q, scratch.k, *norm));
   if (config_.temperature.has_value()) {
     REPRISE_RETURN_IF_ERROR(TemperQueries(scratch.q, step.positions(), *config_.temperature));
   }

@@ -1,6 +1,7 @@
 #include "runner/ops/head_norm.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/rsqrt.h>
@@ -49,7 +50,7 @@ TEST_F(HeadNormTest, AgreesWithFloat64ForAnyHeadsAndLeavesVAlone) {
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     for (int64_t head_dim : {1, 2, 10, 64, 80, 128, 256, 1000}) {
       for (const auto& [num_tokens, num_q, num_kv] :
-           {std::tuple(1, 1, 1), std::tuple(3, 5, 1), std::tuple(70, 32, 8)}) {
+           {std::tuple(2, 8, 4), std::tuple(3, 5, 1), std::tuple(70, 32, 8)}) {
         if (num_tokens * num_q * head_dim > 300000) continue;
         const bool weighted = random() % 2 == 0;
         SCOPED_TRACE(testing::Message() << dtype << " " << num_tokens << " x " << num_q << "/"
@@ -67,10 +68,14 @@ TEST_F(HeadNormTest, AgreesWithFloat64ForAnyHeadsAndLeavesVAlone) {
         const Projection before = Views(values, num_q, num_kv, head_dim);
         const Projection after = Views(values.clone().to(device()), num_q, num_kv, head_dim);
         ASSERT_TRUE(NormaliseHeads(after.q, after.k, options).ok());
-        EXPECT_TRUE(IsAsGoodAs(after.q, Normalised(before.q, q_weight, at::kFloat),
-                               Normalised(before.q, q_weight, at::kDouble)));
-        EXPECT_TRUE(IsAsGoodAs(after.k, Normalised(before.k, k_weight, at::kFloat),
-                               Normalised(before.k, k_weight, at::kDouble)));
+        // Together: of few values, LibTorch's own error may happen to be next to none.
+        const auto expected = [&](at::ScalarType precision) {
+          return at::cat({Normalised(before.q, q_weight, precision),
+                          Normalised(before.k, k_weight, precision)},
+                         1);
+        };
+        EXPECT_TRUE(IsAsGoodAs(at::cat({after.q, after.k}, 1), expected(at::kFloat),
+                               expected(at::kDouble)));
         EXPECT_TRUE(Equals(after.v, before.v));
       }
     }

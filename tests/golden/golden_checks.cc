@@ -131,10 +131,19 @@ void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tole
   };
   std::vector<int> order(requests.size());
   std::iota(order.begin(), order.end(), 0);
+  // What the longest sequence holds alone, and all together; in chunks, as windows let go of what
+  // earlier ones have computed.
+  GoldenRunOptions alone = {
+      .block_size = 5, .prefill_chunk = 16, .batching = GoldenRunOptions::Batching::kAlone};
+  int alone_blocks = 0;
   {
     SCOPED_TRACE("alone");
-    expect_golden(Run(model, requests, {.batching = GoldenRunOptions::Batching::kAlone}), order);
+    const GoldenRun run = Run(model, requests, alone);
+    expect_golden(run, order);
+    alone_blocks = run.peak_used_blocks;
   }
+  const int all_blocks =
+      Run(model, requests, {.block_size = 5, .prefill_chunk = 16}).peak_used_blocks;
   for (uint32_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(testing::Message() << "shuffled by seed " << seed);
     std::shuffle(order.begin(), order.end(), std::mt19937(seed));
@@ -142,8 +151,10 @@ void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tole
     for (const int request : order) shuffled.push_back(requests[request]);
     // Rows for some only: the others join as rows end.
     expect_golden(Run(model, shuffled, {.max_num_seqs = 3, .prefill_chunk = 7}), order);
-    // The longest sequence needs (70 + 40) / 5 = 22 blocks, all ten need 146: some must make way.
-    const GoldenRun crowded = Run(model, shuffled, {.block_size = 5, .num_blocks = 60});
+    // Every sequence fits, with the null block, but not all of them: some must make way.
+    const int num_blocks = std::max(alone_blocks + 2, all_blocks * 2 / 5);
+    const GoldenRun crowded =
+        Run(model, shuffled, {.block_size = 5, .num_blocks = num_blocks, .prefill_chunk = 16});
     EXPECT_GT(crowded.num_preemptions, 0);
     expect_golden(crowded, order);
   }

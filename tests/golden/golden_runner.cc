@@ -72,6 +72,7 @@ absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requ
   }
   run.report = engine->runner().graph_report();
   run.num_preemptions = engine->scheduler().num_preemptions();
+  run.peak_used_blocks = engine->scheduler().blocks().pool().peak_used();
   return run;
 }
 

@@ -42,6 +42,7 @@ struct GoldenRun {
   std::vector<GoldenTrack> tracks;
   GraphReport report;
   int64_t num_preemptions = 0;
+  int peak_used_blocks = 0;
 };
 
 // As many tokens as the golden has, sampled greedily.
