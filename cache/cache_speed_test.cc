@@ -1,7 +1,7 @@
-// The books of the cache are cheap: each call against a plain call of the standard library that does
-// work of the same kind, in the same run, the fastest of many rounds each. The limits are several
-// times what was measured; a lost order of growth or a heap allocation exceeds them, a busy machine
-// does not. tests/benchmarks/cache_host_benchmark.cc has the absolute figures.
+// The books of the cache are cheap: each call against a plain call of the standard library that
+// does work of the same kind, in the same run, the fastest of many rounds each. The limits are
+// several times what was measured; a lost order of growth or a heap allocation exceeds them, a busy
+// machine does not. tests/benchmarks/cache_host_benchmark.cc has the absolute figures.
 
 #include <algorithm>
 #include <chrono>

@@ -57,12 +57,12 @@ PrefixIndex::PrefixIndex(const PrefixIndexOptions& options)
       children_(has_tokens() ? options.num_blocks : 0),
       events_(options.num_events) {}
 
-int32_t& PrefixIndex::Bucket(int group, PrefixHash hash) {
-  return buckets_[((TagOf(group, hash) >> 32) * buckets_.size()) >> 32];
+size_t PrefixIndex::BucketOf(int group, PrefixHash hash) const {
+  return ((TagOf(group, hash) >> 32) * buckets_.size()) >> 32;
 }
 
 int32_t PrefixIndex::Lookup(int group, PrefixHash hash) const {
-  int32_t block = buckets_[((TagOf(group, hash) >> 32) * buckets_.size()) >> 32];
+  int32_t block = buckets_[BucketOf(group, hash)];
   while (block != 0 && (entries_[block].hash != hash || entries_[block].group != group)) {
     block = entries_[block].next_in_bucket;
   }
@@ -185,7 +185,7 @@ PrefixInsertion PrefixIndex::Insert(BlockId block, const PrefixKey& key) {
     ++statistics_.num_duplicates;
     return PrefixInsertion::kDuplicate;
   }
-  int32_t& bucket = Bucket(key.group, key.hash);
+  int32_t& bucket = buckets_[BucketOf(key.group, key.hash)];
   entry.is_first = true;
   entry.next_same = entry.previous_same = block.value();
   entry.next_in_bucket = bucket;
@@ -210,7 +210,7 @@ void PrefixIndex::Remove(BlockId block) {
   const int32_t next = entry.next_same;
   if (entry.is_first) {
     // What points to the first of a key, in its bucket, now points to the next one or past it.
-    int32_t* link = &Bucket(entry.group, entry.hash);
+    int32_t* link = &buckets_[BucketOf(entry.group, entry.hash)];
     while (*link != block.value()) link = &entries_[*link].next_in_bucket;
     if (next != block.value()) {
       *link = next;
@@ -304,42 +304,6 @@ int64_t PrefixIndex::num_bytes() const {
 void PrefixIndex::CheckOfThePool(BlockId block) const {
   CHECK(block.value() >= 0 && block.value() < options_.num_blocks)
       << "block " << block << " is not of the pool of " << options_.num_blocks;
-}
-
-void PrefixIndex::CheckInvariants() const {
-  std::vector<int> num_times_listed(options_.num_blocks, 0);
-  int num_lists = 0;
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    for (int32_t first = buckets_[i]; first != 0; first = entries_[first].next_in_bucket) {
-      const Entry& its = entries_[first];
-      CHECK(its.is_first) << "invariant 1, block " << first;
-      CHECK_EQ(((TagOf(its.group, its.hash) >> 32) * buckets_.size()) >> 32, i)
-          << "invariant 1, block " << first;
-      CHECK_EQ(Lookup(its.group, its.hash), first) << "invariant 2";
-      ++num_lists;
-      int32_t previous = its.previous_same, block = first;
-      do {
-        const Entry& entry = entries_[block];
-        CHECK_EQ(++num_times_listed[block], 1) << "invariant 1, block " << block;
-        CHECK_EQ(entry.previous_same, previous) << "invariant 1, block " << block;
-        CHECK(entry.hash == its.hash && entry.group == its.group) << "invariant 1, " << block;
-        CHECK_EQ(entry.is_first, block == first) << "invariant 1, block " << block;
-        previous = block;
-        block = entry.next_same;
-      } while (block != first);
-    }
-  }
-  int num_blocks_listed = 0;
-  CHECK_EQ(num_times_listed[kNullBlock.value()], 0) << "invariant 1: the null block is indexed";
-  for (int32_t block = 1; block < options_.num_blocks; ++block) {
-    CHECK_EQ(contains(BlockId(block)), num_times_listed[block] == 1) << "invariant 1, " << block;
-    num_blocks_listed += num_times_listed[block];
-    if (!has_tokens()) continue;
-    CHECK_EQ(children_.contains(BlockId(block)), entries_[block].is_first)
-        << "invariant 3, block " << block;
-  }
-  CHECK_EQ(num_blocks_listed, num_indexed_) << "invariant 4";
-  CHECK_EQ(num_lists, num_keys_) << "invariant 4";
 }
 
 }  // namespace reprise

@@ -24,6 +24,7 @@
 #ifndef CACHE_PREFIX_INDEX_H_
 #define CACHE_PREFIX_INDEX_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -205,7 +206,7 @@ class PrefixIndex {
   const Entry& IndexedEntry(BlockId block) const;
   absl::Span<const int32_t> TokensOf(int32_t block) const;
 
-  int32_t& Bucket(int group, PrefixHash hash);
+  size_t BucketOf(int group, PrefixHash hash) const;
   // The first block of the key, 0 if there is none.
   int32_t Lookup(int group, PrefixHash hash) const;
   // The i-th block of the query, its tokens compared.
