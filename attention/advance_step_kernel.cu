@@ -4,27 +4,37 @@
 // Bound: latency. Length, table row and token of a row at once, its table entry, a prefix sum of
 // who goes on, and 40 bytes a row: about 2 us for 256 rows.
 //
-// In place: a round reads its rows before the barriers of its sum and writes them after; what it
-// writes for tokens lies at or before those rows.
+// In place: a round reads its rows before its first barrier and writes them after; what it writes
+// for tokens lies at or before those rows.
 
 #include "attention/advance_step_kernel.h"
-#include "attention/cta_scan.cuh"
 
 namespace reprise {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+constexpr int kMaxWarps = kMaxThreads / 32;
 
 __global__ void __launch_bounds__(kMaxThreads) AdvanceStepKernel(const AdvanceStepArgs args) {
-  __shared__ CtaScanMemory scan;
+  __shared__ int live_of_warp[kMaxWarps];
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int num_warps = static_cast<int>(blockDim.x / 32);
   int num_live = 0;
   for (int base = 0; base < args.num_rows; base += static_cast<int>(blockDim.x)) {
     const int row = base + static_cast<int>(threadIdx.x);
     AdvancedRow next;
     if (row < args.num_rows) next = AdvancedRowOf(args, row);
-    const CtaSum live = ExclusiveSum(next.slot >= 0 ? 1 : 0, scan);
-    if (row < args.num_rows) WriteAdvancedRow(args, row, num_live + live.before, next);
-    num_live += live.total;
+    const unsigned live = __ballot_sync(~0u, next.slot >= 0);
+    if (lane == 0) live_of_warp[warp] = __popc(live);
+    __syncthreads();
+    int token = num_live + __popc(live & ((1u << lane) - 1));
+    for (int w = 0; w < num_warps; ++w) {
+      if (w < warp) token += live_of_warp[w];
+      num_live += live_of_warp[w];
+    }
+    if (row < args.num_rows) WriteAdvancedRow(args, row, token, next);
+    __syncthreads();
   }
   if (threadIdx.x == 0) args.arrays.query_start_loc[args.num_rows] = num_live;
   for (int token = num_live + static_cast<int>(threadIdx.x); token < args.num_tokens;
