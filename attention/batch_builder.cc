@@ -40,11 +40,13 @@ absl::Status CheckSequence(const BatchSequence& sequence, int index, const Block
   if (sequence.table_row < 0 || sequence.table_row >= table.num_tables) {
     return refused("table_row", absl::StrCat("0 to ", table.num_tables - 1), sequence.table_row);
   }
+  if (sequence.key_start < 0) return refused("key_start", "at least 0", sequence.key_start);
   const int64_t width = int64_t{table.max_blocks} * table.block_size;
-  if (sequence.seq_len() > width) {
-    return refused("num_computed + query_len",
+  if (sequence.key_start + sequence.seq_len() > width) {
+    return refused(sequence.key_start == 0 ? "num_computed + query_len"
+                                           : "key_start + num_computed + query_len",
                    absl::StrCat("at most ", width, " (max_blocks * block_size)"),
-                   sequence.seq_len());
+                   sequence.key_start + sequence.seq_len());
   }
   return absl::OkStatus();
 }
@@ -55,6 +57,9 @@ absl::Status CheckBuffers(const BatchBuffers& buffers, int num_rows, int num_tok
       CheckHolds("query_start_loc", size(buffers.query_start_loc), int64_t{num_rows} + 1));
   REPRISE_RETURN_IF_ERROR(CheckHolds("seq_lens", size(buffers.seq_lens), num_rows));
   REPRISE_RETURN_IF_ERROR(CheckHolds("table_row", size(buffers.table_row), num_rows));
+  if (!buffers.key_start.empty()) {
+    REPRISE_RETURN_IF_ERROR(CheckHolds("key_start", size(buffers.key_start), num_rows));
+  }
   REPRISE_RETURN_IF_ERROR(CheckHolds("positions", size(buffers.positions), num_tokens));
   return CheckHolds("slot_mapping", size(buffers.slot_mapping), num_tokens);
 }
@@ -62,8 +67,11 @@ absl::Status CheckBuffers(const BatchBuffers& buffers, int num_rows, int num_tok
 // Row after row of the live part. Knows how far it has come.
 class RowWriter {
  public:
-  RowWriter(const BlockTableView& table, const BatchBuffers& buffers, int max_tokens)
-      : table_(table), buffers_(buffers), max_tokens_(max_tokens) {
+  RowWriter(const BatchRequest& request, const BatchBuffers& buffers, int max_tokens)
+      : table_(request.table),
+        write_window_(request.write_window),
+        buffers_(buffers),
+        max_tokens_(max_tokens) {
     buffers_.query_start_loc[0] = 0;
   }
 
@@ -75,20 +83,32 @@ class RowWriter {
                        sequence.query_len, " more of sequences[", index, "]"));
     }
     const bool empty = sequence.query_len == 0;
-    const int seq_len = empty ? 0 : static_cast<int>(sequence.seq_len());
+    const int seq_len = empty ? kPaddedSeqLen : static_cast<int>(sequence.seq_len());
     buffers_.seq_lens[num_rows_] = seq_len;
     buffers_.table_row[num_rows_] = empty ? 0 : sequence.table_row;
+    if (!buffers_.key_start.empty()) {
+      buffers_.key_start[num_rows_] = empty ? 0 : sequence.key_start;
+    } else if (!empty && sequence.key_start != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("sequences[", index,
+                                                     "].key_start: expected 0 without a buffer for "
+                                                     "key_start, got ",
+                                                     sequence.key_start));
+    }
     if (!empty) {
       std::iota(&buffers_.positions[num_tokens_],
                 &buffers_.positions[num_tokens_] + sequence.query_len, sequence.num_computed);
       const int32_t* entries = table_.entries + sequence.table_row * table_.row_stride;
-      absl::Status status = FillSlotMapping(
-          absl::MakeConstSpan(entries, table_.max_blocks), table_.block_size, sequence.num_computed,
-          buffers_.slot_mapping.subspan(num_tokens_, sequence.query_len));
+      absl::Status status =
+          FillSlotMapping(absl::MakeConstSpan(entries, table_.max_blocks), table_.block_size,
+                          int64_t{sequence.key_start} + sequence.num_computed,
+                          buffers_.slot_mapping.subspan(num_tokens_, sequence.query_len));
       if (!status.ok()) {
         return absl::InvalidArgumentError(absl::StrCat("sequences[", index, "], table row ",
                                                        sequence.table_row, ": ", status.message()));
       }
+    }
+    for (int i = 0; write_window_ && i < sequence.query_len - *write_window_; ++i) {
+      buffers_.slot_mapping[num_tokens_ + i] = kNoSlot;
     }
     num_tokens_ += sequence.query_len;
     buffers_.query_start_loc[++num_rows_] = num_tokens_;
@@ -101,8 +121,9 @@ class RowWriter {
   BuiltBatch Finish(const PaddedSize& padded) const {
     for (int row = num_rows_; row < padded.num_rows; ++row) {
       buffers_.query_start_loc[row + 1] = num_tokens_;
-      buffers_.seq_lens[row] = 0;
+      buffers_.seq_lens[row] = kPaddedSeqLen;
       buffers_.table_row[row] = 0;
+      if (!buffers_.key_start.empty()) buffers_.key_start[row] = 0;
     }
     for (int token = num_tokens_; token < padded.num_tokens; ++token) {
       buffers_.positions[token] = 0;
@@ -111,6 +132,7 @@ class RowWriter {
     return {.batch = {.query_start_loc = buffers_.query_start_loc.data(),
                       .seq_lens = buffers_.seq_lens.data(),
                       .table_row = buffers_.table_row.data(),
+                      .key_start = buffers_.key_start.empty() ? nullptr : buffers_.key_start.data(),
                       .block_table = table_.entries,
                       .block_table_stride = table_.row_stride,
                       .num_rows = padded.num_rows,
@@ -129,6 +151,7 @@ class RowWriter {
 
  private:
   const BlockTableView& table_;
+  std::optional<int> write_window_;
   const BatchBuffers& buffers_;
   int max_tokens_;
   int num_rows_ = 0;
@@ -145,6 +168,9 @@ absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
   const int num_rows =
       request.order.empty() ? num_sequences : static_cast<int>(request.order.size());
   REPRISE_RETURN_IF_ERROR(CheckTable(request.table));
+  if (request.write_window) {
+    REPRISE_RETURN_IF_ERROR(CheckHolds("write_window", *request.write_window, 1));
+  }
   if (request.padded) {
     REPRISE_RETURN_IF_ERROR(CheckHolds("padded.num_rows", request.padded->num_rows, num_rows));
     REPRISE_RETURN_IF_ERROR(CheckHolds("padded.num_tokens", request.padded->num_tokens, 0));
@@ -157,7 +183,7 @@ absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
   REPRISE_RETURN_IF_ERROR(
       CheckBuffers(buffers, request.padded ? request.padded->num_rows : num_rows, max_tokens));
 
-  RowWriter rows(request.table, buffers, max_tokens);
+  RowWriter rows(request, buffers, max_tokens);
   for (int row = 0; row < num_rows; ++row) {
     const int index = request.order.empty() ? row : request.order[row];
     if (index < 0 || index >= num_sequences) {
@@ -180,6 +206,7 @@ BatchBuilder::BatchBuilder(const BatchBuilderOptions& options)
     : query_start_loc_(static_cast<size_t>(options.max_rows) + 1),
       seq_lens_(options.max_rows),
       table_row_(options.max_rows),
+      key_start_(options.key_starts == KeyStarts::kGiven ? options.max_rows : 0),
       positions_(options.max_tokens),
       slot_mapping_(options.max_tokens) {}
 
@@ -188,7 +215,8 @@ absl::StatusOr<BuiltBatch> BatchBuilder::Build(const BatchRequest& request) {
                                    .seq_lens = absl::MakeSpan(seq_lens_),
                                    .table_row = absl::MakeSpan(table_row_),
                                    .positions = absl::MakeSpan(positions_),
-                                   .slot_mapping = absl::MakeSpan(slot_mapping_)});
+                                   .slot_mapping = absl::MakeSpan(slot_mapping_),
+                                   .key_start = absl::MakeSpan(key_start_)});
 }
 
 }  // namespace reprise

@@ -15,12 +15,20 @@
 //   query_start_loc  prefix sums of query_len                the live total, continued
 //   seq_lens         num_computed + query_len                0
 //   table_row        the sequence's                          0
+//   key_start        the sequence's, where the buffers have  0
+//                    it
 //   positions        num_computed + i                        0
 //   slot_mapping     block * block_size + offset; -1 where   -1
 //                    the entry is the null block
 //
 // A sequence with no new token (query_len 0) is an empty row: seq_len 0, so that nobody attends to
-// it.
+// it. The fill value of padded rows' seq_lens is kPaddedSeqLen.
+//
+// key_start is for tables in which something else stands before the sequence's tokens, such as its
+// encoder's (attention/cross_batch.h): blocks are found at key_start + position. `positions` are
+// the model's and count from the sequence's first token; they are no query_positions then.
+//
+// The device form is attention/batch_gather.h.
 //
 // Thread safety: none; one owner. Cost: linear in rows and new tokens; no allocation after
 // Create().
@@ -38,6 +46,9 @@
 #include "attention/paged_batch.h"
 
 namespace reprise {
+
+// What padded and empty rows have as seq_len.
+inline constexpr int32_t kPaddedSeqLen = 0;
 
 // A block table in host memory: element (row, column) at entries[row * row_stride + column].
 struct BlockTableView {
@@ -60,6 +71,10 @@ struct BatchRequest {
   absl::Span<const int32_t> order = {};
   BlockTableView table = {};
   std::optional<PaddedSize> padded = {};  // absent: the live size
+  // Of its new tokens each sequence writes the last so many only, at least 1. For prefills whose
+  // attention runs over contiguous keys (RaggedBatch) and whose layers have a window of so many
+  // tokens: where attention reads the cache, the first queries would miss their keys.
+  std::optional<int> write_window = {};
 };
 
 // Where a batch is built: the caller's memory, as large as the largest batch.
@@ -69,6 +84,7 @@ struct BatchBuffers {
   absl::Span<int32_t> table_row;        // [max_rows]
   absl::Span<int32_t> positions;        // [max_tokens]
   absl::Span<int64_t> slot_mapping;     // [max_tokens]
+  absl::Span<int32_t> key_start = {};   // [max_rows]; empty: every sequence's key_start is 0
 };
 
 // Views of the buffers, good until they are built into again.
@@ -82,14 +98,17 @@ struct BuiltBatch {
 
 // Errors: InvalidArgument, naming the row and what was expected and got: a length that is negative,
 // a table row outside the table, positions beyond the table's width, an entry that is negative
-// where a new token is to be written, an index out of range in `order`, or more rows or tokens than
-// the padded size or the buffers hold. The buffers' content is then undefined.
+// where a new token is to be written, an index out of range in `order`, a key_start without a buffer
+// for it, or more rows or tokens than the padded size or the buffers hold. The buffers' content is then undefined.
 absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
                                            const BatchBuffers& buffers);
+
+enum class KeyStarts : int8_t { kNone, kGiven };
 
 struct BatchBuilderOptions {
   int max_rows = 0;
   int max_tokens = 0;
+  KeyStarts key_starts = KeyStarts::kNone;  // whether sequences may have a key_start
 };
 
 // BuildPagedBatch() with buffers of its own.
@@ -110,6 +129,7 @@ class BatchBuilder {
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;
   std::vector<int32_t> table_row_;
+  std::vector<int32_t> key_start_;
   std::vector<int32_t> positions_;
   std::vector<int64_t> slot_mapping_;
 };

@@ -1,6 +1,7 @@
 #include "attention/batch_builder.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -88,6 +89,63 @@ TEST(BatchBuilderTest, ATokenInTheNullBlockIsNotWritten) {
   const absl::StatusOr<BuiltBatch> built = builder.Build({.sequences = sequences, .table = kTable});
   ASSERT_TRUE(built.ok()) << built.status();
   EXPECT_THAT(built->slot_mapping, ElementsAre(22, 23, -1, -1));
+}
+
+TEST(BatchBuilderTest, TokensOlderThanTheWriteWindowAreNotWritten) {
+  BatchBuilder builder = BuilderOf(2, 8);
+  const std::vector<BatchSequence> sequences = {{0, 2, 5}, {0, 0, 1}};
+  const absl::StatusOr<BuiltBatch> built =
+      builder.Build({.sequences = sequences, .table = kTable, .write_window = 2});
+  ASSERT_TRUE(built.ok()) << built.status();
+  // From max(0, query_len - 2) on: positions 5, 6 of the first, all of the second.
+  EXPECT_THAT(built->slot_mapping, ElementsAre(-1, -1, -1, 9, 10, 28));
+  EXPECT_EQ(builder.Build({.sequences = sequences, .table = kTable, .write_window = 0})
+                .status()
+                .message(),
+            "write_window: expected at least 1, got 0");
+}
+
+TEST(BatchBuilderTest, ASequenceMayBeginBehindSomethingElseInItsTableRow) {
+  absl::StatusOr<BatchBuilder> builder =
+      BatchBuilder::Create({.max_rows = 3, .max_tokens = 4, .key_starts = KeyStarts::kGiven});
+  const std::vector<BatchSequence> sequences = {
+      {.table_row = 0, .num_computed = 1, .query_len = 2, .key_start = 5},
+      {.table_row = 1, .num_computed = 0, .query_len = 1}};
+  const absl::StatusOr<BuiltBatch> built =
+      builder->Build({.sequences = sequences, .table = kTable, .padded = PaddedSize{3, 4}});
+  ASSERT_TRUE(built.ok()) << built.status();
+  EXPECT_THAT(Ints(built->batch.key_start, 3), ElementsAre(5, 0, 0));
+  EXPECT_THAT(Ints(built->batch.seq_lens, 3), ElementsAre(3, 1, kPaddedSeqLen));
+  EXPECT_THAT(built->positions, ElementsAre(1, 2, 0, 0));
+  EXPECT_THAT(built->slot_mapping, ElementsAre(10, 11, 20, -1));  // places 6, 7 in block 2
+
+  BatchBuilder plain = BuilderOf(3, 4);
+  EXPECT_EQ(plain.Build({.sequences = sequences, .table = kTable}).status().message(),
+            "sequences[0].key_start: expected 0 without a buffer for key_start, got 5");
+  const std::vector<BatchSequence> beyond = {
+      {.table_row = 0, .num_computed = 5, .query_len = 3, .key_start = 5}};
+  EXPECT_EQ(builder->Build({.sequences = beyond, .table = kTable}).status().message(),
+            "sequences[0].key_start + num_computed + query_len: expected at most 12 (max_blocks * "
+            "block_size), got 13");
+  const std::vector<BatchSequence> negative = {
+      {.table_row = 0, .num_computed = 0, .query_len = 1, .key_start = -1}};
+  EXPECT_EQ(builder->Build({.sequences = negative, .table = kTable}).status().message(),
+            "sequences[0].key_start: expected at least 0, got -1");
+}
+
+TEST(BatchBuilderTest, ABatchOfSequencesSentAsBytesIsTheSameBatch) {
+  const std::vector<BatchSequence> sequences = {{1, 3, 1}, {0, 2, 4}};
+  std::vector<char> bytes(sequences.size() * sizeof(BatchSequence));
+  std::memcpy(bytes.data(), sequences.data(), bytes.size());
+  std::vector<BatchSequence> received(sequences.size());
+  std::memcpy(received.data(), bytes.data(), bytes.size());
+  BatchBuilder here = BuilderOf(2, 5);
+  BatchBuilder there = BuilderOf(2, 5);
+  const absl::StatusOr<BuiltBatch> one = here.Build({.sequences = sequences, .table = kTable});
+  const absl::StatusOr<BuiltBatch> other = there.Build({.sequences = received, .table = kTable});
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_EQ(one->slot_mapping, other->slot_mapping);
+  EXPECT_EQ(one->positions, other->positions);
 }
 
 TEST(BatchBuilderTest, AnIdleBatchHasNoRowsAndMayBePadded) {

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "attention/local_block_table.h"
+#include "attention/local_block_table_kernel.h"
 #include "attention/local_virtual_batch.h"
 #include "attention/local_virtual_batch_kernel.h"
 #include "attention/testing/device_array.h"
@@ -89,6 +91,16 @@ class Twins {
                                     .key_start = out_key_start_.data(),
                                     .max_rows = max_rows_},
                                    stream);
+  }
+
+  // The virtual rows of `host` on the device.
+  PagedBatch DeviceLocal(const PagedBatch& host) const {
+    PagedBatch local = host;
+    local.query_start_loc = out_query_start_loc_.data();
+    local.seq_lens = out_seq_lens_.data();
+    local.table_row = out_table_row_.data();
+    local.key_start = out_key_start_.data();
+    return local;
   }
 
   void ExpectTheHosts(const PagedBatch& host) const {
@@ -196,6 +208,57 @@ TEST_F(LocalVirtualBatchGpuTest, AnyNumberOfRowsAgrees) {
       ASSERT_EQ(twins.Launch(batch, nullptr), cudaSuccess);
       twins.ExpectTheHosts(batch);
     }
+  }
+}
+
+// The classic form, from virtual rows that were made on the device.
+TEST_F(LocalVirtualBatchGpuTest, LocalBlockTablesAgreeWithTheHost) {
+  const uint64_t seed = 6;
+  Random random(seed);
+  for (int i = 0; i < 500 && !HasFatalFailure(); ++i) {
+    const Schedule schedule = DrawSchedule({.max_block_size = 8}, random);
+    const int chunk_size = schedule.block_size * random.Int(1, 8);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", batch " << i << ", chunk "
+                                    << chunk_size << ", " << schedule.Description());
+    const PaddedSize padded = {.num_rows = schedule.num_rows() + random.Int(0, 3),
+                               .num_tokens = schedule.num_tokens() + random.Int(0, 9)};
+    const ScheduledBatchMemory memory(schedule, padded);
+    const int max_rows = MaxLocalRows(padded.num_rows, padded.num_tokens, chunk_size);
+    const int width = LocalTableWidth(chunk_size, schedule.block_size);
+    HostRows host_rows(max_rows);
+    const absl::StatusOr<PagedBatch> local =
+        BuildLocalVirtualBatch(memory.built.batch, chunk_size, host_rows.buffers());
+    ASSERT_TRUE(local.ok()) << local.status();
+    std::vector<int32_t> host_entries(static_cast<size_t>(max_rows) * width), host_lens(max_rows);
+    ASSERT_TRUE(
+        BuildLocalBlockTable(
+            *local, chunk_size, schedule.block_size,
+            {.entries = host_entries.data(), .seq_lens = host_lens.data(), .max_rows = max_rows})
+            .ok());
+    Twins twins(padded, chunk_size);
+    twins.Upload(memory.built.batch);
+    ASSERT_EQ(twins.Launch(memory.built.batch, nullptr), cudaSuccess);
+    DeviceArray<int32_t> table(schedule.entries.size()), entries(host_entries.size());
+    DeviceArray<int32_t> lens(max_rows);
+    table.Upload(schedule.entries);
+    PagedBatch device = twins.DeviceLocal(*local);
+    device.block_table = table.data();
+    const LocalTableBuffers buffers = {
+        .entries = entries.data(), .seq_lens = lens.data(), .max_rows = max_rows};
+    ASSERT_EQ(LaunchLocalBlockTable(device, chunk_size, schedule.block_size, buffers, nullptr),
+              cudaSuccess);
+    ASSERT_EQ(entries.Download(), host_entries);
+    ASSERT_EQ(lens.Download(), host_lens);
+    // A narrower table: rows beyond it see nothing, and nothing is read outside.
+    device.max_blocks = device.max_blocks / 2;
+    ASSERT_EQ(LaunchLocalBlockTable(device, chunk_size, schedule.block_size, buffers, nullptr),
+              cudaSuccess);
+    for (int v = 0; v < max_rows; ++v) {
+      if (host_rows.key_start[v] + host_lens[v] > device.max_blocks * schedule.block_size) {
+        host_lens[v] = 0;
+      }
+    }
+    ASSERT_EQ(lens.Download(), host_lens);
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 struct SharedRows {
-  CtaScanMemory scan;
+  CtaScanMemory<int32_t> scan;
   int32_t first_local[kMaxThreads];  // of the round's virtual rows
   int32_t first_token[kMaxThreads];
   int32_t table_row[kMaxThreads];
@@ -38,21 +38,6 @@ __device__ int32_t Cut(const PagedBatch& batch, int r, int32_t chunk_size, Share
   return cut.num_rows;
 }
 
-// The row of the round that virtual row v belongs to: the last whose first one is not after v.
-__device__ int RowOfLocal(const SharedRows& shared, int v) {
-  int low = 0;
-  int high = static_cast<int>(blockDim.x) - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (shared.first_local[middle] <= v) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
-
 __global__ void __launch_bounds__(kMaxThreads)
     LocalVirtualBatchKernel(const PagedBatch batch, const int chunk_size,
                             const LocalBatchBuffers out, const int num_local_rows) {
@@ -61,12 +46,12 @@ __global__ void __launch_bounds__(kMaxThreads)
   for (int round = 0; round < batch.num_rows; round += blockDim.x) {
     const int r = round + threadIdx.x;
     const int32_t count = r < batch.num_rows ? Cut(batch, r, chunk_size, shared) : 0;
-    const CtaSum sum = ExclusiveSum(count, shared.scan);
+    const CtaSum<int32_t> sum = ExclusiveSum(count, shared.scan);
     shared.first_local[threadIdx.x] = sum.before;
     __syncthreads();
     const int32_t left = min(sum.total, num_local_rows - num_done);
     for (int v = threadIdx.x; v < left; v += blockDim.x) {
-      const int row = RowOfLocal(shared, v);
+      const int row = LastNotAfter<int32_t>(shared.first_local, blockDim.x, v);
       const LocalRow local = LocalRowOf(shared.cuts[row], v - shared.first_local[row], chunk_size);
       out.query_start_loc[num_done + v] = shared.first_token[row] + local.first_token;
       out.seq_lens[num_done + v] = local.seq_len;
