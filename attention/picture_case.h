@@ -1,0 +1,39 @@
+// A batch described by a few numbers, drawn before and after a builder: what show_batch prints.
+//
+//   absl::StatusOr<std::string> text = DrawCase(
+//       {.query_lens = {4, 10, 5}, .seq_lens = {6, 17, 9}, .block_size = 2, .chunk_size = 4});
+//
+// Blocks are numbered 1, 2, ... through the rows. Pure function.
+
+#ifndef ATTENTION_PICTURE_CASE_H_
+#define ATTENTION_PICTURE_CASE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace reprise {
+
+struct PictureCase {
+  std::vector<int32_t> query_lens = {};
+  std::vector<int32_t> seq_lens = {};  // this step's tokens included
+  int block_size = 1;
+  std::optional<int> window_left = {};
+  std::optional<int> window_right = {};
+  // Each draws one batch more, made of the rows.
+  std::optional<int> chunk_size = {};        // virtual rows of chunked-local attention
+  std::vector<int32_t> encoder_lens = {};    // cross attention over so many keys of each row
+  std::vector<int32_t> encoder_inputs = {};  // encoder self-attention of inputs so long
+  std::vector<int32_t> profile_inputs = {};  // a profile run of sequences so long
+};
+
+// The rows, if there are any, then a drawing for each builder, each under a heading. Errors:
+// InvalidArgument for what the builders refuse, and for lists of different lengths.
+absl::StatusOr<std::string> DrawCase(const PictureCase& picture);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_PICTURE_CASE_H_
