@@ -1,0 +1,26 @@
+// A builder of metadata on the GPU to be timed: see metadata.cc.
+
+#ifndef TESTS_BENCHMARKS_DEVICE_METADATA_CASE_H_
+#define TESTS_BENCHMARKS_DEVICE_METADATA_CASE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace reprise {
+
+struct MetadataCase {
+  std::string name;
+  // Enqueues one launch over memory that lives as long as the case.
+  std::function<cudaError_t(cudaStream_t)> launch;
+};
+
+// The builders that are not speculative, for `num_rows` rows: decodes, verification of 5 tokens a
+// row, and a chunked prefill of 8,192 tokens, over a table of 1,024 blocks a sequence.
+std::vector<MetadataCase> PlainMetadataCases(int num_rows);
+
+}  // namespace reprise
+
+#endif  // TESTS_BENCHMARKS_DEVICE_METADATA_CASE_H_
