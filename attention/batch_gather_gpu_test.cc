@@ -112,8 +112,10 @@ class Twins {
   Inputs inputs_;
 };
 
+enum class Values { kGood, kHostile };
+
 // The sequences as arrays of num_rows rows; hostile ones have wild values here and there.
-Inputs InputsOf(const Schedule& schedule, int num_rows, SeqLenForm meaning, bool hostile,
+Inputs InputsOf(const Schedule& schedule, int num_rows, SeqLenForm meaning, Values values,
                 Random& random) {
   Inputs inputs;
   inputs.num_live_rows = schedule.num_rows();
@@ -128,20 +130,22 @@ Inputs InputsOf(const Schedule& schedule, int num_rows, SeqLenForm meaning, bool
   for (auto* array : {&inputs.table_row, &inputs.query_lens, &inputs.seq_lens, &inputs.key_start}) {
     array->resize(num_rows, 1 << 20);  // beyond the live rows: garbage
     for (int32_t& value : *array) {
-      if (!hostile || !random.OneIn(12)) continue;
+      if (values == Values::kGood || !random.OneIn(12)) continue;
       value = random.Pick({static_cast<int32_t>(random.Bits()), random.Int(-2, 60), INT32_MAX});
     }
   }
-  if (hostile && random.OneIn(9)) inputs.num_live_rows = random.Int(-2, 2 * num_rows);
+  if (values == Values::kHostile && random.OneIn(9))
+    inputs.num_live_rows = random.Int(-2, 2 * num_rows);
   return inputs;
 }
 
-void Compare(int num_batches, uint64_t seed, bool hostile) {
+void Compare(int num_batches, uint64_t seed, Values values) {
   Random random(seed);
   for (int i = 0; i < num_batches && !testing::Test::HasFatalFailure(); ++i) {
     Schedule schedule = DrawSchedule({}, random);
     SCOPED_TRACE(testing::Message()
                  << "seed " << seed << ", batch " << i << ", " << schedule.Description());
+    const bool hostile = values == Values::kHostile;
     const PaddedSize padded = {
         .num_rows = schedule.num_rows() + random.Int(0, 3),
         .num_tokens = std::max(0, schedule.num_tokens() + random.Int(hostile ? -4 : 0, 9))};
@@ -151,18 +155,20 @@ void Compare(int num_batches, uint64_t seed, bool hostile) {
     const auto meaning =
         random.Pick({SeqLenForm::kWithStep, SeqLenForm::kBeforeStep, SeqLenForm::kWithoutDrafts});
     twins.gather().seq_len_form = meaning;
-    twins.Upload(InputsOf(schedule, padded.num_rows, meaning, hostile, random), schedule.entries);
+    twins.Upload(InputsOf(schedule, padded.num_rows, meaning, values, random), schedule.entries);
     ASSERT_EQ(twins.Launch(nullptr), cudaSuccess);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     twins.ExpectTheHosts();
   }
 }
 
-TEST_F(BatchGatherGpuTest, AgreesWithTheHostFieldByField) { Compare(3000, 1, /*hostile=*/false); }
+TEST_F(BatchGatherGpuTest, AgreesWithTheHostFieldByField) { Compare(3000, 1, Values::kGood); }
 
-TEST_F(BatchGatherGpuTest, AgreesWithTheHostOnHostileArrays) { Compare(2000, 2, /*hostile=*/true); }
+TEST_F(BatchGatherGpuTest, AgreesWithTheHostOnHostileArrays) { Compare(2000, 2, Values::kHostile); }
 
-TEST_F(BatchGatherSmallGpuTest, AgreesWithTheHostOnHostileArrays) { Compare(30, 3, true); }
+TEST_F(BatchGatherSmallGpuTest, AgreesWithTheHostOnHostileArrays) {
+  Compare(30, 3, Values::kHostile);
+}
 
 TEST_F(BatchGatherGpuTest, AReplayedGraphGathersEachBatch) {
   const uint64_t seed = 4;
@@ -185,9 +191,9 @@ TEST_F(BatchGatherGpuTest, AReplayedGraphGathersEachBatch) {
     }
     std::vector<int32_t> entries(shape.num_tables * shape.row_stride);
     for (int32_t& entry : entries) entry = random.OneIn(90) ? -7 : random.Int(0, 4999);
-    twins.Upload(
-        InputsOf(schedule, padded.num_rows, SeqLenForm::kWithStep, replay % 3 == 0, random),
-        entries);
+    twins.Upload(InputsOf(schedule, padded.num_rows, SeqLenForm::kWithStep,
+                          replay % 3 == 0 ? Values::kHostile : Values::kGood, random),
+                 entries);
     graph.Replay();
     twins.ExpectTheHosts();
     if (HasFatalFailure()) return;
@@ -215,7 +221,8 @@ TEST_F(BatchGatherGpuTest, AnyNumberOfRowsAgrees) {
       for (int room : {num_tokens, num_tokens - num_tokens / 3}) {
         Twins twins({.num_rows = num_rows, .num_tokens = room}, shape);
         twins.gather().num_blocks = 10000;
-        twins.Upload(InputsOf(schedule, num_rows, SeqLenForm::kWithStep, false, random), entries);
+        twins.Upload(InputsOf(schedule, num_rows, SeqLenForm::kWithStep, Values::kGood, random),
+                     entries);
         ASSERT_EQ(twins.Launch(nullptr), cudaSuccess);
         twins.ExpectTheHosts();
       }

@@ -149,9 +149,9 @@ cudaError_t LaunchBatchGather(const BatchGather& gather, cudaStream_t stream) {
   // A thread a row, and a thread a token while there are SMs.
   const int wanted = (gather.num_rows + 31) / 32 * 32;
   const int threads = wanted < 128 ? 128 : (wanted < kMaxThreads ? wanted : kMaxThreads);
-  const int ctas = (gather.num_tokens + threads - 1) / threads;
-  BatchGatherKernel < <<ctas<1 ? 1 : (ctas < kMaxCtas ? ctas : kMaxCtas), threads, 0, stream>>>(
-                          gather);
+  const int for_tokens = (gather.num_tokens + threads - 1) / threads;
+  const int ctas = for_tokens < 1 ? 1 : (for_tokens < kMaxCtas ? for_tokens : kMaxCtas);
+  BatchGatherKernel<<<ctas, threads, 0, stream>>>(gather);
   return cudaGetLastError();
 }
 

@@ -74,9 +74,9 @@ cudaError_t LaunchRaggedGather(const RaggedGather& gather, cudaStream_t stream) 
       (gather.num_tokens > 0 && !gather.positions) || !gather.num_bad_rows) {
     return cudaErrorInvalidValue;
   }
-  const int ctas = (gather.num_tokens + kThreads - 1) / kThreads;
-  RaggedGatherKernel < <<ctas<1 ? 1 : (ctas < kMaxCtas ? ctas : kMaxCtas), kThreads, 0, stream>>>(
-                           gather);
+  const int wanted = (gather.num_tokens + kThreads - 1) / kThreads;
+  const int ctas = wanted < 1 ? 1 : (wanted < kMaxCtas ? wanted : kMaxCtas);
+  RaggedGatherKernel<<<ctas, kThreads, 0, stream>>>(gather);
   return cudaGetLastError();
 }
 
