@@ -11,8 +11,10 @@
 #ifndef CACHE_LAZY_ARRAY_H_
 #define CACHE_LAZY_ARRAY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <type_traits>
 
@@ -28,7 +30,8 @@ class LazyArray {
   // Empty if `size` is not positive or there is no such memory.
   static LazyArray Create(int64_t size) {
     LazyArray array;
-    if (size <= 0) return array;
+    if (size <= 0 || size > std::numeric_limits<ptrdiff_t>::max() / int64_t{sizeof(T)})
+      return array;
     array.data_.reset(static_cast<T*>(std::calloc(static_cast<size_t>(size), sizeof(T))));
     return array;
   }

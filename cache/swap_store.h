@@ -1,14 +1,14 @@
 // Sequences that gave up their blocks on the device and keep what they hold in host memory, to come
-// back to any slot with the same tokens, bit for bit: the books. The copies are the caller's
-// (cache/swap_blocks.h).
+// back to any slot with the same tokens, bit for bit: the books. The bytes are KvSwapper's
+// (cache/kv_swapper.h).
 //
-//   SwapStore store = *SwapStore::Create({.num_host_blocks = 4096}, &manager, ...fences);
+//   // Fences over swapper->stream(), base/cuda_fence.h.
+//   SwapStore store = *SwapStore::Create({.num_host_blocks = 4096}, &manager, std::move(fences));
 //   REPRISE_RETURN_IF_ERROR(store.PlanOut(slot, id));     // nothing has moved yet
 //   REPRISE_RETURN_IF_ERROR(store.PlanIn(other_id, other_slot));
-//   swap_stream waits for what has been launched on the compute stream
-//   CopyOut(store.copies_out(), swap_stream);             // device -> host
-//   CopyIn(store.copies_in(), swap_stream);               // host -> device
-//   the compute stream waits for the swap stream, if copies_in() is not empty
+//   REPRISE_ASSIGN_OR_RETURN(SwapTicket out, swapper->SwapOut(store.copies_out()));
+//   REPRISE_ASSIGN_OR_RETURN(SwapTicket in, swapper->SwapIn(store.copies_in()));
+//   REPRISE_RETURN_IF_ERROR(swapper->Await(in));          // the next step waits for what came in
 //   store.Launched();                                     // `slot` is empty from here on
 //
 // One swap stream carries all copies, both ways, in the order of the calls. Events go both ways:

@@ -1,0 +1,20 @@
+// Any bytes as calls of the block manager and the swap store, beside a plain model of what they
+// keep (cache/testing/block_manager_model.h): the first byte chooses the cache, the others what is
+// called.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "cache/testing/block_manager_model.h"
+#include "cache/testing/choices.h"
+#include "cache/testing/model_setups.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  reprise::ByteChoices choices(data + 1, size - 1);
+  reprise::BlockManagerModel model(
+      reprise::ModelSetupOf(data[0] % reprise::NumModelSetups()).options, &choices);
+  while (!choices.is_done()) model.Step();
+  return 0;
+}
