@@ -140,11 +140,11 @@ int64_t BlockManager::NumBlocksFor(int num_tokens, int num_committed,
   return num_blocks;
 }
 
-int BlockManager::max_tokens(int num_uncommitted) const {
+int BlockManager::max_tokens(int num_uncommitted, int num_encoder_tokens) const {
   const int num_row_tokens = options_.max_blocks * options_.block_size;
   const auto fits = [&](int num_tokens) {
-    return NumBlocksFor(num_tokens, std::max(num_tokens - num_uncommitted, 0)) <=
-           options_.num_blocks - 1;
+    return NumBlocksFor(num_tokens, std::max(num_tokens - num_uncommitted, 0),
+                        num_encoder_tokens) <= options_.num_blocks - 1;
   };
   if (!has_windows_ || num_uncommitted >= num_row_tokens) {
     // The more tokens, the more blocks.

@@ -245,9 +245,11 @@ class BlockManager {
   // groups, if it shares none. Of a cross group those of `num_encoder_tokens`.
   int64_t NumBlocksFor(int num_tokens, int num_committed, int num_encoder_tokens = 0) const;
 
-  // The longest that a sequence can become by Append(), if never more than `num_uncommitted` of its
-  // tokens are not committed: what a table row and the whole pool can hold.
-  int max_tokens(int num_uncommitted = std::numeric_limits<int>::max()) const;
+  // The longest that a sequence can become by Append(), beside `num_encoder_tokens`, if never more
+  // than `num_uncommitted` of its tokens are not committed: what a table row and the whole pool can
+  // hold.
+  int max_tokens(int num_uncommitted = std::numeric_limits<int>::max(),
+                 int num_encoder_tokens = 0) const;
 
   // ---- Fences and events: as the pool's and the index's.
 

@@ -19,7 +19,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .max_steps_in_flight = runner->max_steps_in_flight(),
                          .num_blocks = runner->num_blocks(),
                          .block_size = runner->block_size(),
-                         .groups = {runner->kv_groups().begin(), runner->kv_groups().end()}}));
+                         .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
+                         .max_encoder_tokens = runner->max_encoder_tokens(),
+                         .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
+                         .prefix_reuse = options.prefix_reuse}));
   return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(scheduler)));
 }
 
@@ -31,6 +34,7 @@ Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<Scheduler> s
 absl::StatusOr<SequenceId> Engine::Add(Request request) {
   REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("prompt", request.prompt));
   REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("forced_tokens", request.forced_tokens));
+  REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("encoder_tokens", request.encoder_tokens));
   return scheduler_->Add(std::move(request));
 }
 

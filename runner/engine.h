@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cache/prefix_cache.h"
 #include "runner/model.h"
 #include "runner/model_runner.h"
 #include "runner/request.h"
@@ -33,6 +34,8 @@ struct EngineOptions {
   ModelRunnerOptions runner;
   // the most prompt tokens of one sequence in a step; 0: runner.max_num_tokens
   int prefill_chunk = 0;
+  // kOn: a prompt begins behind what earlier sequences have computed of it.
+  PrefixReuse prefix_reuse = PrefixReuse::kOn;
 };
 
 class Engine {

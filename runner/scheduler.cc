@@ -49,6 +49,9 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   REPRISE_RETURN_IF_ERROR(at_least("max_seq_len", options.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(at_least("max_steps_in_flight", options.max_steps_in_flight, 1));
   REPRISE_RETURN_IF_ERROR(at_least("block_size", options.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
+                                   options.max_encoder_tokens));
   REPRISE_ASSIGN_OR_RETURN(
       BlockManager blocks,
       BlockManager::Create({.num_blocks = options.num_blocks,
@@ -66,13 +69,15 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
   has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
   // The device may be behind by a chunk for each step in flight.
   const int64_t num_uncommitted = int64_t{options_.max_steps_in_flight} * options_.prefill_chunk;
+  const int num_behind =
+      static_cast<int>(std::min<int64_t>(num_uncommitted, std::numeric_limits<int>::max()));
   max_cached_tokens_ =
-      std::min(options_.max_seq_len, blocks_.max_tokens(static_cast<int>(std::min<int64_t>(
-                                         num_uncommitted, std::numeric_limits<int>::max()))));
+      std::min(options_.max_seq_len, blocks_.max_tokens(num_behind, options_.max_encoder_tokens));
   for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.emplace_back(slot);
   running_.reserve(options_.max_num_seqs);
   rows_.reserve(options_.max_num_seqs);
   joins_.reserve(options_.max_num_seqs);
+  encodes_.reserve(options_.max_num_seqs);
   leaves_.reserve(options_.max_num_seqs);
   next_leaves_.reserve(options_.max_num_seqs);
   open_.reserve(options_.max_steps_in_flight);
@@ -100,6 +105,12 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
                      max_cached_tokens_, " tokens (", options_.num_blocks - 1, " blocks of ",
                      options_.block_size, "), got ", num_prompt));
   }
+  if (static_cast<int64_t>(request.encoder_tokens.size()) > options_.max_encoder_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("encoder_tokens are too long: expected at most ", options_.max_encoder_tokens,
+                     options_.max_encoder_tokens == 0 ? " (the model has no encoder)" : "",
+                     ", got ", request.encoder_tokens.size()));
+  }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = SequenceId(next_id_++);
   sequence->request = std::move(request);
@@ -126,8 +137,10 @@ const ScheduledBatch& Scheduler::Schedule() {
   leaves_.insert(leaves_.end(), next_leaves_.begin(), next_leaves_.end());
   next_leaves_.clear();
   joins_.clear();
+  encodes_.clear();
   rows_.clear();
   num_row_tokens_ = 0;
+  num_encoder_tokens_ = 0;
   open_.push_back(std::move(spare_.back()));
   spare_.pop_back();
 
@@ -144,7 +157,11 @@ const ScheduledBatch& Scheduler::Schedule() {
     batch_ = {};  // updates wait for a batch with rows
     return batch_;
   }
-  batch_ = {.leaves = leaves_, .joins = joins_, .updates = blocks_.TakeUpdates(), .rows = rows_};
+  batch_ = {.leaves = leaves_,
+            .joins = joins_,
+            .updates = blocks_.TakeUpdates(),
+            .encodes = encodes_,
+            .rows = rows_};
   return batch_;
 }
 
@@ -201,6 +218,17 @@ void Scheduler::AdmitWaiting() {
     SequencePrompt prompt = {.tokens =
                                  absl::MakeConstSpan(sequence.tokens).first(sequence.num_known)};
     if (has_windows_) prompt.num_new_tokens = ChunkBudget();
+    const absl::Span<const int32_t> input = sequence.request.encoder_tokens;
+    const int num_input = static_cast<int>(input.size());
+    if (num_encoder_tokens_ + num_input > options_.max_encoder_step_tokens) return;
+    // Its tokens are its name.
+    const ExtraKey input_key = {
+        .kind = ExtraKeyKind::kOther,
+        .value = {reinterpret_cast<const char*>(input.data()), input.size() * sizeof(int32_t)}};
+    if (num_input > 0) {
+      prompt.num_encoder_tokens = num_input;
+      prompt.encoder_keys = absl::MakeConstSpan(&input_key, 1);
+    }
     const absl::StatusOr<PromptHits> hits = blocks_.Add(slot, prompt);
     if (!hits.ok()) return;  // first come, first served
     waiting_.pop_front();
@@ -213,7 +241,13 @@ void Scheduler::AdmitWaiting() {
     joins_.push_back({.slot = slot.value(),
                       .seq_len = hits->num_tokens,
                       .sample_index = sequence.num_generated(),
-                      .sampling = sequence.request.sampling});
+                      .sampling = sequence.request.sampling,
+                      .num_encoder_tokens = num_input,
+                      .encoder_is_cached = hits->has_encoder});
+    if (num_input > 0 && !hits->has_encoder) {
+      encodes_.push_back({.slot = slot, .tokens = input});
+      num_encoder_tokens_ += num_input;
+    }
     SchedulePrefill(sequence);
   }
 }
@@ -228,6 +262,7 @@ void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, Row
   open_.back().push_back({.sequence = &sequence,
                           .run = sequence.run,
                           .num_tokens = row.query_len(),
+                          .encodes = !encodes_.empty() && encodes_.back().slot == row.slot,
                           .output = output});
 }
 
@@ -239,7 +274,13 @@ void Scheduler::Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>
   for (size_t row = 0; row < batch.size(); ++row) {
     Sequence& sequence = *batch[row].sequence;
     --sequence.num_open_rows;
-    if (batch[row].run == sequence.run) CommitTokens(sequence, batch[row].num_tokens);
+    if (batch[row].run == sequence.run) {
+      CommitTokens(sequence, batch[row].num_tokens);
+      if (batch[row].encodes) {
+        const absl::Status committed = blocks_.CommitEncoder(*sequence.slot);
+        CHECK(committed.ok()) << committed;
+      }
+    }
     if (batch[row].run == sequence.run && batch[row].output == RowOutput::kToken) {
       const int32_t token = sequence.forced() ? sequence.tokens[sequence.num_known] : tokens[row];
       CHECK_GE(token, 0) << "row " << row << " of the step gave no token";

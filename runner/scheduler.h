@@ -23,6 +23,9 @@
 // something else: a prompt, or a preempted sequence, begins behind what is found of it
 // (SlotJoin::seq_len). Only what a committed batch has computed is found.
 //
+// Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
+// same input are in the cache.
+//
 // Groups. With layers of several kinds the blocks that left a window are given back when batches
 // are committed, and prompts get their blocks chunk by chunk; a chunk that finds none waits.
 //
@@ -67,6 +70,9 @@ struct SchedulerOptions {
   int num_blocks = 0;  // null block included
   int block_size = 16;
   std::vector<KvGroupSpec> groups = {};  // of the model's layers; none: one full group
+  // The longest input of the model's encoder, and the most that one step encodes. 0: there is none.
+  int max_encoder_tokens = 0;
+  int max_encoder_step_tokens = 0;
   // Whether what was computed is found again. Texts are those of a run without it, as far as the
   // kernels give the same keys for other lengths of chunks.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
@@ -79,7 +85,8 @@ class Scheduler {
   ~Scheduler();
 
   // Queues a request. Errors: InvalidArgument for an empty prompt, max_new_tokens < 1, a prompt
-  // longer than max_seq_len or than the whole cache: waiting would never help.
+  // longer than max_seq_len or than the whole cache: waiting would never help; for an encoder's
+  // input that is too long, or that the model has no encoder for.
   absl::StatusOr<SequenceId> Add(Request request);
 
   // Whether any sequence is unfinished or any batch uncommitted.
@@ -118,6 +125,7 @@ class Scheduler {
     Sequence* sequence;
     uint32_t run;  // of the sequence: a row of an earlier run is discarded
     int num_tokens;
+    bool encodes;  // the sequence's encoder input, in the same step
     RowOutput output;
   };
   using OpenBatch = std::vector<OpenRow>;
@@ -159,8 +167,10 @@ class Scheduler {
   std::vector<SlotId> leaves_;
   std::vector<SlotId> next_leaves_;  // left since that batch was made
   std::vector<SlotJoin> joins_;
+  std::vector<ScheduledEncode> encodes_;
   std::vector<ScheduledRow> rows_;
   int num_row_tokens_ = 0;
+  int num_encoder_tokens_ = 0;
   ScheduledBatch batch_;
 };
 

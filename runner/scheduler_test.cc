@@ -446,6 +446,45 @@ TEST(SchedulerTest, RefusesOptionsByName) {
   EXPECT_THAT(message(bad), HasSubstr("num_blocks"));
 }
 
+TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
+  SchedulerOptions options = {
+      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 20, .block_size = 2};
+  options.groups = {{}, {.retention = KvRetention::kCross}};
+  options.max_encoder_tokens = 5;
+  options.max_encoder_step_tokens = 6;
+  auto scheduler = Make(options);
+  const Request request = {.prompt = {1}, .encoder_tokens = {7, 8, 9, 10}, .max_new_tokens = 1};
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  std::vector<TokenEvent> events;
+  // Two inputs of 4 are more than a step encodes.
+  const ScheduledBatch& first = scheduler->Schedule();
+  ASSERT_THAT(first.joins, SizeIs(1));
+  EXPECT_EQ(first.joins[0].num_encoder_tokens, 4);
+  EXPECT_EQ(first.joins[0].encoder_is_cached, 0);
+  ASSERT_THAT(first.encodes, SizeIs(1));
+  EXPECT_EQ(first.encodes[0].slot, first.rows[0].slot);
+  EXPECT_THAT(first.encodes[0].tokens, ElementsAre(7, 8, 9, 10));
+  EXPECT_THAT(first.updates, SizeIs(3));  // a block of the prompt, two of the input
+  scheduler->Commit({5}, events);
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.joins, SizeIs(1));
+  EXPECT_EQ(second.joins[0].num_encoder_tokens, 4);
+  EXPECT_EQ(second.joins[0].encoder_is_cached, 1);
+  EXPECT_THAT(second.encodes, SizeIs(0));
+  EXPECT_THAT(second.updates, SizeIs(3));
+  scheduler->Commit({5}, events);
+  scheduler->CheckInvariants();
+  EXPECT_FALSE(scheduler->has_work());
+
+  const auto refused = scheduler->Add({.prompt = {1}, .encoder_tokens = {1, 2, 3, 4, 5, 6}});
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("expected at most 5, got 6"));
+  auto without = Make(
+      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 2});
+  EXPECT_THAT(std::string(without->Add({.prompt = {1}, .encoder_tokens = {1}}).status().message()),
+              HasSubstr("the model has no encoder"));
+}
+
 // Every sequence gets the tokens it would get alone, whatever the batching, the chunks, the steps
 // in flight and the preemptions.
 class SchedulerRandomTest : public testing::TestWithParam<int> {};
