@@ -12,9 +12,17 @@
 //   LookupSuffix/n             as a sliding window of 1,024 tokens asks, without hashing
 //   InsertRemove/n             one block
 //   PartialHit                 the best of 64 children
+//   AppendStep/g               one token more for each of 256 sequences of a model with a full group
+//                              and g - 1 of windows: room, updates for the device; the time is a
+//                              step's
+//   CommitStep/g               the same tokens counted as computed: hashes of blocks that are full,
+//                              blocks that left windows
+//   AddPrompt, AddPromptHit    a prompt of 16,384 tokens, none or all of it in the cache, and its end
 //
-// Beside them, to compare machines: VectorPushPop, and CopyTokens, which copies what HashTokens
-// reads. Compare figures of one run only, on a machine that does nothing else.
+// Beside them, to compare machines: VectorPushPop, CopyTokens, which copies what HashTokens reads,
+// and CountStep, which adds one to 256 lengths through the same slots as AppendStep. Compare figures
+// of one run only, on a machine that does nothing else. `news` is calls of operator new a round: 0
+// once the first rounds are over.
 
 #include <algorithm>
 #include <cstdint>
@@ -26,10 +34,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/allocation_counter.h"
 #include "base/fence.h"
 #include "base/ids.h"
 #include "benchmark/benchmark.h"
+#include "cache/block_manager.h"
 #include "cache/block_pool.h"
+#include "cache/kv_group.h"
+#include "cache/prefix_cache.h"
 #include "cache/prefix_hash.h"
 #include "cache/prefix_index.h"
 
@@ -272,6 +284,140 @@ void PartialHit(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(index.FindPartial(0, root, tokens));
 }
 BENCHMARK(PartialHit);
+
+// ---- The block manager, in a decode step.
+
+constexpr int kNumSequences = 256, kContext = 1024;
+
+std::vector<KvGroupSpec> GroupsOf(int num_groups) {
+  std::vector<KvGroupSpec> groups(num_groups);
+  for (int group = 1; group < num_groups; ++group) {
+    groups[group] = {.retention = KvRetention::kSlidingWindow, .span = 512};
+  }
+  return groups;
+}
+
+// Decodes 256 sequences from 1,024 tokens on, and begins anew at 2,048.
+class Decode {
+ public:
+  explicit Decode(int num_groups)
+      : manager_(*BlockManager::Create({.num_blocks = 1 + num_groups * kNumSequences * 128,
+                                        .block_size = kBlockSize,
+                                        .num_slots = kNumSequences,
+                                        .max_blocks = 128,
+                                        .groups = GroupsOf(num_groups),
+                                        .prefix_reuse = PrefixReuse::kOn})),
+        batch_(kNumSequences) {
+    std::vector<int> slots(kNumSequences);
+    for (int i = 0; i < kNumSequences; ++i) slots[i] = i;
+    std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
+    for (int i = 0; i < kNumSequences; ++i) {
+      batch_[i] = {.slot = SlotId(slots[i]), .num_tokens = 1};
+    }
+    Begin();
+  }
+
+  void Append() {
+    if (!manager_.AppendBatch(batch_).ok()) std::abort();
+    benchmark::DoNotOptimize(manager_.TakeUpdates().data());
+  }
+  void Commit() {
+    for (const SlotAppend& append : batch_) {
+      const int32_t token = append.slot.value();
+      if (!manager_.Commit(append.slot, absl::MakeConstSpan(&token, 1)).ok()) std::abort();
+    }
+  }
+  bool is_full() const { return manager_.num_tokens(SlotId(0)) >= 2048; }
+
+  void Begin() {
+    for (int i = 0; i < kNumSequences; ++i) {
+      const SlotId slot(i);
+      if (manager_.contains(slot) && !manager_.Free(slot).ok()) std::abort();
+      // Full at different steps.
+      const std::vector<int32_t> tokens(kContext - i % kBlockSize, i);
+      if (!manager_.Add(slot, static_cast<int>(tokens.size())).ok()) std::abort();
+      if (!manager_.Commit(slot, tokens).ok()) std::abort();
+    }
+    manager_.TakeUpdates();
+  }
+
+ private:
+  BlockManager manager_;
+  std::vector<SlotAppend> batch_;
+};
+
+void CountStep(benchmark::State& state) {
+  std::vector<int> slots(kNumSequences);
+  std::vector<int64_t> lengths(kNumSequences * 8);  // a cache line each
+  for (int i = 0; i < kNumSequences; ++i) slots[i] = i;
+  std::shuffle(slots.begin(), slots.end(), std::mt19937(3));
+  for (auto _ : state) {
+    for (const int slot : slots) ++lengths[slot * 8];
+    benchmark::DoNotOptimize(lengths.data());
+    benchmark::ClobberMemory();
+  }
+}
+BENCHMARK(CountStep)->Unit(benchmark::kMicrosecond);
+
+enum class Timed { kAppend, kCommit };
+
+// Steps of which one part is timed.
+void TimeSteps(benchmark::State& state, Timed timed) {
+  Decode decode(static_cast<int>(state.range(0)));
+  int64_t num_news = 0;
+  for (auto _ : state) {
+    if (decode.is_full() || timed == Timed::kCommit) {
+      state.PauseTiming();
+      if (decode.is_full()) decode.Begin();
+      if (timed == Timed::kCommit) decode.Append();
+      state.ResumeTiming();
+    }
+    const AllocationCounter news;
+    if (timed == Timed::kAppend) {
+      decode.Append();
+    } else {
+      decode.Commit();
+    }
+    num_news += news.count();
+  }
+  state.counters["news"] =
+      benchmark::Counter(static_cast<double>(num_news), benchmark::Counter::kAvgIterations);
+}
+
+void AppendStep(benchmark::State& state) { TimeSteps(state, Timed::kAppend); }
+BENCHMARK(AppendStep)->Arg(1)->Arg(2)->Arg(4)->Unit(benchmark::kMicrosecond);
+
+void CommitStep(benchmark::State& state) { TimeSteps(state, Timed::kCommit); }
+BENCHMARK(CommitStep)->Arg(1)->Arg(2)->Arg(4)->Unit(benchmark::kMicrosecond);
+
+enum class Known { kNothing, kAll };
+
+void AddPrompts(benchmark::State& state, Known known) {
+  BlockManager manager = *BlockManager::Create({.num_blocks = 1 << 16,
+                                                .block_size = kBlockSize,
+                                                .num_slots = 2,
+                                                .max_blocks = kPromptBlocks,
+                                                .prefix_reuse = PrefixReuse::kOn});
+  const SlotId slot(0);
+  std::vector<int32_t> tokens = RandomTokens(4);
+  if (known == Known::kAll) {
+    if (!manager.Add(slot, {.tokens = tokens}).ok()) std::abort();
+    if (!manager.Commit(slot, tokens).ok()) std::abort();
+    if (!manager.Free(slot).ok()) std::abort();
+  }
+  int num_hits = 0;
+  for (auto _ : state) {
+    num_hits = manager.Add(slot, {.tokens = tokens})->num_tokens;
+    if (!manager.Free(slot).ok()) std::abort();
+  }
+  state.counters["hits"] = num_hits;
+}
+
+void AddPrompt(benchmark::State& state) { AddPrompts(state, Known::kNothing); }
+BENCHMARK(AddPrompt)->Unit(benchmark::kMicrosecond);
+
+void AddPromptHit(benchmark::State& state) { AddPrompts(state, Known::kAll); }
+BENCHMARK(AddPromptHit)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace reprise
