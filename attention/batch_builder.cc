@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/ids.h"
 #include "base/status_macros.h"
 #include "cache/slot_mapping.h"
 
@@ -41,7 +43,7 @@ absl::Status CheckSequence(const BatchSequence& sequence, int index, const Block
     return refused("table_row", absl::StrCat("0 to ", table.num_tables - 1), sequence.table_row);
   }
   if (sequence.key_start < 0) return refused("key_start", "at least 0", sequence.key_start);
-  const int64_t width = int64_t{table.max_blocks} * table.block_size;
+  const int64_t width = std::min<int64_t>(int64_t{table.max_blocks} * table.block_size, INT32_MAX);
   if (sequence.key_start + sequence.seq_len() > width) {
     return refused(sequence.key_start == 0 ? "num_computed + query_len"
                                            : "key_start + num_computed + query_len",
@@ -94,7 +96,7 @@ class RowWriter {
                                                      "key_start, got ",
                                                      sequence.key_start));
     }
-    if (!empty) {
+    if (!empty && !WriteDecode(sequence)) {
       std::iota(&buffers_.positions[num_tokens_],
                 &buffers_.positions[num_tokens_] + sequence.query_len, sequence.num_computed);
       const int32_t* entries = table_.entries + sequence.table_row * table_.row_stride;
@@ -150,6 +152,21 @@ class RowWriter {
   int num_tokens() const { return num_tokens_; }
 
  private:
+  // One token, as most rows have: without the calls and divisions of a general row. False if the
+  // row is another, or has something to be refused.
+  bool WriteDecode(const BatchSequence& sequence) {
+    const int64_t place = int64_t{sequence.key_start} + sequence.num_computed;
+    if (sequence.query_len != 1 || place > INT32_MAX) return false;
+    const auto column = static_cast<uint32_t>(place) / static_cast<uint32_t>(table_.block_size);
+    const int32_t block = table_.entries[sequence.table_row * table_.row_stride + column];
+    if (block < kNullBlock.value()) return false;
+    const auto offset = static_cast<int>(place - int64_t{column} * table_.block_size);
+    buffers_.positions[num_tokens_] = sequence.num_computed;
+    buffers_.slot_mapping[num_tokens_] =
+        block == kNullBlock.value() ? kNoSlot : SlotOf(BlockId(block), offset, table_.block_size);
+    return true;
+  }
+
   const BlockTableView& table_;
   std::optional<int> write_window_;
   const BatchBuffers& buffers_;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "attention/attention_kind.h"
 #include "attention/params_check.h"
 #include "base/status_macros.h"
 
@@ -20,19 +21,7 @@ absl::Status Refused(int layer, absl::string_view field, absl::string_view expec
       absl::StrCat("layers[", layer, "].", field, ": expected ", expected, ", got ", got));
 }
 
-absl::string_view KindName(AttentionKind kind) {
-  switch (kind) {
-    case AttentionKind::kDecoder:
-      return "decoder";
-    case AttentionKind::kEncoder:
-      return "encoder";
-    case AttentionKind::kEncoderOnly:
-      return "encoder-only";
-    case AttentionKind::kEncoderDecoder:
-      return "encoder-decoder";
-  }
-  return "unknown";
-}
+std::string KindName(AttentionKind kind) { return std::string(AttentionKindName(kind)); }
 
 std::string RetentionName(const KvGroupSpec& group) {
   switch (group.retention) {

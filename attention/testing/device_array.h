@@ -71,7 +71,8 @@ class DeviceArray {
   std::unique_ptr<T, Free> memory_;
 };
 
-// A stream, and work captured on it once that is replayed as often as wanted.
+// A stream, and work captured on it once that is replayed as often as wanted. CHECK-fails if the
+// work is anything but kernels and memsets: copies and synchronisation have no place in a builder.
 class CapturedWork {
  public:
   template <typename Work>
@@ -81,6 +82,7 @@ class CapturedWork {
     work(stream_);
     cudaGraph_t graph = nullptr;
     CheckCuda(cudaStreamEndCapture(stream_, &graph));
+    CheckNodes(graph);
     CheckCuda(cudaGraphInstantiate(&executable_, graph, 0));
     CheckCuda(cudaGraphDestroy(graph));
   }
@@ -99,6 +101,19 @@ class CapturedWork {
   }
 
  private:
+  static void CheckNodes(cudaGraph_t graph) {
+    size_t num_nodes = 0;
+    CheckCuda(cudaGraphGetNodes(graph, nullptr, &num_nodes));
+    std::vector<cudaGraphNode_t> nodes(num_nodes);
+    if (num_nodes > 0) CheckCuda(cudaGraphGetNodes(graph, nodes.data(), &num_nodes));
+    for (cudaGraphNode_t node : nodes) {
+      cudaGraphNodeType type;
+      CheckCuda(cudaGraphNodeGetType(node, &type));
+      CHECK(type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemset)
+          << "a node of type " << type << " in the graph of a builder";
+    }
+  }
+
   cudaStream_t stream_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// A builder of metadata on the GPU to be timed: see metadata.cc.
+// Builders of metadata to be timed: see metadata.cc.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_METADATA_CASE_H_
 #define TESTS_BENCHMARKS_DEVICE_METADATA_CASE_H_
@@ -20,6 +20,13 @@ struct MetadataCase {
 // The builders that are not speculative, for `num_rows` rows: decodes, verification of 5 tokens a
 // row, and a chunked prefill of 8,192 tokens, over a table of 1,024 blocks a sequence.
 std::vector<MetadataCase> PlainMetadataCases(int num_rows);
+
+// The same on the host, for decodes.
+struct HostMetadataCase {
+  std::string name;
+  std::function<void()> build;
+};
+std::vector<HostMetadataCase> HostMetadataCases(int num_rows);
 
 }  // namespace reprise
 
