@@ -161,12 +161,12 @@ TableSelection DrawSelection(Random& random) {
       .window_left = random.Int(0, 40)};
 }
 
-void Compare(int num_batches, uint64_t seed) {
-  Random random(seed);
-  for (int i = 0; i < num_batches && !testing::Test::HasFatalFailure(); ++i) {
-    const Schedule schedule = DrawSchedule({.max_rows = random.Pick({8, 8, 300})}, random);
-    SCOPED_TRACE(testing::Message()
-                 << "seed " << seed << ", batch " << i << ", " << schedule.Description());
+// The batches of the host's tests: each from its seed. Now and then one of many rows.
+void Compare(uint64_t num_batches) {
+  for (uint64_t seed = 0; seed < num_batches && !testing::Test::HasFatalFailure(); ++seed) {
+    Random random(seed);
+    const Schedule schedule = DrawSchedule({.max_rows = seed % 20 == 19 ? 300 : 8}, random);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << schedule.Description());
     const ScheduledBatchMemory memory(schedule, {.num_rows = schedule.num_rows() + random.Int(0, 3),
                                                  .num_tokens = schedule.num_tokens()});
     const PagedBatch& batch = memory.built.batch;
@@ -179,9 +179,9 @@ void Compare(int num_batches, uint64_t seed) {
   }
 }
 
-TEST_F(BatchTablesGpuTest, AllFormsAgreeWithTheHost) { Compare(1500, 1); }
+TEST_F(BatchTablesGpuTest, AllFormsAgreeWithTheHost) { Compare(20000); }
 
-TEST_F(BatchTablesSmallGpuTest, AllFormsAgreeWithTheHost) { Compare(20, 2); }
+TEST_F(BatchTablesSmallGpuTest, AllFormsAgreeWithTheHost) { Compare(20); }
 
 TEST_F(BatchTablesGpuTest, AReplayedGraphMakesTheTablesOfEachBatch) {
   const uint64_t seed = 3;

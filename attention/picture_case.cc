@@ -7,11 +7,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "attention/batch_arrays.h"
 #include "attention/batch_builder.h"
 #include "attention/batch_picture.h"
+#include "attention/chain_batch.h"
+#include "attention/context_parallel.h"
 #include "attention/cross_batch.h"
 #include "attention/local_virtual_batch.h"
+#include "attention/paged_table.h"
 #include "attention/ragged_builder.h"
+#include "attention/tree_batch.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -41,10 +46,54 @@ struct Table {
             .block_size = block_size};
   }
 
+  PagedTable Paged() const {
+    return {.entries = entries.data(),
+            .row_stride = max_blocks,
+            .num_tables = num_tables,
+            .max_blocks = max_blocks,
+            .block_size = block_size,
+            .num_blocks = INT32_MAX};
+  }
+
   int block_size;
   int num_tables;
   int max_blocks = 0;
   std::vector<int32_t> entries;
+};
+
+// Arrays of a batch whose rows are the table's.
+struct BatchMemory {
+  enum class Tails { kNone, kGiven };
+
+  BatchMemory(int num_rows, int num_tokens)
+      : slots(num_rows),
+        ints(4 * num_rows + 1 + num_tokens),
+        slot_mapping(num_tokens),
+        tail_mask(num_tokens),
+        row_faults(num_rows),
+        num_rows(num_rows) {
+    std::iota(slots.begin(), slots.end(), 0);
+  }
+
+  BatchArrays Arrays(Tails tails) {
+    BatchArrays arrays = {.positions = ints.data() + 4 * num_rows + 1,
+                          .slot_mapping = slot_mapping.data(),
+                          .query_start_loc = ints.data(),
+                          .seq_lens = ints.data() + num_rows + 1,
+                          .table_row = ints.data() + 2 * num_rows + 1,
+                          .row_faults = row_faults.data()};
+    if (tails == Tails::kGiven) {
+      arrays.tail_len = ints.data() + 3 * num_rows + 1;
+      arrays.tail_mask = tail_mask.data();
+    }
+    return arrays;
+  }
+
+  std::vector<int32_t> slots, ints;
+  std::vector<int64_t> slot_mapping;
+  std::vector<uint64_t> tail_mask;
+  std::vector<int32_t> row_faults;
+  int num_rows;
 };
 
 absl::Status CheckSameLength(absl::string_view name, size_t got, absl::string_view other,
@@ -66,6 +115,15 @@ absl::Status CheckCase(const PictureCase& picture) {
     return absl::InvalidArgumentError(absl::StrCat("seq_lens[", r, "]: expected at least ",
                                                    picture.query_lens[r], " (its queries), got ",
                                                    picture.seq_lens[r]));
+  }
+  for (size_t r = 0; r < picture.query_lens.size() && !picture.tree.empty(); ++r) {
+    REPRISE_RETURN_IF_ERROR(CheckSameLength(absl::StrCat("query_lens[", r, "]"),
+                                            picture.query_lens[r], "tree", picture.tree.size()));
+  }
+  if (picture.ranks && (*picture.ranks < 1 || picture.interleave < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks and interleave: expected at least 1, got ", *picture.ranks, " and ",
+                     picture.interleave));
   }
   if (picture.block_size >= 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -101,6 +159,10 @@ class CaseDrawing {
     Add("rows", DrawBatch(built.batch, layer_, options_));
     if (picture_.chunk_size) REPRISE_RETURN_IF_ERROR(DrawChunks(built.batch));
     if (!picture_.encoder_lens.empty()) REPRISE_RETURN_IF_ERROR(DrawCross(built.batch));
+    if (!picture_.tree.empty()) REPRISE_RETURN_IF_ERROR(DrawTree(built.batch));
+    for (int rank = 0; rank < picture_.ranks.value_or(0); ++rank) {
+      REPRISE_RETURN_IF_ERROR(DrawRank(built.batch, rank));
+    }
     return absl::OkStatus();
   }
 
@@ -158,6 +220,59 @@ class CaseDrawing {
                          .max_encoder_len = table.max_blocks * table.block_size,
                          .seq_lens = seq_lens.data()}));
     Add("the encoder's keys", DrawBatch(cross, layer_, options_));
+    return absl::OkStatus();
+  }
+
+  // Tokens in the cache before the step.
+  std::vector<int32_t> Cached() const {
+    std::vector<int32_t> cached = picture_.seq_lens;
+    for (size_t r = 0; r < cached.size(); ++r) cached[r] -= picture_.query_lens[r];
+    return cached;
+  }
+
+  absl::Status DrawTree(const PagedBatch& rows) {
+    const Table table(picture_.seq_lens, picture_.block_size);
+    const std::vector<int32_t> cached = Cached();
+    const std::vector<int32_t> num_nodes(rows.num_rows, static_cast<int>(picture_.tree.size()));
+    BatchMemory memory(rows.num_rows, rows.num_tokens);
+    REPRISE_ASSIGN_OR_RETURN(const PagedBatch tree,
+                             BuildTreeBatch({.slots = memory.slots.data(),
+                                             .seq_len = cached.data(),
+                                             .num_nodes = num_nodes.data(),
+                                             .parents = picture_.tree.data(),
+                                             .table = table.Paged(),
+                                             .max_context_len = INT32_MAX,
+                                             .num_rows = rows.num_rows,
+                                             .num_tokens = rows.num_tokens,
+                                             .max_nodes = static_cast<int>(picture_.tree.size()),
+                                             .arrays = memory.Arrays(BatchMemory::Tails::kGiven)}));
+    Add("a token tree", DrawBatch(tree, layer_, options_));
+    return absl::OkStatus();
+  }
+
+  absl::Status DrawRank(const PagedBatch& rows, int rank) {
+    const KeyPositions keys = {
+        .rank = rank, .world = *picture_.ranks, .interleave = picture_.interleave};
+    // With room for one more turn of all ranks, so that no rank's table clips the others.
+    std::vector<int32_t> local_lens = picture_.seq_lens;
+    for (int32_t& length : local_lens) {
+      length = static_cast<int32_t>(LocalLen(length + CycleLen(keys), keys));
+    }
+    const Table table(local_lens, picture_.block_size);
+    const std::vector<int32_t> cached = Cached();
+    BatchMemory memory(rows.num_rows, rows.num_tokens);
+    REPRISE_ASSIGN_OR_RETURN(const PagedBatch local,
+                             BuildChainBatch({.slots = memory.slots.data(),
+                                              .seq_len = cached.data(),
+                                              .query_lens = picture_.query_lens.data(),
+                                              .table = table.Paged(),
+                                              .max_context_len = INT32_MAX,
+                                              .key_positions = keys,
+                                              .num_rows = rows.num_rows,
+                                              .num_tokens = rows.num_tokens,
+                                              .max_query_len = rows.max_query_len,
+                                              .arrays = memory.Arrays(BatchMemory::Tails::kNone)}));
+    Add(absl::StrCat("the keys of rank ", rank), DrawBatch(local, layer_, options_));
     return absl::OkStatus();
   }
 

@@ -26,6 +26,9 @@ struct PictureCase {
   // Each draws one batch more, made of the rows.
   std::optional<int> chunk_size = {};        // virtual rows of chunked-local attention
   std::vector<int32_t> encoder_lens = {};    // cross attention over so many keys of each row
+  std::vector<int32_t> tree = {};            // parents: the queries of each row are this token tree
+  std::optional<int> ranks = {};             // the keys of each of so many ranks
+  int interleave = 1;                        // consecutive tokens that a rank holds
   std::vector<int32_t> encoder_inputs = {};  // encoder self-attention of inputs so long
   std::vector<int32_t> profile_inputs = {};  // a profile run of sequences so long
 };

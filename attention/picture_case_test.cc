@@ -52,6 +52,11 @@ TEST(PictureCaseTest, WhatCannotBeDrawnIsRefusedWithNamesAndValues) {
   EXPECT_THAT(refusal({.query_lens = {1}, .seq_lens = {1}, .encoder_lens = {-1}}),
               HasSubstr("encoder_lens[0]"));
   EXPECT_THAT(refusal({.query_lens = {-1}, .seq_lens = {1}}), HasSubstr("query_len"));
+  EXPECT_EQ(refusal({.query_lens = {2}, .seq_lens = {9}, .tree = {-1, 0, 1}}),
+            "query_lens[0]: expected 3 as tree, got 2");
+  EXPECT_THAT(refusal({.query_lens = {2}, .seq_lens = {9}, .tree = {-1, 1}}), HasSubstr("cycle"));
+  EXPECT_EQ(refusal({.query_lens = {2}, .seq_lens = {9}, .ranks = 0}),
+            "ranks and interleave: expected at least 1, got 0 and 1");
   EXPECT_EQ(refusal({.encoder_inputs = {-1}}), "lens[0]: expected at least 0, got -1");
 }
 
@@ -74,6 +79,10 @@ TEST(PictureCaseTest, TheDrawingsInTheDocumentationAreThoseOfTheTool) {
        {.query_lens = {4, 1}, .seq_lens = {6, 9}, .block_size = 2, .chunk_size = 4}},
       {"--query_lens 1,2 --seq_lens 5,2 --encoder_lens 7,3 --block_size 4",
        {.query_lens = {1, 2}, .seq_lens = {5, 2}, .block_size = 4, .encoder_lens = {7, 3}}},
+      {"--query_lens 4 --seq_lens 9 --block_size 4 --tree=-1,0,0,1",
+       {.query_lens = {4}, .seq_lens = {9}, .block_size = 4, .tree = {-1, 0, 0, 1}}},
+      {"--query_lens 2 --seq_lens 9 --block_size 2 --ranks 2 --interleave 2",
+       {.query_lens = {2}, .seq_lens = {9}, .block_size = 2, .ranks = 2, .interleave = 2}},
       {"--encoder_inputs 3,2 --profile_inputs 3,2",
        {.encoder_inputs = {3, 2}, .profile_inputs = {3, 2}}},
   };

@@ -3,6 +3,8 @@
 //   show_batch --query_lens 4,10,5 --seq_lens 6,17,9 --block_size 2 --chunk_size 4
 //   show_batch --query_lens 1,3 --seq_lens 9,12 --block_size 4 --window_left 3
 //   show_batch --query_lens 1,2 --seq_lens 5,2 --encoder_lens 7,3 --block_size 4
+//   show_batch --query_lens 4 --seq_lens 9 --block_size 4 --tree=-1,0,0,1
+//   show_batch --query_lens 2 --seq_lens 9 --block_size 2 --ranks 2 --interleave 2
 //   show_batch --encoder_inputs 3,2
 //
 // docs/metadata.md explains the drawings.
@@ -30,6 +32,9 @@ ABSL_FLAG(int, window_left, -1, "keys before its own that a query sees; -1: all"
 ABSL_FLAG(int, window_right, -1, "keys after its own that a query sees; -1: all");
 ABSL_FLAG(int, chunk_size, 0, "cut rows at chunks of so many tokens; 0: not");
 ABSL_FLAG(Words, encoder_lens, Words(), "cross attention: encoder tokens of each row");
+ABSL_FLAG(Words, tree, Words(), "the parents of a token tree, -1 for none: each row's queries");
+ABSL_FLAG(int, ranks, 0, "draw the keys of each of so many ranks; 0: not");
+ABSL_FLAG(int, interleave, 1, "consecutive tokens that a rank holds");
 ABSL_FLAG(Words, encoder_inputs, Words(), "encoder self-attention: tokens of each input");
 ABSL_FLAG(Words, profile_inputs, Words(), "a profile run: tokens of each sequence");
 
@@ -63,6 +68,9 @@ absl::StatusOr<std::string> Draw() {
                            Numbers("encoder_inputs", absl::GetFlag(FLAGS_encoder_inputs)));
   REPRISE_ASSIGN_OR_RETURN(picture.profile_inputs,
                            Numbers("profile_inputs", absl::GetFlag(FLAGS_profile_inputs)));
+  REPRISE_ASSIGN_OR_RETURN(picture.tree, Numbers("tree", absl::GetFlag(FLAGS_tree)));
+  picture.ranks = Unless(absl::GetFlag(FLAGS_ranks), 0);
+  picture.interleave = absl::GetFlag(FLAGS_interleave);
   picture.block_size = absl::GetFlag(FLAGS_block_size);
   picture.window_left = Unless(absl::GetFlag(FLAGS_window_left), -1);
   picture.window_right = Unless(absl::GetFlag(FLAGS_window_right), -1);
