@@ -59,7 +59,8 @@ absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& 
   for (size_t i = 0; i < parts.size(); ++i) {
     copies_.push_back({.source = views[i],
                        .target = tensor.narrow(0, row, views[i]->shape[0]),
-                       .unzipped_head = parts[i].unzipped_head});
+                       .unzipped_head = parts[i].unzipped_head,
+                       .kept_rows = parts[i].kept_rows});
     row += views[i]->shape[0];
   }
   return tensor;

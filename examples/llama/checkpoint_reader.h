@@ -30,7 +30,9 @@ namespace reprise {
 // A tensor of the checkpoint that becomes rows of another.
 struct TensorPart {
   std::string name;
-  std::optional<int> unzipped_head = {};  // as in TensorCopy
+  // As in TensorCopy.
+  std::optional<int> unzipped_head = {};
+  int kept_rows = 0;
 };
 
 class CheckpointReader {

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -133,6 +134,17 @@ TEST_F(CheckpointReaderTest, HeadsAreUnzippedAcrossPieces) {
   EXPECT_TRUE(at::equal(qk.cpu(), at::cat({Unzipped(folder["q"], 6), Unzipped(folder["k"], 6)})));
   EXPECT_TRUE(at::equal(plain.cpu(), at::cat({folder["q"], Unzipped(folder["k"], 6)})));
   EXPECT_TRUE(at::equal(bias.cpu(), Unzipped(folder["bias"].to(at::kFloat), 8)));
+}
+
+TEST_F(CheckpointReaderTest, TheFirstRowsOfAHeadMayStay) {
+  const Folder folder("kept", {{"q", at::randn({14, 5})}});
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  // Two heads of 7 rows, of which 3 stay and 4 are 2 pairs.
+  const at::Tensor q = Added(reader, {{.name = "q", .unzipped_head = 7, .kept_rows = 3}});
+  ASSERT_TRUE(reader.Run({}).ok());
+  const at::Tensor order =
+      at::tensor(std::vector<int64_t>{0, 1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 12, 11, 13});
+  EXPECT_TRUE(at::equal(q.cpu(), folder["q"].index_select(0, order)));
 }
 
 TEST_F(CheckpointReaderTest, NothingToReadIsDoneAtOnce) {

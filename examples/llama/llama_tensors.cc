@@ -84,11 +84,13 @@ std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config) {
   return tensors;
 }
 
-absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& tensors) {
+absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
+                          const TensorViews& tensors,
+                          absl::FunctionRef<bool(const std::string& name)> is_unused) {
   std::vector<std::string> missing;
   std::vector<std::string> wrong;
   std::set<std::string> expected_names;
-  for (const ExpectedTensor& expected : LlamaTensors(config)) {
+  for (const ExpectedTensor& expected : all_expected) {
     expected_names.insert(expected.name);
     const auto found = tensors.find(expected.name);
     if (found == tensors.end()) {
@@ -106,7 +108,7 @@ absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& ten
   }
   std::vector<std::string> unknown;
   for (const auto& [name, tensor] : tensors) {
-    if (!expected_names.contains(name) && !IsUnusedButKnown(config, name)) unknown.push_back(name);
+    if (!expected_names.contains(name) && !is_unused(name)) unknown.push_back(name);
   }
   std::vector<std::string> problems;
   AppendProblem("missing tensors", missing, problems);
@@ -115,6 +117,11 @@ absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& ten
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the checkpoint does not fit its config.json: ", absl::StrJoin(problems, "; ")));
+}
+
+absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& tensors) {
+  return CheckTensors(LlamaTensors(config), tensors,
+                      [&](const std::string& name) { return IsUnusedButKnown(config, name); });
 }
 
 }  // namespace reprise

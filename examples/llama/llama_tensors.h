@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "examples/llama/llama_config.h"
 #include "examples/llama/safetensors.h"
@@ -42,13 +43,17 @@ struct ExpectedTensor {
   std::vector<int64_t> shape;
 };
 
+// InvalidArgument unless `tensors` are exactly those expected, of floating types, but for names that
+// `is_unused` knows. One message names all that are missing, all that are not known, and all whose
+// shape or type is wrong (of each the first few, and how many more).
+absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
+                          absl::FunctionRef<bool(const std::string& name)> is_unused);
+
 // All tensors that the model needs, layer by layer.
 std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config);
 
-// InvalidArgument unless `tensors` are exactly those, of floating types. One message names all that
-// are missing, all that are not known, and all whose shape or type is wrong (of each the first few,
-// and how many more). Two kinds may stand there and are not used: the rotary frequencies that old
-// files carry, and an output projection beside an embedding that config says is tied to it.
+// CheckTensors() of those. Two kinds may stand there and are not used: the rotary frequencies that
+// old files carry, and an output projection beside an embedding that config says is tied to it.
 absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& tensors);
 
 }  // namespace reprise

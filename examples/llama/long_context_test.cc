@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/Device.h>
 
 #include <algorithm>
 #include <memory>
@@ -22,9 +23,19 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/engine.h"
+#include "runner/ops/linear.h"
+#ifdef REPRISE_TEST_ON_GPU
+#include <c10/cuda/CUDAFunctions.h>
+#endif
 
 namespace reprise {
 namespace {
+
+#ifdef REPRISE_TEST_ON_GPU
+const c10::Device kDevice(c10::kCUDA, 0);
+#else
+const c10::Device kDevice(c10::kCPU);
+#endif
 
 constexpr int kSpan = 16;  // of windows and chunks
 constexpr int kLength = 16 * kSpan + 5;
@@ -47,6 +58,31 @@ LlamaConfig TinyConfig() {
   return config;
 }
 
+// The same model, elsewhere.
+std::unique_ptr<LlamaModel> Moved(const LlamaModel& model, c10::Device device) {
+  LlamaWeights weights = model.weights();
+  const auto move = [&](at::Tensor& tensor) { tensor = tensor.to(device); };
+  const auto move_linear = [&](Linear& linear) {
+    auto moved = Linear::Create(linear.weight().to(device), std::nullopt);
+    CHECK(moved.ok()) << moved.status();
+    linear = *std::move(moved);
+  };
+  move(weights.embedding);
+  move(weights.final_norm);
+  move_linear(weights.lm_head);
+  for (LlamaLayerWeights& layer : weights.layers) {
+    move(layer.input_norm);
+    move(layer.mlp_norm);
+    for (Linear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      move_linear(*linear);
+    }
+  }
+  auto moved = LlamaModel::Create(model.config(), std::move(weights), {});
+  CHECK(moved.ok()) << moved.status();
+  return *std::move(moved);
+}
+
+// On the CPU.
 std::unique_ptr<LlamaModel> Made(const LlamaConfig& config) {
   auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
   CHECK(weights.ok()) << weights.status();
@@ -111,11 +147,18 @@ constexpr int kStepTokens = kPrefillChunk;
 
 class LongContextTest : public testing::Test {
  protected:
+#ifdef REPRISE_TEST_ON_GPU
+  void SetUp() override {
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+  }
+#endif
+
   // Of a model of these layers, each sequence holds at most `blocks_per_seq` blocks, decodes by
   // replays, and its logits are those of the plain form over all tokens.
   static void ExpectBounded(const LlamaConfig& config, int blocks_per_seq) {
     constexpr int kNumSeqs = 3;
-    const std::unique_ptr<LlamaModel> model = Made(config);
+    const std::unique_ptr<LlamaModel> plain = Made(config);
+    const std::unique_ptr<LlamaModel> model = Moved(*plain, kDevice);
     const LongRun ample = Generated(*model, kNumSeqs, std::nullopt);
     EXPECT_LE(ample.peak_used, kNumSeqs * blocks_per_seq);
     EXPECT_GT(ample.num_replays, kLength - kPromptLength - 5);
@@ -126,7 +169,7 @@ class LongContextTest : public testing::Test {
     for (int i = 0; i < kNumSeqs; ++i) {
       SCOPED_TRACE(absl::StrCat("sequence ", i));
       ASSERT_EQ(ample.tokens[i].size(), static_cast<size_t>(kLength));
-      const at::Tensor expected = DenseLogits(*model, ample.tokens[i])
+      const at::Tensor expected = DenseLogits(*plain, ample.tokens[i])
                                       .narrow(0, kPromptLength - 1, kLength - kPromptLength);
       for (const LongRun* run : {&ample, &tight}) {
         EXPECT_LT((run->logits[i] - expected).abs().max().item<double>(),
@@ -164,7 +207,7 @@ TEST_F(LongContextTest, BesideFullLayersOnlyTheChunkedOnesAreBounded) {
 }
 
 TEST_F(LongContextTest, FullLayersHoldEveryBlock) {
-  const std::unique_ptr<LlamaModel> model = Made(TinyConfig());
+  const std::unique_ptr<LlamaModel> model = Moved(*Made(TinyConfig()), kDevice);
   const LongRun run = Generated(*model, 1, std::nullopt);
   EXPECT_GE(run.peak_used, (kLength - 1) / kBlockSize);  // or the others show nothing
 }

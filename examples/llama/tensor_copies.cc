@@ -64,9 +64,12 @@ std::vector<Piece> CutIntoPieces(absl::Span<const TensorCopy> copies) {
   return pieces;
 }
 
-// Where row `row` of a head of `head` rows goes: even ones to the first half, in order.
-int64_t UnzippedRow(int64_t row, int64_t head) {
-  return row - row % head + row % head / 2 + (row % 2) * (head / 2);
+// Where row `row` of heads of `head` rows goes: behind those that are kept, even ones to the first
+// half, in order.
+int64_t UnzippedRow(int64_t row, int64_t head, int64_t kept) {
+  const int64_t pair_row = row % head - kept;
+  if (pair_row < 0) return row;
+  return row - pair_row + pair_row / 2 + (pair_row % 2) * ((head - kept) / 2);
 }
 
 void ConvertRows(const Piece& piece, const char* source, char* target) {
@@ -76,10 +79,10 @@ void ConvertRows(const Piece& piece, const char* source, char* target) {
     return;
   }
   for (int64_t row = 0; row < piece.num_rows(); ++row) {
-    ConvertElements(
-        piece.from(), source + row * piece.source_row_bytes(), piece.to(),
-        target + UnzippedRow(row, *piece.copy->unzipped_head) * piece.target_row_bytes(),
-        piece.row_elements());
+    ConvertElements(piece.from(), source + row * piece.source_row_bytes(), piece.to(),
+                    target + UnzippedRow(row, *piece.copy->unzipped_head, piece.copy->kept_rows) *
+                                 piece.target_row_bytes(),
+                    piece.row_elements());
   }
 }
 

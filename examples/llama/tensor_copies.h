@@ -29,9 +29,10 @@ struct TensorCopy {
   const TensorView* source = nullptr;
   // Contiguous, of the same shape; float32, float16 or bfloat16. All targets are on one device.
   at::Tensor target = {};
-  // Of each head of so many rows first the even rows, then the odd ones: RopePairs::kNeighbours.
-  // Divides the rows; even.
+  // Of each head of so many rows first the even rows, then the odd ones: RopePairs::kNeighbours;
+  // but the first `kept_rows` of a head stay as they are. Divides the rows; without those, even.
   std::optional<int> unzipped_head = {};
+  int kept_rows = 0;
 };
 
 struct TensorCopyOptions {

@@ -62,23 +62,33 @@ int AlignmentOf(const void* pointer) {
   return alignment;
 }
 
-// The row stride as a leading dimension. That of a single row may be anything, and is not used.
+// The row stride as a leading dimension, of matrices or of batches of them. That of a single row
+// may be anything, and is not used.
 int64_t RowStride(const at::Tensor& matrix) {
-  return std::max(matrix.size(0) == 1 ? matrix.size(1) : matrix.stride(0), matrix.size(1));
+  return std::max(matrix.size(-2) == 1 ? matrix.size(-1) : matrix.stride(-2), matrix.size(-1));
+}
+
+// From one matrix of a batch to the next.
+int64_t ProductStride(const at::Tensor& matrices) {
+  return matrices.dim() == 3 ? matrices.stride(0) : 0;
 }
 
 LinearKey KeyOf(const at::Tensor& x, const at::Tensor& weight, bool has_bias,
                 const at::Tensor& out) {
   return {
-      .num_rows = x.size(0),
-      .out_features = weight.size(0),
-      .in_features = weight.size(1),
+      .num_rows = x.size(-2),
+      .out_features = weight.size(-2),
+      .in_features = weight.size(-1),
       .x_stride = RowStride(x),
       .weight_stride = RowStride(weight),
       .out_stride = RowStride(out),
       .dtype = *FromScalarType(x.scalar_type()),
       .out_dtype = *FromScalarType(out.scalar_type()),
       .has_bias = has_bias,
+      .num_products = weight.dim() == 3 ? weight.size(0) : 1,
+      .x_product_stride = ProductStride(x),
+      .weight_product_stride = ProductStride(weight),
+      .out_product_stride = ProductStride(out),
       .x_alignment = AlignmentOf(x.const_data_ptr()),
       .weight_alignment = AlignmentOf(weight.const_data_ptr()),
       .out_alignment = AlignmentOf(out.const_data_ptr()),
@@ -155,7 +165,8 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
     const bool capturing = capture != cudaStreamCaptureStatusNone;
-    const int64_t weight_bytes = key.out_features * key.in_features * SizeOf(key.dtype);
+    const int64_t weight_bytes =
+        key.num_products * key.out_features * key.in_features * SizeOf(key.dtype);
     const bool timed = options_.num_candidates > 1 && timing_ == LinearTiming::kOn && !capturing &&
                        weight_bytes >= kLeastTimedWeightBytes;
     REPRISE_ASSIGN_OR_RETURN(

@@ -28,10 +28,10 @@ cudaDataType_t ToCuda(DType dtype) {
 
 absl::Status NoAlgorithm(const LinearKey& key) {
   return absl::UnimplementedError(
-      absl::StrCat("cuBLASLt has no algorithm for ", key.num_rows, " rows, ", key.in_features,
-                   " -> ", key.out_features, ", strides ", key.x_stride, ", ", key.weight_stride,
-                   ", ", key.out_stride, ", alignments of ", key.x_alignment, ", ",
-                   key.weight_alignment, ", ", key.out_alignment, " bytes"));
+      absl::StrCat("cuBLASLt has no algorithm for ", key.num_products, " x ", key.num_rows,
+                   " rows, ", key.in_features, " -> ", key.out_features, ", strides ", key.x_stride,
+                   ", ", key.weight_stride, ", ", key.out_stride, ", alignments of ",
+                   key.x_alignment, ", ", key.weight_alignment, ", ", key.out_alignment, " bytes"));
 }
 
 int SplitOf(const cublasLtMatmulAlgo_t& algorithm) {
@@ -82,15 +82,24 @@ absl::Status FromCublas(cublasStatus_t status, const char* what) {
       absl::StrCat("cuBLASLt ", what, " failed: ", cublasLtGetStatusName(status)));
 }
 
-absl::StatusOr<CublasLtPlan::Layout> CublasLtPlan::MakeLayout(DType dtype, int64_t rows,
-                                                              int64_t columns,
-                                                              int64_t leading_dimension) {
+absl::StatusOr<CublasLtPlan::Layout> CublasLtPlan::MakeLayout(DType dtype, const Matrix& matrix,
+                                                              int64_t num_products) {
   cublasLtMatrixLayout_t raw = nullptr;
+  REPRISE_RETURN_IF_ERROR(FromCublas(
+      cublasLtMatrixLayoutCreate(&raw, ToCuda(dtype), static_cast<uint64_t>(matrix.rows),
+                                 static_cast<uint64_t>(matrix.columns), matrix.leading_dimension),
+      "MatrixLayoutCreate"));
+  Layout layout(raw);
+  if (num_products == 1) return layout;
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, auto value) {
+    return FromCublas(
+        cublasLtMatrixLayoutSetAttribute(layout.get(), attribute, &value, sizeof(value)),
+        "MatrixLayoutSetAttribute");
+  };
   REPRISE_RETURN_IF_ERROR(
-      FromCublas(cublasLtMatrixLayoutCreate(&raw, ToCuda(dtype), static_cast<uint64_t>(rows),
-                                            static_cast<uint64_t>(columns), leading_dimension),
-                 "MatrixLayoutCreate"));
-  return Layout(raw);
+      set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(num_products)));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, matrix.product_stride));
+  return layout;
 }
 
 absl::StatusOr<CublasLtPlan> CublasLtPlan::Create(const LinearKey& key) {
@@ -111,12 +120,17 @@ absl::StatusOr<CublasLtPlan> CublasLtPlan::Create(const LinearKey& key) {
     REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
     REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ToCuda(key.dtype)));
   }
+  const auto layout = [&](DType dtype, const Matrix& matrix) {
+    return MakeLayout(dtype, matrix, key.num_products);
+  };
+  REPRISE_ASSIGN_OR_RETURN(plan.weight_,
+                           layout(key.dtype, {key.in_features, key.out_features, key.weight_stride,
+                                              key.weight_product_stride}));
+  REPRISE_ASSIGN_OR_RETURN(plan.x_, layout(key.dtype, {key.in_features, key.num_rows, key.x_stride,
+                                                       key.x_product_stride}));
   REPRISE_ASSIGN_OR_RETURN(
-      plan.weight_, MakeLayout(key.dtype, key.in_features, key.out_features, key.weight_stride));
-  REPRISE_ASSIGN_OR_RETURN(plan.x_,
-                           MakeLayout(key.dtype, key.in_features, key.num_rows, key.x_stride));
-  REPRISE_ASSIGN_OR_RETURN(
-      plan.out_, MakeLayout(key.out_dtype, key.out_features, key.num_rows, key.out_stride));
+      plan.out_, layout(key.out_dtype,
+                        {key.out_features, key.num_rows, key.out_stride, key.out_product_stride}));
   return plan;
 }
 

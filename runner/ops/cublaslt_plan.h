@@ -3,7 +3,8 @@
 //
 // cuBLASLt thinks in columns. A row-major matrix [r, c] is a column-major one [c, r] with the row
 // stride as leading dimension, so out^T [n, m] = weight [n, k] x^T [k, m]: A is the weight,
-// transposed; B is x; D is out.
+// transposed; B is x; D is out. A batch of such products (runner/ops/head_linear.h) is one of the
+// same layouts, a stride apart.
 //
 // Thread safety: none. Move-only. Needs CUDA.
 
@@ -29,6 +30,9 @@ struct LinearKey {
   DType dtype = DType::kFloat32;                            // of x, weight and bias
   DType out_dtype = DType::kFloat32;
   bool has_bias = false;
+  // Products of the batch, and elements from one to the next.
+  int64_t num_products = 1;
+  int64_t x_product_stride = 0, weight_product_stride = 0, out_product_stride = 0;
   int x_alignment = 16, weight_alignment = 16, out_alignment = 16;  // bytes: 1, 2, 4, 8 or 16
 
   friend bool operator==(const LinearKey&, const LinearKey&) = default;
@@ -36,7 +40,9 @@ struct LinearKey {
   friend H AbslHashValue(H state, const LinearKey& key) {
     return H::combine(std::move(state), key.num_rows, key.out_features, key.in_features,
                       key.x_stride, key.weight_stride, key.out_stride, key.dtype, key.out_dtype,
-                      key.has_bias, key.x_alignment, key.weight_alignment, key.out_alignment);
+                      key.has_bias, key.num_products, key.x_product_stride,
+                      key.weight_product_stride, key.out_product_stride, key.x_alignment,
+                      key.weight_alignment, key.out_alignment);
   }
 };
 
@@ -93,8 +99,11 @@ class CublasLtPlan {
 
   CublasLtPlan() = default;
 
-  static absl::StatusOr<Layout> MakeLayout(DType dtype, int64_t rows, int64_t columns,
-                                           int64_t leading_dimension);
+  // A matrix, or `num_products` of them.
+  struct Matrix {
+    int64_t rows = 0, columns = 0, leading_dimension = 0, product_stride = 0;
+  };
+  static absl::StatusOr<Layout> MakeLayout(DType dtype, const Matrix& matrix, int64_t num_products);
 
   LinearKey key_;
   Desc desc_;

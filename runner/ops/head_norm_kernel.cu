@@ -44,7 +44,9 @@ __global__ void __launch_bounds__(kWarpsPerCta* kWarpSize) HeadNormKernel(HeadNo
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   }
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(params.head_dim) + params.eps);
+  // Once a head, so that only sums and products round in float32.
+  const float scale =
+      static_cast<float>(1.0 / sqrt(static_cast<double>(sum) / params.head_dim + params.eps));
 
   for (int i = lane * kVector; i < params.head_dim; i += kWarpSize * kVector) {
     Vector<T, kVector> v = LoadVector<T, kVector>(x + i);

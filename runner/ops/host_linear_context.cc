@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 
 #include "base/shape_check.h"
@@ -20,12 +21,13 @@ class HostLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, at::kCPU));
     return CatchTorch([&]() -> absl::Status {
       at::AutoDispatchBelowADInplaceOrView no_autograd;
+      const int64_t rows = weight.dim() - 2;  // the dimension
       if (rows_ == HostRows::kTogether) {
         MultiplyRows(x, weight, bias, out);
         return absl::OkStatus();
       }
-      for (int64_t row = 0; row < x.size(0); ++row) {
-        MultiplyRows(x.narrow(0, row, 1), weight, bias, out.narrow(0, row, 1));
+      for (int64_t row = 0; row < x.size(rows); ++row) {
+        MultiplyRows(x.narrow(rows, row, 1), weight, bias, out.narrow(rows, row, 1));
       }
       return absl::OkStatus();
     });
@@ -37,7 +39,9 @@ class HostLinearContext : public LinearContext {
  private:
   static void MultiplyRows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
                            at::Tensor out) {
-    if (out.scalar_type() != x.scalar_type()) {
+    if (weight.dim() == 3) {
+      out.copy_(at::bmm(x, weight.transpose(1, 2)));
+    } else if (out.scalar_type() != x.scalar_type()) {
       // LibTorch has no product of 16-bit matrices with a float32 result on the CPU.
       out.copy_(at::mm(x, weight.t()));
     } else if (bias != nullptr) {

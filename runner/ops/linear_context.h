@@ -48,7 +48,9 @@ class LinearContext {
   virtual ~LinearContext() = default;
 
   // out = x weight^T + bias. Shapes and devices have been checked by Linear. `bias`: null if there
-  // is none.
+  // is none. Or as many products as the first of three dimensions says, without a bias: x
+  // [num_products, num_rows, in_features], weight [num_products, out_features, in_features], out
+  // [num_products, num_rows, out_features], checked by HeadLinear.
   virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor* bias, const at::Tensor& out) = 0;
 

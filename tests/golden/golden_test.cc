@@ -11,10 +11,10 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
-#include "examples/llama/llama_model.h"
 #include "gtest/gtest.h"
 #include "tests/golden/golden_checks.h"
 #include "tests/golden/golden_measures.h"
+#include "tests/golden/golden_model.h"
 #include "tests/golden/golden_runner.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAFunctions.h>
@@ -52,8 +52,8 @@ class GoldenTest : public testing::TestWithParam<const char*> {
     golden_ = *std::move(golden);
   }
 
-  std::unique_ptr<LlamaModel> Load(DType dtype) {
-    auto model = LlamaModel::Load(golden_.folder, {.device = kDevice, .dtype = dtype});
+  std::unique_ptr<Model> Load(DType dtype) {
+    auto model = LoadGoldenModel(golden_, kDevice, dtype);
     EXPECT_TRUE(model.ok()) << model.status();
     return model.ok() ? *std::move(model) : nullptr;
   }
@@ -125,8 +125,9 @@ TEST_P(GoldenTest, EveryDecodeStepAfterTheFirstIsAReplay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
-                         testing::Values("gemma2", "llama-bias-untied", "llama-gqa5",
-                                         "llama-rope-linear", "llama-rope-llama3", "mistral-window",
+                         testing::Values("deepseek-mla", "deepseek-mla-yarn", "gemma2",
+                                         "llama-bias-untied", "llama-gqa5", "llama-rope-linear",
+                                         "llama-rope-llama3", "llama4-chunked", "mistral-window",
                                          "qwen2", "qwen3", "qwen3-rope-yarn"),
                          TestName);
 

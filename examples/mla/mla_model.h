@@ -1,0 +1,101 @@
+// A decoder with multi-head latent attention (DeepSeek-V2) as the runner sees it.
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<MlaModel> model, MlaModel::Load(folder, {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//
+// The cache holds a latent of kv_lora_rank elements and a rotated key of qk_rope_head_dim elements a
+// token, for all heads (attention/layer_spec.h: v_in_k). Two ways lead to the same result:
+//
+//   absorbed      a query goes into the latent's space: one kv head of kv_lora_rank +
+//                 qk_rope_head_dim elements, read once for all heads. For few queries a row: decode,
+//                 verification of drafts, short chunks.
+//   not absorbed  new tokens' keys and values are expanded and attended to where they stand
+//                 (RaggedBatch); keys that are cached already are attended to absorbed, and the two
+//                 are merged by their lse. For prompts: a fraction of the products.
+//
+// The choice is by the most queries that a row of the step may have, which is fixed under capture.
+// Not absorbed steps are never captured: they allocate.
+//
+// Thread safety: as Model.
+
+#ifndef EXAMPLES_MLA_MLA_MODEL_H_
+#define EXAMPLES_MLA_MLA_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "examples/mla/mla_config.h"
+#include "examples/mla/mla_prefill.h"
+#include "examples/mla/mla_weights.h"
+#include "runner/model.h"
+#include "runner/step.h"
+
+namespace reprise {
+
+struct MlaModelOptions {
+  // Steps whose rows may have more queries are not absorbed.
+  int max_absorbed_query_len = 8;
+};
+
+class MlaModel : public Model {
+ public:
+  struct LoadOptions {
+    c10::Device device = c10::kCPU;
+    std::optional<DType> dtype = {};  // nothing: the checkpoint's
+    MlaModelOptions model = {};
+  };
+
+  // A model of weights that are there already. Errors: those of MakeRotaryTable(). REQUIRES: they
+  // are of the config's shapes.
+  static absl::StatusOr<std::unique_ptr<MlaModel>> Create(const MlaConfig& config,
+                                                          MlaWeights weights,
+                                                          const MlaModelOptions& options);
+
+  // The model of a Hugging Face folder. Errors: those of LoadMlaConfig(), LoadMlaWeights() and
+  // Create().
+  static absl::StatusOr<std::unique_ptr<MlaModel>> Load(const std::string& folder,
+                                                        const LoadOptions& options);
+
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+
+  const MlaConfig& config() const { return config_; }
+  const MlaWeights& weights() const { return weights_; }
+
+ private:
+  struct Scratch;
+
+  MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotary_table,
+           const MlaModelOptions& options);
+
+  // Both read scratch.normed and leave their output there, before the residual is added.
+  absl::Status Attention(const Step& step, int layer, Scratch& scratch) const;
+  absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
+  // q and latent of scratch.normed, normalised and rotated; the latent written to the cache.
+  absl::Status Project(const Step& step, int layer, Scratch& scratch) const;
+  // scratch.q_latent of scratch.q.
+  absl::Status Absorb(const Step& step, int layer, Scratch& scratch) const;
+  // scratch.values [num_tokens, num_heads, v_head_dim]: what attention comes to.
+  absl::Status AttendAbsorbed(const Step& step, int layer, Scratch& scratch) const;
+  absl::Status AttendUnabsorbed(const Step& step, int layer, const MlaPrefill& prefill,
+                                Scratch& scratch) const;
+  // hidden += normed; normed = RMSNorm(hidden).
+  absl::Status AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const;
+
+  MlaConfig config_;
+  MlaWeights weights_;
+  at::Tensor rotary_table_;  // [max_seq_len, qk_rope_head_dim] float32
+  MlaModelOptions options_;
+  ModelSpec spec_;
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MLA_MLA_MODEL_H_

@@ -1,0 +1,48 @@
+// A matrix product for each head, with a weight of its own: out[t, h] = x[t, h] weight[h]^T.
+//
+//   // Absorbed MLA: queries into the latent's space, then attention's output out of it.
+//   REPRISE_ASSIGN_OR_RETURN(HeadLinear absorb, HeadLinear::Create(weight));
+//   REPRISE_RETURN_IF_ERROR(absorb.Apply(step.linears(), q_nope, q_latent));
+//
+// One batched product through the same context as Linear (runner/ops/linear.h), chosen, timed and
+// captured likewise. A HeadLinear is a value: copies share the weight.
+
+#ifndef RUNNER_OPS_HEAD_LINEAR_H_
+#define RUNNER_OPS_HEAD_LINEAR_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runner/ops/linear_context.h"
+
+namespace reprise {
+
+class HeadLinear {
+ public:
+  // weight [num_heads, out_features, in_features] float32, float16 or bfloat16; heads and rows may
+  // be strided, the last stride is 1. Errors: InvalidArgument, naming the argument.
+  static absl::StatusOr<HeadLinear> Create(at::Tensor weight);
+
+  // x [num_tokens, num_heads, in_features], out [num_tokens, num_heads, out_features], of the
+  // weight's dtype and device; tokens and heads may be strided; they must not overlap. May be
+  // captured. Errors: InvalidArgument, naming the argument; Unimplemented if no algorithm takes
+  // these strides or alignments.
+  absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
+
+  int64_t num_heads() const { return weight_.size(0); }
+  int64_t out_features() const { return weight_.size(1); }
+  int64_t in_features() const { return weight_.size(2); }
+  const at::Tensor& weight() const { return weight_; }
+
+ private:
+  explicit HeadLinear(at::Tensor weight);
+
+  at::Tensor weight_;  // [num_heads, out_features, in_features]
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_HEAD_LINEAR_H_

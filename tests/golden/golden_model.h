@@ -1,0 +1,26 @@
+// The model of a golden folder, whichever example runs it.
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+//                            LoadGoldenModel(golden, c10::kCPU, DType::kFloat32));
+
+#ifndef TESTS_GOLDEN_GOLDEN_MODEL_H_
+#define TESTS_GOLDEN_GOLDEN_MODEL_H_
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "runner/model.h"
+#include "tests/golden/golden.h"
+
+namespace reprise {
+
+// Errors: those of the model's Load().
+absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
+                                                       DType dtype);
+
+}  // namespace reprise
+
+#endif  // TESTS_GOLDEN_GOLDEN_MODEL_H_
