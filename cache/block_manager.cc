@@ -125,6 +125,12 @@ int BlockManager::NumColumns(int64_t num_tokens) const {
   return num_covered / options_.block_size + (num_covered % options_.block_size != 0);
 }
 
+int BlockManager::TokensWithColumns(int num_columns) const {
+  const int num_covered = num_columns * options_.block_size;
+  if (num_columns == options_.max_blocks) return num_covered;  // look-ahead ends with the row
+  return std::max(num_covered - options_.num_lookahead_tokens, 0);
+}
+
 int64_t BlockManager::NumBlocksFor(int num_tokens, int num_committed,
                                    int num_encoder_tokens) const {
   const int num_columns = NumColumns(num_tokens);

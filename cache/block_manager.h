@@ -270,6 +270,8 @@ class BlockManager {
   struct Sequence {
     int num_tokens = 0;
     int num_committed = 0;
+    // How long it can become with the columns that it has.
+    int num_tokens_with_columns = 0;
     int num_encoder_tokens = 0;
     bool has_encoder = false;  // its blocks have been written
     bool is_live = false;      // else the slot is empty
@@ -298,6 +300,8 @@ class BlockManager {
 
   // Columns of a sequence of `num_tokens` in groups that hold its tokens, look-ahead included.
   int NumColumns(int64_t num_tokens) const;
+  // The longest sequence with so many columns.
+  int TokensWithColumns(int num_columns) const;
   int num_reserved() const { return options_.num_reserved_blocks; }
 
   // An empty slot becomes a live sequence without blocks.
@@ -334,6 +338,9 @@ class BlockManager {
   void GrowTo(SlotId slot, int num_columns);
   // A pending copy; the reference to `source` is the copy's from now on.
   void AddCopy(BlockId source, BlockId destination);
+  // Whether so many more tokens need nothing but to be counted.
+  bool HasRoom(SlotId slot, int num_tokens) const;
+  absl::Status CheckAppend(SlotId slot, int num_tokens) const;
   void Undo(absl::Span<const SlotAppend> appended);
 
   void CheckRow(SlotId slot, int group) const;

@@ -25,6 +25,10 @@ void BlockManager::CheckInvariants() const {
     CHECK(!checked.is_tail_planned) << "a plan was left behind, slot " << i;
     CHECK(0 <= checked.num_committed && checked.num_committed <= checked.num_tokens)
         << "invariant 5, slot " << i;
+    if (checked.is_live) {
+      CHECK_EQ(checked.num_tokens_with_columns, TokensWithColumns(NumColumns(checked.num_tokens)))
+          << "invariant 2, slot " << i;
+    }
     for (int group = 0; group < num_groups(); ++group) {
       CheckRow(slot, group);
       const int first = tables_.first(slot, group);

@@ -101,6 +101,7 @@ absl::StatusOr<PromptHits> BlockManager::Add(SlotId slot, const SequencePrompt& 
       AddCopy(hits(group)[found.num_blocks], tables_.blocks(slot, group)[found.num_blocks]);
     }
   }
+  added.num_tokens_with_columns = TokensWithColumns(num_columns);
   if (cache_.is_on()) {
     content_.Commit(slot, prompt.tokens.first(num_hit_tokens));
     cache_.CountLookup(num_prompt, num_hit_tokens);
@@ -247,6 +248,7 @@ absl::Status BlockManager::CommitUnknown(SlotId slot, int num_tokens) {
 }
 
 void BlockManager::IndexBlocks(SlotId slot, int first_column, int end_column) {
+  if (first_column >= end_column) return;  // most tokens end no block
   for (int group = 0; group < num_groups(); ++group) {
     if (!HoldsOwnTokens(options_.groups[group])) continue;
     const absl::Span<const BlockId> row = tables_.blocks(slot, group);
@@ -310,6 +312,7 @@ absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
   for (int group = 0; group < num_groups(); ++group) {
     FillRow(slot, group, saved.first_columns[group], 0, end_of(group));
   }
+  restored.num_tokens_with_columns = TokensWithColumns(num_columns);
   if (cache_.is_on()) {
     content_.Load(slot, saved.content);
     if (saved.num_forgets == num_forgets_) {

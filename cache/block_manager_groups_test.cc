@@ -168,8 +168,9 @@ TEST(BlockManagerGroupsTest, RoomThatOnlyCommitsCanMakeIsAskedForAgain) {
 TEST(BlockManagerGroupsTest, TheEncodersBlocksAreWrittenOnceAndShared) {
   BlockManager manager = ManagerOf({kFull, kCross});
   const ExtraKey input = {.kind = ExtraKeyKind::kAudio, .value = "a song"};
+  const std::vector<int32_t> tokens = Tokens(3);
   const SequencePrompt prompt = {
-      .tokens = Tokens(3), .num_encoder_tokens = 5, .encoder_keys = absl::MakeConstSpan(&input, 1)};
+      .tokens = tokens, .num_encoder_tokens = 5, .encoder_keys = absl::MakeConstSpan(&input, 1)};
   EXPECT_EQ(*manager.Add(kA, prompt), PromptHits{});
   EXPECT_THAT(Row(manager, kA, 1), SizeIs(3));  // ceil(5 / 2)
   EXPECT_EQ(manager.num_encoder_tokens(kA), 5);

@@ -40,19 +40,11 @@ absl::Status BlockManager::AppendBatch(absl::Span<const SlotAppend> batch) {
   int64_t num_lacking = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     const auto [slot, num_tokens] = batch[i];
-    absl::Status status = CheckLive(slot);
-    if (status.ok() && num_tokens < 0) {
-      status = absl::InvalidArgumentError(
-          absl::StrCat("num_tokens of slot ", slot.value(),
-                       " must not be negative: expected at least 0, got ", num_tokens));
+    if (HasRoom(slot, num_tokens)) {
+      sequence(slot).num_tokens += num_tokens;
+      continue;
     }
-    if (status.ok()) {
-      // If all that it has were committed: windows shrink with time.
-      const Sequence& now = sequence(slot);
-      status = CheckLength(slot, int64_t{now.num_tokens} + num_tokens, now.num_tokens,
-                           now.num_encoder_tokens, 0);
-    }
-    if (!status.ok()) {
+    if (absl::Status status = CheckAppend(slot, num_tokens); !status.ok()) {
       Undo(batch.first(i));
       return status;
     }
@@ -82,9 +74,31 @@ absl::Status BlockManager::AppendBatch(absl::Span<const SlotAppend> batch) {
       grown.is_tail_planned = false;
       grown.may_share_tail = false;
     }
-    GrowTo(append.slot, NumColumns(grown.num_tokens));
+    if (grown.num_tokens > grown.num_tokens_with_columns) {
+      GrowTo(append.slot, NumColumns(grown.num_tokens));
+    }
   }
   return absl::OkStatus();
+}
+
+bool BlockManager::HasRoom(SlotId slot, int num_tokens) const {
+  if (!contains(slot) || num_tokens < 0) return false;
+  const Sequence& grown = sequence(slot);
+  return !grown.may_share_tail &&
+         int64_t{grown.num_tokens} + num_tokens <= grown.num_tokens_with_columns;
+}
+
+absl::Status BlockManager::CheckAppend(SlotId slot, int num_tokens) const {
+  REPRISE_RETURN_IF_ERROR(CheckLive(slot));
+  if (num_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_tokens of slot ", slot.value(),
+                     " must not be negative: expected at least 0, got ", num_tokens));
+  }
+  // As if all that it has were committed: windows shrink with time.
+  const Sequence& now = sequence(slot);
+  return CheckLength(slot, int64_t{now.num_tokens} + num_tokens, now.num_tokens,
+                     now.num_encoder_tokens, 0);
 }
 
 void BlockManager::Undo(absl::Span<const SlotAppend> appended) {
@@ -102,6 +116,7 @@ void BlockManager::GrowTo(SlotId slot, int num_columns) {
     const absl::Status status = cache_.AllocateReserved(tables_.Extend(slot, group, num_lacking));
     CHECK(status.ok()) << "a planned allocation failed: " << status;
   }
+  sequence(slot).num_tokens_with_columns = TokensWithColumns(num_columns);
 }
 
 // ---- Blocks that others use too.
@@ -230,6 +245,7 @@ absl::Status BlockManager::Truncate(SlotId slot, int num_tokens) {
     const int end = std::max(num_columns, tables_.first(slot, group));
     while (tables_.end(slot, group) > end) Release(tables_.RemoveBack(slot, group));
   }
+  truncated.num_tokens_with_columns = TokensWithColumns(num_columns);
   if (owns_now) MakeOwn(slot, num_tokens);
   return absl::OkStatus();
 }

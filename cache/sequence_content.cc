@@ -35,6 +35,7 @@ SequenceContent::SequenceContent(const Options& options, const PrefixHasher& has
 void SequenceContent::Begin(SlotId slot, const SequencePrompt& prompt) {
   Sequence& begun = sequences_[slot.value()];
   begun.num_known = 0;
+  begun.num_known_blocks = 0;
   begun.num_hashed = 0;
   begun.is_open = true;
   begun.encoder_root.reset();
@@ -129,8 +130,11 @@ int SequenceContent::Commit(SlotId slot, absl::Span<const int32_t> tokens) {
   }
   std::copy(tokens.begin(), tokens.end(), row + first);
   grown.num_known = end;
-  HashTo(slot, num_known_blocks(slot));
-  return num_known_blocks(slot);
+  if (end - grown.num_known_blocks * options_.block_size >= options_.block_size) {
+    grown.num_known_blocks = end / options_.block_size;
+    HashTo(slot, grown.num_known_blocks);
+  }
+  return grown.num_known_blocks;
 }
 
 void SequenceContent::ForgetRest(SlotId slot) { sequences_[slot.value()].is_open = false; }
@@ -139,6 +143,7 @@ void SequenceContent::Truncate(SlotId slot, int num_tokens) {
   // Hashes may stay: they are those of the tokens in the row.
   Sequence& shortened = sequences_[slot.value()];
   shortened.num_known = std::min(shortened.num_known, num_tokens);
+  shortened.num_known_blocks = shortened.num_known / options_.block_size;
 }
 
 void SequenceContent::Copy(SlotId from, SlotId to, int num_tokens) {
@@ -148,7 +153,8 @@ void SequenceContent::Copy(SlotId from, SlotId to, int num_tokens) {
   copy.encoder_root = source.encoder_root;
   copy.ranges.assign(source.ranges.begin(), source.ranges.end());
   copy.num_known = std::min(source.num_known, num_tokens);
-  copy.num_hashed = copy.num_known / options_.block_size;
+  copy.num_known_blocks = copy.num_known / options_.block_size;
+  copy.num_hashed = copy.num_known_blocks;
   // A sequence of which the parent knew less than it had committed knows no more either.
   copy.is_open = source.is_open && source.num_known >= num_tokens;
   std::copy_n(token_row(from), copy.num_known, token_row(to));
@@ -171,6 +177,7 @@ void SequenceContent::Load(SlotId slot, const SavedContent& saved) {
   loaded.encoder_root = saved.encoder_root;
   loaded.ranges = saved.ranges;
   loaded.num_known = static_cast<int>(saved.tokens.size());
+  loaded.num_known_blocks = loaded.num_known / options_.block_size;
   loaded.num_hashed = 0;
   loaded.is_open = saved.is_open;
   std::copy(saved.tokens.begin(), saved.tokens.end(), token_row(slot));

@@ -123,7 +123,8 @@ class SequenceContent {
   PrefixKey Key(SlotId slot, int column, int group);
 
   int num_known(SlotId slot) const { return sequences_[slot.value()].num_known; }
-  int num_known_blocks(SlotId slot) const { return num_known(slot) / options_.block_size; }
+  // Full blocks of them.
+  int num_known_blocks(SlotId slot) const { return sequences_[slot.value()].num_known_blocks; }
   // Committed tokens, as far as known.
   absl::Span<const int32_t> tokens(SlotId slot) const;
 
@@ -137,7 +138,8 @@ class SequenceContent {
     PrefixHash root;
     std::optional<PrefixHash> encoder_root;
     std::vector<KeptRange> ranges;
-    int num_known = 0;     // committed tokens
+    int num_known = 0;  // committed tokens
+    int num_known_blocks = 0;
     int num_hashed = 0;    // blocks whose tokens and hashes are in the rows, committed or not
     bool is_open = false;  // else commits add nothing to what is known
   };
