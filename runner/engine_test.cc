@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "cache/prefix_cache.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/testing/toy_model.h"
@@ -95,6 +96,36 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineCaseTest,
                                          EngineCase{4, 64, 5, 40, 0, 2, kLazy},
                                          EngineCase{9, 64, 5, 12, 4, 3, kLazy},  // preempts
                                          EngineCase{3, 8, 4, 20, 0, 1, kOff}));
+
+TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  // One after the other: a prompt, itself again, a longer one, one that leaves it, and the first
+  // with what was generated for it.
+  const std::vector<int32_t> first = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  std::vector<std::vector<int32_t>> prompts = {first, first, first, first, first};
+  prompts[2].insert(prompts[2].end(), {10, 11, 12, 13, 14});
+  prompts[3][6] = 50;
+  const std::vector<int32_t> generated = DenseGreedy(model, first, 8);
+  prompts[4].insert(prompts[4].end(), generated.begin(), generated.end());
+  for (const PrefixReuse reuse : {PrefixReuse::kOn, PrefixReuse::kOff}) {
+    auto engine = Engine::Create(
+        &model, {.runner = {.max_num_seqs = 1, .block_size = 4}, .prefix_reuse = reuse});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    std::vector<int64_t> ids;
+    for (const std::vector<int32_t>& prompt : prompts) {
+      const auto id = (*engine)->Add({.prompt = prompt, .max_new_tokens = 8});
+      ASSERT_TRUE(id.ok()) << id.status();
+      ids.push_back(id->value());
+    }
+    const auto texts = RunAll(**engine);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(texts.at(ids[i]), DenseGreedy(model, prompts[i], 8)) << "prompt " << i;
+    }
+    // 8 of 9, 8 of 14, 4 of 9, and 16 of 17: the keys of 9 + 7 tokens were computed.
+    EXPECT_EQ((*engine)->scheduler().prefix_statistics().num_tokens_hit,
+              reuse == PrefixReuse::kOn ? 8 + 8 + 4 + 16 : 0);
+  }
+}
 
 TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
   const Request request = {

@@ -1,0 +1,143 @@
+// BlockManagerModel: swaps, whose copies run late.
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "cache/group_retention.h"
+#include "cache/testing/block_manager_model.h"
+#include "cache/testing/model_values.h"
+
+namespace reprise {
+
+namespace {
+
+using absl::StatusCode;
+
+}  // namespace
+
+void BlockManagerModel::PlanOut() {
+  call_ = "PlanOut";
+  const SlotId slot = AnySlot();
+  const std::vector<int64_t> before = Snapshot();
+  const SequenceId id(next_id_++);
+  const auto found = live_.find(slot);
+  std::vector<StatusCode> codes;
+  if (found == live_.end()) {
+    codes = {StatusCode::kNotFound};
+  } else if (found->second.is_leaving || manager_->has_copies() || !store_->copies_in().empty()) {
+    codes = {StatusCode::kFailedPrecondition};
+  } else {
+    const int64_t at_most = manager_->NumBlocksFor(found->second.num_committed, 0,
+                                                   found->second.origin.num_encoder_tokens);
+    codes = {StatusCode::kOk, StatusCode::kFailedPrecondition};  // a swap in of no blocks
+    if (at_most > store_->host_pool().num_allocatable()) {
+      codes.push_back(StatusCode::kResourceExhausted);
+      codes.push_back(StatusCode::kInvalidArgument);
+    }
+  }
+  const absl::Status status = store_->PlanOut(slot, id);
+  Expect(status, codes, before);
+  if (!status.ok()) return;
+  found->second.is_leaving = true;
+  found->second.id = id;
+  CHECK(store_->state(id) == SwapState::kPlanned);
+}
+
+void BlockManagerModel::PlanIn() {
+  call_ = "PlanIn";
+  if (stored_.empty()) return;
+  const auto found = std::next(stored_.begin(), Below(static_cast<int>(stored_.size())));
+  const SlotId slot = AnyEmptySlot();
+  const std::vector<int64_t> before = Snapshot();
+  std::vector<StatusCode> codes;
+  if (!IsSlot(slot)) {
+    codes = {StatusCode::kInvalidArgument};
+  } else if (live_.contains(slot)) {
+    codes = {StatusCode::kAlreadyExists};
+  } else {
+    codes = {StatusCode::kOk};
+    const int64_t at_most = manager_->NumBlocksFor(found->second.num_committed, 0,
+                                                   found->second.origin.num_encoder_tokens);
+    if (at_most > manager_->pool().num_allocatable()) {
+      codes.push_back(StatusCode::kResourceExhausted);
+      codes.push_back(StatusCode::kInvalidArgument);
+    }
+  }
+  const absl::Status status = store_->PlanIn(found->first, slot);
+  Expect(status, codes, before);
+  if (!status.ok()) return;
+  live_[slot] = std::move(found->second);
+  stored_.erase(found);
+  CHECK_EQ(manager_->num_tokens(slot), live_[slot].num_committed);
+  ++num_swaps_in_;
+  ++counts_["swaps in"];
+}
+
+void BlockManagerModel::Drop() {
+  call_ = "Drop";
+  if (stored_.empty()) return;
+  const auto found = std::next(stored_.begin(), Below(static_cast<int>(stored_.size())));
+  CHECK(store_->Drop(found->first).ok());
+  CHECK(!store_->state(found->first).has_value());
+  stored_.erase(found);
+}
+
+// The copies go to the stream, to be made some time later; blocks that go out are read only then.
+void BlockManagerModel::LaunchSwaps() {
+  call_ = "Launched";
+  const std::vector<BlockCopy> out(store_->copies_out().begin(), store_->copies_out().end());
+  const std::vector<BlockCopy> in(store_->copies_in().begin(), store_->copies_in().end());
+  // A swap in waits for the steps before it, which this memory has done; and the copies of forks,
+  // which run with the next step, wait for the swap.
+  const int num_in = num_swaps_in_ - num_swaps_in_launched_;
+  num_swaps_in_launched_ += num_in;
+  swap_stream_.Submit([this, out, in, num_in] {
+    for (const BlockCopy& copy : out) {
+      std::copy_n(&memory_[int64_t{copy.src} * block_size_], block_size_,
+                  &host_memory_[int64_t{copy.dst} * block_size_]);
+    }
+    for (const BlockCopy& copy : in) {
+      std::copy_n(&host_memory_[int64_t{copy.src} * block_size_], block_size_,
+                  &memory_[int64_t{copy.dst} * block_size_]);
+    }
+    num_swaps_in_ -= num_in;
+    num_swaps_in_launched_ -= num_in;
+  });
+  store_->Launched();
+  std::vector<SlotId> leaving;
+  for (auto& [slot, sequence] : live_) {
+    if (sequence.is_leaving) leaving.push_back(slot);
+  }
+  for (const SlotId slot : leaving) {
+    Sequence& sequence = live_[slot];
+    sequence.is_leaving = false;
+    sequence.tokens.resize(sequence.num_committed);
+    sequence.values.resize(sequence.num_committed);
+    sequence.num_written = sequence.num_committed;
+    sequence.encoder_is_written = sequence.encoder_is_committed;
+    CHECK(store_->state(sequence.id) == SwapState::kLeaving);
+    CHECK_EQ(store_->num_tokens(sequence.id), sequence.num_committed);
+    stored_[sequence.id] = std::move(sequence);
+    Leave(slot);
+    ++counts_["swaps out"];
+  }
+}
+
+void BlockManagerModel::RunSwap() {
+  call_ = "a swap passes";
+  if (swap_stream_.empty()) return;
+  swap_stream_.RunOldest();
+  if (choices_->OneIn(2)) store_->Poll();
+}
+
+void BlockManagerModel::FinishSwapsIn() {
+  if (num_swaps_in_ > num_swaps_in_launched_) LaunchSwaps();
+  while (num_swaps_in_ > 0) swap_stream_.RunOldest();
+}
+
+}  // namespace reprise
