@@ -98,8 +98,9 @@ struct BuiltBatch {
 
 // Errors: InvalidArgument, naming the row and what was expected and got: a length that is negative,
 // a table row outside the table, positions beyond the table's width, an entry that is negative
-// where a new token is to be written, an index out of range in `order`, a key_start without a buffer
-// for it, or more rows or tokens than the padded size or the buffers hold. The buffers' content is then undefined.
+// where a new token is to be written, an index out of range in `order`, a key_start without a
+// buffer for it, a write_window below 1, or more rows or tokens than the padded size or the buffers
+// hold. The buffers' content is then undefined.
 absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
                                            const BatchBuffers& buffers);
 

@@ -4,7 +4,8 @@
 //   // The worked example of attention/local_virtual_batch.h at block_size 2, over the tables
 //   // {0 .. 9}, {10 .. 19}, {20 .. 29}:
 //   //   {0 1} {2 3} {12 13} {14 15} {16 17} {18 19} {22 23} {24 25}, and null blocks
-//   absl::StatusOr<PagedBatch> classic = BuildLocalBlockTable(*local, 4, /*block_size=*/2, buffers);
+//   absl::StatusOr<PagedBatch> classic =
+//       BuildLocalBlockTable(*local, /*chunk_size=*/4, /*block_size=*/2, buffers);
 //
 // A row holds the blocks of its whole chunk, whatever stands in them; columns past the table's
 // width repeat the last column (as vLLM and SGLang clip them), and are beyond the row's seq_len.

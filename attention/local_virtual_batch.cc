@@ -50,7 +50,7 @@ absl::Status CheckBuffers(const LocalBatchBuffers& buffers, int num_rows) {
       "buffers: expected query_start_loc, seq_lens, table_row and key_start, got an absent one");
 }
 
-absl::Status CheckRow(int r, const RowLengths32& row) {
+absl::Status CheckRow(int r, const CutRow& row) {
   if (row.seq_len < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("seq_lens[", r, "]: expected at least 0, got ", row.seq_len));
@@ -66,7 +66,7 @@ absl::Status CheckRow(int r, const RowLengths32& row) {
 }
 
 // Rows are cut where their queries stand among their keys; other positions would be cut wrongly.
-absl::Status CheckPositions(const PagedBatch& batch, int first_token, const RowLengths32& row) {
+absl::Status CheckPositions(const PagedBatch& batch, int first_token, const CutRow& row) {
   if (!batch.query_positions || row.seq_len == 0) return absl::OkStatus();
   const int first_position = row.key_start + row.seq_len - row.query_len;
   for (int i = 0; i < row.query_len; ++i) {
@@ -113,9 +113,9 @@ absl::StatusOr<PagedBatch> BuildLocalVirtualBatch(const PagedBatch& batch, int c
           absl::StrCat("query_start_loc[", r + 1, "]: expected ", loc[r], " (the one before) to ",
                        batch.num_tokens, " (num_tokens), got ", loc[r + 1]));
     }
-    const RowLengths32 row = {.query_len = loc[r + 1] - loc[r],
-                              .seq_len = batch.seq_lens[r],
-                              .key_start = batch.key_start ? batch.key_start[r] : 0};
+    const CutRow row = {.query_len = loc[r + 1] - loc[r],
+                        .seq_len = batch.seq_lens[r],
+                        .key_start = batch.key_start ? batch.key_start[r] : 0};
     REPRISE_RETURN_IF_ERROR(CheckRow(r, row));
     REPRISE_RETURN_IF_ERROR(CheckPositions(batch, loc[r], row));
     const LocalCut cut = CutAtChunks(row, chunk_size);

@@ -27,7 +27,7 @@ struct SharedRows {
 // Cuts row r into shared memory, as this thread's. Returns how many virtual rows it has.
 __device__ int32_t Cut(const PagedBatch& batch, int r, int32_t chunk_size, SharedRows& shared) {
   const int32_t first_token = batch.query_start_loc[r];
-  RowLengths32 row;
+  CutRow row;
   row.query_len = batch.query_start_loc[r + 1] - first_token;
   row.seq_len = batch.seq_lens[r];
   row.key_start = batch.key_start ? batch.key_start[r] : 0;

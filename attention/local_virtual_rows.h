@@ -24,14 +24,14 @@ constexpr int MaxLocalRows(int num_rows, int num_tokens, int chunk_size) {
 
 // A row of a batch: its queries are the last query_len of its seq_len keys, which start at
 // key_start of its table row.
-struct RowLengths32 {
+struct CutRow {
   int32_t query_len = 0;
   int32_t seq_len = 0;
   int32_t key_start = 0;
 };
 
 // Whether the row has keys, its queries are among them, and its positions are int32.
-constexpr bool HasQueriesAmongKeys(const RowLengths32& row) {
+constexpr bool HasQueriesAmongKeys(const CutRow& row) {
   return row.seq_len > 0 && row.query_len <= row.seq_len && row.key_start >= 0 &&
          static_cast<int64_t>(row.key_start) + row.seq_len <= INT32_MAX;
 }
@@ -46,7 +46,7 @@ struct LocalCut {
 
 // A row that does not hold what HasQueriesAmongKeys() asks becomes rows without keys, of at most
 // chunk_size queries each. REQUIRES: query_len >= 0, chunk_size >= 1.
-constexpr LocalCut CutAtChunks(const RowLengths32& row, int32_t chunk_size) {
+constexpr LocalCut CutAtChunks(const CutRow& row, int32_t chunk_size) {
   LocalCut cut;
   if (row.query_len <= 0) return cut;
   cut.has_keys = HasQueriesAmongKeys(row);

@@ -3,7 +3,9 @@
 //
 //   absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(batch, 4, buffers);
 //   EXPECT_EQ(VisibleSet(layer, *local, block_size),
-//             SetByDefinition(schedule, [](int64_t p, int64_t P) { return P <= p && P / 4 == p / 4; }));
+//             SetByDefinition(schedule, [](int64_t p, int64_t key) {
+//               return key <= p && key / 4 == p / 4;
+//             }));
 //
 // Sets are sorted vectors. A key that a query sees twice stands there twice, so it does not pass.
 //
