@@ -63,7 +63,7 @@ absl::StatusOr<BlockStore> BlockStore::Over(const KvCache& cache,
       store.extents_.push_back(extent);
       store.kept_.push_back(options.with[i]);
     }
-    REPRISE_RETURN_IF_ERROR(store.CutIntoPieces());
+    REPRISE_RETURN_IF_ERROR(store.ListPieces());
     return store;
   });
 }
@@ -100,32 +100,28 @@ absl::StatusOr<BlockStore> BlockStore::Pinned(const BlockStore& like, int num_bl
                                 .bytes = extent.bytes});
       offset += extent.bytes;
     }
-    REPRISE_RETURN_IF_ERROR(store.CutIntoPieces());
+    REPRISE_RETURN_IF_ERROR(store.ListPieces());
     return store;
   });
 }
 
-absl::Status BlockStore::CutIntoPieces() {
+absl::Status BlockStore::ListPieces() {
   for (const BlockExtent& extent : extents_) bytes_per_block_ += extent.bytes;
   if (device_.is_cpu()) return absl::OkStatus();
   const bool is_aligned = std::all_of(extents_.begin(), extents_.end(), IsAligned);
   word_bytes_ = is_aligned ? kWordBytes : 1;
-  std::vector<CopyPiece> pieces;
   // The kernel's addresses of host memory may differ from the host's.
   const int64_t shift =
       host_ == nullptr ? 0 : host_->device<std::byte>() - host_->host<std::byte>();
   for (const BlockExtent& extent : extents_) {
-    for (int64_t begin = 0; begin < extent.bytes; begin += kPieceBytes) {
-      pieces.push_back({.data = extent.data + shift + begin,
-                        .block_stride = extent.block_stride,
-                        .bytes = std::min(kPieceBytes, extent.bytes - begin)});
-    }
+    host_pieces_.push_back(
+        {.data = extent.data + shift, .block_stride = extent.block_stride, .bytes = extent.bytes});
+    max_piece_bytes_ = std::max(max_piece_bytes_, extent.bytes);
   }
-  num_pieces_ = static_cast<int>(pieces.size());
-  if (pieces.empty()) return absl::OkStatus();
-  pieces_ = at::from_blob(pieces.data(), {static_cast<int64_t>(pieces.size() * sizeof(CopyPiece))},
-                          at::TensorOptions().dtype(at::kByte))
-                .to(device_);
+  if (host_pieces_.empty()) return absl::OkStatus();
+  const auto bytes = static_cast<int64_t>(host_pieces_.size() * sizeof(CopyPiece));
+  pieces_ =
+      at::from_blob(host_pieces_.data(), {bytes}, at::TensorOptions().dtype(at::kByte)).to(device_);
   return absl::OkStatus();
 }
 
@@ -136,9 +132,11 @@ bool BlockStore::IsLike(const BlockStore& other) const {
 }
 
 CopyPieces BlockStore::pieces() const {
-  return {.pieces =
-              num_pieces_ == 0 ? nullptr : static_cast<const CopyPiece*>(pieces_.const_data_ptr()),
-          .num_pieces = num_pieces_,
+  if (host_pieces_.empty()) return {.num_blocks = num_blocks_};
+  return {.pieces = static_cast<const CopyPiece*>(pieces_.const_data_ptr()),
+          .host_pieces = host_pieces_.data(),
+          .num_pieces = static_cast<int>(host_pieces_.size()),
+          .max_bytes = max_piece_bytes_,
           .num_blocks = num_blocks_,
           .word_bytes = word_bytes_};
 }

@@ -63,12 +63,12 @@ class BlockStore {
   // Whether blocks may be copied between them.
   bool IsLike(const BlockStore& other) const;
 
-  // What the kernel reads: the extents cut into pieces, on the device.
+  // What the kernel reads: the extents as the device addresses them. Valid as long as the store.
   CopyPieces pieces() const;
 
  private:
   BlockStore() = default;
-  absl::Status CutIntoPieces();
+  absl::Status ListPieces();
 
   at::Device device_ = at::kCPU;
   int num_blocks_ = 0;
@@ -76,8 +76,9 @@ class BlockStore {
   std::vector<BlockExtent> extents_;
   std::vector<at::Tensor> kept_;        // tensors that the extents point into
   std::shared_ptr<MappedBuffer> host_;  // of a pinned store
-  at::Tensor pieces_;                   // uint8, CopyPiece on the device; undefined on the CPU
-  int num_pieces_ = 0;
+  std::vector<CopyPiece> host_pieces_;  // empty on the CPU
+  at::Tensor pieces_;                   // the same on the device, as bytes
+  int64_t max_piece_bytes_ = 0;
   int word_bytes_ = 1;
 };
 

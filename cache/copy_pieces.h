@@ -8,9 +8,6 @@
 
 namespace reprise {
 
-// Extents are cut into pieces of at most so many bytes: what one CTA copies at a time.
-inline constexpr int64_t kPieceBytes = 16384;
-
 // A contiguous part of each block: of block b at data + b * block_stride.
 struct CopyPiece {
   std::byte* data = nullptr;
@@ -20,8 +17,10 @@ struct CopyPiece {
 
 // The pieces of a store's blocks.
 struct CopyPieces {
-  const CopyPiece* pieces = nullptr;  // [num_pieces], on the device
+  const CopyPiece* pieces = nullptr;       // [num_pieces], on the device
+  const CopyPiece* host_pieces = nullptr;  // the same list (of device addresses), on the host
   int num_pieces = 0;
+  int64_t max_bytes = 0;  // of the largest piece
   int num_blocks = 0;
   // Addresses, strides and sizes are multiples of it: 16 or 1.
   int word_bytes = 1;

@@ -1,6 +1,7 @@
 #include "cache/kv_canary.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <atomic>
@@ -90,6 +91,8 @@ absl::StatusOr<KvCanary> KvCanary::Create(const KvCanaryOptions& options) {
                                                 : MappedBuffer::AllocateMapped(kBytes);
     if (!findings.ok()) return findings.status();
     canary.findings_ = std::make_shared<MappedBuffer>(*std::move(findings));
+    canary.counters_ = at::zeros({static_cast<int64_t>(sizeof(KvCanaryCounters))},
+                                 canary.marks_.options().dtype(at::kByte));
     return canary;
   });
 }
@@ -141,21 +144,23 @@ absl::Status KvCanary::Check(const KvCanaryRows& rows) {
       if (!tensor->defined()) continue;
       REPRISE_RETURN_IF_ERROR(CheckRowCells(dims, name, *tensor, marks_.device()));
     }
-    const KvCheckParams params = {.marks = static_cast<const KvMark*>(marks_.const_data_ptr()),
-                                  .num_blocks = num_blocks_,
-                                  .block_size = block_size_,
-                                  .block_table = rows.block_table.const_data_ptr<int32_t>(),
-                                  .table_stride = rows.block_table.stride(0),
-                                  .num_tables = static_cast<int>(rows.block_table.size(0)),
-                                  .max_blocks = static_cast<int>(rows.block_table.size(1)),
-                                  .seq_lens = rows.seq_lens.const_data_ptr<int32_t>(),
-                                  .sequences = rows.sequences.const_data_ptr<int32_t>(),
-                                  .table_row = DataOf(rows.table_row),
-                                  .key_start = DataOf(rows.key_start),
-                                  .shared_lens = DataOf(rows.shared_lens),
-                                  .first_keys = DataOf(rows.first_keys),
-                                  .num_rows = static_cast<int>(rows.seq_lens.size(0)),
-                                  .findings = findings_->device<KvCanaryFindings>()};
+    const KvCheckParams params = {
+        .marks = static_cast<const KvMark*>(marks_.const_data_ptr()),
+        .num_blocks = num_blocks_,
+        .block_size = block_size_,
+        .block_table = rows.block_table.const_data_ptr<int32_t>(),
+        .table_stride = rows.block_table.stride(0),
+        .num_tables = static_cast<int>(rows.block_table.size(0)),
+        .max_blocks = static_cast<int>(rows.block_table.size(1)),
+        .seq_lens = rows.seq_lens.const_data_ptr<int32_t>(),
+        .sequences = rows.sequences.const_data_ptr<int32_t>(),
+        .table_row = DataOf(rows.table_row),
+        .key_start = DataOf(rows.key_start),
+        .shared_lens = DataOf(rows.shared_lens),
+        .first_keys = DataOf(rows.first_keys),
+        .num_rows = static_cast<int>(rows.seq_lens.size(0)),
+        .findings = findings_->device<KvCanaryFindings>(),
+        .counters = static_cast<KvCanaryCounters*>(counters_.mutable_data_ptr())};
 #ifdef REPRISE_WITH_CUDA
     if (marks_.is_cuda()) {
       const c10::cuda::CUDAGuard guard(marks_.device());
@@ -184,6 +189,12 @@ KvCanaryReport KvCanary::report() const {
   return report;
 }
 
-void KvCanary::Reset() { *findings_->host<KvCanaryFindings>() = KvCanaryFindings{}; }
+absl::Status KvCanary::Reset() {
+  *findings_->host<KvCanaryFindings>() = KvCanaryFindings{};
+  return CatchTorch([&] {
+    counters_.zero_();
+    return absl::OkStatus();
+  });
+}
 
 }  // namespace reprise

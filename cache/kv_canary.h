@@ -22,7 +22,7 @@
 // `shared_lens` first keys of a row only the position is checked.
 //
 // On CUDA, Mark() and Check() are one launch each on the current stream, without synchronisation or
-// allocation: they may be captured. Findings go into memory that the host reads; report() gives
+// allocation: they may be captured. Checks run one after the other. Findings go into memory that the host reads; report() gives
 // what has arrived so far, and is complete for the work that the host has waited for. Cost of a
 // check: 8 bytes a key read, about 1/32 of the keys of a layer of 1 x 128 in bf16.
 //
@@ -97,8 +97,9 @@ class KvCanary {
   // What has been found since the beginning or the last Reset().
   KvCanaryReport report() const;
 
-  // Forgets the findings. REQUIRES: no check is in flight.
-  void Reset();
+  // Forgets the findings. REQUIRES: no check is in flight; the next ones are enqueued behind it.
+  // Errors: Internal if LibTorch fails.
+  absl::Status Reset();
 
  private:
   KvCanary() = default;
@@ -107,6 +108,7 @@ class KvCanary {
   int block_size_ = 0;
   at::Tensor marks_;
   std::shared_ptr<MappedBuffer> findings_;  // KvCanaryFindings
+  at::Tensor counters_;                     // KvCanaryCounters
 };
 
 }  // namespace reprise

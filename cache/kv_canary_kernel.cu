@@ -1,8 +1,8 @@
 // Marks slots, and checks the marks behind block tables.
 //
 // Bound of the check: 8 bytes a key behind a table; CTAs of a row share its keys, y over rows, x
-// over stretches of keys. Faults are counted in memory of the host, by atomics over the bus: none
-// if all is well.
+// over stretches of keys. Faults are counted on the device; the first go into the host's memory
+// where they are found, and the last CTA to end writes their number behind them.
 
 #include <algorithm>
 #include <cstdint>
@@ -33,12 +33,21 @@ __global__ void __launch_bounds__(kThreads)
          key += static_cast<int64_t>(gridDim.x) * kThreads) {
       const KeyCheck check = CheckKey(params, row, key);
       if (!check.is_wrong) continue;
-      // System-wide: the findings are the host's memory.
-      auto* const count = reinterpret_cast<unsigned long long*>(&params.findings->num_wrong);
-      const unsigned long long index = atomicAdd_system(count, 1ull);
-      if (index < kMaxCanaryFaults) params.findings->first[index] = check.fault;
+      const unsigned long long index = atomicAdd(&params.counters->num_wrong, 1ull);
+      if (index >= kMaxCanaryFaults) continue;
+      params.findings->first[index] = check.fault;
+      __threadfence_system();
     }
   }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  const unsigned num_ctas = gridDim.x * gridDim.y;
+  if (atomicAdd(&params.counters->num_done, 1u) != num_ctas - 1) return;
+  params.counters->num_done = 0;
+  __threadfence();
+  const unsigned long long num_wrong = atomicAdd(&params.counters->num_wrong, 0ull);
+  *static_cast<volatile uint64_t*>(&params.findings->num_wrong) = num_wrong;
 }
 
 }  // namespace

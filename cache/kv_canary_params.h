@@ -34,6 +34,12 @@ struct KvCanaryFindings {
   KvCanaryFault first[kMaxCanaryFaults] = {};
 };
 
+// In the device's memory: buses do not all carry atomics to the host's.
+struct KvCanaryCounters {
+  unsigned long long num_wrong = 0;  // CUDA's type for 64-bit atomics
+  unsigned num_done = 0;             // CTAs of a check that have ended; 0 between checks
+};
+
 struct KvMarkParams {
   KvMark* marks = nullptr;  // [num_blocks * block_size]
   int64_t num_slots = 0;
@@ -60,6 +66,7 @@ struct KvCheckParams {
   const int32_t* first_keys = nullptr;
   int num_rows = 0;
   KvCanaryFindings* findings = nullptr;
+  KvCanaryCounters* counters = nullptr;  // on CUDA
 };
 
 constexpr int32_t CellOr(const int32_t* cells, int row, int32_t otherwise) {

@@ -41,7 +41,7 @@ class KvCanaryTest : public testing::Test {
   KvCanaryReport Check() {
     EXPECT_TRUE(canary_.Check(rows_).ok());
     const KvCanaryReport report = canary_.report();
-    canary_.Reset();
+    EXPECT_TRUE(canary_.Reset().ok());
     return report;
   }
 

@@ -1,9 +1,10 @@
 // Copies keys and values from their slots in the cache to contiguous rows, converting on the way.
 //
-// Bound: memory; the write's kernel (cache/write_kv_kernel.cu) with its sides exchanged. A thread
-// moves 16 bytes of cache at a time where strides and addresses allow, and single elements
-// otherwise. A CTA has kThreads threads: blockDim.x along the elements of one token, blockDim.y
-// tokens. Grid: x over tokens, y = 0 for K, 1 for V (if there is one).
+// Bound: memory; the write's kernel (cache/write_kv_kernel.cu) with its sides exchanged, and with
+// the latency of a place before that of its contents. A thread moves 16 bytes of cache at a time
+// where strides and addresses allow, and single elements otherwise. A CTA has at most kThreads
+// threads: blockDim.x along the elements of one token, blockDim.y tokens. Grid: x over tokens,
+// y = 0 for K, 1 for V (if there is one).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -19,6 +20,11 @@ namespace reprise {
 namespace {
 
 constexpr int kThreads = 256;
+
+// As in the write: a copy wants all threads that an SM holds.
+template <typename Src, typename Dst>
+constexpr int kMinCtasPerSm = std::is_same_v<Src, Dst> ? 8 : 5;
+
 constexpr int kLoadBytes = 16;
 
 // K or V. Strides in elements.
@@ -53,54 +59,60 @@ __device__ T FromFloat(float x) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) return __float2bfloat16_rn(x);
 }
 
+template <typename Dst, typename Src, int N>
+__device__ Elements<Dst, N> Convert(const Elements<Src, N>& loaded, float scale) {
+  Elements<Dst, N> converted;
+  if constexpr (std::is_same_v<Src, Dst>) {
+    converted = loaded;  // bit for bit, NaNs too
+    if (scale == 1.0f) return converted;
+  }
+#pragma unroll
+  for (int e = 0; e < N; ++e) converted.data[e] = FromFloat<Dst>(ToFloat(loaded.data[e]) * scale);
+  return converted;
+}
+
+// One side of one token, N elements a thread at a time.
 template <typename Src, typename Dst, int N>
-__device__ void ReadToken(const ReadKvParams& params, const Side& side, int64_t token,
-                          const TokenPlace& place) {
+__device__ void ReadToken(const ReadKvParams& params, const Side& side, int64_t token) {
+  const TokenPlace place = PlaceOfToken(params, token);
+  if (!place.is_wanted) return;
+  const Src* const stored = static_cast<const Src*>(side.view.data) +
+                            place.block * side.view.block_stride +
+                            place.offset * side.view.token_stride;
   const int accesses_per_head = side.head_dim / N;
   const int num_accesses = params.kv.num_kv_heads * accesses_per_head;
   for (int i = threadIdx.x; i < num_accesses; i += blockDim.x) {
     const int head = i / accesses_per_head;
     const int dim = (i - head * accesses_per_head) * N;
+    const int chunk = dim < side.view.dim_chunk ? 0 : dim / side.view.dim_chunk;
+    Elements<Src, N> loaded = {};  // zeros where there is no place
+    if (place.block >= 0) {
+      loaded = *reinterpret_cast<const Elements<Src, N>*>(stored + head * side.view.head_stride +
+                                                          chunk * side.view.dim_chunk_stride +
+                                                          (dim - chunk * side.view.dim_chunk));
+    }
+    const float scale =
+        side.scale.data == nullptr
+            ? side.scale.value
+            : side.scale
+                  .data[place.table_row * side.scale.row_stride + head * side.scale.head_stride];
     Dst* const to = static_cast<Dst*>(side.destination.data) +
                     token * side.destination.token_stride + head * side.destination.head_stride +
                     dim * side.destination.dim_stride;
-    Elements<Dst, N> converted;
-    if (place.block < 0) {
-#pragma unroll
-      for (int e = 0; e < N; ++e) converted.data[e] = FromFloat<Dst>(0.0f);
-    } else {
-      const auto loaded = *reinterpret_cast<const Elements<Src, N>*>(
-          static_cast<const Src*>(side.view.data) +
-          side.view.Offset(place.block, place.offset, head, dim));
-      const float scale =
-          side.scale.data == nullptr
-              ? side.scale.value
-              : side.scale
-                    .data[place.table_row * side.scale.row_stride + head * side.scale.head_stride];
-      if constexpr (std::is_same_v<Src, Dst>) converted = loaded;  // bit for bit, NaNs too
-      if (!std::is_same_v<Src, Dst> || scale != 1.0f) {
-#pragma unroll
-        for (int e = 0; e < N; ++e) {
-          converted.data[e] = FromFloat<Dst>(ToFloat(loaded.data[e]) * scale);
-        }
-      }
-    }
-    *reinterpret_cast<Elements<Dst, N>*>(to) = converted;
+    *reinterpret_cast<Elements<Dst, N>*>(to) = Convert<Dst>(loaded, scale);
   }
 }
 
 template <typename Src, typename Dst>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kMinCtasPerSm<Src, Dst>)
     ReadKvKernel(const __grid_constant__ KernelParams params) {
   const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (token >= params.read.num_tokens) return;
-  const TokenPlace place = PlaceOfToken(params.read, token);
-  if (!place.is_wanted) return;
   const Side& side = params.sides[blockIdx.y];
   if (side.elements_per_access == 1) {
-    ReadToken<Src, Dst, 1>(params.read, side, token, place);
+    ReadToken<Src, Dst, 1>(params.read, side, token);
   } else {
-    ReadToken<Src, Dst, kLoadBytes / sizeof(Src)>(params.read, side, token, place);
+    ReadToken<Src, Dst, kLoadBytes / sizeof(Src)>(params.read, side, token);
   }
 }
 
@@ -175,14 +187,13 @@ cudaError_t LaunchReadKv(const ReadKvParams& params, cudaStream_t stream) {
   kernel_params.sides[0] = side(kv.k, params.k, kv.k_scale, kv.head_dim_qk);
   kernel_params.sides[1] = side(kv.v, params.v, kv.v_scale, kv.head_dim_v);
 
-  // As many threads a token as it has accesses, in whole warps, and tokens to fill the CTA.
+  // As many threads a token as it has accesses, and tokens to fill the CTA.
   int64_t most = 1;
   for (int i = 0; i < params.num_sides; ++i) {
     const Side& s = kernel_params.sides[i];
     most = std::max(most, int64_t{kv.num_kv_heads} * (s.head_dim / s.elements_per_access));
   }
-  int threads_per_token = 32;
-  while (threads_per_token < kThreads && threads_per_token < most) threads_per_token *= 2;
+  const int threads_per_token = static_cast<int>(std::min<int64_t>(most, kThreads));
   const dim3 cta(threads_per_token, kThreads / threads_per_token);
   const dim3 grid(static_cast<unsigned>((params.num_tokens + cta.y - 1) / cta.y), params.num_sides);
 

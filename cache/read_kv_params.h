@@ -57,7 +57,10 @@ constexpr TokenPlace PlaceOfToken(const ReadKvParams& params, int64_t token) {
     const int64_t slot = params.slot_mapping[token];
     place.is_wanted = true;
     if (slot < 0 || slot >= static_cast<int64_t>(kv.num_blocks) * kv.block_size) return place;
-    place.block = slot / kv.block_size;
+    // In 32 bits where they do, which is several times cheaper on a GPU.
+    place.block = slot <= INT32_MAX
+                      ? static_cast<uint32_t>(slot) / static_cast<uint32_t>(kv.block_size)
+                      : slot / kv.block_size;
     place.offset = slot - place.block * kv.block_size;
     return place;
   }
@@ -76,10 +79,9 @@ constexpr TokenPlace PlaceOfToken(const ReadKvParams& params, int64_t token) {
   const int64_t table_row = params.table_row == nullptr ? low : params.table_row[low];
   const int64_t key_start = params.key_start == nullptr ? 0 : params.key_start[low];
   const int64_t key = key_start + token - params.start_loc[low];
-  const int64_t column = key / kv.block_size;
-  if (table_row < 0 || table_row >= params.num_tables || key < 0 || column >= params.max_blocks) {
-    return place;
-  }
+  if (table_row < 0 || table_row >= params.num_tables || key < 0 || key > INT32_MAX) return place;
+  const int64_t column = static_cast<uint32_t>(key) / static_cast<uint32_t>(kv.block_size);
+  if (column >= params.max_blocks) return place;
   const int64_t block = params.block_table[table_row * params.table_stride + column];
   if (block < 0 || block >= kv.num_blocks) return place;
   place.block = block;

@@ -3,10 +3,15 @@
 // Bound: memory. Each token moves num_kv_heads * (head_dim_qk + head_dim_v) elements in and out
 // once; 8192 tokens of 8 x 128 bf16 are 67 MB. A thread moves 16 bytes of cache at a time where
 // strides and addresses allow, so that a warp writes whole sectors, and single elements otherwise.
-// Few tokens are bound by latency: one slot load, one source load, one store.
 //
-// A CTA has kThreads threads: blockDim.x along the elements of one token, blockDim.y tokens. Grid:
-// x over tokens, y = 0 for K, 1 for V (if there is one).
+// A thread loads its sources and their slots together: a source does not depend on its slot, so a
+// token without one is loaded in vain rather than waited for. Where there are enough tokens to fill
+// the card, a copy works out one place of a token for two of them. More than that gains nothing on
+// an H200: CTAs that go through memory in order keep its pages open. Few tokens are bound by
+// latency, and have a thread each.
+//
+// A CTA has at most kThreads threads: blockDim.x along the elements of one token, blockDim.y
+// tokens. Grid: x over tokens, y = 0 for K, 1 for V (if there is one).
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,8 +28,24 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Tokens of a thread, at most. Conversions have long code and many registers as it is.
+template <typename Src, typename Dst>
+constexpr int kTokensPerThread = std::is_same_v<Src, Dst> ? 2 : 1;
+
+// From so many threads on the card is full.
+constexpr int64_t kManyThreads = 132 * 2048;
+
 // What a thread stores at once: the widest access there is.
 constexpr int kStoreBytes = 16;
+
+// Divides by a number that is mostly a power of two.
+struct Divisor {
+  int value;
+  int shift;  // -1: not a power of two
+
+  __device__ int64_t Divide(int64_t n) const { return shift >= 0 ? n >> shift : n / value; }
+  __device__ int Divide(int n) const { return shift >= 0 ? n >> shift : n / value; }
+};
 
 // K or V. Strides in elements.
 struct Side {
@@ -33,6 +54,7 @@ struct Side {
   Scale scale;
   int head_dim;
   int elements_per_access;  // kStoreBytes of the cache, or 1
+  Divisor accesses_per_head;
 };
 
 struct KernelParams {
@@ -41,8 +63,9 @@ struct KernelParams {
   const int64_t* slot_mapping;  // [num_tokens]
   int64_t num_tokens;
   int64_t num_slots;
-  int block_size;
+  Divisor block_size;
   int num_kv_heads;
+  int tokens_per_thread;  // 1 or kTokensPerThread
 };
 
 // N elements that are loaded or stored together.
@@ -82,53 +105,70 @@ __device__ Elements<Dst, N> Convert(const Elements<Src, N>& loaded, float scale)
   return converted;
 }
 
-// One side of one token, N elements a thread at a time.
+// Element offset of a slot in the cache.
+__device__ int64_t OffsetOfSlot(const KernelParams& params, const KvView& view, int64_t slot) {
+  // Slots below 2^31 are divided in 32 bits, which is several times cheaper.
+  const int64_t block = slot <= INT32_MAX ? params.block_size.Divide(static_cast<int>(slot))
+                                          : params.block_size.Divide(slot);
+  const int64_t offset = slot - block * params.block_size.value;
+  return block * view.block_stride + offset * view.token_stride;
+}
+
+// One side of a thread's tokens, N elements at a time.
 template <typename Src, typename Dst, int N>
-__device__ void WriteToken(const KernelParams& params, const Side& side, int64_t token,
-                           int64_t slot) {
-  // Slots of a cache below 2^31 are divided in 32 bits, which is several times cheaper.
-  int64_t block, offset;
-  if (params.num_slots <= INT32_MAX) {
-    block = static_cast<uint32_t>(slot) / static_cast<uint32_t>(params.block_size);
-    offset = static_cast<uint32_t>(slot) - static_cast<uint32_t>(block) * params.block_size;
-  } else {
-    block = slot / params.block_size;
-    offset = slot - block * params.block_size;
-  }
-  const Src* source = static_cast<const Src*>(side.source.data) + token * side.source.token_stride;
-  Dst* cache = static_cast<Dst*>(side.view.data) + block * side.view.block_stride +
-               offset * side.view.token_stride;
-
-  const int accesses_per_head = side.head_dim / N;
-  const int num_accesses = params.num_kv_heads * accesses_per_head;
+__device__ void WriteTokens(const KernelParams& params, const Side& side) {
+  constexpr int kTokens = kTokensPerThread<Src, Dst>;
+  const int tokens_per_thread = kTokens == 1 ? 1 : params.tokens_per_thread;
+  const int64_t first_token =
+      static_cast<int64_t>(blockIdx.x) * blockDim.y * tokens_per_thread + threadIdx.y;
+  const int num_accesses = params.num_kv_heads * side.accesses_per_head.value;
   for (int i = threadIdx.x; i < num_accesses; i += blockDim.x) {
-    const int head = i / accesses_per_head;
-    const int dim = (i - head * accesses_per_head) * N;
-    const int chunk = dim / side.view.dim_chunk;
-    const Src* from = source + head * side.source.head_stride + dim * side.source.dim_stride;
-    Dst* to = cache + head * side.view.head_stride + chunk * side.view.dim_chunk_stride +
-              (dim - chunk * side.view.dim_chunk);
-
+    const int head = side.accesses_per_head.Divide(i);
+    const int dim = (i - head * side.accesses_per_head.value) * N;
+    const Src* const from = static_cast<const Src*>(side.source.data) +
+                            head * side.source.head_stride + dim * side.source.dim_stride;
+    int64_t slots[kTokens];
+    Elements<Src, N> loaded[kTokens];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      const int64_t token = first_token + t * static_cast<int>(blockDim.y);
+      slots[t] = -1;
+      if (t < tokens_per_thread && token < params.num_tokens) {
+        slots[t] = params.slot_mapping[token];
+        loaded[t] =
+            *reinterpret_cast<const Elements<Src, N>*>(from + token * side.source.token_stride);
+      }
+    }
+    const int chunk = dim < side.view.dim_chunk ? 0 : dim / side.view.dim_chunk;
+    Dst* const to = static_cast<Dst*>(side.view.data) + head * side.view.head_stride +
+                    chunk * side.view.dim_chunk_stride + (dim - chunk * side.view.dim_chunk);
     const float scale = side.scale.data == nullptr ? side.scale.value
                                                    : side.scale.data[head * side.scale.head_stride];
-    const auto loaded = *reinterpret_cast<const Elements<Src, N>*>(from);
-    *reinterpret_cast<Elements<Dst, N>*>(to) = Convert<Dst>(loaded, scale);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+      if (slots[t] < 0 || slots[t] >= params.num_slots) continue;
+      *reinterpret_cast<Elements<Dst, N>*>(to + OffsetOfSlot(params, side.view, slots[t])) =
+          Convert<Dst>(loaded[t], scale);
+    }
   }
 }
 
 template <typename Src, typename Dst>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     WriteKvKernel(const __grid_constant__ KernelParams params) {
-  const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (token >= params.num_tokens) return;
-  const int64_t slot = params.slot_mapping[token];
-  if (slot < 0 || slot >= params.num_slots) return;
   const Side& side = blockIdx.y == 0 ? params.k : params.v;
   if (side.elements_per_access == 1) {
-    WriteToken<Src, Dst, 1>(params, side, token, slot);
+    WriteTokens<Src, Dst, 1>(params, side);
   } else {
-    WriteToken<Src, Dst, kStoreBytes / sizeof(Dst)>(params, side, token, slot);
+    WriteTokens<Src, Dst, kStoreBytes / sizeof(Dst)>(params, side);
   }
+}
+
+Divisor MakeDivisor(int value) {
+  const bool is_power = value > 0 && (value & (value - 1)) == 0;
+  int shift = 0;
+  while (is_power && (1 << shift) < value) ++shift;
+  return {.value = value, .shift = is_power ? shift : -1};
 }
 
 // Whether moves over a dimension of `size` by `stride` elements keep addresses multiples of `unit`
@@ -192,30 +232,36 @@ cudaError_t LaunchWriteKv(const WriteKvParams& params, cudaStream_t stream) {
   const KvLayer& kv = params.kv;
   const auto side = [&](const KvSource& source, const KvView& view, const Scale& scale,
                         int head_dim) {
+    const int n = ElementsPerAccess(params, source, view, head_dim);
     return Side{.source = source,
                 .view = view,
                 .scale = scale,
                 .head_dim = head_dim,
-                .elements_per_access = ElementsPerAccess(params, source, view, head_dim)};
+                .elements_per_access = n,
+                .accesses_per_head = MakeDivisor(head_dim / n)};
   };
-  const KernelParams kernel_params = {
-      .k = side(params.k, kv.k, kv.k_scale, kv.head_dim_qk),
-      .v = side(params.v, kv.v, kv.v_scale, kv.head_dim_v),
-      .slot_mapping = params.slot_mapping,
-      .num_tokens = params.num_tokens,
-      .num_slots = static_cast<int64_t>(kv.num_blocks) * kv.block_size,
-      .block_size = kv.block_size,
-      .num_kv_heads = kv.num_kv_heads};
+  KernelParams kernel_params = {.k = side(params.k, kv.k, kv.k_scale, kv.head_dim_qk),
+                                .v = side(params.v, kv.v, kv.v_scale, kv.head_dim_v),
+                                .slot_mapping = params.slot_mapping,
+                                .num_tokens = params.num_tokens,
+                                .num_slots = static_cast<int64_t>(kv.num_blocks) * kv.block_size,
+                                .block_size = MakeDivisor(kv.block_size),
+                                .num_kv_heads = kv.num_kv_heads,
+                                .tokens_per_thread = 1};
 
-  // As many threads a token as it has accesses, in whole warps, and tokens to fill the CTA.
-  const auto num_accesses = [&](const Side& s) {
-    return static_cast<int64_t>(kv.num_kv_heads) * (s.head_dim / s.elements_per_access);
-  };
-  const int64_t most = std::max(num_accesses(kernel_params.k), num_accesses(kernel_params.v));
-  int threads_per_token = 32;
-  while (threads_per_token < kThreads && threads_per_token < most) threads_per_token *= 2;
+  // As many threads a token as it has accesses, and tokens to fill the CTA.
+  int64_t most = int64_t{kv.num_kv_heads} * kernel_params.k.accesses_per_head.value;
+  if (params.num_sides == 2) {
+    most = std::max(most, int64_t{kv.num_kv_heads} * kernel_params.v.accesses_per_head.value);
+  }
+  const int threads_per_token = static_cast<int>(std::min<int64_t>(most, kThreads));
   const dim3 cta(threads_per_token, kThreads / threads_per_token);
-  const dim3 grid(static_cast<unsigned>((params.num_tokens + cta.y - 1) / cta.y), params.num_sides);
+  if (params.source_dtype == kv.dtype && params.num_tokens * most >= 2 * kManyThreads) {
+    kernel_params.tokens_per_thread = 2;
+  }
+  const int64_t tokens_per_cta = static_cast<int64_t>(cta.y) * kernel_params.tokens_per_thread;
+  const dim3 grid(static_cast<unsigned>((params.num_tokens + tokens_per_cta - 1) / tokens_per_cta),
+                  params.num_sides);
 
   for (const Instantiation& candidate : kInstantiations) {
     if (candidate.source != params.source_dtype || candidate.cache != kv.dtype) continue;
