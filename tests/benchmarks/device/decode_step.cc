@@ -71,6 +71,7 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
                          {"graph_bytes", r.graph_bytes},
                          {"capture_ms", r.capture_ms},
                          {"calls", r.parts.calls},
+                         {"calls_us", r.parts.calls_us},
                          {"other_us", r.parts.other_us}};
   for (int i = 0; i < kNumKernelClasses; ++i) {
     const std::string name(KernelClassName(static_cast<KernelClass>(i)));

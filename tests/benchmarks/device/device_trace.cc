@@ -33,6 +33,7 @@ absl::StatusOr<DeviceTrace> ParseTrace(const std::string& path) {
     const std::string name = event.value("name", "");
     if (category == "cuda_runtime" || category == "cuda_driver") {
       ++trace.runtime_calls[name];
+      trace.runtime_us[name] += event.value("dur", 0.0);
       continue;
     }
     DeviceEvent::Kind kind;

@@ -28,6 +28,7 @@ struct DeviceEvent {
 struct DeviceTrace {
   std::vector<DeviceEvent> events;           // by start
   std::map<std::string, int> runtime_calls;  // "cudaLaunchKernel" -> how often
+  std::map<std::string, double> runtime_us;  // and how long the host was in them, all together
 
   int num_calls(std::string_view name) const;
   // Calls whose name contains `part`: "Synchronize", "Malloc".

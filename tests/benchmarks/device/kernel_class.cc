@@ -10,14 +10,15 @@ struct Pattern {
 
 // The first that occurs in the name decides: our own kernels, then the families of cuBLASLt.
 constexpr Pattern kPatterns[] = {
-    {"WorkMap", KernelClass::kWorkMap},     {"Refill", KernelClass::kRefill},
-    {"Attention", KernelClass::kAttention}, {"Rotary", KernelClass::kRotaryWrite},
-    {"WriteKv", KernelClass::kRotaryWrite}, {"RmsNorm", KernelClass::kNorm},
-    {"GateMul", KernelClass::kActivation},  {"GatherRows", KernelClass::kGather},
-    {"Sample", KernelClass::kSampling},     {"Argmax", KernelClass::kSampling},
-    {"gemm", KernelClass::kProducts},       {"gemv", KernelClass::kProducts},
-    {"nvjet", KernelClass::kProducts},      {"splitK", KernelClass::kProducts},
-    {"cublas", KernelClass::kProducts},     {"cutlass", KernelClass::kProducts},
+    {"WorkMap", KernelClass::kWorkMap},      {"Refill", KernelClass::kRefill},
+    {"LocalVirtual", KernelClass::kWorkMap}, {"Attention", KernelClass::kAttention},
+    {"Rotary", KernelClass::kRotaryWrite},   {"WriteKv", KernelClass::kRotaryWrite},
+    {"RmsNorm", KernelClass::kNorm},         {"GateMul", KernelClass::kActivation},
+    {"GatherRows", KernelClass::kGather},    {"Sample", KernelClass::kSampling},
+    {"Argmax", KernelClass::kSampling},      {"gemm", KernelClass::kProducts},
+    {"gemv", KernelClass::kProducts},        {"nvjet", KernelClass::kProducts},
+    {"splitK", KernelClass::kProducts},      {"cublas", KernelClass::kProducts},
+    {"cutlass", KernelClass::kProducts},
 };
 
 }  // namespace

@@ -39,6 +39,9 @@ absl::StatusOr<StepParts> SplitSteps(const DeviceTrace& trace) {
   for (const auto& [name, count] : trace.runtime_calls) {
     parts.calls[name] = count / static_cast<double>(begins.size());
   }
+  for (const auto& [name, us] : trace.runtime_us) {
+    parts.calls_us[name] = us / static_cast<double>(begins.size());
+  }
   return parts;
 }
 

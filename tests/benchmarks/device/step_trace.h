@@ -23,6 +23,7 @@ struct StepParts {
   double copies = 0;                       // and fills of memory
   std::map<std::string, double> other_us;  // kernels of no class, by name
   std::map<std::string, double> calls;     // of the CUDA runtime, by name
+  std::map<std::string, double> calls_us;  // the host's time in them
 };
 
 // A step begins with its refill kernel; the last step of the trace only ends the one before.
