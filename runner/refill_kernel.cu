@@ -57,15 +57,17 @@ struct StaticShared {
 
 // Behind it, in dynamic shared memory.
 struct DynamicShared {
-  StepRow* rows;      // [padded_num_rows]
-  int32_t* seq_len;   // [padded_num_rows] before the step; -1: the row is not served
+  StepRow* rows;         // [padded_num_rows]
+  int32_t* seq_len;      // [padded_num_rows] before the step; -1: the row is not served
+  int32_t* last_token;   // [padded_num_rows] and encoder_len: of the row's slot, read with seq_len
+  int32_t* encoder_len;  // [padded_num_rows]
   int32_t* start;     // [padded_num_rows] 1: all its blocks are there; from `place` on, first token
   int32_t* long_row;  // [padded_num_rows] rows that warps have to check
   int32_t* claim;     // [num_slots] who takes the slot
 };
 
 __host__ __device__ int64_t DynamicBytes(int padded_num_rows, int num_slots) {
-  return static_cast<int64_t>(sizeof(StepRow) + 3 * sizeof(int32_t)) * padded_num_rows +
+  return static_cast<int64_t>(sizeof(StepRow) + 5 * sizeof(int32_t)) * padded_num_rows +
          static_cast<int64_t>(sizeof(int32_t)) * num_slots;
 }
 
@@ -73,7 +75,9 @@ __device__ DynamicShared Carve(char* memory, int padded_num_rows) {
   DynamicShared shared;
   shared.rows = reinterpret_cast<StepRow*>(memory);
   shared.seq_len = reinterpret_cast<int32_t*>(shared.rows + padded_num_rows);
-  shared.start = shared.seq_len + padded_num_rows;
+  shared.last_token = shared.seq_len + padded_num_rows;
+  shared.encoder_len = shared.last_token + padded_num_rows;
+  shared.start = shared.encoder_len + padded_num_rows;
   shared.long_row = shared.start + padded_num_rows;
   shared.claim = shared.long_row + padded_num_rows;
   return shared;
@@ -91,19 +95,32 @@ __device__ void FetchUpdates(const RefillArgs& args, int first, int count, Stati
   for (int i = threadIdx.x; i < count; i += kThreads) target[i] = source[i];
 }
 
+// All that is asked for over PCIe is asked for before any of it is waited for: the compiler may not
+// move a load before a store to shared memory.
 __device__ void Fetch(const RefillArgs& args, StaticShared& shared, const DynamicShared& rows) {
-  for (int r = threadIdx.x; r < args.padded_num_rows; r += kThreads) {
+  const int t = threadIdx.x;
+  constexpr int kNumCounts = sizeof(StepDeltaCounts) / sizeof(int32_t);
+  static_assert(kUpdateChunk <= kThreads && kFetchedLeaves <= kThreads && kNumCounts <= kThreads);
+  const bool has_row = t < args.padded_num_rows;
+  const bool has_update = t < min(args.delta.max_updates, kUpdateChunk);
+  const bool has_leaf = t < min(args.slots.num_slots, kFetchedLeaves);
+  int4 row = {};
+  int4 update = {};
+  int32_t leaf = 0;
+  int32_t count = 0;
+  if (t < kNumCounts) count = reinterpret_cast<const int32_t*>(args.delta.counts)[t];
+  if (has_row) row = reinterpret_cast<const int4*>(args.delta.rows)[t];
+  if (has_update) update = reinterpret_cast<const int4*>(args.delta.updates)[t];
+  if (has_leaf) leaf = args.delta.leaves[t];
+
+  if (t < kNumCounts) reinterpret_cast<int32_t*>(&shared.counts)[t] = count;
+  if (has_row) reinterpret_cast<int4*>(rows.rows)[t] = row;
+  if (has_update) reinterpret_cast<int4*>(shared.updates)[t] = update;
+  if (has_leaf) shared.leaves[t] = leaf;
+  for (int r = t + kThreads; r < args.padded_num_rows; r += kThreads) {
     reinterpret_cast<int4*>(rows.rows)[r] = reinterpret_cast<const int4*>(args.delta.rows)[r];
   }
-  FetchUpdates(args, 0, min(args.delta.max_updates, kUpdateChunk), shared);
-  for (int i = threadIdx.x; i < min(args.slots.num_slots, kFetchedLeaves); i += kThreads) {
-    shared.leaves[i] = args.delta.leaves[i];
-  }
-  if (threadIdx.x < sizeof(StepDeltaCounts) / sizeof(int32_t)) {
-    reinterpret_cast<int32_t*>(&shared.counts)[threadIdx.x] =
-        reinterpret_cast<const int32_t*>(args.delta.counts)[threadIdx.x];
-  }
-  if (threadIdx.x == 0) {
+  if (t == 0) {
     shared.num_long_rows = 0;
     shared.num_tokens = 0;
   }
@@ -206,6 +223,10 @@ __device__ void CheckRow(const RefillArgs& args, int r, int num_host_tokens, Sta
   int32_t seq_len = -1;
   if (IsSlot(row.slot, args.slots) && rows.claim[row.slot] == r) {
     seq_len = args.slots.seq_len[row.slot];
+    const int32_t last_token = args.slots.last_token[row.slot];
+    const int32_t encoder_len = args.slots.encoder_len[row.slot];
+    rows.last_token[r] = last_token;
+    rows.encoder_len[r] = encoder_len;
     if (!IsValidRow(row, seq_len, num_host_tokens, args)) seq_len = -1;
   }
   rows.seq_len[r] = seq_len;
@@ -359,13 +380,13 @@ __device__ void WriteRow(const RefillArgs& args, int r, int num_rows, const Stat
   const int32_t seq_len = rows.seq_len[r];
   if (row.query_len == 1) {
     const int32_t token_id = row.first_host_token < 0
-                                 ? args.slots.last_token[row.slot]
+                                 ? rows.last_token[r]
                                  : args.delta.host_tokens[row.first_host_token];
     WriteToken(args, start, token_id, seq_len);
   }
   args.slots.seq_len[row.slot] = seq_len + row.query_len;
   arrays.seq_lens[r] = seq_len + row.query_len;
-  arrays.encoder_lens[r] = args.slots.encoder_len[row.slot];
+  arrays.encoder_lens[r] = rows.encoder_len[r];
   arrays.table_row[r] = row.slot;
   arrays.logits_indices[r] = start + row.query_len - 1;
   arrays.sample_slot[r] = row.samples != 0 ? row.slot : -1;

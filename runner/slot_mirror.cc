@@ -192,6 +192,7 @@ absl::Status SlotMirror::CheckRowBlocks(int slot, int64_t seq_len) const {
                      ": expected room for ", seq_len, " tokens, got ", filled.end, " blocks of ",
                      limits_.block_size);
     }
+    if (filled.begin == 0) continue;
     const int64_t first_needed =
         FirstNeededPosition(spec, state_.slots[slot].seq_len) / limits_.block_size;
     if (filled.begin > first_needed) {
