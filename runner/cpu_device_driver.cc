@@ -54,6 +54,11 @@ class CpuDeviceDriver : public DeviceDriver {
     return BuildLocalVirtualBatch(batch, chunk_size, buffers).status();
   }
 
+  absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
+    for (int lane = 0; lane < num_lanes; ++lane) REPRISE_RETURN_IF_ERROR(work(lane));
+    return absl::OkStatus();
+  }
+
   absl::Status Upload(const void* from, void* to, int64_t bytes) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return absl::OkStatus();

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "graphs/cuda_graph_backend.h"
+#include "runner/cuda_lanes.h"
 #include "runner/ops/linear.h"
 #include "runner/refill_kernel.h"
 #endif
@@ -30,11 +31,12 @@ namespace {
 class CudaDeviceDriver : public DeviceDriver {
  public:
   CudaDeviceDriver(c10::Device device, int num_sms, std::unique_ptr<CudaGraphBackend> graphs,
-                   std::unique_ptr<LinearContext> linears)
+                   std::unique_ptr<LinearContext> linears, std::unique_ptr<CudaLanes> lanes)
       : device_(device),
         num_sms_(num_sms),
         graphs_(std::move(graphs)),
         linears_(std::move(linears)),
+        lanes_(std::move(lanes)),
         stream_(c10::cuda::getStreamFromExternal(graphs_->stream(), device.index())) {}
 
   ~CudaDeviceDriver() override { stream_.synchronize(); }
@@ -70,18 +72,22 @@ class CudaDeviceDriver : public DeviceDriver {
 
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
                          const WorkMap& map) override {
-    return LaunchBuildWorkMap(batch, WindowOf(layer), map, graphs_->stream());
+    return LaunchBuildWorkMap(batch, WindowOf(layer), map, lanes_->stream());
   }
 
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
                          const WorkMap& map) override {
-    return LaunchBuildWorkMap(batch, WindowOf(layer), map, graphs_->stream());
+    return LaunchBuildWorkMap(batch, WindowOf(layer), map, lanes_->stream());
   }
 
   absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
                               const LocalBatchBuffers& buffers) override {
-    return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, graphs_->stream()),
+    return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, lanes_->stream()),
                       "local virtual batch");
+  }
+
+  absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
+    return lanes_->Run(num_lanes, work);
   }
 
   absl::Status Upload(const void* from, void* to, int64_t bytes) override {
@@ -107,6 +113,7 @@ class CudaDeviceDriver : public DeviceDriver {
   int num_sms_;
   std::unique_ptr<CudaGraphBackend> graphs_;
   std::unique_ptr<LinearContext> linears_;
+  std::unique_ptr<CudaLanes> lanes_;
   c10::cuda::CUDAStream stream_;
 };
 
@@ -132,8 +139,9 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
                              CudaGraphBackend::Create({.device = index}));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
                              MakeLinearContext(chosen, linear_options));
+    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLanes> lanes, CudaLanes::Create(graphs->stream()));
     return std::make_unique<CudaDeviceDriver>(chosen, num_sms, std::move(graphs),
-                                              std::move(linears));
+                                              std::move(linears), std::move(lanes));
   });
 }
 

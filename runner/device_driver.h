@@ -68,6 +68,10 @@ class DeviceDriver {
   virtual absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
                                       const LocalBatchBuffers& buffers) = 0;
 
+  // Runs work(0) to work(num_lanes - 1). What the two above enqueue in different lanes may run at
+  // the same time on the device; what is enqueued later waits for all of it. May be captured.
+  virtual absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int lane)> work) = 0;
+
   // Copies what the host wrote into memory of AllocateMapped() to the device. `from` must not
   // change before the copy has run.
   virtual absl::Status Upload(const void* from, void* to, int64_t bytes) = 0;

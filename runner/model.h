@@ -54,6 +54,10 @@ struct ModelSpec {
   // One entry an attention layer, in the order of `layer` in Step::Attend: what it computes, over
   // whose keys, how long it needs them. Pointers in it are on `device`.
   std::vector<LayerSpec> layers;
+  // Attention without a cache that layers do beside their own, over the tokens of a step alone:
+  // `attention` in Step::AttendWithin. For prompts in another form than the cache's (MLA, not
+  // absorbed).
+  std::vector<AttentionParams> within = {};
   int vocab_size = 0;
   int max_position = 0;  // the longest sequence the model can serve
   // The longest input of its encoder. 0: it has none, and no encoder-decoder layers.

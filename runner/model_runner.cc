@@ -70,6 +70,7 @@ absl::Status ModelRunner::Allocate() {
   const StepMetadataOptions metadata = {
       .layers = spec.layers,
       .classes = classes_,
+      .within = spec.within,
       .dtype = spec.dtype,
       .device = spec.device,
       .max_rows = options_.max_num_seqs,
@@ -194,11 +195,9 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
       .slot_mappings = std::move(slot_mappings),
       .logits_indices = memory_->View(arrays.logits_indices, key.padded_num_seqs),
       .logits = memory_->logits(key.padded_num_seqs),
-      .layers = metadata_->layers(),
       .kv = constants_->kv,
-      .classes = &metadata_->classes(),
-      .batches = batches.of_class,
-      .work_maps = metadata_->work_maps(),
+      .batches = batches,
+      .metadata = metadata_.get(),
       .linears = &driver_->linears()});
   return [step, batches = std::move(batches), constants = constants_]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {

@@ -128,6 +128,7 @@ class Refill {
     }
     slots_.seq_len[row.slot] = seq_len + row.query_len;
     arrays_.seq_lens[r] = seq_len + row.query_len;
+    arrays_.context_lens[r] = seq_len;
     arrays_.encoder_lens[r] = slots_.encoder_len[row.slot];
     arrays_.table_row[r] = row.slot;
     arrays_.logits_indices[r] = num_tokens_ - 1;
@@ -136,6 +137,7 @@ class Refill {
 
   void PadRow(int r) {
     arrays_.seq_lens[r] = 0;
+    arrays_.context_lens[r] = 0;
     arrays_.encoder_lens[r] = 0;
     arrays_.table_row[r] = 0;
     arrays_.logits_indices[r] = 0;

@@ -370,6 +370,7 @@ __device__ void WriteRow(const RefillArgs& args, int r, int num_rows, const Stat
   arrays.query_start_loc[r] = start;
   if (r >= num_rows || rows.seq_len[r] < 0) {
     arrays.seq_lens[r] = 0;
+    arrays.context_lens[r] = 0;
     arrays.encoder_lens[r] = 0;
     arrays.table_row[r] = 0;
     arrays.logits_indices[r] = 0;
@@ -386,6 +387,7 @@ __device__ void WriteRow(const RefillArgs& args, int r, int num_rows, const Stat
   }
   args.slots.seq_len[row.slot] = seq_len + row.query_len;
   arrays.seq_lens[r] = seq_len + row.query_len;
+  arrays.context_lens[r] = seq_len;
   arrays.encoder_lens[r] = rows.encoder_len[r];
   arrays.table_row[r] = row.slot;
   arrays.logits_indices[r] = start + row.query_len - 1;

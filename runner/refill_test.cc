@@ -433,6 +433,7 @@ class NaiveModel {
       EXPECT_EQ(arrays.query_start_loc[r], num_tokens);
       if (!good) {
         EXPECT_EQ(arrays.seq_lens[r], 0);
+        EXPECT_EQ(arrays.context_lens[r], 0);
         EXPECT_EQ(arrays.encoder_lens[r], 0);
         EXPECT_EQ(arrays.table_row[r], 0);
         EXPECT_EQ(arrays.logits_indices[r], 0);
@@ -456,6 +457,7 @@ class NaiveModel {
         }
       }
       EXPECT_EQ(arrays.seq_lens[r], sequence.seq_len);
+      EXPECT_EQ(arrays.context_lens[r], sequence.seq_len - row.query_len);
       EXPECT_EQ(arrays.encoder_lens[r], sequence.encoder_len);
       EXPECT_EQ(args.slots.seq_len[row.slot], sequence.seq_len);
       EXPECT_EQ(arrays.table_row[r], row.slot);

@@ -10,82 +10,142 @@
 #include "glog/logging.h"
 
 namespace reprise {
+namespace {
+
+at::Tensor OutputOf(const AttentionParams& params, const at::Tensor& q, int num_tokens) {
+  return at::empty({num_tokens, params.num_q_heads, params.head_dim_v}, q.options());
+}
+
+AttentionPart PartOf(const AttentionParams& params, const at::Tensor& q, int num_tokens) {
+  return {.out = OutputOf(params, q, num_tokens),
+          .lse = at::empty({num_tokens, params.num_q_heads}, q.options().dtype(at::kFloat))};
+}
+
+}  // namespace
 
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v) const {
-  REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
-  if (parts_.layers[layer].v_in_k) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layer ", layer, " keeps V within K: expected one latent for both, got k and v"));
-  }
-  return WriteAndAttend(layer, q, k, v);
+  REPRISE_RETURN_IF_ERROR(Write(layer, k, v));
+  return Attend(layer, q);
 }
 
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
                                         const at::Tensor& latent) const {
-  REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
-  if (!parts_.layers[layer].v_in_k) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer, " keeps K and V apart: expected k and v, got one latent"));
-  }
-  return WriteAndAttend(layer, q, latent, at::Tensor());
-}
-
-absl::StatusOr<at::Tensor> Step::WriteAndAttend(int layer, const at::Tensor& q, const at::Tensor& k,
-                                                const at::Tensor& v) const {
-  REPRISE_RETURN_IF_ERROR(WriteKv(parts_.kv[layer], k, v, slot_mapping(layer)));
+  REPRISE_RETURN_IF_ERROR(Write(layer, latent));
   return Attend(layer, q);
 }
 
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q) const {
   REPRISE_RETURN_IF_ERROR(CheckHasCache(layer));
-  const AttentionParams& params = parts_.layers[layer].params;
+  const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
-    at::Tensor out = at::empty({num_tokens(), params.num_q_heads, params.head_dim_v}, q.options());
+    at::Tensor out = OutputOf(params, q, num_tokens());
     REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch(layer), work_map(layer), q,
                                            parts_.kv[layer], out, /*lse=*/nullptr));
     return out;
   });
 }
 
+absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v) const {
+  REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
+  if (spec(layer).v_in_k) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer, " keeps V within K: expected one latent for both, got k and v"));
+  }
+  return WriteKv(parts_.kv[layer], k, v, slot_mapping(layer));
+}
+
+absl::Status Step::Write(int layer, const at::Tensor& latent) const {
+  REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
+  if (!spec(layer).v_in_k) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " keeps K and V apart: expected k and v, got one latent"));
+  }
+  return WriteKv(parts_.kv[layer], latent, /*v=*/at::Tensor(), slot_mapping(layer));
+}
+
+absl::StatusOr<AttentionPart> Step::AttendWithin(int attention, const at::Tensor& q,
+                                                 const at::Tensor& k, const at::Tensor& v) const {
+  REPRISE_RETURN_IF_ERROR(CheckHasWithin());
+  const absl::Span<const AttentionParams> within = parts_.metadata->within();
+  if (attention < 0 || attention >= static_cast<int>(within.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention is not in `within` of the model's spec: expected 0 to ",
+                     static_cast<int>(within.size()) - 1, ", got ", attention));
+  }
+  const AttentionParams& params = within[attention];
+  return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
+    AttentionPart part = PartOf(params, q, num_tokens());
+    REPRISE_RETURN_IF_ERROR(RaggedAttention(params, parts_.batches.within,
+                                            parts_.metadata->within_maps()[attention], q, k, v,
+                                            part.out, &part.lse));
+    return part;
+  });
+}
+
+absl::StatusOr<AttentionPart> Step::AttendBefore(int layer, const at::Tensor& q) const {
+  REPRISE_RETURN_IF_ERROR(CheckHasCache(layer));
+  REPRISE_RETURN_IF_ERROR(CheckHasWithin());
+  const int class_index = classes().class_of_layer[layer];
+  if (classes().classes[class_index].batch != ClassBatch::kRows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer, " has chunks or an encoder's keys: expected full attention or a window"));
+  }
+  const AttentionParams& params = spec(layer).params;
+  return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
+    AttentionPart part = PartOf(params, q, num_tokens());
+    REPRISE_RETURN_IF_ERROR(PagedAttention(params, parts_.batches.before[class_index],
+                                           parts_.metadata->before_maps()[class_index], q,
+                                           parts_.kv[layer], part.out, &part.lse));
+    return part;
+  });
+}
+
 const at::Tensor& Step::slot_mapping(int layer) const {
-  const std::optional<int> group = parts_.classes->group_of_layer.at(layer);
+  const std::optional<int> group = classes().group_of_layer.at(layer);
   CHECK(group.has_value()) << "layer " << layer << " has no cache";
   return parts_.slot_mappings[*group];
 }
 
 const PagedBatch& Step::batch(int layer) const {
-  return parts_.batches[parts_.classes->class_of_layer.at(layer)];
+  return parts_.batches.of_class[classes().class_of_layer.at(layer)];
 }
 
 const WorkMap& Step::work_map(int layer) const {
-  return parts_.work_maps[parts_.classes->class_of_layer.at(layer)];
+  return parts_.metadata->work_maps()[classes().class_of_layer.at(layer)];
 }
 
 absl::Status Step::CheckHasCache(int layer) const {
-  const int num_layers = static_cast<int>(parts_.layers.size());
+  const int num_layers = static_cast<int>(parts_.metadata->layers().size());
   if (layer < 0 || layer >= num_layers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer is not in the model's spec: expected 0 to ", num_layers - 1, ", got ", layer));
   }
-  if (parts_.classes->group_of_layer[layer]) return absl::OkStatus();
+  if (classes().group_of_layer[layer]) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "layer ", layer, " is the encoder's: expected a decoder or encoder-decoder layer"));
 }
 
 absl::Status Step::CheckIsWritten(int layer) const {
   REPRISE_RETURN_IF_ERROR(CheckHasCache(layer));
-  const LayerSpec& spec = parts_.layers[layer];
-  if (spec.shares_kv_with) {
+  if (spec(layer).shares_kv_with) {
     return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " reads the keys of layer ",
-                                                   *spec.shares_kv_with,
+                                                   *spec(layer).shares_kv_with,
                                                    " and writes none: expected q alone"));
   }
-  if (spec.kind == AttentionKind::kEncoderDecoder) {
+  if (spec(layer).kind == AttentionKind::kEncoderDecoder) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer ", layer, " reads the encoder's keys and writes none: expected q alone"));
   }
   return absl::OkStatus();
+}
+
+absl::Status Step::CheckHasWithin() const {
+  if (parts_.batches.has_within()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "attention in two parts is for steps with several tokens a row, of models whose spec names ",
+      "attention within them: expected max_query_len above 1, got ", max_query_len(), ", and ",
+      parts_.metadata->within().size(), " in `within`"));
 }
 
 }  // namespace reprise

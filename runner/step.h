@@ -37,8 +37,15 @@
 #include "attention/work_map.h"
 #include "cache/kv_layer.h"
 #include "runner/ops/linear_context.h"
+#include "runner/step_metadata.h"
 
 namespace reprise {
+
+// Attention over some of the keys.
+struct AttentionPart {
+  at::Tensor out;  // [num_tokens, num_q_heads, head_dim_v]
+  at::Tensor lse;  // [num_tokens, num_q_heads] float32, natural logarithm
+};
 
 class Step {
  public:
@@ -49,11 +56,9 @@ class Step {
     std::vector<at::Tensor> slot_mappings;  // one a KV group
     at::Tensor logits_indices;
     at::Tensor logits;
-    absl::Span<const LayerSpec> layers;
     absl::Span<const KvLayer> kv;  // one a layer
-    const LayerClasses* classes = nullptr;
-    std::vector<PagedBatch> batches;      // one a class
-    absl::Span<const WorkMap> work_maps;  // one a class
+    StepBatches batches;
+    const StepMetadata* metadata = nullptr;
     LinearContext* linears = nullptr;
   };
   explicit Step(Parts parts) : parts_(std::move(parts)) {}
@@ -81,6 +86,27 @@ class Step {
   // Attends to what the cache holds already.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q) const;
 
+  // The largest number of tokens of a row, a constant of the step's shape: 1 in decode steps.
+  int max_query_len() const { return parts_.batches.rows.max_query_len; }
+
+  // Attention in two parts, for steps with max_query_len() > 1 of models whose spec names attention
+  // `within`: over the step's own tokens, from k and v as they are, and over the keys that the
+  // layer's cache held before the step. Merged (attention/merge_states.h) they are attention over
+  // all of them. For MLA: prompts not absorbed, the prefix absorbed.
+  //
+  // AttendWithin(): each token sees those of its row up to itself, by spec().within[attention]; k, v
+  // as in Attend(). AttendBefore(): q as in Attend(layer, q); layers of full attention or of a
+  // window. A token that sees no key gets out 0, lse -inf. Errors: InvalidArgument for an index
+  // out of range; FailedPrecondition in other steps; those of RaggedAttention and PagedAttention.
+  absl::StatusOr<AttentionPart> AttendWithin(int attention, const at::Tensor& q,
+                                             const at::Tensor& k, const at::Tensor& v) const;
+  absl::StatusOr<AttentionPart> AttendBefore(int layer, const at::Tensor& q) const;
+
+  // Writes k and v, or a latent alone, of this step's tokens into the layer's cache: what Attend()
+  // does first. Errors: as there.
+  absl::Status Write(int layer, const at::Tensor& k, const at::Tensor& v) const;
+  absl::Status Write(int layer, const at::Tensor& latent) const;
+
   // The layer's cache and where this step's tokens stand in it, [num_tokens] int64, for ops that
   // write it themselves. REQUIRES: a layer of the spec; slot_mapping(): one with a cache. In the
   // cache of another layer, or of an encoder, nothing is to be written.
@@ -98,8 +124,9 @@ class Step {
  private:
   absl::Status CheckHasCache(int layer) const;
   absl::Status CheckIsWritten(int layer) const;
-  absl::StatusOr<at::Tensor> WriteAndAttend(int layer, const at::Tensor& q, const at::Tensor& k,
-                                            const at::Tensor& v) const;
+  absl::Status CheckHasWithin() const;
+  const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[layer]; }
+  const LayerClasses& classes() const { return parts_.metadata->classes(); }
 
   Parts parts_;
 };

@@ -11,6 +11,7 @@
 //                    blocks; -1 in cross groups, and without a block
 //   query_start_loc  prefix sums of query_len                         the live total, continued
 //   seq_lens         keys in the cache after the step's write         0
+//   context_lens     keys in the cache before it                      0
 //   encoder_lens     keys of the encoder's input                      0
 //   table_row        the slot                                         0
 //   logits_indices   the row's last token                             0
@@ -29,6 +30,7 @@ struct StepArrays {
   int64_t* slot_mapping = nullptr;     // [num_groups, max_tokens]
   int32_t* query_start_loc = nullptr;  // [max_rows + 1]
   int32_t* seq_lens = nullptr;         // [max_rows]
+  int32_t* context_lens = nullptr;     // [max_rows]
   int32_t* encoder_lens = nullptr;     // [max_rows]
   int32_t* table_row = nullptr;        // [max_rows]
   int32_t* logits_indices = nullptr;   // [max_rows]

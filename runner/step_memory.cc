@@ -45,6 +45,7 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
   REPRISE_ASSIGN_OR_RETURN(const auto query_start_loc,
                            b.Plan<int32_t>("query_start_loc", int64_t{rows} + 1));
   REPRISE_ASSIGN_OR_RETURN(const auto seq_lens, b.Plan<int32_t>("seq_lens", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto context_lens, b.Plan<int32_t>("context_lens", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto encoder_lens, b.Plan<int32_t>("encoder_lens", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto table_row, b.Plan<int32_t>("table_row", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto logits_indices, b.Plan<int32_t>("logits_indices", rows));
@@ -74,6 +75,7 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
              .slot_mapping = b.data(slot_mapping),
              .query_start_loc = b.data(query_start_loc),
              .seq_lens = b.data(seq_lens),
+             .context_lens = b.data(context_lens),
              .encoder_lens = b.data(encoder_lens),
              .table_row = b.data(table_row),
              .logits_indices = b.data(logits_indices),

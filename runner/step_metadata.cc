@@ -16,6 +16,7 @@ absl::StatusOr<std::unique_ptr<StepMetadata>> StepMetadata::Create(
   for (int i = 0; i < options.classes.num_classes(); ++i) {
     REPRISE_RETURN_IF_ERROR(metadata->Allocate(i));
   }
+  if (!options.within.empty()) REPRISE_RETURN_IF_ERROR(metadata->AllocateWithin());
   return metadata;
 }
 
@@ -25,19 +26,45 @@ StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* dri
       work_maps_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
+WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params) const {
+  return {.dtype = options_.dtype,
+          .num_q_heads = params.num_q_heads,
+          .num_kv_heads = params.num_kv_heads,
+          .head_dim_qk = params.head_dim_qk,
+          .head_dim_v = params.head_dim_v,
+          .max_rows = options_.max_rows,
+          .max_tokens = options_.max_tokens,
+          .max_query_len = options_.max_tokens,
+          .max_seq_len = options_.max_seq_len,
+          .mode = options_.mode};
+}
+
+absl::StatusOr<WorkMap> StepMetadata::NewMap(const WorkMapOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, driver_->PlanWork(options));
+  memory_.push_back(
+      at::empty({plan.workspace_bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
+  return MakeWorkMap(plan, memory_.back().data_ptr());
+}
+
+absl::Status StepMetadata::AllocateWithin() {
+  before_maps_.resize(work_maps_.size());
+  for (size_t i = 0; i < work_maps_.size(); ++i) {
+    const LayerClass& layer_class = options_.classes.classes[i];
+    if (layer_class.batch != ClassBatch::kRows) continue;
+    REPRISE_ASSIGN_OR_RETURN(before_maps_[i],
+                             NewMap(MapOptions(options_.layers[layer_class.first_layer].params)));
+  }
+  for (const AttentionParams& params : options_.within) {
+    WorkMapOptions plan = MapOptions(params);
+    plan.max_seq_len = options_.max_tokens;
+    REPRISE_ASSIGN_OR_RETURN(within_maps_.emplace_back(), NewMap(plan));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status StepMetadata::Allocate(int index) {
   const LayerClass& layer_class = options_.classes.classes[index];
-  const AttentionParams& params = options_.layers[layer_class.first_layer].params;
-  WorkMapOptions plan_options = {.dtype = options_.dtype,
-                                 .num_q_heads = params.num_q_heads,
-                                 .num_kv_heads = params.num_kv_heads,
-                                 .head_dim_qk = params.head_dim_qk,
-                                 .head_dim_v = params.head_dim_v,
-                                 .max_rows = options_.max_rows,
-                                 .max_tokens = options_.max_tokens,
-                                 .max_query_len = options_.max_tokens,
-                                 .max_seq_len = options_.max_seq_len,
-                                 .mode = options_.mode};
+  WorkMapOptions plan_options = MapOptions(options_.layers[layer_class.first_layer].params);
   switch (layer_class.batch) {
     case ClassBatch::kRows:
       break;
@@ -55,10 +82,7 @@ absl::Status StepMetadata::Allocate(int index) {
     case ClassBatch::kContiguous:
       return absl::OkStatus();
   }
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, driver_->PlanWork(plan_options));
-  memory_.push_back(
-      at::empty({plan.workspace_bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
-  work_maps_[index] = MakeWorkMap(plan, memory_.back().data_ptr());
+  REPRISE_ASSIGN_OR_RETURN(work_maps_[index], NewMap(plan_options));
   return absl::OkStatus();
 }
 
@@ -114,21 +138,52 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memor
     }
     batches.of_class.push_back(batch);
   }
+  if (!options_.within.empty() && key.max_query_len > 1) AddWithin(memory, batches);
   return batches;
 }
 
-absl::Status StepMetadata::Build(const StepBatches& batches) const {
+void StepMetadata::AddWithin(const StepMemory& memory, StepBatches& batches) const {
   for (int i = 0; i < options_.classes.num_classes(); ++i) {
-    const LayerClass& layer_class = options_.classes.classes[i];
-    if (layer_class.batch == ClassBatch::kContiguous) continue;
-    if (layer_class.batch == ClassBatch::kLocalRows) {
-      REPRISE_RETURN_IF_ERROR(
-          driver_->BuildLocalRows(batches.rows, *layer_class.chunk_size, local_rows_[i]));
+    PagedBatch before;
+    if (options_.classes.classes[i].batch == ClassBatch::kRows) {
+      before = batches.of_class[i];
+      before.seq_lens = memory.arrays().context_lens;
+      before.query_positions = memory.arrays().positions;  // for windows
+      before.causal = false;                               // all of them are before the queries
     }
-    REPRISE_RETURN_IF_ERROR(driver_->BuildWork(options_.layers[layer_class.first_layer].params,
-                                               batches.of_class[i], work_maps_[i]));
+    batches.before.push_back(before);
   }
-  return absl::OkStatus();
+  batches.within = {.query_start_loc = batches.rows.query_start_loc,
+                    .key_start_loc = batches.rows.query_start_loc,
+                    .num_rows = batches.rows.num_rows,
+                    .num_tokens = batches.rows.num_tokens,
+                    .num_keys = batches.rows.num_tokens,
+                    .max_query_len = batches.rows.max_query_len,
+                    .max_seq_len = batches.rows.max_query_len};
+}
+
+absl::Status StepMetadata::Build(const StepBatches& batches) const {
+  // Each is the work of one CTA for some microseconds.
+  const int num_classes = options_.classes.num_classes();
+  const int num_within = batches.has_within() ? static_cast<int>(within_maps_.size()) : 0;
+  return driver_->InLanes(num_classes + num_within, [&](int lane) -> absl::Status {
+    if (lane < num_classes) return BuildClass(batches, lane);
+    const int i = lane - num_classes;
+    return driver_->BuildWork(options_.within[i], batches.within, within_maps_[i]);
+  });
+}
+
+absl::Status StepMetadata::BuildClass(const StepBatches& batches, int index) const {
+  const LayerClass& layer_class = options_.classes.classes[index];
+  if (layer_class.batch == ClassBatch::kContiguous) return absl::OkStatus();
+  const AttentionParams& params = options_.layers[layer_class.first_layer].params;
+  if (layer_class.batch == ClassBatch::kLocalRows) {
+    REPRISE_RETURN_IF_ERROR(
+        driver_->BuildLocalRows(batches.rows, *layer_class.chunk_size, local_rows_[index]));
+  }
+  REPRISE_RETURN_IF_ERROR(driver_->BuildWork(params, batches.of_class[index], work_maps_[index]));
+  if (!batches.has_within() || layer_class.batch != ClassBatch::kRows) return absl::OkStatus();
+  return driver_->BuildWork(params, batches.before[index], before_maps_[index]);
 }
 
 void StepMetadata::AddTo(Fingerprint& fingerprint) const {

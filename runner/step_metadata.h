@@ -14,6 +14,10 @@
 //   the encoder's keys    the step's rows over the cross group: encoder_lens, not causal
 //   without a cache       none: such layers run in the encoder's pass (runner/encoder_pass.h)
 //
+// Models that attend to a step's own tokens and to the keys before it apart (ModelSpec::within) get
+// two more kinds in steps of rows with several tokens: a ragged batch of the step's tokens, and for
+// each class of rows a batch over the keys that were cached before.
+//
 // Thread safety: none; one owner. The driver must outlive it; it must outlive graphs that call
 // Build() in their capture.
 
@@ -33,7 +37,9 @@
 #include "attention/layer_spec.h"
 #include "attention/local_virtual_batch.h"
 #include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
 #include "attention/work_map.h"
+#include "attention/work_map_plan.h"
 #include "base/dtype.h"
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
@@ -45,6 +51,7 @@ namespace reprise {
 struct StepMetadataOptions {
   std::vector<LayerSpec> layers = {};
   LayerClasses classes = {};  // of the layers
+  std::vector<AttentionParams> within = {};
   DType dtype = DType::kFloat32;
   c10::Device device = c10::kCPU;
   int max_rows = 0;
@@ -58,6 +65,11 @@ struct StepMetadataOptions {
 struct StepBatches {
   PagedBatch rows;                   // the step's rows, over the first group
   std::vector<PagedBatch> of_class;  // one a class
+  // Of models with attention within steps, in steps whose rows may have several tokens; else empty.
+  std::vector<PagedBatch> before;  // one a class: keys before the step; none but for kRows
+  RaggedBatch within;              // the step's tokens
+
+  bool has_within() const { return !before.empty(); }
 };
 
 class StepMetadata {
@@ -72,18 +84,29 @@ class StepMetadata {
   absl::Status Build(const StepBatches& batches) const;
 
   absl::Span<const LayerSpec> layers() const { return options_.layers; }
+  absl::Span<const AttentionParams> within() const { return options_.within; }
   const LayerClasses& classes() const { return options_.classes; }
-  absl::Span<const WorkMap> work_maps() const { return work_maps_; }  // one a class
+  absl::Span<const WorkMap> work_maps() const { return work_maps_; }      // one a class
+  absl::Span<const WorkMap> before_maps() const { return before_maps_; }  // one a class
+  absl::Span<const WorkMap> within_maps() const { return within_maps_; }  // one of `within`
 
   void AddTo(Fingerprint& fingerprint) const;
 
  private:
   StepMetadata(const StepMetadataOptions& options, DeviceDriver* driver);
   absl::Status Allocate(int index);
+  absl::Status AllocateWithin();
+  // Memory for a map, and the map over it.
+  absl::StatusOr<WorkMap> NewMap(const WorkMapOptions& options);
+  WorkMapOptions MapOptions(const AttentionParams& params) const;  // of the step's rows
   void AllocateLocalRows(int index, int max_rows);
+  absl::Status BuildClass(const StepBatches& batches, int index) const;
+  void AddWithin(const StepMemory& memory, StepBatches& batches) const;
 
   StepMetadataOptions options_;
   DeviceDriver* driver_;
+  std::vector<WorkMap> before_maps_;           // one a class; empty without `within`
+  std::vector<WorkMap> within_maps_;           // one of `within`
   std::vector<WorkMap> work_maps_;             // one a class
   std::vector<LocalBatchBuffers> local_rows_;  // one a class; empty but for chunks
   std::vector<at::Tensor> memory_;             // what those point into

@@ -88,6 +88,9 @@ std::vector<Case> Cases() {
                    Sharing(Window(), 0)}}},
       {"other heads and sizes of K and V",
        {.layers = {{.params = wide}, {.params = narrow}, Window()}}},
+      {"prompts in two parts",
+       {.layers = {Full(), Window(), {.params = wide}},
+        .prompts = LayeredModelOptions::Prompts::kInTwoParts}},
       {"latents", {.layers = {Latent(), Latent(), Latent()}}},
       {"latents and windows", {.layers = {Latent(), Window()}}},
       {"cross attention",
@@ -308,6 +311,42 @@ TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
     }
     EXPECT_EQ(alone->sequence(SlotId(0)).text, together->sequence(SlotId(3)).text);
   }
+}
+
+TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
+  // Asks layer 0 for what only other kinds can do.
+  class WrongCalls : public LayeredModel {
+   public:
+    using LayeredModel::LayeredModel;
+    absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+      const at::Tensor& x = step.logits();
+      for (const auto& status : {step.Attend(0, x, x).status(), step.Attend(1, x, x, x).status(),
+                                 step.Attend(2, x, x, x).status(), step.Attend(3, x).status(),
+                                 step.Attend(4, x).status(), step.Attend(-1, x).status()}) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      }
+      EXPECT_EQ(step.AttendWithin(0, x, x, x).status().code(),
+                absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(step.AttendBefore(0, x).status().code(), absl::StatusCode::kFailedPrecondition);
+      return step.logits();
+    }
+  };
+  WrongCalls model(
+      {.layers = {Full(), Sharing(Full(), 0), Latent(), OfKind(AttentionKind::kEncoder),
+                  OfKind(AttentionKind::kEncoderDecoder)},
+       .max_encoder_position = 4,
+       .device = GetParam()});
+  static_cast<void>(ModelRunner::Create(
+      &model, {.max_num_seqs = 1, .max_num_tokens = 4, .graphs = GraphSetOptions::Mode::kEager}));
+}
+
+TEST_P(LayerKindsSuite, AModelWithoutAnEncoderTakesNoEncoderTokens) {
+  auto harness = Make(GetParam(), {"full", {.layers = {Full()}}}, {.max_num_seqs = 1});
+  ASSERT_NE(harness, nullptr);
+  const SlotJoin join[] = {{.slot = 0, .num_encoder_tokens = 1}};
+  const auto refused = harness->runner().Launch({.joins = join});
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::HasSubstr("num_encoder_tokens of slot 0 must be in [0, 0], got 1"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
@@ -79,6 +80,9 @@ LayeredModel::LayeredModel(const LayeredModelOptions& options) : options_(option
            .max_encoder_position = options.max_encoder_position,
            .dtype = DType::kFloat32,
            .device = options.device};
+  if (options.prompts == LayeredModelOptions::Prompts::kInTwoParts) {
+    for (const LayerSpec& layer : options.layers) spec_.within.push_back(layer.params);
+  }
   for (const int layer : options.sink_layers) {
     spec_.layers[layer].params.sinks = sinks_[layer].data_ptr<float>();
   }
@@ -98,6 +102,17 @@ absl::Status LayeredModel::Add(LinearContext& linears, const Layer& layer,
   REPRISE_RETURN_IF_ERROR(layer.out->Apply(linears, attended.flatten(1), added));
   x = x + added;
   return absl::OkStatus();
+}
+
+absl::StatusOr<at::Tensor> LayeredModel::AttendInTwoParts(const Step& step, int layer,
+                                                          const at::Tensor& q, const at::Tensor& k,
+                                                          const at::Tensor& v) const {
+  REPRISE_RETURN_IF_ERROR(step.Write(layer, k, v));
+  REPRISE_ASSIGN_OR_RETURN(const AttentionPart within, step.AttendWithin(layer, q, k, v));
+  REPRISE_ASSIGN_OR_RETURN(const AttentionPart before, step.AttendBefore(layer, q));
+  const at::Tensor share = at::sigmoid(before.lse - within.lse).unsqueeze(2);  // of `before`
+  // A padded token sees nothing at all: its share is NaN, and its output is never used.
+  return before.out * share + within.out * (1 - share);
 }
 
 absl::StatusOr<at::Tensor> LayeredModel::Forward(const Step& step) {
@@ -121,7 +136,12 @@ absl::StatusOr<at::Tensor> LayeredModel::Forward(const Step& step) {
       } else {
         REPRISE_ASSIGN_OR_RETURN(const at::Tensor v,
                                  Heads(linears, layer.v, spec.params.num_kv_heads, x));
-        REPRISE_ASSIGN_OR_RETURN(out, step.Attend(i, q, k, v));
+        if (options_.prompts == LayeredModelOptions::Prompts::kInTwoParts &&
+            step.max_query_len() > 1) {
+          REPRISE_ASSIGN_OR_RETURN(out, AttendInTwoParts(step, i, q, k, v));
+        } else {
+          REPRISE_ASSIGN_OR_RETURN(out, step.Attend(i, q, k, v));
+        }
       }
     }
     REPRISE_RETURN_IF_ERROR(Add(linears, layer, out, x));

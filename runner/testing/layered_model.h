@@ -28,6 +28,9 @@ struct LayeredModelOptions {
   // sinks may not be set here: see sink_layers.
   std::vector<LayerSpec> layers = {};
   std::vector<int> sink_layers = {};  // get random sinks
+  // Prompts are attended to in two parts (Step::AttendWithin, AttendBefore). For layers with keys of
+  // their own and without sinks.
+  enum class Prompts { kAtOnce, kInTwoParts } prompts = Prompts::kAtOnce;
   int vocab_size = 61;
   int max_position = 256;
   int max_encoder_position = 0;
@@ -55,6 +58,8 @@ class LayeredModel : public Model {
   // Adds the layer's attention, given its q for x, to x.
   absl::Status Add(LinearContext& linears, const Layer& layer, const at::Tensor& attended,
                    at::Tensor& x) const;
+  absl::StatusOr<at::Tensor> AttendInTwoParts(const Step& step, int layer, const at::Tensor& q,
+                                              const at::Tensor& k, const at::Tensor& v) const;
   absl::StatusOr<at::Tensor> Heads(LinearContext& linears, const std::optional<Linear>& weight,
                                    int num_heads, const at::Tensor& x) const;
   // The layer of which `layer` reads the keys: itself or another.

@@ -49,6 +49,7 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
       carver.Take<int64_t>(static_cast<int64_t>(args.slots.num_groups) * shape.max_tokens);
   args.arrays.query_start_loc = carver.Take<int32_t>(shape.max_rows + 1);
   args.arrays.seq_lens = carver.Take<int32_t>(shape.max_rows);
+  args.arrays.context_lens = carver.Take<int32_t>(shape.max_rows);
   args.arrays.encoder_lens = carver.Take<int32_t>(shape.max_rows);
   args.arrays.table_row = carver.Take<int32_t>(shape.max_rows);
   args.arrays.logits_indices = carver.Take<int32_t>(shape.max_rows);
@@ -152,8 +153,8 @@ void RefillMemory::PoisonArrays() {
   }
   std::fill_n(arrays.slot_mapping, args_.slots.num_groups * arrays.max_tokens, kAbsurd);
   std::fill_n(arrays.query_start_loc, arrays.max_rows + 1, kAbsurd);
-  for (int32_t* array : {arrays.seq_lens, arrays.encoder_lens, arrays.table_row,
-                         arrays.logits_indices, arrays.sample_slot}) {
+  for (int32_t* array : {arrays.seq_lens, arrays.context_lens, arrays.encoder_lens,
+                         arrays.table_row, arrays.logits_indices, arrays.sample_slot}) {
     std::fill_n(array, arrays.max_rows, kAbsurd);
   }
   *arrays.num_bad_rows = kAbsurd;
@@ -242,6 +243,7 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   Report("num_bad_rows", x.num_bad_rows, y.num_bad_rows, 1, difference);
   Report("query_start_loc", x.query_start_loc, y.query_start_loc, shape.max_rows + 1, difference);
   Report("seq_lens", x.seq_lens, y.seq_lens, shape.max_rows, difference);
+  Report("context_lens", x.context_lens, y.context_lens, shape.max_rows, difference);
   Report("encoder_lens", x.encoder_lens, y.encoder_lens, shape.max_rows, difference);
   Report("table_row", x.table_row, y.table_row, shape.max_rows, difference);
   Report("logits_indices", x.logits_indices, y.logits_indices, shape.max_rows, difference);
