@@ -319,6 +319,7 @@ TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
    public:
     using LayeredModel::LayeredModel;
     absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+      ++num_calls;
       const at::Tensor& x = step.logits();
       for (const auto& status : {step.Attend(0, x, x).status(), step.Attend(1, x, x, x).status(),
                                  step.Attend(2, x, x, x).status(), step.Attend(3, x).status(),
@@ -330,14 +331,17 @@ TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
       EXPECT_EQ(step.AttendBefore(0, x).status().code(), absl::StatusCode::kFailedPrecondition);
       return step.logits();
     }
+    int num_calls = 0;
   };
   WrongCalls model(
       {.layers = {Full(), Sharing(Full(), 0), Latent(), OfKind(AttentionKind::kEncoder),
                   OfKind(AttentionKind::kEncoderDecoder)},
        .max_encoder_position = 4,
        .device = GetParam()});
-  static_cast<void>(ModelRunner::Create(
-      &model, {.max_num_seqs = 1, .max_num_tokens = 4, .graphs = GraphSetOptions::Mode::kEager}));
+  const auto runner = ModelRunner::Create(
+      &model, {.max_num_seqs = 1, .max_num_tokens = 4, .graphs = GraphSetOptions::Mode::kEager});
+  EXPECT_TRUE(runner.ok()) << runner.status();
+  EXPECT_GT(model.num_calls, 0);
 }
 
 TEST_P(LayerKindsSuite, AModelWithoutAnEncoderTakesNoEncoderTokens) {
