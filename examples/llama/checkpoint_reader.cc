@@ -84,4 +84,19 @@ absl::Status CheckpointReader::Run(const TensorCopyOptions& options) {
   return status;
 }
 
+absl::StatusOr<DType> ChooseDType(const Checkpoint& checkpoint, std::string_view tensor,
+                                  std::optional<DType> wanted) {
+  if (!wanted.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint.Find(tensor));
+    wanted = ToDType(view.type);
+    if (wanted == DType::kFloat64) wanted = DType::kFloat32;
+  }
+  if (wanted == DType::kFloat32 || wanted == DType::kFloat16 || wanted == DType::kBFloat16) {
+    return *wanted;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype must be float32, float16 or bfloat16: got ",
+                   wanted.has_value() ? std::string(DTypeName(*wanted)) : "integers"));
+}
+
 }  // namespace reprise

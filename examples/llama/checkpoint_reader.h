@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +60,12 @@ class CheckpointReader {
   std::deque<TensorView> views_;  // what copies_ point to
   std::vector<TensorCopy> copies_;
 };
+
+// What to read the weights into: `wanted`, or else the type of `tensor`, of which float64 becomes
+// float32. Errors: NotFound if there is no such tensor; InvalidArgument for a dtype that is not
+// float32, float16 or bfloat16.
+absl::StatusOr<DType> ChooseDType(const Checkpoint& checkpoint, std::string_view tensor,
+                                  std::optional<DType> wanted);
 
 }  // namespace reprise
 

@@ -59,6 +59,7 @@ class Folder {
 
   std::string path() const { return (folder_ / "model.safetensors").string(); }
   CheckpointReader Reader(DType dtype) const { return {checkpoint_, kDevice, dtype}; }
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
   const at::Tensor& operator[](const std::string& name) const { return tensors_.at(name); }
 
  private:
@@ -145,6 +146,18 @@ TEST_F(CheckpointReaderTest, TheFirstRowsOfAHeadMayStay) {
   const at::Tensor order =
       at::tensor(std::vector<int64_t>{0, 1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 12, 11, 13});
   EXPECT_TRUE(at::equal(q.cpu(), folder["q"].index_select(0, order)));
+}
+
+TEST_F(CheckpointReaderTest, ChoosesTheDTypeThatIsWantedOrStored) {
+  const Folder folder("dtypes", {{"double", at::randn({3}).to(at::kDouble)},
+                                 {"half", at::randn({3}).to(at::kHalf)}});
+  EXPECT_EQ(*ChooseDType(folder.checkpoint(), "half", std::nullopt), DType::kFloat16);
+  EXPECT_EQ(*ChooseDType(folder.checkpoint(), "double", std::nullopt), DType::kFloat32);
+  EXPECT_EQ(*ChooseDType(folder.checkpoint(), "half", DType::kBFloat16), DType::kBFloat16);
+  EXPECT_EQ(ChooseDType(folder.checkpoint(), "none", std::nullopt).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ChooseDType(folder.checkpoint(), "half", DType::kFloat64).status().message(),
+            "dtype must be float32, float16 or bfloat16: got float64");
 }
 
 TEST_F(CheckpointReaderTest, NothingToReadIsDoneAtOnce) {

@@ -1,37 +1,20 @@
 #include "examples/llama/llama_config.h"
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "examples/llama/config_fields.h"
 #include "examples/llama/json_fields.h"
 #include "examples/llama/llama_families.h"
 #include "examples/llama/rope_config.h"
-#include "examples/llama/strict_json.h"
 
 namespace reprise {
 namespace {
 
 using nlohmann::json;
-
-// Far above any model there is, and low enough that products of two stay within int64_t, and that
-// of heads and head_dim (checked below) within int.
-constexpr IntRange kWidthRange = {.min = 1, .max = 1 << 20};
-constexpr IntRange kLayersRange = {.min = 1, .max = 1 << 12};
-constexpr IntRange kHeadsRange = {.min = 1, .max = 1 << 16};
-constexpr IntRange kHeadDimRange = {.min = 2, .max = 1 << 12};
-constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 24};
-constexpr IntRange kSeqLenRange = {.min = 1, .max = 1 << 28};
-constexpr int64_t kMaxProjection = 1 << 22;  // num_q_heads * head_dim
-
-// Like JsonFields::Int(), for ranges within int's.
-absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range) {
-  REPRISE_ASSIGN_OR_RETURN(const int64_t number, fields.Int(name, range));
-  return static_cast<int>(number);
-}
 
 struct Heads {
   int num_q_heads = 0;
@@ -69,31 +52,6 @@ absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size,
   return heads;
 }
 
-absl::StatusOr<std::optional<DType>> ReadDType(const JsonFields& fields) {
-  // The new name goes first; files of the time between have both.
-  for (const char* name : {"dtype", "torch_dtype"}) {
-    REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> text, fields.OptionalString(name));
-    if (!text) continue;
-    const std::optional<DType> dtype = ParseDType(*text);
-    if (!dtype || IsFp8(*dtype)) {
-      return fields.Unexpected(name, "\"float32\", \"bfloat16\", \"float16\" or \"float64\"");
-    }
-    return dtype;
-  }
-  return std::optional<DType>();
-}
-
-// `known` and what "eos_token_id" adds to them.
-absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
-                                                   const JsonFields& fields, int vocab_size) {
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> ids,
-                           fields.OptionalInts("eos_token_id", {.min = 0, .max = vocab_size - 1}));
-  if (ids) known.insert(known.end(), ids->begin(), ids->end());
-  std::sort(known.begin(), known.end());
-  known.erase(std::unique(known.begin(), known.end()), known.end());
-  return known;
-}
-
 absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaFamily& family) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> name,
                            fields.OptionalString(family.activation_field));
@@ -105,9 +63,7 @@ absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaF
 
 // What all families have in common.
 absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFamily& family) {
-  if (fields.Find("quantization_config") != nullptr) {
-    return fields.Unexpected("quantization_config", "nothing, as quantization is not supported");
-  }
+  REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
   LlamaConfig config;
   config.architecture = family.architecture;
   REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
@@ -129,7 +85,7 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFam
   REPRISE_ASSIGN_OR_RETURN(config.activation, ReadActivation(fields, family));
   REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, {.max_seq_len = config.max_seq_len,
                                                                 .theta = family.default_theta}));
-  REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadDType(fields));
+  REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadWeightDType(fields));
   REPRISE_ASSIGN_OR_RETURN(
       const std::optional<int64_t> bos_token_id,
       fields.OptionalInt("bos_token_id", {.min = 0, .max = config.vocab_size - 1}));
@@ -158,19 +114,7 @@ absl::StatusOr<LlamaConfig> WithGenerationConfig(LlamaConfig config,
 }
 
 absl::StatusOr<LlamaConfig> LoadLlamaConfig(const std::string& folder) {
-  // The messages of the parsers begin with the file's name.
-  const auto in_folder = [&](absl::StatusOr<LlamaConfig> config) -> absl::StatusOr<LlamaConfig> {
-    if (config.ok()) return config;
-    return absl::Status(config.status().code(),
-                        absl::StrCat(folder, "/", config.status().message()));
-  };
-  REPRISE_ASSIGN_OR_RETURN(const json config, ReadJsonFile(absl::StrCat(folder, "/config.json")));
-  REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, in_folder(ParseLlamaConfig(config)));
-  const absl::StatusOr<json> generation_config =
-      ReadJsonFile(absl::StrCat(folder, "/generation_config.json"));
-  if (absl::IsNotFound(generation_config.status())) return result;
-  REPRISE_RETURN_IF_ERROR(generation_config.status());
-  return in_folder(WithGenerationConfig(std::move(result), *generation_config));
+  return LoadModelConfig<LlamaConfig>(folder, ParseLlamaConfig, WithGenerationConfig);
 }
 
 }  // namespace reprise

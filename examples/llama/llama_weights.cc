@@ -10,25 +10,9 @@
 #include "examples/llama/checkpoint.h"
 #include "examples/llama/checkpoint_reader.h"
 #include "examples/llama/llama_tensors.h"
-#include "examples/llama/tensor_view.h"
 
 namespace reprise {
 namespace {
-
-absl::StatusOr<DType> ChooseDType(const Checkpoint& checkpoint, std::optional<DType> wanted) {
-  REPRISE_ASSIGN_OR_RETURN(const TensorView embedding, checkpoint.Find(kEmbeddingTensor));
-  const DType stored = *ToDType(embedding.type);  // CheckLlamaTensors() has passed
-  const DType dtype = wanted.value_or(stored == DType::kFloat64 ? DType::kFloat32 : stored);
-  switch (dtype) {
-    case DType::kFloat32:
-    case DType::kFloat16:
-    case DType::kBFloat16:
-      return dtype;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "dtype must be float32, float16 or bfloat16: got ", std::string(DTypeName(dtype))));
-  }
-}
 
 // Asks a reader for the tensors of one layer.
 class LayerReader {
@@ -142,7 +126,8 @@ absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& folder, const L
     return absl::Status(status.code(), absl::StrCat(folder, ": ", status.message()));
   }
   const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
-  REPRISE_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(*checkpoint, options.dtype));
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype,
+                           ChooseDType(*checkpoint, kEmbeddingTensor, options.dtype));
   return CatchTorchOr([&]() -> absl::StatusOr<LlamaWeights> {
     CheckpointReader reader(checkpoint, options.device, dtype);
     return ReadAll(reader, config, dtype, options);

@@ -1,47 +1,35 @@
 #include "examples/mla/mla_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "examples/llama/config_fields.h"
 #include "examples/llama/json_fields.h"
 #include "examples/llama/rope_config.h"
-#include "examples/llama/strict_json.h"
 
 namespace reprise {
 namespace {
 
 using nlohmann::json;
 
-constexpr IntRange kWidthRange = {.min = 1, .max = 1 << 20};
-constexpr IntRange kLayersRange = {.min = 1, .max = 1 << 12};
-constexpr IntRange kHeadsRange = {.min = 1, .max = 1 << 12};
-constexpr IntRange kDimRange = {.min = 1, .max = 1 << 12};
-constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 24};
-constexpr IntRange kSeqLenRange = {.min = 1, .max = 1 << 28};
-
-// Like JsonFields::Int(), for ranges within int's.
-absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range) {
-  REPRISE_ASSIGN_OR_RETURN(const int64_t number, fields.Int(name, range));
-  return static_cast<int>(number);
-}
-
-absl::StatusOr<bool> ReadFlag(const JsonFields& fields, std::string_view name) {
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> flag, fields.OptionalBool(name));
-  return flag.value_or(false);
-}
-
+// By "architectures"; by "model_type" in the rare file without one.
 absl::Status CheckKind(const JsonFields& fields) {
   const json* const classes = fields.Find("architectures");
-  if (classes == nullptr || *classes != json::array({"DeepseekV2ForCausalLM"})) {
+  if (classes != nullptr && *classes != json::array({"DeepseekV2ForCausalLM"})) {
     return fields.Unexpected("architectures", "a supported architecture (DeepseekV2ForCausalLM)");
   }
-  if (fields.Find("quantization_config") != nullptr) {
-    return fields.Unexpected("quantization_config", "nothing, as quantization is not supported");
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> model_type,
+                           fields.OptionalString("model_type"));
+  if (classes == nullptr && model_type != "deepseek_v2") {
+    return fields.Unexpected("model_type", "a supported type (deepseek_v2)");
   }
+  REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> activation,
                            fields.OptionalString("hidden_act"));
   if (activation.value_or("silu") != "silu") return fields.Unexpected("hidden_act", "\"silu\"");
@@ -76,17 +64,28 @@ absl::StatusOr<double> ReadScoreFactor(const JsonFields& fields, const RopeConfi
   return 1.0;
 }
 
-absl::Status ReadHeads(const JsonFields& fields, MlaConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(config.num_heads, ReadInt(fields, "num_attention_heads", kHeadsRange));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> num_kv_heads,
-                           fields.OptionalInt("num_key_value_heads", kHeadsRange));
-  if (num_kv_heads.value_or(config.num_heads) != config.num_heads) {
-    return fields.Unexpected("num_key_value_heads",
-                             absl::StrCat("num_attention_heads (", config.num_heads, ")"));
+// q_lora_rank: null says that there is none, and must be said.
+absl::StatusOr<std::optional<int>> ReadQueryRank(const JsonFields& fields) {
+  if (!fields.object().contains("q_lora_rank")) {
+    return fields.Unexpected("q_lora_rank", "an integer or null");
   }
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> q_rank,
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> rank,
                            fields.OptionalInt("q_lora_rank", kWidthRange));
-  if (q_rank) config.q_lora_rank = static_cast<int>(*q_rank);
+  if (!rank) return std::optional<int>();
+  return std::optional(static_cast<int>(*rank));
+}
+
+// `value`, if the file has it, says again what other fields say.
+absl::Status CheckAgrees(const JsonFields& fields, const char* name, int value, const char* of) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> got, fields.OptionalInt(name, {}));
+  if (!got || *got == value) return absl::OkStatus();
+  return fields.Unexpected(name, absl::StrCat(of, " (", value, ")"));
+}
+
+absl::Status ReadHeads(const JsonFields& fields, MlaConfig& config) {
+  constexpr IntRange kDimRange = {.min = 1, .max = 1 << 12};
+  REPRISE_ASSIGN_OR_RETURN(config.num_heads, ReadInt(fields, "num_attention_heads", kHeadsRange));
+  REPRISE_ASSIGN_OR_RETURN(config.q_lora_rank, ReadQueryRank(fields));
   REPRISE_ASSIGN_OR_RETURN(config.kv_lora_rank, ReadInt(fields, "kv_lora_rank", kDimRange));
   REPRISE_ASSIGN_OR_RETURN(config.qk_nope_head_dim, ReadInt(fields, "qk_nope_head_dim", kDimRange));
   REPRISE_ASSIGN_OR_RETURN(config.qk_rope_head_dim, ReadInt(fields, "qk_rope_head_dim", kDimRange));
@@ -94,7 +93,18 @@ absl::Status ReadHeads(const JsonFields& fields, MlaConfig& config) {
     return fields.Unexpected("qk_rope_head_dim", "an even number");
   }
   REPRISE_ASSIGN_OR_RETURN(config.v_head_dim, ReadInt(fields, "v_head_dim", kDimRange));
-  return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(
+      CheckAgrees(fields, "num_key_value_heads", config.num_heads, "num_attention_heads"));
+  REPRISE_RETURN_IF_ERROR(
+      CheckAgrees(fields, "head_dim", config.qk_rope_head_dim, "qk_rope_head_dim"));
+  REPRISE_RETURN_IF_ERROR(CheckAgrees(fields, "qk_head_dim", config.qk_head_dim(),
+                                      "qk_nope_head_dim + qk_rope_head_dim"));
+  const int widest = std::max(
+      {config.qk_head_dim(), config.qk_nope_head_dim + config.v_head_dim, config.latent_dim()});
+  if (int64_t{config.num_heads} * widest <= kMaxProjection) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      fields.where(), ": num_attention_heads times the size of a head: expected at most ",
+      kMaxProjection, ", got ", config.num_heads, " * ", widest));
 }
 
 }  // namespace
@@ -114,30 +124,36 @@ absl::StatusOr<MlaConfig> ParseMlaConfig(const json& config) {
                            ReadInt(fields, "max_position_embeddings", kSeqLenRange));
   REPRISE_ASSIGN_OR_RETURN(result.rms_norm_eps,
                            fields.Double("rms_norm_eps", {.min = 1e-12, .max = 1}));
-  REPRISE_ASSIGN_OR_RETURN(result.tie_word_embeddings, ReadFlag(fields, "tie_word_embeddings"));
-  REPRISE_ASSIGN_OR_RETURN(result.attention_bias, ReadFlag(fields, "attention_bias"));
-  REPRISE_ASSIGN_OR_RETURN(result.mlp_bias, ReadFlag(fields, "mlp_bias"));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> tied,
+                           fields.OptionalBool("tie_word_embeddings"));
+  result.tie_word_embeddings = tied.value_or(false);
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> attention_bias,
+                           fields.OptionalBool("attention_bias"));
+  result.attention_bias = attention_bias.value_or(false);
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, fields.OptionalBool("mlp_bias"));
+  result.mlp_bias = mlp_bias.value_or(false);
   REPRISE_ASSIGN_OR_RETURN(result.rope,
                            ReadRopeConfig(fields, {.max_seq_len = result.max_seq_len}));
   REPRISE_ASSIGN_OR_RETURN(const double factor, ReadScoreFactor(fields, result.rope));
   result.attention_scale = factor / std::sqrt(static_cast<double>(result.qk_head_dim()));
-  for (const char* name : {"dtype", "torch_dtype"}) {
-    REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> text, fields.OptionalString(name));
-    if (!text) continue;
-    result.dtype = ParseDType(*text);
-    if (!result.dtype || IsFp8(*result.dtype)) {
-      return fields.Unexpected(name, "\"float32\", \"bfloat16\", \"float16\" or \"float64\"");
-    }
-    break;
-  }
+  REPRISE_ASSIGN_OR_RETURN(result.dtype, ReadWeightDType(fields));
+  REPRISE_ASSIGN_OR_RETURN(result.eos_token_ids, WithEndTokens({}, fields, result.vocab_size));
   return result;
 }
 
+absl::StatusOr<MlaConfig> WithGenerationConfig(MlaConfig config, const json& generation_config) {
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(generation_config, "generation_config.json"));
+  REPRISE_ASSIGN_OR_RETURN(config.eos_token_ids, WithEndTokens(std::move(config.eos_token_ids),
+                                                               fields, config.vocab_size));
+  return config;
+}
+
 absl::StatusOr<MlaConfig> LoadMlaConfig(const std::string& folder) {
-  REPRISE_ASSIGN_OR_RETURN(const json config, ReadJsonFile(absl::StrCat(folder, "/config.json")));
-  absl::StatusOr<MlaConfig> result = ParseMlaConfig(config);
-  if (result.ok()) return result;
-  return absl::Status(result.status().code(), absl::StrCat(folder, "/", result.status().message()));
+  const auto with_generation = [](MlaConfig config, const json& generation_config) {
+    return WithGenerationConfig(std::move(config), generation_config);
+  };
+  return LoadModelConfig<MlaConfig>(folder, ParseMlaConfig, with_generation);
 }
 
 }  // namespace reprise

@@ -13,8 +13,10 @@
 #ifndef EXAMPLES_MLA_MLA_CONFIG_H_
 #define EXAMPLES_MLA_MLA_CONFIG_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
@@ -41,7 +43,9 @@ struct MlaConfig {
   bool mlp_bias = false;
   RopeConfig rope;
   double attention_scale = 0;  // 1 / sqrt(qk_head_dim), times YaRN's square of its mscale_all_dim's
-  std::optional<DType> dtype;
+  std::optional<DType> dtype;  // of the weights; nothing if the file does not say
+  // Generation ends at any of these; ascending, none twice, perhaps none at all.
+  std::vector<int32_t> eos_token_ids;
 
   int qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   int latent_dim() const { return kv_lora_rank + qk_rope_head_dim; }
@@ -50,7 +54,12 @@ struct MlaConfig {
 // Errors: InvalidArgument, naming the field, what was expected and what was got.
 absl::StatusOr<MlaConfig> ParseMlaConfig(const nlohmann::json& config);
 
-// Reads <folder>/config.json. Errors: those of ReadJsonFile() and ParseMlaConfig(), naming the file.
+// `config` with the end tokens of a generation_config.json added to its own. Errors: as above.
+absl::StatusOr<MlaConfig> WithGenerationConfig(MlaConfig config,
+                                               const nlohmann::json& generation_config);
+
+// Reads <folder>/config.json and, if it exists, <folder>/generation_config.json. Errors: those of
+// ReadJsonFile() and of the functions above, naming the file.
 absl::StatusOr<MlaConfig> LoadMlaConfig(const std::string& folder);
 
 }  // namespace reprise

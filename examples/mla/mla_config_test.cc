@@ -73,6 +73,8 @@ TEST(MlaConfigTest, RefusesWhatIsNotImplementedByName) {
               HasSubstr("quantization is not supported"));
   EXPECT_THAT(ErrorWith("hidden_act", "gelu"), HasSubstr("hidden_act: expected \"silu\""));
   EXPECT_EQ(ErrorWith("n_routed_experts", nullptr), "no error");
+  EXPECT_THAT(ErrorWith("rope_scaling", {{"type", "dynamic"}, {"factor", 2}}),
+              HasSubstr("type: expected \"default\", \"linear\", \"llama3\" or \"yarn\""));
 }
 
 TEST(MlaConfigTest, NamesEachFieldThatIsMissingOrTwisted) {
@@ -89,6 +91,50 @@ TEST(MlaConfigTest, NamesEachFieldThatIsMissingOrTwisted) {
               HasSubstr("num_key_value_heads: expected num_attention_heads (16), got 8"));
   EXPECT_THAT(ErrorWith("qk_rope_head_dim", 63), HasSubstr("qk_rope_head_dim: expected an even"));
   EXPECT_THAT(ErrorWith("q_lora_rank", 0), HasSubstr("q_lora_rank: expected an integer"));
+  EXPECT_THAT(ErrorWith("head_dim", 128), HasSubstr("expected qk_rope_head_dim (64), got 128"));
+  EXPECT_THAT(ErrorWith("qk_head_dim", 128), HasSubstr("qk_rope_head_dim (192), got 128"));
+  json config = Lite();
+  config.erase("q_lora_rank");
+  EXPECT_EQ(ParseMlaConfig(config).status().message(),
+            "config.json: q_lora_rank: expected an integer or null, got nothing");
+  config = Lite();
+  config["num_attention_heads"] = config["num_key_value_heads"] = 1 << 16;
+  EXPECT_THAT(std::string(ParseMlaConfig(config).status().message()),
+              HasSubstr("expected at most 4194304, got 65536 * 576"));
+  EXPECT_FALSE(ParseMlaConfig(json::array()).ok());
+}
+
+TEST(MlaConfigTest, ReadsWhichProjectionsHaveBiases) {
+  json config = Lite();
+  config["attention_bias"] = config["mlp_bias"] = true;
+  const absl::StatusOr<MlaConfig> read = ParseMlaConfig(config);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->attention_bias);
+  EXPECT_TRUE(read->mlp_bias);
+  EXPECT_THAT(ErrorWith("mlp_bias", 1), HasSubstr("mlp_bias: expected true or false"));
+}
+
+TEST(MlaConfigTest, IsKnownByItsTypeWhereNoClassIsNamed) {
+  json config = Lite();
+  config.erase("architectures");
+  EXPECT_TRUE(ParseMlaConfig(config).ok());
+  config["model_type"] = "deepseek_v3";
+  EXPECT_EQ(ParseMlaConfig(config).status().message(),
+            "config.json: model_type: expected a supported type (deepseek_v2), got "
+            "\"deepseek_v3\"");
+}
+
+TEST(MlaConfigTest, EndsOfTextComeFromBothFiles) {
+  json config = Lite();
+  config["eos_token_id"] = 9;
+  absl::StatusOr<MlaConfig> read = ParseMlaConfig(config);
+  ASSERT_TRUE(read.ok()) << read.status();
+  read = WithGenerationConfig(*read, {{"eos_token_id", {3, 9}}});
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->eos_token_ids, (std::vector<int32_t>{3, 9}));
+  EXPECT_THAT(
+      std::string(WithGenerationConfig(*read, {{"eos_token_id", 102400}}).status().message()),
+      HasSubstr("eos_token_id"));
   EXPECT_THAT(ErrorWith("dtype", "int8"), HasSubstr("dtype: expected \"float32\""));
 }
 

@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "cache/write_kv.h"
 #include "examples/llama/rope_frequencies.h"
+#include "examples/mla/mla_weights_check.h"
 #include "runner/ops/gate_mul.h"
 #include "runner/ops/gather_rows.h"
 #include "runner/ops/rms_norm.h"
@@ -79,9 +81,15 @@ struct MlaModel::Scratch {
 absl::StatusOr<std::unique_ptr<MlaModel>> MlaModel::Create(const MlaConfig& config,
                                                            MlaWeights weights,
                                                            const MlaModelOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckMlaWeights(config, weights));
+  const int max_position = options.max_position.value_or(config.max_seq_len);
+  if (max_position < 1 || max_position > config.max_seq_len) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_position must be in [1, ", config.max_seq_len, "]: got ", max_position));
+  }
   REPRISE_ASSIGN_OR_RETURN(
       at::Tensor table,
-      MakeRotaryTable(RopeFrequencies(config.rope, config.qk_rope_head_dim), config.max_seq_len,
+      MakeRotaryTable(RopeFrequencies(config.rope, config.qk_rope_head_dim), max_position,
                       static_cast<float>(RopeAttentionFactor(config.rope)),
                       weights.embedding.device()));
   return std::unique_ptr<MlaModel>(
@@ -106,7 +114,7 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
       spec_{.layers = std::vector<LayerSpec>(
                 config.num_layers, LayerSpec{.params = AbsorbedParams(config), .v_in_k = true}),
             .vocab_size = config.vocab_size,
-            .max_position = config.max_seq_len,
+            .max_position = static_cast<int>(rotary_table_.size(0)),
             .dtype = weights_.dtype,
             .device = weights_.embedding.device()} {}
 

@@ -40,6 +40,9 @@
 namespace reprise {
 
 struct MlaModelOptions {
+  // Positions to serve: as many rows has the rotary table. Nothing: the config's max_seq_len, which
+  // it must not exceed.
+  std::optional<int> max_position = {};
   // Steps whose rows may have more queries are not absorbed.
   int max_absorbed_query_len = 8;
 };
@@ -52,8 +55,8 @@ class MlaModel : public Model {
     MlaModelOptions model = {};
   };
 
-  // A model of weights that are there already. Errors: those of MakeRotaryTable(). REQUIRES: they
-  // are of the config's shapes.
+  // A model of weights that are there already, on their device. Errors: InvalidArgument if they are
+  // not of the config's shapes, or max_position is out of range; those of MakeRotaryTable().
   static absl::StatusOr<std::unique_ptr<MlaModel>> Create(const MlaConfig& config,
                                                           MlaWeights weights,
                                                           const MlaModelOptions& options);
@@ -91,7 +94,7 @@ class MlaModel : public Model {
 
   MlaConfig config_;
   MlaWeights weights_;
-  at::Tensor rotary_table_;  // [max_seq_len, qk_rope_head_dim] float32
+  at::Tensor rotary_table_;  // [max_position, qk_rope_head_dim] float32
   MlaModelOptions options_;
   ModelSpec spec_;
 };

@@ -13,20 +13,14 @@
 #include "base/torch_status.h"
 #include "examples/llama/checkpoint.h"
 #include "examples/llama/checkpoint_reader.h"
-#include "examples/llama/tensor_view.h"
 
 namespace reprise {
 namespace {
 
-absl::StatusOr<DType> ChooseDType(const Checkpoint& checkpoint, std::optional<DType> wanted) {
-  REPRISE_ASSIGN_OR_RETURN(const TensorView embedding, checkpoint.Find(kEmbeddingTensor));
-  const DType stored = *ToDType(embedding.type);  // the tensors have been checked
-  const DType dtype = wanted.value_or(stored == DType::kFloat64 ? DType::kFloat32 : stored);
-  if (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16) {
-    return dtype;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("dtype must be float32, float16 or bfloat16: got ",
-                                                 std::string(DTypeName(dtype))));
+// [num_heads, nope + v, kv_lora_rank]
+at::Tensor HeadsOf(const MlaConfig& config, const Linear& kv_b) {
+  return kv_b.weight().unflatten(0,
+                                 {config.num_heads, config.qk_nope_head_dim + config.v_head_dim});
 }
 
 // Asks a reader for the tensors of one layer.
@@ -56,13 +50,8 @@ class LayerReader {
                                                      has_bias));
     REPRISE_ASSIGN_OR_RETURN(at::Tensor kv_a_norm, Tensor("self_attn.kv_a_layernorm.weight"));
     REPRISE_ASSIGN_OR_RETURN(Linear kv_b, Projection({{"self_attn.kv_b_proj"}}, false));
-    REPRISE_ASSIGN_OR_RETURN(
-        HeadLinear absorb, HeadLinear::Create(at::empty(
-                               {config_.num_heads, config_.kv_lora_rank, config_.qk_nope_head_dim},
-                               kv_b.weight().options())));
-    REPRISE_ASSIGN_OR_RETURN(
-        HeadLinear expand,
-        HeadLinear::Create(HeadsOf(kv_b).narrow(1, config_.qk_nope_head_dim, config_.v_head_dim)));
+    REPRISE_ASSIGN_OR_RETURN(HeadLinear absorb, MakeAbsorb(config_, kv_b));
+    REPRISE_ASSIGN_OR_RETURN(HeadLinear expand, MakeExpand(config_, kv_b));
     REPRISE_ASSIGN_OR_RETURN(Linear o, Projection({{"self_attn.o_proj"}}, has_bias));
     REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm, Tensor("post_attention_layernorm.weight"));
     REPRISE_ASSIGN_OR_RETURN(Linear gate_up,
@@ -83,19 +72,7 @@ class LayerReader {
                            .down = std::move(down)};
   }
 
-  // When all values are there. The other way round, for products have the inner dimension last.
-  void FillAbsorb(MlaLayerWeights& weights) const {
-    at::Tensor absorb = weights.absorb.weight();
-    absorb.copy_(HeadsOf(weights.kv_b).narrow(1, 0, config_.qk_nope_head_dim).transpose(1, 2));
-  }
-
  private:
-  // [num_heads, nope + v, kv_lora_rank]
-  at::Tensor HeadsOf(const Linear& kv_b) const {
-    return kv_b.weight().unflatten(
-        0, {config_.num_heads, config_.qk_nope_head_dim + config_.v_head_dim});
-  }
-
   absl::StatusOr<at::Tensor> Tensor(const std::string& name) {
     return reader_.Add({{LayerTensorName(layer_, name)}});
   }
@@ -121,7 +98,8 @@ class LayerReader {
   const int layer_;
 };
 
-absl::StatusOr<MlaWeights> ReadAll(CheckpointReader& reader, const MlaConfig& config, DType dtype) {
+absl::StatusOr<MlaWeights> ReadAll(CheckpointReader& reader, const MlaConfig& config, DType dtype,
+                                   const LoadMlaWeightsOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding, reader.Add({{kEmbeddingTensor}}));
   REPRISE_ASSIGN_OR_RETURN(at::Tensor final_norm, reader.Add({{kFinalNormTensor}}));
   at::Tensor head = embedding;
@@ -138,14 +116,35 @@ absl::StatusOr<MlaWeights> ReadAll(CheckpointReader& reader, const MlaConfig& co
     REPRISE_ASSIGN_OR_RETURN(MlaLayerWeights read, LayerReader(reader, config, layer).Read());
     weights.layers.push_back(std::move(read));
   }
-  REPRISE_RETURN_IF_ERROR(reader.Run({}));
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    LayerReader(reader, config, layer).FillAbsorb(weights.layers[layer]);
+  REPRISE_RETURN_IF_ERROR(reader.Run({.on_progress = options.on_progress}));
+  for (const MlaLayerWeights& layer : weights.layers) {
+    REPRISE_RETURN_IF_ERROR(FillAbsorb(config, layer.kv_b, layer.absorb));
   }
   return weights;
 }
 
 }  // namespace
+
+absl::StatusOr<HeadLinear> MakeAbsorb(const MlaConfig& config, const Linear& kv_b) {
+  return CatchTorchOr([&] {
+    return HeadLinear::Create(at::empty(
+        {config.num_heads, config.kv_lora_rank, config.qk_nope_head_dim}, kv_b.weight().options()));
+  });
+}
+
+absl::Status FillAbsorb(const MlaConfig& config, const Linear& kv_b, const HeadLinear& absorb) {
+  return CatchTorch([&] {
+    // The other way round, for products have the inner dimension last.
+    at::Tensor weight = absorb.weight();
+    weight.copy_(HeadsOf(config, kv_b).narrow(1, 0, config.qk_nope_head_dim).transpose(1, 2));
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<HeadLinear> MakeExpand(const MlaConfig& config, const Linear& kv_b) {
+  return HeadLinear::Create(
+      HeadsOf(config, kv_b).narrow(1, config.qk_nope_head_dim, config.v_head_dim));
+}
 
 std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config) {
   const int64_t hidden = config.hidden_size;
@@ -188,15 +187,18 @@ std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config) {
 absl::StatusOr<MlaWeights> LoadMlaWeights(const std::string& folder, const MlaConfig& config,
                                           const LoadMlaWeightsOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::Open(folder));
-  const absl::Status fits = CheckTensors(
-      MlaTensors(config), opened.tensors(),
-      [](const std::string& name) { return absl::EndsWith(name, ".rotary_emb.inv_freq"); });
+  const absl::Status fits =
+      CheckTensors(MlaTensors(config), opened.tensors(), [&](const std::string& name) {
+        return absl::EndsWith(name, ".rotary_emb.inv_freq") ||
+               (config.tie_word_embeddings && name == kLmHeadTensor);
+      });
   if (!fits.ok()) return absl::Status(fits.code(), absl::StrCat(folder, ": ", fits.message()));
   const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
-  REPRISE_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(*checkpoint, options.dtype));
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype,
+                           ChooseDType(*checkpoint, kEmbeddingTensor, options.dtype));
   return CatchTorchOr([&]() -> absl::StatusOr<MlaWeights> {
     CheckpointReader reader(checkpoint, options.device, dtype);
-    return ReadAll(reader, config, dtype);
+    return ReadAll(reader, config, dtype, options);
   });
 }
 

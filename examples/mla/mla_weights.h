@@ -14,6 +14,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,15 +56,25 @@ struct MlaWeights {
   DType dtype = DType::kFloat32;
 };
 
+// What the two halves of kv_b are made of. MakeAbsorb() allocates; FillAbsorb() copies, once kv_b has
+// its values. REQUIRES: kv_b is of the config's shape. Errors: ResourceExhausted.
+absl::StatusOr<HeadLinear> MakeAbsorb(const MlaConfig& config, const Linear& kv_b);
+absl::Status FillAbsorb(const MlaConfig& config, const Linear& kv_b, const HeadLinear& absorb);
+absl::StatusOr<HeadLinear> MakeExpand(const MlaConfig& config, const Linear& kv_b);
+
 struct LoadMlaWeightsOptions {
   c10::Device device = c10::kCPU;
   // Nothing: that of the embedding in the checkpoint; float64 becomes float32.
   std::optional<DType> dtype = {};
+  // Called now and then while files are read, for a display of progress.
+  std::function<void(int64_t num_bytes, int64_t total_bytes)> on_progress = {};
 };
 
 // All tensors of such a checkpoint.
 std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config);
 
+// Reads <folder>'s safetensors as LoadLlamaWeights() does. An output projection beside an embedding
+// that it is tied to is not used.
 // Errors: those of Checkpoint::Open(), and of CheckTensors(), naming the folder; InvalidArgument for
 // a dtype that is not float32, float16 or bfloat16; ResourceExhausted if memory does not suffice.
 absl::StatusOr<MlaWeights> LoadMlaWeights(const std::string& folder, const MlaConfig& config,

@@ -243,8 +243,12 @@ class CublasLtLinearContext : public LinearContext {
   absl::StatusOr<cublasLtMatmulAlgo_t> DeterministicAlgorithm(LinearKey key) {
     key.num_rows = kDeterministicRows;
     // Rows of activations are dense, or the algorithm would depend on how a batch is cut.
-    key.x_stride = key.in_features;
-    key.out_stride = key.out_features;
+    key.x_stride = key.num_products * key.in_features;
+    key.out_stride = key.num_products * key.out_features;
+    if (key.num_products > 1) {
+      key.x_product_stride = key.in_features;
+      key.out_product_stride = key.out_features;
+    }
     if (auto found = deterministic_.find(key); found != deterministic_.end()) return found->second;
     REPRISE_ASSIGN_OR_RETURN(CublasLtPlan plan, CublasLtPlan::Create(key));
     REPRISE_ASSIGN_OR_RETURN(
