@@ -1,6 +1,5 @@
 #include "attention/cascade_rule.h"
 
-#include <algorithm>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -15,9 +14,11 @@ double Us(double bytes, double tb_per_s) { return bytes / tb_per_s * 1e-6; }
 
 CascadeCosts H200CascadeCosts() {
   return {.read_tb_per_s = 4.6,
-          .reread_tb_per_s = 7.0,
-          .l2_bytes = int64_t{30} << 20,
-          .fixed_us = 2.0,
+          .reread_tb_per_s = 7.8,
+          .products_tflops = 180,
+          .call_us = 8,
+          .prefix_us = 24,
+          .merge_us = 2.6,
           .merge_us_per_token = 0.01};
 }
 
@@ -31,19 +32,13 @@ CascadeDecision ChooseCascade(const CascadeShape& shape, const CascadeCosts& cos
                            (shape.head_dim_qk + shape.head_dim_v) * shape.bytes_per_element;
   const double prefix_bytes = static_cast<double>(shape.common_prefix_len) * key_bytes;
   const double suffix_bytes = static_cast<double>(shape.num_suffix_keys) * key_bytes;
-  const double reread_tb_per_s = prefix_bytes <= static_cast<double>(costs.l2_bytes)
-                                     ? std::max(costs.reread_tb_per_s, costs.read_tb_per_s)
-                                     : costs.read_tb_per_s;
-  const int64_t queries =
-      static_cast<int64_t>(shape.num_tokens) * (shape.num_q_heads / shape.num_kv_heads);
-  const int64_t tiles =
-      std::max<int64_t>(1, (queries + costs.tile_queries - 1) / costs.tile_queries);
-  const double once_us = Us(prefix_bytes + suffix_bytes, costs.read_tb_per_s);
-  const double again_us = Us(prefix_bytes, reread_tb_per_s);
+  const double operations = 2.0 * shape.num_tokens * static_cast<double>(shape.common_prefix_len) *
+                            shape.num_q_heads * (shape.head_dim_qk + shape.head_dim_v);
+  const double once_us = costs.call_us + Us(prefix_bytes + suffix_bytes, costs.read_tb_per_s);
   CascadeDecision decision;
-  decision.flat_us = once_us + (shape.num_rows - 1) * again_us;
-  decision.cascade_us = once_us + static_cast<double>(tiles - 1) * again_us + costs.fixed_us +
-                        costs.merge_us_per_token * shape.num_tokens;
+  decision.flat_us = once_us + (shape.num_rows - 1) * Us(prefix_bytes, costs.reread_tb_per_s);
+  decision.cascade_us = once_us + costs.prefix_us + Us(operations, costs.products_tflops) +
+                        costs.merge_us + costs.merge_us_per_token * shape.num_tokens;
   decision.reason = decision.cascade_us < (1 - costs.least_gain) * decision.flat_us
                         ? CascadeReason::kUse
                         : CascadeReason::kNotQuicker;

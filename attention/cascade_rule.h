@@ -6,16 +6,17 @@
 //   if (decision.use()) batch.common_prefix_len = ...;
 //   LOG(INFO) << decision;   // "flat: not quicker: 21.0 us flat, 24.5 us with the prefix apart"
 //
-// A rule from a cost model of one attention call. With b bytes a key, P keys of prefix, S keys of
-// all suffixes, R rows:
+// A rule from a cost model of one layer's attention. With b bytes a key, P keys of prefix, S keys
+// of all suffixes, R rows, N queries (tokens):
 //
-//   flat     = (P + S) b / read + (R - 1) P b / reread
-//   cascade  = (P + S) b / read + (T - 1) P b / reread + fixed + merge * tokens
+//   flat     = call + (P + S) b / read + (R - 1) P b / reread
+//   cascade  = call + (P + S) b / read + prefix + products + merge + merge_token N
 //
-// `read` is what the card reads from memory; `reread` what it reads of bytes that another row has
-// just read, from the L2 as long as the prefix fits into it, else it is `read`. T is how many
-// tiles of queries the prefix is read for: tokens * group_size / tile_queries, rounded up. The
-// constants are those of the kernels on a card; see docs/metadata.md for what was measured.
+// flat: every row reads the prefix, the first time from memory, then from the L2, in which rows
+// that run side by side find it. cascade: the prefix is read once, by a pass of all queries over it
+// (`products`: 2 N P num_q_heads (head_dim_qk + head_dim_v) operations), each row reads its suffix,
+// and the two are merged (attention/merge_states.h). The constants are those of kernels on a card,
+// from tests/benchmarks/device/shared_prefix; docs/performance.md has the measurements.
 //
 // Pure functions of host values.
 
@@ -47,15 +48,17 @@ struct CascadeShape {
 // The kernels on a card.
 struct CascadeCosts {
   double read_tb_per_s = 0;    // from memory
-  double reread_tb_per_s = 0;  // of what is in the L2
-  int64_t l2_bytes = 0;        // that a prefix may take of it
-  double fixed_us = 0;         // of the segments' plan and the second wave
+  double reread_tb_per_s = 0;  // of what another row has just read
+  double products_tflops = 0;  // of the pass over the prefix
+  double call_us = 0;          // of a call, whatever it reads
+  double prefix_us = 0;        // of the pass over the prefix, whatever it reads
+  double merge_us = 0;         // of the merge, and a query more
   double merge_us_per_token = 0;
-  int tile_queries = 64;     // queries (tokens * group_size) that read a key together
   double least_gain = 0.05;  // of the flat time, below which flat stays
 };
 
-// One H200: what docs/metadata.md says how it was measured.
+// One H200, with the general kernels (tier 1): the prefix, the suffixes and the merge as three
+// launches.
 CascadeCosts H200CascadeCosts();
 
 enum class CascadeReason {

@@ -21,24 +21,55 @@ constexpr CascadeShape kShape = {.num_rows = 10,
                                  .num_kv_heads = 1,
                                  .head_dim_qk = 250,
                                  .head_dim_v = 250};
+// A product of 10 queries over 1,000 keys of 4 heads is 40 million operations.
 constexpr CascadeCosts kCosts = {.read_tb_per_s = 1,
                                  .reread_tb_per_s = 4,
-                                 .l2_bytes = 1000000,
-                                 .fixed_us = 0.5,
-                                 .merge_us_per_token = 0.01,
-                                 .tile_queries = 16};
+                                 .products_tflops = 100,
+                                 .call_us = 2,
+                                 .prefix_us = 0.5,
+                                 .merge_us = 0.25,
+                                 .merge_us_per_token = 0.01};
 
 TEST(CascadeRuleTest, TheModelIsThatOfTheHeader) {
   const CascadeDecision decision = ChooseCascade(kShape, kCosts);
   EXPECT_TRUE(decision.use());
-  EXPECT_DOUBLE_EQ(decision.flat_us, 3 + 9 * 0.25);           // 3000 keys, 9 rereads of 1000
-  EXPECT_DOUBLE_EQ(decision.cascade_us, 3 + 2 * 0.25 + 0.6);  // 40 queries are 3 tiles
+  EXPECT_DOUBLE_EQ(decision.flat_us, 2 + 3 + 9 * 0.25);  // 3000 keys, 9 rereads of 1000
+  EXPECT_DOUBLE_EQ(decision.cascade_us, 2 + 3 + 0.5 + 0.4 + 0.25 + 0.1);
 }
 
-TEST(CascadeRuleTest, APrefixBeyondTheL2IsReadFromMemoryEachTime) {
-  CascadeCosts costs = kCosts;
-  costs.l2_bytes = 999999;
-  EXPECT_DOUBLE_EQ(ChooseCascade(kShape, costs).flat_us, 3 + 9);
+struct Measured {
+  int num_rows;
+  int prefix;
+  double flat_us;
+  double cascade_us;
+};
+
+// tests/benchmarks/device/shared_prefix on one H200.
+constexpr Measured kMeasured[] = {
+    {2, 256, 10.3, 23.5},      {2, 1024, 12.0, 23.5},       {2, 4096, 17.1, 28.5},
+    {2, 16384, 44.0, 45.9},    {8, 256, 10.9, 29.1},        {8, 1024, 15.9, 31.0},
+    {8, 4096, 32.3, 45.2},     {8, 16384, 120.3, 68.0},     {32, 256, 21.2, 38.8},
+    {32, 1024, 33.1, 49.5},    {32, 4096, 87.6, 68.0},      {32, 16384, 359.7, 100.8},
+    {64, 256, 28.9, 46.5},     {64, 1024, 55.8, 60.3},      {64, 4096, 161.8, 75.8},
+    {64, 16384, 684.6, 140.9}, {128, 256, 47.7, 60.4},      {128, 1024, 101.2, 72.0},
+    {128, 4096, 309.1, 96.9},  {128, 16384, 1326.8, 220.6}, {256, 256, 84.2, 88.8},
+    {256, 1024, 191.7, 105.7}, {256, 4096, 603.5, 158.0},   {256, 16384, 2617.0, 399.0}};
+
+TEST(CascadeRuleTest, OnAnH200ItChoosesWhatWasQuicker) {
+  for (const Measured& measured : kMeasured) {
+    const CascadeDecision decision = ChooseCascade({.num_rows = measured.num_rows,
+                                                    .num_tokens = measured.num_rows,
+                                                    .common_prefix_len = measured.prefix,
+                                                    .num_suffix_keys = measured.num_rows * 128,
+                                                    .max_seq_len = measured.prefix + 128,
+                                                    .num_q_heads = 32,
+                                                    .num_kv_heads = 8,
+                                                    .head_dim_qk = 128,
+                                                    .head_dim_v = 128},
+                                                   H200CascadeCosts());
+    EXPECT_EQ(decision.use(), measured.cascade_us < measured.flat_us)
+        << measured.num_rows << " rows, prefix " << measured.prefix << ": " << decision;
+  }
 }
 
 TEST(CascadeRuleTest, RefusalsSayWhy) {
@@ -77,7 +108,7 @@ TEST(CascadeRuleTest, MoreRowsAndLongerPrefixesNeverSpeakAgainstIt) {
 TEST(CascadeRuleTest, DecisionsPrint) {
   std::ostringstream text;
   text << ChooseCascade(kShape, kCosts);
-  EXPECT_EQ(text.str(), "cascade: 5.2 us flat, 4.1 us with the prefix apart");
+  EXPECT_EQ(text.str(), "cascade: 7.2 us flat, 6.2 us with the prefix apart");
   CascadeShape shape = kShape;
   shape.common_prefix_len = 16;
   EXPECT_THAT(ToString(ChooseCascade(shape, kCosts)), StartsWith("flat: not quicker: "));

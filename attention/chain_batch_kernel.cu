@@ -11,8 +11,14 @@ namespace {
 
 __global__ void __launch_bounds__(kPackingThreads) ChainBatchKernel(const ChainBatchArgs args) {
   __shared__ PackingMemory memory;
-  const PackedRow packed =
-      PlaceRow(args.num_rows, memory, [&](int row) { return ChainRowLenOf(args, row).num_tokens; });
+  const PackedRow packed = PlaceRow(
+      args.num_rows, memory, [&](int row) { return ChainRowLenOf(args, row).num_tokens; },
+      [&](int row) {
+        const int32_t slot = args.slots[row];
+        PrefetchSlot(args.table, slot, LocalIndex(args.seq_len[slot], args.key_positions));
+        if (args.first_token) Prefetch(args.first_token + slot);
+        if (args.tokens) Prefetch(args.tokens + row * args.token_stride);
+      });
   const int row = RowOfWarp();
   if (row < args.num_rows) WriteChainRow(WarpLanes(), args, row, packed.start);
   FinishTokens(args.arrays, args.num_rows, args.num_tokens, packed.total);

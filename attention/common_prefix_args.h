@@ -15,6 +15,8 @@ struct CommonPrefixArgs {
   PagedBatch batch = {};
   int block_size = 0;
   int32_t* common_prefix_len = nullptr;  // [1]
+  // [2] on the device: all 0 before the first launch, and again after each. Not used on the host.
+  uint32_t* scratch = nullptr;
 };
 
 struct PrefixRow {

@@ -1,8 +1,9 @@
 // The common prefix: a warp a row, lanes over its columns, against the first live row.
 //
 // Every CTA goes over the lengths of all rows by itself, to know the first live row and how far a
-// prefix may reach; then each warp finds the first column of its row that differs, and the least of
-// them all wins by an atomic minimum in the result, which a memset before has made the largest.
+// prefix may reach; then each warp finds the first column of its row that differs. The least of
+// them all is found in the scratch, by a maximum of what is missing to the longest, so that 0 is
+// where it begins; the CTA that comes last writes the result and leaves the scratch as it was.
 //
 // Bound: latency, then rows times columns of the table, read once: 256 rows of 256 columns are
 // 256 KB, over 32 CTAs.
@@ -45,49 +46,73 @@ __device__ Limits FindLimits(const CommonPrefixArgs& args) {
   return limits;
 }
 
-__global__ void __launch_bounds__(kPackingThreads) CommonPrefixKernel(const CommonPrefixArgs args) {
-  const Limits limits = FindLimits(args);
-  if (limits.first_row == INT_MAX || limits.num_keys == 0) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) atomicMin(args.common_prefix_len, 0);
-    return;
-  }
-  const int r = RowOfWarp();
-  if (r >= args.batch.num_rows) return;
-  const PrefixRow row = PrefixRowOf(args, r);
-  if (row.num_keys < 0) return;
-  const PrefixRow first = PrefixRowOf(args, limits.first_row);
-  int len = 0;
-  if (row.key_start == first.key_start) {
-    const PrefixColumns columns = PrefixColumnsOf(args, limits.num_keys, row.key_start);
-    const int32_t* of_first =
-        args.batch.block_table + first.table_row * args.batch.block_table_stride;
-    const int32_t* of_row = args.batch.block_table + row.table_row * args.batch.block_table_stride;
-    int end = columns.end;
-    if (of_row != of_first) {
-      for (int base = columns.first; base < columns.end; base += 32) {
-        const int column = base + static_cast<int>(threadIdx.x % 32);
-        const bool differs = column < columns.end && of_row[column] != of_first[column];
-        const unsigned who = __ballot_sync(~0u, differs);
-        if (who != 0) {
-          end = base + __ffs(static_cast<int>(who)) - 1;
-          break;
-        }
-      }
+// Columns that a lane compares at a time: the loads of one round are under way together.
+constexpr int kColumnsOfLane = 8;
+
+// The first column in [begin, end) at which two rows differ, or `end`. By a warp.
+__device__ int FirstDifference(const int32_t* a, const int32_t* b, int begin, int end) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (a == b) return end;
+  for (int base = begin; base < end; base += 32 * kColumnsOfLane) {
+    int first = end;
+#pragma unroll
+    for (int i = kColumnsOfLane - 1; i >= 0; --i) {
+      const int column = base + 32 * i + lane;
+      if (column < end && a[column] != b[column]) first = column;
     }
-    len = PrefixLen(args, end, row.key_start);
+    first = __reduce_min_sync(~0u, first);
+    if (first < end) return first;
   }
-  if (threadIdx.x % 32 == 0) atomicMin(args.common_prefix_len, len);
+  return end;
+}
+
+// What is common to this warp's row and the first live one; kLongest if the row takes no part.
+constexpr int kLongest = INT_MAX;
+
+__device__ int CommonWithFirst(const CommonPrefixArgs& args, const Limits& limits) {
+  if (limits.first_row == INT_MAX) return kLongest;
+  const int r = RowOfWarp();
+  if (r >= args.batch.num_rows) return kLongest;
+  const PrefixRow row = PrefixRowOf(args, r);
+  if (row.num_keys < 0) return kLongest;
+  if (limits.num_keys == 0) return 0;
+  const PrefixRow first = PrefixRowOf(args, limits.first_row);
+  if (row.key_start != first.key_start) return 0;
+  const PrefixColumns columns = PrefixColumnsOf(args, limits.num_keys, row.key_start);
+  const int64_t stride = args.batch.block_table_stride;
+  const int end =
+      FirstDifference(args.batch.block_table + first.table_row * stride,
+                      args.batch.block_table + row.table_row * stride, columns.first, columns.end);
+  return PrefixLen(args, end, row.key_start);
+}
+
+__global__ void __launch_bounds__(kPackingThreads) CommonPrefixKernel(const CommonPrefixArgs args) {
+  __shared__ int of_warp[kPackingWarps];
+  const Limits limits = FindLimits(args);
+  const int len = CommonWithFirst(args, limits);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = len;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  int least = of_warp[0];
+  for (int w = 1; w < kPackingWarps; ++w) least = min(least, of_warp[w]);
+  uint32_t* missing = args.scratch;
+  uint32_t* arrivals = args.scratch + 1;
+  if (least < kLongest) atomicMax(missing, static_cast<uint32_t>(kLongest - least));
+  __threadfence();
+  if (atomicAdd(arrivals, 1) != gridDim.x - 1) return;
+  __threadfence();
+  const uint32_t most = atomicExch(missing, 0);
+  *arrivals = 0;
+  *args.common_prefix_len = most == 0 ? 0 : kLongest - static_cast<int>(most);
 }
 
 }  // namespace
 
 cudaError_t LaunchCommonPrefix(const CommonPrefixArgs& args, cudaStream_t stream) {
-  if (args.block_size < 1 || args.batch.num_rows < 0 || args.common_prefix_len == nullptr) {
+  if (args.block_size < 1 || args.batch.num_rows < 0 || args.common_prefix_len == nullptr ||
+      args.scratch == nullptr) {
     return cudaErrorInvalidValue;
   }
-  // Bytes of 0x7f make a number that is larger than any length.
-  const cudaError_t error = cudaMemsetAsync(args.common_prefix_len, 0x7f, sizeof(int32_t), stream);
-  if (error != cudaSuccess) return error;
   CommonPrefixKernel<<<PackingCtas(args.batch.num_rows), kPackingThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }

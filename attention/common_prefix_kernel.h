@@ -10,8 +10,9 @@
 
 namespace reprise {
 
-// Device pointers throughout. A memset and a kernel; no synchronisation, no allocation: may be
-// captured. Errors: cudaErrorInvalidValue for block_size < 1 or no common_prefix_len.
+// Device pointers throughout. No synchronisation, no allocation: may be captured. Launches that
+// share `scratch` must be ordered by their stream.
+// Errors: cudaErrorInvalidValue for block_size < 1, no common_prefix_len or no scratch.
 cudaError_t LaunchCommonPrefix(const CommonPrefixArgs& args, cudaStream_t stream);
 
 }  // namespace reprise

@@ -1,13 +1,14 @@
 #include "attention/draft_steps.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "attention/testing/builder_memory.h"
+#include "attention/testing/draft_definitions.h"
 #include "attention/testing/draft_generator.h"
 #include "attention/testing/random.h"
 #include "attention/testing/visible_set.h"
+#include "base/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,10 +17,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-int64_t LimitOf(const DraftShape& shape) {
-  return std::min<int64_t>(shape.max_context_len, int64_t{shape.max_blocks} * shape.block_size);
-}
 
 // The example of the header, in a table {7, 2, 9, 5} of blocks of 4, beside a padded row.
 TEST(DraftLevelTest, TheTreeGrowsByALevelAStep) {
@@ -112,20 +109,15 @@ TEST(DraftChainTest, QueriesOfEveryStepSeeWhatTheDefinitionSays) {
         [&](ArrayCarver& carver) { return CarveDraftChain(shape, carver); });
     DraftChainArgs& args = memory.args();
     DrawDraftChain(random, shape, 0, args);
-    ASSERT_TRUE(BuildDraftChain(args).ok()) << "seed " << seed;
+    const AllocationCounter allocations;
+    const absl::Status status = BuildDraftChain(args);
+    ASSERT_EQ(allocations.count(), 0);
+    ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status;
     AttentionParams layer = PlainLayer();
     if (random.OneIn(2)) layer.window_left = random.Int(0, 20);
     const int step = random.Int(0, shape.num_steps - 1);
-    VisiblePairs expected;
-    for (int r = 0; r < shape.num_rows; ++r) {
-      const int32_t slot = args.rows.slots[r];
-      if (slot < 0 || args.rows.seq_len[slot] + step >= LimitOf(shape)) continue;
-      const int64_t position = args.rows.seq_len[slot] + step;
-      for (int64_t key = 0; key <= position; ++key) {
-        if (layer.window_left && key < position - *layer.window_left) continue;
-        expected.push_back({r, position, key, SlotByDefinition(args.rows.table, slot, key)});
-      }
-    }
+    const VisiblePairs expected =
+        PairsOf(DraftChainByDefinition(args, step, layer.window_left), args.rows.table);
     ASSERT_EQ(
         DifferenceOf(VisibleSet(layer, DraftChainBatchOf(args, step), shape.block_size), expected),
         "")
@@ -147,36 +139,24 @@ TEST(DraftLevelTest, NodesOfEveryLevelSeeTheCacheAndTheirPath) {
     const int last_step = random.Int(0, shape.num_steps - 1);
     for (args.step = 0; args.step <= last_step; ++args.step) {
       DrawDraftLevel(random, shape, 0, args);
+      const AllocationCounter allocations;
       const absl::StatusOr<PagedBatch> batch = BuildDraftLevel(args);
+      ASSERT_EQ(allocations.count(), 0);
       ASSERT_TRUE(batch.ok()) << "seed " << seed << ": " << batch.status();
-      VisiblePairs expected;
       for (int r = 0; r < shape.num_rows; ++r) {
-        const int32_t slot = args.rows.slots[r];
-        std::vector<int32_t>& parents = trees[r];
-        parents.insert(parents.end(), args.parents + r * shape.width,
-                       args.parents + (r + 1) * shape.width);
-        const auto num_nodes = static_cast<int64_t>(parents.size());
-        if (slot < 0 || args.rows.seq_len[slot] + num_nodes > LimitOf(shape)) continue;
-        const int64_t prefix = args.rows.seq_len[slot];
+        const auto first_node = static_cast<int64_t>(trees[r].size());
+        trees[r].insert(trees[r].end(), args.parents + r * shape.width,
+                        args.parents + (r + 1) * shape.width);
         for (int i = 0; i < shape.width; ++i) {
-          const int token = r * shape.width + i;
-          std::vector<int> path;
-          for (int at = args.step * shape.width + i; at >= 0; at = parents[at]) path.push_back(at);
-          const int64_t position = prefix + static_cast<int64_t>(path.size()) - 1;
-          ASSERT_EQ(args.arrays.slot_mapping[token],
-                    SlotByDefinition(args.rows.table, slot, prefix + path[0]));
-          const auto add = [&](int64_t key_position, int64_t place) {
-            if (layer.window_left && key_position < position - *layer.window_left) return;
-            expected.push_back(
-                {token, position, key_position, SlotByDefinition(args.rows.table, slot, place)});
-          };
-          for (int64_t key = 0; key < prefix; ++key) add(key, key);
-          for (size_t up = 0; up < path.size(); ++up) {
-            add(position - static_cast<int64_t>(up), prefix + path[up]);
-          }
+          const int64_t slot = args.arrays.slot_mapping[r * shape.width + i];
+          if (slot < 0) continue;
+          const int32_t row = args.rows.slots[r];
+          ASSERT_EQ(slot, SlotByDefinition(args.rows.table, row,
+                                           args.rows.seq_len[row] + first_node + i));
         }
       }
-      std::ranges::sort(expected);
+      const VisiblePairs expected =
+          PairsOf(DraftLevelByDefinition(args, trees, layer.window_left), args.rows.table);
       ASSERT_EQ(DifferenceOf(VisibleSet(layer, *batch, shape.block_size), expected), "")
           << "seed " << seed << ", step " << args.step << ": " << shape;
     }

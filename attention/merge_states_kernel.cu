@@ -1,5 +1,5 @@
 // Merges of partial attention results: a warp a (token, head), lanes over the parts for the
-// weights, then over the dims for the sums.
+// weights, then over the dims for the sums, four at a time where they lie so.
 //
 // Bound: memory. Each part's out and lse are read once, out is written once: 4 parts of 256 tokens,
 // 32 heads of 128 in float32 are 17 MB.
@@ -41,7 +41,13 @@ __device__ float WarpSum(float value) {
   return value;
 }
 
-template <typename Part, typename Out>
+// Elements that stand together, moved at once.
+template <typename T, int kWidth>
+struct alignas(sizeof(T) * kWidth) Vector {
+  T at[kWidth];
+};
+
+template <typename Part, typename Out, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     MergeStatesKernel(const __grid_constant__ MergeStatesParams params) {
   static_assert(kMaxMergeParts == 64, "a lane has two parts");
@@ -70,15 +76,22 @@ __global__ void __launch_bounds__(kThreads)
 
   const int64_t from = params.part.Offset(token, head);
   Out* out = static_cast<Out*>(params.out.data) + params.out.Offset(token, head);
-  for (int base = 0; base < params.head_dim; base += 32) {
-    const int dim = base + lane;
-    float sum = 0;
+  for (int base = 0; base < params.head_dim; base += 32 * kWidth) {
+    const int dim = base + lane * kWidth;
+    float sum[kWidth] = {};
     for (int part = 0; part < params.num_parts; ++part) {
       const float weight = __shfl_sync(~0u, part < 32 ? weight_low : weight_high, part % 32);
       if (weight == 0.0f || dim >= params.head_dim) continue;  // its out may be NaN
-      sum += weight * Load(static_cast<const Part*>(params.part_out[part]) + from + dim);
+      const auto values = *reinterpret_cast<const Vector<Part, kWidth>*>(
+          static_cast<const Part*>(params.part_out[part]) + from + dim);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += weight * Load(&values.at[i]);
     }
-    if (dim < params.head_dim) Store(out + dim, sum);
+    if (dim >= params.head_dim) continue;
+    Vector<Out, kWidth> values;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) Store(&values.at[i], sum[i]);
+    *reinterpret_cast<Vector<Out, kWidth>*>(out + dim) = values;
   }
   if (lane == 0 && params.lse.data) {
     params.lse.data[token * params.lse.token_stride + head * params.lse.head_stride] =
@@ -86,16 +99,42 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename Part>
-cudaError_t LaunchFor(const MergeStatesParams& params, cudaStream_t stream) {
+constexpr int kWide = 4;
+
+// Whether all rows of parts and out begin where kWide elements can be moved at once.
+bool IsWide(const MergeStatesParams& params) {
+  const auto is_aligned = [](const void* data, DType dtype) {
+    return reinterpret_cast<uintptr_t>(data) % (kWide * SizeOf(dtype)) == 0;
+  };
+  for (int64_t count : {static_cast<int64_t>(params.head_dim), params.part.token_stride,
+                        params.part.head_stride, params.out.token_stride, params.out.head_stride}) {
+    if (count % kWide != 0) return false;
+  }
+  for (int part = 0; part < params.num_parts; ++part) {
+    if (!is_aligned(params.part_out[part], params.part.dtype)) return false;
+  }
+  return is_aligned(params.out.data, params.out.dtype);
+}
+
+template <typename Part, typename Out>
+void LaunchInto(const MergeStatesParams& params, cudaStream_t stream) {
   const int64_t units = static_cast<int64_t>(params.num_tokens) * params.num_heads;
   const auto ctas = static_cast<unsigned>((units + kWarps - 1) / kWarps);
+  if (IsWide(params)) {
+    MergeStatesKernel<Part, Out, kWide><<<ctas, kThreads, 0, stream>>>(params);
+  } else {
+    MergeStatesKernel<Part, Out, 1><<<ctas, kThreads, 0, stream>>>(params);
+  }
+}
+
+template <typename Part>
+cudaError_t LaunchFor(const MergeStatesParams& params, cudaStream_t stream) {
   if (params.out.dtype == DType::kFloat32) {
-    MergeStatesKernel<Part, float><<<ctas, kThreads, 0, stream>>>(params);
+    LaunchInto<Part, float>(params, stream);
   } else if (params.out.dtype == DType::kFloat16) {
-    MergeStatesKernel<Part, __half><<<ctas, kThreads, 0, stream>>>(params);
+    LaunchInto<Part, __half>(params, stream);
   } else if (params.out.dtype == DType::kBFloat16) {
-    MergeStatesKernel<Part, __nv_bfloat16><<<ctas, kThreads, 0, stream>>>(params);
+    LaunchInto<Part, __nv_bfloat16>(params, stream);
   } else {
     return cudaErrorInvalidValue;
   }

@@ -4,13 +4,17 @@
 //   lanes.ForEach(n, f)   f(i) for i in [0, n)
 //   lanes.Any(n, f)       whether f(i) holds for one of them; every lane gets the answer
 //   lanes.Sync()          what was written before is read after
+//   lanes.PathMasks(...)  of a tree of n <= 64 nodes, whose parents stand before them
 //
 // The device's are in attention/row_packing.cuh.
 
 #ifndef ATTENTION_ROW_LANES_H_
 #define ATTENTION_ROW_LANES_H_
 
+#include <cstdint>
+
 #include "attention/host_device.h"
+#include "attention/token_tree.h"
 
 namespace reprise {
 
@@ -30,6 +34,12 @@ class HostLanes {
   }
 
   REPRISE_HOST_DEVICE void Sync() const {}
+
+  REPRISE_HOST_DEVICE void PathMasks(int n, const int32_t* parents, uint64_t* masks) const {
+    for (int node = 0; node < n; ++node) {
+      masks[node] = NodeBit(node) | (parents[node] >= 0 ? masks[parents[node]] : 0);
+    }
+  }
 };
 
 }  // namespace reprise

@@ -13,6 +13,8 @@
 
 #include "attention/batch_arrays.h"
 #include "attention/host_device.h"
+#include "attention/paged_table.h"
+#include "attention/token_tree.h"
 
 namespace reprise {
 
@@ -48,6 +50,42 @@ class WarpLanes {
     __syncwarp();
 #endif
   }
+
+  // By doubling: after round k a mask holds the 2^k nearest nodes of its path. `parents` becomes
+  // the ancestors behind them, at last all -1. Both in shared memory.
+  REPRISE_HOST_DEVICE void PathMasks([[maybe_unused]] int n, [[maybe_unused]] int32_t* parents,
+                                     [[maybe_unused]] uint64_t* masks) const {
+#if defined(__CUDA_ARCH__)
+    const int lane = threadIdx.x % 32;
+    uint64_t mask[2];
+    int32_t ancestor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int node = lane + 32 * half;
+      mask[half] = NodeBit(node);
+      ancestor[half] = node < n ? parents[node] : -1;
+      if (node < n) masks[node] = mask[half];
+    }
+    __syncwarp();
+    while (__any_sync(~0u, ancestor[0] >= 0 || ancestor[1] >= 0)) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (ancestor[half] < 0) continue;
+        mask[half] |= masks[ancestor[half]];
+        ancestor[half] = parents[ancestor[half]];
+      }
+      __syncwarp();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int node = lane + 32 * half;
+        if (node >= n) continue;
+        masks[node] = mask[half];
+        parents[node] = ancestor[half];
+      }
+      __syncwarp();
+    }
+#endif
+  }
 };
 
 // The row of this warp; may be beyond the last.
@@ -66,9 +104,21 @@ struct PackingMemory {
   int32_t own[kPackingWarps];  // tokens of this CTA's rows
 };
 
-// Called by all threads of a CTA of kPackingThreads. count_of(row) >= 0.
-template <typename CountOf>
-__device__ PackedRow PlaceRow(int num_rows, PackingMemory& memory, CountOf count_of) {
+// Asks for the line of an address, which need not be good, ahead of its use.
+__device__ inline void Prefetch(const void* address) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
+
+// The line of the table that holds the token at `position`. REQUIRES: as TableSlot().
+__device__ inline void PrefetchSlot(const PagedTable& table, int64_t row, int64_t position) {
+  Prefetch(table.entries + row * table.row_stride + static_cast<int>(position) / table.block_size);
+}
+
+// Called by all threads of a CTA of kPackingThreads. count_of(row) >= 0; ask_for(row) is called for
+// the rows of this CTA, to prefetch what they need next.
+template <typename CountOf, typename AskFor>
+__device__ PackedRow PlaceRow(int num_rows, PackingMemory& memory, CountOf count_of,
+                              AskFor ask_for) {
   const int first = static_cast<int>(blockIdx.x) * kPackingWarps;
   int64_t before = 0;
   int64_t total = 0;
@@ -76,7 +126,10 @@ __device__ PackedRow PlaceRow(int num_rows, PackingMemory& memory, CountOf count
     const int32_t count = count_of(row);
     total += count;
     if (row < first) before += count;
-    if (row >= first && row < first + kPackingWarps) memory.own[row - first] = count;
+    if (row >= first && row < first + kPackingWarps) {
+      memory.own[row - first] = count;
+      if (count > 0) ask_for(row);
+    }
   }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {

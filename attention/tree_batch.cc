@@ -1,6 +1,5 @@
 #include "attention/tree_batch.h"
 
-#include <array>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -63,10 +62,10 @@ absl::Status CheckTreeBatchSizes(const TreeBatchArgs& args) {
 }
 
 void TreeBatchOnHost(const TreeBatchArgs& args) {
-  std::array<int32_t, kMaxTreeNodes> parents;
+  TreeScratch scratch;
   int64_t start = 0;
   for (int row = 0; row < args.num_rows; ++row) {
-    WriteTreeRow(HostLanes(), args, row, start, parents.data());
+    WriteTreeRow(HostLanes(), args, row, start, scratch);
     start += TreeRowLenOf(args, row).num_nodes;
   }
   FinishTokens(args.arrays, args.num_rows, args.num_tokens, start);

@@ -76,11 +76,17 @@ REPRISE_HOST_DEVICE constexpr int32_t NodeTokenId(const TreeBatchArgs& args, int
   return args.tokens ? args.tokens[row * args.token_stride + node] : 0;
 }
 
-// Writes a row whose nodes begin at token `start`, after those of all rows before it. `parents` is
-// memory of this row for max_nodes nodes, which the lanes fill: a path is walked many times.
+// Memory in which the lanes of a row work.
+struct TreeScratch {
+  int64_t slots[kMaxTreeNodes];
+  uint64_t masks[kMaxTreeNodes];
+  int32_t parents[kMaxTreeNodes];
+};
+
+// Writes a row whose nodes begin at token `start`, after those of all rows before it.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteTreeRow(const Lanes& lanes, const TreeBatchArgs& args, int row,
-                                      int64_t start, int32_t* parents) {
+                                      int64_t start, TreeScratch& scratch) {
   const BatchArrays& arrays = args.arrays;
   const TreeRowLen len = TreeRowLenOf(args, row);
   const int32_t slot = args.slots[row];
@@ -88,27 +94,29 @@ REPRISE_HOST_DEVICE void WriteTreeRow(const Lanes& lanes, const TreeBatchArgs& a
   const int64_t first = start < args.num_tokens ? start : args.num_tokens;
   const int64_t end =
       start + len.num_nodes < args.num_tokens ? start + len.num_nodes : args.num_tokens;
-  lanes.ForEach(len.num_nodes,
-                [&](int node) { parents[node] = args.parents[row * args.parent_stride + node]; });
+  lanes.ForEach(len.num_nodes, [&](int node) {
+    scratch.parents[node] = args.parents[row * args.parent_stride + node];
+    scratch.slots[node] = TableSlot(args.table, slot, static_cast<int64_t>(prefix) + node);
+  });
   lanes.Sync();
   RowFault fault = len.fault;
   if (len.num_nodes > 0 && start + len.num_nodes > args.num_tokens) {
     fault = RowFault::kNoRoom;
-  } else if (lanes.Any(len.num_nodes, [&](int node) { return !IsParent(parents[node], node); })) {
+  } else if (lanes.Any(len.num_nodes,
+                       [&](int node) { return !IsParent(scratch.parents[node], node); })) {
     fault = RowFault::kTree;
-  } else if (lanes.Any(len.num_nodes, [&](int node) {
-               return TableSlot(args.table, slot, static_cast<int64_t>(prefix) + node) < 0;
-             })) {
+  } else if (lanes.Any(len.num_nodes, [&](int node) { return scratch.slots[node] < 0; })) {
     fault = RowFault::kNoBlock;
   }
   const bool is_live = fault == RowFault::kNone && len.num_nodes > 0;
+  if (is_live) lanes.PathMasks(len.num_nodes, scratch.parents, scratch.masks);
   lanes.ForEach(static_cast<int>(end - first), [&](int node) {
     TokenEntry entry;
     if (is_live) {
       entry.token_id = arrays.token_ids ? NodeTokenId(args, row, slot, node) : 0;
-      entry.tail_mask = PathMask(parents, node);
+      entry.tail_mask = scratch.masks[node];
       entry.position = static_cast<int32_t>(NodePosition(prefix, entry.tail_mask));
-      entry.slot = TableSlot(args.table, slot, static_cast<int64_t>(prefix) + node);
+      entry.slot = scratch.slots[node];
     }
     WriteToken(arrays, first + node, entry);
   });

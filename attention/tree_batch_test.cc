@@ -1,10 +1,10 @@
 #include "attention/tree_batch.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "attention/testing/builder_memory.h"
+#include "attention/testing/draft_definitions.h"
 #include "attention/testing/draft_generator.h"
 #include "attention/testing/random.h"
 #include "attention/testing/visible_set.h"
@@ -125,38 +125,15 @@ TEST(TreeBatchTest, NodesSeeTheCacheAndTheirPathAndNothingElse) {
     ASSERT_EQ(allocations.count(), 0);
     ASSERT_TRUE(batch.ok()) << "seed " << seed << ": " << batch.status();
 
-    // The definition: a node sees the cached tokens, its ancestors and itself, all within the
-    // window by position; an ancestor stands as many behind the cache as it is deep.
-    VisiblePairs expected;
-    int token = 0;
-    const int64_t limit =
-        std::min<int64_t>(shape.max_context_len, int64_t{shape.max_blocks} * shape.block_size);
     for (int r = 0; r < shape.num_rows; ++r) {
-      const int32_t slot = args.slots[r];
-      if (slot < 0) continue;
-      const int32_t* parents = args.parents + r * args.parent_stride;
-      const int64_t prefix = args.seq_len[slot];
-      for (int node = 0; node < args.num_nodes[r] && prefix + node < limit; ++node, ++token) {
-        std::vector<int> path;  // from the node up
-        for (int at = node; at >= 0; at = parents[at]) path.push_back(at);
-        const int64_t position = prefix + static_cast<int64_t>(path.size()) - 1;
+      const int first = args.arrays.query_start_loc[r];
+      for (int token = first; token < args.arrays.query_start_loc[r + 1]; ++token, ++num_nodes) {
         ASSERT_EQ(args.arrays.slot_mapping[token],
-                  SlotByDefinition(args.table, slot, prefix + node));
-        ASSERT_EQ(args.arrays.positions[token], position);
-        const auto add = [&](int64_t key_position, int64_t place) {
-          if (layer.window_left && key_position < position - *layer.window_left) return;
-          expected.push_back(
-              {token, position, key_position, SlotByDefinition(args.table, slot, place)});
-        };
-        for (int64_t key = 0; key < prefix; ++key) add(key, key);
-        for (size_t up = 0; up < path.size(); ++up) {
-          add(position - static_cast<int64_t>(up), prefix + path[up]);
-        }
+                  SlotByDefinition(args.table, args.slots[r],
+                                   args.seq_len[args.slots[r]] + token - first));
       }
     }
-    num_nodes += token;
-    std::ranges::sort(expected);
-    ASSERT_EQ(args.arrays.query_start_loc[shape.num_rows], token) << "seed " << seed;
+    const VisiblePairs expected = PairsOf(TreeByDefinition(args, layer.window_left), args.table);
     ASSERT_EQ(DifferenceOf(VisibleSet(layer, *batch, shape.block_size), expected), "")
         << "seed " << seed << ": " << shape;
   }

@@ -43,6 +43,12 @@ absl::Status Check(const AttentionCase& c) {
                                                      " queries, but only ", c.lens[r], " keys"));
     }
   }
+  const int least = *std::min_element(c.lens.begin(), c.lens.end());
+  if (c.shared_len < 0 || c.shared_len > least || c.shared_len % c.block_size != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("shared_len: expected a multiple of ",
+                                                   c.block_size, " up to ", least, ", got ",
+                                                   c.shared_len));
+  }
   return absl::OkStatus();
 }
 
@@ -103,7 +109,12 @@ DeviceBatch MakeBatch(const AttentionCase& c) {
   std::vector<int32_t> table(static_cast<size_t>(num_rows) * std::max(max_blocks, 1));
   for (int r = 0; r < num_rows; ++r) {
     for (int i = 0; i * c.block_size < c.lens[r]; ++i) {
-      table[static_cast<size_t>(r) * max_blocks + i] = blocks.back();
+      int32_t& entry = table[static_cast<size_t>(r) * max_blocks + i];
+      if (r > 0 && i * c.block_size < c.shared_len) {
+        entry = table[i];
+        continue;
+      }
+      entry = blocks.back();
       blocks.pop_back();
     }
   }
@@ -157,8 +168,12 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
     REPRISE_RETURN_IF_ERROR(Check(c));
     AttentionResult result;
     CountWork(c, result);
-    result.num_layers = std::clamp(
-        static_cast<int>(kColdBytes / std::max(result.all_bytes, 1.0)) + 1, 2, kMaxLayers);
+    const double distinct_bytes = result.all_bytes - static_cast<double>(c.lens.size() - 1) *
+                                                         c.shared_len * c.num_kv_heads *
+                                                         (c.head_dim_qk + c.head_dim_v) *
+                                                         SizeOf(c.kv_dtype.value_or(c.dtype));
+    result.num_layers =
+        std::clamp(static_cast<int>(kColdBytes / std::max(distinct_bytes, 1.0)) + 1, 2, kMaxLayers);
     const DeviceBatch made = MakeBatch(c);
     REPRISE_ASSIGN_OR_RETURN(const KvCache cache, MakeCache(c, result.num_layers, made.num_blocks));
     const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(ToScalarType(c.dtype));

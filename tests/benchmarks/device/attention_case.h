@@ -30,6 +30,9 @@ struct AttentionCase {
   // One a row: keys, and of those the last so many are the row's queries.
   std::vector<int> lens = {};
   std::vector<int> query_lens = {};
+  // So many first keys are the same blocks for all rows; a multiple of block_size, at most the
+  // least of lens.
+  int shared_len = 0;
   bool causal = true;
   std::optional<int> window_left = {};
   std::optional<float> softcap = {};

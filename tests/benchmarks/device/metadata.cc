@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -63,7 +64,9 @@ void RunOnHost(int num_rows) {
 
 absl::Status Run(int num_rows) {
   std::printf("%d rows\n%-36s %9s %9s\n", num_rows, "builder", "in graph", "alone");
-  for (const MetadataCase& builder : PlainMetadataCases(num_rows)) {
+  std::vector<MetadataCase> builders = PlainMetadataCases(num_rows);
+  for (MetadataCase& builder : DraftMetadataCases(num_rows)) builders.push_back(std::move(builder));
+  for (const MetadataCase& builder : builders) {
     REPRISE_ASSIGN_OR_RETURN(const Timing one, TimeLaunches(builder, 1));
     REPRISE_ASSIGN_OR_RETURN(const Timing many, TimeLaunches(builder, 1 + kLaunches));
     std::printf("%-36s %6.2f us %6.2f us\n", builder.name.c_str(),

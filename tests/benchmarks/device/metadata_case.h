@@ -21,6 +21,10 @@ struct MetadataCase {
 // row, and a chunked prefill of 8,192 tokens, over a table of 1,024 blocks a sequence.
 std::vector<MetadataCase> PlainMetadataCases(int num_rows);
 
+// Those of speculative batches, of the advance of a decode step and of common prefixes, over rows
+// of some 2,000 tokens; and the merge of partial results, which is no metadata but small as well.
+std::vector<MetadataCase> DraftMetadataCases(int num_rows);
+
 // The same on the host, for decodes.
 struct HostMetadataCase {
   std::string name;

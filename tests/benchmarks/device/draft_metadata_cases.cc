@@ -1,0 +1,253 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/accept_drafts_kernel.h"
+#include "attention/advance_step_kernel.h"
+#include "attention/chain_batch_kernel.h"
+#include "attention/common_prefix_kernel.h"
+#include "attention/draft_steps_kernel.h"
+#include "attention/merge_states_kernel.h"
+#include "attention/testing/builder_memory.h"
+#include "attention/testing/draft_generator.h"
+#include "attention/tree_batch_kernel.h"
+#include "tests/benchmarks/device/metadata_case.h"
+
+namespace reprise {
+namespace {
+
+// Rows of 1,990..2,010 tokens in blocks of 16, over a table of 1,024 blocks a sequence; everyone
+// lives.
+DraftShape Shape(int num_rows, int max_new) {
+  return {.num_rows = num_rows,
+          .num_tables = num_rows,
+          .block_size = 16,
+          .max_blocks = 1024,
+          .max_new = max_new,
+          .num_tokens = num_rows * max_new,
+          .max_context_len = 1024 * 16,
+          .num_steps = 5,
+          .width = 8};
+}
+
+template <typename T>
+void Fill(const T* array, int64_t count, T value) {
+  std::fill_n(const_cast<T*>(array), count, value);
+}
+
+void FillTable(const DraftShape& shape, const PagedTable& table) {
+  auto* entries = const_cast<int32_t*>(table.entries);
+  for (int64_t row = 0; row < shape.num_tables; ++row) {
+    for (int64_t column = 0; column < shape.max_blocks; ++column) {
+      entries[row * table.row_stride + column] =
+          static_cast<int32_t>(1 + row * shape.max_blocks + column);
+    }
+  }
+}
+
+void FillRows(const DraftShape& shape, const PagedTable& table, const int32_t* slots,
+              const int32_t* seq_len) {
+  FillTable(shape, table);
+  for (int r = 0; r < shape.num_rows; ++r) {
+    const_cast<int32_t*>(slots)[r] = r;
+    const_cast<int32_t*>(seq_len)[r] = 1990 + r % 20;
+  }
+}
+
+// A builder's arrays on the device, filled on the host.
+template <typename Args, typename Carve, typename FillArgs, typename Launch>
+MetadataCase CaseOf(std::string name, Carve carve, FillArgs fill, Launch launch) {
+  BuilderMemory<Args> host(carve);
+  std::fill_n(host.base(), host.num_bytes(), std::byte{0});
+  fill(host.args());
+  const at::Tensor bytes =
+      at::from_blob(host.base(), {host.num_bytes()}, at::TensorOptions().dtype(at::kByte))
+          .to(at::kCUDA);
+  const Args args = host.ArgsAt(reinterpret_cast<std::byte*>(bytes.data_ptr()));
+  return {std::move(name),
+          [bytes, args, launch](cudaStream_t stream) { return launch(args, stream); }};
+}
+
+MetadataCase ChainCase(int num_rows, int query_len) {
+  const DraftShape shape = Shape(num_rows, query_len);
+  return CaseOf<ChainBatchArgs>(
+      "chain_batch, verify " + std::to_string(query_len),
+      [=](ArrayCarver& carver) { return CarveChainBatch(shape, carver); },
+      [=](const ChainBatchArgs& args) {
+        FillRows(shape, args.table, args.slots, args.seq_len);
+        Fill(args.query_lens, num_rows, query_len - args.num_certain);
+      },
+      LaunchChainBatch);
+}
+
+MetadataCase TreeCase(int num_rows, int num_nodes, bool is_line) {
+  const DraftShape shape = Shape(num_rows, num_nodes);
+  return CaseOf<TreeBatchArgs>(
+      "tree_batch, " + std::to_string(num_nodes) + (is_line ? " nodes in a line" : " nodes"),
+      [=](ArrayCarver& carver) { return CarveTreeBatch(shape, carver); },
+      [=](const TreeBatchArgs& args) {
+        FillRows(shape, args.table, args.slots, args.seq_len);
+        Fill(args.num_nodes, num_rows, num_nodes);
+        for (int64_t i = 0; i < int64_t{num_rows} * num_nodes; ++i) {
+          const int node = static_cast<int>(i % num_nodes);
+          const_cast<int32_t*>(args.parents)[i] =
+              node == 0 ? -1 : (is_line ? node - 1 : (node - 1) / 2);
+        }
+      },
+      LaunchTreeBatch);
+}
+
+MetadataCase DraftChainCase(int num_rows) {
+  const DraftShape shape = Shape(num_rows, 1);
+  return CaseOf<DraftChainArgs>(
+      "draft_steps, chains, 5 steps",
+      [=](ArrayCarver& carver) { return CarveDraftChain(shape, carver); },
+      [=](const DraftChainArgs& args) {
+        FillRows(shape, args.rows.table, args.rows.slots, args.rows.seq_len);
+      },
+      LaunchDraftChain);
+}
+
+MetadataCase DraftLevelCase(int num_rows) {
+  const DraftShape shape = Shape(num_rows, 1);
+  constexpr int kStep = 3;
+  return CaseOf<DraftLevelArgs>(
+      "draft_steps, level 3 of 8 nodes",
+      [=](ArrayCarver& carver) { return CarveDraftLevel(shape, kStep, carver); },
+      [=](const DraftLevelArgs& args) {
+        FillRows(shape, args.rows.table, args.rows.slots, args.rows.seq_len);
+        for (int64_t i = 0; i < int64_t{num_rows} * args.width; ++i) {
+          const_cast<int32_t*>(args.parents)[i] = static_cast<int32_t>(16 + i % 8);
+        }
+        Fill(const_cast<const uint64_t*>(args.node_masks), int64_t{num_rows} * kMaxTreeNodes,
+             uint64_t{7});
+      },
+      LaunchDraftLevel);
+}
+
+MetadataCase AcceptCase(int num_rows) {
+  constexpr int kNodes = 16;
+  const DraftShape shape = Shape(num_rows, kNodes);
+  return CaseOf<AcceptDraftsArgs>(
+      "accept_drafts, 4 of 16 nodes",
+      [=](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); },
+      [=](const AcceptDraftsArgs& args) {
+        FillTable(shape, args.table);
+        for (int r = 0; r < num_rows; ++r) {
+          const_cast<int32_t*>(args.table_row)[r] = r;
+          const_cast<int32_t*>(args.seq_lens)[r] = 2000 + kNodes;
+          const_cast<int32_t*>(args.num_accepted)[r] = 4;
+          // The path 0, 2, 6, 14 of a binary tree.
+          constexpr int kPath[] = {0, 2, 6, 14};
+          uint64_t mask = 0;
+          for (int j = 0; j < 4; ++j) {
+            mask |= NodeBit(kPath[j]);
+            const_cast<int32_t*>(args.accepted_nodes)[r * args.accepted_stride + j] = kPath[j];
+            const_cast<uint64_t*>(args.tail_mask)[r * kNodes + kPath[j]] = mask;
+          }
+        }
+        for (int r = 0; r <= num_rows; ++r) {
+          const_cast<int32_t*>(args.query_start_loc)[r] = r * kNodes;
+        }
+      },
+      LaunchAcceptDrafts);
+}
+
+MetadataCase AdvanceCase(int num_rows) {
+  const DraftShape shape = Shape(num_rows, 1);
+  return CaseOf<AdvanceStepArgs>(
+      "advance_step", [=](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); },
+      [=](const AdvanceStepArgs& args) {
+        FillRows(shape, args.table, args.table_row, args.seq_lens);
+      },
+      LaunchAdvanceStep);
+}
+
+// All rows share `shared` tokens.
+MetadataCase PrefixCase(int num_rows, int shared) {
+  const DraftShape shape = Shape(num_rows, 1);
+  struct Prefix {
+    CommonPrefixArgs args;
+    PagedTable table;
+  };
+  return CaseOf<Prefix>(
+      "common_prefix, " + std::to_string(shared) + " tokens",
+      [=](ArrayCarver& carver) {
+        const ChainBatchArgs chain = CarveChainBatch(shape, carver);
+        Prefix prefix;
+        prefix.table = chain.table;
+        prefix.args.batch = {.query_start_loc = chain.arrays.query_start_loc,
+                             .seq_lens = chain.arrays.seq_lens,
+                             .table_row = chain.arrays.table_row,
+                             .block_table = chain.table.entries,
+                             .block_table_stride = chain.table.row_stride,
+                             .num_rows = num_rows,
+                             .num_tables = num_rows,
+                             .max_blocks = chain.table.max_blocks};
+        prefix.args.block_size = 16;
+        prefix.args.common_prefix_len = chain.arrays.token_ids;
+        prefix.args.scratch = carver.Take<uint32_t>("scratch", 2);
+        return prefix;
+      },
+      [=](const Prefix& prefix) {
+        FillRows(shape, prefix.table, prefix.args.batch.table_row, prefix.args.batch.seq_lens);
+        auto* entries = const_cast<int32_t*>(prefix.table.entries);
+        for (int64_t row = 0; row < num_rows; ++row) {
+          const_cast<int32_t*>(prefix.args.batch.seq_lens)[row] = shared + 100;
+          for (int column = 0; column < shared / 16; ++column) {
+            entries[row * prefix.table.row_stride + column] = 1 + column;
+          }
+        }
+        for (int r = 0; r <= num_rows; ++r) {
+          const_cast<int32_t*>(prefix.args.batch.query_start_loc)[r] = r;
+        }
+      },
+      [](const Prefix& prefix, cudaStream_t stream) {
+        return LaunchCommonPrefix(prefix.args, stream);
+      });
+}
+
+MetadataCase MergeCase(int num_rows, int num_parts) {
+  constexpr int kHeads = 32;
+  constexpr int kDim = 128;
+  const at::TensorOptions floats = at::TensorOptions(at::kCUDA).dtype(at::kFloat);
+  const at::Tensor parts = at::empty({num_parts + 1, num_rows, kHeads, kDim}, floats).zero_();
+  const at::Tensor lses = at::empty({num_parts + 1, num_rows, kHeads}, floats).zero_();
+  MergeStatesParams params;
+  for (int part = 0; part < num_parts; ++part) {
+    params.part_out[part] = parts[part].data_ptr();
+    params.part_lse[part] = lses[part].data_ptr<float>();
+  }
+  params.num_parts = num_parts;
+  params.part = {.token_stride = kHeads * kDim, .head_stride = kDim};
+  params.part_lse_view = TokensByHeads(nullptr, kHeads);
+  params.out = params.part;
+  params.out.data = parts[num_parts].data_ptr();
+  params.lse = TokensByHeads(lses[num_parts].data_ptr<float>(), kHeads);
+  params.num_tokens = num_rows;
+  params.num_heads = kHeads;
+  params.head_dim = kDim;
+  return {"merge_states, " + std::to_string(num_parts) + " parts of 32 x 128",
+          [parts, lses, params](cudaStream_t stream) { return LaunchMergeStates(params, stream); }};
+}
+
+}  // namespace
+
+std::vector<MetadataCase> DraftMetadataCases(int num_rows) {
+  return {
+      AdvanceCase(num_rows),         ChainCase(num_rows, 1),        ChainCase(num_rows, 5),
+      TreeCase(num_rows, 16, false), TreeCase(num_rows, 64, false), TreeCase(num_rows, 64, true),
+      DraftChainCase(num_rows),      DraftLevelCase(num_rows),      AcceptCase(num_rows),
+      PrefixCase(num_rows, 1024),    PrefixCase(num_rows, 8192),    MergeCase(num_rows, 2),
+      MergeCase(num_rows, 4)};
+}
+
+}  // namespace reprise
