@@ -1,8 +1,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -20,6 +22,8 @@
 #include "cache/kv_cache.h"
 #include "cache/kv_layout.h"
 #include "cache/kv_page_layout.h"
+#include "cache/read_kv.h"
+#include "cache/write_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -133,6 +137,54 @@ TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
       for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(at::equal(got[i], expected[i])) << i;
     }
   }
+}
+
+// A page serves a group of heads, goes to the host, and comes back into one that served a latent.
+TEST_F(CopyBlocksGpuTest, SmallPagesServeOneGroupAfterAnother) {
+  const KvPageLayer heads = {.group = 0,
+                             .num_kv_heads = 2,
+                             .head_dim_qk = 64,
+                             .head_dim_v = 48,
+                             .dtype = DType::kBFloat16,
+                             .order = KvOrder::kHND};
+  const KvPageLayer latent = {.group = 1,
+                              .num_kv_heads = 1,
+                              .head_dim_qk = 576,
+                              .head_dim_v = 512,
+                              .dtype = DType::kFp8E4M3,
+                              .form = KvForm::kLatent};
+  KvCache cache = *KvCache::Create(
+      *KvPageLayout::Create({.num_blocks = 6, .block_size = 4, .layers = {heads, latent, heads}}),
+      kGpu);
+  const BlockStore device = *BlockStore::Over(cache, {});
+  const BlockStore host = *BlockStore::Pinned(device, 2);
+  ASSERT_TRUE(cache.Fill(std::numeric_limits<float>::quiet_NaN()).ok());
+  const auto bf16 = at::TensorOptions(kGpu).dtype(at::kBFloat16);
+  const at::Tensor k = at::randn({3, 2, 64}, bf16), v = at::randn({3, 2, 48}, bf16);
+  const auto slots = [](int64_t block) {
+    return at::tensor({block * 4 + 2, block * 4, block * 4 + 3}, at::kLong).to(kGpu);
+  };
+  for (int layer : {0, 2}) ASSERT_TRUE(WriteKv(cache.layer(layer), k, v, slots(1)).ok());
+  const BlockCopy out[] = {{1, 1}}, in[] = {{1, 5}};
+  ASSERT_TRUE(CopyBlocks(device, host, out).ok());
+  // Both pages serve the latent meanwhile.
+  const at::Tensor dense = at::randn({3, 1, 576}, bf16);
+  for (int block : {1, 5}) {
+    ASSERT_TRUE(WriteKv(cache.layer(1), dense, at::Tensor(), slots(block)).ok());
+  }
+  ASSERT_TRUE(CopyBlocks(host, device, in).ok());
+  for (int layer : {0, 2}) {
+    const at::Tensor got_k = at::empty_like(k), got_v = at::empty_like(v);
+    ASSERT_TRUE(ReadKv(cache.layer(layer), slots(5), got_k, got_v).ok());
+    EXPECT_TRUE(got_k.equal(k));
+    EXPECT_TRUE(got_v.equal(v));
+  }
+  const at::Tensor got = at::empty_like(dense);
+  ASSERT_TRUE(ReadKv(cache.layer(1), slots(1), got, at::Tensor()).ok());
+  EXPECT_TRUE(got.equal(dense.to(at::kFloat8_e4m3fn).to(at::kBFloat16)));
+  // What nobody wrote is NaN still.
+  EXPECT_TRUE(cache.tensors(0)[0][5].select(0, 1).isnan().all().item<bool>());
+  EXPECT_TRUE(cache.tensors(2)[1][3].isnan().all().item<bool>());
 }
 
 TEST_F(CopyBlocksGpuTest, SmallUnalignedBlocksAreCopiedByteByByte) {

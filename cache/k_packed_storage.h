@@ -20,8 +20,8 @@
 
 namespace reprise {
 
-// The tensors of a layer, k and v, as views of `storage`, which may be of the layout's dtype or, for
-// fp8, uint8.
+// The tensors of a layer, k and v, as views of `storage`, which may be of the layout's dtype or,
+// for fp8, uint8.
 // Errors: InvalidArgument unless the layout is K-packed with head_dim_qk == head_dim_v, and storage
 // is [2, num_blocks, block_size * num_kv_heads * head_dim] with contiguous blocks.
 absl::StatusOr<std::vector<at::Tensor>> SplitKPackedStorage(const KvLayout& layout,

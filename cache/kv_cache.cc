@@ -5,6 +5,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -223,6 +224,17 @@ void KvCache::SetScales(int layer, const Scale& k_scale, const Scale& v_scale) {
 
 absl::Status KvCache::Fill(float value) {
   return CatchTorch([&] {
+    const bool has_groups =
+        std::any_of(groups_.begin(), groups_.end(), [](int g) { return g > 0; });
+    if (has_groups && std::isnan(value)) {
+      // Groups lie over each other in one storage, and all bits set are NaN in every dtype.
+      const at::Tensor& any = tensors_[0][0];
+      const auto bytes = static_cast<int64_t>(any.storage().nbytes());
+      at::empty({0}, any.options().dtype(at::kByte))
+          .set_(any.storage(), 0, {bytes}, {1})
+          .fill_(255);
+      return absl::OkStatus();
+    }
     for (std::vector<at::Tensor>& of_layer : tensors_) {
       for (at::Tensor& tensor : of_layer) tensor.fill_(value);
     }

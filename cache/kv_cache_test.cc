@@ -190,6 +190,28 @@ TEST(KvCacheTest, PagesHoldTheLayersOfAnyOneGroup) {
   }
 }
 
+TEST(KvCacheTest, NanPoisonsPagesForGroupsOfEveryType) {
+  KvPageLayoutOptions options = {.num_blocks = 3, .block_size = 2};
+  const DType dtypes[] = {DType::kBFloat16, DType::kFp8E4M3, DType::kFloat32, DType::kFp8E5M2,
+                          DType::kFloat16};
+  for (int group = 0; group < 5; ++group) {
+    options.layers.push_back({.group = group,
+                              .num_kv_heads = 1,
+                              .head_dim_qk = 16,
+                              .head_dim_v = 16,
+                              .dtype = dtypes[group]});
+  }
+  KvCache cache = *KvCache::Create(*KvPageLayout::Create(options), at::kCPU);
+  ASSERT_TRUE(cache.Fill(0).ok());
+  EXPECT_EQ(cache.tensors(2)[0].sum().item<float>(), 0);
+  ASSERT_TRUE(cache.Fill(std::numeric_limits<float>::quiet_NaN()).ok());
+  for (int layer = 0; layer < 5; ++layer) {
+    for (const at::Tensor& tensor : cache.tensors(layer)) {
+      EXPECT_TRUE(at::isnan(tensor.to(at::kFloat)).all().item<bool>()) << dtypes[layer];
+    }
+  }
+}
+
 TEST(KvCacheTest, TooLittleMemoryIsAnErrorNotAnException) {
   KvLayoutOptions options = kSmall;
   options.num_blocks = std::numeric_limits<int>::max();

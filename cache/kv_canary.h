@@ -22,9 +22,10 @@
 // `shared_lens` first keys of a row only the position is checked.
 //
 // On CUDA, Mark() and Check() are one launch each on the current stream, without synchronisation or
-// allocation: they may be captured. Checks run one after the other. Findings go into memory that the host reads; report() gives
-// what has arrived so far, and is complete for the work that the host has waited for. Cost of a
-// check: 8 bytes a key read, about 1/32 of the keys of a layer of 1 x 128 in bf16.
+// allocation: they may be captured. Checks run one after the other. Findings go into memory that
+// the host reads; report() gives what has arrived so far, and is complete for the work that the
+// host has waited for. Cost of a check: 8 bytes a key read, about 1/32 of the keys of a layer of
+// 1 x 128 in bf16.
 //
 // On the CPU they are done when they return.
 //

@@ -21,7 +21,8 @@
 //      once. By the swapper's own stream.
 //   3. A device block that went out is written again, or one that came in is read, only after the
 //      swap. By the caller: with Await() for work on a stream, or by waiting for Passed() before
-//      handing out the block. A fence over stream() (MakeCudaFence) in a pool of blocks does it too.
+//      handing out the block. A fence over stream() (MakeCudaFence) in a pool of blocks does it
+//      too.
 //
 // On the CPU swaps are done when they return, and all tickets have passed.
 //

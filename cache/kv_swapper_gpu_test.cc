@@ -1,9 +1,9 @@
 // Swaps against steps that run late, on streams that are slowed down at random.
 //
-// The model is a list of numbers: what each device block and each host block should hold. The device
-// does everything some time later, and counts the elements it found wrong. With the orderings that
-// KvSwapper and its caller owe each other, nothing is ever wrong; with any one of them left out,
-// the same operations garble, which is tested too: so the test can fail.
+// The model is a list of numbers: what each device block and each host block should hold. The
+// device does everything some time later, and counts the elements it found wrong. With the
+// orderings that KvSwapper and its caller owe each other, nothing is ever wrong; with any one of
+// them left out, the same operations garble, which is tested too: so the test can fail.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/Sleep.h>

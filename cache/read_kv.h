@@ -13,9 +13,9 @@
 // copied. What has no place in the cache is 0: slots of -1 or beyond the cache, keys whose column
 // is beyond the table or whose block is beyond the cache.
 //
-//   k, v          [>= num_tokens, num_kv_heads, head_dim], any strides, one dtype: float32, float16,
-//                 bfloat16, on the CPU float64 too; what is past num_tokens stays as it is. v is
-//                 undefined for a latent cache, whose v is a part of k
+//   k, v          [>= num_tokens, num_kv_heads, head_dim], any strides, one dtype: float32,
+//                 float16, bfloat16, on the CPU float64 too; what is past num_tokens stays as it
+//                 is. v is undefined for a latent cache, whose v is a part of k
 //   slot_mapping  [num_tokens] int64, contiguous
 //   scales        of kv; row_stride (the table row) counts for rows, and must be 0 for slots
 //

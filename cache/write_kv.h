@@ -15,8 +15,8 @@
 //   slot_mapping  [num_tokens] int64, contiguous. Which of two equal slots wins is undefined.
 //                 [rows, columns] is the same as its num_tokens = rows * columns slots, row by row
 //   k             [>= num_tokens, num_kv_heads, head_dim_qk], any strides
-//   v             [>= num_tokens, num_kv_heads, head_dim_v], any strides, k's dtype. Undefined for a
-//                 latent cache, whose v is a part of k
+//   v             [>= num_tokens, num_kv_heads, head_dim_v], any strides, k's dtype. Undefined for
+//                 a latent cache, whose v is a part of k
 //   dtypes        k, v: float32, float16, bfloat16, on the CPU float64 too; caches: those and fp8
 //   scales        of kv: host floats, or floats on k's device by head (cache/kv_scale.h makes them
 //                 of tensors); row_stride must be 0, for a token has no table row here
