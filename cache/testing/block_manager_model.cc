@@ -133,14 +133,19 @@ uint64_t BlockManagerModel::ValueAfter(const Sequence& sequence, uint64_t before
   return Mix(before, input);
 }
 
+void BlockManagerModel::FillValues(Sequence& sequence) {
+  while (sequence.values.size() < sequence.tokens.size()) {
+    const int position = static_cast<int>(sequence.values.size());
+    const uint64_t before = position == 0 ? RootOf(sequence.origin) : sequence.values.back();
+    sequence.values.push_back(ValueAfter(sequence, before, position, sequence.tokens[position]));
+  }
+}
+
 void BlockManagerModel::Grow(Sequence& sequence, int num_tokens) {
   while (sequence.num_tokens() < num_tokens) {
-    const int position = sequence.num_tokens();
-    const int32_t token = Below(2);  // few, so that sequences meet
-    const uint64_t before = position == 0 ? RootOf(sequence.origin) : sequence.values[position - 1];
-    sequence.values.push_back(ValueAfter(sequence, before, position, token));
-    sequence.tokens.push_back(token);
+    sequence.tokens.push_back(Below(2));  // few, so that sequences meet
   }
+  FillValues(sequence);
 }
 
 void BlockManagerModel::Remember(const Sequence& sequence) {

@@ -100,6 +100,8 @@ class BlockManagerModel {
   void BadCall();
   void ForgetPrefixes();
 
+  // Values for all tokens that have none yet.
+  void FillValues(Sequence& sequence);
   void Grow(Sequence& sequence, int num_tokens);
   uint64_t ValueAfter(const Sequence& sequence, uint64_t before, int position, int32_t token) const;
   uint64_t RootOf(const Origin& origin) const;

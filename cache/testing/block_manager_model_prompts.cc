@@ -29,7 +29,10 @@ void BlockManagerModel::AddPrompt() {
     sequence.origin = like.origin;
     const int num_same = Below(like.num_tokens() + 1);
     sequence.tokens.assign(like.tokens.begin(), like.tokens.begin() + num_same);
-    sequence.values.assign(like.values.begin(), like.values.begin() + num_same);
+    // Now and then the same tokens with other things in their place.
+    if (choices_->OneIn(6)) sequence.origin.image = Below(3);
+    if (choices_->OneIn(6)) sequence.origin.adapter = Below(3);
+    FillValues(sequence);
   } else {
     Origin& origin = sequence.origin;
     if (choices_->OneIn(4)) origin.adapter = 1 + Below(2);
