@@ -84,7 +84,7 @@ namespace reprise {
 //   2. A sequence holds in each group exactly the blocks for its tokens and look-ahead, but for
 //      those that left the group's window as of its committed tokens; in cross groups, those of the
 //      encoder's tokens. Empty slots hold none.
-//   3. A block's ref_count is the number of table entries that name it and of pending copies from it.
+//   3. A block's ref_count is the number of table entries that name it, and pending copies from it.
 //   4. Blocks that the device may write without a further Append(), those of the look-ahead, have
 //      one table entry and are not in the index.
 //   5. 0 <= num_committed <= num_tokens.

@@ -28,8 +28,8 @@
 //
 // Only committed tokens go out (BlockManager::Commit): what is in flight is computed anew.
 //
-// Errors leave everything as it was. Thread safety: none; one owner. Ownership: the manager outlives
-// the store, the fences are the store's. Cost: O(1) a block; allocates, as swaps are rare.
+// Errors leave everything as it was. Thread safety: none; one owner. Ownership: the manager
+// outlives the store, the fences are the store's. Cost: O(1) a block; allocates, as swaps are rare.
 
 #ifndef CACHE_SWAP_STORE_H_
 #define CACHE_SWAP_STORE_H_
@@ -84,8 +84,8 @@ class SwapStore {
   SwapStore(SwapStore&&) = default;
   SwapStore& operator=(SwapStore&&) = default;
 
-  // Takes host blocks for the sequence in `slot` and adds the copies out. The caller leaves the slot
-  // alone until Launched(). Errors:
+  // Takes host blocks for the sequence in `slot` and adds the copies out. The caller leaves the
+  // slot alone until Launched(). Errors:
   //   NotFound, InvalidArgument  no sequence in the slot, no such slot
   //   AlreadyExists              the id is in the store
   //   FailedPrecondition         the slot is in the plan already; the plan has swaps in, which run

@@ -12,8 +12,8 @@
 // it is. So a hit on the wrong prefix, a block handed out too early, a missing copy or update show
 // at once.
 //
-// It has been seen to fail, within a second, with a copy on write left out, with the fences of swaps
-// left out, with writes in place under a swap that still reads, with windows one token too small,
+// It has been seen to fail, within a second, with a copy on write left out, with the fences of
+// swaps left out, with writes in place under a swap that still reads, with windows one token too small,
 // with content found after it was overwritten, and with updates lost.
 //
 // CHECK-fails with the call's number and name where anything differs. For tests and fuzzers.
