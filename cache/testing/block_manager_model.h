@@ -13,8 +13,8 @@
 // at once.
 //
 // It has been seen to fail, within a second, with a copy on write left out, with the fences of
-// swaps left out, with writes in place under a swap that still reads, with windows one token too small,
-// with content found after it was overwritten, and with updates lost.
+// swaps left out, with writes in place under a swap that still reads, with windows one token too
+// small, with content found after it was overwritten, and with updates lost.
 //
 // CHECK-fails with the call's number and name where anything differs. For tests and fuzzers.
 
