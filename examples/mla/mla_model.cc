@@ -3,17 +3,18 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
-#include "cache/write_kv.h"
 #include "examples/llama/rope_frequencies.h"
 #include "examples/mla/mla_weights_check.h"
 #include "runner/ops/gate_mul.h"
 #include "runner/ops/gather_rows.h"
+#include "runner/ops/merge_attention.h"
 #include "runner/ops/rms_norm.h"
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
@@ -23,6 +24,8 @@ namespace {
 
 // Of the norms of latents, whatever the config says of the others: transformers' default.
 constexpr float kLatentEps = 1e-6f;
+
+constexpr int kExpanded = 0;  // in ModelSpec::within
 
 // One latent head, of which V is the first part.
 AttentionParams AbsorbedParams(const MlaConfig& config) {
@@ -62,20 +65,19 @@ struct MlaModel::Scratch {
     gated = at::empty({num_tokens, config.intermediate_size}, options);
   }
 
-  at::Tensor hidden;                  // [num_tokens, hidden_size], the residual stream
-  at::Tensor normed;                  // [num_tokens, hidden_size], into a sublayer and out of it
-  at::Tensor q_low;                   // [num_tokens, q_lora_rank]
-  at::Tensor q;                       // [num_tokens, heads, nope + rope]
-  at::Tensor q_nope;                  // [num_tokens, heads, nope], of q's memory
-  at::Tensor q_rope;                  // [num_tokens, heads, rope], likewise
-  at::Tensor latent;                  // [num_tokens, 1, kv_lora_rank + rope], what is cached
-  at::Tensor compressed;              // [num_tokens, kv_lora_rank], of latent's memory
-  at::Tensor k_rope;                  // [num_tokens, 1, rope], likewise
-  at::Tensor q_latent;                // [num_tokens, heads, kv_lora_rank + rope]
-  at::Tensor values;                  // [num_tokens, heads, v_head_dim]
-  at::Tensor gate_up;                 // [num_tokens, 2 * intermediate_size]
-  at::Tensor gated;                   // [num_tokens, intermediate_size]
-  std::optional<MlaPrefill> prefill;  // of a step that is not absorbed
+  at::Tensor hidden;      // [num_tokens, hidden_size], the residual stream
+  at::Tensor normed;      // [num_tokens, hidden_size], into a sublayer and out of it
+  at::Tensor q_low;       // [num_tokens, q_lora_rank]
+  at::Tensor q;           // [num_tokens, heads, nope + rope]
+  at::Tensor q_nope;      // [num_tokens, heads, nope], of q's memory
+  at::Tensor q_rope;      // [num_tokens, heads, rope], likewise
+  at::Tensor latent;      // [num_tokens, 1, kv_lora_rank + rope], what is cached
+  at::Tensor compressed;  // [num_tokens, kv_lora_rank], of latent's memory
+  at::Tensor k_rope;      // [num_tokens, 1, rope], likewise
+  at::Tensor q_latent;    // [num_tokens, heads, kv_lora_rank + rope]
+  at::Tensor values;      // [num_tokens, heads, v_head_dim]
+  at::Tensor gate_up;     // [num_tokens, 2 * intermediate_size]
+  at::Tensor gated;       // [num_tokens, intermediate_size]
 };
 
 absl::StatusOr<std::unique_ptr<MlaModel>> MlaModel::Create(const MlaConfig& config,
@@ -113,6 +115,7 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
       options_(options),
       spec_{.layers = std::vector<LayerSpec>(
                 config.num_layers, LayerSpec{.params = AbsorbedParams(config), .v_in_k = true}),
+            .within = {ExpandedParams(config)},
             .vocab_size = config.vocab_size,
             .max_position = static_cast<int>(rotary_table_.size(0)),
             .dtype = weights_.dtype,
@@ -122,15 +125,6 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     const at::TensorOptions options = weights_.embedding.options();
     Scratch scratch(config_, step.num_tokens(), options);
-    const PagedBatch& rows = step.batch(0);
-    if (rows.max_query_len > options_.max_absorbed_query_len) {
-      REPRISE_ASSIGN_OR_RETURN(scratch.prefill,
-                               MlaPrefill::Create({.absorbed = AbsorbedParams(config_),
-                                                   .expanded = ExpandedParams(config_),
-                                                   .dtype = weights_.dtype,
-                                                   .device = spec_.device},
-                                                  rows));
-    }
     REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
     REPRISE_RETURN_IF_ERROR(RmsNorm(scratch.hidden, weights_.layers.front().input_norm,
                                     static_cast<float>(config_.rms_norm_eps), scratch.normed));
@@ -153,8 +147,9 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
 absl::Status MlaModel::Attention(const Step& step, int layer, Scratch& scratch) const {
   REPRISE_RETURN_IF_ERROR(Project(step, layer, scratch));
   REPRISE_RETURN_IF_ERROR(Absorb(step, layer, scratch));
-  if (scratch.prefill.has_value()) {
-    REPRISE_RETURN_IF_ERROR(AttendUnabsorbed(step, layer, *scratch.prefill, scratch));
+  // In two parts a step attends only if a row may have several queries.
+  if (step.max_query_len() > std::max(options_.max_absorbed_query_len, 1)) {
+    REPRISE_RETURN_IF_ERROR(AttendUnabsorbed(step, layer, scratch));
   } else {
     REPRISE_RETURN_IF_ERROR(AttendAbsorbed(step, layer, scratch));
   }
@@ -176,7 +171,7 @@ absl::Status MlaModel::Project(const Step& step, int layer, Scratch& scratch) co
   REPRISE_RETURN_IF_ERROR(
       RmsNorm(scratch.compressed, weights.kv_a_norm, kLatentEps, scratch.compressed));
   REPRISE_RETURN_IF_ERROR(Rotary(scratch.q_rope, scratch.k_rope, step.positions(), rotary_table_));
-  return WriteKv(step.kv(layer), scratch.latent, at::Tensor(), step.slot_mapping(layer));
+  return step.Write(layer, scratch.latent);
 }
 
 absl::Status MlaModel::Absorb(const Step& step, int layer, Scratch& scratch) const {
@@ -192,14 +187,12 @@ absl::Status MlaModel::AttendAbsorbed(const Step& step, int layer, Scratch& scra
   return weights_.layers[layer].expand.Apply(step.linears(), attended, scratch.values);
 }
 
-absl::Status MlaModel::AttendUnabsorbed(const Step& step, int layer, const MlaPrefill& prefill,
-                                        Scratch& scratch) const {
+absl::Status MlaModel::AttendUnabsorbed(const Step& step, int layer, Scratch& scratch) const {
   const MlaLayerWeights& weights = weights_.layers[layer];
   const int64_t num_tokens = scratch.q.size(0);
   const int64_t heads = config_.num_heads;
   const int64_t nope = config_.qk_nope_head_dim;
   const at::TensorOptions options = scratch.q.options();
-  const at::TensorOptions lse_options = options.dtype(at::kFloat);
 
   // Keys and values of the new tokens, head by head; the rotated key is the same for all.
   const at::Tensor expanded = at::empty({num_tokens, heads, nope + config_.v_head_dim}, options);
@@ -208,17 +201,13 @@ absl::Status MlaModel::AttendUnabsorbed(const Step& step, int layer, const MlaPr
   const at::Tensor k = at::empty_like(scratch.q);
   k.narrow(2, 0, nope).copy_(expanded.narrow(2, 0, nope));
   k.narrow(2, nope, config_.qk_rope_head_dim).copy_(scratch.k_rope.expand({-1, heads, -1}));
-  PartialAttention fresh = {.out = scratch.values,
-                            .lse = at::empty({num_tokens, heads}, lse_options)};
-  REPRISE_RETURN_IF_ERROR(
-      prefill.AttendToNew(scratch.q, k, expanded.narrow(2, nope, config_.v_head_dim), fresh));
-
-  PartialAttention latents = {.out = at::empty({num_tokens, heads, config_.kv_lora_rank}, options),
-                              .lse = at::empty({num_tokens, heads}, lse_options)};
-  REPRISE_RETURN_IF_ERROR(prefill.AttendToCached(scratch.q_latent, step.kv(layer), latents));
-  const PartialAttention cached = {.out = at::empty_like(scratch.values), .lse = latents.lse};
-  REPRISE_RETURN_IF_ERROR(weights.expand.Apply(step.linears(), latents.out, cached.out));
-  return prefill.Merge(fresh, cached, scratch.values);
+  REPRISE_ASSIGN_OR_RETURN(
+      const AttentionPart within,
+      step.AttendWithin(kExpanded, scratch.q, k, expanded.narrow(2, nope, config_.v_head_dim)));
+  REPRISE_ASSIGN_OR_RETURN(const AttentionPart latents, step.AttendBefore(layer, scratch.q_latent));
+  const at::Tensor before = at::empty_like(scratch.values);
+  REPRISE_RETURN_IF_ERROR(weights.expand.Apply(step.linears(), latents.out, before));
+  return MergeAttention({within.out, before}, {within.lse, latents.lse}, scratch.values);
 }
 
 absl::Status MlaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {

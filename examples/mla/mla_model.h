@@ -14,7 +14,6 @@
 //                 are merged by their lse. For prompts: a fraction of the products.
 //
 // The choice is by the most queries that a row of the step may have, which is fixed under capture.
-// Not absorbed steps are never captured: they allocate.
 //
 // Thread safety: as Model.
 
@@ -32,7 +31,6 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "examples/mla/mla_config.h"
-#include "examples/mla/mla_prefill.h"
 #include "examples/mla/mla_weights.h"
 #include "runner/model.h"
 #include "runner/step.h"
@@ -43,7 +41,7 @@ struct MlaModelOptions {
   // Positions to serve: as many rows has the rotary table. Nothing: the config's max_seq_len, which
   // it must not exceed.
   std::optional<int> max_position = {};
-  // Steps whose rows may have more queries are not absorbed.
+  // Steps whose rows may have more queries, and more than one, are not absorbed.
   int max_absorbed_query_len = 8;
 };
 
@@ -87,8 +85,7 @@ class MlaModel : public Model {
   absl::Status Absorb(const Step& step, int layer, Scratch& scratch) const;
   // scratch.values [num_tokens, num_heads, v_head_dim]: what attention comes to.
   absl::Status AttendAbsorbed(const Step& step, int layer, Scratch& scratch) const;
-  absl::Status AttendUnabsorbed(const Step& step, int layer, const MlaPrefill& prefill,
-                                Scratch& scratch) const;
+  absl::Status AttendUnabsorbed(const Step& step, int layer, Scratch& scratch) const;
   // hidden += normed; normed = RMSNorm(hidden).
   absl::Status AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const;
 

@@ -1,0 +1,88 @@
+#include "runner/ops/merge_attention.h"
+
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "attention/merge_states.h"
+#include "attention/token_view.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "runner/ops/activation_type.h"
+#ifdef REPRISE_WITH_CUDA
+#include "attention/merge_states_kernel.h"
+#include "runner/ops/cuda_launch.h"
+#endif
+
+namespace reprise {
+namespace {
+
+absl::Status CheckPart(const at::Tensor& part, const at::Tensor& lse, const at::Tensor& first,
+                       const at::Tensor& first_lse, ShapeChecker& dims) {
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("outs", part, {"num_tokens", "num_heads", "head_dim"}, first.scalar_type()));
+  REPRISE_RETURN_IF_ERROR(dims.Check("lses", lse, {"num_tokens", "num_heads"}, at::kFloat));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("outs", part, first.device()));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("lses", lse, first.device()));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("outs", part));
+  if (part.strides() == first.strides() && lse.strides() == first_lse.strides()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("outs, lses: expected parts of the same strides, got others");
+}
+
+absl::Status Check(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
+                   const at::Tensor& out) {
+  if (outs.empty() || outs.size() > kMaxMergeParts || lses.size() != outs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("outs, lses: expected 1 to ", kMaxMergeParts,
+                                                   " parts and as many lses, got ", outs.size(),
+                                                   " and ", lses.size()));
+  }
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(dims.Check("out", out, {"num_tokens", "num_heads", "head_dim"}));
+  REPRISE_RETURN_IF_ERROR(CheckActivationType("out", out));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out", out));
+  for (size_t i = 0; i < outs.size(); ++i) {
+    REPRISE_RETURN_IF_ERROR(CheckPart(outs[i], lses[i], outs[0], lses[0], dims));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckActivationType("outs", outs[0]));
+  return CheckDevice("outs", outs[0], out.device());
+}
+
+TokenView ViewOf(const at::Tensor& heads) {
+  return {.data = heads.mutable_data_ptr(),
+          .dtype = *FromScalarType(heads.scalar_type()),
+          .token_stride = heads.stride(0),
+          .head_stride = heads.stride(1)};
+}
+
+}  // namespace
+
+absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
+                            const at::Tensor& out) {
+  REPRISE_RETURN_IF_ERROR(Check(outs, lses, out));
+  if (out.numel() == 0) return absl::OkStatus();
+  MergeStatesParams params = {
+      .num_parts = static_cast<int>(outs.size()),
+      .part = ViewOf(outs[0]),
+      .part_lse_view = {.token_stride = lses[0].stride(0), .head_stride = lses[0].stride(1)},
+      .out = ViewOf(out),
+      .num_tokens = static_cast<int>(out.size(0)),
+      .num_heads = static_cast<int>(out.size(1)),
+      .head_dim = static_cast<int>(out.size(2))};
+  for (size_t i = 0; i < outs.size(); ++i) {
+    params.part_out[i] = outs[i].const_data_ptr();
+    params.part_lse[i] = lses[i].const_data_ptr<float>();
+  }
+#ifdef REPRISE_WITH_CUDA
+  if (out.is_cuda()) {
+    REPRISE_RETURN_IF_ERROR(CheckMergeStates(params));
+    return LaunchOnCurrentStream("MergeAttention", out, [&](cudaStream_t stream) {
+      return LaunchMergeStates(params, stream);
+    });
+  }
+#endif
+  return MergeStates(params);
+}
+
+}  // namespace reprise
