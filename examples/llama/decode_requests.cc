@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
                        .sampling = options.sampling,
                        .forced_tokens = prompt.forced_tokens};
     if (options.stop == StopChoice::kAtEndOfText) {
-      request.stop_tokens = folder.config.eos_token_ids;
+      request.stop_tokens = folder.eos_token_ids();
     }
     requests.push_back(std::move(request));
   }

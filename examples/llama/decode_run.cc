@@ -6,14 +6,17 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "examples/llama/cpu_threads.h"
 #include "examples/llama/decode_engine_options.h"
@@ -32,7 +35,11 @@
 #include "examples/llama/tensor_view.h"
 #include "examples/llama/text_printer.h"
 #include "examples/llama/transcripts.h"
+#include "examples/mla/mla_config.h"
+#include "examples/mla/mla_model.h"
+#include "examples/mla/mla_weights.h"
 #include "runner/engine.h"
+#include "runner/model.h"
 
 namespace reprise {
 namespace {
@@ -46,30 +53,61 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void SetSensibleThreads(const LlamaConfig& config, DType dtype) {
+// Of a model of these tensors.
+void SetSensibleThreads(absl::Span<const ExpectedTensor> tensors, DType dtype) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
   int64_t num_parameters = 0;
-  for (const ExpectedTensor& tensor : LlamaTensors(config)) {
+  for (const ExpectedTensor& tensor : tensors) {
     num_parameters += NumElements(tensor.shape).value_or(0);
   }
   at::set_num_threads(SensibleCpuThreads(num_parameters * SizeOf(dtype), at::get_num_threads()));
 }
 
-absl::StatusOr<std::unique_ptr<LlamaModel>> LoadModel(const ModelFolder& folder,
-                                                      const DecodeOptions& options,
-                                                      c10::Device device, int max_position,
-                                                      ProgressLine& progress) {
-  progress.Show("loading weights");
-  const Clock::time_point begin = Clock::now();
-  const auto on_progress = [&](int64_t num_bytes, int64_t total_bytes) {
-    progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
-  };
+// How a model is loaded, whichever family it is of.
+struct LoadModelOptions {
+  std::string path;
+  c10::Device device = c10::kCPU;
+  std::optional<DType> dtype;
+  int max_position = 0;
+  std::function<void(int64_t num_bytes, int64_t total_bytes)> on_progress;
+};
+
+absl::StatusOr<std::unique_ptr<Model>> LoadFamily(const LlamaConfig& config,
+                                                  const LoadModelOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(
       LlamaWeights weights,
-      LoadLlamaWeights(folder.path, folder.config,
-                       {.device = device, .dtype = options.dtype, .on_progress = on_progress}));
-  if (device.is_cpu()) SetSensibleThreads(folder.config, weights.dtype);
-  return LlamaModel::Create(folder.config, std::move(weights), {.max_position = max_position});
+      LoadLlamaWeights(
+          options.path, config,
+          {.device = options.device, .dtype = options.dtype, .on_progress = options.on_progress}));
+  if (options.device.is_cpu()) SetSensibleThreads(LlamaTensors(config), weights.dtype);
+  return LlamaModel::Create(config, std::move(weights), {.max_position = options.max_position});
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadFamily(const MlaConfig& config,
+                                                  const LoadModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(
+      MlaWeights weights,
+      LoadMlaWeights(
+          options.path, config,
+          {.device = options.device, .dtype = options.dtype, .on_progress = options.on_progress}));
+  if (options.device.is_cpu()) SetSensibleThreads(MlaTensors(config), weights.dtype);
+  return MlaModel::Create(config, std::move(weights), {.max_position = options.max_position});
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelFolder& folder,
+                                                 const DecodeOptions& options, c10::Device device,
+                                                 int max_position, ProgressLine& progress) {
+  progress.Show("loading weights");
+  const Clock::time_point begin = Clock::now();
+  const LoadModelOptions load = {
+      .path = folder.path,
+      .device = device,
+      .dtype = options.dtype,
+      .max_position = max_position,
+      .on_progress = [&](int64_t num_bytes, int64_t total_bytes) {
+        progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
+      }};
+  return std::visit([&](const auto& config) { return LoadFamily(config, load); }, folder.config);
 }
 
 // Everything of a run that lives as long as its engine.
@@ -93,7 +131,7 @@ class Run {
     REPRISE_ASSIGN_OR_RETURN(folder_, ModelFolder::Open(path));
     REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
     const EngineOptions engine_options =
-        EngineOptionsFor(options_, requests_, folder_->config.max_seq_len);
+        EngineOptionsFor(options_, requests_, folder_->max_seq_len());
     REPRISE_ASSIGN_OR_RETURN(model_, LoadModel(*folder_, options_, device,
                                                *engine_options.runner.max_seq_len, progress));
     progress.Show("setting up");
@@ -179,7 +217,7 @@ class Run {
   std::vector<Prompt> prompts_;
   std::optional<ModelFolder> folder_;
   std::vector<Request> requests_;
-  std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<Model> model_;
   std::unique_ptr<Engine> engine_;
   DecodeStats stats_;
 };

@@ -194,5 +194,26 @@ TEST(DecodeRunTest, LogitsThatCannotBeWrittenAreNotLostInSilence) {
   EXPECT_NE(output.out, "");
 }
 
+TEST(DecodeRunTest, LatentAttentionIsRunLikewise) {
+  const std::string folder = "tests/goldens/deepseek-mla";
+  const auto golden = SafetensorsFile::Open(folder + "/golden.safetensors");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  const auto tokens = [&](const char* name) {
+    const std::vector<int64_t> ids = *CopyElements<int64_t>(*golden->Find(name));
+    return TokenList(ids.begin(), ids.end());
+  };
+  const TokenList expected = tokens("tokens_4");
+  constexpr int kNumTokens = 6;
+  const std::vector<json> lines = DecodeJson({.model = folder,
+                                              .prompts = {{.content = tokens("prompt_4")}},
+                                              .max_new_tokens = kNumTokens,
+                                              .stop = StopChoice::kAtLengthOnly,
+                                              .dtype = DType::kFloat32});
+  ASSERT_THAT(lines, SizeIs(2));
+  EXPECT_EQ(lines[0].at("tokens").get<TokenList>(),
+            TokenList(expected.begin(), expected.begin() + kNumTokens));
+  EXPECT_GE(lines[1].at("stats").at("graph_hits"), kNumTokens - 1);
+}
+
 }  // namespace
 }  // namespace reprise

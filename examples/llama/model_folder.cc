@@ -7,8 +7,30 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "examples/llama/data_path.h"
+#include "examples/llama/strict_json.h"
+#include "nlohmann/json.hpp"
 
 namespace reprise {
+
+namespace {
+
+absl::StatusOr<std::variant<LlamaConfig, MlaConfig>> LoadConfig(const std::string& folder) {
+  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config,
+                           ReadJsonFile(absl::StrCat(folder, "/config.json")));
+  if (IsMlaConfig(config)) return LoadMlaConfig(folder);
+  return LoadLlamaConfig(folder);
+}
+
+}  // namespace
+
+int ModelFolder::max_seq_len() const {
+  return std::visit([](const auto& family) { return family.max_seq_len; }, config);
+}
+
+const std::vector<int32_t>& ModelFolder::eos_token_ids() const {
+  return std::visit(
+      [](const auto& family) -> const auto& { return family.eos_token_ids; }, config);
+}
 
 absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
   namespace fs = std::filesystem;
@@ -21,7 +43,7 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": expected a folder, got a file"));
   }
   ModelFolder folder = {.path = path, .config = {}, .tokenizer = {}};
-  REPRISE_ASSIGN_OR_RETURN(folder.config, LoadLlamaConfig(path));
+  REPRISE_ASSIGN_OR_RETURN(folder.config, LoadConfig(path));
   const std::string tokenizer = path + "/tokenizer.json";
   if (fs::exists(fs::symlink_status(tokenizer, ignored))) {
     REPRISE_ASSIGN_OR_RETURN(folder.tokenizer, Tokenizer::Load(tokenizer));

@@ -6,22 +6,29 @@
 #ifndef EXAMPLES_LLAMA_MODEL_FOLDER_H_
 #define EXAMPLES_LLAMA_MODEL_FOLDER_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "examples/llama/llama_config.h"
 #include "examples/llama/tokenizer.h"
+#include "examples/mla/mla_config.h"
 
 namespace reprise {
 
 struct ModelFolder {
   std::string path;
-  LlamaConfig config;
+  std::variant<LlamaConfig, MlaConfig> config;  // by what config.json says it is of
   std::optional<Tokenizer> tokenizer;
 
-  // Errors: NotFound if there is no such folder; those of LoadLlamaConfig(); those of
-  // Tokenizer::Load() if <path>/tokenizer.json exists.
+  int max_seq_len() const;
+  const std::vector<int32_t>& eos_token_ids() const;
+
+  // Errors: NotFound if there is no such folder; those of LoadLlamaConfig() and LoadMlaConfig();
+  // those of Tokenizer::Load() if <path>/tokenizer.json exists.
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 };
 

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -37,9 +39,22 @@ TEST(ModelFolderTest, TheProjectComesWithAModel) {
   EXPECT_THAT(*path, EndsWith("jargon-llama"));
   const auto folder = ModelFolder::Open(*path);
   ASSERT_TRUE(folder.ok()) << folder.status();
-  EXPECT_EQ(folder->config.num_layers, 6);
+  const auto* const config = std::get_if<LlamaConfig>(&folder->config);
+  ASSERT_NE(config, nullptr);
+  EXPECT_EQ(config->num_layers, 6);
+  EXPECT_EQ(folder->max_seq_len(), config->max_seq_len);
+  EXPECT_EQ(folder->eos_token_ids(), config->eos_token_ids);
   ASSERT_TRUE(folder->tokenizer.has_value());
-  EXPECT_EQ(folder->tokenizer->vocab_size(), folder->config.vocab_size);
+  EXPECT_EQ(folder->tokenizer->vocab_size(), config->vocab_size);
+}
+
+TEST(ModelFolderTest, LatentAttentionIsKnownByItsConfig) {
+  const auto folder = ModelFolder::Open("tests/goldens/deepseek-mla");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  ASSERT_TRUE(std::holds_alternative<MlaConfig>(folder->config));
+  EXPECT_EQ(folder->max_seq_len(), 512);
+  EXPECT_EQ(folder->eos_token_ids(), std::vector<int32_t>{1});
+  EXPECT_FALSE(folder->tokenizer.has_value());
 }
 
 TEST(ModelFolderTest, ATokenizerIsNotNeeded) {

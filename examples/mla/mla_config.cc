@@ -109,6 +109,16 @@ absl::Status ReadHeads(const JsonFields& fields, MlaConfig& config) {
 
 }  // namespace
 
+bool IsMlaConfig(const json& config) {
+  if (!config.is_object()) return false;
+  const auto classes = config.find("architectures");
+  if (classes != config.end() && !classes->is_null()) {
+    return *classes == json::array({"DeepseekV2ForCausalLM"});
+  }
+  const auto model_type = config.find("model_type");
+  return model_type != config.end() && *model_type == "deepseek_v2";
+}
+
 absl::StatusOr<MlaConfig> ParseMlaConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
   REPRISE_RETURN_IF_ERROR(CheckKind(fields));

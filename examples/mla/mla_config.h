@@ -51,6 +51,9 @@ struct MlaConfig {
   int latent_dim() const { return kv_lora_rank + qk_rope_head_dim; }
 };
 
+// Whether config.json says that it is of such a model, sound or not.
+bool IsMlaConfig(const nlohmann::json& config);
+
 // Errors: InvalidArgument, naming the field, what was expected and what was got.
 absl::StatusOr<MlaConfig> ParseMlaConfig(const nlohmann::json& config);
 

@@ -102,6 +102,10 @@ TEST(MlaConfigTest, NamesEachFieldThatIsMissingOrTwisted) {
   EXPECT_THAT(std::string(ParseMlaConfig(config).status().message()),
               HasSubstr("expected at most 4194304, got 65536 * 576"));
   EXPECT_FALSE(ParseMlaConfig(json::array()).ok());
+  for (const json& other : {json(), json::array(), json(1), json{{"architectures", 1}},
+                            json{{"architectures", {"LlamaForCausalLM"}}}}) {
+    EXPECT_FALSE(IsMlaConfig(other));
+  }
 }
 
 TEST(MlaConfigTest, ReadsWhichProjectionsHaveBiases) {
@@ -118,7 +122,9 @@ TEST(MlaConfigTest, IsKnownByItsTypeWhereNoClassIsNamed) {
   json config = Lite();
   config.erase("architectures");
   EXPECT_TRUE(ParseMlaConfig(config).ok());
+  EXPECT_TRUE(IsMlaConfig(config));
   config["model_type"] = "deepseek_v3";
+  EXPECT_FALSE(IsMlaConfig(config));
   EXPECT_EQ(ParseMlaConfig(config).status().message(),
             "config.json: model_type: expected a supported type (deepseek_v2), got "
             "\"deepseek_v3\"");
