@@ -41,8 +41,8 @@ class Checkpoint {
   // All tensors by name.
   const TensorViews& tensors() const { return tensors_; }
 
-  // Copies bytes of a tensor, from its byte `begin` on, as MappedFile::Read(). REQUIRES: `tensor` is
-  // one of tensors(), and the bytes are its own.
+  // Copies bytes of a tensor, from its byte `begin` on, as MappedFile::Read(). REQUIRES: `tensor`
+  // is one of tensors(), and the bytes are its own.
   absl::Status Read(const TensorView& tensor, int64_t begin, absl::Span<char> out) const;
 
   const std::string& folder() const { return folder_; }

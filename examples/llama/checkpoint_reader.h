@@ -1,4 +1,5 @@
-// Tensors of a checkpoint as tensors of a device: first all are asked for, then all are read at once.
+// Tensors of a checkpoint as tensors of a device: first all are asked for, then all are read at
+// once.
 //
 //   CheckpointReader reader(checkpoint, c10::kCUDA, DType::kBFloat16);
 //   REPRISE_ASSIGN_OR_RETURN(at::Tensor norm, reader.Add({{"model.norm.weight"}}));

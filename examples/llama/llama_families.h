@@ -1,5 +1,5 @@
-// The families of models of the Llama kind: how each calls itself in config.json, what it leaves out
-// there, and which blocks (LlamaConfig) it chooses.
+// The families of models of the Llama kind: how each calls itself in config.json, what it leaves
+// out there, and which blocks (LlamaConfig) it chooses.
 //
 //   family   what is its own
 //   Llama    the blocks that LlamaConfig begins with; biases by attention_bias and mlp_bias

@@ -1,5 +1,5 @@
-// Writes a model folder as Hugging Face has them, with random weights: for tests and measurements of
-// loading.
+// Writes a model folder as Hugging Face has them, with random weights: for tests and measurements
+// of loading.
 //
 //   REPRISE_ASSIGN_OR_RETURN(nlohmann::json config, PublicConfig("llama-3.1-8b"));
 //   REPRISE_RETURN_IF_ERROR(WriteRandomCheckpoint("/dev/shm/llama", config, {}));
@@ -17,7 +17,8 @@
 namespace reprise {
 
 struct RandomCheckpointOptions {
-  // A file takes tensors in their order up to so many bytes, at least one; Hugging Face's own limit.
+  // A file takes tensors in their order up to so many bytes, at least one; Hugging Face's own
+  // limit.
   int64_t max_shard_bytes = 5'000'000'000;
   uint32_t seed = 1;
 };
@@ -30,7 +31,8 @@ struct RandomCheckpointOptions {
 // Elements are of the config's dtype (bfloat16 if it says none), normal with deviation 0.02, drawn
 // once and repeated: a tensor is told from others by where in the repetition it begins. Takes as
 // much memory as the largest tensor.
-// Errors: those of ParseLlamaConfig() and WriteSafetensors(); Internal if the folder cannot be made.
+// Errors: those of ParseLlamaConfig() and WriteSafetensors(); Internal if the folder cannot be
+// made.
 absl::Status WriteRandomCheckpoint(const std::string& folder, const nlohmann::json& config,
                                    const RandomCheckpointOptions& options);
 

@@ -25,9 +25,8 @@ struct RandomWeightsOptions {
 };
 
 // Matrices, embeddings and biases are normal with deviation 0.02, as models are before training;
-// norms leave
-// lengths as they are (weights of 1, or of 0 where 1 is added). The same options give the same bits on the same kind of device. LibTorch's own
-// generator is left as it was.
+// norms leave lengths as they are (weights of 1, or of 0 where 1 is added). The same options give
+// the same bits on the same kind of device. LibTorch's own generator is left as it was.
 // Errors: ResourceExhausted if the device's memory does not suffice.
 absl::StatusOr<LlamaWeights> MakeRandomWeights(const LlamaConfig& config,
                                                const RandomWeightsOptions& options);

@@ -3,12 +3,12 @@
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<MlaModel> model, MlaModel::Load(folder, {}));
 //   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
 //
-// The cache holds a latent of kv_lora_rank elements and a rotated key of qk_rope_head_dim elements a
-// token, for all heads (attention/layer_spec.h: v_in_k). Two ways lead to the same result:
+// The cache holds a latent of kv_lora_rank elements and a rotated key of qk_rope_head_dim elements
+// a token, for all heads (attention/layer_spec.h: v_in_k). Two ways lead to the same result:
 //
 //   absorbed      a query goes into the latent's space: one kv head of kv_lora_rank +
-//                 qk_rope_head_dim elements, read once for all heads. For few queries a row: decode,
-//                 verification of drafts, short chunks.
+//                 qk_rope_head_dim elements, read once for all heads. For few queries a row:
+//                 decode, verification of drafts, short chunks.
 //   not absorbed  new tokens' keys and values are expanded and attended to where they stand
 //                 (RaggedBatch); keys that are cached already are attended to absorbed, and the two
 //                 are merged by their lse. For prompts: a fraction of the products.
