@@ -57,7 +57,7 @@ std::vector<float> Logits(MlaModel& model, int prefill_chunk) {
 TEST(MlaModelTest, AbsorbedOrNotTheResultIsTheSame) {
   for (const char* folder : {kFolder, "tests/goldens/deepseek-mla-yarn"}) {
     const auto absorbed = Loaded(folder, 1000);
-    const auto expanded = Loaded(folder, 0);  // decode steps too: all keys but one are cached
+    const auto expanded = Loaded(folder, 0);  // every step but those of one query
     const at::Tensor expected = at::tensor(Logits(*absorbed, 0));
     for (const int chunk : {0, 1, 10}) {
       SCOPED_TRACE(testing::Message() << folder << ", chunks of " << chunk);
