@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -24,10 +25,11 @@ bool IsAligned(const BlockExtent& extent) {
          extent.block_stride % kWordBytes == 0 && extent.bytes % kWordBytes == 0;
 }
 
-absl::StatusOr<BlockExtent> ExtentOf(const at::Tensor& tensor, size_t index, int num_blocks,
-                                     at::Device device) {
+// `list`: the name of the argument that the tensor stands in.
+absl::StatusOr<BlockExtent> ExtentOf(const char* list, const at::Tensor& tensor, size_t index,
+                                     int num_blocks, at::Device device) {
   const auto error = [&](auto... parts) {
-    return absl::InvalidArgumentError(absl::StrCat("with[", index, "] ", parts...));
+    return absl::InvalidArgumentError(absl::StrCat(list, "[", index, "] ", parts...));
   };
   if (!tensor.defined()) return error("is missing: expected a tensor, got an undefined one");
   if (tensor.device() != device) {
@@ -58,11 +60,35 @@ absl::StatusOr<BlockStore> BlockStore::Over(const KvCache& cache,
       for (const at::Tensor& tensor : cache.tensors(layer)) store.kept_.push_back(tensor);
     }
     for (size_t i = 0; i < options.with.size(); ++i) {
-      REPRISE_ASSIGN_OR_RETURN(const BlockExtent extent,
-                               ExtentOf(options.with[i], i, store.num_blocks_, cache.device()));
+      REPRISE_ASSIGN_OR_RETURN(
+          const BlockExtent extent,
+          ExtentOf("with", options.with[i], i, store.num_blocks_, cache.device()));
       store.extents_.push_back(extent);
       store.kept_.push_back(options.with[i]);
     }
+    REPRISE_RETURN_IF_ERROR(store.ListPieces());
+    return store;
+  });
+}
+
+absl::StatusOr<BlockStore> BlockStore::Over(std::vector<at::Tensor> tensors) {
+  return CatchTorchOr([&]() -> absl::StatusOr<BlockStore> {
+    if (tensors.empty() || !tensors[0].defined() || tensors[0].dim() < 1 ||
+        tensors[0].size(0) < 1 || tensors[0].size(0) > std::numeric_limits<int>::max()) {
+      return absl::InvalidArgumentError(
+          "tensors must hold blocks: expected at least one tensor of [num_blocks, ...], with 1 to "
+          "2^31 - 1 blocks");
+    }
+    BlockStore store;
+    store.device_ = tensors[0].device();
+    store.num_blocks_ = static_cast<int>(tensors[0].size(0));
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      REPRISE_ASSIGN_OR_RETURN(
+          const BlockExtent extent,
+          ExtentOf("tensors", tensors[i], i, store.num_blocks_, store.device_));
+      store.extents_.push_back(extent);
+    }
+    store.kept_ = std::move(tensors);
     REPRISE_RETURN_IF_ERROR(store.ListPieces());
     return store;
   });

@@ -46,6 +46,10 @@ class BlockStore {
   // ResourceExhausted if the list of pieces does not fit on the device.
   static absl::StatusOr<BlockStore> Over(const KvCache& cache, const BlockStoreOptions& options);
 
+  // The blocks of an engine's own tensors, each [num_blocks, ...] and contiguous within a block, on
+  // one device. Errors: InvalidArgument naming the tensor; ResourceExhausted as above.
+  static absl::StatusOr<BlockStore> Over(std::vector<at::Tensor> tensors);
+
   // Host memory for `num_blocks` blocks like those of `like`, zeroed, one block after the other:
   // pinned and addressable by the device of `like`, or ordinary memory if that is the CPU.
   // Errors: InvalidArgument unless num_blocks >= 1; ResourceExhausted.

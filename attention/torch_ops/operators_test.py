@@ -213,6 +213,101 @@ class OperatorsTest(unittest.TestCase):
                         run()
                     self.assertIn(text, str(raised.exception))
 
+    def test_what_was_written_is_read_back(self):
+        for device in DEVICES:
+            batch = Batch([9, 17], [1, 1], device)
+            batch.write()
+            slots = batch.slots().flip(0).contiguous()
+            slots[3] = -1
+            k, v = OPS.read_kv(batch.k_cache, batch.v_cache, slots, dtype=torch.float32)
+            want_k, want_v = torch.cat(batch.keys).flip(0), torch.cat(batch.values).flip(0)
+            want_k[3], want_v[3] = 0, 0
+            self.assertTrue(torch.equal(k.cpu(), want_k))
+            self.assertTrue(torch.equal(v.cpu(), want_v))
+            own_k, own_v = torch.zeros_like(k), torch.zeros_like(v)
+            OPS.read_kv.out(batch.k_cache, batch.v_cache, slots, k=own_k, v=own_v)
+            self.assertTrue(torch.equal(own_k, k) and torch.equal(own_v, v))
+
+    def test_blocks_are_copied_in_all_caches(self):
+        for device in DEVICES:
+            caches = [torch.randn(6, 4, 2, 8, device=device) for _ in range(3)]
+            before = [cache.clone() for cache in caches]
+            OPS.copy_blocks(caches, ints([[1, 4], [1, 5], [-1, 2], [2, 99]], device))
+            for cache, old in zip(caches, before):
+                self.assertTrue(torch.equal(cache[4], old[1]) and torch.equal(cache[5], old[1]))
+                self.assertTrue(torch.equal(cache[:4], old[:4]))
+            with self.assertRaises(ValueError) as raised:
+                OPS.copy_blocks([caches[0], caches[1][:3]], ints([[1, 4]], device))
+            self.assertIn("tensors[1] must have a row a block: expected 6, got 3",
+                          str(raised.exception))
+
+    def test_blocks_go_to_the_host_and_come_back(self):
+        for device in DEVICES:
+            cache = torch.randn(6, 4, 2, 8, device=device)
+            host = torch.zeros(3, 4, 2, 8, pin_memory=device == "cuda")
+            before = cache.clone()
+            OPS.swap_blocks([cache], [host], ints([[1, 2], [5, 0]], "cpu"))
+            if device == "cuda":
+                torch.cuda.synchronize()
+            self.assertTrue(torch.equal(host[2], before[1].cpu()))
+            cache.fill_(math.nan)
+            OPS.swap_blocks([host], [cache], ints([[2, 1], [0, 5]], "cpu"))
+            self.assertTrue(torch.equal(cache[1], before[1]) and torch.equal(cache[5], before[5]))
+            with self.assertRaises(ValueError) as raised:
+                OPS.swap_blocks([cache], [host], ints([[1, 3]], "cpu"))
+            self.assertIn("expected less than 6 and 3, got 1 and 3", str(raised.exception))
+
+    def test_parts_of_the_keys_merge_to_the_whole(self):
+        for device in DEVICES:
+            batch = Batch([40], [3], device)
+            k, v = batch.keys[0].to(device), batch.values[0].to(device)
+            loc = batch.query_start_loc
+            whole, whole_lse = OPS.ragged_attention(batch.q, k, v, loc, ints([0, 40], device),
+                                                    causal=False)
+            parts = [OPS.ragged_attention(batch.q, k[a:b].contiguous(), v[a:b].contiguous(), loc,
+                                          ints([0, b - a], device), causal=False)
+                     for a, b in ((0, 7), (7, 7), (7, 40))]
+            out, lse = OPS.merge_states([part[0] for part in parts], [part[1] for part in parts])
+            self.close(out, whole, 2e-6)
+            self.close(lse, whole_lse, 2e-6)
+            with self.assertRaises(ValueError):
+                OPS.merge_states([whole], [whole_lse, whole_lse])
+
+    def test_chunks_become_virtual_rows(self):
+        for device in DEVICES:
+            table = torch.zeros(3, 9, dtype=torch.int32, device=device)
+            rows = OPS.local_virtual_batches(table, ints([6, 17, 9], device),
+                                             ints([0, 4, 14, 19], device), chunk_size=4,
+                                             num_tokens=19)
+            query_start_loc, seq_lens, table_row, key_start = [row.tolist() for row in rows]
+            self.assertEqual(query_start_loc[:9], [0, 2, 4, 5, 9, 13, 14, 18, 19])
+            self.assertEqual(seq_lens[:8], [4, 2, 4, 4, 4, 1, 4, 1])
+            self.assertEqual(table_row[:8], [0, 0, 1, 1, 1, 1, 2, 2])
+            self.assertEqual(key_start[:8], [0, 4, 4, 8, 12, 16, 4, 8])
+            self.assertEqual(set(seq_lens[8:]), {0} if len(seq_lens) > 8 else set())
+            with self.assertRaises(ValueError) as raised:
+                OPS.local_virtual_batches(table, ints([6, 17, 9], device),
+                                          ints([0, 4, 14, 19], device), chunk_size=0,
+                                          num_tokens=19)
+            self.assertIn("chunk_size", str(raised.exception))
+
+    def test_a_step_advances_in_place(self):
+        for device in DEVICES:
+            table = ints([[7, 3], [5, 0]], device)
+            seq_lens, table_row = ints([18, 5, 0], device), ints([0, 1, 0], device)
+            starts, faults = ints([0, 1, 6, 6], device), ints([9, 9, 9], device)
+            tokens, positions = torch.full((2, 6), 99, dtype=torch.int32, device=device)
+            slots = torch.full((6,), 99, dtype=torch.int64, device=device)
+            OPS.advance_step(ints([70, 71, 3], device), table, seq_lens, table_row, starts, tokens,
+                             positions, slots, faults, block_size=16, num_blocks=8,
+                             max_context_len=32)
+            self.assertEqual(tokens.tolist(), [70, 71, 0, 0, 0, 0])
+            self.assertEqual(positions.tolist(), [18, 5, 0, 0, 0, 0])
+            self.assertEqual(slots.tolist(), [3 * 16 + 2, 5 * 16 + 5, -1, -1, -1, -1])
+            self.assertEqual(seq_lens.tolist(), [19, 6, 0])
+            self.assertEqual(starts.tolist(), [0, 1, 2, 2])
+            self.assertEqual(faults.tolist(), [0, 0, 0])
+
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_out_forms_are_captured_and_allocate_nothing(self):
         batch = Batch([300, 17], [1, 1], "cuda", dtype=torch.bfloat16, dims=(64, 64))

@@ -1,0 +1,167 @@
+// torch.ops.reprise.write_kv, read_kv, copy_blocks and swap_blocks: a cache given as tensors. See
+// docs/operators.md.
+
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "attention/torch_ops/kv_tensors.h"
+#include "attention/torch_ops/operator_call.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "cache/block_store.h"
+#include "cache/copy_blocks.h"
+#include "cache/read_kv.h"
+#include "cache/write_kv.h"
+
+namespace reprise {
+namespace {
+
+#define REPRISE_CACHE_OPTIONS_SCHEMA \
+  "str layout=\"NHD\", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None"
+
+void ReadCacheOptions(OperatorCall& call, KvTensors& kv) {
+  kv.layout = call.String("layout");
+  kv.kv_dtype = call.MaybeString("kv_dtype");
+  kv.k_scale = call.MaybeTensor("k_scale");
+  kv.v_scale = call.MaybeTensor("v_scale");
+}
+
+absl::Status WriteKvOp(OperatorCall& call) {
+  const at::Tensor k = call.Tensor("k");
+  const at::Tensor v = call.Tensor("v");
+  KvTensors kv;
+  kv.k_cache = call.Tensor("k_cache");
+  kv.v_cache = call.Tensor("v_cache");
+  const at::Tensor slot_mapping = call.Tensor("slot_mapping");
+  ReadCacheOptions(call, kv);
+  REPRISE_ASSIGN_OR_RETURN(const KvLayer layer, KvLayerOf(kv));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("k_cache", kv.k_cache, k.device()));
+  REPRISE_RETURN_IF_ERROR(WriteKv(layer, k, v, slot_mapping));
+  call.Return({});
+  return absl::OkStatus();
+}
+
+// By slots, into the caller's tensors.
+absl::Status ReadInto(const KvTensors& kv, const at::Tensor& slot_mapping, const at::Tensor& k,
+                      const at::Tensor& v) {
+  REPRISE_ASSIGN_OR_RETURN(const KvLayer layer, KvLayerOf(kv));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("k_cache", kv.k_cache, slot_mapping.device()));
+  return ReadKv(layer, slot_mapping, k, v);
+}
+
+absl::Status ReadKvOp(OperatorCall& call) {
+  KvTensors kv;
+  kv.k_cache = call.Tensor("k_cache");
+  kv.v_cache = call.Tensor("v_cache");
+  const at::Tensor slot_mapping = call.Tensor("slot_mapping");
+  const at::ScalarType dtype = call.DType("dtype");
+  ReadCacheOptions(call, kv);
+  REPRISE_ASSIGN_OR_RETURN(const KvLayer layer, KvLayerOf(kv));
+  const auto heads = [&](int head_dim) {
+    return at::zeros({slot_mapping.numel(), layer.num_kv_heads, head_dim},
+                     kv.k_cache.options().dtype(dtype));
+  };
+  const at::Tensor k = heads(layer.head_dim_qk);
+  const at::Tensor v = heads(layer.head_dim_v);
+  REPRISE_RETURN_IF_ERROR(ReadInto(kv, slot_mapping, k, v));
+  call.Return({k, v});
+  return absl::OkStatus();
+}
+
+absl::Status ReadKvOutOp(OperatorCall& call) {
+  KvTensors kv;
+  kv.k_cache = call.Tensor("k_cache");
+  kv.v_cache = call.Tensor("v_cache");
+  const at::Tensor slot_mapping = call.Tensor("slot_mapping");
+  ReadCacheOptions(call, kv);
+  const at::Tensor k = call.Tensor("k");
+  const at::Tensor v = call.Tensor("v");
+  REPRISE_RETURN_IF_ERROR(ReadInto(kv, slot_mapping, k, v));
+  call.Return({k, v});
+  return absl::OkStatus();
+}
+
+absl::Status CopyBlocksOp(OperatorCall& call) {
+  const std::vector<at::Tensor> caches = call.Tensors("caches");
+  const at::Tensor pairs = call.Tensor("pairs");
+  REPRISE_ASSIGN_OR_RETURN(const BlockStore store, BlockStore::Over(caches));
+  REPRISE_RETURN_IF_ERROR(CopyBlocks(store, store, pairs));
+  call.Return({});
+  return absl::OkStatus();
+}
+
+absl::Status CheckSwap(const std::vector<at::Tensor>& src, const std::vector<at::Tensor>& dst,
+                       const at::Tensor& pairs) {
+  if (src.empty() || src.size() != dst.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("src and dst must be lists of as many tensors, at least one: got ", src.size(),
+                     " and ", dst.size()));
+  }
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(dims.Check("pairs", pairs, {"num_pairs", 2}, at::kInt));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("pairs", pairs, at::kCPU));
+  for (size_t i = 0; i < src.size(); ++i) {
+    const std::string name = absl::StrCat("dst[", i, "]");
+    if (src[i].dim() < 1 || dst[i].dim() != src[i].dim() ||
+        dst[i].sizes().slice(1) != src[i].sizes().slice(1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has blocks of another shape than src[", i, "]"));
+    }
+    REPRISE_RETURN_IF_ERROR(CheckDType(name, dst[i], {src[i].scalar_type()}));
+    const auto* const ids = pairs.const_data_ptr<int32_t>();
+    for (int64_t p = 0; p < pairs.size(0); ++p) {
+      const int64_t from = ids[p * pairs.stride(0)];
+      const int64_t to = ids[p * pairs.stride(0) + pairs.stride(1)];
+      if (from >= 0 && from < src[i].size(0) && to >= 0 && to < dst[i].size(0)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("pairs[", p, "] names a block outside of its tensor: expected less than ",
+                       src[i].size(0), " and ", dst[i].size(0), ", got ", from, " and ", to));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SwapBlocksOp(OperatorCall& call) {
+  const std::vector<at::Tensor> src = call.Tensors("src");
+  const std::vector<at::Tensor> dst = call.Tensors("dst");
+  const at::Tensor pairs = call.Tensor("pairs");
+  REPRISE_RETURN_IF_ERROR(CheckSwap(src, dst, pairs));
+  const auto* const ids = pairs.const_data_ptr<int32_t>();
+  for (size_t i = 0; i < src.size(); ++i) {
+    for (int64_t p = 0; p < pairs.size(0); ++p) {
+      const int32_t* const pair = ids + p * pairs.stride(0);
+      dst[i]
+          .select(0, pair[pairs.stride(1)])
+          .copy_(src[i].select(0, pair[0]), /*non_blocking=*/true);
+    }
+  }
+  call.Return({});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(reprise, library) {
+  DefineOperator(library,
+                 "write_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, "
+                 "Tensor slot_mapping, *, " REPRISE_CACHE_OPTIONS_SCHEMA ") -> ()",
+                 WriteKvOp);
+  DefineOperator(library,
+                 "read_kv(Tensor k_cache, Tensor v_cache, Tensor slot_mapping, *, "
+                 "ScalarType dtype, " REPRISE_CACHE_OPTIONS_SCHEMA ") -> (Tensor k, Tensor v)",
+                 ReadKvOp);
+  DefineOperator(library,
+                 "read_kv.out(Tensor k_cache, Tensor v_cache, Tensor slot_mapping, "
+                 "*, " REPRISE_CACHE_OPTIONS_SCHEMA
+                 ", Tensor(a!) k, Tensor(b!) v) -> (Tensor(a!), Tensor(b!))",
+                 ReadKvOutOp);
+  DefineOperator(library, "copy_blocks(Tensor(a!)[] caches, Tensor pairs) -> ()", CopyBlocksOp);
+  DefineOperator(library, "swap_blocks(Tensor[] src, Tensor(a!)[] dst, Tensor pairs) -> ()",
+                 SwapBlocksOp);
+}
+
+}  // namespace reprise

@@ -1,0 +1,156 @@
+// torch.ops.reprise.merge_states: partial results of attention to the whole one
+// (attention/merge_states.h). See docs/operators.md.
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "attention/merge_states.h"
+#include "attention/torch_ops/operator_call.h"
+#include "attention/torch_ops/status_launch.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#ifdef REPRISE_WITH_CUDA
+#include "attention/merge_states_kernel.h"
+#endif
+
+namespace reprise {
+namespace {
+
+struct Parts {
+  std::vector<at::Tensor> outs, lses;
+  std::optional<at::Tensor> sinks;
+};
+
+Parts ReadParts(OperatorCall& call) {
+  Parts parts;
+  parts.outs = call.Tensors("outs");
+  parts.lses = call.Tensors("lses");
+  parts.sinks = call.MaybeTensor("sinks");
+  return parts;
+}
+
+TokenView ViewOf(const at::Tensor& tensor) {
+  return {.data = const_cast<void*>(tensor.const_data_ptr()),
+          .dtype = *FromScalarType(tensor.scalar_type()),
+          .token_stride = tensor.stride(0),
+          .head_stride = tensor.stride(1)};
+}
+
+LseView LseViewOf(const at::Tensor& lse) {
+  return {.data = const_cast<float*>(lse.const_data_ptr<float>()),
+          .token_stride = lse.stride(0),
+          .head_stride = lse.stride(1)};
+}
+
+absl::Status CheckLists(const Parts& parts) {
+  if (!parts.outs.empty() && parts.outs.size() == parts.lses.size() &&
+      parts.outs.size() <= kMaxMergeParts) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("outs and lses must be lists of as many parts, 1 to ", kMaxMergeParts, ": got ",
+                   parts.outs.size(), " and ", parts.lses.size()));
+}
+
+// A tensor of the first part's shape, dtype, strides and device.
+absl::Status CheckLike(const char* list, const at::Tensor& first, const at::Tensor& part) {
+  REPRISE_RETURN_IF_ERROR(CheckDType(list, part, {first.scalar_type()}));
+  REPRISE_RETURN_IF_ERROR(CheckDevice(list, part, first.device()));
+  if (part.sizes() == first.sizes() && part.strides() == first.strides()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(list, " must be alike: expected shape and strides of the first"));
+}
+
+absl::StatusOr<MergeStatesParams> MakeParams(const Parts& parts, const at::Tensor& out,
+                                             const std::optional<at::Tensor>& lse) {
+  REPRISE_RETURN_IF_ERROR(CheckLists(parts));
+  ShapeChecker dims;
+  const at::Tensor& first = parts.outs[0];
+  REPRISE_RETURN_IF_ERROR(dims.Check("outs", first, {"num_tokens", "num_heads", "head_dim"}));
+  REPRISE_RETURN_IF_ERROR(CheckDType("outs", first, {at::kFloat, at::kHalf, at::kBFloat16}));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("outs", first));
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("lses", parts.lses[0], {"num_tokens", "num_heads"}, at::kFloat));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("lses", parts.lses[0], first.device()));
+  REPRISE_RETURN_IF_ERROR(dims.Check("out", out, {"num_tokens", "num_heads", "head_dim"}));
+  REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {at::kFloat, at::kHalf, at::kBFloat16}));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out", out));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("out", out, first.device()));
+  MergeStatesParams params = {.num_parts = static_cast<int>(parts.outs.size()),
+                              .part = ViewOf(first),
+                              .part_lse_view = LseViewOf(parts.lses[0]),
+                              .out = ViewOf(out),
+                              .num_tokens = static_cast<int>(first.size(0)),
+                              .num_heads = static_cast<int>(first.size(1)),
+                              .head_dim = static_cast<int>(first.size(2))};
+  for (int i = 0; i < params.num_parts; ++i) {
+    REPRISE_RETURN_IF_ERROR(CheckLike("outs", first, parts.outs[i]));
+    REPRISE_RETURN_IF_ERROR(CheckLike("lses", parts.lses[0], parts.lses[i]));
+    params.part_out[i] = parts.outs[i].const_data_ptr();
+    params.part_lse[i] = parts.lses[i].const_data_ptr<float>();
+  }
+  if (lse) {
+    REPRISE_RETURN_IF_ERROR(dims.Check("lse", *lse, {"num_tokens", "num_heads"}, at::kFloat));
+    REPRISE_RETURN_IF_ERROR(CheckDevice("lse", *lse, first.device()));
+    params.lse = LseViewOf(*lse);
+  }
+  if (parts.sinks) {
+    REPRISE_RETURN_IF_ERROR(dims.Check("sinks", *parts.sinks, {"num_heads"}, at::kFloat));
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("sinks", *parts.sinks));
+    REPRISE_RETURN_IF_ERROR(CheckDevice("sinks", *parts.sinks, first.device()));
+    params.sinks = parts.sinks->const_data_ptr<float>();
+  }
+  return params;
+}
+
+absl::Status Merge(const Parts& parts, const at::Tensor& out,
+                   const std::optional<at::Tensor>& lse) {
+  REPRISE_ASSIGN_OR_RETURN(const MergeStatesParams params, MakeParams(parts, out, lse));
+  if (out.is_cpu()) return MergeStates(params);
+  return LaunchOn(out.device(), "merge_states", [&]([[maybe_unused]] CUstream_st* stream) {
+#ifdef REPRISE_WITH_CUDA
+    return static_cast<int>(LaunchMergeStates(params, stream));
+#else
+    return 0;
+#endif
+  });
+}
+
+absl::Status MergeStatesOp(OperatorCall& call) {
+  const Parts parts = ReadParts(call);
+  REPRISE_RETURN_IF_ERROR(CheckLists(parts));
+  const at::Tensor out = at::empty(parts.outs[0].sizes(), parts.outs[0].options());
+  const at::Tensor lse = at::empty(parts.lses[0].sizes(), parts.lses[0].options());
+  REPRISE_RETURN_IF_ERROR(Merge(parts, out, lse));
+  call.Return({out, lse});
+  return absl::OkStatus();
+}
+
+absl::Status MergeStatesOutOp(OperatorCall& call) {
+  const Parts parts = ReadParts(call);
+  const at::Tensor out = call.Tensor("out");
+  const std::optional<at::Tensor> lse = call.MaybeTensor("lse");
+  REPRISE_RETURN_IF_ERROR(Merge(parts, out, lse));
+  call.Return({out});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(reprise, library) {
+  DefineOperator(library,
+                 "merge_states(Tensor[] outs, Tensor[] lses, *, Tensor? sinks=None) -> "
+                 "(Tensor out, Tensor lse)",
+                 MergeStatesOp);
+  DefineOperator(library,
+                 "merge_states.out(Tensor[] outs, Tensor[] lses, *, Tensor? sinks=None, "
+                 "Tensor(a!) out, Tensor(b!)? lse=None) -> Tensor(a!)",
+                 MergeStatesOutOp);
+}
+
+}  // namespace reprise

@@ -1,0 +1,170 @@
+// torch.ops.reprise.local_virtual_batches and advance_step: batches made on the device. See
+// docs/operators.md.
+
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "attention/advance_step.h"
+#include "attention/local_virtual_batch.h"
+#include "attention/local_virtual_rows.h"
+#include "attention/torch_ops/batch_arguments.h"
+#include "attention/torch_ops/operator_call.h"
+#include "attention/torch_ops/status_launch.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#ifdef REPRISE_WITH_CUDA
+#include "attention/advance_step_kernel.h"
+#include "attention/local_virtual_batch_kernel.h"
+#endif
+
+namespace reprise {
+namespace {
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+absl::StatusOr<int> ToInt(const char* argument, int64_t value) {
+  if (value >= 0 && value <= kMaxInt) return static_cast<int>(value);
+  return absl::InvalidArgumentError(
+      absl::StrCat(argument, " is out of range: expected 0 .. ", kMaxInt, ", got ", value));
+}
+
+at::Tensor Ints(int64_t size, at::Device device) {
+  return at::empty({size}, at::TensorOptions(device).dtype(at::kInt));
+}
+
+absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
+  BatchArguments arguments;
+  ReadBatchArguments(call, arguments);
+  const int64_t given_chunk_size = call.Int("chunk_size");
+  const int64_t num_tokens = call.Int("num_tokens");
+  arguments.table_row = call.MaybeTensor("table_row");
+  arguments.key_start = call.MaybeTensor("key_start");
+  REPRISE_ASSIGN_OR_RETURN(const int chunk_size, ToInt("chunk_size", given_chunk_size));
+  REPRISE_RETURN_IF_ERROR(ToInt("num_tokens", num_tokens).status());
+  const at::Device device = arguments.seq_lens.device();
+  REPRISE_ASSIGN_OR_RETURN(const PagedBatch batch,
+                           MakePagedBatch(arguments, num_tokens, /*block_size=*/1, device));
+  if (chunk_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_size must be positive: expected at least 1, got ", chunk_size));
+  }
+  const int64_t max_rows = MaxLocalRows(batch.num_rows, batch.num_tokens, chunk_size);
+  const at::Tensor query_start_loc = Ints(max_rows + 1, device);
+  const at::Tensor seq_lens = Ints(max_rows, device);
+  const at::Tensor table_row = Ints(max_rows, device);
+  const at::Tensor key_start = Ints(max_rows, device);
+  const LocalBatchBuffers buffers = {.query_start_loc = query_start_loc.mutable_data_ptr<int32_t>(),
+                                     .seq_lens = seq_lens.mutable_data_ptr<int32_t>(),
+                                     .table_row = table_row.mutable_data_ptr<int32_t>(),
+                                     .key_start = key_start.mutable_data_ptr<int32_t>(),
+                                     .max_rows = static_cast<int>(max_rows)};
+  if (device.is_cpu()) {
+    REPRISE_RETURN_IF_ERROR(BuildLocalVirtualBatch(batch, chunk_size, buffers).status());
+  } else {
+    REPRISE_RETURN_IF_ERROR(LocalVirtualBatchOver(batch, chunk_size, buffers).status());
+    REPRISE_RETURN_IF_ERROR(
+        LaunchOn(device, "local_virtual_batches", [&]([[maybe_unused]] CUstream_st* stream) {
+#ifdef REPRISE_WITH_CUDA
+          return static_cast<int>(LaunchLocalVirtualBatch(batch, chunk_size, buffers, stream));
+#else
+                                       return 0;
+#endif
+        }));
+  }
+  call.Return({query_start_loc, seq_lens, table_row, key_start});
+  return absl::OkStatus();
+}
+
+// The next step's arrays, each of which may be the one that was read.
+absl::Status AdvanceStepOp(OperatorCall& call) {
+  const at::Tensor sampled = call.Tensor("sampled");
+  const at::Tensor block_table = call.Tensor("block_table");
+  const at::Tensor seq_lens = call.Tensor("seq_lens");
+  const at::Tensor table_row = call.Tensor("table_row");
+  const at::Tensor query_start_loc = call.Tensor("query_start_loc");
+  const at::Tensor token_ids = call.Tensor("token_ids");
+  const at::Tensor positions = call.Tensor("positions");
+  const at::Tensor slot_mapping = call.Tensor("slot_mapping");
+  const at::Tensor row_faults = call.Tensor("row_faults");
+  const int64_t block_size = call.Int("block_size");
+  const int64_t num_blocks = call.Int("num_blocks");
+  const int64_t max_context_len = call.Int("max_context_len");
+
+  ShapeChecker dims;
+  const auto check = [&](const char* name, const at::Tensor& tensor, Dim size,
+                         at::ScalarType type) -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(dims.Check(name, tensor, {size}, type));
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne(name, tensor));
+    return CheckDevice(name, tensor, sampled.device());
+  };
+  REPRISE_RETURN_IF_ERROR(check("sampled", sampled, "num_rows", at::kInt));
+  REPRISE_RETURN_IF_ERROR(check("seq_lens", seq_lens, "num_rows", at::kInt));
+  REPRISE_RETURN_IF_ERROR(check("table_row", table_row, "num_rows", at::kInt));
+  REPRISE_RETURN_IF_ERROR(check("row_faults", row_faults, "num_rows", at::kInt));
+  REPRISE_RETURN_IF_ERROR(
+      check("query_start_loc", query_start_loc, dims.size("num_rows") + 1, at::kInt));
+  REPRISE_RETURN_IF_ERROR(check("token_ids", token_ids, "num_tokens", at::kInt));
+  REPRISE_RETURN_IF_ERROR(check("positions", positions, "num_tokens", at::kInt));
+  REPRISE_RETURN_IF_ERROR(check("slot_mapping", slot_mapping, "num_tokens", at::kLong));
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("block_table", block_table, {"num_tables", "max_blocks"}, at::kInt));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("block_table", block_table));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("block_table", block_table, sampled.device()));
+
+  AdvanceStepArgs args = {.seq_lens = seq_lens.const_data_ptr<int32_t>(),
+                          .table_row = table_row.const_data_ptr<int32_t>(),
+                          .sampled = sampled.const_data_ptr<int32_t>(),
+                          .table = {.entries = block_table.const_data_ptr<int32_t>(),
+                                    .row_stride = block_table.stride(0),
+                                    .num_tables = static_cast<int>(block_table.size(0)),
+                                    .max_blocks = static_cast<int>(block_table.size(1))},
+                          .max_context_len = max_context_len,
+                          .num_rows = static_cast<int>(dims.size("num_rows")),
+                          .num_tokens = static_cast<int>(dims.size("num_tokens"))};
+  REPRISE_ASSIGN_OR_RETURN(args.table.block_size, ToInt("block_size", block_size));
+  REPRISE_ASSIGN_OR_RETURN(args.table.num_blocks, ToInt("num_blocks", num_blocks));
+  args.arrays = {.token_ids = token_ids.mutable_data_ptr<int32_t>(),
+                 .positions = positions.mutable_data_ptr<int32_t>(),
+                 .slot_mapping = slot_mapping.mutable_data_ptr<int64_t>(),
+                 .query_start_loc = query_start_loc.mutable_data_ptr<int32_t>(),
+                 .seq_lens = seq_lens.mutable_data_ptr<int32_t>(),
+                 .table_row = table_row.mutable_data_ptr<int32_t>(),
+                 .row_faults = row_faults.mutable_data_ptr<int32_t>()};
+  REPRISE_RETURN_IF_ERROR(CheckAdvanceStepSizes(args));
+  if (sampled.is_cpu()) {
+    AdvanceStepOnHost(args);
+  } else {
+    REPRISE_RETURN_IF_ERROR(
+        LaunchOn(sampled.device(), "advance_step", [&]([[maybe_unused]] CUstream_st* stream) {
+#ifdef REPRISE_WITH_CUDA
+          return static_cast<int>(LaunchAdvanceStep(args, stream));
+#else
+                                       return 0;
+#endif
+        }));
+  }
+  call.Return({});
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(reprise, library) {
+  DefineOperator(library,
+                 "local_virtual_batches(" REPRISE_BATCH_SCHEMA
+                 ", *, int chunk_size, int num_tokens, Tensor? table_row=None, "
+                 "Tensor? key_start=None) -> (Tensor query_start_loc, Tensor seq_lens, "
+                 "Tensor table_row, Tensor key_start)",
+                 LocalVirtualBatchesOp);
+  DefineOperator(library,
+                 "advance_step(Tensor sampled, Tensor block_table, Tensor(a!) seq_lens, "
+                 "Tensor(b!) table_row, Tensor(c!) query_start_loc, Tensor(d!) token_ids, "
+                 "Tensor(e!) positions, Tensor(f!) slot_mapping, Tensor(g!) row_faults, *, "
+                 "int block_size, int num_blocks, int max_context_len) -> ()",
+                 AdvanceStepOp);
+}
+
+}  // namespace reprise

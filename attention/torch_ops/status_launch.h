@@ -1,0 +1,23 @@
+// Launches of operators on the current stream of a GPU.
+
+#ifndef ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
+#define ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
+
+#include <c10/core/Device.h>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+
+struct CUstream_st;
+
+namespace reprise {
+
+// Calls `launch` with LibTorch's current stream of `device`, which is current meanwhile. It returns
+// a cudaError_t. Errors: Internal, naming `op`, if the launch fails; Unimplemented in builds without
+// CUDA and for devices of other kinds.
+absl::Status LaunchOn(c10::Device device, const char* op,
+                      absl::FunctionRef<int(CUstream_st*)> launch);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
