@@ -29,7 +29,7 @@ TokenView ViewOf(const at::Tensor& tensor) {
   return ViewOf(tensor, const_cast<void*>(tensor.const_data_ptr()));
 }
 
-HostOutput OutputOf(at::Tensor& out, at::Tensor* lse) {
+HostOutput OutputOf(at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   HostOutput output = {.out = ViewOf(out, out.mutable_data_ptr()), .num_out_tokens = out.size(0)};
   if (lse) {
     output.lse = lse->mutable_data_ptr<float>();
@@ -37,7 +37,19 @@ HostOutput OutputOf(at::Tensor& out, at::Tensor* lse) {
     output.lse_head_stride = lse->stride(1);
     output.num_lse_tokens = lse->size(0);
   }
+  output.scale = extras.out_scale;
+  if (at::Tensor* scales = extras.out_block_scales) {
+    output.block_scales = scales->mutable_data_ptr<float>();
+    output.block_token_stride = scales->stride(0);
+    output.block_head_stride = scales->stride(1);
+    output.block = static_cast<int>(out.size(2) / scales->size(2));
+  }
   return output;
+}
+
+NewKeys NewKeysOf(const AttentionExtras& extras) {
+  if (extras.new_k == nullptr) return {};
+  return {.k = ViewOf(*extras.new_k), .v = ViewOf(*extras.new_v)};
 }
 
 // On LibTorch's threads, which are those of its matrix products.
@@ -59,26 +71,28 @@ absl::Status CheckIsHost(const at::Tensor& q) {
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                             const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
-                            at::Tensor& out, at::Tensor* lse) {
+                            at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(ValidatePagedAttention(layer, batch, q, kv, out, lse));
-    if (q.is_cuda()) return PagedAttentionCuda(layer, batch, work, q, kv, out, lse);
+    REPRISE_RETURN_IF_ERROR(ValidatePagedAttention(layer, batch, q, kv, out, lse, extras));
+    if (q.is_cuda()) return PagedAttentionCuda(layer, batch, work, q, kv, out, lse, extras);
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(layer, batch, kv));
-    PagedAttentionOnHost(layer, batch, ViewOf(q), kv, OutputOf(out, lse), TorchThreads());
+    PagedAttentionOnHost(layer, batch, ViewOf(q), kv, OutputOf(out, lse, extras), TorchThreads(),
+                         BestVectorKernels(), NewKeysOf(extras));
     return absl::OkStatus();
   });
 }
 
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                              const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, at::Tensor& out, at::Tensor* lse) {
+                             const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                             const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(ValidateRaggedAttention(layer, batch, q, k, v, out, lse));
-    if (q.is_cuda()) return RaggedAttentionCuda(layer, batch, work, q, k, v, out, lse);
+    REPRISE_RETURN_IF_ERROR(ValidateRaggedAttention(layer, batch, q, k, v, out, lse, extras));
+    if (q.is_cuda()) return RaggedAttentionCuda(layer, batch, work, q, k, v, out, lse, extras);
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(batch));
-    RaggedAttentionOnHost(layer, batch, ViewOf(q), ViewOf(k), ViewOf(v), OutputOf(out, lse),
+    RaggedAttentionOnHost(layer, batch, ViewOf(q), ViewOf(k), ViewOf(v), OutputOf(out, lse, extras),
                           TorchThreads());
     return absl::OkStatus();
   });

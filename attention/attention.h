@@ -7,11 +7,16 @@
 // stream, with no synchronisation, no allocation and no host value beyond the capacities of
 // `batch`, so it may be captured.
 //
-// q [>= num_tokens, num_q_heads, head_dim_qk] float32, float16 or bfloat16; any strides, the last
-// one 1 (a slice of a fused projection needs no copy). out [>= num_tokens, num_q_heads, head_dim_v]
-// of q's dtype (float32 also allowed), last stride 1. lse, on request, [>= num_tokens, num_q_heads]
-// float32, natural logarithm. Rows of out and lse past the last live token are set to 0 and -inf;
-// out and lse are never NaN on account of memory that no query sees.
+// q [>= num_tokens, num_q_heads, head_dim_qk] float32, float16, bfloat16 or, with layer.q_scale, an
+// fp8 type; any strides, the last one 1 (a slice of a fused projection needs no copy). out
+// [>= num_tokens, num_q_heads, head_dim_v] of q's dtype, float32, a 16-bit type if q is fp8, or an
+// fp8 type (AttentionExtras says how it is scaled), last stride 1. lse, on request, [>= num_tokens,
+// num_q_heads] float32, natural logarithm, any strides: a transposed view gives [heads, tokens].
+// Rows of out and lse past the last live token are set to 0 and -inf; out and lse are never NaN on
+// account of memory that no query sees.
+//
+// The cache is of q's dtype or of an fp8 type, with q in float32 or fp8 of any; the CPU takes any
+// pair.
 //
 // Errors: InvalidArgument naming the argument, what was expected and what was got (shapes, dtypes,
 // devices, heads that do not divide, a window or softcap out of range, context parallelism together
@@ -28,6 +33,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
+#include "attention/attention_extras.h"
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
@@ -38,13 +44,14 @@ namespace reprise {
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                             const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
-                            at::Tensor& out, at::Tensor* lse);
+                            at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras = {});
 
 // k [num_keys, num_kv_heads, head_dim_qk], v [num_keys, num_kv_heads, head_dim_v], same dtype as q;
 // last stride 1.
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                              const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, at::Tensor& out, at::Tensor* lse);
+                             const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                             const AttentionExtras& extras = {});
 
 }  // namespace reprise
 

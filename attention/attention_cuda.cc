@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,11 +29,6 @@ absl::Status CheckPlannedFor(const char* name, int64_t planned, int64_t got) {
 }
 
 absl::Status CheckLayer(const AttentionParams& layer, const WorkMap& work, DType q_dtype) {
-  if (layer.rotary) {
-    return absl::UnimplementedError(
-        "rotary inside the attention kernel is not supported on CUDA: write rotated keys to the "
-        "cache, or use the CPU");
-  }
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_q_heads", work.num_q_heads, layer.num_q_heads));
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_kv_heads", work.num_kv_heads, layer.num_kv_heads));
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("head_dim_qk", work.head_dim_qk, layer.head_dim_qk));
@@ -47,21 +43,36 @@ bool IsAligned(const void* data, int bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-// Whether a head is whole chunks of 16 bytes at multiples of 16 bytes.
-bool IsAligned(const KvView& view, int head_dim, DType dtype) {
+// Whether rows of a tensor of tokens can be read in chunks of 16 bytes.
+bool IsAligned(const at::Tensor& tokens, int head_dim) {
+  const int chunk = 16 / static_cast<int>(tokens.element_size());
+  return head_dim % chunk == 0 && IsAligned(tokens.const_data_ptr(), 16) &&
+         tokens.stride(0) % chunk == 0 && tokens.stride(1) % chunk == 0;
+}
+
+KvAccess AccessOf(const KvView& view, int head_dim, DType dtype) {
   const int chunk = 16 / SizeOf(dtype);
   const bool chunks = view.dim_chunk >= head_dim ||
                       (view.dim_chunk % chunk == 0 && view.dim_chunk_stride % chunk == 0);
-  return chunks && head_dim % chunk == 0 && IsAligned(view.data, 16) &&
-         view.block_stride % chunk == 0 && view.token_stride % chunk == 0 &&
-         view.head_stride % chunk == 0;
+  if (chunks && head_dim % chunk == 0 && IsAligned(view.data, 16) &&
+      view.block_stride % chunk == 0 && view.token_stride % chunk == 0 &&
+      view.head_stride % chunk == 0) {
+    return KvAccess::kChunks;
+  }
+  return view.token_stride == 1 ? KvAccess::kTokens : KvAccess::kElements;
 }
 
-// What paged and ragged batches have in common.
-AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMap& work,
-                                      const at::Tensor& q, const KvLayer& kv, at::Tensor& out,
-                                      at::Tensor* lse) {
-  AttentionKernelParams params = {};
+// Absorbed MLA: V is the first columns of K.
+ValueSource ValuesOf(const KvLayer& kv) {
+  const bool in_keys = kv.v.data == kv.k.data && kv.head_dim_v <= kv.head_dim_qk &&
+                       kv.v.block_stride == kv.k.block_stride &&
+                       kv.v.token_stride == kv.k.token_stride &&
+                       (kv.num_kv_heads == 1 || kv.v.head_stride == kv.k.head_stride) &&
+                       kv.k.dim_chunk >= kv.head_dim_qk && kv.v.dim_chunk >= kv.head_dim_v;
+  return in_keys ? ValueSource::kKeyTile : ValueSource::kOwn;
+}
+
+void TakeLayer(const AttentionParams& layer, AttentionKernelParams& params) {
   params.num_q_heads = layer.num_q_heads;
   params.num_kv_heads = layer.num_kv_heads;
   params.group_size = layer.group_size();
@@ -74,8 +85,12 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMa
   params.alibi_slopes = layer.alibi_slopes;
   params.sinks = layer.sinks;
   params.q_scale = layer.q_scale;
-  params.k_scale = kv.k_scale;
-  params.v_scale = kv.v_scale;
+  if (layer.rotary) {
+    params.rotary_dim =
+        layer.rotary->rotary_dim == 0 ? layer.head_dim_qk : layer.rotary->rotary_dim;
+    params.rope_scale = layer.rotary->rope_scale;
+    params.rope_theta = layer.rotary->rope_theta;
+  }
   if (layer.sparse && layer.sparse->vertical_stride > 1) {
     params.sparse_stride = layer.sparse->vertical_stride;
     params.sparse_local_blocks = layer.sparse->local_blocks;
@@ -83,46 +98,116 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMa
     params.sparse_head_step = layer.sparse->head_sliding_step;
     params.sparse_tp_rank = layer.sparse->tp_rank;
   }
+}
 
-  params.q = q.const_data_ptr();
-  params.q_token_stride = q.stride(0);
-  params.q_head_stride = q.stride(1);
+void TakeCache(const KvLayer& kv, AttentionKernelParams& params) {
   params.k = kv.k;
   params.v = kv.v;
+  params.kv_dtype = kv.dtype;
+  params.k_access = AccessOf(kv.k, kv.head_dim_qk, kv.dtype);
+  params.v_access = AccessOf(kv.v, kv.head_dim_v, kv.dtype);
   params.block_size = kv.block_size;
   params.num_blocks = kv.num_blocks;
+  params.k_scale = kv.k_scale;
+  params.v_scale = kv.v_scale;
+}
+
+void TakeExtras(const AttentionExtras& extras, AttentionKernelParams& params) {
+  params.out_scale = extras.out_scale;
+  if (extras.out_block_scales != nullptr) {
+    at::Tensor& scales = *extras.out_block_scales;
+    params.out_block_scales = scales.mutable_data_ptr<float>();
+    params.out_block_token_stride = scales.stride(0);
+    params.out_block_head_stride = scales.stride(1);
+    params.out_block = params.head_dim_v / static_cast<int>(scales.size(2));
+  }
+  if (extras.new_k == nullptr) return;
+  const at::Tensor& k = *extras.new_k;
+  const at::Tensor& v = *extras.new_v;
+  params.new_k = k.const_data_ptr();
+  params.new_v = v.const_data_ptr();
+  params.new_k_token_stride = k.stride(0);
+  params.new_k_head_stride = k.stride(1);
+  params.new_v_token_stride = v.stride(0);
+  params.new_v_head_stride = v.stride(1);
+  params.new_is_aligned = IsAligned(k, params.head_dim_qk) && IsAligned(v, params.head_dim_v);
+}
+
+// What paged and ragged batches have in common.
+AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMap& work,
+                                      const at::Tensor& q, const KvLayer& kv, at::Tensor& out,
+                                      at::Tensor* lse, const AttentionExtras& extras) {
+  AttentionKernelParams params = {};
+  TakeLayer(layer, params);
+  params.q = q.const_data_ptr();
+  params.q_dtype = *FromScalarType(q.scalar_type());
+  params.q_token_stride = q.stride(0);
+  params.q_head_stride = q.stride(1);
+  params.q_is_aligned = IsAligned(q, layer.head_dim_qk);
+  TakeCache(kv, params);
+  TakeExtras(extras, params);
   params.out = out.mutable_data_ptr();
+  params.out_dtype = *FromScalarType(out.scalar_type());
   params.out_token_stride = out.stride(0);
   params.out_head_stride = out.stride(1);
-  params.out_is_float = out.scalar_type() == at::kFloat;
   params.num_out_tokens = out.size(0);
+  params.out_is_aligned = IsAligned(params.out, 4 * static_cast<int>(out.element_size())) &&
+                          layer.head_dim_v % 4 == 0 && params.out_token_stride % 4 == 0 &&
+                          params.out_head_stride % 4 == 0;
   if (lse != nullptr) {
     params.lse = lse->mutable_data_ptr<float>();
     params.lse_token_stride = lse->stride(0);
     params.lse_head_stride = lse->stride(1);
   }
-
-  const int q_chunk = 16 / static_cast<int>(q.element_size());
-  params.q_is_aligned = layer.head_dim_qk % q_chunk == 0 && IsAligned(params.q, 16) &&
-                        params.q_token_stride % q_chunk == 0 && params.q_head_stride % q_chunk == 0;
-  params.kv_is_aligned =
-      IsAligned(kv.k, layer.head_dim_qk, kv.dtype) && IsAligned(kv.v, layer.head_dim_v, kv.dtype);
-  params.out_is_aligned = IsAligned(params.out, 4 * static_cast<int>(out.element_size())) &&
-                          layer.head_dim_v % 4 == 0 && params.out_token_stride % 4 == 0 &&
-                          params.out_head_stride % 4 == 0;
   params.work = work;
   return params;
 }
 
-absl::Status Launch(const AttentionKernelParams& params, DType q_dtype, DType kv_dtype,
+absl::StatusOr<int> MostSharedBytes(const at::Device& device) {
+  int bytes = 0;
+  const cudaError_t error =
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index());
+  if (error == cudaSuccess) return bytes;
+  return absl::InternalError(
+      absl::StrCat("the card does not say its shared memory: ", cudaGetErrorString(error)));
+}
+
+// The kernel, and what depends on it.
+absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& params,
+                                                         const KvLayer& kv,
+                                                         const AttentionExtras& extras,
+                                                         const at::Device& device) {
+  REPRISE_ASSIGN_OR_RETURN(const int max_shared_bytes, MostSharedBytes(device));
+  AttentionKernelKey key = {.q_dtype = params.q_dtype,
+                            .kv_dtype = params.kv_dtype,
+                            .head_dim_qk = params.head_dim_qk,
+                            .head_dim_v = params.head_dim_v,
+                            .tile_rows = params.work.tile_rows,
+                            .values = ValuesOf(kv),
+                            .has_rotary = params.rotary_dim > 0,
+                            .products = extras.products,
+                            .max_shared_bytes = max_shared_bytes};
+  const bool is_direct =
+      params.k_access == KvAccess::kChunks && params.v_access == KvAccess::kChunks &&
+      params.rotary_dim == 0 && params.new_k == nullptr && params.kv_dtype == params.q_dtype &&
+      !IsFp8(params.q_dtype) && extras.products.value_or(params.q_dtype) == params.q_dtype;
+  if (!is_direct) key.loading = KvLoading::kConverted;
+  REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel, FindAttentionKernel(key));
+  const DType products = kernel->tile.dtype;
+  if (params.q_dtype != products) params.q_is_aligned = 0;
+  if (params.new_k == nullptr) return kernel;
+  const std::optional<DType> new_dtype = FromScalarType(extras.new_k->scalar_type());
+  if (new_dtype == products) return kernel;
+  return absl::InvalidArgumentError(absl::StrCat("new_k and new_v have the wrong dtype: expected ",
+                                                 std::string(DTypeName(products)), ", got ",
+                                                 std::string(extras.new_k->dtype().name())));
+}
+
+absl::Status Launch(AttentionKernelParams& params, const KvLayer& kv, const AttentionExtras& extras,
                     const at::Device& device) {
-  REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
-                           FindAttentionKernel({.q_dtype = q_dtype,
-                                                .kv_dtype = kv_dtype,
-                                                .head_dim_qk = params.head_dim_qk,
-                                                .head_dim_v = params.head_dim_v,
-                                                .tile_rows = params.work.tile_rows}));
   const c10::cuda::CUDAGuard guard(device);
+  REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
+                           ChooseKernel(params, kv, extras, device));
   const cudaError_t error = kernel->launch(params, c10::cuda::getCurrentCUDAStream(device.index()));
   if (error == cudaSuccess) return absl::OkStatus();
   return absl::InternalError(
@@ -131,12 +216,12 @@ absl::Status Launch(const AttentionKernelParams& params, DType q_dtype, DType kv
 
 absl::StatusOr<DType> DTypeOf(const at::Tensor& q) {
   if (const std::optional<DType> dtype = FromScalarType(q.scalar_type())) return *dtype;
-  return absl::InvalidArgumentError("q has the wrong dtype: expected float32, float16 or bfloat16");
+  return absl::InvalidArgumentError(
+      "q has the wrong dtype: expected float32, float16, bfloat16 or fp8");
 }
 
 // The cache that contiguous k and v are: one block of all keys.
-KvLayer OneBlock(const AttentionParams& layer, DType dtype, const at::Tensor& k,
-                 const at::Tensor& v) {
+KvLayer OneBlock(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v) {
   const auto view = [](const at::Tensor& tensor, int head_dim) {
     // The kernel only reads.
     return KvView{.data = const_cast<void*>(tensor.const_data_ptr()),
@@ -146,7 +231,7 @@ KvLayer OneBlock(const AttentionParams& layer, DType dtype, const at::Tensor& k,
   };
   return {.k = view(k, layer.head_dim_qk),
           .v = view(v, layer.head_dim_v),
-          .dtype = dtype,
+          .dtype = *FromScalarType(k.scalar_type()),
           .num_blocks = 1,
           .num_kv_heads = layer.num_kv_heads,
           .head_dim_qk = layer.head_dim_qk,
@@ -157,13 +242,16 @@ KvLayer OneBlock(const AttentionParams& layer, DType dtype, const at::Tensor& k,
 
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
                                 const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
-                                at::Tensor& out, at::Tensor* lse) {
+                                at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
     REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
     REPRISE_RETURN_IF_ERROR(CheckLayer(layer, work, dtype));
-    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse);
+    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse, extras);
     params.query_start_loc = batch.query_start_loc;
+    params.seq_lens = batch.seq_lens;
+    params.key_start = batch.key_start;
+    params.table_row = batch.table_row;
     params.block_table = batch.block_table;
     params.block_table_stride = batch.block_table_stride;
     params.query_positions = batch.query_positions;
@@ -173,26 +261,27 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
     params.interleave = batch.key_positions.interleave;
     params.num_rows = batch.num_rows;
     params.causal = batch.causal;
-    return Launch(params, dtype, kv.dtype, q.device());
+    return Launch(params, kv, extras, q.device());
   });
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
                                  const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
-                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse) {
+                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                                 const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
     REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
     REPRISE_RETURN_IF_ERROR(CheckLayer(layer, work, dtype));
-    const KvLayer kv = OneBlock(layer, dtype, k, v);
-    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse);
+    const KvLayer kv = OneBlock(layer, k, v);
+    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse, extras);
     params.query_start_loc = batch.query_start_loc;
     params.query_positions = batch.query_positions;
     params.world = 1;
     params.interleave = 1;
     params.num_rows = batch.num_rows;
     params.causal = batch.causal;
-    return Launch(params, dtype, kv.dtype, q.device());
+    return Launch(params, kv, extras, q.device());
   });
 }
 
@@ -200,14 +289,15 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
 
 absl::Status PagedAttentionCuda(const AttentionParams&, const PagedBatch& batch,
                                 const WorkMap& work, const at::Tensor&, const KvLayer&, at::Tensor&,
-                                at::Tensor*) {
+                                at::Tensor*, const AttentionExtras&) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
   return absl::UnimplementedError("PagedAttentionCuda: this build has no CUDA");
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams&, const RaggedBatch& batch,
                                  const WorkMap& work, const at::Tensor&, const at::Tensor&,
-                                 const at::Tensor&, at::Tensor&, at::Tensor*) {
+                                 const at::Tensor&, at::Tensor&, at::Tensor*,
+                                 const AttentionExtras&) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
   return absl::UnimplementedError("RaggedAttentionCuda: this build has no CUDA");
 }

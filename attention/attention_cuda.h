@@ -11,7 +11,8 @@
 //
 // Errors, before anything is launched: InvalidArgument for a map that was not made, or made for
 // other sizes; Unimplemented, naming what is supported, for dtypes and head dims that no kernel
-// serves, for in-kernel rotary embedding, and in builds without CUDA; Internal if a launch fails.
+// serves (attention/kernels/attention_dispatch.h), and in builds without CUDA; Internal if a launch
+// fails.
 
 #ifndef ATTENTION_ATTENTION_CUDA_H_
 #define ATTENTION_ATTENTION_CUDA_H_
@@ -19,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
+#include "attention/attention_extras.h"
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
@@ -30,11 +32,13 @@ namespace reprise {
 // `lse` may be null.
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
                                 const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
-                                at::Tensor& out, at::Tensor* lse);
+                                at::Tensor& out, at::Tensor* lse,
+                                const AttentionExtras& extras = {});
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
                                  const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
-                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse);
+                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                                 const AttentionExtras& extras = {});
 
 }  // namespace reprise
 

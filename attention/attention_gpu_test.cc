@@ -35,57 +35,95 @@ class AttentionGpuTest : public ::testing::Test {
 // Small cases, for compute-sanitizer.
 class AttentionSmallGpuTest : public AttentionGpuTest {};
 
-GpuAttentionOptions DrawOptions(DType q_dtype, Random& random) {
-  return {.out_dtype = random.OneIn(3) ? DType::kFloat32 : q_dtype,
-          .num_extra_tokens = random.Pick({0, 0, 3}),
-          .out_head_gap = random.Pick({0, 0, 4, 3}),
-          .out_token_gap = random.Pick({0, 0, 8, 5}),
-          .num_sms = random.Pick({1, 3, 132}),
-          .mode = random.OneIn(4) ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+// fp8 has a scale of its own, or blocks of columns with one each.
+GpuAttentionOptions DrawOptions(DType products, const AttentionParams& layer, Random& random) {
+  GpuAttentionOptions options = {
+      .out_dtype =
+          random.Pick({products, products, DType::kFloat32, DType::kFp8E4M3, DType::kFp8E5M2}),
+      .num_extra_tokens = random.Pick({0, 0, 3}),
+      .out_head_gap = random.Pick({0, 0, 4, 3}),
+      .out_token_gap = random.Pick({0, 0, 8, 5}),
+      .num_sms = random.Pick({1, 3, 132}),
+      .mode = random.OneIn(4) ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+  if (!IsFp8(*options.out_dtype)) return options;
+  const int block = 4 * random.Pick({1, 2, 4, 8, 16, 32});
+  if (layer.head_dim_v % block == 0 && random.OneIn(2)) {
+    options.out_block = block;
+  } else {
+    options.out_scale = random.Pick({0.004f, 0.02f});
+  }
+  return options;
 }
 
 template <typename Fixture>
 void CheckFixture(const Fixture& fixture, const ReferenceResult<double>& exact,
-                  const ReferenceResult<float>& own, Random& random, ErrorTotals& totals) {
-  const DType dtype = fixture.q.dtype;
-  const GpuAttentionOptions options = DrawOptions(dtype, random);
+                  const ReferenceResult<float>& own, DType products, SharedPrefix shared_prefix,
+                  Random& random, ErrorTotals& totals) {
+  GpuAttentionOptions options = DrawOptions(products, fixture.layer.params, random);
+  options.shared_prefix = shared_prefix;
+  if (shared_prefix == SharedPrefix::kTaken) options.mode = WorkMapMode::kBalanced;
   GpuAttention gpu(fixture, options);
   const absl::Status status = gpu.Run();
   ASSERT_TRUE(status.ok()) << status;
-  const AttentionError error = ErrorOf(gpu.Values(), exact, own, gpu.layer().head_dim_v, dtype,
-                                       options.out_dtype.value_or(dtype));
+  const DType operands = gpu.layer().rotary ? products : DType::kFloat32;
+  const AttentionError error = ErrorOf(gpu.Values(), exact, own, gpu.layer().head_dim_v,
+                                       {.dtype = products, .operands = operands},
+                                       {.dtype = *options.out_dtype,
+                                        .scale = options.out_scale.value_or(1.0f),
+                                        .block = options.out_block});
   ASSERT_EQ(error.wrong, "");
-  EXPECT_LE(error.out, error.out_limit);
+  EXPECT_LE(error.out, error.out_limit) << "out of " << *options.out_dtype;
   EXPECT_LE(error.lse, error.lse_limit);
   EXPECT_EQ(gpu.FaultOutside(), "");
   totals.Add(error);
 }
 
-// Weights that the kernel rounds before the second product.
-DType WeightType(DType q_dtype) { return q_dtype == DType::kFloat32 ? DType::kFloat64 : q_dtype; }
+// What the kernels multiply in; of float32 nothing is rounded.
+DType ProductsOf(DType q_dtype, DType kv_dtype) {
+  if (IsFp8(q_dtype)) return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
+  return q_dtype;
+}
+DType RoundingOf(DType products) {
+  return products == DType::kFloat32 ? DType::kFloat64 : products;
+}
+
+// A type that a cache beside q of this type may have.
+DType DrawKvType(DType q_dtype, Random& random) {
+  if (random.OneIn(2)) return random.Pick({DType::kFp8E4M3, DType::kFp8E5M2});
+  if (IsFp8(q_dtype)) return random.Pick({DType::kFloat16, DType::kBFloat16});
+  if (q_dtype == DType::kFloat32 && random.OneIn(3)) {
+    return random.Pick({DType::kFloat16, DType::kBFloat16});
+  }
+  return q_dtype;
+}
 
 FixtureOptions OptionsOfRound(uint64_t seed, DType dtype, Random& random) {
   FixtureOptions options = {.seed = seed,
-                            .allowed = FeatureSet::All().Without({Feature::kRotary}),
+                            .allowed = FeatureSet::All(),
                             .max_query_len = random.Pick({1, 4, 12, 40}),
                             .max_seq_len = random.Pick({20, 80, 80, 300}),
                             .q_dtype = dtype,
-                            .kv_dtype = dtype};
+                            .kv_dtype = DrawKvType(dtype, random)};
   if (random.OneIn(20)) options.group_size = random.Pick({16, 20, 33, 70});
   if (options.max_seq_len == 300 || options.group_size) options.num_kv_heads = 1;
   return options;
 }
 
 void CheckPaged(const FixtureOptions& options, Random& random, ErrorTotals& totals) {
+  const SharedPrefix shared_prefix = random.OneIn(4) || options.required.Has(Feature::kCommonPrefix)
+                                         ? SharedPrefix::kTaken
+                                         : SharedPrefix::kIgnored;
   const PagedFixture fixture = MakePagedFixture(options);
   SCOPED_TRACE(fixture.description);
   const AttentionParams layer = fixture.Layer(OnHost);
   const PagedBatch batch = fixture.Batch(OnHost);
-  CheckFixture(fixture,
-               ReferencePagedAttention<double>(layer, batch, fixture.Q(OnHost), fixture.Kv(OnHost)),
-               ReferencePagedAttention<float>(layer, batch, fixture.Q(OnHost), fixture.Kv(OnHost),
-                                              WeightType(fixture.q.dtype)),
-               random, totals);
+  const TokenView q = fixture.Q(OnHost);
+  const KvLayer kv = fixture.Kv(OnHost);
+  const NewKeys keys = fixture.New(OnHost);
+  const DType products = ProductsOf(q.dtype, kv.dtype);
+  CheckFixture(fixture, ReferencePagedAttention<double>(layer, batch, q, kv, DType::kFloat64, keys),
+               ReferencePagedAttention<float>(layer, batch, q, kv, RoundingOf(products), keys),
+               products, shared_prefix, random, totals);
 }
 
 void CheckRagged(const FixtureOptions& options, Random& random, ErrorTotals& totals) {
@@ -96,16 +134,18 @@ void CheckRagged(const FixtureOptions& options, Random& random, ErrorTotals& tot
   const TokenView q = fixture.q.View(OnHost);
   const TokenView k = fixture.k.View(OnHost);
   const TokenView v = fixture.v.View(OnHost);
+  const DType products = ProductsOf(q.dtype, k.dtype);
   CheckFixture(fixture, ReferenceRaggedAttention<double>(layer, batch, q, k, v),
-               ReferenceRaggedAttention<float>(layer, batch, q, k, v, WeightType(fixture.q.dtype)),
-               random, totals);
+               ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(products)),
+               products, SharedPrefix::kIgnored, random, totals);
 }
 
 using CheckFunction = void (*)(const FixtureOptions&, Random&, ErrorTotals&);
 
 // `rounds` fixtures of each dtype.
 void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
-  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+  for (DType dtype :
+       {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3, DType::kFp8E5M2}) {
     Random random(seed);
     ErrorTotals totals;
     for (int round = 0; round < rounds; ++round) {
@@ -135,16 +175,40 @@ TEST_F(AttentionGpuTest, LongRowsAgreeWithTheReference) {
     ErrorTotals totals;
     for (int round = 0; round < 20; ++round) {
       CheckPaged({.seed = random.Bits(),
-                  .allowed = FeatureSet::All().Without({Feature::kRotary}),
                   .max_rows = 3,
                   .max_query_len = random.Pick({1, 70}),
                   .max_seq_len = 3000,
                   .q_dtype = dtype,
-                  .kv_dtype = dtype,
+                  .kv_dtype = DrawKvType(dtype, random),
                   .num_kv_heads = 1,
                   .group_size = random.Pick({1, 4, 5}),
                   .head_dim_qk = random.Pick({16, 64})},
                  random, totals);
+    }
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+  }
+}
+
+// Keys that all rows have in common are read once for several of them.
+TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Random random(kSeed + 5);
+    ErrorTotals totals;
+    for (int round = 0; round < 100; ++round) {
+      CheckPaged(
+          {.seed = random.Bits(),
+           .allowed = FeatureSet::All().Without({Feature::kWindow, Feature::kContextParallel}),
+           .required = {Feature::kCommonPrefix},
+           .max_rows = random.Pick({3, 20}),
+           .max_query_len = random.Pick({1, 5}),
+           .min_seq_len = 150,
+           .max_seq_len = 400,
+           .q_dtype = dtype,
+           .kv_dtype = DrawKvType(dtype, random),
+           .num_kv_heads = 1,
+           .group_size = random.Pick({1, 4, 5}),
+           .head_dim_qk = random.Pick({16, 64})},
+          random, totals);
     }
     EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
   }
@@ -180,11 +244,8 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
   other = gpu.work().map();
   other.max_rows = batch.num_rows - 1;
   EXPECT_THAT(message(other), HasSubstr("num_rows"));
-  kv.dtype = DType::kFp8E4M3;
-  EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are float32, float16 and bfloat16"));
-  kv.dtype = DType::kBFloat16;
-  layer.rotary = RotaryParams{};
-  EXPECT_THAT(message(gpu.work().map()), HasSubstr("rotary"));
+  kv.dtype = DType::kFloat16;
+  EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV of q's type, of fp8"));
 }
 
 }  // namespace

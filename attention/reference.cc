@@ -33,6 +33,11 @@ void Rotate(const RotaryParams& rotary, int64_t position, std::vector<T>& x) {
 }
 
 template <typename T>
+void RoundTo(DType dtype, std::vector<T>& x) {
+  for (T& value : x) value = static_cast<T>(reprise::RoundTo(dtype, value));
+}
+
+template <typename T>
 T Dot(const std::vector<T>& a, const std::vector<T>& b) {
   T sum = 0;
   for (size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
@@ -66,8 +71,8 @@ struct Logits {
 // key's vectors.
 template <typename T, typename LoadK, typename LoadV>
 T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_head,
-         std::vector<T> q_vector, T score_scale, T v_scale, DType weight_dtype, const LoadK& load_k,
-         const LoadV& load_v, T* out) {
+         std::vector<T> q_vector, T score_scale, T v_scale, DType product_dtype,
+         const LoadK& load_k, const LoadV& load_v, T* out) {
   const std::vector<VisibleKey> keys = VisibleKeys(layer, row, query, q_head);
   for (int d = 0; d < layer.head_dim_v; ++d) out[d] = 0;
   if (keys.empty()) return -std::numeric_limits<T>::infinity();
@@ -75,12 +80,18 @@ T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_hea
   const Logits<T> logits = {.scale = score_scale,
                             .query_position = QueryPosition(row, query),
                             .alibi_slope = layer.alibi_slopes ? layer.alibi_slopes[q_head] : 0};
-  if (layer.rotary) Rotate(*layer.rotary, logits.query_position, q_vector);
+  if (layer.rotary) {
+    Rotate(*layer.rotary, logits.query_position, q_vector);
+    RoundTo(product_dtype, q_vector);
+  }
   std::vector<T> scores;
   T largest = layer.sinks ? layer.sinks[q_head] : -std::numeric_limits<T>::infinity();
   for (const VisibleKey& key : keys) {
     std::vector<T> k_vector = load_k(key.local);
-    if (layer.rotary) Rotate(*layer.rotary, key.position, k_vector);
+    if (layer.rotary) {
+      Rotate(*layer.rotary, key.position, k_vector);
+      RoundTo(product_dtype, k_vector);
+    }
     scores.push_back(logits.Of(layer, Dot(q_vector, k_vector), key.position));
     largest = std::max(largest, scores.back());
   }
@@ -90,7 +101,7 @@ T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_hea
   for (size_t j = 0; j < keys.size(); ++j) {
     const T weight = std::exp(scores[j] - largest);
     const std::vector<T> v_vector = load_v(keys[j].local);
-    const T factor = static_cast<T>(RoundTo(weight_dtype, weight));
+    const T factor = static_cast<T>(reprise::RoundTo(product_dtype, weight));
     for (int d = 0; d < layer.head_dim_v; ++d) out[d] += factor * v_vector[d];
     sum += weight;
   }
@@ -108,7 +119,7 @@ ReferenceResult<T> NothingSeen(const AttentionParams& layer, int num_tokens) {
 // load_k(row, kv_head, local key) -> vector, load_v likewise.
 template <typename T, typename Batch, typename LoadK, typename LoadV>
 ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, const TokenView& q,
-                             const Scale& k_scale, const Scale& v_scale, DType weight_dtype,
+                             const Scale& k_scale, const Scale& v_scale, DType product_dtype,
                              const LoadK& load_k, const LoadV& load_v) {
   ReferenceResult<T> result = NothingSeen<T>(layer, batch.num_tokens);
   for (int r = 0; r < batch.num_rows; ++r) {
@@ -124,7 +135,7 @@ ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, c
         const int64_t at = token * layer.num_q_heads + q_head;
         result.lse[at] = Attend<T>(
             layer, row, i, q_head, LoadHead<T>(q, token, q_head, layer.head_dim_qk), score_scale,
-            ValueOf<T>(v_scale, row.table_row, kv_head), weight_dtype,
+            ValueOf<T>(v_scale, row.table_row, kv_head), product_dtype,
             [&](int key) { return load_k(row, kv_head, key); },
             [&](int key) { return load_v(row, kv_head, key); }, &result.out[at * layer.head_dim_v]);
       }
@@ -138,9 +149,17 @@ ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, c
 template <typename T>
 ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                                            const TokenView& q, const KvLayer& kv,
-                                           DType weight_dtype) {
-  const auto load = [&](const KvView& view, const BatchRow& row, int kv_head, int key,
-                        int head_dim) {
+                                           DType product_dtype, const NewKeys& new_keys) {
+  const auto load = [&](const KvView& view, const TokenView& new_view, const Scale& scale,
+                        const BatchRow& row, int kv_head, int key, int head_dim) {
+    const int first_new = row.seq_len - row.query_len;
+    if (new_view.data && key >= first_new) {
+      // Divided by what the row's keys are multiplied with.
+      std::vector<T> x =
+          LoadHead<T>(new_view, row.first_token + key - first_new, kv_head, head_dim);
+      for (T& value : x) value /= ValueOf<T>(scale, row.table_row, kv_head);
+      return x;
+    }
     const int64_t token = row.key_start + key;
     const int64_t block =
         batch.block_table[row.table_row * batch.block_table_stride + token / kv.block_size];
@@ -152,21 +171,21 @@ ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const P
     return x;
   };
   return AttendAll<T>(
-      layer, batch, q, kv.k_scale, kv.v_scale, weight_dtype,
+      layer, batch, q, kv.k_scale, kv.v_scale, product_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
-        return load(kv.k, row, kv_head, key, layer.head_dim_qk);
+        return load(kv.k, new_keys.k, kv.k_scale, row, kv_head, key, layer.head_dim_qk);
       },
       [&](const BatchRow& row, int kv_head, int key) {
-        return load(kv.v, row, kv_head, key, layer.head_dim_v);
+        return load(kv.v, new_keys.v, kv.v_scale, row, kv_head, key, layer.head_dim_v);
       });
 }
 
 template <typename T>
 ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                             const TokenView& q, const TokenView& k,
-                                            const TokenView& v, DType weight_dtype) {
+                                            const TokenView& v, DType product_dtype) {
   return AttendAll<T>(
-      layer, batch, q, Scale{}, Scale{}, weight_dtype,
+      layer, batch, q, Scale{}, Scale{}, product_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
         return LoadHead<T>(k, row.first_key + key, kv_head, layer.head_dim_qk);
       },
@@ -177,11 +196,12 @@ ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const 
 
 template ReferenceResult<float> ReferencePagedAttention<float>(const AttentionParams&,
                                                                const PagedBatch&, const TokenView&,
-                                                               const KvLayer&, DType);
+                                                               const KvLayer&, DType,
+                                                               const NewKeys&);
 template ReferenceResult<double> ReferencePagedAttention<double>(const AttentionParams&,
                                                                  const PagedBatch&,
                                                                  const TokenView&, const KvLayer&,
-                                                                 DType);
+                                                                 DType, const NewKeys&);
 template ReferenceResult<float> ReferenceRaggedAttention<float>(const AttentionParams&,
                                                                 const RaggedBatch&,
                                                                 const TokenView&, const TokenView&,

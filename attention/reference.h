@@ -7,8 +7,9 @@
 // layout. Reads an element only if a query sees it. All sums, products and functions are taken in
 // T: float64 is the truth, float32 says how far that precision is from it on the same inputs, from
 // which tests derive their tolerance. Results are not rounded to the dtype of q. With
-// `weight_dtype`, weights are rounded to it before they multiply V (but not in their sum), as
-// kernels on tensor cores must: what such maths is off the truth by.
+// `product_dtype`, what is multiplied is rounded to it, as kernels on tensor cores must: q and k
+// that were turned by a rotary embedding, and weights before they multiply V (but not in their
+// sum). That is what such maths is off the truth by.
 //
 // Host memory only. Thread safety: const data. Cost: a few ns per query, head, key and dim.
 
@@ -37,13 +38,14 @@ struct ReferenceResult {
 template <typename T>
 ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                                            const TokenView& q, const KvLayer& kv,
-                                           DType weight_dtype = DType::kFloat64);
+                                           DType product_dtype = DType::kFloat64,
+                                           const NewKeys& new_keys = {});
 
 template <typename T>
 ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                             const TokenView& q, const TokenView& k,
                                             const TokenView& v,
-                                            DType weight_dtype = DType::kFloat64);
+                                            DType product_dtype = DType::kFloat64);
 
 }  // namespace reprise
 

@@ -22,6 +22,13 @@ struct TokenView {
   }
 };
 
+// Keys and values that stand in the place of the cache's: the last query_len keys of each row, its
+// i-th token's in the place of key seq_len - query_len + i. The cache's scales are not theirs.
+struct NewKeys {
+  TokenView k = {};  // [num_tokens, num_kv_heads, head_dim_qk]; data null: there are none
+  TokenView v = {};  // [num_tokens, num_kv_heads, head_dim_v]
+};
+
 }  // namespace reprise
 
 #endif  // ATTENTION_TOKEN_VIEW_H_

@@ -1,11 +1,82 @@
 #include "attention/validate.h"
 
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "attention/params_check.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
+
+bool IsFp8Type(at::ScalarType type) {
+  return type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2;
+}
+
+absl::Status CheckOutDType(const at::Tensor& q, const at::Tensor& out) {
+  if (IsFp8Type(q.scalar_type())) {
+    return CheckDType("out", out,
+                      {at::kHalf, at::kBFloat16, at::kFloat, at::kFloat8_e4m3fn, at::kFloat8_e5m2});
+  }
+  return CheckDType("out", out,
+                    {q.scalar_type(), at::kFloat, at::kFloat8_e4m3fn, at::kFloat8_e5m2});
+}
+
+bool IsOne(const Scale& scale) { return scale.data == nullptr && scale.value == 1.0f; }
+
+// Scales of out, for an out of an fp8 type.
+absl::Status CheckOutputScales(ShapeChecker& dims, const AttentionParams& layer,
+                               const at::Tensor& out, const AttentionExtras& extras) {
+  const Scale& scale = extras.out_scale;
+  if (!scale.data && !(std::isfinite(scale.value) && scale.value > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("out_scale: expected a finite number above 0, got ", scale.value));
+  }
+  const bool has_blocks = extras.out_block_scales != nullptr;
+  if ((has_blocks || !IsOne(scale)) && !IsFp8Type(out.scalar_type())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("out, with scales of its own, has the wrong dtype: expected float8_e4m3fn or "
+                     "float8_e5m2, got ",
+                     std::string(out.dtype().name())));
+  }
+  if (!has_blocks) return absl::OkStatus();
+  if (!IsOne(scale)) {
+    return absl::InvalidArgumentError("out_scale: expected none beside out_block_scales, got one");
+  }
+  const at::Tensor& scales = *extras.out_block_scales;
+  REPRISE_RETURN_IF_ERROR(dims.Check(
+      "out_block_scales", scales, {AtLeast(out.size(0)), "num_q_heads", AtLeast(1)}, at::kFloat));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out_block_scales", scales));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("out_block_scales", scales, out.device()));
+  if (layer.head_dim_v % (4 * scales.size(2)) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("out_block_scales: expected blocks of a multiple of 4 columns of head_dim_v ",
+                   layer.head_dim_v, ", got ", scales.size(2), " blocks"));
+}
+
+absl::Status CheckNewKeys(ShapeChecker& dims, const at::Tensor& q, const AttentionExtras& extras) {
+  if (extras.new_k == nullptr && extras.new_v == nullptr) return absl::OkStatus();
+  if (extras.new_k == nullptr || extras.new_v == nullptr) {
+    return absl::InvalidArgumentError("new_k and new_v: expected both or none, got one");
+  }
+  const at::Tensor& k = *extras.new_k;
+  const at::Tensor& v = *extras.new_v;
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("new_k", k, {AtLeast("num_tokens"), "num_kv_heads", "head_dim_qk"}));
+  REPRISE_RETURN_IF_ERROR(dims.Check(
+      "new_v", v, {AtLeast("num_tokens"), "num_kv_heads", "head_dim_v"}, k.scalar_type()));
+  if (IsFp8Type(q.scalar_type())) {
+    REPRISE_RETURN_IF_ERROR(CheckDType("new_k", k, {at::kHalf, at::kBFloat16}));
+  } else {
+    REPRISE_RETURN_IF_ERROR(CheckDType("new_k", k, {q.scalar_type()}));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("new_k", k));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("new_v", v));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("new_k", k, q.device()));
+  return CheckDevice("new_v", v, q.device());
+}
 
 // q, out and lse, which paged and ragged attention have in common.
 absl::Status CheckQueriesAndOutputs(ShapeChecker& dims, const AttentionParams& layer,
@@ -18,11 +89,12 @@ absl::Status CheckQueriesAndOutputs(ShapeChecker& dims, const AttentionParams& l
   dims.Bind("head_dim_v", layer.head_dim_v);
   REPRISE_RETURN_IF_ERROR(
       dims.Check("q", q, {AtLeast("num_tokens"), "num_q_heads", "head_dim_qk"}));
-  REPRISE_RETURN_IF_ERROR(CheckDType("q", q, {at::kFloat, at::kHalf, at::kBFloat16}));
+  REPRISE_RETURN_IF_ERROR(CheckDType(
+      "q", q, {at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("q", q));
   REPRISE_RETURN_IF_ERROR(
       dims.Check("out", out, {AtLeast("num_tokens"), "num_q_heads", "head_dim_v"}));
-  REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {q.scalar_type(), at::kFloat}));
+  REPRISE_RETURN_IF_ERROR(CheckOutDType(q, out));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out", out));
   REPRISE_RETURN_IF_ERROR(CheckDevice("out", out, q.device()));
   if (!lse) return absl::OkStatus();
@@ -43,21 +115,28 @@ absl::Status CheckKeys(ShapeChecker& dims, const char* name, const at::Tensor& k
 
 absl::Status ValidatePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                                     const at::Tensor& q, const KvLayer& kv, const at::Tensor& out,
-                                    const at::Tensor* lse) {
+                                    const at::Tensor* lse, const AttentionExtras& extras) {
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatchFields(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckKvLayer(layer, kv));
   ShapeChecker dims;
-  return CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, out, lse);
+  REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, out, lse));
+  REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, out, extras));
+  return CheckNewKeys(dims, q, extras);
 }
 
 absl::Status ValidateRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                      const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor* lse) {
+                                     const at::Tensor& out, const at::Tensor* lse,
+                                     const AttentionExtras& extras) {
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatchFields(batch));
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, out, lse));
+  REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, out, extras));
+  if (extras.new_k || extras.new_v) {
+    return absl::InvalidArgumentError("new_k and new_v: expected none beside k and v, got them");
+  }
   dims.Bind("num_keys", batch.num_keys);
   REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "k", k, "head_dim_qk", q));
   return CheckKeys(dims, "v", v, "head_dim_v", q);

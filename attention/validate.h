@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
+#include "attention/attention_extras.h"
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
@@ -19,11 +20,12 @@ namespace reprise {
 
 absl::Status ValidatePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                                     const at::Tensor& q, const KvLayer& kv, const at::Tensor& out,
-                                    const at::Tensor* lse);
+                                    const at::Tensor* lse, const AttentionExtras& extras = {});
 
 absl::Status ValidateRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                      const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor* lse);
+                                     const at::Tensor& out, const at::Tensor* lse,
+                                     const AttentionExtras& extras = {});
 
 }  // namespace reprise
 

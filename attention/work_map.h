@@ -11,6 +11,14 @@
 //   column        |--- 0 ---|--- 1 ---|--- 2 ---|      cost: key steps, and one for each tile
 //   rows          aaaabbbbbbbbbbbbbbbbbbbbccccdd       b is cut in two places: 3 items, 1 merge
 //
+// Shared prefix (cascade). A map planned for it takes the hint of PagedBatch::common_prefix_len:
+// keys that all rows have in common are read once for every tile_queries tokens, by shared items
+// whose queries are of several rows; the rows' own items begin behind them, and the partials of
+// both are merged like those of split keys. Only keys that every live query sees are shared, in
+// whole steps, and none of a row's tail or of its own new tokens; not with a window to the left,
+// under context parallelism, or in deterministic mode, where the result would depend on the
+// company.
+//
 // The map is data on the device, made each step from seq_lens, so a captured graph follows the
 // lengths of the day; only the plan (capacities, tile and workspace sizes) is fixed under capture:
 // attention/work_map_plan.h. The builders are in attention/work_map_build.h (host) and
@@ -18,12 +26,13 @@
 // do.
 //
 // Invariants of a map, checked by CheckWorkMap() (attention/work_map_check.h):
-//   1. The items of a row and query range cover the keys from the first to the last that any of its
-//      queries may see, without gap or overlap, and no others. (A sparse pattern is not looked at.)
+//   1. The items of a row and query range, after the shared items over its queries, cover the keys
+//      from the first to the last that any of its queries may see, without gap or overlap, and no
+//      others. (A sparse pattern is not looked at.)
 //   2. Every query of every row is in items of exactly one query range, also if it sees no key.
-//   3. Counts are within the capacities; partial indices are below max_partials and distinct.
+//   3. Counts are within the capacities; partials are below max_partials and distinct.
 //   4. An item with partial < 0 is alone for its queries and writes out directly; else its merge
-//      entry names its partial.
+//      entry names its partials.
 //   5. Columns hold the items in order, each item in one column.
 //   6. In deterministic mode the cut of a row depends on that row's own data alone.
 //
@@ -52,15 +61,19 @@ inline constexpr int kWorkStepKeys = 64;
 inline constexpr int kMaxDeterministicSplits = 16;
 inline constexpr int kMinDeterministicSteps = 8;
 
-// All that a CTA has to know of its work, in one piece of 64 bytes: it reads no array of the batch
+// All that a CTA has to know of its work, in one piece of 96 bytes: it reads no array of the batch
 // but the block table, and per-token ones.
 struct alignas(16) WorkItem {
+  // kSharedRow: a shared item, whose queries are of several rows, each of which sees all its keys.
   int32_t row;
-  int32_t query_begin, query_end;  // within the row
+  int32_t query_begin, query_end;  // within the row; of a shared item from 0
   int32_t key_begin, key_end;      // local keys, half-open; may be empty
-  int32_t partial;  // -1: the item writes out itself, and the next three mean nothing
-  int32_t merge;
-  int32_t first_partial, num_partials;  // of the merge
+  // Of its first query, the others' follow. -1: the item writes out itself, and the next three mean
+  // nothing.
+  int32_t partial;
+  int32_t merge;          // of a shared item -1
+  int32_t first_partial;  // of the query range's own keys
+  int32_t num_partials;   // of a query
 
   int32_t first_token;     // of query_begin, in q and out
   int32_t first_position;  // p() of query_begin where query_positions is absent
@@ -69,14 +82,24 @@ struct alignas(16) WorkItem {
   int32_t table_row;
   int32_t tail_len;
   int32_t prefix_len;  // keys before the tail
+  int32_t query_len;   // of the row
+
+  // Of query_begin in the first shared item over it, tile_queries further on in the next; merged
+  // before the range's own. None if there are 0.
+  int32_t first_shared_partial, num_shared_partials;
+  // Of a shared item: the items, those of whole ranges, that are merged with it.
+  int32_t first_child, end_child;
 
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
 };
 
+inline constexpr int32_t kSharedRow = -1;
+
 struct WorkMerge {
   int32_t row;
   int32_t query_begin, query_end;
-  int32_t first_partial, num_partials;  // consecutive, in key order
+  int32_t first_partial;  // of query_begin; those of a query are query_end - query_begin apart
+  int32_t num_partials;   // of a query, in key order, without shared ones
 };
 
 // Views of the map's storage, all on the device of the queries, and what the plan fixed.
@@ -90,8 +113,8 @@ struct WorkMap {
   WorkItem* column_first = nullptr;
   // [max_merges, num_virtual_heads] arrivals; zero between kernels.
   uint32_t* arrivals = nullptr;
-  float* partial_out = nullptr;  // [max_partials, tile_queries, num_q_heads, head_dim_v]
-  float* partial_lse = nullptr;  // [max_partials, tile_queries, num_q_heads] base 2
+  float* partial_out = nullptr;  // [max_partials, num_q_heads, head_dim_v]
+  float* partial_lse = nullptr;  // [max_partials, num_q_heads] base 2
   void* scratch = nullptr;       // of the builder
 
   // Capacities.
@@ -99,10 +122,11 @@ struct WorkMap {
   int max_tokens = 0;
   int max_query_len = 0;
   int max_seq_len = 0;
-  int max_tiles = 0;  // query ranges
+  int max_tiles = 0;         // query ranges, the shared ones included
+  int max_shared_tiles = 0;  // 0: common prefixes are not looked at
   int max_items = 0;
   int max_merges = 0;
-  int max_partials = 0;
+  int max_partials = 0;  // of one query each
 
   DType dtype = DType::kBFloat16;
   int num_q_heads = 0;

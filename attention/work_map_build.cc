@@ -1,6 +1,8 @@
 #include "attention/work_map_build.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,13 @@ struct HostTeam {
   template <typename Body>
   void ForEach(int n, Body body) {
     for (int i = 0; i < n; ++i) body(i);
+  }
+
+  template <typename Value>
+  int Least(int n, Value value) {
+    int least = std::numeric_limits<int>::max();
+    for (int i = 0; i < n; ++i) least = std::min(least, value(i));
+    return least;
   }
 
   template <typename Count, typename Use>

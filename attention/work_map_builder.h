@@ -6,6 +6,7 @@
 // A Team runs the passes: the host's in order, the device's with the threads of one CTA.
 //
 //   team.ForEach(n, f)          f(i) for i in [0, n)
+//   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
 //   team.Scan(n, count, use)    use(i, sum of count(j) for j < i, count(i)); returns the whole sum
 //
 // What Scan() writes is seen by every thread of the team after it; what ForEach() writes, by the
@@ -53,6 +54,7 @@ class WorkMapBuilder {
         rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
 
   REPRISE_HOST_DEVICE void Run() {
+    FindSharedKeys();
     const int num_tiles = FindTiles();
     const int64_t total_cost = FindKeys(num_tiles);
     const Columns columns(total_cost, LeastCost(total_cost, num_tiles), map_.num_columns);
@@ -63,18 +65,55 @@ class WorkMapBuilder {
  private:
   REPRISE_HOST_DEVICE static int AtMost(int value, int most) { return value < most ? value : most; }
 
+  REPRISE_HOST_DEVICE bool IsShared(const WorkTile& tile) const { return tile.row == kSharedRow; }
+
+  // The query ranges of a row. Beside shared ranges, which are tile_queries tokens each, they end
+  // where those do, so that each lies in one of them.
   REPRISE_HOST_DEVICE int RowTiles(int r) const {
-    const int query_len = rows_.query_start_loc[r + 1] - rows_.query_start_loc[r];
-    return query_len <= 0 ? 0 : (query_len + map_.tile_queries - 1) / map_.tile_queries;
+    const int begin = rows_.query_start_loc[r];
+    const int end = rows_.query_start_loc[r + 1];
+    if (end <= begin) return 0;
+    if (shared_keys_ > 0) return (end - 1) / map_.tile_queries - begin / map_.tile_queries + 1;
+    return (end - begin + map_.tile_queries - 1) / map_.tile_queries;
+  }
+  REPRISE_HOST_DEVICE int RowTiles(const WorkTile& tile) const {
+    return IsShared(tile) ? 1 : RowTiles(tile.row);
+  }
+
+  // Whether and how many keys are shared, and by which row they are found.
+  REPRISE_HOST_DEVICE void FindSharedKeys() {
+    if (map_.max_shared_tiles == 0 || rows_.common_prefix_len == nullptr) return;
+    if (rows_.window_left >= 0 || rows_.key_positions.world > 1) return;
+    const int hint = *rows_.common_prefix_len;
+    if (hint < kWorkStepKeys) return;
+    const auto is_live = [&](int r) {
+      return rows_.query_start_loc[r + 1] > rows_.query_start_loc[r] && rows_.seq_lens[r] > 0;
+    };
+    const int most = team_.Least(rows_.num_rows, [&](int r) -> int {
+      return is_live(r) ? KeysToShare(rows_, LoadRow(rows_, r)) : hint;
+    });
+    const int steps = AtMost(most, hint) / kWorkStepKeys;
+    shared_from_row_ =
+        team_.Least(rows_.num_rows, [&](int r) -> int { return is_live(r) ? r : rows_.num_rows; });
+    if (steps <= 0 || shared_from_row_ >= rows_.num_rows) return;
+    const int num_tokens = rows_.query_start_loc[rows_.num_rows];
+    const int tiles = (num_tokens + map_.tile_queries - 1) / map_.tile_queries;
+    if (num_tokens < 2 || tiles > map_.max_shared_tiles) return;
+    shared_keys_ = steps * kWorkStepKeys;
+    num_shared_tiles_ = tiles;
+    rows_are_tiles_ = map_.max_query_len == 1;
   }
 
   // Where rows are of one range at most, row r is range r, and has no items if it has no queries.
   REPRISE_HOST_DEVICE int FindTiles() {
-    if (rows_are_tiles_) return AtMost(rows_.num_rows, map_.max_rows);
+    const int most = map_.max_tiles;
+    if (rows_are_tiles_) {
+      return AtMost(num_shared_tiles_ + AtMost(rows_.num_rows, map_.max_rows), most);
+    }
     const int64_t tiles = team_.Scan(
         rows_.num_rows, [&](int r) -> int64_t { return RowTiles(r); },
         [&](int r, int64_t before, int64_t) { first_tile_[r] = static_cast<int32_t>(before); });
-    return tiles < map_.max_tiles ? static_cast<int>(tiles) : map_.max_tiles;
+    return tiles + num_shared_tiles_ < most ? static_cast<int>(tiles) + num_shared_tiles_ : most;
   }
 
   // What a column should take at least. A range of n steps in p pieces takes about n / p steps and
@@ -103,28 +142,62 @@ class WorkMapBuilder {
     return low;
   }
 
+  // Of a range that is not shared.
   REPRISE_HOST_DEVICE int RowOfTile(int t) const {
-    if (rows_are_tiles_) return t;
-    return LastAtOrBefore(t, rows_.num_rows, [&](int r) { return first_tile_[r]; });
+    const int own = t - num_shared_tiles_;
+    if (rows_are_tiles_) return own;
+    return LastAtOrBefore(own, rows_.num_rows, [&](int r) { return first_tile_[r]; });
   }
 
-  REPRISE_HOST_DEVICE int QueryBegin(int t, int row) const {
-    return rows_are_tiles_ ? 0 : (t - first_tile_[row]) * map_.tile_queries;
+  // The queries of range t, within the row.
+  struct Queries {
+    int begin;
+    int end;
+
+    REPRISE_HOST_DEVICE int count() const { return end - begin; }
+  };
+  REPRISE_HOST_DEVICE Queries QueriesOf(int t, int row) const {
+    const int size = map_.tile_queries;
+    if (row == kSharedRow) {
+      return {0, AtMost(size, rows_.query_start_loc[rows_.num_rows] - t * size)};
+    }
+    const int first_token = rows_.query_start_loc[row];
+    const int query_len = rows_.query_start_loc[row + 1] - first_token;
+    const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - first_tile_[row];
+    if (shared_keys_ == 0) return {n * size, AtMost((n + 1) * size, query_len)};
+    const int shared = first_token / size + n;  // the shared range that it lies in
+    return {n == 0 ? 0 : shared * size - first_token,
+            AtMost((shared + 1) * size - first_token, query_len)};
+  }
+
+  // The first range of the rows that begins at `token` or after it, where a shared range begins.
+  REPRISE_HOST_DEVICE int TileAtToken(int token, int num_tiles) const {
+    if (token >= rows_.query_start_loc[rows_.num_rows]) return num_tiles;
+    const int row =
+        LastAtOrBefore(token, rows_.num_rows, [&](int r) { return rows_.query_start_loc[r]; });
+    if (rows_are_tiles_) return num_shared_tiles_ + row;
+    const int n = token / map_.tile_queries - rows_.query_start_loc[row] / map_.tile_queries;
+    return num_shared_tiles_ + first_tile_[row] + n;
   }
 
   REPRISE_HOST_DEVICE int64_t FindKeysOf(int t) {
     WorkTile& tile = tiles_[t];
-    tile.row = RowOfTile(t);
     tile.key_begin = tile.key_end = 0;
+    if (t < num_shared_tiles_) {
+      tile.row = kSharedRow;
+      tile.key_end = shared_keys_;
+      tile.num_pieces = 1;
+      return Cutter::CostOf(tile, 1);
+    }
+    tile.row = RowOfTile(t);
     tile.num_pieces = 0;
     const WorkMapRow row = LoadRow(rows_, tile.row);
     if (row.query_len <= 0) return 0;
     tile.num_pieces = 1;
-    const int query_begin = QueryBegin(t, tile.row);
-    const KeyHull keys =
-        KeysSeen(rows_, row, query_begin, AtMost(query_begin + map_.tile_queries, row.query_len));
-    tile.key_begin = keys.begin;
-    tile.key_end = keys.end;
+    const Queries queries = QueriesOf(t, tile.row);
+    const KeyHull keys = KeysSeen(rows_, row, queries.begin, queries.end);
+    tile.key_begin = keys.begin > shared_keys_ ? keys.begin : shared_keys_;
+    tile.key_end = keys.end > tile.key_begin ? keys.end : tile.key_begin;
     return Cutter::CostOf(tile, RowTiles(tile.row));
   }
 
@@ -135,11 +208,22 @@ class WorkMapBuilder {
         [&](int t, int64_t before, int64_t) { tiles_[t].cost_begin = before; });
   }
 
-  REPRISE_HOST_DEVICE WorkCounts CutTile(const Columns& columns, WorkTile& tile) {
+  // Whether the range leaves partials.
+  REPRISE_HOST_DEVICE bool IsMerged(const WorkTile& tile) const {
+    return tile.num_pieces > (shared_keys_ > 0 ? 0 : 1);
+  }
+  // From one partial of a query to the next.
+  REPRISE_HOST_DEVICE int PartialStride(int t, const WorkTile& tile) const {
+    return IsShared(tile) ? map_.tile_queries : QueriesOf(t, tile.row).count();
+  }
+
+  REPRISE_HOST_DEVICE WorkCounts CutTile(const Columns& columns, int t) {
+    WorkTile& tile = tiles_[t];
     if (tile.num_pieces == 0) return {0, 0, 0};
-    Cutter::Cut(columns, RowTiles(tile.row), tile);
+    Cutter::Cut(columns, RowTiles(tile), tile);
     const int pieces = tile.num_pieces;
-    return {pieces, pieces > 1 ? pieces : 0, pieces > 1 ? 1 : 0};
+    if (!IsMerged(tile)) return {pieces, 0, 0};
+    return {pieces, pieces * PartialStride(t, tile), IsShared(tile) ? 0 : 1};
   }
 
   REPRISE_HOST_DEVICE void Place(int t, const WorkCounts& before) {
@@ -148,18 +232,16 @@ class WorkMapBuilder {
     tile.first_partial = before.partials;
     tile.merge = before.merges;
     // Holds for batches within the plan; others must not write beyond the workspace.
-    if (tile.num_pieces < 2 || before.merges >= map_.max_merges) return;
-    const int query_len = rows_.query_start_loc[tile.row + 1] - rows_.query_start_loc[tile.row];
-    const int query_begin = QueryBegin(t, tile.row);
-    map_.merges[before.merges] = {tile.row, query_begin,
-                                  AtMost(query_begin + map_.tile_queries, query_len),
-                                  before.partials, tile.num_pieces};
+    if (IsShared(tile) || !IsMerged(tile) || before.merges >= map_.max_merges) return;
+    const Queries queries = QueriesOf(t, tile.row);
+    map_.merges[before.merges] = {tile.row, queries.begin, queries.end, before.partials,
+                                  tile.num_pieces};
   }
 
   // Cuts the ranges, writes the merges and returns the counts.
   REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns& columns) {
     WorkCounts counts = WorkCounts::From(team_.Scan(
-        num_tiles, [&](int t) -> int64_t { return CutTile(columns, tiles_[t]).Packed(); },
+        num_tiles, [&](int t) -> int64_t { return CutTile(columns, t).Packed(); },
         [&](int t, int64_t before, int64_t) { Place(t, WorkCounts::From(before)); }));
     counts.items = AtMost(counts.items, map_.max_items);
     counts.merges = AtMost(counts.merges, map_.max_merges);
@@ -171,7 +253,7 @@ class WorkMapBuilder {
     for (--t; t >= 0; --t) {
       const WorkTile& tile = tiles_[t];
       if (tile.num_pieces > 0) {
-        return Cutter::ColumnOf(columns, tile, RowTiles(tile.row), tile.num_pieces - 1);
+        return Cutter::ColumnOf(columns, tile, RowTiles(tile), tile.num_pieces - 1);
       }
     }
     return -1;
@@ -185,24 +267,60 @@ class WorkMapBuilder {
     return static_cast<int>((tile.key_begin / kWorkStepKeys + step) * kWorkStepKeys);
   }
 
-  REPRISE_HOST_DEVICE WorkItem ItemOf(int t, const WorkTile& tile, int piece, int row_tiles,
-                                      const Columns& columns) const {
-    const WorkMapRow row = LoadRow(rows_, tile.row);
+  // What every item has: its queries, keys and partials.
+  REPRISE_HOST_DEVICE WorkItem PieceOf(int t, const WorkTile& tile, int piece, int row_tiles,
+                                       const Columns& columns) const {
+    const Queries queries = QueriesOf(t, tile.row);
+    const int stride = PartialStride(t, tile);
     WorkItem item = {};
     item.row = tile.row;
-    item.query_begin = QueryBegin(t, tile.row);
-    item.query_end = AtMost(item.query_begin + map_.tile_queries, row.query_len);
+    item.query_begin = queries.begin;
+    item.query_end = queries.end;
     item.key_begin = KeyAt(columns, tile, row_tiles, piece);
     item.key_end = KeyAt(columns, tile, row_tiles, piece + 1);
     // Holds for batches within the plan; others must not write beyond the workspace.
-    const bool is_cut = tile.num_pieces > 1 && tile.merge < map_.max_merges &&
-                        tile.first_partial + tile.num_pieces <= map_.max_partials;
-    item.partial = is_cut ? tile.first_partial + piece : -1;
-    item.merge = is_cut ? tile.merge : -1;
+    const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < map_.max_merges) &&
+                        tile.first_partial + tile.num_pieces * stride <= map_.max_partials;
+    item.partial = is_cut ? tile.first_partial + piece * stride : -1;
+    item.merge = is_cut && !IsShared(tile) ? tile.merge : -1;
     item.first_partial = is_cut ? tile.first_partial : -1;
     item.num_partials = is_cut ? tile.num_pieces : 0;
+    return item;
+  }
+
+  REPRISE_HOST_DEVICE WorkItem SharedItemOf(int t, const WorkTile& tile, int piece,
+                                            const Columns& columns, int num_tiles,
+                                            int num_items) const {
+    const WorkMapRow row = LoadRow(rows_, shared_from_row_);
+    WorkItem item = PieceOf(t, tile, piece, 1, columns);
+    item.first_token = t * map_.tile_queries;
+    item.key_start = static_cast<int32_t>(row.key_start);
+    item.first_key = item.key_start;
+    item.table_row = rows_.table_row ? rows_.table_row[shared_from_row_] : shared_from_row_;
+    item.prefix_len = shared_keys_;
+    const auto first_item = [&](int token) {
+      const int own = TileAtToken(token, num_tiles);
+      return own < num_tiles ? tiles_[own].first_item : num_items;
+    };
+    item.first_child = first_item(item.first_token);
+    item.end_child = first_item(item.first_token + map_.tile_queries);
+    return item;
+  }
+
+  REPRISE_HOST_DEVICE WorkItem ItemOf(int t, const WorkTile& tile, int piece, int row_tiles,
+                                      const Columns& columns) const {
+    const WorkMapRow row = LoadRow(rows_, tile.row);
+    WorkItem item = PieceOf(t, tile, piece, row_tiles, columns);
     item.first_token = row.first_token + item.query_begin;
-    if (item.key_begin == item.key_end) return item;  // the rest of a padded row may be garbage
+    item.query_len = row.query_len;
+    if (shared_keys_ > 0) {
+      const int shared = item.first_token / map_.tile_queries;
+      item.first_shared_partial =
+          tiles_[shared].first_partial + item.first_token - shared * map_.tile_queries;
+      item.num_shared_partials = tiles_[shared].num_pieces;
+    }
+    // The rest of a padded row may be garbage.
+    if (row.seq_len <= 0 || (item.key_begin == item.key_end && shared_keys_ == 0)) return item;
     item.first_position =
         static_cast<int32_t>(row.key_start + row.seq_len - row.query_len + item.query_begin);
     item.key_start = static_cast<int32_t>(row.key_start);
@@ -214,12 +332,14 @@ class WorkMapBuilder {
   }
 
   // Writes item i and where the columns that begin with it begin.
-  REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, const Columns& columns) {
+  REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items, const Columns& columns) {
     const int t = LastAtOrBefore(i, num_tiles, [&](int at) { return tiles_[at].first_item; });
     const WorkTile tile = tiles_[t];
     const int piece = i - tile.first_item;
-    const int row_tiles = RowTiles(tile.row);
-    const WorkItem item = ItemOf(t, tile, piece, row_tiles, columns);
+    const int row_tiles = RowTiles(tile);
+    const WorkItem item = IsShared(tile)
+                              ? SharedItemOf(t, tile, piece, columns, num_tiles, num_items)
+                              : ItemOf(t, tile, piece, row_tiles, columns);
     map_.items[i] = item;
     const int column = Cutter::ColumnOf(columns, tile, row_tiles, piece);
     const int before = piece > 0 ? Cutter::ColumnOf(columns, tile, row_tiles, piece - 1)
@@ -232,7 +352,7 @@ class WorkMapBuilder {
                                       const Columns& columns) {
     const int num_arrivals = counts.merges * map_.num_virtual_heads;
     team_.ForEach(num_arrivals, [&](int i) { map_.arrivals[i] = 0; });
-    team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, columns); });
+    team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, columns); });
     // Columns after the last item, and the counts.
     const int used = 1 + ColumnBefore(columns, num_tiles);
     team_.ForEach(map_.num_columns + 1 - used,
@@ -245,7 +365,11 @@ class WorkMapBuilder {
   const WorkMap& map_;
   WorkTile* const tiles_;
   int32_t* const first_tile_;
-  const bool rows_are_tiles_;
+  // Every row has one range at most, at a place of its own.
+  bool rows_are_tiles_;
+  int shared_keys_ = 0;  // 0: none
+  int num_shared_tiles_ = 0;
+  int shared_from_row_ = 0;
 };
 
 }  // namespace reprise

@@ -52,8 +52,12 @@ class Checker {
       return Broken(3, num_items_, " items of ", map_.max_items, ", ", num_merges_, " merges of ",
                     map_.max_merges);
     }
+    while (next_item_ < num_items_ && map_.items[next_item_].row == kSharedRow) {
+      REPRISE_RETURN_IF_ERROR(CheckSharedRange(batch.query_start_loc[batch.num_rows]));
+    }
     for (int r = 0; r < batch.num_rows; ++r) {
       const BatchRow row = RowOf(batch, r);
+      REPRISE_RETURN_IF_ERROR(CheckSeesShared(r, row));
       for (int query = 0; query < row.query_len;) {
         REPRISE_RETURN_IF_ERROR(CheckRange(r, row, query));
       }
@@ -62,6 +66,7 @@ class Checker {
     if (next_merge_ != num_merges_) {
       return Broken(4, next_merge_, " of ", num_merges_, " merges used");
     }
+    REPRISE_RETURN_IF_ERROR(CheckChildren());
     return CheckColumns();
   }
 
@@ -82,6 +87,82 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // The shared items over the next tile_queries tokens.
+  absl::Status CheckSharedRange(int num_tokens) {
+    const int first_item = next_item_;
+    const WorkItem& first = map_.items[first_item];
+    const int token = static_cast<int>(shared_.size()) * map_.tile_queries;
+    const int queries = std::min(map_.tile_queries, num_tokens - token);
+    if (first.first_token != token || first.query_begin != 0 || first.query_end != queries) {
+      return Broken(2, "shared item ", first_item, " begins at token ", first.first_token, " of ",
+                    first.query_end, " queries, next is ", token, " of ", queries);
+    }
+    int key = 0;
+    for (; next_item_ < num_items_ && map_.items[next_item_].row == kSharedRow &&
+           map_.items[next_item_].first_token == token;
+         ++next_item_) {
+      const WorkItem& item = map_.items[next_item_];
+      if (item.key_begin != key || item.key_end <= key || item.merge != -1) {
+        return Broken(1, "shared item ", next_item_, " has keys ", item.key_begin, " to ",
+                      item.key_end, ", next is ", key);
+      }
+      REPRISE_RETURN_IF_ERROR(CheckPartials(next_item_, first_item, map_.tile_queries));
+      key = item.key_end;
+    }
+    if (first.num_partials != next_item_ - first_item) {
+      return Broken(4, "shared item ", first_item, " has ", first.num_partials, " partials of ",
+                    next_item_ - first_item);
+    }
+    if (shared_.empty()) shared_keys_ = key;
+    if (key != shared_keys_) return Broken(1, "shared items end at ", key, " and ", shared_keys_);
+    shared_.push_back(first_item);
+    return absl::OkStatus();
+  }
+
+  // All live queries see all shared keys, which are none of the row's own tokens.
+  absl::Status CheckSeesShared(int r, const BatchRow& row) const {
+    if (shared_keys_ == 0 || row.seq_len == 0) return absl::OkStatus();
+    for (int query = 0; query < row.query_len; ++query) {
+      for (int key = 0; key < shared_keys_; ++key) {
+        if (key < row.seq_len - std::max(row.query_len, row.tail_len) &&
+            KeyPosition(layer_, row, query, 0, key)) {
+          continue;
+        }
+        return Broken(1, "row ", r, " query ", query, " does not see shared key ", key);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // What shared items name as merged with them is what names them.
+  absl::Status CheckChildren() const {
+    int next_child = 0;
+    for (size_t i = 0; i < shared_.size(); ++i) {
+      const WorkItem& first = map_.items[shared_[i]];
+      for (int n = 0; n < first.num_partials; ++n) {
+        const WorkItem& item = map_.items[shared_[i] + n];
+        if (item.first_child != first.first_child || item.end_child != first.end_child) {
+          return Broken(4, "shared item ", shared_[i] + n, " has other children than its first");
+        }
+      }
+      if (i > 0 && first.first_child != next_child) {
+        return Broken(4, "shared item ", shared_[i], " begins at child ", first.first_child);
+      }
+      next_child = first.end_child;
+      for (int child = first.first_child; child < first.end_child; ++child) {
+        const int token = map_.items[child].first_token;
+        if (token / map_.tile_queries != static_cast<int>(i)) {
+          return Broken(4, "item ", child, " of token ", token, " is a child of shared item ",
+                        shared_[i]);
+        }
+      }
+    }
+    if (!shared_.empty() && next_child != num_items_) {
+      return Broken(4, "children end at ", next_child, " of ", num_items_);
+    }
+    return absl::OkStatus();
+  }
+
   // The items of the range that begins at `query`, which is advanced to its end.
   absl::Status CheckRange(int r, const BatchRow& row, int& query) {
     if (next_item_ >= num_items_) return Broken(2, "row ", r, " query ", query, " has no item");
@@ -96,7 +177,9 @@ class Checker {
     if (first.first_token != row.first_token + query) {
       return Broken(2, "item ", first_item, " begins at token ", first.first_token);
     }
-    const KeyRange hull = HullOf(layer_, row, query, first.query_end);
+    KeyRange hull = HullOf(layer_, row, query, first.query_end);
+    hull.begin = std::max(hull.begin, shared_keys_);
+    hull.end = std::max(hull.begin, hull.end);
     int key = hull.begin;
     do {
       const WorkItem& item = map_.items[next_item_];
@@ -107,6 +190,7 @@ class Checker {
         return Broken(1, "item ", next_item_, " has keys ", item.key_begin, " to ", item.key_end,
                       ", next is ", key, " of ", hull.end);
       }
+      REPRISE_RETURN_IF_ERROR(CheckShared(item));
       key = item.key_end;
       ++next_item_;
     } while (key < hull.end && next_item_ < num_items_);
@@ -116,8 +200,45 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // The item names the shared items over its queries.
+  absl::Status CheckShared(const WorkItem& item) const {
+    if (shared_keys_ == 0) {
+      if (item.num_shared_partials == 0) return absl::OkStatus();
+      return Broken(4, "row ", item.row, " has shared partials, and there are none");
+    }
+    const int i = item.first_token / map_.tile_queries;
+    const WorkItem& shared = map_.items[shared_[i]];
+    const int query = item.first_token - i * map_.tile_queries;
+    if (query + item.query_end - item.query_begin <= map_.tile_queries &&
+        item.first_shared_partial == shared.partial + query &&
+        item.num_shared_partials == shared.num_partials) {
+      return absl::OkStatus();
+    }
+    return Broken(4, "row ", item.row, " query ", item.query_begin, " names shared partial ",
+                  item.first_shared_partial);
+  }
+
+  // Item i of a range that begins with item `begin` has the partials that it should, and nobody
+  // else has.
+  absl::Status CheckPartials(int i, int begin, int stride) {
+    const WorkItem& item = map_.items[i];
+    const WorkItem& first = map_.items[begin];
+    if (item.partial != first.first_partial + (i - begin) * stride ||
+        item.first_partial != first.first_partial || item.num_partials != first.num_partials) {
+      return Broken(4, "item ", i, " has partial ", item.partial);
+    }
+    for (int n = 0; n < item.query_end - item.query_begin; ++n) {
+      const int partial = item.partial + n;
+      if (partial < 0 || partial >= map_.max_partials || is_partial_used_[partial]) {
+        return Broken(3, "item ", i, " has partial ", partial, " of ", map_.max_partials);
+      }
+      is_partial_used_[partial] = true;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckMerge(int begin, int end) {
-    if (end - begin == 1) {
+    if (end - begin == 1 && shared_keys_ == 0) {
       if (map_.items[begin].partial < 0 && map_.items[begin].merge < 0) return absl::OkStatus();
       return Broken(4, "item ", begin, " is alone and has partial ", map_.items[begin].partial);
     }
@@ -125,21 +246,14 @@ class Checker {
     const WorkMerge& merge = map_.merges[next_merge_];
     const WorkItem& first = map_.items[begin];
     if (merge.row != first.row || merge.query_begin != first.query_begin ||
-        merge.query_end != first.query_end || merge.num_partials != end - begin) {
+        merge.query_end != first.query_end || merge.num_partials != end - begin ||
+        merge.first_partial != first.first_partial || merge.num_partials != first.num_partials) {
       return Broken(4, "merge ", next_merge_, " of row ", merge.row, " has ", merge.num_partials,
                     " partials, its items are ", end - begin);
     }
     for (int i = begin; i < end; ++i) {
-      const int partial = map_.items[i].partial;
-      if (map_.items[i].merge != next_merge_ || partial != merge.first_partial + i - begin ||
-          map_.items[i].first_partial != merge.first_partial ||
-          map_.items[i].num_partials != merge.num_partials) {
-        return Broken(4, "item ", i, " of merge ", next_merge_, " has partial ", partial);
-      }
-      if (partial < 0 || partial >= map_.max_partials || is_partial_used_[partial]) {
-        return Broken(3, "item ", i, " has partial ", partial, " of ", map_.max_partials);
-      }
-      is_partial_used_[partial] = true;
+      if (map_.items[i].merge != next_merge_) return Broken(4, "item ", i, " has another merge");
+      REPRISE_RETURN_IF_ERROR(CheckPartials(i, begin, first.query_end - first.query_begin));
     }
     ++next_merge_;
     return absl::OkStatus();
@@ -152,6 +266,8 @@ class Checker {
   std::vector<bool> is_partial_used_;
   int next_item_ = 0;
   int next_merge_ = 0;
+  std::vector<int> shared_;  // the first item of each shared range
+  int shared_keys_ = 0;
 };
 
 }  // namespace

@@ -65,17 +65,18 @@ void ExpectSameMap(const WorkMap& device, const WorkMap& host) {
 template <typename Batch>
 void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const AttentionParams& layer,
                   Random& random) {
-  const WorkMapOptions options = {
-      .num_q_heads = layer.num_q_heads,
-      .num_kv_heads = layer.num_kv_heads,
-      .head_dim_qk = layer.head_dim_qk,
-      .head_dim_v = layer.head_dim_v,
-      .max_rows = host_batch.num_rows,
-      .max_tokens = host_batch.num_tokens,
-      .max_query_len = std::max(1, host_batch.max_query_len),
-      .max_seq_len = host_batch.max_seq_len,
-      .num_sms = random.Pick({1, 3, 132}),
-      .mode = random.OneIn(3) ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+  WorkMapOptions options = {.num_q_heads = layer.num_q_heads,
+                            .num_kv_heads = layer.num_kv_heads,
+                            .head_dim_qk = layer.head_dim_qk,
+                            .head_dim_v = layer.head_dim_v,
+                            .max_rows = host_batch.num_rows,
+                            .max_tokens = host_batch.num_tokens,
+                            .max_query_len = std::max(1, host_batch.max_query_len),
+                            .max_seq_len = host_batch.max_seq_len,
+                            .num_sms = random.Pick({1, 3, 132})};
+  const int kind = random.Int(0, 2);
+  if (kind == 1) options.mode = WorkMapMode::kDeterministic;
+  if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
   HostWorkMap host(options);
   GpuWorkMap gpu(options);
   const LayerWindow window = WindowOf(layer);
@@ -87,10 +88,12 @@ void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const Attenti
 }
 
 void ComparePaged(uint64_t seed, Random& random) {
+  const bool long_rows = random.OneIn(2);
   const PagedFixture fixture = MakePagedFixture({.seed = seed,
                                                  .max_rows = random.Pick({1, 6, 40}),
                                                  .max_query_len = random.Pick({1, 12, 80}),
-                                                 .max_seq_len = random.Pick({40, 700}),
+                                                 .min_seq_len = long_rows ? 300 : 1,
+                                                 .max_seq_len = long_rows ? 700 : 40,
                                                  .num_kv_heads = 1,
                                                  .head_dim_qk = 16,
                                                  .head_dim_v = 16});

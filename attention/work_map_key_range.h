@@ -141,6 +141,22 @@ REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkM
   return hull;
 }
 
+// How many of the row's first keys may be shared with other rows: those that all of its queries
+// see, without its tail and its own new tokens. REQUIRES: no window to the left, no ranks.
+REPRISE_HOST_DEVICE inline int KeysToShare(const WorkMapRows& rows, const WorkMapRow& row) {
+  const int own = row.query_len > row.tail_len ? row.query_len : row.tail_len;
+  int64_t most = row.seq_len - own;
+  const bool causal = rows.causal && row.tail_len == 0;
+  if (rows.query_positions && (causal || rows.window_right >= 0)) {
+    for (int i = 0; i < row.query_len; ++i) {
+      const int64_t position = rows.query_positions[row.first_token + i];
+      const int64_t last = causal ? position : position + rows.window_right;
+      if (last + 1 - row.key_start < most) most = last + 1 - row.key_start;
+    }
+  }
+  return most > 0 ? static_cast<int>(most) : 0;
+}
+
 }  // namespace reprise
 
 #endif  // ATTENTION_WORK_MAP_KEY_RANGE_H_

@@ -36,6 +36,11 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", 1, options.max_query_len));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", 0, options.max_seq_len));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_sms", 1, options.num_sms));
+  if (options.shared_prefix == SharedPrefix::kTaken && options.mode != WorkMapMode::kBalanced) {
+    return absl::InvalidArgumentError(
+        "shared_prefix of WorkMapOptions: expected none in deterministic mode, where a row's bits "
+        "do not depend on its company, got one");
+  }
   if (options.num_q_heads % options.num_kv_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_q_heads of WorkMapOptions: expected a multiple of num_kv_heads ",
@@ -50,6 +55,7 @@ struct Bounds {
   int64_t partials = 0;
 };
 
+// Partials are counted in pieces here.
 Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
   // A cut is a column's border inside a tile; a tile of n steps has at most n - 1.
   const int64_t cuts = std::min(columns - 1, tiles * std::max<int64_t>(0, steps - 1));
@@ -69,6 +75,14 @@ Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, 
     a_row.merges = row_tiles;
   }
   return {tiles + rows * a_row.items, std::min(tiles, rows * a_row.merges), rows * a_row.partials};
+}
+
+// Every range of the rows is merged. Partials are counted in queries: each token has one, each cut
+// and each shared range at most tile_queries more.
+Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const WorkMap& map, int64_t steps) {
+  const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_columns, steps);
+  const int64_t cuts = bounds.items - tiles - shared_tiles;
+  return {bounds.items, tiles, map.max_tokens + (cuts + shared_tiles) * map.tile_queries};
 }
 
 // Hands out parts of a workspace; without one it counts the bytes.
@@ -100,9 +114,9 @@ int64_t LayOut(void* workspace, WorkMap& map) {
   std::byte* scratch = nullptr;
   allotter.Give(scratch, WorkMapScratch::Bytes(map.max_tiles, map.max_rows));
   map.scratch = scratch;
-  const int64_t partial_queries = int64_t{map.max_partials} * map.tile_queries * map.num_q_heads;
-  allotter.Give(map.partial_lse, partial_queries);
-  allotter.Give(map.partial_out, partial_queries * map.head_dim_v);
+  const int64_t partials = int64_t{map.max_partials} * map.num_q_heads;
+  allotter.Give(map.partial_lse, partials);
+  allotter.Give(map.partial_out, partials * map.head_dim_v);
   return allotter.bytes();
 }
 
@@ -111,15 +125,20 @@ int64_t LayOut(void* workspace, WorkMap& map) {
 absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
   const int group_size = options.num_q_heads / options.num_kv_heads;
-  const int64_t most_rows = int64_t{options.max_query_len} * group_size;
+  const bool shares = options.shared_prefix == SharedPrefix::kTaken;
+  // Queries that one tile may hold: of a row, or of several.
+  const int most_queries = std::max(
+      1, shares ? std::max(options.max_tokens, options.max_query_len) : options.max_query_len);
+  const int64_t most_rows = int64_t{most_queries} * group_size;
   const AttentionTile* tile =
       FindAttentionTile(options.dtype, options.head_dim_qk, options.head_dim_v,
                         static_cast<int>(std::min<int64_t>(most_rows, 1 << 20)));
   if (tile == nullptr) {
-    return absl::UnimplementedError(
-        absl::StrCat("attention on CUDA serves float32, float16 and bfloat16 with head dims to ",
-                     kMaxAttentionHeadDim, ": got ", std::string(DTypeName(options.dtype)),
-                     " with ", options.head_dim_qk, " and ", options.head_dim_v));
+    return absl::UnimplementedError(absl::StrCat(
+        "attention on CUDA serves float32, float16, bfloat16 and fp8 with head dims to ",
+        kMaxAttentionHeadDim, ", or to ", kMaxLatentHeadDimQk, " and ", kMaxLatentHeadDimV,
+        " where V is the first columns of K: got ", std::string(DTypeName(options.dtype)), " with ",
+        options.head_dim_qk, " and ", options.head_dim_v));
   }
 
   WorkMapPlan plan;
@@ -136,7 +155,7 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   map.mode = options.mode;
 
   map.tile_rows = tile->rows();
-  map.tile_queries = std::clamp(tile->rows() / group_size, 1, options.max_query_len);
+  map.tile_queries = std::clamp(tile->rows() / group_size, 1, most_queries);
   map.num_virtual_heads = static_cast<int>(
       options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile->rows()));
   const int ctas = options.num_sms * tile->ctas_per_sm;
@@ -146,19 +165,29 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
 
   const int64_t rows = std::min(options.max_rows, options.max_tokens);
   const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
-  const int64_t tiles =
-      rows + std::min((options.max_tokens - rows) / map.tile_queries, rows * (most_row_tiles - 1));
+  const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
+  const int64_t tiles = shares && options.max_query_len > 1
+                            ? rows + shared_tiles
+                            : rows + std::min((options.max_tokens - rows) / map.tile_queries,
+                                              rows * (most_row_tiles - 1));
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
-  const Bounds bounds = options.mode == WorkMapMode::kBalanced
-                            ? BalancedBounds(tiles, map.num_columns, steps)
-                            : DeterministicBounds(tiles, rows, most_row_tiles, steps);
+  Bounds bounds = options.mode == WorkMapMode::kBalanced
+                      ? BalancedBounds(tiles, map.num_columns, steps)
+                      : DeterministicBounds(tiles, rows, most_row_tiles, steps);
+  bounds.partials *= std::min(map.tile_queries, options.max_query_len);
+  if (shares) {
+    const Bounds shared = SharedBounds(tiles, shared_tiles, map, steps);
+    bounds = {std::max(bounds.items, shared.items), std::max(bounds.merges, shared.merges),
+              std::max(bounds.partials, shared.partials)};
+  }
   if (bounds.items >= kMostItems || bounds.partials >= kMostPartials) {
     return absl::InvalidArgumentError(absl::StrCat(
         "max_tokens of WorkMapOptions: expected fewer than ", kMostItems, " items and ",
         kMostPartials, " partials, got ", bounds.items, " and ", bounds.partials));
   }
   // The builder also keeps a place for rows without queries.
-  map.max_tiles = static_cast<int>(std::max(tiles, int64_t{options.max_rows}));
+  map.max_shared_tiles = static_cast<int>(shared_tiles);
+  map.max_tiles = static_cast<int>(shared_tiles + std::max(tiles, int64_t{options.max_rows}));
   map.max_items = static_cast<int>(bounds.items);
   map.max_merges = static_cast<int>(bounds.merges);
   map.max_partials = static_cast<int>(bounds.partials);

@@ -14,7 +14,9 @@
 // R + min((T - R) / q, R * ((max_query_len - 1) / q)). In balanced mode a cut is a column's border,
 // so there are at most num_columns - 1 of them, as many items beyond one a range, and twice as many
 // partials; in deterministic mode at most kMaxDeterministicSplits partials a row. A range of at
-// most kWorkStepKeys keys is never cut.
+// most kWorkStepKeys keys is never cut. A partial is one query's; a piece has one for each of its
+// queries. With SharedPrefix::kTaken, tiles are as large as they get, query ranges end at multiples
+// of q tokens as well, ceil(T / q) shared ones come to them, and every item leaves partials.
 //
 // A plan is a value. Thread safety: const data. Cost: no allocation.
 
@@ -29,8 +31,14 @@
 
 namespace reprise {
 
+// What becomes of PagedBatch::common_prefix_len.
+enum class SharedPrefix : int8_t {
+  kIgnored,
+  kTaken,  // keys of a common prefix are read once for several rows; balanced mode only
+};
+
 struct WorkMapOptions {
-  DType dtype = DType::kBFloat16;  // of q; float32, float16 or bfloat16
+  DType dtype = DType::kBFloat16;  // of q; float32, float16, bfloat16 or fp8
   int num_q_heads = 0;             // a multiple of num_kv_heads
   int num_kv_heads = 0;
   int head_dim_qk = 0;
@@ -43,6 +51,7 @@ struct WorkMapOptions {
   // Multiprocessors of the device. Any number is correct; the card's own is quickest.
   int num_sms = 132;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
 struct WorkMapPlan {

@@ -91,6 +91,35 @@ TEST(WorkMapPlanTest, RowsThatFitInOneStepAreNeverCut) {
   EXPECT_EQ(ShapeOf(options).max_partials, 96);
 }
 
+TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
+  WorkMapOptions options = LlamaDecode();
+  options.num_q_heads = 128;
+  options.num_kv_heads = 1;
+  options.head_dim_qk = 576;
+  options.head_dim_v = 512;
+  const WorkMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.num_virtual_heads, 2);
+  EXPECT_EQ(shape.num_columns, 66);  // 1 CTA a multiprocessor
+  options.num_q_heads = 16;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 16);
+}
+
+// 64 heads' rows a tile: 16 rows of 4 heads share one pass over the prefix.
+TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
+  WorkMapOptions options = LlamaDecode();
+  options.shared_prefix = SharedPrefix::kTaken;
+  const WorkMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.tile_queries, 16);
+  EXPECT_EQ(shape.max_shared_tiles, 4);
+  EXPECT_EQ(shape.max_tiles, 64 + 4);
+  EXPECT_EQ(shape.num_columns, 33);  // 2 * 132 / 8
+  EXPECT_EQ(shape.max_items, 68 + 32);
+  EXPECT_EQ(shape.max_merges, 64);
+  EXPECT_EQ(shape.max_partials, 64 + (32 + 4) * 16);
+}
+
 TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
   WorkMapOptions options = LlamaDecode();
   options.mode = WorkMapMode::kDeterministic;
@@ -135,9 +164,14 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_query_len = 0; }), HasSubstr("max_query_len"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = -1; }), HasSubstr("max_rows"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.num_sms = 0; }), HasSubstr("num_sms"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_qk = 257; }), HasSubstr("257"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.dtype = DType::kFp8E4M3; }),
-              HasSubstr("float8_e4m3fn"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_qk = 577; }), HasSubstr("577"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_v = 513; }), HasSubstr("513"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.dtype = DType::kFloat64; }), HasSubstr("float64"));
+  EXPECT_THAT(message([](WorkMapOptions& o) {
+                o.mode = WorkMapMode::kDeterministic;
+                o.shared_prefix = SharedPrefix::kTaken;
+              }),
+              HasSubstr("shared_prefix"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = o.max_tokens = 1 << 24; }),
               HasSubstr("max_tokens"));
 }

@@ -19,12 +19,15 @@ namespace {
 constexpr uint64_t kSeed = 20261121;
 
 WorkMapOptions DrawOptions(const AttentionParams& layer, Random& random) {
-  return {.num_q_heads = layer.num_q_heads,
-          .num_kv_heads = layer.num_kv_heads,
-          .head_dim_qk = layer.head_dim_qk,
-          .head_dim_v = layer.head_dim_v,
-          .num_sms = random.Pick({1, 2, 5, 132}),
-          .mode = random.OneIn(3) ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+  WorkMapOptions options = {.num_q_heads = layer.num_q_heads,
+                            .num_kv_heads = layer.num_kv_heads,
+                            .head_dim_qk = layer.head_dim_qk,
+                            .head_dim_v = layer.head_dim_v,
+                            .num_sms = random.Pick({1, 2, 5, 132})};
+  const int kind = random.Int(0, 2);
+  if (kind == 1) options.mode = WorkMapMode::kDeterministic;
+  if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
+  return options;
 }
 
 template <typename Batch>
@@ -73,6 +76,53 @@ TEST(WorkMapRandomTest, RaggedFixturesAreCoveredExactlyOnce) {
   }
 }
 
+// Returns how many keys are shared.
+int BuildAndCheckShared(const PagedFixture& fixture, Random& random) {
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const PagedBatch batch = fixture.Batch(OnHost);
+  WorkMapOptions options = DrawOptions(layer, random);
+  options.mode = WorkMapMode::kBalanced;
+  options.shared_prefix = SharedPrefix::kTaken;
+  options.max_rows = batch.num_rows;
+  options.max_tokens = batch.num_tokens;
+  options.max_query_len = std::max(1, batch.max_query_len);
+  options.max_seq_len = batch.max_seq_len;
+  HostWorkMap work(options);
+  EXPECT_TRUE(BuildWorkMap(batch, WindowOf(layer), work.map()).ok());
+  const absl::Status checked = CheckWorkMap(work.map(), batch, WindowOf(layer));
+  EXPECT_TRUE(checked.ok()) << checked;
+  int shared_keys = 0;
+  for (int i = 0; i < work.map().counts[0]; ++i) {
+    const WorkItem& item = work.map().items[i];
+    if (item.row == kSharedRow) shared_keys = std::max(shared_keys, item.key_end);
+  }
+  return shared_keys;
+}
+
+TEST(WorkMapRandomTest, CommonPrefixesAreSharedWhereEveryQuerySeesThem) {
+  Random random(kSeed + 3);
+  int num_shared = 0;
+  for (int round = 0; round < 600; ++round) {
+    const uint64_t seed = random.Bits();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const PagedFixture fixture = MakePagedFixture({.seed = seed,
+                                                   .required = {Feature::kCommonPrefix},
+                                                   .max_rows = random.Pick({2, 6, 40}),
+                                                   .max_query_len = random.Pick({1, 12, 80}),
+                                                   .min_seq_len = random.Pick({1, 200}),
+                                                   .max_seq_len = 600,
+                                                   .block_size = 16,
+                                                   .head_dim_qk = 16,
+                                                   .head_dim_v = 16});
+    SCOPED_TRACE(fixture.description);
+    const int shared_keys = BuildAndCheckShared(fixture, random);
+    ASSERT_LE(shared_keys, fixture.common_prefix_len[0]);
+    EXPECT_EQ(shared_keys % kWorkStepKeys, 0);
+    num_shared += shared_keys > 0;
+  }
+  EXPECT_GT(num_shared, 60);
+}
+
 // Lengths alone, of any scale, at the very bounds of the plan.
 TEST(WorkMapRandomTest, AnyLengthsStayWithinThePlan) {
   Random random(kSeed + 2);
@@ -83,13 +133,20 @@ TEST(WorkMapRandomTest, AnyLengthsStayWithinThePlan) {
     const int max_seq_len = random.Pick({1, 64, 65, 500, 5000, 200000});
     std::vector<int32_t> query_start_loc = {0};
     std::vector<int32_t> seq_lens;
+    int common_prefix_len = max_seq_len;
     for (int r = 0; r < num_rows; ++r) {
       const int query_len = random.Pick({1, max_query_len, random.Int(0, max_query_len)});
       query_start_loc.push_back(query_start_loc.back() + query_len);
       seq_lens.push_back(random.Pick({0, max_seq_len, random.Int(0, max_seq_len)}));
+      if (query_len > 0 && seq_lens.back() > 0) {
+        common_prefix_len = std::min(common_prefix_len, seq_lens.back());
+      }
     }
+    // What the checker looks at key by key.
+    common_prefix_len = std::min(common_prefix_len, 300);
     const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
                               .seq_lens = seq_lens.data(),
+                              .common_prefix_len = &common_prefix_len,
                               .num_rows = num_rows,
                               .num_tokens = query_start_loc.back(),
                               .max_query_len = max_query_len,

@@ -32,6 +32,7 @@ struct WorkMapRows {
   const int32_t* query_positions;
   const int32_t* tail_len;
   const uint64_t* tail_mask;
+  const int32_t* common_prefix_len;
   KeyPositions key_positions;
   int num_rows;
   int causal;        // 0 or 1
@@ -48,6 +49,7 @@ inline WorkMapRows RowsOf(const PagedBatch& batch, const LayerWindow& window) {
           .query_positions = batch.query_positions,
           .tail_len = batch.tail_len,
           .tail_mask = batch.tail_mask,
+          .common_prefix_len = batch.common_prefix_len,
           .key_positions = batch.key_positions,
           .num_rows = batch.num_rows,
           .causal = batch.causal,
@@ -64,6 +66,7 @@ inline WorkMapRows RowsOf(const RaggedBatch& batch, const LayerWindow& window) {
           .query_positions = batch.query_positions,
           .tail_len = nullptr,
           .tail_mask = nullptr,
+          .common_prefix_len = nullptr,
           .key_positions = {},
           .num_rows = batch.num_rows,
           .causal = batch.causal,

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/cpu/output_store.h"
 #include "attention/cpu/tile_worker.h"
 #include "attention/visibility.h"
 
@@ -150,6 +151,10 @@ void ClearInertTokens(const HostCall& call, int64_t num_live_tokens) {
       auto* out =
           static_cast<char*>(output.out.data) + output.out.Offset(token, head) * element_size;
       std::memset(out, 0, static_cast<size_t>(call.layer.head_dim_v) * element_size);
+      if (output.block_scales == nullptr) continue;
+      std::fill_n(
+          output.block_scales + token * output.block_token_stride + head * output.block_head_stride,
+          call.layer.head_dim_v / output.block, BlockScaleOf(output.out.dtype, 0.0f));
     }
   }
   if (!output.lse) return;
@@ -173,8 +178,13 @@ KvView AsBlock(const TokenView& tokens, int head_dim) {
 
 void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch, const TokenView& q,
                           const KvLayer& kv, const HostOutput& output, const HostThreads& threads,
-                          const VectorKernels& kernels) {
-  const HostCall call = {.layer = layer, .kv = kv, .q = q, .output = output, .kernels = &kernels};
+                          const VectorKernels& kernels, const NewKeys& new_keys) {
+  const HostCall call = {.layer = layer,
+                         .kv = kv,
+                         .q = q,
+                         .output = output,
+                         .kernels = &kernels,
+                         .new_keys = new_keys};
   Plan& plan = PlanOfThisThread();
   plan.items.clear();
   for (int r = 0; r < batch.num_rows; ++r) {

@@ -45,7 +45,8 @@ struct HostThreads {
 
 void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch, const TokenView& q,
                           const KvLayer& kv, const HostOutput& output, const HostThreads& threads,
-                          const VectorKernels& kernels = BestVectorKernels());
+                          const VectorKernels& kernels = BestVectorKernels(),
+                          const NewKeys& new_keys = {});
 
 void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batch,
                            const TokenView& q, const TokenView& k, const TokenView& v,

@@ -35,15 +35,18 @@ HostThreads Threads(int count) { return {.run = RunBackwards, .count = count, .s
 // Memory for out and lse with gaps, all of it poisoned.
 class Output {
  public:
-  // The fields of `layer` alone matter.
+  // The fields of `layer` alone matter. An out of an fp8 type is quantised, with one scale or one a
+  // block.
   Output(const AttentionParams& layer, DType dtype, int num_tokens, Random& random)
       : layer_(layer),
         dtype_(dtype),
         num_tokens_(num_tokens),
+        rounding_(DrawRounding(layer, dtype, random)),
         head_stride_(layer.head_dim_v + random.Int(0, 3)),
         token_stride_(head_stride_ * layer.num_q_heads + random.Int(0, 5)),
         out_((num_tokens * token_stride_ + 1) * SizeOf(dtype), 0xff),
-        lse_(static_cast<size_t>(num_tokens) * (layer.num_q_heads + 1) + 1, kPoison) {}
+        lse_(static_cast<size_t>(num_tokens) * (layer.num_q_heads + 1) + 1, kPoison),
+        scales_(rounding_.block == 0 ? 0 : num_tokens * scales_of_token(), kPoison) {}
 
   HostOutput View() {
     return {.out = {.data = out_.data(),
@@ -54,12 +57,22 @@ class Output {
             .lse = lse_.data(),
             .lse_token_stride = layer_.num_q_heads + 1,
             .lse_head_stride = 1,
-            .num_lse_tokens = num_tokens_};
+            .num_lse_tokens = num_tokens_,
+            .scale = {.value = static_cast<float>(rounding_.scale)},
+            .block_scales = scales_.empty() ? nullptr : scales_.data(),
+            .block_token_stride = scales_of_token(),
+            .block_head_stride = scales_of_head(),
+            .block = rounding_.block};
   }
+  const OutputRounding& rounding() const { return rounding_; }
 
+  // Times its scale.
   double out(int token, int head, int dim) const {
-    return LoadElement<double>(out_.data(), dtype_,
-                               token * token_stride_ + head * head_stride_ + dim);
+    const double stored =
+        LoadElement<double>(out_.data(), dtype_, token * token_stride_ + head * head_stride_ + dim);
+    if (rounding_.block == 0) return stored * rounding_.scale;
+    return stored *
+           scales_[token * scales_of_token() + head * scales_of_head() + dim / rounding_.block];
   }
   float lse(int token, int head) const { return lse_[token * (layer_.num_q_heads + 1) + head]; }
 
@@ -77,24 +90,41 @@ class Output {
   }
 
   friend bool operator==(const Output& a, const Output& b) {
-    return a.out_ == b.out_ && a.lse_ == b.lse_;
+    return a.out_ == b.out_ && a.lse_ == b.lse_ && a.scales_ == b.scales_;
   }
 
  private:
   static constexpr float kPoison = 12345.0f;
 
+  static OutputRounding DrawRounding(const AttentionParams& layer, DType dtype, Random& random) {
+    OutputRounding rounding = {.dtype = dtype};
+    if (!IsFp8(dtype)) return rounding;
+    const int block = 4 * random.Int(1, 4);
+    if (layer.head_dim_v % block == 0 && random.OneIn(2)) {
+      rounding.block = block;
+    } else {
+      rounding.scale = random.Pick({0.0078125f, 0.02f});
+    }
+    return rounding;
+  }
+  int64_t scales_of_head() const {
+    return rounding_.block == 0 ? 0 : layer_.head_dim_v / rounding_.block;
+  }
+  int64_t scales_of_token() const { return layer_.num_q_heads * scales_of_head(); }
+
   AttentionParams layer_;
   DType dtype_;
   int num_tokens_;
+  OutputRounding rounding_;
   int64_t head_stride_;
   int64_t token_stride_;
   std::vector<uint8_t> out_;
   std::vector<float> lse_;
+  std::vector<float> scales_;  // empty: one scale
 };
 
 void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
-                 const ReferenceResult<float>& own, const AttentionParams& layer, int num_tokens,
-                 DType dtype) {
+                 const ReferenceResult<float>& own, const AttentionParams& layer, int num_tokens) {
   AttentionValues got;
   for (int t = 0; t < num_tokens; ++t) {
     for (int h = 0; h < layer.num_q_heads; ++h) {
@@ -102,8 +132,7 @@ void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
       for (int d = 0; d < layer.head_dim_v; ++d) got.out.push_back(output.out(t, h, d));
     }
   }
-  const AttentionError error =
-      ErrorOf(got, exact, own, layer.head_dim_v, /*weight_dtype=*/DType::kFloat32, dtype);
+  const AttentionError error = ErrorOf(got, exact, own, layer.head_dim_v, {}, output.rounding());
   ASSERT_EQ(error.wrong, "");
   ASSERT_LE(error.out, error.out_limit);
   ASSERT_LE(error.lse, error.lse_limit);
@@ -126,20 +155,24 @@ void CheckPaged(const PagedFixture& fixture, uint64_t seed) {
   const PagedBatch batch = fixture.Batch(OnHost);
   const TokenView q = fixture.Q(OnHost);
   const KvLayer kv = fixture.Kv(OnHost);
-  const DType dtype = random.OneIn(3) ? DType::kFloat32 : q.dtype;
+  const NewKeys keys = fixture.New(OnHost);
+  const DType dtype = random.OneIn(4)
+                          ? random.Pick({DType::kFp8E4M3, DType::kFp8E5M2})
+                          : (random.OneIn(3) || IsFp8(q.dtype) ? DType::kFloat32 : q.dtype);
   const int num_rows_out = batch.num_tokens + random.Pick({0, 0, 3});
   Output output(layer, dtype, num_rows_out, random);
   Output again = output;
 
   const absl::Span<const VectorKernels* const> sets = SupportedVectorKernels();
   const VectorKernels& kernels = *sets[random.Int(0, static_cast<int>(sets.size()) - 1)];
-  PagedAttentionOnHost(layer, batch, q, kv, output.View(), {.run = RunBackwards}, kernels);
-  ExpectClose(output, ReferencePagedAttention<double>(layer, batch, q, kv),
-              ReferencePagedAttention<float>(layer, batch, q, kv), layer, batch.num_tokens, dtype);
+  PagedAttentionOnHost(layer, batch, q, kv, output.View(), {.run = RunBackwards}, kernels, keys);
+  ExpectClose(output, ReferencePagedAttention<double>(layer, batch, q, kv, DType::kFloat64, keys),
+              ReferencePagedAttention<float>(layer, batch, q, kv, DType::kFloat64, keys), layer,
+              batch.num_tokens);
   ExpectInert(output, layer, batch.num_tokens, num_rows_out);
   output.ExpectGapsUntouched();
 
-  PagedAttentionOnHost(layer, batch, q, kv, again.View(), Threads(random.Int(2, 9)), kernels);
+  PagedAttentionOnHost(layer, batch, q, kv, again.View(), Threads(random.Int(2, 9)), kernels, keys);
   ASSERT_TRUE(again == output) << "the number of threads shows in the result";
 }
 
@@ -150,7 +183,10 @@ constexpr int kNumShards = 4;
 
 TEST_P(HostAttentionRandomTest, AnyBatchAgreesWithTheReference) {
   for (uint64_t seed = GetParam(); seed < 3000; seed += kNumShards) {
-    CheckPaged(MakePagedFixture({.seed = seed}), seed);
+    FixtureOptions options = {.seed = seed, .allowed = FeatureSet::All()};
+    // A quantised q now and then.
+    if (seed % 7 == 0) options.q_dtype = seed % 2 == 0 ? DType::kFp8E4M3 : DType::kFp8E5M2;
+    CheckPaged(MakePagedFixture(options), seed);
     if (HasFatalFailure()) return;
   }
 }
@@ -182,8 +218,7 @@ TEST_P(HostAttentionRandomTest, AnyRaggedBatchAgreesWithTheReference) {
     Output output(layer, q.dtype, batch.num_tokens, random);
     RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), Threads(random.Int(1, 5)));
     ExpectClose(output, ReferenceRaggedAttention<double>(layer, batch, q, k, v),
-                ReferenceRaggedAttention<float>(layer, batch, q, k, v), layer, batch.num_tokens,
-                q.dtype);
+                ReferenceRaggedAttention<float>(layer, batch, q, k, v), layer, batch.num_tokens);
     output.ExpectGapsUntouched();
     if (HasFatalFailure()) return;
   }

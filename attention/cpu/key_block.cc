@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "attention/element_access.h"
+#include "attention/token_view.h"
 #include "cache/kv_layer.h"
 
 namespace reprise {
@@ -41,27 +42,71 @@ void LoadScattered(const KvView& view, DType dtype, const void* place, int dim, 
   for (int d = 0; d < dim; ++d) out[d] = LoadElement<float>(place, dtype, view.Offset(0, 0, 0, d));
 }
 
+// Where K or V come from.
+struct VectorSource {
+  KvView view;
+  TokenView new_tokens;  // of the keys from tile.first_new_key() on; without data: none
+  Scale scale;           // of the cache, not of the new keys
+  int dim = 0;
+};
+
+float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
+  return scale.data ? scale.data[table_row * scale.row_stride + kv_head * scale.head_stride]
+                    : scale.value;
+}
+
+// The vectors of new keys, divided by the scale with which all of the row's are multiplied later.
+void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& source,
+             absl::Span<const int> locals, float* out) {
+  const int padded = call.PaddedDim(source.dim);
+  const TokenView& tokens = source.new_tokens;
+  const float factor = 1.0f / ValueOf(source.scale, tile.row.table_row, tile.kv_head);
+  for (int local : locals) {
+    const int64_t token = tile.row.first_token + local - tile.first_new_key();
+    const void* place = static_cast<const char*>(tokens.data) +
+                        tokens.Offset(token, tile.kv_head) * SizeOf(tokens.dtype);
+    call.kernels->load(&place, 1, tokens.dtype, source.dim, out, padded);
+    for (int d = 0; d < source.dim; ++d) out[d] *= factor;
+    out += padded;
+  }
+}
+
 // Points vectors[j] to the floats of key j: in the cache if they lie there as they are needed and
 // nobody is to change them, else in `storage`.
-void LoadVectors(const HostCall& call, const HostTile& tile, const KvView& view, int dim,
+void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource& source,
                  absl::Span<const int> locals, Purpose purpose, const void** places,
                  std::vector<float>& storage, const float** vectors) {
+  const KvView& view = source.view;
+  const int dim = source.dim;
   const int num_keys = static_cast<int>(locals.size());
   const int padded = call.PaddedDim(dim);
   const bool together = view.dim_chunk >= dim;
-  FindPlaces(call, tile, view, locals, places);
-  if (purpose == Purpose::kRead && together && call.kv.dtype == DType::kFloat32 && padded == dim) {
+  int num_cached = num_keys;
+  if (source.new_tokens.data) {
+    num_cached = static_cast<int>(
+        std::lower_bound(locals.begin(), locals.end(), tile.first_new_key()) - locals.begin());
+  }
+  FindPlaces(call, tile, view, locals.first(num_cached), places);
+  if (purpose == Purpose::kRead && together && call.kv.dtype == DType::kFloat32 && padded == dim &&
+      num_cached == num_keys) {
     for (int j = 0; j < num_keys; ++j) vectors[j] = static_cast<const float*>(places[j]);
     return;
   }
   const auto needed = static_cast<size_t>(padded) * kKeyBlockLen;
   if (storage.size() < needed) storage.resize(needed);
-  if (together) call.kernels->load(places, num_keys, call.kv.dtype, dim, storage.data(), padded);
+  if (together) call.kernels->load(places, num_cached, call.kv.dtype, dim, storage.data(), padded);
   for (int j = 0; j < num_keys; ++j) {
     float* copy = &storage[static_cast<size_t>(j) * padded];
-    if (!together) LoadScattered(view, call.kv.dtype, places[j], dim, copy);
-    std::fill(copy + dim, copy + padded, 0.0f);
+    if (j < num_cached && !together) LoadScattered(view, call.kv.dtype, places[j], dim, copy);
     vectors[j] = copy;
+  }
+  if (num_cached < num_keys) {
+    LoadNew(call, tile, source, locals.subspan(num_cached),
+            &storage[static_cast<size_t>(num_cached) * padded]);
+  }
+  for (int j = 0; j < num_keys; ++j) {
+    float* copy = &storage[static_cast<size_t>(j) * padded];
+    std::fill(copy + dim, copy + padded, 0.0f);
   }
 }
 
@@ -144,15 +189,21 @@ void KeyBlock::SelectAny(const HostCall& call, const HostTile& tile, KeyRange ra
 void KeyBlock::Load(const HostCall& call, const HostTile& tile, const HostRotary& rotary) {
   const absl::Span<const int> locals = absl::MakeConstSpan(locals_.data(), num_keys_);
   const bool rotated = call.layer.rotary.has_value();
-  LoadVectors(call, tile, call.kv.k, call.layer.head_dim_qk, locals,
-              rotated ? Purpose::kChange : Purpose::kRead, places_.data(), k_storage_,
-              keys_.data());
+  const VectorSource k = {.view = call.kv.k,
+                          .new_tokens = call.new_keys.k,
+                          .scale = call.kv.k_scale,
+                          .dim = call.layer.head_dim_qk};
+  const VectorSource v = {.view = call.kv.v,
+                          .new_tokens = call.new_keys.v,
+                          .scale = call.kv.v_scale,
+                          .dim = call.layer.head_dim_v};
+  LoadVectors(call, tile, k, locals, rotated ? Purpose::kChange : Purpose::kRead, places_.data(),
+              k_storage_, keys_.data());
   if (rotated) {
     const int padded = call.PaddedDim(call.layer.head_dim_qk);
     for (int j = 0; j < num_keys_; ++j) rotary.Apply(positions_[j], &k_storage_[j * padded]);
   }
-  LoadVectors(call, tile, call.kv.v, call.layer.head_dim_v, locals, Purpose::kRead, places_.data(),
-              v_storage_, values_.data());
+  LoadVectors(call, tile, v, locals, Purpose::kRead, places_.data(), v_storage_, values_.data());
   for (int j = num_keys_; j % VectorKernels::kKeyGroup != 0; ++j) keys_[j] = keys_[num_keys_ - 1];
 }
 

@@ -33,6 +33,13 @@ struct HostOutput {
   int64_t lse_token_stride = 0;
   int64_t lse_head_stride = 0;
   int64_t num_lse_tokens = 0;
+  // What is stored is out / scale; or, if block_scales is given, each `block` columns of a head
+  // have a scale of their own: element (token, head, column / block), as lse with these strides.
+  Scale scale = {};
+  float* block_scales = nullptr;
+  int64_t block_token_stride = 0;
+  int64_t block_head_stride = 0;
+  int block = 0;
 };
 
 // One call. Ragged keys are a cache of one long block.
@@ -42,6 +49,7 @@ struct HostCall {
   TokenView q;
   HostOutput output;
   const VectorKernels* kernels = nullptr;
+  NewKeys new_keys = {};
 
   int PaddedDim(int dim) const {
     return (dim + kernels->lanes - 1) / kernels->lanes * kernels->lanes;
@@ -58,6 +66,8 @@ struct HostTile {
   int head_end = 0;
   int kv_head = 0;
 
+  // The first local key that comes from the call's new keys, if it has any.
+  int first_new_key() const { return row.seq_len - row.query_len; }
   int num_queries() const { return query_end - query_begin; }
   int num_heads() const { return head_end - head_begin; }
   // Rows of q: row i is query i / num_heads() of head i % num_heads().

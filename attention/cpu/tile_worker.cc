@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/types/span.h"
+#include "attention/cpu/output_store.h"
 #include "attention/visibility.h"
 
 namespace reprise {
@@ -70,10 +71,7 @@ void Write(const HostCall& call, const HostTile& tile, const TilePartial& partia
       factor = keep * ValueOf(call.kv.v_scale, tile.row.table_row, tile.kv_head) / sum;
       lse = std::log(sum) + largest;
     }
-    auto* out = static_cast<char*>(output.out.data) +
-                output.out.Offset(token, head) * SizeOf(output.out.dtype);
-    call.kernels->store(partial.out + static_cast<int64_t>(i) * padded_dim_v, factor,
-                        layer.head_dim_v, output.out.dtype, out);
+    StoreOutput(call, token, head, partial.out + static_cast<int64_t>(i) * padded_dim_v, factor);
     if (output.lse) {
       output.lse[token * output.lse_token_stride + head * output.lse_head_stride] = lse;
     }

@@ -3,7 +3,6 @@
 
 #include "attention/kernels/attention_dispatch.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <iterator>
@@ -18,48 +17,166 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kNumKernels = std::size(kAttentionTiles);
+constexpr size_t kNumTiles = std::size(kAttentionTiles);
 
-template <size_t... kIndices>
-constexpr std::array<AttentionKernelEntry, kNumKernels> MakeTable(
-    std::index_sequence<kIndices...>) {
-  return {AttentionKernelEntry{kAttentionTiles[kIndices], &LaunchAttention<kIndices>}...};
+// float32 is always loaded through the conversion, which costs it nothing to speak of.
+constexpr bool HasDirect(size_t index) { return kAttentionTiles[index].dtype != DType::kFloat32; }
+
+constexpr size_t CountKernels() {
+  size_t count = kNumTiles;
+  for (size_t i = 0; i < kNumTiles; ++i) count += HasDirect(i);
+  return count;
 }
 
-constexpr std::array<AttentionKernelEntry, kNumKernels> kTable =
-    MakeTable(std::make_index_sequence<kNumKernels>());
+using Table = std::array<AttentionKernelEntry, CountKernels()>;
+
+template <size_t kIndex, KvLoading kLoading>
+constexpr AttentionKernelEntry EntryOf() {
+  return {.tile = kAttentionTiles[kIndex],
+          .loading = kLoading,
+          .launch = &LaunchAttention<kIndex, kLoading>,
+          .shared_bytes = &AttentionSharedBytes<kIndex, kLoading>};
+}
+
+template <size_t kIndex>
+constexpr void AddTile(Table& table, size_t& count) {
+  if constexpr (HasDirect(kIndex)) table[count++] = EntryOf<kIndex, KvLoading::kDirect>();
+  table[count++] = EntryOf<kIndex, KvLoading::kConverted>();
+}
+
+template <size_t... kIndices>
+constexpr Table MakeTable(std::index_sequence<kIndices...>) {
+  Table table;
+  size_t count = 0;
+  (AddTile<kIndices>(table, count), ...);
+  return table;
+}
+
+// Within a type from the least head dim to the largest, and what loads directly first.
+constexpr Table kTable = MakeTable(std::make_index_sequence<kNumTiles>());
+
+// Whether `products` holds every value of `source`.
+bool Holds(DType products, DType source) {
+  return products == DType::kFloat32 || products == source || IsFp8(source);
+}
+
+// The type to multiply in.
+DType ProductsOf(const AttentionKernelKey& key) {
+  if (key.products) return *key.products;
+  if (IsFp8(key.q_dtype) && key.kv_dtype == DType::kFloat16) return DType::kFloat16;
+  return ProductType(key.q_dtype);
+}
+
+// The rules, from the coarsest to the finest, each with what is supported.
+struct Rule {
+  const char* supported;
+  bool (*holds)(const AttentionKernelEntry& kernel, const AttentionKernelKey& key);
+};
+
+constexpr Rule kRules[] = {
+    {"products in float32, float16 and bfloat16",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return kernel.tile.dtype == ProductsOf(key);
+     }},
+    {"q of the products' type, of fp8, or with products in float32 of any",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return Holds(kernel.tile.dtype, key.q_dtype);
+     }},
+    {"KV of q's type, of fp8, or with products in float32 of any",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return Holds(kernel.tile.dtype, key.kv_dtype);
+     }},
+    {"head dims to 256, and to 576 for K and 512 for V where V is the first columns of K",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return key.head_dim_qk <= kernel.tile.head_dim_qk &&
+              key.head_dim_v <= kernel.tile.head_dim_v;
+     }},
+    {"V that is the first columns of K, for head dims beyond 256",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return kernel.tile.values == ValueSource::kOwn || key.values == ValueSource::kKeyTile;
+     }},
+    {"rotary embedding in the kernel, for head dims to 256",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return kernel.tile.values == ValueSource::kOwn || !key.has_rotary;
+     }},
+    {"the tile rows that PlanWorkMap() chooses for the type of the products",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return kernel.tile.rows() == key.tile_rows;
+     }},
+    {"cards with the shared memory that the kernel takes",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return !key.max_shared_bytes || kernel.shared_bytes() <= *key.max_shared_bytes;
+     }},
+    {"K, V and q of the products' type in whole chunks of 16 bytes, and no more to be done to them",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return kernel.loading == KvLoading::kConverted || key.loading == KvLoading::kDirect;
+     }},
+};
+
+// The first rule that speaks against the kernel; null if none does.
+const Rule* Against(const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+  for (const Rule& rule : kRules) {
+    if (!rule.holds(kernel, key)) return &rule;
+  }
+  return nullptr;
+}
+
+std::string Describe(const AttentionKernelKey& key) {
+  std::string text =
+      absl::StrCat("q of ", std::string(DTypeName(key.q_dtype)), ", KV of ",
+                   std::string(DTypeName(key.kv_dtype)), ", head dims ", key.head_dim_qk, " and ",
+                   key.head_dim_v, ", tiles of ", key.tile_rows, " rows");
+  if (key.values == ValueSource::kKeyTile) absl::StrAppend(&text, ", V in K");
+  if (key.has_rotary) absl::StrAppend(&text, ", rotary");
+  if (key.products) {
+    absl::StrAppend(&text, ", products in ", std::string(DTypeName(*key.products)));
+  }
+  return text;
+}
 
 }  // namespace
+
+std::string AttentionKernelEntry::name() const {
+  return absl::StrCat(std::string(DTypeName(tile.dtype)), ".d", tile.head_dim_qk, ".rows",
+                      tile.rows(), loading == KvLoading::kDirect ? ".direct" : ".converted");
+}
 
 absl::Span<const AttentionKernelEntry> AttentionKernels() { return kTable; }
 
 absl::StatusOr<const AttentionKernelEntry*> FindAttentionKernel(const AttentionKernelKey& key) {
-  const int head_dim = std::max(key.head_dim_qk, key.head_dim_v);
-  const AttentionKernelEntry* best = nullptr;
-  for (const AttentionKernelEntry& entry : kTable) {
-    if (entry.tile.dtype != key.q_dtype || entry.tile.dtype != key.kv_dtype) continue;
-    if (entry.tile.rows() != key.tile_rows || entry.tile.head_dim < head_dim) continue;
-    if (best == nullptr || entry.tile.head_dim < best->tile.head_dim) best = &entry;
+  const Rule* finest = nullptr;
+  for (const AttentionKernelEntry& kernel : kTable) {
+    const Rule* against = Against(kernel, key);
+    if (against == nullptr) return &kernel;
+    if (finest == nullptr || against > finest) finest = against;
   }
-  if (best != nullptr) return best;
-  return absl::UnimplementedError(absl::StrCat(
-      "no attention kernel on CUDA for q of ", std::string(DTypeName(key.q_dtype)), ", KV of ",
-      std::string(DTypeName(key.kv_dtype)), ", head dims ", key.head_dim_qk, " and ",
-      key.head_dim_v, ", tiles of ", key.tile_rows,
-      " rows: supported are float32, float16 and bfloat16 for q and KV alike, head dims to ",
-      kMaxAttentionHeadDim, ", and the tile rows that PlanWorkMap() chooses"));
+  return absl::UnimplementedError(absl::StrCat("no attention kernel on CUDA for ", Describe(key),
+                                               ": supported are ", finest->supported));
 }
 
 std::string AttentionKernelTable() {
   std::string table;
-  for (const AttentionKernelEntry& entry : kTable) {
-    const AttentionTile& tile = entry.tile;
+  for (const AttentionKernelEntry& kernel : kTable) {
+    const AttentionTile& tile = kernel.tile;
     absl::StrAppendFormat(&table,
-                          "%-8s  head_dim <= %3d  %2d rows  %d x %d warps  %2d keys  %d CTAs/SM\n",
-                          std::string(DTypeName(tile.dtype)), tile.head_dim, tile.rows(),
-                          tile.warps_m, tile.warps_n, tile.keys, tile.ctas_per_sm);
+                          "tier %d  %-30s  head dims <= %3d, %3d  %2d rows  %d x %d x %d warps  "
+                          "%2d keys  %d CTAs/SM  "
+                          "%6d bytes\n",
+                          kernel.tier, kernel.name(), tile.head_dim_qk, tile.head_dim_v,
+                          tile.rows(), tile.warps_m, tile.warps_d, tile.warps_n, tile.keys,
+                          tile.ctas_per_sm, kernel.shared_bytes());
   }
   return table;
+}
+
+std::string ExplainAttentionKernels(const AttentionKernelKey& key) {
+  std::string text = absl::StrCat(Describe(key), "\n");
+  for (const AttentionKernelEntry& kernel : kTable) {
+    const Rule* against = Against(kernel, key);
+    absl::StrAppendFormat(&text, "  %-30s  %s\n", kernel.name(),
+                          against ? absl::StrCat("wants ", against->supported) : "serves");
+  }
+  return text;
 }
 
 }  // namespace reprise

@@ -1,9 +1,14 @@
-// Which attention kernel serves which sizes: the dispatch table of tier 1, as data.
+// Which attention kernel serves which call: the dispatch table, as data.
 //
 //   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
 //                            FindAttentionKernel({.q_dtype = ..., .kv_dtype = ..., ...}));
 //   cudaError_t error = kernel->launch(params, stream);
-//   LOG(INFO) << AttentionKernelTable();   // one line a kernel
+//   LOG(INFO) << AttentionKernelTable();       // one line a kernel
+//   LOG(INFO) << ExplainAttentionKernels(key); // the same, and what speaks against each
+//
+// The kernels stand in the order of preference; the first against which no rule speaks serves. The
+// last ones of a type, which convert (KvLoading::kConverted), serve every call that any kernel
+// serves.
 //
 // Thread safety: const data.
 
@@ -12,19 +17,27 @@
 
 #include <cuda_runtime_api.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/attention_launchers.h"
 #include "attention/kernels/attention_tile.h"
 #include "base/dtype.h"
 
 namespace reprise {
 
 struct AttentionKernelEntry {
+  int tier = 1;
   AttentionTile tile;
-  cudaError_t (*launch)(const AttentionKernelParams& params, cudaStream_t stream);
+  KvLoading loading = KvLoading::kDirect;
+  cudaError_t (*launch)(const AttentionKernelParams& params, cudaStream_t stream) = nullptr;
+  int (*shared_bytes)() = nullptr;
+
+  // "bfloat16.d128.rows16.direct".
+  std::string name() const;
 };
 
 // What the choice depends on.
@@ -33,17 +46,25 @@ struct AttentionKernelKey {
   DType kv_dtype = DType::kBFloat16;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  int tile_rows = 0;  // of the work map
+  int tile_rows = 0;                         // of the work map
+  ValueSource values = ValueSource::kOwn;    // whether V is the first columns of K
+  KvLoading loading = KvLoading::kDirect;    // kConverted: cannot be loaded as it is
+  bool has_rotary = false;                   // in the kernel
+  std::optional<DType> products = {};        // what to multiply in; absent: as q
+  std::optional<int> max_shared_bytes = {};  // of the card, for a CTA; absent: no limit
 };
 
 absl::Span<const AttentionKernelEntry> AttentionKernels();
 
-// The kernel of the least head dim that holds both. Errors: Unimplemented, naming what is
-// supported.
+// Errors: Unimplemented, naming what is supported where the nearest kernel fails.
 absl::StatusOr<const AttentionKernelEntry*> FindAttentionKernel(const AttentionKernelKey& key);
 
-// "bfloat16  head_dim <= 128  16 rows  1 x 4 warps  16 keys  3 CTAs/SM" and so on, a line a kernel.
+// "tier 1  bfloat16.d128.rows16.direct  head dims <= 128, 128  16 rows  1 x 1 x 4 warps ..." and so
+// on, a line a kernel.
 std::string AttentionKernelTable();
+
+// A line a kernel: its name, and "serves" or what speaks against it.
+std::string ExplainAttentionKernels(const AttentionKernelKey& key);
 
 }  // namespace reprise
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,59 +14,110 @@ namespace {
 
 using ::testing::HasSubstr;
 
+AttentionKernelKey KeyOf(DType q_dtype, DType kv_dtype, int head_dim, int tile_rows) {
+  return {.q_dtype = q_dtype,
+          .kv_dtype = kv_dtype,
+          .head_dim_qk = head_dim,
+          .head_dim_v = head_dim,
+          .tile_rows = tile_rows};
+}
+
+std::string NameFor(const AttentionKernelKey& key) {
+  const absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
+  return kernel.ok() ? (*kernel)->name() : std::string(kernel.status().message());
+}
+
 TEST(AttentionDispatchTest, TakesTheLeastHeadDimThatHoldsBoth) {
-  const auto head_dim_for = [](int head_dim_qk, int head_dim_v) {
-    const absl::StatusOr<const AttentionKernelEntry*> kernel =
-        FindAttentionKernel({.q_dtype = DType::kFloat16,
-                             .kv_dtype = DType::kFloat16,
-                             .head_dim_qk = head_dim_qk,
-                             .head_dim_v = head_dim_v,
-                             .tile_rows = 16});
-    EXPECT_TRUE(kernel.ok()) << kernel.status();
-    return (*kernel)->tile.head_dim;
+  const auto name_for = [](int head_dim_qk, int head_dim_v) {
+    return NameFor({.q_dtype = DType::kFloat16,
+                    .kv_dtype = DType::kFloat16,
+                    .head_dim_qk = head_dim_qk,
+                    .head_dim_v = head_dim_v,
+                    .tile_rows = 16});
   };
-  EXPECT_EQ(head_dim_for(1, 1), 64);
-  EXPECT_EQ(head_dim_for(64, 64), 64);
-  EXPECT_EQ(head_dim_for(80, 64), 128);
-  EXPECT_EQ(head_dim_for(64, 192), 256);
+  EXPECT_EQ(name_for(1, 1), "float16.d64.rows16.direct");
+  EXPECT_EQ(name_for(64, 64), "float16.d64.rows16.direct");
+  EXPECT_EQ(name_for(80, 64), "float16.d128.rows16.direct");
+  EXPECT_EQ(name_for(64, 192), "float16.d256.rows16.direct");
+}
+
+TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 64);
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows64.converted");
+  key.kv_dtype = DType::kBFloat16;  // with new keys, say
+  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows64.converted");
+}
+
+TEST(AttentionDispatchTest, QuantisedQueriesAreMultipliedInTheTypeOfA16BitCacheOrInBFloat16) {
+  AttentionKernelKey key = KeyOf(DType::kFp8E5M2, DType::kFp8E5M2, 64, 16);
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d64.rows16.converted");
+  key.kv_dtype = DType::kFloat16;
+  EXPECT_EQ(NameFor(key), "float16.d64.rows16.converted");
+}
+
+TEST(AttentionDispatchTest, LatentHeadsWantTheirValuesInTheKeys) {
+  AttentionKernelKey key = {.q_dtype = DType::kBFloat16,
+                            .kv_dtype = DType::kBFloat16,
+                            .head_dim_qk = 576,
+                            .head_dim_v = 512,
+                            .tile_rows = 64,
+                            .values = ValueSource::kKeyTile};
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.direct");
+  key.values = ValueSource::kOwn;
+  EXPECT_THAT(NameFor(key), HasSubstr("supported are V that is the first columns of K"));
+  key.values = ValueSource::kKeyTile;
+  key.has_rotary = true;
+  EXPECT_THAT(NameFor(key), HasSubstr("rotary embedding in the kernel, for head dims to 256"));
+  key.has_rotary = false;
+  key.max_shared_bytes = 99 * 1024;  // a card of compute capability 8.6
+  EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
+}
+
+TEST(AttentionDispatchTest, TheProductsCanBeChosen) {
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 128, 16);
+  key.products = DType::kFloat32;  // CUDA cores
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "float32.d128.rows16.converted");
+  key.tile_rows = 64;
+  EXPECT_THAT(NameFor(key), HasSubstr("the tile rows that PlanWorkMap() chooses"));
 }
 
 // The plan of a work map and the dispatch must agree on the tile.
 TEST(AttentionDispatchTest, HasTheKernelOfEveryTileThatAPlanChooses) {
-  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (int head_dim = 1; head_dim <= kMaxAttentionHeadDim; ++head_dim) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3}) {
+    for (int head_dim = 1; head_dim <= kMaxLatentHeadDimV; ++head_dim) {
       for (int rows : {1, 16, 17, 64, 100}) {
         const AttentionTile* tile = FindAttentionTile(dtype, head_dim, head_dim, rows);
         ASSERT_NE(tile, nullptr);
-        const absl::StatusOr<const AttentionKernelEntry*> kernel =
-            FindAttentionKernel({.q_dtype = dtype,
-                                 .kv_dtype = dtype,
-                                 .head_dim_qk = head_dim,
-                                 .head_dim_v = head_dim,
-                                 .tile_rows = tile->rows()});
+        AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, tile->rows());
+        key.values = ValueSource::kKeyTile;
+        key.loading = KvLoading::kConverted;
+        const absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
         ASSERT_TRUE(kernel.ok()) << kernel.status();
-        EXPECT_EQ((*kernel)->tile.head_dim, tile->head_dim);
+        EXPECT_EQ((*kernel)->tile.head_dim_qk, tile->head_dim_qk);
       }
     }
   }
 }
 
 TEST(AttentionDispatchTest, AnUnsupportedCombinationNamesWhatIsSupported) {
-  const absl::StatusOr<const AttentionKernelEntry*> kernel =
-      FindAttentionKernel({.q_dtype = DType::kBFloat16,
-                           .kv_dtype = DType::kFp8E4M3,
-                           .head_dim_qk = 128,
-                           .head_dim_v = 128,
-                           .tile_rows = 16});
-  EXPECT_EQ(kernel.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(kernel.status().message()),
-              HasSubstr("supported are float32, float16 and bfloat16 for q and KV alike"));
+  EXPECT_THAT(NameFor(KeyOf(DType::kBFloat16, DType::kFloat16, 128, 16)),
+              HasSubstr("q of bfloat16, KV of float16, head dims 128 and 128, tiles of 16 rows: "
+                        "supported are KV of q's type, of fp8"));
+  EXPECT_EQ(FindAttentionKernel(KeyOf(DType::kFloat64, DType::kFloat64, 8, 16)).status().code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST(AttentionDispatchTest, TheTableHasALineForEachKernel) {
   const std::string table = AttentionKernelTable();
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), std::ssize(AttentionKernels()));
-  EXPECT_THAT(table, HasSubstr("bfloat16  head_dim <= 128  16 rows  1 x 4 warps"));
+  EXPECT_THAT(table, HasSubstr("bfloat16.d128.rows16.direct"));
+  const std::string reasons =
+      ExplainAttentionKernels(KeyOf(DType::kFloat16, DType::kFloat16, 128, 16));
+  EXPECT_THAT(reasons, HasSubstr("float16.d128.rows16.direct      serves"));
+  EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct       wants head dims to 256"));
 }
 
 }  // namespace

@@ -33,11 +33,15 @@
 
 #include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/attention_launchers.h"
+#include "attention/kernels/converting_loader.cuh"
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/key_loader.cuh"
+#include "attention/kernels/key_places.cuh"
 #include "attention/kernels/logits.cuh"
 #include "attention/kernels/online_softmax.cuh"
 #include "attention/kernels/products.cuh"
+#include "attention/kernels/query_loader.cuh"
+#include "attention/kernels/rotation.cuh"
 #include "attention/kernels/tile_traits.cuh"
 #include "attention/kernels/unit_results.cuh"
 #include "attention/kernels/work_unit.cuh"
@@ -47,7 +51,7 @@ namespace reprise {
 // The warps that share a step of keys meet.
 template <typename Traits>
 __device__ __forceinline__ void MeetGroup() {
-  if constexpr (Traits::kWarpsM == 1) {
+  if constexpr (Traits::kGroupWarps == 1) {
     __syncwarp();
   } else {
     __syncthreads();
@@ -60,53 +64,70 @@ __device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const
                                            const QueryRow (&rows)[2], StepView view, int first,
                                            const uint4* q, const uint4* k, const uint4* v,
                                            const Products<Traits>& products,
+                                           AttentionShared<Traits>& shared,
                                            OnlineSoftmax<Traits>& softmax) {
   float s[Traits::kKeyTiles][4];
-  products.Logits(q, k, s);
-  ScaleLogits<Traits>(p, unit, s);
+  MultiplyKeys<Traits>(products, q, k, shared, s);
+  ScaleNewKeys<Traits>(p, unit, first, unit.new_k_factor, s);
+  ScaleLogits<Traits>(p, rows, s);
   const bool is_masked = view == StepView::kSome;
   uint32_t seen = ~0u;
   // ALiBi needs positions as well, and gets them on the way.
   if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, first, s);
   softmax.Take(s);
-  if (is_masked) {
+  ScaleNewKeys<Traits>(p, unit, first, unit.new_v_factor, s);
+  // A conversion costs more than the mask: it gets by with one copy of the product.
+  if (Traits::kConverts || is_masked) {
     products.template Accumulate<true>(s, v, seen, softmax.out);
   } else {
     products.template Accumulate<false>(s, v, seen, softmax.out);
   }
 }
 
-// All steps of the group's share of the item's keys.
+// What a group of warps has of an item: every kStride-th step of its keys, from `first` on.
+template <typename Traits>
+struct GroupSteps {
+  static constexpr int kStride = Traits::kWarpsN * Traits::kKeys;
+
+  __device__ __forceinline__ explicit GroupSteps(const WorkItem& item)
+      : group(threadIdx.x / Traits::kGroupThreads),
+        thread(threadIdx.x % Traits::kGroupThreads),
+        first(item.key_begin + group * Traits::kKeys),
+        count(max(0, (item.key_end - first + kStride - 1) / kStride)) {}
+
+  int group;
+  int thread;  // of the group
+  int first;
+  int count;
+};
+
+// All steps of the group's share of the item's keys. KvLoading::kDirect: two stages, one of which
+// arrives while the other is worked on.
 template <typename Traits>
 __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const WorkUnit& unit,
                                            AttentionShared<Traits>& shared,
                                            OnlineSoftmax<Traits>& softmax) {
-  const int warp = threadIdx.x / 32;
-  const int group = warp / Traits::kWarpsM;
-  const int warp_row = warp % Traits::kWarpsM * 16;
-  const KeyLoader<Traits> loader(p, unit, threadIdx.x % Traits::kGroupThreads);
-  auto* const offsets = shared.offsets[group];
-  auto* const k = shared.tiles.k[group];
-  auto* const v = shared.tiles.v[group];
-  const uint4* const q = shared.tiles.q + warp_row * Traits::kChunks;
+  constexpr int kStride = GroupSteps<Traits>::kStride;
+  const GroupSteps<Traits> steps(unit.item);
+  const int first = steps.first;
+  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const KeyLoader<Traits> loader(p, unit, steps.thread);
+  auto* const offsets = shared.offsets[steps.group];
+  auto* const stages = shared.tiles.stages[steps.group];
+  const uint4* const q = shared.tiles.q + WarpRow<Traits>() * Traits::kKeyChunks;
 
-  // Step i of the group begins at first + i * stride.
-  constexpr int kStride = Traits::kWarpsN * Traits::kKeys;
-  const int first = unit.item.key_begin + group * Traits::kKeys;
-  const int num_steps = max(0, (unit.item.key_end - first + kStride - 1) / kStride);
-
-  const auto first_place = loader.Find(first);
-  const auto second_place = loader.Find(first + kStride);
-  auto place = loader.Find(first + 2 * kStride);
+  const KeyPlace first_place = places.Find(first);
+  const KeyPlace second_place = places.Find(first + kStride);
+  KeyPlace place = places.Find(first + 2 * kStride);
   LoadQueries<Traits>(p, unit, shared.tiles.q);
   CommitCopies();
-  loader.Note(offsets[0], first_place);
-  loader.Note(offsets[1], second_place);
+  places.Note(offsets[0], first_place);
+  places.Note(offsets[1], second_place);
   MeetGroup<Traits>();
-  if (num_steps > 0) loader.Load(k[0], v[0], offsets[0], first);
+  if (steps.count > 0) loader.Load(stages[0].k(), stages[0].v(), offsets[0], first);
   CommitCopies();
 
-  const int lane_row = warp_row + threadIdx.x % 32 / 4;
+  const int lane_row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
   const QueryRow rows[2] = {LoadQueryRow(p, unit, lane_row), LoadQueryRow(p, unit, lane_row + 8)};
   const WarpView warp_view = ViewOf(rows);
   WaitForCopies<1>();  // the queries
@@ -114,25 +135,146 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   Products<Traits> products;
   products.TakeQueries(q);
 
-  for (int i = 0; i < num_steps; ++i) {
+  for (int i = 0; i < steps.count; ++i) {
     const int stage = i % Traits::kStages;
     // The other stage's keys are done with, and the places of step i + 1 are noted.
     const int step_first = first + i * kStride;
-    if (i + 1 < num_steps) {
-      loader.Load(k[stage ^ 1], v[stage ^ 1], offsets[stage ^ 1], step_first + kStride);
+    if (i + 1 < steps.count) {
+      auto& next = stages[stage ^ 1];
+      loader.Load(next.k(), next.v(), offsets[stage ^ 1], step_first + kStride);
     }
     CommitCopies();
     // The table is read a step before it is noted, and that is a step before the copies.
-    const auto next_place = loader.Find(step_first + 3 * kStride);
+    const KeyPlace next_place = places.Find(step_first + 3 * kStride);
     WaitForCopies<1>();  // step i
     MeetGroup<Traits>();
     const StepView view = ViewStep(p, unit, warp_view, step_first, Traits::kKeys);
     if (view != StepView::kNothing) {
-      AttendStep<Traits>(p, unit, rows, view, step_first, q, k[stage], v[stage], products, softmax);
+      AttendStep<Traits>(p, unit, rows, view, step_first, q, stages[stage].k(), stages[stage].v(),
+                         products, shared, softmax);
     }
-    loader.Note(offsets[stage], place);
+    places.Note(offsets[stage], place);
     place = next_place;
     MeetGroup<Traits>();
+  }
+}
+
+// The passes that a step takes: with rotary embedding, keys of a tail may stand at another position
+// for every query that sees them, and then one query comes after the other.
+template <typename Traits>
+__device__ __forceinline__ int NumPasses(const AttentionKernelParams& p, const WorkItem& item,
+                                         int first) {
+  if (!Traits::kRotates || p.rotary_dim == 0 || item.tail_len == 0) return 1;
+  const int end = min(first + Traits::kKeys, item.key_end);
+  return end > item.prefix_len ? item.query_end - item.query_begin : 1;
+}
+
+// Turns the step's keys in the tile to where they stand for the query of `token`.
+template <typename Traits>
+__device__ __forceinline__ void RotateStep(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const ConvertingLoader<Traits>& loader,
+                                           AttentionShared<Traits>& shared,
+                                           typename AttentionShared<Traits>::Stage& tile,
+                                           const KeyOffsets* offsets, int first, int pass,
+                                           int thread) {
+  if (pass > 0) {
+    MeetGroup<Traits>();  // the keys as they stood for the query before are done with
+    loader.GatherKeys(tile.k(), offsets, first);
+    MeetGroup<Traits>();
+    if (p.new_k) loader.TakeNew(tile.k(), tile.v(), first);
+    MeetGroup<Traits>();
+  }
+  RotateKeys<Traits>(p, unit, shared.turns, tile.k(), first, unit.item.key_end - first,
+                     unit.item.first_token + pass, thread);
+  MeetGroup<Traits>();
+}
+
+// The same, KvLoading::kConverted: what arrives is converted into one tile.
+template <typename Traits>
+__device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams& p,
+                                                    const WorkUnit& unit,
+                                                    AttentionShared<Traits>& shared,
+                                                    OnlineSoftmax<Traits>& softmax) {
+  constexpr int kStride = GroupSteps<Traits>::kStride;
+  const GroupSteps<Traits> steps(unit.item);
+  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const ConvertingLoader<Traits> loader(p, unit, places.end(), steps.thread);
+  const int depth = loader.depth();
+  auto* const offsets = shared.offsets[steps.group];
+  auto& tile = shared.tiles.stages[steps.group][0];
+  uint4* const arriving = shared.tiles.stages[steps.group][1].chunks;
+  const uint4* const q = shared.tiles.q + WarpRow<Traits>() * Traits::kKeyChunks;
+  const auto start = [&](int i) {
+    if (i < steps.count) {
+      loader.Start(loader.ArrivalOf(arriving, i), offsets[i % 3], steps.first + i * kStride);
+    }
+    CommitCopies();
+  };
+
+  LoadQueries<Traits>(p, unit, shared.tiles.q);
+  CommitCopies();
+  for (int i = 0; i < 3; ++i) places.Note(offsets[i], places.Find(steps.first + i * kStride));
+  MeetGroup<Traits>();
+  for (int i = 0; i < depth; ++i) start(i);
+  KeyPlace place = places.Find(steps.first + 3 * kStride);
+
+  const int lane_row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  const QueryRow rows[2] = {LoadQueryRow(p, unit, lane_row), LoadQueryRow(p, unit, lane_row + 8)};
+  const WarpView warp_view = ViewOf(rows);
+  if (depth == 2) {
+    WaitForCopies<2>();  // the queries
+  } else {
+    WaitForCopies<1>();
+  }
+  __syncthreads();
+  if constexpr (Traits::kRotates) {
+    if (p.rotary_dim > 0) {
+      RotateQueries<Traits>(p, unit, shared.turns, shared.tiles.q);
+      __syncthreads();
+    }
+  }
+  Products<Traits> products;
+  products.TakeQueries(q);
+
+  for (int i = 0; i < steps.count; ++i) {
+    const int first = steps.first + i * kStride;
+    KeyOffsets* const step_offsets = offsets[i % 3];
+    if (depth == 2) {
+      WaitForCopies<1>();  // step i, of this thread
+    } else {
+      WaitForCopies<0>();
+    }
+    loader.Fill(tile.k(), tile.v(), loader.ArrivalOf(arriving, i), step_offsets, first);
+    MeetGroup<Traits>();  // the tile is full, and the places of the next two steps are noted
+    start(i + depth);
+    if (p.new_k) {
+      loader.TakeNew(tile.k(), tile.v(), first);
+      MeetGroup<Traits>();
+    }
+    const int num_passes = NumPasses<Traits>(p, unit.item, first);
+    for (int pass = 0; pass < num_passes; ++pass) {
+      StepView view = ViewStep(p, unit, warp_view, first, Traits::kKeys);
+      QueryRow pass_rows[2] = {rows[0], rows[1]};
+      if constexpr (Traits::kRotates) {
+        if (p.rotary_dim > 0) {
+          RotateStep<Traits>(p, unit, loader, shared, tile, step_offsets, first, pass,
+                             steps.thread);
+        }
+        if (num_passes > 1) {
+          const int token = unit.item.first_token + pass;
+          if (rows[0].token != token) pass_rows[0] = NoQueryRow();
+          if (rows[1].token != token) pass_rows[1] = NoQueryRow();
+          if (view == StepView::kAll) view = StepView::kSome;
+        }
+      }
+      if (view != StepView::kNothing) {
+        AttendStep<Traits>(p, unit, pass_rows, view, first, q, tile.k(), tile.v(), products, shared,
+                           softmax);
+      }
+    }
+    MeetGroup<Traits>();  // the tile is done with
+    places.Note(step_offsets, place);
+    place = places.Find(first + 4 * kStride);
   }
 }
 
@@ -140,21 +282,22 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
 template <typename Traits>
 __device__ __forceinline__ void LeaveResults(const OnlineSoftmax<Traits>& softmax,
                                              typename AttentionShared<Traits>::Results& results) {
-  const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  const int group = warp / Traits::kWarpsM;
+  const int group = threadIdx.x / Traits::kGroupThreads;
+  const int first_column = WarpPart<Traits>() * Traits::kOutColumns;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = warp % Traits::kWarpsM * 16 + lane / 4 + r * 8;
+    const int row = WarpRow<Traits>() + lane / 4 + r * 8;
     const float sum = QuadSum(softmax.sum[r]);
-    if (lane % 4 == 0) {
+    if (lane % 4 == 0 && WarpPart<Traits>() == 0) {
       results.max[group][row] = softmax.max[r];
       results.sum[group][row] = sum;
     }
 #pragma unroll
     for (int n = 0; n < Traits::kOutTiles; ++n) {
-      *reinterpret_cast<float2*>(&results.out[group][row][Products<Traits>::OutColumn(n)]) = {
-          softmax.out[n][r * 2], softmax.out[n][r * 2 + 1]};
+      const int column = first_column + Products<Traits>::OutColumn(n);
+      *reinterpret_cast<float2*>(&results.out[group][row][column]) = {softmax.out[n][r * 2],
+                                                                      softmax.out[n][r * 2 + 1]};
     }
   }
 }
@@ -164,7 +307,7 @@ template <typename Traits>
 __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p) {
   const int64_t first = p.query_start_loc[p.num_rows];
   for (int64_t token = first + blockIdx.x; token < p.num_out_tokens; token += gridDim.x) {
-    for (int q_head = threadIdx.x / 32; q_head < p.num_q_heads; q_head += Traits::kWarps) {
+    for (int q_head = threadIdx.x / 32; q_head < p.num_q_heads; q_head += Traits::kThreads / 32) {
       const TileRow row{0, static_cast<int>(token), q_head};
       if (p.lse && threadIdx.x % 32 == 0) {
         p.lse[token * p.lse_token_stride + q_head * p.lse_head_stride] = -INFINITY;
@@ -172,6 +315,11 @@ __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p)
       for (int column = threadIdx.x % 32 * 4; column < p.head_dim_v; column += 128) {
         const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
         StoreColumns<Traits>(p, OutAt(p, row), column, zeros);
+      }
+      if (p.out_block_scales == nullptr) continue;
+      for (int b = threadIdx.x % 32; b < p.head_dim_v / p.out_block; b += 32) {
+        p.out_block_scales[token * p.out_block_token_stride + q_head * p.out_block_head_stride +
+                           b] = BlockScale(p, 0.0f);
       }
     }
   }
@@ -183,6 +331,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   extern __shared__ __align__(128) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
 
+  if constexpr (Traits::kRotates) {
+    if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
+  }
   const WorkMap& work = p.work;
   const int column = blockIdx.x / work.heads_per_column;
   const int first_head = blockIdx.x - column * work.heads_per_column;
@@ -206,7 +357,11 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     __syncthreads();  // the unit is complete
 
     OnlineSoftmax<Traits> softmax;
-    AttendKeys<Traits>(p, unit, shared, softmax);
+    if constexpr (Traits::kConverts) {
+      AttendConvertedKeys<Traits>(p, unit, shared, softmax);
+    } else {
+      AttendKeys<Traits>(p, unit, shared, softmax);
+    }
     __syncthreads();  // the keys' memory becomes the results'
     LeaveResults<Traits>(softmax, shared.results);
     __syncthreads();
@@ -216,11 +371,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   ClearInertTokens<Traits>(p);
 }
 
-template <int kIndex>
+template <int kIndex, KvLoading kLoading>
+int AttentionSharedBytes() {
+  return sizeof(AttentionShared<TileTraits<kIndex, kLoading>>);
+}
+
+template <int kIndex, KvLoading kLoading>
 cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  using Traits = TileTraits<kIndex>;
+  using Traits = TileTraits<kIndex, kLoading>;
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
-  static_assert(kSharedBytes <= 99 * 1024, "the smaller cards of compute capability 8.x");
+  static_assert(kSharedBytes <= (Traits::kValuesInKeys ? 163 : 99) * 1024,
+                "cards of compute capability 8.0; without MLA the smaller ones of 8.x as well");
   const auto kernel = &AttentionKernel<Traits>;
   // Cheap, and right for whichever device is current.
   const cudaError_t error =

@@ -1,4 +1,5 @@
-// Launches of the attention kernels, one for each of kAttentionTiles. Torch-free.
+// Launches of the attention kernels, one for each of kAttentionTiles and way of loading.
+// Torch-free.
 
 #ifndef ATTENTION_KERNELS_ATTENTION_LAUNCHERS_H_
 #define ATTENTION_KERNELS_ATTENTION_LAUNCHERS_H_
@@ -9,9 +10,22 @@
 
 namespace reprise {
 
+// How keys and values reach the products.
+enum class KvLoading : int8_t {
+  // As they are: K, V and q of the products' type, heads in whole chunks of 16 bytes.
+  kDirect,
+  // Through a conversion: any type that the products' type holds exactly, any strides, rotary
+  // embedding, new keys from tensors.
+  kConverted,
+};
+
 // The kernel of kAttentionTiles[kIndex]. REQUIRES: params.work was planned for its rows.
-template <int kIndex>
+template <int kIndex, KvLoading kLoading>
 cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t stream);
+
+// Bytes of shared memory that a CTA of it takes.
+template <int kIndex, KvLoading kLoading>
+int AttentionSharedBytes();
 
 }  // namespace reprise
 

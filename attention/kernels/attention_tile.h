@@ -1,12 +1,14 @@
-// The tile sizes of the attention kernels, by element type, head dim and queries: host data that
+// The tile sizes of the attention kernels, by element type, head dims and queries: host data that
 // both the work map's plan and the kernels' instantiations follow.
 //
 // A tile is `rows` rows of q (queries times the heads of a group) against steps of keys. Its CTA
-// has warps_m x warps_n warps of 16 rows each: the warps_m warps of a group share a step of `keys`
-// keys, and the warps_n groups take turns at the steps.
+// has warps_m x warps_d x warps_n warps of 16 rows each: the warps_m x warps_d warps of a group
+// share a step of `keys` keys, and the warps_n groups take turns at the steps. warps_d warps have
+// the same rows and share out the keys of Q K^T and the columns of P V.
 //
-//   decode:  1 x 4 warps, 16 keys a warp: every warp loads its own keys, no barrier in the loop
-//   prefill: 4 x 1 warps, 64 keys a CTA: each key is loaded once for 64 rows
+//   decode:  1 x 1 x 4 warps, 16 keys a warp: every warp loads its own keys, no barrier in the loop
+//   prefill: 4 x 1 x 1 warps, 64 keys a CTA: each key is loaded once for 64 rows
+//   MLA:     1 x 2 x 1 and 4 x 2 x 1 warps: 512 columns of out are more than a warp can hold
 //
 // No dependencies, no CUDA.
 
@@ -17,54 +19,84 @@
 
 namespace reprise {
 
+// Where a tile's V comes from.
+enum class ValueSource : int8_t {
+  kOwn,      // loaded beside K
+  kKeyTile,  // the first columns of K: absorbed MLA
+};
+
 struct AttentionTile {
-  DType dtype = DType::kFloat32;
-  int head_dim = 0;  // both head dims are padded to it in shared memory; at most so many
+  DType dtype = DType::kFloat32;  // of the products
+  // Head dims are padded to these in shared memory; at most so many.
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
   int warps_m = 0;
+  int warps_d = 0;
   int warps_n = 0;
   int keys = 0;         // of a step of one group of warps
   int ctas_per_sm = 0;  // that fit at once; the launch bound
+  ValueSource values = ValueSource::kOwn;
 
   constexpr int rows() const { return warps_m * 16; }
-  constexpr int threads() const { return warps_m * warps_n * 32; }
+  constexpr int threads() const { return warps_m * warps_d * warps_n * 32; }
 };
 
-// Every instantiation. Two stages of K and V steps are in shared memory, so that 16-bit decode
-// keeps three CTAs of 64 KB on an SM of 228 KB, and no tile needs more than the 99 KB that a CTA
-// may have on the smaller cards of compute capability 8.x.
+// Every size. Two stages of K and V steps are in shared memory, so that 16-bit decode keeps three
+// CTAs of 64 KB on an SM of 228 KB, and no tile but the last two needs more than the 99 KB that a
+// CTA may have on the smaller cards of compute capability 8.x.
 inline constexpr AttentionTile kAttentionTiles[] = {
-    {DType::kFloat16, 64, 1, 4, 32, 3},   {DType::kFloat16, 64, 4, 1, 64, 3},
-    {DType::kFloat16, 128, 1, 4, 16, 3},  {DType::kFloat16, 128, 4, 1, 64, 2},
-    {DType::kFloat16, 256, 1, 2, 16, 3},  {DType::kFloat16, 256, 4, 1, 32, 2},
-    {DType::kBFloat16, 64, 1, 4, 32, 3},  {DType::kBFloat16, 64, 4, 1, 64, 3},
-    {DType::kBFloat16, 128, 1, 4, 16, 3}, {DType::kBFloat16, 128, 4, 1, 64, 2},
-    {DType::kBFloat16, 256, 1, 2, 16, 3}, {DType::kBFloat16, 256, 4, 1, 32, 2},
-    {DType::kFloat32, 64, 1, 4, 16, 3},   {DType::kFloat32, 128, 1, 2, 16, 3},
-    {DType::kFloat32, 256, 1, 1, 16, 2},
+    {DType::kFloat16, 64, 64, 1, 1, 4, 32, 3},
+    {DType::kFloat16, 64, 64, 4, 1, 1, 64, 3},
+    {DType::kFloat16, 128, 128, 1, 1, 4, 16, 3},
+    {DType::kFloat16, 128, 128, 4, 1, 1, 64, 2},
+    {DType::kFloat16, 256, 256, 1, 1, 2, 16, 3},
+    {DType::kFloat16, 256, 256, 4, 1, 1, 32, 2},
+    {DType::kFloat16, 576, 512, 1, 2, 1, 16, 3, ValueSource::kKeyTile},
+    {DType::kFloat16, 576, 512, 4, 2, 1, 32, 1, ValueSource::kKeyTile},
+    {DType::kBFloat16, 64, 64, 1, 1, 4, 32, 3},
+    {DType::kBFloat16, 64, 64, 4, 1, 1, 64, 3},
+    {DType::kBFloat16, 128, 128, 1, 1, 4, 16, 3},
+    {DType::kBFloat16, 128, 128, 4, 1, 1, 64, 2},
+    {DType::kBFloat16, 256, 256, 1, 1, 2, 16, 3},
+    {DType::kBFloat16, 256, 256, 4, 1, 1, 32, 2},
+    {DType::kBFloat16, 576, 512, 1, 2, 1, 16, 3, ValueSource::kKeyTile},
+    {DType::kBFloat16, 576, 512, 4, 2, 1, 32, 1, ValueSource::kKeyTile},
+    {DType::kFloat32, 64, 64, 1, 1, 4, 16, 3},
+    {DType::kFloat32, 128, 128, 1, 1, 2, 16, 3},
+    {DType::kFloat32, 256, 256, 1, 1, 1, 16, 2},
+    {DType::kFloat32, 576, 512, 1, 2, 1, 16, 1, ValueSource::kKeyTile},
 };
 
+// Of heads whose V is not the first columns of K.
 inline constexpr int kMaxAttentionHeadDim = 256;
+// Of those whose V is.
+inline constexpr int kMaxLatentHeadDimQk = 576;
+inline constexpr int kMaxLatentHeadDimV = 512;
+
+// The type in which q of `q_dtype` is multiplied where the cache does not say more: fp8 becomes
+// bfloat16, which holds every value of it.
+constexpr DType ProductType(DType q_dtype) { return IsFp8(q_dtype) ? DType::kBFloat16 : q_dtype; }
 
 // The tile that serves `rows` rows of q a query range (queries times group size): the smallest head
-// dim that holds both, and the fewest rows that hold `rows`, else the most. Null for dtypes and
+// dims that hold both, and the fewest rows that hold `rows`, else the most. Null for dtypes and
 // head dims that no tile serves.
-constexpr const AttentionTile* FindAttentionTile(DType dtype, int head_dim_qk, int head_dim_v,
+constexpr const AttentionTile* FindAttentionTile(DType q_dtype, int head_dim_qk, int head_dim_v,
                                                  int rows) {
-  const int head_dim = head_dim_qk > head_dim_v ? head_dim_qk : head_dim_v;
   const AttentionTile* best = nullptr;
   for (const AttentionTile& tile : kAttentionTiles) {
-    if (tile.dtype != dtype || tile.head_dim < head_dim) continue;
-    if (best && tile.head_dim > best->head_dim) continue;
-    if (!best || tile.head_dim < best->head_dim || best->rows() < rows) best = &tile;
+    if (tile.dtype != ProductType(q_dtype)) continue;
+    if (tile.head_dim_qk < head_dim_qk || tile.head_dim_v < head_dim_v) continue;
+    if (best && tile.head_dim_qk > best->head_dim_qk) continue;
+    if (!best || tile.head_dim_qk < best->head_dim_qk || best->rows() < rows) best = &tile;
   }
   return best;
 }
 
 // The place in kAttentionTiles of the tile with exactly these sizes; -1 if there is none.
-constexpr int AttentionTileIndex(DType dtype, int head_dim, int rows) {
+constexpr int AttentionTileIndex(DType dtype, int head_dim_qk, int rows) {
   int index = 0;
   for (const AttentionTile& tile : kAttentionTiles) {
-    if (tile.dtype == dtype && tile.head_dim == head_dim && tile.rows() == rows) return index;
+    if (tile.dtype == dtype && tile.head_dim_qk == head_dim_qk && tile.rows() == rows) return index;
     ++index;
   }
   return -1;

@@ -43,6 +43,11 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
+// The CTA's barrier `index` (0 is that of __syncthreads()), for `num_threads` of whole warps.
+__device__ __forceinline__ void MeetAt(int index, int num_threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(index), "r"(num_threads) : "memory");
+}
+
 // Adds 1, or wraps to 0 at `last`; returns the value before. What the CTA's threads wrote before
 // they met this one is seen by whoever sees the new value and then meets the thread that did.
 __device__ __forceinline__ uint32_t IncrementAcquireRelease(uint32_t* counter, uint32_t last) {
@@ -109,6 +114,10 @@ template <>
 __device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
+
+__device__ __forceinline__ float ToFloat(float value) { return value; }
+__device__ __forceinline__ float ToFloat(__half value) { return __half2float(value); }
+__device__ __forceinline__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
 // Two values as a register of the tensor cores, the first in the low half.
 template <typename T>

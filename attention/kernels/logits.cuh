@@ -16,6 +16,7 @@
 
 #include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/device_primitives.cuh"
+#include "attention/kernels/key_places.cuh"
 #include "attention/kernels/tile_traits.cuh"
 #include "attention/kernels/work_unit.cuh"
 
@@ -27,7 +28,11 @@ struct QueryRow {
   int q_head;
   int position;
   int first_seen, last_seen;  // positions that causality and the window admit
+  float logit_scale;          // all factors of the dot product
 };
+
+// Sees nothing.
+__device__ __forceinline__ QueryRow NoQueryRow() { return {-1, 0, 0, INT_MAX, INT_MIN, 0.0f}; }
 
 __device__ __forceinline__ int Saturate(int64_t value) {
   return static_cast<int>(value < INT_MIN ? INT_MIN : value > INT_MAX ? INT_MAX : value);
@@ -47,11 +52,42 @@ __device__ __forceinline__ int KeyPosition(const AttentionKernelParams& p, const
   return (run * p.world + p.rank) * p.interleave + token - run * p.interleave;
 }
 
+// A row of a shared item: all of them see all of its keys, but padded ones.
+inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParams& p,
+                                                      const WorkUnit& unit,
+                                                      const TileRow& tile_row) {
+  const int token = tile_row.token;
+  int row = 0;
+  for (int end = p.num_rows; end - row > 1;) {
+    const int middle = (row + end) / 2;
+    if (p.query_start_loc[middle] <= token) {
+      row = middle;
+    } else {
+      end = middle;
+    }
+  }
+  if (p.seq_lens[row] <= 0) return NoQueryRow();
+  // key_start is that of the item.
+  const int first_position = unit.item.key_start + p.seq_lens[row] - p.query_start_loc[row + 1];
+  const int table_row = p.table_row ? p.table_row[row] : row;
+  QueryRow query;
+  query.token = token;
+  query.q_head = tile_row.q_head;
+  query.position = p.query_positions ? p.query_positions[token] : first_position + token;
+  query.first_seen = INT_MIN;
+  query.last_seen = INT_MAX;
+  query.logit_scale = unit.logit_scale * ScaleAt(p.q_scale, table_row, unit.kv_head) *
+                      ScaleAt(p.k_scale, table_row, unit.kv_head);
+  return query;
+}
+
 __device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
                                                  const WorkUnit& unit, int row) {
-  if (row >= unit.num_rows) return {-1, 0, 0, INT_MAX, INT_MIN};  // sees nothing
+  if (row >= unit.num_rows) return NoQueryRow();
   const TileRow tile_row = RowAt(p, unit, row);
+  if (unit.item.row == kSharedRow) return LoadSharedRow(p, unit, tile_row);
   QueryRow query;
+  query.logit_scale = unit.logit_scale;
   query.token = tile_row.token;
   query.q_head = tile_row.q_head;
   query.position = p.query_positions ? p.query_positions[tile_row.token]
@@ -124,25 +160,45 @@ __device__ __forceinline__ bool InSparsePattern(const AttentionKernelParams& p,
 }
 
 template <typename Traits>
-__device__ __forceinline__ void ScaleLogits(const AttentionKernelParams& p, const WorkUnit& unit,
+__device__ __forceinline__ void ScaleLogits(const AttentionKernelParams& p,
+                                            const QueryRow (&rows)[2],
                                             float (&s)[Traits::kKeyTiles][4]) {
   if (p.softcap > 0.0f) {
-    const float inner = unit.logit_scale / p.softcap;
+    const float inner[2] = {rows[0].logit_scale / p.softcap, rows[1].logit_scale / p.softcap};
     const float outer = p.softcap * kLog2E;
 #pragma unroll
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float x = s[n][e] * inner;
+        const float x = s[n][e] * inner[e / 2];
         s[n][e] = outer * (Traits::kTensorCores ? Tanh(x) : tanhf(x));
       }
     }
   } else {
-    const float scale = unit.logit_scale * kLog2E;
+    const float scale[2] = {rows[0].logit_scale * kLog2E, rows[1].logit_scale * kLog2E};
 #pragma unroll
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[n][e] *= scale;
+      for (int e = 0; e < 4; ++e) s[n][e] *= scale[e / 2];
+    }
+  }
+}
+
+// Multiplies the columns of new keys in the step that begins at local key `first`.
+template <typename Traits>
+__device__ __forceinline__ void ScaleNewKeys(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             int first, float factor,
+                                             float (&s)[Traits::kKeyTiles][4]) {
+  if constexpr (Traits::kConverts) {
+    const int first_new = FirstNewKey(p, unit.item);
+    if (p.new_k == nullptr || first + Traits::kKeys <= first_new) return;
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = first + n * 8 + threadIdx.x % 4 * 2 + e % 2;
+        if (key >= first_new) s[n][e] *= factor;
+      }
     }
   }
 }

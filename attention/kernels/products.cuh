@@ -2,7 +2,10 @@
 // out += P V. 16-bit types by tensor cores with float32 sums, float32 by FFMA in full precision.
 //
 // Both hold the logits alike (logits.cuh). Lane l holds of out, for rows l / 4 (o[n][0], o[n][1])
-// and l / 4 + 8 (o[n][2], o[n][3]), the columns OutColumn(n) + {0, 1}.
+// and l / 4 + 8 (o[n][2], o[n][3]), the columns OutColumn(n) + {0, 1} of the warp's part.
+//
+// Where kWarpsD warps have the same rows, each computes the logits of its part of the keys, gets
+// the others' by way of shared memory, and adds up its part of out's columns.
 
 #ifndef ATTENTION_KERNELS_PRODUCTS_CUH_
 #define ATTENTION_KERNELS_PRODUCTS_CUH_
@@ -15,12 +18,21 @@
 
 namespace reprise {
 
+// Which of the warps with the same rows this one is.
+template <typename Traits>
+__device__ __forceinline__ int WarpPart() {
+  return Traits::kWarpsD == 1 ? 0 : threadIdx.x / 32 % Traits::kWarpsD;
+}
+
+// The warp's 16 rows of the tile begin here.
+template <typename Traits>
+__device__ __forceinline__ int WarpRow() {
+  return threadIdx.x / 32 % Traits::kGroupWarps / Traits::kWarpsD * 16;
+}
+
 template <typename Traits>
 class TensorCoreProducts {
  public:
-  static constexpr int kDimSteps = Traits::kHeadDim / 16;
-  static constexpr int kKeySteps = Traits::kKeys / 16;
-
   // `q` is the warp's 16 rows.
   __device__ __forceinline__ void TakeQueries(const uint4* q) {
     if constexpr (Traits::kHoldQ) {
@@ -29,12 +41,14 @@ class TensorCoreProducts {
     }
   }
 
-  // s = Q K^T.
-  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k,
-                                         float (&s)[Traits::kKeyTiles][4]) const {
+  // s = Q K^T of the keys [first_key, first_key + 8 * kTiles) of the step.
+  template <int kTiles>
+  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k, int first_key,
+                                         float (&s)[kTiles][4]) const {
+    static_assert(kTiles == 1 || kTiles % 2 == 0);
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = 0.0f;
     }
@@ -47,14 +61,25 @@ class TensorCoreProducts {
       } else {
         LoadQ(a, q, d);
       }
-#pragma unroll
-      for (int n = 0; n < kKeySteps; ++n) {
-        // Keys 0-7 and dims 0-7, dims 8-15; keys 8-15 and dims 0-7, dims 8-15.
+      if constexpr (kTiles == 1) {
+        // Eight keys: dims 0-7, dims 8-15, and the same of the next step of dims.
+        if (d % 2 != 0) continue;
+        uint32_t next[4];
+        LoadQ(next, q, d + 1);
         uint32_t b[4];
-        const int key = n * 16 + lane / 16 * 8 + lane % 8;
-        LoadMatrices(b, k + Traits::ChunkAt(key, d * 2 + lane / 8 % 2));
-        MultiplyAdd<Element>(s[n * 2], a, b[0], b[1]);
-        MultiplyAdd<Element>(s[n * 2 + 1], a, b[2], b[3]);
+        LoadMatrices(b, k + Traits::ChunkAt(first_key + lane % 8, d * 2 + lane / 8));
+        MultiplyAdd<Element>(s[0], a, b[0], b[1]);
+        MultiplyAdd<Element>(s[0], next, b[2], b[3]);
+      } else {
+#pragma unroll
+        for (int n = 0; n < kTiles / 2; ++n) {
+          // Keys 0-7 and dims 0-7, dims 8-15; keys 8-15 and dims 0-7, dims 8-15.
+          uint32_t b[4];
+          const int key = first_key + n * 16 + lane / 16 * 8 + lane % 8;
+          LoadMatrices(b, k + Traits::ChunkAt(key, d * 2 + lane / 8 % 2));
+          MultiplyAdd<Element>(s[n * 2], a, b[0], b[1]);
+          MultiplyAdd<Element>(s[n * 2 + 1], a, b[2], b[3]);
+        }
       }
     }
   }
@@ -66,8 +91,9 @@ class TensorCoreProducts {
                                              uint32_t seen,
                                              float (&o)[Traits::kOutTiles][4]) const {
     const int lane = threadIdx.x % 32;
+    const int first_chunk = WarpPart<Traits>() * (Traits::kOutColumns / Traits::kChunk);
 #pragma unroll
-    for (int n = 0; n < kKeySteps; ++n) {
+    for (int n = 0; n < Traits::kKeys / 16; ++n) {
       const uint32_t a[4] = {Pack<Element>(s[n * 2][0], s[n * 2][1]),
                              Pack<Element>(s[n * 2][2], s[n * 2][3]),
                              Pack<Element>(s[n * 2 + 1][0], s[n * 2 + 1][1]),
@@ -75,11 +101,11 @@ class TensorCoreProducts {
       const uint32_t low = PairMask(seen >> (n * 4));
       const uint32_t high = PairMask(seen >> (n * 4 + 2));
 #pragma unroll
-      for (int d = 0; d < kDimSteps; ++d) {
+      for (int d = 0; d < Traits::kOutColumns / 16; ++d) {
         // Keys 0-7, keys 8-15 and dims 0-7; keys 0-7, keys 8-15 and dims 8-15.
         uint32_t b[4];
         const int key = n * 16 + lane / 8 % 2 * 8 + lane % 8;
-        LoadMatricesTransposed(b, v + Traits::ChunkAt(key, d * 2 + lane / 16));
+        LoadMatricesTransposed(b, v + Traits::ValueChunkAt(key, first_chunk + d * 2 + lane / 16));
         if constexpr (kMasked) {
           b[0] &= low;
           b[1] &= high;
@@ -96,6 +122,7 @@ class TensorCoreProducts {
 
  private:
   using Element = typename Traits::Element;
+  static constexpr int kDimSteps = Traits::kHeadDimQk / 16;
 
   static __device__ __forceinline__ void LoadQ(uint32_t (&a)[4], const uint4* q, int d) {
     const int lane = threadIdx.x % 32;
@@ -117,23 +144,25 @@ class FloatProducts {
  public:
   __device__ __forceinline__ void TakeQueries(const uint4*) {}
 
-  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k,
-                                         float (&s)[Traits::kKeyTiles][4]) const {
+  template <int kTiles>
+  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k, int first_key,
+                                         float (&s)[kTiles][4]) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = 0.0f;
     }
 #pragma unroll 4
-    for (int chunk = 0; chunk < Traits::kChunks; ++chunk) {
-      const float4 q0 = FloatsAt(q, lane / 4, chunk);
-      const float4 q1 = FloatsAt(q, lane / 4 + 8, chunk);
+    for (int chunk = 0; chunk < Traits::kKeyChunks; ++chunk) {
+      const float4 q0 = FloatsOf(q + Traits::ChunkAt(lane / 4, chunk));
+      const float4 q1 = FloatsOf(q + Traits::ChunkAt(lane / 4 + 8, chunk));
 #pragma unroll
-      for (int n = 0; n < Traits::kKeyTiles; ++n) {
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const float4 key = FloatsAt(k, n * 8 + lane % 4 * 2 + j, chunk);
+          const float4 key =
+              FloatsOf(k + Traits::ChunkAt(first_key + n * 8 + lane % 4 * 2 + j, chunk));
           s[n][j] = Dot(q0, key, s[n][j]);
           s[n][2 + j] = Dot(q1, key, s[n][2 + j]);
         }
@@ -146,6 +175,7 @@ class FloatProducts {
                                              uint32_t seen,
                                              float (&o)[Traits::kOutTiles][4]) const {
     const int lane = threadIdx.x % 32;
+    const int first_chunk = WarpPart<Traits>() * (Traits::kOutColumns / Traits::kChunk);
 #pragma unroll
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll 1
@@ -159,8 +189,9 @@ class FloatProducts {
           if (kMasked && (seen_by_holder >> (n * 2 + j) & 1) == 0) continue;
           const int key = n * 8 + pair * 2 + j;
 #pragma unroll
-          for (int d = 0; d < Traits::kHeadDim / 16; ++d) {
-            const float4 value = FloatsAt(v, key, d * 4 + lane % 4);
+          for (int d = 0; d < Traits::kOutColumns / 16; ++d) {
+            const float4 value =
+                FloatsOf(v + Traits::ValueChunkAt(key, first_chunk + d * 4 + lane % 4));
             o[d * 2][0] = fmaf(p0, value.x, o[d * 2][0]);
             o[d * 2][1] = fmaf(p0, value.y, o[d * 2][1]);
             o[d * 2 + 1][0] = fmaf(p0, value.z, o[d * 2 + 1][0]);
@@ -180,8 +211,8 @@ class FloatProducts {
   }
 
  private:
-  static __device__ __forceinline__ float4 FloatsAt(const uint4* rows, int row, int chunk) {
-    return *reinterpret_cast<const float4*>(rows + Traits::ChunkAt(row, chunk));
+  static __device__ __forceinline__ float4 FloatsOf(const uint4* chunk) {
+    return *reinterpret_cast<const float4*>(chunk);
   }
 
   static __device__ __forceinline__ float Dot(const float4& a, const float4& b, float sum) {
@@ -192,6 +223,38 @@ class FloatProducts {
 template <typename Traits>
 using Products =
     std::conditional_t<Traits::kTensorCores, TensorCoreProducts<Traits>, FloatProducts<Traits>>;
+
+// s = Q K^T of a step, by the warps with the same rows together. `q` is the warp's 16 rows.
+template <typename Traits>
+__device__ __forceinline__ void MultiplyKeys(const Products<Traits>& products, const uint4* q,
+                                             const uint4* k, AttentionShared<Traits>& shared,
+                                             float (&s)[Traits::kKeyTiles][4]) {
+  if constexpr (Traits::kWarpsD == 1) {
+    products.Logits(q, k, 0, s);
+  } else {
+    constexpr int kOwnTiles = Traits::kOwnKeys / 8;
+    const int lane = threadIdx.x % 32;
+    const int part = WarpPart<Traits>();
+    const int warp_m = WarpRow<Traits>() / 16;
+    auto& exchange = shared.exchange.logits[warp_m];
+    float own[kOwnTiles][4];
+    products.Logits(q, k, part * Traits::kOwnKeys, own);
+#pragma unroll
+    for (int n = 0; n < kOwnTiles; ++n) {
+      exchange[part * kOwnTiles + n][lane] = {own[n][0], own[n][1], own[n][2], own[n][3]};
+    }
+    // The whole group meets before the next step's logits are written.
+    MeetAt(1 + warp_m, Traits::kWarpsD * 32);
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+      const float4 logits = exchange[n][lane];
+      s[n][0] = logits.x;
+      s[n][1] = logits.y;
+      s[n][2] = logits.z;
+      s[n][3] = logits.w;
+    }
+  }
+}
 
 }  // namespace reprise
 

@@ -1,4 +1,4 @@
-// An AttentionTile as types and constants, and its shared memory.
+// An AttentionTile and a way of loading as types and constants, and its shared memory.
 
 #ifndef ATTENTION_KERNELS_TILE_TRAITS_CUH_
 #define ATTENTION_KERNELS_TILE_TRAITS_CUH_
@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "attention/kernels/attention_launchers.h"
 #include "attention/kernels/attention_tile.h"
 #include "attention/kernels/work_unit.cuh"
 #include "base/dtype.h"
@@ -30,44 +32,70 @@ struct ElementOf<DType::kBFloat16> {
   using Type = __nv_bfloat16;
 };
 
+constexpr int LargestPowerOfTwoIn(int n) { return n & -n; }
+
 // Of kAttentionTiles[kIndex].
-template <int kIndex>
+template <int kIndex, KvLoading kLoadingOfTile>
 struct TileTraits {
   static constexpr AttentionTile kTile = kAttentionTiles[kIndex];
+  static constexpr KvLoading kLoading = kLoadingOfTile;
   using Element = typename ElementOf<kTile.dtype>::Type;
 
-  static constexpr int kHeadDim = kTile.head_dim;
+  static constexpr int kHeadDimQk = kTile.head_dim_qk;
+  static constexpr int kHeadDimV = kTile.head_dim_v;
+  static constexpr bool kValuesInKeys = kTile.values == ValueSource::kKeyTile;
   static constexpr int kWarpsM = kTile.warps_m;
+  static constexpr int kWarpsD = kTile.warps_d;
   static constexpr int kWarpsN = kTile.warps_n;
-  static constexpr int kWarps = kWarpsM * kWarpsN;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int kGroupThreads = kWarpsM * 32;  // share a step of keys
+  static constexpr int kGroupWarps = kWarpsM * kWarpsD;  // share a step of keys
+  static constexpr int kGroupThreads = kGroupWarps * 32;
+  static constexpr int kThreads = kGroupThreads * kWarpsN;
   static constexpr int kRows = kTile.rows();
   static constexpr int kKeys = kTile.keys;
   static constexpr int kStages = 2;
+  static constexpr bool kConverts = kLoading == KvLoading::kConverted;
+  static constexpr bool kRotates = kConverts && !kValuesInKeys;  // K alone is turned
+  static constexpr int kOffsetSteps = kConverts ? 3 : kStages;   // whose places are noted
 
   // Shared memory is in chunks of 16 bytes; those of a row are permuted by the row's number, so
   // that eight rows' chunks of one column stand in different banks.
   static constexpr int kChunk = 16 / static_cast<int>(sizeof(Element));  // elements
-  static constexpr int kChunks = kHeadDim / kChunk;                      // of a row
+  static constexpr int kKeyChunks = kHeadDimQk / kChunk;                 // of a row of Q and K
+  static constexpr int kValueChunks = kHeadDimV / kChunk;                // of a row of V
+  static constexpr int kValuePitch = kValuesInKeys ? kKeyChunks : kValueChunks;
 
-  static constexpr int kKeyTiles = kKeys / 8;     // columns of the logits, 8 at a time
-  static constexpr int kOutTiles = kHeadDim / 8;  // columns of out, 8 at a time
+  static constexpr int kKeyTiles = kKeys / 8;              // columns of the logits, 8 at a time
+  static constexpr int kOwnKeys = kKeys / kWarpsD;         // whose logits a warp computes
+  static constexpr int kOutColumns = kHeadDimV / kWarpsD;  // that a warp holds
+  static constexpr int kOutTiles = kOutColumns / 8;
 
   static constexpr bool kTensorCores = sizeof(Element) == 2;
   // Q stays in registers where they suffice.
-  static constexpr bool kHoldQ = kTensorCores && kHeadDim <= 128;
+  static constexpr bool kHoldQ = kTensorCores && kHeadDimQk <= 128;
 
-  static_assert(kWarpsM == 1 || kWarpsN == 1,
+  // A thread copies the same chunks of a row at every pass over the keys.
+  static constexpr int kLanesOfKey = LargestPowerOfTwoIn(kKeyChunks) < kGroupThreads
+                                         ? LargestPowerOfTwoIn(kKeyChunks)
+                                         : kGroupThreads;
+  static constexpr int kChunkPasses = kKeyChunks / kLanesOfKey;
+  static constexpr int kKeysPerPass = kGroupThreads / kLanesOfKey;
+
+  static_assert(kGroupWarps == 1 || kWarpsN == 1,
                 "groups of several warps have no barrier of their own");
   static_assert(kKeys % 16 == 0, "products take 16 keys at a time");
+  static_assert(kOwnKeys % 16 == 0 || kOwnKeys == 8, "of which a warp's part may be half");
   static_assert(kKeys <= kGroupThreads, "a thread finds the place of one key of a step");
-  static_assert(kChunks % 8 == 0, "the permutation is of 8 chunks");
-  static_assert(kKeys * kChunks % kGroupThreads == 0 && kRows * kChunks % kThreads == 0,
+  static_assert(kKeyChunks % 8 == 0 && kValueChunks % 8 == 0, "the permutation is of 8 chunks");
+  static_assert(kKeys % kKeysPerPass == 0 && kRows * kKeyChunks % kThreads == 0,
                 "every thread copies as much");
+  static_assert(kValuesInKeys || kHeadDimQk == kHeadDimV, "K and V are copied alike");
+  static_assert(kKeysPerPass == 1 || kKeysPerPass % 2 == 0);
 
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
-    return row * kChunks + (chunk ^ (row & 7));
+    return row * kKeyChunks + (chunk ^ (row & 7));
+  }
+  static __device__ __forceinline__ int ValueChunkAt(int key, int chunk) {
+    return key * kValuePitch + (chunk ^ (key & 7));
   }
 };
 
@@ -86,15 +114,24 @@ struct RowPlace {
 
 template <typename Traits>
 struct AttentionShared {
-  static constexpr int kStepChunks = Traits::kKeys * Traits::kChunks;
+  static constexpr int kKeyStepChunks = Traits::kKeys * Traits::kKeyChunks;
+  static constexpr int kValueStepChunks =
+      Traits::kValuesInKeys ? 0 : Traits::kKeys * Traits::kValueChunks;
   // 8 floats more than a row, so that the rows of a fragment stand in different banks.
-  static constexpr int kOutStride = Traits::kHeadDim + 8;
+  static constexpr int kOutStride = Traits::kHeadDimV + 8;
 
+  // A stage of a group: K, then V. Where keys are converted, stage 0 is the tile and stage 1 holds
+  // what has arrived and is not converted yet.
+  struct Stage {
+    uint4 chunks[kKeyStepChunks + kValueStepChunks];
+
+    __device__ uint4* k() { return chunks; }
+    __device__ uint4* v() { return Traits::kValuesInKeys ? chunks : chunks + kKeyStepChunks; }
+  };
   // While the keys are worked through.
   struct Tiles {
-    uint4 k[Traits::kWarpsN][Traits::kStages][kStepChunks];
-    uint4 v[Traits::kWarpsN][Traits::kStages][kStepChunks];
-    uint4 q[Traits::kRows * Traits::kChunks];
+    Stage stages[Traits::kWarpsN][Traits::kStages];
+    uint4 q[Traits::kRows * Traits::kKeyChunks];
   };
   // After them: each group's share, to be added up.
   struct Results {
@@ -104,13 +141,21 @@ struct AttentionShared {
     float weight[Traits::kWarpsN][Traits::kRows];
     RowPlace places[Traits::kRows];
   };
+  // Logits of a step on their way between warps with the same rows.
+  struct Exchange {
+    float4 logits[Traits::kWarpsM][Traits::kKeyTiles][32];
+  };
+  struct Nothing {};
 
   union {
     Tiles tiles;
     Results results;
   };
   WorkUnit units[2];  // the one at hand, and the next
-  KeyOffsets offsets[Traits::kWarpsN][Traits::kStages][Traits::kKeys];
+  KeyOffsets offsets[Traits::kWarpsN][Traits::kOffsetSteps][Traits::kKeys];
+  std::conditional_t<(Traits::kWarpsD > 1), Exchange, Nothing> exchange;
+  // Of the rotary embedding: how far a step of one position turns each pair of dims.
+  uint64_t turns[Traits::kRotates ? Traits::kHeadDimQk / 2 : 1];
   int is_last_arrival;
 };
 

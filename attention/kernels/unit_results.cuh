@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/convert.cuh"
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/online_softmax.cuh"
 #include "attention/kernels/tile_traits.cuh"
@@ -37,17 +38,28 @@ __device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, float* 
   }
 }
 
-template <typename Element>
-__device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, Element* out, int column,
+// Types of 16 and 8 bits.
+template <typename T>
+__device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, T* out, int column,
                                          const float (&value)[4]) {
-  if (p.out_is_aligned) {
-    *reinterpret_cast<uint2*>(out + column) = {Pack<Element>(value[0], value[1]),
-                                               Pack<Element>(value[2], value[3])};
-    return;
-  }
+  uint32_t bits[4];
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    if (column + e < p.head_dim_v) out[column + e] = FromFloat<Element>(value[e]);
+  for (int e = 0; e < 4; ++e) bits[e] = StoredBits<T>(value[e]);
+  if (!p.out_is_aligned) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (column + e >= p.head_dim_v) continue;
+      if constexpr (sizeof(T) == 2) {
+        reinterpret_cast<uint16_t*>(out)[column + e] = static_cast<uint16_t>(bits[e]);
+      } else {
+        reinterpret_cast<uint8_t*>(out)[column + e] = static_cast<uint8_t>(bits[e]);
+      }
+    }
+  } else if constexpr (sizeof(T) == 2) {
+    *reinterpret_cast<uint2*>(out + column) = {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+  } else {
+    *reinterpret_cast<uint32_t*>(out + column) =
+        bits[0] | bits[1] << 8 | bits[2] << 16 | bits[3] << 24;
   }
 }
 
@@ -59,11 +71,28 @@ __device__ __forceinline__ int64_t OutAt(const AttentionKernelParams& p, const T
 template <typename Traits>
 __device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, int64_t at, int column,
                                              const float (&value)[4]) {
-  if (p.out_is_float) {
-    StoreOut(p, static_cast<float*>(p.out) + at, column, value);
-  } else {
+  if (p.out_dtype == Traits::kTile.dtype) {
     StoreOut(p, static_cast<typename Traits::Element*>(p.out) + at, column, value);
+    return;
   }
+  switch (p.out_dtype) {
+    case DType::kFloat16:
+      return StoreOut(p, static_cast<__half*>(p.out) + at, column, value);
+    case DType::kBFloat16:
+      return StoreOut(p, static_cast<__nv_bfloat16*>(p.out) + at, column, value);
+    case DType::kFp8E4M3:
+      return StoreOut(p, static_cast<__nv_fp8_e4m3*>(p.out) + at, column, value);
+    case DType::kFp8E5M2:
+      return StoreOut(p, static_cast<__nv_fp8_e5m2*>(p.out) + at, column, value);
+    default:
+      return StoreOut(p, static_cast<float*>(p.out) + at, column, value);
+  }
+}
+
+// A scale of its own for each out_block columns of a row: what makes their largest value that of
+// out's type. At least that of 1e-10, so that zeros have a finite one.
+__device__ __forceinline__ float BlockScale(const AttentionKernelParams& p, float largest) {
+  return fmaxf(largest, 1e-10f) / LargestOf(p.out_dtype);
 }
 
 // Adds the sink, writes lse, and returns what a sum relative to total.max is to be multiplied with.
@@ -76,7 +105,7 @@ __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const
     const float max = fmaxf(total.max, sink);
     const float rescale = exp2f(total.max - max);
     const float sum = total.sum * rescale + exp2f(sink - max);
-    factor = unit.v_scale * rescale / sum;
+    factor = unit.v_scale * rescale / (sum * ScaleAt(p.out_scale, 0, 0));
     lse = (max + log2f(sum)) * kLn2;
   }
   if (p.lse) p.lse[row.token * p.lse_token_stride + row.q_head * p.lse_head_stride] = lse;
@@ -85,8 +114,7 @@ __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const
 
 // Index of a row's lse among the partials; times head_dim_v, that of its out.
 __device__ __forceinline__ int64_t PartialAt(const WorkMap& work, int partial, const TileRow& row) {
-  return (static_cast<int64_t>(partial) * work.tile_queries + row.query) * work.num_q_heads +
-         row.q_head;
+  return static_cast<int64_t>(partial + row.query) * work.num_q_heads + row.q_head;
 }
 
 // Calls body(row, column) for 4 columns at a time of every row of the tile, spread over the CTA.
@@ -185,14 +213,13 @@ __device__ __forceinline__ float4 LoadPartial(const float* out, int column, int 
 }
 
 // The sum of `count` partials of a row, each weighted by exp2(lse - reference); out and lse are
-// those of the first.
+// those of the first; `stride` is from one lse to the next.
 template <bool kAligned>
 __device__ __forceinline__ void AddPartials(const AttentionKernelParams& p, const float* out,
-                                            const float* lse, float reference, int count,
-                                            int column, float (&sum)[4]) {
+                                            const float* lse, int64_t stride, float reference,
+                                            int count, int column, float (&sum)[4]) {
   // Loads under way at a time: the partials are as far as the L2 cache.
   constexpr int kBatch = 8;
-  const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
   for (int begin = 0; begin < count; begin += kBatch) {
     float lses[kBatch];
     float4 values[kBatch];
@@ -213,38 +240,102 @@ __device__ __forceinline__ void AddPartials(const AttentionKernelParams& p, cons
   }
 }
 
+// Partials of a tile's rows, in key order: the n-th of a row is PartialAt(first, row) + n * stride.
+struct PartialList {
+  int first;
+  int count;
+  int64_t stride;
+};
+
+// What is merged for the queries of an item: the shared ones first.
+__device__ __forceinline__ PartialList SharedPartials(const WorkMap& work, const WorkItem& item) {
+  return {item.first_shared_partial, item.num_shared_partials,
+          static_cast<int64_t>(work.tile_queries) * work.num_q_heads};
+}
+__device__ __forceinline__ PartialList OwnPartials(const WorkMap& work, const WorkItem& item) {
+  return {item.first_partial, item.num_partials,
+          static_cast<int64_t>(item.query_end - item.query_begin) * work.num_q_heads};
+}
+
+__device__ __forceinline__ void AddTotal(RowTotal& total, float max, float sum) {
+  const float new_max = fmaxf(total.max, max);
+  const float reference = Reference(new_max);
+  total.sum = total.sum * exp2f(total.max - reference) + sum * exp2f(max - reference);
+  total.max = new_max;
+}
+
 // Leaves in results.max and results.weight of group 0, for each row, what its partials' lse are
 // relative to, and what their sum is to be multiplied with. Writes lse.
 template <typename Traits>
 __device__ __forceinline__ void WeighPartials(const AttentionKernelParams& p, const WorkUnit& unit,
                                               typename AttentionShared<Traits>::Results& results) {
-  constexpr int kLanes = Traits::kThreads / Traits::kRows;  // of a row
-  static_assert(kLanes >= 1 && kLanes <= 32 && 32 % kLanes == 0);
+  // Threads of a row.
+  constexpr int kLanes =
+      Traits::kThreads / Traits::kRows < 32 ? Traits::kThreads / Traits::kRows : 32;
+  static_assert(kLanes >= 1 && 32 % kLanes == 0);
   const int r = threadIdx.x / kLanes;
   const bool is_row = r < unit.num_rows;
   const TileRow row = RowAt(p, unit, is_row ? r : 0);
-  const float* lse = p.work.partial_lse + PartialAt(p.work, unit.item.first_partial, row);
-  const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
   RowTotal total{-INFINITY, 0.0f};
-  const auto add = [&total](float max, float sum) {
-    const float new_max = fmaxf(total.max, max);
-    const float reference = Reference(new_max);
-    total.sum = total.sum * exp2f(total.max - reference) + sum * exp2f(max - reference);
-    total.max = new_max;
-  };
+  const auto add = [&](const PartialList& list) {
+    const float* lse = p.work.partial_lse + PartialAt(p.work, list.first, row);
 #pragma unroll 4
-  for (int i = threadIdx.x % kLanes; i < unit.item.num_partials; i += kLanes) {
-    add(__ldcg(lse + i * stride), 1.0f);
-  }
+    for (int i = threadIdx.x % kLanes; i < list.count; i += kLanes) {
+      AddTotal(total, __ldcg(lse + i * list.stride), 1.0f);
+    }
+  };
+  if (unit.item.num_shared_partials > 0) add(SharedPartials(p.work, unit.item));
+  add(OwnPartials(p.work, unit.item));
 #pragma unroll
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
     const float max = __shfl_xor_sync(kFullWarp, total.max, distance);
     const float sum = __shfl_xor_sync(kFullWarp, total.sum, distance);
-    add(max, sum);
+    AddTotal(total, max, sum);
   }
   if (is_row && threadIdx.x % kLanes == 0) {
     results.max[0][r] = Reference(total.max);
     results.weight[0][r] = FinishRow(p, unit, row, total);
+    results.places[r] = {OutAt(p, row), PartialAt(p.work, unit.item.first_partial, row)};
+  }
+}
+
+// Puts 4 columns of a finished row where they belong: out, or, where blocks of columns have a scale
+// of their own, back into group 0's share, for StoreBlocks().
+template <typename Traits>
+__device__ __forceinline__ void StoreFinished(const AttentionKernelParams& p,
+                                              typename AttentionShared<Traits>::Results& results,
+                                              int row, int column, const float (&value)[4]) {
+  if (p.out_block_scales == nullptr) {
+    StoreColumns<Traits>(p, results.places[row].out, column, value);
+  } else {
+    *reinterpret_cast<float4*>(&results.out[0][row][column]) = {value[0], value[1], value[2],
+                                                                value[3]};
+  }
+}
+
+// A thread a block of columns.
+template <typename Traits>
+__device__ __noinline__ void StoreBlocks(const AttentionKernelParams& p, const WorkUnit& unit,
+                                         const typename AttentionShared<Traits>::Results& results) {
+  const int row_blocks = p.head_dim_v / p.out_block;
+  for (int at = threadIdx.x; at < unit.num_rows * row_blocks; at += Traits::kThreads) {
+    const int r = at / row_blocks;
+    const int block = at - r * row_blocks;
+    const float* columns = results.out[0][r];
+    float largest = 0.0f;
+    for (int c = block * p.out_block; c < (block + 1) * p.out_block; ++c) {
+      largest = fmaxf(largest, fabsf(columns[c]));
+    }
+    const float scale = BlockScale(p, largest);
+    const TileRow row = RowAt(p, unit, r);
+    p.out_block_scales[row.token * p.out_block_token_stride + row.q_head * p.out_block_head_stride +
+                       block] = scale;
+    const float factor = 1.0f / scale;
+    for (int c = block * p.out_block; c < (block + 1) * p.out_block; c += 4) {
+      const float value[4] = {columns[c] * factor, columns[c + 1] * factor, columns[c + 2] * factor,
+                              columns[c + 3] * factor};
+      StoreColumns<Traits>(p, results.places[r].out, c, value);
+    }
   }
 }
 
@@ -255,30 +346,35 @@ __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, co
                                               typename AttentionShared<Traits>::Results& results) {
   WeighPartials<Traits>(p, unit, results);
   __syncthreads();
-  const int64_t stride = static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads;
-  const int own = unit.item.partial - unit.item.first_partial;
   ForColumns<Traits>(p, unit, [&](int r, int column) {
-    // The row's place in the first partial, from that in this CTA's own.
-    const RowPlace place = results.places[r];
-    const int64_t first = place.partial - own * stride;
-    const float* lse = p.work.partial_lse + first;
-    const float* out = p.work.partial_out + first * p.head_dim_v;
     const float reference = results.max[0][r];
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (p.head_dim_v % 4 == 0) {
-      AddPartials<true>(p, out, lse, reference, unit.item.num_partials, column, sum);
-    } else {
-      AddPartials<false>(p, out, lse, reference, unit.item.num_partials, column, sum);
+    const auto add = [&](int64_t first, const PartialList& list) {
+      const float* lse = p.work.partial_lse + first;
+      const float* out = p.work.partial_out + first * p.head_dim_v;
+      if (p.head_dim_v % 4 == 0) {
+        AddPartials<true>(p, out, lse, list.stride, reference, list.count, column, sum);
+      } else {
+        AddPartials<false>(p, out, lse, list.stride, reference, list.count, column, sum);
+      }
+    };
+    if (unit.item.num_shared_partials > 0) {
+      add(PartialAt(p.work, unit.item.first_shared_partial, RowAt(p, unit, r)),
+          SharedPartials(p.work, unit.item));
     }
+    add(results.places[r].partial, OwnPartials(p.work, unit.item));
     const float factor = results.weight[0][r];
 #pragma unroll
     for (int e = 0; e < 4; ++e) sum[e] *= factor;
-    StoreColumns<Traits>(p, place.out, column, sum);
+    StoreFinished<Traits>(p, results, r, column, sum);
   });
+  if (p.out_block_scales == nullptr) return;
+  __syncthreads();
+  StoreBlocks<Traits>(p, unit, results);
 }
 
-// Whether this CTA is the last to arrive at the unit's merge. Then it sees what the others wrote
-// before they arrived. For all threads.
+// Whether this CTA is the last to arrive at the merge of the unit's queries. Then it sees what the
+// others wrote before they arrived. For all threads.
 __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int& is_last) {
   __syncthreads();
@@ -286,32 +382,57 @@ __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, co
     // Wraps to 0 at the last arrival, ready for the next layer.
     uint32_t* arrivals =
         p.work.arrivals + unit.item.merge * p.work.num_virtual_heads + unit.virtual_head;
-    const uint32_t last = unit.item.num_partials - 1;
+    const uint32_t last = unit.item.num_shared_partials + unit.item.num_partials - 1;
     is_last = IncrementAcquireRelease(arrivals, last) == last;
   }
   __syncthreads();
   return is_last;
 }
 
+// A shared item arrives at the merges of all the rows whose queries it has. `unit` is lost.
+template <typename Traits>
+__device__ __noinline__ void ArriveAtChildren(const AttentionKernelParams& p, WorkUnit& unit,
+                                              AttentionShared<Traits>& shared) {
+  const int end = unit.item.end_child;
+  for (int child = unit.item.first_child; child < end;) {
+    __syncthreads();  // the unit before is done with
+    LoadItem(p.work.items + child, unit);
+    CommitCopies();
+    WaitForCopies<0>();
+    __syncthreads();
+    if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
+    if (ArriveAtMerge(p, unit, shared.is_last_arrival)) {
+      MergePartials<Traits>(p, unit, shared.results);
+    }
+    child += unit.item.num_partials;
+  }
+}
+
 // Writes what the CTA found. The threads have met after writing `shared.results`, and meet after it
 // before they write shared memory again.
 template <typename Traits>
-__device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p, const WorkUnit& unit,
+__device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p, WorkUnit& unit,
                                            AttentionShared<Traits>& shared) {
   WeighGroups<Traits>(p, unit, shared.results);
   __syncthreads();
   const bool is_partial = unit.item.partial >= 0;
   ForColumns<Traits>(p, unit, [&](int r, int column) {
-    const RowPlace place = shared.results.places[r];
     float value[4];
     AddGroups<Traits>(shared.results, r, column, value);
     if (is_partial) {
-      StorePartial(p.work.partial_out + place.partial * p.head_dim_v, column, p.head_dim_v, value);
+      const int64_t partial = shared.results.places[r].partial;
+      StorePartial(p.work.partial_out + partial * p.head_dim_v, column, p.head_dim_v, value);
     } else {
-      StoreColumns<Traits>(p, place.out, column, value);
+      StoreFinished<Traits>(p, shared.results, r, column, value);
     }
   });
-  if (is_partial && ArriveAtMerge(p, unit, shared.is_last_arrival)) {
+  if (!is_partial) {
+    if (p.out_block_scales == nullptr) return;
+    __syncthreads();
+    StoreBlocks<Traits>(p, unit, shared.results);
+  } else if (unit.item.row == kSharedRow) {
+    ArriveAtChildren<Traits>(p, unit, shared);
+  } else if (ArriveAtMerge(p, unit, shared.is_last_arrival)) {
     MergePartials<Traits>(p, unit, shared.results);
   }
 }

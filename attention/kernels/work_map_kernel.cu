@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 
+#include <climits>
 #include <cstdint>
 
 #include "attention/kernels/work_map_kernel.h"
@@ -21,6 +22,7 @@ constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr int64_t kMaxSharedScratch = 47 * 1024;
 
 struct ScanMemory {
+  int warp_least[kMaxWarps];
   int64_t warp_sums[2][kMaxWarps];  // of alternate rounds, so that one barrier a round is enough
 };
 
@@ -33,6 +35,22 @@ class CtaTeam {
 #if defined(__CUDA_ARCH__)
     for (int i = threadIdx.x; i < n; i += blockDim.x) body(i);
 #endif
+  }
+
+  template <typename Value>
+  REPRISE_HOST_DEVICE int Least(int n, Value value) {
+    int least = INT_MAX;
+#if defined(__CUDA_ARCH__)
+    for (int i = threadIdx.x; i < n; i += blockDim.x) least = min(least, value(i));
+    least = __reduce_min_sync(~0u, least);
+    if (threadIdx.x % 32 == 0) memory_.warp_least[threadIdx.x / 32] = least;
+    __syncthreads();
+    const int lane = threadIdx.x % 32;
+    const int num_warps = blockDim.x / 32;
+    least = __reduce_min_sync(~0u, lane < num_warps ? memory_.warp_least[lane] : INT_MAX);
+    __syncthreads();
+#endif
+    return least;
   }
 
   template <typename Count, typename Use>

@@ -19,8 +19,11 @@ struct __align__(16) WorkUnit {
   int kv_head;
   int first_row;      // of the tile, among the item's queries times the heads of the group
   int num_rows;       // of the tile
-  float logit_scale;  // all factors of the dot product
+  float logit_scale;  // all factors of the dot product; not of a shared item
   float v_scale;
+  // What logits and weights of new keys are to be multiplied with, as the cache's scales are not
+  // theirs.
+  float new_k_factor, new_v_factor;
 };
 
 __device__ __forceinline__ float ScaleAt(const Scale& scale, int table_row, int kv_head) {
@@ -28,10 +31,10 @@ __device__ __forceinline__ float ScaleAt(const Scale& scale, int table_row, int 
   return scale.data[table_row * scale.row_stride + kv_head * scale.head_stride];
 }
 
-// Starts copying an item to unit.item. By all threads of a warp or more; the first four copy.
+// Starts copying an item to unit.item. By all threads of a warp or more; the first few copy.
 __device__ __forceinline__ void LoadItem(const WorkItem* from, WorkUnit& unit) {
-  static_assert(sizeof(WorkItem) == 4 * 16);
-  if (threadIdx.x >= 4) return;
+  static_assert(sizeof(WorkItem) % 16 == 0);
+  if (threadIdx.x >= sizeof(WorkItem) / 16) return;
   CopyAsync16(SharedAddress(&unit.item) + threadIdx.x * 16,
               reinterpret_cast<const char*>(from) + threadIdx.x * 16, true);
 }
@@ -49,11 +52,16 @@ __device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int
   unit.num_rows = min(Traits::kRows, num_rows - unit.first_row);
   unit.logit_scale = p.scale;
   unit.v_scale = 1.0f;
-  if (unit.item.key_begin == unit.item.key_end) return;  // the rest of a padded row may be garbage
+  unit.new_k_factor = unit.new_v_factor = 1.0f;
+  if (unit.item.row == kSharedRow) return;  // rows have scales of their own
+  // The rest of a padded row may be garbage.
+  if (unit.item.key_begin == unit.item.key_end && unit.item.num_shared_partials == 0) return;
   const int table_row = unit.item.table_row;
-  unit.logit_scale *=
-      ScaleAt(p.q_scale, table_row, kv_head) * ScaleAt(p.k_scale, table_row, kv_head);
+  const float k_scale = ScaleAt(p.k_scale, table_row, kv_head);
+  unit.logit_scale *= ScaleAt(p.q_scale, table_row, kv_head) * k_scale;
   unit.v_scale = ScaleAt(p.v_scale, table_row, kv_head);
+  unit.new_k_factor = 1.0f / k_scale;
+  unit.new_v_factor = 1.0f / unit.v_scale;
 }
 
 // One row of the tile.

@@ -20,6 +20,10 @@ double RoundingOf(DType dtype) {
       return 0x1p-11;
     case DType::kBFloat16:
       return 0x1p-8;
+    case DType::kFp8E4M3:
+      return 0x1p-4;
+    case DType::kFp8E5M2:
+      return 0x1p-3;
     default:
       return 0x1p-24;
   }
@@ -45,9 +49,28 @@ std::string WrongInKind(const AttentionValues& got, const ReferenceResult<double
 
 }  // namespace
 
+std::vector<double> OutputRounding::Rounded(const std::vector<float>& out) const {
+  std::vector<double> rounded(out.size());
+  const size_t step = block > 0 ? block : 1;
+  for (size_t begin = 0; begin < out.size(); begin += step) {
+    double own_scale = scale;
+    if (block > 0) {
+      double largest = 1e-10;
+      for (size_t i = begin; i < begin + step; ++i) {
+        largest = std::max(largest, std::abs(static_cast<double>(out[i])));
+      }
+      own_scale = largest / (dtype == DType::kFp8E5M2 ? 57344.0 : 448.0);
+    }
+    for (size_t i = begin; i < begin + step; ++i) {
+      rounded[i] = RoundTo(dtype, out[i] / own_scale) * own_scale;
+    }
+  }
+  return rounded;
+}
+
 AttentionError ErrorOf(const AttentionValues& got, const ReferenceResult<double>& exact,
-                       const ReferenceResult<float>& own, int head_dim_v, DType weight_dtype,
-                       DType out_dtype) {
+                       const ReferenceResult<float>& own, int head_dim_v,
+                       const ProductRounding& products, const OutputRounding& rounding) {
   AttentionError error;
   error.wrong = WrongInKind(got, exact, head_dim_v);
   if (!error.wrong.empty()) return error;
@@ -60,23 +83,27 @@ AttentionError ErrorOf(const AttentionValues& got, const ReferenceResult<double>
     own_lse = std::max(own_lse, std::abs(own.lse[i] - exact.lse[i]));
     largest_lse = std::max(largest_lse, std::abs(exact.lse[i]));
   }
-  const double logit_floor = 4 * 0x1p-23 * largest_lse;
+  // Sums of up to 576 products, and what logits are made of.
+  double logit_floor = 8 * 0x1p-23 * largest_lse;
+  if (products.operands != DType::kFloat32)
+    logit_floor += RoundingOf(products.operands) * largest_lse;
   error.lse_limit = 2 * own_lse + logit_floor;
 
   double own_out = 0;
   double largest_out = 0;
   for (double out : exact.out) largest_out = std::max(largest_out, std::abs(out));
   if (largest_out == 0) largest_out = 1;
+  const std::vector<double> own_rounded = rounding.Rounded(own.out);
   for (size_t i = 0; i < exact.out.size(); ++i) {
     const double got_error = std::abs(got.out[i] - exact.out[i]);
-    const double own_error = std::abs(RoundTo(out_dtype, own.out[i]) - exact.out[i]);
+    const double own_error = std::abs(own_rounded[i] - exact.out[i]);
     error.out = std::max(error.out, got_error);
     own_out = std::max(own_out, own_error);
     error.out_squares += got_error * got_error / (largest_out * largest_out);
     error.own_squares += own_error * own_error / (largest_out * largest_out);
   }
-  const double rounding = RoundingOf(weight_dtype) + RoundingOf(out_dtype);
-  error.out_limit = 2 * own_out + (rounding + logit_floor) * largest_out;
+  const double roundings = RoundingOf(products.dtype) + RoundingOf(rounding.dtype);
+  error.out_limit = 2 * own_out + (roundings + logit_floor) * largest_out;
   return error;
 }
 

@@ -41,11 +41,30 @@ struct AttentionError {
   std::string wrong;
 };
 
-// `own` is the reference in float32 with weights rounded to `weight_dtype`, of which out is rounded
-// to `out_dtype` here.
+// How out is stored.
+struct OutputRounding {
+  DType dtype = DType::kFloat32;
+  double scale = 1;  // what is stored is out / scale
+  // 0: as above. Else each so many columns have a scale of their own, which makes their largest
+  // value that of the dtype.
+  int block = 0;
+
+  // What `out` becomes, times its scale. REQUIRES: out.size() is a multiple of `block`.
+  std::vector<double> Rounded(const std::vector<float>& out) const;
+};
+
+// What the kernel multiplies in.
+struct ProductRounding {
+  DType dtype = DType::kFloat32;  // of the weights
+  // Of q and k where they are rounded on the way, as after a rotary embedding. A single such
+  // rounding may go either way, in the kernel and in the same maths.
+  DType operands = DType::kFloat32;
+};
+
+// `own` is the reference in float32 with products in this precision, of which out is rounded here.
 AttentionError ErrorOf(const AttentionValues& got, const ReferenceResult<double>& exact,
-                       const ReferenceResult<float>& own, int head_dim_v, DType weight_dtype,
-                       DType out_dtype);
+                       const ReferenceResult<float>& own, int head_dim_v,
+                       const ProductRounding& products, const OutputRounding& rounding);
 
 class ErrorTotals {
  public:

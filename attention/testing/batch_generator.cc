@@ -114,6 +114,7 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
   const double q_magnitude = fixture.features.Has(Feature::kLargeLogits) ? 6.0 : 1.0;
   const int num_blocks = fixture.Kv(OnHost).num_blocks;
   std::vector<bool> seen(static_cast<size_t>(num_blocks) * shape.block_size * shape.num_kv_heads);
+  std::vector<bool> new_seen(static_cast<size_t>(batch.num_tokens) * shape.num_kv_heads);
   for (int r = 0; r < batch.num_rows; ++r) {
     const BatchRow row = RowOf(batch, r);
     if (row.seq_len == 0) continue;
@@ -122,6 +123,12 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
       for (int head = 0; head < shape.num_q_heads; ++head) {
         FillToken(fixture.q, row.first_token + i, head, shape.head_dim_qk, q_magnitude, random);
         for (const VisibleKey& key : VisibleKeys(layer, row, i, head)) {
+          const int new_key = key.local - (row.seq_len - row.query_len);
+          if (fixture.features.Has(Feature::kNewKeys) && new_key >= 0) {
+            new_seen[(row.first_token + new_key) * shape.num_kv_heads + head / layer.group_size()] =
+                true;
+            continue;
+          }
           const int64_t token = row.key_start + key.local;
           const int64_t slot = int64_t{table[token / shape.block_size]} * shape.block_size +
                                token % shape.block_size;
@@ -129,6 +136,14 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
         }
       }
     }
+  }
+  for (size_t i = 0; i < new_seen.size(); ++i) {
+    if (!new_seen[i]) continue;
+    const int head = static_cast<int>(i % shape.num_kv_heads);
+    const int token = static_cast<int>(i / shape.num_kv_heads);
+    FillToken(fixture.new_k, token, head, shape.head_dim_qk, 1.0, random);
+    if (shape.layout == KvMemoryLayout::kMla) continue;  // V is there already
+    FillToken(fixture.new_v, token, head, shape.head_dim_v, 1.0, random);
   }
   for (size_t i = 0; i < seen.size(); ++i) {
     if (!seen[i]) continue;
@@ -144,6 +159,12 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
       fixture.kv->SetV(block, token, head, dim, random.NearNormal());
     }
   }
+}
+
+// q's; of 16 bits if q is fp8.
+DType NewKeyType(DType q_dtype, DType kv_dtype) {
+  if (!IsFp8(q_dtype)) return q_dtype;
+  return kv_dtype == DType::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
 }
 
 std::string Describe(const FixtureOptions& options, const FixtureShape& shape,
@@ -180,6 +201,12 @@ KvLayer PagedFixture::Kv(const Placement& place) const {
   view.k_scale = layer.k_scale.View(place);
   view.v_scale = layer.v_scale.View(place);
   return view;
+}
+
+NewKeys PagedFixture::New(const Placement& place) const {
+  if (!features.Has(Feature::kNewKeys)) return {};
+  const TokenView k = new_k.View(place);
+  return {.k = k, .v = new_v.bytes.empty() ? k : new_v.View(place)};
 }
 
 PagedFixture MakePagedFixture(const FixtureOptions& options) {
@@ -267,6 +294,15 @@ PagedFixture MakePagedFixture(const FixtureOptions& options) {
                       .block_gap = features.Has(Feature::kBlockGap) ? 16 * random.Int(1, 4) : 0});
   fixture.q = MakeTokenArray(shape.q_dtype, capacities.num_tokens, shape.num_q_heads,
                              shape.head_dim_qk, features, random);
+  if (features.Has(Feature::kNewKeys)) {
+    const DType products = NewKeyType(shape.q_dtype, shape.kv_dtype);
+    const auto make = [&](int head_dim) {
+      return MakeTokenArray(products, capacities.num_tokens, shape.num_kv_heads, head_dim, features,
+                            random);
+    };
+    fixture.new_k = make(shape.head_dim_qk);
+    if (shape.layout != KvMemoryLayout::kMla) fixture.new_v = make(shape.head_dim_v);
+  }
   FillValues(fixture, shape, random);
   fixture.description = Describe(options, shape, features, lengths.query_lens, lengths.seq_lens);
   return fixture;

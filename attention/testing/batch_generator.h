@@ -39,6 +39,8 @@ struct PagedFixture {
   LayerFixture layer;
   std::optional<KvMemory> kv;
   TokenArray q;
+  TokenArray new_k;  // empty without kNewKeys
+  TokenArray new_v;  // empty where V is the first columns of K
 
   PagedBatch capacities;  // host fields; pointers null
   std::vector<int32_t> query_start_loc;
@@ -56,6 +58,8 @@ struct PagedFixture {
   AttentionParams Layer(const Placement& place) const { return layer.View(place); }
   KvLayer Kv(const Placement& place) const;
   TokenView Q(const Placement& place) const { return q.View(place); }
+  // Views without data if there are none.
+  NewKeys New(const Placement& place) const;
 };
 
 // Equal options give equal fixtures.

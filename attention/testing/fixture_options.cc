@@ -6,11 +6,11 @@ namespace reprise {
 namespace {
 
 constexpr std::string_view kFeatureNames[] = {
-    "table_row",    "key_start",    "query_positions", "tail",        "context_parallel",
-    "not_causal",   "long_queries", "common_prefix",   "padded_rows", "inert_tokens",
-    "window",       "softcap",      "alibi",           "sinks",       "scale",
-    "quant_scales", "rotary",       "sparse",          "strided_q",   "unaligned_q",
-    "different_v",  "odd_head_dim", "block_gap",       "large_logits"};
+    "table_row",    "key_start",    "query_positions", "tail",         "context_parallel",
+    "not_causal",   "long_queries", "common_prefix",   "padded_rows",  "inert_tokens",
+    "window",       "softcap",      "alibi",           "sinks",        "scale",
+    "quant_scales", "rotary",       "sparse",          "strided_q",    "unaligned_q",
+    "different_v",  "odd_head_dim", "block_gap",       "large_logits", "new_keys"};
 static_assert(std::size(kFeatureNames) == static_cast<size_t>(Feature::kNumFeatures));
 
 // Drops one of two features that exclude each other: the one that is not required, else the second.

@@ -42,6 +42,7 @@ enum class Feature {
   kOddHeadDim,   // head dims that are no multiple of 8
   kBlockGap,     // blocks that do not follow each other without a gap
   kLargeLogits,  // softmax close to a maximum
+  kNewKeys,      // the rows' own keys from tensors, while the cache's are NaN
   kNumFeatures,  // not a feature
 };
 
@@ -77,13 +78,15 @@ std::string ToString(const FeatureSet& features);
 // Absent values are drawn.
 struct FixtureOptions {
   uint64_t seed = 0;
-  FeatureSet allowed = FeatureSet::All();
+  // kNewKeys is for those who ask for it: who does not read them finds NaN.
+  FeatureSet allowed = FeatureSet::All().Without({Feature::kNewKeys});
   FeatureSet required =
       {};  // made whatever `allowed` says; nothing happens to one that others exclude
   int max_rows = 6;
   int max_query_len = 12;
-  int max_seq_len = 80;                // keys of a row
-  std::optional<DType> q_dtype = {};   // float32, float16, bfloat16
+  int min_seq_len = 1;  // keys of a row that has any
+  int max_seq_len = 80;
+  std::optional<DType> q_dtype = {};   // any but float64; drawn: float32, float16, bfloat16
   std::optional<DType> kv_dtype = {};  // any but float64; ragged fixtures have k and v of q's dtype
   std::optional<KvMemoryLayout> layout = {};
   std::optional<int> block_size = {};

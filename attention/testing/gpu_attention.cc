@@ -22,7 +22,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<double> ToHost(const at::Tensor& tensor) {
-  const at::Tensor host = tensor.to(at::kCPU).to(at::kDouble).contiguous();
+  const at::Tensor host = tensor.contiguous().to(at::kCPU).to(at::kDouble);
   const double* data = host.const_data_ptr<double>();
   return {data, data + host.numel()};
 }
@@ -39,11 +39,21 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
   const auto gpu = [](at::ScalarType type) {
     return at::TensorOptions().dtype(type).device(at::kCUDA);
   };
-  out_memory_ = at::full({rows + 1, token_stride}, kNan,
-                         gpu(ToScalarType(options.out_dtype.value_or(q_dtype))));
+  // fp8 knows no fill.
+  out_memory_ = at::full({rows + 1, token_stride}, kNan, gpu(at::kFloat))
+                    .to(ToScalarType(options.out_dtype.value_or(q_dtype)));
   out_ =
       at::as_strided(out_memory_, {rows, heads, layer_.head_dim_v}, {token_stride, head_stride, 1});
   lse_ = at::full({rows, heads}, kNan, gpu(at::kFloat));
+  out_scale_ = options.out_scale;
+  extras_.products = options.products;
+  if (options.out_block > 0) {
+    out_block_scales_ =
+        at::full({rows, heads, layer_.head_dim_v / options.out_block}, kNan, gpu(at::kFloat));
+    extras_.out_block_scales = &out_block_scales_;
+  } else if (options.out_scale) {
+    extras_.out_scale.value = *options.out_scale;
+  }
   work_.emplace(WorkMapOptions{.dtype = q_dtype,
                                .num_q_heads = layer_.num_q_heads,
                                .num_kv_heads = layer_.num_kv_heads,
@@ -54,7 +64,8 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .max_query_len = std::max(1, batch.max_query_len),
                                .max_seq_len = batch.max_seq_len,
                                .num_sms = options.num_sms,
-                               .mode = options.mode});
+                               .mode = options.mode,
+                               .shared_prefix = options.shared_prefix});
 }
 
 GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options)
@@ -63,6 +74,12 @@ GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOption
   kv_ = fixture.Kv(memory_.Placement());
   q_ = TensorOf(fixture.Q(memory_.Placement()), batch.num_tokens, layer_.num_q_heads,
                 layer_.head_dim_qk);
+  if (const NewKeys keys = fixture.New(memory_.Placement()); keys.k.data != nullptr) {
+    new_k_ = TensorOf(keys.k, batch.num_tokens, layer_.num_kv_heads, layer_.head_dim_qk);
+    new_v_ = TensorOf(keys.v, batch.num_tokens, layer_.num_kv_heads, layer_.head_dim_v);
+    extras_.new_k = &new_k_;
+    extras_.new_v = &new_v_;
+  }
   Plan(batch, options, fixture.q.dtype);
 }
 
@@ -83,16 +100,24 @@ absl::Status GpuAttention::Run() {
   const LayerWindow window = WindowOf(layer_);
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
     REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(*paged, window, work_->map(), stream));
-    return PagedAttentionCuda(layer_, *paged, work_->map(), q_, kv_, out_, &lse_);
+    return PagedAttentionCuda(layer_, *paged, work_->map(), q_, kv_, out_, &lse_, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
   REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(ragged, window, work_->map(), stream));
-  return RaggedAttentionCuda(layer_, ragged, work_->map(), q_, k_, v_, out_, &lse_);
+  return RaggedAttentionCuda(layer_, ragged, work_->map(), q_, k_, v_, out_, &lse_, extras_);
 }
 
 AttentionValues GpuAttention::Values() const {
-  return {.out = ToHost(out_.slice(0, 0, num_tokens_)),
-          .lse = ToHost(lse_.slice(0, 0, num_tokens_))};
+  AttentionValues values = {.out = ToHost(out_.slice(0, 0, num_tokens_)),
+                            .lse = ToHost(lse_.slice(0, 0, num_tokens_))};
+  if (out_block_scales_.defined()) {
+    const std::vector<double> scales = ToHost(out_block_scales_);
+    const size_t block = layer_.head_dim_v / out_block_scales_.size(2);
+    for (size_t i = 0; i < values.out.size(); ++i) values.out[i] *= scales[i / block];
+  } else if (out_scale_) {
+    for (double& out : values.out) out *= *out_scale_;
+  }
+  return values;
 }
 
 std::string GpuAttention::FaultOutside() const {

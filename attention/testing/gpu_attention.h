@@ -19,6 +19,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "attention/attention_extras.h"
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
@@ -33,11 +34,15 @@ namespace reprise {
 
 struct GpuAttentionOptions {
   std::optional<DType> out_dtype = {};  // q's
+  std::optional<float> out_scale = {};  // of a quantised out
+  int out_block = 0;                    // columns that share a scale of a quantised out; 0: none
+  std::optional<DType> products = {};   // as AttentionExtras has it
   int num_extra_tokens = 0;             // rows of out and lse beyond the batch's
   int out_head_gap = 0;                 // elements
   int out_token_gap = 0;
   int num_sms = 132;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
 class GpuAttention {
@@ -48,7 +53,7 @@ class GpuAttention {
   // Builds the map and attends, on the current stream. Waits for nothing.
   absl::Status Run();
 
-  // Out and lse of the batch's tokens. Waits.
+  // Out, times its scales, and lse of the batch's tokens. Waits.
   AttentionValues Values() const;
 
   // Empty if rows beyond the batch's are 0 and -inf and gaps are untouched, else what is wrong.
@@ -57,6 +62,7 @@ class GpuAttention {
 
   const at::Tensor& out() const { return out_; }
   const at::Tensor& lse() const { return lse_; }
+  const at::Tensor& block_scales() const { return out_block_scales_; }
   GpuWorkMap& work() { return *work_; }
   const AttentionParams& layer() const { return layer_; }
   const PagedBatch& paged_batch() const { return std::get<PagedBatch>(batch_); }
@@ -75,6 +81,11 @@ class GpuAttention {
   at::Tensor out_memory_;  // [tokens, heads, head_dim_v + gaps]
   at::Tensor out_;
   at::Tensor lse_;
+  at::Tensor new_k_;
+  at::Tensor new_v_;
+  at::Tensor out_block_scales_;  // [tokens, heads, head_dim_v / out_block]
+  std::optional<float> out_scale_;
+  AttentionExtras extras_;
   int num_tokens_ = 0;
   std::optional<GpuWorkMap> work_;
 };

@@ -84,6 +84,12 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
     shape.head_dim_v = odd ? random.Pick({1, 3, 5, 17}) : random.Pick({8, 16, 32, 64, 128});
     if (shape.layout == kMla) shape.head_dim_v = std::min(shape.head_dim_v, shape.head_dim_qk);
   }
+  const bool is_free = !odd && !options.head_dim_qk && !options.head_dim_v;
+  if (shape.layout == kMla && is_free && random.OneIn(2)) {
+    // DeepSeek's, and smaller ones.
+    shape.head_dim_v = random.Pick({512, 256, 496});
+    shape.head_dim_qk = shape.head_dim_v + random.Pick({64, 32});
+  }
   return shape;
 }
 
@@ -118,7 +124,8 @@ LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, in
     layer.k_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
     layer.v_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
   }
-  if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0) {
+  // Latent heads are not turned as a whole.
+  if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0 && shape.head_dim_qk <= 256) {
     params.rotary =
         RotaryParams{.rope_scale = random.Pick({1.0f, 1.0f, 4.0f}),
                      .rope_theta = random.Pick({1e4f, 5e5f}),

@@ -11,8 +11,8 @@ namespace reprise {
 namespace {
 
 constexpr std::initializer_list<Feature> kPagedOnly = {
-    Feature::kTableRow,        Feature::kKeyStart, Feature::kTail,
-    Feature::kContextParallel, Feature::kBlockGap, Feature::kCommonPrefix,
+    Feature::kTableRow, Feature::kKeyStart,     Feature::kTail,    Feature::kContextParallel,
+    Feature::kBlockGap, Feature::kCommonPrefix, Feature::kNewKeys,
 };
 
 template <typename T>

@@ -11,9 +11,10 @@ constexpr int32_t kGarbage[] = {-1, std::numeric_limits<int32_t>::min(),
                                 std::numeric_limits<int32_t>::max(), 1 << 30, -77};
 
 // Lengths around block borders, short ones and any.
-int DrawSeqLen(int longest, int block_size, Random& random) {
+int DrawSeqLen(int least, int longest, int block_size, Random& random) {
   const int border = block_size * random.Int(0, longest / block_size) + random.Int(-1, 1);
-  return std::clamp(random.Pick({border, random.Int(1, longest), random.Int(1, 4)}), 1, longest);
+  return std::clamp(random.Pick({border, random.Int(1, longest), random.Int(1, 4)}), least,
+                    longest);
 }
 
 }  // namespace
@@ -26,7 +27,7 @@ RowLengths DrawRowLengths(const FixtureOptions& options, const FeatureSet& featu
   const int num_live_rows = random.OneIn(40) ? 0 : random.Int(1, options.max_rows);
   const bool decode_only = random.OneIn(3);
   for (int r = 0; r < num_live_rows; ++r) {
-    int seq_len = DrawSeqLen(options.max_seq_len, block_size, random);
+    int seq_len = DrawSeqLen(options.min_seq_len, options.max_seq_len, block_size, random);
     int query_len = random.OneIn(3) ? random.Int(1, options.max_query_len) : 1;
     if (decode_only) query_len = 1;
     if (!features.Has(Feature::kLongQueries)) query_len = std::min(query_len, seq_len);

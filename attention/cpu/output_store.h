@@ -1,0 +1,25 @@
+// How a finished row of out is stored on the CPU: rounded to its type, quantised if that is fp8.
+//
+// Pure functions. Thread safety: as of the memory.
+
+#ifndef ATTENTION_CPU_OUTPUT_STORE_H_
+#define ATTENTION_CPU_OUTPUT_STORE_H_
+
+#include <cstdint>
+
+#include "attention/cpu/tile.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+// The scale that makes `largest` the largest value of the fp8 type; at least that of 1e-10.
+float BlockScaleOf(DType dtype, float largest);
+
+// Stores values[d] * factor, d < head_dim_v, as out of (token, head), and its block scales if there
+// are any.
+void StoreOutput(const HostCall& call, int64_t token, int64_t head, const float* values,
+                 float factor);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CPU_OUTPUT_STORE_H_

@@ -1,0 +1,16 @@
+#include "attention/kernels/attention_kernel.cuh"
+
+namespace reprise {
+
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kBFloat16, 128, 16),
+                                     KvLoading::kDirect>(const AttentionKernelParams&,
+                                                         cudaStream_t);
+template int
+AttentionSharedBytes<AttentionTileIndex(DType::kBFloat16, 128, 16), KvLoading::kDirect>();
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kBFloat16, 128, 64),
+                                     KvLoading::kDirect>(const AttentionKernelParams&,
+                                                         cudaStream_t);
+template int
+AttentionSharedBytes<AttentionTileIndex(DType::kBFloat16, 128, 64), KvLoading::kDirect>();
+
+}  // namespace reprise

@@ -1,0 +1,16 @@
+#include "attention/kernels/attention_kernel.cuh"
+
+namespace reprise {
+
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 128, 16),
+                                     KvLoading::kConverted>(const AttentionKernelParams&,
+                                                            cudaStream_t);
+template int
+AttentionSharedBytes<AttentionTileIndex(DType::kFloat16, 128, 16), KvLoading::kConverted>();
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 128, 64),
+                                     KvLoading::kConverted>(const AttentionKernelParams&,
+                                                            cudaStream_t);
+template int
+AttentionSharedBytes<AttentionTileIndex(DType::kFloat16, 128, 64), KvLoading::kConverted>();
+
+}  // namespace reprise

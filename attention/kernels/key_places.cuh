@@ -1,0 +1,82 @@
+// Where the keys of a step stand: through the block table, or, for ragged batches, in one block of
+// all keys.
+//
+// A thread a key reads the table (Find) and notes the key's place in shared memory (Note), for the
+// loaders to find. The two are apart because the table is read a step before it is noted, and that
+// is a step before the copies: nobody waits for it.
+
+#ifndef ATTENTION_KERNELS_KEY_PLACES_CUH_
+#define ATTENTION_KERNELS_KEY_PLACES_CUH_
+
+#include <climits>
+#include <cstdint>
+
+#include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/tile_traits.cuh"
+#include "attention/kernels/work_unit.cuh"
+
+namespace reprise {
+
+// Offset of a dim from the first of its head, in elements.
+__device__ __forceinline__ int64_t DimOffset(const KvView& view, int dim) {
+  if (dim < view.dim_chunk) return dim;
+  return dim / view.dim_chunk * view.dim_chunk_stride + dim % view.dim_chunk;
+}
+
+struct KeyPlace {
+  int block;
+  int token;  // in the block
+};
+
+// The first local key of the row that comes from new_k and new_v.
+__device__ __forceinline__ int FirstNewKey(const AttentionKernelParams& p, const WorkItem& item) {
+  if (p.new_k == nullptr || item.row == kSharedRow) return INT_MAX;
+  return item.prefix_len + item.tail_len - item.query_len;
+}
+
+template <typename Traits>
+class KeyPlaces {
+ public:
+  // `thread`: of the group.
+  __device__ __forceinline__ KeyPlaces(const AttentionKernelParams& p, const WorkItem& item,
+                                       int thread)
+      : p_(p), item_(item), thread_(thread), end_(item.key_end) {
+    if constexpr (Traits::kConverts) end_ = min(end_, FirstNewKey(p, item));
+  }
+
+  // Keys at and past it are not in the cache.
+  __device__ __forceinline__ int end() const { return end_; }
+
+  // The place of this thread's key of the step that begins at local key `first`.
+  __device__ __forceinline__ KeyPlace Find(int first) const {
+    const int key = first + thread_;
+    if (thread_ >= Traits::kKeys || key >= end_) return {0, 0};
+    const int token = item_.first_key + key;
+    if (p_.block_table == nullptr) return {0, token};
+    const int column = token / p_.block_size;
+    const int block = p_.block_table[item_.table_row * p_.block_table_stride + column];
+    return {block, token - column * p_.block_size};
+  }
+
+  __device__ __forceinline__ void Note(KeyOffsets* offsets, const KeyPlace& place) const {
+    if (thread_ >= Traits::kKeys) return;
+    int64_t bytes = sizeof(typename Traits::Element);
+    if constexpr (Traits::kConverts) bytes = SizeOf(p_.kv_dtype);
+    // A key that no query sees may stand in a block that is none. (Not looked at in Find(), which
+    // must not wait for the table.)
+    const bool is_block = static_cast<unsigned>(place.block) < static_cast<unsigned>(p_.num_blocks);
+    const int block = is_block ? place.block : 0;
+    offsets[thread_] = {(block * p_.k.block_stride + place.token * p_.k.token_stride) * bytes,
+                        (block * p_.v.block_stride + place.token * p_.v.token_stride) * bytes};
+  }
+
+ private:
+  const AttentionKernelParams& p_;
+  const WorkItem& item_;
+  const int thread_;
+  int end_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_KEY_PLACES_CUH_
