@@ -1,17 +1,25 @@
 // The attention kernels against the float64 reference, on random hostile batches: every field of
-// PagedBatch, RaggedBatch and AttentionParams that CUDA serves, every layout, and map of any split.
+// PagedBatch, RaggedBatch, AttentionParams and AttentionExtras, every layout, and maps of any split.
 //
 // What is allowed is in attention/testing/attention_error.h: twice the error of the same maths in
 // the kernel's precision, a fixture at a time with a floor, and over all fixtures without one.
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "attention/attention_cuda.h"
 #include "attention/reference.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
+#include "attention/testing/cross_product.h"
 #include "attention/testing/gpu_attention.h"
 #include "attention/testing/ragged_generator.h"
 #include "attention/testing/random.h"
@@ -35,49 +43,6 @@ class AttentionGpuTest : public ::testing::Test {
 // Small cases, for compute-sanitizer.
 class AttentionSmallGpuTest : public AttentionGpuTest {};
 
-// fp8 has a scale of its own, or blocks of columns with one each.
-GpuAttentionOptions DrawOptions(DType products, const AttentionParams& layer, Random& random) {
-  GpuAttentionOptions options = {
-      .out_dtype =
-          random.Pick({products, products, DType::kFloat32, DType::kFp8E4M3, DType::kFp8E5M2}),
-      .num_extra_tokens = random.Pick({0, 0, 3}),
-      .out_head_gap = random.Pick({0, 0, 4, 3}),
-      .out_token_gap = random.Pick({0, 0, 8, 5}),
-      .num_sms = random.Pick({1, 3, 132}),
-      .mode = random.OneIn(4) ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
-  if (!IsFp8(*options.out_dtype)) return options;
-  const int block = 4 * random.Pick({1, 2, 4, 8, 16, 32});
-  if (layer.head_dim_v % block == 0 && random.OneIn(2)) {
-    options.out_block = block;
-  } else {
-    options.out_scale = random.Pick({0.004f, 0.02f});
-  }
-  return options;
-}
-
-template <typename Fixture>
-void CheckFixture(const Fixture& fixture, const ReferenceResult<double>& exact,
-                  const ReferenceResult<float>& own, DType products, SharedPrefix shared_prefix,
-                  Random& random, ErrorTotals& totals) {
-  GpuAttentionOptions options = DrawOptions(products, fixture.layer.params, random);
-  options.shared_prefix = shared_prefix;
-  if (shared_prefix == SharedPrefix::kTaken) options.mode = WorkMapMode::kBalanced;
-  GpuAttention gpu(fixture, options);
-  const absl::Status status = gpu.Run();
-  ASSERT_TRUE(status.ok()) << status;
-  const DType operands = gpu.layer().rotary ? products : DType::kFloat32;
-  const AttentionError error = ErrorOf(gpu.Values(), exact, own, gpu.layer().head_dim_v,
-                                       {.dtype = products, .operands = operands},
-                                       {.dtype = *options.out_dtype,
-                                        .scale = options.out_scale.value_or(1.0f),
-                                        .block = options.out_block});
-  ASSERT_EQ(error.wrong, "");
-  EXPECT_LE(error.out, error.out_limit) << "out of " << *options.out_dtype;
-  EXPECT_LE(error.lse, error.lse_limit);
-  EXPECT_EQ(gpu.FaultOutside(), "");
-  totals.Add(error);
-}
-
 // What the kernels multiply in; of float32 nothing is rounded.
 DType ProductsOf(DType q_dtype, DType kv_dtype) {
   if (IsFp8(q_dtype)) return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
@@ -85,6 +50,77 @@ DType ProductsOf(DType q_dtype, DType kv_dtype) {
 }
 DType RoundingOf(DType products) {
   return products == DType::kFloat32 ? DType::kFloat64 : products;
+}
+
+// A fixture with what it should give, and the same maths in the kernel's precision.
+template <typename Fixture>
+struct Expected {
+  Fixture fixture;
+  ReferenceResult<double> exact;
+  ReferenceResult<float> own;
+};
+
+Expected<PagedFixture> ExpectedOf(PagedFixture fixture, DType products) {
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const PagedBatch batch = fixture.Batch(OnHost);
+  const TokenView q = fixture.Q(OnHost);
+  const KvLayer kv = fixture.Kv(OnHost);
+  const NewKeys keys = fixture.New(OnHost);
+  auto exact = ReferencePagedAttention<double>(layer, batch, q, kv, DType::kFloat64, keys);
+  auto own = ReferencePagedAttention<float>(layer, batch, q, kv, RoundingOf(products), keys);
+  return {std::move(fixture), std::move(exact), std::move(own)};
+}
+
+Expected<RaggedFixture> ExpectedOf(RaggedFixture fixture, DType products) {
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const RaggedBatch batch = fixture.Batch(OnHost);
+  const TokenView q = fixture.q.View(OnHost);
+  const TokenView k = fixture.k.View(OnHost);
+  const TokenView v = fixture.v.View(OnHost);
+  auto exact = ReferenceRaggedAttention<double>(layer, batch, q, k, v);
+  auto own = ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(products));
+  return {std::move(fixture), std::move(exact), std::move(own)};
+}
+
+// Runs a case on the GPU and compares.
+template <typename Fixture>
+void Check(const Expected<Fixture>& expected, const AttentionCase& c, ErrorTotals& totals) {
+  SCOPED_TRACE(expected.fixture.description);
+  GpuAttention gpu(expected.fixture, {.out_dtype = c.out.dtype,
+                                      .out_scale = static_cast<float>(c.out.scale),
+                                      .out_block = c.out.block,
+                                      .num_extra_tokens = c.num_extra_tokens,
+                                      .out_head_gap = c.out_gap,
+                                      .out_token_gap = 2 * c.out_gap,
+                                      .num_sms = c.num_sms,
+                                      .mode = c.mode,
+                                      .shared_prefix = c.shared_prefix});
+  const absl::Status status = gpu.Run();
+  ASSERT_TRUE(status.ok()) << status;
+  const DType operands = gpu.layer().rotary ? c.products : DType::kFloat32;
+  const AttentionError error = ErrorOf(
+      gpu.Values(), expected.exact, expected.own, gpu.layer().head_dim_v,
+      {.dtype = c.products, .operands = operands, .head_dim = gpu.layer().head_dim_qk}, c.out);
+  ASSERT_EQ(error.wrong, "");
+  EXPECT_LE(error.out, error.out_limit) << "out of " << c.out.dtype;
+  EXPECT_LE(error.lse, error.lse_limit);
+  EXPECT_EQ(gpu.FaultOutside(), "");
+  totals.Add(error);
+}
+
+// A random case for a fixture of these types.
+AttentionCase DrawCase(const FixtureOptions& options, Random& random) {
+  AttentionCase c;
+  c.fixture = options;
+  c.products = ProductsOf(*options.q_dtype, *options.kv_dtype);
+  c.num_extra_tokens = random.Pick({0, 0, 3});
+  c.out_gap = random.Pick({0, 0, 4, 3});
+  c.num_sms = random.Pick({1, 3, 132});
+  c.out.dtype = random.OneIn(3) ? DType::kFloat32 : c.products;
+  const int map = random.Int(0, 3);
+  if (map == 0) c.mode = WorkMapMode::kDeterministic;
+  if (map == 1) c.shared_prefix = SharedPrefix::kTaken;
+  return c;
 }
 
 // A type that a cache beside q of this type may have.
@@ -109,38 +145,19 @@ FixtureOptions OptionsOfRound(uint64_t seed, DType dtype, Random& random) {
   return options;
 }
 
-void CheckPaged(const FixtureOptions& options, Random& random, ErrorTotals& totals) {
-  const SharedPrefix shared_prefix = random.OneIn(4) || options.required.Has(Feature::kCommonPrefix)
-                                         ? SharedPrefix::kTaken
-                                         : SharedPrefix::kIgnored;
-  const PagedFixture fixture = MakePagedFixture(options);
-  SCOPED_TRACE(fixture.description);
-  const AttentionParams layer = fixture.Layer(OnHost);
-  const PagedBatch batch = fixture.Batch(OnHost);
-  const TokenView q = fixture.Q(OnHost);
-  const KvLayer kv = fixture.Kv(OnHost);
-  const NewKeys keys = fixture.New(OnHost);
-  const DType products = ProductsOf(q.dtype, kv.dtype);
-  CheckFixture(fixture, ReferencePagedAttention<double>(layer, batch, q, kv, DType::kFloat64, keys),
-               ReferencePagedAttention<float>(layer, batch, q, kv, RoundingOf(products), keys),
-               products, shared_prefix, random, totals);
+void CheckPaged(const AttentionCase& c, ErrorTotals& totals) {
+  Check(ExpectedOf(MakePagedFixture(c.fixture), c.products), c, totals);
 }
 
-void CheckRagged(const FixtureOptions& options, Random& random, ErrorTotals& totals) {
-  const RaggedFixture fixture = MakeRaggedFixture(options);
-  SCOPED_TRACE(fixture.description);
-  const AttentionParams layer = fixture.Layer(OnHost);
-  const RaggedBatch batch = fixture.Batch(OnHost);
-  const TokenView q = fixture.q.View(OnHost);
-  const TokenView k = fixture.k.View(OnHost);
-  const TokenView v = fixture.v.View(OnHost);
-  const DType products = ProductsOf(q.dtype, k.dtype);
-  CheckFixture(fixture, ReferenceRaggedAttention<double>(layer, batch, q, k, v),
-               ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(products)),
-               products, SharedPrefix::kIgnored, random, totals);
+void CheckRagged(const AttentionCase& c, ErrorTotals& totals) {
+  AttentionCase ragged = c;
+  ragged.fixture.kv_dtype = c.fixture.q_dtype;
+  ragged.products = ProductsOf(*c.fixture.q_dtype, *c.fixture.q_dtype);
+  if (c.out.dtype == c.products) ragged.out.dtype = ragged.products;
+  Check(ExpectedOf(MakeRaggedFixture(ragged.fixture), ragged.products), ragged, totals);
 }
 
-using CheckFunction = void (*)(const FixtureOptions&, Random&, ErrorTotals&);
+using CheckFunction = void (*)(const AttentionCase&, ErrorTotals&);
 
 // `rounds` fixtures of each dtype.
 void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
@@ -150,7 +167,7 @@ void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
     ErrorTotals totals;
     for (int round = 0; round < rounds; ++round) {
       const uint64_t fixture_seed = random.Bits();
-      check(OptionsOfRound(fixture_seed, dtype, random), random, totals);
+      check(DrawCase(OptionsOfRound(fixture_seed, dtype, random), random), totals);
       if (::testing::Test::HasFatalFailure()) return;
     }
     EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
@@ -161,12 +178,56 @@ void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
   }
 }
 
-TEST_F(AttentionGpuTest, AnyPagedBatchAgreesWithTheReference) {
-  CheckMany(CheckPaged, 1100, kSeed);
+// The references of all cases, computed side by side.
+template <typename Fixture, typename Make>
+std::vector<Expected<Fixture>> ExpectedOfAll(const std::vector<AttentionCase>& cases,
+                                             const Make& make) {
+  std::vector<Expected<Fixture>> expected(cases.size());
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t) {
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < cases.size(); i = next++) {
+        expected[i] = ExpectedOf(make(cases[i].fixture), cases[i].products);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return expected;
 }
 
+// Every pair of choices of every two fields, in over 5,000 cases.
+TEST_F(AttentionGpuTest, TheCrossProductAgreesWithTheReference) {
+  std::map<DType, ErrorTotals> totals;
+  int num_cases = 0;
+  for (uint64_t seed = 0; num_cases < 5000; ++seed) {
+    SCOPED_TRACE("covering array of seed " + std::to_string(seed));
+    std::vector<AttentionCase> paged, ragged;
+    for (const AttentionCase& c : CrossProductCases(seed)) {
+      (c.keys == KeySource::kPaged ? paged : ragged).push_back(c);
+    }
+    const auto expected = ExpectedOfAll<PagedFixture>(paged, MakePagedFixture);
+    for (size_t i = 0; i < paged.size(); ++i)
+      Check(expected[i], paged[i], totals[paged[i].out.dtype]);
+    const auto expected_ragged = ExpectedOfAll<RaggedFixture>(ragged, MakeRaggedFixture);
+    for (size_t i = 0; i < ragged.size(); ++i) {
+      Check(expected_ragged[i], ragged[i], totals[ragged[i].out.dtype]);
+    }
+    num_cases += static_cast<int>(paged.size() + ragged.size());
+    if (HasFatalFailure()) return;
+  }
+  std::cout << num_cases << " cases, from seed 0 on\n";
+  for (const auto& [dtype, of_dtype] : totals) {
+    EXPECT_LE(of_dtype.OutRatio(), 2.0) << dtype;
+    std::cout << "error of out in " << dtype
+              << " over that of the same maths: " << of_dtype.OutRatio() << "\n";
+  }
+}
+
+TEST_F(AttentionGpuTest, AnyPagedBatchAgreesWithTheReference) { CheckMany(CheckPaged, 200, kSeed); }
+
 TEST_F(AttentionGpuTest, AnyRaggedBatchAgreesWithTheReference) {
-  CheckMany(CheckRagged, 300, kSeed + 1);
+  CheckMany(CheckRagged, 60, kSeed + 1);
 }
 
 TEST_F(AttentionGpuTest, LongRowsAgreeWithTheReference) {
@@ -174,16 +235,17 @@ TEST_F(AttentionGpuTest, LongRowsAgreeWithTheReference) {
     Random random(kSeed + 2);
     ErrorTotals totals;
     for (int round = 0; round < 20; ++round) {
-      CheckPaged({.seed = random.Bits(),
-                  .max_rows = 3,
-                  .max_query_len = random.Pick({1, 70}),
-                  .max_seq_len = 3000,
-                  .q_dtype = dtype,
-                  .kv_dtype = DrawKvType(dtype, random),
-                  .num_kv_heads = 1,
-                  .group_size = random.Pick({1, 4, 5}),
-                  .head_dim_qk = random.Pick({16, 64})},
-                 random, totals);
+      const FixtureOptions options = {.seed = random.Bits(),
+                                      .allowed = FeatureSet::All(),
+                                      .max_rows = 3,
+                                      .max_query_len = random.Pick({1, 70}),
+                                      .max_seq_len = 3000,
+                                      .q_dtype = dtype,
+                                      .kv_dtype = DrawKvType(dtype, random),
+                                      .num_kv_heads = 1,
+                                      .group_size = random.Pick({1, 4, 5}),
+                                      .head_dim_qk = random.Pick({16, 64})};
+      CheckPaged(DrawCase(options, random), totals);
     }
     EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
   }
@@ -195,7 +257,7 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
     Random random(kSeed + 5);
     ErrorTotals totals;
     for (int round = 0; round < 100; ++round) {
-      CheckPaged(
+      AttentionCase c = DrawCase(
           {.seed = random.Bits(),
            .allowed = FeatureSet::All().Without({Feature::kWindow, Feature::kContextParallel}),
            .required = {Feature::kCommonPrefix},
@@ -208,9 +270,33 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
            .num_kv_heads = 1,
            .group_size = random.Pick({1, 4, 5}),
            .head_dim_qk = random.Pick({16, 64})},
-          random, totals);
+          random);
+      c.mode = WorkMapMode::kBalanced;
+      c.shared_prefix = SharedPrefix::kTaken;
+      CheckPaged(c, totals);
     }
     EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+  }
+}
+
+// CUDA cores in place of tensor cores: float32 products of 16-bit q and KV.
+TEST_F(AttentionGpuTest, ProductsInFloat32OnRequest) {
+  Random random(kSeed + 6);
+  for (int round = 0; round < 40; ++round) {
+    const PagedFixture fixture = MakePagedFixture({.seed = random.Bits(),
+                                                   .max_query_len = 1,
+                                                   .q_dtype = DType::kBFloat16,
+                                                   .kv_dtype = DType::kBFloat16,
+                                                   .group_size = 2});
+    SCOPED_TRACE(fixture.description);
+    const Expected<PagedFixture> expected = ExpectedOf(fixture, DType::kFloat32);
+    GpuAttention gpu(fixture, {.out_dtype = DType::kFloat32, .products = DType::kFloat32});
+    const absl::Status status = gpu.Run();
+    ASSERT_TRUE(status.ok()) << status;
+    const AttentionError error = ErrorOf(gpu.Values(), expected.exact, expected.own,
+                                         gpu.layer().head_dim_v, {}, {.dtype = DType::kFloat32});
+    ASSERT_EQ(error.wrong, "");
+    EXPECT_LE(error.out, error.out_limit);
   }
 }
 

@@ -21,9 +21,11 @@
 #include <vector>
 
 #include "attention/attention_cuda.h"
+#include "attention/kernels/attention_tile.h"
 #include "attention/testing/gpu_memory.h"
 #include "attention/testing/random.h"
 #include "attention/work_map_cuda.h"
+#include "base/torch_dtype.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -43,7 +45,11 @@ struct StepOptions {
   int num_kv_heads = 2;
   int group_size = 4;
   int head_dim = 128;
+  int head_dim_v = 128;
   int block_size = 16;
+  at::ScalarType kv_type = at::kBFloat16;
+  ValueSource values = ValueSource::kOwn;
+  int shared_prefix_len = 0;  // keys that all rows have in common; taken by the map
   WorkMapMode mode = WorkMapMode::kBalanced;
 };
 
@@ -58,31 +64,45 @@ class Step {
     std::vector<int32_t> blocks(num_blocks - 1);
     for (int i = 0; i < num_blocks - 1; ++i) blocks[i] = i + 1;
     random_.Shuffle(blocks);
+    for (int r = 1; r < options.max_rows; ++r) {
+      std::copy_n(blocks.begin(), options.shared_prefix_len / options.block_size,
+                  blocks.begin() + r * max_blocks);
+    }
     block_table_ = at::tensor(blocks, at::kInt).to(at::kCUDA).view({options.max_rows, max_blocks});
     max_tokens_ = options.max_rows * options.max_query_len;
     const int heads = options.num_kv_heads;
-    k_ = at::randn({num_blocks, options.block_size, heads, options.head_dim}, Gpu(at::kBFloat16));
-    v_ = at::randn({num_blocks, options.block_size, heads, options.head_dim}, Gpu(at::kBFloat16));
+    const auto cache = [&](int head_dim) {
+      return at::randn({num_blocks, options.block_size, heads, head_dim}, Gpu(at::kBFloat16))
+          .to(options.kv_type);
+    };
+    k_ = cache(options.head_dim);
+    v_ = options.values == ValueSource::kOwn ? cache(options.head_dim_v)
+                                             : k_.slice(3, 0, options.head_dim_v);
     q_ = at::randn({max_tokens_, heads * options.group_size, options.head_dim}, Gpu(at::kBFloat16));
     query_start_loc_ = at::zeros({options.max_rows + 1}, Gpu(at::kInt));
     seq_lens_ = at::zeros({options.max_rows}, Gpu(at::kInt));
-    out_ = at::full_like(q_, kNan);
+    common_prefix_len_ = at::zeros({1}, Gpu(at::kInt));
+    out_ = at::full({max_tokens_, heads * options.group_size, options.head_dim_v}, kNan,
+                    Gpu(at::kBFloat16));
     lse_ = at::full({max_tokens_, heads * options.group_size}, kNan, Gpu(at::kFloat));
     layer_ = {.num_q_heads = heads * options.group_size,
               .num_kv_heads = heads,
               .head_dim_qk = options.head_dim,
-              .head_dim_v = options.head_dim};
+              .head_dim_v = options.head_dim_v};
   }
 
   // The lengths of the next run; rows beyond are padded.
   void SetRows(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
     std::vector<int32_t> loc(options_.max_rows + 1, 0);
     std::vector<int32_t> lens(options_.max_rows, 0);
+    int32_t prefix_len = options_.shared_prefix_len;
     for (int r = 0; r < options_.max_rows; ++r) {
       const bool is_live = r < static_cast<int>(seq_lens.size());
       loc[r + 1] = loc[r] + (is_live ? query_lens[r] : 0);
       lens[r] = is_live ? seq_lens[r] : 0;
+      if (lens[r] > 0 && loc[r + 1] > loc[r]) prefix_len = std::min(prefix_len, lens[r]);
     }
+    common_prefix_len_.fill_(prefix_len);
     query_start_loc_.copy_(at::tensor(loc, at::kInt));
     seq_lens_.copy_(at::tensor(lens, at::kInt));
   }
@@ -91,6 +111,16 @@ class Step {
     work_.Poison();
     out_.fill_(kNan);
     lse_.fill_(kNan);
+  }
+
+  // What a run leaves behind that was stopped between arrivals at merges.
+  void AbortMerges() {
+    const WorkMap& map = work_.map();
+    const int64_t arrivals = int64_t{map.max_merges} * map.num_virtual_heads;
+    const std::vector<uint32_t> some(arrivals, 1);
+    ASSERT_EQ(
+        cudaMemcpy(map.arrivals, some.data(), arrivals * sizeof(uint32_t), cudaMemcpyHostToDevice),
+        cudaSuccess);
   }
 
   absl::Status Launch() {
@@ -123,12 +153,14 @@ class Step {
     return {.num_q_heads = options_.num_kv_heads * options_.group_size,
             .num_kv_heads = options_.num_kv_heads,
             .head_dim_qk = options_.head_dim,
-            .head_dim_v = options_.head_dim,
+            .head_dim_v = options_.head_dim_v,
             .max_rows = options_.max_rows,
             .max_tokens = options_.max_rows * options_.max_query_len,
             .max_query_len = options_.max_query_len,
             .max_seq_len = options_.max_seq_len,
-            .mode = options_.mode};
+            .mode = options_.mode,
+            .shared_prefix =
+                options_.shared_prefix_len > 0 ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
   }
 
   PagedBatch Batch() const {
@@ -136,6 +168,7 @@ class Step {
             .seq_lens = seq_lens_.const_data_ptr<int32_t>(),
             .block_table = block_table_.const_data_ptr<int32_t>(),
             .block_table_stride = block_table_.stride(0),
+            .common_prefix_len = common_prefix_len_.const_data_ptr<int32_t>(),
             .num_rows = options_.max_rows,
             .num_tokens = max_tokens_,
             .max_query_len = options_.max_query_len,
@@ -145,21 +178,21 @@ class Step {
   }
 
   KvLayer Kv() const {
-    const auto view = [this](const at::Tensor& tensor) {
+    const auto view = [](const at::Tensor& tensor) {
       return KvView{.data = tensor.data_ptr(),
                     .block_stride = tensor.stride(0),
                     .token_stride = tensor.stride(1),
                     .head_stride = tensor.stride(2),
-                    .dim_chunk = options_.head_dim};
+                    .dim_chunk = static_cast<int>(tensor.size(3))};
     };
     return {.k = view(k_),
             .v = view(v_),
-            .dtype = DType::kBFloat16,
+            .dtype = *FromScalarType(options_.kv_type),
             .num_blocks = static_cast<int>(k_.size(0)),
             .block_size = options_.block_size,
             .num_kv_heads = options_.num_kv_heads,
             .head_dim_qk = options_.head_dim,
-            .head_dim_v = options_.head_dim};
+            .head_dim_v = options_.head_dim_v};
   }
 
   StepOptions options_;
@@ -169,10 +202,11 @@ class Step {
   AttentionParams layer_;
   at::Tensor block_table_;  // [max_rows, max_blocks]
   at::Tensor k_;            // [num_blocks, block_size, num_kv_heads, head_dim]
-  at::Tensor v_;            // the same
+  at::Tensor v_;            // [num_blocks, block_size, num_kv_heads, head_dim_v]
   at::Tensor q_;            // [max_tokens, num_q_heads, head_dim]
   at::Tensor query_start_loc_;
   at::Tensor seq_lens_;
+  at::Tensor common_prefix_len_;
   at::Tensor out_;
   at::Tensor lse_;
 };
@@ -181,9 +215,12 @@ at::Tensor Step::Expected(int row, int token, int num_keys) const {
   const int64_t num_blocks = (num_keys + options_.block_size - 1) / options_.block_size;
   const at::Tensor blocks = block_table_[row].slice(0, 0, num_blocks);
   const auto keys = [&](const at::Tensor& cache) {  // [heads of q, num_keys, head_dim]
-    return cache.index_select(0, blocks)
+    // Not every type can be indexed.
+    return cache.to(at::kBFloat16)
+        .index_select(0, blocks)
         .flatten(0, 1)
         .slice(0, 0, num_keys)
+        .to(at::kFloat)
         .to(at::kDouble)
         .repeat_interleave(options_.group_size, 1)
         .transpose(0, 1);
@@ -270,9 +307,11 @@ void ReplayEveryLiveCount(Step& step) {
       std::vector<int> seq_lens(live);
       std::vector<int> query_lens(live);
       for (int r = 0; r < live; ++r) {
-        seq_lens[r] = kind == 0   ? max_seq_len
-                      : kind == 1 ? step.random().Int(1, 20)
-                                  : step.random().Pick({0, 1, 64, 65, 700, max_seq_len});
+        seq_lens[r] =
+            kind == 0 ? max_seq_len
+            : kind == 1
+                ? step.random().Int(1, 20)
+                : step.random().Pick({0, 1, 64, 65, std::min(700, max_seq_len), max_seq_len});
         query_lens[r] = step.random().Int(1, max_query_len);
       }
       ExpectReplayEqualsEager(step, captured, seq_lens, query_lens);
@@ -301,19 +340,81 @@ TEST_F(AttentionGraphSmallGpuTest, ReplaysWithAnyLiveCountAndLengths) {
   ReplayEveryLiveCount(step);
 }
 
-TEST_F(AttentionGraphGpuTest, FiftyRunsGiveTheSameBits) {
-  for (int max_query_len : {1, 200}) {
-    Step step({.max_rows = 4, .max_query_len = max_query_len, .num_kv_heads = 8});
-    step.SetRows({3000, 700, 1, 2000},
-                 {max_query_len, std::min(3, max_query_len), 1, max_query_len});
-    ASSERT_TRUE(step.Launch().ok());
+TEST_F(AttentionGraphGpuTest, QuantisedCachesReplayAsWell) {
+  Step step({.max_rows = 4, .max_query_len = 3, .max_seq_len = 700, .kv_type = at::kFloat8_e4m3fn});
+  ReplayEveryLiveCount(step);
+}
+
+TEST_F(AttentionGraphGpuTest, LatentHeadsReplayAsWell) {
+  for (int group_size : {16, 128}) {
+    Step step({.max_rows = 3,
+               .max_query_len = 2,
+               .max_seq_len = 500,
+               .num_kv_heads = 1,
+               .group_size = group_size,
+               .head_dim = 576,
+               .head_dim_v = 512,
+               .values = ValueSource::kKeyTile});
+    ReplayEveryLiveCount(step);
+  }
+}
+
+// Rows that are shorter than the prefix, padded or of one token switch it off and on.
+TEST_F(AttentionGraphGpuTest, SharedPrefixesReplayAsWell) {
+  for (int max_query_len : {1, 3}) {
+    Step step({.max_rows = 20,
+               .max_query_len = max_query_len,
+               .max_seq_len = 700,
+               .shared_prefix_len = 512});
+    ReplayEveryLiveCount(step);
+    CapturedStep captured(step);
+    for (int round = 0; round < 10; ++round) {
+      std::vector<int> seq_lens, query_lens;
+      for (int r = step.random().Int(2, 20); r > 0; --r) {
+        const bool is_padded = step.random().OneIn(9);
+        seq_lens.push_back(is_padded ? 0 : step.random().Int(515, 700));
+        query_lens.push_back(step.random().Int(is_padded ? 0 : 1, max_query_len));
+      }
+      ExpectReplayEqualsEager(step, captured, seq_lens, query_lens);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(AttentionGraphGpuTest, AnAbortedReplayLeavesNothingBehind) {
+  for (int shared_prefix_len : {0, 512}) {
+    Step step({.max_rows = 8, .max_seq_len = 3000, .shared_prefix_len = shared_prefix_len});
+    const std::vector<int> seq_lens(8, 2900);
+    const std::vector<int> query_lens(8, 1);
+    step.SetRows(seq_lens, query_lens);
+    CapturedStep captured(step);
+    captured.Replay();
     const at::Tensor out = step.out().clone();
-    const at::Tensor lse = step.lse().clone();
-    for (int run = 0; run < 50; ++run) {
-      step.Poison();
+    step.Poison();
+    step.AbortMerges();
+    captured.Replay();
+    EXPECT_TRUE(at::equal(step.out(), out));
+  }
+}
+
+TEST_F(AttentionGraphGpuTest, TwoHundredRunsGiveTheSameBits) {
+  for (int shared_prefix_len : {0, 256}) {
+    for (int max_query_len : {1, 200}) {
+      Step step({.max_rows = 4,
+                 .max_query_len = max_query_len,
+                 .num_kv_heads = 8,
+                 .shared_prefix_len = shared_prefix_len});
+      step.SetRows({3000, 700, 600, 2000},
+                   {max_query_len, std::min(3, max_query_len), 1, max_query_len});
       ASSERT_TRUE(step.Launch().ok());
-      ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
-      ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
+      const at::Tensor out = step.out().clone();
+      const at::Tensor lse = step.lse().clone();
+      for (int run = 0; run < 200; ++run) {
+        step.Poison();
+        ASSERT_TRUE(step.Launch().ok());
+        ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
+        ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
+      }
     }
   }
 }

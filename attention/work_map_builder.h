@@ -33,11 +33,11 @@ struct WorkCounts {
   int merges;
 
   REPRISE_HOST_DEVICE int64_t Packed() const {
-    return static_cast<int64_t>(items) << 40 | static_cast<int64_t>(partials) << 20 | merges;
+    return static_cast<int64_t>(items) << 42 | static_cast<int64_t>(partials) << 19 | merges;
   }
   REPRISE_HOST_DEVICE static WorkCounts From(int64_t packed) {
-    return {static_cast<int>(packed >> 40), static_cast<int>(packed >> 20 & 0xfffff),
-            static_cast<int>(packed & 0xfffff)};
+    return {static_cast<int>(packed >> 42), static_cast<int>(packed >> 19 & 0x7fffff),
+            static_cast<int>(packed & 0x7ffff)};
   }
 };
 

@@ -15,8 +15,9 @@ namespace reprise {
 namespace {
 
 // The builder packs the three counts in 64 bits.
-constexpr int64_t kMostItems = int64_t{1} << 23;
-constexpr int64_t kMostPartials = int64_t{1} << 19;
+constexpr int64_t kMostItems = int64_t{1} << 21;
+constexpr int64_t kMostPartials = int64_t{1} << 23;
+constexpr int64_t kMostMerges = int64_t{1} << 19;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -180,10 +181,12 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
     bounds = {std::max(bounds.items, shared.items), std::max(bounds.merges, shared.merges),
               std::max(bounds.partials, shared.partials)};
   }
-  if (bounds.items >= kMostItems || bounds.partials >= kMostPartials) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_tokens of WorkMapOptions: expected fewer than ", kMostItems, " items and ",
-        kMostPartials, " partials, got ", bounds.items, " and ", bounds.partials));
+  if (bounds.items >= kMostItems || bounds.partials >= kMostPartials ||
+      bounds.merges >= kMostMerges) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens of WorkMapOptions: expected fewer than ", kMostItems, " items, ",
+                     kMostPartials, " partials and ", kMostMerges, " merges, got ", bounds.items,
+                     ", ", bounds.partials, " and ", bounds.merges));
   }
   // The builder also keeps a place for rows without queries.
   map.max_shared_tiles = static_cast<int>(shared_tiles);

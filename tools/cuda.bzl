@@ -31,7 +31,11 @@ def _cuda_objects_impl(ctx):
     root = ctx.label.workspace_root or "."
 
     options = ctx.actions.args()
-    options.add_all(_NVCC_COPTS)
+    options.add_all([
+        option
+        for option in _NVCC_COPTS
+        if option != "-lineinfo" or ctx.attr.line_info
+    ])
     options.add_all([_gencode(arch) for arch in ctx.attr.archs or DEFAULT_ARCHS])
     options.add_all(ctx.attr.nvcc_copts)
     options.add_all(merged.defines, format_each = "-D%s")
@@ -68,6 +72,7 @@ cuda_objects = rule(
         "hdrs": attr.label_list(allow_files = True),
         "deps": attr.label_list(providers = [CcInfo]),
         "archs": attr.string_list(),
+        "line_info": attr.bool(default = True),
         "nvcc_copts": attr.string_list(),
         "_nvcc": attr.label(
             default = "@cuda//:nvcc",

@@ -52,7 +52,8 @@ __device__ __forceinline__ int KeyPosition(const AttentionKernelParams& p, const
   return (run * p.world + p.rank) * p.interleave + token - run * p.interleave;
 }
 
-// A row of a shared item: all of them see all of its keys, but padded ones.
+// A row of a shared item: all of them see all of its keys, but padded ones, which are there and see
+// nothing.
 inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParams& p,
                                                       const WorkUnit& unit,
                                                       const TileRow& tile_row) {
@@ -66,7 +67,7 @@ inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParam
       end = middle;
     }
   }
-  if (p.seq_lens[row] <= 0) return NoQueryRow();
+  if (p.seq_lens[row] <= 0) return {token, tile_row.q_head, 0, INT_MAX, INT_MIN, 0.0f};
   // key_start is that of the item.
   const int first_position = unit.item.key_start + p.seq_lens[row] - p.query_start_loc[row + 1];
   const int table_row = p.table_row ? p.table_row[row] : row;

@@ -59,6 +59,7 @@ struct ProductRounding {
   // Of q and k where they are rounded on the way, as after a rotary embedding. A single such
   // rounding may go either way, in the kernel and in the same maths.
   DType operands = DType::kFloat32;
+  int head_dim = 64;  // products in a logit
 };
 
 // `own` is the reference in float32 with products in this precision, of which out is rounded here.

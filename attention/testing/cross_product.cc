@@ -1,0 +1,224 @@
+#include "attention/testing/cross_product.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "attention/testing/kv_memory.h"
+#include "attention/testing/pairwise.h"
+#include "attention/testing/random.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kNumSwitches = static_cast<int>(Feature::kNumFeatures);
+
+// The fields after the switches of the features.
+enum Field {
+  kQType,
+  kKvType,
+  kLayout,
+  kBlockSize,
+  kKvHeads,
+  kGroup,
+  kDims,
+  kLatentDims,
+  kQueryLen,
+  kSeqLen,
+  kOut,
+  kOutGap,
+  kMap,
+  kSms,
+  kKeys,
+  kNumFields,
+};
+
+struct Dims {
+  int qk;
+  int v;
+};
+
+constexpr DType kQTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3,
+                             DType::kFp8E5M2};
+// Of q's type, fp8, and another type that the products hold.
+enum class KvType { kSame, kE4M3, kE5M2, kOther };
+constexpr KvType kKvTypes[] = {KvType::kSame, KvType::kE4M3, KvType::kE5M2, KvType::kOther};
+constexpr KvMemoryLayout kLayouts[] = {KvMemoryLayout::kNhd,       KvMemoryLayout::kHnd,
+                                       KvMemoryLayout::kPackedNhd, KvMemoryLayout::kPackedHnd,
+                                       KvMemoryLayout::kDiffKv,    KvMemoryLayout::kKPacked,
+                                       KvMemoryLayout::kMla};
+constexpr int kBlockSizes[] = {1, 3, 8, 16, 32, 64};
+constexpr int kKvHeadCounts[] = {1, 2, 3};
+constexpr int kGroups[] = {1, 4, 5, 7, 16, 70};
+// Those of vLLM's PagedAttention, odd ones, and K and V of different size.
+constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   {112, 112},
+                                {120, 120}, {128, 128}, {192, 192}, {256, 256}, {192, 128},
+                                {64, 128},  {34, 34},   {20, 5}};
+constexpr Dims kLatentDimChoices[] = {{576, 512}, {288, 256}, {320, 256}, {64, 32}, {546, 496}};
+constexpr int kQueryLens[] = {1, 4, 12, 40};
+constexpr int kSeqLens[] = {20, 90, 300};
+enum class Out { kProducts, kFloat32, kE4M3, kE5M2Scaled, kE4M3Blocks, kE5M2Blocks };
+constexpr Out kOuts[] = {Out::kProducts,   Out::kFloat32,    Out::kE4M3,
+                         Out::kE5M2Scaled, Out::kE4M3Blocks, Out::kE5M2Blocks};
+constexpr int kOutGaps[] = {0, 4, 3};
+enum class Map { kBalanced, kDeterministic, kShared };
+constexpr Map kMaps[] = {Map::kBalanced, Map::kDeterministic, Map::kShared};
+constexpr int kSmCounts[] = {1, 3, 132};
+constexpr KeySource kKeySources[] = {KeySource::kPaged, KeySource::kPaged, KeySource::kRagged};
+
+std::vector<int> NumChoices() {
+  std::vector<int> num_choices(kNumSwitches, 2);
+  num_choices.resize(kNumSwitches + kNumFields);
+  const auto set = [&](Field field, auto& choices) {
+    num_choices[kNumSwitches + field] = static_cast<int>(std::size(choices));
+  };
+  set(kQType, kQTypes);
+  set(kKvType, kKvTypes);
+  set(kLayout, kLayouts);
+  set(kBlockSize, kBlockSizes);
+  set(kKvHeads, kKvHeadCounts);
+  set(kGroup, kGroups);
+  set(kDims, kDimChoices);
+  set(kLatentDims, kLatentDimChoices);
+  set(kQueryLen, kQueryLens);
+  set(kSeqLen, kSeqLens);
+  set(kOut, kOuts);
+  set(kOutGap, kOutGaps);
+  set(kMap, kMaps);
+  set(kSms, kSmCounts);
+  set(kKeys, kKeySources);
+  return num_choices;
+}
+
+DType KvTypeOf(DType q_dtype, KvType kind, Random& random) {
+  switch (kind) {
+    case KvType::kE4M3:
+      return DType::kFp8E4M3;
+    case KvType::kE5M2:
+      return DType::kFp8E5M2;
+    case KvType::kOther:
+      if (q_dtype == DType::kFloat32 || IsFp8(q_dtype)) {
+        return random.Pick({DType::kFloat16, DType::kBFloat16});
+      }
+      return q_dtype;
+    case KvType::kSame:
+      break;
+  }
+  return q_dtype;
+}
+
+DType ProductsOf(DType q_dtype, DType kv_dtype) {
+  if (!IsFp8(q_dtype)) return q_dtype;
+  return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
+}
+
+// What a case takes from a row.
+class Row {
+ public:
+  explicit Row(const std::vector<int>& choices) : choices_(choices) {}
+
+  bool Has(Feature feature) const { return choices_[static_cast<int>(feature)] == 1; }
+  template <typename T, size_t kSize>
+  const T& Of(Field field, const T (&choices)[kSize]) const {
+    return choices[choices_[kNumSwitches + field]];
+  }
+
+ private:
+  const std::vector<int>& choices_;
+};
+
+void TakeShape(const Row& row, Random& random, FixtureOptions& options) {
+  options.q_dtype = row.Of(kQType, kQTypes);
+  options.kv_dtype = KvTypeOf(*options.q_dtype, row.Of(kKvType, kKvTypes), random);
+  options.layout = row.Of(kLayout, kLayouts);
+  options.block_size = row.Of(kBlockSize, kBlockSizes);
+  options.num_kv_heads = row.Of(kKvHeads, kKvHeadCounts);
+  options.group_size = row.Of(kGroup, kGroups);
+  const bool is_latent = options.layout == KvMemoryLayout::kMla;
+  const Dims dims = is_latent ? row.Of(kLatentDims, kLatentDimChoices) : row.Of(kDims, kDimChoices);
+  options.head_dim_qk = dims.qk;
+  options.head_dim_v = dims.v;
+  if (options.layout == KvMemoryLayout::kKPacked && dims.qk % 16 != 0) {
+    options.layout = KvMemoryLayout::kHnd;  // its chunks are whole
+  }
+  const bool is_packed =
+      options.layout == KvMemoryLayout::kPackedNhd || options.layout == KvMemoryLayout::kPackedHnd;
+  if (is_packed) options.head_dim_v = dims.qk;
+  options.max_rows = 5;
+  options.max_query_len = row.Of(kQueryLen, kQueryLens);
+  options.max_seq_len = row.Of(kSeqLen, kSeqLens);
+  // What is large in every way takes the reference too long.
+  const bool is_large = dims.qk > 128 || *options.group_size > 8;
+  if (is_large) {
+    options.num_kv_heads = 1;
+    options.max_query_len = std::min(options.max_query_len, 8);
+    options.max_rows = 3;
+  }
+  // Long enough to have something to share.
+  if (row.Has(Feature::kCommonPrefix) && options.max_seq_len == 300) options.min_seq_len = 130;
+}
+
+OutputRounding OutOf(Out kind, DType products, int head_dim_v, Random& random) {
+  switch (kind) {
+    case Out::kProducts:
+      return {.dtype = products};
+    case Out::kFloat32:
+      return {.dtype = DType::kFloat32};
+    case Out::kE4M3:
+      return {.dtype = DType::kFp8E4M3, .scale = 0.0078125f};
+    case Out::kE5M2Scaled:
+      return {.dtype = DType::kFp8E5M2, .scale = random.Pick({0.02f, 1.0f})};
+    case Out::kE4M3Blocks:
+    case Out::kE5M2Blocks:
+      break;
+  }
+  const DType dtype = kind == Out::kE4M3Blocks ? DType::kFp8E4M3 : DType::kFp8E5M2;
+  int block = 4 * random.Pick({1, 4, 8, 32});
+  while (block > 4 && head_dim_v % block != 0) block -= 4;
+  if (head_dim_v % block != 0) return {.dtype = dtype, .scale = 0.0078125f};
+  return {.dtype = dtype, .block = block};
+}
+
+AttentionCase CaseOf(const Row& row, Random& random) {
+  AttentionCase made;
+  made.keys = row.Of(kKeys, kKeySources);
+  FixtureOptions& options = made.fixture;
+  options.seed = random.Bits();
+  options.allowed = {};
+  for (int i = 0; i < kNumSwitches; ++i) {
+    const auto feature = static_cast<Feature>(i);
+    if (row.Has(feature)) options.required.Add(feature);
+  }
+  // These exclude each other: one of them, now and then the other.
+  if (row.Has(Feature::kTail) && row.Has(Feature::kContextParallel)) {
+    options.required.Remove(random.OneIn(2) ? Feature::kTail : Feature::kContextParallel);
+  }
+  TakeShape(row, random, options);
+  const bool is_ragged = made.keys == KeySource::kRagged;
+  const bool is_latent = options.layout == KvMemoryLayout::kMla && *options.head_dim_qk > 256;
+  if (is_ragged && is_latent) made.keys = KeySource::kPaged;
+  if (made.keys == KeySource::kRagged) options.kv_dtype = options.q_dtype;
+
+  made.products = ProductsOf(*options.q_dtype, *options.kv_dtype);
+  made.out = OutOf(row.Of(kOut, kOuts), made.products, *options.head_dim_v, random);
+  made.num_extra_tokens = random.Pick({0, 0, 3});
+  made.out_gap = row.Of(kOutGap, kOutGaps);
+  made.num_sms = row.Of(kSms, kSmCounts);
+  const Map map = row.Of(kMap, kMaps);
+  if (map == Map::kDeterministic) made.mode = WorkMapMode::kDeterministic;
+  if (map == Map::kShared) made.shared_prefix = SharedPrefix::kTaken;
+  return made;
+}
+
+}  // namespace
+
+std::vector<AttentionCase> CrossProductCases(uint64_t seed) {
+  Random random(seed);
+  std::vector<AttentionCase> cases;
+  for (const std::vector<int>& choices : PairwiseRows(NumChoices(), random)) {
+    cases.push_back(CaseOf(Row(choices), random));
+  }
+  return cases;
+}
+
+}  // namespace reprise
