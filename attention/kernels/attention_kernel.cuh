@@ -1,5 +1,5 @@
-// Attention over a PagedBatch or RaggedBatch: the general kernel, tier 1. Every feature of the
-// contract (attention/paged_batch.h, attention/attention_params.h) but in-kernel rotary embedding.
+// Attention over a PagedBatch or RaggedBatch: the general kernel, tier 1, for every feature of the
+// contract (attention/paged_batch.h, attention/attention_params.h, attention/attention_extras.h).
 //
 // Algorithm. FlashAttention-2's loop over steps of keys with online softmax (Dao 2023), over the
 // items of a work map (attention/work_map.h): split over keys as in Flash-Decoding, with even
@@ -10,14 +10,18 @@
 //
 // Bound. Decode: memory; each K and V element is read once, for 2 x group_size x queries FLOP. Two
 // steps of 16 keys are in flight a warp, and as many CTAs a multiprocessor as fit in shared memory,
-// for about 64 KB in flight. Prefill: tensor cores through mma.sync, with 64 rows a tile. float32:
-// FFMA and shared memory.
+// for about 64 KB in flight. Prefill: tensor cores through mma.sync, with 64 rows a tile. Absorbed
+// MLA: K is loaded once and is V as well; with 128 heads 242 FLOP a byte. float32: FFMA and shared
+// memory.
 //
-// Four mechanisms, apart from each other, each in its file:
-//   loader      where Q, K, V come from and in what type     key_loader.cuh
-//   transform   dot product -> logit                          logits.cuh, ScaleLogits
-//   visibility  which keys a query sees, and where they stand logits.cuh, MaskLogits
-//   store       out, lse, partials, merge                     unit_results.cuh
+// Five mechanisms, apart from each other, each in its file:
+//   work        which queries and keys a CTA has, and when   work_unit.cuh, attention/work_map.h
+//   loader      where Q, K, V come from and in what type     key_places.cuh, query_loader.cuh,
+//               as they are, or through a conversion         key_loader.cuh, converting_loader.cuh,
+//               turned to their positions                    rotation.cuh
+//   transform   dot product -> logit                         logits.cuh, ScaleLogits
+//   visibility  which keys a query sees, and where they are  logits.cuh, MaskLogits
+//   store       out, lse, partials, merge                    unit_results.cuh
 //
 // Steps of which every row of a warp sees every key take the path without masks, steps of which no
 // row sees any are skipped. In all others, logits of unseen keys become -inf and V rows that no row
