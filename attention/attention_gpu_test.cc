@@ -84,7 +84,7 @@ Expected<RaggedFixture> ExpectedOf(RaggedFixture fixture, DType products) {
 
 // Runs a case on the GPU and compares.
 template <typename Fixture>
-void Check(const Expected<Fixture>& expected, const AttentionCase& c, ErrorTotals& totals) {
+void Check(const Expected<Fixture>& expected, const CrossProductCase& c, ErrorTotals& totals) {
   SCOPED_TRACE(expected.fixture.description);
   GpuAttention gpu(expected.fixture, {.out_dtype = c.out.dtype,
                                       .out_scale = static_cast<float>(c.out.scale),
@@ -109,8 +109,8 @@ void Check(const Expected<Fixture>& expected, const AttentionCase& c, ErrorTotal
 }
 
 // A random case for a fixture of these types.
-AttentionCase DrawCase(const FixtureOptions& options, Random& random) {
-  AttentionCase c;
+CrossProductCase DrawCase(const FixtureOptions& options, Random& random) {
+  CrossProductCase c;
   c.fixture = options;
   c.products = ProductsOf(*options.q_dtype, *options.kv_dtype);
   c.num_extra_tokens = random.Pick({0, 0, 3});
@@ -145,19 +145,19 @@ FixtureOptions OptionsOfRound(uint64_t seed, DType dtype, Random& random) {
   return options;
 }
 
-void CheckPaged(const AttentionCase& c, ErrorTotals& totals) {
+void CheckPaged(const CrossProductCase& c, ErrorTotals& totals) {
   Check(ExpectedOf(MakePagedFixture(c.fixture), c.products), c, totals);
 }
 
-void CheckRagged(const AttentionCase& c, ErrorTotals& totals) {
-  AttentionCase ragged = c;
+void CheckRagged(const CrossProductCase& c, ErrorTotals& totals) {
+  CrossProductCase ragged = c;
   ragged.fixture.kv_dtype = c.fixture.q_dtype;
   ragged.products = ProductsOf(*c.fixture.q_dtype, *c.fixture.q_dtype);
   if (c.out.dtype == c.products) ragged.out.dtype = ragged.products;
   Check(ExpectedOf(MakeRaggedFixture(ragged.fixture), ragged.products), ragged, totals);
 }
 
-using CheckFunction = void (*)(const AttentionCase&, ErrorTotals&);
+using CheckFunction = void (*)(const CrossProductCase&, ErrorTotals&);
 
 // `rounds` fixtures of each dtype.
 void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
@@ -180,7 +180,7 @@ void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
 
 // The references of all cases, computed side by side.
 template <typename Fixture, typename Make>
-std::vector<Expected<Fixture>> ExpectedOfAll(const std::vector<AttentionCase>& cases,
+std::vector<Expected<Fixture>> ExpectedOfAll(const std::vector<CrossProductCase>& cases,
                                              const Make& make) {
   std::vector<Expected<Fixture>> expected(cases.size());
   std::atomic<size_t> next = 0;
@@ -202,8 +202,8 @@ TEST_F(AttentionGpuTest, TheCrossProductAgreesWithTheReference) {
   int num_cases = 0;
   for (uint64_t seed = 0; num_cases < 5000; ++seed) {
     SCOPED_TRACE("covering array of seed " + std::to_string(seed));
-    std::vector<AttentionCase> paged, ragged;
-    for (const AttentionCase& c : CrossProductCases(seed)) {
+    std::vector<CrossProductCase> paged, ragged;
+    for (const CrossProductCase& c : CrossProductCases(seed)) {
       (c.keys == KeySource::kPaged ? paged : ragged).push_back(c);
     }
     const auto expected = ExpectedOfAll<PagedFixture>(paged, MakePagedFixture);
@@ -257,7 +257,7 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
     Random random(kSeed + 5);
     ErrorTotals totals;
     for (int round = 0; round < 100; ++round) {
-      AttentionCase c = DrawCase(
+      CrossProductCase c = DrawCase(
           {.seed = random.Bits(),
            .allowed = FeatureSet::All().Without({Feature::kWindow, Feature::kContextParallel}),
            .required = {Feature::kCommonPrefix},

@@ -80,7 +80,7 @@ void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
   EXPECT_LE(error.lse, error.lse_limit);
 }
 
-void CheckPaged(const AttentionCase& c) {
+void CheckPaged(const CrossProductCase& c) {
   const PagedFixture fixture = MakePagedFixture(c.fixture);
   SCOPED_TRACE(fixture.description);
   const AttentionParams layer = fixture.Layer(OnHost);
@@ -96,7 +96,7 @@ void CheckPaged(const AttentionCase& c) {
               layer.head_dim_v, c.out);
 }
 
-void CheckRagged(const AttentionCase& c) {
+void CheckRagged(const CrossProductCase& c) {
   const RaggedFixture fixture = MakeRaggedFixture(c.fixture);
   SCOPED_TRACE(fixture.description);
   const AttentionParams layer = fixture.Layer(OnHost);
@@ -112,7 +112,7 @@ void CheckRagged(const AttentionCase& c) {
 
 TEST(HostAttentionCrossProductTest, EveryPairOfChoicesAgreesWithTheReference) {
   for (uint64_t seed = 0; seed < 3; ++seed) {
-    for (const AttentionCase& c : CrossProductCases(seed)) {
+    for (const CrossProductCase& c : CrossProductCases(seed)) {
       c.keys == KeySource::kPaged ? CheckPaged(c) : CheckRagged(c);
       if (HasFatalFailure()) return;
     }

@@ -179,8 +179,8 @@ OutputRounding OutOf(Out kind, DType products, int head_dim_v, Random& random) {
   return {.dtype = dtype, .block = block};
 }
 
-AttentionCase CaseOf(const Row& row, Random& random) {
-  AttentionCase made;
+CrossProductCase CaseOf(const Row& row, Random& random) {
+  CrossProductCase made;
   made.keys = row.Of(kKeys, kKeySources);
   FixtureOptions& options = made.fixture;
   options.seed = random.Bits();
@@ -212,9 +212,9 @@ AttentionCase CaseOf(const Row& row, Random& random) {
 
 }  // namespace
 
-std::vector<AttentionCase> CrossProductCases(uint64_t seed) {
+std::vector<CrossProductCase> CrossProductCases(uint64_t seed) {
   Random random(seed);
-  std::vector<AttentionCase> cases;
+  std::vector<CrossProductCase> cases;
   for (const std::vector<int>& choices : PairwiseRows(NumChoices(), random)) {
     cases.push_back(CaseOf(Row(choices), random));
   }

@@ -1,7 +1,7 @@
 // The cross-product of everything attention can be asked for, pair by pair: one generator for the
 // kernels and for the CPU path.
 //
-//   for (const AttentionCase& c : CrossProductCases(seed)) {
+//   for (const CrossProductCase& c : CrossProductCases(seed)) {
 //     PagedFixture fixture = MakePagedFixture(c.fixture);       // or ragged, if c.keys say so
 //     SCOPED_TRACE(fixture.description);
 //     ...
@@ -29,7 +29,7 @@ namespace reprise {
 
 enum class KeySource { kPaged, kRagged };
 
-struct AttentionCase {
+struct CrossProductCase {
   FixtureOptions fixture;
   KeySource keys = KeySource::kPaged;
   DType products = DType::kFloat32;  // the type of the kernels' products for these q and KV
@@ -43,7 +43,7 @@ struct AttentionCase {
 };
 
 // Some 150 cases; equal seeds give equal ones.
-std::vector<AttentionCase> CrossProductCases(uint64_t seed);
+std::vector<CrossProductCase> CrossProductCases(uint64_t seed);
 
 }  // namespace reprise
 
