@@ -78,7 +78,7 @@ TEST_P(BuilderAttentionTest, AgreesWithADenseComputationInFloat64) {
     const int head_dim_v =
         (drawn.paged ? drawn.paged->layer : drawn.ragged->layer).params.head_dim_v;
     const AttentionError error = ErrorOf(attended.values, drawn.dense, attended.own, head_dim_v,
-                                         DType::kFloat64, DType::kFloat32);
+                                         {.dtype = DType::kFloat64}, {.dtype = DType::kFloat32});
     ASSERT_EQ(error.wrong, "");
     ASSERT_LE(error.out, error.out_limit);
     ASSERT_LE(error.lse, error.lse_limit);
