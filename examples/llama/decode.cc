@@ -1,4 +1,4 @@
-// Continues texts with a Llama model: see --help, and README.md.
+// Continues texts with a model: see --help, and README.md.
 
 #include <unistd.h>
 

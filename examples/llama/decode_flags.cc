@@ -31,9 +31,10 @@ std::string AbslUnparseFlag(const TextFlag& flag) { return flag.value.value_or("
 
 }  // namespace reprise
 
-ABSL_FLAG(reprise::TextFlag, model, {},
-          "Hugging Face folder of a Llama model: config.json, *.safetensors and, for texts, "
-          "tokenizer.json. Without it, the small model that comes with the project.");
+ABSL_FLAG(
+    reprise::TextFlag, model, {},
+    "Hugging Face folder of a model (docs/models.md): config.json, *.safetensors and, for texts, "
+    "tokenizer.json. Without it, the small model that comes with the project.");
 ABSL_FLAG(reprise::TextFlag, prompt, {},
           "text to continue; may be repeated, and followed by more texts. All run as one batch.");
 ABSL_FLAG(reprise::TextFlag, prompt_tokens, {}, "token ids to continue: 1,2,3");

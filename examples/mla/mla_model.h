@@ -41,7 +41,9 @@ struct MlaModelOptions {
   // Positions to serve: as many rows has the rotary table. Nothing: the config's max_seq_len, which
   // it must not exceed.
   std::optional<int> max_position = {};
-  // Steps whose rows may have more queries, and more than one, are not absorbed.
+  // Steps whose rows may have more queries, and more than one, are not absorbed. So a decode row
+  // goes either way as a prompt stands beside it or not, which differs by rounding; INT_MAX: always
+  // absorbed, for the same bits whatever else is in the batch (BatchInvariance::kOn).
   int max_absorbed_query_len = 8;
 };
 
