@@ -40,7 +40,7 @@ void Check(const Fixture& fixture, const ReferenceResult<double>& dense) {
   ASSERT_TRUE(status.ok()) << status;
   const AttentionError error =
       ErrorOf(gpu.Values(), dense, SameMaths(fixture), fixture.layer.params.head_dim_v,
-              fixture.q.dtype, fixture.q.dtype);
+              {.dtype = fixture.q.dtype}, {.dtype = fixture.q.dtype});
   ASSERT_EQ(error.wrong, "");
   ASSERT_LE(error.out, error.out_limit);
   ASSERT_LE(error.lse, error.lse_limit);
