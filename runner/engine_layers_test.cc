@@ -130,6 +130,21 @@ TEST_F(EngineLayersTest, PreemptedSequencesComeBackWithTheSameTexts) {
   EXPECT_GT(num_replays_, 40);
 }
 
+TEST_F(EngineLayersTest, AnEncodersInputMayBeLongerThanAnySequence) {
+  std::mt19937 rng(8);
+  std::vector<Request> requests;
+  for (const int length : {40, 9, 33}) {
+    requests.push_back({.prompt = RandomTokens(rng, 2),
+                        .encoder_tokens = RandomTokens(rng, length),
+                        .max_new_tokens = 5});
+  }
+  ExpectDense(
+      {.layers = {OfKind(AttentionKind::kEncoder), Full(), OfKind(AttentionKind::kEncoderDecoder)},
+       .max_encoder_position = 40},
+      {.runner = {.max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 8, .block_size = 4}},
+      requests);
+}
+
 TEST_F(EngineLayersTest, EncodersServeRequestsOfDifferentLengths) {
   std::mt19937 rng(5);
   std::vector<Request> requests;

@@ -28,12 +28,14 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
                                    options.max_encoder_tokens));
+  // A row of any group: the runner's tables are as wide.
+  const int max_row_tokens = std::max(options.max_seq_len, options.max_encoder_tokens);
   REPRISE_ASSIGN_OR_RETURN(
       BlockManager blocks,
       BlockManager::Create({.num_blocks = options.num_blocks,
                             .block_size = options.block_size,
                             .num_slots = options.max_num_seqs,
-                            .max_blocks = (options.max_seq_len - 1) / options.block_size + 1,
+                            .max_blocks = (max_row_tokens - 1) / options.block_size + 1,
                             .groups = options.groups,
                             .prefix_reuse = options.prefix_reuse}));
   return std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
@@ -206,7 +208,10 @@ void Scheduler::AdmitWaiting() {
       prompt.encoder_keys = absl::MakeConstSpan(&input_key, 1);
     }
     const absl::StatusOr<PromptHits> hits = blocks_.Add(slot, prompt);
-    if (!hits.ok()) return;  // first come, first served
+    if (!hits.ok()) {  // first come, first served
+      CHECK(absl::IsResourceExhausted(hits.status())) << hits.status();
+      return;
+    }
     waiting_.pop_front();
     free_slots_.pop_back();
     sequence.slot = slot;

@@ -18,6 +18,10 @@ namespace {
 
 constexpr int kNumPrompts = 5;
 
+// Where the files hold the encoder's inputs, the decoder begins with this token, as their configs
+// say.
+constexpr int32_t kDecoderStart = 2;
+
 absl::StatusOr<TokenList> Tokens(const SafetensorsFile& file, const std::string& name) {
   REPRISE_ASSIGN_OR_RETURN(const TensorView view, file.Find(name));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, CopyElements<int64_t>(view));
@@ -70,7 +74,13 @@ absl::StatusOr<Golden> LoadGolden(const std::string& name) {
   golden.vocab_size = static_cast<int>(first.shape.back());
   for (int i = 0; i < kNumPrompts; ++i) {
     GoldenPrompt prompt;
-    REPRISE_ASSIGN_OR_RETURN(prompt.prompt, Tokens(file, absl::StrCat("prompt_", i)));
+    const std::string encoder_name = absl::StrCat("encoder_", i);
+    if (file.Find(encoder_name).ok()) {
+      REPRISE_ASSIGN_OR_RETURN(prompt.encoder_tokens, Tokens(file, encoder_name));
+      prompt.prompt = {kDecoderStart};
+    } else {
+      REPRISE_ASSIGN_OR_RETURN(prompt.prompt, Tokens(file, absl::StrCat("prompt_", i)));
+    }
     REPRISE_ASSIGN_OR_RETURN(prompt.greedy.tokens, Tokens(file, absl::StrCat("tokens_", i)));
     REPRISE_ASSIGN_OR_RETURN(prompt.greedy.logits, Floats(file, absl::StrCat("logits_", i)));
     REPRISE_ASSIGN_OR_RETURN(prompt.margins, Floats(file, absl::StrCat("margin_", i)));

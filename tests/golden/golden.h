@@ -28,6 +28,7 @@ struct GoldenTrack {
 
 struct GoldenPrompt {
   TokenList prompt = {};
+  TokenList encoder_tokens = {};  // of models with an encoder, whose prompt is one token
   GoldenTrack greedy = {};
   GoldenTrack forced = {};          // random tokens
   std::vector<float> margins = {};  // [n] of greedy: the largest logit less the second

@@ -40,7 +40,12 @@ void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tole
 // of live rows, with its padding, gives golden logits; the counters say which way each step went.
 void ExpectEveryLiveCountIsServed(Model& model, const Golden& golden, double tolerance);
 
-// By the counters: the prompts are one eager step, and every decode step is a replay.
+// Tokens of a track give the same logits after them where they are part of the prompt: whole, in
+// chunks, graphs off and on.
+void ExpectTracksContinuePrompts(Model& model, const Golden& golden, double tolerance);
+
+// By the counters: the prompts are one eager step, unless each is one token, and every decode step
+// is a replay.
 void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden);
 
 }  // namespace reprise

@@ -16,13 +16,18 @@ namespace {
 EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
                                const GoldenRunOptions& options) {
   size_t longest = 1;
+  size_t longest_input = 0;
   for (const Request& request : requests) {
+    longest_input = std::max(longest_input, request.encoder_tokens.size());
     longest =
         std::max(longest, request.prompt.size() + static_cast<size_t>(request.max_new_tokens));
   }
+  std::optional<int> max_encoder_tokens;
+  if (longest_input > 0) max_encoder_tokens = static_cast<int>(longest_input);
   return {.runner = {.max_num_seqs = options.max_num_seqs,
                      .max_num_tokens = 2048,  // all prompts in one step
                      .max_seq_len = static_cast<int>(longest),
+                     .max_encoder_tokens = max_encoder_tokens,
                      .block_size = options.block_size,
                      .num_blocks = options.num_blocks,
                      .graphs = options.graphs,
@@ -34,7 +39,9 @@ EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
 }  // namespace
 
 Request GreedyRequest(const GoldenPrompt& prompt) {
-  return {.prompt = prompt.prompt, .max_new_tokens = static_cast<int>(prompt.greedy.tokens.size())};
+  return {.prompt = prompt.prompt,
+          .encoder_tokens = prompt.encoder_tokens,
+          .max_new_tokens = static_cast<int>(prompt.greedy.tokens.size())};
 }
 
 Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track) {
@@ -43,8 +50,18 @@ Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track) {
 
 Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_tokens) {
   return {.prompt = prompt.prompt,
+          .encoder_tokens = prompt.encoder_tokens,
           .max_new_tokens = num_tokens,
           .forced_tokens = {track.tokens.begin(), track.tokens.begin() + num_tokens}};
+}
+
+Request PromptedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_prompted) {
+  Request request = ForcedRequest(prompt, track);
+  const auto first = request.forced_tokens.begin();
+  request.prompt.insert(request.prompt.end(), first, first + num_prompted);
+  request.forced_tokens.erase(first, first + num_prompted);
+  request.max_new_tokens -= num_prompted;
+  return request;
 }
 
 absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requests,

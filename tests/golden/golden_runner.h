@@ -50,6 +50,8 @@ Request GreedyRequest(const GoldenPrompt& prompt);
 // The tokens of a track fed in place of sampled ones; the first `num_tokens` of them.
 Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track);
 Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_tokens);
+// The same with the track's first tokens in the prompt. REQUIRES: fewer than it has.
+Request PromptedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_prompted);
 
 // Runs the requests in an engine of their own and records the logits of every token.
 // Errors: those of the engine.

@@ -97,6 +97,12 @@ TEST_P(GoldenTest, BatchingDoesNotMatter) {
   ExpectBatchingDoesNotMatter(*model, golden_, kTolerance);
 }
 
+TEST_P(GoldenTest, TokensOfATrackMayBePartOfThePrompt) {
+  const auto model = Load(DType::kFloat32);
+  ASSERT_NE(model, nullptr);
+  ExpectTracksContinuePrompts(*model, golden_, kTolerance);
+}
+
 TEST_P(GoldenTest, ThreadsDoNotMatter) {
   at::set_num_threads(2);
   const auto model = Load(DType::kFloat32);
@@ -125,7 +131,7 @@ TEST_P(GoldenTest, EveryDecodeStepAfterTheFirstIsAReplay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
-                         testing::Values("deepseek-mla", "deepseek-mla-yarn", "gemma2",
+                         testing::Values("bart", "deepseek-mla", "deepseek-mla-yarn", "gemma2",
                                          "llama-bias-untied", "llama-gqa5", "llama-rope-linear",
                                          "llama-rope-llama3", "llama4-chunked", "mistral-window",
                                          "qwen2", "qwen3", "qwen3-rope-yarn"),

@@ -1,0 +1,88 @@
+// A BART encoder-decoder as the runner sees it.
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<BartModel> model, BartModel::Load(folder, {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//   engine->Add({.prompt = {model->config().decoder_start_token_id}, .encoder_tokens = input});
+//
+// The encoder runs once a sequence, on inputs of any lengths one after the other, each attending
+// within itself; what it makes of them is kept as keys and values of every cross attention, in
+// blocks of their own. The decoder's layers attend to their own keys, causally, and to those.
+//
+// Layers of the spec: the encoder's, then of each decoder layer its own and its cross attention.
+//
+// Thread safety: as Model.
+
+#ifndef EXAMPLES_SEQ2SEQ_BART_MODEL_H_
+#define EXAMPLES_SEQ2SEQ_BART_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "examples/seq2seq/bart_config.h"
+#include "examples/seq2seq/bart_weights.h"
+#include "runner/encoder_step.h"
+#include "runner/model.h"
+#include "runner/step.h"
+
+namespace reprise {
+
+class BartModel : public Model {
+ public:
+  struct LoadOptions {
+    c10::Device device = c10::kCPU;
+    std::optional<DType> dtype = {};  // nothing: the checkpoint's
+  };
+
+  // A model of weights that are there already, on their device. Errors: those of
+  // CheckBartWeights().
+  static absl::StatusOr<std::unique_ptr<BartModel>> Create(const BartConfig& config,
+                                                           BartWeights weights);
+
+  // The model of a Hugging Face folder. Errors: those of LoadBartConfig(), LoadBartWeights() and
+  // Create().
+  static absl::StatusOr<std::unique_ptr<BartModel>> Load(const std::string& folder,
+                                                         const LoadOptions& options);
+
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+  absl::Status Encode(const EncoderStep& step) override;
+
+  const BartConfig& config() const { return config_; }
+  const BartWeights& weights() const { return weights_; }
+
+ private:
+  struct Scratch;
+
+  BartModel(const BartConfig& config, BartWeights weights);
+
+  int OwnLayer(int layer) const { return config_.encoder.num_layers + 2 * layer; }
+  int CrossLayer(int layer) const { return OwnLayer(layer) + 1; }
+
+  // The sublayers, of both stacks where AnyStep is a type. Each replaces scratch.hidden by the norm
+  // of it and what was added.
+  template <typename AnyStep>
+  absl::Status Embed(const AnyStep& step, const BartInput& input, Scratch& scratch) const;
+  template <typename AnyStep>
+  absl::Status AttendToSelf(const AnyStep& step, int layer, const BartSelfAttention& weights,
+                            Scratch& scratch) const;
+  absl::Status AttendToEncoder(const Step& step, int layer, const BartCrossAttention& weights,
+                               Scratch& scratch) const;
+  template <typename AnyStep>
+  absl::Status FeedForward(const AnyStep& step, const BartFeedForward& weights,
+                           Scratch& scratch) const;
+
+  const BartConfig config_;
+  const BartWeights weights_;
+  const ModelSpec spec_;
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_SEQ2SEQ_BART_MODEL_H_
