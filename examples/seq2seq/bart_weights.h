@@ -89,8 +89,9 @@ std::vector<ExpectedTensor> BartTensors(const BartConfig& config);
 
 // Reads <folder>'s safetensors as LoadLlamaWeights() does. Copies of the embedding under the names
 // of what is tied to it (the stacks' embed_tokens, lm_head) are not used.
-// Errors: those of Checkpoint::Open(), and of CheckTensors(), naming the folder; InvalidArgument for
-// a dtype that is not float32, float16 or bfloat16; ResourceExhausted if memory does not suffice.
+// Errors: those of Checkpoint::Open(), and of CheckTensors(), naming the folder; InvalidArgument
+// for a dtype that is not float32, float16 or bfloat16; ResourceExhausted if memory does not
+// suffice.
 absl::StatusOr<BartWeights> LoadBartWeights(const std::string& folder, const BartConfig& config,
                                             const LoadBartWeightsOptions& options);
 

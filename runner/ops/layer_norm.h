@@ -5,7 +5,7 @@
 // computed in float32 and rounded once, as LibTorch's layer_norm does.
 //
 //   LayerNorm(hidden, norm.weight, norm.bias, 1e-5f, normed);
-//   AddLayerNorm(attended, hidden, norm.weight, norm.bias, 1e-5f, hidden);  // norms that come after
+//   AddLayerNorm(attended, hidden, norm.weight, norm.bias, 1e-5f, hidden);  // a norm that follows
 //
 // Tensors are float32, float16 or bfloat16, all of one dtype and device; rows may be strided,
 // within a row the stride is 1. Nothing is allocated or synchronised: may be captured. On a GPU the

@@ -2,8 +2,8 @@
 //
 // One CTA a row, three passes: the sum (of which, with a residual, the row is stored in `out`
 // first), the squares of differences to the mean, and the result. The second and third read from L1
-// what the thread itself read or wrote in the first, so `out` may be `x` or the residual. The number
-// of threads depends on `size` alone: the same row gives the same bits in any batch.
+// what the thread itself read or wrote in the first, so `out` may be `x` or the residual. The
+// number of threads depends on `size` alone: the same row gives the same bits in any batch.
 //
 // Bound: bytes. A row moves 2 * size elements (3 * size with a residual), weight and bias come from
 // L2: 256 rows of 1024 bfloat16 with a residual are 1.6 MB, 0.4 us at 4 TB/s. So the launch and two
