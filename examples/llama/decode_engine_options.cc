@@ -22,6 +22,14 @@ int64_t LongestSequence(absl::Span<const Request> requests) {
   return longest;
 }
 
+int64_t LongestEncoderInput(absl::Span<const Request> requests) {
+  int64_t longest = 0;
+  for (const Request& request : requests) {
+    longest = std::max(longest, static_cast<int64_t>(request.encoder_tokens.size()));
+  }
+  return longest;
+}
+
 }  // namespace
 
 EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
@@ -35,6 +43,11 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
   engine.runner.max_num_seqs = num_rows;
   engine.runner.max_num_tokens = std::max({num_rows, prefill_chunk, kMaxTokens});
   engine.runner.max_seq_len = static_cast<int>(max_seq_len);
+  const int64_t longest_input = LongestEncoderInput(requests);
+  if (longest_input > 0) {
+    engine.runner.max_encoder_tokens =
+        static_cast<int>(std::min<int64_t>(longest_input, max_position));
+  }
   engine.runner.block_size = options.block_size;
   engine.runner.num_blocks = options.num_blocks;
   if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;

@@ -33,10 +33,16 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
       return absl::InvalidArgumentError(
           absl::StrCat("prompt ", requests.size() + 1, " ", tokens.status().message()));
     }
-    Request request = {.prompt = *std::move(tokens),
+    Request request = {.prompt = {},
                        .max_new_tokens = options.max_new_tokens,
                        .sampling = options.sampling,
                        .forced_tokens = prompt.forced_tokens};
+    if (const auto* const bart = std::get_if<BartConfig>(&folder.config)) {
+      request.prompt = {bart->decoder_start_token_id};
+      request.encoder_tokens = *std::move(tokens);
+    } else {
+      request.prompt = *std::move(tokens);
+    }
     if (options.stop == StopChoice::kAtEndOfText) {
       request.stop_tokens = folder.eos_token_ids();
     }

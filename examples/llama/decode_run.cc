@@ -38,6 +38,9 @@
 #include "examples/mla/mla_config.h"
 #include "examples/mla/mla_model.h"
 #include "examples/mla/mla_weights.h"
+#include "examples/seq2seq/bart_config.h"
+#include "examples/seq2seq/bart_model.h"
+#include "examples/seq2seq/bart_weights.h"
 #include "runner/engine.h"
 #include "runner/model.h"
 
@@ -92,6 +95,17 @@ absl::StatusOr<std::unique_ptr<Model>> LoadFamily(const MlaConfig& config,
           {.device = options.device, .dtype = options.dtype, .on_progress = options.on_progress}));
   if (options.device.is_cpu()) SetSensibleThreads(MlaTensors(config), weights.dtype);
   return MlaModel::Create(config, std::move(weights), {.max_position = options.max_position});
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadFamily(const BartConfig& config,
+                                                  const LoadModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(
+      BartWeights weights,
+      LoadBartWeights(
+          options.path, config,
+          {.device = options.device, .dtype = options.dtype, .on_progress = options.on_progress}));
+  if (options.device.is_cpu()) SetSensibleThreads(BartTensors(config), weights.dtype);
+  return BartModel::Create(config, std::move(weights));
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const ModelFolder& folder,
@@ -203,7 +217,8 @@ class Run {
     stats_.dtype = model_->spec().dtype;
     stats_.num_prompts = static_cast<int64_t>(requests_.size());
     for (const Request& request : requests_) {
-      stats_.num_prompt_tokens += static_cast<int64_t>(request.prompt.size());
+      stats_.num_prompt_tokens +=
+          static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
     }
     stats_.num_preemptions = engine_->scheduler().num_preemptions();
     stats_.num_blocks = runner.num_blocks();

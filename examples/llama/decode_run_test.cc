@@ -215,5 +215,36 @@ TEST(DecodeRunTest, LatentAttentionIsRunLikewise) {
   EXPECT_GE(lines[1].at("stats").at("graph_hits"), kNumTokens - 1);
 }
 
+TEST(DecodeRunTest, AnEncodersInputIsWhatIsGivenAsThePrompt) {
+  const std::string folder = "tests/goldens/bart";
+  const auto golden = SafetensorsFile::Open(folder + "/golden.safetensors");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  const auto tokens = [&](const std::string& name) {
+    const std::vector<int64_t> ids = *CopyElements<int64_t>(*golden->Find(name));
+    return TokenList(ids.begin(), ids.end());
+  };
+  constexpr int kNumTokens = 6;
+  DecodeOptions options = {.model = folder,
+                           .max_new_tokens = kNumTokens,
+                           .stop = StopChoice::kAtLengthOnly,
+                           .dtype = DType::kFloat32};
+  for (const char* name : {"encoder_4", "encoder_1"}) {
+    options.prompts.push_back({.content = tokens(name)});
+  }
+  const std::vector<json> lines = DecodeJson(options);
+  ASSERT_THAT(lines, SizeIs(3));
+  const TokenList longest = tokens("tokens_4");
+  const TokenList short_one = tokens("tokens_1");
+  EXPECT_EQ(lines[0].at("tokens").get<TokenList>(),
+            TokenList(longest.begin(), longest.begin() + kNumTokens));
+  EXPECT_EQ(lines[1].at("tokens").get<TokenList>(),
+            TokenList(short_one.begin(), short_one.begin() + kNumTokens));
+  EXPECT_EQ(lines[0].at("prompt_tokens").get<TokenList>(), tokens("encoder_4"));
+  EXPECT_EQ(lines[2].at("stats").at("graph_hits"), kNumTokens);
+  options.prompts = {{.content = TokenList(257, 5)}};
+  EXPECT_THAT(std::string(Decode(options).status.message()),
+              HasSubstr("encoder_tokens are too long: expected at most 256, got 257"));
+}
+
 }  // namespace
 }  // namespace reprise

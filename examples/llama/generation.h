@@ -15,7 +15,7 @@
 namespace reprise {
 
 struct Generation {
-  TokenList prompt_tokens = {};
+  TokenList prompt_tokens = {};  // or the encoder's input, where there is one
   TokenList tokens = {};
   std::optional<std::string> text =
       {};  // of `tokens`, special ones left out; nothing: no tokenizer

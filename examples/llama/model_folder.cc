@@ -14,10 +14,12 @@ namespace reprise {
 
 namespace {
 
-absl::StatusOr<std::variant<LlamaConfig, MlaConfig>> LoadConfig(const std::string& folder) {
+absl::StatusOr<std::variant<LlamaConfig, MlaConfig, BartConfig>> LoadConfig(
+    const std::string& folder) {
   REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config,
                            ReadJsonFile(absl::StrCat(folder, "/config.json")));
   if (IsMlaConfig(config)) return LoadMlaConfig(folder);
+  if (IsBartConfig(config)) return LoadBartConfig(folder);
   return LoadLlamaConfig(folder);
 }
 

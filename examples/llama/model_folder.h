@@ -16,19 +16,20 @@
 #include "examples/llama/llama_config.h"
 #include "examples/llama/tokenizer.h"
 #include "examples/mla/mla_config.h"
+#include "examples/seq2seq/bart_config.h"
 
 namespace reprise {
 
 struct ModelFolder {
   std::string path;
-  std::variant<LlamaConfig, MlaConfig> config;  // by what config.json says it is of
+  std::variant<LlamaConfig, MlaConfig, BartConfig> config;  // by what config.json says it is of
   std::optional<Tokenizer> tokenizer;
 
   int max_seq_len() const;
   const std::vector<int32_t>& eos_token_ids() const;
 
-  // Errors: NotFound if there is no such folder; those of LoadLlamaConfig() and LoadMlaConfig();
-  // those of Tokenizer::Load() if <path>/tokenizer.json exists.
+  // Errors: NotFound if there is no such folder; those of LoadLlamaConfig(), LoadMlaConfig()
+  // and LoadBartConfig(); those of Tokenizer::Load() if <path>/tokenizer.json exists.
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 };
 

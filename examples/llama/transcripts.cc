@@ -11,7 +11,8 @@ Transcripts::Transcripts(absl::Span<const Request> requests, const Tokenizer* to
                          TextPrinter* printer)
     : printer_(printer) {
   for (const Request& request : requests) {
-    generations_.push_back({.prompt_tokens = request.prompt});
+    const bool has_input = !request.encoder_tokens.empty();
+    generations_.push_back({.prompt_tokens = has_input ? request.encoder_tokens : request.prompt});
     if (tokenizer == nullptr) continue;
     generations_.back().text.emplace();
     decoders_.emplace_back(*tokenizer, SpecialTokenText::kSkip);

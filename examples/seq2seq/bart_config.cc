@@ -81,6 +81,16 @@ absl::Status ReadStartToken(const JsonFields& fields, int64_t otherwise, BartCon
 
 }  // namespace
 
+bool IsBartConfig(const json& config) {
+  if (!config.is_object()) return false;
+  const auto classes = config.find("architectures");
+  if (classes != config.end() && !classes->is_null()) {
+    return *classes == json::array({"BartForConditionalGeneration"});
+  }
+  const auto model_type = config.find("model_type");
+  return model_type != config.end() && *model_type == "bart";
+}
+
 absl::StatusOr<BartConfig> ParseBartConfig(const json& config) {
   REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
   REPRISE_RETURN_IF_ERROR(CheckKind(fields));

@@ -41,6 +41,9 @@ struct BartConfig {
   std::vector<int32_t> eos_token_ids;
 };
 
+// Whether config.json says that it is of such a model, sound or not.
+bool IsBartConfig(const nlohmann::json& config);
+
 // Errors: InvalidArgument, naming the field, what was expected and what was got.
 absl::StatusOr<BartConfig> ParseBartConfig(const nlohmann::json& config);
 

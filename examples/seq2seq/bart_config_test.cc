@@ -148,9 +148,15 @@ TEST(BartConfigTest, TheGenerationConfigHasTheLastWord) {
 
 TEST(BartConfigTest, IsKnownByItsTypeWhereNoClassIsNamed) {
   json config = LargeCnn();
+  EXPECT_TRUE(IsBartConfig(config));
   config.erase("architectures");
+  EXPECT_TRUE(IsBartConfig(config));
+  EXPECT_FALSE(IsBartConfig({{"architectures", {"LlamaForCausalLM"}}, {"model_type", "bart"}}));
+  EXPECT_FALSE(IsBartConfig(json::object()));
+  EXPECT_FALSE(IsBartConfig(json::array({"model_type"})));
   EXPECT_EQ(ErrorOf(config), "no error");
   config["model_type"] = "mbart";
+  EXPECT_FALSE(IsBartConfig(config));
   EXPECT_EQ(ErrorOf(config),
             "config.json: model_type: expected a supported type (bart), got \"mbart\"");
 }
