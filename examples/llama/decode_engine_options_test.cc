@@ -33,6 +33,14 @@ TEST(DecodeEngineOptionsTest, ForcedTokensCountInPlaceOfNewOnes) {
   EXPECT_EQ(EngineOptionsFor({}, {request}, 50).runner.max_seq_len, 5);
 }
 
+TEST(DecodeEngineOptionsTest, EncodersServeTheLongestInput) {
+  Request request = RequestOf(1, 4);
+  EXPECT_EQ(EngineOptionsFor({}, {request}, 50).runner.max_encoder_tokens, std::nullopt);
+  request.encoder_tokens.resize(30);
+  EXPECT_EQ(EngineOptionsFor({}, {RequestOf(1, 4), request}, 50).runner.max_encoder_tokens, 30);
+  EXPECT_EQ(EngineOptionsFor({}, {request}, 20).runner.max_encoder_tokens, 20);
+}
+
 TEST(DecodeEngineOptionsTest, LimitsOfIntDoNotOverflow) {
   const int most = std::numeric_limits<int>::max();
   const std::vector<Request> requests = {RequestOf(3, most)};

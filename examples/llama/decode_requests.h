@@ -17,9 +17,9 @@
 
 namespace reprise {
 
-// A request a prompt; of models with an encoder the prompt is its input, and the decoder begins with
-// its first token. Texts are encoded with the template of the tokenizer (BOS, for most); the
-// config's end tokens end a sequence unless --ignore_eos.
+// A request a prompt. Texts are encoded with the template of the tokenizer (BOS, for most); the
+// config's end tokens end a sequence unless --ignore_eos. Of models with an encoder the prompt is
+// its input, and the decoder begins with the config's first token.
 // Errors: InvalidArgument, naming the prompt by number: a text that cannot be encoded, or for which
 // the folder has no tokenizer. Ids beyond the vocabulary are the engine's to refuse.
 absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> prompts,

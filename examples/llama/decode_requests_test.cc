@@ -50,6 +50,21 @@ TEST(DecodeRequestsTest, SamplingAndForcedTokensArePassedOn) {
   EXPECT_EQ((*requests)[0].sampling.seed, 11u);
 }
 
+TEST(DecodeRequestsTest, WithAnEncoderThePromptIsItsInput) {
+  BartConfig config;
+  config.decoder_start_token_id = 2;
+  config.eos_token_ids = {3};
+  const ModelFolder folder = {.path = "", .config = config, .tokenizer = Jargon().tokenizer};
+  const auto requests = MakeRequests(
+      {{.content = TokenList{7, 8}, .forced_tokens = {5}}, {.content = "foo\n"}}, {}, folder);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  EXPECT_THAT((*requests)[0].prompt, ElementsAre(2));
+  EXPECT_THAT((*requests)[0].encoder_tokens, ElementsAre(7, 8));
+  EXPECT_THAT((*requests)[0].forced_tokens, ElementsAre(5));
+  EXPECT_THAT((*requests)[0].stop_tokens, ElementsAre(3));
+  EXPECT_THAT((*requests)[1].encoder_tokens, ElementsAre(0, 1765, 200));
+}
+
 TEST(DecodeRequestsTest, ATextNeedsATokenizer) {
   ModelFolder folder = Jargon();
   folder.tokenizer.reset();

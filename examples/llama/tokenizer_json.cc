@@ -169,6 +169,27 @@ absl::StatusOr<Template> ReadTemplate(const JsonFields& fields) {
   return result;
 }
 
+// A member that is a token and its id: ["</s>", 2].
+absl::StatusOr<int32_t> ReadTokenAndId(const JsonFields& fields, const char* name) {
+  const json* const pair = fields.Find(name);
+  const bool is_pair = pair != nullptr && pair->is_array() && pair->size() == 2 &&
+                       (*pair)[0].is_string() && (*pair)[1].is_number_integer();
+  if (!is_pair || (*pair)[1] < 0 || (*pair)[1] > kMaxTokenId) {
+    return fields.Unexpected(
+        name, absl::StrCat("a token and its id in [0, ", kMaxTokenId, "], as [\"</s>\", 2]"));
+  }
+  return (*pair)[1].get<int32_t>();
+}
+
+// One text is "cls text sep". The other members are about places in the text.
+absl::StatusOr<Template> ReadRoberta(const JsonFields& fields) {
+  REPRISE_RETURN_IF_ERROR(
+      fields.RefuseOthers({"type", "sep", "cls", "trim_offsets", "add_prefix_space"}));
+  REPRISE_ASSIGN_OR_RETURN(const int32_t begin, ReadTokenAndId(fields, "cls"));
+  REPRISE_ASSIGN_OR_RETURN(const int32_t end, ReadTokenAndId(fields, "sep"));
+  return Template{.prefix = {begin}, .suffix = {end}};
+}
+
 absl::StatusOr<Template> ReadPostProcessor(const JsonFields& root) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> processor,
                            root.OptionalObject("post_processor"));
@@ -182,11 +203,13 @@ absl::StatusOr<Template> ReadPostProcessor(const JsonFields& root) {
   for (const JsonFields& step : steps) {
     REPRISE_ASSIGN_OR_RETURN(const std::string type, step.String("type"));
     if (type == "ByteLevel") continue;  // moves places in the text only
-    if (type != "TemplateProcessing") {
-      return step.Unexpected("type", "\"ByteLevel\" or \"TemplateProcessing\"");
+    const bool is_roberta = type == "RobertaProcessing";
+    if (type != "TemplateProcessing" && !is_roberta) {
+      return step.Unexpected("type",
+                             "\"ByteLevel\", \"TemplateProcessing\" or \"RobertaProcessing\"");
     }
-    if (result) return step.Unexpected("type", "one TemplateProcessing only");
-    REPRISE_ASSIGN_OR_RETURN(result, ReadTemplate(step));
+    if (result) return step.Unexpected("type", "one template only");
+    REPRISE_ASSIGN_OR_RETURN(result, is_roberta ? ReadRoberta(step) : ReadTemplate(step));
   }
   return result.value_or(Template());
 }

@@ -7,7 +7,8 @@
 //                   of its own)
 //   model           BPE without dropout, unknown token, affixes and byte fallback; merges as "a b"
 //                   or as ["a", "b"]
-//   post_processor  none, ByteLevel, TemplateProcessing, or a Sequence of the two
+//   post_processor  none, ByteLevel, TemplateProcessing or RobertaProcessing, or a Sequence of
+//                   ByteLevel and one of them
 //   decoder         ByteLevel
 //
 // Everything else would give other tokens, so it is refused by name, as is a member that is not

@@ -107,6 +107,33 @@ TEST(TokenizerJsonTest, TheTemplateMaySurroundTheText) {
   }
 }
 
+TEST(TokenizerJsonTest, RobertasTemplateIsItsTwoTokens) {
+  json tokenizer = SmallTokenizerJson();
+  const json roberta = {{"type", "RobertaProcessing"},
+                        {"sep", {"</s>", 262}},
+                        {"cls", {"<s>", 261}},
+                        {"trim_offsets", true},
+                        {"add_prefix_space", false}};
+  tokenizer["post_processor"] = roberta;
+  const absl::StatusOr<TokenizerSpec> spec = ParseTokenizerJson(tokenizer);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_THAT(spec->prefix, ElementsAre(261));
+  EXPECT_THAT(spec->suffix, ElementsAre(262));
+  for (const json& twisted : {json(), json("</s>"), json({"</s>"}), json({"</s>", -1}),
+                              json({"</s>", 1e9}), json({262, "</s>"}), json({"</s>", 1 << 30})}) {
+    for (const char* name : {"sep", "cls"}) {
+      tokenizer["post_processor"] = roberta;
+      tokenizer["post_processor"][name] = twisted;
+      EXPECT_THAT(ErrorOf(tokenizer),
+                  HasSubstr(std::string(name) + ": expected a token and its id in [0, 4194303]"))
+          << twisted;
+    }
+  }
+  tokenizer["post_processor"] = roberta;
+  tokenizer["post_processor"]["surprise"] = 1;
+  EXPECT_THAT(ErrorOf(tokenizer), HasSubstr("\"surprise\" is not supported"));
+}
+
 TEST(TokenizerJsonTest, RefusesOtherKindsOfTokenizersByName) {
   EXPECT_EQ(ErrorWith("/model/type", "Unigram"),
             "tokenizer.json: model: type: expected \"BPE\", got \"Unigram\"");
@@ -157,9 +184,10 @@ TEST(TokenizerJsonTest, RefusesOtherPreTokenizersByName) {
 
 TEST(TokenizerJsonTest, RefusesOtherPostProcessorsByName) {
   const std::string processor = "/post_processor/processors/1";
-  EXPECT_THAT(ErrorWith(processor + "/type", "RobertaProcessing"),
-              HasSubstr("processors[1]: type: expected \"ByteLevel\" or \"TemplateProcessing\", "
-                        "got \"RobertaProcessing\""));
+  EXPECT_THAT(ErrorWith(processor + "/type", "BertProcessing"),
+              HasSubstr("processors[1]: type: expected \"ByteLevel\", \"TemplateProcessing\" "
+                        "or \"RobertaProcessing\", "
+                        "got \"BertProcessing\""));
   EXPECT_THAT(ErrorWith("/post_processor", "x"), HasSubstr("post_processor: expected an object"));
   EXPECT_THAT(ErrorWith(processor + "/single", json::array()),
               HasSubstr("single: expected a list with the Sequence A, got []"));
@@ -176,7 +204,7 @@ TEST(TokenizerJsonTest, RefusesOtherPostProcessorsByName) {
   EXPECT_THAT(ErrorWith(processor + "/special_tokens/<s>/ids", {-1}),
               HasSubstr("ids: expected an integer or a list of integers"));
   EXPECT_THAT(ErrorWith("/post_processor/processors/2", SmallTokenizerJson()[Pointer(processor)]),
-              HasSubstr("processors[2]: type: expected one TemplateProcessing only"));
+              HasSubstr("processors[2]: type: expected one template only"));
 }
 
 TEST(TokenizerJsonTest, RefusesIdsThatAreNone) {
