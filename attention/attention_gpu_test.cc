@@ -1,5 +1,6 @@
 // The attention kernels against the float64 reference, on random hostile batches: every field of
-// PagedBatch, RaggedBatch, AttentionParams and AttentionExtras, every layout, and maps of any split.
+// PagedBatch, RaggedBatch, AttentionParams and AttentionExtras, every layout, and maps of any
+// split.
 //
 // What is allowed is in attention/testing/attention_error.h: twice the error of the same maths in
 // the kernel's precision, a fixture at a time with a floor, and over all fixtures without one.

@@ -18,8 +18,8 @@ struct BatchSequence {
   constexpr int64_t seq_len() const { return int64_t{num_computed} + query_len; }
 };
 
-// A batch of them is all that ranks of one model need from their scheduler: it may be sent as bytes,
-// and each rank builds the same batch over its own table.
+// A batch of them is all that ranks of one model need from their scheduler: it may be sent as
+// bytes, and each rank builds the same batch over its own table.
 static_assert(std::is_trivially_copyable_v<BatchSequence>);
 
 }  // namespace reprise

@@ -48,10 +48,11 @@ absl::Status Check(int block_size, std::initializer_list<Size> sizes,
 #ifdef REPRISE_WITH_CUDA
 #define REPRISE_RUN(call, name) return CudaStatus(call(params, stream), name)
 #else
-#define REPRISE_RUN(call, name)                                                                 \
-  (void)stream;                                                                                 \
-  return absl::UnimplementedError("this build has no CUDA, so it does not convert tables on a " \
-                                  "GPU")
+#define REPRISE_RUN(call, name)                                     \
+  (void)stream;                                                     \
+  return absl::UnimplementedError(                                  \
+      "this build has no CUDA, so it does not convert tables on a " \
+      "GPU")
 #endif
 
 absl::Status LaunchPackBlockTable(const PackTableParams& params, CUstream_st* stream) {

@@ -1,5 +1,5 @@
-// The books of swapped sequences and the bytes of their blocks together: BlockManager, SwapStore and
-// KvSwapper over one cache, against what every sequence wrote.
+// The books of swapped sequences and the bytes of their blocks together: BlockManager, SwapStore
+// and KvSwapper over one cache, against what every sequence wrote.
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>

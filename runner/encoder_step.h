@@ -1,5 +1,5 @@
-// The encoder's pass as a model sees it: the inputs of some sequences, one after the other, attention
-// within each of them, and the cache that their keys go to.
+// The encoder's pass as a model sees it: the inputs of some sequences, one after the other,
+// attention within each of them, and the cache that their keys go to.
 //
 // Tensors hold num_tokens tokens, without padding. Made by ModelRunner; valid during
 // Model::Encode(). Thread safety: none.

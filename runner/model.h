@@ -15,8 +15,8 @@
 //   };
 //
 // A model with an encoder (BART, T5) has layers of three kinds: kEncoder layers, which its Encode()
-// attends with; kEncoderDecoder layers, whose keys Encode() writes and Forward() attends to; and its
-// decoder's own.
+// attends with; kEncoderDecoder layers, whose keys Encode() writes and Forward() attends to; and
+// its decoder's own.
 //
 //     absl::Status Encode(const EncoderStep& step) override {
 //       ... x of step.token_ids(), step.positions() ...

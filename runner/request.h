@@ -17,7 +17,7 @@ struct Request {
   std::vector<int32_t> prompt = {};  // at least one token
   // The input of the encoder, for models that have one.
   std::vector<int32_t> encoder_tokens = {};
-  int max_new_tokens = 128;          // at least one
+  int max_new_tokens = 128;  // at least one
   SamplingParams sampling = {};
   // A generated token among these ends the sequence, and is reported as its last token.
   std::vector<int32_t> stop_tokens = {};

@@ -28,8 +28,8 @@ struct ScheduledRow {
 };
 
 // The encoder's input of a slot that joined with num_encoder_tokens: it is encoded in this step,
-// before the rows, and its keys are written into the slot's blocks of the cross groups. Once, before
-// the slot's first row, unless the slot joined with encoder_is_cached.
+// before the rows, and its keys are written into the slot's blocks of the cross groups. Once,
+// before the slot's first row, unless the slot joined with encoder_is_cached.
 struct ScheduledEncode {
   SlotId slot = {};
   absl::Span<const int32_t> tokens = {};

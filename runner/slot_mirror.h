@@ -51,8 +51,8 @@ class SlotMirror {
  public:
   explicit SlotMirror(const SlotLimits& limits);
 
-  // Applies the batch: leaves, joins, updates, encodes, rows. Errors, with nothing changed: InvalidArgument
-  // naming the first part that does not fit, with what was expected and got.
+  // Applies the batch: leaves, joins, updates, encodes, rows. Errors, with nothing changed:
+  // InvalidArgument naming the first part that does not fit, with what was expected and got.
   absl::StatusOr<StepDemand> Advance(const ScheduledBatch& batch);
 
   // Tokens of the slot whose keys are cached after the last batch; 0 if nobody is in it.

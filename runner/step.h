@@ -94,10 +94,10 @@ class Step {
   // layer's cache held before the step. Merged (attention/merge_states.h) they are attention over
   // all of them. For MLA: prompts not absorbed, the prefix absorbed.
   //
-  // AttendWithin(): each token sees those of its row up to itself, by spec().within[attention]; k, v
-  // as in Attend(). AttendBefore(): q as in Attend(layer, q); layers of full attention or of a
-  // window. A token that sees no key gets out 0, lse -inf. Errors: InvalidArgument for an index
-  // out of range; FailedPrecondition in other steps; those of RaggedAttention and PagedAttention.
+  // AttendWithin(): each token sees those of its row up to itself, by spec().within[attention]; k,
+  // v as in Attend(). AttendBefore(): q as in Attend(layer, q); layers of full attention or of a
+  // window. A token that sees no key gets out 0, lse -inf. Errors: InvalidArgument for an index out
+  // of range; FailedPrecondition in other steps; those of RaggedAttention and PagedAttention.
   absl::StatusOr<AttentionPart> AttendWithin(int attention, const at::Tensor& q,
                                              const at::Tensor& k, const at::Tensor& v) const;
   absl::StatusOr<AttentionPart> AttendBefore(int layer, const at::Tensor& q) const;
@@ -113,8 +113,8 @@ class Step {
   const KvLayer& kv(int layer) const { return parts_.kv[layer]; }
   const at::Tensor& slot_mapping(int layer) const;
 
-  // The layer's metadata of this step, for ops of the model's own (attention/attention.h). REQUIRES:
-  // as slot_mapping().
+  // The layer's metadata of this step, for ops of the model's own (attention/attention.h).
+  // REQUIRES: as slot_mapping().
   const PagedBatch& batch(int layer) const;
   const WorkMap& work_map(int layer) const;
 

@@ -8,8 +8,9 @@
 //   }
 //
 // Each call gives a covering array: for every two of the fields (features, types, layout, sizes,
-// form of the output, kind of work map) and every choice of each, a case has both. What the contract
-// excludes gives way. The values are drawn from seeds, which the fixtures' descriptions name.
+// form of the output, kind of work map) and every choice of each, a case has both. What the
+// contract excludes gives way. The values are drawn from seeds, which the fixtures' descriptions
+// name.
 //
 // Thread safety: const data.
 

@@ -51,7 +51,8 @@ class OpenPairs {
   int64_t num_open_ = 0;
 };
 
-// The choice of `field` that closes most pairs with the fields that have one, a random one of equals.
+// The choice of `field` that closes most pairs with the fields that have one, a random one of
+// equals.
 int BestChoice(const OpenPairs& open, const std::vector<int>& num_choices,
                const std::vector<int>& row, int field, Random& random) {
   int best = 0;

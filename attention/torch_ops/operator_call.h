@@ -7,7 +7,8 @@
 //     ...
 //     call.Return({out, lse});
 //   }
-//   DefineOperator(library, "merge_states(Tensor[] outs, *, float? scale=None) -> (Tensor, Tensor)",
+//   DefineOperator(library,
+//                  "merge_states(Tensor[] outs, *, float? scale=None) -> (Tensor, Tensor)",
 //                  [](OperatorCall& call) -> absl::Status { ... });
 //
 // Operators with thirty arguments stay readable, and a schema stands beside what reads it. A name

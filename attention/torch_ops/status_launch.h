@@ -13,8 +13,8 @@ struct CUstream_st;
 namespace reprise {
 
 // Calls `launch` with LibTorch's current stream of `device`, which is current meanwhile. It returns
-// a cudaError_t. Errors: Internal, naming `op`, if the launch fails; Unimplemented in builds without
-// CUDA and for devices of other kinds.
+// a cudaError_t. Errors: Internal, naming `op`, if the launch fails; Unimplemented in builds
+// without CUDA and for devices of other kinds.
 absl::Status LaunchOn(c10::Device device, const char* op,
                       absl::FunctionRef<int(CUstream_st*)> launch);
 

@@ -1,5 +1,5 @@
-// A work map's plan as a tensor: what torch.ops.reprise.work_map_plan returns and the operators that
-// take `plan` read.
+// A work map's plan as a tensor: what torch.ops.reprise.work_map_plan returns and the operators
+// that take `plan` read.
 //
 // A plan is int64 on the CPU, so that reading it never waits for a device. Its first element is
 // how many bytes of workspace the map needs; the others are the WorkMapOptions it was made with.

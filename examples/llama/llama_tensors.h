@@ -44,8 +44,8 @@ struct ExpectedTensor {
 };
 
 // InvalidArgument unless `tensors` are exactly those expected, of floating types, but for names
-// that `is_unused` knows. One message names all that are missing, all that are not known, and all whose
-// shape or type is wrong (of each the first few, and how many more).
+// that `is_unused` knows. One message names all that are missing, all that are not known, and all
+// whose shape or type is wrong (of each the first few, and how many more).
 absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
                           absl::FunctionRef<bool(const std::string& name)> is_unused);
 

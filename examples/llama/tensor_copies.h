@@ -1,6 +1,6 @@
 // Copies tensors of a checkpoint into memory of a device, at the speed of the disk: several
-// threads, each reading pieces of some megabytes, converting them on the way. To a GPU they go through
-// pinned staging of a fixed size, one piece read while the one before is on its way.
+// threads, each reading pieces of some megabytes, converting them on the way. To a GPU they go
+// through pinned staging of a fixed size, one piece read while the one before is on its way.
 //
 //   const TensorCopy copies[] = {{.source = &q, .target = qkv.narrow(0, 0, 4096)}, ...};
 //   REPRISE_RETURN_IF_ERROR(RunTensorCopies(checkpoint, copies, {.on_progress = show}));

@@ -56,8 +56,8 @@ struct MlaWeights {
   DType dtype = DType::kFloat32;
 };
 
-// What the two halves of kv_b are made of. MakeAbsorb() allocates; FillAbsorb() copies, once kv_b has
-// its values. REQUIRES: kv_b is of the config's shape. Errors: ResourceExhausted.
+// What the two halves of kv_b are made of. MakeAbsorb() allocates; FillAbsorb() copies, once kv_b
+// has its values. REQUIRES: kv_b is of the config's shape. Errors: ResourceExhausted.
 absl::StatusOr<HeadLinear> MakeAbsorb(const MlaConfig& config, const Linear& kv_b);
 absl::Status FillAbsorb(const MlaConfig& config, const Linear& kv_b, const HeadLinear& absorb);
 absl::StatusOr<HeadLinear> MakeExpand(const MlaConfig& config, const Linear& kv_b);
@@ -74,9 +74,9 @@ struct LoadMlaWeightsOptions {
 std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config);
 
 // Reads <folder>'s safetensors as LoadLlamaWeights() does. An output projection beside an embedding
-// that it is tied to is not used.
-// Errors: those of Checkpoint::Open(), and of CheckTensors(), naming the folder; InvalidArgument for
-// a dtype that is not float32, float16 or bfloat16; ResourceExhausted if memory does not suffice.
+// that it is tied to is not used. Errors: those of Checkpoint::Open(), and of CheckTensors(),
+// naming the folder; InvalidArgument for a dtype that is not float32, float16 or bfloat16;
+// ResourceExhausted if memory does not suffice.
 absl::StatusOr<MlaWeights> LoadMlaWeights(const std::string& folder, const MlaConfig& config,
                                           const LoadMlaWeightsOptions& options);
 

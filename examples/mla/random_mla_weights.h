@@ -1,4 +1,5 @@
-// Weights for tests and measurements: of a model's shapes, made on the device, without a checkpoint.
+// Weights for tests and measurements: of a model's shapes, made on the device, without a
+// checkpoint.
 //
 //   REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, MakeRandomMlaWeights(config, {}));
 

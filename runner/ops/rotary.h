@@ -22,9 +22,9 @@
 //
 // Thread safety: safe, as far as the tensors are. Cost: one launch, which moves q twice and k and v
 // once each way; on a GPU a norm takes a launch of its own if only some dims turn, or if heads are
-// not aligned to 16 bytes. Errors: InvalidArgument, naming the argument. A position outside the table, or a
-// slot beyond the cache, is an OutOfRange error on the CPU, before anything is written; on a GPU
-// the position counts as the nearest in the table, and nothing is written to the slot.
+// not aligned to 16 bytes. Errors: InvalidArgument, naming the argument. A position outside the
+// table, or a slot beyond the cache, is an OutOfRange error on the CPU, before anything is written;
+// on a GPU the position counts as the nearest in the table, and nothing is written to the slot.
 
 #ifndef RUNNER_OPS_ROTARY_H_
 #define RUNNER_OPS_ROTARY_H_
@@ -44,9 +44,10 @@ absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
                     const at::Tensor& table, const std::optional<HeadNormOptions>& norm = {});
 
 // Rotates q in place; writes rotated k, and v, of the first slot_mapping.size(0) tokens into the
-// cache. v does not change, nor does k without `norm`; with it, k holds anything afterwards. slot_mapping [<= num_tokens] int64: block * block_size +
-// offset; negative: not written. `kv` has k's num_kv_heads, head_dim_qk and head_dim_v, any layout
-// and dtype, on q's device. Its scales are per tensor or per head.
+// cache. v does not change, nor does k without `norm`; with it, k holds anything afterwards.
+// slot_mapping [<= num_tokens] int64: block * block_size + offset; negative: not written. `kv` has
+// k's num_kv_heads, head_dim_qk and head_dim_v, any layout and dtype, on q's device. Its scales are
+// per tensor or per head.
 absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
                            const at::Tensor& slot_mapping,

@@ -3,8 +3,8 @@
 //
 // A thread takes one chunk: kVector pairs of a head of q or k, or kVector dims that are only
 // copied. With a norm, the threads of a head are padded to a power of two, side by side in a warp,
-// and add up the squares of their chunks. The chunks of a token lie in one row: q's pairs, k's pairs, k's dims past rotary_dim, v.
-// CTAs of a token lie along y.
+// and add up the squares of their chunks. The chunks of a token lie in one row: q's pairs, k's
+// pairs, k's dims past rotary_dim, v. CTAs of a token lie along y.
 //
 // Bound: bytes. Llama-3.1-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB a token: 256
 // tokens 5 MB, 1.3 us at 4 TB/s. Small batches: the launch and two loads, one after the other

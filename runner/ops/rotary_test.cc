@@ -224,7 +224,8 @@ TEST_F(RotaryTest, WritesRotatedKeysAndValuesIntoEveryLayout) {
   }
 }
 
-// One launch for both, where heads allow it: whole, of a power of two or not; and where they do not.
+// One launch for both, where heads allow it: whole, of a power of two or not; and where they do
+// not.
 TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
   std::mt19937 random(6);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {

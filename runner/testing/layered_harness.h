@@ -1,5 +1,5 @@
-// Drives a ModelRunner over a LayeredModel with a BlockManager of its KV groups, and knows what each
-// step must compute: for tests of windows, chunks, shared keys and encoders on any device.
+// Drives a ModelRunner over a LayeredModel with a BlockManager of its KV groups, and knows what
+// each step must compute: for tests of windows, chunks, shared keys and encoders on any device.
 //
 //   auto harness = *LayeredHarness::Create({.max_num_seqs = 4}, {.layers = ...});
 //   harness->Join(SlotId(0), {.text = {1, 2, 3}});

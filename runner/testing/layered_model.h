@@ -5,8 +5,8 @@
 //   at::Tensor logits = model.DenseLogits({.text = tokens});
 //
 // Each layer adds its attention to the residual stream; positions are embedded, so every token of a
-// sequence that a layer sees matters for the logits. kEncoder layers make the encoder's stream, from
-// which kEncoderDecoder layers take keys and values.
+// sequence that a layer sees matters for the logits. kEncoder layers make the encoder's stream,
+// from which kEncoderDecoder layers take keys and values.
 
 #ifndef RUNNER_TESTING_LAYERED_MODEL_H_
 #define RUNNER_TESTING_LAYERED_MODEL_H_
@@ -28,8 +28,8 @@ struct LayeredModelOptions {
   // sinks may not be set here: see sink_layers.
   std::vector<LayerSpec> layers = {};
   std::vector<int> sink_layers = {};  // get random sinks
-  // Prompts are attended to in two parts (Step::AttendWithin, AttendBefore). For layers with keys of
-  // their own and without sinks.
+  // Prompts are attended to in two parts (Step::AttendWithin, AttendBefore). For layers with keys
+  // of their own and without sinks.
   enum class Prompts { kAtOnce, kInTwoParts } prompts = Prompts::kAtOnce;
   int vocab_size = 61;
   int max_position = 256;

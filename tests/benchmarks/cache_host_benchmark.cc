@@ -20,9 +20,9 @@
 //   AddPrompt, AddPromptHit    a prompt of 16,384 tokens, none or all of it in the cache, and its end
 //
 // Beside them, to compare machines: VectorPushPop, CopyTokens, which copies what HashTokens reads,
-// and CountStep, which adds one to 256 lengths through the same slots as AppendStep. Compare figures
-// of one run only, on a machine that does nothing else. `news` is calls of operator new a round: 0
-// once the first rounds are over.
+// and CountStep, which adds one to 256 lengths through the same slots as AppendStep. Compare
+// figures of one run only, on a machine that does nothing else. `news` is calls of operator new a
+// round: 0 once the first rounds are over.
 
 #include <algorithm>
 #include <cstdint>

@@ -3,8 +3,8 @@
 //
 //   metadata_step --rows 64,256 --context 4096
 //
-// Models without weights, of the layers that real ones have. For each a line: the refill kernel, the
-// virtual rows, the work maps, all together from refill's start to the last one's end, and the
+// Models without weights, of the layers that real ones have. For each a line: the refill kernel,
+// the virtual rows, the work maps, all together from refill's start to the last one's end, and the
 // host's time in ModelRunner::Launch().
 
 #include <ATen/core/Tensor.h>
