@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attention/attention.h"
+#include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/batch_arguments.h"
 #include "attention/torch_ops/device_work.h"
 #include "attention/torch_ops/kv_tensors.h"
@@ -20,9 +21,6 @@ namespace {
 
 #define REPRISE_WORK_SCHEMA \
   "Tensor? plan=None, Tensor(w!)? workspace=None, bool deterministic=False"
-
-#define REPRISE_CACHE_OPTIONS_SCHEMA \
-  "str layout=\"NHD\", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None"
 
 #define REPRISE_PAGED_SCHEMA                                                                       \
   "Tensor q, Tensor k_cache, Tensor v_cache, " REPRISE_BATCH_SCHEMA                                \
@@ -81,10 +79,7 @@ PagedArguments ReadPaged(OperatorCall& call) {
   arguments.kv.v_cache = call.Tensor("v_cache");
   ReadBatchArguments(call, arguments.batch);
   ReadBatchOptions(call, arguments.batch);
-  arguments.kv.layout = call.String("layout");
-  arguments.kv.kv_dtype = call.MaybeString("kv_dtype");
-  arguments.kv.k_scale = call.MaybeTensor("k_scale");
-  arguments.kv.v_scale = call.MaybeTensor("v_scale");
+  ReadCacheOptions(call, arguments.kv);
   arguments.layer = ReadLayerArguments(call);
   arguments.work = ReadWork(call);
   return arguments;

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "attention/torch_ops/argument_parts.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 
@@ -14,10 +15,7 @@ namespace {
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 absl::StatusOr<int> Bound(const char* argument, std::optional<int64_t> given, int64_t otherwise) {
-  const int64_t value = given.value_or(std::min(otherwise, kMaxInt));
-  if (value >= 0 && value <= kMaxInt) return static_cast<int>(value);
-  return absl::InvalidArgumentError(
-      absl::StrCat(argument, " is out of range: expected 0 .. ", kMaxInt, ", got ", value));
+  return CountArgument(argument, given.value_or(std::min(otherwise, kMaxInt)));
 }
 
 // An array of a batch: dense, on the device of the queries.
@@ -62,7 +60,7 @@ absl::StatusOr<KeyPositions> ToKeyPositions(const std::vector<int64_t>& numbers)
                      numbers.size()));
   }
   for (const int64_t number : numbers)
-    REPRISE_RETURN_IF_ERROR(Bound("key_positions", number, 0).status());
+    REPRISE_RETURN_IF_ERROR(CountArgument("key_positions", number).status());
   return KeyPositions{.rank = static_cast<int>(numbers[0]),
                       .world = static_cast<int>(numbers[1]),
                       .interleave = static_cast<int>(numbers[2])};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/kv_tensors.h"
 #include "attention/torch_ops/operator_call.h"
 #include "base/shape_check.h"
@@ -19,16 +20,6 @@
 
 namespace reprise {
 namespace {
-
-#define REPRISE_CACHE_OPTIONS_SCHEMA \
-  "str layout=\"NHD\", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None"
-
-void ReadCacheOptions(OperatorCall& call, KvTensors& kv) {
-  kv.layout = call.String("layout");
-  kv.kv_dtype = call.MaybeString("kv_dtype");
-  kv.k_scale = call.MaybeTensor("k_scale");
-  kv.v_scale = call.MaybeTensor("v_scale");
-}
 
 absl::Status WriteKvOp(OperatorCall& call) {
   const at::Tensor k = call.Tensor("k");

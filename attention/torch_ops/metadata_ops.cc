@@ -4,12 +4,11 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <limits>
-
 #include "absl/strings/str_cat.h"
 #include "attention/advance_step.h"
 #include "attention/local_virtual_batch.h"
 #include "attention/local_virtual_rows.h"
+#include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/batch_arguments.h"
 #include "attention/torch_ops/operator_call.h"
 #include "attention/torch_ops/status_launch.h"
@@ -23,14 +22,6 @@
 namespace reprise {
 namespace {
 
-constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-
-absl::StatusOr<int> ToInt(const char* argument, int64_t value) {
-  if (value >= 0 && value <= kMaxInt) return static_cast<int>(value);
-  return absl::InvalidArgumentError(
-      absl::StrCat(argument, " is out of range: expected 0 .. ", kMaxInt, ", got ", value));
-}
-
 at::Tensor Ints(int64_t size, at::Device device) {
   return at::empty({size}, at::TensorOptions(device).dtype(at::kInt));
 }
@@ -42,8 +33,8 @@ absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
   const int64_t num_tokens = call.Int("num_tokens");
   arguments.table_row = call.MaybeTensor("table_row");
   arguments.key_start = call.MaybeTensor("key_start");
-  REPRISE_ASSIGN_OR_RETURN(const int chunk_size, ToInt("chunk_size", given_chunk_size));
-  REPRISE_RETURN_IF_ERROR(ToInt("num_tokens", num_tokens).status());
+  REPRISE_ASSIGN_OR_RETURN(const int chunk_size, CountArgument("chunk_size", given_chunk_size));
+  REPRISE_RETURN_IF_ERROR(CountArgument("num_tokens", num_tokens).status());
   const at::Device device = arguments.seq_lens.device();
   REPRISE_ASSIGN_OR_RETURN(const PagedBatch batch,
                            MakePagedBatch(arguments, num_tokens, /*block_size=*/1, device));
@@ -124,8 +115,8 @@ absl::Status AdvanceStepOp(OperatorCall& call) {
                           .max_context_len = max_context_len,
                           .num_rows = static_cast<int>(dims.size("num_rows")),
                           .num_tokens = static_cast<int>(dims.size("num_tokens"))};
-  REPRISE_ASSIGN_OR_RETURN(args.table.block_size, ToInt("block_size", block_size));
-  REPRISE_ASSIGN_OR_RETURN(args.table.num_blocks, ToInt("num_blocks", num_blocks));
+  REPRISE_ASSIGN_OR_RETURN(args.table.block_size, CountArgument("block_size", block_size));
+  REPRISE_ASSIGN_OR_RETURN(args.table.num_blocks, CountArgument("num_blocks", num_blocks));
   args.arrays = {.token_ids = token_ids.mutable_data_ptr<int32_t>(),
                  .positions = positions.mutable_data_ptr<int32_t>(),
                  .slot_mapping = slot_mapping.mutable_data_ptr<int64_t>(),

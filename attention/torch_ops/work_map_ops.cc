@@ -3,10 +3,10 @@
 
 #include <torch/library.h>
 
-#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/batch_arguments.h"
 #include "attention/torch_ops/device_work.h"
 #include "attention/torch_ops/operator_call.h"
@@ -20,12 +20,6 @@ namespace {
 #define REPRISE_MAP_WINDOW_SCHEMA \
   "int? num_tokens=None, int? window_left=None, int? window_right=None"
 
-absl::StatusOr<int> ToInt(const char* argument, int64_t value) {
-  if (value >= 0 && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
-  return absl::InvalidArgumentError(
-      absl::StrCat(argument, " is out of range: expected a 32-bit count, got ", value));
-}
-
 absl::Status WorkMapPlanOp(OperatorCall& call) {
   WorkMapOptions options;
   struct Field {
@@ -34,7 +28,7 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
   };
   const auto read = [&call](std::initializer_list<Field> fields) -> absl::Status {
     for (const Field& field : fields) {
-      REPRISE_ASSIGN_OR_RETURN(*field.value, ToInt(field.name, call.Int(field.name)));
+      REPRISE_ASSIGN_OR_RETURN(*field.value, CountArgument(field.name, call.Int(field.name)));
     }
     return absl::OkStatus();
   };
@@ -72,7 +66,7 @@ absl::Status ReadWindow(OperatorCall& call, MapRequest& request) {
   const auto read = [&call](const char* name, std::optional<int>& side) -> absl::Status {
     const std::optional<int64_t> given = call.MaybeInt(name);
     if (!given) return absl::OkStatus();
-    REPRISE_ASSIGN_OR_RETURN(side, ToInt(name, *given));
+    REPRISE_ASSIGN_OR_RETURN(side, CountArgument(name, *given));
     return absl::OkStatus();
   };
   REPRISE_RETURN_IF_ERROR(read("window_left", request.window.left));

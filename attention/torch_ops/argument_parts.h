@@ -1,0 +1,25 @@
+// Parts of arguments that several operators share: counts, and how a cache is to be read.
+
+#ifndef ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
+#define ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "attention/torch_ops/kv_tensors.h"
+#include "attention/torch_ops/operator_call.h"
+
+namespace reprise {
+
+// A size or an upper bound. Errors: InvalidArgument, naming the argument, unless 0 <= value < 2^31.
+absl::StatusOr<int> CountArgument(const char* argument, int64_t value);
+
+#define REPRISE_CACHE_OPTIONS_SCHEMA \
+  "str layout=\"NHD\", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None"
+
+// REQUIRES: the next arguments of `call` are those of REPRISE_CACHE_OPTIONS_SCHEMA.
+void ReadCacheOptions(OperatorCall& call, KvTensors& kv);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
