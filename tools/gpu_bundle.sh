@@ -34,8 +34,8 @@ for target in "${targets[@]}"; do
     grep -vE '^lib(torch|c10|cudart|cublas|cublasLt|cudnn|cupti|nvrtc|nccl|cufft|curand|cusolver|cusparse|cufile|nvshmem|gomp|shm|caffe2|nvJitLink|nvToolsExt|cusparseLt|triton)[^ ]*\.so' |
     while read -r name path; do cp -Lf "$path" "$content/lib/$name"; strip "$content/lib/$name" 2>/dev/null || true; done
 done
-# Kernels for several architectures compress to a third.
-tar -C "$content" -czf "$out/bundle.tar.gz" .
+# Every program holds the same kernels: a dictionary that spans all of them keeps them once.
+tar -C "$content" --sort=name -cf - . | xz --lzma2=preset=1,dict=256MiB >"$out/bundle.tar.xz"
 cp tools/gpu_run.sh "$out/run.sh"
 
 size_kb=$(du -sk "$out" | cut -f1)

@@ -13,7 +13,7 @@ bundle=$(cd "$(dirname "$0")" && pwd)
 cd "$bundle/.."
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT
-tar -C "$here" -xzf "$bundle/bundle.tar.gz" || { echo "run.sh: no bundle beside it" >&2; exit 2; }
+python3 -m tarfile -e "$bundle/bundle.tar.xz" "$here" || { echo "run.sh: no bundle beside it" >&2; exit 2; }
 out=${OUT:-$(mktemp -d)}
 torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
 [ -e "$torch/lib/libtorch_cuda.so" ] || { echo "run.sh: no LibTorch with CUDA at '$torch'" >&2; exit 2; }
