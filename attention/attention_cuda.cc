@@ -163,13 +163,12 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMa
   return params;
 }
 
-absl::StatusOr<int> MostSharedBytes(const at::Device& device) {
-  int bytes = 0;
-  const cudaError_t error =
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index());
-  if (error == cudaSuccess) return bytes;
+absl::StatusOr<int> Attribute(const at::Device& device, cudaDeviceAttr attribute) {
+  int value = 0;
+  const cudaError_t error = cudaDeviceGetAttribute(&value, attribute, device.index());
+  if (error == cudaSuccess) return value;
   return absl::InternalError(
-      absl::StrCat("the card does not say its shared memory: ", cudaGetErrorString(error)));
+      absl::StrCat("the card does not say what it is: ", cudaGetErrorString(error)));
 }
 
 // The kernel, and what depends on it.
@@ -177,7 +176,11 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
                                                          const KvLayer& kv,
                                                          const AttentionExtras& extras,
                                                          const at::Device& device) {
-  REPRISE_ASSIGN_OR_RETURN(const int max_shared_bytes, MostSharedBytes(device));
+  REPRISE_ASSIGN_OR_RETURN(const int max_shared_bytes,
+                           Attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  REPRISE_ASSIGN_OR_RETURN(const int major, Attribute(device, cudaDevAttrComputeCapabilityMajor));
+  REPRISE_ASSIGN_OR_RETURN(const int minor, Attribute(device, cudaDevAttrComputeCapabilityMinor));
+  const int compute_capability = 10 * major + minor;
   AttentionKernelKey key = {.q_dtype = params.q_dtype,
                             .kv_dtype = params.kv_dtype,
                             .head_dim_qk = params.head_dim_qk,
@@ -186,7 +189,9 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
                             .values = ValuesOf(kv),
                             .has_rotary = params.rotary_dim > 0,
                             .products = extras.products,
-                            .max_shared_bytes = max_shared_bytes};
+                            .max_shared_bytes = max_shared_bytes,
+                            .compute_capability = compute_capability,
+                            .max_tier = extras.max_tier};
   const bool is_direct =
       params.k_access == KvAccess::kChunks && params.v_access == KvAccess::kChunks &&
       params.rotary_dim == 0 && params.new_k == nullptr && params.kv_dtype == params.q_dtype &&

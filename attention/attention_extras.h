@@ -40,6 +40,9 @@ struct AttentionExtras {
   // CUDA only: the type in which to multiply, in place of q's. float32: CUDA cores instead of
   // tensor cores, for work maps whose tiles have 16 rows.
   std::optional<DType> products = {};
+
+  // CUDA only: 1 keeps to the general kernels, where a tuned one would serve.
+  int max_tier = 2;
 };
 
 }  // namespace reprise

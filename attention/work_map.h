@@ -8,7 +8,7 @@
 // and a merge entry says which partials make which queries: the CTA that is the last to arrive at a
 // merge does it.
 //
-//   column        |--- 0 ---|--- 1 ---|--- 2 ---|      cost: key steps, and one for each tile
+//   column        |--- 0 ---|--- 1 ---|--- 2 ---|      cost: key steps, and some for each tile
 //   rows          aaaabbbbbbbbbbbbbbbbbbbbccccdd       b is cut in two places: 3 items, 1 merge
 //
 // Shared prefix (cascade). A map planned for it takes the hint of PagedBatch::common_prefix_len:
@@ -134,6 +134,7 @@ struct WorkMap {
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int tile_rows = 0;     // rows of a kernel's tile: queries times heads of a group
+  int tile_cost = 1;     // what a tile takes beside its keys, in steps of kWorkStepKeys
   int tile_queries = 0;  // the most queries of an item
   // kv heads, times the tiles that the heads of a group fill if they are more than tile_rows.
   int num_virtual_heads = 0;

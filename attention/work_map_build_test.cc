@@ -74,6 +74,22 @@ TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
+// Large tiles cost more beside their keys: a column of short ones gets fewer keys.
+TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
+  // Ranges of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 steps: 18 in 2 columns of 9.
+  Rows rows({128}, /*query_len=*/128);
+  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
+  options.num_sms = 2;  // a CTA each
+  HostWorkMap work(options);
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map()),
+              ElementsAre(Keys(0, 0, 32), Keys(0, 0, 64), Keys(0, 0, 96), Keys(0, 0, 128)));
+  // The third range's steps begin at 8 + 3: behind the border.
+  EXPECT_THAT(std::vector<int32_t>(work.map().column_items, work.map().column_items + 3),
+              ElementsAre(0, 2, 4));
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
 TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
   Rows rows({1000, 50});
   HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one column: no cuts
@@ -82,10 +98,10 @@ TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
 }
 
 TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
-  Rows rows({40}, /*query_len=*/40);  // prefill in ranges of 16 queries
+  Rows rows({80}, /*query_len=*/80);  // prefill in ranges of 32 queries
   HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 0, 16), Keys(0, 0, 32), Keys(0, 0, 40)));
+  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 0, 32), Keys(0, 0, 64), Keys(0, 0, 80)));
 }
 
 TEST(WorkMapBuildTest, ATailIsNeverClipped) {

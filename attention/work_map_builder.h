@@ -57,7 +57,8 @@ class WorkMapBuilder {
     FindSharedKeys();
     const int num_tiles = FindTiles();
     const int64_t total_cost = FindKeys(num_tiles);
-    const Columns columns(total_cost, LeastCost(total_cost, num_tiles), map_.num_columns);
+    const Columns columns(total_cost, LeastCost(total_cost, num_tiles), map_.num_columns,
+                          map_.tile_cost);
     const WorkCounts counts = CutTiles(num_tiles, columns);
     WriteItems(counts, num_tiles, columns);
   }
@@ -118,12 +119,12 @@ class WorkMapBuilder {
 
   // What a column should take at least. A range of n steps in p pieces takes about n / p steps and
   // then p partials to merge, each some 10 times quicker than a step: least for p = sqrt(10 n).
-  REPRISE_HOST_DEVICE static int64_t LeastCost(int64_t total_cost, int num_tiles) {
+  REPRISE_HOST_DEVICE int64_t LeastCost(int64_t total_cost, int num_tiles) const {
     if (num_tiles == 0) return 1;
     const int64_t steps = Divide(total_cost, num_tiles);
     int64_t piece = 1;
     while (10 * (piece + 1) * (piece + 1) <= steps) ++piece;
-    return piece + 1;
+    return piece + map_.tile_cost;
   }
 
   // The last of `count` whose value is at or before `value`; that of the first is.
@@ -187,7 +188,7 @@ class WorkMapBuilder {
       tile.row = kSharedRow;
       tile.key_end = shared_keys_;
       tile.num_pieces = 1;
-      return Cutter::CostOf(tile, 1);
+      return Cutter::CostOf(tile, 1, map_.tile_cost);
     }
     tile.row = RowOfTile(t);
     tile.num_pieces = 0;
@@ -198,7 +199,7 @@ class WorkMapBuilder {
     const KeyHull keys = KeysSeen(rows_, row, queries.begin, queries.end);
     tile.key_begin = keys.begin > shared_keys_ ? keys.begin : shared_keys_;
     tile.key_end = keys.end > tile.key_begin ? keys.end : tile.key_begin;
-    return Cutter::CostOf(tile, RowTiles(tile.row));
+    return Cutter::CostOf(tile, RowTiles(tile.row), map_.tile_cost);
   }
 
   // Returns the cost of all ranges.

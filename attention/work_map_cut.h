@@ -2,8 +2,9 @@
 // (attention/work_map_builder.h): costs, columns, and the two ways to cut. Arithmetic for host and
 // device.
 //
-// A range of n steps of keys costs 1 + n (the one for its queries, table and result). In balanced
-// mode column c of C takes the costs [floor(c * total / C), floor((c + 1) * total / C)).
+// A range of n steps of keys costs t + n, t = WorkMap::tile_cost (for its queries, table and
+// result). In balanced mode column c of C takes the costs [floor(c * total / C), floor((c + 1) *
+// total / C)).
 
 #ifndef ATTENTION_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_CUT_H_
@@ -25,12 +26,16 @@ REPRISE_HOST_DEVICE inline int64_t Divide(int64_t a, int64_t b) {
 // Where the costs of all ranges are dealt to columns.
 class Columns {
  public:
-  // Not all columns are used if they would take less than `least_cost` each.
-  REPRISE_HOST_DEVICE Columns(int64_t total_cost, int64_t least_cost, int num_columns)
-      : total_(total_cost), columns_(Divide(total_cost, least_cost)) {
+  // Not all columns are used if they would take less than `least_cost`, more than tile_cost, each.
+  REPRISE_HOST_DEVICE Columns(int64_t total_cost, int64_t least_cost, int num_columns,
+                              int tile_cost)
+      : total_(total_cost), columns_(Divide(total_cost, least_cost)), tile_cost_(tile_cost) {
     if (columns_ > num_columns) columns_ = num_columns;
     if (columns_ < 1) columns_ = 1;
   }
+
+  // What a range costs beside its steps.
+  REPRISE_HOST_DEVICE int tile_cost() const { return tile_cost_; }
 
   // The cost at which `column` begins.
   REPRISE_HOST_DEVICE int64_t Border(int64_t column) const {
@@ -50,6 +55,7 @@ class Columns {
  private:
   int64_t total_;
   int64_t columns_;
+  int tile_cost_;
 };
 
 REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
@@ -61,8 +67,8 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
 // that is known, where (in steps of the range) a piece begins, and which column it is in.
 
 struct BalancedCut {
-  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int) {
-    return 1 + NumSteps(tile);
+  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int, int tile_cost) {
+    return tile_cost + NumSteps(tile);
   }
 
   REPRISE_HOST_DEVICE static void Cut(const Columns& columns, int, WorkTile& tile) {
@@ -70,9 +76,9 @@ struct BalancedCut {
     tile.num_pieces = 1;
     tile.first_border = 0;
     if (steps < 2) return;
-    // Borders strictly inside the steps; the first step stands at cost_begin + 1.
-    const int64_t first = columns.FirstFrom(tile.cost_begin + 2);
-    const int last = columns.At(tile.cost_begin + steps);
+    // Borders strictly inside the steps; the first step stands at cost_begin + tile_cost.
+    const int64_t first = columns.FirstFrom(tile.cost_begin + columns.tile_cost() + 1);
+    const int last = columns.At(tile.cost_begin + columns.tile_cost() + steps - 1);
     if (last < first) return;
     tile.first_border = static_cast<int32_t>(first);
     tile.num_pieces = static_cast<int32_t>(last - first + 2);
@@ -80,13 +86,13 @@ struct BalancedCut {
 
   REPRISE_HOST_DEVICE static int64_t StepOf(const Columns& columns, const WorkTile& tile, int,
                                             int piece) {
-    return columns.Border(tile.first_border + piece - 1) - tile.cost_begin - 1;
+    return columns.Border(tile.first_border + piece - 1) - tile.cost_begin - columns.tile_cost();
   }
 
   REPRISE_HOST_DEVICE static int ColumnOf(const Columns& columns, const WorkTile& tile, int,
                                           int piece) {
     if (tile.num_pieces > 1) return tile.first_border + piece - 1;
-    return columns.At(tile.cost_begin + (tile.key_begin < tile.key_end ? 1 : 0));
+    return columns.At(tile.cost_begin + (tile.key_begin < tile.key_end ? columns.tile_cost() : 0));
   }
 };
 
@@ -107,8 +113,8 @@ struct DeterministicCut {
     return steps > 0 ? (steps + chunk - 1) / chunk : 1;
   }
 
-  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int row_tiles) {
-    return PiecesOf(tile, row_tiles) + NumSteps(tile);
+  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int row_tiles, int tile_cost) {
+    return static_cast<int64_t>(PiecesOf(tile, row_tiles)) * tile_cost + NumSteps(tile);
   }
 
   REPRISE_HOST_DEVICE static void Cut(const Columns&, int row_tiles, WorkTile& tile) {
@@ -123,8 +129,8 @@ struct DeterministicCut {
 
   REPRISE_HOST_DEVICE static int ColumnOf(const Columns& columns, const WorkTile& tile,
                                           int row_tiles, int piece) {
-    return columns.At(tile.cost_begin +
-                      static_cast<int64_t>(piece) * (1 + ChunkOf(tile, row_tiles)));
+    return columns.At(tile.cost_begin + static_cast<int64_t>(piece) *
+                                            (columns.tile_cost() + ChunkOf(tile, row_tiles)));
   }
 };
 

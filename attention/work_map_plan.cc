@@ -156,6 +156,7 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   map.mode = options.mode;
 
   map.tile_rows = tile->rows();
+  map.tile_cost = tile->rows() == kWarpgroupRows ? kWarpgroupTileCost : 1;
   map.tile_queries = std::clamp(tile->rows() / group_size, 1, most_queries);
   map.num_virtual_heads = static_cast<int>(
       options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile->rows()));

@@ -48,9 +48,9 @@ TEST(WorkMapPlanTest, APrefillGetsLargeTilesThatHoldTheQueriesOfAGroup) {
   options.max_tokens = 1000;
   options.max_query_len = 500;
   const WorkMap shape = ShapeOf(options);
-  EXPECT_EQ(shape.tile_rows, 64);
-  EXPECT_EQ(shape.tile_queries, 16);                  // of 4 heads
-  EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 16);  // 64 rows of at least a token
+  EXPECT_EQ(shape.tile_rows, 128);
+  EXPECT_EQ(shape.tile_queries, 32);                  // of 4 heads
+  EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 32);  // 64 rows of at least a token
 }
 
 TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
@@ -65,12 +65,12 @@ TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
 
 TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
   WorkMapOptions options = LlamaDecode();
-  options.num_q_heads = 71;
+  options.num_q_heads = 135;
   options.num_kv_heads = 1;
   const WorkMap shape = ShapeOf(options);
-  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 1);
-  EXPECT_EQ(shape.num_virtual_heads, 2);  // 64 heads and 7
+  EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads and 7
 }
 
 TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
@@ -105,19 +105,19 @@ TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
-// 64 heads' rows a tile: 16 rows of 4 heads share one pass over the prefix.
+// 128 heads' rows a tile: 32 rows of 4 heads share one pass over the prefix.
 TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
   WorkMapOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
   const WorkMap shape = ShapeOf(options);
-  EXPECT_EQ(shape.tile_rows, 64);
-  EXPECT_EQ(shape.tile_queries, 16);
-  EXPECT_EQ(shape.max_shared_tiles, 4);
-  EXPECT_EQ(shape.max_tiles, 64 + 4);
-  EXPECT_EQ(shape.num_columns, 33);  // 2 * 132 / 8
-  EXPECT_EQ(shape.max_items, 68 + 32);
+  EXPECT_EQ(shape.tile_rows, 128);
+  EXPECT_EQ(shape.tile_queries, 32);
+  EXPECT_EQ(shape.max_shared_tiles, 2);
+  EXPECT_EQ(shape.max_tiles, 64 + 2);
+  EXPECT_EQ(shape.num_columns, 16);  // 132 / 8
+  EXPECT_EQ(shape.max_items, 66 + 15);
   EXPECT_EQ(shape.max_merges, 64);
-  EXPECT_EQ(shape.max_partials, 64 + (32 + 4) * 16);
+  EXPECT_EQ(shape.max_partials, 64 + (15 + 2) * 32);
 }
 
 TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {

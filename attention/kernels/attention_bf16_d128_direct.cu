@@ -7,10 +7,10 @@ template cudaError_t LaunchAttention<AttentionTileIndex(DType::kBFloat16, 128, 1
                                                          cudaStream_t);
 template int
 AttentionSharedBytes<AttentionTileIndex(DType::kBFloat16, 128, 16), KvLoading::kDirect>();
-template cudaError_t LaunchAttention<AttentionTileIndex(DType::kBFloat16, 128, 64),
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kBFloat16, 128, 128),
                                      KvLoading::kDirect>(const AttentionKernelParams&,
                                                          cudaStream_t);
 template int
-AttentionSharedBytes<AttentionTileIndex(DType::kBFloat16, 128, 64), KvLoading::kDirect>();
+AttentionSharedBytes<AttentionTileIndex(DType::kBFloat16, 128, 128), KvLoading::kDirect>();
 
 }  // namespace reprise

@@ -22,8 +22,10 @@ constexpr size_t kNumTiles = std::size(kAttentionTiles);
 // float32 is always loaded through the conversion, which costs it nothing to speak of.
 constexpr bool HasDirect(size_t index) { return kAttentionTiles[index].dtype != DType::kFloat32; }
 
+constexpr size_t kNumWarpgroupKernels = 4;
+
 constexpr size_t CountKernels() {
-  size_t count = kNumTiles;
+  size_t count = kNumTiles + kNumWarpgroupKernels;
   for (size_t i = 0; i < kNumTiles; ++i) count += HasDirect(i);
   return count;
 }
@@ -38,6 +40,15 @@ constexpr AttentionKernelEntry EntryOf() {
           .shared_bytes = &AttentionSharedBytes<kIndex, kLoading>};
 }
 
+template <DType kDType, int kHeadDim>
+constexpr AttentionKernelEntry WarpgroupEntryOf() {
+  return {.tier = 2,
+          .tile = kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)],
+          .compute_capability = 90,
+          .launch = &LaunchWarpgroupAttention<kDType, kHeadDim>,
+          .shared_bytes = &WarpgroupSharedBytes<kDType, kHeadDim>};
+}
+
 template <size_t kIndex>
 constexpr void AddTile(Table& table, size_t& count) {
   if constexpr (HasDirect(kIndex)) table[count++] = EntryOf<kIndex, KvLoading::kDirect>();
@@ -48,11 +59,16 @@ template <size_t... kIndices>
 constexpr Table MakeTable(std::index_sequence<kIndices...>) {
   Table table;
   size_t count = 0;
+  table[count++] = WarpgroupEntryOf<DType::kFloat16, 64>();
+  table[count++] = WarpgroupEntryOf<DType::kFloat16, 128>();
+  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 64>();
+  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 128>();
   (AddTile<kIndices>(table, count), ...);
   return table;
 }
 
-// Within a type from the least head dim to the largest, and what loads directly first.
+// Tuned kernels first. Within a type from the least head dim to the largest, and what loads directly
+// first.
 constexpr Table kTable = MakeTable(std::make_index_sequence<kNumTiles>());
 
 // Whether `products` holds every value of `source`.
@@ -74,6 +90,11 @@ struct Rule {
 };
 
 constexpr Rule kRules[] = {
+    {"tuned kernels, unless tier 1 is asked for, on the cards they are made for",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return kernel.tier <= key.max_tier &&
+              (!kernel.compute_capability || kernel.compute_capability == key.compute_capability);
+     }},
     {"products in float32, float16 and bfloat16",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.tile.dtype == ProductsOf(key);
@@ -138,7 +159,10 @@ std::string Describe(const AttentionKernelKey& key) {
 
 std::string AttentionKernelEntry::name() const {
   return absl::StrCat(std::string(DTypeName(tile.dtype)), ".d", tile.head_dim_qk, ".rows",
-                      tile.rows(), loading == KvLoading::kDirect ? ".direct" : ".converted");
+                      tile.rows(),
+                      tier > 1                        ? ".warpgroup"
+                      : loading == KvLoading::kDirect ? ".direct"
+                                                      : ".converted");
 }
 
 absl::Span<const AttentionKernelEntry> AttentionKernels() { return kTable; }

@@ -6,7 +6,8 @@
 //   LOG(INFO) << AttentionKernelTable();       // one line a kernel
 //   LOG(INFO) << ExplainAttentionKernels(key); // the same, and what speaks against each
 //
-// The kernels stand in the order of preference; the first against which no rule speaks serves. The
+// The kernels stand in the order of preference, tuned ones (tier 2) first; the first against which no
+// rule speaks serves. The
 // last ones of a type, which convert (KvLoading::kConverted), serve every call that any kernel
 // serves.
 //
@@ -33,10 +34,11 @@ struct AttentionKernelEntry {
   int tier = 1;
   AttentionTile tile;
   KvLoading loading = KvLoading::kDirect;
+  std::optional<int> compute_capability = {};  // that it is made for alone: 90 is 9.0
   cudaError_t (*launch)(const AttentionKernelParams& params, cudaStream_t stream) = nullptr;
   int (*shared_bytes)() = nullptr;
 
-  // "bfloat16.d128.rows16.direct".
+  // "bfloat16.d128.rows16.direct", "bfloat16.d128.rows128.warpgroup".
   std::string name() const;
 };
 
@@ -52,6 +54,9 @@ struct AttentionKernelKey {
   bool has_rotary = false;                   // in the kernel
   std::optional<DType> products = {};        // what to multiply in; absent: as q
   std::optional<int> max_shared_bytes = {};  // of the card, for a CTA; absent: no limit
+  // Of the card, 90 is 9.0; absent: only kernels that are made for none.
+  std::optional<int> compute_capability = {};
+  int max_tier = 2;  // 1: the general kernels only
 };
 
 absl::Span<const AttentionKernelEntry> AttentionKernels();

@@ -41,12 +41,35 @@ TEST(AttentionDispatchTest, TakesTheLeastHeadDimThatHoldsBoth) {
   EXPECT_EQ(name_for(64, 192), "float16.d256.rows16.direct");
 }
 
-TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
-  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 64);
+TEST(AttentionDispatchTest, TunedKernelsServeTheCardTheyAreMadeForAndWhatTheyCanLoad) {
+  AttentionKernelKey key = KeyOf(DType::kFloat16, DType::kFloat16, 100, 128);
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
+  key.compute_capability = 90;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.warpgroup");
   key.loading = KvLoading::kConverted;
-  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows64.converted");
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.converted");
+  key.loading = KvLoading::kDirect;
+  key.max_tier = 1;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
+  key.max_tier = 2;
+  for (const int other : {80, 89, 100, 120}) {
+    key.compute_capability = other;
+    EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
+  }
+  key.compute_capability = 90;
+  key.tile_rows = 16;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows16.direct");
+  key = KeyOf(DType::kFloat16, DType::kFloat16, 256, 64);
+  key.compute_capability = 90;
+  EXPECT_EQ(NameFor(key), "float16.d256.rows64.direct");
+}
+
+TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 128);
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
   key.kv_dtype = DType::kBFloat16;  // with new keys, say
-  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows64.converted");
+  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
 }
 
 TEST(AttentionDispatchTest, QuantisedQueriesAreMultipliedInTheTypeOfA16BitCacheOrInBFloat16) {

@@ -7,10 +7,10 @@ template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 64, 16)
                                                             cudaStream_t);
 template int
 AttentionSharedBytes<AttentionTileIndex(DType::kFloat16, 64, 16), KvLoading::kConverted>();
-template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 64, 64),
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 64, 128),
                                      KvLoading::kConverted>(const AttentionKernelParams&,
                                                             cudaStream_t);
 template int
-AttentionSharedBytes<AttentionTileIndex(DType::kFloat16, 64, 64), KvLoading::kConverted>();
+AttentionSharedBytes<AttentionTileIndex(DType::kFloat16, 64, 128), KvLoading::kConverted>();
 
 }  // namespace reprise

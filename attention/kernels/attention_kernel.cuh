@@ -329,15 +329,22 @@ __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p)
   }
 }
 
+// What a warp holds, by way of shared memory, to out, or to a partial.
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
-    AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
-  auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+__device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
+                                                    const OnlineSoftmax<Traits>& softmax,
+                                                    AttentionShared<Traits>& shared) {
+  __syncthreads();  // the keys' memory becomes the results'
+  LeaveResults<Traits>(softmax, shared.results);
+  __syncthreads();
+  FinishUnit<Traits>(p, unit, shared);
+}
 
-  if constexpr (Traits::kRotates) {
-    if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
-  }
+// Works through the units of the CTA's column: `do_unit(unit)`, by all threads, which may do what
+// they like with the unit and with the rest of shared memory.
+template <typename Traits, typename DoUnit>
+__device__ __forceinline__ void ForUnits(const AttentionKernelParams& p,
+                                         AttentionShared<Traits>& shared, const DoUnit& do_unit) {
   const WorkMap& work = p.work;
   const int column = blockIdx.x / work.heads_per_column;
   const int first_head = blockIdx.x - column * work.heads_per_column;
@@ -359,20 +366,30 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     slot ^= 1;
     if (item < end_item) LoadItem(work.items + item, shared.units[slot]);
     __syncthreads();  // the unit is complete
+    do_unit(unit);
+  }
+  WaitForCopies<0>();  // of an item that was not there
+  ClearInertTokens<Traits>(p);
+}
 
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
+    AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+
+  if constexpr (Traits::kRotates) {
+    if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
+  }
+  ForUnits<Traits>(p, shared, [&](WorkUnit& unit) {
     OnlineSoftmax<Traits> softmax;
     if constexpr (Traits::kConverts) {
       AttendConvertedKeys<Traits>(p, unit, shared, softmax);
     } else {
       AttendKeys<Traits>(p, unit, shared, softmax);
     }
-    __syncthreads();  // the keys' memory becomes the results'
-    LeaveResults<Traits>(softmax, shared.results);
-    __syncthreads();
-    FinishUnit<Traits>(p, unit, shared);
-  }
-  WaitForCopies<0>();  // of an item that was not there
-  ClearInertTokens<Traits>(p);
+    FinishThroughShared<Traits>(p, unit, softmax, shared);
+  });
 }
 
 template <int kIndex, KvLoading kLoading>

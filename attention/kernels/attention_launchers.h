@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/kernels/attention_kernel_params.h"
+#include "base/dtype.h"
 
 namespace reprise {
 
@@ -26,6 +27,15 @@ cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t st
 // Bytes of shared memory that a CTA of it takes.
 template <int kIndex, KvLoading kLoading>
 int AttentionSharedBytes();
+
+// The kernel that multiplies by whole warpgroups: kDType float16 or bfloat16, kHeadDim 64 or 128,
+// KvLoading::kDirect, cards of compute capability 9.0. REQUIRES: params.work was planned for
+// kWarpgroupRows.
+template <DType kDType, int kHeadDim>
+cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream);
+
+template <DType kDType, int kHeadDim>
+int WarpgroupSharedBytes();
 
 }  // namespace reprise
 

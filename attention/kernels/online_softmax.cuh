@@ -36,6 +36,19 @@ struct OnlineSoftmax {
   // Turns logits into exp2(logit - max) and rescales what there is.
   __device__ __forceinline__ void Take(float (&s)[Traits::kKeyTiles][4]) {
     float rescale[2];
+    Weigh(s, rescale);
+    Rescale(rescale);
+  }
+
+  // The first half of Take(): `rescale` is what out is still to be multiplied with.
+  __device__ __forceinline__ void Weigh(float (&s)[Traits::kKeyTiles][4], float (&rescale)[2]) {
+    const float scale[2] = {1.0f, 1.0f};
+    WeighScaled(s, scale, rescale);
+  }
+
+  // The same of logits that are still to be multiplied with `scale`, more than 0, of each row.
+  __device__ __forceinline__ void WeighScaled(float (&s)[Traits::kKeyTiles][4],
+                                              const float (&scale)[2], float (&rescale)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float step_max = -INFINITY;
@@ -43,7 +56,7 @@ struct OnlineSoftmax {
       for (int n = 0; n < Traits::kKeyTiles; ++n) {
         step_max = fmaxf(step_max, fmaxf(s[n][r * 2], s[n][r * 2 + 1]));
       }
-      const float new_max = fmaxf(max[r], QuadMax(step_max));
+      const float new_max = fmaxf(max[r], QuadMax(step_max) * scale[r]);
       const float reference = Reference(new_max);
       rescale[r] = Exp2<Traits>(max[r] - reference);
       max[r] = new_max;
@@ -52,12 +65,16 @@ struct OnlineSoftmax {
       for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          s[n][r * 2 + j] = Exp2<Traits>(s[n][r * 2 + j] - reference);
+          s[n][r * 2 + j] = Exp2<Traits>(fmaf(s[n][r * 2 + j], scale[r], -reference));
           step_sum += s[n][r * 2 + j];
         }
       }
       sum[r] = sum[r] * rescale[r] + step_sum;
     }
+  }
+
+  // The second half.
+  __device__ __forceinline__ void Rescale(const float (&rescale)[2]) {
     if (__all_sync(kFullWarp, rescale[0] == 1.0f && rescale[1] == 1.0f)) return;
 #pragma unroll
     for (int n = 0; n < Traits::kOutTiles; ++n) {

@@ -1,0 +1,9 @@
+#include "attention/kernels/warpgroup_kernel.cuh"
+
+namespace reprise {
+
+template cudaError_t LaunchWarpgroupAttention<DType::kBFloat16, 64>(const AttentionKernelParams&,
+                                                                    cudaStream_t);
+template int WarpgroupSharedBytes<DType::kBFloat16, 64>();
+
+}  // namespace reprise

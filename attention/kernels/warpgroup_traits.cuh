@@ -1,0 +1,64 @@
+// The tiles of the kernels that multiply by whole warpgroups (warpgroup_kernel.cuh): 128 rows of q, a
+// warpgroup for each 64, against steps of 128 keys. For the mechanisms of the general kernels the same
+// names as in tile_traits.cuh.
+
+#ifndef ATTENTION_KERNELS_WARPGROUP_TRAITS_CUH_
+#define ATTENTION_KERNELS_WARPGROUP_TRAITS_CUH_
+
+#include <cstdint>
+
+#include "attention/kernels/attention_launchers.h"
+#include "attention/kernels/attention_tile.h"
+#include "attention/kernels/tile_traits.cuh"
+#include "base/dtype.h"
+
+namespace reprise {
+
+template <DType kDType, int kHeadDim>
+struct WarpgroupTraits {
+  static constexpr AttentionTile kTile =
+      kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)];
+  static constexpr KvLoading kLoading = KvLoading::kDirect;
+  using Element = typename ElementOf<kDType>::Type;
+
+  static constexpr int kHeadDimQk = kHeadDim;
+  static constexpr int kHeadDimV = kHeadDim;
+  static constexpr bool kValuesInKeys = false;
+  static constexpr int kWarpsM = 8;
+  static constexpr int kWarpsD = 1;
+  static constexpr int kWarpsN = 1;
+  static constexpr int kGroupWarps = 8;
+  static constexpr int kThreads = 256;
+  static constexpr int kGroupThreads = kThreads;
+  static constexpr int kRows = kWarpgroupRows;
+  static constexpr int kKeys = 128;
+  static constexpr int kStages = 2;
+  static constexpr bool kConverts = false;
+  static constexpr bool kRotates = false;
+  static constexpr int kOffsetSteps = 3;
+
+  static constexpr int kChunk = 8;
+  static constexpr int kKeyChunks = kHeadDim / kChunk;
+  static constexpr int kValueChunks = kKeyChunks;
+  static constexpr int kValuePitch = kKeyChunks;
+  static constexpr int kKeyTiles = kKeys / 8;
+  static constexpr int kOwnKeys = kKeys;
+  static constexpr int kOutColumns = kHeadDim;
+  static constexpr int kOutTiles = kHeadDim / 8;
+  static constexpr bool kTensorCores = true;
+  static constexpr bool kHoldQ = false;
+
+  // A tile is cut into panels of 64 dims, of which each row is 128 bytes: warpgroup_products.cuh.
+  static constexpr int kPanelChunks = 8;
+  static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // of K, V, and of all rows of Q
+  static_assert(kRows == kKeys);
+
+  static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
+    return chunk / kPanelChunks * (kRows * kPanelChunks) + row * kPanelChunks +
+           ((chunk ^ row) & (kPanelChunks - 1));
+  }
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_WARPGROUP_TRAITS_CUH_
