@@ -203,6 +203,12 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
   if (params.new_k == nullptr) return kernel;
   const std::optional<DType> new_dtype = FromScalarType(extras.new_k->scalar_type());
   if (new_dtype == products) return kernel;
+  if (extras.products) {
+    return absl::UnimplementedError(absl::StrCat(
+        "no attention kernel on CUDA for new_k and new_v of ",
+        std::string(extras.new_k->dtype().name()), " beside products in ",
+        std::string(DTypeName(products)), ": supported are new keys of the products' type"));
+  }
   return absl::InvalidArgumentError(absl::StrCat("new_k and new_v have the wrong dtype: expected ",
                                                  std::string(DTypeName(products)), ", got ",
                                                  std::string(extras.new_k->dtype().name())));
@@ -223,6 +229,39 @@ absl::StatusOr<DType> DTypeOf(const at::Tensor& q) {
   if (const std::optional<DType> dtype = FromScalarType(q.scalar_type())) return *dtype;
   return absl::InvalidArgumentError(
       "q has the wrong dtype: expected float32, float16, bfloat16 or fp8");
+}
+
+template <typename Batch>
+absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const WorkMap& work,
+                       const at::Tensor& q) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
+  return CheckLayer(layer, work, dtype);
+}
+
+void TakeBatch(const PagedBatch& batch, AttentionKernelParams& params) {
+  params.query_start_loc = batch.query_start_loc;
+  params.seq_lens = batch.seq_lens;
+  params.key_start = batch.key_start;
+  params.table_row = batch.table_row;
+  params.block_table = batch.block_table;
+  params.block_table_stride = batch.block_table_stride;
+  params.query_positions = batch.query_positions;
+  params.tail_mask = batch.tail_mask;
+  params.rank = batch.key_positions.rank;
+  params.world = batch.key_positions.world;
+  params.interleave = batch.key_positions.interleave;
+  params.num_rows = batch.num_rows;
+  params.causal = batch.causal;
+}
+
+void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
+  params.query_start_loc = batch.query_start_loc;
+  params.query_positions = batch.query_positions;
+  params.world = 1;
+  params.interleave = 1;
+  params.num_rows = batch.num_rows;
+  params.causal = batch.causal;
 }
 
 // The cache that contiguous k and v are: one block of all keys.
@@ -249,23 +288,9 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
                                 const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
                                 at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
-    REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
-    REPRISE_RETURN_IF_ERROR(CheckLayer(layer, work, dtype));
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
     AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse, extras);
-    params.query_start_loc = batch.query_start_loc;
-    params.seq_lens = batch.seq_lens;
-    params.key_start = batch.key_start;
-    params.table_row = batch.table_row;
-    params.block_table = batch.block_table;
-    params.block_table_stride = batch.block_table_stride;
-    params.query_positions = batch.query_positions;
-    params.tail_mask = batch.tail_mask;
-    params.rank = batch.key_positions.rank;
-    params.world = batch.key_positions.world;
-    params.interleave = batch.key_positions.interleave;
-    params.num_rows = batch.num_rows;
-    params.causal = batch.causal;
+    TakeBatch(batch, params);
     return Launch(params, kv, extras, q.device());
   });
 }
@@ -275,18 +300,42 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
                                  const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
                                  const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
-    REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
-    REPRISE_RETURN_IF_ERROR(CheckLayer(layer, work, dtype));
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
     const KvLayer kv = OneBlock(layer, k, v);
     AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse, extras);
-    params.query_start_loc = batch.query_start_loc;
-    params.query_positions = batch.query_positions;
-    params.world = 1;
-    params.interleave = 1;
-    params.num_rows = batch.num_rows;
-    params.causal = batch.causal;
+    TakeBatch(batch, params);
     return Launch(params, kv, extras, q.device());
+  });
+}
+
+absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
+                                                     const PagedBatch& batch, const WorkMap& work,
+                                                     const at::Tensor& q, const KvLayer& kv,
+                                                     at::Tensor& out,
+                                                     const AttentionExtras& extras) {
+  return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, nullptr, extras);
+    TakeBatch(batch, params);
+    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
+                             ChooseKernel(params, kv, extras, q.device()));
+    return kernel->name();
+  });
+}
+
+absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
+                                                      const RaggedBatch& batch, const WorkMap& work,
+                                                      const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, at::Tensor& out,
+                                                      const AttentionExtras& extras) {
+  return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    const KvLayer kv = OneBlock(layer, k, v);
+    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, nullptr, extras);
+    TakeBatch(batch, params);
+    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
+                             ChooseKernel(params, kv, extras, q.device()));
+    return kernel->name();
   });
 }
 
@@ -305,6 +354,20 @@ absl::Status RaggedAttentionCuda(const AttentionParams&, const RaggedBatch& batc
                                  const AttentionExtras&) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
   return absl::UnimplementedError("RaggedAttentionCuda: this build has no CUDA");
+}
+
+absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams&, const PagedBatch&,
+                                                     const WorkMap&, const at::Tensor&,
+                                                     const KvLayer&, at::Tensor&,
+                                                     const AttentionExtras&) {
+  return absl::UnimplementedError("PagedAttentionKernelName: this build has no CUDA");
+}
+
+absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams&, const RaggedBatch&,
+                                                      const WorkMap&, const at::Tensor&,
+                                                      const at::Tensor&, const at::Tensor&,
+                                                      at::Tensor&, const AttentionExtras&) {
+  return absl::UnimplementedError("RaggedAttentionKernelName: this build has no CUDA");
 }
 
 #endif  // REPRISE_WITH_CUDA

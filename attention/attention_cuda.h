@@ -19,7 +19,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "attention/attention_extras.h"
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
@@ -39,6 +42,19 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
                                  const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
                                  const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
                                  const AttentionExtras& extras = {});
+
+// Which kernel these would launch, "bfloat16.d128.rows128.warpgroup": for logs, benchmarks and
+// tests. Launches nothing. Errors: as above.
+absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
+                                                     const PagedBatch& batch, const WorkMap& work,
+                                                     const at::Tensor& q, const KvLayer& kv,
+                                                     at::Tensor& out,
+                                                     const AttentionExtras& extras = {});
+absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
+                                                      const RaggedBatch& batch, const WorkMap& work,
+                                                      const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, at::Tensor& out,
+                                                      const AttentionExtras& extras = {});
 
 }  // namespace reprise
 

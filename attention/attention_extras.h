@@ -37,8 +37,9 @@ struct AttentionExtras {
   // scale of 1e-10. Excludes out_scale.
   at::Tensor* out_block_scales = nullptr;
 
-  // CUDA only: the type in which to multiply, in place of q's. float32: CUDA cores instead of
-  // tensor cores, for work maps whose tiles have 16 rows.
+  // CUDA only: the type in which to multiply, in place of q's, for work maps that were planned for
+  // it (WorkMapOptions::products). float32: CUDA cores instead of tensor cores. Tensor cores are
+  // the quicker at every shape measured, so they are what a call gets without it.
   std::optional<DType> products = {};
 
   // CUDA only: 1 keeps to the general kernels, where a tuned one would serve.

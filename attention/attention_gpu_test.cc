@@ -5,23 +5,17 @@
 // What is allowed is in attention/testing/attention_error.h: twice the error of the same maths in
 // the kernel's precision, a fixture at a time with a floor, and over all fixtures without one.
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <iostream>
-#include <map>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "attention/attention_cuda.h"
-#include "attention/reference.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
 #include "attention/testing/gpu_attention.h"
+#include "attention/testing/gpu_check.h"
 #include "attention/testing/ragged_generator.h"
 #include "attention/testing/random.h"
 #include "gmock/gmock.h"
@@ -44,69 +38,22 @@ class AttentionGpuTest : public ::testing::Test {
 // Small cases, for compute-sanitizer.
 class AttentionSmallGpuTest : public AttentionGpuTest {};
 
-// What the kernels multiply in; of float32 nothing is rounded.
+// What the kernels multiply in.
 DType ProductsOf(DType q_dtype, DType kv_dtype) {
   if (IsFp8(q_dtype)) return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
   return q_dtype;
 }
-DType RoundingOf(DType products) {
-  return products == DType::kFloat32 ? DType::kFloat64 : products;
-}
-
-// A fixture with what it should give, and the same maths in the kernel's precision.
-template <typename Fixture>
-struct Expected {
-  Fixture fixture;
-  ReferenceResult<double> exact;
-  ReferenceResult<float> own;
-};
-
-Expected<PagedFixture> ExpectedOf(PagedFixture fixture, DType products) {
-  const AttentionParams layer = fixture.Layer(OnHost);
-  const PagedBatch batch = fixture.Batch(OnHost);
-  const TokenView q = fixture.Q(OnHost);
-  const KvLayer kv = fixture.Kv(OnHost);
-  const NewKeys keys = fixture.New(OnHost);
-  auto exact = ReferencePagedAttention<double>(layer, batch, q, kv, DType::kFloat64, keys);
-  auto own = ReferencePagedAttention<float>(layer, batch, q, kv, RoundingOf(products), keys);
-  return {std::move(fixture), std::move(exact), std::move(own)};
-}
-
-Expected<RaggedFixture> ExpectedOf(RaggedFixture fixture, DType products) {
-  const AttentionParams layer = fixture.Layer(OnHost);
-  const RaggedBatch batch = fixture.Batch(OnHost);
-  const TokenView q = fixture.q.View(OnHost);
-  const TokenView k = fixture.k.View(OnHost);
-  const TokenView v = fixture.v.View(OnHost);
-  auto exact = ReferenceRaggedAttention<double>(layer, batch, q, k, v);
-  auto own = ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(products));
-  return {std::move(fixture), std::move(exact), std::move(own)};
-}
 
 // Runs a case on the GPU and compares.
 template <typename Fixture>
-void Check(const Expected<Fixture>& expected, const CrossProductCase& c, ErrorTotals& totals) {
+void Check(Fixture fixture, const CrossProductCase& c, ErrorTotals& totals) {
+  const ExpectedAttention<Fixture> expected = ExpectedOf(std::move(fixture), c);
   SCOPED_TRACE(expected.fixture.description);
-  GpuAttention gpu(expected.fixture, {.out_dtype = c.out.dtype,
-                                      .out_scale = static_cast<float>(c.out.scale),
-                                      .out_block = c.out.block,
-                                      .num_extra_tokens = c.num_extra_tokens,
-                                      .out_head_gap = c.out_gap,
-                                      .out_token_gap = 2 * c.out_gap,
-                                      .num_sms = c.num_sms,
-                                      .mode = c.mode,
-                                      .shared_prefix = c.shared_prefix});
-  const absl::Status status = gpu.Run();
-  ASSERT_TRUE(status.ok()) << status;
-  const DType operands = gpu.layer().rotary ? c.products : DType::kFloat32;
-  const AttentionError error = ErrorOf(
-      gpu.Values(), expected.exact, expected.own, gpu.layer().head_dim_v,
-      {.dtype = c.products, .operands = operands, .head_dim = gpu.layer().head_dim_qk}, c.out);
-  ASSERT_EQ(error.wrong, "");
-  EXPECT_LE(error.out, error.out_limit) << "out of " << c.out.dtype;
-  EXPECT_LE(error.lse, error.lse_limit);
-  EXPECT_EQ(gpu.FaultOutside(), "");
-  totals.Add(error);
+  const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->fault, "") << outcome->kernel << ", out of " << c.out.dtype;
+  ASSERT_EQ(outcome->error.wrong, "");
+  totals.Add(outcome->error);
 }
 
 // A random case for a fixture of these types.
@@ -121,6 +68,7 @@ CrossProductCase DrawCase(const FixtureOptions& options, Random& random) {
   const int map = random.Int(0, 3);
   if (map == 0) c.mode = WorkMapMode::kDeterministic;
   if (map == 1) c.shared_prefix = SharedPrefix::kTaken;
+  c.max_tier = random.Pick({1, 2, 2});
   return c;
 }
 
@@ -147,7 +95,7 @@ FixtureOptions OptionsOfRound(uint64_t seed, DType dtype, Random& random) {
 }
 
 void CheckPaged(const CrossProductCase& c, ErrorTotals& totals) {
-  Check(ExpectedOf(MakePagedFixture(c.fixture), c.products), c, totals);
+  Check(MakePagedFixture(c.fixture), c, totals);
 }
 
 void CheckRagged(const CrossProductCase& c, ErrorTotals& totals) {
@@ -155,7 +103,7 @@ void CheckRagged(const CrossProductCase& c, ErrorTotals& totals) {
   ragged.fixture.kv_dtype = c.fixture.q_dtype;
   ragged.products = ProductsOf(*c.fixture.q_dtype, *c.fixture.q_dtype);
   if (c.out.dtype == c.products) ragged.out.dtype = ragged.products;
-  Check(ExpectedOf(MakeRaggedFixture(ragged.fixture), ragged.products), ragged, totals);
+  Check(MakeRaggedFixture(ragged.fixture), ragged, totals);
 }
 
 using CheckFunction = void (*)(const CrossProductCase&, ErrorTotals&);
@@ -176,52 +124,6 @@ void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
                                     std::to_string(totals.OutRatio()));
     std::cout << "error of " << dtype << " over that of the same maths: " << totals.OutRatio()
               << "\n";
-  }
-}
-
-// The references of all cases, computed side by side.
-template <typename Fixture, typename Make>
-std::vector<Expected<Fixture>> ExpectedOfAll(const std::vector<CrossProductCase>& cases,
-                                             const Make& make) {
-  std::vector<Expected<Fixture>> expected(cases.size());
-  std::atomic<size_t> next = 0;
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t) {
-    threads.emplace_back([&] {
-      for (size_t i = next++; i < cases.size(); i = next++) {
-        expected[i] = ExpectedOf(make(cases[i].fixture), cases[i].products);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return expected;
-}
-
-// Every pair of choices of every two fields, in over 5,000 cases.
-TEST_F(AttentionGpuTest, TheCrossProductAgreesWithTheReference) {
-  std::map<DType, ErrorTotals> totals;
-  int num_cases = 0;
-  for (uint64_t seed = 0; num_cases < 5000; ++seed) {
-    SCOPED_TRACE("covering array of seed " + std::to_string(seed));
-    std::vector<CrossProductCase> paged, ragged;
-    for (const CrossProductCase& c : CrossProductCases(seed)) {
-      (c.keys == KeySource::kPaged ? paged : ragged).push_back(c);
-    }
-    const auto expected = ExpectedOfAll<PagedFixture>(paged, MakePagedFixture);
-    for (size_t i = 0; i < paged.size(); ++i)
-      Check(expected[i], paged[i], totals[paged[i].out.dtype]);
-    const auto expected_ragged = ExpectedOfAll<RaggedFixture>(ragged, MakeRaggedFixture);
-    for (size_t i = 0; i < ragged.size(); ++i) {
-      Check(expected_ragged[i], ragged[i], totals[ragged[i].out.dtype]);
-    }
-    num_cases += static_cast<int>(paged.size() + ragged.size());
-    if (HasFatalFailure()) return;
-  }
-  std::cout << num_cases << " cases, from seed 0 on\n";
-  for (const auto& [dtype, of_dtype] : totals) {
-    EXPECT_LE(of_dtype.OutRatio(), 2.0) << dtype;
-    std::cout << "error of out in " << dtype
-              << " over that of the same maths: " << of_dtype.OutRatio() << "\n";
   }
 }
 
@@ -277,27 +179,6 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
       CheckPaged(c, totals);
     }
     EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
-  }
-}
-
-// CUDA cores in place of tensor cores: float32 products of 16-bit q and KV.
-TEST_F(AttentionGpuTest, ProductsInFloat32OnRequest) {
-  Random random(kSeed + 6);
-  for (int round = 0; round < 40; ++round) {
-    const PagedFixture fixture = MakePagedFixture({.seed = random.Bits(),
-                                                   .max_query_len = 1,
-                                                   .q_dtype = DType::kBFloat16,
-                                                   .kv_dtype = DType::kBFloat16,
-                                                   .group_size = 2});
-    SCOPED_TRACE(fixture.description);
-    const Expected<PagedFixture> expected = ExpectedOf(fixture, DType::kFloat32);
-    GpuAttention gpu(fixture, {.out_dtype = DType::kFloat32, .products = DType::kFloat32});
-    const absl::Status status = gpu.Run();
-    ASSERT_TRUE(status.ok()) << status;
-    const AttentionError error = ErrorOf(gpu.Values(), expected.exact, expected.own,
-                                         gpu.layer().head_dim_v, {}, {.dtype = DType::kFloat32});
-    ASSERT_EQ(error.wrong, "");
-    EXPECT_LE(error.out, error.out_limit);
   }
 }
 

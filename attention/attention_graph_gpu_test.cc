@@ -51,6 +51,7 @@ struct StepOptions {
   ValueSource values = ValueSource::kOwn;
   int shared_prefix_len = 0;  // keys that all rows have in common; taken by the map
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int max_tier = 2;
 };
 
 // Persistent buffers of the largest size, as a captured step has them: rows of a batch are
@@ -113,21 +114,26 @@ class Step {
     lse_.fill_(kNan);
   }
 
-  // What a run leaves behind that was stopped between arrivals at merges.
-  void AbortMerges() {
+  // What a run leaves behind that was stopped in the middle: a map of these rows, some of its
+  // partials, and between none and all of the arrivals at each merge.
+  void Abort(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
+    SetRows(seq_lens, query_lens);
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    ASSERT_TRUE(LaunchBuildWorkMap(Batch(), {}, work_.map(), stream).ok());
     const WorkMap& map = work_.map();
-    const int64_t arrivals = int64_t{map.max_merges} * map.num_virtual_heads;
-    const std::vector<uint32_t> some(arrivals, 1);
-    ASSERT_EQ(
-        cudaMemcpy(map.arrivals, some.data(), arrivals * sizeof(uint32_t), cudaMemcpyHostToDevice),
-        cudaSuccess);
+    std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_virtual_heads);
+    for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 40);
+    ASSERT_EQ(cudaMemcpy(map.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
+                         cudaMemcpyHostToDevice),
+              cudaSuccess);
   }
 
   absl::Status Launch() {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     const absl::Status built = LaunchBuildWorkMap(Batch(), {}, work_.map(), stream);
     if (!built.ok()) return built;
-    return PagedAttentionCuda(layer_, Batch(), work_.map(), q_, Kv(), out_, &lse_);
+    return PagedAttentionCuda(layer_, Batch(), work_.map(), q_, Kv(), out_, &lse_,
+                              {.max_tier = options_.max_tier});
   }
 
   const at::Tensor& out() const { return out_; }
@@ -330,6 +336,19 @@ TEST_F(AttentionGraphGpuTest, VerifyReplaysWithAnyLiveCountAndLengths) {
   ReplayEveryLiveCount(step);
 }
 
+TEST_F(AttentionGraphGpuTest, VerifyReplaysByTheGeneralKernelsAsWell) {
+  Step step({.max_rows = 5, .max_query_len = 5, .max_seq_len = 1000, .max_tier = 1});
+  ReplayEveryLiveCount(step);
+}
+
+// Rows of many tiles, each of which may be cut.
+TEST_F(AttentionGraphGpuTest, ChunksOfPromptsReplayAsWell) {
+  for (int max_tier : {1, 2}) {
+    Step step({.max_rows = 3, .max_query_len = 150, .max_seq_len = 900, .max_tier = max_tier});
+    ReplayEveryLiveCount(step);
+  }
+}
+
 TEST_F(AttentionGraphGpuTest, DeterministicModeReplaysAsWell) {
   Step step({.max_rows = 5, .mode = WorkMapMode::kDeterministic});
   ReplayEveryLiveCount(step);
@@ -381,40 +400,82 @@ TEST_F(AttentionGraphGpuTest, SharedPrefixesReplayAsWell) {
   }
 }
 
+// Steps of every kernel that merges.
+std::vector<StepOptions> StepsThatMerge() {
+  return {
+      {.max_rows = 8},
+      {.max_rows = 8, .shared_prefix_len = 512},
+      {.max_rows = 8, .mode = WorkMapMode::kDeterministic},
+      {.max_rows = 4, .max_query_len = 5, .max_tier = 1},
+      {.max_rows = 4, .max_query_len = 5},
+      {.max_rows = 4, .max_query_len = 200, .max_tier = 1},
+      {.max_rows = 4, .max_query_len = 200},
+      {.max_rows = 4, .max_query_len = 200, .shared_prefix_len = 256},
+      {.max_rows = 8, .kv_type = at::kFloat8_e4m3fn},
+      {.max_rows = 4, .max_query_len = 4, .kv_type = at::kFloat8_e5m2},
+      {.max_rows = 4, .head_dim = 256, .head_dim_v = 256},
+      {.max_rows = 4,
+       .max_query_len = 2,
+       .num_kv_heads = 1,
+       .group_size = 16,
+       .head_dim = 576,
+       .head_dim_v = 512,
+       .values = ValueSource::kKeyTile},
+  };
+}
+
+std::string NameOf(const StepOptions& options) {
+  return "query_len " + std::to_string(options.max_query_len) + ", head_dim " +
+         std::to_string(options.head_dim) + ", tier " + std::to_string(options.max_tier) +
+         ", KV of " + c10::toString(options.kv_type) + ", shared " +
+         std::to_string(options.shared_prefix_len) + ", mode " +
+         std::to_string(static_cast<int>(options.mode));
+}
+
 TEST_F(AttentionGraphGpuTest, AnAbortedReplayLeavesNothingBehind) {
-  for (int shared_prefix_len : {0, 512}) {
-    Step step({.max_rows = 8, .max_seq_len = 3000, .shared_prefix_len = shared_prefix_len});
-    const std::vector<int> seq_lens(8, 2900);
-    const std::vector<int> query_lens(8, 1);
+  for (const StepOptions& options : StepsThatMerge()) {
+    SCOPED_TRACE(NameOf(options));
+    Step step(options);
+    const int rows = options.max_rows;
+    const std::vector<int> query_lens(rows, options.max_query_len);
+    std::vector<int> seq_lens(rows, 2900);
+    seq_lens[1] = 600;
     step.SetRows(seq_lens, query_lens);
     CapturedStep captured(step);
     captured.Replay();
     const at::Tensor out = step.out().clone();
-    step.Poison();
-    step.AbortMerges();
-    captured.Replay();
-    EXPECT_TRUE(at::equal(step.out(), out));
+    const at::Tensor lse = step.lse().clone();
+    // Of the same rows, of more keys, of fewer, of one row; over poison and over what was there.
+    const std::vector<std::vector<int>> aborted = {
+        seq_lens, std::vector<int>(rows, 3000), std::vector<int>(rows, 520), {3000}};
+    for (int round = 0; round < 8; ++round) {
+      if (round % 2 == 0) step.Poison();
+      const std::vector<int>& others = aborted[round / 2];
+      step.Abort(others, std::vector<int>(others.size(), options.max_query_len));
+      step.SetRows(seq_lens, query_lens);
+      captured.Replay();
+      ASSERT_TRUE(at::equal(step.out(), out)) << "round " << round;
+      ASSERT_TRUE(at::equal(step.lse(), lse)) << "round " << round;
+    }
   }
 }
 
 TEST_F(AttentionGraphGpuTest, TwoHundredRunsGiveTheSameBits) {
-  for (int shared_prefix_len : {0, 256}) {
-    for (int max_query_len : {1, 200}) {
-      Step step({.max_rows = 4,
-                 .max_query_len = max_query_len,
-                 .num_kv_heads = 8,
-                 .shared_prefix_len = shared_prefix_len});
-      step.SetRows({3000, 700, 600, 2000},
-                   {max_query_len, std::min(3, max_query_len), 1, max_query_len});
+  for (const StepOptions& options : StepsThatMerge()) {
+    SCOPED_TRACE(NameOf(options));
+    Step step(options);
+    const int longest = options.max_query_len;
+    std::vector<int> seq_lens = {3000, 700, 600, 2000};
+    std::vector<int> query_lens = {longest, std::min(3, longest), 1, longest};
+    step.SetRows(seq_lens, query_lens);
+    ASSERT_TRUE(step.Launch().ok());
+    const at::Tensor out = step.out().clone();
+    const at::Tensor lse = step.lse().clone();
+    for (int run = 0; run < 200; ++run) {
+      step.Poison();
       ASSERT_TRUE(step.Launch().ok());
-      const at::Tensor out = step.out().clone();
-      const at::Tensor lse = step.lse().clone();
-      for (int run = 0; run < 200; ++run) {
-        step.Poison();
-        ASSERT_TRUE(step.Launch().ok());
-        ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
-        ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
-      }
+      ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
+      ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
     }
   }
 }

@@ -104,7 +104,7 @@ class Allotter {
   int64_t bytes_ = 0;
 };
 
-int64_t LayOut(void* workspace, WorkMap& map) {
+int64_t LayOutMap(void* workspace, WorkMap& map) {
   Allotter allotter(workspace);
   allotter.Give(map.counts, 2);
   allotter.Give(map.column_items, map.num_columns + 1);
@@ -115,6 +115,11 @@ int64_t LayOut(void* workspace, WorkMap& map) {
   std::byte* scratch = nullptr;
   allotter.Give(scratch, WorkMapScratch::Bytes(map.max_tiles, map.max_rows));
   map.scratch = scratch;
+  return allotter.bytes();
+}
+
+int64_t LayOutPartials(void* workspace, WorkMap& map) {
+  Allotter allotter(workspace);
   const int64_t partials = int64_t{map.max_partials} * map.num_q_heads;
   allotter.Give(map.partial_lse, partials);
   allotter.Give(map.partial_out, partials * map.head_dim_v);
@@ -131,9 +136,9 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   const int most_queries = std::max(
       1, shares ? std::max(options.max_tokens, options.max_query_len) : options.max_query_len);
   const int64_t most_rows = int64_t{most_queries} * group_size;
-  const AttentionTile* tile =
-      FindAttentionTile(options.dtype, options.head_dim_qk, options.head_dim_v,
-                        static_cast<int>(std::min<int64_t>(most_rows, 1 << 20)));
+  const AttentionTile* tile = FindAttentionTile(
+      options.products.value_or(options.dtype), options.head_dim_qk, options.head_dim_v,
+      static_cast<int>(std::min<int64_t>(most_rows, 1 << 20)));
   if (tile == nullptr) {
     return absl::UnimplementedError(absl::StrCat(
         "attention on CUDA serves float32, float16, bfloat16 and fp8 with head dims to ",
@@ -195,13 +200,20 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   map.max_items = static_cast<int>(bounds.items);
   map.max_merges = static_cast<int>(bounds.merges);
   map.max_partials = static_cast<int>(bounds.partials);
-  plan.workspace_bytes = LayOut(nullptr, map);
+  plan.map_bytes = LayOutMap(nullptr, map);
+  plan.partial_bytes = LayOutPartials(nullptr, map);
+  plan.workspace_bytes = plan.map_bytes + plan.partial_bytes;
   return plan;
 }
 
 WorkMap MakeWorkMap(const WorkMapPlan& plan, void* workspace) {
+  return MakeWorkMap(plan, workspace, static_cast<std::byte*>(workspace) + plan.map_bytes);
+}
+
+WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_memory) {
   WorkMap map = plan.shape;
-  LayOut(workspace, map);
+  LayOutMap(map_memory, map);
+  LayOutPartials(partial_memory, map);
   return map;
 }
 

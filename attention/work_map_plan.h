@@ -24,6 +24,7 @@
 #define ATTENTION_WORK_MAP_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "attention/work_map.h"
@@ -51,12 +52,16 @@ struct WorkMapOptions {
   // Multiprocessors of the device. Any number is correct; the card's own is quickest.
   int num_sms = 132;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  // The type to multiply in where calls ask for another than q's (AttentionExtras::products).
+  std::optional<DType> products = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
 struct WorkMapPlan {
-  WorkMap shape;  // capacities and sizes; pointers null
-  int64_t workspace_bytes = 0;
+  WorkMap shape;                // capacities and sizes; pointers null
+  int64_t workspace_bytes = 0;  // of both parts:
+  int64_t map_bytes = 0;        // the map itself, read by all layers of the step
+  int64_t partial_bytes = 0;    // partial results of cut rows, of no use after a layer's kernel
 };
 
 // Errors: InvalidArgument, naming the option; Unimplemented for a dtype or head dim that no CUDA
@@ -67,6 +72,10 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options);
 // aligned to 256 bytes, of any content. The caller owns it; it must outlive graphs that use the
 // map.
 WorkMap MakeWorkMap(const WorkMapPlan& plan, void* workspace);
+
+// The same in two places, of plan.map_bytes and plan.partial_bytes. Maps whose kernels never run at
+// the same time can share the second, which is the larger, over all layer classes of a step.
+WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_memory);
 
 }  // namespace reprise
 

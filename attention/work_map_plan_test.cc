@@ -29,6 +29,32 @@ WorkMap ShapeOf(const WorkMapOptions& options) {
   return plan->shape;
 }
 
+TEST(WorkMapPlanTest, TilesAreThoseOfTheProductsThatAreAskedFor) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_query_len = 8;
+  EXPECT_GT(ShapeOf(options).tile_rows, 16);
+  options.products = DType::kFloat32;  // CUDA cores
+  EXPECT_EQ(ShapeOf(options).tile_rows, 16);
+  EXPECT_EQ(ShapeOf(options).dtype, DType::kBFloat16);  // q's
+}
+
+TEST(WorkMapPlanTest, AMapAndItsPartialsTakeAsMuchApartAsTogether) {
+  const WorkMapPlan plan = *PlanWorkMap(LlamaDecode());
+  EXPECT_GT(plan.map_bytes, 0);
+  EXPECT_GT(plan.partial_bytes, plan.map_bytes);
+  EXPECT_EQ(plan.map_bytes + plan.partial_bytes, plan.workspace_bytes);
+  const auto place = [](intptr_t address) { return reinterpret_cast<void*>(address); };
+  const WorkMap together = MakeWorkMap(plan, place(1 << 20));
+  const WorkMap apart = MakeWorkMap(plan, place(1 << 20), place(1 << 30));
+  EXPECT_EQ(apart.items, together.items);
+  EXPECT_EQ(apart.arrivals, together.arrivals);
+  const auto of = [](const float* partials) { return reinterpret_cast<intptr_t>(partials); };
+  EXPECT_EQ(of(together.partial_lse), (1 << 20) + plan.map_bytes);
+  EXPECT_EQ(of(apart.partial_lse), 1 << 30);
+  EXPECT_EQ(of(apart.partial_out) - of(apart.partial_lse),
+            of(together.partial_out) - of(together.partial_lse));
+}
+
 TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
   const WorkMap shape = ShapeOf(LlamaDecode());
   EXPECT_EQ(shape.tile_rows, 16);

@@ -30,6 +30,7 @@ enum Field {
   kMap,
   kSms,
   kKeys,
+  kTier,
   kNumFields,
 };
 
@@ -55,8 +56,8 @@ constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   
                                 {120, 120}, {128, 128}, {192, 192}, {256, 256}, {192, 128},
                                 {64, 128},  {34, 34},   {20, 5}};
 constexpr Dims kLatentDimChoices[] = {{576, 512}, {288, 256}, {320, 256}, {64, 32}, {546, 496}};
-constexpr int kQueryLens[] = {1, 4, 12, 40};
-constexpr int kSeqLens[] = {20, 90, 300};
+constexpr int kQueryLens[] = {1, 4, 12, 40, 150};
+constexpr int kSeqLens[] = {20, 90, 300, 700};
 enum class Out { kProducts, kFloat32, kE4M3, kE5M2Scaled, kE4M3Blocks, kE5M2Blocks };
 constexpr Out kOuts[] = {Out::kProducts,   Out::kFloat32,    Out::kE4M3,
                          Out::kE5M2Scaled, Out::kE4M3Blocks, Out::kE5M2Blocks};
@@ -66,29 +67,87 @@ constexpr Map kMaps[] = {Map::kBalanced, Map::kDeterministic, Map::kShared};
 constexpr int kSmCounts[] = {1, 3, 132};
 constexpr KeySource kKeySources[] = {KeySource::kPaged, KeySource::kPaged, KeySource::kRagged};
 
-std::vector<int> NumChoices() {
-  std::vector<int> num_choices(kNumSwitches, 2);
-  num_choices.resize(kNumSwitches + kNumFields);
-  const auto set = [&](Field field, auto& choices) {
-    num_choices[kNumSwitches + field] = static_cast<int>(std::size(choices));
-  };
-  set(kQType, kQTypes);
-  set(kKvType, kKvTypes);
-  set(kLayout, kLayouts);
-  set(kBlockSize, kBlockSizes);
-  set(kKvHeads, kKvHeadCounts);
-  set(kGroup, kGroups);
-  set(kDims, kDimChoices);
-  set(kLatentDims, kLatentDimChoices);
-  set(kQueryLen, kQueryLens);
-  set(kSeqLen, kSeqLens);
-  set(kOut, kOuts);
-  set(kOutGap, kOutGaps);
-  set(kMap, kMaps);
-  set(kSms, kSmCounts);
-  set(kKeys, kKeySources);
-  return num_choices;
-}
+constexpr int kTiers[] = {1, 2};
+
+// The choices of each field that a space has, as places in the arrays above.
+class FieldChoices {
+ public:
+  explicit FieldChoices(CrossProductSpace space) {
+    choices_.assign(kNumSwitches, {0, 1});
+    // The sizes are fields of their own.
+    Fix(Feature::kDifferentV);
+    Fix(Feature::kOddHeadDim);
+    choices_.resize(kNumSwitches + kNumFields);
+    const auto any = [](const auto&) { return true; };
+    Take(kQType, kQTypes, any);
+    Take(kKvType, kKvTypes, any);
+    Take(kLayout, kLayouts, any);
+    Take(kBlockSize, kBlockSizes, any);
+    Take(kKvHeads, kKvHeadCounts, any);
+    Take(kGroup, kGroups, any);
+    Take(kDims, kDimChoices, any);
+    Take(kLatentDims, kLatentDimChoices, any);
+    Take(kQueryLen, kQueryLens, [](int len) { return len < 100; });
+    Take(kSeqLen, kSeqLens, [](int len) { return len < 500; });
+    Take(kOut, kOuts, any);
+    Take(kOutGap, kOutGaps, any);
+    Take(kMap, kMaps, any);
+    Take(kSms, kSmCounts, any);
+    Take(kKeys, kKeySources, any);
+    Take(kTier, kTiers, [](int tier) { return tier == 2; });
+    if (space == CrossProductSpace::kDirect) KeepDirect();
+    if (space == CrossProductSpace::kCudaCores) KeepCudaCores();
+  }
+
+  std::vector<int> NumChoices() const {
+    std::vector<int> counts;
+    for (const std::vector<int>& of_field : choices_) counts.push_back(std::ssize(of_field));
+    return counts;
+  }
+
+  // From places among the space's choices to places in the arrays.
+  std::vector<int> Places(const std::vector<int>& row) const {
+    std::vector<int> places;
+    for (size_t i = 0; i < row.size(); ++i) places.push_back(choices_[i][row[i]]);
+    return places;
+  }
+
+ private:
+  void Fix(Feature feature) { choices_[static_cast<int>(feature)] = {0}; }
+
+  template <typename T, size_t kSize, typename Keep>
+  void Take(Field field, const T (&all)[kSize], const Keep& keep) {
+    std::vector<int>& taken = choices_[kNumSwitches + field];
+    taken.clear();
+    for (size_t i = 0; i < kSize; ++i) {
+      if (keep(all[i])) taken.push_back(static_cast<int>(i));
+    }
+  }
+
+  void KeepDirect() {
+    Fix(Feature::kNewKeys);
+    Fix(Feature::kRotary);
+    const auto any = [](const auto&) { return true; };
+    const auto has_chunks = [](const Dims& dims) { return dims.qk % 8 == 0 && dims.v % 8 == 0; };
+    Take(kQType, kQTypes,
+         [](DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; });
+    Take(kKvType, kKvTypes, [](KvType type) { return type == KvType::kSame; });
+    Take(kLayout, kLayouts,
+         [](KvMemoryLayout layout) { return layout != KvMemoryLayout::kKPacked; });
+    Take(kDims, kDimChoices, has_chunks);
+    Take(kLatentDims, kLatentDimChoices, has_chunks);
+    Take(kQueryLen, kQueryLens, any);
+    Take(kSeqLen, kSeqLens, any);
+    Take(kTier, kTiers, any);
+  }
+
+  void KeepCudaCores() {
+    Fix(Feature::kNewKeys);  // are of the products' type, and beside such q never float32
+    Take(kQType, kQTypes, [](DType dtype) { return dtype != DType::kFloat32; });
+  }
+
+  std::vector<std::vector<int>> choices_;
+};
 
 DType KvTypeOf(DType q_dtype, KvType kind, Random& random) {
   switch (kind) {
@@ -154,8 +213,12 @@ void TakeShape(const Row& row, Random& random, FixtureOptions& options) {
     options.max_query_len = std::min(options.max_query_len, 8);
     options.max_rows = 3;
   }
+  if (options.max_query_len > 100 || options.max_seq_len > 500) {
+    options.num_kv_heads = 1;
+    options.max_rows = 2;
+  }
   // Long enough to have something to share.
-  if (row.Has(Feature::kCommonPrefix) && options.max_seq_len == 300) options.min_seq_len = 130;
+  if (row.Has(Feature::kCommonPrefix) && options.max_seq_len >= 300) options.min_seq_len = 130;
 }
 
 OutputRounding OutOf(Out kind, DType products, int head_dim_v, Random& random) {
@@ -179,8 +242,9 @@ OutputRounding OutOf(Out kind, DType products, int head_dim_v, Random& random) {
   return {.dtype = dtype, .block = block};
 }
 
-CrossProductCase CaseOf(const Row& row, Random& random) {
+CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random) {
   CrossProductCase made;
+  made.max_tier = row.Of(kTier, kTiers);
   made.keys = row.Of(kKeys, kKeySources);
   FixtureOptions& options = made.fixture;
   options.seed = random.Bits();
@@ -201,6 +265,10 @@ CrossProductCase CaseOf(const Row& row, Random& random) {
 
   made.products = ProductsOf(*options.q_dtype, *options.kv_dtype);
   made.out = OutOf(row.Of(kOut, kOuts), made.products, *options.head_dim_v, random);
+  if (space == CrossProductSpace::kCudaCores) {
+    made.products = DType::kFloat32;
+    made.asked_products = DType::kFloat32;
+  }
   made.num_extra_tokens = random.Pick({0, 0, 3});
   made.out_gap = row.Of(kOutGap, kOutGaps);
   made.num_sms = row.Of(kSms, kSmCounts);
@@ -212,11 +280,13 @@ CrossProductCase CaseOf(const Row& row, Random& random) {
 
 }  // namespace
 
-std::vector<CrossProductCase> CrossProductCases(uint64_t seed) {
+std::vector<CrossProductCase> CrossProductCases(uint64_t seed, CrossProductSpace space) {
   Random random(seed);
+  const FieldChoices fields(space);
   std::vector<CrossProductCase> cases;
-  for (const std::vector<int>& choices : PairwiseRows(NumChoices(), random)) {
-    cases.push_back(CaseOf(Row(choices), random));
+  for (const std::vector<int>& choices : PairwiseRows(fields.NumChoices(), random)) {
+    const std::vector<int> places = fields.Places(choices);
+    cases.push_back(CaseOf(Row(places), space, random));
   }
   return cases;
 }

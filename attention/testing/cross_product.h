@@ -1,16 +1,19 @@
 // The cross-product of everything attention can be asked for, pair by pair: one generator for the
 // kernels and for the CPU path.
 //
-//   for (const CrossProductCase& c : CrossProductCases(seed)) {
+//   for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
 //     PagedFixture fixture = MakePagedFixture(c.fixture);       // or ragged, if c.keys say so
 //     SCOPED_TRACE(fixture.description);
 //     ...
 //   }
 //
-// Each call gives a covering array: for every two of the fields (features, types, layout, sizes,
-// form of the output, kind of work map) and every choice of each, a case has both. What the
-// contract excludes gives way. The values are drawn from seeds, which the fixtures' descriptions
-// name.
+// Each call gives a covering array of a space: for every two of its fields (features, types,
+// layout, sizes, form of the output, kind of work map, tier) and every choice of each, a case has
+// both. What the contract excludes gives way. The values are drawn from seeds, which the fixtures'
+// descriptions name.
+//
+// Of all that may be asked for, hardly a case in a hundred needs nothing converted; so those that
+// do not, and those that multiply in float32, are spaces of their own.
 //
 // Thread safety: const data.
 
@@ -18,6 +21,7 @@
 #define ATTENTION_TESTING_CROSS_PRODUCT_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "attention/testing/attention_error.h"
@@ -30,10 +34,19 @@ namespace reprise {
 
 enum class KeySource { kPaged, kRagged };
 
+enum class CrossProductSpace {
+  kAll,
+  kDirect,     // 16-bit q and KV of one type, in whole chunks, nothing converted: both tiers
+  kCudaCores,  // 16-bit and fp8 q, multiplied in float32 on request
+};
+
 struct CrossProductCase {
   FixtureOptions fixture;
   KeySource keys = KeySource::kPaged;
   DType products = DType::kFloat32;  // the type of the kernels' products for these q and KV
+  // As AttentionExtras has them.
+  std::optional<DType> asked_products = {};
+  int max_tier = 2;
   OutputRounding out;
   int num_extra_tokens = 0;  // rows of out beyond the batch's
   int out_gap = 0;           // elements between heads and between tokens of out
@@ -43,8 +56,8 @@ struct CrossProductCase {
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
-// Some 150 cases; equal seeds give equal ones.
-std::vector<CrossProductCase> CrossProductCases(uint64_t seed);
+// Some 100 to 150 cases; equal seeds give equal ones.
+std::vector<CrossProductCase> CrossProductCases(uint64_t seed, CrossProductSpace space);
 
 }  // namespace reprise
 

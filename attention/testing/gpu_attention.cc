@@ -1,6 +1,7 @@
 #include "attention/testing/gpu_attention.h"
 
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -27,6 +28,8 @@ std::vector<double> ToHost(const at::Tensor& tensor) {
   return {data, data + host.numel()};
 }
 
+at::Tensor BytesOf(const at::Tensor& tensor) { return tensor.view(at::kByte); }
+
 }  // namespace
 
 template <typename Batch>
@@ -47,6 +50,7 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
   lse_ = at::full({rows, heads}, kNan, gpu(at::kFloat));
   out_scale_ = options.out_scale;
   extras_.products = options.products;
+  extras_.max_tier = options.max_tier;
   if (options.out_block > 0) {
     out_block_scales_ =
         at::full({rows, heads, layer_.head_dim_v / options.out_block}, kNan, gpu(at::kFloat));
@@ -65,6 +69,7 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .max_seq_len = batch.max_seq_len,
                                .num_sms = options.num_sms,
                                .mode = options.mode,
+                               .products = options.products,
                                .shared_prefix = options.shared_prefix});
 }
 
@@ -105,6 +110,39 @@ absl::Status GpuAttention::Run() {
   const auto& ragged = std::get<RaggedBatch>(batch_);
   REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(ragged, window, work_->map(), stream));
   return RaggedAttentionCuda(layer_, ragged, work_->map(), q_, k_, v_, out_, &lse_, extras_);
+}
+
+absl::StatusOr<std::string> GpuAttention::KernelName() {
+  if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
+    return PagedAttentionKernelName(layer_, *paged, work_->map(), q_, kv_, out_, extras_);
+  }
+  return RaggedAttentionKernelName(layer_, std::get<RaggedBatch>(batch_), work_->map(), q_, k_, v_,
+                                   out_, extras_);
+}
+
+std::string GpuAttention::DifferenceOfAnotherRun() {
+  const at::Tensor out = BytesOf(out_memory_).clone();
+  const at::Tensor lse = BytesOf(lse_).clone();
+  work_->Poison();
+  BytesOf(out_memory_).fill_(0xff);  // NaN in every type
+  BytesOf(lse_).fill_(0xff);
+  at::Tensor scales;
+  if (out_block_scales_.defined()) {
+    scales = BytesOf(out_block_scales_).clone();
+    BytesOf(out_block_scales_).fill_(0xff);
+  }
+  if (const absl::Status status = Run(); !status.ok()) return std::string(status.message());
+  // Gaps and the rows of nobody held NaN of other bits before.
+  const at::Tensor own = out_.slice(0, 0, num_tokens_);
+  const at::Tensor before =
+      at::as_strided(out.view(out_memory_.scalar_type()), own.sizes(), own.strides());
+  if (!at::equal(BytesOf(own.contiguous()), BytesOf(before.contiguous())))
+    return "out differs from run to run";
+  if (!at::equal(BytesOf(lse_), lse)) return "lse differs from run to run";
+  if (scales.defined() && !at::equal(BytesOf(out_block_scales_), scales)) {
+    return "out_block_scales differ from run to run";
+  }
+  return "";
 }
 
 AttentionValues GpuAttention::Values() const {

@@ -19,6 +19,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "attention/attention_extras.h"
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
@@ -37,6 +38,7 @@ struct GpuAttentionOptions {
   std::optional<float> out_scale = {};  // of a quantised out
   int out_block = 0;                    // columns that share a scale of a quantised out; 0: none
   std::optional<DType> products = {};   // as AttentionExtras has it
+  int max_tier = 2;                     // likewise
   int num_extra_tokens = 0;             // rows of out and lse beyond the batch's
   int out_head_gap = 0;                 // elements
   int out_token_gap = 0;
@@ -52,6 +54,13 @@ class GpuAttention {
 
   // Builds the map and attends, on the current stream. Waits for nothing.
   absl::Status Run();
+
+  // Runs once more over a poisoned work map, out and lse: empty if all bits are as they were, else
+  // what differs. REQUIRES: Run() has returned OK. Waits.
+  std::string DifferenceOfAnotherRun();
+
+  // Of the kernel that serves.
+  absl::StatusOr<std::string> KernelName();
 
   // Out, times its scales, and lse of the batch's tokens. Waits.
   AttentionValues Values() const;

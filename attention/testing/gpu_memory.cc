@@ -23,6 +23,17 @@ at::Tensor BytesOnGpu(int64_t num_bytes) {
 
 bool HasGpu() { return c10::cuda::device_count() > 0; }
 
+int ComputeCapability() {
+  const auto of_device = [device = c10::cuda::current_device()](cudaDeviceAttr attribute) {
+    int value = 0;
+    const cudaError_t error = cudaDeviceGetAttribute(&value, attribute, device);
+    CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+    return value;
+  };
+  return 10 * of_device(cudaDevAttrComputeCapabilityMajor) +
+         of_device(cudaDevAttrComputeCapabilityMinor);
+}
+
 void* GpuMemory::Copy(const void* host, size_t num_bytes) {
   // One more, so that an empty array has an address.
   at::Tensor copy = BytesOnGpu(static_cast<int64_t>(num_bytes) + 1);

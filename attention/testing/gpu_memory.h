@@ -27,6 +27,9 @@ namespace reprise {
 // Whether there is a GPU; tests skip where there is none.
 bool HasGpu();
 
+// Of the current GPU, 90 is 9.0.
+int ComputeCapability();
+
 class GpuMemory {
  public:
   // The address of a copy of the bytes, aligned to 16 bytes and more.

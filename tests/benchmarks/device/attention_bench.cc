@@ -30,6 +30,9 @@
 
 ABSL_FLAG(std::string, grid, "all", "decode, prefill or all; not looked at with --lens");
 ABSL_FLAG(std::string, filter, "", "only shapes of the grid whose name contains this");
+ABSL_FLAG(std::string, products, "",
+          "the type to multiply in; float32: CUDA cores; empty: that of q; for the grid, too");
+ABSL_FLAG(int, max_tier, 2, "1: the general kernels alone; for the grid, too");
 ABSL_FLAG(std::string, lens, "", "keys of each row, such as 4096x31,131072: a shape of your own");
 ABSL_FLAG(std::string, query_len, "1", "queries of every row, or a list like --lens");
 ABSL_FLAG(int, q_heads, 32, "query heads");
@@ -104,7 +107,12 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     if (grid != "prefill") add(DecodeGrid());
     if (grid != "decode") add(PrefillGrid());
   }
+  const std::string products = absl::GetFlag(FLAGS_products);
   for (AttentionCase& c : cases) {
+    if (!products.empty()) {
+      REPRISE_ASSIGN_OR_RETURN(c.products, DTypeFlag("products", products));
+    }
+    c.max_tier = absl::GetFlag(FLAGS_max_tier);
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;
@@ -125,6 +133,7 @@ nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r,
                          {"order", KvOrderName(c.order)},
                          {"form", KvFormName(c.form)},
                          {"deterministic", c.mode == WorkMapMode::kDeterministic},
+                         {"kernel", r.kernel},
                          {"us", r.call.median_us},
                          {"min_us", r.call.min_us},
                          {"max_us", r.call.max_us},

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "attention/attention.h"
+#include "attention/attention_cuda.h"
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/work_map_cuda.h"
@@ -200,7 +201,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                           .max_query_len = made.batch.max_query_len,
                                           .max_seq_len = made.batch.max_seq_len,
                                           .num_sms = num_sms,
-                                          .mode = c.mode}));
+                                          .mode = c.mode,
+                                          .products = c.products}));
     const at::Tensor workspace =
         at::empty({plan.workspace_bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
     const WorkMap map = MakeWorkMap(plan, workspace.mutable_data_ptr());
@@ -208,11 +210,16 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
       return LaunchBuildWorkMap(made.batch, WindowOf(params), map,
                                 c10::cuda::getCurrentCUDAStream().stream());
     };
+    const AttentionExtras extras = {.products = c.products, .max_tier = c.max_tier};
+    at::Tensor first_out = out[0];
+    REPRISE_ASSIGN_OR_RETURN(
+        result.kernel,
+        PagedAttentionKernelName(params, made.batch, map, q[0], cache.layer(0), first_out, extras));
     const auto call_layers = [&]() -> absl::Status {
       for (int layer = 0; layer < result.num_layers; ++layer) {
         at::Tensor layer_out = out[layer];
         REPRISE_RETURN_IF_ERROR(PagedAttention(params, made.batch, map, q[layer],
-                                               cache.layer(layer), layer_out, nullptr));
+                                               cache.layer(layer), layer_out, nullptr, extras));
       }
       return absl::OkStatus();
     };

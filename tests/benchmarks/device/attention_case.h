@@ -41,6 +41,9 @@ struct AttentionCase {
   KvOrder order = KvOrder::kNHD;
   KvForm form = KvForm::kPair;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  // As AttentionExtras has them.
+  std::optional<DType> products = {};
+  int max_tier = 2;
   // Time of the best peer known for this shape, and what we mean to reach; where they are known.
   std::optional<double> peer_us = {};
   std::optional<double> target_us = {};
@@ -49,6 +52,7 @@ struct AttentionCase {
 struct AttentionResult {
   Timing call;
   Timing work_map;
+  std::string kernel;    // its name
   int num_layers = 0;    // that took turns
   double kv_bytes = 0;   // of a call: visible keys and values, once
   double all_bytes = 0;  // and q and out

@@ -1,0 +1,233 @@
+// That the cross-product is what it says: every pair occurs in what is made, and what is planted in
+// a layer or batch is found by the measure.
+
+#include "attention/testing/cross_product.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "attention/attention_params.h"
+#include "attention/reference.h"
+#include "attention/testing/attention_error.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/ragged_generator.h"
+#include "base/dtype.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr CrossProductSpace kSpaces[] = {CrossProductSpace::kAll, CrossProductSpace::kDirect,
+                                         CrossProductSpace::kCudaCores};
+
+FeatureSet FeaturesOf(const CrossProductCase& c) {
+  return c.keys == KeySource::kPaged ? MakePagedFixture(c.fixture).features
+                                     : MakeRaggedFixture(c.fixture).features;
+}
+
+// What a case asks for, beside features, as words.
+std::vector<std::string> TraitsOf(const CrossProductCase& c) {
+  std::vector<std::string> traits;
+  const auto add = [&](const char* name, auto value) {
+    traits.push_back(std::string(name) + " " + std::to_string(static_cast<int>(value)));
+  };
+  add("q", *c.fixture.q_dtype);
+  add("kv", *c.fixture.kv_dtype);
+  add("layout", *c.fixture.layout);
+  add("block size", *c.fixture.block_size);
+  add("group", *c.fixture.group_size);
+  add("keys", c.keys);
+  add("out", c.out.dtype);
+  add("block scales", c.out.block > 0);
+  add("mode", c.mode);
+  add("shared prefix", c.shared_prefix);
+  add("multiprocessors", c.num_sms);
+  add("tier", c.max_tier);
+  return traits;
+}
+
+TEST(CrossProductTest, EqualSeedsGiveEqualCasesAndOthersOthers) {
+  for (CrossProductSpace space : kSpaces) {
+    const auto a = CrossProductCases(5, space);
+    const auto b = CrossProductCases(5, space);
+    const auto other = CrossProductCases(6, space);
+    ASSERT_EQ(a.size(), b.size());
+    int num_alike = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i].fixture.seed, b[i].fixture.seed);
+      EXPECT_EQ(TraitsOf(a[i]), TraitsOf(b[i]));
+      num_alike += i < other.size() && TraitsOf(a[i]) == TraitsOf(other[i]);
+    }
+    EXPECT_LE(num_alike, 3);
+  }
+}
+
+// In the fixtures themselves: whatever gave way is not counted.
+TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
+  constexpr int kNum = static_cast<int>(Feature::kNumFeatures);
+  std::set<std::pair<int, int>> pairs;
+  std::map<int, std::set<std::string>> traits_of;
+  std::set<std::string> all_traits;
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
+      const FeatureSet features = FeaturesOf(c);
+      const std::vector<std::string> traits = TraitsOf(c);
+      if (c.keys == KeySource::kPaged) all_traits.insert(traits.begin(), traits.end());
+      for (int a = 0; a < kNum; ++a) {
+        if (!features.Has(static_cast<Feature>(a))) continue;
+        traits_of[a].insert(traits.begin(), traits.end());
+        for (int b = 0; b < a; ++b) {
+          if (features.Has(static_cast<Feature>(b))) pairs.insert({b, a});
+        }
+      }
+    }
+  }
+  EXPECT_GE(all_traits.size(), 40u);
+  // Sizes are fields of their own.
+  const auto is_size = [](int f) {
+    return f == static_cast<int>(Feature::kDifferentV) ||
+           f == static_cast<int>(Feature::kOddHeadDim);
+  };
+  for (int a = 0; a < kNum; ++a) {
+    if (is_size(a)) continue;
+    for (int b = 0; b < a; ++b) {
+      const bool exclude_each_other =
+          b == static_cast<int>(Feature::kTail) && a == static_cast<int>(Feature::kContextParallel);
+      if (is_size(b) || exclude_each_other) continue;
+      EXPECT_TRUE(pairs.contains({b, a}))
+          << ToString({static_cast<Feature>(b)}) << " with " << ToString({static_cast<Feature>(a)});
+    }
+    for (const std::string& trait : all_traits) {
+      EXPECT_TRUE(traits_of[a].contains(trait))
+          << ToString({static_cast<Feature>(a)}) << " with " << trait;
+    }
+  }
+}
+
+TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
+  for (CrossProductSpace space : kSpaces) {
+    std::set<std::pair<std::string, std::string>> pairs;
+    std::map<std::string, std::set<std::string>> values;  // of "q", "kv" ...
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      for (const CrossProductCase& c : CrossProductCases(seed, space)) {
+        const std::vector<std::string> traits = TraitsOf(c);
+        for (const std::string& a : traits) {
+          values[a.substr(0, a.rfind(' '))].insert(a);
+          for (const std::string& b : traits) pairs.insert({a, b});
+        }
+      }
+    }
+    int num_missing = 0, num_pairs = 0;
+    for (const auto& [name, as] : values) {
+      for (const auto& [other, bs] : values) {
+        if (name >= other) continue;
+        for (const std::string& a : as) {
+          for (const std::string& b : bs) {
+            ++num_pairs;
+            num_missing += !pairs.contains({a, b});
+          }
+        }
+      }
+    }
+    // The contract excludes some: a cache of another 16-bit type than q's, ragged keys in fp8 beside
+    // other q, shared prefixes in deterministic maps, block scales in wide types.
+    EXPECT_LT(num_missing, num_pairs / 10) << "space " << static_cast<int>(space);
+    EXPECT_GT(num_pairs, 300);
+  }
+}
+
+// A fault of a kernel, made in the batch or the layer that the same maths is given.
+struct PlantedFault {
+  std::string name;
+  // False if the case has nothing to plant it in.
+  std::function<bool(PagedFixture& fixture)> plant;
+};
+
+std::vector<PlantedFault> PlantedFaults() {
+  return {
+      {"a window that is one key narrower",
+       [](PagedFixture& f) {
+         std::optional<int>& left = f.layer.params.window_left;
+         return left > 0 && --*left >= 0;
+       }},
+      {"no softcap",
+       [](PagedFixture& f) {
+         return std::exchange(f.layer.params.softcap, std::nullopt).has_value();
+       }},
+      {"no sinks", [](PagedFixture& f) { return !std::exchange(f.layer.sinks, {}).empty(); }},
+      {"no slopes",
+       [](PagedFixture& f) { return !std::exchange(f.layer.alibi_slopes, {}).empty(); }},
+      {"no rotary embedding",
+       [](PagedFixture& f) {
+         return std::exchange(f.layer.params.rotary, std::nullopt).has_value();
+       }},
+      {"a scale that is off by a tenth",
+       [](PagedFixture& f) {
+         f.layer.params.scale = 1.1f * f.layer.params.resolved_scale();
+         return true;
+       }},
+      {"no tail masks", [](PagedFixture& f) { return !std::exchange(f.tail_len, {}).empty(); }},
+      {"each row's first key left out",
+       [](PagedFixture& f) {
+         if (f.key_start.empty() || !f.tail_len.empty()) return false;
+         for (size_t r = 0; r < f.seq_lens.size(); ++r) {
+           if (f.seq_lens[r] < 2) continue;
+           ++f.key_start[r];
+           --f.seq_lens[r];
+         }
+         return true;
+       }},
+  };
+}
+
+ReferenceResult<float> InFloat(const PagedFixture& fixture) {
+  return ReferencePagedAttention<float>(fixture.Layer(OnHost), fixture.Batch(OnHost),
+                                        fixture.Q(OnHost), fixture.Kv(OnHost), DType::kFloat64,
+                                        fixture.New(OnHost));
+}
+
+TEST(CrossProductTest, PlantedFaultsAreFound) {
+  std::map<std::string, int> planted, found;
+  std::vector<CrossProductCase> cases = CrossProductCases(1, CrossProductSpace::kAll);
+  std::ranges::copy(CrossProductCases(2, CrossProductSpace::kAll), std::back_inserter(cases));
+  for (const CrossProductCase& c : cases) {
+    if (c.keys != KeySource::kPaged || *c.fixture.head_dim_qk > 128) continue;
+    const PagedFixture fixture = MakePagedFixture(c.fixture);
+    SCOPED_TRACE(fixture.description);
+    const auto exact = ReferencePagedAttention<double>(fixture.Layer(OnHost), fixture.Batch(OnHost),
+                                                       fixture.Q(OnHost), fixture.Kv(OnHost),
+                                                       DType::kFloat64, fixture.New(OnHost));
+    const ReferenceResult<float> own = InFloat(fixture);
+    for (const PlantedFault& fault : PlantedFaults()) {
+      PagedFixture other = MakePagedFixture(c.fixture);
+      if (!fault.plant(other)) continue;
+      const ReferenceResult<float> faulty = InFloat(other);
+      const AttentionValues got = {.out = {faulty.out.begin(), faulty.out.end()},
+                                   .lse = {faulty.lse.begin(), faulty.lse.end()}};
+      // In some cases it changes nothing: no query is at the window's edge, all tails are empty.
+      if (got.lse == std::vector<double>(own.lse.begin(), own.lse.end())) continue;
+      ++planted[fault.name];
+      const AttentionError error =
+          ErrorOf(got, exact, own, fixture.layer.params.head_dim_v, {}, {.dtype = DType::kFloat32});
+      found[fault.name] +=
+          !error.wrong.empty() || error.out > error.out_limit || error.lse > error.lse_limit;
+    }
+  }
+  for (const PlantedFault& fault : PlantedFaults()) {
+    EXPECT_GE(planted[fault.name], 5) << fault.name;
+    // Now and then there is as good as none: one key, turned as far as its query.
+    EXPECT_GE(10 * found[fault.name], 9 * planted[fault.name]) << fault.name;
+  }
+}
+
+}  // namespace
+}  // namespace reprise

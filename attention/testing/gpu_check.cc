@@ -1,0 +1,84 @@
+#include "attention/testing/gpu_check.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "attention/testing/gpu_attention.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// Of products in float32 nothing is rounded.
+DType RoundingOf(DType products) {
+  return products == DType::kFloat32 ? DType::kFloat64 : products;
+}
+
+std::string FaultOf(const AttentionError& error) {
+  if (!error.wrong.empty()) return error.wrong;
+  if (error.out > error.out_limit) {
+    return absl::StrCat("out is off by ", error.out, ", allowed is ", error.out_limit);
+  }
+  if (error.lse > error.lse_limit) {
+    return absl::StrCat("lse is off by ", error.lse, ", allowed is ", error.lse_limit);
+  }
+  return "";
+}
+
+}  // namespace
+
+ExpectedAttention<PagedFixture> ExpectedOf(PagedFixture fixture, const CrossProductCase& c) {
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const PagedBatch batch = fixture.Batch(OnHost);
+  const TokenView q = fixture.Q(OnHost);
+  const KvLayer kv = fixture.Kv(OnHost);
+  const NewKeys keys = fixture.New(OnHost);
+  auto exact = ReferencePagedAttention<double>(layer, batch, q, kv, DType::kFloat64, keys);
+  auto own = ReferencePagedAttention<float>(layer, batch, q, kv, RoundingOf(c.products), keys);
+  return {std::move(fixture), std::move(exact), std::move(own)};
+}
+
+ExpectedAttention<RaggedFixture> ExpectedOf(RaggedFixture fixture, const CrossProductCase& c) {
+  const AttentionParams layer = fixture.Layer(OnHost);
+  const RaggedBatch batch = fixture.Batch(OnHost);
+  const TokenView q = fixture.q.View(OnHost);
+  const TokenView k = fixture.k.View(OnHost);
+  const TokenView v = fixture.v.View(OnHost);
+  auto exact = ReferenceRaggedAttention<double>(layer, batch, q, k, v);
+  auto own = ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(c.products));
+  return {std::move(fixture), std::move(exact), std::move(own)};
+}
+
+template <typename Fixture>
+absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<Fixture>& expected,
+                                    const CrossProductCase& c) {
+  GpuAttention gpu(expected.fixture, {.out_dtype = c.out.dtype,
+                                      .out_scale = static_cast<float>(c.out.scale),
+                                      .out_block = c.out.block,
+                                      .products = c.asked_products,
+                                      .max_tier = c.max_tier,
+                                      .num_extra_tokens = c.num_extra_tokens,
+                                      .out_head_gap = c.out_gap,
+                                      .out_token_gap = 2 * c.out_gap,
+                                      .num_sms = c.num_sms,
+                                      .mode = c.mode,
+                                      .shared_prefix = c.shared_prefix});
+  GpuOutcome outcome;
+  REPRISE_ASSIGN_OR_RETURN(outcome.kernel, gpu.KernelName());
+  REPRISE_RETURN_IF_ERROR(gpu.Run());
+  const DType operands = gpu.layer().rotary ? c.products : DType::kFloat32;
+  outcome.error = ErrorOf(
+      gpu.Values(), expected.exact, expected.own, gpu.layer().head_dim_v,
+      {.dtype = c.products, .operands = operands, .head_dim = gpu.layer().head_dim_qk}, c.out);
+  outcome.fault = FaultOf(outcome.error);
+  if (outcome.fault.empty()) outcome.fault = gpu.FaultOutside();
+  if (outcome.fault.empty()) outcome.fault = gpu.DifferenceOfAnotherRun();
+  return outcome;
+}
+
+template absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<PagedFixture>& expected,
+                                             const CrossProductCase& c);
+template absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<RaggedFixture>& expected,
+                                             const CrossProductCase& c);
+
+}  // namespace reprise
