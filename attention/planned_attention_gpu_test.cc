@@ -1,0 +1,337 @@
+// Plans from the host and from the device, eagerly and under graphs; workspaces that living graphs
+// hold.
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "attention/planned_attention.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kMaxRows = 6;
+constexpr int kMaxSeqLen = 2000;
+constexpr int kBlockSize = 16;
+constexpr int kMaxBlocks = kMaxSeqLen / kBlockSize;
+constexpr int kNumBlocks = kMaxRows * kMaxBlocks + 1;
+
+at::TensorOptions Gpu(at::ScalarType type) {
+  return at::TensorOptions().dtype(type).device(at::kCUDA);
+}
+
+// A batch on the host in both forms.
+struct Rows {
+  at::Tensor seq_lens, block_table;                        // padded
+  at::Tensor block_indptr, block_indices, last_block_len;  // packed
+
+  PlanInputs Padded(at::Device device) const {
+    return {.seq_lens = seq_lens.to(device), .block_table = block_table.to(device)};
+  }
+  PlanInputs Packed(at::Device device) const {
+    return {.block_indptr = block_indptr.to(device),
+            .block_indices = block_indices.to(device),
+            .last_block_len = last_block_len.to(device)};
+  }
+};
+
+Rows MakeRows(const std::vector<int>& lens, Random& random) {
+  std::vector<int32_t> blocks(kNumBlocks - 1), table, indptr = {0}, indices, last;
+  for (int i = 0; i < kNumBlocks - 1; ++i) blocks[i] = i + 1;
+  random.Shuffle(blocks);
+  auto next = blocks.begin();
+  for (int len : lens) {
+    const int num_blocks = (len + kBlockSize - 1) / kBlockSize;
+    for (int column = 0; column < kMaxBlocks; ++column) {
+      table.push_back(column < num_blocks ? *next : -77);
+      if (column < num_blocks) indices.push_back(*next++);
+    }
+    indptr.push_back(static_cast<int32_t>(indices.size()));
+    last.push_back(len == 0 ? 0 : len - (num_blocks - 1) * kBlockSize);
+  }
+  return {.seq_lens = at::tensor(lens, at::kInt),
+          .block_table = at::tensor(table, at::kInt).view({-1, kMaxBlocks}),
+          .block_indptr = at::tensor(indptr, at::kInt),
+          .block_indices = at::tensor(indices, at::kInt),
+          .last_block_len = at::tensor(last, at::kInt)};
+}
+
+class PlannedAttentionGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+    k_ = at::randn({kNumBlocks, kBlockSize, 2, 64}, Gpu(at::kBFloat16));
+    v_ = at::randn({kNumBlocks, kBlockSize, 2, 64}, Gpu(at::kBFloat16));
+    q_ = at::randn({kMaxRows, 8, 64}, Gpu(at::kBFloat16));
+    out_ = at::full({kMaxRows, 8, 64}, NAN, Gpu(at::kBFloat16));
+    lse_ = at::full({kMaxRows, 8}, NAN, Gpu(at::kFloat));
+    attention_ = Make();
+  }
+
+  static std::unique_ptr<PlannedAttention> Make() {
+    auto made = PlannedAttention::Create({.work = {.num_q_heads = 8,
+                                                   .num_kv_heads = 2,
+                                                   .head_dim_qk = 64,
+                                                   .head_dim_v = 64,
+                                                   .max_rows = kMaxRows,
+                                                   .max_tokens = kMaxRows,
+                                                   .max_seq_len = kMaxSeqLen},
+                                          .block_size = kBlockSize,
+                                          .device = at::kCUDA});
+    EXPECT_TRUE(made.ok()) << made.status();
+    SetWorkspaces(**made);
+    return *std::move(made);
+  }
+
+  static void SetWorkspaces(PlannedAttention& attention) {
+    EXPECT_GT(attention.partial_bytes(), 0);
+    EXPECT_TRUE(attention.SetMapWorkspace(Poison(attention.map_bytes())).ok());
+    EXPECT_TRUE(attention.SetPartialWorkspace(Poison(attention.partial_bytes())).ok());
+  }
+  static at::Tensor Poison(int64_t bytes) { return at::full({bytes}, 0x7f, Gpu(at::kByte)); }
+
+  absl::Status Run(PlannedAttention& attention) {
+    const auto view = [](const at::Tensor& tensor) {
+      return KvView{.data = tensor.data_ptr(),
+                    .block_stride = tensor.stride(0),
+                    .token_stride = tensor.stride(1),
+                    .head_stride = tensor.stride(2),
+                    .dim_chunk = 64};
+    };
+    const KvLayer kv = {.k = view(k_),
+                        .v = view(v_),
+                        .dtype = DType::kBFloat16,
+                        .num_blocks = kNumBlocks,
+                        .block_size = kBlockSize,
+                        .num_kv_heads = 2,
+                        .head_dim_qk = 64,
+                        .head_dim_v = 64};
+    const AttentionParams layer = {
+        .num_q_heads = 8, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
+    return attention.Run(layer, q_, kv, out_, &lse_);
+  }
+
+  // Out of the rows, computed apart from everything else.
+  at::Tensor Expected(const Rows& rows) {
+    const std::unique_ptr<PlannedAttention> other = Make();
+    out_.fill_(NAN);
+    EXPECT_TRUE(other->Plan(rows.Padded(at::kCUDA)).ok());
+    EXPECT_TRUE(Run(*other).ok());
+    return out_.clone();
+  }
+
+  // Captures `step` on a stream of its own.
+  cudaGraphExec_t Capture(const std::function<absl::Status()>& step) {
+    const c10::cuda::CUDAStreamGuard guard(stream_);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    const absl::Status status = step();
+    EXPECT_TRUE(status.ok()) << status;
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    cudaGraphExec_t exec = nullptr;
+    EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    return exec;
+  }
+
+  at::Tensor Replay(cudaGraphExec_t exec) {
+    out_.fill_(NAN);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    return out_.clone();
+  }
+
+  // CUDA lets go of a destroyed graph on a thread of its own.
+  static bool IsSoonOk(const std::function<absl::Status()>& call) {
+    for (int wait = 0; wait < 500; ++wait) {
+      if (call().ok()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  at::Tensor k_, v_, q_, out_, lse_;
+  c10::cuda::CUDAStream stream_ = c10::cuda::getStreamFromPool();
+  Random random_{11};
+  std::unique_ptr<PlannedAttention> attention_;
+};
+
+TEST_F(PlannedAttentionGpuTest, HostAndDevicePaddedAndPackedGiveTheSameBits) {
+  for (const std::vector<int>& lens : {std::vector<int>{1500, 0, 17, 16, 2000}, {1}, {700, 700}}) {
+    const Rows rows = MakeRows(lens, random_);
+    const at::Tensor expected = Expected(rows);
+    PlanInputs mixed = rows.Packed(at::kCUDA);
+    mixed.block_indptr = rows.block_indptr;
+    for (const PlanInputs& inputs : {rows.Padded(at::kCPU), rows.Padded(at::kCUDA),
+                                     rows.Packed(at::kCPU), rows.Packed(at::kCUDA), mixed}) {
+      ASSERT_TRUE(attention_->Reset().ok());
+      SetWorkspaces(*attention_);
+      out_.fill_(NAN);
+      const absl::Status planned = attention_->Plan(inputs);
+      ASSERT_TRUE(planned.ok()) << planned;
+      ASSERT_TRUE(Run(*attention_).ok());
+      EXPECT_TRUE(at::equal(out_, expected));
+    }
+  }
+}
+
+TEST_F(PlannedAttentionGpuTest, HostArraysMayBeOverwrittenWhilePlansAreOnTheirWay) {
+  std::vector<at::Tensor> outs, expected;
+  std::vector<Rows> steps;
+  for (int i = 0; i < 40; ++i) steps.push_back(MakeRows({random_.Int(1, 2000), 33}, random_));
+  for (const Rows& rows : steps) expected.push_back(Expected(rows));
+  PlanInputs inputs = steps[0].Padded(at::kCPU);
+  inputs.seq_lens = inputs.seq_lens->clone();
+  inputs.block_table = inputs.block_table->clone();
+  for (const Rows& rows : steps) {
+    inputs.seq_lens->copy_(rows.seq_lens);
+    inputs.block_table->copy_(rows.block_table);
+    ASSERT_TRUE(attention_->Plan(inputs).ok());
+    ASSERT_TRUE(Run(*attention_).ok());
+    outs.push_back(out_.clone());
+    inputs.seq_lens->fill_(-1);
+    inputs.block_table->fill_(-1);
+  }
+  for (size_t i = 0; i < outs.size(); ++i) {
+    EXPECT_TRUE(at::equal(outs[i].slice(0, 0, 2), expected[i].slice(0, 0, 2))) << "step " << i;
+  }
+}
+
+// FlashInfer's way: Run() is captured, Plan() called before each replay.
+TEST_F(PlannedAttentionGpuTest, ACapturedRunFollowsPlansFromHostAndDevice) {
+  ASSERT_TRUE(attention_->Plan(MakeRows({3, 3, 3}, random_).Padded(at::kCPU)).ok());
+  const cudaGraphExec_t exec = Capture([&] { return Run(*attention_); });
+  int turn = 0;
+  for (const std::vector<int>& lens :
+       {std::vector<int>{2000, 1900, 1800}, {5, 0, 1}, {2000, 1, 64}, {0, 0, 0}, {15, 16, 17}}) {
+    const Rows rows = MakeRows(lens, random_);
+    const at::Tensor expected = Expected(rows);
+    const at::Device device = turn % 2 == 0 ? at::kCPU : at::kCUDA;
+    ASSERT_TRUE(attention_->Plan(turn % 3 == 0 ? rows.Packed(device) : rows.Padded(device)).ok());
+    EXPECT_TRUE(at::equal(Replay(exec), expected)) << "turn " << turn;
+    ++turn;
+  }
+  // The size is baked in.
+  EXPECT_THAT(std::string(attention_->Plan(MakeRows({4, 4}, random_).Padded(at::kCPU)).message()),
+              HasSubstr("expected 3 rows and 3 tokens (rows of seq_len 0 fill up), got 2 and 2"));
+  ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_TRUE(IsSoonOk([&] {
+    return attention_->Plan(MakeRows({4, 4}, random_).Padded(at::kCPU));
+  }));
+}
+
+TEST_F(PlannedAttentionGpuTest, ACapturedPlanIsMadeAnewByEveryReplayAndForEverySize) {
+  std::vector<Rows> held;
+  std::vector<PlanInputs> inputs;
+  std::vector<cudaGraphExec_t> execs;
+  for (int rows : {kMaxRows, 3, 1}) {
+    held.push_back(MakeRows(std::vector<int>(rows, 2), random_));
+    inputs.push_back(held.back().Padded(at::kCUDA));
+    execs.push_back(Capture([&] {
+      const absl::Status planned = attention_->Plan(inputs.back());
+      return planned.ok() ? Run(*attention_) : planned;
+    }));
+  }
+  for (int round = 0; round < 4; ++round) {
+    for (size_t i = 0; i < execs.size(); ++i) {
+      std::vector<int> lens(inputs[i].seq_lens->size(0));
+      for (int& len : lens) len = random_.Pick({0, 1, 900, random_.Int(1, 2000)});
+      const Rows rows = MakeRows(lens, random_);
+      const at::Tensor expected = Expected(rows);
+      inputs[i].seq_lens->copy_(rows.seq_lens);
+      inputs[i].block_table->copy_(rows.block_table);
+      EXPECT_TRUE(at::equal(Replay(execs[i]), expected)) << "graph " << i;
+    }
+  }
+  // What was captured last has not run here.
+  EXPECT_THAT(std::string(Run(*attention_).message()), HasSubstr("Plan() was captured"));
+  ASSERT_TRUE(attention_->Plan(inputs[0]).ok());
+  EXPECT_TRUE(Run(*attention_).ok());
+  for (cudaGraphExec_t exec : execs) ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+}
+
+TEST_F(PlannedAttentionGpuTest, HostArraysAreRefusedUnderCapture) {
+  const Rows rows = MakeRows({5, 6}, random_);
+  ASSERT_TRUE(attention_->Plan(rows.Padded(at::kCPU)).ok());
+  const cudaGraphExec_t exec = Capture([&] {
+    const absl::Status refused = attention_->Plan(rows.Padded(at::kCPU));
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("seq_lens must be on the device where Plan() is captured: expected "
+                          "cuda:0, got cpu"));
+    return Run(*attention_);  // the refusal has broken nothing
+  });
+  EXPECT_TRUE(at::equal(Replay(exec), Expected(rows)));
+  ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+}
+
+TEST_F(PlannedAttentionGpuTest, WorkspacesStayWhileAGraphLivesAndGoAfterwards) {
+  const Rows rows = MakeRows({900, 5}, random_);
+  ASSERT_TRUE(attention_->Plan(rows.Padded(at::kCPU)).ok());
+  const cudaGraphExec_t exec = Capture([&] { return Run(*attention_); });
+  const at::Tensor expected = Replay(exec);
+  EXPECT_EQ(attention_->SetMapWorkspace(Poison(attention_->map_bytes())),
+            absl::FailedPreconditionError(
+                "map_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
+  EXPECT_EQ(attention_->SetPartialWorkspace(Poison(attention_->partial_bytes())).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(attention_->Reset().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(at::equal(Replay(exec), expected));
+  ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_TRUE(IsSoonOk([&] { return attention_->Reset(); }));
+}
+
+TEST_F(PlannedAttentionGpuTest, WorkspacesOnAnotherDeviceOrNotAlignedAreRefused) {
+  const std::unique_ptr<PlannedAttention> attention = Make();
+  const int64_t bytes = attention->map_bytes();
+  EXPECT_THAT(std::string(attention->SetMapWorkspace(at::zeros({bytes}, at::kByte)).message()),
+              HasSubstr("map_workspace has the wrong device: expected cuda:0, got cpu"));
+  EXPECT_THAT(std::string(attention->SetMapWorkspace(Poison(bytes + 256).slice(0, 16)).message()),
+              HasSubstr("map_workspace must be aligned: expected a multiple of 256 bytes, got 16"));
+}
+
+// Layers of two classes, one after the other, over one workspace of partial results.
+TEST_F(PlannedAttentionGpuTest, PartialWorkspacesMayBeShared) {
+  const std::unique_ptr<PlannedAttention> other = Make();
+  const at::Tensor partials = Poison(attention_->partial_bytes());
+  ASSERT_TRUE(attention_->SetPartialWorkspace(partials).ok());
+  ASSERT_TRUE(other->SetPartialWorkspace(partials).ok());
+  const Rows a = MakeRows({2000, 1900}, random_);
+  const Rows b = MakeRows({33, 2000, 700}, random_);
+  const at::Tensor expected_a = Expected(a);
+  const at::Tensor expected_b = Expected(b);
+  ASSERT_TRUE(attention_->Plan(a.Padded(at::kCUDA)).ok());
+  ASSERT_TRUE(other->Plan(b.Padded(at::kCUDA)).ok());
+  for (int layer = 0; layer < 3; ++layer) {
+    ASSERT_TRUE(Run(*attention_).ok());
+    EXPECT_TRUE(at::equal(out_, expected_a));
+    ASSERT_TRUE(Run(*other).ok());
+    EXPECT_TRUE(at::equal(out_, expected_b));
+  }
+}
+
+}  // namespace
+}  // namespace reprise

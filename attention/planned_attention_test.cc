@@ -1,0 +1,224 @@
+#include "attention/planned_attention.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/attention.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+at::Tensor Ints(std::vector<int> values) { return at::tensor(values, at::kInt); }
+
+at::Tensor Bytes(int64_t count) { return at::full({count}, 0x7f, at::kByte); }
+
+// Two heads of 16 over a cache of 12 blocks of 4.
+class PlannedAttentionTest : public ::testing::Test {
+ protected:
+  PlannedAttentionTest() {
+    k_ = at::randn({12, 4, 2, 16});
+    v_ = at::randn({12, 4, 2, 16});
+    q_ = at::randn({8, 2, 16});
+    out_ = at::full({8, 2, 16}, NAN);
+    lse_ = at::full({8, 2}, NAN);
+  }
+
+  static PlannedAttentionOptions Options() {
+    return {.work = {.dtype = DType::kFloat32,
+                     .num_q_heads = 2,
+                     .num_kv_heads = 2,
+                     .head_dim_qk = 16,
+                     .head_dim_v = 16,
+                     .max_rows = 4,
+                     .max_tokens = 8,
+                     .max_query_len = 4,
+                     .max_seq_len = 16},
+            .block_size = 4,
+            .window = {.left = 9}};
+  }
+
+  static std::unique_ptr<PlannedAttention> Make() {
+    absl::StatusOr<std::unique_ptr<PlannedAttention>> made = PlannedAttention::Create(Options());
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }
+
+  static std::unique_ptr<PlannedAttention> MakeSet() {
+    std::unique_ptr<PlannedAttention> made = Make();
+    EXPECT_TRUE(made->SetMapWorkspace(Bytes(made->map_bytes())).ok());
+    return made;
+  }
+
+  static PlanInputs Inputs() {
+    return {.seq_lens = Ints({6, 0, 8}), .block_table = Ints({7, 2, -5, -5, 5, 9}).view({3, 2})};
+  }
+
+  AttentionParams Layer() const {
+    return {
+        .num_q_heads = 2, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16, .window_left = 5};
+  }
+
+  KvLayer Kv() const {
+    const auto view = [](const at::Tensor& tensor) {
+      return KvView{.data = tensor.data_ptr(),
+                    .block_stride = tensor.stride(0),
+                    .token_stride = tensor.stride(1),
+                    .head_stride = tensor.stride(2),
+                    .dim_chunk = 16};
+    };
+    return {.k = view(k_),
+            .v = view(v_),
+            .dtype = DType::kFloat32,
+            .num_blocks = 12,
+            .block_size = 4,
+            .num_kv_heads = 2,
+            .head_dim_qk = 16,
+            .head_dim_v = 16};
+  }
+
+  absl::Status Run(PlannedAttention& attention) {
+    return attention.Run(Layer(), q_, Kv(), out_, &lse_);
+  }
+
+  at::Tensor k_, v_, q_, out_, lse_;
+};
+
+TEST_F(PlannedAttentionTest, GivesWhatPagedAttentionGives) {
+  const std::unique_ptr<PlannedAttention> attention = MakeSet();
+  const std::vector<int32_t> starts = {0, 1, 2, 3}, lens = {6, 0, 8}, table = {7, 2, -5, -5, 5, 9};
+  const PagedBatch batch = {.query_start_loc = starts.data(),
+                            .seq_lens = lens.data(),
+                            .block_table = table.data(),
+                            .block_table_stride = 2,
+                            .num_rows = 3,
+                            .num_tokens = 3,
+                            .max_query_len = 1,
+                            .max_seq_len = 8,
+                            .num_tables = 3,
+                            .max_blocks = 2};
+  at::Tensor out = at::full({8, 2, 16}, NAN);
+  at::Tensor lse = at::full({8, 2}, NAN);
+  ASSERT_TRUE(PagedAttention(Layer(), batch, {}, q_, Kv(), out, &lse).ok());
+  for (int layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(attention->Plan(Inputs()).ok());
+    const absl::Status status = Run(*attention);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(at::equal(out_, out));
+    EXPECT_TRUE(at::equal(lse_, lse));
+  }
+}
+
+TEST_F(PlannedAttentionTest, WorkspacesComeBeforePlanAndPlanBeforeRun) {
+  const std::unique_ptr<PlannedAttention> attention = Make();
+  EXPECT_EQ(attention->partial_bytes(), 0);
+  EXPECT_THAT(std::string(attention->Plan(Inputs()).message()),
+              HasSubstr("SetMapWorkspace() must come before Plan()"));
+  ASSERT_TRUE(attention->SetMapWorkspace(Bytes(attention->map_bytes())).ok());
+  EXPECT_EQ(Run(*attention), absl::FailedPreconditionError(
+                                 "Plan() must come before Run(): expected a plan, got none"));
+  ASSERT_TRUE(attention->Plan(Inputs()).ok());
+  EXPECT_TRUE(Run(*attention).ok());
+}
+
+TEST_F(PlannedAttentionTest, ANewWorkspaceWantsANewPlan) {
+  const std::unique_ptr<PlannedAttention> attention = MakeSet();
+  ASSERT_TRUE(attention->Plan(Inputs()).ok());
+  ASSERT_TRUE(attention->SetMapWorkspace(Bytes(attention->map_bytes() + 100)).ok());
+  EXPECT_EQ(Run(*attention).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(attention->Plan(Inputs()).ok());
+  EXPECT_TRUE(Run(*attention).ok());
+  ASSERT_TRUE(attention->Reset().ok());
+  EXPECT_EQ(attention->Plan(Inputs()).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(PlannedAttentionTest, AWorkspaceThatIsTooSmallOrOfAnotherTypeIsRefused) {
+  const std::unique_ptr<PlannedAttention> attention = Make();
+  const int64_t bytes = attention->map_bytes();
+  EXPECT_THAT(std::string(attention->SetMapWorkspace(Bytes(bytes - 1)).message()),
+              HasSubstr("expected [>= " + std::to_string(bytes) + "], got [" +
+                        std::to_string(bytes - 1) + "]"));
+  EXPECT_THAT(std::string(attention->SetMapWorkspace(at::empty({bytes})).message()),
+              HasSubstr("map_workspace must be"));
+  EXPECT_THAT(
+      std::string(attention->SetMapWorkspace(Bytes(2 * bytes).slice(0, 0, 2 * bytes, 2)).message()),
+      HasSubstr("stride 1"));
+}
+
+// A recorded call, as graphs are on the CPU, holds its pin.
+TEST_F(PlannedAttentionTest, WorkspacesStayWhileAGraphLives) {
+  const std::unique_ptr<PlannedAttention> attention = MakeSet();
+  ASSERT_TRUE(attention->Plan(Inputs()).ok());
+  std::function<absl::Status()> graph = [&, pin = attention->pins().Take()] {
+    return Run(*attention);
+  };
+  EXPECT_EQ(attention->SetMapWorkspace(Bytes(attention->map_bytes())),
+            absl::FailedPreconditionError(
+                "map_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
+  EXPECT_EQ(attention->SetPartialWorkspace(Bytes(0)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(attention->Reset().code(), absl::StatusCode::kFailedPrecondition);
+  // Refusals change nothing: the plan is there.
+  EXPECT_TRUE(graph().ok());
+  graph = nullptr;
+  EXPECT_TRUE(attention->Reset().ok());
+}
+
+TEST_F(PlannedAttentionTest, APlanThatIsRefusedLeavesNothingToRun) {
+  const std::unique_ptr<PlannedAttention> attention = MakeSet();
+  ASSERT_TRUE(attention->Plan(Inputs()).ok());
+  const PlanInputs broken = {
+      .block_indptr = Ints({0, 2}), .block_indices = Ints({1, 2}), .last_block_len = Ints({7})};
+  EXPECT_EQ(attention->Plan(broken).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Run(*attention).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(PlannedAttentionTest, ALayerSeesNoMoreThanWasPlannedFor) {
+  const std::unique_ptr<PlannedAttention> attention = MakeSet();
+  ASSERT_TRUE(attention->Plan(Inputs()).ok());
+  AttentionParams layer = Layer();
+  layer.window_left = 9;
+  EXPECT_TRUE(attention->Run(layer, q_, Kv(), out_, nullptr).ok());
+  layer.window_left = 10;
+  EXPECT_EQ(
+      attention->Run(layer, q_, Kv(), out_, nullptr),
+      absl::InvalidArgumentError(
+          "window_left must be within the window that was planned: expected at most 9, got 10"));
+  layer.window_left = std::nullopt;
+  EXPECT_THAT(std::string(attention->Run(layer, q_, Kv(), out_, nullptr).message()),
+              HasSubstr("got none"));
+  KvLayer kv = Kv();
+  kv.block_size = 2;
+  EXPECT_THAT(std::string(attention->Run(Layer(), q_, kv, out_, nullptr).message()),
+              HasSubstr("block_size"));
+}
+
+TEST_F(PlannedAttentionTest, OptionsThatCannotBePlannedAreNamed) {
+  PlannedAttentionOptions options = Options();
+  options.work.num_q_heads = 3;
+  EXPECT_THAT(std::string(PlannedAttention::Create(options).status().message()),
+              HasSubstr("expected a multiple of num_kv_heads"));
+  options = Options();
+  options.block_size = 0;
+  EXPECT_THAT(std::string(PlannedAttention::Create(options).status().message()),
+              HasSubstr("block_size of 1 or more"));
+  options = Options();
+  options.device = at::kMPS;
+  EXPECT_THAT(std::string(PlannedAttention::Create(options).status().message()),
+              HasSubstr("expected the CPU or a CUDA device, got mps"));
+}
+
+}  // namespace
+}  // namespace reprise

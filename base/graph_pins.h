@@ -1,0 +1,61 @@
+// Whether captured graphs still use a piece of memory: what its owner asks before it lets go of it.
+//
+//   GraphPins pins;
+//   REPRISE_RETURN_IF_ERROR(pins.PinIfCaptured(stream).status());   // where its address goes into launches
+//   ...
+//   REPRISE_RETURN_IF_ERROR(pins.CheckNone("workspace"));   // where it is to be replaced
+//
+// A captured graph has addresses baked in, and nobody but the graph knows how long it lives. So the
+// graph itself holds the pin: a user object of the CUDA graph that is being captured, which its
+// clones and executables share, whoever owns them. CUDA lets go of it once the last of them is
+// destroyed and their launches have ended; on a thread of its own, so a moment later. On the CPU,
+// where a graph is the recorded call (graphs/recorded_backend.h), the call holds a Pin.
+//
+// Pins may outlive the GraphPins. Thread safety: safe. Cost: a call to the driver; one user object
+// for each capture.
+
+#ifndef BASE_GRAPH_PINS_H_
+#define BASE_GRAPH_PINS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace reprise {
+
+class GraphPins {
+ public:
+  // Counts as long as it or a copy of it lives.
+  using Pin = std::shared_ptr<const void>;
+
+  GraphPins() = default;
+  GraphPins(const GraphPins&) = delete;
+  GraphPins& operator=(const GraphPins&) = delete;
+
+  Pin Take() const;
+
+  // If `stream` (a cudaStream_t) is being captured, pins until the graph and all that was made of it
+  // are gone; once a capture, however often it is called. Builds without CUDA: does nothing.
+  // Returns CUDA's id of the capture, which no other one ever has, or 0. Errors: Internal if CUDA
+  // refuses.
+  absl::StatusOr<uint64_t> PinIfCaptured(CUstream_st* stream);
+
+  int64_t count() const { return *count_; }
+
+  // FailedPrecondition, naming `what`, while there is a pin.
+  absl::Status CheckNone(std::string_view what) const;
+
+ private:
+  const std::shared_ptr<std::atomic<int64_t>> count_ = std::make_shared<std::atomic<int64_t>>(0);
+  std::atomic<uint64_t> last_capture_ = 0;  // CUDA's id of it; 0: none
+};
+
+}  // namespace reprise
+
+#endif  // BASE_GRAPH_PINS_H_
