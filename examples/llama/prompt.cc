@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "examples/llama/strict_json.h"
-#include "examples/llama/utf8.h"
+#include "examples/tokenizer/utf8.h"
 
 namespace reprise {
 namespace {

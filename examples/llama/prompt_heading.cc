@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "examples/llama/utf8.h"
+#include "examples/tokenizer/utf8.h"
 #include "nlohmann/json.hpp"
 
 namespace reprise {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "examples/llama/strict_json.h"
-#include "examples/llama/utf8.h"
+#include "examples/tokenizer/utf8.h"
 
 namespace reprise {
 namespace {

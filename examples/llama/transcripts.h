@@ -16,9 +16,9 @@
 
 #include "absl/types/span.h"
 #include "examples/llama/generation.h"
-#include "examples/llama/streaming_decoder.h"
+#include "examples/tokenizer/streaming_decoder.h"
 #include "examples/llama/text_printer.h"
-#include "examples/llama/tokenizer.h"
+#include "examples/tokenizer/tokenizer.h"
 #include "runner/request.h"
 
 namespace reprise {
