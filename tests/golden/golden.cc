@@ -1,16 +1,21 @@
 #include "tests/golden/golden.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "examples/llama/config_fields.h"
 #include "examples/llama/data_path.h"
+#include "examples/llama/json_fields.h"
 #include "examples/llama/safetensors.h"
 #include "examples/llama/strict_json.h"
 #include "examples/llama/tensor_view.h"
+#include "glog/logging.h"
 #include "nlohmann/json.hpp"
 
 namespace reprise {
@@ -22,9 +27,10 @@ constexpr int kNumPrompts = 5;
 // say.
 constexpr int32_t kDecoderStart = 2;
 
+template <typename Id>
 absl::StatusOr<TokenList> Tokens(const SafetensorsFile& file, const std::string& name) {
   REPRISE_ASSIGN_OR_RETURN(const TensorView view, file.Find(name));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, CopyElements<int64_t>(view));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<Id> ids, CopyElements<Id>(view));
   return TokenList(ids.begin(), ids.end());
 }
 
@@ -47,15 +53,48 @@ absl::StatusOr<std::vector<double>> Errors(const nlohmann::json& json, const cha
   return errors;
 }
 
-absl::Status CheckTrack(const GoldenTrack& track, const std::string& name, int vocab_size) {
-  if (track.tokens.size() * static_cast<size_t>(vocab_size) == track.logits.size()) {
+// As many logits of a position as hidden states have elements, or about so many.
+constexpr size_t kMinLogitTokens = 64;
+
+absl::Status CheckTrack(const GoldenTrack& track, const std::string& name) {
+  const TokenList& columns = track.logit_tokens;
+  const bool are_tokens = std::is_sorted(columns.begin(), columns.end(), std::less_equal<>()) &&
+                          columns.front() >= 0 && columns.back() < track.vocab_size;
+  if (are_tokens && columns.size() >= kMinLogitTokens &&
+      track.tokens.size() * columns.size() == track.logits.size()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(name, ": ", track.tokens.size(), " tokens and ",
-                                                 track.logits.size(), " logits"));
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", track.tokens.size(), " tokens, ",
+                                                 track.logits.size(), " logits of ", columns.size(),
+                                                 " tokens of ", track.vocab_size));
+}
+
+// `prefix` is "" or "forced_".
+absl::StatusOr<GoldenTrack> ReadTrack(const SafetensorsFile& file, const std::string& tokens,
+                                      const std::string& prefix, int prompt, int vocab_size) {
+  GoldenTrack track = {.vocab_size = vocab_size};
+  REPRISE_ASSIGN_OR_RETURN(track.tokens, Tokens<int64_t>(file, absl::StrCat(tokens, prompt)));
+  REPRISE_ASSIGN_OR_RETURN(track.logit_tokens,
+                           Tokens<int32_t>(file, absl::StrCat(prefix, "logits_tokens_", prompt)));
+  const std::string name = absl::StrCat(prefix, "logits_", prompt);
+  REPRISE_ASSIGN_OR_RETURN(track.logits, Floats(file, name));
+  REPRISE_RETURN_IF_ERROR(CheckTrack(track, name));
+  return track;
 }
 
 }  // namespace
+
+GoldenLogits GoldenTrack::AllLogits() const {
+  return {.vocab_size = vocab_size, .tokens = logit_tokens, .values = logits};
+}
+
+GoldenLogits GoldenTrack::LogitsBefore(int begin, int count) const {
+  const size_t row = logit_tokens.size();
+  CHECK_LE((begin + count) * row, logits.size());
+  return {.vocab_size = vocab_size,
+          .tokens = logit_tokens,
+          .values = absl::MakeConstSpan(logits).subspan(begin * row, count * row)};
+}
 
 absl::StatusOr<Golden> LoadGolden(const std::string& name) {
   Golden golden = {.name = name};
@@ -70,26 +109,25 @@ absl::StatusOr<Golden> LoadGolden(const std::string& name) {
                            ReadJsonFile(golden.folder + "/bf16_error.json"));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<double> greedy_rms, Errors(json, "rms"));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<double> forced_rms, Errors(json, "forced_rms"));
-  REPRISE_ASSIGN_OR_RETURN(const TensorView first, file.Find("logits_0"));
-  golden.vocab_size = static_cast<int>(first.shape.back());
+  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config_json,
+                           ReadJsonFile(golden.folder + "/config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Of(config_json, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(golden.vocab_size, ReadInt(config, "vocab_size", kVocabRange));
   for (int i = 0; i < kNumPrompts; ++i) {
     GoldenPrompt prompt;
     const std::string encoder_name = absl::StrCat("encoder_", i);
     if (file.Find(encoder_name).ok()) {
-      REPRISE_ASSIGN_OR_RETURN(prompt.encoder_tokens, Tokens(file, encoder_name));
+      REPRISE_ASSIGN_OR_RETURN(prompt.encoder_tokens, Tokens<int64_t>(file, encoder_name));
       prompt.prompt = {kDecoderStart};
     } else {
-      REPRISE_ASSIGN_OR_RETURN(prompt.prompt, Tokens(file, absl::StrCat("prompt_", i)));
+      REPRISE_ASSIGN_OR_RETURN(prompt.prompt, Tokens<int64_t>(file, absl::StrCat("prompt_", i)));
     }
-    REPRISE_ASSIGN_OR_RETURN(prompt.greedy.tokens, Tokens(file, absl::StrCat("tokens_", i)));
-    REPRISE_ASSIGN_OR_RETURN(prompt.greedy.logits, Floats(file, absl::StrCat("logits_", i)));
+    REPRISE_ASSIGN_OR_RETURN(prompt.greedy, ReadTrack(file, "tokens_", "", i, golden.vocab_size));
     REPRISE_ASSIGN_OR_RETURN(prompt.margins, Floats(file, absl::StrCat("margin_", i)));
-    REPRISE_ASSIGN_OR_RETURN(prompt.forced.tokens, Tokens(file, absl::StrCat("forced_", i)));
-    REPRISE_ASSIGN_OR_RETURN(prompt.forced.logits, Floats(file, absl::StrCat("forced_logits_", i)));
+    REPRISE_ASSIGN_OR_RETURN(prompt.forced,
+                             ReadTrack(file, "forced_", "forced_", i, golden.vocab_size));
     prompt.greedy.bf16_rms = greedy_rms[i];
     prompt.forced.bf16_rms = forced_rms[i];
-    REPRISE_RETURN_IF_ERROR(CheckTrack(prompt.greedy, "greedy", golden.vocab_size));
-    REPRISE_RETURN_IF_ERROR(CheckTrack(prompt.forced, "forced", golden.vocab_size));
     golden.prompts.push_back(std::move(prompt));
   }
   return golden;

@@ -1,8 +1,10 @@
 // What Hugging Face's transformers computed in float32 for a small model: five prompts, each
-// continued greedily and with tokens drawn at random, and the logits before each token.
+// continued greedily and with tokens drawn at random, and the logits of every fourth token
+// before each.
 //
 //   REPRISE_ASSIGN_OR_RETURN(Golden golden, LoadGolden("llama-gqa5"));
-//   golden.prompts[2].logits[17 * golden.vocab_size + token];
+//   const GoldenTrack& track = golden.prompts[2].greedy;
+//   track.logits[17 * track.logit_tokens.size() + i];  // of token logit_tokens[i], before the 18th
 //
 // The files stand in tests/goldens/<name>, which is also the model's folder: golden.safetensors,
 // and bf16_error.json, which says how far transformers' own bfloat16 run is from that.
@@ -10,20 +12,34 @@
 #ifndef TESTS_GOLDEN_GOLDEN_H_
 #define TESTS_GOLDEN_GOLDEN_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "examples/llama/prompt.h"
 
 namespace reprise {
 
+// Logits of some tokens, at some positions. A view of a GoldenTrack.
+struct GoldenLogits {
+  int vocab_size = 0;
+  absl::Span<const int32_t> tokens = {};  // [c], ascending
+  absl::Span<const float> values = {};    // [n, c]
+};
+
 // One way of continuing a prompt.
 struct GoldenTrack {
   TokenList tokens = {};  // [n]
-  std::vector<float> logits =
-      {};               // [n, vocab_size]: what each token was, or would have been, chosen from
-  double bf16_rms = 0;  // of transformers' bfloat16 logits against these
+  int vocab_size = 0;
+  TokenList logit_tokens = {};     // [c]: the tokens whose logits are kept, ascending
+  std::vector<float> logits = {};  // [n, c]: before each token
+  double bf16_rms = 0;             // of transformers' bfloat16 logits against all there were
+
+  GoldenLogits AllLogits() const;
+  // Before the tokens [begin, begin + count). REQUIRES: there are so many.
+  GoldenLogits LogitsBefore(int begin, int count) const;
 };
 
 struct GoldenPrompt {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 
@@ -11,31 +13,45 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool AreComparable(absl::Span<const float> a, absl::Span<const float> b) {
+// got - expected where `expected` is kept; nothing if they cannot be compared.
+std::optional<std::vector<double>> Differences(absl::Span<const float> got,
+                                               const GoldenLogits& expected) {
   const auto is_finite = [](float x) { return std::isfinite(x); };
-  return a.size() == b.size() && absl::c_all_of(a, is_finite) && absl::c_all_of(b, is_finite);
+  const size_t num_columns = expected.tokens.size();
+  const size_t num_rows = num_columns == 0 ? 0 : expected.values.size() / num_columns;
+  if (expected.values.size() != num_rows * num_columns ||
+      got.size() != num_rows * expected.vocab_size || !absl::c_all_of(got, is_finite) ||
+      !absl::c_all_of(expected.values, is_finite)) {
+    return std::nullopt;
+  }
+  std::vector<double> differences;
+  differences.reserve(expected.values.size());
+  for (size_t row = 0; row < num_rows; ++row) {
+    for (size_t i = 0; i < num_columns; ++i) {
+      differences.push_back(double{got[row * expected.vocab_size + expected.tokens[i]]} -
+                            double{expected.values[row * num_columns + i]});
+    }
+  }
+  return differences;
 }
 
 }  // namespace
 
-double MaxError(absl::Span<const float> got, absl::Span<const float> expected) {
-  if (!AreComparable(got, expected)) return kInfinity;
+double MaxError(absl::Span<const float> got, const GoldenLogits& expected) {
+  const auto differences = Differences(got, expected);
+  if (!differences.has_value()) return kInfinity;
   double largest = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    largest = std::max(largest, std::abs(double{got[i]} - double{expected[i]}));
-  }
+  for (const double difference : *differences) largest = std::max(largest, std::abs(difference));
   return largest;
 }
 
-double RmsError(absl::Span<const float> got, absl::Span<const float> expected) {
-  if (!AreComparable(got, expected)) return kInfinity;
-  if (got.empty()) return 0;
+double RmsError(absl::Span<const float> got, const GoldenLogits& expected) {
+  const auto differences = Differences(got, expected);
+  if (!differences.has_value()) return kInfinity;
+  if (differences->empty()) return 0;
   double sum = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double difference = double{got[i]} - double{expected[i]};
-    sum += difference * difference;
-  }
-  return std::sqrt(sum / static_cast<double>(got.size()));
+  for (const double difference : *differences) sum += difference * difference;
+  return std::sqrt(sum / static_cast<double>(differences->size()));
 }
 
 int NumEqualTokens(absl::Span<const int32_t> got, const GoldenTrack& golden) {

@@ -9,11 +9,12 @@
 
 namespace reprise {
 
-// The largest |got - expected|; infinity if the lengths differ or anything is not finite.
-double MaxError(absl::Span<const float> got, absl::Span<const float> expected);
+// The largest |got - expected| of the logits that are kept; infinity if `got` has not as many rows
+// of vocab_size logits, or if anything of it is not finite, kept or not.
+double MaxError(absl::Span<const float> got, const GoldenLogits& expected);
 
 // sqrt(mean((got - expected)^2)); infinity likewise.
-double RmsError(absl::Span<const float> got, absl::Span<const float> expected);
+double RmsError(absl::Span<const float> got, const GoldenLogits& expected);
 
 // Tokens from the start that agree with the golden ones.
 int NumEqualTokens(absl::Span<const int32_t> got, const GoldenTrack& golden);

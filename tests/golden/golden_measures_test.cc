@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -11,23 +12,43 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// A track of one prompt; each row of `logits` is of the tokens `kept` of `vocab_size`.
+GoldenTrack TrackOf(int vocab_size, TokenList kept, std::vector<float> logits) {
+  return {.vocab_size = vocab_size, .logit_tokens = std::move(kept), .logits = std::move(logits)};
+}
+
 TEST(GoldenMeasuresTest, ErrorsAreOfTheDifference) {
-  EXPECT_EQ(MaxError({1, 2, 3}, {1, 4, 2}), 2);
-  EXPECT_DOUBLE_EQ(RmsError({1, 2, 3}, {1, 4, 2}), std::sqrt((4.0 + 1.0) / 3));
-  EXPECT_EQ(MaxError({}, {}), 0);
-  EXPECT_EQ(RmsError({}, {}), 0);
+  const GoldenTrack all = TrackOf(3, {0, 1, 2}, {1, 4, 2});
+  EXPECT_EQ(MaxError({1, 2, 3}, all.AllLogits()), 2);
+  EXPECT_DOUBLE_EQ(RmsError({1, 2, 3}, all.AllLogits()), std::sqrt((4.0 + 1.0) / 3));
+  EXPECT_EQ(MaxError({}, all.LogitsBefore(0, 0)), 0);
+  EXPECT_EQ(RmsError({}, all.LogitsBefore(0, 0)), 0);
+}
+
+TEST(GoldenMeasuresTest, EachRowIsComparedWhereItIsKept) {
+  // Three rows of four logits, of which those of tokens 1 and 3 are kept.
+  const GoldenTrack track = TrackOf(4, {1, 3}, {10, 11, 20, 21, 30, 31});
+  EXPECT_EQ(MaxError({9, 10, 9, 11, 9, 20, 9, 21, 9, 30, 9, 31}, track.AllLogits()), 0);
+  EXPECT_EQ(MaxError({9, 10, 9, 11, 9, 20, 9, 24, 9, 30, 9, 31}, track.AllLogits()), 3);
+  EXPECT_EQ(MaxError({9, 20, 9, 21, 9, 30, 9, 33}, track.LogitsBefore(1, 2)), 2);
+  EXPECT_DOUBLE_EQ(RmsError({9, 20, 9, 21, 9, 30, 9, 33}, track.LogitsBefore(1, 2)), 1);
 }
 
 TEST(GoldenMeasuresTest, NothingFiniteIsNear) {
   const float nan = std::nanf("");
-  EXPECT_EQ(MaxError({1, nan}, {1, 1}), kInfinity);
-  EXPECT_EQ(RmsError({1, 1}, {nan, 1}), kInfinity);
-  EXPECT_EQ(MaxError({INFINITY}, {INFINITY}), kInfinity);
+  const GoldenTrack track = TrackOf(3, {0, 1}, {1, 1});
+  EXPECT_EQ(MaxError({1, nan, 1}, track.AllLogits()), kInfinity);
+  EXPECT_EQ(MaxError({1, 1, nan}, track.AllLogits()), kInfinity);  // of a token that is not kept
+  EXPECT_EQ(RmsError({1, 1, 1}, TrackOf(3, {0, 1}, {nan, 1}).AllLogits()), kInfinity);
+  EXPECT_EQ(MaxError({INFINITY}, TrackOf(1, {0}, {INFINITY}).AllLogits()), kInfinity);
 }
 
 TEST(GoldenMeasuresTest, AMissingRowIsAsFarAsCanBe) {
-  EXPECT_EQ(MaxError({1}, {1, 2}), kInfinity);
-  EXPECT_EQ(RmsError({1, 2}, {1}), kInfinity);
+  const GoldenTrack track = TrackOf(2, {1}, {1, 2});
+  EXPECT_EQ(MaxError({0, 1}, track.AllLogits()), kInfinity);
+  EXPECT_EQ(RmsError({0, 1, 0, 2, 0, 3}, track.AllLogits()), kInfinity);
+  EXPECT_EQ(RmsError({1, 2}, track.AllLogits()), kInfinity);
+  EXPECT_EQ(MaxError({}, track.AllLogits()), kInfinity);
 }
 
 TEST(GoldenMeasuresTest, CountsTokensUpToTheFirstThatDiffers) {

@@ -4,7 +4,7 @@
 //   const GoldenPrompt& prompt = golden.prompts[0];
 //   const Request request = ForcedRequest(prompt, prompt.forced);
 //   REPRISE_ASSIGN_OR_RETURN(GoldenRun run, RunGolden(*model, {request}, {.block_size = 5}));
-//   MaxError(run.tracks[0].logits, prompt.forced.logits);
+//   MaxError(run.tracks[0].logits, prompt.forced.AllLogits());
 
 #ifndef TESTS_GOLDEN_GOLDEN_RUNNER_H_
 #define TESTS_GOLDEN_GOLDEN_RUNNER_H_
@@ -37,9 +37,15 @@ struct GoldenRunOptions {
   } batching = Batching::kTogether;
 };
 
+// What a request has become.
+struct RunTrack {
+  TokenList tokens = {};
+  std::vector<float> logits = {};  // [number of tokens, vocab_size]
+};
+
 struct GoldenRun {
   // One a request, in their order.
-  std::vector<GoldenTrack> tracks;
+  std::vector<RunTrack> tracks;
   GraphReport report;
   int64_t num_preemptions = 0;
   int peak_used_blocks = 0;
