@@ -224,6 +224,7 @@ class Run {
     stats_.num_blocks = runner.num_blocks();
     stats_.block_size = runner.block_size();
     stats_.peak_used_blocks = engine_->scheduler().blocks().pool().peak_used();
+    stats_.kv_groups.assign(runner.kv_groups().begin(), runner.kv_groups().end());
     stats_.graphs = runner.graph_report();
   }
 

@@ -194,6 +194,32 @@ TEST(DecodeRunTest, LogitsThatCannotBeWrittenAreNotLostInSilence) {
   EXPECT_NE(output.out, "");
 }
 
+// At 16 times the window, in every layer, or the chunk, in all but the last of four.
+TEST(DecodeRunTest, WindowsAndChunksHoldFewBlocksHoweverLongATextBecomes) {
+  constexpr int kSpan = 16;
+  constexpr int kLength = 16 * kSpan;
+  const auto stats_of = [](const char* model) {
+    return DecodeJson({.model = model,
+                       .prompts = {{.content = TokenList{3, 1, 4, 1, 5, 9, 2, 6}}},
+                       .max_new_tokens = kLength - 8,
+                       .stop = StopChoice::kAtLengthOnly,
+                       .dtype = DType::kFloat32,
+                       .block_size = 4})
+        .back()
+        .at("stats");
+  };
+  // A step more than the span, and a block that it shares with what it has let go.
+  constexpr int kSpanBlocks = (kSpan + 1) / 4 + 1;
+  const json window = stats_of("tests/goldens/mistral-window");
+  EXPECT_THAT(window.at("kv_groups"), ElementsAre("window 16"));
+  EXPECT_LE(window.at("peak_used_blocks"), kSpanBlocks);
+  EXPECT_EQ(window.at("graph_hits"), kLength - 8 - 1);
+  const json chunk = stats_of("tests/goldens/llama4-chunked");
+  EXPECT_THAT(chunk.at("kv_groups"), ElementsAre("chunk 16", "full"));
+  EXPECT_LE(chunk.at("peak_used_blocks"), kLength / 4 + kSpanBlocks);
+  EXPECT_EQ(chunk.at("graph_hits"), kLength - 8 - 1);
+}
+
 TEST(DecodeRunTest, LatentAttentionIsRunLikewise) {
   const std::string folder = "tests/goldens/deepseek-mla";
   const auto golden = SafetensorsFile::Open(folder + "/golden.safetensors");

@@ -18,6 +18,20 @@ void ForEachReason(Visitor&& visit) {
   }
 }
 
+std::string Name(const KvGroupSpec& group) {
+  switch (group.retention) {
+    case KvRetention::kFull:
+      return "full";
+    case KvRetention::kSlidingWindow:
+      return absl::StrCat("window ", group.span);
+    case KvRetention::kChunkedLocal:
+      return absl::StrCat("chunk ", group.span);
+    case KvRetention::kCross:
+      return "cross";
+  }
+  return "";
+}
+
 }  // namespace
 
 double DecodeStats::tokens_per_second() const {
@@ -32,6 +46,8 @@ std::string ToJson(const DecodeStats& stats) {
         absl::StrReplaceAll(std::string(EagerReasonName(reason)), {{" ", "_"}});
     eager[name] = stats.graphs.num_eager_steps(reason);
   });
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const KvGroupSpec& group : stats.kv_groups) groups.push_back(Name(group));
   const nlohmann::ordered_json fields = {{"device", stats.device},
                                          {"dtype", std::string(DTypeName(stats.dtype))},
                                          {"load_s", stats.load_seconds},
@@ -52,6 +68,7 @@ std::string ToJson(const DecodeStats& stats) {
                                          {"num_blocks", stats.num_blocks},
                                          {"block_size", stats.block_size},
                                          {"peak_used_blocks", stats.peak_used_blocks},
+                                         {"kv_groups", groups},
                                          {"preemptions", stats.num_preemptions}};
   return nlohmann::ordered_json{{"stats", fields}}.dump();
 }

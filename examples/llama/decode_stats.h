@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
+#include "cache/kv_group.h"
 #include "graphs/graph_report.h"
 
 namespace reprise {
@@ -27,6 +29,7 @@ struct DecodeStats {
   int num_blocks = 0;  // of the KV cache, the null block included
   int block_size = 0;
   int peak_used_blocks = 0;
+  std::vector<KvGroupSpec> kv_groups = {};  // what layers keep of a sequence
   GraphReport graphs;
 
   // Generated tokens a second, prompts and all; 0 before there are any.
@@ -35,6 +38,7 @@ struct DecodeStats {
 
 // One line without its end: {"stats": {...}}. Times in seconds, but for "graph_capture_ms".
 // "eager_steps" maps every reason to a count, zero or not, spaces in its name replaced by "_".
+// "kv_groups" is a list of "full", "window 4096", "chunk 8192", "cross".
 std::string ToJson(const DecodeStats& stats);
 
 // Lines for a terminal, each with its end.

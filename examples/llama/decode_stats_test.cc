@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "cache/kv_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -9,6 +10,7 @@
 namespace reprise {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -26,6 +28,10 @@ DecodeStats Example() {
                        .num_blocks = 9,
                        .block_size = 16,
                        .peak_used_blocks = 3,
+                       .kv_groups = {{.retention = KvRetention::kSlidingWindow, .span = 8},
+                                     {},
+                                     {.retention = KvRetention::kChunkedLocal, .span = 4},
+                                     {.retention = KvRetention::kCross}},
                        .graphs = {}};
   const GraphKey key = {.padded_num_seqs = 4, .padded_num_tokens = 4};
   stats.graphs.AddEagerStep(EagerReason::kQueryTooLong, 3, 3);
@@ -57,6 +63,7 @@ TEST(DecodeStatsTest, JsonHoldsEveryFigure) {
   EXPECT_EQ(stats.at("num_blocks"), 9);
   EXPECT_EQ(stats.at("block_size"), 16);
   EXPECT_EQ(stats.at("peak_used_blocks"), 3);
+  EXPECT_THAT(stats.at("kv_groups"), ElementsAre("window 8", "full", "chunk 4", "cross"));
   EXPECT_EQ(stats.at("preemptions"), 0);
 }
 

@@ -154,7 +154,7 @@ class LongContextTest : public testing::Test {
 #endif
 
   // Of a model of these layers, each sequence holds at most `blocks_per_seq` blocks, decodes by
-  // replays, and its logits are those of the plain form over all tokens.
+  // replays, and its logits and tokens are those of the plain form over all tokens.
   static void ExpectBounded(const LlamaConfig& config, int blocks_per_seq) {
     constexpr int kNumSeqs = 3;
     const std::unique_ptr<LlamaModel> plain = Made(config);
@@ -171,6 +171,13 @@ class LongContextTest : public testing::Test {
       ASSERT_EQ(ample.tokens[i].size(), static_cast<size_t>(kLength));
       const at::Tensor expected = DenseLogits(*plain, ample.tokens[i])
                                       .narrow(0, kPromptLength - 1, kLength - kPromptLength);
+      // The tokens are those of a model that forgets nothing, wherever rounding does not decide.
+      const auto [best, at_best] = expected.topk(2, 1);
+      const at::Tensor chosen = at::tensor(
+          std::vector<int64_t>(ample.tokens[i].begin() + kPromptLength, ample.tokens[i].end()));
+      const at::Tensor is_decided = (best.select(1, 0) - best.select(1, 1)).gt(1e-3);
+      EXPECT_GT(is_decided.sum().item<int64_t>(), (kLength - kPromptLength) * 9 / 10);
+      EXPECT_TRUE((at_best.select(1, 0).eq(chosen) | ~is_decided).all().item<bool>());
       for (const LongRun* run : {&ample, &tight}) {
         EXPECT_LT((run->logits[i] - expected).abs().max().item<double>(),
                   1e-4 * expected.abs().max().item<double>());
