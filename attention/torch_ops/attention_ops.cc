@@ -4,8 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "attention/attention.h"
 #include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/batch_arguments.h"
@@ -15,6 +17,7 @@
 #include "attention/torch_ops/operator_call.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
+#include "base/torch_dtype.h"
 
 namespace reprise {
 namespace {
@@ -22,15 +25,22 @@ namespace {
 #define REPRISE_WORK_SCHEMA \
   "Tensor? plan=None, Tensor(w!)? workspace=None, bool deterministic=False"
 
+#define REPRISE_NEW_KEYS_SCHEMA "Tensor? new_k=None, Tensor? new_v=None"
+
+#define REPRISE_OUTPUT_SCHEMA                                   \
+  "Tensor? out_scale=None, Tensor(s!)? out_block_scales=None, " \
+  "ScalarType? products=None, int max_tier=2"
+
 #define REPRISE_PAGED_SCHEMA                                                                       \
   "Tensor q, Tensor k_cache, Tensor v_cache, " REPRISE_BATCH_SCHEMA                                \
   ", *, " REPRISE_BATCH_OPTIONS_SCHEMA ", " REPRISE_CACHE_OPTIONS_SCHEMA ", " REPRISE_LAYER_SCHEMA \
-  ", " REPRISE_WORK_SCHEMA
+  ", " REPRISE_NEW_KEYS_SCHEMA ", " REPRISE_OUTPUT_SCHEMA ", " REPRISE_WORK_SCHEMA
 
 #define REPRISE_RAGGED_SCHEMA                                                       \
   "Tensor q, Tensor k, Tensor v, Tensor query_start_loc, Tensor key_start_loc, *, " \
   "Tensor? query_positions=None, bool causal=True, int? max_query_len=None, "       \
-  "int? max_seq_len=None, " REPRISE_LAYER_SCHEMA ", " REPRISE_WORK_SCHEMA
+  "int? max_seq_len=None, " REPRISE_LAYER_SCHEMA ", " REPRISE_OUTPUT_SCHEMA         \
+  ", " REPRISE_WORK_SCHEMA
 
 struct Outputs {
   at::Tensor out;
@@ -45,18 +55,87 @@ WorkTensors ReadWork(OperatorCall& call) {
   return work;
 }
 
-// Those of the out= form, or new ones of the functional form.
-Outputs NewOutputs(const at::Tensor& q, int64_t head_dim_v) {
-  const at::ScalarType lse_type = at::kFloat;
-  return {.out = at::empty({q.size(0), q.size(1), head_dim_v}, q.options()),
-          .lse = at::empty({q.size(0), q.size(1)}, q.options().dtype(lse_type))};
+struct ExtraArguments {
+  std::optional<at::Tensor> new_k, new_v, out_scale, out_block_scales;
+  std::optional<at::ScalarType> products;
+  int64_t max_tier = 2;
+};
+
+void ReadNewKeys(OperatorCall& call, ExtraArguments& extras) {
+  extras.new_k = call.MaybeTensor("new_k");
+  extras.new_v = call.MaybeTensor("new_v");
 }
 
-Outputs ReadOutputs(OperatorCall& call) {
+void ReadOutputOptions(OperatorCall& call, ExtraArguments& extras) {
+  extras.out_scale = call.MaybeTensor("out_scale");
+  extras.out_block_scales = call.MaybeTensor("out_block_scales");
+  extras.products = call.MaybeDType("products");
+  extras.max_tier = call.Int("max_tier");
+}
+
+// Points into the arguments.
+absl::StatusOr<AttentionExtras> MakeExtras(ExtraArguments& arguments, at::Device device) {
+  AttentionExtras extras;
+  if (arguments.new_k) extras.new_k = &*arguments.new_k;
+  if (arguments.new_v) extras.new_v = &*arguments.new_v;
+  if (arguments.out_block_scales) extras.out_block_scales = &*arguments.out_block_scales;
+  if (arguments.out_scale && arguments.out_scale->numel() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "out_scale must be one number: expected 1 element, got ", arguments.out_scale->numel()));
+  }
+  REPRISE_ASSIGN_OR_RETURN(extras.out_scale,
+                           ScaleOf("out_scale", arguments.out_scale, /*num_kv_heads=*/1, device));
+  if (arguments.products) {
+    extras.products = FromScalarType(*arguments.products);
+    if (!extras.products) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("products must be a type to multiply in: expected float32, float16 or "
+                       "bfloat16, got ",
+                       c10::toString(*arguments.products)));
+    }
+  }
+  REPRISE_ASSIGN_OR_RETURN(extras.max_tier, CountArgument("max_tier", arguments.max_tier));
+  return extras;
+}
+
+// Of the out= form, or what the functional form is to make.
+struct OutputArguments {
+  std::optional<Outputs> given = {};
+  std::optional<at::ScalarType> out_dtype = {};
+};
+
+// q's type, or for fp8 q that of the products.
+at::ScalarType OutTypeOf(const at::Tensor& q, const std::optional<at::ScalarType>& asked) {
+  if (asked) return *asked;
+  const std::optional<DType> dtype = FromScalarType(q.scalar_type());
+  return dtype && IsFp8(*dtype) ? at::kBFloat16 : q.scalar_type();
+}
+
+// Sizes may be symbols.
+Outputs NewOutputs(const at::Tensor& q, c10::SymInt head_dim_v,
+                   const std::optional<at::ScalarType>& out_dtype) {
+  const at::ScalarType lse_type = at::kFloat;
+  return {.out = at::empty_symint({q.sym_size(0), q.sym_size(1), std::move(head_dim_v)},
+                                  q.options().dtype(OutTypeOf(q, out_dtype))),
+          .lse = at::empty_symint({q.sym_size(0), q.sym_size(1)}, q.options().dtype(lse_type))};
+}
+
+OutputArguments ReadOutputs(OperatorCall& call) {
   Outputs outputs;
   outputs.out = call.Tensor("out");
   outputs.lse = call.MaybeTensor("lse");
-  return outputs;
+  return {.given = std::move(outputs)};
+}
+
+OutputArguments ReadOutDType(OperatorCall& call) {
+  return {.out_dtype = call.MaybeDType("out_dtype")};
+}
+
+// For tracing, where sizes may be symbols.
+absl::Status CheckRank(const char* argument, const at::Tensor& tensor, int64_t rank) {
+  if (tensor.dim() == rank) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(argument, " has the wrong rank: expected ", rank,
+                                                 " dimensions, got ", tensor.dim()));
 }
 
 absl::Status CheckIsRanked(const char* argument, const at::Tensor& tensor) {
@@ -69,6 +148,7 @@ struct PagedArguments {
   KvTensors kv;
   BatchArguments batch;
   LayerArguments layer;
+  ExtraArguments extras;
   WorkTensors work;
 };
 
@@ -81,12 +161,14 @@ PagedArguments ReadPaged(OperatorCall& call) {
   ReadBatchOptions(call, arguments.batch);
   ReadCacheOptions(call, arguments.kv);
   arguments.layer = ReadLayerArguments(call);
+  ReadNewKeys(call, arguments.extras);
+  ReadOutputOptions(call, arguments.extras);
   arguments.work = ReadWork(call);
   return arguments;
 }
 
 // Runs on `outputs`, or on new ones.
-absl::StatusOr<Outputs> RunPaged(const PagedArguments& arguments, std::optional<Outputs> outputs) {
+absl::StatusOr<Outputs> RunPaged(PagedArguments& arguments, OutputArguments outputs) {
   const at::Tensor& q = arguments.q;
   REPRISE_RETURN_IF_ERROR(CheckIsRanked("q", q));
   REPRISE_ASSIGN_OR_RETURN(const KvLayer kv, KvLayerOf(arguments.kv));
@@ -100,24 +182,38 @@ absl::StatusOr<Outputs> RunPaged(const PagedArguments& arguments, std::optional<
                                                q.device()));
   REPRISE_ASSIGN_OR_RETURN(const PagedBatch batch,
                            MakePagedBatch(arguments.batch, q.size(0), kv.block_size, q.device()));
-  if (!outputs) outputs = NewOutputs(q, kv.head_dim_v);
-  at::Tensor* const lse = outputs->lse ? &*outputs->lse : nullptr;
+  REPRISE_ASSIGN_OR_RETURN(const AttentionExtras extras, MakeExtras(arguments.extras, q.device()));
+  if (!outputs.given) outputs.given = NewOutputs(q, kv.head_dim_v, outputs.out_dtype);
+  at::Tensor* const lse = outputs.given->lse ? &*outputs.given->lse : nullptr;
   at::Tensor keep_alive;
   REPRISE_ASSIGN_OR_RETURN(const WorkMap work,
-                           WorkFor(arguments.work, layer, batch, q, keep_alive));
-  REPRISE_RETURN_IF_ERROR(PagedAttention(layer, batch, work, q, kv, outputs->out, lse));
-  return *std::move(outputs);
+                           WorkFor(arguments.work, extras.products, layer, batch, q, keep_alive));
+  REPRISE_RETURN_IF_ERROR(
+      PagedAttention(layer, batch, work, q, kv, outputs.given->out, lse, extras));
+  return *std::move(outputs.given);
 }
 
 absl::Status PagedAttentionOp(OperatorCall& call) {
-  const PagedArguments arguments = ReadPaged(call);
-  REPRISE_ASSIGN_OR_RETURN(const Outputs outputs, RunPaged(arguments, std::nullopt));
+  PagedArguments arguments = ReadPaged(call);
+  REPRISE_ASSIGN_OR_RETURN(const Outputs outputs, RunPaged(arguments, ReadOutDType(call)));
   call.Return({outputs.out, *outputs.lse});
   return absl::OkStatus();
 }
 
-absl::Status PagedAttentionOutOp(OperatorCall& call) {
+absl::Status TracePagedAttention(OperatorCall& call) {
   const PagedArguments arguments = ReadPaged(call);
+  const OutputArguments outputs = ReadOutDType(call);
+  REPRISE_RETURN_IF_ERROR(CheckRank("q", arguments.q, 3));
+  const at::Tensor& v_cache = arguments.kv.v_cache;
+  REPRISE_RETURN_IF_ERROR(CheckRank("v_cache", v_cache, 4));
+  const int head_dim = arguments.kv.layout == "K-packed" ? 2 : 3;
+  const Outputs made = NewOutputs(arguments.q, v_cache.sym_size(head_dim), outputs.out_dtype);
+  call.Return({made.out, *made.lse});
+  return absl::OkStatus();
+}
+
+absl::Status PagedAttentionOutOp(OperatorCall& call) {
+  PagedArguments arguments = ReadPaged(call);
   REPRISE_ASSIGN_OR_RETURN(const Outputs outputs, RunPaged(arguments, ReadOutputs(call)));
   call.Return({outputs.out});
   return absl::OkStatus();
@@ -127,6 +223,7 @@ struct RaggedArguments {
   at::Tensor q, k, v;
   RaggedBatchArguments batch;
   LayerArguments layer;
+  ExtraArguments extras;
   WorkTensors work;
 };
 
@@ -142,12 +239,12 @@ RaggedArguments ReadRagged(OperatorCall& call) {
   arguments.batch.max_query_len = call.MaybeInt("max_query_len");
   arguments.batch.max_seq_len = call.MaybeInt("max_seq_len");
   arguments.layer = ReadLayerArguments(call);
+  ReadOutputOptions(call, arguments.extras);
   arguments.work = ReadWork(call);
   return arguments;
 }
 
-absl::StatusOr<Outputs> RunRagged(const RaggedArguments& arguments,
-                                  std::optional<Outputs> outputs) {
+absl::StatusOr<Outputs> RunRagged(RaggedArguments& arguments, OutputArguments outputs) {
   const at::Tensor& q = arguments.q;
   REPRISE_RETURN_IF_ERROR(CheckIsRanked("q", q));
   REPRISE_RETURN_IF_ERROR(CheckIsRanked("k", arguments.k));
@@ -163,25 +260,36 @@ absl::StatusOr<Outputs> RunRagged(const RaggedArguments& arguments,
   REPRISE_ASSIGN_OR_RETURN(
       const RaggedBatch batch,
       MakeRaggedBatch(arguments.batch, q.size(0), arguments.k.size(0), q.device()));
-  if (!outputs) outputs = NewOutputs(q, layer.head_dim_v);
-  at::Tensor* const lse = outputs->lse ? &*outputs->lse : nullptr;
+  REPRISE_ASSIGN_OR_RETURN(const AttentionExtras extras, MakeExtras(arguments.extras, q.device()));
+  if (!outputs.given) outputs.given = NewOutputs(q, layer.head_dim_v, outputs.out_dtype);
+  at::Tensor* const lse = outputs.given->lse ? &*outputs.given->lse : nullptr;
   at::Tensor keep_alive;
   REPRISE_ASSIGN_OR_RETURN(const WorkMap work,
-                           WorkFor(arguments.work, layer, batch, q, keep_alive));
-  REPRISE_RETURN_IF_ERROR(
-      RaggedAttention(layer, batch, work, q, arguments.k, arguments.v, outputs->out, lse));
-  return *std::move(outputs);
+                           WorkFor(arguments.work, extras.products, layer, batch, q, keep_alive));
+  REPRISE_RETURN_IF_ERROR(RaggedAttention(layer, batch, work, q, arguments.k, arguments.v,
+                                          outputs.given->out, lse, extras));
+  return *std::move(outputs.given);
 }
 
 absl::Status RaggedAttentionOp(OperatorCall& call) {
-  const RaggedArguments arguments = ReadRagged(call);
-  REPRISE_ASSIGN_OR_RETURN(const Outputs outputs, RunRagged(arguments, std::nullopt));
+  RaggedArguments arguments = ReadRagged(call);
+  REPRISE_ASSIGN_OR_RETURN(const Outputs outputs, RunRagged(arguments, ReadOutDType(call)));
   call.Return({outputs.out, *outputs.lse});
   return absl::OkStatus();
 }
 
-absl::Status RaggedAttentionOutOp(OperatorCall& call) {
+absl::Status TraceRaggedAttention(OperatorCall& call) {
   const RaggedArguments arguments = ReadRagged(call);
+  const OutputArguments outputs = ReadOutDType(call);
+  REPRISE_RETURN_IF_ERROR(CheckRank("q", arguments.q, 3));
+  REPRISE_RETURN_IF_ERROR(CheckRank("v", arguments.v, 3));
+  const Outputs made = NewOutputs(arguments.q, arguments.v.sym_size(2), outputs.out_dtype);
+  call.Return({made.out, *made.lse});
+  return absl::OkStatus();
+}
+
+absl::Status RaggedAttentionOutOp(OperatorCall& call) {
+  RaggedArguments arguments = ReadRagged(call);
   REPRISE_ASSIGN_OR_RETURN(const Outputs outputs, RunRagged(arguments, ReadOutputs(call)));
   call.Return({outputs.out});
   return absl::OkStatus();
@@ -190,14 +298,18 @@ absl::Status RaggedAttentionOutOp(OperatorCall& call) {
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(reprise, library) {
-  DefineOperator(library, "paged_attention(" REPRISE_PAGED_SCHEMA ") -> (Tensor out, Tensor lse)",
-                 PagedAttentionOp);
+  DefineOperator(library,
+                 "paged_attention(" REPRISE_PAGED_SCHEMA
+                 ", ScalarType? out_dtype=None) -> (Tensor out, Tensor lse)",
+                 PagedAttentionOp, TracePagedAttention);
   DefineOperator(library,
                  "paged_attention.out(" REPRISE_PAGED_SCHEMA
                  ", Tensor(a!) out, Tensor(b!)? lse=None) -> Tensor(a!)",
                  PagedAttentionOutOp);
-  DefineOperator(library, "ragged_attention(" REPRISE_RAGGED_SCHEMA ") -> (Tensor out, Tensor lse)",
-                 RaggedAttentionOp);
+  DefineOperator(library,
+                 "ragged_attention(" REPRISE_RAGGED_SCHEMA
+                 ", ScalarType? out_dtype=None) -> (Tensor out, Tensor lse)",
+                 RaggedAttentionOp, TraceRaggedAttention);
   DefineOperator(library,
                  "ragged_attention.out(" REPRISE_RAGGED_SCHEMA
                  ", Tensor(a!) out, Tensor(b!)? lse=None) -> Tensor(a!)",

@@ -1,6 +1,7 @@
 // torch.ops.reprise.write_kv, read_kv, copy_blocks and swap_blocks: a cache given as tensors. See
 // docs/operators.md.
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -59,6 +60,31 @@ absl::Status ReadKvOp(OperatorCall& call) {
   const at::Tensor k = heads(layer.head_dim_qk);
   const at::Tensor v = heads(layer.head_dim_v);
   REPRISE_RETURN_IF_ERROR(ReadInto(kv, slot_mapping, k, v));
+  call.Return({k, v});
+  return absl::OkStatus();
+}
+
+absl::Status TraceReadKv(OperatorCall& call) {
+  KvTensors kv;
+  kv.k_cache = call.Tensor("k_cache");
+  kv.v_cache = call.Tensor("v_cache");
+  const at::Tensor slot_mapping = call.Tensor("slot_mapping");
+  const at::ScalarType dtype = call.DType("dtype");
+  ReadCacheOptions(call, kv);
+  const bool is_k_packed = kv.layout == "K-packed";
+  if (kv.k_cache.dim() != (is_k_packed ? 5 : 4) || kv.v_cache.dim() != 4) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("k_cache and v_cache have the wrong rank: expected ", is_k_packed ? 5 : 4,
+                     " and 4 dimensions, got ", kv.k_cache.dim(), " and ", kv.v_cache.dim()));
+  }
+  const c10::SymInt num_heads = kv.k_cache.sym_size(is_k_packed || kv.layout == "HND" ? 1 : 2);
+  const auto heads = [&](const c10::SymInt& head_dim) {
+    return at::empty_symint({slot_mapping.sym_numel(), num_heads, head_dim},
+                            kv.k_cache.options().dtype(dtype));
+  };
+  const at::Tensor k =
+      heads(is_k_packed ? kv.k_cache.sym_size(2) * kv.k_cache.sym_size(4) : kv.k_cache.sym_size(3));
+  const at::Tensor v = heads(kv.v_cache.sym_size(is_k_packed ? 2 : 3));
   call.Return({k, v});
   return absl::OkStatus();
 }
@@ -144,7 +170,7 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
   DefineOperator(library,
                  "read_kv(Tensor k_cache, Tensor v_cache, Tensor slot_mapping, *, "
                  "ScalarType dtype, " REPRISE_CACHE_OPTIONS_SCHEMA ") -> (Tensor k, Tensor v)",
-                 ReadKvOp);
+                 ReadKvOp, TraceReadKv);
   DefineOperator(library,
                  "read_kv.out(Tensor k_cache, Tensor v_cache, Tensor slot_mapping, "
                  "*, " REPRISE_CACHE_OPTIONS_SCHEMA

@@ -35,8 +35,9 @@ absl::Status BuildOn(const Batch& batch, const LayerWindow& window, const WorkMa
 }
 
 template <typename Batch>
-absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const AttentionParams& layer,
-                               const Batch& batch, const at::Tensor& q, at::Tensor& keep_alive) {
+absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> products,
+                               const AttentionParams& layer, const Batch& batch,
+                               const at::Tensor& q, at::Tensor& keep_alive) {
   if (work.plan.has_value() != work.workspace.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan and workspace belong together: expected both or neither, got only ",
@@ -44,7 +45,8 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const AttentionParams& l
   }
   if (work.plan) return WorkMapOver(*work.plan, *work.workspace, q.device());
   if (q.is_cpu()) return WorkMap{};
-  REPRISE_RETURN_IF_ERROR(CheckDType("q", q, {at::kFloat, at::kHalf, at::kBFloat16}));
+  REPRISE_RETURN_IF_ERROR(CheckDType(
+      "q", q, {at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan,
                            MakePlanTensor({.dtype = *FromScalarType(q.scalar_type()),
                                            .num_q_heads = layer.num_q_heads,
@@ -57,7 +59,8 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const AttentionParams& l
                                            .max_seq_len = batch.max_seq_len,
                                            .num_sms = NumSms(q.device()),
                                            .mode = work.deterministic ? WorkMapMode::kDeterministic
-                                                                      : WorkMapMode::kBalanced}));
+                                                                      : WorkMapMode::kBalanced,
+                                           .products = products}));
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
   REPRISE_ASSIGN_OR_RETURN(const WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
   REPRISE_RETURN_IF_ERROR(BuildOn(batch, WindowOf(layer), map, q.device()));
@@ -89,16 +92,16 @@ absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, cons
   return BuildOn(batch, window, map, device);
 }
 
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const AttentionParams& layer,
-                                const PagedBatch& batch, const at::Tensor& q,
-                                at::Tensor& keep_alive) {
-  return WorkOf(work, layer, batch, q, keep_alive);
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+                                const AttentionParams& layer, const PagedBatch& batch,
+                                const at::Tensor& q, at::Tensor& keep_alive) {
+  return WorkOf(work, products, layer, batch, q, keep_alive);
 }
 
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const AttentionParams& layer,
-                                const RaggedBatch& batch, const at::Tensor& q,
-                                at::Tensor& keep_alive) {
-  return WorkOf(work, layer, batch, q, keep_alive);
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+                                const AttentionParams& layer, const RaggedBatch& batch,
+                                const at::Tensor& q, at::Tensor& keep_alive) {
+  return WorkOf(work, products, layer, batch, q, keep_alive);
 }
 
 }  // namespace reprise

@@ -15,6 +15,7 @@
 #include "attention/ragged_batch.h"
 #include "attention/work_map.h"
 #include "attention/work_map_rows.h"
+#include "base/dtype.h"
 
 namespace reprise {
 
@@ -33,14 +34,14 @@ struct WorkTensors {
   bool deterministic = false;  // of a map that is made here
 };
 
-// The map that attention of `layer` over `batch` on q's device is to use: the caller's, or one that
-// is allocated (`keep_alive` holds it) and built now. On the CPU none is needed.
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const AttentionParams& layer,
-                                const PagedBatch& batch, const at::Tensor& q,
-                                at::Tensor& keep_alive);
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const AttentionParams& layer,
-                                const RaggedBatch& batch, const at::Tensor& q,
-                                at::Tensor& keep_alive);
+// The map that attention of `layer` over `batch` on q's device, multiplied in `products` if given, is
+// to use: the caller's, or one that is allocated (`keep_alive` holds it) and built now. On the CPU none is needed.
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+                                const AttentionParams& layer, const PagedBatch& batch,
+                                const at::Tensor& q, at::Tensor& keep_alive);
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+                                const AttentionParams& layer, const RaggedBatch& batch,
+                                const at::Tensor& q, at::Tensor& keep_alive);
 
 }  // namespace reprise
 

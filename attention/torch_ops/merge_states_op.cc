@@ -131,6 +131,16 @@ absl::Status MergeStatesOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
+absl::Status TraceMergeStates(OperatorCall& call) {
+  const Parts parts = ReadParts(call);
+  REPRISE_RETURN_IF_ERROR(CheckLists(parts));
+  const auto like = [](const at::Tensor& tensor) {
+    return at::empty_symint(tensor.sym_sizes(), tensor.options());
+  };
+  call.Return({like(parts.outs[0]), like(parts.lses[0])});
+  return absl::OkStatus();
+}
+
 absl::Status MergeStatesOutOp(OperatorCall& call) {
   const Parts parts = ReadParts(call);
   const at::Tensor out = call.Tensor("out");
@@ -146,7 +156,7 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
   DefineOperator(library,
                  "merge_states(Tensor[] outs, Tensor[] lses, *, Tensor? sinks=None) -> "
                  "(Tensor out, Tensor lse)",
-                 MergeStatesOp);
+                 MergeStatesOp, TraceMergeStates);
   DefineOperator(library,
                  "merge_states.out(Tensor[] outs, Tensor[] lses, *, Tensor? sinks=None, "
                  "Tensor(a!) out, Tensor(b!)? lse=None) -> Tensor(a!)",

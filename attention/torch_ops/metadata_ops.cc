@@ -69,6 +69,28 @@ absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
+// As many rows as the worst case needs: a formula of sizes, which a trace may not know.
+absl::Status TraceLocalVirtualBatches(OperatorCall& call) {
+  BatchArguments arguments;
+  ReadBatchArguments(call, arguments);
+  const int64_t chunk_size = call.Int("chunk_size");
+  const int64_t num_tokens = call.Int("num_tokens");
+  call.MaybeTensor("table_row");
+  call.MaybeTensor("key_start");
+  if (chunk_size < 1 || num_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_size and num_tokens: expected at least 1 and 0, got ", chunk_size,
+                     " and ", num_tokens));
+  }
+  const int64_t num_rows = arguments.seq_lens.sym_size(0).guard_int(__FILE__, __LINE__);
+  const int64_t max_rows = MaxLocalRows(num_rows, num_tokens, chunk_size);
+  const auto ints = [&](int64_t size) {
+    return at::empty({size}, arguments.seq_lens.options().dtype(at::kInt));
+  };
+  call.Return({ints(max_rows + 1), ints(max_rows), ints(max_rows), ints(max_rows)});
+  return absl::OkStatus();
+}
+
 // The next step's arrays, each of which may be the one that was read.
 absl::Status AdvanceStepOp(OperatorCall& call) {
   const at::Tensor sampled = call.Tensor("sampled");
@@ -149,7 +171,7 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
                  ", *, int chunk_size, int num_tokens, Tensor? table_row=None, "
                  "Tensor? key_start=None) -> (Tensor query_start_loc, Tensor seq_lens, "
                  "Tensor table_row, Tensor key_start)",
-                 LocalVirtualBatchesOp);
+                 LocalVirtualBatchesOp, TraceLocalVirtualBatches);
   DefineOperator(library,
                  "advance_step(Tensor sampled, Tensor block_table, Tensor(a!) seq_lens, "
                  "Tensor(b!) table_row, Tensor(c!) query_start_loc, Tensor(d!) token_ids, "

@@ -4,7 +4,11 @@
 #include <glog/logging.h>
 #include <torch/library.h>
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "attention/torch_ops/throw_status.h"
+#include "base/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -17,6 +21,48 @@ class BoxedOperator : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                   OperatorCall::Stack* stack) const {
+    OperatorCall call(op.schema(), *stack);
+    ThrowIfError(run_(call));
+  }
+
+ private:
+  absl::Status (*run_)(OperatorCall& call);
+};
+
+absl::Status ReturnAliases(OperatorCall& call) {
+  call.ReturnAliases();
+  return absl::OkStatus();
+}
+
+absl::Status CheckIsMeta(const std::string& argument, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_meta()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(argument, " has the wrong device: expected meta, got ", tensor.device().str()));
+}
+
+// A trace sees no tensor that has memory: one beside those that have none is a mistake.
+absl::Status CheckAreMeta(const c10::FunctionSchema& schema, const OperatorCall::Stack& stack) {
+  const size_t num_arguments = schema.arguments().size();
+  for (size_t i = 0; i < num_arguments; ++i) {
+    const c10::IValue& value = stack[stack.size() - num_arguments + i];
+    const std::string& name = schema.arguments()[i].name();
+    if (value.isTensor()) REPRISE_RETURN_IF_ERROR(CheckIsMeta(name, value.toTensor()));
+    if (!value.isTensorList()) continue;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      REPRISE_RETURN_IF_ERROR(CheckIsMeta(name, tensor));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The same for tensors without memory.
+class BoxedTrace : public c10::OperatorKernel {
+ public:
+  explicit BoxedTrace(absl::Status (*run)(OperatorCall& call)) : run_(run) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                  OperatorCall::Stack* stack) const {
+    ThrowIfError(CheckAreMeta(op.schema(), *stack));
     OperatorCall call(op.schema(), *stack);
     ThrowIfError(run_(call));
   }
@@ -78,6 +124,11 @@ std::optional<double> OperatorCall::MaybeDouble(const char* name) {
 
 at::ScalarType OperatorCall::DType(const char* name) { return Next(name).toScalarType(); }
 
+std::optional<at::ScalarType> OperatorCall::MaybeDType(const char* name) {
+  const c10::IValue* value = MaybeNext(name);
+  return value ? std::optional(value->toScalarType()) : std::nullopt;
+}
+
 at::Device OperatorCall::Device(const char* name) { return Next(name).toDevice(); }
 
 std::string OperatorCall::String(const char* name) { return Next(name).toStringRef(); }
@@ -94,12 +145,34 @@ void OperatorCall::Return(std::initializer_list<at::Tensor> results) {
   for (const at::Tensor& result : results) stack_.emplace_back(result);
 }
 
+void OperatorCall::ReturnAliases() {
+  const size_t num_arguments = schema_.arguments().size();
+  Stack results;
+  for (const c10::Argument& result : schema_.returns()) {
+    CHECK(result.alias_info() != nullptr)
+        << schema_.name() << " makes a tensor: it has to be traced";
+    for (size_t i = 0; i < num_arguments; ++i) {
+      const c10::AliasInfo* info = schema_.arguments()[i].alias_info();
+      if (info == nullptr || info->beforeSets() != result.alias_info()->beforeSets()) continue;
+      results.push_back(stack_[stack_.size() - num_arguments + i]);
+    }
+  }
+  CHECK_EQ(results.size(), schema_.returns().size()) << "aliases of " << schema_.name();
+  stack_.resize(stack_.size() - num_arguments);
+  for (c10::IValue& result : results) stack_.push_back(std::move(result));
+}
+
 void DefineOperator(torch::Library& library, const char* schema,
-                    absl::Status (*run)(OperatorCall& call)) {
+                    absl::Status (*run)(OperatorCall& call),
+                    absl::Status (*trace)(OperatorCall& call)) {
   library.def(schema);
   const std::string text(schema);
-  library.impl(text.substr(0, text.find('(')).c_str(), c10::DispatchKey::CompositeExplicitAutograd,
+  const std::string name = text.substr(0, text.find('('));
+  library.impl(name.c_str(), c10::DispatchKey::CompositeExplicitAutograd,
                torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(run)));
+  library.impl(name.c_str(), c10::DispatchKey::Meta,
+               torch::CppFunction::makeFromBoxedFunctor(
+                   std::make_unique<BoxedTrace>(trace ? trace : ReturnAliases)));
 }
 
 }  // namespace reprise

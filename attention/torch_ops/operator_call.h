@@ -16,6 +16,11 @@
 //
 // Every device has the same operator: it looks at its tensors itself. None has a gradient.
 //
+// Tracing (torch.compile, torch.export, FakeTensorMode) calls an operator with tensors that have
+// shapes but no memory. An operator that makes tensors has a function of its own for these, which
+// makes ones of the same shape, by sym_size(), and looks at no more; one that returns its caller's
+// tensors or none needs nothing.
+//
 // Thread safety: an OperatorCall is used by one call. Operators may run on several threads where
 // their functions may.
 
@@ -58,9 +63,14 @@ class OperatorCall {
   double Double(const char* name);
   std::optional<double> MaybeDouble(const char* name);
   at::ScalarType DType(const char* name);
+  std::optional<at::ScalarType> MaybeDType(const char* name);
   at::Device Device(const char* name);
   std::string String(const char* name);
   std::optional<std::string> MaybeString(const char* name);
+
+  // Reads all that is left, and returns the arguments that the schema's returns are aliases of.
+  // REQUIRES: every return is an alias. Not to be followed by Return().
+  void ReturnAliases();
 
   // Replaces the arguments with the results. REQUIRES: all arguments were read; called once.
   void Return(std::initializer_list<at::Tensor> results);
@@ -78,8 +88,11 @@ class OperatorCall {
 
 // Adds an operator to `library`. What `run` returns becomes an exception if it is an error
 // (attention/torch_ops/throw_status.h); exceptions of LibTorch pass through.
+// `trace` is called in its place while tracing; null: the tensors that the schema returns as
+// aliases of arguments are returned.
 void DefineOperator(torch::Library& library, const char* schema,
-                    absl::Status (*run)(OperatorCall& call));
+                    absl::Status (*run)(OperatorCall& call),
+                    absl::Status (*trace)(OperatorCall& call) = nullptr);
 
 }  // namespace reprise
 

@@ -1,6 +1,7 @@
 #include "attention/torch_ops/operator_call.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,7 +58,25 @@ absl::Status ReturnsTooFew(OperatorCall& call) {
   return absl::OkStatus();
 }
 
+absl::Status Doubles(OperatorCall& call) {
+  const at::Tensor x = call.Tensor("x");
+  call.Return({x.add(x)});
+  return absl::OkStatus();
+}
+
+absl::Status TraceDoubles(OperatorCall& call) {
+  const at::Tensor x = call.Tensor("x");
+  call.Return({at::empty_symint(x.sym_sizes(), x.options())});
+  return absl::OkStatus();
+}
+
+absl::Status Swaps(OperatorCall&) { return absl::InternalError("not while tracing"); }
+
 TORCH_LIBRARY(operator_call_test, library) {
+  DefineOperator(library, "doubles(Tensor x) -> Tensor", Doubles, TraceDoubles);
+  DefineOperator(library,
+                 "swaps(Tensor[] list, Tensor(a!) x, Tensor(b!) y) -> (Tensor(b!), Tensor(a!))",
+                 Swaps);
   DefineOperator(library,
                  "everything(Tensor x, Tensor? maybe, Tensor[] list, *, bool flag=True, "
                  "int count=3, int[]? counts=None, float factor=0.5, float? maybe_factor=None, "
@@ -111,6 +130,41 @@ TEST(OperatorCallTest, AnErrorIsAnExceptionWithItsText) {
     FAIL() << "nothing was thrown";
   } catch (const c10::ValueError& e) {
     EXPECT_THAT(e.what(), HasSubstr("x is not welcome"));
+  }
+}
+
+at::Tensor WithoutMemory() { return at::empty({2, 3}, at::TensorOptions(at::kMeta)); }
+
+TEST(OperatorCallTest, ATraceGivesShapesWithoutRunningAnything) {
+  OperatorCall::Stack stack = {WithoutMemory()};
+  Call("doubles", stack);
+  ASSERT_EQ(stack.size(), 1u);
+  EXPECT_TRUE(stack[0].toTensor().is_meta());
+  EXPECT_EQ(stack[0].toTensor().sizes(), (std::vector<int64_t>{2, 3}));
+}
+
+TEST(OperatorCallTest, ATraceOfAliasesReturnsTheArgumentsThemselves) {
+  const at::Tensor x = WithoutMemory();
+  const at::Tensor y = WithoutMemory();
+  OperatorCall::Stack stack = {std::vector<at::Tensor>{x}, x, y};
+  Call("swaps", stack);
+  ASSERT_EQ(stack.size(), 2u);
+  EXPECT_TRUE(stack[0].toTensor().is_same(y));
+  EXPECT_TRUE(stack[1].toTensor().is_same(x));
+}
+
+TEST(OperatorCallTest, TensorsWithMemoryAreRefusedBesideSomeWithout) {
+  for (const bool in_list : {true, false}) {
+    const at::Tensor x = WithoutMemory();
+    OperatorCall::Stack stack = {std::vector<at::Tensor>{in_list ? One() : x}, x,
+                                 in_list ? x : One()};
+    try {
+      Call("swaps", stack);
+      FAIL() << "nothing was thrown";
+    } catch (const c10::ValueError& e) {
+      EXPECT_THAT(e.what(), HasSubstr(in_list ? "list has the wrong device: expected meta, got cpu"
+                                              : "y has the wrong device: expected meta, got cpu"));
+    }
   }
 }
 

@@ -202,6 +202,27 @@ class OperatorsTest(unittest.TestCase):
                 (lambda: call(q[:, :3], k, v, table, lens, starts), "num_q_heads"),
                 (lambda: call(q, k, v, table, lens, starts, plan=lens), "plan and workspace"),
                 (lambda: OPS.write_kv(q, q, k, v, lens), "slot_mapping"),
+                (lambda: call(q, k.half(), v, table, lens, starts), "v_cache has the wrong dtype"),
+                (lambda: call(q, k, v[..., ::2], table, lens, starts), "stride 1"),
+                (lambda: call(q, k, v, table.t(), lens, starts), "block_table"),
+                (lambda: call(q, k, v, table, lens, starts.float()), "query_start_loc must be"),
+                (lambda: call(q, k, v, table, lens, starts, sinks=q[0, :, 0].half()), "sinks"),
+                (lambda: call(q, k, v, table, lens, starts, sinks=torch.zeros(3, device=device)),
+                 "sinks must be [num_q_heads] float32: expected [4], got [3]"),
+                (lambda: call(q, k, v, table, lens, starts, tail_len=lens), "tail_mask"),
+                (lambda: call(q, k, v, table, lens, starts, kv_dtype="fp8"), "kv_dtype"),
+                (lambda: call(q, k, v, table, lens, starts, new_k=q), "new_k and new_v"),
+                (lambda: call(q, k, v, table, lens, starts, out_scale=torch.ones(2)), "out_scale"),
+                (lambda: call(q, k, v, table, lens, starts, products=torch.int32), "products"),
+                (lambda: call(q, k, v, table, lens, starts, out_dtype=torch.float64),
+                 "out has the wrong dtype"),
+                (lambda: call(q, k, v, table, lens, starts, max_tier=-1), "max_tier"),
+                (lambda: OPS.ragged_attention(q, q, q[:1], starts, starts), "v must be"),
+                (lambda: OPS.merge_states([q], [q[..., 0].half()]), "lses"),
+                (lambda: OPS.read_kv(k, v, starts, dtype=torch.float32), "slot_mapping"),
+                (lambda: OPS.paged_attention.out(q, k, v, table, lens, starts, out=q[:1]), "out"),
+                (lambda: OPS.paged_attention.out(q, k, v, table, lens, starts,
+                                                 out=torch.empty_like(q).cpu().double()), "out"),
             ]
             if device == "cuda":
                 cases.append((lambda: call(q, k, v, table.cpu(), lens, starts), "wrong device"))
@@ -307,6 +328,220 @@ class OperatorsTest(unittest.TestCase):
             self.assertEqual(seq_lens.tolist(), [19, 6, 0])
             self.assertEqual(starts.tolist(), [0, 1, 2, 2])
             self.assertEqual(faults.tolist(), [0, 0, 0])
+
+    def test_new_keys_and_quantised_outputs_are_those_of_the_call(self):
+        for device in DEVICES:
+            batch = Batch([9, 17], [2, 3], device, dims=(32, 32))
+            batch.write()
+            want, want_lse = OPS.paged_attention(*batch.arguments())
+            # The rows' own keys from tensors: what the cache has of them is not read.
+            new_k = torch.cat([keys[-n:] for keys, n in zip(batch.keys, batch.query_lens)])
+            new_v = torch.cat([values[-n:] for values, n in zip(batch.values, batch.query_lens)])
+            slots = batch.slots()
+            for end, n in ((9, 2), (26, 3)):
+                for slot in slots[end - n:end].tolist():
+                    batch.k_cache.view(-1, 2, 32)[slot] = math.nan
+                    batch.v_cache.view(-1, 2, 32)[slot] = math.nan
+            out, lse = OPS.paged_attention(*batch.arguments(), new_k=new_k.to(device),
+                                           new_v=new_v.to(device))
+            self.close(out, want, 2e-6)
+            self.close(lse, want_lse, 2e-6)
+            batch.write()
+            scale = torch.tensor([0.02])
+            out, _ = OPS.paged_attention(*batch.arguments(), out_scale=scale,
+                                         out_dtype=torch.float8_e4m3fn)
+            self.assertEqual(out.dtype, torch.float8_e4m3fn)
+            # Half a step of three bits of mantissa, of what is at most about 4.
+            self.close(out.float() * 0.02, want, 4 * 2**-4)
+            scales = torch.full((5, 4, 2), math.nan, device=device)
+            out, _ = OPS.paged_attention(*batch.arguments(), out_block_scales=scales,
+                                         out_dtype=torch.float8_e4m3fn)
+            self.close(out.float() * scales.repeat_interleave(16, dim=2), want, 4 * 2**-4)
+
+    def test_products_and_shared_prefixes_are_planned(self):
+        for device in DEVICES:
+            batch = Batch([300, 170], [1, 1], device, dtype=torch.bfloat16, dims=(64, 64))
+            batch.write()
+            batch.block_table[1, :32] = batch.block_table[0, :32]  # 128 keys
+            want, want_lse = OPS.paged_attention(*batch.arguments(), max_query_len=1)
+            sizes = dict(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64, max_rows=2,
+                         max_tokens=2, max_query_len=1, max_seq_len=300, dtype=torch.bfloat16,
+                         device=device)
+            plan = OPS.work_map_plan(**sizes, shared_prefix=True)
+            prefix = dict(common_prefix_len=ints([128], device))
+            workspace = OPS.work_map(*batch.arguments()[3:], plan, **prefix)
+            out, lse = OPS.paged_attention(*batch.arguments(), max_query_len=1, max_seq_len=300,
+                                           plan=plan, workspace=workspace, **prefix)
+            self.close(out, want, 1e-2)
+            self.close(lse, want_lse, 1e-4)
+            out, lse = OPS.paged_attention(*batch.arguments(), max_query_len=1,
+                                           products=torch.float32, max_tier=1)
+            self.close(out, want, 1e-2)
+            self.close(lse, want_lse, 1e-4)
+
+    def samples(self, device):
+        """A call of each operator: name, arguments, keywords."""
+        batch = Batch([9, 17], [2, 3], device)
+        batch.write()
+        k, v = torch.cat(batch.keys).to(device), torch.cat(batch.values).to(device)
+        loc = batch.query_start_loc
+        ragged = (batch.q, k, v, loc, ints([0, 9, 26], device))
+        out, lse = OPS.paged_attention(*batch.arguments())
+        pair = ints([[1, 2]], device)
+        table, lens = ints([[7, 3], [5, 0]], device), ints([18, 5], device)
+        steps = [torch.zeros(6, dtype=torch.int32, device=device) for _ in range(2)]
+        return [
+            (OPS.paged_attention.default, batch.arguments(), {}),
+            (OPS.paged_attention.default, batch.arguments(),
+             dict(window_left=4, softcap=9.0, sinks=torch.zeros(4, device=device),
+                  out_dtype=torch.float8_e5m2)),
+            (OPS.paged_attention.out, batch.arguments(), dict(out=out.clone(), lse=lse.clone())),
+            (OPS.ragged_attention.default, ragged, dict(causal=False)),
+            (OPS.ragged_attention.out, ragged, dict(out=out.clone())),
+            (OPS.write_kv.default, (k, v, batch.k_cache, batch.v_cache, batch.slots()), {}),
+            (OPS.read_kv.default, (batch.k_cache, batch.v_cache, batch.slots()),
+             dict(dtype=torch.float32)),
+            (OPS.copy_blocks.default, ([batch.k_cache, batch.v_cache], pair), {}),
+            (OPS.swap_blocks.default, ([batch.k_cache], [batch.v_cache], pair.cpu()), {}),
+            (OPS.merge_states.default, ([out, out.clone()], [lse, lse.clone()]), {}),
+            (OPS.local_virtual_batches.default, batch.arguments()[3:],
+             dict(chunk_size=4, num_tokens=5)),
+            (OPS.advance_step.default,
+             (ints([70, 71], device), table, lens, ints([0, 1], device), ints([0, 1, 2], device),
+              *steps, torch.zeros(6, dtype=torch.int64, device=device), ints([0, 0], device)),
+             dict(block_size=16, num_blocks=8, max_context_len=32)),
+        ]
+
+    def test_traces_make_what_the_operators_make(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        flatten = lambda result: [] if result is None else \
+            [result] if isinstance(result, torch.Tensor) else list(result)
+        for device in DEVICES:
+            for operator, arguments, keywords in self.samples(device):
+                with self.subTest(device=device, operator=str(operator)):
+                    real = flatten(operator(*arguments, **keywords))
+                    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+                        fake = torch.utils._pytree.tree_map_only(
+                            torch.Tensor, mode.from_tensor, (arguments, keywords))
+                        traced = flatten(operator(*fake[0], **fake[1]))
+                    self.assertEqual([(t.shape, t.dtype, t.device) for t in traced],
+                                     [(t.shape, t.dtype, t.device) for t in real])
+
+    def test_pytorchs_own_check_of_operators_passes(self):
+        for device in DEVICES:
+            for operator, arguments, keywords in self.samples(device):
+                if any(a.alias_info for a in operator._schema.returns):
+                    continue  # out= forms, which it does not take
+                with self.subTest(device=device, operator=str(operator)):
+                    torch.library.opcheck(operator, arguments, keywords,
+                                          test_utils=("test_schema", "test_autograd_registration",
+                                                      "test_faketensor"))
+
+    def test_a_step_is_traced_with_symbolic_sizes(self):
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        def step(q, k, v, k_cache, v_cache, table, lens, starts, slots):
+            OPS.write_kv(k, v, k_cache, v_cache, slots)
+            out, lse = OPS.paged_attention(q, k_cache, v_cache, table, lens, starts)
+            return out * 2, lse
+
+        for device in DEVICES:
+            def inputs(lens, query_lens, seed):
+                batch = Batch(lens, query_lens, device, seed=seed)
+                return (batch.q, torch.cat(batch.keys).to(device),
+                        torch.cat(batch.values).to(device), *batch.arguments()[1:], batch.slots())
+
+            graph = make_fx(step, tracing_mode="symbolic")(*inputs([9, 17], [2, 3], 1))
+            self.assertIn("reprise.paged_attention", graph.code)
+            for seed, shape in enumerate((([9, 17], [2, 3]), ([30, 5, 8], [1, 5, 2]))):
+                arguments = inputs(*shape, seed)
+                # The caches are written: each call has its own.
+                own = [a.clone() for a in arguments]
+                for got, want in zip(graph(*arguments), step(*own)):
+                    self.assertTrue(torch.equal(got, want))
+
+    def test_a_step_is_compiled_as_one_graph(self):
+        def step(q, k, v, k_cache, v_cache, table, lens, starts, slots):
+            OPS.write_kv(k, v, k_cache, v_cache, slots)
+            out, lse = OPS.paged_attention(q, k_cache, v_cache, table, lens, starts)
+            return OPS.merge_states([out, out], [lse, lse])[0] + out
+
+        compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=True)
+        for device in DEVICES:
+            for seed, shape in enumerate((([9, 17], [2, 3]), ([30, 5, 8], [1, 5, 2]))):
+                batch = Batch(*shape, device, seed=seed)
+                arguments = (batch.q, torch.cat(batch.keys).to(device),
+                             torch.cat(batch.values).to(device), *batch.arguments()[1:],
+                             batch.slots())
+                own = [a.clone() for a in arguments]
+                self.assertTrue(torch.equal(compiled(*arguments), step(*own)))
+                self.assertTrue(torch.equal(batch.k_cache.nan_to_num(), own[3].nan_to_num()))
+
+    @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
+    def test_no_out_form_allocates_eagerly_or_in_a_graph(self):
+        for mode in ("", "deterministic", "shared", "ragged", "fp8"):
+            with self.subTest(mode=mode):
+                self.allocates_nothing(mode)
+
+    def allocates_nothing(self, mode):
+        batch = Batch([300, 170], [1, 2], "cuda", dtype=torch.bfloat16, dims=(64, 64))
+        batch.write()
+        slots = batch.slots()
+        k, v = torch.cat(batch.keys).cuda(), torch.cat(batch.values).cuda()
+        k_cache, v_cache, cache = batch.k_cache, batch.v_cache, {}
+        if mode == "fp8":
+            k_cache, v_cache = (torch.zeros_like(c, dtype=torch.uint8)
+                                for c in (batch.k_cache, batch.v_cache))
+            cache = dict(kv_dtype="fp8_e4m3")
+        bounds = dict(max_query_len=2, max_seq_len=512)
+        plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64,
+                                 max_rows=2, max_tokens=3, **bounds, dtype=torch.bfloat16,
+                                 deterministic=mode == "deterministic",
+                                 shared_prefix=mode == "shared")
+        key_start = ints([0, 300, 470], "cuda")
+        rows = (batch.query_start_loc, key_start)
+        build = OPS.ragged_work_map if mode == "ragged" else OPS.work_map
+        arrays = rows if mode == "ragged" else batch.arguments()[3:]
+        workspace = build(*arrays, plan)
+        out, lse = torch.empty_like(batch.q), torch.empty(3, 4, device="cuda")
+        merged, merged_lse = torch.empty_like(out), torch.empty_like(lse)
+        read = torch.empty(470, 2, 64, dtype=torch.bfloat16, device="cuda")
+        read_v = torch.empty_like(read)
+
+        def step():
+            OPS.write_kv(k, v, k_cache, v_cache, slots, **cache)
+            OPS.read_kv.out(k_cache, v_cache, slots, **cache, k=read, v=read_v)
+            build.out(*arrays, plan, workspace=workspace)
+            keywords = dict(**bounds, plan=plan, workspace=workspace, out=out, lse=lse)
+            if mode == "ragged":
+                OPS.ragged_attention.out(batch.q, k, v, *rows, **keywords)
+            else:
+                OPS.paged_attention.out(batch.q, k_cache, v_cache, *arrays, **cache, **keywords)
+            OPS.merge_states.out([out, out], [lse, lse], out=merged, lse=merged_lse)
+
+        def counts():
+            stats = torch.cuda.memory_stats()
+            return [stats[key] for key in ("allocation.all.allocated", "segment.all.allocated",
+                                           "num_alloc_retries")]
+
+        step()
+        torch.cuda.synchronize()
+        want, before = [out.clone(), lse.clone(), merged.clone()], counts()
+        before = counts()
+        step()
+        self.assertEqual(counts(), before)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            before = counts()
+            step()
+            self.assertEqual(counts(), before)
+        for tensor in (out, lse, merged):
+            tensor.fill_(math.nan)
+        graph.replay()
+        self.assertEqual(counts(), before)
+        for got, expected in zip((out, lse, merged), want):
+            self.assertTrue(torch.equal(got, expected))
+        self.close(merged, out, 1e-2)  # of twice the same keys
 
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_out_forms_are_captured_and_allocate_nothing(self):

@@ -44,12 +44,22 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
   const std::optional<DType> dtype = FromScalarType(type);
   if (!dtype) {
     return absl::InvalidArgumentError(
-        absl::StrCat("dtype must be that of q: expected float32, float16 or bfloat16, got ",
+        absl::StrCat("dtype must be that of q: expected float32, float16, bfloat16 or fp8, got ",
                      c10::toString(type)));
   }
   options.dtype = *dtype;
   options.mode = call.Bool("deterministic") ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced;
   options.num_sms = NumSms(call.Device("device"));
+  if (call.Bool("shared_prefix")) options.shared_prefix = SharedPrefix::kTaken;
+  if (const std::optional<at::ScalarType> products = call.MaybeDType("products")) {
+    options.products = FromScalarType(*products);
+    if (!options.products) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("products must be a type to multiply in: expected float32, float16 or "
+                       "bfloat16, got ",
+                       c10::toString(*products)));
+    }
+  }
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan, MakePlanTensor(options));
   call.Return({plan});
   return absl::OkStatus();
@@ -83,6 +93,13 @@ absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, 
   REPRISE_ASSIGN_OR_RETURN(const WorkMap map, WorkMapOver(request.plan, *workspace, device));
   REPRISE_RETURN_IF_ERROR(BuildWork(batch, request.window, map, device));
   return *workspace;
+}
+
+// How many bytes a workspace has stands in the plan, which a trace does not look into.
+absl::Status TraceWorkMap(OperatorCall&) {
+  return absl::UnimplementedError(
+      "work_map and ragged_work_map cannot be traced, since the size of their workspace is data of "
+      "the plan: make one outside, and call their out= form");
 }
 
 // The out= form takes a workspace, too.
@@ -154,15 +171,16 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
                  "work_map_plan(*, int num_q_heads, int num_kv_heads, int head_dim_qk, "
                  "int head_dim_v, int max_rows, int max_tokens, int max_query_len=1, "
                  "int max_seq_len, ScalarType dtype, bool deterministic=False, "
-                 "Device device=\"cuda\") -> Tensor",
+                 "Device device=\"cuda\", bool shared_prefix=False, ScalarType? products=None) "
+                 "-> Tensor",
                  WorkMapPlanOp);
   DefineOperator(library, "work_map(" REPRISE_WORK_MAP_SCHEMA ") -> Tensor",
-                 WorkMapOp<Form::kFunctional>);
+                 WorkMapOp<Form::kFunctional>, TraceWorkMap);
   DefineOperator(library,
                  "work_map.out(" REPRISE_WORK_MAP_SCHEMA ", Tensor(a!) workspace) -> Tensor(a!)",
                  WorkMapOp<Form::kOut>);
   DefineOperator(library, "ragged_work_map(" REPRISE_RAGGED_WORK_MAP_SCHEMA ") -> Tensor",
-                 RaggedWorkMapOp<Form::kFunctional>);
+                 RaggedWorkMapOp<Form::kFunctional>, TraceWorkMap);
   DefineOperator(library,
                  "ragged_work_map.out(" REPRISE_RAGGED_WORK_MAP_SCHEMA
                  ", Tensor(a!) workspace) -> Tensor(a!)",

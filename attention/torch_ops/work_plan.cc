@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,8 @@ enum PlanField {
   kMaxSeqLen,
   kNumSms,
   kMode,
+  kSharedPrefix,
+  kProducts,  // 0: as q, else 1 + the type
   kNumFields,
 };
 
@@ -56,6 +59,8 @@ absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options) {
   fields[kMaxSeqLen] = options.max_seq_len;
   fields[kNumSms] = options.num_sms;
   fields[kMode] = static_cast<int64_t>(options.mode);
+  fields[kSharedPrefix] = static_cast<int64_t>(options.shared_prefix);
+  fields[kProducts] = options.products ? 1 + static_cast<int64_t>(*options.products) : 0;
   return tensor;
 }
 
@@ -73,11 +78,15 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
     }
   }
   if (fields[kDType] > static_cast<int64_t>(DType::kFp8E5M2) ||
+      fields[kProducts] > 1 + static_cast<int64_t>(DType::kFp8E5M2) ||
+      fields[kSharedPrefix] > static_cast<int64_t>(SharedPrefix::kTaken) ||
       fields[kMode] > static_cast<int64_t>(WorkMapMode::kDeterministic)) {
     return absl::InvalidArgumentError(
-        "plan must come from work_map_plan: its dtype or mode does not exist");
+        "plan must come from work_map_plan: its dtype, products, prefix or mode does not exist");
   }
   const auto field = [fields](PlanField i) { return static_cast<int>(fields[i]); };
+  std::optional<DType> products;
+  if (field(kProducts) > 0) products = static_cast<DType>(field(kProducts) - 1);
   return WorkMapOptions{.dtype = static_cast<DType>(field(kDType)),
                         .num_q_heads = field(kNumQHeads),
                         .num_kv_heads = field(kNumKvHeads),
@@ -88,7 +97,9 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
                         .max_query_len = field(kMaxQueryLen),
                         .max_seq_len = field(kMaxSeqLen),
                         .num_sms = field(kNumSms),
-                        .mode = static_cast<WorkMapMode>(field(kMode))};
+                        .mode = static_cast<WorkMapMode>(field(kMode)),
+                        .products = products,
+                        .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix))};
 }
 
 absl::StatusOr<at::Tensor> AllocateWorkspace(const at::Tensor& plan, at::Device device) {
