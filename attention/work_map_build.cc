@@ -78,6 +78,9 @@ absl::Status Build(const Batch& batch, const LayerWindow& window, const WorkMap&
 }  // namespace
 
 absl::Status CheckWorkMapCapacity(const PagedBatch& batch, const WorkMap& map) {
+  if (batch.tail_len != nullptr && batch.tail_mask == nullptr && batch.num_tokens > 0) {
+    return absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none");
+  }
   return CheckCapacity(batch, map);
 }
 

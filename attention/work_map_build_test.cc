@@ -232,6 +232,15 @@ TEST(WorkMapBuildTest, RefusesAnEmptyMapAndSaysHowToMakeOne) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("PlanWorkMap"));
 }
 
+TEST(WorkMapBuildTest, RefusesTailsWithoutMasks) {
+  Rows rows({128, 200});
+  HostWorkMap work(OptionsFor(rows.batch));
+  const std::vector<int32_t> tail_len = {3, 3};
+  rows.batch.tail_len = tail_len.data();
+  EXPECT_EQ(BuildWorkMap(rows.batch, {}, work.map()),
+            absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none"));
+}
+
 TEST(WorkMapBuildTest, RefusesABatchThatMayExceedThePlan) {
   Rows rows({100, 100});
   for (int PagedBatch::*field : {&PagedBatch::num_rows, &PagedBatch::num_tokens,

@@ -8,6 +8,7 @@
 #endif
 
 #include "absl/strings/str_cat.h"
+#include "attention/params_check.h"
 #include "attention/torch_ops/work_plan.h"
 #include "attention/work_map_build.h"
 #include "attention/work_map_cuda.h"
@@ -34,6 +35,13 @@ absl::Status BuildOn(const Batch& batch, const LayerWindow& window, const WorkMa
 #endif
 }
 
+absl::Status CheckBatch(const AttentionParams& layer, const PagedBatch& batch) {
+  return CheckBatchFields(layer, batch);
+}
+absl::Status CheckBatch(const AttentionParams&, const RaggedBatch& batch) {
+  return CheckBatchFields(batch);
+}
+
 template <typename Batch>
 absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> products,
                                const AttentionParams& layer, const Batch& batch,
@@ -45,6 +53,9 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> pro
   }
   if (work.plan) return WorkMapOver(*work.plan, *work.workspace, q.device());
   if (q.is_cpu()) return WorkMap{};
+  // The map is made before the call looks at these.
+  REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
+  REPRISE_RETURN_IF_ERROR(CheckBatch(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckDType(
       "q", q, {at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan,
@@ -84,11 +95,14 @@ int NumSms(at::Device device) {
 
 absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
                        at::Device device) {
+  REPRISE_RETURN_IF_ERROR(
+      CheckBatchFields({.window_left = window.left, .window_right = window.right}, batch));
   return BuildOn(batch, window, map, device);
 }
 
 absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
                        at::Device device) {
+  REPRISE_RETURN_IF_ERROR(CheckBatchFields(batch));
   return BuildOn(batch, window, map, device);
 }
 

@@ -234,6 +234,24 @@ class OperatorsTest(unittest.TestCase):
                         run()
                     self.assertIn(text, str(raised.exception))
 
+    def test_work_maps_are_not_made_of_batches_that_lack_something(self):
+        for device in DEVICES:
+            batch = Batch([9, 17], [1, 1], device)
+            plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
+                                     max_rows=2, max_tokens=2, max_query_len=1, max_seq_len=64,
+                                     dtype=torch.float32, device=device)
+            table, lens, starts = batch.arguments()[3:]
+            cases = [(dict(tail_len=lens), "tail_mask, with tail_len"),
+                     (dict(key_positions=[0, 0, 1]), "key_positions.world"),
+                     (dict(key_positions=[0, 2, 1]), "query_positions, under context parallelism"),
+                     (dict(max_seq_len=65), "max_seq_len of the batch exceeds"),
+                     (dict(num_tokens=3), "num_tokens of the batch exceeds")]
+            for keywords, text in cases:
+                with self.subTest(device=device, text=text):
+                    with self.assertRaises(ValueError) as raised:
+                        OPS.work_map(table, lens, starts, plan, **keywords)
+                    self.assertIn(text, str(raised.exception))
+
     def test_what_was_written_is_read_back(self):
         for device in DEVICES:
             batch = Batch([9, 17], [1, 1], device)
