@@ -70,7 +70,7 @@ absl::Status CheckCapacity(const Batch& batch, const WorkMap& map) {
 
 template <typename Batch>
 absl::Status Build(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
-  REPRISE_RETURN_IF_ERROR(CheckCapacity(batch, map));
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, map));
   Cut(RowsOf(batch, window), map);
   return absl::OkStatus();
 }
