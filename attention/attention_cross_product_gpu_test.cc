@@ -28,7 +28,7 @@ namespace reprise {
 namespace {
 
 constexpr CrossProductSpace kSpaces[] = {CrossProductSpace::kAll, CrossProductSpace::kDirect,
-                                         CrossProductSpace::kCudaCores};
+                                         CrossProductSpace::kFp8, CrossProductSpace::kCudaCores};
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* const text = std::getenv(name);

@@ -182,13 +182,16 @@ std::string AttentionKernelTable() {
   std::string table;
   for (const AttentionKernelEntry& kernel : kTable) {
     const AttentionTile& tile = kernel.tile;
-    absl::StrAppendFormat(&table,
-                          "tier %d  %-30s  head dims <= %3d, %3d  %2d rows  %d x %d x %d warps  "
-                          "%2d keys  %d CTAs/SM  "
-                          "%6d bytes\n",
-                          kernel.tier, kernel.name(), tile.head_dim_qk, tile.head_dim_v,
-                          tile.rows(), tile.warps_m, tile.warps_d, tile.warps_n, tile.keys,
-                          tile.ctas_per_sm, kernel.shared_bytes());
+    absl::StrAppendFormat(&table, "tier %d  %-32s head dims <= %3d, %3d  %3d rows  ", kernel.tier,
+                          kernel.name(), tile.head_dim_qk, tile.head_dim_v, tile.rows());
+    // Warpgroups have sizes of their own.
+    if (kernel.tier > 1) {
+      absl::StrAppendFormat(&table, "%-36s", "whole warpgroups");
+    } else {
+      absl::StrAppendFormat(&table, "%d x %d x %d warps  %2d keys  %d CTAs/SM  ", tile.warps_m,
+                            tile.warps_d, tile.warps_n, tile.keys, tile.ctas_per_sm);
+    }
+    absl::StrAppendFormat(&table, "%6d bytes\n", kernel.shared_bytes());
   }
   return table;
 }

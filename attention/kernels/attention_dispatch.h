@@ -65,7 +65,7 @@ absl::Span<const AttentionKernelEntry> AttentionKernels();
 absl::StatusOr<const AttentionKernelEntry*> FindAttentionKernel(const AttentionKernelKey& key);
 
 // "tier 1  bfloat16.d128.rows16.direct  head dims <= 128, 128  16 rows  1 x 1 x 4 warps ..." and so
-// on, a line a kernel.
+// on, a line a kernel, with the shared memory of a CTA last. docs/kernels.md has it.
 std::string AttentionKernelTable();
 
 // A line a kernel: its name, and "serves" or what speaks against it.

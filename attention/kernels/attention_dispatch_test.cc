@@ -3,6 +3,7 @@
 #include "attention/kernels/attention_dispatch.h"
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 #include <string>
 
@@ -141,6 +142,17 @@ TEST(AttentionDispatchTest, TheTableHasALineForEachKernel) {
       ExplainAttentionKernels(KeyOf(DType::kFloat16, DType::kFloat16, 128, 16));
   EXPECT_THAT(reasons, HasSubstr("float16.d128.rows16.direct      serves"));
   EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct       wants head dims to 256"));
+}
+
+TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {
+  std::ifstream file("docs/kernels.md");
+  ASSERT_TRUE(file.is_open()) << "to be run from the root of the repository";
+  std::string text;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("    tier ")) text += line.substr(4) + "\n";
+  }
+  EXPECT_EQ(text, AttentionKernelTable())
+      << "put this into docs/kernels.md, each line behind four blanks";
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ class FieldChoices {
     Take(kKeys, kKeySources, any);
     Take(kTier, kTiers, [](int tier) { return tier == 2; });
     if (space == CrossProductSpace::kDirect) KeepDirect();
+    if (space == CrossProductSpace::kFp8) KeepFp8();
     if (space == CrossProductSpace::kCudaCores) KeepCudaCores();
   }
 
@@ -124,21 +125,36 @@ class FieldChoices {
     }
   }
 
-  void KeepDirect() {
+  // What is copied as it is, in chunks of so many elements.
+  void KeepChunks(int size) {
     Fix(Feature::kNewKeys);
     Fix(Feature::kRotary);
-    const auto any = [](const auto&) { return true; };
-    const auto has_chunks = [](const Dims& dims) { return dims.qk % 8 == 0 && dims.v % 8 == 0; };
-    Take(kQType, kQTypes,
-         [](DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; });
-    Take(kKvType, kKvTypes, [](KvType type) { return type == KvType::kSame; });
+    const auto has_chunks = [size](const Dims& dims) {
+      return dims.qk % size == 0 && dims.v % size == 0;
+    };
     Take(kLayout, kLayouts,
          [](KvMemoryLayout layout) { return layout != KvMemoryLayout::kKPacked; });
     Take(kDims, kDimChoices, has_chunks);
     Take(kLatentDims, kLatentDimChoices, has_chunks);
+    Take(kTier, kTiers, [](int) { return true; });
+  }
+
+  void KeepDirect() {
+    KeepChunks(8);
+    const auto any = [](int) { return true; };
+    Take(kQType, kQTypes,
+         [](DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; });
+    Take(kKvType, kKvTypes, [](KvType type) { return type == KvType::kSame; });
     Take(kQueryLen, kQueryLens, any);
     Take(kSeqLen, kSeqLens, any);
-    Take(kTier, kTiers, any);
+  }
+
+  void KeepFp8() {
+    KeepChunks(16);
+    Take(kQType, kQTypes, [](DType dtype) { return dtype != DType::kFloat32; });
+    Take(kKvType, kKvTypes,
+         [](KvType type) { return type == KvType::kE4M3 || type == KvType::kE5M2; });
+    Take(kKeys, kKeySources, [](KeySource keys) { return keys == KeySource::kPaged; });
   }
 
   void KeepCudaCores() {

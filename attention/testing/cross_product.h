@@ -37,6 +37,7 @@ enum class KeySource { kPaged, kRagged };
 enum class CrossProductSpace {
   kAll,
   kDirect,     // 16-bit q and KV of one type, in whole chunks, nothing converted: both tiers
+  kFp8,        // KV in fp8, in whole chunks, beside q of 16 and 8 bits, nothing else to be done
   kCudaCores,  // 16-bit and fp8 q, multiplied in float32 on request
 };
 

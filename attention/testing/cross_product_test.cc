@@ -27,7 +27,7 @@ namespace reprise {
 namespace {
 
 constexpr CrossProductSpace kSpaces[] = {CrossProductSpace::kAll, CrossProductSpace::kDirect,
-                                         CrossProductSpace::kCudaCores};
+                                         CrossProductSpace::kFp8, CrossProductSpace::kCudaCores};
 
 FeatureSet FeaturesOf(const CrossProductCase& c) {
   return c.keys == KeySource::kPaged ? MakePagedFixture(c.fixture).features
