@@ -271,21 +271,21 @@ constexpr std::array kFamilies = {
                 .read = ReadGemma2},
 };
 
-absl::Status UnknownArchitecture(const JsonFields& fields, std::string_view name) {
+absl::Status UnknownArchitecture(const JsonFields& fields, std::string_view name,
+                                 absl::Span<const char* const> others) {
+  std::vector<const char*> names;
+  for (const LlamaFamily& family : kFamilies) names.push_back(family.class_name);
+  names.insert(names.end(), others.begin(), others.end());
   return fields.Unexpected(
-      name, absl::StrCat("a supported architecture (",
-                         absl::StrJoin(kFamilies, ", ",
-                                       [](std::string* out, const LlamaFamily& family) {
-                                         absl::StrAppend(out, family.class_name);
-                                       }),
-                         ")"));
+      name, absl::StrCat("a supported architecture (", absl::StrJoin(names, ", "), ")"));
 }
 
 }  // namespace
 
 absl::Span<const LlamaFamily> LlamaFamilies() { return kFamilies; }
 
-absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields) {
+absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields,
+                                                   absl::Span<const char* const> others) {
   const json* const classes = fields.Find("architectures");
   if (classes != nullptr) {
     if (classes->is_array() && classes->size() == 1) {
@@ -293,14 +293,14 @@ absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields) {
         if ((*classes)[0] == family.class_name) return &family;
       }
     }
-    return UnknownArchitecture(fields, "architectures");
+    return UnknownArchitecture(fields, "architectures", others);
   }
   REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> model_type,
                            fields.OptionalString("model_type"));
   for (const LlamaFamily& family : kFamilies) {
     if (model_type == family.model_type) return &family;
   }
-  return UnknownArchitecture(fields, model_type ? "model_type" : "architectures");
+  return UnknownArchitecture(fields, model_type ? "model_type" : "architectures", others);
 }
 
 }  // namespace reprise

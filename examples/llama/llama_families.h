@@ -48,8 +48,10 @@ struct LlamaFamily {
 absl::Span<const LlamaFamily> LlamaFamilies();
 
 // By the name of the class in "architectures"; by "model_type" in the rare file without one.
-// Errors: InvalidArgument, naming the families there are.
-absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields);
+// Errors: InvalidArgument, naming the families there are, and `others`, classes that are not of the
+// Llama kind but that the caller runs as well.
+absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields,
+                                                   absl::Span<const char* const> others = {});
 
 }  // namespace reprise
 

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "examples/llama/data_path.h"
+#include "examples/llama/json_fields.h"
+#include "examples/llama/llama_families.h"
 #include "examples/llama/strict_json.h"
 #include "nlohmann/json.hpp"
 
@@ -20,6 +22,10 @@ absl::StatusOr<std::variant<LlamaConfig, MlaConfig, BartConfig>> LoadConfig(
                            ReadJsonFile(absl::StrCat(folder, "/config.json")));
   if (IsMlaConfig(config)) return LoadMlaConfig(folder);
   if (IsBartConfig(config)) return LoadBartConfig(folder);
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(config, absl::StrCat(folder, "/config.json")));
+  REPRISE_RETURN_IF_ERROR(
+      FindLlamaFamily(fields, {"DeepseekV2ForCausalLM", "BartForConditionalGeneration"}).status());
   return LoadLlamaConfig(folder);
 }
 

@@ -75,6 +75,19 @@ TEST(ModelFolderTest, ABrokenTokenizerIsNotTakenForNone) {
   EXPECT_THAT(Problem(folder), HasSubstr("tokenizer.json"));
 }
 
+TEST(ModelFolderTest, OfAnUnknownArchitectureAllThatAreSupportedAreNamed) {
+  const std::string folder = CopyOfModel("unknown");
+  std::ofstream(folder + "/config.json") << R"({"architectures": ["Phi3ForCausalLM"]})";
+  EXPECT_EQ(Problem(folder),
+            folder +
+                "/config.json: architectures: expected a supported architecture "
+                "(LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+                "Llama4ForCausalLM, Gemma2ForCausalLM, DeepseekV2ForCausalLM, "
+                "BartForConditionalGeneration), got [\"Phi3ForCausalLM\"]");
+  std::ofstream(folder + "/config.json") << "[]";
+  EXPECT_THAT(Problem(folder), HasSubstr("config.json: expected an object, got []"));
+}
+
 TEST(ModelFolderTest, WhatIsNoModelFolderIsNamed) {
   const std::string folder = CopyOfModel("hostile");
   EXPECT_THAT(Problem(""), HasSubstr("got an empty path"));
