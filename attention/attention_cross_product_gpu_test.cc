@@ -120,5 +120,24 @@ TEST_F(CrossProductGpuTest, EveryPairOfChoicesAgreesWithTheReferenceInAllItsBits
   }
 }
 
+// Small cases, for compute-sanitizer.
+class CrossProductSmallGpuTest : public CrossProductGpuTest {};
+
+TEST_F(CrossProductSmallGpuTest, SomeCasesOfEverySpaceAgreeWithTheReference) {
+  constexpr int kCasesOfSpace = 12;
+  for (CrossProductSpace space : kSpaces) {
+    std::vector<CrossProductCase> paged;
+    for (CrossProductCase c : CrossProductCases(0, space)) {
+      if (c.keys != KeySource::kPaged || *c.fixture.head_dim_qk > 128) continue;
+      c.fixture.max_rows = 2;
+      c.fixture.max_query_len = std::min(c.fixture.max_query_len, 40);
+      c.fixture.max_seq_len = std::min(c.fixture.max_seq_len, 300);
+      if (static_cast<int>(paged.size()) < kCasesOfSpace) paged.push_back(c);
+    }
+    ASSERT_EQ(static_cast<int>(paged.size()), kCasesOfSpace);
+    CheckAll<PagedFixture>(paged, MakePagedFixture);
+  }
+}
+
 }  // namespace
 }  // namespace reprise

@@ -117,6 +117,13 @@ TEST(HostAttentionCrossProductTest, EveryPairOfChoicesAgreesWithTheReference) {
       if (HasFatalFailure()) return;
     }
   }
+  // Longer rows, and caches with nothing to convert.
+  for (CrossProductSpace space : {CrossProductSpace::kDirect, CrossProductSpace::kFp8}) {
+    for (const CrossProductCase& c : CrossProductCases(0, space)) {
+      c.keys == KeySource::kPaged ? CheckPaged(c) : CheckRagged(c);
+      if (HasFatalFailure()) return;
+    }
+  }
 }
 
 }  // namespace
