@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -149,10 +150,14 @@ TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {
   ASSERT_TRUE(file.is_open()) << "to be run from the root of the repository";
   std::string text;
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("    tier ")) text += line.substr(4) + "\n";
+    if (line.starts_with("    tier ")) text += line + "\n";
   }
-  EXPECT_EQ(text, AttentionKernelTable())
-      << "put this into docs/kernels.md, each line behind four blanks";
+  // Each line behind four blanks, and without its last column.
+  const std::string table =
+      std::regex_replace(AttentionKernelTable(), std::regex(" +[0-9]+ bytes\n"), "\n");
+  EXPECT_EQ(text, std::regex_replace(table, std::regex("tier "), "    tier "))
+      << "put this into docs/kernels.md:\n"
+      << std::regex_replace(table, std::regex("tier "), "    tier ");
 }
 
 }  // namespace
