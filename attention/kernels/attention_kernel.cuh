@@ -334,9 +334,9 @@ template <typename Traits>
 __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
                                                     const OnlineSoftmax<Traits>& softmax,
                                                     AttentionShared<Traits>& shared) {
-  __syncthreads();  // the keys' memory becomes the results'
+  Traits::Meet();  // the keys' memory becomes the results'
   LeaveResults<Traits>(softmax, shared.results);
-  __syncthreads();
+  Traits::Meet();
   FinishUnit<Traits>(p, unit, shared);
 }
 

@@ -82,11 +82,9 @@ inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParam
   return query;
 }
 
-__device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
-                                                 const WorkUnit& unit, int row) {
-  if (row >= unit.num_rows) return NoQueryRow();
-  const TileRow tile_row = RowAt(p, unit, row);
-  if (unit.item.row == kSharedRow) return LoadSharedRow(p, unit, tile_row);
+// A row of an item of one row of the batch.
+__device__ __forceinline__ QueryRow LoadOrdinaryRow(const AttentionKernelParams& p,
+                                                    const WorkUnit& unit, const TileRow& tile_row) {
   QueryRow query;
   query.logit_scale = unit.logit_scale;
   query.token = tile_row.token;
@@ -98,6 +96,14 @@ __device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
   query.last_seen = p.window_right < 0 ? INT_MAX : Saturate(position + p.window_right);
   if (p.causal && unit.item.tail_len == 0) query.last_seen = min(query.last_seen, query.position);
   return query;
+}
+
+__device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
+                                                 const WorkUnit& unit, int row) {
+  if (row >= unit.num_rows) return NoQueryRow();
+  const TileRow tile_row = RowAt(p, unit, row);
+  if (unit.item.row == kSharedRow) return LoadSharedRow(p, unit, tile_row);
+  return LoadOrdinaryRow(p, unit, tile_row);
 }
 
 // What the rows of a warp see together.

@@ -14,13 +14,13 @@
 
 namespace reprise {
 
-// By all threads of the CTA, in part asynchronously.
-template <typename Traits>
+// By `kThreads` threads, of which this is `thread`, in part asynchronously.
+template <typename Traits, int kThreads = Traits::kThreads>
 __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, const WorkUnit& unit,
-                                            uint4* to) {
+                                            uint4* to, int thread = threadIdx.x) {
   using Element = typename Traits::Element;
 #pragma unroll 1
-  for (int at = threadIdx.x; at < Traits::kRows * Traits::kKeyChunks; at += Traits::kThreads) {
+  for (int at = thread; at < Traits::kRows * Traits::kKeyChunks; at += kThreads) {
     const int row = at / Traits::kKeyChunks;
     const int chunk = at % Traits::kKeyChunks;
     const int dim = chunk * Traits::kChunk;

@@ -91,6 +91,9 @@ struct TileTraits {
   static_assert(kValuesInKeys || kHeadDimQk == kHeadDimV, "K and V are copied alike");
   static_assert(kKeysPerPass == 1 || kKeysPerPass % 2 == 0);
 
+  // All threads that compute meet.
+  static __device__ __forceinline__ void Meet() { __syncthreads(); }
+
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return row * kKeyChunks + (chunk ^ (row & 7));
   }

@@ -345,7 +345,7 @@ template <typename Traits>
 __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
                                               typename AttentionShared<Traits>::Results& results) {
   WeighPartials<Traits>(p, unit, results);
-  __syncthreads();
+  Traits::Meet();
   ForColumns<Traits>(p, unit, [&](int r, int column) {
     const float reference = results.max[0][r];
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -369,15 +369,16 @@ __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, co
     StoreFinished<Traits>(p, results, r, column, sum);
   });
   if (p.out_block_scales == nullptr) return;
-  __syncthreads();
+  Traits::Meet();
   StoreBlocks<Traits>(p, unit, results);
 }
 
 // Whether this CTA is the last to arrive at the merge of the unit's queries. Then it sees what the
 // others wrote before they arrived. For all threads.
+template <typename Traits>
 __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int& is_last) {
-  __syncthreads();
+  Traits::Meet();
   if (threadIdx.x == 0) {
     // Wraps to 0 at the last arrival, ready for the next layer.
     uint32_t* arrivals =
@@ -385,7 +386,7 @@ __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, co
     const uint32_t last = unit.item.num_shared_partials + unit.item.num_partials - 1;
     is_last = IncrementAcquireRelease(arrivals, last) == last;
   }
-  __syncthreads();
+  Traits::Meet();
   return is_last;
 }
 
@@ -395,13 +396,13 @@ __device__ __noinline__ void ArriveAtChildren(const AttentionKernelParams& p, Wo
                                               AttentionShared<Traits>& shared) {
   const int end = unit.item.end_child;
   for (int child = unit.item.first_child; child < end;) {
-    __syncthreads();  // the unit before is done with
+    Traits::Meet();  // the unit before is done with
     LoadItem(p.work.items + child, unit);
     CommitCopies();
     WaitForCopies<0>();
-    __syncthreads();
+    Traits::Meet();
     if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
-    if (ArriveAtMerge(p, unit, shared.is_last_arrival)) {
+    if (ArriveAtMerge<Traits>(p, unit, shared.is_last_arrival)) {
       MergePartials<Traits>(p, unit, shared.results);
     }
     child += unit.item.num_partials;
@@ -414,7 +415,7 @@ template <typename Traits>
 __device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p, WorkUnit& unit,
                                            AttentionShared<Traits>& shared) {
   WeighGroups<Traits>(p, unit, shared.results);
-  __syncthreads();
+  Traits::Meet();
   const bool is_partial = unit.item.partial >= 0;
   ForColumns<Traits>(p, unit, [&](int r, int column) {
     float value[4];
@@ -428,11 +429,11 @@ __device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p, WorkU
   });
   if (!is_partial) {
     if (p.out_block_scales == nullptr) return;
-    __syncthreads();
+    Traits::Meet();
     StoreBlocks<Traits>(p, unit, shared.results);
   } else if (unit.item.row == kSharedRow) {
     ArriveAtChildren<Traits>(p, unit, shared);
-  } else if (ArriveAtMerge(p, unit, shared.is_last_arrival)) {
+  } else if (ArriveAtMerge<Traits>(p, unit, shared.is_last_arrival)) {
     MergePartials<Traits>(p, unit, shared.results);
   }
 }

@@ -1,9 +1,9 @@
 // Hopper's matrix products by four warps together (wgmma): D[64 x N] += A[64 x 16] B[16 x N], with
 // float32 sums in registers. Compute capability 9.0 exactly ("90a").
 //
-// D is held as by the warps of a mma.m16n8k16 each: warp w of the four has the rows 16 w .. 16 w + 15,
-// lane l of it d[n][0], d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3]
-// of row l / 4 + 8.
+// D is held as by the warps of a mma.m16n8k16 each: warp w of the four has the rows 16 w .. 16 w +
+// 15, lane l of it d[n][0], d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2],
+// d[n][3] of row l / 4 + 8.
 //
 // Products are asynchronous: between Fence() and Wait<>() of their group nobody may touch the
 // registers they read or write. Tiles in shared memory are rows of 128 bytes (64 elements), whose
@@ -19,6 +19,17 @@
 #include <cstdint>
 
 namespace reprise {
+
+// From then on the threads of the warpgroup have so many registers, which others have given away.
+// kRegisters: a multiple of 8.
+template <int kRegisters>
+__device__ __forceinline__ void RaiseRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void ReduceRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
 
 // Whoever writes shared memory that products are to read calls this after the write and before it
 // tells.
@@ -40,26 +51,52 @@ __device__ __forceinline__ void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-// A tile whose rows are the 16 elements that are summed over. `address`: of the first row, plus 32
-// bytes for each 16 elements before.
-__device__ __forceinline__ uint64_t RowsTile(uint32_t address) {
-  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
-         uint64_t{1} << 62;
+// Makes values be computed before the asynchronous products that follow in the code are waited for:
+// the compiler, which sees no reason to, otherwise puts it off.
+template <int kTiles>
+__device__ __forceinline__ void ComputeHere(float (&values)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    asm volatile(""
+                 : "+f"(values[n][0]), "+f"(values[n][1]), "+f"(values[n][2]), "+f"(values[n][3])
+                 :
+                 : "memory");
+  }
 }
 
-// A tile whose rows are summed over: 16 rows from `address` on. Columns 64 and up are
-// `bytes_to_next` further on.
-__device__ __forceinline__ uint64_t ColumnsTile(uint32_t address, uint32_t bytes_to_next) {
-  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{bytes_to_next >> 4} << 16 |
-         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
+// Describes a tile in shared memory to the products.
+class ProductTile {
+ public:
+  // A tile whose rows are summed along, 16 elements from `address` on.
+  static __device__ __forceinline__ ProductTile Rows(uint32_t address) {
+    return ProductTile(address, 16);
+  }
+  // A tile whose rows are summed over, 16 rows from `address` on. Columns 64 and up are
+  // `bytes_to_next` further on.
+  static __device__ __forceinline__ ProductTile Columns(uint32_t address, uint32_t bytes_to_next) {
+    return ProductTile(address, bytes_to_next);
+  }
+
+  // The tile `bytes` further on, in the words of the instruction.
+  __device__ __forceinline__ uint64_t At(uint32_t bytes) const {
+    constexpr uint32_t kEightRows = 1024 >> 4;
+    constexpr uint32_t kSwizzle128 = 1u << 30;
+    return uint64_t{kEightRows | kSwizzle128} << 32 | (low_ + (bytes >> 4));
+  }
+
+ private:
+  __device__ __forceinline__ ProductTile(uint32_t address, uint32_t bytes_to_next)
+      : low_((address & 0x3ffff) >> 4 | bytes_to_next >> 4 << 16) {}
+
+  uint32_t low_;
+};
 
 template <typename T, int kColumns>
 struct WarpgroupProduct;
 
 template <>
 struct WarpgroupProduct<__nv_bfloat16, 64> {
-  // d = A B, or += unless `is_first`. Both are RowsTile()s.
+  // d = A B, or += unless `is_first`. Both are ProductTile::Rows().
   static __device__ __forceinline__ void Rows(float (&d)[8][4], uint64_t a, uint64_t b,
                                               bool is_first) {
     asm volatile(
@@ -77,7 +114,7 @@ struct WarpgroupProduct<__nv_bfloat16, 64> {
         : "l"(a), "l"(b), "r"(static_cast<int>(is_first)));
   }
 
-  // d += A B. A in registers, B a ColumnsTile().
+  // d += A B. A in registers, B is ProductTile::Columns().
   static __device__ __forceinline__ void Columns(float (&d)[8][4], const uint32_t (&a)[4],
                                                  uint64_t b) {
     asm volatile(
@@ -97,7 +134,7 @@ struct WarpgroupProduct<__nv_bfloat16, 64> {
 
 template <>
 struct WarpgroupProduct<__nv_bfloat16, 128> {
-  // d = A B, or += unless `is_first`. Both are RowsTile()s.
+  // d = A B, or += unless `is_first`. Both are ProductTile::Rows().
   static __device__ __forceinline__ void Rows(float (&d)[16][4], uint64_t a, uint64_t b,
                                               bool is_first) {
     asm volatile(
@@ -123,7 +160,7 @@ struct WarpgroupProduct<__nv_bfloat16, 128> {
         : "l"(a), "l"(b), "r"(static_cast<int>(is_first)));
   }
 
-  // d += A B. A in registers, B a ColumnsTile().
+  // d += A B. A in registers, B is ProductTile::Columns().
   static __device__ __forceinline__ void Columns(float (&d)[16][4], const uint32_t (&a)[4],
                                                  uint64_t b) {
     asm volatile(
@@ -151,7 +188,7 @@ struct WarpgroupProduct<__nv_bfloat16, 128> {
 
 template <>
 struct WarpgroupProduct<__half, 64> {
-  // d = A B, or += unless `is_first`. Both are RowsTile()s.
+  // d = A B, or += unless `is_first`. Both are ProductTile::Rows().
   static __device__ __forceinline__ void Rows(float (&d)[8][4], uint64_t a, uint64_t b,
                                               bool is_first) {
     asm volatile(
@@ -169,7 +206,7 @@ struct WarpgroupProduct<__half, 64> {
         : "l"(a), "l"(b), "r"(static_cast<int>(is_first)));
   }
 
-  // d += A B. A in registers, B a ColumnsTile().
+  // d += A B. A in registers, B is ProductTile::Columns().
   static __device__ __forceinline__ void Columns(float (&d)[8][4], const uint32_t (&a)[4],
                                                  uint64_t b) {
     asm volatile(
@@ -189,7 +226,7 @@ struct WarpgroupProduct<__half, 64> {
 
 template <>
 struct WarpgroupProduct<__half, 128> {
-  // d = A B, or += unless `is_first`. Both are RowsTile()s.
+  // d = A B, or += unless `is_first`. Both are ProductTile::Rows().
   static __device__ __forceinline__ void Rows(float (&d)[16][4], uint64_t a, uint64_t b,
                                               bool is_first) {
     asm volatile(
@@ -215,7 +252,7 @@ struct WarpgroupProduct<__half, 128> {
         : "l"(a), "l"(b), "r"(static_cast<int>(is_first)));
   }
 
-  // d += A B. A in registers, B a ColumnsTile().
+  // d += A B. A in registers, B is ProductTile::Columns().
   static __device__ __forceinline__ void Columns(float (&d)[16][4], const uint32_t (&a)[4],
                                                  uint64_t b) {
     asm volatile(

@@ -1,6 +1,7 @@
-// From a tile's sums in registers to out and lse, or to a partial and, by the last CTA to arrive, from
-// the partials of a merge to out and lse. What unit_results.cuh does by way of shared memory, without
-// it: where a row's sums are in the four lanes of one quad, and no scale spans a row's columns.
+// From a tile's sums in registers to out and lse, or to a partial and, by the last CTA to arrive,
+// from the partials of a merge to out and lse. What unit_results.cuh does by way of shared memory,
+// without it: where a row's sums are in the four lanes of one quad, and no scale spans a row's
+// columns.
 
 #ifndef ATTENTION_KERNELS_WARPGROUP_RESULTS_CUH_
 #define ATTENTION_KERNELS_WARPGROUP_RESULTS_CUH_
@@ -8,14 +9,29 @@
 #include <cmath>
 #include <cstdint>
 
+#include "attention/kernels/attention_kernel.cuh"
 #include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/online_softmax.cuh"
 #include "attention/kernels/tile_traits.cuh"
 #include "attention/kernels/unit_results.cuh"
+#include "attention/kernels/warpgroup_shared.cuh"
+#include "attention/kernels/warpgroup_unit.cuh"
 #include "attention/kernels/work_unit.cuh"
 
 namespace reprise {
+
+// One of the lane's two rows (r: 0, 1), as far as results go.
+struct ResultRow {
+  bool is_there;
+  TileRow row;
+};
+
+template <typename Traits>
+__device__ __forceinline__ ResultRow ResultRowAt(const PreparedUnit<Traits>& prepared, int r) {
+  const PreparedRow& row = prepared.rows[WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8];
+  return {row.token >= 0, {row.token - prepared.unit.item.first_token, row.token, row.q_head}};
+}
 
 // The lane's first column of its i-th four columns of a row (i < kOutTiles / 2).
 __device__ __forceinline__ int QuadColumn(int i) {
@@ -23,111 +39,74 @@ __device__ __forceinline__ int QuadColumn(int i) {
   return (2 * i + lane % 2) * 8 + lane % 4 / 2 * 4;
 }
 
-// Those columns of row r (0, 1) of the lane. Neighbours exchange halves: each holds two columns of
-// every eight, and gets four of every other eight.
-template <typename Traits>
-__device__ __forceinline__ void QuadValues(const float (&out)[Traits::kOutTiles][4], int r, int i,
-                                           float factor, float (&value)[4]) {
-  const bool is_odd = threadIdx.x % 2;
-  float own[2];
-  float other[2];
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const float even_tile = out[2 * i][r * 2 + j] * factor;
-    const float odd_tile = out[2 * i + 1][r * 2 + j] * factor;
-    own[j] = is_odd ? odd_tile : even_tile;
-    other[j] = __shfl_xor_sync(kFullWarp, is_odd ? even_tile : odd_tile, 1);
-  }
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    value[j] = is_odd ? other[j] : own[j];
-    value[2 + j] = is_odd ? own[j] : other[j];
-  }
-}
-
-// One of the lane's two rows, as far as results go.
-struct ResultRow {
-  bool is_there;
-  TileRow row;
-  RowTotal total;
-};
-
-template <typename Traits>
-__device__ __forceinline__ ResultRow ResultRowAt(const AttentionKernelParams& p,
-                                                 const WorkUnit& unit,
-                                                 const OnlineSoftmax<Traits>& softmax, int r) {
-  const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
-  ResultRow result;
-  result.is_there = row < unit.num_rows;
-  result.row = RowAt(p, unit, result.is_there ? row : 0);
-  result.total = {softmax.max[r], QuadSum(softmax.sum[r])};
-  return result;
-}
-
-// Four columns of a row of out, in the products' type. REQUIRES: p.out_is_aligned.
-template <typename Traits>
-__device__ __forceinline__ void StoreQuad(const AttentionKernelParams& p, int64_t at, int column,
-                                          const float (&value)[4]) {
-  using Element = typename Traits::Element;
-  const uint2 bits = {Pack<Element>(value[0], value[1]), Pack<Element>(value[2], value[3])};
-  *reinterpret_cast<uint2*>(static_cast<Element*>(p.out) + at + column) = bits;
-}
-
 // Writes out and lse.
 template <typename Traits>
-__device__ __forceinline__ void WriteOut(const AttentionKernelParams& p, const WorkUnit& unit,
+__device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
+                                         const PreparedUnit<Traits>& prepared,
                                          const OnlineSoftmax<Traits>& softmax) {
+  using Element = typename Traits::Element;
+  const bool is_odd = threadIdx.x % 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const ResultRow result = ResultRowAt(p, unit, softmax, r);
-    const float factor = result.is_there ? FinishRow(p, unit, result.row, result.total) : 0.0f;
-    const int64_t at = OutAt(p, result.row);
+    const ResultRow result = ResultRowAt(prepared, r);
+    const RowTotal total = {softmax.max[r], QuadSum(softmax.sum[r])};
+    float factor = 0.0f;
+    if (result.is_there) factor = FinishRow(p, prepared.unit, result.row, total);
+    Element* const out = static_cast<Element*>(p.out) + OutAt(p, result.row);
 #pragma unroll
     for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
-      float value[4];
-      QuadValues<Traits>(softmax.out, r, i, factor, value);
+      // Neighbours exchange halves: each holds two columns of every eight, and gets four of every
+      // other eight.
+      const uint32_t even =
+          Pack<Element>(softmax.out[2 * i][r * 2] * factor, softmax.out[2 * i][r * 2 + 1] * factor);
+      const uint32_t odd = Pack<Element>(softmax.out[2 * i + 1][r * 2] * factor,
+                                         softmax.out[2 * i + 1][r * 2 + 1] * factor);
+      const uint32_t other = __shfl_xor_sync(kFullWarp, is_odd ? even : odd, 1);
+      const uint2 four = is_odd ? uint2{other, odd} : uint2{even, other};
       const int column = QuadColumn(i);
-      if (result.is_there && column < p.head_dim_v) StoreQuad<Traits>(p, at, column, value);
+      if (result.is_there && column < p.head_dim_v) *reinterpret_cast<uint2*>(out + column) = four;
     }
   }
 }
 
 // Writes the unit's partial: out relative to its own sum, and lse in base 2.
 template <typename Traits>
-__device__ __forceinline__ void WritePartial(const AttentionKernelParams& p, const WorkUnit& unit,
+__device__ __forceinline__ void WritePartial(const AttentionKernelParams& p,
+                                             const PreparedUnit<Traits>& prepared,
                                              const OnlineSoftmax<Traits>& softmax) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const ResultRow result = ResultRowAt(p, unit, softmax, r);
-    const int64_t partial = PartialAt(p.work, unit.item.partial, result.row);
-    const bool sees_any = result.total.max != -INFINITY;
-    const float factor = sees_any ? 1.0f / result.total.sum : 0.0f;
-    if (result.is_there && threadIdx.x % 4 == 0) {
-      p.work.partial_lse[partial] =
-          sees_any ? result.total.max + log2f(result.total.sum) : -INFINITY;
+    const ResultRow result = ResultRowAt(prepared, r);
+    const float sum = QuadSum(softmax.sum[r]);
+    if (!result.is_there) continue;
+    const int64_t partial = PartialAt(p.work, prepared.unit.item.partial, result.row);
+    const bool sees_any = softmax.max[r] != -INFINITY;
+    const float factor = sees_any ? 1.0f / sum : 0.0f;
+    if (threadIdx.x % 4 == 0) {
+      p.work.partial_lse[partial] = sees_any ? softmax.max[r] + log2f(sum) : -INFINITY;
     }
+    float* const out = p.work.partial_out + partial * p.head_dim_v;
 #pragma unroll
-    for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
-      float value[4];
-      QuadValues<Traits>(softmax.out, r, i, factor, value);
-      const int column = QuadColumn(i);
-      if (!result.is_there || column >= p.head_dim_v) continue;
-      *reinterpret_cast<float4*>(p.work.partial_out + partial * p.head_dim_v + column) = {
-          value[0], value[1], value[2], value[3]};
+    for (int n = 0; n < Traits::kOutTiles; ++n) {
+      const int column = n * 8 + threadIdx.x % 4 * 2;
+      if (column >= p.head_dim_v) continue;
+      *reinterpret_cast<float2*>(out + column) = {softmax.out[n][r * 2] * factor,
+                                                  softmax.out[n][r * 2 + 1] * factor};
     }
   }
 }
 
 // Adds up the partials of the unit's merge, in key order whoever arrived last, and writes out.
 template <typename Traits>
-__device__ __forceinline__ void MergeRows(const AttentionKernelParams& p, const WorkUnit& unit) {
-  const PartialList partials = OwnPartials(p.work, unit.item);
+__device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
+                                          const PreparedUnit<Traits>& prepared) {
+  using Element = typename Traits::Element;
+  const PartialList partials = OwnPartials(p.work, prepared.unit.item);
 #pragma unroll 1
   for (int r = 0; r < 2; ++r) {
-    const int tile_row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
-    if (tile_row >= unit.num_rows) continue;
-    const TileRow row = RowAt(p, unit, tile_row);
-    const int64_t first = PartialAt(p.work, partials.first, row);
+    const ResultRow result = ResultRowAt(prepared, r);
+    if (!result.is_there) continue;
+    const int64_t first = PartialAt(p.work, partials.first, result.row);
     RowTotal total{-INFINITY, 0.0f};
     for (int j = 0; j < partials.count; ++j) {
       total.max = fmaxf(total.max, __ldcg(p.work.partial_lse + first + j * partials.stride));
@@ -151,37 +130,36 @@ __device__ __forceinline__ void MergeRows(const AttentionKernelParams& p, const 
         sum[i][3] = fmaf(value.w, weight, sum[i][3]);
       }
     }
-    const float factor = FinishRow(p, unit, row, total);
-    const int64_t at = OutAt(p, row);
+    const float factor = FinishRow(p, prepared.unit, result.row, total);
+    Element* const out = static_cast<Element*>(p.out) + OutAt(p, result.row);
 #pragma unroll
     for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
       const int column = QuadColumn(i);
       if (column >= p.head_dim_v) continue;
-      const float value[4] = {sum[i][0] * factor, sum[i][1] * factor, sum[i][2] * factor,
-                              sum[i][3] * factor};
-      StoreQuad<Traits>(p, at, column, value);
+      *reinterpret_cast<uint2*>(out + column) = {
+          Pack<Element>(sum[i][0] * factor, sum[i][1] * factor),
+          Pack<Element>(sum[i][2] * factor, sum[i][3] * factor)};
     }
   }
 }
 
-// Writes what the CTA found, by all threads; they meet after it before they write shared memory.
+// Writes what the warpgroups found, by all threads that compute.
 template <typename Traits>
-__device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams& p, WorkUnit& unit,
+__device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams& p,
+                                                    PreparedUnit<Traits>& prepared,
                                                     const OnlineSoftmax<Traits>& softmax,
-                                                    AttentionShared<Traits>& shared) {
-  // In few instructions where nothing is special: a unit runs through them once.
-  if (p.out_dtype != Traits::kTile.dtype || !p.out_is_aligned || p.head_dim_v % 4 != 0 ||
-      p.out_block_scales != nullptr || unit.item.row == kSharedRow ||
-      unit.item.num_shared_partials > 0) {
-    FinishThroughShared<Traits>(p, unit, softmax, shared);
+                                                    WarpgroupShared<Traits>& shared) {
+  WorkUnit& unit = prepared.unit;
+  if (!prepared.writes_directly) {
+    FinishThroughShared<Traits>(p, unit, softmax, shared.attention);
+    if (threadIdx.x % 32 == 0) shared.results_are_out.Arrive();
     return;
   }
-  if (unit.item.partial < 0) {
-    WriteOut<Traits>(p, unit, softmax);
-    return;
+  if (unit.item.partial < 0) return WriteOut<Traits>(p, prepared, softmax);
+  WritePartial<Traits>(p, prepared, softmax);
+  if (ArriveAtMerge<Traits>(p, unit, shared.attention.is_last_arrival)) {
+    MergeRows<Traits>(p, prepared);
   }
-  WritePartial<Traits>(p, unit, softmax);
-  if (ArriveAtMerge(p, unit, shared.is_last_arrival)) MergeRows<Traits>(p, unit);
 }
 
 }  // namespace reprise

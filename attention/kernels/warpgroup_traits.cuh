@@ -1,6 +1,6 @@
-// The tiles of the kernels that multiply by whole warpgroups (warpgroup_kernel.cuh): 128 rows of q, a
-// warpgroup for each 64, against steps of 128 keys. For the mechanisms of the general kernels the same
-// names as in tile_traits.cuh.
+// The tiles of the kernels that multiply by whole warpgroups (warpgroup_kernel.cuh): 128 rows of q,
+// a warpgroup for each 64, against steps of 128 keys. For the mechanisms of the general kernels the
+// same names as in tile_traits.cuh.
 
 #ifndef ATTENTION_KERNELS_WARPGROUP_TRAITS_CUH_
 #define ATTENTION_KERNELS_WARPGROUP_TRAITS_CUH_
@@ -9,6 +9,7 @@
 
 #include "attention/kernels/attention_launchers.h"
 #include "attention/kernels/attention_tile.h"
+#include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/tile_traits.cuh"
 #include "base/dtype.h"
 
@@ -33,9 +34,10 @@ struct WarpgroupTraits {
   static constexpr int kRows = kWarpgroupRows;
   static constexpr int kKeys = 128;
   static constexpr int kStages = 2;
+  static constexpr int kQueryStages = 2;
   static constexpr bool kConverts = false;
   static constexpr bool kRotates = false;
-  static constexpr int kOffsetSteps = 3;
+  static constexpr int kOffsetSteps = 3;  // two of keys, and the queries
 
   static constexpr int kChunk = 8;
   static constexpr int kKeyChunks = kHeadDim / kChunk;
@@ -52,6 +54,19 @@ struct WarpgroupTraits {
   static constexpr int kPanelChunks = 8;
   static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // of K, V, and of all rows of Q
   static_assert(kRows == kKeys);
+
+  // One warpgroup more copies, and needs few registers.
+  static constexpr int kLoaderThreads = 128;
+  static constexpr int kLoaderRegisters = 40;
+  static constexpr int kRegisters = 232;
+  static_assert(kLoaderRegisters * kLoaderThreads + kRegisters * kThreads <= 65536);
+
+  // Barriers of the CTA; 0 is that of all threads.
+  static constexpr int kComputeBarrier = 1;
+  static constexpr int kLoaderBarrier = 2;
+
+  // All threads that compute meet.
+  static __device__ __forceinline__ void Meet() { MeetAt(kComputeBarrier, kThreads); }
 
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return chunk / kPanelChunks * (kRows * kPanelChunks) + row * kPanelChunks +

@@ -1,0 +1,293 @@
+// The warpgroups that compute: 64 rows of a tile each, against its keys, step by step.
+//
+// Products are asynchronous (wgmma): while the tensor cores add up P V of one step and compute Q
+// K^T of the next, the other warpgroup weighs its logits, and this one does so while they still add
+// up (FlashAttention-3, Shah et al. 2024).
+//
+//   step i      start S = Q K(i)^T, out += P(i - 1) V(i - 1)
+//               when S is there: free K(i); logits, mask, P(i)
+//               when out is there: free V(i - 1); rescale out
+
+#ifndef ATTENTION_KERNELS_WARPGROUP_ATTEND_CUH_
+#define ATTENTION_KERNELS_WARPGROUP_ATTEND_CUH_
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/device_primitives.cuh"
+#include "attention/kernels/logits.cuh"
+#include "attention/kernels/online_softmax.cuh"
+#include "attention/kernels/warpgroup_products.cuh"
+#include "attention/kernels/warpgroup_shared.cuh"
+#include "attention/kernels/work_unit.cuh"
+
+namespace reprise {
+
+// Sets the logits of keys outside `seen` of each row to -inf.
+template <typename Traits>
+__device__ __forceinline__ void HideUnseen(const KeyRange (&seen)[2], int first,
+                                           float (&s)[Traits::kKeyTiles][4]) {
+  const int lane_first = first + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int begin = seen[r].begin - lane_first;
+    const int end = seen[r].end - lane_first;
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int column = n * 8 + j;
+        if (column < begin || column >= end) s[n][r * 2 + j] = -INFINITY;
+      }
+    }
+  }
+}
+
+template <typename Traits>
+class WarpgroupAttention {
+ public:
+  using Element = typename Traits::Element;
+
+  __device__ __forceinline__ WarpgroupAttention(const AttentionKernelParams& p,
+                                                const PreparedUnit<Traits>& prepared,
+                                                WarpgroupShared<Traits>& shared)
+      : p_(p), unit_(prepared.unit), shared_(shared), is_special_(prepared.is_special) {
+    scale_ = unit_.logit_scale;
+    const int row = LaneRow();
+    if (is_special_) {
+      NoteView();
+    } else if (unit_.item.row == kSharedRow) {
+      scale_ *= p.q_scale.value * p.k_scale.value;
+      seen_[0] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row));
+      seen_[1] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row + 8));
+      seen_by_all_ = {INT_MAX, 0};
+    } else {
+      seen_[0] = prepared.rows[row].seen;
+      seen_[1] = prepared.rows[row + 8].seen;
+      seen_by_all_ = prepared.seen_by_all[threadIdx.x / 32];
+    }
+  }
+
+  // All steps of unit `n`, of which the first is `begin`, counted over all units.
+  __device__ __forceinline__ void Attend(OnlineSoftmax<Traits>& softmax, int n, int begin,
+                                         int num_steps) {
+    const int end = begin + num_steps;
+    if (OwnFirstRow() >= unit_.num_rows || begin == end) return Accompany(n, begin, end);
+
+    float s[Traits::kKeyTiles][4];
+    uint32_t p[Traits::kKeys / 16][4];
+    float rescale[2];
+    int first = unit_.item.key_begin;
+    shared_.keys.WaitUntilThere(begin);
+    StartLogits(n, begin, s);
+    WaitForProducts<0>();
+    ReleaseKeys(n, begin, end);
+    Weigh(first, begin, s, softmax, rescale);
+    PackWeights(s, p);
+    if (begin + 1 < end) shared_.keys.WaitUntilThere(begin + 1);
+#pragma unroll 1
+    for (int step = begin + 1; step < end; ++step) {
+      StartLogits(n, step, s);
+      TakeValues(step - 1, first);
+      StartSum(step - 1, p, softmax.out);
+      first += Traits::kKeys;
+      WaitForProducts<1>();
+      ReleaseKeys(n, step, end);
+      Weigh(first, step, s, softmax, rescale);
+      if (step + 1 < end) shared_.keys.WaitUntilThere(step + 1);
+      WaitForProducts<0>();
+      Release(shared_.values.free(step - 1));
+      PackWeights(s, p);
+      softmax.Rescale(rescale);
+    }
+    TakeValues(end - 1, first);
+    StartSum(end - 1, p, softmax.out);
+    WaitForProducts<0>();
+    Release(shared_.values.free(end - 1));
+  }
+
+ private:
+  // Of the warpgroup, in the tile.
+  static __device__ __forceinline__ int OwnFirstRow() { return threadIdx.x / 128 * 64; }
+  // The first of the lane's rows.
+  static __device__ __forceinline__ int LaneRow() {
+    return WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  }
+
+  // A warp has done with a place.
+  static __device__ __forceinline__ void Release(Barrier& free) {
+    if (threadIdx.x % 32 == 0) free.Arrive();
+  }
+
+  __device__ __forceinline__ void ReleaseKeys(int n, int step, int end) const {
+    Release(shared_.keys.free(step));
+    if (step + 1 == end) Release(shared_.queries.free(n));
+  }
+
+  // For a warpgroup that has no rows of the tile, or a unit without keys.
+  __device__ __forceinline__ void Accompany(int n, int step, int end) const {
+    Release(shared_.queries.free(n));
+    int first = unit_.item.key_begin;
+#pragma unroll 1
+    for (; step < end; ++step, first += Traits::kKeys) {
+      shared_.keys.WaitUntilThere(step);
+      Release(shared_.keys.free(step));
+      TakeValues(step, first);
+      Release(shared_.values.free(step));
+    }
+  }
+
+  __device__ __forceinline__ auto& StageOf(int step) const {
+    return shared_.attention.tiles.stages[0][step % Traits::kStages];
+  }
+
+  // s = Q K^T.
+  __device__ __forceinline__ void StartLogits(int n, int step,
+                                              float (&s)[Traits::kKeyTiles][4]) const {
+    const auto q =
+        ProductTile::Rows(SharedAddress(shared_.q(n)) + OwnFirstRow() * Traits::kPanelChunks * 16);
+    const auto k = ProductTile::Rows(SharedAddress(StageOf(step).k()));
+    FenceProducts();
+#pragma unroll
+    for (int d = 0; d < Traits::kHeadDimQk / 16; ++d) {
+      const int at = d / 4 * Traits::kPanelBytes + d % 4 * 32;
+      WarpgroupProduct<Element, Traits::kKeys>::Rows(s, q.At(at), k.At(at), d == 0);
+    }
+    CommitProducts();
+  }
+
+  // out += P V.
+  __device__ __forceinline__ void StartSum(int step, const uint32_t (&p)[Traits::kKeys / 16][4],
+                                           float (&out)[Traits::kOutTiles][4]) const {
+    const auto v = ProductTile::Columns(SharedAddress(StageOf(step).v()), Traits::kPanelBytes);
+    FenceProducts();
+#pragma unroll
+    for (int k = 0; k < Traits::kKeys / 16; ++k) {
+      WarpgroupProduct<Element, Traits::kHeadDimV>::Columns(out, p[k], v.At(k * 16 * 128));
+    }
+    CommitProducts();
+  }
+
+  __device__ __forceinline__ static void PackWeights(const float (&s)[Traits::kKeyTiles][4],
+                                                     uint32_t (&p)[Traits::kKeys / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < Traits::kKeys / 16; ++k) {
+      p[k][0] = Pack<Element>(s[2 * k][0], s[2 * k][1]);
+      p[k][1] = Pack<Element>(s[2 * k][2], s[2 * k][3]);
+      p[k][2] = Pack<Element>(s[2 * k + 1][0], s[2 * k + 1][1]);
+      p[k][3] = Pack<Element>(s[2 * k + 1][2], s[2 * k + 1][3]);
+    }
+  }
+
+  // From products to weights of the step at local key `first`.
+  __device__ __forceinline__ void Weigh(int first, int step, float (&s)[Traits::kKeyTiles][4],
+                                        OnlineSoftmax<Traits>& softmax, float (&rescale)[2]) const {
+    float scale = scale_ * kLog2E;
+    if (is_special_ || p_.softcap > 0.0f) {
+      QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
+      if (is_special_) {
+        WaitForProducts<0>();  // not while functions are called
+        rows[0] = LoadQueryRow(p_, unit_, LaneRow());
+        rows[1] = LoadQueryRow(p_, unit_, LaneRow() + 8);
+      }
+      ScaleLogits<Traits>(p_, rows, s);
+      scale = 1.0f;
+      if (is_special_) MaskSpecial(rows, first, step, s);
+    }
+    if (!is_special_ && (first < seen_by_all_.begin || first + Traits::kKeys > seen_by_all_.end)) {
+      HideUnseen<Traits>(seen_, first, s);
+    }
+    softmax.WeighScaled(s, {scale, scale}, rescale);
+    ComputeHere(s);
+  }
+
+  // Special units.
+
+  // For all threads that compute.
+  __device__ __forceinline__ void NoteView() const {
+    const QueryRow rows[2] = {LoadQueryRow(p_, unit_, LaneRow()),
+                              LoadQueryRow(p_, unit_, LaneRow() + 8)};
+    const WarpView own = ViewOf(rows);
+    if (threadIdx.x % 32 == 0) shared_.warp_views[threadIdx.x / 32] = own;
+    Traits::Meet();
+    if (threadIdx.x == 0) {
+      WarpView all = own;
+#pragma unroll 1
+      for (int w = 1; w < Traits::kWarpsM; ++w) {
+        const WarpView& view = shared_.warp_views[w];
+        all.has_rows |= view.has_rows;
+        all.first_seen_by_all = max(all.first_seen_by_all, view.first_seen_by_all);
+        all.last_seen_by_all = min(all.last_seen_by_all, view.last_seen_by_all);
+        all.first_seen_by_any = min(all.first_seen_by_any, view.first_seen_by_any);
+        all.last_seen_by_any = max(all.last_seen_by_any, view.last_seen_by_any);
+      }
+      shared_.view = all;
+    }
+    Traits::Meet();
+  }
+
+  // Whether some row of the tile does not see every key of the step.
+  __device__ __forceinline__ bool IsMasked(int first) const {
+    return ViewStep(p_, unit_, shared_.view, first, Traits::kKeys) != StepView::kAll;
+  }
+
+  __device__ __forceinline__ void MaskSpecial(const QueryRow (&rows)[2], int first, int step,
+                                              float (&s)[Traits::kKeyTiles][4]) const {
+    const bool is_masked = IsMasked(first);
+    if (!is_masked && p_.alibi_slopes == nullptr) return;
+    const uint32_t seen = MaskLogits<Traits>(p_, unit_, rows, first, s);
+    if (is_masked) NoteSeen(seen, shared_.seen[step % 3]);
+  }
+
+  // Adds to `all`, a bit a key, `seen`: bit n * 2 + j for column n * 8 + l % 4 * 2 + j.
+  __device__ __forceinline__ void NoteSeen(uint32_t seen, uint32_t* all) const {
+    const int lane = threadIdx.x % 32;
+    if (lane >= 4) return;
+#pragma unroll
+    for (int word = 0; word < Traits::kKeys / 32; ++word) {
+      uint32_t keys = 0;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const uint32_t pair = seen >> (word * 8 + n * 2) & 3;
+        keys |= pair << (n * 8 + lane * 2);
+      }
+      atomicOr(&all[word], keys);
+    }
+  }
+
+  // Waits for the values of a step. Where there may be holes, zeroes values that no row of the tile
+  // sees.
+  __device__ __forceinline__ void TakeValues(int step, int first) const {
+    shared_.values.WaitUntilThere(step);
+    if (is_special_ && IsMasked(first)) {
+      uint32_t* const seen = shared_.seen[step % 3];
+      Traits::Meet();  // all have noted what they see
+      uint4* const v = StageOf(step).v();
+#pragma unroll 1
+      for (int at = threadIdx.x; at < Traits::kKeys * Traits::kValueChunks;
+           at += Traits::kThreads) {
+        const int key = at / Traits::kValueChunks;
+        if (seen[key / 32] >> key % 32 & 1) continue;
+        v[Traits::ChunkAt(key, at % Traits::kValueChunks)] = {0, 0, 0, 0};
+      }
+      ShowToProducts();
+      Traits::Meet();
+      if (threadIdx.x < Traits::kKeys / 32) seen[threadIdx.x] = 0;
+    }
+  }
+
+  const AttentionKernelParams& p_;
+  const WorkUnit& unit_;
+  WarpgroupShared<Traits>& shared_;
+  const bool is_special_;
+  // If it is not.
+  float scale_;
+  KeyRange seen_[2];      // by the lane's rows
+  KeyRange seen_by_all_;  // rows of the warp
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_WARPGROUP_ATTEND_CUH_

@@ -1,0 +1,120 @@
+// The units of a CTA of warpgroups, and what is found out about them ahead of their time.
+//
+// A unit is special if its logits are more than products times a scale, or capped, or if what a row
+// sees is more than an interval of its local keys. Special units take the general way of
+// logits.cuh.
+
+#ifndef ATTENTION_KERNELS_WARPGROUP_UNIT_CUH_
+#define ATTENTION_KERNELS_WARPGROUP_UNIT_CUH_
+
+#include <cstdint>
+
+#include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/logits.cuh"
+#include "attention/kernels/work_unit.cuh"
+#include "attention/work_map.h"
+
+namespace reprise {
+
+// The units of a CTA: the items of its column, for each head that it takes.
+class ColumnUnits {
+ public:
+  __device__ __forceinline__ explicit ColumnUnits(const WorkMap& work) : work_(work) {
+    column_ = blockIdx.x / work.heads_per_column;
+    first_head_ = blockIdx.x - column_ * work.heads_per_column;
+    num_heads_ =
+        (work.num_virtual_heads - first_head_ + work.heads_per_column - 1) / work.heads_per_column;
+    first_item_ = work.column_items[column_];
+    count_ = (work.column_items[column_ + 1] - first_item_) * num_heads_;
+  }
+
+  __device__ __forceinline__ int count() const { return count_; }
+  __device__ __forceinline__ int HeadOf(int n) const {
+    return first_head_ + n % num_heads_ * work_.heads_per_column;
+  }
+  // Where the item of unit n is. That of unit 0 is also found without looking up the column.
+  __device__ __forceinline__ const WorkItem* ItemOf(int n) const {
+    return work_.items + first_item_ + n / num_heads_;
+  }
+
+ private:
+  const WorkMap& work_;
+  int column_, first_head_, num_heads_, first_item_, count_;
+};
+
+// Whether a key that no query of the unit sees may stand between others that some do. Where
+// positions follow each other, what a query sees is an interval, and the next one's begins and ends
+// no earlier.
+__device__ __forceinline__ bool MayHaveHoles(const AttentionKernelParams& p, const WorkUnit& unit) {
+  return p.query_positions != nullptr || unit.item.tail_len > 0 || p.sparse_stride > 0;
+}
+
+__device__ __forceinline__ bool IsSpecial(const AttentionKernelParams& p, const WorkUnit& unit) {
+  // Rows of shared items may have scales of their own.
+  const bool is_uniform =
+      unit.item.row != kSharedRow || (p.q_scale.data == nullptr && p.k_scale.data == nullptr &&
+                                      p.q_scale.value * p.k_scale.value > 0.0f);
+  return MayHaveHoles(p, unit) || p.alibi_slopes != nullptr || p.world > 1 || !is_uniform ||
+         !(unit.logit_scale > 0.0f);
+}
+
+// Whether the unit's results go from registers to where they belong; else by way of the shared
+// memory of keys and values (unit_results.cuh).
+template <typename Traits>
+__device__ __forceinline__ bool WritesDirectly(const AttentionKernelParams& p,
+                                               const WorkUnit& unit) {
+  return p.out_dtype == Traits::kTile.dtype && p.out_is_aligned && p.head_dim_v % 4 == 0 &&
+         p.out_block_scales == nullptr && unit.item.row != kSharedRow &&
+         unit.item.num_shared_partials == 0;
+}
+
+// Local keys [begin, end).
+struct KeyRange {
+  int begin;
+  int end;
+};
+
+// What a row of a unit that is not special sees.
+__device__ __forceinline__ KeyRange KeysSeenBy(const WorkUnit& unit, const QueryRow& row) {
+  if (row.token < 0) return {0, 0};
+  const int origin = unit.item.key_start;
+  return {max(row.first_seen, origin) - origin,
+          min(max(row.last_seen, origin - 1), origin + unit.item.key_end - 1) - origin + 1};
+}
+
+// One row of the tile.
+struct alignas(16) PreparedRow {
+  KeyRange seen;  // of units that are neither special nor shared
+  int token;      // -1: the tile has no such row
+  int q_head;
+};
+
+__device__ __forceinline__ PreparedRow PrepareRow(const AttentionKernelParams& p,
+                                                  const WorkUnit& unit, int row) {
+  if (row >= unit.num_rows) return {{0, 0}, -1, 0};
+  const TileRow tile_row = RowAt(p, unit, row);
+  const QueryRow query = LoadOrdinaryRow(p, unit, tile_row);
+  return {KeysSeenBy(unit, query), tile_row.token, tile_row.q_head};
+}
+
+template <typename Traits>
+__device__ __forceinline__ int NumSteps(const WorkItem& item) {
+  return (item.key_end - item.key_begin + Traits::kKeys - 1) / Traits::kKeys;
+}
+
+// All that is to be known of a unit.
+template <typename Traits>
+struct PreparedUnit {
+  WorkUnit unit;
+  int num_steps;
+  bool is_special;
+  bool writes_directly;  // WritesDirectly()
+  // Of units that are neither special nor shared: what all rows of a warp see. Rows that are not
+  // there do not mind.
+  KeyRange seen_by_all[Traits::kWarpsM];
+  PreparedRow rows[Traits::kRows];
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_WARPGROUP_UNIT_CUH_
