@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/to_float.cuh"
 #include "cache/kv_scale_kernel.h"
 
 namespace reprise {
@@ -19,10 +20,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTokensPerCta = 32;
-
-__device__ float ToFloat(float x) { return x; }
-__device__ float ToFloat(__half x) { return __half2float(x); }
-__device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 __global__ void SetScalesKernel(float* scales, int num_scales) {
   for (int i = threadIdx.x; i < num_scales; i += blockDim.x) scales[i] = 0.0f;

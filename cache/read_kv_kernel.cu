@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/to_float.cuh"
 #include "cache/read_kv_kernel.h"
 
 namespace reprise {
@@ -45,12 +46,6 @@ template <typename T, int N>
 struct alignas(N * sizeof(T) < kLoadBytes ? N * sizeof(T) : kLoadBytes) Elements {
   T data[N];
 };
-
-__device__ float ToFloat(float x) { return x; }
-__device__ float ToFloat(__half x) { return __half2float(x); }
-__device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ float ToFloat(__nv_fp8_e4m3 x) { return static_cast<float>(x); }
-__device__ float ToFloat(__nv_fp8_e5m2 x) { return static_cast<float>(x); }
 
 template <typename T>
 __device__ T FromFloat(float x) {

@@ -13,6 +13,7 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -183,14 +184,25 @@ WriteKvCase::CaseScale WriteKvCase::MakeScale(std::mt19937& random) {
 
 void WriteKvCase::ChangeSlots(std::mt19937& random) {
   const int64_t num_slots = int64_t{layout_.num_blocks} * layout_.block_size;
-  std::vector<int64_t> slots(num_slots);
-  std::iota(slots.begin(), slots.end(), 0);
-  std::shuffle(slots.begin(), slots.end(), random);
+  // In runs that follow each other, as prompts have them, or one by one, as decodes have them.
+  const int longest_run = Pick(random, {1, 5, 90});
+  std::vector<std::pair<int64_t, int64_t>> runs;  // first, past the last
+  for (int64_t first = 0; first < num_slots;) {
+    const int64_t end = std::min(num_slots, first + 1 + Below(random, longest_run));
+    runs.emplace_back(first, end);
+    first = end;
+  }
+  std::shuffle(runs.begin(), runs.end(), random);
+  std::vector<int64_t> slots;
+  for (const auto& [first, end] : runs) {
+    for (int64_t slot = first; slot < end; ++slot) slots.push_back(slot);
+  }
   slots.resize(std::max<int64_t>(num_slots, num_tokens_), kNoSlot);
+  const int holes = Pick(random, {6, 60});  // one token in so many has no slot
   int64_t* written = host_slots_.mutable_data_ptr<int64_t>();
   for (int token = 0; token < num_tokens_; ++token) {
-    written[token] = Below(random, 6) == 0 ? kNoSlot : slots[token];
-    if (!device_.is_cpu() && Below(random, 12) == 0) {  // the CPU refuses these
+    written[token] = Below(random, holes) == 0 ? kNoSlot : slots[token];
+    if (!device_.is_cpu() && Below(random, 2 * holes) == 0) {  // the CPU refuses these
       written[token] =
           Pick(random, {num_slots, num_slots + 7, int64_t{-2}, std::numeric_limits<int64_t>::max(),
                         std::numeric_limits<int64_t>::min()});

@@ -13,6 +13,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/kv_cache.h"
@@ -72,12 +73,25 @@ TEST_F(WriteKvGpuTest, AgreesWithTheReferenceOverRandomCases) {
   }
 }
 
+// For sanitizers: every layout and conversion, a few tokens.
+TEST_F(WriteKvGpuTest, SmallWritesAgreeWithTheReference) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 100; ++i) {
+    WriteKvCase c = WriteKvCase::Random(random, {.device = kGpu, .num_tokens = 1 + i % 40});
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    ASSERT_TRUE(c.Write().ok());
+    ASSERT_EQ(c.Difference(), "");
+  }
+}
+
 TEST_F(WriteKvGpuTest, AnyNumberOfTokens) {
   std::mt19937 random(11);
-  for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
+  for (const auto& [form, order] :
+       {std::pair(KvForm::kPair, KvOrder::kNHD), std::pair(KvForm::kPair, KvOrder::kHND),
+        std::pair(KvForm::kKPacked, KvOrder::kNHD)}) {
     for (int num_tokens : {0, 1, 2, 3, 31, 32, 33, 255, 256, 257, 1000, 4097, 8192}) {
       WriteKvCase c = WriteKvCase::Random(random, {.device = kGpu,
-                                                   .layout = LlamaLayout(KvForm::kPair, order),
+                                                   .layout = LlamaLayout(form, order),
                                                    .source_dtype = DType::kBFloat16,
                                                    .num_tokens = num_tokens});
       ASSERT_TRUE(c.Write().ok());

@@ -8,6 +8,7 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements of a thread: 16 bytes of them, or 1 if rows are not aligned
 
+#include "base/dependent_launch.cuh"
 #include "runner/ops/gate_mul_kernel.h"
 #include "runner/ops/vector_access.cuh"
 
@@ -18,6 +19,8 @@ constexpr int kThreads = 256;
 
 template <typename T, Activation kActivation, int kVector>
 __global__ void GateMulKernel(GateMulParams params) {
+  LetNextKernelIn();
+  AwaitKernelBefore();
   const int64_t row = blockIdx.x;
   const int64_t first = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVector;
   if (first >= params.size) return;
@@ -37,23 +40,20 @@ __global__ void GateMulKernel(GateMulParams params) {
 }
 
 template <typename T, Activation kActivation, int kVector>
-void Launch(const GateMulParams& params, cudaStream_t stream) {
+cudaError_t Launch(const GateMulParams& params, cudaStream_t stream) {
   const int num_vectors = params.size / kVector;
   const dim3 grid(params.num_rows, (num_vectors + kThreads - 1) / kThreads);
-  GateMulKernel<T, kActivation, kVector><<<grid, kThreads, 0, stream>>>(params);
+  return LaunchDependent(GateMulKernel<T, kActivation, kVector>, grid, kThreads, 0, stream, params);
 }
 
 template <typename T, Activation kActivation>
-void LaunchForAlignment(const GateMulParams& params, cudaStream_t stream) {
+cudaError_t LaunchForAlignment(const GateMulParams& params, cudaStream_t stream) {
   // A size of whole vectors keeps `up`, which begins after it, aligned too.
   const bool aligned = params.size % kFullVector<T> == 0 &&
                        IsAlignedForVectors<T>(params.gate_up, params.gate_up_stride) &&
                        IsAlignedForVectors<T>(params.out, params.out_stride);
-  if (aligned) {
-    Launch<T, kActivation, kFullVector<T>>(params, stream);
-  } else {
-    Launch<T, kActivation, 1>(params, stream);
-  }
+  return aligned ? Launch<T, kActivation, kFullVector<T>>(params, stream)
+                 : Launch<T, kActivation, 1>(params, stream);
 }
 
 }  // namespace
@@ -64,13 +64,11 @@ cudaError_t LaunchGateMul(const GateMulParams& params, cudaStream_t stream) {
     using T = decltype(zero);
     switch (params.activation) {
       case Activation::kSilu:
-        LaunchForAlignment<T, Activation::kSilu>(params, stream);
-        break;
+        return LaunchForAlignment<T, Activation::kSilu>(params, stream);
       case Activation::kGeluTanh:
-        LaunchForAlignment<T, Activation::kGeluTanh>(params, stream);
-        break;
+        return LaunchForAlignment<T, Activation::kGeluTanh>(params, stream);
     }
-    return cudaGetLastError();
+    return cudaErrorInvalidValue;
   });
 }
 

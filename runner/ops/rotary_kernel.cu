@@ -8,7 +8,7 @@
 //
 // Bound: bytes. Llama-3.1-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB a token: 256
 // tokens 5 MB, 1.3 us at 4 TB/s. Small batches: the launch and two loads, one after the other
-// (position, then its row of the table).
+// (position, then its row of the table); slots, scales and weights are loaded beside them.
 //
 //   T         q, k, v: float, __half, __nv_bfloat16
 //   C         the cache: T's types, __nv_fp8_e4m3, __nv_fp8_e5m2
@@ -16,6 +16,13 @@
 
 #include <cuda_fp8.h>
 
+#include <algorithm>
+#include <cstdint>
+
+#include "base/dependent_launch.cuh"
+#include "base/divisor.h"
+#include "cache/kv_elements.cuh"
+#include "cache/slot_place.cuh"
 #include "runner/ops/rotary_kernel.h"
 #include "runner/ops/vector_access.cuh"
 
@@ -24,15 +31,29 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// Rounds to nearest; values beyond the largest finite one become it.
-template <typename C>
-__device__ C ToCache(float value) {
-  if constexpr (sizeof(C) == 1) {
-    return C(value);
-  } else {
-    return FromFloat<C>(value);
-  }
-}
+struct KernelParams {
+  RotaryArgs args;
+  SlotPlaces places;
+  int num_pair_threads = 0;   // of all heads of q and k
+  int num_tail_threads = 0;   // of all heads of k
+  int num_v_threads = 0;      // of all heads
+  Divisor threads_per_pairs;  // of a head
+  Divisor threads_per_tail;
+  Divisor threads_per_v;
+  Divisor k_dim_chunk;
+  Divisor v_dim_chunk;
+  bool k_whole_vectors = false;  // kVector elements are contiguous and aligned in the cache
+  bool v_whole_vectors = false;
+};
+
+// What a thread works on.
+enum class Part { kQ, kK, kTail, kV, kNone };
+
+struct Work {
+  Part part;
+  int head;
+  int dim;
+};
 
 template <typename T, int kVector>
 struct Chunk {
@@ -66,34 +87,47 @@ __device__ void LoadTable(const float* pointer, float (&value)[kVector]) {
   }
 }
 
-// A token's place in the cache.
-struct CacheSlot {
-  int64_t block;
-  int64_t offset;
-};
+// A token's place in K or V of the cache, and what to divide by.
+template <typename C>
+struct Destination {
+  C* data;  // of the head, dim 0
+  int64_t dim_chunk_stride;
+  Divisor dim_chunk;
+  float scale;
+  bool whole_vectors;
 
-template <typename T, typename C, int kVector>
-__device__ void StoreToCache(const KvView& view, bool whole_vectors, const Scale& scale,
-                             CacheSlot slot, int head, int dim, const Chunk<T, kVector>& chunk) {
-  const float divisor = scale.data != nullptr ? scale.data[head * scale.head_stride] : scale.value;
-  C* data = static_cast<C*>(view.data);
-  if (whole_vectors) {
-    Vector<C, kVector> vector;
+  __device__ C* At(int dim) const {
+    const auto chunk = static_cast<int>(dim_chunk.Divide(dim));
+    return data + chunk * dim_chunk_stride + (dim - chunk * static_cast<int>(dim_chunk.value()));
+  }
+
+  template <int kVector>
+  __device__ void Store(int dim, float (&values)[kVector]) const {
+    const Elements<C, kVector> stored = Quantise<C, false>(values, scale);
+    if (whole_vectors) {
+      *reinterpret_cast<Elements<C, kVector>*>(At(dim)) = stored;
+    } else {
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) vector.value[j] = ToCache<C>(chunk.value[j] / divisor);
-    StoreVector(data + view.Offset(slot.block, slot.offset, head, dim), vector);
-  } else {
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      data[view.Offset(slot.block, slot.offset, head, dim + j)] =
-          ToCache<C>(chunk.value[j] / divisor);
+      for (int j = 0; j < kVector; ++j) *At(dim + j) = stored.data[j];
     }
   }
+};
+
+template <typename C>
+__device__ Destination<C> DestinationOf(const KernelParams& params, Part part, int head,
+                                        const SlotPlace& place, float scale) {
+  const bool is_v = part == Part::kV;
+  const KvView& view = is_v ? params.args.kv.v : params.args.kv.k;
+  return {.data = static_cast<C*>(view.data) + place.Offset(view) + head * view.head_stride,
+          .dim_chunk_stride = view.dim_chunk_stride,
+          .dim_chunk = is_v ? params.v_dim_chunk : params.k_dim_chunk,
+          .scale = scale,
+          .whole_vectors = is_v ? params.v_whole_vectors : params.k_whole_vectors};
 }
 
 // Threads of a head's pairs: with a norm, a power of two.
 template <int kVector>
-__host__ __device__ int PairThreads(const RotaryArgs& args) {
+int PairThreads(const RotaryArgs& args) {
   const int chunks = args.rotary_dim / 2 / kVector;
   if (!args.norm.is_on) return chunks;
   int threads = 1;
@@ -101,11 +135,19 @@ __host__ __device__ int PairThreads(const RotaryArgs& args) {
   return threads;
 }
 
+// The norm's weights for a thread's two chunks.
+template <typename T, int kVector>
+struct NormWeights {
+  Chunk<T, kVector> first;
+  Chunk<T, kVector> second;
+  bool are_there = false;
+};
+
 // Normalises a head of which each of the `num_threads` threads has two chunks; zeros where it has
 // none. Rounds as NormaliseHeads() does.
 template <typename T, int kVector>
-__device__ void Normalise(const RotaryArgs& args, const void* weights, int num_threads, int dim,
-                          bool is_there, Chunk<T, kVector>& first, Chunk<T, kVector>& second) {
+__device__ void Normalise(const RotaryArgs& args, const NormWeights<T, kVector>& weights,
+                          int num_threads, Chunk<T, kVector>& first, Chunk<T, kVector>& second) {
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
@@ -122,98 +164,109 @@ __device__ void Normalise(const RotaryArgs& args, const void* weights, int num_t
     first.value[j] = RoundTo<T>(first.value[j] * scale);
     second.value[j] = RoundTo<T>(second.value[j] * scale);
   }
-  if (weights == nullptr || !is_there) return;
-  const T* weight = static_cast<const T*>(weights) + dim;
-  const auto first_weight = Chunk<T, kVector>::Load(weight);
-  const auto second_weight = Chunk<T, kVector>::Load(weight + args.rotary_dim / 2);
+  if (!weights.are_there) return;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
-    first.value[j] = RoundTo<T>(first.value[j] * first_weight.value[j]);
-    second.value[j] = RoundTo<T>(second.value[j] * second_weight.value[j]);
+    first.value[j] = RoundTo<T>(first.value[j] * weights.first.value[j]);
+    second.value[j] = RoundTo<T>(second.value[j] * weights.second.value[j]);
   }
 }
 
-template <typename T, typename C, int kVector>
+template <int kVector>
+__device__ Work WorkOf(const KernelParams& params, int index) {
+  const int num_q_heads = params.args.q.num_heads;
+  const auto split = [](const Divisor& divisor, int i, Part part) -> Work {
+    const auto head = static_cast<int>(divisor.Divide(i));
+    return {part, head, (i - head * static_cast<int>(divisor.value())) * kVector};
+  };
+  if (index < params.num_pair_threads) {
+    Work work = split(params.threads_per_pairs, index, Part::kQ);
+    if (work.head >= num_q_heads) work = {Part::kK, work.head - num_q_heads, work.dim};
+    return work;
+  }
+  index -= params.num_pair_threads;
+  if (index < params.num_tail_threads) {
+    Work work = split(params.threads_per_tail, index, Part::kTail);
+    work.dim += params.args.rotary_dim;
+    return work;
+  }
+  index -= params.num_tail_threads;
+  if (index < params.num_v_threads) return split(params.threads_per_v, index, Part::kV);
+  return {Part::kNone, 0, 0};
+}
+
+template <typename T, typename C, int kVector, bool kNorm>
 __global__ void __launch_bounds__(kThreads)
-    RotaryKernel(RotaryArgs args, bool k_whole_vectors, bool v_whole_vectors) {
+    RotaryKernel(const __grid_constant__ KernelParams params) {
+  LetNextKernelIn();
+  const RotaryArgs& args = params.args;
   const int token = blockIdx.x;
   const int half = args.rotary_dim / 2;
-  const int pair_threads = PairThreads<kVector>(args);
-  const int tail_chunks = (args.head_dim_qk - args.rotary_dim) / kVector;
-  const int v_chunks = args.head_dim_v / kVector;
-  int index = blockIdx.y * kThreads + threadIdx.x;
+  const auto [part, head, dim] =
+      WorkOf<kVector>(params, static_cast<int>(blockIdx.y * kThreads + threadIdx.x));
+  const HeadsView& view = part == Part::kQ ? args.q : part == Part::kV ? args.v : args.k;
+  T* const x = static_cast<T*>(view.data) + token * view.token_stride + head * view.head_stride;
+  const bool is_cached = args.slot_mapping != nullptr && part != Part::kQ;
+  const Scale& scale_of = part == Part::kV ? args.kv.v_scale : args.kv.k_scale;
 
-  const bool writes_cache = args.slot_mapping != nullptr;
-  const auto head_of = [&](const HeadsView& view, int head) {
-    return static_cast<T*>(view.data) + token * view.token_stride + head * view.head_stride;
-  };
-  const auto find_slot = [&](CacheSlot& slot) {
-    const int64_t mapped = token < args.num_slots ? args.slot_mapping[token] : -1;
-    slot = {mapped / args.kv.block_size, mapped % args.kv.block_size};
-    return mapped >= 0 && slot.block < args.kv.num_blocks;
-  };
+  AwaitKernelBefore();
+  if (part == Part::kNone) return;
+  int64_t slot = -1;
+  float scale = 1;
+  if (is_cached) {
+    if (token < args.num_slots) slot = args.slot_mapping[token];
+    scale = ScaleOfHead(scale_of, head);
+  }
 
-  const int num_pairs = (args.q.num_heads + args.k.num_heads) * pair_threads;
-  if (index < num_pairs) {
-    const int position = min(max(args.positions[token], 0), args.max_positions - 1);
-    const float* row = args.table + static_cast<int64_t>(position) * args.rotary_dim;
-    const int head = index / pair_threads;
-    const int dim = index % pair_threads * kVector;
-    const bool is_there = dim < half;
-    const bool is_q = head < args.q.num_heads;
-    T* x = is_q ? head_of(args.q, head) : head_of(args.k, head - args.q.num_heads);
+  if (part == Part::kTail || part == Part::kV) {
+    auto chunk = Chunk<T, kVector>::Load(x + dim);
+    const SlotPlace place = params.places.Find(slot);
+    if (!place.is_there) return;
+    DestinationOf<C>(params, part, head, place, scale).Store(dim, chunk.value);
+    return;
+  }
 
-    float cos[kVector], sin[kVector];
-    Chunk<T, kVector> first = {}, second = {};
-    if (is_there) {
-      LoadTable<kVector>(row + dim, cos);
-      LoadTable<kVector>(row + half + dim, sin);
-      first = Chunk<T, kVector>::Load(x + dim);
-      second = Chunk<T, kVector>::Load(x + half + dim);
+  const bool is_there = dim < half;
+  const int position = min(max(args.positions[token], 0), args.max_positions - 1);
+  Chunk<T, kVector> first = {}, second = {};
+  [[maybe_unused]] NormWeights<T, kVector> weights;  // of a norm
+  if (is_there) {
+    first = Chunk<T, kVector>::Load(x + dim);
+    second = Chunk<T, kVector>::Load(x + half + dim);
+    if constexpr (kNorm) {
+      const void* const all = part == Part::kQ ? args.norm.q_weight : args.norm.k_weight;
+      if (all != nullptr) {
+        const T* const weight = static_cast<const T*>(all) + dim;
+        weights = {Chunk<T, kVector>::Load(weight), Chunk<T, kVector>::Load(weight + half), true};
+      }
     }
-    if (args.norm.is_on) {
-      Normalise(args, is_q ? args.norm.q_weight : args.norm.k_weight, pair_threads, dim, is_there,
-                first, second);
-    }
-    if (!is_there) return;
-    Chunk<T, kVector> low, high;
+  }
+  float cos[kVector], sin[kVector];
+  if (is_there) {
+    const float* const row = args.table + static_cast<int64_t>(position) * args.rotary_dim;
+    LoadTable<kVector>(row + dim, cos);
+    LoadTable<kVector>(row + half + dim, sin);
+  }
+  if constexpr (kNorm) {
+    Normalise(args, weights, static_cast<int>(params.threads_per_pairs.value()), first, second);
+  }
+  if (!is_there) return;
+  Chunk<T, kVector> low, high;
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      low.value[j] = first.value[j] * cos[j] - second.value[j] * sin[j];
-      high.value[j] = second.value[j] * cos[j] + first.value[j] * sin[j];
-    }
-    if (is_q || !writes_cache) {
-      low.Store(x + dim);
-      high.Store(x + half + dim);
-    } else if (CacheSlot slot; find_slot(slot)) {
-      const int kv_head = head - args.q.num_heads;
-      StoreToCache<T, C>(args.kv.k, k_whole_vectors, args.kv.k_scale, slot, kv_head, dim, low);
-      StoreToCache<T, C>(args.kv.k, k_whole_vectors, args.kv.k_scale, slot, kv_head, half + dim,
-                         high);
-    }
+  for (int j = 0; j < kVector; ++j) {
+    low.value[j] = first.value[j] * cos[j] - second.value[j] * sin[j];
+    high.value[j] = second.value[j] * cos[j] + first.value[j] * sin[j];
+  }
+  if (!is_cached) {
+    low.Store(x + dim);
+    high.Store(x + half + dim);
     return;
   }
-  if (!writes_cache) return;
-
-  index -= num_pairs;
-  CacheSlot slot;
-  const int num_tails = args.k.num_heads * tail_chunks;
-  if (index < num_tails) {
-    const int head = index / tail_chunks;
-    const int dim = args.rotary_dim + index % tail_chunks * kVector;
-    if (!find_slot(slot)) return;
-    StoreToCache<T, C>(args.kv.k, k_whole_vectors, args.kv.k_scale, slot, head, dim,
-                       Chunk<T, kVector>::Load(head_of(args.k, head) + dim));
-    return;
-  }
-  index -= num_tails;
-  if (index < args.v.num_heads * v_chunks) {
-    const int head = index / v_chunks;
-    const int dim = index % v_chunks * kVector;
-    if (!find_slot(slot)) return;
-    StoreToCache<T, C>(args.kv.v, v_whole_vectors, args.kv.v_scale, slot, head, dim,
-                       Chunk<T, kVector>::Load(head_of(args.v, head) + dim));
-  }
+  const SlotPlace place = params.places.Find(slot);
+  if (!place.is_there) return;
+  const Destination<C> to = DestinationOf<C>(params, part, head, place, scale);
+  to.Store(dim, low.value);
+  to.Store(half + dim, high.value);
 }
 
 // Whether chunks of kVector elements are contiguous and aligned in the cache.
@@ -234,16 +287,31 @@ bool IsAligned(const HeadsView& view) {
 template <typename T, typename C, int kVector>
 cudaError_t Launch(const RotaryArgs& args, cudaStream_t stream) {
   const bool writes_cache = args.slot_mapping != nullptr;
-  int num_chunks = (args.q.num_heads + args.k.num_heads) * PairThreads<kVector>(args);
-  if (writes_cache) {
-    num_chunks += args.k.num_heads * ((args.head_dim_qk - args.rotary_dim) / kVector);
-    num_chunks += args.v.num_heads * (args.head_dim_v / kVector);
+  const int per_pairs = PairThreads<kVector>(args);
+  const int per_tail = writes_cache ? (args.head_dim_qk - args.rotary_dim) / kVector : 0;
+  const int per_v = writes_cache ? args.head_dim_v / kVector : 0;
+  const KernelParams params = {
+      .args = args,
+      .places = writes_cache ? SlotPlaces(args.kv) : SlotPlaces(),
+      .num_pair_threads = (args.q.num_heads + args.k.num_heads) * per_pairs,
+      .num_tail_threads = args.k.num_heads * per_tail,
+      .num_v_threads = args.v.num_heads * per_v,
+      .threads_per_pairs = Divisor(std::max(per_pairs, 1)),
+      .threads_per_tail = Divisor(std::max(per_tail, 1)),
+      .threads_per_v = Divisor(std::max(per_v, 1)),
+      .k_dim_chunk = Divisor(std::max(args.kv.k.dim_chunk, 1)),
+      .v_dim_chunk = Divisor(std::max(args.kv.v.dim_chunk, 1)),
+      .k_whole_vectors = HoldsWholeVectors<C, kVector>(args.kv.k),
+      .v_whole_vectors = HoldsWholeVectors<C, kVector>(args.kv.v)};
+  const int num_threads = params.num_pair_threads + params.num_tail_threads + params.num_v_threads;
+  if (num_threads == 0) return cudaSuccess;
+  const dim3 grid(args.num_tokens, (num_threads + kThreads - 1) / kThreads);
+  if constexpr (kVector > 1) {  // CanNormaliseWhileRotating()
+    if (args.norm.is_on) {
+      return LaunchDependent(RotaryKernel<T, C, kVector, true>, grid, kThreads, 0, stream, params);
+    }
   }
-  if (num_chunks == 0) return cudaSuccess;
-  const dim3 grid(args.num_tokens, (num_chunks + kThreads - 1) / kThreads);
-  RotaryKernel<T, C, kVector><<<grid, kThreads, 0, stream>>>(
-      args, HoldsWholeVectors<C, kVector>(args.kv.k), HoldsWholeVectors<C, kVector>(args.kv.v));
-  return cudaGetLastError();
+  return LaunchDependent(RotaryKernel<T, C, kVector, false>, grid, kThreads, 0, stream, params);
 }
 
 template <typename T>

@@ -15,12 +15,9 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/to_float.cuh"
 
 namespace reprise {
-
-__device__ inline float ToFloat(float value) { return value; }
-__device__ inline float ToFloat(__half value) { return __half2float(value); }
-__device__ inline float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
 template <typename T>
 __device__ T FromFloat(float value);

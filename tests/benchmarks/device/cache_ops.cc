@@ -1,7 +1,8 @@
 // Times what moves keys and values on a GPU: the write, the read, copies of blocks, swaps; each
-// against a plain copy of the same bytes in the same run.
+// against a plain copy of the same bytes in the same run. And a layer's prologue, the write with
+// all that comes before it in one launch, against the same in several.
 //
-//   cache_ops [--only write,read,copy,swap]
+//   cache_ops [--only write,read,copy,swap,prologue]
 //
 // Prints a JSON line a point, then a table. Writes and reads are timed with cold caches: a replayed
 // graph holds many calls that rotate among sources and slots of several times the L2, or, for the
@@ -20,15 +21,16 @@
 #include "nlohmann/json.hpp"
 #include "tests/benchmarks/device/cache_cases.h"
 #include "tests/benchmarks/device/device_limits.h"
+#include "tests/benchmarks/device/prologue_cases.h"
 
 ABSL_FLAG(std::vector<std::string>, only,
-          std::vector<std::string>({"write", "read", "copy", "swap"}), "what to time");
+          std::vector<std::string>({"write", "read", "copy", "swap", "prologue"}), "what to time");
 
 namespace reprise {
 namespace {
 
 std::string Row(const CachePoint& p) {
-  return absl::StrFormat("%-7s %-44s %10.1f %9.2f %9.3f %9.1f %9.2f", p.operation, p.shape,
+  return absl::StrFormat("%-8s %-44s %10.1f %9.2f %9.3f %9.1f %9.2f", p.operation, p.shape,
                          p.bytes / 1e6, p.timing.median_us, p.timing.spread(),
                          p.bytes / p.timing.median_us / 1e3, p.plain_us / p.timing.median_us);
 }
@@ -37,8 +39,9 @@ absl::Status RunAll() {
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
   std::vector<std::string> rows;
   for (const std::string& operation : absl::GetFlag(FLAGS_only)) {
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<CachePoint> points,
-                             MeasureCacheOperation(operation, limits));
+    REPRISE_ASSIGN_OR_RETURN(
+        const std::vector<CachePoint> points,
+        operation == "prologue" ? MeasurePrologues() : MeasureCacheOperation(operation, limits));
     for (const CachePoint& p : points) {
       std::cout << nlohmann::json{{"operation", p.operation},  {"shape", p.shape},
                                   {"bytes", p.bytes},          {"us", p.timing.median_us},
@@ -51,7 +54,7 @@ absl::Status RunAll() {
   }
   std::cout << absl::StrFormat("\ncopy %.2f TB/s (read + written), read %.2f TB/s\n",
                                limits.copy_tb_per_s, limits.read_tb_per_s)
-            << absl::StrFormat("%-7s %-44s %10s %9s %9s %9s %9s\n", "what", "shape", "MB moved",
+            << absl::StrFormat("%-8s %-44s %10s %9s %9s %9s %9s\n", "what", "shape", "MB moved",
                                "us", "spread", "GB/s", "of plain");
   for (const std::string& row : rows) std::cout << row << "\n";
   return absl::OkStatus();

@@ -1,0 +1,48 @@
+#include "base/divisor.h"
+
+#include <cstdint>
+#include <random>
+
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint32_t kLast = (uint32_t{1} << 31) - 1;
+
+static_assert(Divisor().Divide(7) == 7);
+static_assert(Divisor(16).Divide(35) == 2);
+static_assert(Divisor(72).Divide(71) == 0);
+
+TEST(DivisorTest, DividesAllSmallNumbers) {
+  for (uint32_t value = 1; value <= 600; ++value) {
+    const Divisor divisor(value);
+    ASSERT_EQ(divisor.value(), value);
+    for (uint32_t n = 0; n < 5000; ++n) ASSERT_EQ(divisor.Divide(n), n / value) << n << value;
+  }
+}
+
+// Where a rounded reciprocal goes wrong first: beside the multiples, and at the end of the range.
+TEST(DivisorTest, DividesBesideTheMultiplesOfAnyDivisor) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 200'000; ++i) {
+    const uint32_t value = 1 + ((random() & kLast) >> (random() % 31));
+    const Divisor divisor(value);
+    const uint64_t multiple = uint64_t{random() % (kLast / value + 1)} * value;
+    for (const uint64_t n : {multiple, multiple + 1, multiple + value - 1, uint64_t{kLast}}) {
+      if (n > kLast) continue;
+      ASSERT_EQ(divisor.Divide(static_cast<uint32_t>(n)), n / value) << n << " / " << value;
+    }
+  }
+}
+
+TEST(DivisorTest, TheLargestDivisorLeavesNothing) {
+  const Divisor divisor(uint32_t{1} << 31);
+  EXPECT_EQ(divisor.Divide(0), 0);
+  EXPECT_EQ(divisor.Divide(kLast), 0);
+}
+
+}  // namespace
+}  // namespace reprise
