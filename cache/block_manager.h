@@ -268,6 +268,9 @@ class BlockManager {
   };
   absl::Status CheckPrompt(const SequencePrompt& prompt) const;
   Found Find(SlotId slot, const SequencePrompt& prompt);
+  // Takes over what was found, and makes room for the rest.
+  absl::StatusOr<PromptHits> AddFound(SlotId slot, const SequencePrompt& prompt,
+                                      const Found& found);
   int FindPartial(SlotId slot, absl::Span<const int32_t> tokens, int num_blocks);
   bool FindEncoder(SlotId slot, int num_encoder_tokens);
   // The keys of an encoder's blocks, which stand for its input as a whole.

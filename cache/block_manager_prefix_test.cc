@@ -157,6 +157,25 @@ TEST(BlockManagerPrefixTest, ABegunBlockIsCopiedAsFarAsItIsTheSame) {
   EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 12)})->num_tokens, 11);
 }
 
+TEST(BlockManagerPrefixTest, ABegunBlockIsNotCopiedWhereThereIsNoRoomBesideIt) {
+  BlockManager manager = *BlockManager::Create({.num_blocks = 4,
+                                                .block_size = 4,
+                                                .num_slots = 3,
+                                                .max_blocks = 6,
+                                                .prefix_reuse = PrefixReuse::kOn,
+                                                .prefix_tokens = PrefixTokens::kStored,
+                                                .partial_hits = PartialHits::kCopied});
+  Compute(manager, kA, Tokens(1, 8));
+  ASSERT_TRUE(manager.Free(kA).ok());
+  // Three blocks are all there are: one found, and two of its own, the begun one among them.
+  const absl::StatusOr<PromptHits> hits =
+      manager.Add(kB, {.tokens = {1, 2, 3, 4, 5, 6, 77, 78, 79, 80, 81, 82}});
+  ASSERT_TRUE(hits.ok()) << hits.status();
+  EXPECT_EQ(hits->num_tokens, 4);
+  EXPECT_FALSE(manager.has_copies());
+  manager.CheckInvariants();
+}
+
 TEST(BlockManagerPrefixTest, ACopyToASequenceThatIsGoneIsDropped) {
   BlockManager manager =
       ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = PartialHits::kCopied});

@@ -48,6 +48,17 @@ absl::StatusOr<PromptHits> BlockManager::Add(SlotId slot, const SequencePrompt& 
     return CheckLength(slot, num_prompt, 0, 0, 0);
   }
   const Found found = Find(slot, prompt);
+  absl::StatusOr<PromptHits> hits = AddFound(slot, prompt, found);
+  if (hits.ok() || found.num_partial_tokens == 0) return hits;
+  // A copy needs its source beside it, in the place of which the rest may just fit.
+  Found whole_blocks = found;
+  whole_blocks.num_partial_tokens = 0;
+  return AddFound(slot, prompt, whole_blocks);
+}
+
+absl::StatusOr<PromptHits> BlockManager::AddFound(SlotId slot, const SequencePrompt& prompt,
+                                                  const Found& found) {
+  const int64_t num_prompt = static_cast<int64_t>(prompt.tokens.size());
   const int num_hit_tokens = found.num_blocks * options_.block_size + found.num_partial_tokens;
   const int num_tokens = static_cast<int>(std::min<int64_t>(
       num_prompt, int64_t{num_hit_tokens} + prompt.num_new_tokens.value_or(num_prompt)));

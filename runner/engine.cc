@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
                          .max_encoder_tokens = runner->max_encoder_tokens(),
                          .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
-                         .prefix_reuse = options.prefix_reuse}));
+                         .prefix_reuse = options.prefix_reuse,
+                         .partial_hits = options.partial_hits}));
   return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(scheduler)));
 }
 

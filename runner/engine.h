@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/prefix_cache.h"
+#include "cache/prefix_match.h"
 #include "runner/model.h"
 #include "runner/model_runner.h"
 #include "runner/request.h"
@@ -36,6 +37,7 @@ struct EngineOptions {
   int prefill_chunk = 0;
   // kOn: a prompt begins behind what earlier sequences have computed of it.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
+  PartialHits partial_hits = PartialHits::kNone;  // of the scheduler
 };
 
 class Engine {

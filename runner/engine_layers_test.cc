@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "cache/prefix_match.h"
 #include "gtest/gtest.h"
 #include "runner/engine.h"
 #include "runner/testing/layered_model.h"
@@ -110,6 +111,25 @@ TEST_F(EngineLayersTest, PromptsWithOnePrefixShareItInEveryGroup) {
        .prefill_chunk = 16},
       requests);
   EXPECT_GT(num_found_, 5 * 32);
+  EXPECT_GT(num_replays_, 40);
+}
+
+TEST_F(EngineLayersTest, BegunBlocksOfAPrefixAreCopiedInEveryGroup) {
+  std::mt19937 rng(13);
+  const std::vector<int32_t> prefix = RandomTokens(rng, 38);
+  std::vector<Request> requests;
+  for (int i = 0; i < 8; ++i) {
+    Request request = {.prompt = prefix, .max_new_tokens = 12};
+    for (const int32_t token : RandomTokens(rng, 1 + i)) request.prompt.push_back(token);
+    requests.push_back(request);
+  }
+  ExpectDense(
+      {.layers = {Window(9), Full(), Chunked(16)}},
+      {.runner = {.max_num_seqs = 2, .max_num_tokens = 24, .max_seq_len = 80, .block_size = 4},
+       .prefill_chunk = 16,
+       .partial_hits = PartialHits::kCopied},
+      requests);
+  EXPECT_GT(num_found_, 5 * 36);  // more than whole blocks
   EXPECT_GT(num_replays_, 40);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cache/prefix_cache.h"
+#include "cache/prefix_match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/testing/toy_model.h"
@@ -107,9 +108,22 @@ TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
   prompts[3][6] = 50;
   const std::vector<int32_t> generated = DenseGreedy(model, first, 8);
   prompts[4].insert(prompts[4].end(), generated.begin(), generated.end());
-  for (const PrefixReuse reuse : {PrefixReuse::kOn, PrefixReuse::kOff}) {
-    auto engine = Engine::Create(
-        &model, {.runner = {.max_num_seqs = 1, .block_size = 4}, .prefix_reuse = reuse});
+  struct Reuse {
+    PrefixReuse prefix;
+    PartialHits partial;
+    int num_found;  // tokens
+  };
+  const Reuse reuses[] = {
+      {PrefixReuse::kOff, PartialHits::kNone, 0},
+      // 8 of 9, 8 of 14, 4 of 9, and 16 of 17: the keys of 9 + 7 tokens were computed.
+      {PrefixReuse::kOn, PartialHits::kNone, 8 + 8 + 4 + 16},
+      // One more of the third block of the longer one, two more of the second block of the next.
+      {PrefixReuse::kOn, PartialHits::kCopied, 8 + 9 + 6 + 16},
+  };
+  for (const Reuse& reuse : reuses) {
+    auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 1, .block_size = 4},
+                                          .prefix_reuse = reuse.prefix,
+                                          .partial_hits = reuse.partial});
     ASSERT_TRUE(engine.ok()) << engine.status();
     std::vector<int64_t> ids;
     for (const std::vector<int32_t>& prompt : prompts) {
@@ -121,9 +135,7 @@ TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
     for (size_t i = 0; i < ids.size(); ++i) {
       EXPECT_EQ(texts.at(ids[i]), DenseGreedy(model, prompts[i], 8)) << "prompt " << i;
     }
-    // 8 of 9, 8 of 14, 4 of 9, and 16 of 17: the keys of 9 + 7 tokens were computed.
-    EXPECT_EQ((*engine)->scheduler().prefix_statistics().num_tokens_hit,
-              reuse == PrefixReuse::kOn ? 8 + 8 + 4 + 16 : 0);
+    EXPECT_EQ((*engine)->scheduler().prefix_statistics().num_tokens_hit, reuse.num_found);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
+#include "cache/copy_blocks.h"
 #include "glog/logging.h"
 #include "runner/model_runner_options.h"
 
@@ -114,6 +115,7 @@ absl::Status ModelRunner::Allocate() {
   }
   REPRISE_ASSIGN_OR_RETURN(num_blocks_, plan.ChooseNumBlocks(driver_->free_bytes(), graph_bytes));
   REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
+  REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
   mirror_.emplace(SlotLimits{.num_slots = options_.max_num_seqs,
                              .max_num_tokens = options_.max_num_tokens,
                              .max_seq_len = max_seq_len(),
@@ -213,6 +215,7 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   REPRISE_ASSIGN_OR_RETURN(const StepDemand demand, mirror_->Advance(batch));
   GraphDecision decision = graphs_->Decide(demand.shape);
   Output& output = outputs_[num_launched_ % outputs_.size()];
+  REPRISE_RETURN_IF_ERROR(Copy(batch.copies));
   REPRISE_RETURN_IF_ERROR(Refill(batch, decision.key, output));
   if (encoder_ != nullptr) {
     encoder_->Follow(batch.updates);
@@ -234,6 +237,12 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   output.decision = decision;
   graphs_->Count(decision, demand.shape);
   return StepTicket{num_launched_++};
+}
+
+absl::Status ModelRunner::Copy(absl::Span<const BlockCopy> copies) {
+  if (copies.empty()) return absl::OkStatus();
+  // On the stream of the steps: after all that were launched, before this one.
+  return driver_->OnStream([&] { return CopyBlocks(*block_store_, *block_store_, copies); });
 }
 
 absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& key,

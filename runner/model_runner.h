@@ -22,6 +22,11 @@
 //   const ScheduledEncode encode[] = {{.slot = SlotId(0), .tokens = source}};
 //   runner->Step({.joins = join, .updates = update, .encodes = encode, .rows = prefill});
 //
+// A sequence may begin with blocks that are copies of others', in the place of computing them:
+//
+//   const BlockCopy copy[] = {{.src = 1, .dst = 2}};   // done before the step reads or writes them
+//   runner->Step({.joins = join_behind_them, .updates = update, .copies = copy, .rows = rest});
+//
 // The runner owns everything that a captured graph reads: slot state, step arrays, KV cache,
 // logits, work maps. It does not decide who takes part (Scheduler) or which block backs what
 // (BlockManager): the batch says so.
@@ -50,6 +55,7 @@
 #include "absl/types/span.h"
 #include "attention/layer_classes.h"
 #include "base/staging_ring.h"
+#include "cache/block_store.h"
 #include "cache/kv_cache.h"
 #include "cache/kv_group.h"
 #include "graphs/graph_set.h"
@@ -145,6 +151,7 @@ class ModelRunner {
 
   // The work of a step at `key`: metadata, forward pass, logits in place.
   std::function<absl::Status()> MakeStep(const GraphKey& key) const;
+  absl::Status Copy(absl::Span<const BlockCopy> copies);
   absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
   absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision);
@@ -160,6 +167,7 @@ class ModelRunner {
   std::unique_ptr<DeviceDriver> driver_;
   std::unique_ptr<StepMemory> memory_;
   std::optional<KvCache> kv_cache_;
+  std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::unique_ptr<StepMetadata> metadata_;
   std::unique_ptr<EncoderPass> encoder_;  // null: the model has none
   std::shared_ptr<const Constants> constants_;

@@ -7,6 +7,7 @@
 
 #include "absl/types/span.h"
 #include "base/ids.h"
+#include "cache/block_copy.h"
 #include "cache/block_table_update.h"
 #include "runner/step_delta.h"
 
@@ -41,6 +42,9 @@ struct ScheduledBatch {
   absl::Span<const SlotId> leaves = {};
   absl::Span<const SlotJoin> joins = {};
   absl::Span<const BlockTableUpdate> updates = {};
+  // Blocks to copy, over all layers, after the steps before and before this one: what forks and
+  // prefixes that end within a block begin with (BlockManager::TakeCopies()).
+  absl::Span<const BlockCopy> copies = {};
   absl::Span<const ScheduledEncode> encodes = {};
   absl::Span<const ScheduledRow> rows = {};  // distinct slots
 };

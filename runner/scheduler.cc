@@ -37,7 +37,11 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
                             .num_slots = options.max_num_seqs,
                             .max_blocks = (max_row_tokens - 1) / options.block_size + 1,
                             .groups = options.groups,
-                            .prefix_reuse = options.prefix_reuse}));
+                            .prefix_reuse = options.prefix_reuse,
+                            .prefix_tokens = options.partial_hits == PartialHits::kCopied
+                                                 ? PrefixTokens::kStored
+                                                 : PrefixTokens::kNotStored,
+                            .partial_hits = options.partial_hits}));
   return std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
 }
 
@@ -132,12 +136,13 @@ const ScheduledBatch& Scheduler::Schedule() {
   if (!batch_was_launched_) {
     spare_.push_back(std::move(open_.back()));
     open_.pop_back();
-    batch_ = {};  // updates wait for a batch with rows
+    batch_ = {};  // updates and copies wait for a batch with rows
     return batch_;
   }
   batch_ = {.leaves = leaves_,
             .joins = joins_,
             .updates = blocks_.TakeUpdates(),
+            .copies = blocks_.TakeCopies(),
             .encodes = encodes_,
             .rows = rows_};
   return batch_;

@@ -21,7 +21,9 @@
 //
 // Prefix reuse. What sequences have computed stays in the cache until its blocks are needed for
 // something else: a prompt, or a preempted sequence, begins behind what is found of it
-// (SlotJoin::seq_len). Only what a committed batch has computed is found.
+// (SlotJoin::seq_len). Only what a committed batch has computed is found. With partial hits a prompt
+// takes over the begun block of a prefix too, as far as the tokens are the same: a copy of it, made
+// before the step (ScheduledBatch::copies).
 //
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache.
@@ -56,6 +58,7 @@
 #include "cache/kv_group.h"
 #include "cache/prefix_cache.h"
 #include "cache/prefix_index.h"
+#include "cache/prefix_match.h"
 #include "runner/request.h"
 #include "runner/scheduled_batch.h"
 
@@ -76,6 +79,9 @@ struct SchedulerOptions {
   // Whether what was computed is found again. Texts are those of a run without it, as far as the
   // kernels give the same keys for other lengths of chunks.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
+  // kCopied: what is found may end within a block, which saves up to block_size - 1 tokens of a
+  // prompt for a copy of a block. The cache's tokens are then kept, 4 bytes each.
+  PartialHits partial_hits = PartialHits::kNone;
 };
 
 class Scheduler {

@@ -11,6 +11,7 @@
 #include "base/allocation_counter.h"
 #include "cache/kv_group.h"
 #include "cache/prefix_cache.h"
+#include "cache/prefix_match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -50,6 +51,7 @@ class PuppetDevice {
     for (const BlockTableUpdate& update : batch.updates) {
       slots_[update.slot].blocks[{update.group, update.column}] = update.block;
     }
+    Copy(batch.copies);
     for (auto& [id, slot] : slots_) {
       if (slot.num_hits > 0) FindText(slot);
     }
@@ -115,6 +117,13 @@ class PuppetDevice {
   int32_t& Memory(Slot& slot, int group, int position) {
     return memory_[BlockAt(slot, group, position) * options_.block_size +
                    position % options_.block_size];
+  }
+  void Copy(absl::Span<const BlockCopy> copies) {
+    for (const BlockCopy& copy : copies) {
+      for (int i = 0; i < options_.block_size; ++i) {
+        memory_[copy.dst * options_.block_size + i] = memory_[copy.src * options_.block_size + i];
+      }
+    }
   }
   // The text before a slot's first row is what stands in its blocks. REQUIRES: a full group.
   void FindText(Slot& slot) {
@@ -321,6 +330,35 @@ TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
   EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 4);
 }
 
+TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
+  const SchedulerOptions options = {.max_num_seqs = 2,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 16,
+                                    .num_blocks = 9,
+                                    .block_size = 4,
+                                    .partial_hits = PartialHits::kCopied};
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6, 7, 8}, .max_new_tokens = 2}).ok());
+  EXPECT_THAT(scheduler->Schedule().copies, SizeIs(0));
+  scheduler->Commit({9}, events);
+  // While the first goes on, a second has a block and two tokens of the next in common with it.
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6, 30, 31}, .max_new_tokens = 1}).ok());
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.joins, SizeIs(1));
+  EXPECT_EQ(second.joins[0].seq_len, 6);
+  ASSERT_THAT(second.copies, SizeIs(1));
+  const int slot = second.joins[0].slot;
+  const absl::Span<const BlockId> blocks = scheduler->blocks().blocks(SlotId(slot));
+  EXPECT_EQ(second.copies[0].dst, blocks[1].value());
+  EXPECT_NE(second.copies[0].src, second.copies[0].dst);
+  ASSERT_THAT(second.rows, SizeIs(2));
+  EXPECT_THAT(second.rows[1].tokens, ElementsAre(30, 31));  // two tokens computed, not four
+  scheduler->Commit({10, 11}, events);
+  scheduler->CheckInvariants();
+  EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 6);
+}
+
 TEST(SchedulerTest, TokensInFlightAreNotFound) {
   const SchedulerOptions options = {.max_num_seqs = 2,
                                     .max_num_tokens = 8,
@@ -512,6 +550,9 @@ TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
          .span = uniform(1, 12)}};
   }
   if (uniform(0, 3) == 0) options.prefix_reuse = PrefixReuse::kOff;
+  if (options.prefix_reuse == PrefixReuse::kOn && uniform(0, 1)) {
+    options.partial_hits = PartialHits::kCopied;
+  }
   auto scheduler = Make(options);
   const int longest_prompt = scheduler->max_cached_tokens();
   std::map<int64_t, Request> requests;

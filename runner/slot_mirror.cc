@@ -55,6 +55,7 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
     for (const BlockTableUpdate& update : batch.updates) {
       REPRISE_RETURN_IF_ERROR(ApplyUpdate(update));
     }
+    for (const BlockCopy& copy : batch.copies) REPRISE_RETURN_IF_ERROR(CheckCopy(copy));
     for (const ScheduledEncode& encode : batch.encodes) {
       REPRISE_RETURN_IF_ERROR(ApplyEncode(encode, demand));
     }
@@ -130,6 +131,15 @@ absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
   }
   if (is_free) filled.begin = update.column;
   filled.end = std::max(filled.end, update.column + 1);
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::CheckCopy(const BlockCopy& copy) const {
+  for (const int32_t block : {copy.src, copy.dst}) {
+    if (block >= 1 && block < limits_.num_blocks) continue;
+    return Refusal("copies: blocks must be in [1, ", limits_.num_blocks, "), got ", copy.src,
+                   " to ", copy.dst);
+  }
   return absl::OkStatus();
 }
 

@@ -51,7 +51,7 @@ class SlotMirror {
  public:
   explicit SlotMirror(const SlotLimits& limits);
 
-  // Applies the batch: leaves, joins, updates, encodes, rows. Errors, with nothing changed:
+  // Applies the batch: leaves, joins, updates, copies, encodes, rows. Errors, with nothing changed:
   // InvalidArgument naming the first part that does not fit, with what was expected and got.
   absl::StatusOr<StepDemand> Advance(const ScheduledBatch& batch);
 
@@ -81,6 +81,7 @@ class SlotMirror {
   absl::Status CheckSlot(const char* part, int slot) const;
   absl::Status ApplyJoin(const SlotJoin& join);
   absl::Status ApplyUpdate(const BlockTableUpdate& update);
+  absl::Status CheckCopy(const BlockCopy& copy) const;
   absl::Status ApplyEncode(const ScheduledEncode& encode, StepDemand& demand);
   absl::Status ApplyRow(const ScheduledRow& row, StepDemand& demand);
   absl::Status CheckTokens(const char* part, int slot, absl::Span<const int32_t> tokens) const;

@@ -105,6 +105,11 @@ TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
   EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = null_block}),
               HasSubstr("[1, 5), got 0"));
 
+  for (const BlockCopy& copy : {BlockCopy{1, 5}, BlockCopy{0, 1}, BlockCopy{-1, 2}}) {
+    EXPECT_THAT(Refused(mirror, {.copies = absl::MakeConstSpan(&copy, 1)}),
+                HasSubstr("copies: blocks must be in [1, 5), got"));
+  }
+
   const ScheduledRow stranger[] = {{.slot = SlotId(1), .tokens = kPrompt}};
   EXPECT_THAT(Refused(mirror, {.rows = stranger}), HasSubstr("rows: slot 1 has no sequence"));
   const ScheduledRow blind[] = {{.slot = SlotId(0)}};

@@ -158,6 +158,30 @@ TEST_P(ModelRunnerSuite, AnIdleStepIsLegalAndTakesItsDeltas) {
   harness->ExpectTokensAndLogits();
 }
 
+TEST_P(ModelRunnerSuite, ForkedSequencesGoOnInBlocksOfTheirOwn) {
+  // 7 and 9 tokens: the last block is begun, and full but for one.
+  for (const int num_prompt : {7, 9}) {
+    SCOPED_TRACE(testing::Message() << num_prompt << " tokens");
+    auto harness = Make(GetParam(), {.max_num_seqs = 4,
+                                     .max_num_tokens = 32,
+                                     .max_seq_len = 64,
+                                     .block_size = 5,
+                                     .graph_sizes = {4}});
+    std::mt19937 rng(11);
+    harness->Join(SlotId(0), RandomPrompt(rng, num_prompt));
+    ASSERT_STEP(harness->Step({SlotId(0)}));
+    ASSERT_STEP(harness->Step({SlotId(0)}));
+    harness->Fork(SlotId(0), SlotId(2), 3);
+    harness->Fork(SlotId(0), SlotId(1), 17);
+    for (int step = 0; step < 8; ++step) {
+      ASSERT_STEP(harness->Step({SlotId(0), SlotId(1), SlotId(2)}));
+      harness->ExpectTokensAndLogits();
+    }
+    EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
+    EXPECT_NE(harness->text(SlotId(1)), harness->text(SlotId(2)));
+  }
+}
+
 TEST_P(ModelRunnerSuite, ARefusedBatchLeavesTheRunnerUsable) {
   auto harness = Make(GetParam(), {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = 16});
   harness->Join(SlotId(0), {1, 2, 3});

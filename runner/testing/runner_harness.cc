@@ -48,26 +48,44 @@ void RunnerHarness::Leave(SlotId slot) {
   leaves_.push_back(slot);
 }
 
+void RunnerHarness::Fork(SlotId from, SlotId to, int32_t last_token) {
+  std::vector<int32_t> text = sequences_[from.value()].text;
+  text.back() = last_token;
+  const int num_cached = static_cast<int>(text.size()) - 1;
+  absl::Status forked = blocks_->CommitUnknown(from, num_cached - blocks_->num_committed(from));
+  forked.Update(blocks_->Fork(from, to));
+  EXPECT_TRUE(forked.ok()) << forked;
+  joins_.push_back({.slot = to.value(), .seq_len = num_cached});
+  sequences_[to.value()] = {.text = std::move(text), .is_fork = true};
+}
+
 absl::Status RunnerHarness::Step(const std::vector<SlotId>& slots) {
   std::vector<ScheduledRow> rows;
   std::vector<std::vector<int32_t>> prompts;
   for (const SlotId slot : slots) {
     Sequence& sequence = sequences_[slot.value()];
-    prompts.push_back(sequence.is_new ? sequence.text : std::vector<int32_t>());
+    prompts.push_back(sequence.is_new    ? sequence.text
+                      : sequence.is_fork ? std::vector<int32_t>{sequence.text.back()}
+                                         : std::vector<int32_t>());
     REPRISE_RETURN_IF_ERROR(sequence.is_new
                                 ? blocks_->Add(slot, static_cast<int>(sequence.text.size()))
                                 : blocks_->Append(slot, 1));
-    sequence.is_new = false;
+    sequence.is_new = sequence.is_fork = false;
   }
   for (size_t i = 0; i < slots.size(); ++i)
     rows.push_back({.slot = slots[i], .tokens = prompts[i]});
   const absl::Span<const BlockTableUpdate> taken = blocks_->TakeUpdates();
   std::vector<BlockTableUpdate> updates(taken.begin(), taken.end());
+  const absl::Span<const BlockCopy> taken_copies = blocks_->TakeCopies();
+  std::vector<BlockCopy> copies(taken_copies.begin(), taken_copies.end());
 
-  REPRISE_ASSIGN_OR_RETURN(
-      const StepTicket ticket,
-      runner_->Launch({.leaves = leaves_, .joins = joins_, .updates = updates, .rows = rows}));
+  REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_->Launch({.leaves = leaves_,
+                                                                     .joins = joins_,
+                                                                     .updates = updates,
+                                                                     .copies = copies,
+                                                                     .rows = rows}));
   for (BlockTableUpdate& update : updates) update = {kScrambled, kScrambled, kScrambled};
+  for (BlockCopy& copy : copies) copy = {kScrambled, kScrambled};
   for (std::vector<int32_t>& prompt : prompts) prompt.assign(prompt.size(), kScrambled);
   for (ScheduledRow& row : rows) row = {.slot = SlotId(kScrambled)};
   leaves_.assign(leaves_.size(), SlotId(kScrambled));

@@ -33,6 +33,10 @@ class RunnerHarness {
   // A sequence leaves with the next Step(); its blocks go back at once.
   void Leave(SlotId slot);
 
+  // The sequence of `from`, which has had a step, goes on in `to` too, with another last token: it
+  // enters with the next Step() that has its slot. Both share blocks until they write to them.
+  void Fork(SlotId from, SlotId to, int32_t last_token);
+
   // One step of these slots: new ones bring their whole prompt, the others decode. Host memory of
   // the batch is overwritten when it is launched.
   absl::Status Step(const std::vector<SlotId>& slots);
@@ -50,6 +54,7 @@ class RunnerHarness {
   struct Sequence {
     std::vector<int32_t> text;  // tokens given and sampled; the last one has no keys yet
     bool is_new = false;
+    bool is_fork = false;  // its last token is not known to the device
   };
 
   RunnerHarness(const ToyModelOptions& model, int max_num_seqs);
