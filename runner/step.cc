@@ -112,7 +112,7 @@ const PagedBatch& Step::batch(int layer) const {
 }
 
 const WorkMap& Step::work_map(int layer) const {
-  return parts_.metadata->work_maps()[classes().class_of_layer.at(layer)];
+  return parts_.batches.work_maps[classes().class_of_layer.at(layer)];
 }
 
 absl::Status Step::CheckHasCache(int layer) const {

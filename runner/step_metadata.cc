@@ -24,6 +24,7 @@ StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* dri
     : options_(options),
       driver_(driver),
       work_maps_(options.classes.num_classes()),
+      decode_maps_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
 WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params) const {
@@ -62,27 +63,39 @@ absl::Status StepMetadata::AllocateWithin() {
   return absl::OkStatus();
 }
 
+WorkMapOptions StepMetadata::ClassMapOptions(int index, int max_tokens, int max_query_len) const {
+  const LayerClass& layer_class = options_.classes.classes[index];
+  WorkMapOptions plan = MapOptions(options_.layers[layer_class.first_layer].params);
+  plan.max_tokens = max_tokens;
+  plan.max_query_len = max_query_len;
+  if (layer_class.batch == ClassBatch::kLocalRows) {
+    const int chunk_size = *layer_class.chunk_size;
+    plan.max_rows = MaxLocalRows(options_.max_rows, max_tokens, chunk_size);
+    plan.max_query_len = std::min(max_query_len, chunk_size);
+    plan.max_seq_len = std::min(options_.max_seq_len, chunk_size);
+  } else if (layer_class.batch == ClassBatch::kEncoderKeys) {
+    plan.max_seq_len = options_.max_encoder_tokens;
+  }
+  return plan;
+}
+
 absl::Status StepMetadata::Allocate(int index) {
   const LayerClass& layer_class = options_.classes.classes[index];
-  WorkMapOptions plan_options = MapOptions(options_.layers[layer_class.first_layer].params);
-  switch (layer_class.batch) {
-    case ClassBatch::kRows:
-      break;
-    case ClassBatch::kLocalRows: {
-      const int chunk_size = *layer_class.chunk_size;
-      plan_options.max_rows = MaxLocalRows(options_.max_rows, options_.max_tokens, chunk_size);
-      plan_options.max_query_len = std::min(options_.max_tokens, chunk_size);
-      plan_options.max_seq_len = std::min(options_.max_seq_len, chunk_size);
-      AllocateLocalRows(index, plan_options.max_rows);
-      break;
-    }
-    case ClassBatch::kEncoderKeys:
-      plan_options.max_seq_len = options_.max_encoder_tokens;
-      break;
-    case ClassBatch::kContiguous:
-      return absl::OkStatus();
-  }
-  REPRISE_ASSIGN_OR_RETURN(work_maps_[index], NewMap(plan_options));
+  if (layer_class.batch == ClassBatch::kContiguous) return absl::OkStatus();
+  const WorkMapOptions largest =
+      ClassMapOptions(index, options_.max_tokens, /*max_query_len=*/options_.max_tokens);
+  if (layer_class.batch == ClassBatch::kLocalRows) AllocateLocalRows(index, largest.max_rows);
+  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, driver_->PlanWork(largest));
+  REPRISE_ASSIGN_OR_RETURN(
+      const WorkMapPlan decode_plan,
+      driver_->PlanWork(options_.mode == WorkMapMode::kDeterministic
+                            ? largest
+                            : ClassMapOptions(index, options_.max_rows, /*max_query_len=*/1)));
+  // A step has one of the two.
+  memory_.push_back(at::empty({std::max(plan.workspace_bytes, decode_plan.workspace_bytes)},
+                              at::TensorOptions(options_.device).dtype(at::kByte)));
+  work_maps_[index] = MakeWorkMap(plan, memory_.back().data_ptr());
+  decode_maps_[index] = MakeWorkMap(decode_plan, memory_.back().data_ptr());
   return absl::OkStatus();
 }
 
@@ -138,6 +151,9 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memor
     }
     batches.of_class.push_back(batch);
   }
+  // The decode maps hold a token a row.
+  const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
+  batches.work_maps = is_decode ? decode_maps_ : work_maps_;
   if (!options_.within.empty() && key.max_query_len > 1) AddWithin(memory, batches);
   return batches;
 }
@@ -181,7 +197,8 @@ absl::Status StepMetadata::BuildClass(const StepBatches& batches, int index) con
     REPRISE_RETURN_IF_ERROR(
         driver_->BuildLocalRows(batches.rows, *layer_class.chunk_size, local_rows_[index]));
   }
-  REPRISE_RETURN_IF_ERROR(driver_->BuildWork(params, batches.of_class[index], work_maps_[index]));
+  REPRISE_RETURN_IF_ERROR(
+      driver_->BuildWork(params, batches.of_class[index], batches.work_maps[index]));
   if (!batches.has_within() || layer_class.batch != ClassBatch::kRows) return absl::OkStatus();
   return driver_->BuildWork(params, batches.before[index], before_maps_[index]);
 }

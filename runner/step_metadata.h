@@ -6,13 +6,17 @@
 //   StepBatches batches = metadata->BatchesAt(key, memory);
 //   // Each step, on the driver's stream, before the first layer:
 //   REPRISE_RETURN_IF_ERROR(metadata->Build(batches));
-//   PagedAttention(params, batches.of_class[c], metadata->work_maps()[c], ...);
+//   PagedAttention(params, batches.of_class[c], batches.work_maps[c], ...);
 //
 //   class                 batch
 //   rows                  the step's rows, over the class's group
 //   chunks                virtual rows, cut on the device (attention/local_virtual_batch.h)
 //   the encoder's keys    the step's rows over the cross group: encoder_lens, not causal
 //   without a cache       none: such layers run in the encoder's pass (runner/encoder_pass.h)
+//
+// Steps of rows with one query, decodes, have maps of their own, planned for them: the tiles of
+// prompts hold many queries of a row, of which a decode fills one. With WorkMapMode::kDeterministic
+// all steps have the same maps, since a row's bits must not depend on who else is in its step.
 //
 // Models that attend to a step's own tokens and to the keys before it apart (ModelSpec::within) get
 // two more kinds in steps of rows with several tokens: a ragged batch of the step's tokens, and for
@@ -65,6 +69,7 @@ struct StepMetadataOptions {
 struct StepBatches {
   PagedBatch rows;                   // the step's rows, over the first group
   std::vector<PagedBatch> of_class;  // one a class
+  std::vector<WorkMap> work_maps;    // one a class, for rows as long as this shape's
   // Of models with attention within steps, in steps whose rows may have several tokens; else empty.
   std::vector<PagedBatch> before;  // one a class: keys before the step; none but for kRows
   RaggedBatch within;              // the step's tokens
@@ -86,7 +91,6 @@ class StepMetadata {
   absl::Span<const LayerSpec> layers() const { return options_.layers; }
   absl::Span<const AttentionParams> within() const { return options_.within; }
   const LayerClasses& classes() const { return options_.classes; }
-  absl::Span<const WorkMap> work_maps() const { return work_maps_; }      // one a class
   absl::Span<const WorkMap> before_maps() const { return before_maps_; }  // one a class
   absl::Span<const WorkMap> within_maps() const { return within_maps_; }  // one of `within`
 
@@ -95,10 +99,12 @@ class StepMetadata {
  private:
   StepMetadata(const StepMetadataOptions& options, DeviceDriver* driver);
   absl::Status Allocate(int index);
+  // Of steps whose rows have up to `max_query_len` queries, `max_tokens` in all.
+  WorkMapOptions ClassMapOptions(int index, int max_tokens, int max_query_len) const;
   absl::Status AllocateWithin();
   // Memory for a map, and the map over it.
   absl::StatusOr<WorkMap> NewMap(const WorkMapOptions& options);
-  WorkMapOptions MapOptions(const AttentionParams& params) const;  // of the step's rows
+  WorkMapOptions MapOptions(const AttentionParams& params) const;  // of the largest step's rows
   void AllocateLocalRows(int index, int max_rows);
   absl::Status BuildClass(const StepBatches& batches, int index) const;
   void AddWithin(const StepMemory& memory, StepBatches& batches) const;
@@ -108,6 +114,7 @@ class StepMetadata {
   std::vector<WorkMap> before_maps_;           // one a class; empty without `within`
   std::vector<WorkMap> within_maps_;           // one of `within`
   std::vector<WorkMap> work_maps_;             // one a class
+  std::vector<WorkMap> decode_maps_;           // one a class, in the memory of work_maps_
   std::vector<LocalBatchBuffers> local_rows_;  // one a class; empty but for chunks
   std::vector<at::Tensor> memory_;             // what those point into
 };
