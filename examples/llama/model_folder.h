@@ -14,9 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "examples/llama/llama_config.h"
-#include "examples/tokenizer/tokenizer.h"
 #include "examples/mla/mla_config.h"
 #include "examples/seq2seq/bart_config.h"
+#include "examples/tokenizer/tokenizer.h"
 
 namespace reprise {
 

@@ -16,8 +16,8 @@
 
 #include "absl/types/span.h"
 #include "examples/llama/generation.h"
-#include "examples/tokenizer/streaming_decoder.h"
 #include "examples/llama/text_printer.h"
+#include "examples/tokenizer/streaming_decoder.h"
 #include "examples/tokenizer/tokenizer.h"
 #include "runner/request.h"
 
