@@ -1,0 +1,165 @@
+#include "runner/step_metadata.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "attention/work_map_build.h"
+#include "attention/work_map_check.h"
+#include "attention/work_map_rows.h"
+#include "gtest/gtest.h"
+#include "runner/device_driver.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kRows = 16;
+constexpr int kTokens = 512;
+constexpr int kSeqLen = 1024;
+constexpr int kEncoderTokens = 96;
+
+// A CPU that plans and builds work maps as a GPU does, on the host.
+class PlanningDriver : public DeviceDriver {
+ public:
+  explicit PlanningDriver(std::unique_ptr<DeviceDriver> cpu) : cpu_(std::move(cpu)) {}
+
+  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
+    return PlanWorkMap(options);
+  }
+  absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
+                         const WorkMap& map) override {
+    absl::Status status = BuildWorkMap(batch, WindowOf(layer), map);
+    status.Update(CheckWorkMap(map, batch, WindowOf(layer)));
+    return status;
+  }
+  absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
+                         const WorkMap& map) override {
+    return BuildWorkMap(batch, WindowOf(layer), map);
+  }
+
+  absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
+    return cpu_->OnStream(work);
+  }
+  absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) override {
+    return cpu_->AllocateMapped(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override { return cpu_->MakeFence(); }
+  absl::Status Refill(const RefillArgs& args) override { return cpu_->Refill(args); }
+  absl::Status Sample(const SampleArgs& args) override { return cpu_->Sample(args); }
+  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
+                              const LocalBatchBuffers& buffers) override {
+    return cpu_->BuildLocalRows(batch, chunk_size, buffers);
+  }
+  absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
+    return cpu_->InLanes(num_lanes, work);
+  }
+  absl::Status Upload(const void* from, void* to, int64_t bytes) override {
+    return cpu_->Upload(from, to, bytes);
+  }
+  GraphBackend& graphs() override { return cpu_->graphs(); }
+  LinearContext& linears() override { return cpu_->linears(); }
+  std::optional<int64_t> free_bytes() override { return cpu_->free_bytes(); }
+
+ private:
+  std::unique_ptr<DeviceDriver> cpu_;
+};
+
+class StepMetadataTest : public testing::Test {
+ protected:
+  void Make(WorkMapMode mode) {
+    const AttentionParams params = {
+        .num_q_heads = 32, .num_kv_heads = 8, .head_dim_qk = 128, .head_dim_v = 128};
+    AttentionParams window = params;
+    window.window_left = 99;
+    options_ = {.layers = {{.params = params},
+                           {.params = window},
+                           {.params = params, .chunk_size = 40},
+                           {.params = params, .kind = AttentionKind::kEncoderDecoder}},
+                .dtype = DType::kBFloat16,
+                .max_rows = kRows,
+                .max_tokens = kTokens,
+                .max_seq_len = kSeqLen,
+                .max_encoder_tokens = kEncoderTokens,
+                .mode = mode};
+    options_.classes = *CollectLayerClasses(options_.layers);
+    driver_ = std::make_unique<PlanningDriver>(*MakeDeviceDriver(c10::kCPU, {}));
+    auto metadata = StepMetadata::Create(options_, driver_.get());
+    ASSERT_TRUE(metadata.ok()) << metadata.status();
+    metadata_ = *std::move(metadata);
+    auto memory = StepMemory::Allocate({.max_rows = kRows,
+                                        .max_tokens = kTokens,
+                                        .max_blocks = kSeqLen / 16,
+                                        .num_groups = options_.classes.num_groups(),
+                                        .vocab_size = 8},
+                                       c10::kCPU);
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    memory_ = *std::move(memory);
+  }
+
+  // A step of `num_live` rows of `query_len` tokens, as refill leaves it for `key`.
+  StepBatches Refilled(const GraphKey& key, int num_live, int query_len) {
+    const StepArrays& arrays = memory_->arrays();
+    for (int r = 0; r < key.padded_num_seqs; ++r) {
+      const bool is_live = r < num_live;
+      arrays.query_start_loc[r + 1] = std::min(r + 1, num_live) * query_len;
+      arrays.seq_lens[r] = is_live ? query_len + (r * 389) % (kSeqLen - query_len) : 0;
+      arrays.encoder_lens[r] = is_live ? 1 + (r * 31) % kEncoderTokens : 0;
+      arrays.table_row[r] = is_live ? r : 0;
+    }
+    return metadata_->BatchesAt(key, *memory_);
+  }
+
+  StepMetadataOptions options_;
+  std::unique_ptr<PlanningDriver> driver_;
+  std::unique_ptr<StepMetadata> metadata_;
+  std::unique_ptr<StepMemory> memory_;
+};
+
+GraphKey DecodeKey(int num_rows) {
+  return {.padded_num_seqs = num_rows, .padded_num_tokens = num_rows, .max_query_len = 1};
+}
+
+TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
+  Make(WorkMapMode::kBalanced);
+  const GraphKey prompts = {
+      .padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128};
+  const StepBatches prefill = Refilled(prompts, 4, 128);
+  ASSERT_EQ(prefill.work_maps.size(), 4u);
+  absl::Status built = metadata_->Build(prefill);
+  EXPECT_TRUE(built.ok()) << built;
+  for (int padded : {1, 2, 8, kRows}) {
+    for (int live = 0; live <= padded; live += 1 + live / 3) {
+      SCOPED_TRACE(testing::Message() << live << " of " << padded << " rows");
+      const StepBatches decode = Refilled(DecodeKey(padded), live, 1);
+      built = metadata_->Build(decode);
+      ASSERT_TRUE(built.ok()) << built;
+      for (int c = 0; c < 4; ++c) {
+        EXPECT_EQ(decode.work_maps[c].max_query_len, 1);
+        // 4 q heads of a kv head, not a prompt's queries of them.
+        EXPECT_LT(decode.work_maps[c].tile_rows, prefill.work_maps[c].tile_rows) << "class " << c;
+        EXPECT_EQ(decode.work_maps[c].tile_queries, 1);
+      }
+    }
+  }
+  // A map does not remember the other's step.
+  built = metadata_->Build(Refilled(prompts, 3, 128));
+  EXPECT_TRUE(built.ok()) << built;
+}
+
+TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {
+  Make(WorkMapMode::kDeterministic);
+  const StepBatches decode = Refilled(DecodeKey(kRows), kRows, 1);
+  const absl::Status built = metadata_->Build(decode);
+  EXPECT_TRUE(built.ok()) << built;
+  const StepBatches prefill =
+      Refilled({.padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128}, 4, 128);
+  for (int c = 0; c < 4; ++c) {
+    EXPECT_EQ(decode.work_maps[c].tile_rows, prefill.work_maps[c].tile_rows);
+    EXPECT_EQ(decode.work_maps[c].items, prefill.work_maps[c].items);
+  }
+}
+
+}  // namespace
+}  // namespace reprise
