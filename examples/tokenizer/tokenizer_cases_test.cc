@@ -85,7 +85,7 @@ TEST_P(TokenizerCasesTest, AndTheSameTextsAgain) {
 }
 
 TEST_P(TokenizerCasesTest, AnyTokensBecomeTheSameText) {
-  ASSERT_GE(file_["decoded"].size(), 60u);
+  ASSERT_GE(file_["decoded"].size(), 50u);
   for (const json& c : file_["decoded"]) {
     SCOPED_TRACE(c["ids"].dump());
     const Tokens ids = c["ids"];

@@ -144,7 +144,7 @@ STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 
 
 def llama2():
-    vocab, merges = sentence_piece(["<unk>", "<s>", "</s>"], 360)
+    vocab, merges = sentence_piece(["<unk>", "<s>", "</s>"], 290)
     return whole(
         added_tokens=[added(0, "<unk>"), added(1, "<s>"), added(2, "</s>")],
         normalizer={"type": "Sequence", "normalizers": [
@@ -156,7 +156,7 @@ def llama2():
 
 
 def mistral3():
-    vocab, merges = sentence_piece(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], 300)
+    vocab, merges = sentence_piece(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], 250)
     return whole(
         added_tokens=[added(0, "<unk>"), added(1, "<s>"), added(2, "</s>"), added(3, "[INST]"), added(4, "[/INST]"),
                       added(len(vocab), "<tool>", special=False, rstrip=True, normalized=True)],
@@ -169,7 +169,7 @@ def mistral3():
 def gemma2():
     first = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<unused1>", "<start_of_turn>", "<end_of_turn>",
              "\n", "\n\n", "\n\n\n", "▁▁", "▁▁▁", "\t"]
-    vocab, merges = sentence_piece(first, 300)
+    vocab, merges = sentence_piece(first, 250)
     special = {"<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"}
     return whole(
         added_tokens=[added(i, token, special=token in special) for i, token in enumerate(first)],
@@ -186,7 +186,7 @@ QWEN2_PATTERN = LLAMA3_PATTERN.replace("{1,3}", "")
 
 
 def llama3():
-    vocab, merges = byte_level(420)
+    vocab, merges = byte_level(340)
     n = len(vocab)
     return whole(
         added_tokens=[added(n, "<|begin_of_text|>"), added(n + 1, "<|end_of_text|>"), added(n + 2, "<|eot_id|>")],
@@ -198,7 +198,7 @@ def llama3():
 
 
 def qwen2():
-    vocab, merges = byte_level(420)
+    vocab, merges = byte_level(340)
     n = len(vocab)
     return whole(
         added_tokens=[added(n, "<|endoftext|>"), added(n + 1, "<|im_start|>"), added(n + 2, "<|im_end|>"),
@@ -211,7 +211,7 @@ def qwen2():
 
 
 def bart():
-    vocab, merges = byte_level(380)
+    vocab, merges = byte_level(320)
     # The first ids are those of special tokens, and <mask> is the last.
     vocab = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>"] + sorted(vocab, key=vocab.get))}
     vocab["<mask>"] = len(vocab)
@@ -231,7 +231,7 @@ def bart():
 
 
 def deepseek2():
-    vocab, merges = byte_level(380)
+    vocab, merges = byte_level(320)
     n = len(vocab)
     letters = ("A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕ")
     return whole(
@@ -258,7 +258,7 @@ def decoded_lists(tokenizer, name):
     for text in ("é", "🙂", "日本", "a🙂"):
         ids = [byte_ids[byte] for byte in text.encode()]
         lists += [ids, ids[:-1], ids[1:], ids[:-1] + [0] + ids[-1:], ids + ids[:1], ids * 2]
-    for _ in range(40):
+    for _ in range(25):
         ids = []
         for _ in range(generator.randrange(1, 9)):
             kind = generator.randrange(4)

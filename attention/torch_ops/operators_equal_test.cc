@@ -1,5 +1,5 @@
-// torch.ops.reprise.paged_attention against PagedAttention(): the same bits for any batch, layer and
-// cache, and the text of its Status as an exception.
+// torch.ops.reprise.* against the plain calls: the same bits for any batch, layer and cache, and the
+// text of a Status as an exception.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -17,7 +17,9 @@
 
 #include "attention/attention.h"
 #include "attention/testing/batch_generator.h"
+#include "attention/testing/ragged_generator.h"
 #include "base/torch_dtype.h"
+#include "cache/write_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -213,10 +215,45 @@ TEST(PagedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
   for (const auto& [feature, count] : counts) EXPECT_GT(count, 5) << feature;
 }
 
+TEST(RaggedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
+    SCOPED_TRACE(fixture.description);
+    const AttentionParams layer = fixture.layer.View(OnHost);
+    const RaggedBatch batch = fixture.Batch(OnHost);
+    const at::Tensor q =
+        TensorOf(fixture.q.View(OnHost), batch.num_tokens, layer.num_q_heads, layer.head_dim_qk);
+    const at::Tensor k =
+        TensorOf(fixture.k.View(OnHost), batch.num_keys, layer.num_kv_heads, layer.head_dim_qk);
+    const at::Tensor v =
+        TensorOf(fixture.v.View(OnHost), batch.num_keys, layer.num_kv_heads, layer.head_dim_v);
+    at::Tensor out =
+        at::empty({batch.num_tokens, layer.num_q_heads, layer.head_dim_v}, q.options());
+    at::Tensor lse = at::full({batch.num_tokens, layer.num_q_heads}, NAN);
+    const absl::Status status = RaggedAttention(layer, batch, {}, q, k, v, out, &lse);
+    ASSERT_TRUE(status.ok()) << status;
+
+    Arguments arguments = {{"q", q},
+                           {"k", k},
+                           {"v", v},
+                           {"query_start_loc", Array(fixture.query_start_loc, at::kInt)},
+                           {"key_start_loc", Array(fixture.key_start_loc, at::kInt)},
+                           {"query_positions", Array(fixture.query_positions, at::kInt)},
+                           {"causal", batch.causal},
+                           {"max_query_len", batch.max_query_len},
+                           {"max_seq_len", batch.max_seq_len}};
+    AddLayer(layer, batch.num_rows, arguments);
+    const std::vector<c10::IValue> made = Call("reprise::ragged_attention", "", arguments);
+    EXPECT_TRUE(at::equal(Bytes(made[0].toTensor()), Bytes(out)));
+    EXPECT_TRUE(at::equal(Bytes(made[1].toTensor()), Bytes(lse)));
+  }
+}
+
 // The text of the exception that a call throws.
-std::string TextOf(const char* overload, const Arguments& arguments) {
+std::string TextOf(const char* overload, const Arguments& arguments,
+                   const char* name = "reprise::paged_attention") {
   try {
-    Call("reprise::paged_attention", overload, arguments);
+    Call(name, overload, arguments);
   } catch (const c10::Error& error) {
     return error.msg();
   }
@@ -291,6 +328,46 @@ TEST(PagedOperatorTest, AStatusIsAnExceptionOfTheSameText) {
   rows.max_seq_len = 1;
   EXPECT_EQ(TextOf("out", call), direct(layer, rows, q, out));
   EXPECT_THAT(TextOf("out", call), HasSubstr("max_seq_len"));
+}
+
+TEST(WriteKvOperatorTest, AStatusIsAnExceptionOfTheSameText) {
+  const at::Tensor cache = at::full({3, 4, 2, 16}, 0.0f);
+  const KvView view = {.data = cache.data_ptr(),
+                       .block_stride = cache.stride(0),
+                       .token_stride = cache.stride(1),
+                       .head_stride = cache.stride(2),
+                       .dim_chunk = 16};
+  const KvLayer layer = {.k = view,
+                         .v = view,
+                         .num_blocks = 3,
+                         .block_size = 4,
+                         .num_kv_heads = 2,
+                         .head_dim_qk = 16,
+                         .head_dim_v = 16};
+  const at::Tensor k = at::full({5, 2, 16}, 1.0f);
+  const at::Tensor slots = at::full({5}, 3, at::kLong);
+  struct Fault {
+    at::Tensor k, v, slots;
+  };
+  const std::vector<Fault> faults = {
+      {k.slice(0, 0, 4), k, slots},         {k, k.slice(1, 0, 1), slots},
+      {k, k.slice(2, 0, 8), slots},         {k.to(at::kDouble), k, slots},
+      {k, k.to(at::kHalf), slots},          {k, k, slots.to(at::kInt)},
+      {k, k, at::full({5}, 12, at::kLong)},  // beyond the cache
+      {k, k, at::full({5}, -2, at::kLong)}, {k, k, slots.view({5, 1, 1})},
+  };
+  for (const Fault& fault : faults) {
+    const std::string expected(WriteKv(layer, fault.k, fault.v, fault.slots).message());
+    EXPECT_NE(expected, "");
+    EXPECT_EQ(TextOf("",
+                     {{"k", fault.k},
+                      {"v", fault.v},
+                      {"k_cache", cache},
+                      {"v_cache", cache},
+                      {"slot_mapping", fault.slots}},
+                     "reprise::write_kv"),
+              expected);
+  }
 }
 
 }  // namespace
