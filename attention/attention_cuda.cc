@@ -171,6 +171,18 @@ absl::StatusOr<int> Attribute(const at::Device& device, cudaDeviceAttr attribute
       absl::StrCat("the card does not say what it is: ", cudaGetErrorString(error)));
 }
 
+// The plainest way in which the call's keys can be loaded.
+KvLoading LoadingOf(const AttentionKernelParams& params, const AttentionExtras& extras) {
+  const bool is_plain = params.k_access == KvAccess::kChunks &&
+                        params.v_access == KvAccess::kChunks && params.rotary_dim == 0 &&
+                        params.new_k == nullptr;
+  if (!is_plain) return KvLoading::kConverted;
+  if (IsFp8(params.kv_dtype)) return KvLoading::kFp8;
+  const bool is_direct = params.kv_dtype == params.q_dtype &&
+                         extras.products.value_or(params.q_dtype) == params.q_dtype;
+  return is_direct ? KvLoading::kDirect : KvLoading::kConverted;
+}
+
 // The kernel, and what depends on it.
 absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& params,
                                                          const KvLayer& kv,
@@ -192,14 +204,10 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
                             .max_shared_bytes = max_shared_bytes,
                             .compute_capability = compute_capability,
                             .max_tier = extras.max_tier};
-  const bool is_direct =
-      params.k_access == KvAccess::kChunks && params.v_access == KvAccess::kChunks &&
-      params.rotary_dim == 0 && params.new_k == nullptr && params.kv_dtype == params.q_dtype &&
-      !IsFp8(params.q_dtype) && extras.products.value_or(params.q_dtype) == params.q_dtype;
-  if (!is_direct) key.loading = KvLoading::kConverted;
+  key.loading = LoadingOf(params, extras);
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel, FindAttentionKernel(key));
   const DType products = kernel->tile.dtype;
-  if (params.q_dtype != products) params.q_is_aligned = 0;
+  if (params.q_dtype != products && kernel->loading != KvLoading::kFp8) params.q_is_aligned = 0;
   if (params.new_k == nullptr) return kernel;
   const std::optional<DType> new_dtype = FromScalarType(extras.new_k->scalar_type());
   if (new_dtype == products) return kernel;

@@ -22,11 +22,16 @@ constexpr size_t kNumTiles = std::size(kAttentionTiles);
 // float32 is always loaded through the conversion, which costs it nothing to speak of.
 constexpr bool HasDirect(size_t index) { return kAttentionTiles[index].dtype != DType::kFloat32; }
 
+// The tiles of decode.
+constexpr bool HasFp8(size_t index) {
+  return kAttentionTiles[index].dtype == DType::kFloat16 && kAttentionTiles[index].rows() == 16;
+}
+
 constexpr size_t kNumWarpgroupKernels = 4;
 
 constexpr size_t CountKernels() {
   size_t count = kNumTiles + kNumWarpgroupKernels;
-  for (size_t i = 0; i < kNumTiles; ++i) count += HasDirect(i);
+  for (size_t i = 0; i < kNumTiles; ++i) count += HasDirect(i) + HasFp8(i);
   return count;
 }
 
@@ -50,6 +55,15 @@ constexpr AttentionKernelEntry WarpgroupEntryOf() {
 }
 
 template <size_t kIndex>
+constexpr void AddFp8Tile(Table& table, size_t& count) {
+  if constexpr (HasFp8(kIndex)) {
+    AttentionKernelEntry& entry = table[count++];
+    entry = EntryOf<kIndex, KvLoading::kFp8>();
+    entry.tile.keys = KeysOfStep(entry.tile, entry.loading);
+  }
+}
+
+template <size_t kIndex>
 constexpr void AddTile(Table& table, size_t& count) {
   if constexpr (HasDirect(kIndex)) table[count++] = EntryOf<kIndex, KvLoading::kDirect>();
   table[count++] = EntryOf<kIndex, KvLoading::kConverted>();
@@ -63,12 +77,13 @@ constexpr Table MakeTable(std::index_sequence<kIndices...>) {
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 128>();
   table[count++] = WarpgroupEntryOf<DType::kBFloat16, 64>();
   table[count++] = WarpgroupEntryOf<DType::kBFloat16, 128>();
+  (AddFp8Tile<kIndices>(table, count), ...);
   (AddTile<kIndices>(table, count), ...);
   return table;
 }
 
-// Tuned kernels first. Within a type from the least head dim to the largest, and what loads directly
-// first.
+// Tuned kernels first, then those for fp8. Within a type from the least head dim to the largest,
+// and what loads directly first.
 constexpr Table kTable = MakeTable(std::make_index_sequence<kNumTiles>());
 
 // Whether `products` holds every value of `source`.
@@ -76,7 +91,7 @@ bool Holds(DType products, DType source) {
   return products == DType::kFloat32 || products == source || IsFp8(source);
 }
 
-// The type to multiply in.
+// The type to multiply in, of the kernels for all types.
 DType ProductsOf(const AttentionKernelKey& key) {
   if (key.products) return *key.products;
   if (IsFp8(key.q_dtype) && key.kv_dtype == DType::kFloat16) return DType::kFloat16;
@@ -97,14 +112,19 @@ constexpr Rule kRules[] = {
      }},
     {"products in float32, float16 and bfloat16",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       if (kernel.loading == KvLoading::kFp8) {
+         return key.products.value_or(kernel.tile.dtype) == kernel.tile.dtype;
+       }
        return kernel.tile.dtype == ProductsOf(key);
      }},
     {"q of the products' type, of fp8, or with products in float32 of any",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       if (kernel.loading == KvLoading::kFp8) return SizeOf(key.q_dtype) <= 2;
        return Holds(kernel.tile.dtype, key.q_dtype);
      }},
     {"KV of q's type, of fp8, or with products in float32 of any",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       if (kernel.loading == KvLoading::kFp8) return IsFp8(key.kv_dtype);
        return Holds(kernel.tile.dtype, key.kv_dtype);
      }},
     {"head dims to 256, and to 576 for K and 512 for V where V is the first columns of K",
@@ -128,9 +148,9 @@ constexpr Rule kRules[] = {
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return !key.max_shared_bytes || kernel.shared_bytes() <= *key.max_shared_bytes;
      }},
-    {"K, V and q of the products' type in whole chunks of 16 bytes, and no more to be done to them",
+    {"K and V of q's type or of fp8 in whole chunks of 16 bytes, and no more to be done to them",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
-       return kernel.loading == KvLoading::kConverted || key.loading == KvLoading::kDirect;
+       return kernel.loading == KvLoading::kConverted || kernel.loading == key.loading;
      }},
 };
 
@@ -162,6 +182,7 @@ std::string AttentionKernelEntry::name() const {
                       tile.rows(),
                       tier > 1                        ? ".warpgroup"
                       : loading == KvLoading::kDirect ? ".direct"
+                      : loading == KvLoading::kFp8    ? ".fp8"
                                                       : ".converted");
 }
 

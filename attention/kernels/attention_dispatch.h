@@ -6,10 +6,9 @@
 //   LOG(INFO) << AttentionKernelTable();       // one line a kernel
 //   LOG(INFO) << ExplainAttentionKernels(key); // the same, and what speaks against each
 //
-// The kernels stand in the order of preference, tuned ones (tier 2) first; the first against which no
-// rule speaks serves. The
-// last ones of a type, which convert (KvLoading::kConverted), serve every call that any kernel
-// serves.
+// The kernels stand in the order of preference, tuned ones (tier 2) first; the first against which
+// no rule speaks serves. The last ones of a type, which convert (KvLoading::kConverted), serve every
+// call that any kernel serves.
 //
 // Thread safety: const data.
 
@@ -50,7 +49,7 @@ struct AttentionKernelKey {
   int head_dim_v = 0;
   int tile_rows = 0;                         // of the work map
   ValueSource values = ValueSource::kOwn;    // whether V is the first columns of K
-  KvLoading loading = KvLoading::kDirect;    // kConverted: cannot be loaded as it is
+  KvLoading loading = KvLoading::kDirect;    // the plainest that the call allows
   bool has_rotary = false;                   // in the kernel
   std::optional<DType> products = {};        // what to multiply in; absent: as q
   std::optional<int> max_shared_bytes = {};  // of the card, for a CTA; absent: no limit

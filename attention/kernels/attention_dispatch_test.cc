@@ -74,6 +74,31 @@ TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
   EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
 }
 
+TEST(AttentionDispatchTest, CachesOfFp8AreDecodedAsTheyAreForQueriesOfAnyNarrowType) {
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 16);
+  key.loading = KvLoading::kFp8;
+  for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
+    key.kv_dtype = kv_dtype;
+    for (const DType q_dtype : {DType::kBFloat16, DType::kFloat16, DType::kFp8E4M3}) {
+      key.q_dtype = q_dtype;
+      EXPECT_EQ(NameFor(key), "float16.d128.rows16.fp8");
+    }
+  }
+  key.q_dtype = DType::kFloat32;
+  EXPECT_EQ(NameFor(key), "float32.d128.rows16.converted");
+  key.q_dtype = DType::kBFloat16;
+  key.products = DType::kBFloat16;
+  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows16.converted");
+  key.products = DType::kFloat16;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows16.fp8");
+  key.products.reset();
+  key.tile_rows = 128;
+  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
+  key.tile_rows = 16;
+  key.loading = KvLoading::kConverted;  // with new keys, say
+  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows16.converted");
+}
+
 TEST(AttentionDispatchTest, QuantisedQueriesAreMultipliedInTheTypeOfA16BitCacheOrInBFloat16) {
   AttentionKernelKey key = KeyOf(DType::kFp8E5M2, DType::kFp8E5M2, 64, 16);
   key.loading = KvLoading::kConverted;

@@ -39,6 +39,7 @@
 #include "attention/kernels/attention_launchers.h"
 #include "attention/kernels/converting_loader.cuh"
 #include "attention/kernels/device_primitives.cuh"
+#include "attention/kernels/fp8_queries.cuh"
 #include "attention/kernels/key_loader.cuh"
 #include "attention/kernels/key_places.cuh"
 #include "attention/kernels/logits.cuh"
@@ -105,8 +106,8 @@ struct GroupSteps {
   int count;
 };
 
-// All steps of the group's share of the item's keys. KvLoading::kDirect: two stages, one of which
-// arrives while the other is worked on.
+// All steps of the group's share of the item's keys. KvLoading::kDirect, kFp8: two stages, one of
+// which arrives while the other is worked on.
 template <typename Traits>
 __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const WorkUnit& unit,
                                            AttentionShared<Traits>& shared,
@@ -123,20 +124,28 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   const KeyPlace first_place = places.Find(first);
   const KeyPlace second_place = places.Find(first + kStride);
   KeyPlace place = places.Find(first + 2 * kStride);
-  LoadQueries<Traits>(p, unit, shared.tiles.q);
+  if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
   CommitCopies();
   places.Note(offsets[0], first_place);
   places.Note(offsets[1], second_place);
   MeetGroup<Traits>();
   if (steps.count > 0) loader.Load(stages[0].k(), stages[0].v(), offsets[0], first);
   CommitCopies();
+  // These wait for q.
+  if constexpr (Traits::kFp8) {
+    LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
+  }
 
   const int lane_row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
-  const QueryRow rows[2] = {LoadQueryRow(p, unit, lane_row), LoadQueryRow(p, unit, lane_row + 8)};
+  QueryRow rows[2] = {LoadQueryRow(p, unit, lane_row), LoadQueryRow(p, unit, lane_row + 8)};
   const WarpView warp_view = ViewOf(rows);
   WaitForCopies<1>();  // the queries
   __syncthreads();
-  Products<Traits> products;
+  if constexpr (Traits::kFp8) {
+    rows[0].logit_scale *= shared.row_scales[lane_row];
+    rows[1].logit_scale *= shared.row_scales[lane_row + 8];
+  }
+  Products<Traits> products(p);
   products.TakeQueries(q);
 
   for (int i = 0; i < steps.count; ++i) {
@@ -237,7 +246,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
       __syncthreads();
     }
   }
-  Products<Traits> products;
+  Products<Traits> products(p);
   products.TakeQueries(q);
 
   for (int i = 0; i < steps.count; ++i) {

@@ -1,5 +1,5 @@
-// Brings steps of K and V into shared memory as they are (KvLoading::kDirect): all threads of a
-// group copy chunks of 16 bytes, which arrive while earlier keys are worked on. Keys beyond the
+// Brings steps of K and V into shared memory as they are (KvLoading::kDirect, kFp8): all threads of
+// a group copy chunks of 16 bytes, which arrive while earlier keys are worked on. Keys beyond the
 // item and dims beyond the head dim become zeros, without a read.
 
 #ifndef ATTENTION_KERNELS_KEY_LOADER_CUH_
@@ -21,7 +21,7 @@ class KeyLoader {
   __device__ __forceinline__ KeyLoader(const AttentionKernelParams& p, const WorkUnit& unit,
                                        int thread)
       : p_(p), unit_(unit), thread_(thread) {
-    constexpr int64_t kBytes = sizeof(typename Traits::Element);
+    constexpr int64_t kBytes = Traits::kStoredBytes;
     const char* k = static_cast<const char*>(p.k.data) + unit.kv_head * p.k.head_stride * kBytes;
     const char* v = static_cast<const char*>(p.v.data) + unit.kv_head * p.v.head_stride * kBytes;
 #pragma unroll
@@ -38,18 +38,19 @@ class KeyLoader {
                                        int first) const {
     const int num_keys = unit_.item.key_end - first;      // or more than a step
     const int first_key = thread_ / Traits::kLanesOfKey;  // below kKeysPerPass
-    const uint32_t k_to = SharedAddress(k + first_key * Traits::kKeyChunks);
-    const uint32_t v_to = SharedAddress(v + first_key * Traits::kValuePitch);
+    const uint32_t k_to = SharedAddress(k + first_key * Traits::kStoredKeyChunks);
+    const uint32_t v_to = SharedAddress(v + first_key * Traits::kStoredValuePitch);
 #pragma unroll
     for (int pass = 0; pass < Traits::kKeys / Traits::kKeysPerPass; ++pass) {
       const KeyOffsets offset = offsets[pass * Traits::kKeysPerPass + first_key];
       const bool is_key = pass * Traits::kKeysPerPass + first_key < num_keys;
 #pragma unroll
       for (int c = 0; c < Traits::kChunkPasses; ++c) {
-        // ChunkAt() of row pass * kKeysPerPass + first_key, in which no bits overlap.
+        // StoredKeyChunkAt() of row pass * kKeysPerPass + first_key, in which no bits overlap.
         const int chunk = (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) ^
-                          (first_key & 7) ^ (pass * Traits::kKeysPerPass & 7);
-        const uint32_t at = (pass * Traits::kKeysPerPass * Traits::kKeyChunks + chunk) * 16;
+                          Traits::StoredPermutation(first_key) ^
+                          Traits::StoredPermutation(pass * Traits::kKeysPerPass);
+        const uint32_t at = (pass * Traits::kKeysPerPass * Traits::kStoredKeyChunks + chunk) * 16;
         CopyAsync16(k_to + at, From(k_, c) + offset.k, is_key && DimOf(c) < p_.head_dim_qk);
         if constexpr (!Traits::kValuesInKeys) {
           CopyAsync16(v_to + at, From(v_, c) + offset.v, is_key && DimOf(c) < p_.head_dim_v);
@@ -65,7 +66,7 @@ class KeyLoader {
 
   // The first dim of this thread's chunk at a pass.
   __device__ __forceinline__ int DimOf(int c) const {
-    return (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) * Traits::kChunk;
+    return (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) * Traits::kStoredChunk;
   }
 
   static __device__ __forceinline__ const char* From(const char* const (&pointers)[kPointers],

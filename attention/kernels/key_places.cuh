@@ -60,7 +60,7 @@ class KeyPlaces {
 
   __device__ __forceinline__ void Note(KeyOffsets* offsets, const KeyPlace& place) const {
     if (thread_ >= Traits::kKeys) return;
-    int64_t bytes = sizeof(typename Traits::Element);
+    int64_t bytes = Traits::kLoading == KvLoading::kFp8 ? 1 : sizeof(typename Traits::Element);
     if constexpr (Traits::kConverts) bytes = SizeOf(p_.kv_dtype);
     // A key that no query sees may stand in a block that is none. (Not looked at in Find(), which
     // must not wait for the table.)

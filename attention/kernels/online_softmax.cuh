@@ -4,7 +4,10 @@
 #ifndef ATTENTION_KERNELS_ONLINE_SOFTMAX_CUH_
 #define ATTENTION_KERNELS_ONLINE_SOFTMAX_CUH_
 
+#include <cuda_fp16.h>
+
 #include <cmath>
+#include <type_traits>
 
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/tile_traits.cuh"
@@ -24,12 +27,18 @@ __device__ __forceinline__ float Exp2(float x) {
   }
 }
 
+// Weights go up to 2^kWeightBits: float16 holds few small values, and many keys of little weight
+// may together have much.
+template <typename Traits>
+inline constexpr float kWeightBits =
+    std::is_same_v<typename Traits::Element, __half> ? 15.0f : 0.0f;
+
 // What to subtract from logits before exp2: 0 where no key was seen, as -inf - -inf is NaN.
 __device__ __forceinline__ float Reference(float max) { return max == -INFINITY ? 0.0f : max; }
 
 template <typename Traits>
 struct OnlineSoftmax {
-  float max[2] = {-INFINITY, -INFINITY};  // over the row
+  float max[2] = {-INFINITY, -INFINITY};  // over the row, less kWeightBits
   float sum[2] = {0.0f, 0.0f};            // over the lane's columns; QuadSum() is the row's
   float out[Traits::kOutTiles][4] = {};
 
@@ -56,7 +65,7 @@ struct OnlineSoftmax {
       for (int n = 0; n < Traits::kKeyTiles; ++n) {
         step_max = fmaxf(step_max, fmaxf(s[n][r * 2], s[n][r * 2 + 1]));
       }
-      const float new_max = fmaxf(max[r], QuadMax(step_max) * scale[r]);
+      const float new_max = fmaxf(max[r], QuadMax(step_max) * scale[r] - kWeightBits<Traits>);
       const float reference = Reference(new_max);
       rescale[r] = Exp2<Traits>(max[r] - reference);
       max[r] = new_max;

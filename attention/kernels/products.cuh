@@ -13,26 +13,18 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/device_primitives.cuh"
+#include "attention/kernels/fp8_products.cuh"
 #include "attention/kernels/tile_traits.cuh"
 
 namespace reprise {
 
-// Which of the warps with the same rows this one is.
-template <typename Traits>
-__device__ __forceinline__ int WarpPart() {
-  return Traits::kWarpsD == 1 ? 0 : threadIdx.x / 32 % Traits::kWarpsD;
-}
-
-// The warp's 16 rows of the tile begin here.
-template <typename Traits>
-__device__ __forceinline__ int WarpRow() {
-  return threadIdx.x / 32 % Traits::kGroupWarps / Traits::kWarpsD * 16;
-}
-
 template <typename Traits>
 class TensorCoreProducts {
  public:
+  __device__ __forceinline__ explicit TensorCoreProducts(const AttentionKernelParams&) {}
+
   // `q` is the warp's 16 rows.
   __device__ __forceinline__ void TakeQueries(const uint4* q) {
     if constexpr (Traits::kHoldQ) {
@@ -142,6 +134,8 @@ class TensorCoreProducts {
 template <typename Traits>
 class FloatProducts {
  public:
+  __device__ __forceinline__ explicit FloatProducts(const AttentionKernelParams&) {}
+
   __device__ __forceinline__ void TakeQueries(const uint4*) {}
 
   template <int kTiles>
@@ -221,8 +215,16 @@ class FloatProducts {
 };
 
 template <typename Traits>
-using Products =
-    std::conditional_t<Traits::kTensorCores, TensorCoreProducts<Traits>, FloatProducts<Traits>>;
+struct ProductsOf {
+  using Type =
+      std::conditional_t<Traits::kTensorCores, TensorCoreProducts<Traits>, FloatProducts<Traits>>;
+};
+template <typename Traits>
+requires Traits::kFp8 struct ProductsOf<Traits> {
+  using Type = Fp8Products<Traits>;
+};
+template <typename Traits>
+using Products = typename ProductsOf<Traits>::Type;
 
 // s = Q K^T of a step, by the warps with the same rows together. `q` is the warp's 16 rows.
 template <typename Traits>

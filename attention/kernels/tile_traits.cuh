@@ -51,9 +51,10 @@ struct TileTraits {
   static constexpr int kGroupThreads = kGroupWarps * 32;
   static constexpr int kThreads = kGroupThreads * kWarpsN;
   static constexpr int kRows = kTile.rows();
-  static constexpr int kKeys = kTile.keys;
+  static constexpr int kKeys = KeysOfStep(kTile, kLoading);
   static constexpr int kStages = 2;
   static constexpr bool kConverts = kLoading == KvLoading::kConverted;
+  static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kRotates = kConverts && !kValuesInKeys;  // K alone is turned
   static constexpr int kOffsetSteps = kConverts ? 3 : kStages;   // whose places are noted
 
@@ -63,6 +64,12 @@ struct TileTraits {
   static constexpr int kKeyChunks = kHeadDimQk / kChunk;                 // of a row of Q and K
   static constexpr int kValueChunks = kHeadDimV / kChunk;                // of a row of V
   static constexpr int kValuePitch = kValuesInKeys ? kKeyChunks : kValueChunks;
+  // The same of K and V as they arrive, where that is not as they are multiplied.
+  static constexpr int kStoredBytes = kFp8 ? 1 : static_cast<int>(sizeof(Element));
+  static constexpr int kStoredChunk = 16 / kStoredBytes;
+  static constexpr int kStoredKeyChunks = kHeadDimQk / kStoredChunk;
+  static constexpr int kStoredValueChunks = kHeadDimV / kStoredChunk;
+  static constexpr int kStoredValuePitch = kValuesInKeys ? kStoredKeyChunks : kStoredValueChunks;
 
   static constexpr int kKeyTiles = kKeys / 8;              // columns of the logits, 8 at a time
   static constexpr int kOwnKeys = kKeys / kWarpsD;         // whose logits a warp computes
@@ -74,10 +81,10 @@ struct TileTraits {
   static constexpr bool kHoldQ = kTensorCores && kHeadDimQk <= 128;
 
   // A thread copies the same chunks of a row at every pass over the keys.
-  static constexpr int kLanesOfKey = LargestPowerOfTwoIn(kKeyChunks) < kGroupThreads
-                                         ? LargestPowerOfTwoIn(kKeyChunks)
+  static constexpr int kLanesOfKey = LargestPowerOfTwoIn(kStoredKeyChunks) < kGroupThreads
+                                         ? LargestPowerOfTwoIn(kStoredKeyChunks)
                                          : kGroupThreads;
-  static constexpr int kChunkPasses = kKeyChunks / kLanesOfKey;
+  static constexpr int kChunkPasses = kStoredKeyChunks / kLanesOfKey;
   static constexpr int kKeysPerPass = kGroupThreads / kLanesOfKey;
 
   static_assert(kGroupWarps == 1 || kWarpsN == 1,
@@ -86,6 +93,8 @@ struct TileTraits {
   static_assert(kOwnKeys % 16 == 0 || kOwnKeys == 8, "of which a warp's part may be half");
   static_assert(kKeys <= kGroupThreads, "a thread finds the place of one key of a step");
   static_assert(kKeyChunks % 8 == 0 && kValueChunks % 8 == 0, "the permutation is of 8 chunks");
+  static_assert(kStoredKeyChunks % 4 == 0 && kStoredValueChunks % 4 == 0, "or of 4");
+  static_assert(!kFp8 || std::is_same_v<Element, __half>, "fp8 is multiplied in float16");
   static_assert(kKeys % kKeysPerPass == 0 && kRows * kKeyChunks % kThreads == 0,
                 "every thread copies as much");
   static_assert(kValuesInKeys || kHeadDimQk == kHeadDimV, "K and V are copied alike");
@@ -99,6 +108,18 @@ struct TileTraits {
   }
   static __device__ __forceinline__ int ValueChunkAt(int key, int chunk) {
     return key * kValuePitch + (chunk ^ (key & 7));
+  }
+
+  // By what the chunks of a row of K and V as they arrive are permuted. Two rows that are an odd
+  // number of 4 chunks apart stand in different banks as it is.
+  static constexpr __device__ __forceinline__ int StoredPermutation(int row) {
+    return kStoredKeyChunks % 8 == 0 ? row & 7 : row >> 1 & 3;
+  }
+  static __device__ __forceinline__ int StoredKeyChunkAt(int key, int chunk) {
+    return key * kStoredKeyChunks + (chunk ^ StoredPermutation(key));
+  }
+  static __device__ __forceinline__ int StoredValueChunkAt(int key, int chunk) {
+    return key * kStoredValuePitch + (chunk ^ StoredPermutation(key));
   }
 };
 
@@ -115,11 +136,23 @@ struct RowPlace {
   int64_t partial;
 };
 
+// Which of the warps with the same rows this one is.
+template <typename Traits>
+__device__ __forceinline__ int WarpPart() {
+  return Traits::kWarpsD == 1 ? 0 : threadIdx.x / 32 % Traits::kWarpsD;
+}
+
+// The warp's 16 rows of the tile begin here.
+template <typename Traits>
+__device__ __forceinline__ int WarpRow() {
+  return threadIdx.x / 32 % Traits::kGroupWarps / Traits::kWarpsD * 16;
+}
+
 template <typename Traits>
 struct AttentionShared {
-  static constexpr int kKeyStepChunks = Traits::kKeys * Traits::kKeyChunks;
+  static constexpr int kKeyStepChunks = Traits::kKeys * Traits::kStoredKeyChunks;
   static constexpr int kValueStepChunks =
-      Traits::kValuesInKeys ? 0 : Traits::kKeys * Traits::kValueChunks;
+      Traits::kValuesInKeys ? 0 : Traits::kKeys * Traits::kStoredValueChunks;
   // 8 floats more than a row, so that the rows of a fragment stand in different banks.
   static constexpr int kOutStride = Traits::kHeadDimV + 8;
 
@@ -159,6 +192,8 @@ struct AttentionShared {
   std::conditional_t<(Traits::kWarpsD > 1), Exchange, Nothing> exchange;
   // Of the rotary embedding: how far a step of one position turns each pair of dims.
   uint64_t turns[Traits::kRotates ? Traits::kHeadDimQk / 2 : 1];
+  // KvLoading::kFp8: what the rows of q are to be multiplied with.
+  float row_scales[Traits::kFp8 ? Traits::kRows : 1];
   int is_last_arrival;
 };
 

@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "attention/attention_params.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "cache/kv_layout.h"
@@ -42,9 +43,10 @@ ABSL_FLAG(int, head_dim_v, 0, "dims of v; 0: those of k");
 ABSL_FLAG(int, block_size, 16, "tokens of a KV block");
 ABSL_FLAG(std::string, dtype, "bfloat16", "of q: bfloat16, float16 or float32");
 ABSL_FLAG(std::string, kv_dtype, "", "of the cache, such as fp8_e4m3; empty: that of q");
-ABSL_FLAG(std::string, layout, "NHD", "NHD, HND, packed or K-packed");
+ABSL_FLAG(std::string, layout, "NHD", "NHD, HND, packed, K-packed or latent: absorbed MLA");
 ABSL_FLAG(int, window_left, -1, "keys before a query's own that it sees; -1: all");
 ABSL_FLAG(double, softcap, 0, "of the logits; 0: none");
+ABSL_FLAG(bool, rotary, false, "rotary embedding of all dims in the kernel");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -61,6 +63,8 @@ absl::Status SetLayout(const std::string& name, AttentionCase& c) {
     c.form = KvForm::kKPacked;
   } else if (name == "packed") {
     c.form = KvForm::kPacked;
+  } else if (name == "latent") {
+    c.form = KvForm::kLatent;
   } else {
     REPRISE_ASSIGN_OR_RETURN(c.order, ParseKvOrder(name));
   }
@@ -81,6 +85,7 @@ absl::StatusOr<AttentionCase> CaseOfFlags() {
   if (c.query_lens.size() == 1) c.query_lens.assign(c.lens.size(), c.query_lens[0]);
   if (absl::GetFlag(FLAGS_window_left) >= 0) c.window_left = absl::GetFlag(FLAGS_window_left);
   if (absl::GetFlag(FLAGS_softcap) > 0) c.softcap = absl::GetFlag(FLAGS_softcap);
+  if (absl::GetFlag(FLAGS_rotary)) c.rotary = RotaryParams{};
   REPRISE_ASSIGN_OR_RETURN(c.dtype, DTypeFlag("dtype", absl::GetFlag(FLAGS_dtype)));
   const std::string kv_dtype = absl::GetFlag(FLAGS_kv_dtype);
   if (!kv_dtype.empty()) {
@@ -132,6 +137,7 @@ nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r,
                          {"kv_dtype", DTypeName(c.kv_dtype.value_or(c.dtype))},
                          {"order", KvOrderName(c.order)},
                          {"form", KvFormName(c.form)},
+                         {"rotary", c.rotary.has_value()},
                          {"deterministic", c.mode == WorkMapMode::kDeterministic},
                          {"kernel", r.kernel},
                          {"us", r.call.median_us},

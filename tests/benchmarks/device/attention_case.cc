@@ -60,8 +60,13 @@ std::pair<int64_t, int64_t> VisibleKeys(const AttentionCase& c, int len, int que
   return {begin, c.causal ? position + 1 : len};
 }
 
+// Bytes of a key and its value. Of latent ones the value is part of the key.
+double KeyBytes(const AttentionCase& c) {
+  const int dims = c.head_dim_qk + (c.form == KvForm::kLatent ? 0 : c.head_dim_v);
+  return static_cast<double>(c.num_kv_heads) * dims * SizeOf(c.kv_dtype.value_or(c.dtype));
+}
+
 void CountWork(const AttentionCase& c, AttentionResult& result) {
-  const DType kv_dtype = c.kv_dtype.value_or(c.dtype);
   const int dims = c.head_dim_qk + c.head_dim_v;
   double pairs = 0;
   double keys = 0;
@@ -78,7 +83,7 @@ void CountWork(const AttentionCase& c, AttentionResult& result) {
     queries += c.query_lens[r];
   }
   result.flops = 2.0 * pairs * c.num_q_heads * dims;
-  result.kv_bytes = keys * c.num_kv_heads * dims * SizeOf(kv_dtype);
+  result.kv_bytes = keys * KeyBytes(c);
   result.all_bytes = result.kv_bytes + queries * c.num_q_heads * dims * SizeOf(c.dtype);
 }
 
@@ -169,10 +174,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
     REPRISE_RETURN_IF_ERROR(Check(c));
     AttentionResult result;
     CountWork(c, result);
-    const double distinct_bytes = result.all_bytes - static_cast<double>(c.lens.size() - 1) *
-                                                         c.shared_len * c.num_kv_heads *
-                                                         (c.head_dim_qk + c.head_dim_v) *
-                                                         SizeOf(c.kv_dtype.value_or(c.dtype));
+    const double distinct_bytes =
+        result.all_bytes - static_cast<double>(c.lens.size() - 1) * c.shared_len * KeyBytes(c);
     result.num_layers =
         std::clamp(static_cast<int>(kColdBytes / std::max(distinct_bytes, 1.0)) + 1, 2, kMaxLayers);
     const DeviceBatch made = MakeBatch(c);
@@ -187,7 +190,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                     .head_dim_qk = c.head_dim_qk,
                                     .head_dim_v = c.head_dim_v,
                                     .window_left = c.window_left,
-                                    .softcap = c.softcap};
+                                    .softcap = c.softcap,
+                                    .rotary = c.rotary};
     int num_sms = 0;
     cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0);
     REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,

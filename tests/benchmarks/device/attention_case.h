@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "attention/attention_params.h"
 #include "attention/work_map.h"
 #include "base/dtype.h"
 #include "cache/kv_layout.h"
@@ -36,6 +37,7 @@ struct AttentionCase {
   bool causal = true;
   std::optional<int> window_left = {};
   std::optional<float> softcap = {};
+  std::optional<RotaryParams> rotary = {};  // in the kernel
   DType dtype = DType::kBFloat16;
   std::optional<DType> kv_dtype = {};  // dtype
   KvOrder order = KvOrder::kNHD;
