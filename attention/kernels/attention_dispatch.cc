@@ -22,10 +22,8 @@ constexpr size_t kNumTiles = std::size(kAttentionTiles);
 // float32 is always loaded through the conversion, which costs it nothing to speak of.
 constexpr bool HasDirect(size_t index) { return kAttentionTiles[index].dtype != DType::kFloat32; }
 
-// The tiles of decode.
-constexpr bool HasFp8(size_t index) {
-  return kAttentionTiles[index].dtype == DType::kFloat16 && kAttentionTiles[index].rows() == 16;
-}
+// Caches of fp8 are multiplied in float16.
+constexpr bool HasFp8(size_t index) { return kAttentionTiles[index].dtype == DType::kFloat16; }
 
 constexpr size_t kNumWarpgroupKernels = 4;
 

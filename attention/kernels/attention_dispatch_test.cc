@@ -74,7 +74,7 @@ TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
   EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
 }
 
-TEST(AttentionDispatchTest, CachesOfFp8AreDecodedAsTheyAreForQueriesOfAnyNarrowType) {
+TEST(AttentionDispatchTest, CachesOfFp8AreLoadedAsTheyAreForQueriesOfAnyNarrowType) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 16);
   key.loading = KvLoading::kFp8;
   for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
@@ -93,7 +93,7 @@ TEST(AttentionDispatchTest, CachesOfFp8AreDecodedAsTheyAreForQueriesOfAnyNarrowT
   EXPECT_EQ(NameFor(key), "float16.d128.rows16.fp8");
   key.products.reset();
   key.tile_rows = 128;
-  EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.fp8");
   key.tile_rows = 16;
   key.loading = KvLoading::kConverted;  // with new keys, say
   EXPECT_EQ(NameFor(key), "bfloat16.d128.rows16.converted");

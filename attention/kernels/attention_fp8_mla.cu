@@ -5,5 +5,8 @@ namespace reprise {
 template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 576, 16), KvLoading::kFp8>(
     const AttentionKernelParams&, cudaStream_t);
 template int AttentionSharedBytes<AttentionTileIndex(DType::kFloat16, 576, 16), KvLoading::kFp8>();
+template cudaError_t LaunchAttention<AttentionTileIndex(DType::kFloat16, 576, 64), KvLoading::kFp8>(
+    const AttentionKernelParams&, cudaStream_t);
+template int AttentionSharedBytes<AttentionTileIndex(DType::kFloat16, 576, 64), KvLoading::kFp8>();
 
 }  // namespace reprise

@@ -15,16 +15,26 @@
 #define ATTENTION_KERNELS_FP8_PRODUCTS_CUH_
 
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 
 #include <cstdint>
 
 #include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/device_primitives.cuh"
+#include "attention/kernels/fp8_halves.h"
 #include "attention/kernels/tile_traits.cuh"
 #include "base/dtype.h"
 
 namespace reprise {
+
+#if __CUDA_ARCH__ < 890
+// The two elements in the high bytes of halves.
+__device__ __forceinline__ uint32_t E4M3ToHalves(uint32_t elements) {
+  const uint32_t scaled = ScaledHalvesOfE4M3(elements);
+  const __half2 halves =
+      __hmul2(*reinterpret_cast<const __half2*>(&scaled), __float2half2_rn(256.0f));
+  return *reinterpret_cast<const uint32_t*>(&halves);
+}
+#endif
 
 // Four elements as two registers of two each: 0 and 1, 2 and 3.
 template <DType kStored>
@@ -33,12 +43,19 @@ __device__ __forceinline__ void Fp8ToHalves(uint32_t elements, uint32_t& low, ui
     low = __byte_perm(elements, 0, 0x1404);
     high = __byte_perm(elements, 0, 0x3424);
   } else {
-    const __half2_raw first =
-        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(elements), __NV_E4M3);
-    const __half2_raw second =
-        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(elements >> 16), __NV_E4M3);
-    low = first.x | static_cast<uint32_t>(first.y) << 16;
-    high = second.x | static_cast<uint32_t>(second.y) << 16;
+#if __CUDA_ARCH__ >= 890
+    asm("{\n"
+        ".reg .b16 first, second;\n"
+        "mov.b32 {first, second}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, first;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, second;\n"
+        "}\n"
+        : "=r"(low), "=r"(high)
+        : "r"(elements));
+#else
+    low = E4M3ToHalves(__byte_perm(elements, 0, 0x1404));
+    high = E4M3ToHalves(__byte_perm(elements, 0, 0x3424));
+#endif
   }
 }
 

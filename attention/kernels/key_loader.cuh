@@ -41,25 +41,38 @@ class KeyLoader {
     const uint32_t k_to = SharedAddress(k + first_key * Traits::kStoredKeyChunks);
     const uint32_t v_to = SharedAddress(v + first_key * Traits::kStoredValuePitch);
 #pragma unroll
-    for (int pass = 0; pass < Traits::kKeys / Traits::kKeysPerPass; ++pass) {
-      const KeyOffsets offset = offsets[pass * Traits::kKeysPerPass + first_key];
-      const bool is_key = pass * Traits::kKeysPerPass + first_key < num_keys;
+    for (int begin = 0; begin < kPasses; begin += kBatch) {
+      KeyOffsets batch[kBatch];
 #pragma unroll
-      for (int c = 0; c < Traits::kChunkPasses; ++c) {
-        // StoredKeyChunkAt() of row pass * kKeysPerPass + first_key, in which no bits overlap.
-        const int chunk = (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) ^
-                          Traits::StoredPermutation(first_key) ^
-                          Traits::StoredPermutation(pass * Traits::kKeysPerPass);
-        const uint32_t at = (pass * Traits::kKeysPerPass * Traits::kStoredKeyChunks + chunk) * 16;
-        CopyAsync16(k_to + at, From(k_, c) + offset.k, is_key && DimOf(c) < p_.head_dim_qk);
-        if constexpr (!Traits::kValuesInKeys) {
-          CopyAsync16(v_to + at, From(v_, c) + offset.v, is_key && DimOf(c) < p_.head_dim_v);
+      for (int i = 0; i < kBatch; ++i) {
+        batch[i] = offsets[(begin + i) * Traits::kKeysPerPass + first_key];
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int pass = begin + i;
+        const KeyOffsets& offset = batch[i];
+        const bool is_key = pass * Traits::kKeysPerPass + first_key < num_keys;
+#pragma unroll
+        for (int c = 0; c < Traits::kChunkPasses; ++c) {
+          // StoredKeyChunkAt() of row pass * kKeysPerPass + first_key, in which no bits overlap.
+          const int chunk = (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) ^
+                            Traits::StoredPermutation(first_key) ^
+                            Traits::StoredPermutation(pass * Traits::kKeysPerPass);
+          const uint32_t at = (pass * Traits::kKeysPerPass * Traits::kStoredKeyChunks + chunk) * 16;
+          CopyAsync16(k_to + at, From(k_, c) + offset.k, is_key && DimOf(c) < p_.head_dim_qk);
+          if constexpr (!Traits::kValuesInKeys) {
+            CopyAsync16(v_to + at, From(v_, c) + offset.v, is_key && DimOf(c) < p_.head_dim_v);
+          }
         }
       }
     }
   }
 
  private:
+  static constexpr int kPasses = Traits::kKeys / Traits::kKeysPerPass;
+  // Whose places are read at once: reads wait for copies started before them.
+  static constexpr int kBatch = kPasses % 4 == 0 ? 4 : kPasses % 2 == 0 ? 2 : 1;
+
   // Long rows have their dims side by side.
   static constexpr bool kOnePointer = Traits::kChunkPasses > 2;
   static constexpr int kPointers = kOnePointer ? 1 : Traits::kChunkPasses;

@@ -78,7 +78,7 @@ struct TileTraits {
 
   static constexpr bool kTensorCores = sizeof(Element) == 2;
   // Q stays in registers where they suffice.
-  static constexpr bool kHoldQ = kTensorCores && kHeadDimQk <= 128;
+  static constexpr bool kHoldQ = kTensorCores && kHeadDimQk <= (kFp8 ? 64 : 128);
 
   // A thread copies the same chunks of a row at every pass over the keys.
   static constexpr int kLanesOfKey = LargestPowerOfTwoIn(kStoredKeyChunks) < kGroupThreads

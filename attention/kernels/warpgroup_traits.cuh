@@ -36,6 +36,7 @@ struct WarpgroupTraits {
   static constexpr int kStages = 2;
   static constexpr int kQueryStages = 2;
   static constexpr bool kConverts = false;
+  static constexpr bool kFp8 = false;
   static constexpr bool kRotates = false;
   static constexpr int kOffsetSteps = 3;  // two of keys, and the queries
 
@@ -43,6 +44,8 @@ struct WarpgroupTraits {
   static constexpr int kKeyChunks = kHeadDim / kChunk;
   static constexpr int kValueChunks = kKeyChunks;
   static constexpr int kValuePitch = kKeyChunks;
+  static constexpr int kStoredKeyChunks = kKeyChunks;
+  static constexpr int kStoredValueChunks = kValueChunks;
   static constexpr int kKeyTiles = kKeys / 8;
   static constexpr int kOwnKeys = kKeys;
   static constexpr int kOutColumns = kHeadDim;
