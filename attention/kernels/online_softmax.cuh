@@ -28,10 +28,10 @@ __device__ __forceinline__ float Exp2(float x) {
 }
 
 // Weights go up to 2^kWeightBits: float16 holds few small values, and many keys of little weight
-// may together have much.
+// may together have much. (Where weights are still to be scaled, ScaleNewKeys(), it is left alone.)
 template <typename Traits>
 inline constexpr float kWeightBits =
-    std::is_same_v<typename Traits::Element, __half> ? 15.0f : 0.0f;
+    std::is_same_v<typename Traits::Element, __half> && !Traits::kConverts ? 15.0f : 0.0f;
 
 // What to subtract from logits before exp2: 0 where no key was seen, as -inf - -inf is NaN.
 __device__ __forceinline__ float Reference(float max) { return max == -INFINITY ? 0.0f : max; }
