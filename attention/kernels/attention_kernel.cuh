@@ -63,6 +63,13 @@ __device__ __forceinline__ void MeetGroup() {
   }
 }
 
+// What is held of Q makes room for the logits' parts.
+template <typename Traits>
+__device__ __forceinline__ void TakeQueries(Products<Traits>& products, const uint4* q) {
+  products.TakeQueries(q);
+  if constexpr (Traits::kWarpsD > 1 && Traits::kHoldQ) __syncthreads();
+}
+
 // One step of keys, in shared memory, for the 16 rows of a warp.
 template <typename Traits>
 __device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const WorkUnit& unit,
@@ -146,7 +153,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
     rows[1].logit_scale *= shared.row_scales[lane_row + 8];
   }
   Products<Traits> products(p);
-  products.TakeQueries(q);
+  TakeQueries<Traits>(products, q);
 
   for (int i = 0; i < steps.count; ++i) {
     const int stage = i % Traits::kStages;
@@ -247,7 +254,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
     }
   }
   Products<Traits> products(p);
-  products.TakeQueries(q);
+  TakeQueries<Traits>(products, q);
 
   for (int i = 0; i < steps.count; ++i) {
     const int first = steps.first + i * kStride;
@@ -410,8 +417,10 @@ template <int kIndex, KvLoading kLoading>
 cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t stream) {
   using Traits = TileTraits<kIndex, kLoading>;
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
-  static_assert(kSharedBytes <= (Traits::kValuesInKeys ? 163 : 99) * 1024,
-                "cards of compute capability 8.0; without MLA the smaller ones of 8.x as well");
+  constexpr int kMostKilobytes = !Traits::kValuesInKeys ? 99 : !Traits::kFp8 ? 163 : 227;
+  static_assert(kSharedBytes <= kMostKilobytes * 1024,
+                "cards of compute capability 8.0, for fp8 MLA 9.0; without MLA the smaller ones of "
+                "8.x as well");
   const auto kernel = &AttentionKernel<Traits>;
   // Cheap, and right for whichever device is current.
   const cudaError_t error =

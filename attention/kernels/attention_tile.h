@@ -4,12 +4,12 @@
 // A tile is `rows` rows of q (queries times the heads of a group) against steps of keys. Its CTA
 // has warps_m x warps_d x warps_n warps of 16 rows each: the warps_m x warps_d warps of a group
 // share a step of `keys` keys, and the warps_n groups take turns at the steps. warps_d warps have
-// the same rows and share out the keys of Q K^T and the columns of P V.
+// the same rows and share out the dims of Q K^T and the columns of P V.
 //
 //   decode:  1 x 1 x 4 warps, 16 keys a warp: every warp loads its own keys, no barrier in the loop
 //   prefill: 8 x 1 x 1 warps, 48 or 64 keys a CTA: each key is loaded once for 128 rows; 4 x 1 x 1
 //            for head dims to 256
-//   MLA:     1 x 2 x 1 and 4 x 2 x 1 warps: 512 columns of out are more than a warp can hold
+//   MLA:     1 x 4 x 1 and 4 x 2 x 1 warps: 512 columns of out are more than a warp can hold
 //
 // No dependencies, no CUDA.
 
@@ -52,7 +52,7 @@ inline constexpr AttentionTile kAttentionTiles[] = {
     {DType::kFloat16, 128, 128, 8, 1, 1, 48, 1},
     {DType::kFloat16, 256, 256, 1, 1, 2, 16, 3},
     {DType::kFloat16, 256, 256, 4, 1, 1, 32, 2},
-    {DType::kFloat16, 576, 512, 1, 2, 1, 16, 3, ValueSource::kKeyTile},
+    {DType::kFloat16, 576, 512, 1, 4, 1, 32, 2, ValueSource::kKeyTile},
     {DType::kFloat16, 576, 512, 4, 2, 1, 32, 1, ValueSource::kKeyTile},
     {DType::kBFloat16, 64, 64, 1, 1, 4, 32, 3},
     {DType::kBFloat16, 64, 64, 8, 1, 1, 64, 1},
@@ -60,7 +60,7 @@ inline constexpr AttentionTile kAttentionTiles[] = {
     {DType::kBFloat16, 128, 128, 8, 1, 1, 48, 1},
     {DType::kBFloat16, 256, 256, 1, 1, 2, 16, 3},
     {DType::kBFloat16, 256, 256, 4, 1, 1, 32, 2},
-    {DType::kBFloat16, 576, 512, 1, 2, 1, 16, 3, ValueSource::kKeyTile},
+    {DType::kBFloat16, 576, 512, 1, 4, 1, 32, 2, ValueSource::kKeyTile},
     {DType::kBFloat16, 576, 512, 4, 2, 1, 32, 1, ValueSource::kKeyTile},
     {DType::kFloat32, 64, 64, 1, 1, 4, 16, 3},
     {DType::kFloat32, 128, 128, 1, 1, 2, 16, 3},

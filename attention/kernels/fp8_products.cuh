@@ -85,13 +85,12 @@ class Fp8Products {
     }
   }
 
-  template <int kTiles>
-  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k, int first_key,
-                                         float (&s)[kTiles][4]) const {
+  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k,
+                                         float (&s)[Traits::kKeyTiles][4]) const {
     if (is_e5m2_) {
-      LogitsOf<DType::kFp8E5M2>(q, k, first_key, s);
+      LogitsOf<DType::kFp8E5M2>(q, k, s);
     } else {
-      LogitsOf<DType::kFp8E4M3>(q, k, first_key, s);
+      LogitsOf<DType::kFp8E4M3>(q, k, s);
     }
   }
 
@@ -112,41 +111,37 @@ class Fp8Products {
   }
 
  private:
-  static constexpr int kDimSteps = Traits::kHeadDimQk / 16;
+  static constexpr int kDimSteps = Traits::kOwnDims / 16;
 
-  template <DType kStored, int kTiles>
-  __device__ __forceinline__ void LogitsOf(const uint4* q, const uint4* k, int first_key,
-                                           float (&s)[kTiles][4]) const {
-    static_assert(kTiles % 2 == 0 && kDimSteps % 2 == 0);
+  template <DType kStored>
+  __device__ __forceinline__ void LogitsOf(const uint4* q, const uint4* k,
+                                           float (&s)[Traits::kKeyTiles][4]) const {
+    static_assert(Traits::kKeys % 32 == 0);
     const int lane = threadIdx.x % 32;
+    const int part = WarpPart<Traits>();
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = 0.0f;
     }
 #pragma unroll
-    for (int d = 0; d < kDimSteps; d += 2) {
-      uint32_t a[2][4];
+    for (int d = 0; d < kDimSteps; ++d) {
+      uint32_t a[4];
+      if constexpr (Traits::kHoldQ) {
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if constexpr (Traits::kHoldQ) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) a[j][i] = q_[d + j][i];
-        } else {
-          LoadQ(a[j], q, d + j);
-        }
+        for (int i = 0; i < 4; ++i) a[i] = q_[d][i];
+      } else {
+        LoadQ(a, q, d);
       }
 #pragma unroll
-      for (int n = 0; n < kTiles / 2; ++n) {
-        // Keys 0-7 and the first 16 dims, the next 16; keys 8-15 and the same.
-        uint32_t b[4];
-        const int key = first_key + n * 16 + lane / 16 * 8 + lane % 8;
-        LoadMatrices(b, k + Traits::StoredKeyChunkAt(key, d + lane / 8 % 2));
+      for (int n = 0; n < Traits::kKeys / 32; ++n) {
+        uint32_t b[4];  // of 16 dims and keys 0-7, 8-15, 16-23, 24-31
+        LoadMatrices(b, k + Traits::StoredDimsChunkAt(n * 32 + lane, part, d));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           uint32_t low, high;
           Fp8ToHalves<kStored>(b[i], low, high);
-          MultiplyAdd<__half>(s[n * 2 + i / 2], a[i % 2], low, high);
+          MultiplyAdd<__half>(s[n * 4 + i], a, low, high);
         }
       }
     }
@@ -196,7 +191,7 @@ class Fp8Products {
     const int lane = threadIdx.x % 32;
     // Rows 0-7, rows 8-15 and one half of 16 dims; the same and the other half.
     const int row = lane / 8 % 2 * 8 + lane % 8;
-    LoadMatrices(a, q + Traits::ChunkAt(row, d * 2 + lane / 16));
+    LoadMatrices(a, q + Traits::DimsChunkAt(row, WarpPart<Traits>(), d, lane / 16));
   }
 
   // MultiplyAdd<__half>() with c[0], ... apart.

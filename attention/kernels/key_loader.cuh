@@ -54,7 +54,7 @@ class KeyLoader {
         const bool is_key = pass * Traits::kKeysPerPass + first_key < num_keys;
 #pragma unroll
         for (int c = 0; c < Traits::kChunkPasses; ++c) {
-          // StoredKeyChunkAt() of row pass * kKeysPerPass + first_key, in which no bits overlap.
+          // The chunk of row pass * kKeysPerPass + first_key, in which no bits overlap.
           const int chunk = (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) ^
                             Traits::StoredPermutation(first_key) ^
                             Traits::StoredPermutation(pass * Traits::kKeysPerPass);

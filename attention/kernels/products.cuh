@@ -4,8 +4,8 @@
 // Both hold the logits alike (logits.cuh). Lane l holds of out, for rows l / 4 (o[n][0], o[n][1])
 // and l / 4 + 8 (o[n][2], o[n][3]), the columns OutColumn(n) + {0, 1} of the warp's part.
 //
-// Where kWarpsD warps have the same rows, each computes the logits of its part of the keys, gets
-// the others' by way of shared memory, and adds up its part of out's columns.
+// Where kWarpsD warps have the same rows, each multiplies its part of the dims, gets the others'
+// sums by way of shared memory, and adds up its part of out's columns.
 
 #ifndef ATTENTION_KERNELS_PRODUCTS_CUH_
 #define ATTENTION_KERNELS_PRODUCTS_CUH_
@@ -33,14 +33,13 @@ class TensorCoreProducts {
     }
   }
 
-  // s = Q K^T of the keys [first_key, first_key + 8 * kTiles) of the step.
-  template <int kTiles>
-  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k, int first_key,
-                                         float (&s)[kTiles][4]) const {
-    static_assert(kTiles == 1 || kTiles % 2 == 0);
+  // s = Q K^T of a step's keys, over the warp's part of the dims.
+  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k,
+                                         float (&s)[Traits::kKeyTiles][4]) const {
     const int lane = threadIdx.x % 32;
+    const int part = WarpPart<Traits>();
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = 0.0f;
     }
@@ -53,25 +52,14 @@ class TensorCoreProducts {
       } else {
         LoadQ(a, q, d);
       }
-      if constexpr (kTiles == 1) {
-        // Eight keys: dims 0-7, dims 8-15, and the same of the next step of dims.
-        if (d % 2 != 0) continue;
-        uint32_t next[4];
-        LoadQ(next, q, d + 1);
-        uint32_t b[4];
-        LoadMatrices(b, k + Traits::ChunkAt(first_key + lane % 8, d * 2 + lane / 8));
-        MultiplyAdd<Element>(s[0], a, b[0], b[1]);
-        MultiplyAdd<Element>(s[0], next, b[2], b[3]);
-      } else {
 #pragma unroll
-        for (int n = 0; n < kTiles / 2; ++n) {
-          // Keys 0-7 and dims 0-7, dims 8-15; keys 8-15 and dims 0-7, dims 8-15.
-          uint32_t b[4];
-          const int key = first_key + n * 16 + lane / 16 * 8 + lane % 8;
-          LoadMatrices(b, k + Traits::ChunkAt(key, d * 2 + lane / 8 % 2));
-          MultiplyAdd<Element>(s[n * 2], a, b[0], b[1]);
-          MultiplyAdd<Element>(s[n * 2 + 1], a, b[2], b[3]);
-        }
+      for (int n = 0; n < Traits::kKeys / 16; ++n) {
+        // Keys 0-7 and dims 0-7, dims 8-15; keys 8-15 and dims 0-7, dims 8-15.
+        uint32_t b[4];
+        const int key = n * 16 + lane / 16 * 8 + lane % 8;
+        LoadMatrices(b, k + Traits::DimsChunkAt(key, part, d, lane / 8 % 2));
+        MultiplyAdd<Element>(s[n * 2], a, b[0], b[1]);
+        MultiplyAdd<Element>(s[n * 2 + 1], a, b[2], b[3]);
       }
     }
   }
@@ -114,13 +102,13 @@ class TensorCoreProducts {
 
  private:
   using Element = typename Traits::Element;
-  static constexpr int kDimSteps = Traits::kHeadDimQk / 16;
+  static constexpr int kDimSteps = Traits::kOwnDims / 16;
 
   static __device__ __forceinline__ void LoadQ(uint32_t (&a)[4], const uint4* q, int d) {
     const int lane = threadIdx.x % 32;
     // Rows 0-7, rows 8-15 and dims 0-7; rows 0-7, rows 8-15 and dims 8-15.
     const int row = lane / 8 % 2 * 8 + lane % 8;
-    LoadMatrices(a, q + Traits::ChunkAt(row, d * 2 + lane / 16));
+    LoadMatrices(a, q + Traits::DimsChunkAt(row, WarpPart<Traits>(), d, lane / 16));
   }
 
   // Bits 0 and 1 as halves of a register.
@@ -138,25 +126,25 @@ class FloatProducts {
 
   __device__ __forceinline__ void TakeQueries(const uint4*) {}
 
-  template <int kTiles>
-  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k, int first_key,
-                                         float (&s)[kTiles][4]) const {
+  __device__ __forceinline__ void Logits(const uint4* q, const uint4* k,
+                                         float (&s)[Traits::kKeyTiles][4]) const {
+    constexpr int kOwnChunks = Traits::kOwnDims / Traits::kChunk;
     const int lane = threadIdx.x % 32;
+    const int first_chunk = WarpPart<Traits>() * kOwnChunks;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = 0.0f;
     }
 #pragma unroll 4
-    for (int chunk = 0; chunk < Traits::kKeyChunks; ++chunk) {
+    for (int chunk = first_chunk; chunk < first_chunk + kOwnChunks; ++chunk) {
       const float4 q0 = FloatsOf(q + Traits::ChunkAt(lane / 4, chunk));
       const float4 q1 = FloatsOf(q + Traits::ChunkAt(lane / 4 + 8, chunk));
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
+      for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const float4 key =
-              FloatsOf(k + Traits::ChunkAt(first_key + n * 8 + lane % 4 * 2 + j, chunk));
+          const float4 key = FloatsOf(k + Traits::ChunkAt(n * 8 + lane % 4 * 2 + j, chunk));
           s[n][j] = Dot(q0, key, s[n][j]);
           s[n][2 + j] = Dot(q1, key, s[n][2 + j]);
         }
@@ -231,29 +219,34 @@ template <typename Traits>
 __device__ __forceinline__ void MultiplyKeys(const Products<Traits>& products, const uint4* q,
                                              const uint4* k, AttentionShared<Traits>& shared,
                                              float (&s)[Traits::kKeyTiles][4]) {
-  if constexpr (Traits::kWarpsD == 1) {
-    products.Logits(q, k, 0, s);
-  } else {
-    constexpr int kOwnTiles = Traits::kOwnKeys / 8;
+  products.Logits(q, k, s);
+  if constexpr (Traits::kWarpsD > 1) {
     const int lane = threadIdx.x % 32;
-    const int part = WarpPart<Traits>();
     const int warp_m = WarpRow<Traits>() / 16;
-    auto& exchange = shared.exchange.logits[warp_m];
-    float own[kOwnTiles][4];
-    products.Logits(q, k, part * Traits::kOwnKeys, own);
+    auto& parts = shared.PartsOf(warp_m);
+    const int own = WarpPart<Traits>();
 #pragma unroll
-    for (int n = 0; n < kOwnTiles; ++n) {
-      exchange[part * kOwnTiles + n][lane] = {own[n][0], own[n][1], own[n][2], own[n][3]};
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+      parts[own][n][lane] = {s[n][0], s[n][1], s[n][2], s[n][3]};
     }
     // The whole group meets before the next step's logits are written.
     MeetAt(1 + warp_m, Traits::kWarpsD * 32);
+    // All add them up in the same order, and have the same sums.
 #pragma unroll
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
-      const float4 logits = exchange[n][lane];
-      s[n][0] = logits.x;
-      s[n][1] = logits.y;
-      s[n][2] = logits.z;
-      s[n][3] = logits.w;
+      float4 sum = parts[0][n][lane];
+#pragma unroll
+      for (int part = 1; part < Traits::kWarpsD; ++part) {
+        const float4 more = parts[part][n][lane];
+        sum.x += more.x;
+        sum.y += more.y;
+        sum.z += more.z;
+        sum.w += more.w;
+      }
+      s[n][0] = sum.x;
+      s[n][1] = sum.y;
+      s[n][2] = sum.z;
+      s[n][3] = sum.w;
     }
   }
 }

@@ -72,13 +72,14 @@ struct TileTraits {
   static constexpr int kStoredValuePitch = kValuesInKeys ? kStoredKeyChunks : kStoredValueChunks;
 
   static constexpr int kKeyTiles = kKeys / 8;              // columns of the logits, 8 at a time
-  static constexpr int kOwnKeys = kKeys / kWarpsD;         // whose logits a warp computes
+  static constexpr int kOwnDims = kHeadDimQk / kWarpsD;    // of Q and K, that a warp multiplies
   static constexpr int kOutColumns = kHeadDimV / kWarpsD;  // that a warp holds
   static constexpr int kOutTiles = kOutColumns / 8;
 
   static constexpr bool kTensorCores = sizeof(Element) == 2;
-  // Q stays in registers where they suffice.
-  static constexpr bool kHoldQ = kTensorCores && kHeadDimQk <= (kFp8 ? 64 : 128);
+  // Q stays in registers where they suffice, of warps with the same rows each one's dims.
+  static constexpr int kHeldDims = kWarpsD > 1 ? 144 : kLoading == KvLoading::kDirect ? 128 : 64;
+  static constexpr bool kHoldQ = kTensorCores && kOwnDims <= kHeldDims;
 
   // A thread copies the same chunks of a row at every pass over the keys.
   static constexpr int kLanesOfKey = LargestPowerOfTwoIn(kStoredKeyChunks) < kGroupThreads
@@ -90,7 +91,8 @@ struct TileTraits {
   static_assert(kGroupWarps == 1 || kWarpsN == 1,
                 "groups of several warps have no barrier of their own");
   static_assert(kKeys % 16 == 0, "products take 16 keys at a time");
-  static_assert(kOwnKeys % 16 == 0 || kOwnKeys == 8, "of which a warp's part may be half");
+  static_assert(kOwnDims % 16 == 0, "and 16 dims");
+  static_assert(kWarpsD == 1 || kWarpsD == 2 || kWarpsD == 4, "DimsChunkAt()");
   static_assert(kKeys <= kGroupThreads, "a thread finds the place of one key of a step");
   static_assert(kKeyChunks % 8 == 0 && kValueChunks % 8 == 0, "the permutation is of 8 chunks");
   static_assert(kStoredKeyChunks % 4 == 0 && kStoredValueChunks % 4 == 0, "or of 4");
@@ -106,6 +108,12 @@ struct TileTraits {
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return row * kKeyChunks + (chunk ^ (row & 7));
   }
+  // The half `half` of the step `step` of 16 dims of those that part `part` of kWarpsD warps has:
+  // they take turns, so that all but `step` is the same for all of a warp's reads.
+  static __device__ __forceinline__ int DimsChunkAt(int row, int part, int step, int half) {
+    const int chunk = step * kWarpsD * 2;
+    return row * kKeyChunks + (chunk & ~7) + ((chunk & 7) ^ ((part * 2 + half) ^ (row & 7)));
+  }
   static __device__ __forceinline__ int ValueChunkAt(int key, int chunk) {
     return key * kValuePitch + (chunk ^ (key & 7));
   }
@@ -115,8 +123,12 @@ struct TileTraits {
   static constexpr __device__ __forceinline__ int StoredPermutation(int row) {
     return kStoredKeyChunks % 8 == 0 ? row & 7 : row >> 1 & 3;
   }
-  static __device__ __forceinline__ int StoredKeyChunkAt(int key, int chunk) {
-    return key * kStoredKeyChunks + (chunk ^ StoredPermutation(key));
+  // The same of stored chunks of 16 dims.
+  static __device__ __forceinline__ int StoredDimsChunkAt(int key, int part, int step) {
+    constexpr int kLow = kStoredKeyChunks % 8 == 0 ? 7 : 3;
+    const int chunk = step * kWarpsD;
+    return key * kStoredKeyChunks + (chunk & ~kLow) +
+           ((chunk & kLow) ^ (part ^ StoredPermutation(key)));
   }
   static __device__ __forceinline__ int StoredValueChunkAt(int key, int chunk) {
     return key * kStoredValuePitch + (chunk ^ StoredPermutation(key));
@@ -177,9 +189,11 @@ struct AttentionShared {
     float weight[Traits::kWarpsN][Traits::kRows];
     RowPlace places[Traits::kRows];
   };
-  // Logits of a step on their way between warps with the same rows.
+  // Parts of the logits of a step on their way between warps with the same rows. Where Q is in
+  // registers, they stand where its rows were.
+  using Parts = float4[Traits::kWarpsD][Traits::kKeyTiles][32];
   struct Exchange {
-    float4 logits[Traits::kWarpsM][Traits::kKeyTiles][32];
+    Parts parts[Traits::kWarpsM];
   };
   struct Nothing {};
 
@@ -189,12 +203,22 @@ struct AttentionShared {
   };
   WorkUnit units[2];  // the one at hand, and the next
   KeyOffsets offsets[Traits::kWarpsN][Traits::kOffsetSteps][Traits::kKeys];
-  std::conditional_t<(Traits::kWarpsD > 1), Exchange, Nothing> exchange;
+  std::conditional_t<(Traits::kWarpsD > 1 && !Traits::kHoldQ), Exchange, Nothing> exchange;
   // Of the rotary embedding: how far a step of one position turns each pair of dims.
   uint64_t turns[Traits::kRotates ? Traits::kHeadDimQk / 2 : 1];
   // KvLoading::kFp8: what the rows of q are to be multiplied with.
   float row_scales[Traits::kFp8 ? Traits::kRows : 1];
   int is_last_arrival;
+
+  // Of the 16 rows of a warp.
+  __device__ __forceinline__ Parts& PartsOf(int warp_m) {
+    if constexpr (Traits::kHoldQ) {
+      static_assert(sizeof(Parts) <= 16 * Traits::kKeyChunks * sizeof(uint4));
+      return reinterpret_cast<Parts&>(tiles.q[warp_m * 16 * Traits::kKeyChunks]);
+    } else {
+      return exchange.parts[warp_m];
+    }
+  }
 };
 
 }  // namespace reprise
