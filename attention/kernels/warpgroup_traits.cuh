@@ -47,7 +47,7 @@ struct WarpgroupTraits {
   static constexpr int kStoredKeyChunks = kKeyChunks;
   static constexpr int kStoredValueChunks = kValueChunks;
   static constexpr int kKeyTiles = kKeys / 8;
-  static constexpr int kOwnKeys = kKeys;
+  static constexpr int kOwnDims = kHeadDim;
   static constexpr int kOutColumns = kHeadDim;
   static constexpr int kOutTiles = kHeadDim / 8;
   static constexpr bool kTensorCores = true;
