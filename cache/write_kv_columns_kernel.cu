@@ -19,9 +19,9 @@
 
 #include "base/dependent_launch.cuh"
 #include "base/divisor.h"
+#include "cache/kv_elements.cuh"
 #include "cache/slot_place.cuh"
 #include "cache/write_kv_columns_kernel.h"
-#include "cache/kv_elements.cuh"
 
 namespace reprise {
 namespace {

@@ -21,9 +21,9 @@
 //
 // Prefix reuse. What sequences have computed stays in the cache until its blocks are needed for
 // something else: a prompt, or a preempted sequence, begins behind what is found of it
-// (SlotJoin::seq_len). Only what a committed batch has computed is found. With partial hits a prompt
-// takes over the begun block of a prefix too, as far as the tokens are the same: a copy of it, made
-// before the step (ScheduledBatch::copies).
+// (SlotJoin::seq_len). Only what a committed batch has computed is found. With partial hits a
+// prompt takes over the begun block of a prefix too, as far as the tokens are the same: a copy of
+// it, made before the step (ScheduledBatch::copies).
 //
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache.

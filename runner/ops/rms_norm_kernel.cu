@@ -1,7 +1,7 @@
 // Root-mean-square norm of rows, with or without a residual.
 //
 // One CTA a row. Pass 1 adds the residual (if any), stores the sum and accumulates squares; pass 2
-// scales and writes it. What a thread had first in pass 1, which is all of rows up to 8192 bfloat16,
+// scales and writes it. What a thread had first in pass 1, all of it in rows up to 8192 bfloat16,
 // it keeps in registers, its weights too; the rest it reads again, from L1. Each thread reads in
 // pass 2 what it wrote in pass 1, so `out` may be `x`. The number of threads depends on `size`
 // alone: the same row gives the same bits in any batch.
