@@ -10,8 +10,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "attention/kernels/attention_dispatch.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
@@ -28,7 +30,7 @@ absl::Status CheckPlannedFor(const char* name, int64_t planned, int64_t got) {
                                                  name, " ", planned, ", got ", got));
 }
 
-absl::Status CheckLayer(const AttentionParams& layer, const WorkMap& work, DType q_dtype) {
+absl::Status CheckLayer(const AttentionParams& layer, const TileMap& work, DType q_dtype) {
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_q_heads", work.num_q_heads, layer.num_q_heads));
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_kv_heads", work.num_kv_heads, layer.num_kv_heads));
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("head_dim_qk", work.head_dim_qk, layer.head_dim_qk));
@@ -133,10 +135,10 @@ void TakeExtras(const AttentionExtras& extras, AttentionKernelParams& params) {
   params.new_is_aligned = IsAligned(k, params.head_dim_qk) && IsAligned(v, params.head_dim_v);
 }
 
-// What paged and ragged batches have in common.
-AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMap& work,
-                                      const at::Tensor& q, const KvLayer& kv, at::Tensor& out,
-                                      at::Tensor* lse, const AttentionExtras& extras) {
+// What paged and ragged batches have in common, without the map.
+AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Tensor& q,
+                                      const KvLayer& kv, at::Tensor& out, at::Tensor* lse,
+                                      const AttentionExtras& extras) {
   AttentionKernelParams params = {};
   TakeLayer(layer, params);
   params.q = q.const_data_ptr();
@@ -159,7 +161,6 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const WorkMa
     params.lse_token_stride = lse->stride(0);
     params.lse_head_stride = lse->stride(1);
   }
-  params.work = work;
   return params;
 }
 
@@ -222,15 +223,58 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
                                                  std::string(extras.new_k->dtype().name())));
 }
 
-absl::Status Launch(AttentionKernelParams& params, const KvLayer& kv, const AttentionExtras& extras,
-                    const at::Device& device) {
+struct ChosenKernel {
+  const AttentionKernelEntry* kernel;
+  AttentionKernelParams params;
+};
+
+// A kernel for each map that may have rows, at least one.
+template <typename Batch>
+absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
+    const AttentionKernelParams& params, const Batch& batch, const WorkMap& work, const KvLayer& kv,
+    const AttentionExtras& extras, const at::Device& device) {
+  const int longest_short_row = LongestShortRow(batch, work);
+  absl::InlinedVector<ChosenKernel, 2> chosen;
+  const auto add = [&](const TileMap& map) -> absl::Status {
+    ChosenKernel& added = chosen.emplace_back(ChosenKernel{nullptr, params});
+    added.params.work = map;
+    // The first kernel clears the tokens of no row.
+    if (chosen.size() > 1) added.params.num_out_tokens = 0;
+    REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(added.params, kv, extras, device));
+    return absl::OkStatus();
+  };
+  if (longest_short_row == 0 || batch.max_query_len > longest_short_row) {
+    REPRISE_RETURN_IF_ERROR(add(work.main));
+  }
+  if (longest_short_row > 0) REPRISE_RETURN_IF_ERROR(add(work.short_rows));
+  return chosen;
+}
+
+template <typename Batch>
+absl::Status Launch(const AttentionKernelParams& params, const Batch& batch, const WorkMap& work,
+                    const KvLayer& kv, const AttentionExtras& extras, const at::Device& device) {
   const c10::cuda::CUDAGuard guard(device);
-  REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
-                           ChooseKernel(params, kv, extras, device));
-  const cudaError_t error = kernel->launch(params, c10::cuda::getCurrentCUDAStream(device.index()));
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("attention could not be launched: ", cudaGetErrorString(error)));
+  REPRISE_ASSIGN_OR_RETURN(const auto kernels,
+                           ChooseKernels(params, batch, work, kv, extras, device));
+  for (const ChosenKernel& chosen : kernels) {
+    const cudaError_t error =
+        chosen.kernel->launch(chosen.params, c10::cuda::getCurrentCUDAStream(device.index()));
+    if (error == cudaSuccess) continue;
+    return absl::InternalError(
+        absl::StrCat("attention could not be launched: ", cudaGetErrorString(error)));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Batch>
+absl::StatusOr<std::string> NamesOf(const AttentionKernelParams& params, const Batch& batch,
+                                    const WorkMap& work, const KvLayer& kv,
+                                    const AttentionExtras& extras, const at::Device& device) {
+  REPRISE_ASSIGN_OR_RETURN(const auto kernels,
+                           ChooseKernels(params, batch, work, kv, extras, device));
+  return absl::StrJoin(kernels, " + ", [](std::string* names, const ChosenKernel& chosen) {
+    absl::StrAppend(names, chosen.kernel->name());
+  });
 }
 
 absl::StatusOr<DType> DTypeOf(const at::Tensor& q) {
@@ -244,7 +288,7 @@ absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const W
                        const at::Tensor& q) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
   REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
-  return CheckLayer(layer, work, dtype);
+  return CheckLayer(layer, work.main, dtype);
 }
 
 void TakeBatch(const PagedBatch& batch, AttentionKernelParams& params) {
@@ -297,9 +341,9 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
                                 at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse, extras);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
-    return Launch(params, kv, extras, q.device());
+    return Launch(params, batch, work, kv, extras, q.device());
   });
 }
 
@@ -310,9 +354,9 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
     const KvLayer kv = OneBlock(layer, k, v);
-    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, lse, extras);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
-    return Launch(params, kv, extras, q.device());
+    return Launch(params, batch, work, kv, extras, q.device());
   });
 }
 
@@ -323,11 +367,9 @@ absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& laye
                                                      const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, nullptr, extras);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
     TakeBatch(batch, params);
-    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
-                             ChooseKernel(params, kv, extras, q.device()));
-    return kernel->name();
+    return NamesOf(params, batch, work, kv, extras, q.device());
   });
 }
 
@@ -339,11 +381,9 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
     const KvLayer kv = OneBlock(layer, k, v);
-    AttentionKernelParams params = LayerAndTensors(layer, work, q, kv, out, nullptr, extras);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
     TakeBatch(batch, params);
-    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
-                             ChooseKernel(params, kv, extras, q.device()));
-    return kernel->name();
+    return NamesOf(params, batch, work, kv, extras, q.device());
   });
 }
 

@@ -1,8 +1,9 @@
 // PagedAttention() and RaggedAttention() (attention/attention.h) on a GPU: tensors and batches
 // become the parameters of a kernel, which is launched on LibTorch's current stream.
 //
-// One launch, no synchronisation, no allocation: may be captured. All pointers of batch, layer, kv
-// and work are on the device of q.
+// One launch, or two where rows of few and of many queries have a map each (attention/work_map.h);
+// no synchronisation, no allocation: may be captured. All pointers of batch, layer, kv and work are
+// on the device of q.
 //
 // REQUIRES what PagedAttention() checks: shapes, last strides of 1, devices, options within their
 // range. `work` was planned for a layer of these heads and head dims and for q's dtype, and is
@@ -43,8 +44,8 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
                                  const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
                                  const AttentionExtras& extras = {});
 
-// Which kernel these would launch, "bfloat16.d128.rows128.warpgroup": for logs, benchmarks and
-// tests. Launches nothing. Errors: as above.
+// Which kernel these would launch, "bfloat16.d128.rows128.warpgroup", or both, joined by " + ": for
+// logs, benchmarks and tests. Launches nothing. Errors: as above.
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
                                                      const PagedBatch& batch, const WorkMap& work,
                                                      const at::Tensor& q, const KvLayer& kv,

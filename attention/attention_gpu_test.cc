@@ -207,10 +207,10 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
   };
   EXPECT_THAT(message(WorkMap{}), HasSubstr("make one with PlanWorkMap()"));
   WorkMap other = gpu.work().map();
-  other.num_q_heads += 1;
+  other.main.num_q_heads += 1;
   EXPECT_THAT(message(other), HasSubstr("num_q_heads"));
   other = gpu.work().map();
-  other.max_rows = batch.num_rows - 1;
+  other.main.max_rows = batch.num_rows - 1;
   EXPECT_THAT(message(other), HasSubstr("num_rows"));
   kv.dtype = DType::kFloat16;
   EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV of q's type, of fp8"));

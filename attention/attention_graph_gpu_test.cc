@@ -51,6 +51,7 @@ struct StepOptions {
   ValueSource values = ValueSource::kOwn;
   int shared_prefix_len = 0;  // keys that all rows have in common; taken by the map
   WorkMapMode mode = WorkMapMode::kBalanced;
+  RowSplit split = RowSplit::kByBatch;
   int max_tier = 2;
 };
 
@@ -120,12 +121,13 @@ class Step {
     SetRows(seq_lens, query_lens);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     ASSERT_TRUE(LaunchBuildWorkMap(Batch(), {}, work_.map(), stream).ok());
-    const WorkMap& map = work_.map();
-    std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_virtual_heads);
-    for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 40);
-    ASSERT_EQ(cudaMemcpy(map.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
-                         cudaMemcpyHostToDevice),
-              cudaSuccess);
+    for (const TileMap& map : {work_.map().main, work_.map().short_rows}) {
+      std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_virtual_heads);
+      for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 40);
+      ASSERT_EQ(cudaMemcpy(map.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
+                           cudaMemcpyHostToDevice),
+                cudaSuccess);
+    }
   }
 
   absl::Status Launch() {
@@ -166,7 +168,8 @@ class Step {
             .max_seq_len = options_.max_seq_len,
             .mode = options_.mode,
             .shared_prefix =
-                options_.shared_prefix_len > 0 ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
+                options_.shared_prefix_len > 0 ? SharedPrefix::kTaken : SharedPrefix::kIgnored,
+            .split = options_.split};
   }
 
   PagedBatch Batch() const {
@@ -354,6 +357,30 @@ TEST_F(AttentionGraphGpuTest, DeterministicModeReplaysAsWell) {
   ReplayEveryLiveCount(step);
 }
 
+// Decodes, chunks of prompts and padded rows in one step: a kernel for the short rows, one for the
+// others.
+TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayBesideOneAnother) {
+  for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
+    Step step({.max_rows = 12,
+               .max_query_len = 150,
+               .max_seq_len = 1500,
+               .mode = mode,
+               .split = RowSplit::kByRow});
+    ReplayEveryLiveCount(step);
+    CapturedStep captured(step);
+    for (int round = 0; round < 15; ++round) {
+      std::vector<int> seq_lens, query_lens;
+      for (int r = step.random().Int(1, 12); r > 0; --r) {
+        const bool is_padded = step.random().OneIn(9);
+        seq_lens.push_back(is_padded ? 0 : step.random().Int(150, 1500));
+        query_lens.push_back(step.random().Pick({is_padded ? 0 : 1, 1, 4, 5, 150}));
+      }
+      ExpectReplayEqualsEager(step, captured, seq_lens, query_lens);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_F(AttentionGraphSmallGpuTest, ReplaysWithAnyLiveCountAndLengths) {
   Step step({.max_rows = 2, .max_query_len = 2, .max_seq_len = 300, .num_kv_heads = 1});
   ReplayEveryLiveCount(step);
@@ -411,6 +438,8 @@ std::vector<StepOptions> StepsThatMerge() {
       {.max_rows = 4, .max_query_len = 200, .max_tier = 1},
       {.max_rows = 4, .max_query_len = 200},
       {.max_rows = 4, .max_query_len = 200, .shared_prefix_len = 256},
+      {.max_rows = 4, .max_query_len = 200, .split = RowSplit::kByRow},
+      {.max_rows = 4, .max_query_len = 200, .mode = WorkMapMode::kDeterministic},
       {.max_rows = 8, .kv_type = at::kFloat8_e4m3fn},
       {.max_rows = 4, .max_query_len = 4, .kv_type = at::kFloat8_e5m2},
       {.max_rows = 4, .head_dim = 256, .head_dim_v = 256},
@@ -429,7 +458,8 @@ std::string NameOf(const StepOptions& options) {
          std::to_string(options.head_dim) + ", tier " + std::to_string(options.max_tier) +
          ", KV of " + c10::toString(options.kv_type) + ", shared " +
          std::to_string(options.shared_prefix_len) + ", mode " +
-         std::to_string(static_cast<int>(options.mode));
+         std::to_string(static_cast<int>(options.mode)) + ", split " +
+         std::to_string(static_cast<int>(options.split));
 }
 
 TEST_F(AttentionGraphGpuTest, AnAbortedReplayLeavesNothingBehind) {
@@ -487,6 +517,21 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeARowGivesTheSameBitsInAnyCompan
   at::Tensor alone;
   for (const std::vector<int>& seq_lens : companies) {
     step.SetRows(seq_lens, std::vector<int>(6, 1));
+    ASSERT_TRUE(step.Launch().ok());
+    if (!alone.defined()) alone = step.out()[0].clone();
+    EXPECT_TRUE(at::equal(step.out()[0], alone));
+  }
+}
+
+// Beside prompts a decode has the tile that it has alone.
+TEST_F(AttentionGraphGpuTest, InDeterministicModeADecodeGivesTheSameBitsBesidePrompts) {
+  Step step({.max_rows = 4, .max_query_len = 150, .mode = WorkMapMode::kDeterministic});
+  const std::vector<std::vector<int>> companies = {{1}, {1, 1, 1, 1}, {1, 150, 0, 150}, {1, 5, 4}};
+  at::Tensor alone;
+  for (const std::vector<int>& query_lens : companies) {
+    std::vector<int> seq_lens(query_lens.size(), 1700);
+    seq_lens[0] = 2500;
+    step.SetRows(seq_lens, query_lens);
     ASSERT_TRUE(step.Launch().ok());
     if (!alone.defined()) alone = step.out()[0].clone();
     EXPECT_TRUE(at::equal(step.out()[0], alone));

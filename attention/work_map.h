@@ -8,7 +8,7 @@
 // and a merge entry says which partials make which queries: the CTA that is the last to arrive at a
 // merge does it.
 //
-//   column        |--- 0 ---|--- 1 ---|--- 2 ---|      cost: key steps, and some for each tile
+//   column        |--- 0 ---|--- 1 ---|--- 2 ---|      cost: key steps, and a bit for each tile
 //   rows          aaaabbbbbbbbbbbbbbbbbbbbccccdd       b is cut in two places: 3 items, 1 merge
 //
 // Shared prefix (cascade). A map planned for it takes the hint of PagedBatch::common_prefix_len:
@@ -18,6 +18,12 @@
 // whole steps, and none of a row's tail or of its own new tokens; not with a window to the left,
 // under context parallelism, or in deterministic mode, where the result would depend on the
 // company.
+//
+// Rows of few queries beside long ones. A plan whose longest rows want larger tiles of q than a
+// decode has a map for each: rows of few queries in `short_rows`, the others in `main`, and a kernel
+// for each in every call. What is short follows from the row's queries alone; but where a batch's
+// bounds say that all rows are alike (RowSplit::kByBatch), one map has them all and its kernel is
+// the only one.
 //
 // The map is data on the device, made each step from seq_lens, so a captured graph follows the
 // lengths of the day; only the plan (capacities, tile and workspace sizes) is fixed under capture:
@@ -55,8 +61,20 @@ enum class WorkMapMode : int32_t {
   kDeterministic,
 };
 
+// Which map of a plan with two has a row.
+enum class RowSplit : int32_t {
+  // Where the batch's bounds say that its rows are all of them long, or hardly longer than short
+  // rows, `main` has them all: a kernel less. The builder and attention must be given batches of the
+  // same num_rows, num_tokens and max_query_len.
+  kByBatch,
+  kByRow,  // by the row's queries alone; what deterministic mode takes
+};
+
 // Cuts stand at multiples of so many local keys: what a CTA loads at a time.
 inline constexpr int kWorkStepKeys = 64;
+
+// What a step costs in the units of TileMap::tile_cost.
+inline constexpr int kStepCost = 8;
 
 inline constexpr int kMaxDeterministicSplits = 16;
 inline constexpr int kMinDeterministicSteps = 8;
@@ -102,9 +120,9 @@ struct WorkMerge {
   int32_t num_partials;   // of a query, in key order, without shared ones
 };
 
-// Views of the map's storage, all on the device of the queries, and what the plan fixed.
-// MakeWorkMap() of attention/work_map_plan.h makes it from a plan and a workspace.
-struct WorkMap {
+// The map for one size of tile, that is, for one kernel: views of its storage, all on the device of
+// the queries, and what the plan fixed.
+struct TileMap {
   WorkItem* items = nullptr;        // [max_items]
   WorkMerge* merges = nullptr;      // [max_merges]
   int32_t* counts = nullptr;        // [2] num_items, num_merges
@@ -134,7 +152,7 @@ struct WorkMap {
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int tile_rows = 0;     // rows of a kernel's tile: queries times heads of a group
-  int tile_cost = 1;     // what a tile takes beside its keys, in steps of kWorkStepKeys
+  int tile_cost = 0;     // what a tile takes beside its keys; a step takes kStepCost
   int tile_queries = 0;  // the most queries of an item
   // kv heads, times the tiles that the heads of a group fill if they are more than tile_rows.
   int num_virtual_heads = 0;
@@ -142,6 +160,16 @@ struct WorkMap {
   int num_columns = 0;
   int num_ctas = 0;  // heads_per_column * num_columns: the grid of the kernels
   WorkMapMode mode = WorkMapMode::kBalanced;
+};
+
+// MakeWorkMap() of attention/work_map_plan.h makes it from a plan and a workspace.
+struct WorkMap {
+  // Rows of at most short_rows.max_query_len queries; num_ctas is 0 if the plan has no such map.
+  TileMap short_rows;
+  TileMap main;  // the other rows
+  RowSplit split = RowSplit::kByBatch;
+
+  bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };
 
 }  // namespace reprise

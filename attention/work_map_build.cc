@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "attention/work_map_builder.h"
 #include "attention/work_map_scratch.h"
+#include "attention/work_map_sums.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -15,9 +16,21 @@ namespace {
 
 struct HostTeam {
   template <typename Body>
-  void ForEach(int n, Body body) {
+  void Fill(int n, Body body) {
     for (int i = 0; i < n; ++i) body(i);
   }
+
+  template <typename Body>
+  void ForEach(int n, Body body) {
+    Fill(n, body);
+  }
+
+  template <typename Body>
+  void ForEachAside(int n, Body body) {
+    Fill(n, body);
+  }
+
+  void Meet() {}
 
   template <typename Value>
   int Least(int n, Value value) {
@@ -27,25 +40,58 @@ struct HostTeam {
   }
 
   template <typename Count, typename Use>
-  int64_t Scan(int n, Count count, Use use) {
-    int64_t sum = 0;
+  auto Scan(int n, Count count, Use use) {
+    decltype(count(0)) sum = 0;
     for (int i = 0; i < n; ++i) {
-      const int64_t value = count(i);
-      use(i, sum, value);
+      const auto value = count(i);
+      use(i, sum);
       sum += value;
     }
     return sum;
   }
+
+  template <typename SpanOf, typename Body>
+  void Spread(int n, SpanOf span_of, Body body) {
+    for (int i = 0; i < n; ++i) {
+      const ItemSpan span = span_of(i);
+      for (int k = 0; k < span.count; ++k) body(i, span.begin + k);
+    }
+  }
 };
 
-void Cut(const WorkMapRows& rows, const WorkMap& map) {
+template <typename Cutter>
+void CutBy(const WorkMapRows& rows, const QueryLens& lens, const TileMap& map) {
   HostTeam team;
-  const WorkMapScratch scratch = WorkMapScratch::At(map.scratch, map.max_tiles);
-  if (map.mode == WorkMapMode::kDeterministic) {
-    WorkMapBuilder<HostTeam, DeterministicCut>(team, rows, map, scratch).Run();
+  const WorkMapScratch scratch = WorkMapScratch::At(map.scratch, map);
+  const auto [sums, is_narrow] = SumsOf(map);
+  if (is_narrow) {
+    WorkMapBuilder<HostTeam, Cutter, int32_t>(team, rows, lens, sums, map, scratch).Run();
   } else {
-    WorkMapBuilder<HostTeam, BalancedCut>(team, rows, map, scratch).Run();
+    WorkMapBuilder<HostTeam, Cutter, int64_t>(team, rows, lens, sums, map, scratch).Run();
   }
+}
+
+void Cut(const WorkMapRows& rows, const QueryLens& lens, const TileMap& map) {
+  if (map.mode == WorkMapMode::kDeterministic) {
+    CutBy<DeterministicCut>(rows, lens, map);
+  } else {
+    CutBy<BalancedCut>(rows, lens, map);
+  }
+}
+
+// A batch whose longest row has at most so many times the queries of a short one is not worth two
+// kernels.
+constexpr int kHardlyLonger = 4;
+
+template <typename Batch>
+int LongestShort(const Batch& batch, const WorkMap& map) {
+  if (!map.has_short_rows()) return 0;
+  const int longest = map.short_rows.max_query_len;
+  if (batch.max_query_len <= longest || map.split == RowSplit::kByRow) return longest;
+  if (batch.max_query_len <= kHardlyLonger * longest) return 0;
+  // Only if all other rows are as long as can be is there one as short as that.
+  const int64_t others = static_cast<int64_t>(batch.num_rows - 1) * batch.max_query_len;
+  return batch.num_tokens > others + longest ? 0 : longest;
 }
 
 absl::Status CheckAtMost(const char* name, int most, int got) {
@@ -57,21 +103,25 @@ absl::Status CheckAtMost(const char* name, int most, int got) {
 
 template <typename Batch>
 absl::Status CheckCapacity(const Batch& batch, const WorkMap& map) {
-  if (map.items == nullptr) {
+  if (map.main.items == nullptr) {
     return absl::InvalidArgumentError(
         "work is an empty WorkMap, which CUDA cannot use: make one with PlanWorkMap() and "
         "MakeWorkMap(), and fill it each step with LaunchBuildWorkMap()");
   }
-  REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", map.max_rows, batch.num_rows));
-  REPRISE_RETURN_IF_ERROR(CheckAtMost("num_tokens", map.max_tokens, batch.num_tokens));
-  REPRISE_RETURN_IF_ERROR(CheckAtMost("max_query_len", map.max_query_len, batch.max_query_len));
-  return CheckAtMost("max_seq_len", map.max_seq_len, batch.max_seq_len);
+  REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", map.main.max_rows, batch.num_rows));
+  REPRISE_RETURN_IF_ERROR(CheckAtMost("num_tokens", map.main.max_tokens, batch.num_tokens));
+  REPRISE_RETURN_IF_ERROR(
+      CheckAtMost("max_query_len", map.main.max_query_len, batch.max_query_len));
+  return CheckAtMost("max_seq_len", map.main.max_seq_len, batch.max_seq_len);
 }
 
 template <typename Batch>
 absl::Status Build(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, map));
-  Cut(RowsOf(batch, window), map);
+  const WorkMapRows rows = RowsOf(batch, window);
+  for (const RowsOfTileMap& part : MapsOf(map, LongestShort(batch, map))) {
+    Cut(rows, part.lens, part.map);
+  }
   return absl::OkStatus();
 }
 
@@ -86,6 +136,21 @@ absl::Status CheckWorkMapCapacity(const PagedBatch& batch, const WorkMap& map) {
 
 absl::Status CheckWorkMapCapacity(const RaggedBatch& batch, const WorkMap& map) {
   return CheckCapacity(batch, map);
+}
+
+int LongestShortRow(const PagedBatch& batch, const WorkMap& map) {
+  return LongestShort(batch, map);
+}
+
+int LongestShortRow(const RaggedBatch& batch, const WorkMap& map) {
+  return LongestShort(batch, map);
+}
+
+absl::InlinedVector<RowsOfTileMap, 2> MapsOf(const WorkMap& map, int longest_short_row) {
+  absl::InlinedVector<RowsOfTileMap, 2> maps;
+  maps.push_back({map.main, {.least = longest_short_row + 1}});
+  if (map.has_short_rows()) maps.push_back({map.short_rows, {.most = longest_short_row}});
+  return maps;
 }
 
 absl::Status BuildWorkMap(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {

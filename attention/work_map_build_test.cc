@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -49,7 +50,7 @@ WorkMapOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
           .max_seq_len = batch.max_seq_len};
 }
 
-std::vector<WorkItem> ItemsOf(const WorkMap& map) { return {map.items, map.items + map.counts[0]}; }
+std::vector<WorkItem> ItemsOf(const TileMap& map) { return {map.items, map.items + map.counts[0]}; }
 
 auto Keys(int row, int begin, int end) {
   return AllOf(Field(&WorkItem::row, row), Field(&WorkItem::key_begin, begin),
@@ -57,20 +58,20 @@ auto Keys(int row, int begin, int end) {
 }
 
 TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
-  // Costs 1 + 2, 1 + 4, 1 + 1 steps: 10 in 3 columns that begin at 0, 3 and 6.
+  // Costs 1/2 + 2, 1/2 + 4, 1/2 + 1 steps: 8 1/2 in 3 columns that begin at 0, 3 and 6.
   Rows rows({128, 200, 10});
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
   options.num_sms = 1;  // 3 CTAs
   HostWorkMap work(options);
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-  // Row 1 costs from 3 to 8; its steps begin at 4, so that the border at 6 is its third step.
-  EXPECT_THAT(ItemsOf(work.map()),
-              ElementsAre(Keys(0, 0, 128), Keys(1, 0, 128), Keys(1, 128, 200), Keys(2, 0, 10)));
-  EXPECT_THAT(std::vector<int32_t>(work.map().column_items, work.map().column_items + 4),
+  // Row 1 costs from 2 1/2 to 7; its steps begin at 3, so that the border at 6 is its fourth step.
+  EXPECT_THAT(ItemsOf(work.map().main),
+              ElementsAre(Keys(0, 0, 128), Keys(1, 0, 192), Keys(1, 192, 200), Keys(2, 0, 10)));
+  EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 4),
               ElementsAre(0, 1, 2, 4));
-  ASSERT_EQ(work.map().counts[1], 1);
-  EXPECT_EQ(work.map().merges[0].row, 1);
-  EXPECT_EQ(work.map().merges[0].num_partials, 2);
+  ASSERT_EQ(work.map().main.counts[1], 1);
+  EXPECT_EQ(work.map().main.merges[0].row, 1);
+  EXPECT_EQ(work.map().main.merges[0].num_partials, 2);
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
@@ -82,10 +83,10 @@ TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
   options.num_sms = 2;  // a CTA each
   HostWorkMap work(options);
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map()),
+  EXPECT_THAT(ItemsOf(work.map().main),
               ElementsAre(Keys(0, 0, 32), Keys(0, 0, 64), Keys(0, 0, 96), Keys(0, 0, 128)));
   // The third range's steps begin at 8 + 3: behind the border.
-  EXPECT_THAT(std::vector<int32_t>(work.map().column_items, work.map().column_items + 3),
+  EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 3),
               ElementsAre(0, 2, 4));
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
@@ -94,14 +95,15 @@ TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
   Rows rows({1000, 50});
   HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one column: no cuts
   ASSERT_TRUE(BuildWorkMap(rows.batch, {.left = 99}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 900, 1000), Keys(1, 0, 50)));
+  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(Keys(0, 900, 1000), Keys(1, 0, 50)));
 }
 
 TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
   Rows rows({80}, /*query_len=*/80);  // prefill in ranges of 32 queries
   HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 0, 32), Keys(0, 0, 64), Keys(0, 0, 80)));
+  EXPECT_THAT(ItemsOf(work.map().main),
+              ElementsAre(Keys(0, 0, 32), Keys(0, 0, 64), Keys(0, 0, 80)));
 }
 
 TEST(WorkMapBuildTest, ATailIsNeverClipped) {
@@ -115,10 +117,10 @@ TEST(WorkMapBuildTest, ATailIsNeverClipped) {
   HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
-  EXPECT_EQ(work.map().items[work.map().counts[0] - 1].key_end, 100);
+  EXPECT_EQ(work.map().main.items[work.map().main.counts[0] - 1].key_end, 100);
   // The path's keys stand at 70 and 71: a window of one key leaves the last slot alone.
   ASSERT_TRUE(BuildWorkMap(rows.batch, {.left = 0}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 99, 100)));
+  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(Keys(0, 99, 100)));
 }
 
 TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
@@ -127,7 +129,7 @@ TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
   rows.batch.num_tokens = 3;
   HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map()), ElementsAre(Keys(0, 0, 0), Keys(1, 0, 64), Keys(3, 0, 0)));
+  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(Keys(0, 0, 0), Keys(1, 0, 64), Keys(3, 0, 0)));
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
@@ -136,7 +138,7 @@ TEST(WorkMapBuildTest, ABatchWithoutQueriesGivesAnEmptyMap) {
   rows.query_start_loc = {0, 0, 0};
   HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-  EXPECT_EQ(work.map().counts[0], 0);
+  EXPECT_EQ(work.map().main.counts[0], 0);
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
@@ -185,12 +187,19 @@ TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
   }
 }
 
-TEST(WorkMapBuildTest, LargeBatchesUseAllColumns) {
-  for (const std::vector<int32_t>& lens : {std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
+TEST(WorkMapBuildTest, LargeBatchesUseTheColumnsThatMakeTheFullestShorter) {
+  for (const std::vector<int32_t>& lens :
+       {std::vector<int32_t>(8, 1024), std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
     Rows rows(lens);
     HostWorkMap work(OptionsFor(rows.batch));
     ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-    EXPECT_EQ(static_cast<int>(UsedSteps(work).size()), work.map().num_columns);
+    const std::vector<int64_t> steps = UsedSteps(work);
+    const int64_t used = static_cast<int64_t>(steps.size());
+    const int64_t most = *std::max_element(steps.begin(), steps.end());
+    const int64_t all = std::accumulate(steps.begin(), steps.end(), int64_t{0});
+    const int64_t tiles = static_cast<int64_t>(lens.size() + 1) / 2;  // half a step each
+    EXPECT_LT((most - 1) * work.map().main.num_columns, all + tiles);
+    EXPECT_LT((used - 1) * most, all + tiles);
   }
 }
 
@@ -198,7 +207,7 @@ TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
   Rows rows({1024});
   HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
-  EXPECT_EQ(work.map().counts[0], 8);  // 16 steps, and one more in cost: 8 columns of 2
+  EXPECT_EQ(work.map().main.counts[0], 8);  // 16 steps, and half a step in cost: 8 columns of 2
 }
 
 TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
@@ -211,7 +220,7 @@ TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
     EXPECT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
     EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
     std::vector<int> cuts;
-    for (const WorkItem& item : ItemsOf(work.map())) {
+    for (const WorkItem& item : ItemsOf(work.map().main)) {
       if (item.row == row) cuts.push_back(item.key_end);
     }
     return cuts;
@@ -223,6 +232,92 @@ TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
     EXPECT_EQ(cuts_of_row({131072, 0, len}, 2), alone);
   }
   EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 steps: 3 pieces of 6
+}
+
+// Two decodes, a prompt, a padded row, a row without queries and another decode.
+Rows DecodesAndAPrompt() {
+  Rows rows({1000, 2000, 300, 0, 500, 700});
+  rows.query_start_loc = {0, 1, 5, 205, 206, 206, 207};
+  rows.batch.num_tokens = 230;
+  rows.batch.max_query_len = 200;
+  return rows;
+}
+
+std::vector<int> RowsOf(const TileMap& map) {
+  std::vector<int> rows;
+  for (const WorkItem& item : ItemsOf(map)) {
+    if (rows.empty() || rows.back() != item.row) rows.push_back(item.row);
+  }
+  return rows;
+}
+
+TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
+  for (RowSplit split : {RowSplit::kByBatch, RowSplit::kByRow}) {
+    Rows rows = DecodesAndAPrompt();
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.split = split;
+    HostWorkMap work(options);
+    EXPECT_EQ(LongestShortRow(rows.batch, work.map()), 4);
+    ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    EXPECT_THAT(RowsOf(work.map().main), ElementsAre(2));
+    EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 3, 5));
+    EXPECT_EQ(work.map().short_rows.items[0].first_token, 0);
+    EXPECT_EQ(work.map().main.items[0].first_token, 5);
+  }
+}
+
+TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
+  Rows rows = DecodesAndAPrompt();
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  Rows decodes({100, 200, 300, 400});
+  ASSERT_TRUE(BuildWorkMap(decodes.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), decodes.batch, {}).ok());
+  EXPECT_THAT(RowsOf(work.map().main), ElementsAre());
+  EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
+  Rows longest({300, 300}, /*query_len=*/200);
+  const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
+    WorkMapOptions options = OptionsFor(longest.batch);
+    options.split = split;
+    return LongestShortRow(batch, HostWorkMap(options).map());
+  };
+  // As many tokens as there can be: no row is short.
+  EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByBatch), 0);
+  EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByRow), 4);
+  PagedBatch fewer = longest.batch;
+  fewer.num_tokens = 204;  // one row may have 4
+  EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 4);
+  fewer.num_tokens = 205;
+  EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 0);
+  // Drafts to verify, hardly longer than what is short.
+  Rows drafts({300, 300}, /*query_len=*/16);
+  drafts.batch.num_tokens = 20;
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 0);
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByRow), 4);
+  drafts.batch.max_query_len = 17;
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 4);
+  drafts.batch.max_query_len = 4;
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 4);
+}
+
+TEST(WorkMapBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
+  for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
+    Rows rows = DecodesAndAPrompt();
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.mode = mode;
+    HostWorkMap work(options);
+    const int32_t huge = std::numeric_limits<int32_t>::max();
+    std::fill(rows.seq_lens.begin(), rows.seq_lens.end(), huge);
+    ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(work.IsGuardIntact());
+    rows.query_start_loc = {0, 1000000, 2000000, 3000000, huge - 2, huge - 1, huge};
+    ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(work.IsGuardIntact());
+  }
 }
 
 TEST(WorkMapBuildTest, RefusesAnEmptyMapAndSaysHowToMakeOne) {

@@ -1,16 +1,21 @@
-// The builder of a work map: one piece of code for host and device, over a team that scans.
+// The builder of the map for one size of tile: one piece of code for host and device, over a team.
 //
 // Three passes: keys and cost of each query range (before it, ranges of each row, if a row can have
 // several); pieces of each range; items. attention/work_map_cut.h says where the cuts are.
 //
-// A Team runs the passes: the host's in order, the device's with the threads of one CTA.
+// A Team runs the passes: the host's in order; the device's is a few CTAs that all do the first two
+// passes, each for itself, and share out the items.
 //
-//   team.ForEach(n, f)          f(i) for i in [0, n)
+//   team.Fill(n, f)             f(i) for i in [0, n), in every CTA; f(i) and Scan()'s count(i) and
+//                               use(i) are of the same thread
+//   team.Scan(n, count, use)    use(i, sum of count(j) for j < i), in every CTA; returns the whole sum
+//   team.Spread(n, span, f)     f(i, k) for k in [begin, begin + count) that span(i) names, in every
+//                               CTA; i of the same thread as before, mostly
 //   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
-//   team.Scan(n, count, use)    use(i, sum of count(j) for j < i, count(i)); returns the whole sum
-//
-// What Scan() writes is seen by every thread of the team after it; what ForEach() writes, by the
-// next kernel.
+//   team.Meet()                 what those wrote is seen by every thread of the CTA
+//   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; what it writes
+//                               is seen by the next kernel
+//   team.ForEachAside(n, f)     the same, by the threads that have the least else to do
 
 #ifndef ATTENTION_WORK_MAP_BUILDER_H_
 #define ATTENTION_WORK_MAP_BUILDER_H_
@@ -23,42 +28,74 @@
 #include "attention/work_map_key_range.h"
 #include "attention/work_map_rows.h"
 #include "attention/work_map_scratch.h"
+#include "attention/work_map_sums.h"
 
 namespace reprise {
 
-// Items, partials and merges in one number, to be summed in one scan.
 struct WorkCounts {
   int items;
   int partials;
   int merges;
-
-  REPRISE_HOST_DEVICE int64_t Packed() const {
-    return static_cast<int64_t>(items) << 42 | static_cast<int64_t>(partials) << 19 | merges;
-  }
-  REPRISE_HOST_DEVICE static WorkCounts From(int64_t packed) {
-    return {static_cast<int>(packed >> 42), static_cast<int>(packed >> 19 & 0x7fffff),
-            static_cast<int>(packed & 0x7ffff)};
-  }
 };
 
-template <typename Team, typename Cutter>
+struct ItemSpan {
+  int begin;
+  int count;
+};
+
+// The last of [0, count) whose value is at or before `value`; that of the first is.
+template <typename ValueOf>
+REPRISE_HOST_DEVICE int LastAtOrBefore(int value, int count, ValueOf value_of) {
+  int low = 0;
+  int high = count;
+  // Three looks at a time, as none waits for another.
+  while (high - low > 1) {
+    const int part = (high - low + 3) / 4;
+    const int at[3] = {low + part, low + 2 * part, low + 3 * part};
+    int end = high;
+    bool is_before[3];
+    for (int i = 0; i < 3; ++i) {
+      is_before[i] = at[i] < high && value_of(at[i] < high ? at[i] : high - 1) <= value;
+    }
+    for (int i = 2; i >= 0; --i) {
+      if (!is_before[i] && at[i] < end) end = at[i];
+    }
+    for (int i = 0; i < 3; ++i) {
+      if (is_before[i]) low = at[i];
+    }
+    high = end;
+  }
+  return low;
+}
+
+// Sum: in what costs and counts are added, as SumsOf() says.
+template <typename Team, typename Cutter, typename Sum>
 class WorkMapBuilder {
  public:
-  REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const WorkMap& map,
+  // `lens`: of the rows that belong to the map. REQUIRES: all, if prefixes are shared.
+  REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const QueryLens& lens,
+                                     const WorkMapSums& sums, const TileMap& map,
                                      const WorkMapScratch& scratch)
       : team_(team),
         rows_(rows),
+        lens_(lens),
+        sums_(sums),
         map_(map),
         tiles_(scratch.tiles),
-        first_tile_(scratch.first_tile),
+        row_(scratch.rows),
+        tile_of_item_(scratch.tile_of_item),
         rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
 
   REPRISE_HOST_DEVICE void Run() {
+    if (!rows_are_tiles_ || map_.max_shared_tiles > 0) {
+      team_.Fill(rows_.num_rows, [&](int r) { row_[r] = LoadRow(rows_, r); });
+      rows_are_loaded_ = true;
+    }
     FindSharedKeys();
     const int num_tiles = FindTiles();
-    const int64_t total_cost = FindKeys(num_tiles);
-    const Columns columns(total_cost, LeastCost(total_cost, num_tiles), map_.num_columns,
-                          map_.tile_cost);
+    const Sum total_cost = FindKeys(num_tiles);
+    const Columns<Sum> columns(total_cost, LeastSteps<Sum>(total_cost, num_tiles), map_.num_columns,
+                               map_.tile_cost);
     const WorkCounts counts = CutTiles(num_tiles, columns);
     WriteItems(counts, num_tiles, columns);
   }
@@ -66,19 +103,23 @@ class WorkMapBuilder {
  private:
   REPRISE_HOST_DEVICE static int AtMost(int value, int most) { return value < most ? value : most; }
 
-  REPRISE_HOST_DEVICE bool IsShared(const WorkTile& tile) const { return tile.row == kSharedRow; }
+  REPRISE_HOST_DEVICE bool IsShared(const WorkTile& tile) const {
+    return shared_keys_ > 0 && tile.row == kSharedRow;
+  }
+
+  REPRISE_HOST_DEVICE bool IsOurs(const WorkMapRow& row) const {
+    return row.query_len >= lens_.least && row.query_len <= lens_.most;
+  }
 
   // The query ranges of a row. Beside shared ranges, which are tile_queries tokens each, they end
   // where those do, so that each lies in one of them.
-  REPRISE_HOST_DEVICE int RowTiles(int r) const {
-    const int begin = rows_.query_start_loc[r];
-    const int end = rows_.query_start_loc[r + 1];
-    if (end <= begin) return 0;
+  REPRISE_HOST_DEVICE int RowTiles(const WorkMapRow& row) const {
+    if (!IsOurs(row)) return 0;
+    if (rows_are_tiles_) return 1;
+    const int begin = row.first_token;
+    const int end = begin + row.query_len;
     if (shared_keys_ > 0) return (end - 1) / map_.tile_queries - begin / map_.tile_queries + 1;
-    return (end - begin + map_.tile_queries - 1) / map_.tile_queries;
-  }
-  REPRISE_HOST_DEVICE int RowTiles(const WorkTile& tile) const {
-    return IsShared(tile) ? 1 : RowTiles(tile.row);
+    return (row.query_len + map_.tile_queries - 1) / map_.tile_queries;
   }
 
   // Whether and how many keys are shared, and by which row they are found.
@@ -87,11 +128,10 @@ class WorkMapBuilder {
     if (rows_.window_left >= 0 || rows_.key_positions.world > 1) return;
     const int hint = *rows_.common_prefix_len;
     if (hint < kWorkStepKeys) return;
-    const auto is_live = [&](int r) {
-      return rows_.query_start_loc[r + 1] > rows_.query_start_loc[r] && rows_.seq_lens[r] > 0;
-    };
+    team_.Meet();
+    const auto is_live = [&](int r) { return row_[r].query_len > 0 && row_[r].seq_len > 0; };
     const int most = team_.Least(rows_.num_rows, [&](int r) -> int {
-      return is_live(r) ? KeysToShare(rows_, LoadRow(rows_, r)) : hint;
+      return is_live(r) ? KeysToShare(rows_, row_[r]) : hint;
     });
     const int steps = AtMost(most, hint) / kWorkStepKeys;
     shared_from_row_ =
@@ -109,104 +149,81 @@ class WorkMapBuilder {
   REPRISE_HOST_DEVICE int FindTiles() {
     const int most = map_.max_tiles;
     if (rows_are_tiles_) {
+      if (num_shared_tiles_ > 0) team_.Meet();
       return AtMost(num_shared_tiles_ + AtMost(rows_.num_rows, map_.max_rows), most);
     }
-    const int64_t tiles = team_.Scan(
-        rows_.num_rows, [&](int r) -> int64_t { return RowTiles(r); },
-        [&](int r, int64_t before, int64_t) { first_tile_[r] = static_cast<int32_t>(before); });
+    const Sum tiles = team_.Scan(
+        rows_.num_rows, [&](int r) -> Sum { return RowTiles(row_[r]); },
+        [&](int r, Sum before) { row_[r].first_tile = static_cast<int32_t>(before); });
+    team_.Meet();
     return tiles + num_shared_tiles_ < most ? static_cast<int>(tiles) + num_shared_tiles_ : most;
-  }
-
-  // What a column should take at least. A range of n steps in p pieces takes about n / p steps and
-  // then p partials to merge, each some 10 times quicker than a step: least for p = sqrt(10 n).
-  REPRISE_HOST_DEVICE int64_t LeastCost(int64_t total_cost, int num_tiles) const {
-    if (num_tiles == 0) return 1;
-    const int64_t steps = Divide(total_cost, num_tiles);
-    int64_t piece = 1;
-    while (10 * (piece + 1) * (piece + 1) <= steps) ++piece;
-    return piece + map_.tile_cost;
-  }
-
-  // The last of `count` whose value is at or before `value`; that of the first is.
-  template <typename ValueOf>
-  REPRISE_HOST_DEVICE static int LastAtOrBefore(int value, int count, ValueOf value_of) {
-    int low = 0;
-    int high = count;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (value_of(middle) <= value) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
   }
 
   // Of a range that is not shared.
   REPRISE_HOST_DEVICE int RowOfTile(int t) const {
     const int own = t - num_shared_tiles_;
     if (rows_are_tiles_) return own;
-    return LastAtOrBefore(own, rows_.num_rows, [&](int r) { return first_tile_[r]; });
+    return LastAtOrBefore(own, rows_.num_rows, [&](int r) { return row_[r].first_tile; });
   }
 
   // The queries of range t, within the row.
-  struct Queries {
-    int begin;
-    int end;
-
-    REPRISE_HOST_DEVICE int count() const { return end - begin; }
-  };
-  REPRISE_HOST_DEVICE Queries QueriesOf(int t, int row) const {
+  REPRISE_HOST_DEVICE void FindQueries(int t, const WorkMapRow& row, WorkTile& tile) const {
     const int size = map_.tile_queries;
-    if (row == kSharedRow) {
-      return {0, AtMost(size, rows_.query_start_loc[rows_.num_rows] - t * size)};
+    const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - row.first_tile;
+    if (shared_keys_ == 0) {
+      tile.query_begin = n * size;
+      tile.query_end = AtMost((n + 1) * size, row.query_len);
+      return;
     }
-    const int first_token = rows_.query_start_loc[row];
-    const int query_len = rows_.query_start_loc[row + 1] - first_token;
-    const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - first_tile_[row];
-    if (shared_keys_ == 0) return {n * size, AtMost((n + 1) * size, query_len)};
-    const int shared = first_token / size + n;  // the shared range that it lies in
-    return {n == 0 ? 0 : shared * size - first_token,
-            AtMost((shared + 1) * size - first_token, query_len)};
+    const int shared = row.first_token / size + n;  // the shared range that it lies in
+    tile.query_begin = n == 0 ? 0 : shared * size - row.first_token;
+    tile.query_end = AtMost((shared + 1) * size - row.first_token, row.query_len);
   }
 
   // The first range of the rows that begins at `token` or after it, where a shared range begins.
   REPRISE_HOST_DEVICE int TileAtToken(int token, int num_tiles) const {
     if (token >= rows_.query_start_loc[rows_.num_rows]) return num_tiles;
     const int row =
-        LastAtOrBefore(token, rows_.num_rows, [&](int r) { return rows_.query_start_loc[r]; });
+        LastAtOrBefore(token, rows_.num_rows, [&](int r) { return row_[r].first_token; });
     if (rows_are_tiles_) return num_shared_tiles_ + row;
-    const int n = token / map_.tile_queries - rows_.query_start_loc[row] / map_.tile_queries;
-    return num_shared_tiles_ + first_tile_[row] + n;
+    const int n = token / map_.tile_queries - row_[row].first_token / map_.tile_queries;
+    return num_shared_tiles_ + row_[row].first_tile + n;
   }
 
-  REPRISE_HOST_DEVICE int64_t FindKeysOf(int t) {
-    WorkTile& tile = tiles_[t];
-    tile.key_begin = tile.key_end = 0;
-    if (t < num_shared_tiles_) {
+  REPRISE_HOST_DEVICE Sum FindKeysOf(int t) {
+    WorkTile tile = {};
+    Sum cost = 0;
+    if (shared_keys_ > 0 && t < num_shared_tiles_) {
       tile.row = kSharedRow;
+      tile.query_end =
+          AtMost(map_.tile_queries, rows_.query_start_loc[rows_.num_rows] - t * map_.tile_queries);
       tile.key_end = shared_keys_;
       tile.num_pieces = 1;
-      return Cutter::CostOf(tile, 1, map_.tile_cost);
+      cost = Cutter::template CostOf<Sum>(1, map_.tile_cost, tile);
+    } else {
+      tile.row = RowOfTile(t);
+      const WorkMapRow row = rows_are_loaded_ ? row_[tile.row] : LoadRow(rows_, tile.row);
+      if (!rows_are_loaded_) row_[tile.row] = row;
+      if (IsOurs(row)) {
+        FindQueries(t, row, tile);
+        const KeyHull keys = KeysSeen(rows_, row, tile.query_begin, tile.query_end);
+        tile.key_begin = keys.begin > shared_keys_ ? keys.begin : shared_keys_;
+        // Lengths beyond the plan must not make sums beyond it.
+        tile.key_end = AtMost(keys.end, map_.max_seq_len);
+        if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
+        tile.num_pieces = 1;
+        cost = Cutter::template CostOf<Sum>(RowTiles(row), map_.tile_cost, tile);
+      }
     }
-    tile.row = RowOfTile(t);
-    tile.num_pieces = 0;
-    const WorkMapRow row = LoadRow(rows_, tile.row);
-    if (row.query_len <= 0) return 0;
-    tile.num_pieces = 1;
-    const Queries queries = QueriesOf(t, tile.row);
-    const KeyHull keys = KeysSeen(rows_, row, queries.begin, queries.end);
-    tile.key_begin = keys.begin > shared_keys_ ? keys.begin : shared_keys_;
-    tile.key_end = keys.end > tile.key_begin ? keys.end : tile.key_begin;
-    return Cutter::CostOf(tile, RowTiles(tile.row), map_.tile_cost);
+    tiles_[t] = tile;
+    return cost;
   }
 
   // Returns the cost of all ranges.
-  REPRISE_HOST_DEVICE int64_t FindKeys(int num_tiles) {
+  REPRISE_HOST_DEVICE Sum FindKeys(int num_tiles) {
     return team_.Scan(
-        num_tiles, [&](int t) -> int64_t { return FindKeysOf(t); },
-        [&](int t, int64_t before, int64_t) { tiles_[t].cost_begin = before; });
+        num_tiles, [&](int t) -> Sum { return FindKeysOf(t); },
+        [&](int t, Sum before) { tiles_[t].cost_begin = before; });
   }
 
   // Whether the range leaves partials.
@@ -214,71 +231,78 @@ class WorkMapBuilder {
     return tile.num_pieces > (shared_keys_ > 0 ? 0 : 1);
   }
   // From one partial of a query to the next.
-  REPRISE_HOST_DEVICE int PartialStride(int t, const WorkTile& tile) const {
-    return IsShared(tile) ? map_.tile_queries : QueriesOf(t, tile.row).count();
+  REPRISE_HOST_DEVICE int PartialStride(const WorkTile& tile) const {
+    return IsShared(tile) ? map_.tile_queries : tile.query_end - tile.query_begin;
   }
 
-  REPRISE_HOST_DEVICE WorkCounts CutTile(const Columns& columns, int t) {
-    WorkTile& tile = tiles_[t];
-    if (tile.num_pieces == 0) return {0, 0, 0};
-    Cutter::Cut(columns, RowTiles(tile), tile);
-    const int pieces = tile.num_pieces;
-    if (!IsMerged(tile)) return {pieces, 0, 0};
-    return {pieces, pieces * PartialStride(t, tile), IsShared(tile) ? 0 : 1};
+  // Items, partials and merges of the range, packed to be summed in one scan.
+  REPRISE_HOST_DEVICE Sum CutTile(const Columns<Sum>& columns, int t) {
+    WorkTile tile = tiles_[t];
+    if (tile.num_pieces == 0) return 0;
+    Cutter::Cut(columns, tile);
+    tiles_[t].num_pieces = tile.num_pieces;
+    tiles_[t].cut = tile.cut;
+    const Sum pieces = tile.num_pieces;
+    if (!IsMerged(tile)) return pieces << sums_.item_shift;
+    return pieces << sums_.item_shift | pieces * PartialStride(tile) << sums_.partial_shift |
+           (IsShared(tile) ? 0 : 1);
   }
 
-  REPRISE_HOST_DEVICE void Place(int t, const WorkCounts& before) {
-    WorkTile& tile = tiles_[t];
-    tile.first_item = before.items;
-    tile.first_partial = before.partials;
-    tile.merge = before.merges;
-    // Holds for batches within the plan; others must not write beyond the workspace.
-    if (IsShared(tile) || !IsMerged(tile) || before.merges >= map_.max_merges) return;
-    const Queries queries = QueriesOf(t, tile.row);
-    map_.merges[before.merges] = {tile.row, queries.begin, queries.end, before.partials,
-                                  tile.num_pieces};
+  REPRISE_HOST_DEVICE WorkCounts Unpack(Sum packed) const {
+    const Sum partials = (packed >> sums_.partial_shift) &
+                         ((Sum{1} << (sums_.item_shift - sums_.partial_shift)) - 1);
+    return {static_cast<int>(packed >> sums_.item_shift), static_cast<int>(partials),
+            static_cast<int>(packed & ((Sum{1} << sums_.partial_shift) - 1))};
   }
 
-  // Cuts the ranges, writes the merges and returns the counts.
-  REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns& columns) {
-    WorkCounts counts = WorkCounts::From(team_.Scan(
-        num_tiles, [&](int t) -> int64_t { return CutTile(columns, t).Packed(); },
-        [&](int t, int64_t before, int64_t) { Place(t, WorkCounts::From(before)); }));
+  // Cuts the ranges, notes which items are whose, and returns the counts.
+  REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns<Sum>& columns) {
+    WorkCounts counts = Unpack(team_.Scan(
+        num_tiles, [&](int t) -> Sum { return CutTile(columns, t); },
+        [&](int t, Sum packed) {
+          const WorkCounts before = Unpack(packed);
+          tiles_[t].first_item = before.items;
+          tiles_[t].first_partial = before.partials;
+          tiles_[t].merge = before.merges;
+        }));
+    team_.Spread(
+        num_tiles,
+        [&](int t) {
+          return ItemSpan{tiles_[t].first_item, tiles_[t].num_pieces};
+        },
+        [&](int t, int item) {
+          if (item < map_.max_items) tile_of_item_[item] = t;
+        });
+    team_.Meet();
     counts.items = AtMost(counts.items, map_.max_items);
     counts.merges = AtMost(counts.merges, map_.max_merges);
     return counts;
   }
 
-  // The column of the item before the first of tile t; -1 if there is none.
-  REPRISE_HOST_DEVICE int ColumnBefore(const Columns& columns, int t) const {
-    for (--t; t >= 0; --t) {
-      const WorkTile& tile = tiles_[t];
-      if (tile.num_pieces > 0) {
-        return Cutter::ColumnOf(columns, tile, RowTiles(tile), tile.num_pieces - 1);
-      }
-    }
-    return -1;
+  // -1 before the first.
+  REPRISE_HOST_DEVICE int ColumnOfItem(const Columns<Sum>& columns, int i) const {
+    if (i < 0) return -1;
+    const WorkTile tile = tiles_[tile_of_item_[i]];
+    return Cutter::ColumnOf(columns, tile, i - tile.first_item);
   }
 
-  REPRISE_HOST_DEVICE int KeyAt(const Columns& columns, const WorkTile& tile, int row_tiles,
+  REPRISE_HOST_DEVICE int KeyAt(const Columns<Sum>& columns, const WorkTile& tile,
                                 int piece) const {
     if (piece == 0) return tile.key_begin;
     if (piece == tile.num_pieces) return tile.key_end;
-    const int64_t step = Cutter::StepOf(columns, tile, row_tiles, piece);
-    return static_cast<int>((tile.key_begin / kWorkStepKeys + step) * kWorkStepKeys);
+    return (StepOfKey(tile.key_begin) + Cutter::StepOf(columns, tile, piece)) * kWorkStepKeys;
   }
 
   // What every item has: its queries, keys and partials.
-  REPRISE_HOST_DEVICE WorkItem PieceOf(int t, const WorkTile& tile, int piece, int row_tiles,
-                                       const Columns& columns) const {
-    const Queries queries = QueriesOf(t, tile.row);
-    const int stride = PartialStride(t, tile);
+  REPRISE_HOST_DEVICE WorkItem PieceOf(const WorkTile& tile, int piece,
+                                       const Columns<Sum>& columns) const {
+    const int stride = PartialStride(tile);
     WorkItem item = {};
     item.row = tile.row;
-    item.query_begin = queries.begin;
-    item.query_end = queries.end;
-    item.key_begin = KeyAt(columns, tile, row_tiles, piece);
-    item.key_end = KeyAt(columns, tile, row_tiles, piece + 1);
+    item.query_begin = tile.query_begin;
+    item.query_end = tile.query_end;
+    item.key_begin = KeyAt(columns, tile, piece);
+    item.key_end = KeyAt(columns, tile, piece + 1);
     // Holds for batches within the plan; others must not write beyond the workspace.
     const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < map_.max_merges) &&
                         tile.first_partial + tile.num_pieces * stride <= map_.max_partials;
@@ -290,14 +314,14 @@ class WorkMapBuilder {
   }
 
   REPRISE_HOST_DEVICE WorkItem SharedItemOf(int t, const WorkTile& tile, int piece,
-                                            const Columns& columns, int num_tiles,
+                                            const Columns<Sum>& columns, int num_tiles,
                                             int num_items) const {
-    const WorkMapRow row = LoadRow(rows_, shared_from_row_);
-    WorkItem item = PieceOf(t, tile, piece, 1, columns);
+    const WorkMapRow row = row_[shared_from_row_];
+    WorkItem item = PieceOf(tile, piece, columns);
     item.first_token = t * map_.tile_queries;
-    item.key_start = static_cast<int32_t>(row.key_start);
-    item.first_key = item.key_start;
-    item.table_row = rows_.table_row ? rows_.table_row[shared_from_row_] : shared_from_row_;
+    item.key_start = row.key_start;
+    item.first_key = row.key_start;
+    item.table_row = row.table_row;
     item.prefix_len = shared_keys_;
     const auto first_item = [&](int token) {
       const int own = TileAtToken(token, num_tiles);
@@ -308,10 +332,10 @@ class WorkMapBuilder {
     return item;
   }
 
-  REPRISE_HOST_DEVICE WorkItem ItemOf(int t, const WorkTile& tile, int piece, int row_tiles,
-                                      const Columns& columns) const {
-    const WorkMapRow row = LoadRow(rows_, tile.row);
-    WorkItem item = PieceOf(t, tile, piece, row_tiles, columns);
+  REPRISE_HOST_DEVICE WorkItem ItemOf(const WorkTile& tile, int piece,
+                                      const Columns<Sum>& columns) const {
+    const WorkMapRow row = row_[tile.row];
+    WorkItem item = PieceOf(tile, piece, columns);
     item.first_token = row.first_token + item.query_begin;
     item.query_len = row.query_len;
     if (shared_keys_ > 0) {
@@ -322,50 +346,59 @@ class WorkMapBuilder {
     }
     // The rest of a padded row may be garbage.
     if (row.seq_len <= 0 || (item.key_begin == item.key_end && shared_keys_ == 0)) return item;
-    item.first_position =
-        static_cast<int32_t>(row.key_start + row.seq_len - row.query_len + item.query_begin);
-    item.key_start = static_cast<int32_t>(row.key_start);
-    item.first_key = rows_.key_start_loc ? rows_.key_start_loc[tile.row] : item.key_start;
-    item.table_row = rows_.table_row ? rows_.table_row[tile.row] : tile.row;
+    item.first_position = static_cast<int32_t>(FirstPosition(row) + item.query_begin);
+    item.key_start = row.key_start;
+    item.first_key = row.first_key;
+    item.table_row = row.table_row;
     item.tail_len = row.tail_len;
     item.prefix_len = row.seq_len - row.tail_len;
     return item;
   }
 
-  // Writes item i and where the columns that begin with it begin.
-  REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items, const Columns& columns) {
-    const int t = LastAtOrBefore(i, num_tiles, [&](int at) { return tiles_[at].first_item; });
+  // Writes item i, its merge, and where the columns that begin with it begin.
+  REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items,
+                                     const Columns<Sum>& columns) {
+    const int t = tile_of_item_[i];
     const WorkTile tile = tiles_[t];
     const int piece = i - tile.first_item;
-    const int row_tiles = RowTiles(tile);
     const WorkItem item = IsShared(tile)
                               ? SharedItemOf(t, tile, piece, columns, num_tiles, num_items)
-                              : ItemOf(t, tile, piece, row_tiles, columns);
+                              : ItemOf(tile, piece, columns);
     map_.items[i] = item;
-    const int column = Cutter::ColumnOf(columns, tile, row_tiles, piece);
-    const int before = piece > 0 ? Cutter::ColumnOf(columns, tile, row_tiles, piece - 1)
-                                 : ColumnBefore(columns, t);
+    const int column = Cutter::ColumnOf(columns, tile, piece);
+    const int before = ColumnOfItem(columns, i - 1);
     for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
     if (before < column) map_.column_first[column] = item;
+    if (piece == 0 && item.merge >= 0) {
+      map_.merges[item.merge] = {item.row, item.query_begin, item.query_end, item.first_partial,
+                                 item.num_partials};
+    }
   }
 
   REPRISE_HOST_DEVICE void WriteItems(const WorkCounts& counts, int num_tiles,
-                                      const Columns& columns) {
-    const int num_arrivals = counts.merges * map_.num_virtual_heads;
-    team_.ForEach(num_arrivals, [&](int i) { map_.arrivals[i] = 0; });
+                                      const Columns<Sum>& columns) {
     team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, columns); });
-    // Columns after the last item, and the counts.
-    const int used = 1 + ColumnBefore(columns, num_tiles);
-    team_.ForEach(map_.num_columns + 1 - used,
-                  [&](int c) { map_.column_items[used + c] = counts.items; });
-    team_.ForEach(2, [&](int i) { map_.counts[i] = i == 0 ? counts.items : counts.merges; });
+    // Columns after the last item, the counts, and what merges count.
+    const int num_columns = map_.num_columns;
+    const int num_arrivals = counts.merges * map_.num_virtual_heads;
+    team_.ForEachAside(num_arrivals > num_columns ? num_arrivals : num_columns + 1, [&](int i) {
+      if (i < num_arrivals) map_.arrivals[i] = 0;
+      if (i > num_columns) return;
+      if (i > ColumnOfItem(columns, counts.items - 1)) map_.column_items[i] = counts.items;
+      if (i == 0) map_.counts[0] = counts.items;
+      if (i == 1) map_.counts[1] = counts.merges;
+    });
   }
 
   Team& team_;
   const WorkMapRows& rows_;
-  const WorkMap& map_;
+  const QueryLens lens_;
+  const WorkMapSums sums_;
+  const TileMap& map_;
   WorkTile* const tiles_;
-  int32_t* const first_tile_;
+  WorkMapRow* const row_;
+  int32_t* const tile_of_item_;
+  bool rows_are_loaded_ = false;  // else ranges, each of a row of its own, do it themselves
   // Every row has one range at most, at a place of its own.
   bool rows_are_tiles_;
   int shared_keys_ = 0;  // 0: none

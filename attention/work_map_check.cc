@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "attention/attention_params.h"
 #include "attention/visibility.h"
+#include "attention/work_map_build.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -35,11 +36,12 @@ KeyRange HullOf(const AttentionParams& layer, const BatchRow& row, int query_beg
 
 class Checker {
  public:
-  Checker(const WorkMap& map, const LayerWindow& window)
-      : map_(map),
-        num_items_(map.counts[0]),
-        num_merges_(map.counts[1]),
-        is_partial_used_(map.max_partials, false) {
+  Checker(const RowsOfTileMap& part, const LayerWindow& window)
+      : map_(part.map),
+        lens_(part.lens),
+        num_items_(part.map.counts[0]),
+        num_merges_(part.map.counts[1]),
+        is_partial_used_(part.map.max_partials, false) {
     layer_.num_q_heads = layer_.num_kv_heads = 1;
     layer_.window_left = window.left;
     layer_.window_right = window.right;
@@ -57,6 +59,7 @@ class Checker {
     }
     for (int r = 0; r < batch.num_rows; ++r) {
       const BatchRow row = RowOf(batch, r);
+      if (row.query_len < lens_.least || row.query_len > lens_.most) continue;
       REPRISE_RETURN_IF_ERROR(CheckSeesShared(r, row));
       for (int query = 0; query < row.query_len;) {
         REPRISE_RETURN_IF_ERROR(CheckRange(r, row, query));
@@ -259,7 +262,8 @@ class Checker {
     return absl::OkStatus();
   }
 
-  const WorkMap& map_;
+  const TileMap& map_;
+  const QueryLens lens_;
   AttentionParams layer_;  // its window only
   const int num_items_;
   const int num_merges_;
@@ -270,14 +274,22 @@ class Checker {
   int shared_keys_ = 0;
 };
 
+template <typename Batch>
+absl::Status Check(const WorkMap& map, const Batch& batch, const LayerWindow& window) {
+  for (const RowsOfTileMap& part : MapsOf(map, LongestShortRow(batch, map))) {
+    REPRISE_RETURN_IF_ERROR(Checker(part, window).Check(batch));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckWorkMap(const WorkMap& map, const PagedBatch& batch, const LayerWindow& window) {
-  return Checker(map, window).Check(batch);
+  return Check(map, batch, window);
 }
 
 absl::Status CheckWorkMap(const WorkMap& map, const RaggedBatch& batch, const LayerWindow& window) {
-  return Checker(map, window).Check(batch);
+  return Check(map, batch, window);
 }
 
 }  // namespace reprise

@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // What the checker says of a good map after `harm`. Items: row 0 in three pieces, row 1 whole.
-std::string VerdictAfter(const std::function<void(const WorkMap&)>& harm) {
+std::string VerdictAfter(const std::function<void(const TileMap&)>& harm) {
   const std::vector<int32_t> query_start_loc = {0, 1, 2};
   const std::vector<int32_t> seq_lens = {640, 64};  // costs 11 + 2, in columns of 4 or 5
   const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
@@ -35,13 +35,13 @@ std::string VerdictAfter(const std::function<void(const WorkMap&)>& harm) {
                     .num_sms = 1});
   EXPECT_TRUE(BuildWorkMap(batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
-  EXPECT_EQ(work.map().counts[0], 4);
-  harm(work.map());
+  EXPECT_EQ(work.map().main.counts[0], 4);
+  harm(work.map().main);
   return std::string(CheckWorkMap(work.map(), batch, {}).message());
 }
 
 TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
-  using Map = const WorkMap&;
+  using Map = const TileMap&;
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[1].key_begin; }), HasSubstr("invariant 1"));
   EXPECT_THAT(VerdictAfter([](Map m) { --m.items[2].key_end; }), HasSubstr("invariant 1"));
   EXPECT_THAT(VerdictAfter([](Map m) { m.items[3].row = 0; }), HasSubstr("invariant 2"));

@@ -15,7 +15,12 @@ absl::Status Launch(const Batch& batch, const LayerWindow& window, const WorkMap
                     CUstream_st* stream) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, map));
 #ifdef REPRISE_WITH_CUDA
-  const cudaError_t error = LaunchWorkMapKernel(RowsOf(batch, window), map, stream);
+  WorkMapJob job = {.rows = RowsOf(batch, window)};
+  for (const RowsOfTileMap& part : MapsOf(map, LongestShortRow(batch, map))) {
+    job.maps[job.num_maps] = part.map;
+    job.lens[job.num_maps++] = part.lens;
+  }
+  const cudaError_t error = LaunchWorkMapKernel(job, stream);
   if (error == cudaSuccess) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("LaunchBuildWorkMap could not be launched: ", cudaGetErrorString(error)));

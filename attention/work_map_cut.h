@@ -2,14 +2,18 @@
 // (attention/work_map_builder.h): costs, columns, and the two ways to cut. Arithmetic for host and
 // device.
 //
-// A range of n steps of keys costs t + n, t = WorkMap::tile_cost (for its queries, table and
-// result). In balanced mode column c of C takes the costs [floor(c * total / C), floor((c + 1) *
-// total / C)).
+// A range of n steps of keys costs n * kStepCost + t, t = TileMap::tile_cost (for its queries, table
+// and result). Columns are whole steps wide, w of them, and column c takes the costs [c * w,
+// (c + 1) * w) * kStepCost; a cut stands at the first step that begins at a border or behind it. So
+// no column has more than w steps of keys, and no more columns are used than that takes: a batch of
+// 8 x 16 steps is dealt to 43 columns of 3 steps, if there are 49, and not to some of 3 and some of 2.
 
 #ifndef ATTENTION_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_CUT_H_
 
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/host_device.h"
 #include "attention/work_map.h"
@@ -17,89 +21,132 @@
 
 namespace reprise {
 
-// a / b of numbers that are not negative. Most are small, and then this is many times quicker.
-REPRISE_HOST_DEVICE inline int64_t Divide(int64_t a, int64_t b) {
-  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+// Costs are sums of `Sum`s, int32_t where a plan's cannot be larger. They are not negative.
+template <typename Sum>
+REPRISE_HOST_DEVICE Sum DivideBy(Sum a, Sum b) {
+  using Unsigned = std::make_unsigned_t<Sum>;
+  return static_cast<Sum>(static_cast<Unsigned>(a) / static_cast<Unsigned>(b));
+}
+
+// Near the root; how near differs between host and device.
+REPRISE_HOST_DEVICE inline float RoughRoot(float value) {
+#if defined(__CUDA_ARCH__)
+  return value * rsqrtf(fmaxf(value, 1e-6f));
+#else
+  return std::sqrt(value);
+#endif
+}
+
+REPRISE_HOST_DEVICE inline float RoughRatio(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fdividef(a, b);
+#else
   return a / b;
+#endif
+}
+
+// What a column should have at least, in steps beside its tile, for ranges that cost `total_cost`
+// together. A range of n steps in p pieces takes about n / p steps and then p partials to merge, each
+// some 10 times quicker than a step: least for p = sqrt(10 n), pieces of sqrt(n / 10).
+template <typename Sum>
+REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles) {
+  const int64_t unit = int64_t{10 * kStepCost} * (num_tiles > 0 ? num_tiles : 1);
+  const float ratio = RoughRatio(static_cast<float>(total_cost), static_cast<float>(unit));
+  int steps = static_cast<int>(RoughRoot(ratio));
+  // From near to right: steps^2 <= total_cost / unit < (steps + 1)^2.
+  if (int64_t{steps} * steps * unit > total_cost) --steps;
+  if (int64_t{steps + 1} * (steps + 1) * unit <= total_cost) ++steps;
+  return steps > 1 ? steps : 1;
 }
 
 // Where the costs of all ranges are dealt to columns.
+template <typename Sum>
 class Columns {
  public:
-  // Not all columns are used if they would take less than `least_cost`, more than tile_cost, each.
-  REPRISE_HOST_DEVICE Columns(int64_t total_cost, int64_t least_cost, int num_columns,
-                              int tile_cost)
-      : total_(total_cost), columns_(Divide(total_cost, least_cost)), tile_cost_(tile_cost) {
-    if (columns_ > num_columns) columns_ = num_columns;
-    if (columns_ < 1) columns_ = 1;
+  // The columns are at least `least_steps` and a tile wide, so that some may stay empty.
+  REPRISE_HOST_DEVICE Columns(Sum total_cost, int least_steps, int num_columns, int tile_cost)
+      : tile_cost_(tile_cost) {
+    const Sum unit = static_cast<Sum>(num_columns) * kStepCost;
+    Sum steps = DivideBy<Sum>(total_cost + unit - 1, unit);
+    const Sum least = least_steps + (tile_cost + kStepCost - 1) / kStepCost;
+    if (steps < least) steps = least;
+    width_ = steps * kStepCost;
+    inverse_width_ = RoughRatio(1.0f, static_cast<float>(width_));
   }
 
   // What a range costs beside its steps.
   REPRISE_HOST_DEVICE int tile_cost() const { return tile_cost_; }
 
   // The cost at which `column` begins.
-  REPRISE_HOST_DEVICE int64_t Border(int64_t column) const {
-    return Divide(column * total_, columns_);
-  }
+  REPRISE_HOST_DEVICE Sum Border(int column) const { return column * width_; }
 
   // The last column that begins at or before `cost`.
-  REPRISE_HOST_DEVICE int At(int64_t cost) const {
-    return static_cast<int>(Divide((cost + 1) * columns_ - 1, total_));
-  }
-
-  // The first column that begins at or after `cost`.
-  REPRISE_HOST_DEVICE int64_t FirstFrom(int64_t cost) const {
-    return Divide(cost * columns_ + total_ - 1, total_);
+  REPRISE_HOST_DEVICE int At(Sum cost) const {
+    // There are far fewer columns than a float has digits for: it is off by one at most.
+    int column = static_cast<int>(static_cast<float>(cost) * inverse_width_);
+    const Sum rest = cost - Border(column);
+    if (rest < 0) --column;
+    if (rest >= width_) ++column;
+    return column;
   }
 
  private:
-  int64_t total_;
-  int64_t columns_;
+  Sum width_;
+  float inverse_width_;
   int tile_cost_;
 };
 
-REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
-  if (tile.key_begin >= tile.key_end) return 0;
-  return (tile.key_end + kWorkStepKeys - 1) / kWorkStepKeys - tile.key_begin / kWorkStepKeys;
+REPRISE_HOST_DEVICE inline int StepOfKey(int key) {
+  return static_cast<int>(static_cast<uint32_t>(key) / kWorkStepKeys);
 }
 
-// The two ways to cut a range. Each says how many pieces there are, what the range costs before
-// that is known, where (in steps of the range) a piece begins, and which column it is in.
+REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
+  if (tile.key_begin >= tile.key_end) return 0;
+  return StepOfKey(tile.key_end + kWorkStepKeys - 1) - StepOfKey(tile.key_begin);
+}
+
+// The two ways to cut a range. CostOf() says what it costs, and is told how many ranges the row has;
+// Cut() how many pieces there are, once all costs are known; StepOf() at which step of the range a
+// piece but the first begins, and ColumnOf() which column it is in.
 
 struct BalancedCut {
-  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int, int tile_cost) {
-    return tile_cost + NumSteps(tile);
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static Sum CostOf(int, int tile_cost, WorkTile& tile) {
+    return tile_cost + static_cast<Sum>(NumSteps(tile)) * kStepCost;
   }
 
-  REPRISE_HOST_DEVICE static void Cut(const Columns& columns, int, WorkTile& tile) {
+  // The cost at which the range's steps begin.
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static Sum StepsBegin(const Columns<Sum>& columns, const WorkTile& tile) {
+    return static_cast<Sum>(tile.cost_begin) + columns.tile_cost();
+  }
+
+  // At the borders behind the begin of the first step, up to that of the last.
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>& columns, WorkTile& tile) {
     const int steps = NumSteps(tile);
-    tile.num_pieces = 1;
-    tile.first_border = 0;
-    if (steps < 2) return;
-    // Borders strictly inside the steps; the first step stands at cost_begin + tile_cost.
-    const int64_t first = columns.FirstFrom(tile.cost_begin + columns.tile_cost() + 1);
-    const int last = columns.At(tile.cost_begin + columns.tile_cost() + steps - 1);
-    if (last < first) return;
-    tile.first_border = static_cast<int32_t>(first);
-    tile.num_pieces = static_cast<int32_t>(last - first + 2);
+    const Sum begin = steps > 0 ? StepsBegin(columns, tile) : static_cast<Sum>(tile.cost_begin);
+    const Sum last = begin + static_cast<Sum>(steps > 0 ? steps - 1 : 0) * kStepCost;
+    tile.cut = columns.At(begin);
+    tile.num_pieces = columns.At(last) - tile.cut + 1;
   }
 
-  REPRISE_HOST_DEVICE static int64_t StepOf(const Columns& columns, const WorkTile& tile, int,
-                                            int piece) {
-    return columns.Border(tile.first_border + piece - 1) - tile.cost_begin - columns.tile_cost();
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static int StepOf(const Columns<Sum>& columns, const WorkTile& tile,
+                                        int piece) {
+    const Sum cost = columns.Border(tile.cut + piece) - StepsBegin(columns, tile);
+    return static_cast<int>(DivideBy<Sum>(cost + kStepCost - 1, kStepCost));
   }
 
-  REPRISE_HOST_DEVICE static int ColumnOf(const Columns& columns, const WorkTile& tile, int,
-                                          int piece) {
-    if (tile.num_pieces > 1) return tile.first_border + piece - 1;
-    return columns.At(tile.cost_begin + (tile.key_begin < tile.key_end ? columns.tile_cost() : 0));
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>&, const WorkTile& tile, int piece) {
+    return tile.cut + piece;
   }
 };
 
 struct DeterministicCut {
   // Steps of a piece. `row_tiles`: ranges of the row.
-  REPRISE_HOST_DEVICE static int ChunkOf(const WorkTile& tile, int row_tiles) {
-    const int steps = NumSteps(tile);
+  REPRISE_HOST_DEVICE static int ChunkOf(int steps, int row_tiles) {
     int pieces = kMaxDeterministicSplits / row_tiles;
     const int most = (steps + kMinDeterministicSteps - 1) / kMinDeterministicSteps;
     if (pieces > most) pieces = most;
@@ -107,30 +154,27 @@ struct DeterministicCut {
     return (steps + pieces - 1) / pieces;
   }
 
-  REPRISE_HOST_DEVICE static int PiecesOf(const WorkTile& tile, int row_tiles) {
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static Sum CostOf(int row_tiles, int tile_cost, WorkTile& tile) {
     const int steps = NumSteps(tile);
-    const int chunk = ChunkOf(tile, row_tiles);
-    return steps > 0 ? (steps + chunk - 1) / chunk : 1;
+    tile.cut = ChunkOf(steps, row_tiles);
+    tile.num_pieces = steps > 0 ? (steps + tile.cut - 1) / tile.cut : 1;
+    return static_cast<Sum>(tile.num_pieces) * tile_cost + static_cast<Sum>(steps) * kStepCost;
   }
 
-  REPRISE_HOST_DEVICE static int64_t CostOf(const WorkTile& tile, int row_tiles, int tile_cost) {
-    return static_cast<int64_t>(PiecesOf(tile, row_tiles)) * tile_cost + NumSteps(tile);
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>&, WorkTile&) {}
+
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static int StepOf(const Columns<Sum>&, const WorkTile& tile, int piece) {
+    return piece * tile.cut;
   }
 
-  REPRISE_HOST_DEVICE static void Cut(const Columns&, int row_tiles, WorkTile& tile) {
-    tile.num_pieces = PiecesOf(tile, row_tiles);
-    tile.first_border = 0;
-  }
-
-  REPRISE_HOST_DEVICE static int64_t StepOf(const Columns&, const WorkTile& tile, int row_tiles,
-                                            int piece) {
-    return static_cast<int64_t>(piece) * ChunkOf(tile, row_tiles);
-  }
-
-  REPRISE_HOST_DEVICE static int ColumnOf(const Columns& columns, const WorkTile& tile,
-                                          int row_tiles, int piece) {
-    return columns.At(tile.cost_begin + static_cast<int64_t>(piece) *
-                                            (columns.tile_cost() + ChunkOf(tile, row_tiles)));
+  template <typename Sum>
+  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile,
+                                          int piece) {
+    const Sum piece_cost = columns.tile_cost() + static_cast<Sum>(tile.cut) * kStepCost;
+    return columns.At(static_cast<Sum>(tile.cost_begin) + piece * piece_cost);
   }
 };
 

@@ -48,7 +48,7 @@ void ExpectSame(const char* what, const T* device, const T* host, int64_t count)
   }
 }
 
-void ExpectSameMap(const WorkMap& device, const WorkMap& host) {
+void ExpectSameMap(const TileMap& device, const TileMap& host) {
   ExpectSame("count", device.counts, host.counts, 2);
   ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
   const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
@@ -71,9 +71,11 @@ void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const Attenti
                             .head_dim_v = layer.head_dim_v,
                             .max_rows = host_batch.num_rows,
                             .max_tokens = host_batch.num_tokens,
-                            .max_query_len = std::max(1, host_batch.max_query_len),
+                            .max_query_len =
+                                std::max(1, host_batch.max_query_len) * random.Pick({1, 30}),
                             .max_seq_len = host_batch.max_seq_len,
-                            .num_sms = random.Pick({1, 3, 132})};
+                            .num_sms = random.Pick({1, 3, 132}),
+                            .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);
   if (kind == 1) options.mode = WorkMapMode::kDeterministic;
   if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
@@ -84,7 +86,9 @@ void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const Attenti
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   ASSERT_TRUE(LaunchBuildWorkMap(gpu_batch, window, gpu.map(), stream).ok());
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  ExpectSameMap(gpu.map(), host.map());
+  ExpectSameMap(gpu.map().main, host.map().main);
+  ASSERT_EQ(gpu.map().has_short_rows(), host.map().has_short_rows());
+  if (host.map().has_short_rows()) ExpectSameMap(gpu.map().short_rows, host.map().short_rows);
 }
 
 void ComparePaged(uint64_t seed, Random& random) {

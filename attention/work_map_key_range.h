@@ -12,23 +12,41 @@
 namespace reprise {
 
 // A row with the batch's absent arrays resolved.
-struct WorkMapRow {
-  int first_token;
-  int query_len;
-  int seq_len;
-  int tail_len;
-  int64_t key_start;
+struct alignas(16) WorkMapRow {
+  int32_t first_token;
+  int32_t query_len;
+  int32_t seq_len;
+  int32_t tail_len;
+  int32_t key_start;
+  int32_t first_key;  // where local key 0 is: in the table row, or in ragged k and v
+  int32_t table_row;
+  int32_t first_tile;  // the builder's: the row's first query range
 };
 
+// Loads do not wait for one another.
 REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
+  const int32_t begin = rows.query_start_loc[r];
+  const int32_t end = rows.query_start_loc[r + 1];
+  const int32_t keys_begin = rows.key_start_loc ? rows.key_start_loc[r] : 0;
+  const int32_t keys_end = rows.seq_lens ? rows.seq_lens[r] : rows.key_start_loc[r + 1];
+  const int32_t key_start = rows.key_start ? rows.key_start[r] : 0;
+  const int32_t table_row = rows.table_row ? rows.table_row[r] : r;
+  const int32_t tail_len = rows.tail_len ? rows.tail_len[r] : 0;
   WorkMapRow row;
-  row.first_token = rows.query_start_loc[r];
-  row.query_len = rows.query_start_loc[r + 1] - row.first_token;
-  row.seq_len =
-      rows.seq_lens ? rows.seq_lens[r] : rows.key_start_loc[r + 1] - rows.key_start_loc[r];
-  row.key_start = rows.key_start ? rows.key_start[r] : 0;
-  row.tail_len = rows.tail_len && row.seq_len > 0 ? rows.tail_len[r] : 0;
+  row.first_token = begin;
+  row.query_len = end - begin;
+  row.seq_len = rows.seq_lens ? keys_end : keys_end - keys_begin;
+  row.tail_len = row.seq_len > 0 ? tail_len : 0;
+  row.key_start = key_start;
+  row.first_key = rows.key_start_loc ? keys_begin : key_start;
+  row.table_row = table_row;
+  row.first_tile = 0;
   return row;
+}
+
+// p() of the row's first query where the batch gives no positions.
+REPRISE_HOST_DEVICE inline int64_t FirstPosition(const WorkMapRow& row) {
+  return static_cast<int64_t>(row.key_start) + row.seq_len - row.query_len;
 }
 
 REPRISE_HOST_DEVICE inline int64_t Clamp(int64_t value, int64_t low, int64_t high) {
@@ -83,6 +101,22 @@ struct KeyHull {
   }
 };
 
+// The keys that the queries see where there are neither positions nor a tail nor ranks: local keys
+// stand in a line, the last query at the last of them.
+REPRISE_HOST_DEVICE inline KeyHull KeysInLine(const WorkMapRows& rows, const WorkMapRow& row,
+                                              int query_begin, int query_end) {
+  const int first = row.seq_len - row.query_len + query_begin;
+  const int last = row.seq_len - row.query_len + query_end - 1;
+  KeyHull hull;
+  hull.end = row.seq_len;
+  const int right = rows.causal ? 0 : rows.window_right;  // -1: none
+  if (right >= 0 && row.seq_len - 1 - last > right) hull.end = last + right + 1;
+  if (rows.window_left >= 0 && first > rows.window_left) hull.begin = first - rows.window_left;
+  // Also of rows with more queries than keys.
+  if (hull.begin >= hull.end) hull.begin = hull.end = 0;
+  return hull;
+}
+
 // Adds the keys seen from positions first..last, each of which is some query's or stands between
 // two in a run without gaps.
 REPRISE_HOST_DEVICE inline void AddPositions(const WorkMapRows& rows, const WorkMapRow& row,
@@ -105,7 +139,8 @@ REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRo
                                         int64_t position, uint64_t mask, KeyHull& hull) {
   if (row.tail_len < 64) mask &= (uint64_t{1} << row.tail_len) - 1;
   const int tail_begin = row.seq_len - row.tail_len;
-  const int64_t path_begin = row.key_start + tail_begin;  // position of the first key of the path
+  const int64_t path_begin =
+      static_cast<int64_t>(row.key_start) + tail_begin;  // position of the first key of the path
   int64_t first = 0;
   int64_t last = CountBits(mask) - 1;
   if (rows.window_left >= 0) {
@@ -126,8 +161,13 @@ REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkM
                                             int query_begin, int query_end) {
   KeyHull hull;
   if (row.seq_len <= 0) return hull;
-  const int64_t first_position = row.key_start + row.seq_len - row.query_len;
-  if (rows.query_positions == nullptr && row.tail_len == 0) {
+  const bool has_tail = rows.tail_len != nullptr && row.tail_len > 0;
+  const bool has_positions = rows.query_positions != nullptr;
+  if (!has_positions && !has_tail && rows.key_positions.world <= 1) {
+    return KeysInLine(rows, row, query_begin, query_end);
+  }
+  const int64_t first_position = FirstPosition(row);
+  if (!has_positions && !has_tail) {
     AddPositions(rows, row, first_position + query_begin, first_position + query_end - 1, hull);
     return hull;
   }

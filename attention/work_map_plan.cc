@@ -80,7 +80,7 @@ Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, 
 
 // Every range of the rows is merged. Partials are counted in queries: each token has one, each cut
 // and each shared range at most tile_queries more.
-Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const WorkMap& map, int64_t steps) {
+Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const TileMap& map, int64_t steps) {
   const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_columns, steps);
   const int64_t cuts = bounds.items - tiles - shared_tiles;
   return {bounds.items, tiles, map.max_tokens + (cuts + shared_tiles) * map.tile_queries};
@@ -104,8 +104,7 @@ class Allotter {
   int64_t bytes_ = 0;
 };
 
-int64_t LayOutMap(void* workspace, WorkMap& map) {
-  Allotter allotter(workspace);
+void LayOutItems(TileMap& map, Allotter& allotter) {
   allotter.Give(map.counts, 2);
   allotter.Give(map.column_items, map.num_columns + 1);
   allotter.Give(map.column_first, map.num_columns);
@@ -113,42 +112,53 @@ int64_t LayOutMap(void* workspace, WorkMap& map) {
   allotter.Give(map.merges, map.max_merges);
   allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);
   std::byte* scratch = nullptr;
-  allotter.Give(scratch, WorkMapScratch::Bytes(map.max_tiles, map.max_rows));
+  allotter.Give(scratch, WorkMapScratch::Bytes(map));
   map.scratch = scratch;
-  return allotter.bytes();
 }
 
-int64_t LayOutPartials(void* workspace, WorkMap& map) {
-  Allotter allotter(workspace);
+void LayOutPartials(TileMap& map, Allotter& allotter) {
   const int64_t partials = int64_t{map.max_partials} * map.num_q_heads;
   allotter.Give(map.partial_lse, partials);
   allotter.Give(map.partial_out, partials * map.head_dim_v);
+}
+
+int64_t LayOutMap(void* memory, WorkMap& map) {
+  Allotter allotter(memory);
+  LayOutItems(map.main, allotter);
+  if (map.has_short_rows()) LayOutItems(map.short_rows, allotter);
   return allotter.bytes();
 }
 
-}  // namespace
+int64_t LayOutPartials(void* memory, WorkMap& map) {
+  Allotter allotter(memory);
+  LayOutPartials(map.main, allotter);
+  if (map.has_short_rows()) LayOutPartials(map.short_rows, allotter);
+  return allotter.bytes();
+}
 
-absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
-  REPRISE_RETURN_IF_ERROR(CheckOptions(options));
+int TileCostOf(const AttentionTile& tile) {
+  if (tile.rows() == kWarpgroupRows) return kWarpgroupTileCost;
+  return tile.rows() == kDecodeRows ? kDecodeTileCost : kStepCost;
+}
+
+// Queries that one tile may hold: of a row, or of several.
+int MostQueries(const WorkMapOptions& options) {
+  return options.shared_prefix == SharedPrefix::kTaken
+             ? std::max(options.max_tokens, options.max_query_len)
+             : options.max_query_len;
+}
+
+// The tile for ranges of up to so many queries; null if there is none for the type and head dims.
+const AttentionTile* TileFor(const WorkMapOptions& options, int num_queries) {
+  const int64_t rows = int64_t{num_queries} * (options.num_q_heads / options.num_kv_heads);
+  return FindAttentionTile(options.products.value_or(options.dtype), options.head_dim_qk,
+                           options.head_dim_v, static_cast<int>(std::min<int64_t>(rows, 1 << 20)));
+}
+
+// The map for rows that `tile` is to serve; pointers null.
+absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const AttentionTile& tile) {
   const int group_size = options.num_q_heads / options.num_kv_heads;
-  const bool shares = options.shared_prefix == SharedPrefix::kTaken;
-  // Queries that one tile may hold: of a row, or of several.
-  const int most_queries = std::max(
-      1, shares ? std::max(options.max_tokens, options.max_query_len) : options.max_query_len);
-  const int64_t most_rows = int64_t{most_queries} * group_size;
-  const AttentionTile* tile = FindAttentionTile(
-      options.products.value_or(options.dtype), options.head_dim_qk, options.head_dim_v,
-      static_cast<int>(std::min<int64_t>(most_rows, 1 << 20)));
-  if (tile == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "attention on CUDA serves float32, float16, bfloat16 and fp8 with head dims to ",
-        kMaxAttentionHeadDim, ", or to ", kMaxLatentHeadDimQk, " and ", kMaxLatentHeadDimV,
-        " where V is the first columns of K: got ", std::string(DTypeName(options.dtype)), " with ",
-        options.head_dim_qk, " and ", options.head_dim_v));
-  }
-
-  WorkMapPlan plan;
-  WorkMap& map = plan.shape;
+  TileMap map;
   map.max_rows = options.max_rows;
   map.max_tokens = options.max_tokens;
   map.max_query_len = options.max_query_len;
@@ -160,16 +170,17 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   map.head_dim_v = options.head_dim_v;
   map.mode = options.mode;
 
-  map.tile_rows = tile->rows();
-  map.tile_cost = tile->rows() == kWarpgroupRows ? kWarpgroupTileCost : 1;
-  map.tile_queries = std::clamp(tile->rows() / group_size, 1, most_queries);
+  map.tile_rows = tile.rows();
+  map.tile_cost = TileCostOf(tile);
+  map.tile_queries = std::clamp(tile.rows() / group_size, 1, MostQueries(options));
   map.num_virtual_heads = static_cast<int>(
-      options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile->rows()));
-  const int ctas = options.num_sms * tile->ctas_per_sm;
+      options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows()));
+  const int ctas = options.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = ctas / map.heads_per_column;
   map.num_ctas = map.heads_per_column * map.num_columns;
 
+  const bool shares = options.shared_prefix == SharedPrefix::kTaken;
   const int64_t rows = std::min(options.max_rows, options.max_tokens);
   const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
   const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
@@ -200,6 +211,39 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   map.max_items = static_cast<int>(bounds.items);
   map.max_merges = static_cast<int>(bounds.merges);
   map.max_partials = static_cast<int>(bounds.partials);
+  return map;
+}
+
+// The longest rows that have a map of their own; 0: there is none.
+int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
+  const AttentionTile* least = TileFor(options, 1);
+  if (least->rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
+  return least->rows() / (options.num_q_heads / options.num_kv_heads);
+}
+
+}  // namespace
+
+absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckOptions(options));
+  const AttentionTile* tile = TileFor(options, std::max(1, MostQueries(options)));
+  if (tile == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        "attention on CUDA serves float32, float16, bfloat16 and fp8 with head dims to ",
+        kMaxAttentionHeadDim, ", or to ", kMaxLatentHeadDimQk, " and ", kMaxLatentHeadDimV,
+        " where V is the first columns of K: got ", std::string(DTypeName(options.dtype)), " with ",
+        options.head_dim_qk, " and ", options.head_dim_v));
+  }
+  WorkMapPlan plan;
+  WorkMap& map = plan.shape;
+  map.split = options.mode == WorkMapMode::kDeterministic ? RowSplit::kByRow : options.split;
+  REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(options, *tile));
+  if (const int longest = ShortRowsOf(options, *tile); longest > 0) {
+    WorkMapOptions short_rows = options;
+    short_rows.max_query_len = longest;
+    short_rows.max_tokens = static_cast<int>(
+        std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
+    REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *TileFor(options, longest)));
+  }
   plan.map_bytes = LayOutMap(nullptr, map);
   plan.partial_bytes = LayOutPartials(nullptr, map);
   plan.workspace_bytes = plan.map_bytes + plan.partial_bytes;

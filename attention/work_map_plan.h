@@ -10,7 +10,11 @@
 //   WorkMap map = MakeWorkMap(plan, workspace);
 //   // then each step, before the first layer: LaunchBuildWorkMap(batch, window, map, stream)
 //
-// The bounds. Let T = max_tokens, R = min(max_rows, T), q = tile_queries. Query ranges are at most
+// Two maps. Where the smallest tile holds fewer queries than max_query_len, and holds them at all,
+// rows that it holds get a map of their own, with that tile (WorkMap::short_rows): decodes in a step
+// with prefills, and decode steps that use the map of prefills. Not with SharedPrefix::kTaken.
+//
+// The bounds, of each map. Let T = max_tokens, R = min(max_rows, T), q = tile_queries. Query ranges are at most
 // R + min((T - R) / q, R * ((max_query_len - 1) / q)). In balanced mode a cut is a column's border,
 // so there are at most num_columns - 1 of them, as many items beyond one a range, and twice as many
 // partials; in deterministic mode at most kMaxDeterministicSplits partials a row. A range of at
@@ -55,6 +59,7 @@ struct WorkMapOptions {
   // The type to multiply in where calls ask for another than q's (AttentionExtras::products).
   std::optional<DType> products = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
+  RowSplit split = RowSplit::kByBatch;  // of no account in deterministic mode
 };
 
 struct WorkMapPlan {

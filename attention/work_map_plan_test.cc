@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "attention/work_map_scratch.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,10 +24,10 @@ WorkMapOptions LlamaDecode() {
           .num_sms = 132};
 }
 
-WorkMap ShapeOf(const WorkMapOptions& options) {
+TileMap ShapeOf(const WorkMapOptions& options) {
   const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
   EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan->shape;
+  return plan->shape.main;
 }
 
 TEST(WorkMapPlanTest, TilesAreThoseOfTheProductsThatAreAskedFor) {
@@ -44,8 +45,8 @@ TEST(WorkMapPlanTest, AMapAndItsPartialsTakeAsMuchApartAsTogether) {
   EXPECT_GT(plan.partial_bytes, plan.map_bytes);
   EXPECT_EQ(plan.map_bytes + plan.partial_bytes, plan.workspace_bytes);
   const auto place = [](intptr_t address) { return reinterpret_cast<void*>(address); };
-  const WorkMap together = MakeWorkMap(plan, place(1 << 20));
-  const WorkMap apart = MakeWorkMap(plan, place(1 << 20), place(1 << 30));
+  const TileMap together = MakeWorkMap(plan, place(1 << 20)).main;
+  const TileMap apart = MakeWorkMap(plan, place(1 << 20), place(1 << 30)).main;
   EXPECT_EQ(apart.items, together.items);
   EXPECT_EQ(apart.arrivals, together.arrivals);
   const auto of = [](const float* partials) { return reinterpret_cast<intptr_t>(partials); };
@@ -56,7 +57,7 @@ TEST(WorkMapPlanTest, AMapAndItsPartialsTakeAsMuchApartAsTogether) {
 }
 
 TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
-  const WorkMap shape = ShapeOf(LlamaDecode());
+  const TileMap shape = ShapeOf(LlamaDecode());
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
   EXPECT_EQ(shape.num_virtual_heads, 8);
@@ -73,7 +74,7 @@ TEST(WorkMapPlanTest, APrefillGetsLargeTilesThatHoldTheQueriesOfAGroup) {
   WorkMapOptions options = LlamaDecode();
   options.max_tokens = 1000;
   options.max_query_len = 500;
-  const WorkMap shape = ShapeOf(options);
+  const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);                  // of 4 heads
   EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 32);  // 64 rows of at least a token
@@ -83,17 +84,72 @@ TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
   WorkMapOptions options = LlamaDecode();
   options.max_query_len = 4;
   options.max_tokens = 256;
-  const WorkMap shape = ShapeOf(options);
+  const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 4);
   EXPECT_EQ(shape.max_tiles, 64);
+}
+
+TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_tokens = 2048;
+  options.max_query_len = 2048;
+  const WorkMap shape = PlanWorkMap(options)->shape;
+  ASSERT_TRUE(shape.has_short_rows());
+  EXPECT_EQ(shape.main.tile_rows, 128);
+  EXPECT_EQ(shape.main.max_rows, 64);  // any row may be long
+  EXPECT_EQ(shape.short_rows.tile_rows, 16);
+  EXPECT_EQ(shape.short_rows.max_query_len, 4);  // of 4 heads
+  EXPECT_EQ(shape.short_rows.max_tokens, 256);
+  EXPECT_EQ(shape.short_rows.num_columns, 49);
+  EXPECT_EQ(shape.short_rows.max_items, 64 + 48);
+  EXPECT_EQ(shape.short_rows.max_partials, 96 * 4);
+}
+
+TEST(WorkMapPlanTest, OneMapIsEnoughWhereOneTileServesAllRows) {
+  WorkMapOptions options = LlamaDecode();
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.max_query_len = 4;  // of 4 heads
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.max_query_len = 500;
+  options.dtype = DType::kFloat32;  // whose tiles are small
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.dtype = DType::kBFloat16;
+  options.num_kv_heads = 1;  // a query of 32 heads is more than the small tile
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.num_kv_heads = 8;
+  options.shared_prefix = SharedPrefix::kTaken;
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+}
+
+TEST(WorkMapPlanTest, InDeterministicModeRowsAreSplitByThemselves) {
+  WorkMapOptions options = LlamaDecode();
+  EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByBatch);
+  options.mode = WorkMapMode::kDeterministic;
+  EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByRow);
+}
+
+TEST(WorkMapPlanTest, MapsOfShortAndLongRowsDoNotOverlap) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_tokens = 2048;
+  options.max_query_len = 2048;
+  const WorkMapPlan plan = *PlanWorkMap(options);
+  const WorkMap map = MakeWorkMap(plan, reinterpret_cast<void*>(intptr_t{1} << 20));
+  const auto of = [](const void* part) { return reinterpret_cast<intptr_t>(part); };
+  EXPECT_GE(of(map.short_rows.counts), of(map.main.scratch) + WorkMapScratch::Bytes(map.main));
+  EXPECT_GE(of(map.main.partial_lse),
+            of(map.short_rows.scratch) + WorkMapScratch::Bytes(map.short_rows));
+  EXPECT_GE(of(map.short_rows.partial_lse),
+            of(map.main.partial_out) + int64_t{map.main.max_partials} * 32 * 128 * 4);
+  EXPECT_LE(of(map.short_rows.partial_out) + int64_t{map.short_rows.max_partials} * 32 * 128 * 4,
+            (intptr_t{1} << 20) + plan.workspace_bytes);
 }
 
 TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
   WorkMapOptions options = LlamaDecode();
   options.num_q_heads = 135;
   options.num_kv_heads = 1;
-  const WorkMap shape = ShapeOf(options);
+  const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 1);
   EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads and 7
@@ -102,7 +158,7 @@ TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
 TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
   WorkMapOptions options = LlamaDecode();
   options.num_q_heads = options.num_kv_heads = 500;
-  const WorkMap shape = ShapeOf(options);
+  const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.heads_per_column, 396);
   EXPECT_EQ(shape.num_columns, 1);
   EXPECT_EQ(shape.max_items, 64);
@@ -123,7 +179,7 @@ TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
   options.num_kv_heads = 1;
   options.head_dim_qk = 576;
   options.head_dim_v = 512;
-  const WorkMap shape = ShapeOf(options);
+  const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
   EXPECT_EQ(shape.num_virtual_heads, 2);
   EXPECT_EQ(shape.num_columns, 66);  // 1 CTA a multiprocessor
@@ -135,7 +191,7 @@ TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
 TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
   WorkMapOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
-  const WorkMap shape = ShapeOf(options);
+  const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);
   EXPECT_EQ(shape.max_shared_tiles, 2);
@@ -159,7 +215,7 @@ TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
   const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(LlamaDecode());
   ASSERT_TRUE(plan.ok());
   auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
-  const WorkMap map = MakeWorkMap(*plan, base);
+  const TileMap map = MakeWorkMap(*plan, base).main;
   // Partials of out come last: 96 x 1 query x 32 heads x 128 floats.
   EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{96} * 32 * 128 * 4,
             base + plan->workspace_bytes);

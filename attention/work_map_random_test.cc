@@ -23,7 +23,9 @@ WorkMapOptions DrawOptions(const AttentionParams& layer, Random& random) {
                             .num_kv_heads = layer.num_kv_heads,
                             .head_dim_qk = layer.head_dim_qk,
                             .head_dim_v = layer.head_dim_v,
-                            .num_sms = random.Pick({1, 2, 5, 132})};
+                            .max_query_len = random.Pick({1, 1, 500}),  // at least
+                            .num_sms = random.Pick({1, 2, 5, 132}),
+                            .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);
   if (kind == 1) options.mode = WorkMapMode::kDeterministic;
   if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
@@ -34,7 +36,7 @@ template <typename Batch>
 void BuildAndCheck(const Batch& batch, const AttentionParams& layer, WorkMapOptions options) {
   options.max_rows = batch.num_rows;
   options.max_tokens = batch.num_tokens;
-  options.max_query_len = std::max(1, batch.max_query_len);
+  options.max_query_len = std::max(options.max_query_len, batch.max_query_len);
   options.max_seq_len = batch.max_seq_len;
   HostWorkMap work(options);
   for (int round = 0; round < 2; ++round) {  // the second over the first's remains
@@ -92,8 +94,8 @@ int BuildAndCheckShared(const PagedFixture& fixture, Random& random) {
   const absl::Status checked = CheckWorkMap(work.map(), batch, WindowOf(layer));
   EXPECT_TRUE(checked.ok()) << checked;
   int shared_keys = 0;
-  for (int i = 0; i < work.map().counts[0]; ++i) {
-    const WorkItem& item = work.map().items[i];
+  for (int i = 0; i < work.map().main.counts[0]; ++i) {
+    const WorkItem& item = work.map().main.items[i];
     if (item.row == kSharedRow) shared_keys = std::max(shared_keys, item.key_end);
   }
   return shared_keys;

@@ -22,6 +22,12 @@ inline LayerWindow WindowOf(const AttentionParams& layer) {
   return {layer.window_left, layer.window_right};
 }
 
+// Rows of other lengths are left out of a map.
+struct QueryLens {
+  int least = 1;
+  int most = 0x7fffffff;
+};
+
 // Arrays as in PagedBatch; a ragged batch has key_start_loc in place of seq_lens and key_start.
 struct WorkMapRows {
   const int32_t* query_start_loc;

@@ -136,10 +136,11 @@ TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
       built = metadata_->Build(decode);
       ASSERT_TRUE(built.ok()) << built;
       for (int c = 0; c < 4; ++c) {
-        EXPECT_EQ(decode.work_maps[c].max_query_len, 1);
+        EXPECT_EQ(decode.work_maps[c].main.max_query_len, 1);
         // 4 q heads of a kv head, not a prompt's queries of them.
-        EXPECT_LT(decode.work_maps[c].tile_rows, prefill.work_maps[c].tile_rows) << "class " << c;
-        EXPECT_EQ(decode.work_maps[c].tile_queries, 1);
+        EXPECT_LT(decode.work_maps[c].main.tile_rows, prefill.work_maps[c].main.tile_rows)
+            << "class " << c;
+        EXPECT_EQ(decode.work_maps[c].main.tile_queries, 1);
       }
     }
   }
@@ -156,8 +157,8 @@ TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {
   const StepBatches prefill =
       Refilled({.padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128}, 4, 128);
   for (int c = 0; c < 4; ++c) {
-    EXPECT_EQ(decode.work_maps[c].tile_rows, prefill.work_maps[c].tile_rows);
-    EXPECT_EQ(decode.work_maps[c].items, prefill.work_maps[c].items);
+    EXPECT_EQ(decode.work_maps[c].main.tile_rows, prefill.work_maps[c].main.tile_rows);
+    EXPECT_EQ(decode.work_maps[c].main.items, prefill.work_maps[c].main.items);
   }
 }
 

@@ -361,7 +361,7 @@ __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams&
 template <typename Traits, typename DoUnit>
 __device__ __forceinline__ void ForUnits(const AttentionKernelParams& p,
                                          AttentionShared<Traits>& shared, const DoUnit& do_unit) {
-  const WorkMap& work = p.work;
+  const TileMap& work = p.work;
   const int column = blockIdx.x / work.heads_per_column;
   const int first_head = blockIdx.x - column * work.heads_per_column;
   int slot = 0;

@@ -80,7 +80,7 @@ struct AttentionKernelParams {
   int32_t q_is_aligned, new_is_aligned;
   int32_t out_is_aligned;  // likewise stores of 4 elements
 
-  WorkMap work;
+  TileMap work;
 };
 
 }  // namespace reprise

@@ -113,7 +113,7 @@ __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const
 }
 
 // Index of a row's lse among the partials; times head_dim_v, that of its out.
-__device__ __forceinline__ int64_t PartialAt(const WorkMap& work, int partial, const TileRow& row) {
+__device__ __forceinline__ int64_t PartialAt(const TileMap& work, int partial, const TileRow& row) {
   return static_cast<int64_t>(partial + row.query) * work.num_q_heads + row.q_head;
 }
 
@@ -248,11 +248,11 @@ struct PartialList {
 };
 
 // What is merged for the queries of an item: the shared ones first.
-__device__ __forceinline__ PartialList SharedPartials(const WorkMap& work, const WorkItem& item) {
+__device__ __forceinline__ PartialList SharedPartials(const TileMap& work, const WorkItem& item) {
   return {item.first_shared_partial, item.num_shared_partials,
           static_cast<int64_t>(work.tile_queries) * work.num_q_heads};
 }
-__device__ __forceinline__ PartialList OwnPartials(const WorkMap& work, const WorkItem& item) {
+__device__ __forceinline__ PartialList OwnPartials(const TileMap& work, const WorkItem& item) {
   return {item.first_partial, item.num_partials,
           static_cast<int64_t>(item.query_end - item.query_begin) * work.num_q_heads};
 }

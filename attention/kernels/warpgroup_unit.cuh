@@ -19,7 +19,7 @@ namespace reprise {
 // The units of a CTA: the items of its column, for each head that it takes.
 class ColumnUnits {
  public:
-  __device__ __forceinline__ explicit ColumnUnits(const WorkMap& work) : work_(work) {
+  __device__ __forceinline__ explicit ColumnUnits(const TileMap& work) : work_(work) {
     column_ = blockIdx.x / work.heads_per_column;
     first_head_ = blockIdx.x - column_ * work.heads_per_column;
     num_heads_ =
@@ -38,7 +38,7 @@ class ColumnUnits {
   }
 
  private:
-  const WorkMap& work_;
+  const TileMap& work_;
   int column_, first_head_, num_heads_, first_item_, count_;
 };
 

@@ -1,29 +1,37 @@
-// The builder of attention/work_map_builder.h by one CTA: a thread a row, then a thread a query
-// range, in rounds of the CTA's threads where there are more.
+// The builder of attention/work_map_builder.h by a few CTAs for each map: a thread a row, then a
+// thread a query range, in rounds of the CTA's threads where there are more. Every CTA goes through
+// all rows and ranges, which it holds in shared memory, and writes its part of the items.
 //
-// Bound: latency. Two or three scans, each a few loads, shuffles for the sums and a barrier; the
-// ranges stay in shared memory while they fit. About 2 us for 64 rows, 4 us for 256.
+// Bound: latency, 2.2 us beyond the launch at a row and 2.4 at 256 on an H200: a load from memory takes
+// 0.3 us of it, the rest are dependent instructions, four or five cycles each. Rows are loaded once,
+// in one go; two scans (three, if rows have several ranges) take a few shuffles and a barrier each;
+// the writing of some 100 bytes an item is shared out to several multiprocessors.
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdint>
 
 #include "attention/kernels/work_map_kernel.h"
 #include "attention/work_map_builder.h"
 #include "attention/work_map_scratch.h"
+#include "attention/work_map_sums.h"
 
 namespace reprise {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-constexpr int kMaxWarps = kMaxThreads / 32;
-// What a CTA may have without asking, less the static part.
-constexpr int64_t kMaxSharedScratch = 47 * 1024;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kMaxCtas = 8;  // of a map
+// What a CTA may have on every card, less the static part; without asking, 47 KB.
+constexpr int64_t kMaxSharedScratch = 98 * 1024;
+constexpr int64_t kFreeSharedScratch = 47 * 1024;
 
 struct ScanMemory {
-  int warp_least[kMaxWarps];
-  int64_t warp_sums[2][kMaxWarps];  // of alternate rounds, so that one barrier a round is enough
+  int warp_least[kWarps];
+  // Of alternate rounds, so that one barrier a round is enough.
+  alignas(16) int64_t warp_sums[2][kWarps];
 };
 
 class CtaTeam {
@@ -31,9 +39,31 @@ class CtaTeam {
   __device__ explicit CtaTeam(ScanMemory& memory) : memory_(memory) {}
 
   template <typename Body>
+  REPRISE_HOST_DEVICE void Fill(int n, Body body) {
+#if defined(__CUDA_ARCH__)
+    for (int i = threadIdx.x; i < n; i += kThreads) body(i);
+#endif
+  }
+
+  // Neighbours in a warp take neighbours; the CTAs take turns at warps.
+  template <typename Body>
   REPRISE_HOST_DEVICE void ForEach(int n, Body body) {
 #if defined(__CUDA_ARCH__)
-    for (int i = threadIdx.x; i < n; i += blockDim.x) body(i);
+    ForEachOfWarp(threadIdx.x / 32, n, body);
+#endif
+  }
+
+  // From the last warp on.
+  template <typename Body>
+  REPRISE_HOST_DEVICE void ForEachAside(int n, Body body) {
+#if defined(__CUDA_ARCH__)
+    ForEachOfWarp(kWarps - 1 - threadIdx.x / 32, n, body);
+#endif
+  }
+
+  REPRISE_HOST_DEVICE void Meet() {
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
 #endif
   }
 
@@ -41,45 +71,102 @@ class CtaTeam {
   REPRISE_HOST_DEVICE int Least(int n, Value value) {
     int least = INT_MAX;
 #if defined(__CUDA_ARCH__)
-    for (int i = threadIdx.x; i < n; i += blockDim.x) least = min(least, value(i));
+    for (int i = threadIdx.x; i < n; i += kThreads) least = min(least, value(i));
     least = __reduce_min_sync(~0u, least);
     if (threadIdx.x % 32 == 0) memory_.warp_least[threadIdx.x / 32] = least;
     __syncthreads();
     const int lane = threadIdx.x % 32;
-    const int num_warps = blockDim.x / 32;
-    least = __reduce_min_sync(~0u, lane < num_warps ? memory_.warp_least[lane] : INT_MAX);
+    least = __reduce_min_sync(~0u, lane < kWarps ? memory_.warp_least[lane] : INT_MAX);
     __syncthreads();
 #endif
     return least;
   }
 
   template <typename Count, typename Use>
-  REPRISE_HOST_DEVICE int64_t Scan(int n, Count count, Use use) {
-    int64_t carry = 0;
+  REPRISE_HOST_DEVICE auto Scan(int n, Count count, Use use) {
+    using Sum = decltype(count(0));
+    Sum carry = 0;
 #if defined(__CUDA_ARCH__)
-    const int lane = threadIdx.x % 32;
     const int warp = threadIdx.x / 32;
-    for (int round = 0; round < n; round += blockDim.x) {
+    for (int round = 0; round < n; round += kThreads) {
       const int i = round + threadIdx.x;
-      const int64_t value = i < n ? count(i) : 0;
-      const int64_t in_warp = InclusiveSum(value, lane);
-      int64_t* sums = memory_.warp_sums[parity_];
+      const Sum value = i < n ? count(i) : 0;
+      const Sum in_warp = InclusiveSum(value);
+      Sum* const sums = reinterpret_cast<Sum*>(memory_.warp_sums[parity_]);
       parity_ ^= 1;
-      if (lane == 31) sums[warp] = in_warp;
+      if (threadIdx.x % 32 == 31) sums[warp] = in_warp;
       __syncthreads();
-      const int num_warps = blockDim.x / 32;
-      const int64_t warps = InclusiveSum(lane < num_warps ? sums[lane] : 0, lane);
-      const int64_t before = warp == 0 ? 0 : __shfl_sync(~0u, warps, warp - 1);
-      if (i < n) use(i, carry + before + in_warp - value, value);
-      carry += __shfl_sync(~0u, warps, 31);
+      Sum before = carry + in_warp - value;
+#pragma unroll
+      for (int w = 0; w < kWarps; w += 4) {
+        const WarpSums<Sum> four = *reinterpret_cast<const WarpSums<Sum>*>(sums + w);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          before += w + j < warp ? four.of[j] : 0;
+          carry += four.of[j];
+        }
+      }
+      if (i < n) use(i, before);
     }
-    __syncthreads();
 #endif
     return carry;
   }
 
+  // A thread goes through a few by itself; the warp shares out what is more.
+  template <typename SpanOf, typename Body>
+  REPRISE_HOST_DEVICE void Spread(int n, SpanOf span_of, Body body) {
+#if defined(__CUDA_ARCH__)
+    constexpr int kAlone = 8;
+    const int lane = threadIdx.x % 32;
+    for (int first = threadIdx.x - lane; first < n; first += kThreads) {
+      const int i = first + lane;
+      const ItemSpan span = i < n ? span_of(i) : ItemSpan{0, 0};
+#pragma unroll
+      for (int k = 0; k < kAlone; ++k) {
+        if (k < span.count) body(i, span.begin + k);
+      }
+      for (uint32_t longer = __ballot_sync(~0u, span.count > kAlone); longer != 0;
+           longer &= longer - 1) {
+        const int other = __ffs(longer) - 1;
+        const int begin = __shfl_sync(~0u, span.begin, other);
+        const int count = __shfl_sync(~0u, span.count, other);
+        for (int k = kAlone + lane; k < count; k += 32) body(first + other, begin + k);
+      }
+    }
+#endif
+  }
+
  private:
-  __device__ static int64_t InclusiveSum(int64_t value, int lane) {
+  template <typename Sum>
+  struct alignas(16) WarpSums {
+    Sum of[4];
+  };
+
+  template <typename Body>
+  __device__ static void ForEachOfWarp(int warp, int n, Body body) {
+    const int first = (warp * gridDim.x + blockIdx.x) * 32 + threadIdx.x % 32;
+    for (int i = first; i < n; i += gridDim.x * kThreads) body(i);
+  }
+
+  __device__ static int32_t InclusiveSum(int32_t value) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      // The shuffle says itself whether there is a lane that far down.
+      asm volatile(
+          "{\n"
+          ".reg .s32 other;\n"
+          ".reg .pred is_there;\n"
+          "shfl.sync.up.b32 other|is_there, %0, %1, 0, 0xffffffff;\n"
+          "@is_there add.s32 %0, %0, other;\n"
+          "}\n"
+          : "+r"(value)
+          : "r"(distance));
+    }
+    return value;
+  }
+
+  __device__ static int64_t InclusiveSum(int64_t value) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const int64_t other = __shfl_up_sync(~0u, value, distance);
@@ -92,27 +179,90 @@ class CtaTeam {
   int parity_ = 0;
 };
 
-template <typename Cutter>
-__global__ void __launch_bounds__(kMaxThreads)
-    WorkMapKernel(const WorkMapRows rows, const WorkMap map, const int use_shared_scratch) {
+enum class Rows {
+  kPlain,  // no positions or tails of single queries, no ranks, no shared prefix: less code
+  kAny,
+};
+
+enum class Scratch { kShared, kGlobal };
+
+template <typename Cutter, typename Sum, Rows kRows, Scratch kScratch>
+__device__ __forceinline__ void Build(const WorkMapJob& job, int index,
+                                      unsigned char* shared_scratch, ScanMemory& scan_memory) {
+  WorkMapRows rows = job.rows;
+  TileMap map = job.maps[index];
+  if constexpr (kRows == Rows::kPlain) {
+    rows.query_positions = nullptr;
+    rows.tail_len = nullptr;
+    rows.tail_mask = nullptr;
+    rows.key_positions = KeyPositions{};
+    map.max_shared_tiles = 0;
+  }
+  void* const memory = kScratch == Scratch::kShared ? shared_scratch : map.scratch;
+  CtaTeam team(scan_memory);
+  WorkMapBuilder<CtaTeam, Cutter, Sum>(team, rows, job.lens[index], job.sums[index], map,
+                                       WorkMapScratch::At(memory, map))
+      .Run();
+}
+
+template <typename Cutter, typename Sum, Rows kRows, Scratch kScratch>
+__global__ void __launch_bounds__(kThreads) WorkMapKernel(const __grid_constant__ WorkMapJob job) {
   __shared__ ScanMemory scan_memory;
   extern __shared__ __align__(16) unsigned char shared_scratch[];
-  CtaTeam team(scan_memory);
-  void* scratch = use_shared_scratch ? static_cast<void*>(shared_scratch) : map.scratch;
-  WorkMapBuilder<CtaTeam, Cutter>(team, rows, map, WorkMapScratch::At(scratch, map.max_tiles))
-      .Run();
+  if constexpr (kRows == Rows::kAny) {
+    Build<Cutter, Sum, kRows, kScratch>(job, blockIdx.y, shared_scratch, scan_memory);
+  } else if (blockIdx.y == 0) {
+    // Apart, so that each finds its parameters at addresses that the compiler knows.
+    Build<Cutter, Sum, kRows, kScratch>(job, 0, shared_scratch, scan_memory);
+  } else {
+    Build<Cutter, Sum, kRows, kScratch>(job, 1, shared_scratch, scan_memory);
+  }
+}
+
+template <typename Cutter, typename Sum>
+auto ChooseKernel(bool is_plain, bool is_shared) {
+  if (!is_shared) return &WorkMapKernel<Cutter, Sum, Rows::kAny, Scratch::kGlobal>;
+  return is_plain ? &WorkMapKernel<Cutter, Sum, Rows::kPlain, Scratch::kShared>
+                  : &WorkMapKernel<Cutter, Sum, Rows::kAny, Scratch::kShared>;
+}
+
+template <typename Cutter>
+auto ChooseKernel(bool is_narrow, bool is_plain, bool is_shared) {
+  return is_narrow ? ChooseKernel<Cutter, int32_t>(is_plain, is_shared)
+                   : ChooseKernel<Cutter, int64_t>(is_plain, is_shared);
 }
 
 }  // namespace
 
-cudaError_t LaunchWorkMapKernel(const WorkMapRows& rows, const WorkMap& map, cudaStream_t stream) {
-  const int64_t scratch_bytes = WorkMapScratch::Bytes(map.max_tiles, map.max_rows);
-  const bool shared = scratch_bytes <= kMaxSharedScratch;
-  const int wanted = map.max_items > map.max_rows ? map.max_items : map.max_rows;
-  const int threads = wanted <= 128 ? 128 : wanted <= 256 ? 256 : wanted <= 512 ? 512 : kMaxThreads;
-  const auto kernel = map.mode == WorkMapMode::kDeterministic ? &WorkMapKernel<DeterministicCut>
-                                                              : &WorkMapKernel<BalancedCut>;
-  kernel<<<1, threads, shared ? scratch_bytes : 0, stream>>>(rows, map, shared);
+cudaError_t LaunchWorkMapKernel(WorkMapJob job, cudaStream_t stream) {
+  const WorkMapRows& rows = job.rows;
+  bool is_plain =
+      rows.query_positions == nullptr && rows.tail_len == nullptr && rows.key_positions.world <= 1;
+  bool is_narrow = true;
+  int64_t scratch_bytes = 0;
+  int most_items = 0;
+  for (int i = 0; i < job.num_maps; ++i) {
+    const TileMap& map = job.maps[i];
+    const WorkMapSumsOf sums = SumsOf(map);
+    job.sums[i] = sums.sums;
+    is_narrow = is_narrow && sums.is_narrow;
+    is_plain = is_plain && map.max_shared_tiles == 0;
+    scratch_bytes = std::max(scratch_bytes, WorkMapScratch::Bytes(map));
+    most_items = std::max(most_items, map.max_items);
+  }
+  const bool is_shared = scratch_bytes <= kMaxSharedScratch;
+  // Scratch in global memory is one CTA's.
+  const int ctas = is_shared ? std::clamp(most_items / 32, 1, kMaxCtas) : 1;
+  const auto kernel = job.maps[0].mode == WorkMapMode::kDeterministic
+                          ? ChooseKernel<DeterministicCut>(is_narrow, is_plain, is_shared)
+                          : ChooseKernel<BalancedCut>(is_narrow, is_plain, is_shared);
+  if (is_shared && scratch_bytes > kFreeSharedScratch) {
+    // Always the most, as graphs of other plans may hold the same kernel.
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMaxSharedScratch));
+    if (error != cudaSuccess) return error;
+  }
+  kernel<<<dim3(ctas, job.num_maps), kThreads, is_shared ? scratch_bytes : 0, stream>>>(job);
   return cudaGetLastError();
 }
 

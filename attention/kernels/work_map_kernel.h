@@ -7,11 +7,21 @@
 
 #include "attention/work_map.h"
 #include "attention/work_map_rows.h"
+#include "attention/work_map_sums.h"
 
 namespace reprise {
 
-// One CTA on `stream`; device pointers throughout.
-cudaError_t LaunchWorkMapKernel(const WorkMapRows& rows, const WorkMap& map, cudaStream_t stream);
+// A work map has one map of tiles, or two.
+struct WorkMapJob {
+  WorkMapRows rows = {};
+  TileMap maps[2] = {};
+  QueryLens lens[2] = {};
+  WorkMapSums sums[2] = {};  // of the launch
+  int num_maps = 0;
+};
+
+// One kernel on `stream`; device pointers throughout.
+cudaError_t LaunchWorkMapKernel(WorkMapJob job, cudaStream_t stream);
 
 }  // namespace reprise
 

@@ -20,7 +20,7 @@ HostWorkMap::HostWorkMap(const WorkMapOptions& options) {
   CHECK(plan.ok()) << plan.status();
   plan_ = *plan;
   const WorkMap elsewhere = MakeWorkMap(plan_, reinterpret_cast<void*>(kAlignment));
-  workspace_bytes_ = reinterpret_cast<intptr_t>(elsewhere.partial_lse) - kAlignment;
+  workspace_bytes_ = reinterpret_cast<intptr_t>(elsewhere.main.partial_lse) - kAlignment;
   memory_.assign(workspace_bytes_ + kAlignment + kGuardBytes, kGuard);
   const auto address = reinterpret_cast<uintptr_t>(memory_.data());
   workspace_begin_ = static_cast<int64_t>(-address % kAlignment);
@@ -40,10 +40,11 @@ bool HostWorkMap::IsGuardIntact() const {
 }
 
 std::vector<int64_t> HostWorkMap::ColumnSteps() const {
-  std::vector<int64_t> steps(map_.num_columns, 0);
-  for (int column = 0; column < map_.num_columns; ++column) {
-    for (int i = map_.column_items[column]; i < map_.column_items[column + 1]; ++i) {
-      const WorkItem& item = map_.items[i];
+  const TileMap& map = map_.main;
+  std::vector<int64_t> steps(map.num_columns, 0);
+  for (int column = 0; column < map.num_columns; ++column) {
+    for (int i = map.column_items[column]; i < map.column_items[column + 1]; ++i) {
+      const WorkItem& item = map.items[i];
       steps[column] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
     }
   }

@@ -34,7 +34,7 @@ class HostWorkMap {
   // Whether nothing was written before the workspace or beyond its part for the map.
   bool IsGuardIntact() const;
 
-  // Key steps of each column, to judge evenness.
+  // Key steps of each column of map().main, to judge evenness.
   std::vector<int64_t> ColumnSteps() const;
 
  private:

@@ -73,7 +73,9 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> pro
                                                                       : WorkMapMode::kBalanced,
                                            .products = products}));
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
-  REPRISE_ASSIGN_OR_RETURN(const WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
+  // Made and used with the same batch.
+  if (!work.deterministic) map.split = RowSplit::kByBatch;
   REPRISE_RETURN_IF_ERROR(BuildOn(batch, WindowOf(layer), map, q.device()));
   return map;
 }

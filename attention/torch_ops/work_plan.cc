@@ -99,7 +99,9 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
                         .num_sms = field(kNumSms),
                         .mode = static_cast<WorkMapMode>(field(kMode)),
                         .products = products,
-                        .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix))};
+                        .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
+                        // Operators that build a map and use it are told bounds apart.
+                        .split = RowSplit::kByRow};
 }
 
 absl::StatusOr<at::Tensor> AllocateWorkspace(const at::Tensor& plan, at::Device device) {

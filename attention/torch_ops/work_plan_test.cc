@@ -52,8 +52,8 @@ TEST(WorkPlanTest, AllocatedWorkspaceServesAMap) {
   for (int i = 0; i < 8; ++i) {
     const at::Tensor workspace = *AllocateWorkspace(plan, at::kCPU);
     const WorkMap map = *WorkMapOver(plan, workspace, at::kCPU);
-    EXPECT_EQ(map.max_rows, 5);
-    EXPECT_NE(map.items, nullptr);
+    EXPECT_EQ(map.main.max_rows, 5);
+    EXPECT_NE(map.main.items, nullptr);
   }
 }
 
