@@ -20,10 +20,10 @@
 // company.
 //
 // Rows of few queries beside long ones. A plan whose longest rows want larger tiles of q than a
-// decode has a map for each: rows of few queries in `short_rows`, the others in `main`, and a kernel
-// for each in every call. What is short follows from the row's queries alone; but where a batch's
-// bounds say that all rows are alike (RowSplit::kByBatch), one map has them all and its kernel is
-// the only one.
+// decode has a map for each: rows of few queries in `short_rows`, the others in `main`, and a
+// kernel for each in every call. What is short follows from the row's queries alone; but where a
+// batch's bounds say that all rows are alike (RowSplit::kByBatch), one map has them all and its
+// kernel is the only one.
 //
 // The map is data on the device, made each step from seq_lens, so a captured graph follows the
 // lengths of the day; only the plan (capacities, tile and workspace sizes) is fixed under capture:
@@ -64,8 +64,8 @@ enum class WorkMapMode : int32_t {
 // Which map of a plan with two has a row.
 enum class RowSplit : int32_t {
   // Where the batch's bounds say that its rows are all of them long, or hardly longer than short
-  // rows, `main` has them all: a kernel less. The builder and attention must be given batches of the
-  // same num_rows, num_tokens and max_query_len.
+  // rows, `main` has them all: a kernel less. The builder and attention must be given batches of
+  // the same num_rows, num_tokens and max_query_len.
   kByBatch,
   kByRow,  // by the row's queries alone; what deterministic mode takes
 };

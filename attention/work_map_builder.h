@@ -8,13 +8,13 @@
 //
 //   team.Fill(n, f)             f(i) for i in [0, n), in every CTA; f(i) and Scan()'s count(i) and
 //                               use(i) are of the same thread
-//   team.Scan(n, count, use)    use(i, sum of count(j) for j < i), in every CTA; returns the whole sum
-//   team.Spread(n, span, f)     f(i, k) for k in [begin, begin + count) that span(i) names, in every
-//                               CTA; i of the same thread as before, mostly
+//   team.Scan(n, count, use)    use(i, sum of count(j) for j < i), in every CTA; returns the sum
+//   team.Spread(n, span, f)     f(i, k) for k in [begin, begin + count) that span(i) names, in
+//                               every CTA; i of the same thread as before, mostly
 //   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
 //   team.Meet()                 what those wrote is seen by every thread of the CTA
-//   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; what it writes
-//                               is seen by the next kernel
+//   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; what it
+//                               writes is seen by the next kernel
 //   team.ForEachAside(n, f)     the same, by the threads that have the least else to do
 
 #ifndef ATTENTION_WORK_MAP_BUILDER_H_

@@ -2,11 +2,11 @@
 // (attention/work_map_builder.h): costs, columns, and the two ways to cut. Arithmetic for host and
 // device.
 //
-// A range of n steps of keys costs n * kStepCost + t, t = TileMap::tile_cost (for its queries, table
-// and result). Columns are whole steps wide, w of them, and column c takes the costs [c * w,
+// A range of n steps of keys costs n * kStepCost + t, t = TileMap::tile_cost (for its queries,
+// table and result). Columns are whole steps wide, w of them, and column c takes the costs [c * w,
 // (c + 1) * w) * kStepCost; a cut stands at the first step that begins at a border or behind it. So
 // no column has more than w steps of keys, and no more columns are used than that takes: a batch of
-// 8 x 16 steps is dealt to 43 columns of 3 steps, if there are 49, and not to some of 3 and some of 2.
+// 8 x 16 steps is dealt to columns of 3 steps, if there are 49, and not to some of 3 and some of 2.
 
 #ifndef ATTENTION_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_CUT_H_
@@ -46,8 +46,8 @@ REPRISE_HOST_DEVICE inline float RoughRatio(float a, float b) {
 }
 
 // What a column should have at least, in steps beside its tile, for ranges that cost `total_cost`
-// together. A range of n steps in p pieces takes about n / p steps and then p partials to merge, each
-// some 10 times quicker than a step: least for p = sqrt(10 n), pieces of sqrt(n / 10).
+// together. A range of n steps in p pieces takes about n / p steps and then p partials to merge,
+// each some 10 times quicker than a step: least for p = sqrt(10 n), pieces of sqrt(n / 10).
 template <typename Sum>
 REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles) {
   const int64_t unit = int64_t{10 * kStepCost} * (num_tiles > 0 ? num_tiles : 1);
@@ -105,9 +105,9 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
   return StepOfKey(tile.key_end + kWorkStepKeys - 1) - StepOfKey(tile.key_begin);
 }
 
-// The two ways to cut a range. CostOf() says what it costs, and is told how many ranges the row has;
-// Cut() how many pieces there are, once all costs are known; StepOf() at which step of the range a
-// piece but the first begins, and ColumnOf() which column it is in.
+// The two ways to cut a range. CostOf() says what it costs, and is told how many ranges the row
+// has; Cut() how many pieces there are, once all costs are known; StepOf() at which step of the
+// range a piece but the first begins, and ColumnOf() which column it is in.
 
 struct BalancedCut {
   template <typename Sum>

@@ -65,17 +65,17 @@ void ExpectSameMap(const TileMap& device, const TileMap& host) {
 template <typename Batch>
 void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const AttentionParams& layer,
                   Random& random) {
-  WorkMapOptions options = {.num_q_heads = layer.num_q_heads,
-                            .num_kv_heads = layer.num_kv_heads,
-                            .head_dim_qk = layer.head_dim_qk,
-                            .head_dim_v = layer.head_dim_v,
-                            .max_rows = host_batch.num_rows,
-                            .max_tokens = host_batch.num_tokens,
-                            .max_query_len =
-                                std::max(1, host_batch.max_query_len) * random.Pick({1, 30}),
-                            .max_seq_len = host_batch.max_seq_len,
-                            .num_sms = random.Pick({1, 3, 132}),
-                            .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
+  WorkMapOptions options = {
+      .num_q_heads = layer.num_q_heads,
+      .num_kv_heads = layer.num_kv_heads,
+      .head_dim_qk = layer.head_dim_qk,
+      .head_dim_v = layer.head_dim_v,
+      .max_rows = host_batch.num_rows,
+      .max_tokens = host_batch.num_tokens,
+      .max_query_len = std::max(1, host_batch.max_query_len) * random.Pick({1, 30}),
+      .max_seq_len = host_batch.max_seq_len,
+      .num_sms = random.Pick({1, 3, 132}),
+      .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);
   if (kind == 1) options.mode = WorkMapMode::kDeterministic;
   if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;

@@ -11,16 +11,17 @@
 //   // then each step, before the first layer: LaunchBuildWorkMap(batch, window, map, stream)
 //
 // Two maps. Where the smallest tile holds fewer queries than max_query_len, and holds them at all,
-// rows that it holds get a map of their own, with that tile (WorkMap::short_rows): decodes in a step
-// with prefills, and decode steps that use the map of prefills. Not with SharedPrefix::kTaken.
+// rows that it holds get a map of their own, with that tile (WorkMap::short_rows): decodes in a
+// step with prefills, and decode steps that use the map of prefills. Not with SharedPrefix::kTaken.
 //
-// The bounds, of each map. Let T = max_tokens, R = min(max_rows, T), q = tile_queries. Query ranges are at most
-// R + min((T - R) / q, R * ((max_query_len - 1) / q)). In balanced mode a cut is a column's border,
-// so there are at most num_columns - 1 of them, as many items beyond one a range, and twice as many
-// partials; in deterministic mode at most kMaxDeterministicSplits partials a row. A range of at
-// most kWorkStepKeys keys is never cut. A partial is one query's; a piece has one for each of its
-// queries. With SharedPrefix::kTaken, tiles are as large as they get, query ranges end at multiples
-// of q tokens as well, ceil(T / q) shared ones come to them, and every item leaves partials.
+// The bounds, of each map. Let T = max_tokens, R = min(max_rows, T), q = tile_queries. Query ranges
+// are at most R + min((T - R) / q, R * ((max_query_len - 1) / q)). In balanced mode a cut is a
+// column's border, so there are at most num_columns - 1 of them, as many items beyond one a range,
+// and twice as many partials; in deterministic mode at most kMaxDeterministicSplits partials a row.
+// A range of at most kWorkStepKeys keys is never cut. A partial is one query's; a piece has one for
+// each of its queries. With SharedPrefix::kTaken, tiles are as large as they get, query ranges end
+// at multiples of q tokens as well, ceil(T / q) shared ones come to them, and every item leaves
+// partials.
 //
 // A plan is a value. Thread safety: const data. Cost: no allocation.
 

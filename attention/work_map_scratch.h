@@ -19,8 +19,8 @@ struct alignas(16) WorkTile {
   int32_t merge;
   int32_t key_begin, key_end;
   int64_t cost_begin;  // of all tiles before it
-  // Balanced: the column of the first piece; the others are in those behind it. Deterministic: steps
-  // of a piece.
+  // Balanced: the column of the first piece; the others are in those behind it. Deterministic:
+  // steps of a piece.
   int32_t cut;
   int32_t first_item;
   int32_t num_pieces;  // 0: the row has no query, or is another map's

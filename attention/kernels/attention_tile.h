@@ -71,10 +71,10 @@ inline constexpr AttentionTile kAttentionTiles[] = {
 // Rows of the smallest tiles, and of those that warpgroups multiply, too: warpgroup_kernel.cuh.
 inline constexpr int kDecodeRows = 16;
 inline constexpr int kWarpgroupRows = 128;
-// What such tiles take beside their keys (loading q, a first step that nothing hides, the result), in
-// eighths of a step of 64 keys (kStepCost of attention/work_map.h). Small ones have other CTAs on
-// their multiprocessor that go on meanwhile. Of large ones 17,000 cycles of 2,600 a step were measured
-// on an H200; less here, so that columns stay even in keys as well.
+// What such tiles take beside their keys (loading q, a first step that nothing hides, the result),
+// in eighths of a step of 64 keys (kStepCost of attention/work_map.h). Small ones have other CTAs
+// on their multiprocessor that go on meanwhile. Of large ones 17,000 cycles of 2,600 a step were
+// measured on an H200; less here, so that columns stay even in keys as well.
 inline constexpr int kDecodeTileCost = 4;
 inline constexpr int kWarpgroupTileCost = 24;
 

@@ -2,10 +2,10 @@
 // thread a query range, in rounds of the CTA's threads where there are more. Every CTA goes through
 // all rows and ranges, which it holds in shared memory, and writes its part of the items.
 //
-// Bound: latency, 2.2 us beyond the launch at a row and 2.4 at 256 on an H200: a load from memory takes
-// 0.3 us of it, the rest are dependent instructions, four or five cycles each. Rows are loaded once,
-// in one go; two scans (three, if rows have several ranges) take a few shuffles and a barrier each;
-// the writing of some 100 bytes an item is shared out to several multiprocessors.
+// Bound: latency, 2.2 us beyond the launch at a row and 2.4 at 256 on an H200: a load from memory
+// takes 0.3 us of it, the rest are dependent instructions, some five cycles each. Rows are loaded
+// once, in one go; two scans (three, if rows have several ranges) take a few shuffles and a barrier
+// each; the writing of some 100 bytes an item is shared out to several multiprocessors.
 
 #include <cuda_runtime.h>
 
