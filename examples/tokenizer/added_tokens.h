@@ -2,7 +2,8 @@
 // and the like. A tokenizer has two sets of them: one for texts as they come, one for what its
 // normalizer makes of the rest.
 //
-//   REPRISE_ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::Create({{.id = 0, .content = "<s>"}}));
+//   REPRISE_ASSIGN_OR_RETURN(const AddedTokens added,
+//                            AddedTokens::Create({{.id = 0, .content = "<s>"}}));
 //   added.Split("a<s>b", SpecialTokens::kMatch);  // {"a"}, {"<s>", 0}, {"b"}
 //
 // Thread safety: as any const object.

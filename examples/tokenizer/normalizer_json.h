@@ -18,9 +18,9 @@ namespace reprise {
 
 absl::StatusOr<std::vector<NormalizerStep>> ReadNormalizer(const JsonFields& root);
 
-// Reads the Replaces of one list, which decoders have as well:
-// {"pattern": {"String": "a"}, "content": "b"}. Refused, too, if texts can grow more than 64-fold by
-// all of them: a hostile file would fill the memory.
+// Reads the Replaces of one list, which decoders have as well: {"pattern": {"String": "a"},
+// "content": "b"}. Refused, too, if texts can grow more than 64-fold by all of them: a hostile file
+// would fill the memory.
 class ReplaceReader {
  public:
   absl::StatusOr<ReplaceStep> Read(const JsonFields& part);

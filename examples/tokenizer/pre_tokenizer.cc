@@ -7,7 +7,8 @@
 namespace reprise {
 namespace {
 
-// A copy whose pieces are what `make` makes of each: make(piece, begin of the piece in the old text).
+// A copy whose pieces are what `make` makes of each: make(piece, begin of the piece in the old
+// text).
 template <typename Make>
 PreTokenized Rebuilt(const PreTokenized& old, const Make& make) {
   PreTokenized result;

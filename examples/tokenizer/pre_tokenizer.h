@@ -66,8 +66,8 @@ class PreTokenizer {
   // Errors: InvalidArgument if a pattern is none.
   static absl::StatusOr<PreTokenizer> Create(absl::Span<const PreTokenizerStep> steps);
 
-  // REQUIRES: `text` is UTF-8. Errors: those of SplitPattern::Split(). Cost: linear in the text, but
-  // for patterns that are not.
+  // REQUIRES: `text` is UTF-8. Errors: those of SplitPattern::Split(). Cost: linear in the text,
+  // but for patterns that are not.
   absl::StatusOr<PreTokenized> Run(std::string_view text, Place place) const;
 
  private:

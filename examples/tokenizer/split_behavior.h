@@ -1,7 +1,7 @@
 // What becomes of the matches of a pattern that splits a text.
 //
 //   // "a-b-" split at "-":
-//   kIsolated  a - b -      kRemoved  a b      kMergedWithPrevious  a- b-      kMergedWithNext  a -b -
+//   kIsolated  a - b -    kRemoved  a b    kMergedWithPrevious  a- b-    kMergedWithNext  a -b -
 //
 // Thread safety: pure functions.
 

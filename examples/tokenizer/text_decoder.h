@@ -8,8 +8,8 @@
 //   decoder.Push("▁x");      // "é x"
 //   decoder.Finish();        // nothing
 //
-// All that is returned, put together, is what Hugging Face's decoder makes of all tokens at once, and
-// always UTF-8. Each text comes as early as it is certain. Thread safety: none; one owner.
+// All that is returned, put together, is what Hugging Face's decoder makes of all tokens at once,
+// and always UTF-8. Each text comes as early as it is certain. Thread safety: none; one owner.
 
 #ifndef EXAMPLES_TOKENIZER_TEXT_DECODER_H_
 #define EXAMPLES_TOKENIZER_TEXT_DECODER_H_
@@ -29,8 +29,8 @@ namespace reprise {
 // a run is UTF-8, one U+FFFD a byte.
 struct ByteTokenStep {};
 
-// Tokens in the alphabet of byte_level.h become its bytes, others those of their content; what is no
-// UTF-8 becomes U+FFFD. Where it is, it is the only step.
+// Tokens in the alphabet of byte_level.h become its bytes, others those of their content; what is
+// no UTF-8 becomes U+FFFD. Where it is, it is the only step.
 struct ByteLevelStep {};
 
 // The symbol that stands for a space becomes one; in the first token, if `drops_first`, nothing.

@@ -54,8 +54,8 @@ class Tokenizer {
   static absl::StatusOr<Tokenizer> Create(const TokenizerSpec& spec);
 
   // Errors: InvalidArgument, with the offset, if `text` is not UTF-8; if it has a character for
-  // which the vocabulary has no token; if the pattern of a hostile file takes too many steps.
-  // Cost: linear in the text, but for pieces of many thousand bytes: n log n of those. Where nothing
+  // which the vocabulary has no token; if the pattern of a hostile file takes too many steps. Cost:
+  // linear in the text, but for pieces of many thousand bytes: n log n of those. Where nothing
   // splits a text (Llama 2, Gemma), all of it is one piece.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                               const EncodeOptions& options = {}) const;

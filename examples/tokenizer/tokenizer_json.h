@@ -1,5 +1,6 @@
 // What a tokenizer.json of Hugging Face says, if it describes a tokenizer of the kinds that are
-// implemented: BPE of bytes or of characters, as Llama, Mistral, Qwen, Gemma, DeepSeek and BART have.
+// implemented: BPE of bytes or of characters, as Llama, Mistral, Qwen, Gemma, DeepSeek and BART
+// have.
 //
 //   normalizer      normalizer_json.h
 //   pre_tokenizer   pre_tokenizer_json.h

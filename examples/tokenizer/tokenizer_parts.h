@@ -20,8 +20,8 @@
 
 namespace reprise {
 
-// The parts of the member `name`, whose Sequences hold theirs as `members`; none, if it is absent or
-// null. At most 64.
+// The parts of the member `name`, whose Sequences hold theirs as `members`; none, if it is absent
+// or null. At most 64.
 absl::StatusOr<std::vector<JsonFields>> Parts(const JsonFields& root, std::string_view name,
                                               std::string_view members);
 

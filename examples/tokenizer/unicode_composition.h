@@ -3,8 +3,8 @@
 //
 //   ComposeCanonically("e\u0301") == "é"
 //
-// Source: Unicode Standard Annex 15. Characters that Hugging Face's library does not know, newer than
-// Unicode 10, stay as and where they are, as there. Thread safety: a pure function.
+// Source: Unicode Standard Annex 15. Characters that Hugging Face's library does not know, newer
+// than Unicode 10, stay as and where they are, as there. Thread safety: a pure function.
 
 #ifndef EXAMPLES_TOKENIZER_UNICODE_COMPOSITION_H_
 #define EXAMPLES_TOKENIZER_UNICODE_COMPOSITION_H_
