@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -78,6 +79,7 @@ void TakeLayer(const AttentionParams& layer, AttentionKernelParams& params) {
   params.num_q_heads = layer.num_q_heads;
   params.num_kv_heads = layer.num_kv_heads;
   params.group_size = layer.group_size();
+  params.by_group_size = Divisor(params.group_size);
   params.head_dim_qk = layer.head_dim_qk;
   params.head_dim_v = layer.head_dim_v;
   params.scale = layer.resolved_scale();
@@ -109,6 +111,7 @@ void TakeCache(const KvLayer& kv, AttentionKernelParams& params) {
   params.k_access = AccessOf(kv.k, kv.head_dim_qk, kv.dtype);
   params.v_access = AccessOf(kv.v, kv.head_dim_v, kv.dtype);
   params.block_size = kv.block_size;
+  params.by_block_size = Divisor(std::max(1, kv.block_size));
   params.num_blocks = kv.num_blocks;
   params.k_scale = kv.k_scale;
   params.v_scale = kv.v_scale;

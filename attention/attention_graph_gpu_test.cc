@@ -1,7 +1,9 @@
 // Work map and attention captured in a CUDA graph and replayed over changing batches; offsets
 // beyond 2^31; the same bits every time.
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -16,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -127,6 +130,11 @@ class Step {
       ASSERT_EQ(cudaMemcpy(map.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
                            cudaMemcpyHostToDevice),
                 cudaSuccess);
+      arrivals.resize(int64_t{map.max_partials} * map.num_virtual_heads);
+      for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 16);
+      ASSERT_EQ(cudaMemcpy(map.group_arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
+                           cudaMemcpyHostToDevice),
+                cudaSuccess);
     }
   }
 
@@ -134,11 +142,18 @@ class Step {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     const absl::Status built = LaunchBuildWorkMap(Batch(), {}, work_.map(), stream);
     if (!built.ok()) return built;
+    return Attend();
+  }
+
+  // Over the map that is there.
+  absl::Status Attend() {
     return PagedAttentionCuda(layer_, Batch(), work_.map(), q_, Kv(), out_, &lse_,
                               {.max_tier = options_.max_tier});
   }
 
-  const at::Tensor& out() const { return out_; }
+  const WorkMap& map() const { return work_.map(); }
+  at::Tensor q() { return q_; }
+  at::Tensor out() { return out_; }
   const at::Tensor& lse() const { return lse_; }
   const StepOptions& options() const { return options_; }
   Random& random() { return random_; }
@@ -508,6 +523,114 @@ TEST_F(AttentionGraphGpuTest, TwoHundredRunsGiveTheSameBits) {
       ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
     }
   }
+}
+
+// The most pieces that a range of the step's map is in.
+int MostPieces(const TileMap& map) {
+  int32_t num_merges = 0;
+  EXPECT_EQ(cudaMemcpy(&num_merges, map.counts + 1, sizeof(num_merges), cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  std::vector<WorkMerge> merges(num_merges);
+  EXPECT_EQ(
+      cudaMemcpy(merges.data(), map.merges, num_merges * sizeof(WorkMerge), cudaMemcpyDeviceToHost),
+      cudaSuccess);
+  int most = 0;
+  for (const WorkMerge& merge : merges) most = std::max(most, merge.num_partials);
+  return most;
+}
+
+// More than are merged at once: by two levels. Deterministic mode has few pieces, and one level.
+TEST_F(AttentionGraphGpuTest, RangesInManyPiecesAreMergedAlikeInEveryRun) {
+  for (int max_query_len : {1, 3}) {
+    StepOptions options = {
+        .max_rows = 4, .max_query_len = max_query_len, .max_seq_len = 20000, .num_kv_heads = 1};
+    const std::vector<int> seq_lens = {20000, 50, 9000, 20000};
+    const std::vector<int> query_lens = {max_query_len, 1, max_query_len, 1};
+    at::manual_seed(kSeed);
+    Step step(options);
+    CapturedStep captured(step);
+    step.SetRows(seq_lens, query_lens);
+    captured.Replay();
+    EXPECT_GT(MostPieces(step.map().main), kMostPiecesAtOnce);
+    const at::Tensor out = step.out().clone();
+    const at::Tensor lse = step.lse().clone();
+    for (int run = 0; run < 50; ++run) {
+      step.Poison();
+      if (run % 5 == 0) step.Abort({15000, 20000}, {1, 1});
+      step.SetRows(seq_lens, query_lens);
+      captured.Replay();
+      ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
+      ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
+    }
+    options.mode = WorkMapMode::kDeterministic;
+    at::manual_seed(kSeed);  // the same keys
+    Step deterministic(options);
+    deterministic.SetRows(seq_lens, query_lens);
+    ASSERT_TRUE(deterministic.Launch().ok());
+    ASSERT_LE(MostPieces(deterministic.map().main), kMaxDeterministicSplits);
+    EXPECT_TRUE(at::allclose(step.out(), deterministic.out(), 1e-2, 2e-4));
+    EXPECT_TRUE(at::allclose(step.lse(), deterministic.lse(), 1e-5, 1e-5));
+  }
+}
+
+// The kernel may be launched before what is in front of it has ended: kernels, copies, other
+// streams.
+TEST_F(AttentionGraphGpuTest, WaitsForAllThatIsBeforeItOnTheStream) {
+  Step step({.max_rows = 4});
+  step.SetRows({3000, 700, 1, 2000}, {1, 1, 1, 1});
+  ASSERT_TRUE(step.Launch().ok());
+  const at::Tensor out = step.out().clone();
+  const at::Tensor q = step.q().clone();
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStream other = c10::cuda::getStreamFromPool();
+  cudaEvent_t fork = nullptr;
+  cudaEvent_t join = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&join, cudaEventDisableTiming), cudaSuccess);
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  const auto by_kernel = [&] { step.q().fill_(kNan).zero_().add_(q); };
+  const auto by_copy = [&] { step.q().fill_(kNan).copy_(q); };
+  const auto on_other_stream = [&] {
+    step.q().fill_(kNan);
+    cudaEventRecord(fork, stream);
+    cudaStreamWaitEvent(other, fork, 0);
+    {
+      const c10::cuda::CUDAStreamGuard other_guard(other);
+      by_kernel();
+    }
+    cudaEventRecord(join, other);
+    by_kernel();
+    cudaStreamWaitEvent(stream, join, 0);
+  };
+  const std::function<void()> befores[] = {by_kernel, by_copy, on_other_stream};
+  for (const std::function<void()>& before : befores) {
+    SCOPED_TRACE(&before - befores);
+    // Under capture, and without.
+    cudaDeviceSynchronize();
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    before();
+    const absl::Status status = step.Attend();
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_TRUE(status.ok()) << status;
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (int run = 0; run < 40; ++run) {
+      step.out().fill_(kNan);
+      if (run % 2 == 0) {
+        ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+      } else {
+        before();
+        ASSERT_TRUE(step.Attend().ok());
+      }
+      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+  }
+  cudaEventDestroy(fork);
+  cudaEventDestroy(join);
 }
 
 TEST_F(AttentionGraphGpuTest, InDeterministicModeARowGivesTheSameBitsInAnyCompany) {

@@ -113,6 +113,14 @@ struct alignas(16) WorkItem {
 
 inline constexpr int32_t kSharedRow = -1;
 
+// A range in more than kMostPiecesAtOnce pieces may be merged in two levels: kMergeGroup pieces at
+// a time, then the groups.
+inline constexpr int kMergeGroup = 16;
+inline constexpr int kMostPiecesAtOnce = 32;
+
+// Floats from a partial's out to that of the next q head: whole chunks of 4.
+constexpr int PartialPitch(int head_dim_v) { return (head_dim_v + 3) / 4 * 4; }
+
 struct WorkMerge {
   int32_t row;
   int32_t query_begin, query_end;
@@ -131,7 +139,10 @@ struct TileMap {
   WorkItem* column_first = nullptr;
   // [max_merges, num_virtual_heads] arrivals; zero between kernels.
   uint32_t* arrivals = nullptr;
-  float* partial_out = nullptr;  // [max_partials, num_q_heads, head_dim_v]
+  // [max_partials, num_virtual_heads] arrivals at groups of pieces, at a group's first partial;
+  // zero between kernels.
+  uint32_t* group_arrivals = nullptr;
+  float* partial_out = nullptr;  // [max_partials, num_q_heads, PartialPitch(head_dim_v)]
   float* partial_lse = nullptr;  // [max_partials, num_q_heads] base 2
   void* scratch = nullptr;       // of the builder
 

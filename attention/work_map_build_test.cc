@@ -210,6 +210,24 @@ TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
   EXPECT_EQ(work.map().main.counts[0], 8);  // 16 steps, and half a step in cost: 8 columns of 2
 }
 
+TEST(WorkMapBuildTest, GroupsOfPiecesBeginWithNoArrivals) {
+  Rows rows({20000, 50, 9000});
+  HostWorkMap work(OptionsFor(rows.batch, 2));
+  work.Poison();
+  const TileMap& map = work.map().main;
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  int num_groups = 0;
+  for (const WorkItem& item : ItemsOf(map)) {
+    if (item.num_partials <= kMostPiecesAtOnce) continue;
+    if ((item.partial - item.first_partial) % kMergeGroup != 0) continue;
+    ++num_groups;
+    for (int head = 0; head < map.num_virtual_heads; ++head) {
+      EXPECT_EQ(map.group_arrivals[item.partial * map.num_virtual_heads + head], 0u);
+    }
+  }
+  EXPECT_GT(num_groups, 2);
+}
+
 TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
   const auto cuts_of_row = [](const std::vector<int32_t>& lens, int row) {
     Rows rows(lens);

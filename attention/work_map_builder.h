@@ -365,6 +365,11 @@ class WorkMapBuilder {
                               ? SharedItemOf(t, tile, piece, columns, num_tiles, num_items)
                               : ItemOf(tile, piece, columns);
     map_.items[i] = item;
+    if (item.partial >= 0 && tile.num_pieces > kMostPiecesAtOnce && piece % kMergeGroup == 0) {
+      uint32_t* arrivals =
+          map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
+      for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;
+    }
     const int column = Cutter::ColumnOf(columns, tile, piece);
     const int before = ColumnOfItem(columns, i - 1);
     for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;

@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kMostItems = int64_t{1} << 21;
 constexpr int64_t kMostPartials = int64_t{1} << 23;
 constexpr int64_t kMostMerges = int64_t{1} << 19;
+// A grid has a dimension of columns.
+constexpr int kMostColumns = 65535;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -111,6 +113,7 @@ void LayOutItems(TileMap& map, Allotter& allotter) {
   allotter.Give(map.items, map.max_items);
   allotter.Give(map.merges, map.max_merges);
   allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);
+  allotter.Give(map.group_arrivals, int64_t{map.max_partials} * map.num_virtual_heads);
   std::byte* scratch = nullptr;
   allotter.Give(scratch, WorkMapScratch::Bytes(map));
   map.scratch = scratch;
@@ -119,7 +122,7 @@ void LayOutItems(TileMap& map, Allotter& allotter) {
 void LayOutPartials(TileMap& map, Allotter& allotter) {
   const int64_t partials = int64_t{map.max_partials} * map.num_q_heads;
   allotter.Give(map.partial_lse, partials);
-  allotter.Give(map.partial_out, partials * map.head_dim_v);
+  allotter.Give(map.partial_out, partials * PartialPitch(map.head_dim_v));
 }
 
 int64_t LayOutMap(void* memory, WorkMap& map) {
@@ -177,7 +180,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
       options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows()));
   const int ctas = options.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
-  map.num_columns = ctas / map.heads_per_column;
+  map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
   map.num_ctas = map.heads_per_column * map.num_columns;
 
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;

@@ -48,10 +48,10 @@ __device__ inline void PrefetchToL2(const void* address) {
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, size_t shared_bytes,
                             cudaStream_t stream, const Arguments&... arguments) {
-  int device = 0, major = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  // What runs must be what was compiled for 9.0 or later, and so waits: not, say, machine code that
+  // a newer device's driver made of PTX for 8.0.
+  cudaFuncAttributes compiled;
+  const cudaError_t error = cudaFuncGetAttributes(&compiled, kernel);
   if (error != cudaSuccess) return error;
 
   cudaLaunchAttribute attribute = {};
@@ -63,7 +63,7 @@ cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, 
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = major >= 9 ? 1 : 0;
+  config.numAttrs = compiled.ptxVersion >= 90 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
 }
 

@@ -21,7 +21,7 @@
 //               turned to their positions                    rotation.cuh
 //   transform   dot product -> logit                         logits.cuh, ScaleLogits
 //   visibility  which keys a query sees, and where they are  logits.cuh, MaskLogits
-//   store       out, lse, partials, merge                    unit_results.cuh
+//   store       out, lse, partials, merge                    unit_results.cuh, partial_merge.cuh
 //
 // Steps of which every row of a warp sees every key take the path without masks, steps of which no
 // row sees any are skipped. In all others, logits of unseen keys become -inf and V rows that no row
@@ -44,12 +44,14 @@
 #include "attention/kernels/key_places.cuh"
 #include "attention/kernels/logits.cuh"
 #include "attention/kernels/online_softmax.cuh"
+#include "attention/kernels/partial_merge.cuh"
 #include "attention/kernels/products.cuh"
 #include "attention/kernels/query_loader.cuh"
 #include "attention/kernels/rotation.cuh"
 #include "attention/kernels/tile_traits.cuh"
 #include "attention/kernels/unit_results.cuh"
 #include "attention/kernels/work_unit.cuh"
+#include "base/dependent_launch.cuh"
 
 namespace reprise {
 
@@ -88,12 +90,24 @@ __device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const
   if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, first, s);
   softmax.Take(s);
   ScaleNewKeys<Traits>(p, unit, first, unit.new_v_factor, s);
-  // A conversion costs more than the mask: it gets by with one copy of the product.
-  if (Traits::kConverts || is_masked) {
-    products.template Accumulate<true>(s, v, seen, softmax.out);
-  } else {
-    products.template Accumulate<false>(s, v, seen, softmax.out);
-  }
+  // The mask costs less than another copy of the product: what is not masked, and direct, is plain.
+  products.template Accumulate<true>(s, v, seen, softmax.out);
+}
+
+// The same of a step that every row sees all of, where logits are products times a scale above 0
+// and nothing more: nearly all steps, in few instructions.
+template <typename Traits>
+__device__ __forceinline__ void AttendPlainStep(const float (&scale)[2], const uint4* q,
+                                                const uint4* k, const uint4* v,
+                                                const Products<Traits>& products,
+                                                AttentionShared<Traits>& shared,
+                                                OnlineSoftmax<Traits>& softmax) {
+  float s[Traits::kKeyTiles][4];
+  MultiplyKeys<Traits>(products, q, k, shared, s);
+  float rescale[2];
+  softmax.WeighScaled(s, scale, rescale);
+  softmax.Rescale(rescale);
+  products.template Accumulate<false>(s, v, ~0u, softmax.out);
 }
 
 // What a group of warps has of an item: every kStride-th step of its keys, from `first` on.
@@ -113,8 +127,34 @@ struct GroupSteps {
   int count;
 };
 
+// A lane's rows of the tile.
+struct LaneRows {
+  QueryRow rows[2];
+};
+
+template <typename Traits>
+__device__ __forceinline__ LaneRows LoadLaneRows(const AttentionKernelParams& p,
+                                                 const WorkUnit& unit) {
+  const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  return {{LoadQueryRow(p, unit, row), LoadQueryRow(p, unit, row + 8)}};
+}
+
+// What LoadScaledQueries() multiplied the rows with is undone in their logits.
+template <typename Traits>
+__device__ __forceinline__ void UnscaleRows(const AttentionShared<Traits>& shared, LaneRows& lane) {
+  if constexpr (Traits::kFp8) {
+    const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
+    lane.rows[0].logit_scale *= shared.row_scales[row];
+    lane.rows[1].logit_scale *= shared.row_scales[row + 8];
+  }
+}
+
 // All steps of the group's share of the item's keys. KvLoading::kDirect, kFp8: two stages, one of
 // which arrives while the other is worked on.
+//
+// The first keys wait for a chain of loads: the item, the block table, the keys. Nothing else
+// stands in its way: q is asked for while the table is, and waited for when both stages are under
+// way.
 template <typename Traits>
 __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const WorkUnit& unit,
                                            AttentionShared<Traits>& shared,
@@ -136,46 +176,62 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   places.Note(offsets[0], first_place);
   places.Note(offsets[1], second_place);
   MeetGroup<Traits>();
-  if (steps.count > 0) loader.Load(stages[0].k(), stages[0].v(), offsets[0], first);
-  CommitCopies();
+#pragma unroll 1
+  for (int i = 0; i < Traits::kStages; ++i) {
+    if (i < steps.count) {
+      loader.Load(stages[i].k(), stages[i].v(), offsets[i], first + i * kStride);
+    }
+    CommitCopies();
+  }
+
   // These wait for q.
   if constexpr (Traits::kFp8) {
     LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
   }
-
-  const int lane_row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
-  QueryRow rows[2] = {LoadQueryRow(p, unit, lane_row), LoadQueryRow(p, unit, lane_row + 8)};
-  const WarpView warp_view = ViewOf(rows);
-  WaitForCopies<1>();  // the queries
+  LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
+  const KeysSeenByAll seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  const bool is_plain = AreOnlyScaled(p, first_rows.rows);
+  WaitForCopies<Traits::kStages>();  // the queries
   __syncthreads();
-  if constexpr (Traits::kFp8) {
-    rows[0].logit_scale *= shared.row_scales[lane_row];
-    rows[1].logit_scale *= shared.row_scales[lane_row + 8];
-  }
+  UnscaleRows(shared, first_rows);
+  const float scale[2] = {first_rows.rows[0].logit_scale * kLog2E,
+                          first_rows.rows[1].logit_scale * kLog2E};
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
 
+#pragma unroll 1
   for (int i = 0; i < steps.count; ++i) {
     const int stage = i % Traits::kStages;
-    // The other stage's keys are done with, and the places of step i + 1 are noted.
     const int step_first = first + i * kStride;
-    if (i + 1 < steps.count) {
-      auto& next = stages[stage ^ 1];
-      loader.Load(next.k(), next.v(), offsets[stage ^ 1], step_first + kStride);
+    const uint4* const k = stages[stage].k();
+    const uint4* const v = stages[stage].v();
+    WaitForCopies<Traits::kStages - 1>();  // step i
+    MeetGroup<Traits>();
+    const bool sees_all =
+        step_first >= seen_keys.begin && step_first + Traits::kKeys <= seen_keys.end;
+    if (sees_all && is_plain) {
+      AttendPlainStep<Traits>(scale, q, k, v, products, shared, softmax);
+    } else {
+      // Seldom, and then not worth the registers in between.
+      LaneRows lane = LoadLaneRows<Traits>(p, unit);
+      UnscaleRows(shared, lane);
+      const StepView view = sees_all
+                                ? StepView::kAll
+                                : ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
+      if (view != StepView::kNothing) {
+        AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
+                           softmax);
+      }
+    }
+    // The table was read a step before its entry is noted here.
+    places.Note(offsets[stage], place);
+    MeetGroup<Traits>();
+    const int next = step_first + Traits::kStages * kStride;
+    if (i + Traits::kStages < steps.count) {
+      loader.Load(stages[stage].k(), stages[stage].v(), offsets[stage], next);
     }
     CommitCopies();
-    // The table is read a step before it is noted, and that is a step before the copies.
-    const KeyPlace next_place = places.Find(step_first + 3 * kStride);
-    WaitForCopies<1>();  // step i
-    MeetGroup<Traits>();
-    const StepView view = ViewStep(p, unit, warp_view, step_first, Traits::kKeys);
-    if (view != StepView::kNothing) {
-      AttendStep<Traits>(p, unit, rows, view, step_first, q, stages[stage].k(), stages[stage].v(),
-                         products, shared, softmax);
-    }
-    places.Note(offsets[stage], place);
-    place = next_place;
-    MeetGroup<Traits>();
+    place = places.Find(next + kStride);
   }
 }
 
@@ -298,43 +354,19 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   }
 }
 
-// Leaves the warp's share where FinishUnit() looks for it.
+// out = 0, lse = -inf for tokens past the last live one, `first` on.
 template <typename Traits>
-__device__ __forceinline__ void LeaveResults(const OnlineSoftmax<Traits>& softmax,
-                                             typename AttentionShared<Traits>::Results& results) {
-  const int lane = threadIdx.x % 32;
-  const int group = threadIdx.x / Traits::kGroupThreads;
-  const int first_column = WarpPart<Traits>() * Traits::kOutColumns;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = WarpRow<Traits>() + lane / 4 + r * 8;
-    const float sum = QuadSum(softmax.sum[r]);
-    if (lane % 4 == 0 && WarpPart<Traits>() == 0) {
-      results.max[group][row] = softmax.max[r];
-      results.sum[group][row] = sum;
-    }
-#pragma unroll
-    for (int n = 0; n < Traits::kOutTiles; ++n) {
-      const int column = first_column + Products<Traits>::OutColumn(n);
-      *reinterpret_cast<float2*>(&results.out[group][row][column]) = {softmax.out[n][r * 2],
-                                                                      softmax.out[n][r * 2 + 1]};
-    }
-  }
-}
-
-// out = 0, lse = -inf for tokens past the last live one.
-template <typename Traits>
-__device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p) {
-  const int64_t first = p.query_start_loc[p.num_rows];
-  for (int64_t token = first + blockIdx.x; token < p.num_out_tokens; token += gridDim.x) {
+__device__ __noinline__ void ClearTokens(const AttentionKernelParams& p, int first) {
+  const int64_t cta = blockIdx.y * gridDim.x + blockIdx.x;
+  const int64_t num_ctas = gridDim.x * gridDim.y;
+  for (int64_t token = first + cta; token < p.num_out_tokens; token += num_ctas) {
     for (int q_head = threadIdx.x / 32; q_head < p.num_q_heads; q_head += Traits::kThreads / 32) {
       const TileRow row{0, static_cast<int>(token), q_head};
       if (p.lse && threadIdx.x % 32 == 0) {
         p.lse[token * p.lse_token_stride + q_head * p.lse_head_stride] = -INFINITY;
       }
       for (int column = threadIdx.x % 32 * 4; column < p.head_dim_v; column += 128) {
-        const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        StoreColumns<Traits>(p, OutAt(p, row), column, zeros);
+        StoreColumnsAs<Traits>(p, OutAt(p, row), column, {0.0f, 0.0f, 0.0f, 0.0f});
       }
       if (p.out_block_scales == nullptr) continue;
       for (int b = threadIdx.x % 32; b < p.head_dim_v / p.out_block; b += 32) {
@@ -345,30 +377,46 @@ __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p)
   }
 }
 
-// What a warp holds, by way of shared memory, to out, or to a partial.
+template <typename Traits>
+__device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p) {
+  const int first = p.query_start_loc[p.num_rows];
+  if (first < p.num_out_tokens) ClearTokens<Traits>(p, first);
+}
+
+// What a warp holds, by way of shared memory, to out, or to a partial and what that is merged with.
 template <typename Traits>
 __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
                                                     const OnlineSoftmax<Traits>& softmax,
                                                     AttentionShared<Traits>& shared) {
   Traits::Meet();  // the keys' memory becomes the results'
-  LeaveResults<Traits>(softmax, shared.results);
+  LeaveResults<Traits>(unit, softmax, shared.results);
   Traits::Meet();
-  FinishUnit<Traits>(p, unit, shared);
+  WriteUnit<Traits>(p, unit, shared.results);
+  if (unit.item.partial >= 0) ArriveAndMerge<Traits>(p, unit, shared);
+}
+
+// One CTA for each head of a column, those of a column side by side.
+inline dim3 GridOf(const AttentionKernelParams& p) {
+  return dim3(p.work.heads_per_column, p.work.num_columns);
 }
 
 // Works through the units of the CTA's column: `do_unit(unit)`, by all threads, which may do what
-// they like with the unit and with the rest of shared memory.
+// they like with the unit and with the rest of shared memory. REQUIRES: a grid of GridOf().
 template <typename Traits, typename DoUnit>
 __device__ __forceinline__ void ForUnits(const AttentionKernelParams& p,
                                          AttentionShared<Traits>& shared, const DoUnit& do_unit) {
   const TileMap& work = p.work;
-  const int column = blockIdx.x / work.heads_per_column;
-  const int first_head = blockIdx.x - column * work.heads_per_column;
+  const int column = blockIdx.y;
+  const int first_head = blockIdx.x;
   int slot = 0;
   LoadItem(work.column_first + column, shared.units[slot]);
+  if (threadIdx.x == 0) {
+    CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
+  }
   CommitCopies();
   int item = work.column_items[column];
   const int end_item = work.column_items[column + 1];
+#pragma unroll 1
   for (int head = first_head; item < end_item;) {
     WorkUnit& unit = shared.units[slot];
     WaitForCopies<0>();
@@ -384,8 +432,10 @@ __device__ __forceinline__ void ForUnits(const AttentionKernelParams& p,
     __syncthreads();  // the unit is complete
     do_unit(unit);
   }
-  WaitForCopies<0>();  // of an item that was not there
-  ClearInertTokens<Traits>(p);
+  WaitForCopies<0>();  // also of an item that was not there
+  __syncthreads();
+  const int first_inert_token = shared.first_inert_token;
+  if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
 }
 
 template <typename Traits>
@@ -393,6 +443,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+  AwaitKernelBefore();
 
   if constexpr (Traits::kRotates) {
     if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
@@ -426,8 +477,7 @@ cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t st
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  kernel<<<params.work.num_ctas, Traits::kThreads, kSharedBytes, stream>>>(params);
-  return cudaGetLastError();
+  return LaunchDependent(kernel, GridOf(params), Traits::kThreads, kSharedBytes, stream, params);
 }
 
 }  // namespace reprise

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "attention/work_map.h"
+#include "base/divisor.h"
 #include "base/dtype.h"
 #include "cache/kv_layer.h"
 
@@ -35,6 +36,7 @@ struct AttentionKernelParams {
 
   // Layer.
   int32_t num_q_heads, num_kv_heads, group_size;
+  Divisor by_group_size;
   int32_t head_dim_qk, head_dim_v;
   float scale;
   int32_t window_left, window_right;  // -1: none
@@ -55,6 +57,7 @@ struct AttentionKernelParams {
   DType kv_dtype;
   KvAccess k_access, v_access;
   int32_t block_size;
+  Divisor by_block_size;
   int32_t num_blocks;
   // The last query_len keys of each row, in the place of the cache's: [num_tokens, num_kv_heads,
   // head_dim] of the products' type; or null.

@@ -33,6 +33,12 @@ __device__ __forceinline__ void CopyAsync16(uint32_t destination, const void* so
       : "memory");
 }
 
+// Copies 4 bytes.
+__device__ __forceinline__ void CopyAsync4(uint32_t destination, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(destination), "l"(source)
+               : "memory");
+}
+
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
@@ -61,19 +67,27 @@ __device__ __forceinline__ uint32_t IncrementAcquireRelease(uint32_t* counter, u
 
 // Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8. Lane l gets of
 // each matrix the elements (l / 4, l % 4 * 2 + {0, 1}).
-__device__ __forceinline__ void LoadMatrices(uint32_t (&matrix)[4], const void* row) {
+__device__ __forceinline__ void LoadMatrices(uint32_t (&matrix)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
-               : "r"(SharedAddress(row))
+               : "r"(row)
                : "memory");
 }
 
+__device__ __forceinline__ void LoadMatrices(uint32_t (&matrix)[4], const void* row) {
+  LoadMatrices(matrix, SharedAddress(row));
+}
+
 // The same, transposed: lane l gets the elements (l % 4 * 2 + {0, 1}, l / 4).
-__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&matrix)[4], const void* row) {
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&matrix)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
-               : "r"(SharedAddress(row))
+               : "r"(row)
                : "memory");
+}
+
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&matrix)[4], const void* row) {
+  LoadMatricesTransposed(matrix, SharedAddress(row));
 }
 
 // c[16 x 8] += a[16 x 16] b[16 x 8]. Lane l holds c of rows l / 4 (c[0], c[1]) and l / 4 + 8 (c[2],

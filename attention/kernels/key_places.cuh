@@ -40,7 +40,8 @@ class KeyPlaces {
   // `thread`: of the group.
   __device__ __forceinline__ KeyPlaces(const AttentionKernelParams& p, const WorkItem& item,
                                        int thread)
-      : p_(p), item_(item), thread_(thread), end_(item.key_end) {
+      : p_(p), thread_(thread), first_key_(item.first_key), end_(item.key_end) {
+    if (p.block_table) table_ = p.block_table + item.table_row * p.block_table_stride;
     if constexpr (Traits::kConverts) end_ = min(end_, FirstNewKey(p, item));
   }
 
@@ -51,11 +52,10 @@ class KeyPlaces {
   __device__ __forceinline__ KeyPlace Find(int first) const {
     const int key = first + thread_;
     if (thread_ >= Traits::kKeys || key >= end_) return {0, 0};
-    const int token = item_.first_key + key;
-    if (p_.block_table == nullptr) return {0, token};
-    const int column = token / p_.block_size;
-    const int block = p_.block_table[item_.table_row * p_.block_table_stride + column];
-    return {block, token - column * p_.block_size};
+    const int token = first_key_ + key;
+    if (table_ == nullptr) return {0, token};
+    const int column = static_cast<int>(p_.by_block_size.Divide(token));
+    return {table_[column], token - column * p_.block_size};
   }
 
   __device__ __forceinline__ void Note(KeyOffsets* offsets, const KeyPlace& place) const {
@@ -72,8 +72,9 @@ class KeyPlaces {
 
  private:
   const AttentionKernelParams& p_;
-  const WorkItem& item_;
   const int thread_;
+  const int32_t* table_ = nullptr;  // of the row; null: all keys are one block
+  const int first_key_;
   int end_;
 };
 

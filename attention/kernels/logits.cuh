@@ -134,6 +134,30 @@ __device__ __forceinline__ WarpView ViewOf(const QueryRow (&rows)[2]) {
   return view;
 }
 
+// Local keys [begin, end) of which every row of a warp sees every one. Of most batches nearly all
+// keys; where it takes more than positions to find out, none.
+struct KeysSeenByAll {
+  int begin, end;
+};
+
+__device__ __forceinline__ KeysSeenByAll KeysOfWarp(const AttentionKernelParams& p,
+                                                    const WorkUnit& unit, const WarpView& view) {
+  if (!view.has_rows || p.world > 1 || p.sparse_stride > 0) return {0, 0};
+  const int origin = unit.item.key_start;
+  int end = unit.item.key_end;
+  if (unit.item.tail_len > 0) end = min(end, unit.item.prefix_len);
+  return {max(view.first_seen_by_all, origin) - origin,
+          min(max(view.last_seen_by_all, origin - 1), origin + end - 1) - origin + 1};
+}
+
+// Whether the logits of a warp's rows are products times a scale above 0 and nothing more.
+__device__ __forceinline__ bool AreOnlyScaled(const AttentionKernelParams& p,
+                                              const QueryRow (&rows)[2]) {
+  const bool is_scaled = (rows[0].token < 0 || rows[0].logit_scale > 0.0f) &&
+                         (rows[1].token < 0 || rows[1].logit_scale > 0.0f);
+  return __all_sync(kFullWarp, is_scaled) && p.softcap <= 0.0f && p.alibi_slopes == nullptr;
+}
+
 enum class StepView { kNothing, kSome, kAll };
 
 // Which of the keys [first, first + num_keys) the rows of a warp see.

@@ -57,7 +57,8 @@ class TensorCoreProducts {
         // Keys 0-7 and dims 0-7, dims 8-15; keys 8-15 and dims 0-7, dims 8-15.
         uint32_t b[4];
         const int key = n * 16 + lane / 16 * 8 + lane % 8;
-        LoadMatrices(b, k + Traits::DimsChunkAt(key, part, d, lane / 8 % 2));
+        const uint4* const first = k + Traits::DimsChunkAt(key, part, 0, lane / 8 % 2);
+        LoadMatrices(b, StepChunk(SharedAddress(first), d * Traits::kWarpsD));
         MultiplyAdd<Element>(s[n * 2], a, b[0], b[1]);
         MultiplyAdd<Element>(s[n * 2 + 1], a, b[2], b[3]);
       }
@@ -85,7 +86,8 @@ class TensorCoreProducts {
         // Keys 0-7, keys 8-15 and dims 0-7; keys 0-7, keys 8-15 and dims 8-15.
         uint32_t b[4];
         const int key = n * 16 + lane / 8 % 2 * 8 + lane % 8;
-        LoadMatricesTransposed(b, v + Traits::ValueChunkAt(key, first_chunk + d * 2 + lane / 16));
+        const uint4* const first = v + Traits::ValueChunkAt(key, first_chunk + lane / 16);
+        LoadMatricesTransposed(b, StepChunk(SharedAddress(first), d));
         if constexpr (kMasked) {
           b[0] &= low;
           b[1] &= high;
@@ -109,6 +111,12 @@ class TensorCoreProducts {
     // Rows 0-7, rows 8-15 and dims 0-7; rows 0-7, rows 8-15 and dims 8-15.
     const int row = lane / 8 % 2 * 8 + lane % 8;
     LoadMatrices(a, q + Traits::DimsChunkAt(row, WarpPart<Traits>(), d, lane / 16));
+  }
+
+  // The address of the chunk 2 * d chunks behind that at `chunk`, which is the first or second of
+  // eight, in a permuted row. A row begins at a multiple of 8 chunks.
+  static __device__ __forceinline__ uint32_t StepChunk(uint32_t chunk, int d) {
+    return (chunk ^ d % 4 * 32) + d / 4 * 128;
   }
 
   // Bits 0 and 1 as halves of a register.

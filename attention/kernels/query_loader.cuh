@@ -19,6 +19,21 @@ template <typename Traits, int kThreads = Traits::kThreads>
 __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, const WorkUnit& unit,
                                             uint4* to, int thread = threadIdx.x) {
   using Element = typename Traits::Element;
+  if (p.q_is_aligned) {  // and of the products' type
+#pragma unroll 2
+    for (int at = threadIdx.x; at < Traits::kRows * Traits::kKeyChunks; at += Traits::kThreads) {
+      const int row = at / Traits::kKeyChunks;
+      const int chunk = at % Traits::kKeyChunks;
+      const TileRow tile_row = RowAt(p, unit, row);
+      const bool is_there = row < unit.num_rows && chunk * Traits::kChunk < p.head_dim_qk;
+      const int64_t source = tile_row.token * p.q_token_stride + tile_row.q_head * p.q_head_stride +
+                             chunk * Traits::kChunk;
+      const Element* const q = static_cast<const Element*>(p.q);
+      CopyAsync16(SharedAddress(to + Traits::ChunkAt(row, chunk)), is_there ? q + source : q,
+                  is_there);
+    }
+    return;
+  }
 #pragma unroll 1
   for (int at = thread; at < Traits::kRows * Traits::kKeyChunks; at += kThreads) {
     const int row = at / Traits::kKeyChunks;
@@ -29,12 +44,6 @@ __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, cons
     if (row < unit.num_rows) {
       const TileRow tile_row = RowAt(p, unit, row);
       source = tile_row.token * p.q_token_stride + tile_row.q_head * p.q_head_stride;
-    }
-    if (p.q_is_aligned) {  // and of the products' type
-      const bool is_there = row < unit.num_rows && dim < p.head_dim_qk;
-      const Element* q = static_cast<const Element*>(p.q);
-      CopyAsync16(SharedAddress(place), is_there ? q + source + dim : q, is_there);
-      continue;
     }
     __align__(16) Element elements[Traits::kChunk];
 #pragma unroll

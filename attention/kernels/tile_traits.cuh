@@ -56,7 +56,8 @@ struct TileTraits {
   static constexpr bool kConverts = kLoading == KvLoading::kConverted;
   static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kRotates = kConverts && !kValuesInKeys;  // K alone is turned
-  static constexpr int kOffsetSteps = kConverts ? 3 : kStages;   // whose places are noted
+  static constexpr bool kQueriesAhead = false;  // the next unit's q comes while results are written
+  static constexpr int kOffsetSteps = kConverts ? 3 : kStages;  // whose places are noted
 
   // Shared memory is in chunks of 16 bytes; those of a row are permuted by the row's number, so
   // that eight rows' chunks of one column stand in different banks.
@@ -141,13 +142,6 @@ struct __align__(16) KeyOffsets {
   int64_t v;
 };
 
-// Where a row of the tile goes: its first element in out, and its lse among the partials (times
-// head_dim_v: its first element there).
-struct RowPlace {
-  int64_t out;
-  int64_t partial;
-};
-
 // Which of the warps with the same rows this one is.
 template <typename Traits>
 __device__ __forceinline__ int WarpPart() {
@@ -186,9 +180,16 @@ struct AttentionShared {
     float out[Traits::kWarpsN][Traits::kRows][kOutStride];
     float max[Traits::kWarpsN][Traits::kRows];
     float sum[Traits::kWarpsN][Traits::kRows];
-    float weight[Traits::kWarpsN][Traits::kRows];
-    RowPlace places[Traits::kRows];
   };
+  // While partials are merged: 4 columns a thread and partial.
+  static constexpr int kMergeSlots =
+      (Traits::kQueriesAhead ? sizeof(Tiles::stages) : sizeof(Tiles)) / (16 * Traits::kThreads);
+  static constexpr int kMergeSlotsOfOut =  // where group 0's share is
+      (sizeof(Results::out[0]) + 16 * Traits::kThreads - 1) / (16 * Traits::kThreads);
+  struct Merge {
+    uint4 slots[kMergeSlots][Traits::kThreads];
+  };
+  static_assert(kMergeSlots > kMergeSlotsOfOut);
   // Parts of the logits of a step on their way between warps with the same rows. Where Q is in
   // registers, they stand where its rows were.
   using Parts = float4[Traits::kWarpsD][Traits::kKeyTiles][32];
@@ -200,6 +201,7 @@ struct AttentionShared {
   union {
     Tiles tiles;
     Results results;
+    Merge merge;
   };
   WorkUnit units[2];  // the one at hand, and the next
   KeyOffsets offsets[Traits::kWarpsN][Traits::kOffsetSteps][Traits::kKeys];
@@ -209,6 +211,7 @@ struct AttentionShared {
   // KvLoading::kFp8: what the rows of q are to be multiplied with.
   float row_scales[Traits::kFp8 ? Traits::kRows : 1];
   int is_last_arrival;
+  int first_inert_token;
 
   // Of the 16 rows of a warp.
   __device__ __forceinline__ Parts& PartsOf(int warp_m) {

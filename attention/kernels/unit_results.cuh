@@ -1,8 +1,10 @@
 // From the shares of a CTA's groups of warps to out and lse: added up, and either written out, or
-// left as a partial which the last CTA to arrive at the merge adds to its siblings.
+// left as a partial which the last CTA to arrive at the merge adds to its siblings
+// (partial_merge.cuh). All threads take 4 columns of a row at a time; a row's weights are found by
+// each of its threads, which is quicker than to wait for one that does.
 //
-// Twice the same two passes: a thread (or a few) a row finds by how much each share of the row is
-// to be weighted; then all threads take 4 columns of a row at a time.
+// All of this runs once or twice a unit, mostly from instructions that have to be fetched first:
+// few instructions count for more than few operations, and what is seldom needed stands apart.
 
 #ifndef ATTENTION_KERNELS_UNIT_RESULTS_CUH_
 #define ATTENTION_KERNELS_UNIT_RESULTS_CUH_
@@ -14,6 +16,7 @@
 #include "attention/kernels/convert.cuh"
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/online_softmax.cuh"
+#include "attention/kernels/products.cuh"
 #include "attention/kernels/tile_traits.cuh"
 #include "attention/kernels/work_unit.cuh"
 #include "attention/work_map.h"
@@ -67,14 +70,11 @@ __device__ __forceinline__ int64_t OutAt(const AttentionKernelParams& p, const T
   return row.token * p.out_token_stride + row.q_head * p.out_head_stride;
 }
 
-// Writes 4 columns of the row of out that begins at element `at`.
+// The types of out other than the products', and rows that are not aligned.
 template <typename Traits>
-__device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, int64_t at, int column,
-                                             const float (&value)[4]) {
-  if (p.out_dtype == Traits::kTile.dtype) {
-    StoreOut(p, static_cast<typename Traits::Element*>(p.out) + at, column, value);
-    return;
-  }
+__device__ __noinline__ void StoreColumnsAs(const AttentionKernelParams& p, int64_t at, int column,
+                                            float4 columns) {
+  const float value[4] = {columns.x, columns.y, columns.z, columns.w};
   switch (p.out_dtype) {
     case DType::kFloat16:
       return StoreOut(p, static_cast<__half*>(p.out) + at, column, value);
@@ -89,6 +89,21 @@ __device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, int
   }
 }
 
+// Writes 4 columns of the row of out that begins at element `at`.
+template <typename Traits>
+__device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, int64_t at, int column,
+                                             const float (&value)[4]) {
+  using Element = typename Traits::Element;
+  if constexpr (Traits::kTensorCores) {
+    if (p.out_dtype == Traits::kTile.dtype && p.out_is_aligned) {
+      *reinterpret_cast<uint2*>(static_cast<Element*>(p.out) + at + column) = {
+          Pack<Element>(value[0], value[1]), Pack<Element>(value[2], value[3])};
+      return;
+    }
+  }
+  StoreColumnsAs<Traits>(p, at, column, {value[0], value[1], value[2], value[3]});
+}
+
 // A scale of its own for each out_block columns of a row: what makes their largest value that of
 // out's type. At least that of 1e-10, so that zeros have a finite one.
 __device__ __forceinline__ float BlockScale(const AttentionKernelParams& p, float largest) {
@@ -101,18 +116,24 @@ __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const
   float factor = 0.0f;
   float lse = -INFINITY;
   if (total.max != -INFINITY) {
-    const float sink = p.sinks ? p.sinks[row.q_head] * kLog2E : -INFINITY;
-    const float max = fmaxf(total.max, sink);
-    const float rescale = exp2f(total.max - max);
-    const float sum = total.sum * rescale + exp2f(sink - max);
-    factor = unit.v_scale * rescale / (sum * ScaleAt(p.out_scale, 0, 0));
-    lse = (max + log2f(sum)) * kLn2;
+    float max = total.max;
+    float sum = total.sum;
+    factor = unit.v_scale;
+    if (p.sinks) {
+      const float sink = p.sinks[row.q_head] * kLog2E;
+      max = fmaxf(max, sink);
+      const float rescale = exp2f(total.max - max);
+      sum = sum * rescale + exp2f(sink - max);
+      factor *= rescale;
+    }
+    factor /= sum * ScaleAt(p.out_scale, 0, 0);
+    if (p.lse) lse = (max + log2f(sum)) * kLn2;
   }
   if (p.lse) p.lse[row.token * p.lse_token_stride + row.q_head * p.lse_head_stride] = lse;
   return factor;
 }
 
-// Index of a row's lse among the partials; times head_dim_v, that of its out.
+// Index of a row's lse among the partials; times PartialPitch(head_dim_v), that of its out.
 __device__ __forceinline__ int64_t PartialAt(const TileMap& work, int partial, const TileRow& row) {
   return static_cast<int64_t>(partial + row.query) * work.num_q_heads + row.q_head;
 }
@@ -121,192 +142,83 @@ __device__ __forceinline__ int64_t PartialAt(const TileMap& work, int partial, c
 template <typename Traits, typename Body>
 __device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const Body& body) {
-  const int row_parts = (p.head_dim_v + 3) / 4;
-  const int row_step = Traits::kThreads / row_parts;
-  const int part_step = Traits::kThreads - row_step * row_parts;
-  int row = threadIdx.x / row_parts;
-  int part = threadIdx.x - row * row_parts;
-  while (row < unit.num_rows) {
-    body(row, part * 4);
-    row += row_step;
-    part += part_step;
-    if (part >= row_parts) {
-      part -= row_parts;
-      ++row;
-    }
+  constexpr int kRowParts = Traits::kHeadDimV / 4;
+#pragma unroll 1
+  for (int at = threadIdx.x; at < unit.num_rows * kRowParts; at += Traits::kThreads) {
+    const int column = at % kRowParts * 4;
+    if (column < p.head_dim_v) body(at / kRowParts, column);
   }
 }
 
-// Finds the weights of the groups' shares of each row, and writes lse or the partial's.
+// What the groups found of a row together, and by how much the share of each is to be weighted.
 template <typename Traits>
-__device__ __forceinline__ void WeighGroups(const AttentionKernelParams& p, const WorkUnit& unit,
-                                            typename AttentionShared<Traits>::Results& results) {
-  for (int r = threadIdx.x; r < unit.num_rows; r += Traits::kThreads) {
-    RowTotal total{-INFINITY, 0.0f};
+__device__ __forceinline__ RowTotal
+WeighGroups(const typename AttentionShared<Traits>::Results& results, int row,
+            float (&weight)[Traits::kWarpsN]) {
+  RowTotal total{-INFINITY, 0.0f};
 #pragma unroll
-    for (int g = 0; g < Traits::kWarpsN; ++g) total.max = fmaxf(total.max, results.max[g][r]);
-    const float reference = Reference(total.max);
-    float weight[Traits::kWarpsN];
+  for (int g = 0; g < Traits::kWarpsN; ++g) total.max = fmaxf(total.max, results.max[g][row]);
+  const float reference = Reference(total.max);
 #pragma unroll
-    for (int g = 0; g < Traits::kWarpsN; ++g) {
-      weight[g] = exp2f(results.max[g][r] - reference);
-      total.sum += results.sum[g][r] * weight[g];
-    }
-    const TileRow row = RowAt(p, unit, r);
-    const int64_t partial = PartialAt(p.work, unit.item.partial, row);
-    results.places[r] = {OutAt(p, row), partial};
-    float factor = 0.0f;
-    if (unit.item.partial < 0) {
-      factor = FinishRow(p, unit, row, total);
-    } else {
-      float lse = -INFINITY;
-      if (total.max != -INFINITY) {
-        lse = total.max + log2f(total.sum);
-        factor = 1.0f / total.sum;
-      }
-      p.work.partial_lse[partial] = lse;
-    }
-#pragma unroll
-    for (int g = 0; g < Traits::kWarpsN; ++g) results.weight[g][r] = weight[g] * factor;
+  for (int g = 0; g < Traits::kWarpsN; ++g) {
+    weight[g] = Exp2<Traits>(results.max[g][row] - reference);
+    total.sum = fmaf(results.sum[g][row], weight[g], total.sum);
   }
+  return total;
 }
 
 template <typename Traits>
 __device__ __forceinline__ void AddGroups(const typename AttentionShared<Traits>::Results& results,
-                                          int row, int column, float (&value)[4]) {
+                                          const float (&weight)[Traits::kWarpsN], int row,
+                                          int column, float factor, float (&value)[4]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) value[e] = 0.0f;
 #pragma unroll
   for (int g = 0; g < Traits::kWarpsN; ++g) {
     const float4 out = *reinterpret_cast<const float4*>(&results.out[g][row][column]);
-    const float weight = results.weight[g][row];
-    value[0] = fmaf(out.x, weight, value[0]);
-    value[1] = fmaf(out.y, weight, value[1]);
-    value[2] = fmaf(out.z, weight, value[2]);
-    value[3] = fmaf(out.w, weight, value[3]);
+    const float w = weight[g] * factor;
+    value[0] = fmaf(out.x, w, value[0]);
+    value[1] = fmaf(out.y, w, value[1]);
+    value[2] = fmaf(out.z, w, value[2]);
+    value[3] = fmaf(out.w, w, value[3]);
   }
 }
 
-__device__ __forceinline__ void StorePartial(float* out, int column, int head_dim,
-                                             const float (&value)[4]) {
-  if (head_dim % 4 == 0) {
-    *reinterpret_cast<float4*>(out + column) = {value[0], value[1], value[2], value[3]};
-    return;
-  }
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    if (column + e < head_dim) out[column + e] = value[e];
-  }
-}
-
-// Past the L1 cache, which does not see what other SMs write.
-template <bool kAligned>
-__device__ __forceinline__ float4 LoadPartial(const float* out, int column, int head_dim) {
-  if constexpr (kAligned) {
-    return __ldcg(reinterpret_cast<const float4*>(out + column));
-  } else {
-    float value[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) value[e] = column + e < head_dim ? __ldcg(out + column + e) : 0.0f;
-    return {value[0], value[1], value[2], value[3]};
-  }
-}
-
-// The sum of `count` partials of a row, each weighted by exp2(lse - reference); out and lse are
-// those of the first; `stride` is from one lse to the next.
-template <bool kAligned>
-__device__ __forceinline__ void AddPartials(const AttentionKernelParams& p, const float* out,
-                                            const float* lse, int64_t stride, float reference,
-                                            int count, int column, float (&sum)[4]) {
-  // Loads under way at a time: the partials are as far as the L2 cache.
-  constexpr int kBatch = 8;
-  for (int begin = 0; begin < count; begin += kBatch) {
-    float lses[kBatch];
-    float4 values[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int64_t at = min(begin + i, count - 1) * stride;
-      lses[i] = __ldcg(lse + at);
-      values[i] = LoadPartial<kAligned>(out + at * p.head_dim_v, column, p.head_dim_v);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const float weight = begin + i < count ? exp2f(lses[i] - reference) : 0.0f;
-      sum[0] = fmaf(weight, values[i].x, sum[0]);
-      sum[1] = fmaf(weight, values[i].y, sum[1]);
-      sum[2] = fmaf(weight, values[i].z, sum[2]);
-      sum[3] = fmaf(weight, values[i].w, sum[3]);
-    }
-  }
-}
-
-// Partials of a tile's rows, in key order: the n-th of a row is PartialAt(first, row) + n * stride.
-struct PartialList {
-  int first;
-  int count;
-  int64_t stride;
-};
-
-// What is merged for the queries of an item: the shared ones first.
-__device__ __forceinline__ PartialList SharedPartials(const TileMap& work, const WorkItem& item) {
-  return {item.first_shared_partial, item.num_shared_partials,
-          static_cast<int64_t>(work.tile_queries) * work.num_q_heads};
-}
-__device__ __forceinline__ PartialList OwnPartials(const TileMap& work, const WorkItem& item) {
-  return {item.first_partial, item.num_partials,
-          static_cast<int64_t>(item.query_end - item.query_begin) * work.num_q_heads};
-}
-
-__device__ __forceinline__ void AddTotal(RowTotal& total, float max, float sum) {
-  const float new_max = fmaxf(total.max, max);
-  const float reference = Reference(new_max);
-  total.sum = total.sum * exp2f(total.max - reference) + sum * exp2f(max - reference);
-  total.max = new_max;
-}
-
-// Leaves in results.max and results.weight of group 0, for each row, what its partials' lse are
-// relative to, and what their sum is to be multiplied with. Writes lse.
+// 1 / x of a sum of weights. 16-bit types take the hardware's approximation (1 ulp).
 template <typename Traits>
-__device__ __forceinline__ void WeighPartials(const AttentionKernelParams& p, const WorkUnit& unit,
-                                              typename AttentionShared<Traits>::Results& results) {
-  // Threads of a row.
-  constexpr int kLanes =
-      Traits::kThreads / Traits::kRows < 32 ? Traits::kThreads / Traits::kRows : 32;
-  static_assert(kLanes >= 1 && 32 % kLanes == 0);
-  const int r = threadIdx.x / kLanes;
-  const bool is_row = r < unit.num_rows;
-  const TileRow row = RowAt(p, unit, is_row ? r : 0);
-  RowTotal total{-INFINITY, 0.0f};
-  const auto add = [&](const PartialList& list) {
-    const float* lse = p.work.partial_lse + PartialAt(p.work, list.first, row);
-#pragma unroll 4
-    for (int i = threadIdx.x % kLanes; i < list.count; i += kLanes) {
-      AddTotal(total, __ldcg(lse + i * list.stride), 1.0f);
-    }
-  };
-  if (unit.item.num_shared_partials > 0) add(SharedPartials(p.work, unit.item));
-  add(OwnPartials(p.work, unit.item));
-#pragma unroll
-  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-    const float max = __shfl_xor_sync(kFullWarp, total.max, distance);
-    const float sum = __shfl_xor_sync(kFullWarp, total.sum, distance);
-    AddTotal(total, max, sum);
+__device__ __forceinline__ float Reciprocal(float x) {
+  if constexpr (Traits::kTensorCores) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+  } else {
+    return 1.0f / x;
   }
-  if (is_row && threadIdx.x % kLanes == 0) {
-    results.max[0][r] = Reference(total.max);
-    results.weight[0][r] = FinishRow(p, unit, row, total);
-    results.places[r] = {OutAt(p, row), PartialAt(p.work, unit.item.first_partial, row)};
-  }
+}
+
+// Writes a partial row's lse and returns what a sum relative to total.max is to be multiplied with.
+template <typename Traits>
+__device__ __forceinline__ float FinishPartialRow(const RowTotal& total, float& lse) {
+  const bool sees_any = total.max != -INFINITY;
+  lse = sees_any ? total.max + log2f(total.sum) : -INFINITY;
+  return sees_any ? Reciprocal<Traits>(total.sum) : 0.0f;
+}
+
+__device__ __forceinline__ void StorePartial(const AttentionKernelParams& p, int64_t partial,
+                                             int column, const float (&value)[4]) {
+  float* const out = p.work.partial_out + partial * PartialPitch(p.head_dim_v);
+  *reinterpret_cast<float4*>(out + column) = {value[0], value[1], value[2], value[3]};
 }
 
 // Puts 4 columns of a finished row where they belong: out, or, where blocks of columns have a scale
-// of their own, back into group 0's share, for StoreBlocks().
+// of their own, into group 0's share, for StoreBlocks().
 template <typename Traits>
 __device__ __forceinline__ void StoreFinished(const AttentionKernelParams& p,
                                               typename AttentionShared<Traits>::Results& results,
-                                              int row, int column, const float (&value)[4]) {
+                                              const TileRow& tile_row, int row, int column,
+                                              const float (&value)[4]) {
   if (p.out_block_scales == nullptr) {
-    StoreColumns<Traits>(p, results.places[row].out, column, value);
+    StoreColumns<Traits>(p, OutAt(p, tile_row), column, value);
   } else {
     *reinterpret_cast<float4*>(&results.out[0][row][column]) = {value[0], value[1], value[2],
                                                                 value[3]};
@@ -332,110 +244,64 @@ __device__ __noinline__ void StoreBlocks(const AttentionKernelParams& p, const W
                        block] = scale;
     const float factor = 1.0f / scale;
     for (int c = block * p.out_block; c < (block + 1) * p.out_block; c += 4) {
-      const float value[4] = {columns[c] * factor, columns[c + 1] * factor, columns[c + 2] * factor,
-                              columns[c + 3] * factor};
-      StoreColumns<Traits>(p, results.places[r].out, c, value);
+      StoreColumnsAs<Traits>(p, OutAt(p, row), c,
+                             {columns[c] * factor, columns[c + 1] * factor, columns[c + 2] * factor,
+                              columns[c + 3] * factor});
     }
   }
 }
 
-// Adds up the partials of a merge, in key order whoever arrived last: the bits do not depend on
-// timing.
+// Leaves a warp's share where FinishUnit() looks for it.
 template <typename Traits>
-__device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
-                                              typename AttentionShared<Traits>::Results& results) {
-  WeighPartials<Traits>(p, unit, results);
-  Traits::Meet();
-  ForColumns<Traits>(p, unit, [&](int r, int column) {
-    const float reference = results.max[0][r];
-    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    const auto add = [&](int64_t first, const PartialList& list) {
-      const float* lse = p.work.partial_lse + first;
-      const float* out = p.work.partial_out + first * p.head_dim_v;
-      if (p.head_dim_v % 4 == 0) {
-        AddPartials<true>(p, out, lse, list.stride, reference, list.count, column, sum);
-      } else {
-        AddPartials<false>(p, out, lse, list.stride, reference, list.count, column, sum);
-      }
-    };
-    if (unit.item.num_shared_partials > 0) {
-      add(PartialAt(p.work, unit.item.first_shared_partial, RowAt(p, unit, r)),
-          SharedPartials(p.work, unit.item));
-    }
-    add(results.places[r].partial, OwnPartials(p.work, unit.item));
-    const float factor = results.weight[0][r];
+__device__ __forceinline__ void LeaveResults(const WorkUnit& unit,
+                                             const OnlineSoftmax<Traits>& softmax,
+                                             typename AttentionShared<Traits>::Results& results) {
+  const int lane = threadIdx.x % 32;
+  const int group = threadIdx.x / Traits::kGroupThreads;
+  const int first_column = WarpPart<Traits>() * Traits::kOutColumns;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) sum[e] *= factor;
-    StoreFinished<Traits>(p, results, r, column, sum);
-  });
-  if (p.out_block_scales == nullptr) return;
-  Traits::Meet();
-  StoreBlocks<Traits>(p, unit, results);
-}
-
-// Whether this CTA is the last to arrive at the merge of the unit's queries. Then it sees what the
-// others wrote before they arrived. For all threads.
-template <typename Traits>
-__device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
-                                              int& is_last) {
-  Traits::Meet();
-  if (threadIdx.x == 0) {
-    // Wraps to 0 at the last arrival, ready for the next layer.
-    uint32_t* arrivals =
-        p.work.arrivals + unit.item.merge * p.work.num_virtual_heads + unit.virtual_head;
-    const uint32_t last = unit.item.num_shared_partials + unit.item.num_partials - 1;
-    is_last = IncrementAcquireRelease(arrivals, last) == last;
-  }
-  Traits::Meet();
-  return is_last;
-}
-
-// A shared item arrives at the merges of all the rows whose queries it has. `unit` is lost.
-template <typename Traits>
-__device__ __noinline__ void ArriveAtChildren(const AttentionKernelParams& p, WorkUnit& unit,
-                                              AttentionShared<Traits>& shared) {
-  const int end = unit.item.end_child;
-  for (int child = unit.item.first_child; child < end;) {
-    Traits::Meet();  // the unit before is done with
-    LoadItem(p.work.items + child, unit);
-    CommitCopies();
-    WaitForCopies<0>();
-    Traits::Meet();
-    if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
-    if (ArriveAtMerge<Traits>(p, unit, shared.is_last_arrival)) {
-      MergePartials<Traits>(p, unit, shared.results);
+  for (int r = 0; r < 2; ++r) {
+    const int row = WarpRow<Traits>() + lane / 4 + r * 8;
+    const float sum = QuadSum(softmax.sum[r]);
+    if (row >= unit.num_rows) continue;
+    if (lane % 4 == 0 && WarpPart<Traits>() == 0) {
+      results.max[group][row] = softmax.max[r];
+      results.sum[group][row] = sum;
     }
-    child += unit.item.num_partials;
+#pragma unroll
+    for (int n = 0; n < Traits::kOutTiles; ++n) {
+      const int column = first_column + Products<Traits>::OutColumn(n);
+      *reinterpret_cast<float2*>(&results.out[group][row][column]) = {softmax.out[n][r * 2],
+                                                                      softmax.out[n][r * 2 + 1]};
+    }
   }
 }
 
-// Writes what the CTA found. The threads have met after writing `shared.results`, and meet after it
-// before they write shared memory again.
+// Writes what the groups left. The threads have met since, and meet before they write shared memory
+// again. Of a partial, the merge is still to come.
 template <typename Traits>
-__device__ __forceinline__ void FinishUnit(const AttentionKernelParams& p, WorkUnit& unit,
-                                           AttentionShared<Traits>& shared) {
-  WeighGroups<Traits>(p, unit, shared.results);
-  Traits::Meet();
+__device__ __forceinline__ void WriteUnit(const AttentionKernelParams& p, const WorkUnit& unit,
+                                          typename AttentionShared<Traits>::Results& results) {
   const bool is_partial = unit.item.partial >= 0;
   ForColumns<Traits>(p, unit, [&](int r, int column) {
+    const TileRow row = RowAt(p, unit, r);
+    float weight[Traits::kWarpsN];
+    const RowTotal total = WeighGroups<Traits>(results, r, weight);
+    const int64_t partial = PartialAt(p.work, unit.item.partial, row);
+    // Every thread of the row writes the same lse.
+    const float factor = is_partial ? FinishPartialRow<Traits>(total, p.work.partial_lse[partial])
+                                    : FinishRow(p, unit, row, total);
     float value[4];
-    AddGroups<Traits>(shared.results, r, column, value);
+    AddGroups<Traits>(results, weight, r, column, factor, value);
     if (is_partial) {
-      const int64_t partial = shared.results.places[r].partial;
-      StorePartial(p.work.partial_out + partial * p.head_dim_v, column, p.head_dim_v, value);
+      StorePartial(p, partial, column, value);
     } else {
-      StoreFinished<Traits>(p, shared.results, r, column, value);
+      StoreFinished<Traits>(p, results, row, r, column, value);
     }
   });
-  if (!is_partial) {
-    if (p.out_block_scales == nullptr) return;
-    Traits::Meet();
-    StoreBlocks<Traits>(p, unit, shared.results);
-  } else if (unit.item.row == kSharedRow) {
-    ArriveAtChildren<Traits>(p, unit, shared);
-  } else if (ArriveAtMerge<Traits>(p, unit, shared.is_last_arrival)) {
-    MergePartials<Traits>(p, unit, shared.results);
-  }
+  if (is_partial || p.out_block_scales == nullptr) return;
+  Traits::Meet();
+  StoreBlocks<Traits>(p, unit, results);
 }
 
 }  // namespace reprise

@@ -13,6 +13,7 @@
 #include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/online_softmax.cuh"
+#include "attention/kernels/partial_merge.cuh"
 #include "attention/kernels/tile_traits.cuh"
 #include "attention/kernels/unit_results.cuh"
 #include "attention/kernels/warpgroup_shared.cuh"
@@ -101,7 +102,7 @@ template <typename Traits>
 __device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
                                           const PreparedUnit<Traits>& prepared) {
   using Element = typename Traits::Element;
-  const PartialList partials = OwnPartials(p.work, prepared.unit.item);
+  const PartialList partials = OwnPartials(p, prepared.unit.item);
 #pragma unroll 1
   for (int r = 0; r < 2; ++r) {
     const ResultRow result = ResultRowAt(prepared, r);

@@ -38,6 +38,7 @@ struct WarpgroupTraits {
   static constexpr bool kConverts = false;
   static constexpr bool kFp8 = false;
   static constexpr bool kRotates = false;
+  static constexpr bool kQueriesAhead = true;
   static constexpr int kOffsetSteps = 3;  // two of keys, and the queries
 
   static constexpr int kChunk = 8;

@@ -43,12 +43,16 @@ __device__ __forceinline__ void LoadItem(const WorkItem* from, WorkUnit& unit) {
 template <typename Traits>
 __device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int virtual_head,
                                              WorkUnit& unit) {
-  const int head_tiles = p.work.num_virtual_heads / p.num_kv_heads;
-  const int kv_head = virtual_head / head_tiles;
+  int kv_head = virtual_head;
+  unit.first_row = 0;
+  if (p.work.num_virtual_heads != p.num_kv_heads) {  // seldom, and divisions are slow
+    const int head_tiles = p.work.num_virtual_heads / p.num_kv_heads;
+    kv_head = virtual_head / head_tiles;
+    unit.first_row = (virtual_head - kv_head * head_tiles) * Traits::kRows;
+  }
   const int num_rows = (unit.item.query_end - unit.item.query_begin) * p.group_size;
   unit.virtual_head = virtual_head;
   unit.kv_head = kv_head;
-  unit.first_row = (virtual_head - kv_head * head_tiles) * Traits::kRows;
   unit.num_rows = min(Traits::kRows, num_rows - unit.first_row);
   unit.logit_scale = p.scale;
   unit.v_scale = 1.0f;
@@ -60,8 +64,10 @@ __device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int
   const float k_scale = ScaleAt(p.k_scale, table_row, kv_head);
   unit.logit_scale *= ScaleAt(p.q_scale, table_row, kv_head) * k_scale;
   unit.v_scale = ScaleAt(p.v_scale, table_row, kv_head);
-  unit.new_k_factor = 1.0f / k_scale;
-  unit.new_v_factor = 1.0f / unit.v_scale;
+  if constexpr (Traits::kConverts) {
+    unit.new_k_factor = 1.0f / k_scale;
+    unit.new_v_factor = 1.0f / unit.v_scale;
+  }
 }
 
 // One row of the tile.
@@ -75,7 +81,7 @@ __device__ __forceinline__ TileRow RowAt(const AttentionKernelParams& p, const W
                                          int row) {
   const int all = unit.first_row + row;
   TileRow tile_row;
-  tile_row.query = all / p.group_size;
+  tile_row.query = static_cast<int>(p.by_group_size.Divide(all));
   tile_row.token = unit.item.first_token + tile_row.query;
   tile_row.q_head = unit.kv_head * p.group_size + all - tile_row.query * p.group_size;
   return tile_row;
