@@ -64,6 +64,8 @@ class SwapRun {
   int64_t Run(int num_swaps) {
     // Kernels are loaded before streams are made to wait, for loading waits for the device.
     EXPECT_TRUE(cache_.Fill(0).ok());
+    // The stream of steps does not wait for the default one, which fills.
+    cudaDeviceSynchronize();
     const c10::cuda::CUDAStreamGuard guard(steps_);
     Write(0);
     Check(0);
