@@ -1,5 +1,6 @@
-// What a plan of attention is made from, on the host or on the device, and copies of it at addresses
-// that stay: what captured graphs read. Used by PlannedAttention (attention/planned_attention.h).
+// What a plan of attention is made from, on the host or on the device, and copies of it at
+// addresses that stay: what captured graphs read. Used by PlannedAttention
+// (attention/planned_attention.h).
 //
 //   PlanInputSpace space({.max_rows = 8, .max_tokens = 8, .max_seq_len = 4096, .block_size = 16});
 //   at::Tensor memory = at::empty({space.num_bytes()}, bytes_on_the_device);
@@ -25,8 +26,8 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// All int32; each on the host or on the device, of any strides. The table is either padded or packed
-// (cache/block_table_formats.h).
+// All int32; each on the host or on the device, of any strides. The table is either padded or
+// packed (cache/block_table_formats.h).
 struct PlanInputs {
   std::optional<at::Tensor> seq_lens = {};     // [num_rows], with block_table
   std::optional<at::Tensor> block_table = {};  // [num_rows, columns]

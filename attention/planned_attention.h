@@ -11,28 +11,28 @@
 //   REPRISE_RETURN_IF_ERROR(attention->Plan({.seq_lens = seq_lens, .block_table = table}));
 //   for (...) REPRISE_RETURN_IF_ERROR(attention->Run(layer, q, kv, out, &lse));
 //
-// Plan() copies what it is given into the map workspace, and makes the work map there. Arrays on the
-// host may be overwritten when it returns: they travel through pinned memory of LibTorch's, which is
-// not reused before it was read. Arrays on the device are read in stream order.
+// Plan() copies what it is given into the map workspace, and makes the work map there. Arrays on
+// the host may be overwritten when it returns: they travel through pinned memory of LibTorch's,
+// which is not reused before it was read. Arrays on the device are read in stream order.
 //
-// Two ways into a graph. Run() alone is captured, and Plan() is called before each replay, from host
-// or device: what it plans stands at unchanged addresses. Or Plan(), with arrays on the device, is
-// captured too, and each replay plans anew from what they hold then. While a graph lives that
-// captured a call, the workspaces stay: replacing one is FailedPrecondition. While one lives that
-// captured Run() alone, so does planning for another size (rows may be padded with seq_len 0).
+// Two ways into a graph. Run() alone is captured, and Plan() is called before each replay, from
+// host or device: what it plans stands at unchanged addresses. Or Plan(), with arrays on the
+// device, is captured too, and each replay plans anew from what they hold then. While a graph lives
+// that captured a call, the workspaces stay: replacing one is FailedPrecondition. While one lives
+// that captured Run() alone, so does planning for another size (rows may be padded with seq_len 0).
 //
 //   state       calls allowed                    leaves by
 //   bare        Set*, Reset                      both workspaces are set -> set
 //   set         Set*, Reset, Plan                Plan -> planned
 //   planned     Set*, Reset, Plan, Run           Set* or Reset -> set or bare
 //
-// A Run() belongs to the Plan() before it: to one of the same capture, or to an eager one. Graphs of
-// several sizes may share all this if each has captured its own Plan().
+// A Run() belongs to the Plan() before it: to one of the same capture, or to an eager one. Graphs
+// of several sizes may share all this if each has captured its own Plan().
 //
 // On the CPU there is no work map: the map workspace holds the inputs, the partial one is empty.
 //
-// Errors: FailedPrecondition for a call that the state does not allow, host arrays under capture, or
-// what a living graph forbids; InvalidArgument naming the argument; those of PagedAttention().
+// Errors: FailedPrecondition for a call that the state does not allow, host arrays under capture,
+// or what a living graph forbids; InvalidArgument naming the argument; those of PagedAttention().
 // Arrays on a device are not looked into: lengths beyond their capacity are clipped when packed
 // tables are unpacked, and undefined behaviour otherwise.
 //

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -81,6 +82,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+    stream_ = c10::cuda::getStreamFromPool();
     k_ = at::randn({kNumBlocks, kBlockSize, 2, 64}, Gpu(at::kBFloat16));
     v_ = at::randn({kNumBlocks, kBlockSize, 2, 64}, Gpu(at::kBFloat16));
     q_ = at::randn({kMaxRows, 8, 64}, Gpu(at::kBFloat16));
@@ -143,13 +145,13 @@ class PlannedAttentionGpuTest : public ::testing::Test {
 
   // Captures `step` on a stream of its own.
   cudaGraphExec_t Capture(const std::function<absl::Status()>& step) {
-    const c10::cuda::CUDAStreamGuard guard(stream_);
+    const c10::cuda::CUDAStreamGuard guard(*stream_);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(*stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     const absl::Status status = step();
     EXPECT_TRUE(status.ok()) << status;
     cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    EXPECT_EQ(cudaStreamEndCapture(*stream_, &graph), cudaSuccess);
     cudaGraphExec_t exec = nullptr;
     EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
@@ -159,8 +161,8 @@ class PlannedAttentionGpuTest : public ::testing::Test {
   at::Tensor Replay(cudaGraphExec_t exec) {
     out_.fill_(NAN);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
-    EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    EXPECT_EQ(cudaGraphLaunch(exec, *stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(*stream_), cudaSuccess);
     return out_.clone();
   }
 
@@ -174,7 +176,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
   }
 
   at::Tensor k_, v_, q_, out_, lse_;
-  c10::cuda::CUDAStream stream_ = c10::cuda::getStreamFromPool();
+  std::optional<c10::cuda::CUDAStream> stream_;  // where there is a GPU
   Random random_{11};
   std::unique_ptr<PlannedAttention> attention_;
 };

@@ -1,9 +1,11 @@
 // Whether captured graphs still use a piece of memory: what its owner asks before it lets go of it.
 //
 //   GraphPins pins;
-//   REPRISE_RETURN_IF_ERROR(pins.PinIfCaptured(stream).status());   // where its address goes into launches
+//   // Where its address goes into launches:
+//   REPRISE_RETURN_IF_ERROR(pins.PinIfCaptured(stream).status());
 //   ...
-//   REPRISE_RETURN_IF_ERROR(pins.CheckNone("workspace"));   // where it is to be replaced
+//   // Where it is to be replaced:
+//   REPRISE_RETURN_IF_ERROR(pins.CheckNone("workspace"));
 //
 // A captured graph has addresses baked in, and nobody but the graph knows how long it lives. So the
 // graph itself holds the pin: a user object of the CUDA graph that is being captured, which its
@@ -40,8 +42,8 @@ class GraphPins {
 
   Pin Take() const;
 
-  // If `stream` (a cudaStream_t) is being captured, pins until the graph and all that was made of it
-  // are gone; once a capture, however often it is called. Builds without CUDA: does nothing.
+  // If `stream` (a cudaStream_t) is being captured, pins until the graph and all that was made of
+  // it are gone; once a capture, however often it is called. Builds without CUDA: does nothing.
   // Returns CUDA's id of the capture, which no other one ever has, or 0. Errors: Internal if CUDA
   // refuses.
   absl::StatusOr<uint64_t> PinIfCaptured(CUstream_st* stream);

@@ -7,8 +7,8 @@
 //   LOG(INFO) << ExplainAttentionKernels(key); // the same, and what speaks against each
 //
 // The kernels stand in the order of preference, tuned ones (tier 2) first; the first against which
-// no rule speaks serves. The last ones of a type, which convert (KvLoading::kConverted), serve every
-// call that any kernel serves.
+// no rule speaks serves. The last ones of a type, which convert (KvLoading::kConverted), serve
+// every call that any kernel serves.
 //
 // Thread safety: const data.
 

@@ -89,15 +89,16 @@ class WarpgroupLoader {
     return lane / kRowsOfWarp * kRowsPerPass + thread_ / 32 * kRowsOfWarp + lane % kRowsOfWarp;
   }
 
-  // This thread's chunk of the row of a tensor at offset 0; some other where its dims are not there.
+  // This thread's chunk of the row of a tensor at offset 0; some other where its dims are not
+  // there.
   static __device__ __forceinline__ const char* ChunkOf(const KvView& view, int kv_head, int dim,
                                                         int head_dim) {
     return static_cast<const char*>(view.data) +
            (kv_head * view.head_stride + (dim < head_dim ? DimOffset(view, dim) : 0)) * 2;
   }
 
-  // Copies rows to a tile; zeros in the place of rows from `num_rows` on, and of dims from `head_dim`
-  // on. `offsets`: one of two for each row, in bytes.
+  // Copies rows to a tile; zeros in the place of rows from `num_rows` on, and of dims from
+  // `head_dim` on. `offsets`: one of two for each row, in bytes.
   __device__ __forceinline__ void CopyRows(const uint4* to, const char* chunk, int head_dim,
                                            const int64_t* offsets, int num_rows) const {
     const uint32_t address = SharedAddress(to) + place_;

@@ -83,8 +83,8 @@ AttentionError ErrorOf(const AttentionValues& got, const ReferenceResult<double>
     own_lse = std::max(own_lse, std::abs(own.lse[i] - exact.lse[i]));
     largest_lse = std::max(largest_lse, std::abs(exact.lse[i]));
   }
-  // Tensor cores truncate their sums once for every 16 products; scale, softcap, bias, the rescaling
-  // of sums and the logarithm round once each.
+  // Tensor cores truncate their sums once for every 16 products; scale, softcap, bias, the
+  // rescaling of sums and the logarithm round once each.
   double logit_floor = (5 + products.head_dim / 16) * 0x1p-23 * largest_lse;
   if (products.operands != DType::kFloat32)
     logit_floor += RoundingOf(products.operands) * largest_lse;

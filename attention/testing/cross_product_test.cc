@@ -138,8 +138,8 @@ TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
         }
       }
     }
-    // The contract excludes some: a cache of another 16-bit type than q's, ragged keys in fp8 beside
-    // other q, shared prefixes in deterministic maps, block scales in wide types.
+    // The contract excludes some: a cache of another 16-bit type than q's, ragged keys in fp8
+    // beside other q, shared prefixes in deterministic maps, block scales in wide types.
     EXPECT_LT(num_missing, num_pairs / 10) << "space " << static_cast<int>(space);
     EXPECT_GT(num_pairs, 300);
   }

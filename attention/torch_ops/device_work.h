@@ -34,8 +34,9 @@ struct WorkTensors {
   bool deterministic = false;  // of a map that is made here
 };
 
-// The map that attention of `layer` over `batch` on q's device, multiplied in `products` if given, is
-// to use: the caller's, or one that is allocated (`keep_alive` holds it) and built now. On the CPU none is needed.
+// The map that attention of `layer` over `batch` on q's device, multiplied in `products` if given,
+// is to use: the caller's, or one that is allocated (`keep_alive` holds it) and built now. On the
+// CPU none is needed.
 absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
                                 const AttentionParams& layer, const PagedBatch& batch,
                                 const at::Tensor& q, at::Tensor& keep_alive);

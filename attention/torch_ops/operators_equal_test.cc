@@ -1,5 +1,5 @@
-// torch.ops.reprise.* against the plain calls: the same bits for any batch, layer and cache, and the
-// text of a Status as an exception.
+// torch.ops.reprise.* against the plain calls: the same bits for any batch, layer and cache, and
+// the text of a Status as an exception.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
