@@ -13,6 +13,7 @@
 #include "base/torch_status.h"
 #include "examples/llama/checkpoint.h"
 #include "examples/llama/checkpoint_reader.h"
+#include "examples/llama/linear_reader.h"
 
 namespace reprise {
 namespace {
@@ -78,19 +79,7 @@ class LayerReader {
   }
 
   absl::StatusOr<Linear> Projection(const std::vector<TensorPart>& parts, bool biased) {
-    const auto add = [&](const char* suffix) {
-      std::vector<TensorPart> full = parts;
-      for (TensorPart& part : full) {
-        part.name = LayerTensorName(layer_, absl::StrCat(part.name, suffix));
-      }
-      return reader_.Add(full);
-    };
-    REPRISE_ASSIGN_OR_RETURN(at::Tensor weight, add(".weight"));
-    std::optional<at::Tensor> bias;
-    if (biased) {
-      REPRISE_ASSIGN_OR_RETURN(bias, add(".bias"));
-    }
-    return Linear::Create(std::move(weight), std::move(bias));
+    return AddLinear(reader_, LayerTensorName(layer_, ""), parts, BiasIf(biased));
   }
 
   CheckpointReader& reader_;

@@ -12,6 +12,7 @@
 #include "base/torch_status.h"
 #include "examples/llama/checkpoint.h"
 #include "examples/llama/checkpoint_reader.h"
+#include "examples/llama/linear_reader.h"
 
 namespace reprise {
 namespace {
@@ -66,39 +67,32 @@ class PartReader {
     return BartNorm{.weight = std::move(weight), .bias = std::move(bias)};
   }
 
-  // One product for `names`, their outputs side by side.
-  absl::StatusOr<Linear> Product(const std::string& prefix, const std::vector<const char*>& names) {
-    const auto add = [&](const char* suffix) {
-      std::vector<TensorPart> parts;
-      for (const char* name : names) parts.push_back({absl::StrCat(prefix, name, suffix)});
-      return reader_.Add(parts);
-    };
-    REPRISE_ASSIGN_OR_RETURN(at::Tensor weight, add(".weight"));
-    REPRISE_ASSIGN_OR_RETURN(at::Tensor bias, add(".bias"));
-    return Linear::Create(std::move(weight), std::move(bias));
+  // One product for `parts`, their outputs side by side.
+  absl::StatusOr<Linear> Product(const std::string& prefix, const std::vector<TensorPart>& parts) {
+    return AddLinear(reader_, prefix, parts, LinearBias::kAdded);
   }
 
   absl::StatusOr<BartSelfAttention> Self(const std::string& layer) {
     const std::string prefix = layer + "self_attn.";
-    REPRISE_ASSIGN_OR_RETURN(Linear qkv, Product(prefix, {"q_proj", "k_proj", "v_proj"}));
-    REPRISE_ASSIGN_OR_RETURN(Linear out, Product(prefix, {"out_proj"}));
+    REPRISE_ASSIGN_OR_RETURN(Linear qkv, Product(prefix, {{"q_proj"}, {"k_proj"}, {"v_proj"}}));
+    REPRISE_ASSIGN_OR_RETURN(Linear out, Product(prefix, {{"out_proj"}}));
     REPRISE_ASSIGN_OR_RETURN(BartNorm norm, Norm(layer + "self_attn_layer_norm"));
     return BartSelfAttention{.qkv = std::move(qkv), .out = std::move(out), .norm = std::move(norm)};
   }
 
   absl::StatusOr<BartCrossAttention> Cross(const std::string& layer) {
     const std::string prefix = layer + "encoder_attn.";
-    REPRISE_ASSIGN_OR_RETURN(Linear q, Product(prefix, {"q_proj"}));
-    REPRISE_ASSIGN_OR_RETURN(Linear kv, Product(prefix, {"k_proj", "v_proj"}));
-    REPRISE_ASSIGN_OR_RETURN(Linear out, Product(prefix, {"out_proj"}));
+    REPRISE_ASSIGN_OR_RETURN(Linear q, Product(prefix, {{"q_proj"}}));
+    REPRISE_ASSIGN_OR_RETURN(Linear kv, Product(prefix, {{"k_proj"}, {"v_proj"}}));
+    REPRISE_ASSIGN_OR_RETURN(Linear out, Product(prefix, {{"out_proj"}}));
     REPRISE_ASSIGN_OR_RETURN(BartNorm norm, Norm(layer + "encoder_attn_layer_norm"));
     return BartCrossAttention{
         .q = std::move(q), .kv = std::move(kv), .out = std::move(out), .norm = std::move(norm)};
   }
 
   absl::StatusOr<BartFeedForward> FeedForward(const std::string& layer) {
-    REPRISE_ASSIGN_OR_RETURN(Linear up, Product(layer, {"fc1"}));
-    REPRISE_ASSIGN_OR_RETURN(Linear down, Product(layer, {"fc2"}));
+    REPRISE_ASSIGN_OR_RETURN(Linear up, Product(layer, {{"fc1"}}));
+    REPRISE_ASSIGN_OR_RETURN(Linear down, Product(layer, {{"fc2"}}));
     REPRISE_ASSIGN_OR_RETURN(BartNorm norm, Norm(layer + "final_layer_norm"));
     return BartFeedForward{.up = std::move(up), .down = std::move(down), .norm = std::move(norm)};
   }
