@@ -192,8 +192,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                     .window_left = c.window_left,
                                     .softcap = c.softcap,
                                     .rotary = c.rotary};
-    int num_sms = 0;
-    cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0);
+    int num_sms = c.num_sms;
+    if (num_sms == 0) cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0);
     REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
                              PlanWorkMap({.dtype = c.dtype,
                                           .num_q_heads = c.num_q_heads,

@@ -46,6 +46,7 @@ struct AttentionCase {
   // As AttentionExtras has them.
   std::optional<DType> products = {};
   int max_tier = 2;
+  int num_sms = 0;  // that work is planned for; 0: the card's
   // Time of the best peer known for this shape, and what we mean to reach; where they are known.
   std::optional<double> peer_us = {};
   std::optional<double> target_us = {};
