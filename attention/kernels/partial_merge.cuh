@@ -5,9 +5,9 @@
 // tens, so that several CTAs share the work: the last to arrive at a group of kMergeGroup pieces
 // leaves the group's sum in the place of its first, and the last group to arrive adds up those.
 //
-// Bound: the L2 cache's latency, then 64 bytes a cycle of one multiprocessor. All partials of a row
-// (32 at a time) are under way at once, by cp.async, in the memory that keys have left; each thread
-// adds up the 4 columns that it copied itself, so nobody waits for anybody.
+// Bound: the L2 cache's latency, then 64 bytes a cycle of one multiprocessor. As many partials as
+// there is memory that keys have left (32) are under way at once, by cp.async; each thread adds up
+// the 4 columns that it copied itself, so nobody waits for anybody.
 
 #ifndef ATTENTION_KERNELS_PARTIAL_MERGE_CUH_
 #define ATTENTION_KERNELS_PARTIAL_MERGE_CUH_
@@ -115,113 +115,195 @@ __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, co
       item.num_shared_partials + item.num_partials, is_last);
 }
 
-// A row's partials, added up as they come: 4 columns of out, relative to total.max.
-struct MergedColumns {
-  RowTotal total = {-INFINITY, 0.0f};
-  float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-};
+// Adds up what a merge is of. A thread has 4 columns of a row at a time, and goes through its row's
+// partials in turns. Where half the memory holds all of a row's, those of the thread's next row are
+// under way while those of this one are added up; else a turn has all of the memory.
+template <typename Traits>
+class PartialAdder {
+ public:
+  __device__ __forceinline__ PartialAdder(const AttentionKernelParams& p, const WorkUnit& unit,
+                                          const MergePoint& point, AttentionShared<Traits>& shared)
+      : p_(p), unit_(unit), point_(point), shared_(shared) {
+    // Where blocks of columns have a scale of their own, group 0's share is of use.
+    const int taken = p.out_block_scales == nullptr ? 0 : Shared::kMergeSlotsOfOut;
+    slots_ = shared.merge.slots[taken] + threadIdx.x;
+    const int half = min(kLanes, (Shared::kMergeSlots - taken) / 2);
+    is_ahead_ = point.own.count <= half && point.shared.count <= half;
+    turn_size_ = is_ahead_ ? half : min(kLanes, Shared::kMergeSlots - taken);
+    num_parts_ = unit.num_rows * kRowParts;
+  }
 
-// By the threads of a row together, kLanes of each of their warps; all lanes of a warp take part.
-// `slots`: this thread's, kThreads apart.
-template <typename Traits, int kLanes>
-__device__ __forceinline__ void AddPartials(const AttentionKernelParams& p, const PartialList& list,
-                                            const TileRow& row, int column, uint4* slots,
-                                            int num_slots, MergedColumns& merged) {
-  const int64_t pitch = PartialPitch(p.head_dim_v);
-  const int64_t first = PartialAt(p.work, list.first, row);
-  const float* lse = p.work.partial_lse + first;
-  const float* out = p.work.partial_out + first * pitch + column;
-  const int lane = threadIdx.x % kLanes;
-  const uint32_t slot = SharedAddress(slots);
+  // By all threads.
+  __device__ __forceinline__ void Run() {
+    Turn turn = {static_cast<int>(threadIdx.x), point_.shared.count == 0, 0};
+    float lse = Fetch(turn, 0);
+    Sum sum;
 #pragma unroll 1
-  for (int begin = 0; begin < list.count; begin += num_slots) {
-    const int count = min(num_slots, list.count - begin);
-    const float own_lse = lane < count ? __ldcg(lse + (begin + lane) * list.stride) : -INFINITY;
+    for (int stage = 0; turn.part - static_cast<int>(threadIdx.x) < num_parts_;) {
+      const Turn next = After(turn);
+      const int next_stage = is_ahead_ ? stage ^ 1 : 0;
+      float next_lse = is_ahead_ ? Fetch(next, next_stage) : 0.0f;
+      if (IsWarpIn(turn)) Add(turn, stage, lse, sum);
+      if (next.part != turn.part) {
+        Finish(turn, sum);
+        sum = Sum();
+      }
+      if (!is_ahead_) next_lse = Fetch(next, next_stage);
+      turn = next;
+      stage = next_stage;
+      lse = next_lse;
+    }
+  }
+
+ private:
+  using Shared = AttentionShared<Traits>;
+  static constexpr int kRowParts = Traits::kHeadDimV / 4;
+  // Threads of a warp with the same row: each has the lse of one partial of a turn.
+  static constexpr int kLanes = kRowParts < 32 ? kRowParts : 32;
+  static_assert(Shared::kMergeSlots - Shared::kMergeSlotsOfOut >= 2);
+
+  struct Turn {
+    int part;  // row * kRowParts + column / 4
+    bool is_own;
+    int begin;  // of the partials of its list
+  };
+
+  // 4 columns of out, relative to total.max.
+  struct Sum {
+    RowTotal total = {-INFINITY, 0.0f};
+    float of[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  };
+
+  __device__ __forceinline__ const PartialList& ListOf(const Turn& turn) const {
+    return turn.is_own ? point_.own : point_.shared;
+  }
+  __device__ __forceinline__ int CountOf(const Turn& turn) const {
+    return min(turn_size_, ListOf(turn).count - turn.begin);
+  }
+  __device__ __forceinline__ Turn After(const Turn& turn) const {
+    if (turn.begin + turn_size_ < ListOf(turn).count) {
+      return {turn.part, turn.is_own, turn.begin + turn_size_};
+    }
+    if (!turn.is_own) return {turn.part, true, 0};
+    return {turn.part + Traits::kThreads, point_.shared.count == 0, 0};
+  }
+
+  // Whether a thread of the warp has a row.
+  __device__ __forceinline__ bool IsWarpIn(const Turn& turn) const {
+    return turn.part - turn.part % 32 < num_parts_;
+  }
+  __device__ __forceinline__ int ColumnOf(const Turn& turn) const {
+    return turn.part % kRowParts * 4;
+  }
+  __device__ __forceinline__ bool IsThere(const Turn& turn) const {
+    return turn.part < num_parts_ && ColumnOf(turn) < p_.head_dim_v;
+  }
+  __device__ __forceinline__ TileRow RowOf(const Turn& turn) const {
+    return RowAt(p_, unit_, min(turn.part, num_parts_ - 1) / kRowParts);
+  }
+
+  // Starts the copies of a turn, a group of them in any case, and returns this lane's lse.
+  __device__ __forceinline__ float Fetch(const Turn& turn, int stage) const {
+    float lse = -INFINITY;
+    if (IsWarpIn(turn)) {
+      const PartialList& list = ListOf(turn);
+      const int64_t first = PartialAt(p_.work, list.first, RowOf(turn)) + turn.begin * list.stride;
+      const int64_t pitch = PartialPitch(p_.head_dim_v);
+      const float* out = p_.work.partial_out + first * pitch + (IsThere(turn) ? ColumnOf(turn) : 0);
+      const int count = CountOf(turn);
+      const int lane = threadIdx.x % kLanes;
+      const uint32_t slot = SharedAddress(slots_ + stage * turn_size_ * Traits::kThreads);
+      if (lane < count) lse = __ldcg(p_.work.partial_lse + first + lane * list.stride);
 #pragma unroll 4
-    for (int i = 0; i < count; ++i) {
-      CopyAsync16(slot + i * (Traits::kThreads * 16), out, true);
-      out += list.stride * pitch;
+      for (int i = 0; i < count; ++i) {
+        CopyAsync16(slot + i * (Traits::kThreads * 16), out, true);
+        out += list.stride * pitch;
+      }
     }
     CommitCopies();
-    float max = fmaxf(own_lse, merged.total.max);
+    return lse;
+  }
+
+  __device__ __forceinline__ void Add(const Turn& turn, int stage, float own_lse, Sum& sum) const {
+    float max = fmaxf(own_lse, sum.total.max);
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2) {
       max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, distance));
     }
     const float reference = Reference(max);
     const float own_weight = Exp2<Traits>(own_lse - reference);
-    const float rescale = Exp2<Traits>(merged.total.max - reference);
-    merged.total.max = max;
-    merged.total.sum *= rescale;
+    const float rescale = Exp2<Traits>(sum.total.max - reference);
+    sum.total.max = max;
+    sum.total.sum *= rescale;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) merged.sum[e] *= rescale;
-    WaitForCopies<0>();
+    for (int e = 0; e < 4; ++e) sum.of[e] *= rescale;
+    const uint4* const slots = slots_ + stage * turn_size_ * Traits::kThreads;
+    const int count = CountOf(turn);
+    if (is_ahead_) {
+      WaitForCopies<1>();
+    } else {
+      WaitForCopies<0>();
+    }
 #pragma unroll 8
     for (int i = 0; i < count; ++i) {
       const float weight = __shfl_sync(kFullWarp, own_weight, i, kLanes);
       const float4 value = *reinterpret_cast<const float4*>(slots + i * Traits::kThreads);
-      merged.total.sum += weight;
-      merged.sum[0] = fmaf(weight, value.x, merged.sum[0]);
-      merged.sum[1] = fmaf(weight, value.y, merged.sum[1]);
-      merged.sum[2] = fmaf(weight, value.z, merged.sum[2]);
-      merged.sum[3] = fmaf(weight, value.w, merged.sum[3]);
+      sum.total.sum += weight;
+      sum.of[0] = fmaf(weight, value.x, sum.of[0]);
+      sum.of[1] = fmaf(weight, value.y, sum.of[1]);
+      sum.of[2] = fmaf(weight, value.z, sum.of[2]);
+      sum.of[3] = fmaf(weight, value.w, sum.of[3]);
     }
   }
-}
+
+  // Writes a row's sum where it belongs. By all threads.
+  __device__ __forceinline__ void Finish(const Turn& turn, Sum& sum) const {
+    const bool is_there = IsThere(turn);
+    const int column = ColumnOf(turn);
+    const TileRow row = RowOf(turn);
+    float lse = 0.0f;
+    float factor = 0.0f;
+    if (is_there) {
+      factor = point_.to < 0 ? FinishRow(p_, unit_, row, sum.total)
+                             : FinishPartialRow<Traits>(sum.total, lse);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum.of[e] *= factor;
+    if (point_.to < 0) {
+      if (is_there) {
+        StoreFinished<Traits>(p_, shared_.results, row, turn.part / kRowParts, column, sum.of);
+      }
+      return;
+    }
+    // In the place of the group's first, whose lse all threads of the row have read.
+    if constexpr (kRowParts > 32) {
+      Traits::Meet();
+    } else {
+      __syncwarp();
+    }
+    if (!is_there) return;
+    const int64_t partial = PartialAt(p_.work, point_.to, row);
+    StorePartial(p_, partial, column, sum.of);
+    if (column + 4 >= p_.head_dim_v) p_.work.partial_lse[partial] = lse;
+  }
+
+  const AttentionKernelParams& p_;
+  const WorkUnit& unit_;
+  const MergePoint& point_;
+  Shared& shared_;
+  uint4* slots_;
+  int turn_size_;
+  bool is_ahead_;
+  int num_parts_;
+};
 
 // Adds up what a merge is of. By all threads.
 template <typename Traits>
 __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
                                               const MergePoint& point,
                                               AttentionShared<Traits>& shared) {
-  using Shared = AttentionShared<Traits>;
-  constexpr int kRowParts = Traits::kHeadDimV / 4;
-  constexpr int kLanes = kRowParts < 32 ? kRowParts : 32;
-  constexpr int kSlots = Shared::kMergeSlots < kLanes ? Shared::kMergeSlots : kLanes;
-  // Where blocks of columns have a scale of their own, group 0's share is of use.
-  const int taken = p.out_block_scales == nullptr ? 0 : Shared::kMergeSlotsOfOut;
-  uint4* const slots = shared.merge.slots[taken] + threadIdx.x;
-  const int num_slots = min(kSlots, Shared::kMergeSlots - taken);
-  const int num_parts = unit.num_rows * kRowParts;
-#pragma unroll 1
-  for (int begin = 0; begin < num_parts; begin += Traits::kThreads) {
-    const int at = begin + threadIdx.x;
-    const int column = at % kRowParts * 4;
-    const bool is_there = at < num_parts && column < p.head_dim_v;
-    const TileRow row = RowAt(p, unit, min(at, num_parts - 1) / kRowParts);
-    MergedColumns merged;
-    if (at - at % 32 < num_parts) {  // whole warps
-#pragma unroll 1
-      for (int own = point.shared.count > 0 ? 0 : 1; own < 2; ++own) {
-        AddPartials<Traits, kLanes>(p, own ? point.own : point.shared, row, is_there ? column : 0,
-                                    slots, num_slots, merged);
-      }
-    }
-    float lse = 0.0f;
-    float factor = 0.0f;
-    if (is_there) {
-      factor = point.to < 0 ? FinishRow(p, unit, row, merged.total)
-                            : FinishPartialRow<Traits>(merged.total, lse);
-    }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) merged.sum[e] *= factor;
-    if (point.to < 0) {
-      if (is_there) {
-        StoreFinished<Traits>(p, shared.results, row, at / kRowParts, column, merged.sum);
-      }
-      continue;
-    }
-    // In the place of the group's first, whose lse all threads of the row read.
-    if constexpr (kRowParts > 32) {
-      Traits::Meet();
-    } else {
-      __syncwarp();
-    }
-    if (!is_there) continue;
-    const int64_t partial = PartialAt(p.work, point.to, row);
-    StorePartial(p, partial, column, merged.sum);
-    if (column + 4 >= p.head_dim_v) p.work.partial_lse[partial] = lse;
-  }
+  PartialAdder<Traits>(p, unit, point, shared).Run();
+  WaitForCopies<0>();  // of groups that hold nothing
   if (point.to < 0 && p.out_block_scales != nullptr) {
     Traits::Meet();
     StoreBlocks<Traits>(p, unit, shared.results);
