@@ -33,6 +33,13 @@ struct HostTeam {
   void Meet() {}
 
   template <typename Value>
+  int Total(int n, Value value) {
+    int total = 0;
+    for (int i = 0; i < n; ++i) total += value(i);
+    return total;
+  }
+
+  template <typename Value>
   int Least(int n, Value value) {
     int least = std::numeric_limits<int>::max();
     for (int i = 0; i < n; ++i) least = std::min(least, value(i));

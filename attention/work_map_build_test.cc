@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "attention/testing/host_work_map.h"
@@ -60,8 +61,8 @@ auto Keys(int row, int begin, int end) {
 TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
   // Costs 1/2 + 2, 1/2 + 4, 1/2 + 1 steps: 8 1/2 in 3 columns that begin at 0, 3 and 6.
   Rows rows({128, 200, 10});
-  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
-  options.num_sms = 1;  // 3 CTAs
+  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
+  options.num_sms = 3;  // 6 CTAs
   HostWorkMap work(options);
   ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
   // Row 1 costs from 2 1/2 to 7; its steps begin at 3, so that the border at 6 is its fourth step.
@@ -201,6 +202,68 @@ TEST(WorkMapBuildTest, LargeBatchesUseTheColumnsThatMakeTheFullestShorter) {
     EXPECT_LT((most - 1) * work.map().main.num_columns, all + tiles);
     EXPECT_LT((used - 1) * most, all + tiles);
   }
+}
+
+std::vector<int> CutsOf(const TileMap& map) {
+  std::vector<int> cuts;
+  for (const WorkItem& item : ItemsOf(map)) {
+    if (item.key_begin > 0) cuts.push_back(item.key_begin);
+  }
+  return cuts;
+}
+
+// 33 columns, of two CTAs a multiprocessor.
+TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
+  for (const auto& [num_rows, len, piece] :
+       {std::tuple{1, 16384, 512}, std::tuple{2, 4096, 256}, std::tuple{4, 1024, 128},
+        std::tuple{8, 4096, 1024}, std::tuple{16, 4096, 2048}, std::tuple{10, 4096, 1408},
+        std::tuple{32, 4096, 4096}, std::tuple{30, 1024, 1024}}) {
+    Rows rows(std::vector<int32_t>(num_rows, len));
+    HostWorkMap work(OptionsFor(rows.batch));
+    ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    std::vector<int> expected;
+    for (int r = 0; r < num_rows; ++r) {
+      for (int cut = piece; cut < len; cut += piece) expected.push_back(cut);
+    }
+    EXPECT_EQ(CutsOf(work.map().main), expected) << num_rows << " x " << len;
+    for (const int64_t steps : UsedSteps(work)) EXPECT_LE(steps, piece / kWorkStepKeys);
+  }
+}
+
+TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
+  // Of 16 steps, in 2 pieces of 8; of 25, cut.
+  for (const auto& [len, num_cuts] :
+       {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1600, 16}}) {
+    Rows rows(std::vector<int32_t>(16, len));
+    HostWorkMap work(OptionsFor(rows.batch));
+    ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+    EXPECT_EQ(CutsOf(work.map().main).size(), static_cast<size_t>(num_cuts)) << len;
+  }
+  // Some longer than others: as columns are filled.
+  Rows rows({1024, 1024, 1024, 1024, 1024, 1024, 1100, 1024, 1024, 1024, 1024, 1024});
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_FALSE(CutsOf(work.map().main).empty());
+}
+
+TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
+  std::vector<int32_t> lens(16, 0);
+  std::fill_n(lens.begin(), 8, 4096);
+  Rows rows(lens);
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(BuildWorkMap(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  // 8 rows of 4 pieces have the first 32 columns; rows without keys share the last one.
+  const TileMap& map = work.map().main;
+  ASSERT_EQ(map.counts[0], 32 + 8);
+  for (int column = 0; column < 32; ++column) {
+    EXPECT_EQ(map.column_items[column], column);
+    EXPECT_EQ(map.items[column].key_end - map.items[column].key_begin, 1024);
+  }
+  EXPECT_EQ(map.column_items[32], 32);
+  EXPECT_EQ(map.column_items[33], 40);
 }
 
 TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {

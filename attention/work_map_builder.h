@@ -11,6 +11,7 @@
 //   team.Scan(n, count, use)    use(i, sum of count(j) for j < i), in every CTA; returns the sum
 //   team.Spread(n, span, f)     f(i, k) for k in [begin, begin + count) that span(i) names, in
 //                               every CTA; i of the same thread as before, mostly
+//   team.Total(n, f)            the sum of f(i) for i in [0, n), i as for Fill()
 //   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
 //   team.Meet()                 what those wrote is seen by every thread of the CTA
 //   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; what it
@@ -29,6 +30,7 @@
 #include "attention/work_map_rows.h"
 #include "attention/work_map_scratch.h"
 #include "attention/work_map_sums.h"
+#include "attention/work_map_ways.h"
 
 namespace reprise {
 
@@ -94,9 +96,11 @@ class WorkMapBuilder {
     FindSharedKeys();
     const int num_tiles = FindTiles();
     const Sum total_cost = FindKeys(num_tiles);
-    const Columns<Sum> columns(total_cost, LeastSteps<Sum>(total_cost, num_tiles), map_.num_columns,
-                               map_.tile_cost);
-    const WorkCounts counts = CutTiles(num_tiles, columns);
+    const int least = LeastSteps<Sum>(total_cost, num_tiles, map_.merges_a_step) +
+                      CeilOf(map_.tile_cost, kStepCost);
+    Columns<Sum> columns(total_cost, least, map_.num_columns, map_.tile_cost);
+    const WorkCounts counts = CutTiles(total_cost, num_tiles, least, columns);
+    NoteItems(num_tiles);
     WriteItems(counts, num_tiles, columns);
   }
 
@@ -255,7 +259,46 @@ class WorkMapBuilder {
             static_cast<int>(packed & ((Sum{1} << sums_.partial_shift) - 1))};
   }
 
-  // Cuts the ranges, notes which items are whose, and returns the counts.
+  // Of as many ranges as CountTiles() can count.
+  static constexpr int kCountBits = 15;
+  static constexpr int kMostCounted = (1 << kCountBits) - 1;
+
+  REPRISE_HOST_DEVICE TileCounts CountTiles(int num_tiles) {
+    const int both = team_.Total(num_tiles, [&](int t) -> int {
+      const WorkTile& tile = tiles_[t];
+      if (tile.num_pieces == 0) return 0;
+      return tile.key_begin < tile.key_end ? 1 : 1 << kCountBits;
+    });
+    return {both & kMostCounted, both >> kCountBits};
+  }
+
+  // Whether all items of ranges with keys are among the first num_columns.
+  REPRISE_HOST_DEVICE bool AreInColumns(int num_tiles) {
+    const int num_beyond = team_.Total(num_tiles, [&](int t) -> int {
+      const WorkTile& tile = tiles_[t];
+      if (tile.num_pieces == 0) return 0;
+      return tile.key_begin < tile.key_end && tile.first_item + tile.num_pieces > map_.num_columns;
+    });
+    return num_beyond == 0;
+  }
+
+  // Decides how the ranges are cut, cuts them and returns the counts.
+  REPRISE_HOST_DEVICE WorkCounts CutTiles(Sum total_cost, int num_tiles, int least_steps,
+                                          Columns<Sum>& columns) {
+    const bool may_give = Cutter::kMayGiveColumns && num_tiles <= map_.num_columns &&
+                          num_tiles <= kMostCounted && shared_keys_ == 0;
+    CutWays<Sum> ways(total_cost, may_give ? CountTiles(num_tiles) : TileCounts{}, least_steps,
+                      map_.num_columns, columns);
+    for (;;) {
+      columns.GiveEachPieceItsOwn(ways.own_steps());
+      const WorkCounts counts = CutTiles(num_tiles, columns);
+      const auto are_in_columns = [&] {
+        return counts.items <= map_.num_columns || AreInColumns(num_tiles);
+      };
+      if (ways.IsDone(counts.merges, are_in_columns, columns)) return counts;
+    }
+  }
+
   REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns<Sum>& columns) {
     WorkCounts counts = Unpack(team_.Scan(
         num_tiles, [&](int t) -> Sum { return CutTile(columns, t); },
@@ -265,6 +308,13 @@ class WorkMapBuilder {
           tiles_[t].first_partial = before.partials;
           tiles_[t].merge = before.merges;
         }));
+    counts.items = AtMost(counts.items, map_.max_items);
+    counts.merges = AtMost(counts.merges, map_.max_merges);
+    return counts;
+  }
+
+  // Notes which items are whose.
+  REPRISE_HOST_DEVICE void NoteItems(int num_tiles) {
     team_.Spread(
         num_tiles,
         [&](int t) {
@@ -274,9 +324,6 @@ class WorkMapBuilder {
           if (item < map_.max_items) tile_of_item_[item] = t;
         });
     team_.Meet();
-    counts.items = AtMost(counts.items, map_.max_items);
-    counts.merges = AtMost(counts.merges, map_.max_merges);
-    return counts;
   }
 
   // -1 before the first.

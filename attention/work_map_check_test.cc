@@ -25,14 +25,14 @@ std::string VerdictAfter(const std::function<void(const TileMap&)>& harm) {
                             .num_tokens = 2,
                             .max_query_len = 1,
                             .max_seq_len = 640};
-  HostWorkMap work({.num_q_heads = 1,
-                    .num_kv_heads = 1,
+  HostWorkMap work({.num_q_heads = 2,
+                    .num_kv_heads = 2,
                     .head_dim_qk = 128,
                     .head_dim_v = 128,
                     .max_rows = 2,
                     .max_tokens = 2,
                     .max_seq_len = 640,
-                    .num_sms = 1});
+                    .num_sms = 3});
   EXPECT_TRUE(BuildWorkMap(batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
   EXPECT_EQ(work.map().main.counts[0], 4);

@@ -7,6 +7,10 @@
 // (c + 1) * w) * kStepCost; a cut stands at the first step that begins at a border or behind it. So
 // no column has more than w steps of keys, and no more columns are used than that takes: a batch of
 // 8 x 16 steps is dealt to columns of 3 steps, if there are 49, and not to some of 3 and some of 2.
+//
+// Where ranges are fewer than columns, cuts at the columns' borders make pieces of all sizes, each
+// to be merged. If pieces of one size do with about as wide columns, ranges are cut into those, and
+// each piece has a column of its own (attention/work_map_ways.h).
 
 #ifndef ATTENTION_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_CUT_H_
@@ -47,10 +51,11 @@ REPRISE_HOST_DEVICE inline float RoughRatio(float a, float b) {
 
 // What a column should have at least, in steps beside its tile, for ranges that cost `total_cost`
 // together. A range of n steps in p pieces takes about n / p steps and then p partials to merge,
-// each some 10 times quicker than a step: least for p = sqrt(10 n), pieces of sqrt(n / 10).
+// m of them in the time of a step: least for p = sqrt(m n), pieces of sqrt(n / m).
+// `merges`: m * kStepCost.
 template <typename Sum>
-REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles) {
-  const int64_t unit = int64_t{10 * kStepCost} * (num_tiles > 0 ? num_tiles : 1);
+REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles, int merges) {
+  const int64_t unit = int64_t{merges} * (num_tiles > 0 ? num_tiles : 1);
   const float ratio = RoughRatio(static_cast<float>(total_cost), static_cast<float>(unit));
   int steps = static_cast<int>(RoughRoot(ratio));
   // From near to right: steps^2 <= total_cost / unit < (steps + 1)^2.
@@ -63,16 +68,23 @@ REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles) {
 template <typename Sum>
 class Columns {
  public:
-  // The columns are at least `least_steps` and a tile wide, so that some may stay empty.
+  // The columns are at least `least_steps` wide, so that some may stay empty.
   REPRISE_HOST_DEVICE Columns(Sum total_cost, int least_steps, int num_columns, int tile_cost)
-      : tile_cost_(tile_cost) {
+      : tile_cost_(tile_cost), last_(num_columns - 1) {
     const Sum unit = static_cast<Sum>(num_columns) * kStepCost;
     Sum steps = DivideBy<Sum>(total_cost + unit - 1, unit);
-    const Sum least = least_steps + (tile_cost + kStepCost - 1) / kStepCost;
-    if (steps < least) steps = least;
+    if (steps < least_steps) steps = least_steps;
     width_ = steps * kStepCost;
     inverse_width_ = RoughRatio(1.0f, static_cast<float>(width_));
   }
+
+  REPRISE_HOST_DEVICE int steps() const { return static_cast<int>(width_ / kStepCost); }
+
+  // 0: columns are filled one after the other. Else every piece has a column of its own, and at
+  // most so many steps; ranges without keys beyond the last column share that.
+  REPRISE_HOST_DEVICE int own_steps() const { return own_steps_; }
+  REPRISE_HOST_DEVICE void GiveEachPieceItsOwn(int own_steps) { own_steps_ = own_steps; }
+  REPRISE_HOST_DEVICE int OwnColumn(int item) const { return item < last_ ? item : last_; }
 
   // What a range costs beside its steps.
   REPRISE_HOST_DEVICE int tile_cost() const { return tile_cost_; }
@@ -94,7 +106,14 @@ class Columns {
   Sum width_;
   float inverse_width_;
   int tile_cost_;
+  int last_;
+  int own_steps_ = 0;
 };
+
+REPRISE_HOST_DEVICE inline int CeilOf(int a, int b) {
+  return static_cast<int>(static_cast<uint32_t>(a + b - 1) / static_cast<uint32_t>(b));
+}
+REPRISE_HOST_DEVICE inline int AtLeastOne(int value) { return value > 1 ? value : 1; }
 
 REPRISE_HOST_DEVICE inline int StepOfKey(int key) {
   return static_cast<int>(static_cast<uint32_t>(key) / kWorkStepKeys);
@@ -110,6 +129,8 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
 // range a piece but the first begins, and ColumnOf() which column it is in.
 
 struct BalancedCut {
+  static constexpr bool kMayGiveColumns = true;
+
   template <typename Sum>
   REPRISE_HOST_DEVICE static Sum CostOf(int, int tile_cost, WorkTile& tile) {
     return tile_cost + static_cast<Sum>(NumSteps(tile)) * kStepCost;
@@ -125,6 +146,12 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>& columns, WorkTile& tile) {
     const int steps = NumSteps(tile);
+    if (columns.own_steps() > 0) {
+      // Pieces of a range as even as they get.
+      tile.num_pieces = AtLeastOne(CeilOf(steps, columns.own_steps()));
+      tile.cut = CeilOf(steps, tile.num_pieces);
+      return;
+    }
     const Sum begin = steps > 0 ? StepsBegin(columns, tile) : static_cast<Sum>(tile.cost_begin);
     const Sum last = begin + static_cast<Sum>(steps > 0 ? steps - 1 : 0) * kStepCost;
     tile.cut = columns.At(begin);
@@ -134,17 +161,22 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static int StepOf(const Columns<Sum>& columns, const WorkTile& tile,
                                         int piece) {
+    if (columns.own_steps() > 0) return piece * tile.cut;
     const Sum cost = columns.Border(tile.cut + piece) - StepsBegin(columns, tile);
     return static_cast<int>(DivideBy<Sum>(cost + kStepCost - 1, kStepCost));
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>&, const WorkTile& tile, int piece) {
+  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile,
+                                          int piece) {
+    if (columns.own_steps() > 0) return columns.OwnColumn(tile.first_item + piece);
     return tile.cut + piece;
   }
 };
 
 struct DeterministicCut {
+  static constexpr bool kMayGiveColumns = false;
+
   // Steps of a piece. `row_tiles`: ranges of the row.
   REPRISE_HOST_DEVICE static int ChunkOf(int steps, int row_tiles) {
     int pieces = kMaxDeterministicSplits / row_tiles;

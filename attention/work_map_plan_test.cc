@@ -62,12 +62,12 @@ TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
   EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
   EXPECT_EQ(shape.num_virtual_heads, 8);
   EXPECT_EQ(shape.heads_per_column, 8);
-  EXPECT_EQ(shape.num_columns, 49);  // 3 * 132 / 8
-  EXPECT_EQ(shape.num_ctas, 392);
+  EXPECT_EQ(shape.num_columns, 33);  // 2 * 132 / 8
+  EXPECT_EQ(shape.num_ctas, 264);
   EXPECT_EQ(shape.max_tiles, 64);
-  EXPECT_EQ(shape.max_items, 64 + 48);  // a cut at every border between columns
-  EXPECT_EQ(shape.max_merges, 48);
-  EXPECT_EQ(shape.max_partials, 96);
+  EXPECT_EQ(shape.max_items, 64 + 32);  // a cut at every border between columns
+  EXPECT_EQ(shape.max_merges, 32);
+  EXPECT_EQ(shape.max_partials, 64);
 }
 
 TEST(WorkMapPlanTest, APrefillGetsLargeTilesThatHoldTheQueriesOfAGroup) {
@@ -101,9 +101,9 @@ TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
   EXPECT_EQ(shape.short_rows.tile_rows, 16);
   EXPECT_EQ(shape.short_rows.max_query_len, 4);  // of 4 heads
   EXPECT_EQ(shape.short_rows.max_tokens, 256);
-  EXPECT_EQ(shape.short_rows.num_columns, 49);
-  EXPECT_EQ(shape.short_rows.max_items, 64 + 48);
-  EXPECT_EQ(shape.short_rows.max_partials, 96 * 4);
+  EXPECT_EQ(shape.short_rows.num_columns, 33);
+  EXPECT_EQ(shape.short_rows.max_items, 64 + 32);
+  EXPECT_EQ(shape.short_rows.max_partials, 64 * 4);
 }
 
 TEST(WorkMapPlanTest, OneMapIsEnoughWhereOneTileServesAllRows) {
@@ -159,7 +159,7 @@ TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
   WorkMapOptions options = LlamaDecode();
   options.num_q_heads = options.num_kv_heads = 500;
   const TileMap shape = ShapeOf(options);
-  EXPECT_EQ(shape.heads_per_column, 396);
+  EXPECT_EQ(shape.heads_per_column, 264);
   EXPECT_EQ(shape.num_columns, 1);
   EXPECT_EQ(shape.max_items, 64);
   EXPECT_EQ(shape.max_partials, 0);
@@ -170,7 +170,7 @@ TEST(WorkMapPlanTest, RowsThatFitInOneStepAreNeverCut) {
   options.max_seq_len = kWorkStepKeys;
   EXPECT_EQ(ShapeOf(options).max_partials, 0);
   options.max_seq_len = kWorkStepKeys + 1;
-  EXPECT_EQ(ShapeOf(options).max_partials, 96);
+  EXPECT_EQ(ShapeOf(options).max_partials, 64);
 }
 
 TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
@@ -217,7 +217,7 @@ TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
   auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
   const TileMap map = MakeWorkMap(*plan, base).main;
   // Partials of out come last: 96 x 1 query x 32 heads x 128 floats.
-  EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{96} * 32 * 128 * 4,
+  EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{64} * 32 * 128 * 4,
             base + plan->workspace_bytes);
   EXPECT_EQ(reinterpret_cast<char*>(map.counts), base);
   for (const void* part :

@@ -29,7 +29,7 @@ constexpr int64_t kMaxSharedScratch = 98 * 1024;
 constexpr int64_t kFreeSharedScratch = 47 * 1024;
 
 struct ScanMemory {
-  int warp_least[kWarps];
+  int of_warps[kWarps];
   // Of alternate rounds, so that one barrier a round is enough.
   alignas(16) int64_t warp_sums[2][kWarps];
 };
@@ -68,16 +68,23 @@ class CtaTeam {
   }
 
   template <typename Value>
+  REPRISE_HOST_DEVICE int Total(int n, Value value) {
+    int total = 0;
+#if defined(__CUDA_ARCH__)
+    for (int i = threadIdx.x; i < n; i += kThreads) total += value(i);
+    total = OfAllWarps(__reduce_add_sync(~0u, total), 0,
+                       [](int of_warp) { return __reduce_add_sync(~0u, of_warp); });
+#endif
+    return total;
+  }
+
+  template <typename Value>
   REPRISE_HOST_DEVICE int Least(int n, Value value) {
     int least = INT_MAX;
 #if defined(__CUDA_ARCH__)
     for (int i = threadIdx.x; i < n; i += kThreads) least = min(least, value(i));
-    least = __reduce_min_sync(~0u, least);
-    if (threadIdx.x % 32 == 0) memory_.warp_least[threadIdx.x / 32] = least;
-    __syncthreads();
-    const int lane = threadIdx.x % 32;
-    least = __reduce_min_sync(~0u, lane < kWarps ? memory_.warp_least[lane] : INT_MAX);
-    __syncthreads();
+    least = OfAllWarps(__reduce_min_sync(~0u, least), INT_MAX,
+                       [](int of_warp) { return __reduce_min_sync(~0u, of_warp); });
 #endif
     return least;
   }
@@ -141,6 +148,17 @@ class CtaTeam {
   struct alignas(16) WarpSums {
     Sum of[4];
   };
+
+  // `reduce` of what each warp has, and `nothing`.
+  template <typename Reduce>
+  __device__ int OfAllWarps(int of_warp, int nothing, Reduce reduce) {
+    if (threadIdx.x % 32 == 0) memory_.of_warps[threadIdx.x / 32] = of_warp;
+    __syncthreads();
+    const int lane = threadIdx.x % 32;
+    const int all = reduce(lane < kWarps ? memory_.of_warps[lane] : nothing);
+    __syncthreads();
+    return all;
+  }
 
   template <typename Body>
   __device__ static void ForEachOfWarp(int warp, int n, Body body) {
