@@ -47,7 +47,7 @@ struct StepShape {
   int max_query_len = 1;  // of the longest row
   int max_seq_len = 0;    // of the longest row, this step's tokens included
   StepInput input = StepInput::kTokens;
-  bool cascade = false;
+  bool cascade = false;  // a common prefix may be read once; the decision says whether it is
 };
 
 // Why a step runs eagerly; counted per reason in GraphReport.
@@ -58,7 +58,7 @@ enum class EagerReason : int8_t {
   kTooManySeqs,      // more sequences than the largest captured size
   kQueryTooLong,     // a prefill row, or more draft tokens than captured for
   kSequenceTooLong,  // a sequence beyond max_seq_len, a capture constant
-  kNotCaptured,      // no graph for this input or cascade, or the key was not captured yet
+  kNotCaptured,      // no graph for this input, or the key was not captured yet
   kOverBudget,       // capturing this key would pass the memory budget
 };
 inline constexpr int kNumEagerReasons = 8;
@@ -74,7 +74,8 @@ struct GraphDecision {
   EagerReason reason = EagerReason::kDisabled;  // kNone if kind == kReplay
   // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts, but for
   // kDisabled the key that would have been replayed, if there is one, so that a run without graphs
-  // computes bit for bit the same.
+  // computes bit for bit the same. key.cascade: whether a common prefix is read once. A step that
+  // might is replayed flat where there is a flat graph only.
   GraphKey key;
 
   friend bool operator==(const GraphDecision&, const GraphDecision&) = default;

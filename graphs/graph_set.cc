@@ -22,10 +22,11 @@ GraphKey KeyOf(int num_seqs, int query_len, StepInput input, bool cascade) {
           .cascade = cascade};
 }
 
-// Descending; ties are broken so that the order is the same every time.
-bool IsLarger(const GraphKey& a, const GraphKey& b) {
+// Descending, flat ones first: a budget is to be spent on what is always of use. Ties are broken so
+// that the order is the same every time.
+bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   const auto order = [](const GraphKey& key) {
-    return std::make_tuple(-key.padded_num_tokens, -key.padded_num_seqs, key.input, !key.cascade);
+    return std::make_tuple(key.cascade, -key.padded_num_tokens, -key.padded_num_seqs, key.input);
   };
   return order(a) < order(b);
 }
@@ -63,14 +64,14 @@ std::vector<GraphKey> GraphSet::keys() const {
   for (const int num_seqs : options_.sizes) {
     for (const int query_len : options_.query_lens) {
       for (const StepInput input : options_.inputs) {
-        keys.push_back(KeyOf(num_seqs, query_len, input, /*cascade=*/false));
-        if (options_.cascade == GraphSetOptions::Cascade::kCaptured) {
-          keys.push_back(KeyOf(num_seqs, query_len, input, /*cascade=*/true));
+        for (const bool cascade : {false, true}) {
+          const GraphKey key = KeyOf(num_seqs, query_len, input, cascade);
+          if (HasKey(key)) keys.push_back(key);
         }
       }
     }
   }
-  std::sort(keys.begin(), keys.end(), IsLarger);
+  std::sort(keys.begin(), keys.end(), ComesFirst);
   return keys;
 }
 
@@ -89,7 +90,8 @@ GraphDecision GraphSet::Pad(const StepShape& shape) const {
   if (shape.max_seq_len > options_.max_seq_len) {
     return Eager(EagerReason::kSequenceTooLong, shape);
   }
-  const GraphKey key = KeyOf(*size, *query_len, shape.input, shape.cascade);
+  GraphKey key = KeyOf(*size, *query_len, shape.input, shape.cascade);
+  if (!HasKey(key)) key.cascade = false;
   return HasKey(key) ? ReplayOf(key) : Eager(EagerReason::kNotCaptured, shape);
 }
 
@@ -100,7 +102,8 @@ bool GraphSet::HasKey(const GraphKey& key) const {
   return has(options_.sizes, key.padded_num_seqs) && has(options_.query_lens, key.max_query_len) &&
          key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
          has(options_.inputs, key.input) &&
-         (!key.cascade || options_.cascade == GraphSetOptions::Cascade::kCaptured);
+         (!key.cascade || (options_.cascade == GraphSetOptions::Cascade::kCaptured &&
+                           key.padded_num_seqs >= options_.least_cascade_seqs));
 }
 
 GraphDecision GraphSet::Decide(const StepShape& shape) const {
@@ -113,9 +116,10 @@ GraphDecision GraphSet::Decide(const StepShape& shape) const {
   if (decision.kind == GraphDecision::Kind::kEager || graphs_.contains(decision.key)) {
     return decision;
   }
-  if (over_budget_) return Eager(EagerReason::kOverBudget, shape);
-  if (options_.mode == GraphSetOptions::Mode::kLazy) return decision;
-  return Eager(EagerReason::kNotCaptured, shape);
+  if (options_.mode == GraphSetOptions::Mode::kLazy && !over_budget_) return decision;
+  decision.key.cascade = false;
+  if (graphs_.contains(decision.key)) return decision;
+  return Eager(over_budget_ ? EagerReason::kOverBudget : EagerReason::kNotCaptured, shape);
 }
 
 absl::StatusOr<int64_t> GraphSet::EstimateBytes(const StepMaker& make_step) const {

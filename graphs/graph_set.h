@@ -56,12 +56,14 @@ class GraphSet {
   GraphSet(const GraphSet&) = delete;
   GraphSet& operator=(const GraphSet&) = delete;
 
-  // The keys of this set, largest first: by padded tokens, then sequences.
+  // The keys of this set, largest first: by padded tokens, then sequences. Flat ones before those
+  // with a common prefix.
   std::vector<GraphKey> keys() const;
 
   // Which graph serves `shape`, or why none: the smallest captured query length and number of
-  // sequences that hold it. Counts nothing; pure but for the state of capture. In kLazy mode an
-  // uncaptured key is answered with kReplay; Replay() captures it.
+  // sequences that hold it. Without a graph that reads the common prefix once, the flat one of that
+  // size. Counts nothing; pure but for the state of capture. In kLazy mode an uncaptured key is
+  // answered with kReplay; Replay() captures it.
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 

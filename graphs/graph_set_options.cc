@@ -67,6 +67,7 @@ absl::Status CheckOptions(const GraphSetOptions& options) {
   }
   REPRISE_RETURN_IF_ERROR(CheckAscending("query_lens", options.query_lens));
   REPRISE_RETURN_IF_ERROR(CheckPositive("max_seq_len", options.max_seq_len));
+  REPRISE_RETURN_IF_ERROR(CheckPositive("least_cascade_seqs", options.least_cascade_seqs));
   REPRISE_RETURN_IF_ERROR(
       CheckAtMost("query_lens", options.query_lens.back(), "max_seq_len", options.max_seq_len));
   const int64_t max_tokens = int64_t{options.sizes.back()} * options.query_lens.back();

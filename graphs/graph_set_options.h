@@ -37,6 +37,8 @@ struct GraphSetOptions {
   int max_seq_len = 0;
   std::vector<StepInput> inputs = {StepInput::kTokens};
   Cascade cascade = Cascade::kNotCaptured;
+  // Cascade graphs are captured for so many sequences and more: with fewer it would not pay.
+  int least_cascade_seqs = 1;
   // What graphs may hold, as measured. The capture that passes it is undone, and none is tried
   // after it: keys without a graph then answer kOverBudget. Nothing: no limit.
   std::optional<int64_t> memory_budget_bytes = std::nullopt;

@@ -154,12 +154,15 @@ TEST_F(GraphSetTest, KeysAreTheWholeProductLargestFirst) {
   ASSERT_EQ(keys.size(), 3u * 2 * 2 * 2);
   EXPECT_EQ(absl::flat_hash_set<GraphKey>(keys.begin(), keys.end()).size(), keys.size());
   for (size_t i = 1; i < keys.size(); ++i) {
+    EXPECT_EQ(keys[i].cascade, i >= 12) << keys[i];
+    if (i == 12) continue;
     EXPECT_GE(keys[i - 1].padded_num_tokens, keys[i].padded_num_tokens) << keys[i];
   }
-  // 80, 25, 16, then 5 x 1 and 1 x 5, alike in tokens: more sequences first; each for 2 inputs x 2.
+  // 80, 25, 16, then 5 x 1 and 1 x 5, alike in tokens: more sequences first; each for 2 inputs.
   EXPECT_EQ(keys.front().padded_num_tokens, 80);
-  EXPECT_EQ(keys[12].padded_num_seqs, 5);
-  EXPECT_EQ(keys[16].max_query_len, 5);
+  EXPECT_EQ(keys[6].padded_num_seqs, 5);
+  EXPECT_EQ(keys[8].max_query_len, 5);
+  EXPECT_EQ(keys[12].padded_num_tokens, 80);
   EXPECT_EQ(keys.back().padded_num_tokens, 1);
 }
 
@@ -215,15 +218,55 @@ TEST_F(GraphSetTest, AnIdleStepIsEager) {
   EXPECT_EQ(ReasonOf({.num_seqs = 0, .num_tokens = 0}), EagerReason::kIdle);
 }
 
-TEST_F(GraphSetTest, InputsAndCascadeWithoutAGraphAreNotCaptured) {
+TEST_F(GraphSetTest, AnInputWithoutAGraphIsNotCaptured) {
   MakeCaptured(Options());
   StepShape shape = DecodeOf(4);
   shape.input = StepInput::kEmbeddings;
   EXPECT_EQ(ReasonOf(shape), EagerReason::kNotCaptured);
-  shape = DecodeOf(4);
+}
+
+StepShape CascadeOf(int num_seqs) {
+  StepShape shape = DecodeOf(num_seqs);
   shape.cascade = true;
-  EXPECT_EQ(ReasonOf(shape), EagerReason::kNotCaptured);
-  EXPECT_TRUE(set_->Decide(shape).key.cascade);
+  return shape;
+}
+
+GraphKey CascadeKey(int num_seqs) {
+  GraphKey key = Key(num_seqs);
+  key.cascade = true;
+  return key;
+}
+
+// A flat graph is better than none.
+TEST_F(GraphSetTest, WhatMayReadAPrefixOnceIsReplayedFlatWithoutSuchAGraph) {
+  for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
+    GraphSetOptions options = Options(mode);
+    MakeCaptured(options);
+    EXPECT_EQ(set_->Decide(CascadeOf(4)).key, Key(4));
+    EXPECT_EQ(set_->Decide(CascadeOf(4)), set_->Decide(DecodeOf(4)));
+    set_.reset();
+
+    options.cascade = GraphSetOptions::Cascade::kCaptured;
+    options.least_cascade_seqs = 3;
+    MakeCaptured(options);
+    EXPECT_EQ(set_->keys().size(), 5u + 3u);  // of 4, 8 and 16 sequences
+    EXPECT_EQ(set_->Decide(CascadeOf(2)).key, Key(2));
+    EXPECT_EQ(set_->Decide(CascadeOf(3)).key, CascadeKey(4));
+    EXPECT_EQ(set_->Decide(DecodeOf(3)).key, Key(4));
+    set_.reset();
+  }
+}
+
+TEST_F(GraphSetTest, ABudgetIsSpentOnFlatGraphsFirst) {
+  backend_.set_price({.pool = 100, .driver = 0});
+  GraphSetOptions options = Options();
+  options.cascade = GraphSetOptions::Cascade::kCaptured;
+  options.memory_budget_bytes = 650;
+  MakeCaptured(options);
+  EXPECT_EQ(set_->Decide(CascadeOf(16)).key, CascadeKey(16));
+  EXPECT_EQ(set_->Decide(CascadeOf(8)).key, Key(8));  // the seventh would have passed it
+  EXPECT_EQ(ReasonOf(CascadeOf(8)), EagerReason::kNone);
+  EXPECT_EQ(ReasonOf(DecodeOf(1)), EagerReason::kNone);
 }
 
 TEST_F(GraphSetTest, EveryKindOfStepFindsItsOwnGraph) {
