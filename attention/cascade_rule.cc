@@ -22,6 +22,16 @@ CascadeCosts H200CascadeCosts() {
           .merge_us_per_token = 0.01};
 }
 
+CascadeCosts H200SharedMapCosts() {
+  return {.read_tb_per_s = 4.6,
+          .reread_tb_per_s = 8.4,
+          .tile_reread_tb_per_s = 4.4,
+          .suffix_tb_per_s = 3.8,
+          .call_us = 8,
+          .prefix_us = 7.5,
+          .merge_us_per_token = 0.145};
+}
+
 CascadeDecision ChooseCascade(const CascadeShape& shape, const CascadeCosts& costs) {
   if (shape.num_rows < 2) return {.reason = CascadeReason::kFewRows};
   if (shape.common_prefix_len <= 0) return {.reason = CascadeReason::kNoPrefix};
@@ -29,16 +39,24 @@ CascadeDecision ChooseCascade(const CascadeShape& shape, const CascadeCosts& cos
     return {.reason = CascadeReason::kWindow};
   }
   const double key_bytes = static_cast<double>(shape.num_kv_heads) *
-                           (shape.head_dim_qk + shape.head_dim_v) * shape.bytes_per_element;
+                           (shape.head_dim_qk + (shape.v_in_k ? 0 : shape.head_dim_v)) *
+                           shape.bytes_per_element;
   const double prefix_bytes = static_cast<double>(shape.common_prefix_len) * key_bytes;
   const double suffix_bytes = static_cast<double>(shape.num_suffix_keys) * key_bytes;
   const double operations = 2.0 * shape.num_tokens * static_cast<double>(shape.common_prefix_len) *
                             shape.num_q_heads * (shape.head_dim_qk + shape.head_dim_v);
-  const double once_us = costs.call_us + Us(prefix_bytes + suffix_bytes, costs.read_tb_per_s);
+  const double products_us = costs.products_tflops > 0 ? Us(operations, costs.products_tflops) : 0;
+  const int num_tiles =
+      shape.tile_queries > 0 ? (shape.num_tokens + shape.tile_queries - 1) / shape.tile_queries : 1;
+  const auto given = [](double rate, double otherwise) { return rate > 0 ? rate : otherwise; };
+  const double prefix_us = costs.call_us + Us(prefix_bytes, costs.read_tb_per_s);
   CascadeDecision decision;
-  decision.flat_us = once_us + (shape.num_rows - 1) * Us(prefix_bytes, costs.reread_tb_per_s);
-  decision.cascade_us = once_us + costs.prefix_us + Us(operations, costs.products_tflops) +
-                        costs.merge_us + costs.merge_us_per_token * shape.num_tokens;
+  decision.flat_us = prefix_us + Us(suffix_bytes, costs.read_tb_per_s) +
+                     (shape.num_rows - 1) * Us(prefix_bytes, costs.reread_tb_per_s);
+  decision.cascade_us =
+      prefix_us + Us(suffix_bytes, given(costs.suffix_tb_per_s, costs.read_tb_per_s)) +
+      (num_tiles - 1) * Us(prefix_bytes, given(costs.tile_reread_tb_per_s, costs.reread_tb_per_s)) +
+      costs.prefix_us + products_us + costs.merge_us + costs.merge_us_per_token * shape.num_tokens;
   decision.reason = decision.cascade_us < (1 - costs.least_gain) * decision.flat_us
                         ? CascadeReason::kUse
                         : CascadeReason::kNotQuicker;
@@ -57,6 +75,8 @@ std::string_view ToString(CascadeReason reason) {
       return "the window hides some of the prefix";
     case CascadeReason::kNotQuicker:
       return "not quicker";
+    case CascadeReason::kManyQueries:
+      return "a row of several queries";
   }
   return "unknown";
 }

@@ -10,12 +10,14 @@
 // of all suffixes, R rows, N queries (tokens):
 //
 //   flat     = call + (P + S) b / read + (R - 1) P b / reread
-//   cascade  = call + (P + S) b / read + prefix + products + merge + merge_token N
+//   cascade  = call + P b / read + S b / suffix_read + (T - 1) P b / tile_reread + prefix
+//              + products + merge + merge_token N
 //
 // flat: every row reads the prefix, the first time from memory, then from the L2, in which rows
-// that run side by side find it. cascade: the prefix is read once, by a pass of all queries over it
-// (`products`: 2 N P num_q_heads (head_dim_qk + head_dim_v) operations), each row reads its suffix,
-// and the two are merged (attention/merge_states.h). The constants are those of kernels on a card,
+// that run side by side find it. cascade: the prefix is read by T tiles of queries (1, if tiles are
+// not counted), in a pass of all queries over it (`products`: 2 N P num_q_heads (head_dim_qk +
+// head_dim_v) operations), each row reads its suffix, and the two are merged
+// (attention/merge_states.h, or within the launch). The constants are those of kernels on a card,
 // from tests/benchmarks/device/shared_prefix; docs/performance.md has the measurements.
 //
 // Pure functions of host values.
@@ -27,6 +29,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 namespace reprise {
 
@@ -41,7 +44,9 @@ struct CascadeShape {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
+  bool v_in_k = false;        // V is the first columns of K: it is not read once more
   int bytes_per_element = 2;  // of the cache
+  int tile_queries = 0;       // that read the prefix together (TileMap::tile_queries); 0: all
   std::optional<int> window_left = {};
 };
 
@@ -49,7 +54,11 @@ struct CascadeShape {
 struct CascadeCosts {
   double read_tb_per_s = 0;    // from memory
   double reread_tb_per_s = 0;  // of what another row has just read
-  double products_tflops = 0;  // of the pass over the prefix
+  // With the prefix apart: of what another tile has just read, and of the rows' own keys; 0: as
+  // flat.
+  double tile_reread_tb_per_s = 0;
+  double suffix_tb_per_s = 0;
+  double products_tflops = 0;  // of the pass over the prefix; 0: they come beside reading
   double call_us = 0;          // of a call, whatever it reads
   double prefix_us = 0;        // of the pass over the prefix, whatever it reads
   double merge_us = 0;         // of the merge, and a query more
@@ -61,13 +70,19 @@ struct CascadeCosts {
 // launches.
 CascadeCosts H200CascadeCosts();
 
+// One H200, all of it in one launch: decodes through a work map planned for a shared prefix in
+// small tiles (SharedPrefix::kTaken, SharedTiles::kSmall of attention/work_map_plan.h).
+CascadeCosts H200SharedMapCosts();
+
 enum class CascadeReason {
   kUse,
-  kFewRows,     // fewer than two rows: nothing is shared
-  kNoPrefix,    // no whole block in common
-  kWindow,      // the window hides some of the prefix from some row
-  kNotQuicker,  // the model says so
+  kFewRows,      // fewer than two rows: nothing is shared
+  kNoPrefix,     // no whole block in common
+  kWindow,       // the window hides some of the prefix from some row
+  kNotQuicker,   // the model says so
+  kManyQueries,  // a row of several queries, where decodes alone are served
 };
+inline constexpr int kNumCascadeReasons = 6;
 
 std::string_view ToString(CascadeReason reason);
 
