@@ -163,6 +163,11 @@ const AttentionTile* TileFor(const WorkMapOptions& options, int num_queries) {
                            options.head_dim_v, static_cast<int>(std::min<int64_t>(rows, 1 << 20)));
 }
 
+// Queries that the plan's largest tile is to hold.
+int QueriesToHold(const WorkMapOptions& options) {
+  return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MostQueries(options);
+}
+
 // The map for rows that `tile` is to serve; pointers null.
 absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const AttentionTile& tile) {
   const int group_size = options.num_q_heads / options.num_kv_heads;
@@ -234,7 +239,7 @@ int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
 
 absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
-  const AttentionTile* tile = TileFor(options, std::max(1, MostQueries(options)));
+  const AttentionTile* tile = TileFor(options, std::max(1, QueriesToHold(options)));
   if (tile == nullptr) {
     return absl::UnimplementedError(absl::StrCat(
         "attention on CUDA serves float32, float16, bfloat16 and fp8 with head dims to ",

@@ -19,9 +19,9 @@
 // column's border, so there are at most num_columns - 1 of them, as many items beyond one a range,
 // and twice as many partials; in deterministic mode at most kMaxDeterministicSplits partials a row.
 // A range of at most kWorkStepKeys keys is never cut. A partial is one query's; a piece has one for
-// each of its queries. With SharedPrefix::kTaken, tiles are as large as they get, query ranges end
-// at multiples of q tokens as well, ceil(T / q) shared ones come to them, and every item leaves
-// partials.
+// each of its queries. With SharedPrefix::kTaken, tiles are as large as SharedTiles says, query
+// ranges end at multiples of q tokens as well, ceil(T / q) shared ones come to them, and every item
+// leaves partials.
 //
 // A plan is a value. Thread safety: const data. Cost: no allocation.
 
@@ -43,6 +43,12 @@ enum class SharedPrefix : int8_t {
   kTaken,  // keys of a common prefix are read once for several rows; balanced mode only
 };
 
+// How many queries read a common prefix together.
+enum class SharedTiles : int8_t {
+  kLarge,  // as many as a tile holds: the prefix is read least often
+  kSmall,  // as many as the tile of a decode holds, which reads the rows' own keys best
+};
+
 struct WorkMapOptions {
   DType dtype = DType::kBFloat16;  // of q; float32, float16, bfloat16 or fp8
   int num_q_heads = 0;             // a multiple of num_kv_heads
@@ -60,7 +66,8 @@ struct WorkMapOptions {
   // The type to multiply in where calls ask for another than q's (AttentionExtras::products).
   std::optional<DType> products = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
-  RowSplit split = RowSplit::kByBatch;  // of no account in deterministic mode
+  SharedTiles shared_tiles = SharedTiles::kLarge;  // with kTaken
+  RowSplit split = RowSplit::kByBatch;             // of no account in deterministic mode
 };
 
 struct WorkMapPlan {

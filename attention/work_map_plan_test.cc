@@ -202,6 +202,23 @@ TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
   EXPECT_EQ(shape.max_partials, 64 + (15 + 2) * 32);
 }
 
+// A decode's tile: 16 rows are 4 rows of 4 heads, in 33 columns of 8 heads.
+TEST(WorkMapPlanTest, OrOfSmallOnesWhichReadTheRowsOwnKeysBest) {
+  WorkMapOptions options = LlamaDecode();
+  options.shared_prefix = SharedPrefix::kTaken;
+  options.shared_tiles = SharedTiles::kSmall;
+  const TileMap shape = ShapeOf(options);
+  options.shared_prefix = SharedPrefix::kIgnored;
+  EXPECT_EQ(shape.tile_rows, ShapeOf(options).tile_rows);
+  EXPECT_EQ(shape.num_ctas, ShapeOf(options).num_ctas);
+  EXPECT_EQ(ShapeOf(options).tile_queries, 1);
+  EXPECT_EQ(shape.tile_queries, 4);
+  EXPECT_EQ(shape.max_shared_tiles, 16);
+  EXPECT_EQ(shape.max_tiles, 64 + 16);
+  EXPECT_EQ(shape.max_items, 80 + 32);
+  EXPECT_EQ(shape.max_partials, 64 + (32 + 16) * 4);
+}
+
 TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
   WorkMapOptions options = LlamaDecode();
   options.mode = WorkMapMode::kDeterministic;

@@ -62,8 +62,9 @@ enum class Out { kProducts, kFloat32, kE4M3, kE5M2Scaled, kE4M3Blocks, kE5M2Bloc
 constexpr Out kOuts[] = {Out::kProducts,   Out::kFloat32,    Out::kE4M3,
                          Out::kE5M2Scaled, Out::kE4M3Blocks, Out::kE5M2Blocks};
 constexpr int kOutGaps[] = {0, 4, 3};
-enum class Map { kBalanced, kDeterministic, kShared };
-constexpr Map kMaps[] = {Map::kBalanced, Map::kDeterministic, Map::kShared};
+enum class Map { kBalanced, kDeterministic, kShared, kSharedInSmallTiles };
+constexpr Map kMaps[] = {Map::kBalanced, Map::kDeterministic, Map::kShared,
+                         Map::kSharedInSmallTiles};
 constexpr int kSmCounts[] = {1, 3, 132};
 constexpr KeySource kKeySources[] = {KeySource::kPaged, KeySource::kPaged, KeySource::kRagged};
 
@@ -290,7 +291,10 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   made.num_sms = row.Of(kSms, kSmCounts);
   const Map map = row.Of(kMap, kMaps);
   if (map == Map::kDeterministic) made.mode = WorkMapMode::kDeterministic;
-  if (map == Map::kShared) made.shared_prefix = SharedPrefix::kTaken;
+  if (map == Map::kShared || map == Map::kSharedInSmallTiles) {
+    made.shared_prefix = SharedPrefix::kTaken;
+  }
+  if (map == Map::kSharedInSmallTiles) made.shared_tiles = SharedTiles::kSmall;
   return made;
 }
 

@@ -55,6 +55,7 @@ struct CrossProductCase {
   int num_sms = 132;
   WorkMapMode mode = WorkMapMode::kBalanced;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
+  SharedTiles shared_tiles = SharedTiles::kLarge;
 };
 
 // Some 100 to 150 cases; equal seeds give equal ones.

@@ -50,6 +50,7 @@ std::vector<std::string> TraitsOf(const CrossProductCase& c) {
   add("block scales", c.out.block > 0);
   add("mode", c.mode);
   add("shared prefix", c.shared_prefix);
+  add("shared tiles", c.shared_tiles);
   add("multiprocessors", c.num_sms);
   add("tier", c.max_tier);
   return traits;

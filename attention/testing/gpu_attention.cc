@@ -70,7 +70,8 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .num_sms = options.num_sms,
                                .mode = options.mode,
                                .products = options.products,
-                               .shared_prefix = options.shared_prefix});
+                               .shared_prefix = options.shared_prefix,
+                               .shared_tiles = options.shared_tiles});
 }
 
 GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options)

@@ -45,6 +45,7 @@ struct GpuAttentionOptions {
   int num_sms = 132;
   WorkMapMode mode = WorkMapMode::kBalanced;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
+  SharedTiles shared_tiles = SharedTiles::kLarge;
 };
 
 class GpuAttention {

@@ -62,7 +62,8 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<Fixture>& expected,
                                       .out_token_gap = 2 * c.out_gap,
                                       .num_sms = c.num_sms,
                                       .mode = c.mode,
-                                      .shared_prefix = c.shared_prefix});
+                                      .shared_prefix = c.shared_prefix,
+                                      .shared_tiles = c.shared_tiles});
   GpuOutcome outcome;
   REPRISE_ASSIGN_OR_RETURN(outcome.kernel, gpu.KernelName());
   REPRISE_RETURN_IF_ERROR(gpu.Run());
