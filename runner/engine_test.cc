@@ -5,6 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "attention/cascade_rule.h"
+#include "attention/common_prefix.h"
 #include "cache/prefix_cache.h"
 #include "cache/prefix_match.h"
 #include "gmock/gmock.h"
@@ -136,6 +138,94 @@ TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
       EXPECT_EQ(texts.at(ids[i]), DenseGreedy(model, prompts[i], 8)) << "prompt " << i;
     }
     EXPECT_EQ((*engine)->scheduler().prefix_statistics().num_tokens_hit, reuse.num_found);
+  }
+}
+
+// Looks at what its layers are told of a shared prefix.
+class WatchfulModel : public ToyModel {
+ public:
+  WatchfulModel() : ToyModel({.vocab_size = kVocab, .max_position = 256}) {}
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    const PagedBatch& batch = step.batch(0);
+    if (batch.common_prefix_len != nullptr) {
+      EXPECT_EQ(*batch.common_prefix_len,
+                CommonPrefixLen({.batch = batch, .block_size = kBlockSize}));
+      longest_ = std::max(longest_, *batch.common_prefix_len);
+    }
+    return ToyModel::Forward(step);
+  }
+  int32_t longest() const { return longest_; }
+
+  static constexpr int kBlockSize = 4;
+
+ private:
+  int32_t longest_ = 0;
+};
+
+TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
+  std::mt19937 rng(21);
+  const auto random = [&](int length) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < length; ++i) tokens.push_back(static_cast<int32_t>(rng() % kVocab));
+    return tokens;
+  };
+  const std::vector<int32_t> system = random(101);
+  std::vector<std::vector<int32_t>> prompts = {system};
+  for (int i = 0; i < 10; ++i) {
+    prompts.push_back(system);
+    const std::vector<int32_t> own = random(1 + i);
+    prompts.back().insert(prompts.back().end(), own.begin(), own.end());
+  }
+  prompts[7] = random(40);  // somebody else's
+
+  std::map<int64_t, std::vector<int32_t>> flat_texts;
+  for (const CascadeMode cascade : {CascadeMode::kOff, CascadeMode::kAuto}) {
+    for (const auto graphs : {kLazy, kEager, kOff}) {
+      WatchfulModel model;
+      auto engine = Engine::Create(
+          &model, {.runner = {.max_num_seqs = 4,
+                              .max_num_tokens = 128,
+                              .block_size = WatchfulModel::kBlockSize,
+                              .graphs = graphs,
+                              .max_steps_in_flight = 2,
+                              .cascade = cascade,
+                              .cascade_costs = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6}}});
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      std::map<int64_t, std::vector<int32_t>> texts;
+      // The first has the engine to itself: what it computes is what the others find.
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        const auto id =
+            (*engine)->Add({.prompt = prompts[i], .max_new_tokens = 5 + static_cast<int>(i)});
+        ASSERT_TRUE(id.ok()) << id.status();
+        if (i == 0) texts.merge(RunAll(**engine));
+      }
+      texts.merge(RunAll(**engine));
+      if (flat_texts.empty()) flat_texts = texts;
+      EXPECT_EQ(texts, flat_texts);
+
+      int64_t num_cascade_replays = 0;
+      for (const GraphStats& graph : (*engine)->runner().graph_report().graphs()) {
+        if (graph.key.cascade) num_cascade_replays += graph.num_replays;
+      }
+      const StepCascade* decisions = (*engine)->runner().cascade();
+      if (cascade == CascadeMode::kOff) {
+        EXPECT_EQ(decisions, nullptr);
+        EXPECT_EQ(num_cascade_replays, 0);
+        EXPECT_EQ(model.longest(), 0);
+        continue;
+      }
+      // Steps of the first alone, of prompts, with the stranger, and of those that share.
+      EXPECT_GE(decisions->num_steps(CascadeReason::kFewRows), 4);
+      EXPECT_GT(decisions->num_steps(CascadeReason::kManyQueries), 0);
+      EXPECT_GT(decisions->num_steps(CascadeReason::kNoPrefix), 0);
+      EXPECT_GT(decisions->num_steps(CascadeReason::kUse), 10);
+      EXPECT_EQ(num_cascade_replays,
+                graphs == kOff ? 0 : decisions->num_steps(CascadeReason::kUse));
+      EXPECT_EQ(model.longest(), 100);  // 25 blocks
+    }
+  }
+  for (const int i : {0, 3, 7}) {
+    EXPECT_EQ(flat_texts.at(i), DenseGreedy(ToyModel({.vocab_size = kVocab}), prompts[i], 5 + i));
   }
 }
 

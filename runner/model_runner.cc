@@ -78,7 +78,9 @@ absl::Status ModelRunner::Allocate() {
       .max_tokens = options_.max_num_tokens,
       .max_seq_len = max_seq_len(),
       .max_encoder_tokens = *options_.max_encoder_tokens,
-      .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced};
+      .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
+      .shared_prefix =
+          options_.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
   REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));
   REPRISE_ASSIGN_OR_RETURN(memory_, StepMemory::Allocate({.max_rows = options_.max_num_seqs,
                                                           .max_tokens = options_.max_num_tokens,
@@ -97,11 +99,15 @@ absl::Status ModelRunner::Allocate() {
                                                  driver_.get()));
   }
   REPRISE_RETURN_IF_ERROR(AllocateRings());
+  MakeCascade();
   REPRISE_ASSIGN_OR_RETURN(
       graphs_, GraphSet::Create({.mode = *options_.graphs,
                                  .max_num_seqs = options_.max_num_seqs,
                                  .sizes = options_.graph_sizes,
                                  .max_seq_len = max_seq_len(),
+                                 .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
+                                                     : GraphSetOptions::Cascade::kNotCaptured,
+                                 .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
                                  .memory_budget_bytes = options_.graph_memory_budget_bytes},
                                 &driver_->graphs()));
 
@@ -142,6 +148,34 @@ absl::Status ModelRunner::CaptureGraphs() {
   REPRISE_RETURN_IF_ERROR(graphs_->CaptureAll(make_step, fingerprint_));
   driver_->linears().SetTiming(LinearTiming::kOff);
   return absl::OkStatus();
+}
+
+void ModelRunner::MakeCascade() {
+  StepCascadeOptions options = {.costs = options_.cascade_costs,
+                                .num_slots = options_.max_num_seqs,
+                                .max_blocks = max_blocks_,
+                                .block_size = options_.block_size,
+                                .max_seq_len = max_seq_len()};
+  for (int i = 0; i < classes_.num_classes(); ++i) {
+    if (!metadata_->TakesPrefix(i)) continue;
+    const LayerClass& layer_class = classes_.classes[i];
+    const LayerSpec& layer = model_->spec().layers[layer_class.first_layer];
+    options.classes.push_back(
+        {.layer = {.num_q_heads = layer.params.num_q_heads,
+                   .num_kv_heads = layer.params.num_kv_heads,
+                   .head_dim_qk = layer.params.head_dim_qk,
+                   .head_dim_v = layer.params.head_dim_v,
+                   .v_in_k = layer.v_in_k,
+                   .bytes_per_element = static_cast<int>(SizeOf(*options_.kv_dtype)),
+                   .tile_queries = metadata_->cascade_map(i).main.tile_queries},
+         .num_layers = static_cast<int>(absl::c_count(classes_.class_of_layer, i))});
+    if (!absl::c_linear_search(options.groups, *layer_class.kv_group)) {
+      options.groups.push_back(*layer_class.kv_group);
+    }
+  }
+  if (options.classes.empty()) return;
+  cascade_.emplace(options);
+  if (!cascade_->least_rows().has_value()) cascade_.reset();
 }
 
 absl::Status ModelRunner::AllocateRings() {
@@ -212,11 +246,15 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
 
 absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   CHECK_LT(num_launched_ - num_awaited_, max_steps_in_flight());
-  REPRISE_ASSIGN_OR_RETURN(const StepDemand demand, mirror_->Advance(batch));
+  REPRISE_ASSIGN_OR_RETURN(StepDemand demand, mirror_->Advance(batch));
+  StepCascade::Decision cascade;
+  if (cascade_) cascade = cascade_->Decide(batch, *mirror_);
+  demand.shape.cascade = cascade.rule.use();
   GraphDecision decision = graphs_->Decide(demand.shape);
   Output& output = outputs_[num_launched_ % outputs_.size()];
   REPRISE_RETURN_IF_ERROR(Copy(batch.copies));
-  REPRISE_RETURN_IF_ERROR(Refill(batch, decision.key, output));
+  const int common_prefix_len = decision.key.cascade ? cascade.common_prefix_len : 0;
+  REPRISE_RETURN_IF_ERROR(Refill(batch, decision.key, common_prefix_len, output));
   if (encoder_ != nullptr) {
     encoder_->Follow(batch.updates);
     if (!batch.encodes.empty()) {
@@ -246,9 +284,9 @@ absl::Status ModelRunner::Copy(absl::Span<const BlockCopy> copies) {
 }
 
 absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& key,
-                                 const Output& output) {
+                                 int common_prefix_len, const Output& output) {
   StagingSlot slot = delta_ring_->Acquire();
-  WriteStepDelta(batch, StepDeltaAt(delta_capacity_, slot.bytes().data()));
+  WriteStepDelta(batch, common_prefix_len, StepDeltaAt(delta_capacity_, slot.bytes().data()));
   RefillArgs args{.delta = StepDeltaAt(delta_capacity_,
                                        delta_memory_->device<std::byte>() + slot.offset_bytes()),
                   .slots = memory_->slots(),

@@ -67,6 +67,7 @@
 #include "runner/model_runner_options.h"
 #include "runner/scheduled_batch.h"
 #include "runner/slot_mirror.h"
+#include "runner/step_cascade.h"
 #include "runner/step_delta_layout.h"
 #include "runner/step_memory.h"
 #include "runner/step_metadata.h"
@@ -130,6 +131,8 @@ class ModelRunner {
   // At least one: what a block manager keeps for each sequence.
   absl::Span<const KvGroupSpec> kv_groups() const { return classes_.groups; }
   const GraphReport& graph_report() const { return graphs_->report(); }
+  // Whether steps read common prefixes once, and why not; null if none ever does.
+  const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
   KvCache& kv_cache() { return *kv_cache_; }
 
  private:
@@ -145,6 +148,7 @@ class ModelRunner {
 
   ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes);
   absl::Status Allocate();
+  void MakeCascade();
   absl::Status AllocateRings();
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
@@ -152,7 +156,8 @@ class ModelRunner {
   // The work of a step at `key`: metadata, forward pass, logits in place.
   std::function<absl::Status()> MakeStep(const GraphKey& key) const;
   absl::Status Copy(absl::Span<const BlockCopy> copies);
-  absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, const Output& output);
+  absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
+                      const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
   absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision);
   // Of what captured steps read, as it is now.
@@ -175,6 +180,7 @@ class ModelRunner {
   std::unique_ptr<GraphSet> graphs_;  // after all that its graphs read
 
   std::optional<SlotMirror> mirror_;
+  std::optional<StepCascade> cascade_;
   StepDeltaCapacity delta_capacity_;
   std::optional<MappedBuffer> delta_memory_;
   std::optional<StagingRing> delta_ring_;

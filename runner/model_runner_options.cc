@@ -50,6 +50,16 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
     resolved.graphs = on_cpu ? GraphSetOptions::Mode::kLazy : GraphSetOptions::Mode::kEager;
   }
   if (!resolved.max_steps_in_flight) resolved.max_steps_in_flight = on_cpu ? 1 : 2;
+  const bool invariant = resolved.batch_invariance == BatchInvariance::kOn;
+  if (!resolved.cascade) {
+    const bool is_measured = !on_cpu && SizeOf(spec.dtype) == 2;
+    resolved.cascade = is_measured && !invariant ? CascadeMode::kAuto : CascadeMode::kOff;
+  }
+  if (resolved.cascade == CascadeMode::kAuto && invariant) {
+    return absl::InvalidArgumentError(
+        "cascade must be off with batch_invariance, where a row's bits must not depend on whom it "
+        "shares a prefix with: expected kOff, got kAuto");
+  }
 
   REPRISE_RETURN_IF_ERROR(AtLeast("max_num_seqs", resolved.max_num_seqs, 1));
   REPRISE_RETURN_IF_ERROR(

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "attention/cascade_rule.h"
 #include "base/dtype.h"
 #include "cache/kv_layout.h"
 #include "graphs/graph_set_options.h"
@@ -22,6 +23,15 @@ enum class BatchInvariance : int8_t {
   // products use one algorithm for all numbers of rows. Slower. Holds for models whose products go
   // through Step::linears().
   kOn,
+};
+
+// Whether decode steps whose rows share a prefix of blocks read it once for all of them.
+enum class CascadeMode : int8_t {
+  kOff,
+  // Where the rule of attention/cascade_rule.h says that it pays. Steps without such a prefix are
+  // the same as with kOff. Those with one have graphs of their own, captured beside the others for
+  // the numbers of rows for which it can pay: their capture and their memory is the price.
+  kAuto,
 };
 
 struct ModelRunnerOptions {
@@ -54,6 +64,11 @@ struct ModelRunnerOptions {
   std::optional<int> max_steps_in_flight = {};
 
   BatchInvariance batch_invariance = BatchInvariance::kOff;
+
+  // Nothing: kAuto on a GPU for models of 16 bits, whose kernels the costs are measured for, unless
+  // batch_invariance excludes it; else kOff. The CPU path reads a prefix row by row all the same.
+  std::optional<CascadeMode> cascade = {};
+  CascadeCosts cascade_costs = H200SharedMapCosts();
 };
 
 // `options` with every default that depends on the model filled in, but the size of the cache.

@@ -59,6 +59,23 @@ TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
   EXPECT_THAT(refused({.max_steps_in_flight = 0}), HasSubstr("max_steps_in_flight"));
 }
 
+TEST(ModelRunnerOptionsTest, PrefixesAreReadOnceWhereThatIsMeasuredAndAllowed) {
+  EXPECT_EQ(Resolved({}).cascade, CascadeMode::kOff);
+  EXPECT_EQ(Resolved({.cascade = CascadeMode::kAuto}).cascade, CascadeMode::kAuto);
+  ModelSpec spec = Spec();
+  spec.device = c10::Device(c10::kCUDA, 0);
+  EXPECT_EQ(ResolveRunnerOptions({}, spec)->cascade, CascadeMode::kAuto);
+  ModelRunnerOptions options = {.batch_invariance = BatchInvariance::kOn};
+  EXPECT_EQ(ResolveRunnerOptions(options, spec)->cascade, CascadeMode::kOff);
+  options.cascade = CascadeMode::kAuto;
+  const absl::Status refused = ResolveRunnerOptions(options, spec).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("cascade must be off with batch_invariance"));
+  spec.dtype = DType::kFloat32;
+  EXPECT_EQ(ResolveRunnerOptions({}, spec)->cascade, CascadeMode::kOff);
+}
+
 TEST(ModelRunnerOptionsTest, RefusesSpecsByField) {
   const auto refused = [](const std::function<void(ModelSpec&)>& spoil) {
     ModelSpec spec = Spec();

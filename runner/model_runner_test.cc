@@ -81,7 +81,12 @@ class SilentModel : public ToyModel {
 
 TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
   SilentModel model;
-  auto created = ModelRunner::Create(&model, {.max_num_seqs = 4, .max_num_tokens = 16});
+  // Looking for prefixes to share, too.
+  auto created =
+      ModelRunner::Create(&model, {.max_num_seqs = 4,
+                                   .max_num_tokens = 16,
+                                   .cascade = CascadeMode::kAuto,
+                                   .cascade_costs = {.read_tb_per_s = 1, .reread_tb_per_s = 1}});
   ASSERT_TRUE(created.ok()) << created.status();
   ModelRunner& runner = **created;
   const std::vector<int32_t> token = {1};
@@ -105,6 +110,8 @@ TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
     ASSERT_EQ(result->decision.kind, GraphDecision::Kind::kReplay);
   }
   EXPECT_EQ(allocations.count(), 0);
+  ASSERT_NE(runner.cascade(), nullptr);
+  EXPECT_GE(runner.cascade()->num_steps(CascadeReason::kNoPrefix), 100);
 }
 
 TEST(ModelRunnerTest, RefusesTokensOutsideTheVocabularyByArgumentAndIndex) {

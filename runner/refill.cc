@@ -87,6 +87,7 @@ class Refill {
       arrays_.positions[t] = 0;
       for (int g = 0; g < slots_.num_groups; ++g) arrays_.group_slots(g)[t] = -1;
     }
+    *arrays_.common_prefix_len = CommonPrefixLenOf(*args_.delta.counts);
     *arrays_.num_bad_rows = num_bad_;
   }
 

@@ -26,7 +26,8 @@
 //   - its tokens, after those of the good rows before it, pass padded_num_tokens; then no later row
 //     is served either;
 //   - it is beyond padded_num_rows.
-// num_bad_rows counts all that was skipped or inert.
+// num_bad_rows counts all that was skipped or inert. common_prefix_len is written as the delta has
+// it, or 0 if that is negative; who reads the step's rows holds it against their lengths.
 
 #ifndef RUNNER_REFILL_H_
 #define RUNNER_REFILL_H_

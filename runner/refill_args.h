@@ -53,6 +53,10 @@ constexpr RefillCounts ClampCounts(const StepDeltaCounts& counts, const RefillAr
   return clamped;
 }
 
+constexpr int32_t CommonPrefixLenOf(const StepDeltaCounts& counts) {
+  return counts.common_prefix_len > 0 ? counts.common_prefix_len : 0;
+}
+
 constexpr bool IsSlot(int32_t slot, const SlotState& slots) {
   return slot >= 0 && slot < slots.num_slots;
 }

@@ -44,7 +44,7 @@ constexpr int kMaxBlocksOfThread = 4;
 
 static_assert(sizeof(StepRow) == sizeof(int4));
 static_assert(sizeof(BlockTableUpdate) == sizeof(int4));
-static_assert(sizeof(StepDeltaCounts) == 6 * sizeof(int32_t));
+static_assert(sizeof(StepDeltaCounts) == 7 * sizeof(int32_t));
 
 struct StaticShared {
   StepDeltaCounts counts;
@@ -479,6 +479,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__
   }
   if (threadIdx.x == 0) {
     args.arrays.query_start_loc[args.padded_num_rows] = shared.num_tokens;
+    *args.arrays.common_prefix_len = CommonPrefixLenOf(shared.counts);
     *args.arrays.num_bad_rows = shared.num_bad;
   }
 }

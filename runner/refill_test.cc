@@ -89,6 +89,21 @@ TEST_F(RefillTest, APromptThenATokenOfTheDevice) {
   EXPECT_EQ(slots().seq_len[3], 6);
 }
 
+TEST_F(RefillTest, TheCommonPrefixIsThatOfTheStepAtHand) {
+  Join({.slot = 0, .seq_len = 8});
+  Update(0, 2, 7);
+  Row({.slot = 0});
+  counts_.common_prefix_len = 8;
+  Refill(2, 2);
+  EXPECT_EQ(*arrays().common_prefix_len, 8);
+  Row({.slot = 0});
+  Refill(2, 2);
+  EXPECT_EQ(*arrays().common_prefix_len, 0);
+  counts_.common_prefix_len = -8;
+  Refill(2, 2);
+  EXPECT_EQ(*arrays().common_prefix_len, 0);
+}
+
 TEST_F(RefillTest, ASlotLeavesAndIsJoinedAnewInOneDelta) {
   Join({.slot = 2, .seq_len = 4, .sampling = {.temperature = 1, .seed = 9}});
   Update(2, 0, 5);

@@ -16,6 +16,8 @@
 //   table_row        the slot                                         0
 //   logits_indices   the row's last token                             0
 //   sample_slot      the slot, or -1 if the row does not sample       -1
+//
+// common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
 
 #ifndef RUNNER_STEP_ARRAYS_H_
 #define RUNNER_STEP_ARRAYS_H_
@@ -25,16 +27,17 @@
 namespace reprise {
 
 struct StepArrays {
-  int32_t* token_ids = nullptr;        // [max_tokens]
-  int32_t* positions = nullptr;        // [max_tokens]
-  int64_t* slot_mapping = nullptr;     // [num_groups, max_tokens]
-  int32_t* query_start_loc = nullptr;  // [max_rows + 1]
-  int32_t* seq_lens = nullptr;         // [max_rows]
-  int32_t* context_lens = nullptr;     // [max_rows]
-  int32_t* encoder_lens = nullptr;     // [max_rows]
-  int32_t* table_row = nullptr;        // [max_rows]
-  int32_t* logits_indices = nullptr;   // [max_rows]
-  int32_t* sample_slot = nullptr;      // [max_rows]
+  int32_t* token_ids = nullptr;          // [max_tokens]
+  int32_t* positions = nullptr;          // [max_tokens]
+  int64_t* slot_mapping = nullptr;       // [num_groups, max_tokens]
+  int32_t* query_start_loc = nullptr;    // [max_rows + 1]
+  int32_t* seq_lens = nullptr;           // [max_rows]
+  int32_t* context_lens = nullptr;       // [max_rows]
+  int32_t* encoder_lens = nullptr;       // [max_rows]
+  int32_t* table_row = nullptr;          // [max_rows]
+  int32_t* logits_indices = nullptr;     // [max_rows]
+  int32_t* sample_slot = nullptr;        // [max_rows]
+  int32_t* common_prefix_len = nullptr;  // [1]
   // [1] Rows that could not be served (a slot, column or block out of range, a position beyond the
   // table): they are made inert and counted here, and the host sees the count with the step's
   // tokens. Reset by refill.

@@ -50,6 +50,9 @@ struct StepDeltaCounts {
   int32_t num_rows = 0;
   int32_t num_tokens = 0;  // sum of query_len
   int32_t num_host_tokens = 0;
+  // So many first keys of all rows are in the same blocks and are to be read once for all of them;
+  // 0: each row reads its own.
+  int32_t common_prefix_len = 0;
 };
 
 // Views of one ring slot, as the reader addresses it. Each array is aligned to 16 bytes.

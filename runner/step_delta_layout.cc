@@ -54,8 +54,8 @@ StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base) {
   return Carve(capacity, carver);
 }
 
-void WriteStepDelta(const ScheduledBatch& batch, const StepDelta& delta) {
-  StepDeltaCounts counts;
+void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const StepDelta& delta) {
+  StepDeltaCounts counts = {.common_prefix_len = common_prefix_len};
   for (const SlotId slot : batch.leaves) delta.leaves[counts.num_leaves++] = slot.value();
   for (const SlotJoin& join : batch.joins) delta.joins[counts.num_joins++] = join;
   for (const BlockTableUpdate& update : batch.updates) delta.updates[counts.num_updates++] = update;

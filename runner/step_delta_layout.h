@@ -25,8 +25,9 @@ int64_t StepDeltaBytes(const StepDeltaCapacity& capacity);
 // to refill. REQUIRES: base is aligned to 256 bytes.
 StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base);
 
-// Writes `batch`. REQUIRES: it fits the capacity of `delta`.
-void WriteStepDelta(const ScheduledBatch& batch, const StepDelta& delta);
+// Writes `batch`, whose rows read `common_prefix_len` first keys together. REQUIRES: it fits the
+// capacity of `delta`.
+void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const StepDelta& delta);
 
 }  // namespace reprise
 

@@ -62,7 +62,8 @@ TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
   const ScheduledRow rows[] = {{.slot = SlotId(0)},
                                {.slot = SlotId(1), .tokens = prompt, .output = RowOutput::kNone}};
   const StepDelta delta = StepDeltaAt(kCapacity, base());
-  WriteStepDelta({.leaves = leaves, .joins = joins, .updates = updates, .rows = rows}, delta);
+  WriteStepDelta({.leaves = leaves, .joins = joins, .updates = updates, .rows = rows},
+                 /*common_prefix_len=*/48, delta);
 
   EXPECT_EQ(delta.counts->num_leaves, 1);
   EXPECT_EQ(delta.counts->num_joins, 1);
@@ -70,6 +71,7 @@ TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
   EXPECT_EQ(delta.counts->num_rows, 2);
   EXPECT_EQ(delta.counts->num_tokens, 4);       // 1 of the slot's own + 3
   EXPECT_EQ(delta.counts->num_host_tokens, 3);  // its own is not the host's
+  EXPECT_EQ(delta.counts->common_prefix_len, 48);
   EXPECT_EQ(delta.leaves[0], 2);
   EXPECT_EQ(delta.joins[0].sample_index, 9);
   EXPECT_EQ(delta.updates[1].block, 2);
@@ -86,10 +88,11 @@ TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
 TEST_F(StepDeltaLayoutTest, AnEmptyBatchClearsTheCountsOfAnEarlierOne) {
   const ScheduledRow rows[] = {{.slot = SlotId(0)}};
   const StepDelta delta = StepDeltaAt(kCapacity, base());
-  WriteStepDelta({.rows = rows}, delta);
-  WriteStepDelta({}, delta);
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/48, delta);
+  WriteStepDelta({}, /*common_prefix_len=*/0, delta);
   EXPECT_EQ(delta.counts->num_rows, 0);
   EXPECT_EQ(delta.counts->num_tokens, 0);
+  EXPECT_EQ(delta.counts->common_prefix_len, 0);
 }
 
 }  // namespace

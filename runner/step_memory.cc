@@ -50,6 +50,7 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
   REPRISE_ASSIGN_OR_RETURN(const auto table_row, b.Plan<int32_t>("table_row", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto logits_indices, b.Plan<int32_t>("logits_indices", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sample_slot, b.Plan<int32_t>("sample_slot", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto common_prefix_len, b.Plan<int32_t>("common_prefix_len", 1));
 
   // LibTorch aligns to 64 bytes on the CPU: room to begin at a multiple of kAlignment.
   bytes_ =
@@ -80,6 +81,7 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
              .table_row = b.data(table_row),
              .logits_indices = b.data(logits_indices),
              .sample_slot = b.data(sample_slot),
+             .common_prefix_len = b.data(common_prefix_len),
              .max_rows = rows,
              .max_tokens = tokens};
   return absl::OkStatus();

@@ -25,6 +25,7 @@ StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* dri
       driver_(driver),
       work_maps_(options.classes.num_classes()),
       decode_maps_(options.classes.num_classes()),
+      cascade_maps_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
 WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params) const {
@@ -79,6 +80,13 @@ WorkMapOptions StepMetadata::ClassMapOptions(int index, int max_tokens, int max_
   return plan;
 }
 
+bool StepMetadata::TakesPrefix(int index) const {
+  const LayerClass& layer_class = options_.classes.classes[index];
+  const AttentionParams& params = options_.layers[layer_class.first_layer].params;
+  return options_.shared_prefix == SharedPrefix::kTaken && layer_class.batch == ClassBatch::kRows &&
+         !params.window_left.has_value();
+}
+
 absl::Status StepMetadata::Allocate(int index) {
   const LayerClass& layer_class = options_.classes.classes[index];
   if (layer_class.batch == ClassBatch::kContiguous) return absl::OkStatus();
@@ -91,11 +99,22 @@ absl::Status StepMetadata::Allocate(int index) {
       driver_->PlanWork(options_.mode == WorkMapMode::kDeterministic
                             ? largest
                             : ClassMapOptions(index, options_.max_rows, /*max_query_len=*/1)));
-  // A step has one of the two.
-  memory_.push_back(at::empty({std::max(plan.workspace_bytes, decode_plan.workspace_bytes)},
-                              at::TensorOptions(options_.device).dtype(at::kByte)));
+  WorkMapPlan cascade_plan;
+  if (TakesPrefix(index)) {
+    WorkMapOptions cascade = ClassMapOptions(index, options_.max_rows, /*max_query_len=*/1);
+    cascade.shared_prefix = SharedPrefix::kTaken;
+    cascade.shared_tiles = SharedTiles::kSmall;
+    REPRISE_ASSIGN_OR_RETURN(cascade_plan, driver_->PlanWork(cascade));
+  }
+  // A step has one of the three.
+  const int64_t bytes =
+      std::max({plan.workspace_bytes, decode_plan.workspace_bytes, cascade_plan.workspace_bytes});
+  memory_.push_back(at::empty({bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
   work_maps_[index] = MakeWorkMap(plan, memory_.back().data_ptr());
   decode_maps_[index] = MakeWorkMap(decode_plan, memory_.back().data_ptr());
+  if (TakesPrefix(index)) {
+    cascade_maps_[index] = MakeWorkMap(cascade_plan, memory_.back().data_ptr());
+  }
   return absl::OkStatus();
 }
 
@@ -154,6 +173,11 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memor
   // The decode maps hold a token a row.
   const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
   batches.work_maps = is_decode ? decode_maps_ : work_maps_;
+  for (int i = 0; key.cascade && is_decode && i < options_.classes.num_classes(); ++i) {
+    if (!TakesPrefix(i)) continue;
+    batches.of_class[i].common_prefix_len = arrays.common_prefix_len;
+    batches.work_maps[i] = cascade_maps_[i];
+  }
   if (!options_.within.empty() && key.max_query_len > 1) AddWithin(memory, batches);
   return batches;
 }

@@ -18,6 +18,10 @@
 // prompts hold many queries of a row, of which a decode fills one. With WorkMapMode::kDeterministic
 // all steps have the same maps, since a row's bits must not depend on who else is in its step.
 //
+// With SharedPrefix::kTaken decodes have a third kind of map for classes that read all keys of a
+// sequence: in a cascade step (GraphKey::cascade) they read StepArrays::common_prefix_len keys once
+// for all rows. Other classes read as ever.
+//
 // Models that attend to a step's own tokens and to the keys before it apart (ModelSpec::within) get
 // two more kinds in steps of rows with several tokens: a ragged batch of the step's tokens, and for
 // each class of rows a batch over the keys that were cached before.
@@ -63,6 +67,8 @@ struct StepMetadataOptions {
   int max_seq_len = 0;
   int max_encoder_tokens = 0;  // of a sequence
   WorkMapMode mode = WorkMapMode::kBalanced;
+  // kTaken: there are cascade steps; balanced mode only.
+  SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
 // The batches of a step at one shape: views of the runner's memory.
@@ -91,6 +97,9 @@ class StepMetadata {
   absl::Span<const LayerSpec> layers() const { return options_.layers; }
   absl::Span<const AttentionParams> within() const { return options_.within; }
   const LayerClasses& classes() const { return options_.classes; }
+  // Whether the class reads a common prefix once in cascade steps, and how it is cut there.
+  bool TakesPrefix(int index) const;
+  const WorkMap& cascade_map(int index) const { return cascade_maps_[index]; }
   absl::Span<const WorkMap> before_maps() const { return before_maps_; }  // one a class
   absl::Span<const WorkMap> within_maps() const { return within_maps_; }  // one of `within`
 
@@ -115,6 +124,7 @@ class StepMetadata {
   std::vector<WorkMap> within_maps_;           // one of `within`
   std::vector<WorkMap> work_maps_;             // one a class
   std::vector<WorkMap> decode_maps_;           // one a class, in the memory of work_maps_
+  std::vector<WorkMap> cascade_maps_;          // one a class, there too
   std::vector<LocalBatchBuffers> local_rows_;  // one a class; empty but for chunks
   std::vector<at::Tensor> memory_;             // what those point into
 };

@@ -68,7 +68,7 @@ class PlanningDriver : public DeviceDriver {
 
 class StepMetadataTest : public testing::Test {
  protected:
-  void Make(WorkMapMode mode) {
+  void Make(WorkMapMode mode, SharedPrefix shared_prefix = SharedPrefix::kIgnored) {
     const AttentionParams params = {
         .num_q_heads = 32, .num_kv_heads = 8, .head_dim_qk = 128, .head_dim_v = 128};
     AttentionParams window = params;
@@ -82,7 +82,8 @@ class StepMetadataTest : public testing::Test {
                 .max_tokens = kTokens,
                 .max_seq_len = kSeqLen,
                 .max_encoder_tokens = kEncoderTokens,
-                .mode = mode};
+                .mode = mode,
+                .shared_prefix = shared_prefix};
     options_.classes = *CollectLayerClasses(options_.layers);
     driver_ = std::make_unique<PlanningDriver>(*MakeDeviceDriver(c10::kCPU, {}));
     auto metadata = StepMetadata::Create(options_, driver_.get());
@@ -147,6 +148,37 @@ TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
   // A map does not remember the other's step.
   built = metadata_->Build(Refilled(prompts, 3, 128));
   EXPECT_TRUE(built.ok()) << built;
+}
+
+int NumSharedItems(const WorkMap& map) {
+  return static_cast<int>(
+      std::count_if(map.main.items, map.main.items + map.main.counts[0],
+                    [](const WorkItem& item) { return item.row == kSharedRow; }));
+}
+
+TEST_F(StepMetadataTest, CascadeStepsReadACommonPrefixOnceWhereAllKeysAreSeen) {
+  Make(WorkMapMode::kBalanced, SharedPrefix::kTaken);
+  GraphKey key = DecodeKey(kRows);
+  for (const int prefix : {0, 300, 48, 0, 130}) {
+    SCOPED_TRACE(testing::Message() << "prefix " << prefix);
+    for (const bool cascade : {true, false}) {
+      key.cascade = cascade;
+      const StepBatches batches = Refilled(key, kRows - 1, 1);
+      *memory_->arrays().common_prefix_len = prefix;
+      for (int r = 0; r < kRows - 1; ++r) memory_->arrays().seq_lens[r] = 301 + 40 * r;
+      const absl::Status built = metadata_->Build(batches);
+      ASSERT_TRUE(built.ok()) << built;
+      // Without a window; then with one, in chunks, over the encoder's keys.
+      EXPECT_EQ(batches.of_class[0].common_prefix_len,
+                cascade ? memory_->arrays().common_prefix_len : nullptr);
+      EXPECT_EQ(NumSharedItems(batches.work_maps[0]) > 0, cascade && prefix >= kWorkStepKeys);
+      for (int c = 1; c < 4; ++c) {
+        EXPECT_FALSE(metadata_->TakesPrefix(c));
+        EXPECT_EQ(batches.of_class[c].common_prefix_len, nullptr);
+        EXPECT_EQ(NumSharedItems(batches.work_maps[c]), 0);
+      }
+    }
+  }
 }
 
 TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {

@@ -5,6 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "attention/cascade_rule.h"
+#include "base/dtype.h"
 #include "gmock/gmock.h"
 #include "runner/testing/runner_harness.h"
 
@@ -180,6 +182,99 @@ TEST_P(ModelRunnerSuite, ForkedSequencesGoOnInBlocksOfTheirOwn) {
     EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
     EXPECT_NE(harness->text(SlotId(1)), harness->text(SlotId(2)));
   }
+}
+
+int64_t NumCascadeReplays(const ModelRunner& runner) {
+  int64_t num_replays = 0;
+  for (const GraphStats& graph : runner.graph_report().graphs()) {
+    if (graph.key.cascade) num_replays += graph.num_replays;
+  }
+  return num_replays;
+}
+
+// Reading once is free, and reading again takes forever.
+constexpr CascadeCosts kAlwaysOnce = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6};
+
+TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    ModelRunnerOptions options = {.max_num_seqs = 6,
+                                  .max_num_tokens = 256,
+                                  .max_seq_len = 256,
+                                  .block_size = 16,
+                                  .graph_sizes = {2, 4, 6},
+                                  .cascade = CascadeMode::kAuto,
+                                  .cascade_costs = kAlwaysOnce};
+    const ToyModelOptions model = {.vocab_size = kVocab, .dtype = dtype, .device = GetParam()};
+    std::vector<std::unique_ptr<RunnerHarness>> harnesses;
+    for (const auto graphs : {GraphSetOptions::Mode::kEager, GraphSetOptions::Mode::kOff}) {
+      options.graphs = graphs;
+      auto harness = RunnerHarness::Create(options, model);
+      ASSERT_TRUE(harness.ok()) << harness.status();
+      harnesses.push_back(*std::move(harness));
+    }
+    std::mt19937 rng(12);
+    const auto join = [&](int slot, int length) {
+      const std::vector<int32_t> prompt = RandomPrompt(rng, length);
+      for (const auto& harness : harnesses) harness->Join(SlotId(slot), prompt);
+    };
+    const auto step = [&](std::vector<int> slots, bool is_cascade) {
+      std::vector<SlotId> ids(slots.begin(), slots.end());
+      for (const auto& harness : harnesses) {
+        ASSERT_STEP(harness->Step(ids));
+        EXPECT_EQ(harness->decision().key.cascade, is_cascade) << harness->decision();
+        harness->ExpectTokensAndLogits();
+      }
+      const int64_t n = static_cast<int64_t>(slots.size());
+      EXPECT_TRUE(at::equal(harnesses[0]->logits().narrow(0, 0, n),
+                            harnesses[1]->logits().narrow(0, 0, n)));
+    };
+
+    join(0, 150);
+    step({0}, false);
+    step({0}, false);  // alone
+    for (int slot = 1; slot < 4; ++slot) {
+      for (const auto& harness : harnesses) harness->Fork(SlotId(0), SlotId(slot), 7 * slot);
+    }
+    for (int i = 0; i < 20; ++i) step({3, 0, 1, 2}, true);
+    EXPECT_EQ(harnesses[0]->decision().kind, GraphDecision::Kind::kReplay);
+    EXPECT_EQ(harnesses[1]->decision().reason, EagerReason::kDisabled);
+    join(4, 130);
+    step({0, 1, 2, 3, 4}, false);  // a prompt
+    for (int i = 0; i < 3; ++i) step({0, 1, 2, 3, 4}, false);
+    EXPECT_EQ(harnesses[0]->decision().kind, GraphDecision::Kind::kReplay);
+    for (int i = 0; i < 3; ++i) step({0, 1, 2, 3}, true);
+    for (const auto& harness : harnesses) harness->Leave(SlotId(0));  // whose blocks they were
+    join(0, 90);
+    step({0, 1}, false);
+    step({1, 3}, true);
+    step({0, 1, 2, 3}, false);
+    step({2, 3, 1}, true);
+    for (const auto& harness : harnesses) {
+      const StepCascade* cascade = harness->runner().cascade();
+      ASSERT_NE(cascade, nullptr);
+      EXPECT_EQ(cascade->num_steps(CascadeReason::kUse), 20 + 3 + 1 + 1);
+      EXPECT_EQ(cascade->num_steps(CascadeReason::kFewRows), 1);
+      EXPECT_EQ(cascade->num_steps(CascadeReason::kManyQueries), 3);
+      EXPECT_EQ(cascade->num_steps(CascadeReason::kNoPrefix), 3 + 1);
+    }
+    EXPECT_EQ(NumCascadeReplays(harnesses[0]->runner()), 20 + 3 + 1 + 1);
+    EXPECT_EQ(harnesses[0]->runner().graph_report().num_eager_steps(), 3);
+  }
+}
+
+TEST_P(ModelRunnerSuite, WithoutAPrefixToShareThereIsNothingBesideThePlainGraphs) {
+  // So few keys that no rule would have them read once; and not asked for.
+  ModelRunnerOptions options = {.max_num_seqs = 2,
+                                .max_num_tokens = 64,
+                                .max_seq_len = 64,
+                                .cascade = CascadeMode::kAuto,
+                                .cascade_costs = kAlwaysOnce};
+  EXPECT_EQ(Make(GetParam(), options)->runner().cascade(), nullptr);
+  options.max_seq_len = 256;
+  EXPECT_NE(Make(GetParam(), options)->runner().cascade(), nullptr);
+  options.cascade = CascadeMode::kOff;
+  EXPECT_EQ(Make(GetParam(), options)->runner().cascade(), nullptr);
 }
 
 TEST_P(ModelRunnerSuite, ARefusedBatchLeavesTheRunnerUsable) {

@@ -54,6 +54,7 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.arrays.table_row = carver.Take<int32_t>(shape.max_rows);
   args.arrays.logits_indices = carver.Take<int32_t>(shape.max_rows);
   args.arrays.sample_slot = carver.Take<int32_t>(shape.max_rows);
+  args.arrays.common_prefix_len = carver.Take<int32_t>(1);
   args.arrays.num_bad_rows = carver.Take<int32_t>(1);
   args.arrays.max_rows = shape.max_rows;
   args.arrays.max_tokens = shape.max_tokens;
@@ -157,6 +158,7 @@ void RefillMemory::PoisonArrays() {
                          arrays.table_row, arrays.logits_indices, arrays.sample_slot}) {
     std::fill_n(array, arrays.max_rows, kAbsurd);
   }
+  *arrays.common_prefix_len = kAbsurd;
   *arrays.num_bad_rows = kAbsurd;
 }
 
@@ -219,6 +221,9 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
     args.delta.host_tokens[i] = Between(random, 0, 30000);
   }
   counts.num_tokens = 12345;  // not for refill to trust
+  counts.common_prefix_len = Chance(random, hostility)
+                                 ? Nonsense(random, 0, max_blocks * shape.block_size)
+                                 : Between(random, 0, max_blocks * shape.block_size);
   *args.delta.counts = counts;
 }
 
@@ -241,6 +246,7 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   const StepArrays& x = a.arrays;
   const StepArrays& y = b.arrays;
   Report("num_bad_rows", x.num_bad_rows, y.num_bad_rows, 1, difference);
+  Report("common_prefix_len", x.common_prefix_len, y.common_prefix_len, 1, difference);
   Report("query_start_loc", x.query_start_loc, y.query_start_loc, shape.max_rows + 1, difference);
   Report("seq_lens", x.seq_lens, y.seq_lens, shape.max_rows, difference);
   Report("context_lens", x.context_lens, y.context_lens, shape.max_rows, difference);

@@ -14,6 +14,7 @@
 #include <random>
 
 #include "base/status_macros.h"
+#include "base/torch_dtype.h"
 
 namespace reprise {
 namespace {
@@ -56,23 +57,26 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
                                                                .head_dim_v = options.head_dim}}),
       .vocab_size = options.vocab_size,
       .max_position = options.max_position,
-      .dtype = DType::kFloat32,
+      .dtype = options.dtype,
       .device = options.device};
 }
 
 absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
   ++num_forwards_;
   const int64_t n = step.num_tokens();
+  const at::ScalarType dtype = ToScalarType(options_.dtype);
   at::Tensor x = token_embedding_.index_select(0, step.token_ids()) +
                  position_embedding_.index_select(0, step.positions());  // [n, width]
   for (int i = 0; i < kNumLayers; ++i) {
     const Layer& layer = layers_[i];
+    const auto heads = [&](const at::Tensor& weight, int num_heads) {
+      return at::mm(x, weight).view({n, num_heads, options_.head_dim}).to(dtype);
+    };
     REPRISE_ASSIGN_OR_RETURN(
         const at::Tensor out,
-        step.Attend(i, at::mm(x, layer.q).view({n, options_.num_q_heads, options_.head_dim}),
-                    at::mm(x, layer.k).view({n, options_.num_kv_heads, options_.head_dim}),
-                    at::mm(x, layer.v).view({n, options_.num_kv_heads, options_.head_dim})));
-    x = x + at::mm(out.view({n, -1}), layer.out);
+        step.Attend(i, heads(layer.q, options_.num_q_heads), heads(layer.k, options_.num_kv_heads),
+                    heads(layer.v, options_.num_kv_heads)));
+    x = x + at::mm(out.view({n, -1}).to(at::kFloat), layer.out);
   }
   return at::mm(x.index_select(0, step.logits_indices()), head_);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "runner/model.h"
 
 namespace reprise {
@@ -21,6 +22,7 @@ struct ToyModelOptions {
   int num_kv_heads = 2;
   int head_dim = 32;
   int max_position = 256;
+  DType dtype = DType::kFloat32;  // of q, k, v and the logits; all else is float32
   c10::Device device = c10::kCPU;
   uint64_t seed = 1;
 };

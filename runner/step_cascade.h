@@ -1,0 +1,90 @@
+// Whether a step reads the prefix that its rows share once for all of them (cascade attention, D3),
+// and how long that prefix is. The one place where it is decided.
+//
+//   StepCascade cascade({.classes = {{.layer = {.num_q_heads = 32, ...}, .num_layers = 32}},
+//                        .costs = H200SharedMapCosts(), .num_slots = 64, ...});
+//   // Each batch, once the slot mirror has taken it:
+//   const StepCascade::Decision decision = cascade.Decide(batch, mirror);
+//   LOG(INFO) << decision.rule;   // "cascade: 5200.0 us flat, 1600.0 us with the prefix apart"
+//
+// A step may, if all its rows are decodes of one query, and their block tables begin with the same
+// blocks: sequences of one prompt that the prefix cache served, or forks. Whole blocks before the
+// rows' own queries count, in the tables of all KV groups whose layers see a sequence's whole past.
+// Whether it pays is for the rule to say (attention/cascade_rule.h), over all those layers;
+// layers of windows and chunks read as ever.
+//
+// Thread safety: none; one owner. Cost of a step: a few operations a row, and what its updates cost
+// (runner/common_blocks.h); no allocation after construction.
+
+#ifndef RUNNER_STEP_CASCADE_H_
+#define RUNNER_STEP_CASCADE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "attention/cascade_rule.h"
+#include "runner/common_blocks.h"
+#include "runner/scheduled_batch.h"
+#include "runner/slot_mirror.h"
+
+namespace reprise {
+
+// Layers alike that read all keys of a sequence.
+struct CascadeLayers {
+  CascadeShape layer = {};  // of one of them; what is the step's is filled in
+  int num_layers = 0;
+};
+
+struct StepCascadeOptions {
+  std::vector<CascadeLayers> classes = {};
+  std::vector<int> groups = {};  // KV groups of those layers
+  CascadeCosts costs = {};
+  int num_slots = 0;
+  int max_blocks = 0;
+  int block_size = 0;
+  int max_seq_len = 0;
+};
+
+class StepCascade {
+ public:
+  struct Decision {
+    CascadeDecision rule;       // of all layers together
+    int common_prefix_len = 0;  // keys to read once; 0: none
+  };
+
+  explicit StepCascade(const StepCascadeOptions& options);
+
+  // The fewest rows for which it can pay, of sequences that share all but their last token; nothing
+  // if it never does.
+  std::optional<int> least_rows() const { return least_rows_; }
+
+  // Takes part in every batch. REQUIRES: `mirror` has advanced by it.
+  Decision Decide(const ScheduledBatch& batch, const SlotMirror& mirror);
+
+  // Steps with rows that came out so.
+  int64_t num_steps(CascadeReason reason) const { return num_steps_[static_cast<int>(reason)]; }
+
+ private:
+  // What of a step counts.
+  struct Lengths {
+    int num_rows = 0;
+    int64_t sum = 0;
+    int64_t max = 0;
+  };
+
+  Decision Choose(const ScheduledBatch& batch, const SlotMirror& mirror);
+  // REQUIRES: common_prefix_len is not negative.
+  CascadeDecision Rule(const Lengths& lengths, int64_t common_prefix_len) const;
+  std::optional<int> FindLeastRows() const;
+
+  StepCascadeOptions options_;
+  std::vector<CommonBlocks> blocks_;  // one a group
+  std::optional<int> least_rows_;
+  std::array<int64_t, kNumCascadeReasons> num_steps_ = {};
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_STEP_CASCADE_H_
