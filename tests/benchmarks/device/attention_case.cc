@@ -93,7 +93,7 @@ at::Tensor OnDevice(const std::vector<int32_t>& values) {
 
 // The batch's arrays; the tensors keep them alive.
 struct DeviceBatch {
-  at::Tensor query_start_loc, seq_lens, table;
+  at::Tensor query_start_loc, seq_lens, table, common_prefix_len;
   PagedBatch batch;
   int num_blocks = 0;
 };
@@ -127,12 +127,14 @@ DeviceBatch MakeBatch(const AttentionCase& c) {
   DeviceBatch made = {.query_start_loc = OnDevice(starts),
                       .seq_lens = OnDevice({c.lens.begin(), c.lens.end()}),
                       .table = OnDevice(table),
+                      .common_prefix_len = OnDevice({c.shared_len}),
                       .batch = {},
                       .num_blocks = static_cast<int>(num_blocks)};
   made.batch = {.query_start_loc = made.query_start_loc.const_data_ptr<int32_t>(),
                 .seq_lens = made.seq_lens.const_data_ptr<int32_t>(),
                 .block_table = made.table.const_data_ptr<int32_t>(),
                 .block_table_stride = max_blocks,
+                .common_prefix_len = made.common_prefix_len.const_data_ptr<int32_t>(),
                 .causal = c.causal,
                 .num_rows = num_rows,
                 .num_tokens = starts.back(),
@@ -206,7 +208,9 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                           .max_seq_len = made.batch.max_seq_len,
                                           .num_sms = num_sms,
                                           .mode = c.mode,
-                                          .products = c.products}));
+                                          .products = c.products,
+                                          .shared_prefix = c.shared_prefix,
+                                          .shared_tiles = c.shared_tiles}));
     const at::Tensor workspace =
         at::empty({plan.workspace_bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
     const WorkMap map = MakeWorkMap(plan, workspace.mutable_data_ptr());

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "attention/attention_params.h"
 #include "attention/work_map.h"
+#include "attention/work_map_plan.h"
 #include "base/dtype.h"
 #include "cache/kv_layout.h"
 #include "tests/benchmarks/device/replay_timer.h"
@@ -34,6 +35,9 @@ struct AttentionCase {
   // So many first keys are the same blocks for all rows; a multiple of block_size, at most the
   // least of lens.
   int shared_len = 0;
+  // kTaken: those keys are read once for all rows, where the map sees to it.
+  SharedPrefix shared_prefix = SharedPrefix::kIgnored;
+  SharedTiles shared_tiles = SharedTiles::kSmall;
   bool causal = true;
   std::optional<int> window_left = {};
   std::optional<float> softcap = {};

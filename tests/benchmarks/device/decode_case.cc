@@ -42,6 +42,11 @@ class DecodingBatch {
     const int first_len = std::max(1, c.context - num_steps / 2);
     const int max_seq_len = first_len + num_steps;
     const int blocks_per_seq = (max_seq_len - 1) / c.block_size + 1;
+    if (c.shared_len < 0 || c.shared_len > first_len || c.shared_len % c.block_size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("shared_len: expected a multiple of ",
+                                                     c.block_size, " up to ", first_len, ", got ",
+                                                     c.shared_len));
+    }
     DecodingBatch batch;
     REPRISE_ASSIGN_OR_RETURN(
         batch.runner_, ModelRunner::Create(&model, {.max_num_seqs = c.batch,
@@ -50,11 +55,13 @@ class DecodingBatch {
                                                     .block_size = c.block_size,
                                                     .num_blocks = 1 + c.batch * blocks_per_seq,
                                                     .graphs = c.graphs,
-                                                    .graph_sizes = {c.batch}}));
+                                                    .graph_sizes = {c.batch},
+                                                    .cascade = c.cascade}));
     for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
       for (at::Tensor tensor : batch.runner_->kv_cache().tensors(layer)) tensor.normal_();
     }
-    REPRISE_RETURN_IF_ERROR(batch.Join(c.batch, first_len, blocks_per_seq));
+    REPRISE_RETURN_IF_ERROR(
+        batch.Join(c.batch, first_len, blocks_per_seq, c.shared_len / c.block_size));
     return batch;
   }
 
@@ -87,15 +94,17 @@ class DecodingBatch {
   }
 
   ModelRunner& runner() { return *runner_; }
+  bool is_cascade() const { return is_cascade_; }
 
  private:
   absl::Status AwaitOldest() {
-    const absl::Status status = runner_->Await(in_flight_.front()).status();
+    const absl::StatusOr<StepResult> result = runner_->Await(in_flight_.front());
     in_flight_.pop_front();
-    return status;
+    if (result.ok()) is_cascade_ = result->decision.key.cascade;
+    return result.status();
   }
 
-  absl::Status Join(int batch, int seq_len, int blocks_per_seq) {
+  absl::Status Join(int batch, int seq_len, int blocks_per_seq, int shared_blocks) {
     std::vector<int32_t> blocks(static_cast<size_t>(batch) * blocks_per_seq);
     std::iota(blocks.begin(), blocks.end(), 1);
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
@@ -106,8 +115,8 @@ class DecodingBatch {
     for (int slot = 0; slot < batch; ++slot) {
       joins.push_back({.slot = slot, .seq_len = seq_len});
       for (int column = 0; column < blocks_per_seq; ++column) {
-        updates.push_back(
-            {slot, column, blocks[static_cast<size_t>(slot) * blocks_per_seq + column]});
+        const size_t owner = column < shared_blocks ? 0 : slot;
+        updates.push_back({slot, column, blocks[owner * blocks_per_seq + column]});
       }
       first_rows.push_back({.slot = SlotId(slot), .tokens = token});
       rows_.push_back({.slot = SlotId(slot)});
@@ -118,6 +127,7 @@ class DecodingBatch {
   std::unique_ptr<ModelRunner> runner_;
   std::vector<ScheduledRow> rows_;
   std::deque<StepTicket> in_flight_;
+  bool is_cascade_ = false;
   double launch_us_ = 0;
   int num_launches_ = 0;
 };
@@ -196,6 +206,7 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
                                return batch.Drain();
                              }));
     REPRISE_ASSIGN_OR_RETURN(result.parts, SplitSteps(trace));
+    result.is_cascade = batch.is_cascade();
     result.graph_bytes = static_cast<double>(batch.runner().graph_report().graph_bytes());
     result.capture_ms = batch.runner().graph_report().capture_ms();
 
@@ -203,7 +214,9 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
         static_cast<double>(batch.runner().kv_cache().bytes_per_block()) / decode_case.block_size;
     REPRISE_ASSIGN_OR_RETURN(result.products_us, TimeProducts(model, decode_case.batch));
     result.weight_bytes = WeightBytes(model);
-    result.kv_bytes = bytes_per_token * decode_case.batch * decode_case.context;
+    const int num_repeats = decode_case.batch - 1;
+    result.kv_bytes = bytes_per_token * (1.0 * decode_case.batch * decode_case.context -
+                                         1.0 * num_repeats * decode_case.shared_len);
     const double bytes_per_us = limits.read_tb_per_s * 1e6;
     result.bytes_floor_us = (result.weight_bytes + result.kv_bytes) / bytes_per_us;
     result.products_floor_us = result.products_us + result.kv_bytes / bytes_per_us;

@@ -1,8 +1,8 @@
 // One point of the decode benchmark: a model, so many rows, so much context; measured, taken apart,
 // and held against the least it could take.
 //
-// Rows have random keys behind shuffled block tables; every step is refill, replay and sampling,
-// pipelined as an engine does it.
+// Rows have random keys behind shuffled block tables, of which they may share the first; every step
+// is refill, replay and sampling, pipelined as an engine does it.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_
 #define TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_
@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "examples/llama/llama_model.h"
 #include "graphs/graph_set.h"
+#include "runner/model_runner_options.h"
 #include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/step_trace.h"
 
@@ -20,6 +21,10 @@ namespace reprise {
 struct DecodeCase {
   int batch = 1;
   int context = 1024;  // keys of each row at the middle of the timed steps
+  // So many first keys are the same blocks for all rows; a multiple of block_size, at most what
+  // each has when the first step begins. The floors count them once.
+  int shared_len = 0;
+  CascadeMode cascade = CascadeMode::kOff;  // whether they are read once, where that pays
   int block_size = 16;
   GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kEager;
   int num_timed_steps = 60;
@@ -36,6 +41,7 @@ struct DecodeResult {
   double products_us = 0;        // all matrix products of a step alone, by replay
   double bytes_floor_us = 0;     // (weights + KV) / read bandwidth
   double products_floor_us = 0;  // products + KV / read bandwidth
+  bool is_cascade = false;       // what came out, in the last step
   double graph_bytes = 0;
   double capture_ms = 0;
   StepParts parts;

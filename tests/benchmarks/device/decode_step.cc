@@ -1,6 +1,7 @@
 // Times decode steps of a Llama with random weights on a GPU, and says where the time goes.
 //
 //   decode_step --preset llama-3.1-8b --batch 1,8,64 --context 1024,4096
+//   decode_step --preset llama-3.1-8b --batch 64 --context 4352 --shared 4096 --cascade both
 //
 // Prints a JSON line a point, then a table: the step's time, its ratio to the two floors, the
 // host's time, launches, gaps, and kernel time by class.
@@ -27,6 +28,8 @@ ABSL_FLAG(std::vector<std::string>, batch, std::vector<std::string>({"1", "8", "
           "numbers of rows");
 ABSL_FLAG(std::vector<std::string>, context, std::vector<std::string>({"1024"}),
           "keys of each row at the middle of the timed steps");
+ABSL_FLAG(int, shared, 0, "of those keys, so many that all rows share");
+ABSL_FLAG(std::string, cascade, "off", "off, auto or both: whether shared keys are read once");
 ABSL_FLAG(std::string, graphs, "on", "on, off or both");
 ABSL_FLAG(std::string, dtype, "bfloat16", "bfloat16, float16 or float32");
 ABSL_FLAG(int, block_size, 16, "tokens of a KV block");
@@ -53,6 +56,8 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
                          {"dtype", absl::GetFlag(FLAGS_dtype)},
                          {"batch", c.batch},
                          {"context", c.context},
+                         {"shared", c.shared_len},
+                         {"cascade", r.is_cascade},
                          {"block_size", c.block_size},
                          {"graphs", c.graphs != GraphSetOptions::Mode::kOff},
                          {"read_tb_per_s", limits.read_tb_per_s},
@@ -81,19 +86,19 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
 }
 
 std::string Row(const DecodeCase& c, const DecodeResult& r) {
-  std::string row =
-      absl::StrFormat("%5d %7d %6s %8.3f %6.2f %6.2f %7.1f %8.1f %8.1f %7.0f", c.batch, c.context,
-                      c.graphs == GraphSetOptions::Mode::kOff ? "off" : "on", r.step_us / 1e3,
-                      r.step_us / r.bytes_floor_us, r.step_us / r.products_floor_us, r.launch_us,
-                      r.parts.gap_between_us, r.parts.gap_within_us, r.parts.kernels);
+  std::string row = absl::StrFormat(
+      "%5d %7d %7s %6s %8.3f %6.2f %6.2f %7.1f %8.1f %8.1f %7.0f", c.batch, c.context,
+      r.is_cascade ? "yes" : "no", c.graphs == GraphSetOptions::Mode::kOff ? "off" : "on",
+      r.step_us / 1e3, r.step_us / r.bytes_floor_us, r.step_us / r.products_floor_us, r.launch_us,
+      r.parts.gap_between_us, r.parts.gap_within_us, r.parts.kernels);
   for (const double us : r.parts.class_us) absl::StrAppendFormat(&row, " %8.0f", us);
   return row;
 }
 
 std::string Heading() {
-  std::string heading =
-      absl::StrFormat("%5s %7s %6s %8s %6s %6s %7s %8s %8s %7s", "batch", "context", "graphs", "ms",
-                      "/bytes", "/prods", "host us", "between", "within", "kernels");
+  std::string heading = absl::StrFormat("%5s %7s %7s %6s %8s %6s %6s %7s %8s %8s %7s", "batch",
+                                        "context", "cascade", "graphs", "ms", "/bytes", "/prods",
+                                        "host us", "between", "within", "kernels");
   for (int i = 0; i < kNumKernelClasses; ++i) {
     const std::string name(KernelClassName(static_cast<KernelClass>(i)).substr(0, 8));
     absl::StrAppendFormat(&heading, " %8s", name);
@@ -114,6 +119,12 @@ absl::Status RunAll() {
   if (graphs == "off" || graphs == "both") modes.push_back(GraphSetOptions::Mode::kOff);
   if (modes.empty()) return absl::InvalidArgumentError("--graphs must be on, off or both");
 
+  std::vector<CascadeMode> cascades;
+  const std::string asked = absl::GetFlag(FLAGS_cascade);
+  if (asked == "off" || asked == "both") cascades.push_back(CascadeMode::kOff);
+  if (asked == "auto" || asked == "both") cascades.push_back(CascadeMode::kAuto);
+  if (cascades.empty()) return absl::InvalidArgumentError("--cascade must be off, auto or both");
+
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
   const c10::Device device(c10::kCUDA, 0);
@@ -122,24 +133,31 @@ absl::Status RunAll() {
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LlamaModel> model,
                            LlamaModel::Create(config, std::move(weights), {}));
   std::vector<std::string> rows;
+  std::vector<DecodeCase> cases;
   for (const int context : contexts) {
     for (const int batch : batches) {
-      for (const GraphSetOptions::Mode mode : modes) {
-        const DecodeCase c = {.batch = batch,
-                              .context = context,
-                              .block_size = absl::GetFlag(FLAGS_block_size),
-                              .graphs = mode,
-                              .num_timed_steps = absl::GetFlag(FLAGS_steps)};
-        const absl::StatusOr<DecodeResult> result = MeasureDecode(*model, c, limits);
-        if (!result.ok()) {
-          rows.push_back(absl::StrFormat("%5d %7d        %s", batch, context,
-                                         std::string(result.status().message()).substr(0, 160)));
-          continue;
+      for (const CascadeMode cascade : cascades) {
+        for (const GraphSetOptions::Mode mode : modes) {
+          cases.push_back({.batch = batch,
+                           .context = context,
+                           .shared_len = absl::GetFlag(FLAGS_shared),
+                           .cascade = cascade,
+                           .block_size = absl::GetFlag(FLAGS_block_size),
+                           .graphs = mode,
+                           .num_timed_steps = absl::GetFlag(FLAGS_steps)});
         }
-        std::cout << ToJson(c, *result, limits).dump() << std::endl;
-        rows.push_back(Row(c, *result));
       }
     }
+  }
+  for (const DecodeCase& c : cases) {
+    const absl::StatusOr<DecodeResult> result = MeasureDecode(*model, c, limits);
+    if (!result.ok()) {
+      rows.push_back(absl::StrFormat("%5d %7d        %s", c.batch, c.context,
+                                     std::string(result.status().message()).substr(0, 160)));
+      continue;
+    }
+    std::cout << ToJson(c, *result, limits).dump() << std::endl;
+    rows.push_back(Row(c, *result));
   }
   std::cout << absl::StrFormat("\n%s %s: read %.2f TB/s, copy %.2f TB/s; parts in us a step\n",
                                absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_dtype),

@@ -1,49 +1,70 @@
 // What a shared prefix costs, flat and apart: the measurements behind attention/cascade_rule.h.
 //
 //   shared_prefix           32 q heads over 8 kv heads of 128, bfloat16, blocks of 16
+//   shared_prefix --rows=8,64 --prefixes=1024,4096 --suffix=1024 --nothree_launches
 //
 // For rows of one query each, with `prefix` keys in the same blocks and 128 of their own:
 //
 //   flat     one call: every row reads the prefix
+//   once     one call, through a work map planned for a shared prefix; and its map
 //   prefix   all rows' queries over the prefix, read once: one row of that many queries
 //   suffix   each row's own keys
 //   merge    of the two, by MergeStates()
 //
-// prefix + suffix + merge is cascade attention in three launches; the rule's model stands beside.
+// prefix + suffix + merge is cascade attention in three launches. The rules for the call and for
+// the three launches stand beside.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <string>
 #include <vector>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "attention/cascade_rule.h"
 #include "attention/lse_format.h"
 #include "attention/merge_states_kernel.h"
 #include "attention/merge_states_params.h"
+#include "attention/work_map_plan.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "tests/benchmarks/device/attention_case.h"
 #include "tests/benchmarks/device/replay_timer.h"
 
+ABSL_FLAG(std::vector<std::string>, rows,
+          (std::vector<std::string>{"2", "8", "32", "64", "128", "256"}), "rows of a call");
+ABSL_FLAG(std::vector<std::string>, prefixes,
+          (std::vector<std::string>{"256", "1024", "4096", "16384"}), "keys that all rows share");
+ABSL_FLAG(int, suffix, 128, "keys of each row's own");
+ABSL_FLAG(bool, large_tiles, false, "of the one call: as many queries together as a tile holds");
+ABSL_FLAG(bool, three_launches, true, "measure the prefix, the rest and the merge apart, too");
+
 namespace reprise {
 namespace {
 
-constexpr int kSuffix = 128;
 constexpr int kHeads = 32;
+constexpr int kKvHeads = 8;
 constexpr int kDim = 128;
+constexpr int kTileQueries = 4;  // 16 rows of q, 4 heads a group
 
-absl::StatusOr<double> FlatUs(int num_rows, int prefix) {
-  AttentionCase flat;
-  flat.lens.assign(num_rows, prefix + kSuffix);
-  flat.query_lens.assign(num_rows, 1);
-  flat.shared_len = prefix;
-  REPRISE_ASSIGN_OR_RETURN(const AttentionResult result, MeasureAttention(flat));
-  return result.call.median_us;
+absl::StatusOr<AttentionResult> MeasureCall(int num_rows, int prefix, int suffix,
+                                            SharedPrefix shared_prefix) {
+  AttentionCase call;
+  call.lens.assign(num_rows, prefix + suffix);
+  call.query_lens.assign(num_rows, 1);
+  call.shared_len = prefix;
+  call.shared_prefix = shared_prefix;
+  call.shared_tiles = absl::GetFlag(FLAGS_large_tiles) ? SharedTiles::kLarge : SharedTiles::kSmall;
+  return MeasureAttention(call);
 }
 
 absl::StatusOr<double> PrefixUs(int num_rows, int prefix) {
@@ -55,11 +76,11 @@ absl::StatusOr<double> PrefixUs(int num_rows, int prefix) {
   return result.call.median_us;
 }
 
-absl::StatusOr<double> SuffixUs(int num_rows) {
-  AttentionCase suffix;
-  suffix.lens.assign(num_rows, kSuffix);
-  suffix.query_lens.assign(num_rows, 1);
-  REPRISE_ASSIGN_OR_RETURN(const AttentionResult result, MeasureAttention(suffix));
+absl::StatusOr<double> SuffixUs(int num_rows, int suffix) {
+  AttentionCase own;
+  own.lens.assign(num_rows, suffix);
+  own.query_lens.assign(num_rows, 1);
+  REPRISE_ASSIGN_OR_RETURN(const AttentionResult result, MeasureAttention(own));
   return result.call.median_us;
 }
 
@@ -96,28 +117,68 @@ absl::StatusOr<double> MergeUs(int num_rows) {
   return (many.median_us - one.median_us) / 32;
 }
 
+CascadeDecision Rule(int num_rows, int prefix, int suffix, int tile_queries,
+                     const CascadeCosts& costs) {
+  return ChooseCascade({.num_rows = num_rows,
+                        .num_tokens = num_rows,
+                        .common_prefix_len = prefix,
+                        .num_suffix_keys = int64_t{num_rows} * suffix,
+                        .max_seq_len = prefix + suffix,
+                        .num_q_heads = kHeads,
+                        .num_kv_heads = kKvHeads,
+                        .head_dim_qk = kDim,
+                        .head_dim_v = kDim,
+                        .tile_queries = tile_queries},
+                       costs);
+}
+
+absl::StatusOr<std::vector<int>> Numbers(const std::vector<std::string>& words) {
+  std::vector<int> numbers;
+  for (const std::string& word : words) {
+    if (!absl::SimpleAtoi(word, &numbers.emplace_back()) || numbers.back() < 1) {
+      return absl::InvalidArgumentError(absl::StrCat("expected a positive number, got ", word));
+    }
+  }
+  return numbers;
+}
+
 absl::Status Run() {
-  std::printf("%5s %7s %8s %8s %8s %8s %9s  %s\n", "rows", "prefix", "flat", "prefix", "suffix",
-              "merge", "cascade", "the rule");
-  for (const int num_rows : {2, 8, 32, 64, 128, 256}) {
-    REPRISE_ASSIGN_OR_RETURN(const double suffix_us, SuffixUs(num_rows));
-    REPRISE_ASSIGN_OR_RETURN(const double merge_us, MergeUs(num_rows));
-    for (const int prefix : {256, 1024, 4096, 16384}) {
-      REPRISE_ASSIGN_OR_RETURN(const double flat_us, FlatUs(num_rows, prefix));
-      REPRISE_ASSIGN_OR_RETURN(const double prefix_us, PrefixUs(num_rows, prefix));
-      const CascadeDecision decision = ChooseCascade({.num_rows = num_rows,
-                                                      .num_tokens = num_rows,
-                                                      .common_prefix_len = prefix,
-                                                      .num_suffix_keys = num_rows * kSuffix,
-                                                      .max_seq_len = prefix + kSuffix,
-                                                      .num_q_heads = kHeads,
-                                                      .num_kv_heads = 8,
-                                                      .head_dim_qk = kDim,
-                                                      .head_dim_v = kDim},
-                                                     H200CascadeCosts());
-      std::printf("%5d %7d %8.1f %8.1f %8.1f %8.1f %9.1f  %s\n", num_rows, prefix, flat_us,
-                  prefix_us, suffix_us, merge_us, prefix_us + suffix_us + merge_us,
-                  ToString(decision).c_str());
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int> rows, Numbers(absl::GetFlag(FLAGS_rows)));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int> prefixes, Numbers(absl::GetFlag(FLAGS_prefixes)));
+  const int suffix = absl::GetFlag(FLAGS_suffix);
+  const bool three_launches = absl::GetFlag(FLAGS_three_launches);
+  std::printf("%5s %7s %7s %8s %8s %6s", "rows", "prefix", "suffix", "flat", "once", "map");
+  if (three_launches) std::printf(" %8s %8s %6s %8s", "prefix", "suffix", "merge", "three");
+  std::printf("  the rule\n");
+  for (const int num_rows : rows) {
+    double suffix_us = 0;
+    double merge_us = 0;
+    if (three_launches) {
+      REPRISE_ASSIGN_OR_RETURN(suffix_us, SuffixUs(num_rows, suffix));
+      REPRISE_ASSIGN_OR_RETURN(merge_us, MergeUs(num_rows));
+    }
+    for (const int prefix : prefixes) {
+      REPRISE_ASSIGN_OR_RETURN(const AttentionResult flat,
+                               MeasureCall(num_rows, prefix, suffix, SharedPrefix::kIgnored));
+      REPRISE_ASSIGN_OR_RETURN(const AttentionResult once,
+                               MeasureCall(num_rows, prefix, suffix, SharedPrefix::kTaken));
+      std::printf("%5d %7d %7d %8.1f %8.1f %6.1f", num_rows, prefix, suffix, flat.call.median_us,
+                  once.call.median_us, once.work_map.median_us);
+      if (three_launches) {
+        REPRISE_ASSIGN_OR_RETURN(const double prefix_us, PrefixUs(num_rows, prefix));
+        std::printf(" %8.1f %8.1f %6.1f %8.1f", prefix_us, suffix_us, merge_us,
+                    prefix_us + suffix_us + merge_us);
+      }
+      std::printf(
+          "  %s",
+          ToString(Rule(num_rows, prefix, suffix, kTileQueries, H200SharedMapCosts())).c_str());
+      if (three_launches) {
+        std::printf("; %s",
+                    ToString(Rule(num_rows, prefix, suffix, /*tile_queries=*/0, H200CascadeCosts()))
+                        .c_str());
+      }
+      std::printf("  %s\n", once.kernel.c_str());
+      std::fflush(stdout);
     }
   }
   return absl::OkStatus();
@@ -126,7 +187,8 @@ absl::Status Run() {
 }  // namespace
 }  // namespace reprise
 
-int main() {
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
   int num_devices = 0;
   if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) {
     std::fprintf(stderr, "shared_prefix: no GPU on this machine\n");
