@@ -1,5 +1,4 @@
-// Tables made on the device are those of the host: padded, packed, cumulative lengths, unpacked,
-// and from token slots.
+// Tables made on the device are those of the host: padded, packed, cumulative lengths, unpacked.
 
 #include <cuda_runtime_api.h>
 
@@ -11,8 +10,6 @@
 #include "attention/batch_tables_kernel.h"
 #include "attention/testing/device_array.h"
 #include "attention/testing/schedule_generator.h"
-#include "attention/token_table.h"
-#include "attention/token_table_kernel.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -255,76 +252,6 @@ TEST_F(BatchTablesGpuTest, APackedTableThatLiesGivesEmptyRows) {
   EXPECT_EQ(bad.Download(), (std::vector<int32_t>{4}));
   EXPECT_EQ(entries.Download(),
             (std::vector<int32_t>{11, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
-}
-
-TEST_F(BatchTablesGpuTest, BlocksOfTokenSlotsAgreeWithTheHost) {
-  Random random(6);
-  for (int i = 0; i < 300; ++i) {
-    const Schedule schedule = DrawSchedule({}, random);
-    SCOPED_TRACE(testing::Message() << "batch " << i << ", " << schedule.Description());
-    const int max_tokens = schedule.max_blocks * schedule.block_size;
-    const int num_rows = schedule.num_rows();
-    std::vector<int32_t> slots(static_cast<size_t>(schedule.num_tables) * max_tokens, -5);
-    std::vector<int32_t> table_row, lens;
-    for (const BatchSequence& sequence : schedule.sequences) {
-      table_row.push_back(sequence.table_row);
-      lens.push_back(static_cast<int32_t>(sequence.seq_len()));
-      for (int t = 0; t < sequence.seq_len(); ++t) {
-        slots[sequence.table_row * max_tokens + t] =
-            static_cast<int32_t>(schedule.SlotOf(sequence, t));
-      }
-    }
-    const TokenTableView table = {.slots = slots.data(),
-                                  .row_stride = max_tokens,
-                                  .num_tables = schedule.num_tables,
-                                  .max_tokens = max_tokens};
-    HostTables host(num_rows, schedule.max_blocks, 0);
-    ASSERT_TRUE(
-        FillBlocksOfTokens(table, table_row, lens, schedule.block_size, host.padded()).ok());
-
-    DeviceArray<int32_t> device_slots(slots.size()), device_row(num_rows), device_lens(num_rows);
-    DeviceArray<int32_t> entries(host.entries.size()), seq_lens(num_rows), bad(1);
-    device_slots.Upload(slots);
-    device_row.Upload(table_row);
-    device_lens.Upload(lens);
-    TokenTableGather gather = {.table = table,
-                               .table_row = device_row.data(),
-                               .lens = device_lens.data(),
-                               .num_rows = num_rows,
-                               .block_size = schedule.block_size,
-                               .entries = entries.data(),
-                               .row_stride = schedule.max_blocks,
-                               .max_blocks = schedule.max_blocks,
-                               .seq_lens = seq_lens.data(),
-                               .num_bad_rows = bad.data()};
-    gather.table.slots = device_slots.data();
-    ASSERT_EQ(LaunchTokenTableGather(gather, nullptr), cudaSuccess);
-    ASSERT_EQ(entries.Download(), host.entries);
-    ASSERT_EQ(seq_lens.Download(), host.seq_lens);
-    ASSERT_EQ(bad.Download(), (std::vector<int32_t>{0}));
-  }
-}
-
-TEST_F(BatchTablesGpuTest, TokenSlotsThatAreNoBlocksGiveEmptyRows) {
-  DeviceArray<int32_t> slots(12), lens(3), entries(3), seq_lens(3), bad(1);
-  slots.Upload(std::vector<int32_t>{28, 29, 30, 31, 29, 30, 31, 32, 8, 9, 10, 11});
-  lens.Upload(std::vector<int32_t>{4, 4, 5});
-  ASSERT_EQ(
-      LaunchTokenTableGather(
-          {.table = {.slots = slots.data(), .row_stride = 4, .num_tables = 3, .max_tokens = 4},
-           .lens = lens.data(),
-           .num_rows = 3,
-           .block_size = 4,
-           .entries = entries.data(),
-           .row_stride = 1,
-           .max_blocks = 1,
-           .seq_lens = seq_lens.data(),
-           .num_bad_rows = bad.data()},
-          nullptr),
-      cudaSuccess);
-  EXPECT_EQ(entries.Download(), (std::vector<int32_t>{7, 0, 0}));
-  EXPECT_EQ(seq_lens.Download(), (std::vector<int32_t>{4, 0, 0}));
-  EXPECT_EQ(bad.Download(), (std::vector<int32_t>{2}));
 }
 
 }  // namespace

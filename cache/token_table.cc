@@ -52,10 +52,17 @@ absl::Status CheckRow(const TokenTable& tokens, int64_t row, int32_t request, in
   }
   const int32_t* const slots = tokens.slots.data() + request * tokens.row_stride + start;
   for (int64_t first = 0; first < len; first += block_size) {
-    if (slots[first] >= 0 && slots[first] % block_size == 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("blocks of row ", row, " must begin at multiples of block_size ", block_size,
-                     ": expected so at token ", start + first, ", got slot ", slots[first]));
+    if (slots[first] < 0 || slots[first] % block_size != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("blocks of row ", row, " must begin at multiples of block_size ", block_size,
+                       ": expected so at token ", start + first, ", got slot ", slots[first]));
+    }
+    for (int64_t t = first + 1; t < std::min(first + block_size, len); ++t) {
+      if (slots[t] == slots[first] + (t - first)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tokens of a block of row ", row, " must stand at consecutive slots: expected slot ",
+          slots[first] + (t - first), " at token ", start + t, ", got ", slots[t]));
+    }
   }
   return absl::OkStatus();
 }

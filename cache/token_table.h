@@ -10,8 +10,8 @@
 // strided reading of the other. Cells without a token are 0, the null block's.
 //
 // Errors: InvalidArgument naming the argument and the row, before anything is written. Thread
-// safety: pure functions. Cost: linear in the cells that are read and written; no allocation. On
-// the device: cache/convert_tables.h.
+// safety: pure functions. Cost: linear in the tokens and the cells that are written; no allocation.
+// On the device, where only a block's first slot is looked at: cache/convert_tables.h.
 
 #ifndef CACHE_TOKEN_TABLE_H_
 #define CACHE_TOKEN_TABLE_H_
@@ -44,7 +44,8 @@ struct TokenRows {
 // Writes row r of `blocks` for each row of `rows`, and seq_lens = lens. Columns past a row's last
 // block become null blocks.
 // Errors too: a request that the table has not; tokens past the table's width; a block that does
-// not begin at a multiple of block_size; a row wider than `blocks`; an output too small.
+// not begin at a multiple of block_size, or whose tokens do not follow each other; a row wider than
+// `blocks`; an output too small.
 absl::Status TokensToBlocks(const TokenTable& tokens, const TokenRows& rows, int block_size,
                             const MutablePaddedBlockTable& blocks);
 

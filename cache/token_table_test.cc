@@ -1,5 +1,6 @@
 #include "cache/token_table.h"
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <vector>
@@ -69,6 +70,10 @@ TEST(TokenTableTest, ThereAndBackAgain) {
     ASSERT_TRUE(BlocksToTokens({entries, max_blocks, max_blocks, lens}, block_size,
                                absl::MakeSpan(slots), max_tokens, max_tokens)
                     .ok());
+    for (int row = 0; row < 4; ++row) {  // what is behind a row's tokens does not matter
+      std::fill(slots.begin() + row * max_tokens + lens[row],
+                slots.begin() + (row + 1) * max_tokens, kGarbage);
+    }
     const TokenTable tokens = {slots, max_tokens, max_tokens, 4};
     ASSERT_TRUE(
         TokensToBlocks(tokens, {requests, lens, {}}, block_size,
@@ -82,6 +87,23 @@ TEST(TokenTableTest, ThereAndBackAgain) {
       }
     }
   }
+}
+
+TEST(TokenTableTest, SlotsThatAreNoBlocksAreRefusedByRowAndToken) {
+  Blocks blocks;
+  const auto message = [&](const std::vector<int32_t>& slots) {
+    const TokenTable tokens = {.slots = slots, .row_stride = 4, .max_tokens = 4, .num_requests = 1};
+    const std::vector<int32_t> requests = {0}, lens = {4};
+    const absl::Status status = TokensToBlocks(tokens, {requests, lens, {}}, 4, blocks.view());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({28, 29, 31, 30}),
+              HasSubstr("tokens of a block of row 0 must stand at consecutive slots: expected slot "
+                        "30 at token 2, got 31"));
+  EXPECT_THAT(message({29, 30, 31, 32}), HasSubstr("expected so at token 0, got slot 29"));
+  EXPECT_THAT(message({-4, -3, -2, -1}), HasSubstr("expected so at token 0, got slot -4"));
+  EXPECT_THAT(blocks.entries, Each(kGarbage));
 }
 
 TEST(TokenTableTest, WhatDoesNotFitIsNamedAndNothingIsWritten) {
