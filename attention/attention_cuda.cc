@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "attention/kernels/attention_dispatch.h"
+#include "base/cuda_status.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
 #endif
@@ -169,10 +170,9 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Te
 
 absl::StatusOr<int> Attribute(const at::Device& device, cudaDeviceAttr attribute) {
   int value = 0;
-  const cudaError_t error = cudaDeviceGetAttribute(&value, attribute, device.index());
-  if (error == cudaSuccess) return value;
-  return absl::InternalError(
-      absl::StrCat("the card does not say what it is: ", cudaGetErrorString(error)));
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&value, attribute, device.index()),
+                                     "cudaDeviceGetAttribute"));
+  return value;
 }
 
 // The plainest way in which the call's keys can be loaded.
@@ -260,11 +260,9 @@ absl::Status Launch(const AttentionKernelParams& params, const Batch& batch, con
   REPRISE_ASSIGN_OR_RETURN(const auto kernels,
                            ChooseKernels(params, batch, work, kv, extras, device));
   for (const ChosenKernel& chosen : kernels) {
-    const cudaError_t error =
-        chosen.kernel->launch(chosen.params, c10::cuda::getCurrentCUDAStream(device.index()));
-    if (error == cudaSuccess) continue;
-    return absl::InternalError(
-        absl::StrCat("attention could not be launched: ", cudaGetErrorString(error)));
+    REPRISE_RETURN_IF_ERROR(CudaStatus(
+        chosen.kernel->launch(chosen.params, c10::cuda::getCurrentCUDAStream(device.index())),
+        "attention"));
   }
   return absl::OkStatus();
 }

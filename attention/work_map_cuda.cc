@@ -1,10 +1,10 @@
 #include "attention/work_map_cuda.h"
 
-#include "absl/strings/str_cat.h"
 #include "attention/work_map_build.h"
 #include "base/status_macros.h"
 #ifdef REPRISE_WITH_CUDA
 #include "attention/kernels/work_map_kernel.h"
+#include "base/cuda_status.h"
 #endif
 
 namespace reprise {
@@ -20,10 +20,7 @@ absl::Status Launch(const Batch& batch, const LayerWindow& window, const WorkMap
     job.maps[job.num_maps] = part.map;
     job.lens[job.num_maps++] = part.lens;
   }
-  const cudaError_t error = LaunchWorkMapKernel(job, stream);
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("LaunchBuildWorkMap could not be launched: ", cudaGetErrorString(error)));
+  return CudaStatus(LaunchWorkMapKernel(job, stream), "LaunchBuildWorkMap");
 #else
   static_cast<void>(window);
   static_cast<void>(stream);

@@ -18,6 +18,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "base/cuda_status.h"
 #include "cache/write_kv_kernel.h"
 #endif
 
@@ -125,10 +126,8 @@ KvSource SourceOf(const at::Tensor& tensor) {
 #ifdef REPRISE_WITH_CUDA
 absl::Status WriteKvOnCuda(const WriteKvParams& params, at::Device device) {
   const c10::cuda::CUDAGuard guard(device);
-  const cudaError_t error =
-      LaunchWriteKv(params, c10::cuda::getCurrentCUDAStream(device.index()).stream());
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the KV write failed: ", cudaGetErrorString(error)));
+  return CudaStatus(LaunchWriteKv(params, c10::cuda::getCurrentCUDAStream(device.index()).stream()),
+                    "KV write");
 }
 #endif
 

@@ -6,7 +6,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
 #include "base/torch_status.h"
 
 namespace reprise {
@@ -15,10 +15,7 @@ absl::Status LaunchOnCurrentStream(const char* op, const at::Tensor& tensor,
                                    absl::FunctionRef<cudaError_t(cudaStream_t)> launch) {
   return CatchTorch([&]() -> absl::Status {
     const c10::cuda::CUDAGuard guard(tensor.device());
-    const cudaError_t error = launch(c10::cuda::getCurrentCUDAStream(tensor.device().index()));
-    if (error == cudaSuccess) return absl::OkStatus();
-    return absl::InternalError(
-        absl::StrCat(op, " could not be launched: ", cudaGetErrorString(error)));
+    return CudaStatus(launch(c10::cuda::getCurrentCUDAStream(tensor.device().index())), op);
   });
 }
 

@@ -20,7 +20,8 @@
 namespace reprise {
 
 // Calls `launch` with LibTorch's current stream of the device of `tensor`, that device being the
-// current one. Internal, naming `op`, if it fails. REQUIRES: `tensor` is on a GPU.
+// current one. Errors: those of CudaStatus() (base/cuda_status.h), naming `op`. REQUIRES: `tensor`
+// is on a GPU.
 absl::Status LaunchOnCurrentStream(const char* op, const at::Tensor& tensor,
                                    absl::FunctionRef<cudaError_t(cudaStream_t)> launch);
 
