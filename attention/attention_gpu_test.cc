@@ -182,6 +182,46 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
   }
 }
 
+// Absorbed MLA over a cache of q's type, in tiles of many rows: the heads of a token in one, two or
+// three of them, or several tokens in one.
+void CheckLatentHeads(int rounds, int max_seq_len, uint64_t seed) {
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    Random random(seed);
+    ErrorTotals totals;
+    for (int round = 0; round < rounds; ++round) {
+      const int group_size = random.Pick({16, 20, 64, 128, 128, 130});
+      CrossProductCase c = DrawCase(
+          {.seed = random.Bits(),
+           .allowed = FeatureSet::All().Without(
+               {Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim, Feature::kDifferentV}),
+           .max_rows = max_seq_len > 1000 ? 1 : 3,  // for the reference's sake
+           .max_query_len = group_size < 64 ? 6 : 2,
+           .min_seq_len = max_seq_len > 1000 ? max_seq_len - 100 : 1,
+           .max_seq_len = max_seq_len,
+           .q_dtype = dtype,
+           .kv_dtype = dtype,
+           .layout = KvMemoryLayout::kMla,
+           .num_kv_heads = 1,
+           .group_size = group_size,
+           .head_dim_qk = 576,
+           .head_dim_v = 512},
+          random);
+      CheckPaged(c, totals);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+  }
+}
+
+TEST_F(AttentionGpuTest, LatentHeadsAgreeWithTheReference) {
+  CheckLatentHeads(20, 300, kSeed + 6);
+  CheckLatentHeads(2, 2500, kSeed + 7);  // in more pieces than are merged at once
+}
+
+TEST_F(AttentionSmallGpuTest, LatentHeadsAgreeWithTheReference) {
+  CheckLatentHeads(3, 150, kSeed + 8);
+}
+
 TEST_F(AttentionSmallGpuTest, PagedAndRaggedBatchesAgreeWithTheReference) {
   CheckMany(CheckPaged, 12, kSeed + 3);
   CheckMany(CheckRagged, 4, kSeed + 4);

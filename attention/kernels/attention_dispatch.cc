@@ -3,6 +3,7 @@
 
 #include "attention/kernels/attention_dispatch.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <iterator>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "attention/kernels/attention_launchers.h"
+#include "attention/kernels/latent_launcher.h"
 
 namespace reprise {
 namespace {
@@ -25,7 +27,7 @@ constexpr bool HasDirect(size_t index) { return kAttentionTiles[index].dtype != 
 // Caches of fp8 are multiplied in float16.
 constexpr bool HasFp8(size_t index) { return kAttentionTiles[index].dtype == DType::kFloat16; }
 
-constexpr size_t kNumWarpgroupKernels = 4;
+constexpr size_t kNumWarpgroupKernels = 6;
 
 constexpr size_t CountKernels() {
   size_t count = kNumTiles + kNumWarpgroupKernels;
@@ -52,6 +54,16 @@ constexpr AttentionKernelEntry WarpgroupEntryOf() {
           .shared_bytes = &WarpgroupSharedBytes<kDType, kHeadDim>};
 }
 
+// Of latent heads.
+template <DType kDType>
+constexpr AttentionKernelEntry LatentEntryOf() {
+  return {.tier = 2,
+          .tile = kAttentionTiles[AttentionTileIndex(kDType, kMaxLatentHeadDimQk, kLatentRows)],
+          .compute_capability = 90,
+          .launch = &LaunchLatentAttention<kDType>,
+          .shared_bytes = &LatentSharedBytes<kDType>};
+}
+
 template <size_t kIndex>
 constexpr void AddFp8Tile(Table& table, size_t& count) {
   if constexpr (HasFp8(kIndex)) {
@@ -73,8 +85,10 @@ constexpr Table MakeTable(std::index_sequence<kIndices...>) {
   size_t count = 0;
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 64>();
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 128>();
+  table[count++] = LatentEntryOf<DType::kFloat16>();
   table[count++] = WarpgroupEntryOf<DType::kBFloat16, 64>();
   table[count++] = WarpgroupEntryOf<DType::kBFloat16, 128>();
+  table[count++] = LatentEntryOf<DType::kBFloat16>();
   (AddFp8Tile<kIndices>(table, count), ...);
   (AddTile<kIndices>(table, count), ...);
   return table;
@@ -132,7 +146,9 @@ constexpr Rule kRules[] = {
      }},
     {"V that is the first columns of K, for head dims beyond 256",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
-       return kernel.tile.values == ValueSource::kOwn || key.values == ValueSource::kKeyTile;
+       if (kernel.tile.values == ValueSource::kOwn) return true;
+       return key.values == ValueSource::kKeyTile &&
+              std::max(key.head_dim_qk, key.head_dim_v) > kMaxAttentionHeadDim;
      }},
     {"rotary embedding in the kernel, for head dims to 256",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {

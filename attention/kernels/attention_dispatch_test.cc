@@ -125,6 +125,33 @@ TEST(AttentionDispatchTest, LatentHeadsWantTheirValuesInTheKeys) {
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
 }
 
+TEST(AttentionDispatchTest, LatentHeadsOfManyRowsHaveATunedKernelForWhatItLoadsAsItIs) {
+  AttentionKernelKey key = {.q_dtype = DType::kBFloat16,
+                            .kv_dtype = DType::kBFloat16,
+                            .head_dim_qk = 576,
+                            .head_dim_v = 512,
+                            .tile_rows = 64,
+                            .values = ValueSource::kKeyTile,
+                            .compute_capability = 90};
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.warpgroup");
+  key.max_tier = 1;
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.direct");
+  key.max_tier = 2;
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.converted");
+  key.kv_dtype = DType::kFp8E4M3;
+  key.loading = KvLoading::kFp8;
+  EXPECT_EQ(NameFor(key), "float16.d576.rows64.fp8");
+  key.kv_dtype = DType::kBFloat16;
+  key.loading = KvLoading::kDirect;
+  key.tile_rows = 16;
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows16.direct");
+  // Tiles for head dims to 256 are planned for other kernels.
+  key.tile_rows = 64;
+  key.head_dim_qk = key.head_dim_v = 256;
+  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
+}
+
 TEST(AttentionDispatchTest, TheProductsCanBeChosen) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 128, 16);
   key.products = DType::kFloat32;  // CUDA cores

@@ -1,0 +1,280 @@
+// The warpgroup that weighs: from the queries and keys of a step to weights of its keys, step by
+// step, for those who add up.
+//
+//   step i      S = Q K(i)^T, part by part as the keys come; logits, mask, P(i)
+//               P(i) where the last panel of K(i) was, which nobody adds up
+//
+// What no row of the tile sees is zeroed here, before it is added up with a weight of 0, as it may
+// be NaN: only in special units (warpgroup_unit.cuh), as elsewhere it is not loaded.
+
+#ifndef ATTENTION_KERNELS_LATENT_WEIGHTS_CUH_
+#define ATTENTION_KERNELS_LATENT_WEIGHTS_CUH_
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/device_primitives.cuh"
+#include "attention/kernels/latent_products.cuh"
+#include "attention/kernels/latent_shared.cuh"
+#include "attention/kernels/logits.cuh"
+#include "attention/kernels/online_softmax.cuh"
+#include "attention/kernels/warpgroup_attend.cuh"
+#include "attention/kernels/warpgroup_products.cuh"
+#include "attention/kernels/warpgroup_unit.cuh"
+
+namespace reprise {
+
+template <typename Traits>
+class LatentWeights {
+ public:
+  using Element = typename Traits::Element;
+
+  // Who arrives at what is weighed, or done with: a lane of each warp.
+  static constexpr int kArrivals = Traits::kWeigherThreads / 32;
+
+  // For all threads of the warpgroup.
+  __device__ __forceinline__ LatentWeights(const AttentionKernelParams& p,
+                                           LatentUnit<Traits>& result, LatentShared<Traits>& shared)
+      : p_(p),
+        result_(result),
+        unit_(result.prepared.unit),
+        shared_(shared),
+        is_special_(result.prepared.is_special) {
+    scale_ = unit_.logit_scale;
+    const int row = LaneRow();
+    if (is_special_) {
+      NoteView();
+    } else if (unit_.item.row == kSharedRow) {
+      scale_ *= p.q_scale.value * p.k_scale.value;
+      seen_[0] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row));
+      seen_[1] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row + 8));
+      seen_by_all_ = {INT_MAX, 0};
+    } else {
+      seen_[0] = result.prepared.rows[row].seen;
+      seen_[1] = result.prepared.rows[row + 8].seen;
+      seen_by_all_ = result.prepared.seen_by_all[threadIdx.x / 32 % Traits::kWarpsM];
+    }
+  }
+
+  // All steps of unit `n`, of which the first is `begin`, counted over all units.
+  __device__ __forceinline__ void Weigh(int n, int begin, int num_steps) {
+    shared_.queries.WaitUntilThere(n);
+    HeldQueries held;
+    if (num_steps > 0) TakeQueries(held);
+    OnlineSoftmax<Traits> softmax;
+    int first = unit_.item.key_begin;
+    const int end = begin + num_steps;
+#pragma unroll 1
+    for (int step = begin; step < end; ++step, first += Traits::kKeys) {
+      float s[Traits::kKeyTiles][4];
+      StartLogits(step, held, s);
+      WaitForProducts<0>();
+      Release(shared_.logits.there(step));
+      if (step + 1 == end) Release(shared_.queries.free(n));
+      float rescale[2];
+      FindWeights(first, step, s, softmax, rescale);
+      Meet();  // all have done with the last panel of the keys
+      LeaveWeights(step, s, rescale);
+      if (step + 1 == end) LeaveTotals(softmax);
+      ShowToProducts();
+      __syncwarp();
+      Release(shared_.weights.there(step));
+    }
+    if (num_steps == 0) Release(shared_.queries.free(n));
+  }
+
+ private:
+  // The first dims of the lane's rows, as products take them.
+  using HeldQueries = uint32_t[Traits::kHeldSteps][4];
+
+  static __device__ __forceinline__ void Meet() {
+    MeetAt(Traits::kWeigherBarrier, Traits::kWeigherThreads);
+  }
+  static __device__ __forceinline__ int OwnThread() { return threadIdx.x - Traits::kThreads; }
+  // The first of the lane's rows.
+  static __device__ __forceinline__ int LaneRow() {
+    return WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  }
+  // A warp has done.
+  static __device__ __forceinline__ void Release(Barrier& barrier) {
+    if (threadIdx.x % 32 == 0) barrier.Arrive();
+  }
+
+  __device__ __forceinline__ void TakeQueries(HeldQueries& held) const {
+    const int row = WarpRow<Traits>() + threadIdx.x % 16;
+#pragma unroll
+    for (int d = 0; d < Traits::kHeldSteps; ++d) {
+      LoadMatrices(held[d], shared_.q() + Traits::ChunkAt(row, 2 * d + threadIdx.x % 32 / 16));
+    }
+  }
+
+  // s = Q K^T.
+  __device__ __forceinline__ void StartLogits(int step, const HeldQueries& held,
+                                              float (&s)[Traits::kKeyTiles][4]) const {
+    const auto q = ProductTile::Rows(SharedAddress(shared_.q()));
+    const auto k = ProductTile::Rows(SharedAddress(shared_.stage(step)));
+    constexpr int kPartSteps = Traits::kPartPanels * 4;
+#pragma unroll
+    for (int part = 0; part < Traits::kParts; ++part) {
+      shared_.keys.WaitUntilThere(step * Traits::kParts + part);
+      FenceProducts();
+#pragma unroll
+      for (int d = part * kPartSteps; d < (part == 0 ? kPartSteps : Traits::kPanels * 4); ++d) {
+        const int at = d / 4 * Traits::kPanelBytes + d % 4 * 32;
+        if (d < Traits::kHeldSteps) {
+          LatentProduct<Element>::Logits(s, held[d], k.At(at), d == 0);
+        } else {
+          WarpgroupProduct<Element, Traits::kKeys>::Rows(s, q.At(at), k.At(at), d == 0);
+        }
+      }
+      CommitProducts();
+    }
+  }
+
+  // From products to weights of the step at local key `first`.
+  __device__ __forceinline__ void FindWeights(int first, int step, float (&s)[Traits::kKeyTiles][4],
+                                              OnlineSoftmax<Traits>& softmax, float (&rescale)[2]) {
+    float scale = scale_ * kLog2E;
+    if (is_special_ || p_.softcap > 0.0f) {
+      QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
+      if (is_special_) {
+        rows[0] = LoadQueryRow(p_, unit_, LaneRow());
+        rows[1] = LoadQueryRow(p_, unit_, LaneRow() + 8);
+      }
+      ScaleLogits<Traits>(p_, rows, s);
+      scale = 1.0f;
+      if (is_special_) MaskSpecial(rows, first, step, s);
+    }
+    if (!is_special_ && (first < seen_by_all_.begin || first + Traits::kKeys > seen_by_all_.end)) {
+      HideUnseen<Traits>(seen_, first, s);
+    }
+    softmax.WeighScaled(s, {scale, scale}, rescale);
+  }
+
+  // Where the products look for them: rows of 128 bytes in the last panel.
+  __device__ __forceinline__ void LeaveWeights(int step, const float (&s)[Traits::kKeyTiles][4],
+                                               const float (&rescale)[2]) const {
+    const int lane = threadIdx.x % 32;
+    auto* const weights = reinterpret_cast<uint32_t*>(shared_.stage(step)) +
+                          Traits::kValuePanels * (Traits::kPanelBytes / 4) + lane % 4;
+    const int row = LaneRow();
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        weights[Traits::ChunkAt(row + r * 8, n) * 4] = Pack<Element>(s[n][r * 2], s[n][r * 2 + 1]);
+      }
+    }
+    if (lane % 4 != 0) return;
+    float* const factors = shared_.rescale[step % Traits::kStages];
+    factors[row] = rescale[0];
+    factors[row + 8] = rescale[1];
+  }
+
+  __device__ __forceinline__ void LeaveTotals(const OnlineSoftmax<Traits>& softmax) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = QuadSum(softmax.sum[r]);
+      if (threadIdx.x % 4 != 0) continue;
+      result_.max[LaneRow() + r * 8] = softmax.max[r];
+      result_.sum[LaneRow() + r * 8] = sum;
+    }
+  }
+
+  // Special units.
+
+  __device__ __forceinline__ void NoteView() const {
+    const QueryRow rows[2] = {LoadQueryRow(p_, unit_, LaneRow()),
+                              LoadQueryRow(p_, unit_, LaneRow() + 8)};
+    const WarpView own = ViewOf(rows);
+    if (threadIdx.x % 32 == 0) shared_.warp_views[OwnThread() / 32] = own;
+    Meet();
+    if (OwnThread() == 0) {
+      WarpView all = own;
+#pragma unroll 1
+      for (int w = 1; w < Traits::kWarpsM; ++w) {
+        const WarpView& view = shared_.warp_views[w];
+        all.has_rows |= view.has_rows;
+        all.first_seen_by_all = max(all.first_seen_by_all, view.first_seen_by_all);
+        all.last_seen_by_all = min(all.last_seen_by_all, view.last_seen_by_all);
+        all.first_seen_by_any = min(all.first_seen_by_any, view.first_seen_by_any);
+        all.last_seen_by_any = max(all.last_seen_by_any, view.last_seen_by_any);
+      }
+      shared_.view = all;
+    }
+    Meet();
+  }
+
+  // Masks a step, and zeroes keys of it that no row of the tile sees.
+  __device__ __forceinline__ void MaskSpecial(const QueryRow (&rows)[2], int first, int step,
+                                              float (&s)[Traits::kKeyTiles][4]) const {
+    const bool is_masked =
+        ViewStep(p_, unit_, shared_.view, first, Traits::kKeys) != StepView::kAll;
+    if (!is_masked && p_.alibi_slopes == nullptr) return;
+    const uint32_t seen = MaskLogits<Traits>(p_, unit_, rows, first, s);
+    if (!is_masked) return;
+    NoteSeen(seen);
+    Meet();
+    uint4* const keys = shared_.stage(step);
+#pragma unroll 1
+    for (int at = OwnThread(); at < Traits::kKeys * Traits::kValueChunks;
+         at += Traits::kWeigherThreads) {
+      const int key = at / Traits::kValueChunks;
+      if (shared_.seen[key / 32] >> key % 32 & 1) continue;
+      keys[Traits::ChunkAt(key, at % Traits::kValueChunks)] = {0, 0, 0, 0};
+    }
+    Meet();
+    // All meet again before they note what they see of another step.
+    if (OwnThread() < Traits::kKeys / 32) shared_.seen[OwnThread()] = 0;
+  }
+
+  // Adds to those of a bit a key `seen`: bit n * 2 + j for column n * 8 + l % 4 * 2 + j.
+  __device__ __forceinline__ void NoteSeen(uint32_t seen) const {
+    const int lane = threadIdx.x % 32;
+    if (lane >= 4) return;
+#pragma unroll
+    for (int word = 0; word < Traits::kKeys / 32; ++word) {
+      uint32_t keys = 0;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const uint32_t pair = seen >> (word * 8 + n * 2) & 3;
+        keys |= pair << (n * 8 + lane * 2);
+      }
+      atomicOr(&shared_.seen[word], keys);
+    }
+  }
+
+  const AttentionKernelParams& p_;
+  LatentUnit<Traits>& result_;
+  const WorkUnit& unit_;
+  LatentShared<Traits>& shared_;
+  const bool is_special_;
+  // If it is not.
+  float scale_;
+  KeyRange seen_[2];      // by the lane's rows
+  KeyRange seen_by_all_;  // rows of the warp
+};
+
+// All units of the CTA.
+template <typename Traits>
+__device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
+                                           LatentShared<Traits>& shared) {
+  const ColumnUnits units(p.work);
+  int step = 0;
+#pragma unroll 1
+  for (int n = 0; n < units.count(); ++n) {
+    shared.unit_ring.WaitUntilThere(n);
+    LatentUnit<Traits>& unit = shared.unit(n);
+    const int num_steps = unit.prepared.num_steps;
+    LatentWeights<Traits>(p, unit, shared).Weigh(n, step, num_steps);
+    step += num_steps;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) shared.unit_ring.free(n).Arrive();
+  }
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_KERNELS_LATENT_WEIGHTS_CUH_
