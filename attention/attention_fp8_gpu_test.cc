@@ -1,8 +1,10 @@
 // What products in float16 could lose of caches of fp8 and queries of bfloat16, and must not:
-// queries beyond float16's range, weights below it, and NaN.
+// queries beyond float16's range, weights below it, and NaN. Of single queries and of prompts, for
+// which other kernels are taken, and of queries of every type.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -12,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 
 #include "attention/attention.h"
 #include "attention/attention_params.h"
@@ -27,17 +30,26 @@ namespace {
 
 constexpr int kHeads = 4;  // of q, over one of the cache
 
-// One query over all of k and v, which are one block of the cache, by `num_sms` multiprocessors:
-// float64 [heads, head_dim].
+struct AttendOptions {
+  int num_sms = 132;
+  int num_hidden = 0;              // keys at the end of k and v that nobody sees
+  std::optional<int> window = {};  // keys before a query's own that it sees
+  int max_tier = 2;
+};
+
+// The queries of one row over k and v, which are one block of the cache: float64 [queries, heads,
+// head_dim].
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                  int num_sms) {
-  const int num_keys = static_cast<int>(k.size(0));
+                  const AttendOptions& options = {}) {
+  const int num_queries = static_cast<int>(q.size(0));
+  const int block_size = static_cast<int>(k.size(0));
+  const int num_keys = block_size - options.num_hidden;
   const int head_dim = static_cast<int>(k.size(1));
   const DType q_dtype = *FromScalarType(q.scalar_type());
   const auto ints = [](std::initializer_list<int32_t> values) {
     return at::tensor(values, at::TensorOptions().dtype(at::kInt)).to(at::kCUDA);
   };
-  const at::Tensor start_loc = ints({0, 1});
+  const at::Tensor start_loc = ints({0, num_queries});
   const at::Tensor seq_lens = ints({num_keys});
   const at::Tensor table = ints({0});
   const PagedBatch batch = {.query_start_loc = start_loc.const_data_ptr<int32_t>(),
@@ -45,8 +57,8 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             .block_table = table.const_data_ptr<int32_t>(),
                             .block_table_stride = 1,
                             .num_rows = 1,
-                            .num_tokens = 1,
-                            .max_query_len = 1,
+                            .num_tokens = num_queries,
+                            .max_query_len = num_queries,
                             .max_seq_len = num_keys,
                             .num_tables = 1,
                             .max_blocks = 1};
@@ -61,7 +73,7 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                       .v = view(v),
                       .dtype = *FromScalarType(k.scalar_type()),
                       .num_blocks = 1,
-                      .block_size = num_keys,
+                      .block_size = block_size,
                       .num_kv_heads = 1,
                       .head_dim_qk = head_dim,
                       .head_dim_v = head_dim};
@@ -69,24 +81,47 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  .num_kv_heads = 1,
                                  .head_dim_qk = head_dim,
                                  .head_dim_v = head_dim,
-                                 .scale = static_cast<float>(scale)};
+                                 .scale = static_cast<float>(scale),
+                                 .window_left = options.window};
   GpuWorkMap work({.dtype = q_dtype,
                    .num_q_heads = kHeads,
                    .num_kv_heads = 1,
                    .head_dim_qk = head_dim,
                    .head_dim_v = head_dim,
                    .max_rows = 1,
-                   .max_tokens = 1,
-                   .max_query_len = 1,
+                   .max_tokens = num_queries,
+                   .max_query_len = num_queries,
                    .max_seq_len = num_keys,
-                   .num_sms = num_sms});
+                   .num_sms = options.num_sms});
   work.Poison();
-  EXPECT_TRUE(
-      LaunchBuildWorkMap(batch, LayerWindow{}, work.map(), c10::cuda::getCurrentCUDAStream()).ok());
-  at::Tensor out = at::full({1, kHeads, head_dim}, NAN, q.options().dtype(at::kFloat));
-  const absl::Status status = PagedAttention(layer, batch, work.map(), q, kv, out, nullptr);
+  EXPECT_TRUE(LaunchBuildWorkMap(batch, LayerWindow{.left = options.window}, work.map(),
+                                 c10::cuda::getCurrentCUDAStream())
+                  .ok());
+  at::Tensor out = at::full({num_queries, kHeads, head_dim}, NAN, q.options().dtype(at::kFloat));
+  const absl::Status status =
+      PagedAttention(layer, batch, work.map(), q, kv, out, nullptr, {.max_tier = options.max_tier});
   EXPECT_TRUE(status.ok()) << status;
-  return out[0].to(at::kDouble);
+  return out.to(at::kDouble);
+}
+
+// The same by its definition, in float64.
+at::Tensor Expected(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                    const AttendOptions& options = {}) {
+  const int64_t num_keys = k.size(0) - options.num_hidden;
+  const at::Tensor keys = k.slice(0, 0, num_keys).to(at::kDouble);
+  const at::Tensor values = v.slice(0, 0, num_keys).to(at::kDouble);
+  // [heads, queries, keys]
+  const at::Tensor logits = q.to(at::kDouble).transpose(0, 1).matmul(keys.t()) * scale;
+  const at::Tensor key = at::arange(num_keys, q.options().dtype(at::kLong)).unsqueeze(0);
+  const at::Tensor position =
+      at::arange(num_keys - q.size(0), num_keys, q.options().dtype(at::kLong)).unsqueeze(1);
+  at::Tensor is_hidden = key > position;
+  if (options.window) is_hidden = is_hidden.logical_or(key < position - *options.window);
+  return logits.masked_fill(is_hidden, -INFINITY).softmax(2).matmul(values).transpose(0, 1);
+}
+
+void ExpectClose(const at::Tensor& out, const at::Tensor& expected) {
+  EXPECT_LT((out - expected).norm().item<double>(), 1e-3 * expected.norm().item<double>());
 }
 
 class AttentionFp8SmallGpuTest : public ::testing::TestWithParam<at::ScalarType> {
@@ -104,14 +139,75 @@ TEST_P(AttentionFp8SmallGpuTest, QueriesOfAnyMagnitudeGiveTheSameBits) {
   const at::Tensor k = Stored(at::randn({300, 128}, Floats()));
   const at::Tensor v = Stored(at::randn({300, 128}, Floats()));
   const double scale = 1 / std::sqrt(128.0);
-  const at::Tensor out = Attend(q, k, v, scale, 132);
-  const at::Tensor logits = q[0].to(at::kDouble).matmul(k.to(at::kDouble).t()) * scale;
-  const at::Tensor exact = logits.softmax(1).matmul(v.to(at::kDouble));
-  EXPECT_LT((out - exact).norm().item<double>(), 1e-3 * exact.norm().item<double>());
+  const at::Tensor out = Attend(q, k, v, scale);
+  ExpectClose(out, Expected(q, k, v, scale));
   for (const int exponent : {-100, -40, 20, 110}) {
     const at::Tensor scaled = q * std::ldexp(1.0, exponent);
-    EXPECT_TRUE(Attend(scaled, k, v, std::ldexp(scale, -exponent), 132).equal(out)) << exponent;
+    EXPECT_TRUE(Attend(scaled, k, v, std::ldexp(scale, -exponent)).equal(out)) << exponent;
   }
+}
+
+TEST_P(AttentionFp8SmallGpuTest, PromptsOfAnyMagnitudeGiveTheSameBits) {
+  for (const int head_dim : {64, 112, 128}) {
+    const at::Tensor q = at::randn({70, kHeads, head_dim}, Floats()).to(at::kBFloat16);
+    const at::Tensor k = Stored(at::randn({300, head_dim}, Floats()));
+    const at::Tensor v = Stored(at::randn({300, head_dim}, Floats()));
+    const double scale = 1 / std::sqrt(head_dim);
+    const at::Tensor out = Attend(q, k, v, scale);
+    ExpectClose(out, Expected(q, k, v, scale));
+    for (const int exponent : {-100, -40, 20, 110}) {
+      const at::Tensor scaled = q * std::ldexp(1.0, exponent);
+      EXPECT_TRUE(Attend(scaled, k, v, std::ldexp(scale, -exponent)).equal(out)) << exponent;
+    }
+  }
+}
+
+// From 2^-10 to 2^9 of normal ones: all keys have the same weight, or one has it all.
+TEST_P(AttentionFp8SmallGpuTest, RowsOfAPromptHaveTheirOwnMagnitudes) {
+  at::Tensor q = at::randn({60, kHeads, 128}, Floats());
+  for (int row = 0; row < 60; ++row) q[row] *= std::ldexp(1.0, (row - 30) / 3);
+  q = q.to(at::kBFloat16);
+  const at::Tensor k = Stored(at::randn({200, 128}, Floats()));
+  const at::Tensor v = Stored(at::randn({200, 128}, Floats()));
+  for (const int max_tier : {1, 2}) {
+    const at::Tensor out = Attend(q, k, v, 1.0 / 128, {.max_tier = max_tier});
+    ExpectClose(out, Expected(q, k, v, 1.0 / 128));
+  }
+}
+
+TEST_P(AttentionFp8SmallGpuTest, QueriesOfEveryTypeAgreeWithTheDefinition) {
+  const at::Tensor k = Stored(at::randn({300, 64}, Floats()));
+  const at::Tensor v = Stored(at::randn({300, 64}, Floats()));
+  for (const at::ScalarType type :
+       {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+    // Behind each other, and at addresses that chunks of 16 bytes do not have.
+    for (const int pitch : {64, 67}) {
+      const at::Tensor memory = at::randn({70, kHeads, pitch}, Floats()).to(type);
+      const at::Tensor q = memory.slice(2, 0, 64);
+      ExpectClose(Attend(q, k, v, 0.125), Expected(q, k, v, 0.125));
+    }
+  }
+}
+
+// Every bit pattern of the type, NaN and the infinities of e5m2 among them, in keys past the last
+// and before the first that a window leaves.
+TEST_P(AttentionFp8SmallGpuTest, NobodySeesWhatKeysOutOfSightHold) {
+  at::Tensor k = at::randn({500, 128}, Floats()).to(GetParam());
+  at::Tensor v = at::randn({500, 128}, Floats()).to(GetParam());
+  const at::Tensor patterns =
+      at::arange(100 * 128, Floats().dtype(at::kLong)).to(at::kByte).view({100, 128});
+  for (at::Tensor* tensor : {&k, &v}) {
+    const at::Tensor bytes = tensor->view(at::kByte);
+    bytes.slice(0, 0, 100).copy_(patterns);
+    bytes.slice(0, 50, 150).copy_(patterns);
+    bytes.slice(0, 400, 500).copy_(patterns);
+  }
+  const at::Tensor q = at::randn({150, kHeads, 128}, Floats()).to(at::kBFloat16);
+  // Queries at 250 to 399 see keys from 150 on.
+  const AttendOptions options = {.num_hidden = 100, .window = 100};
+  const at::Tensor sound_k = k.slice(0, 150).to(at::kFloat);
+  const at::Tensor sound_v = v.slice(0, 150).to(at::kFloat);
+  ExpectClose(Attend(q, k, v, 0.125, options), Expected(q, sound_k, sound_v, 0.125, options));
 }
 
 // One key of logit 17, whose value is 0, and 100,000 of logit 0, whose values are 1: e^-17 is 0.69
@@ -127,7 +223,7 @@ TEST_P(AttentionFp8SmallGpuTest, ManyKeysOfLittleWeightCount) {
   const double others = (kNumKeys - 1) * std::exp(-17.0);
   const double expected = others / (1 + others);
   // By few, so that the first key is in the company of many.
-  const at::Tensor out = Attend(q, Stored(k), Stored(v), 17.0 / 16, 1);
+  const at::Tensor out = Attend(q, Stored(k), Stored(v), 17.0 / 16, {.num_sms = 1});
   EXPECT_NEAR(out.min().item<double>(), expected, 1e-3 * expected);
   EXPECT_NEAR(out.max().item<double>(), expected, 1e-3 * expected);
 }
@@ -137,8 +233,8 @@ TEST_P(AttentionFp8SmallGpuTest, NanThatIsSeenReachesOutAndNothingElseDoes) {
   const at::Tensor k = Stored(at::randn({70, 64}, Floats()));
   at::Tensor v = at::randn({70, 64}, Floats());
   v[33][5] = NAN;
-  const at::Tensor is_nan = Attend(q, k, Stored(v), 0.125, 132).isnan();
-  EXPECT_TRUE(is_nan.select(1, 5).all().item<bool>());
+  const at::Tensor is_nan = Attend(q, k, Stored(v), 0.125).isnan();
+  EXPECT_TRUE(is_nan.select(2, 5).all().item<bool>());
   EXPECT_EQ(is_nan.sum().item<int64_t>(), kHeads);
 }
 

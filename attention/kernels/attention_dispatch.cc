@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "attention/kernels/attention_launchers.h"
 #include "attention/kernels/latent_launcher.h"
+#include "attention/kernels/warpgroup_launchers.h"
 
 namespace reprise {
 namespace {
@@ -27,7 +28,7 @@ constexpr bool HasDirect(size_t index) { return kAttentionTiles[index].dtype != 
 // Caches of fp8 are multiplied in float16.
 constexpr bool HasFp8(size_t index) { return kAttentionTiles[index].dtype == DType::kFloat16; }
 
-constexpr size_t kNumWarpgroupKernels = 6;
+constexpr size_t kNumWarpgroupKernels = 8;
 
 constexpr size_t CountKernels() {
   size_t count = kNumTiles + kNumWarpgroupKernels;
@@ -45,13 +46,14 @@ constexpr AttentionKernelEntry EntryOf() {
           .shared_bytes = &AttentionSharedBytes<kIndex, kLoading>};
 }
 
-template <DType kDType, int kHeadDim>
+template <DType kDType, int kHeadDim, KvLoading kLoading>
 constexpr AttentionKernelEntry WarpgroupEntryOf() {
   return {.tier = 2,
           .tile = kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)],
+          .loading = kLoading,
           .compute_capability = 90,
-          .launch = &LaunchWarpgroupAttention<kDType, kHeadDim>,
-          .shared_bytes = &WarpgroupSharedBytes<kDType, kHeadDim>};
+          .launch = &LaunchWarpgroupAttention<kDType, kHeadDim, kLoading>,
+          .shared_bytes = &WarpgroupSharedBytes<kDType, kHeadDim, kLoading>};
 }
 
 // Of latent heads.
@@ -83,12 +85,14 @@ template <size_t... kIndices>
 constexpr Table MakeTable(std::index_sequence<kIndices...>) {
   Table table;
   size_t count = 0;
-  table[count++] = WarpgroupEntryOf<DType::kFloat16, 64>();
-  table[count++] = WarpgroupEntryOf<DType::kFloat16, 128>();
+  table[count++] = WarpgroupEntryOf<DType::kFloat16, 64, KvLoading::kDirect>();
+  table[count++] = WarpgroupEntryOf<DType::kFloat16, 128, KvLoading::kDirect>();
   table[count++] = LatentEntryOf<DType::kFloat16>();
-  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 64>();
-  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 128>();
+  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 64, KvLoading::kDirect>();
+  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 128, KvLoading::kDirect>();
   table[count++] = LatentEntryOf<DType::kBFloat16>();
+  table[count++] = WarpgroupEntryOf<DType::kFloat16, 64, KvLoading::kFp8>();
+  table[count++] = WarpgroupEntryOf<DType::kFloat16, 128, KvLoading::kFp8>();
   (AddFp8Tile<kIndices>(table, count), ...);
   (AddTile<kIndices>(table, count), ...);
   return table;
@@ -192,12 +196,12 @@ std::string Describe(const AttentionKernelKey& key) {
 }  // namespace
 
 std::string AttentionKernelEntry::name() const {
+  const char* const how = loading == KvLoading::kDirect ? ".direct"
+                          : loading == KvLoading::kFp8  ? ".fp8"
+                                                        : ".converted";
   return absl::StrCat(std::string(DTypeName(tile.dtype)), ".d", tile.head_dim_qk, ".rows",
-                      tile.rows(),
-                      tier > 1                        ? ".warpgroup"
-                      : loading == KvLoading::kDirect ? ".direct"
-                      : loading == KvLoading::kFp8    ? ".fp8"
-                                                      : ".converted");
+                      tile.rows(), tier > 1 ? ".warpgroup" : "",
+                      tier > 1 && loading == KvLoading::kDirect ? "" : how);
 }
 
 absl::Span<const AttentionKernelEntry> AttentionKernels() { return kTable; }
@@ -217,7 +221,7 @@ std::string AttentionKernelTable() {
   std::string table;
   for (const AttentionKernelEntry& kernel : kTable) {
     const AttentionTile& tile = kernel.tile;
-    absl::StrAppendFormat(&table, "tier %d  %-32s head dims <= %3d, %3d  %3d rows  ", kernel.tier,
+    absl::StrAppendFormat(&table, "tier %d  %-35s head dims <= %3d, %3d  %3d rows  ", kernel.tier,
                           kernel.name(), tile.head_dim_qk, tile.head_dim_v, tile.rows());
     // Warpgroups have sizes of their own.
     if (kernel.tier > 1) {
@@ -235,7 +239,7 @@ std::string ExplainAttentionKernels(const AttentionKernelKey& key) {
   std::string text = absl::StrCat(Describe(key), "\n");
   for (const AttentionKernelEntry& kernel : kTable) {
     const Rule* against = Against(kernel, key);
-    absl::StrAppendFormat(&text, "  %-30s  %s\n", kernel.name(),
+    absl::StrAppendFormat(&text, "  %-34s  %s\n", kernel.name(),
                           against ? absl::StrCat("wants ", against->supported) : "serves");
   }
   return text;

@@ -37,7 +37,8 @@ struct AttentionKernelEntry {
   cudaError_t (*launch)(const AttentionKernelParams& params, cudaStream_t stream) = nullptr;
   int (*shared_bytes)() = nullptr;
 
-  // "bfloat16.d128.rows16.direct", "bfloat16.d128.rows128.warpgroup".
+  // "bfloat16.d128.rows16.direct", "bfloat16.d128.rows128.warpgroup",
+  // "float16.d128.rows128.warpgroup.fp8".
   std::string name() const;
 };
 

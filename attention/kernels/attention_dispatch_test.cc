@@ -94,6 +94,10 @@ TEST(AttentionDispatchTest, CachesOfFp8AreLoadedAsTheyAreForQueriesOfAnyNarrowTy
   key.products.reset();
   key.tile_rows = 128;
   EXPECT_EQ(NameFor(key), "float16.d128.rows128.fp8");
+  key.compute_capability = 90;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.warpgroup.fp8");
+  key.max_tier = 1;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.fp8");
   key.tile_rows = 16;
   key.loading = KvLoading::kConverted;  // with new keys, say
   EXPECT_EQ(NameFor(key), "bfloat16.d128.rows16.converted");
@@ -193,8 +197,8 @@ TEST(AttentionDispatchTest, TheTableHasALineForEachKernel) {
   EXPECT_THAT(table, HasSubstr("bfloat16.d128.rows16.direct"));
   const std::string reasons =
       ExplainAttentionKernels(KeyOf(DType::kFloat16, DType::kFloat16, 128, 16));
-  EXPECT_THAT(reasons, HasSubstr("float16.d128.rows16.direct      serves"));
-  EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct       wants head dims to 256"));
+  EXPECT_THAT(reasons, HasSubstr("float16.d128.rows16.direct          serves"));
+  EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct           wants head dims to 256"));
 }
 
 TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {

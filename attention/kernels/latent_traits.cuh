@@ -30,6 +30,7 @@ struct LatentTraits {
   static constexpr int kStages = 2;
   static constexpr bool kConverts = false;
   static constexpr bool kFp8 = false;
+  static constexpr bool kArrivesAsFp8 = false;
   static constexpr bool kRotates = false;
   static constexpr bool kTensorCores = true;
   static constexpr bool kHoldQ = false;

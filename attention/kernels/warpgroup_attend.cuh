@@ -76,6 +76,7 @@ class WarpgroupAttention {
     const int end = begin + num_steps;
     if (OwnFirstRow() >= unit_.num_rows || begin == end) return Accompany(n, begin, end);
 
+    TakeQueryScales(n);
     float s[Traits::kKeyTiles][4];
     uint32_t p[Traits::kKeys / 16][4];
     float rescale[2];
@@ -114,6 +115,20 @@ class WarpgroupAttention {
   // The first of the lane's rows.
   static __device__ __forceinline__ int LaneRow() {
     return WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  }
+
+  // KvLoading::kFp8: what the loader multiplied the lane's rows with is undone in their logits.
+  __device__ __forceinline__ void TakeQueryScales(int n) {
+    if constexpr (Traits::kArrivesAsFp8) {
+      const float* const scales = shared_.query_scales_of(n);
+      query_scale_[0] = scales[LaneRow()];
+      query_scale_[1] = scales[LaneRow() + 8];
+    }
+  }
+
+  // A factor of the products of one of the lane's rows.
+  __device__ __forceinline__ float RowScale(float scale, int r) const {
+    return Traits::kArrivesAsFp8 ? scale * query_scale_[r] : scale;
   }
 
   // A warp has done with a place.
@@ -184,7 +199,7 @@ class WarpgroupAttention {
   // From products to weights of the step at local key `first`.
   __device__ __forceinline__ void Weigh(int first, int step, float (&s)[Traits::kKeyTiles][4],
                                         OnlineSoftmax<Traits>& softmax, float (&rescale)[2]) const {
-    float scale = scale_ * kLog2E;
+    float scale[2] = {RowScale(scale_ * kLog2E, 0), RowScale(scale_ * kLog2E, 1)};
     if (is_special_ || p_.softcap > 0.0f) {
       QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
       if (is_special_) {
@@ -192,14 +207,16 @@ class WarpgroupAttention {
         rows[0] = LoadQueryRow(p_, unit_, LaneRow());
         rows[1] = LoadQueryRow(p_, unit_, LaneRow() + 8);
       }
+      rows[0].logit_scale = RowScale(rows[0].logit_scale, 0);
+      rows[1].logit_scale = RowScale(rows[1].logit_scale, 1);
       ScaleLogits<Traits>(p_, rows, s);
-      scale = 1.0f;
+      scale[0] = scale[1] = 1.0f;
       if (is_special_) MaskSpecial(rows, first, step, s);
     }
     if (!is_special_ && (first < seen_by_all_.begin || first + Traits::kKeys > seen_by_all_.end)) {
       HideUnseen<Traits>(seen_, first, s);
     }
-    softmax.WeighScaled(s, {scale, scale}, rescale);
+    softmax.WeighScaled(s, scale, rescale);
     ComputeHere(s);
   }
 
@@ -286,6 +303,7 @@ class WarpgroupAttention {
   float scale_;
   KeyRange seen_[2];      // by the lane's rows
   KeyRange seen_by_all_;  // rows of the warp
+  float query_scale_[2];  // KvLoading::kFp8: of the lane's rows
 };
 
 }  // namespace reprise

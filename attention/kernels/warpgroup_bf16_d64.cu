@@ -2,8 +2,8 @@
 
 namespace reprise {
 
-template cudaError_t LaunchWarpgroupAttention<DType::kBFloat16, 64>(const AttentionKernelParams&,
-                                                                    cudaStream_t);
-template int WarpgroupSharedBytes<DType::kBFloat16, 64>();
+template cudaError_t LaunchWarpgroupAttention<DType::kBFloat16, 64, KvLoading::kDirect>(
+    const AttentionKernelParams&, cudaStream_t);
+template int WarpgroupSharedBytes<DType::kBFloat16, 64, KvLoading::kDirect>();
 
 }  // namespace reprise

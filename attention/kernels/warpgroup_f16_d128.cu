@@ -2,8 +2,8 @@
 
 namespace reprise {
 
-template cudaError_t LaunchWarpgroupAttention<DType::kFloat16, 128>(const AttentionKernelParams&,
-                                                                    cudaStream_t);
-template int WarpgroupSharedBytes<DType::kFloat16, 128>();
+template cudaError_t LaunchWarpgroupAttention<DType::kFloat16, 128, KvLoading::kDirect>(
+    const AttentionKernelParams&, cudaStream_t);
+template int WarpgroupSharedBytes<DType::kFloat16, 128, KvLoading::kDirect>();
 
 }  // namespace reprise

@@ -1,11 +1,13 @@
-// Attention for many queries a row on Hopper: tier 2, for 16-bit K and V that are loaded as they
-// are.
+// Attention for many queries a row on Hopper: tier 2, for K and V of 16 bits that are loaded as
+// they are, and for K and V of fp8, which become float16 in shared memory.
 //
 // Algorithm. That of attention_kernel.cuh, over the same items, with a CTA of three warpgroups as
 // in FlashAttention-3 (Shah et al. 2024): one copies (warpgroup_loader.cuh), two multiply
 // (warpgroup_attend.cuh), 64 rows of a tile each. They meet at barriers of rings of stages alone
 // (warpgroup_barrier.cuh), so that copies run ahead across units: while one unit's last keys are
-// worked on and its results written, the next one's arrive.
+// worked on and its results written, the next one's arrive. What arrives as fp8 is converted by the
+// warpgroup that copies, too (warpgroup_conversion.cuh): it has nothing else to do while copies are
+// under way.
 //
 // Bound. Tensor cores: 4 x rows x keys x head_dim FLOP, a tile of 128 rows an SM at a time.
 //
@@ -23,6 +25,7 @@
 
 #include "attention/kernels/attention_kernel.cuh"
 #include "attention/kernels/warpgroup_attend.cuh"
+#include "attention/kernels/warpgroup_launchers.h"
 #include "attention/kernels/warpgroup_loader.cuh"
 #include "attention/kernels/warpgroup_results.cuh"
 #include "attention/kernels/warpgroup_shared.cuh"
@@ -50,7 +53,7 @@ __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
 }
 
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads + Traits::kLoaderThreads, 1)
+__global__ void __launch_bounds__(Traits::kAllThreads, 1)
     WarpgroupKernel(const __grid_constant__ AttentionKernelParams p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<WarpgroupShared<Traits>*>(shared_memory);
@@ -72,16 +75,17 @@ __global__ void __launch_bounds__(Traits::kThreads + Traits::kLoaderThreads, 1)
   }
 }
 
-template <DType kDType, int kHeadDim>
+template <DType kDType, int kHeadDim, KvLoading kLoading>
 int WarpgroupSharedBytes() {
-  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim>>);
+  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim, kLoading>>);
 }
 
-template <DType kDType, int kHeadDim>
+template <DType kDType, int kHeadDim, KvLoading kLoading>
 cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  using Traits = WarpgroupTraits<kDType, kHeadDim>;
+  using Traits = WarpgroupTraits<kDType, kHeadDim, kLoading>;
   constexpr int kSharedBytes = sizeof(WarpgroupShared<Traits>);
-  constexpr int kThreads = Traits::kThreads + Traits::kLoaderThreads;
+  static_assert(kSharedBytes <= 227 * 1024);
+  constexpr int kThreads = Traits::kAllThreads;
   const auto kernel = &WarpgroupKernel<Traits>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);

@@ -6,9 +6,10 @@
 // a lane, and notes them for the lanes that copy their chunks. The table is read a step before its
 // places are needed.
 //
-// The tensor cores see what was copied once the threads that copied it have waited for it and shown
-// it to them. To keep copies under way meanwhile, a thread does so for a tile when it has started
-// to copy the next; or at once, if there is no room for the next.
+// The tensor cores see what was copied once the threads that copied it have waited for it, turned
+// it into what is multiplied (KvLoading::kFp8: warpgroup_conversion.cuh), and shown it to them. To
+// keep copies under way meanwhile, a thread does so for a tile when it has started to copy the
+// next; or at once, if there is no room for the next.
 
 #ifndef ATTENTION_KERNELS_WARPGROUP_LOADER_CUH_
 #define ATTENTION_KERNELS_WARPGROUP_LOADER_CUH_
@@ -20,7 +21,9 @@
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/key_places.cuh"
 #include "attention/kernels/query_loader.cuh"
+#include "attention/kernels/warpgroup_conversion.cuh"
 #include "attention/kernels/warpgroup_products.cuh"
+#include "attention/kernels/warpgroup_rows.cuh"
 #include "attention/kernels/warpgroup_shared.cuh"
 #include "attention/kernels/warpgroup_unit.cuh"
 #include "attention/kernels/work_unit.cuh"
@@ -32,11 +35,7 @@ class WarpgroupLoader {
  public:
   __device__ __forceinline__ WarpgroupLoader(const AttentionKernelParams& p,
                                              WarpgroupShared<Traits>& shared)
-      : p_(p), shared_(shared), thread_(threadIdx.x - Traits::kThreads) {
-    const int chunk = thread_ % Traits::kKeyChunks;
-    dim_ = chunk * Traits::kChunk;
-    place_ = Traits::ChunkAt(thread_ / Traits::kKeyChunks, chunk) * 16;
-  }
+      : p_(p), shared_(shared), thread_(threadIdx.x - Traits::kThreads) {}
 
   // All units of the CTA.
   __device__ __forceinline__ void Load() {
@@ -61,12 +60,9 @@ class WarpgroupLoader {
  private:
   static constexpr int kThreads = Traits::kLoaderThreads;
   static constexpr int kItemPieces = sizeof(WorkItem) / 16;
-  static constexpr int kRowsPerPass = kThreads / Traits::kKeyChunks;
-  static constexpr int kRowsOfWarp = 32 / Traits::kKeyChunks;  // in a pass
-  static constexpr int kPasses = Traits::kKeys / kRowsPerPass;
-  static_assert(kRowsPerPass % 8 == 0, "the permutation is the same at every pass");
-  static_assert(kPasses * kRowsOfWarp == 32, "a lane finds the place of one row");
-  static_assert(Traits::kRows == Traits::kKeys, "queries are copied as keys are");
+  using KeyRows = typename Traits::KeyRows;
+  using QueryRows = typename Traits::QueryRows;
+  using NarrowQueryRows = typename Traits::NarrowQueryRows;
   static_assert(Traits::kRows == kThreads, "a thread prepares one row");
 
   // Offsets of rows: of keys and values of steps in turns, and of the queries.
@@ -83,39 +79,42 @@ class WarpgroupLoader {
     return __ldg(reinterpret_cast<const uint4*>(item) + thread_);
   }
 
-  // The row whose place this lane finds.
-  __device__ __forceinline__ int OwnRow() const {
-    const int lane = thread_ % 32;
-    return lane / kRowsOfWarp * kRowsPerPass + thread_ / 32 * kRowsOfWarp + lane % kRowsOfWarp;
+  // The first dim of this thread's chunk.
+  template <typename Rows>
+  __device__ __forceinline__ int DimOf() const {
+    return Rows::Chunk(thread_) * Rows::kElements;
   }
 
   // This thread's chunk of the row of a tensor at offset 0; some other where its dims are not
   // there.
-  static __device__ __forceinline__ const char* ChunkOf(const KvView& view, int kv_head, int dim,
-                                                        int head_dim) {
+  __device__ __forceinline__ const char* ChunkOf(const KvView& view, int kv_head,
+                                                 int head_dim) const {
+    const int dim = DimOf<KeyRows>();
     return static_cast<const char*>(view.data) +
-           (kv_head * view.head_stride + (dim < head_dim ? DimOffset(view, dim) : 0)) * 2;
+           (kv_head * view.head_stride + (dim < head_dim ? DimOffset(view, dim) : 0)) *
+               Traits::kArrivingBytes;
   }
 
   // Copies rows to a tile; zeros in the place of rows from `num_rows` on, and of dims from
   // `head_dim` on. `offsets`: one of two for each row, in bytes.
+  template <typename Rows>
   __device__ __forceinline__ void CopyRows(const uint4* to, const char* chunk, int head_dim,
                                            const int64_t* offsets, int num_rows) const {
-    const uint32_t address = SharedAddress(to) + place_;
-    const int row = thread_ / Traits::kKeyChunks;
-    const int end = dim_ < head_dim ? num_rows - row : 0;
+    const int row = Rows::Row(thread_);
+    const uint32_t address = SharedAddress(to) + Rows::ArrivalOf(row, Rows::Chunk(thread_));
+    const int end = DimOf<Rows>() < head_dim ? num_rows - row : 0;
     // So many offsets are read at a time.
-    constexpr int kBatch = 8;
+    constexpr int kBatch = Rows::kPasses < 8 ? Rows::kPasses : 8;
 #pragma unroll
-    for (int pass = 0; pass < kPasses; pass += kBatch) {
+    for (int pass = 0; pass < Rows::kPasses; pass += kBatch) {
       const char* source[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        source[i] = chunk + offsets[(row + (pass + i) * kRowsPerPass) * 2];
+        source[i] = chunk + offsets[(row + (pass + i) * Rows::kRowsPerPass) * 2];
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int first = (pass + i) * kRowsPerPass;
+        const int first = (pass + i) * Rows::kRowsPerPass;
         CopyAsync16(address + first * 128, source[i], first < end);
       }
     }
@@ -126,9 +125,22 @@ class WarpgroupLoader {
   __device__ __forceinline__ void Announce() {
     if (copied_ == nullptr) return;
     WaitForCopies<kPending>();
+    if constexpr (Traits::kArrivesAsFp8) ConvertCopied();
     ShowToProducts();
     copied_->Arrive();
     copied_ = nullptr;
+  }
+
+  // Turns the tile that has arrived into float16.
+  __device__ __forceinline__ void ConvertCopied() const {
+    if (copied_queries_ < 0) {
+      Fp8RowsToHalves<KeyRows>(p_.kv_dtype, copied_tile_, thread_);
+    } else if (IsFp8(p_.q_dtype)) {
+      Fp8RowsToHalves<NarrowQueryRows>(p_.q_dtype, copied_tile_, thread_);
+    } else if (p_.q_dtype == DType::kBFloat16) {
+      ScaleQueriesToHalves<QueryRows>(copied_tile_, thread_,
+                                      shared_.query_scales_of(copied_queries_));
+    }
   }
 
   // Before fill n of a ring is copied.
@@ -140,12 +152,14 @@ class WarpgroupLoader {
     }
     __syncwarp();  // and the places that are noted are seen
   }
-  // After it.
+  // After it. `queries`: the number of the unit if the tile is its queries, else -1.
   template <typename Ring>
-  __device__ __forceinline__ void EndCopy(Ring& ring, int n) {
+  __device__ __forceinline__ void EndCopy(Ring& ring, int n, const uint4* tile, int queries = -1) {
     CommitCopies();
     Announce<1>();
     copied_ = &ring.there(n);
+    copied_tile_ = SharedAddress(tile);
+    copied_queries_ = queries;
   }
 
   // Finds out all about unit n.
@@ -154,7 +168,7 @@ class WarpgroupLoader {
     WorkUnit& unit = prepared.unit;
     if (thread_ < kItemPieces) reinterpret_cast<uint4*>(&unit.item)[thread_] = item_;
     Meet();
-    const KeyPlaces<Traits> places(p_, unit.item, OwnRow());
+    const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
     place_of_first_ = places.Find(unit.item.key_begin);
     place_of_second_ = places.Find(unit.item.key_begin + Traits::kKeys);
     if (n + 1 < units.count()) item_ = PieceOf(units.ItemOf(n + 1));
@@ -178,30 +192,78 @@ class WarpgroupLoader {
     NoteQuery(unit);
   }
 
+  // Whether q arrives as fp8.
+  __device__ __forceinline__ bool HasNarrowQueries() const {
+    return Traits::kArrivesAsFp8 && IsFp8(p_.q_dtype);
+  }
+
   // Where this lane's row of q is.
   __device__ __forceinline__ void NoteQuery(const WorkUnit& unit) const {
-    const int row = OwnRow();
+    const bool is_narrow = HasNarrowQueries();
+    const int row = is_narrow ? OwnRow<NarrowQueryRows>(thread_) : OwnRow<QueryRows>(thread_);
     const TileRow tile_row = RowAt(p_, unit, row < unit.num_rows ? row : 0);
     Offsets(kQueryOffsets)[row].k =
-        (tile_row.token * p_.q_token_stride + tile_row.q_head * p_.q_head_stride) * 2;
+        (tile_row.token * p_.q_token_stride + tile_row.q_head * p_.q_head_stride) *
+        (is_narrow ? 1 : 2);
+  }
+
+  // Of q whose elements are as many bytes as chunks of Rows have them for.
+  template <typename Rows>
+  __device__ __forceinline__ void CopyQueryRows(const WorkUnit& unit, int n) const {
+    constexpr int kBytes = 16 / Rows::kElements;
+    const int dim = DimOf<Rows>() < p_.head_dim_qk ? DimOf<Rows>() : 0;
+    CopyRows<Rows>(shared_.q(n), static_cast<const char*>(p_.q) + dim * kBytes, p_.head_dim_qk,
+                   &Offsets(kQueryOffsets)->k, unit.num_rows);
   }
 
   __device__ __forceinline__ void CopyQueries(const WorkUnit& unit, int n) const {
-    if (!p_.q_is_aligned) {
-      LoadQueries<Traits, kThreads>(p_, unit, shared_.q(n), thread_);
-      return;
+    if constexpr (Traits::kArrivesAsFp8) {
+      if (p_.q_dtype != DType::kBFloat16) shared_.query_scales_of(n)[thread_] = 1.0f;
+      if (HasNarrowQueries()) {
+        if (p_.q_is_aligned) {
+          CopyQueryRows<NarrowQueryRows>(unit, n);
+        } else {
+          GatherNarrowQueries(unit, n);
+        }
+        return;
+      }
     }
-    const int dim = dim_ < p_.head_dim_qk ? dim_ : 0;
-    CopyRows(shared_.q(n), static_cast<const char*>(p_.q) + dim * 2, p_.head_dim_qk,
-             &Offsets(kQueryOffsets)->k, unit.num_rows);
+    if (p_.q_is_aligned) {
+      CopyQueryRows<QueryRows>(unit, n);
+    } else {
+      LoadQueries<Traits, kThreads>(p_, unit, shared_.q(n), thread_);  // of 16 bits, as they are
+    }
+  }
+
+  // Queries of fp8 that are not in whole chunks.
+  __device__ __forceinline__ void GatherNarrowQueries(const WorkUnit& unit, int n) const {
+    const int chunk = NarrowQueryRows::Chunk(thread_);
+    const int first_dim = DimOf<NarrowQueryRows>();
+#pragma unroll 1
+    for (int pass = 0; pass < NarrowQueryRows::kPasses; ++pass) {
+      const int row = NarrowQueryRows::Row(thread_) + pass * NarrowQueryRows::kRowsPerPass;
+      const bool is_there = row < unit.num_rows;
+      const TileRow tile_row = RowAt(p_, unit, is_there ? row : 0);
+      const uint8_t* const q = static_cast<const uint8_t*>(p_.q) +
+                               tile_row.token * p_.q_token_stride +
+                               tile_row.q_head * p_.q_head_stride;
+      uint32_t words[4] = {};
+#pragma unroll
+      for (int e = 0; e < 16; ++e) {
+        const int dim = first_dim + e;
+        if (is_there && dim < p_.head_dim_qk) words[e / 4] |= uint32_t{q[dim]} << (e % 4 * 8);
+      }
+      StoreShared16(SharedAddress(shared_.q(n)) + NarrowQueryRows::ArrivalOf(row, chunk),
+                    {words[0], words[1], words[2], words[3]});
+    }
   }
 
   // Copies unit n, whose first step is `step`, counted over all units; and prepares the next.
   __device__ __forceinline__ void LoadUnit(const ColumnUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
-    const KeyPlaces<Traits> places(p_, unit.item, OwnRow());
-    const char* const k = ChunkOf(p_.k, unit.kv_head, dim_, p_.head_dim_qk);
-    const char* const v = ChunkOf(p_.v, unit.kv_head, dim_, p_.head_dim_v);
+    const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
+    const char* const k = ChunkOf(p_.k, unit.kv_head, p_.head_dim_qk);
+    const char* const v = ChunkOf(p_.v, unit.kv_head, p_.head_dim_v);
     auto* const stages = shared_.attention.tiles.stages[0];
 
     KeyPlace place = place_of_first_;
@@ -210,19 +272,21 @@ class WarpgroupLoader {
     int num_keys = unit.item.key_end - first;  // from the step on
     const auto copy_values = [&](int at, int keys_left) {
       AwaitRoom(shared_.values, at);
-      CopyRows(stages[at % Traits::kStages].v(), v, p_.head_dim_v, &Offsets(at % 2)->v, keys_left);
-      EndCopy(shared_.values, at);
+      const uint4* const tile = stages[at % Traits::kStages].v();
+      CopyRows<KeyRows>(tile, v, p_.head_dim_v, &Offsets(at % 2)->v, keys_left);
+      EndCopy(shared_.values, at, tile);
     };
     const auto copy_keys = [&](int at, int keys_left) {
       places.Note(Offsets(at % 2), place);
       AwaitRoom(shared_.keys, at);
-      CopyRows(stages[at % Traits::kStages].k(), k, p_.head_dim_qk, &Offsets(at % 2)->k, keys_left);
-      EndCopy(shared_.keys, at);
+      const uint4* const tile = stages[at % Traits::kStages].k();
+      CopyRows<KeyRows>(tile, k, p_.head_dim_qk, &Offsets(at % 2)->k, keys_left);
+      EndCopy(shared_.keys, at, tile);
     };
 
     AwaitRoom(shared_.queries, n);
     if (num_keys > 0) CopyQueries(unit, n);
-    EndCopy(shared_.queries, n);
+    EndCopy(shared_.queries, n, shared_.q(n), n);
     if (num_keys > 0) copy_keys(step, num_keys);
 #pragma unroll 1
     for (; num_keys > Traits::kKeys; num_keys -= Traits::kKeys, ++step) {
@@ -241,12 +305,13 @@ class WarpgroupLoader {
   const AttentionKernelParams& p_;
   WarpgroupShared<Traits>& shared_;
   const int thread_;  // of the warpgroup
-  int dim_;           // the first of this thread's chunks
-  uint32_t place_;    // of the first of them in a tile, in bytes
   uint4 item_;        // this thread's piece of the item of the unit to prepare next
   // Of this lane's rows of the first two steps of the unit that is prepared.
   KeyPlace place_of_first_, place_of_second_;
-  Barrier* copied_ = nullptr;  // of the tile that is not announced yet
+  // Of the tile that is not announced yet.
+  Barrier* copied_ = nullptr;
+  uint32_t copied_tile_;  // a SharedAddress()
+  int copied_queries_;    // the number of the unit whose queries it is, or -1
 };
 
 }  // namespace reprise

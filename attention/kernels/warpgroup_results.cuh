@@ -40,12 +40,20 @@ __device__ __forceinline__ int QuadColumn(int i) {
   return (2 * i + lane % 2) * 8 + lane % 4 / 2 * 4;
 }
 
+// Two values of out, of a unit that WritesDirectly().
+template <typename Traits>
+__device__ __forceinline__ uint32_t PackOut(const AttentionKernelParams& p, float low, float high) {
+  if constexpr (Traits::kArrivesAsFp8) {
+    if (p.out_dtype == DType::kBFloat16) return Pack<__nv_bfloat16>(low, high);
+  }
+  return Pack<typename Traits::Element>(low, high);
+}
+
 // Writes out and lse.
 template <typename Traits>
 __device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
                                          const PreparedUnit<Traits>& prepared,
                                          const OnlineSoftmax<Traits>& softmax) {
-  using Element = typename Traits::Element;
   const bool is_odd = threadIdx.x % 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -53,15 +61,15 @@ __device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
     const RowTotal total = {softmax.max[r], QuadSum(softmax.sum[r])};
     float factor = 0.0f;
     if (result.is_there) factor = FinishRow(p, prepared.unit, result.row, total);
-    Element* const out = static_cast<Element*>(p.out) + OutAt(p, result.row);
+    uint16_t* const out = static_cast<uint16_t*>(p.out) + OutAt(p, result.row);
 #pragma unroll
     for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
       // Neighbours exchange halves: each holds two columns of every eight, and gets four of every
       // other eight.
-      const uint32_t even =
-          Pack<Element>(softmax.out[2 * i][r * 2] * factor, softmax.out[2 * i][r * 2 + 1] * factor);
-      const uint32_t odd = Pack<Element>(softmax.out[2 * i + 1][r * 2] * factor,
-                                         softmax.out[2 * i + 1][r * 2 + 1] * factor);
+      const uint32_t even = PackOut<Traits>(p, softmax.out[2 * i][r * 2] * factor,
+                                            softmax.out[2 * i][r * 2 + 1] * factor);
+      const uint32_t odd = PackOut<Traits>(p, softmax.out[2 * i + 1][r * 2] * factor,
+                                           softmax.out[2 * i + 1][r * 2 + 1] * factor);
       const uint32_t other = __shfl_xor_sync(kFullWarp, is_odd ? even : odd, 1);
       const uint2 four = is_odd ? uint2{other, odd} : uint2{even, other};
       const int column = QuadColumn(i);
@@ -101,7 +109,6 @@ __device__ __forceinline__ void WritePartial(const AttentionKernelParams& p,
 template <typename Traits>
 __device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
                                           const PreparedUnit<Traits>& prepared) {
-  using Element = typename Traits::Element;
   const PartialList partials = OwnPartials(p, prepared.unit.item);
 #pragma unroll 1
   for (int r = 0; r < 2; ++r) {
@@ -132,14 +139,14 @@ __device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
       }
     }
     const float factor = FinishRow(p, prepared.unit, result.row, total);
-    Element* const out = static_cast<Element*>(p.out) + OutAt(p, result.row);
+    uint16_t* const out = static_cast<uint16_t*>(p.out) + OutAt(p, result.row);
 #pragma unroll
     for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
       const int column = QuadColumn(i);
       if (column >= p.head_dim_v) continue;
       *reinterpret_cast<uint2*>(out + column) = {
-          Pack<Element>(sum[i][0] * factor, sum[i][1] * factor),
-          Pack<Element>(sum[i][2] * factor, sum[i][3] * factor)};
+          PackOut<Traits>(p, sum[i][0] * factor, sum[i][1] * factor),
+          PackOut<Traits>(p, sum[i][2] * factor, sum[i][3] * factor)};
     }
   }
 }

@@ -22,6 +22,9 @@ struct WarpgroupShared {
   // Of which the stages of keys and values, queries, and results in their place.
   AttentionShared<Traits> attention;
   alignas(1024) uint4 more_queries[Traits::kQueryStages - 1][kQueryTile];
+  // KvLoading::kFp8: what the products of the rows of q are to be multiplied with.
+  float query_scales[Traits::kArrivesAsFp8 ? Traits::kQueryStages : 1]
+                    [Traits::kArrivesAsFp8 ? Traits::kRows : 1];
 
   PreparedUnit<Traits> units[kUnits];
   BarrierRing<Traits::kQueryStages> queries;  // and the units
@@ -40,6 +43,9 @@ struct WarpgroupShared {
   __device__ __forceinline__ uint4* q(int n) {
     const int stage = n % Traits::kQueryStages;
     return stage == 0 ? attention.tiles.q : more_queries[stage - 1];
+  }
+  __device__ __forceinline__ float* query_scales_of(int n) {
+    return query_scales[n % Traits::kQueryStages];
   }
 };
 

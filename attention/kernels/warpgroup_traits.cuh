@@ -1,26 +1,31 @@
 // The tiles of the kernels that multiply by whole warpgroups (warpgroup_kernel.cuh): 128 rows of q,
 // a warpgroup for each 64, against steps of 128 keys. For the mechanisms of the general kernels the
-// same names as in tile_traits.cuh.
+// same names as in tile_traits.cuh; to them a tile is what is multiplied, of 16 bits, however it
+// arrived.
 
 #ifndef ATTENTION_KERNELS_WARPGROUP_TRAITS_CUH_
 #define ATTENTION_KERNELS_WARPGROUP_TRAITS_CUH_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/kernels/attention_launchers.h"
 #include "attention/kernels/attention_tile.h"
 #include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/tile_traits.cuh"
+#include "attention/kernels/warpgroup_rows.cuh"
 #include "base/dtype.h"
 
 namespace reprise {
 
-template <DType kDType, int kHeadDim>
+template <DType kDType, int kHeadDim, KvLoading kLoadingOfTile>
 struct WarpgroupTraits {
   static constexpr AttentionTile kTile =
       kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)];
-  static constexpr KvLoading kLoading = KvLoading::kDirect;
+  static constexpr KvLoading kLoading = kLoadingOfTile;
   using Element = typename ElementOf<kDType>::Type;
+  static_assert(kLoading != KvLoading::kConverted);
+  static_assert(kLoading != KvLoading::kFp8 || std::is_same_v<Element, __half>);
 
   static constexpr int kHeadDimQk = kHeadDim;
   static constexpr int kHeadDimV = kHeadDim;
@@ -36,7 +41,8 @@ struct WarpgroupTraits {
   static constexpr int kStages = 2;
   static constexpr int kQueryStages = 2;
   static constexpr bool kConverts = false;
-  static constexpr bool kFp8 = false;
+  static constexpr bool kFp8 = false;  // the products are of float16 in any case
+  static constexpr bool kArrivesAsFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kRotates = false;
   static constexpr bool kQueriesAhead = true;
   static constexpr int kOffsetSteps = 3;  // two of keys, and the queries
@@ -59,11 +65,21 @@ struct WarpgroupTraits {
   static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // of K, V, and of all rows of Q
   static_assert(kRows == kKeys);
 
-  // One warpgroup more copies, and needs few registers.
+  // How the rows of tiles are copied.
+  static constexpr int kArrivingBytes = kArrivesAsFp8 ? 1 : 2;  // of an element of K and V
+  using QueryRows = WideRows<kRows, kKeyChunks>;
+  using NarrowQueryRows = NarrowRows<kRows, kKeyChunks / 2>;  // of fp8
+  using KeyRows = std::conditional_t<kArrivesAsFp8, NarrowRows<kKeys, kKeyChunks / 2>,
+                                     WideRows<kKeys, kKeyChunks>>;
+
+  // One warpgroup more copies, and needs few registers; more if it converts as well.
   static constexpr int kLoaderThreads = 128;
-  static constexpr int kLoaderRegisters = 40;
-  static constexpr int kRegisters = 232;
-  static_assert(kLoaderRegisters * kLoaderThreads + kRegisters * kThreads <= 65536);
+  static constexpr int kLoaderRegisters = kArrivesAsFp8 ? 56 : 40;
+  static constexpr int kRegisters = kArrivesAsFp8 ? 224 : 232;
+  // Those that the CTA starts with, in eights a thread; who asks for more waits for ever.
+  static constexpr int kAllThreads = kThreads + kLoaderThreads;
+  static constexpr int kCtaRegisters = 65536 / kAllThreads / 8 * 8 * kAllThreads;
+  static_assert(kLoaderRegisters * kLoaderThreads + kRegisters * kThreads <= kCtaRegisters);
 
   // Barriers of the CTA; 0 is that of all threads.
   static constexpr int kComputeBarrier = 1;

@@ -13,6 +13,7 @@
 #include "attention/kernels/logits.cuh"
 #include "attention/kernels/work_unit.cuh"
 #include "attention/work_map.h"
+#include "base/dtype.h"
 
 namespace reprise {
 
@@ -63,7 +64,10 @@ __device__ __forceinline__ bool IsSpecial(const AttentionKernelParams& p, const 
 template <typename Traits>
 __device__ __forceinline__ bool WritesDirectly(const AttentionKernelParams& p,
                                                const WorkUnit& unit) {
-  return p.out_dtype == Traits::kTile.dtype && p.out_is_aligned && p.head_dim_v % 4 == 0 &&
+  // Beside caches of fp8, out is as q is.
+  const bool is_direct_type = p.out_dtype == Traits::kTile.dtype ||
+                              (Traits::kArrivesAsFp8 && p.out_dtype == DType::kBFloat16);
+  return is_direct_type && p.out_is_aligned && p.head_dim_v % 4 == 0 &&
          p.out_block_scales == nullptr && unit.item.row != kSharedRow &&
          unit.item.num_shared_partials == 0;
 }

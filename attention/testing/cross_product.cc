@@ -137,17 +137,17 @@ class FieldChoices {
          [](KvMemoryLayout layout) { return layout != KvMemoryLayout::kKPacked; });
     Take(kDims, kDimChoices, has_chunks);
     Take(kLatentDims, kLatentDimChoices, has_chunks);
-    Take(kTier, kTiers, [](int) { return true; });
+    const auto any = [](int) { return true; };
+    Take(kTier, kTiers, any);
+    Take(kQueryLen, kQueryLens, any);
+    Take(kSeqLen, kSeqLens, any);
   }
 
   void KeepDirect() {
     KeepChunks(8);
-    const auto any = [](int) { return true; };
     Take(kQType, kQTypes,
          [](DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; });
     Take(kKvType, kKvTypes, [](KvType type) { return type == KvType::kSame; });
-    Take(kQueryLen, kQueryLens, any);
-    Take(kSeqLen, kSeqLens, any);
   }
 
   void KeepFp8() {
