@@ -201,8 +201,7 @@ __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
   const WorkUnit& work = unit.prepared.unit;
   if (!unit.prepared.writes_directly) {
     FinishLatentThroughShared<Traits>(p, unit, sums, shared.attention);
-    __syncwarp();  // all its lanes have read what they write out
-    if (threadIdx.x % 32 == 0) shared.results_are_out.Arrive();
+    shared.results_are_out.Arrive();
     return;
   }
   if (work.item.partial < 0) return WriteLatentOut<Traits>(p, unit, sums);

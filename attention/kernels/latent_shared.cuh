@@ -44,7 +44,8 @@ struct LatentShared {
   BarrierRing<Traits::kStages> logits;
   // Steps: weighed.
   BarrierRing<Traits::kStages> weights;
-  // A unit's results are out of the memory of keys; of units that use it.
+  // A unit's results are out of the memory of keys; of units that use it. Every thread
+  // that reads them there arrives.
   Barrier results_are_out;
 
   // Of special units (latent_weights.cuh): what all rows of the tile see together, and which keys

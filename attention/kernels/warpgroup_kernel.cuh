@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
     shared.queries.Init(Traits::kLoaderThreads, kWarps);
     shared.keys.Init(Traits::kLoaderThreads, kWarps);
     shared.values.Init(Traits::kLoaderThreads, kWarps);
-    shared.results_are_out.Init(kWarps);
+    shared.results_are_out.Init(Traits::kThreads);
   }
   if (threadIdx.x < 3 * Traits::kKeys / 32) (&shared.seen[0][0])[threadIdx.x] = 0;
   __syncthreads();

@@ -160,8 +160,7 @@ __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams&
   WorkUnit& unit = prepared.unit;
   if (!prepared.writes_directly) {
     FinishThroughShared<Traits>(p, unit, softmax, shared.attention);
-    __syncwarp();  // all its lanes have read what they write out
-    if (threadIdx.x % 32 == 0) shared.results_are_out.Arrive();
+    shared.results_are_out.Arrive();
     return;
   }
   if (unit.item.partial < 0) return WriteOut<Traits>(p, prepared, softmax);

@@ -30,7 +30,8 @@ struct WarpgroupShared {
   BarrierRing<Traits::kQueryStages> queries;  // and the units
   BarrierRing<Traits::kStages> keys;          // steps, counted over all units
   BarrierRing<Traits::kStages> values;
-  // A unit's results are out of the memory of keys and values; of units that use it.
+  // A unit's results are out of the memory of keys and values; of units that use it. Every
+  // thread that reads them there arrives.
   Barrier results_are_out;
 
   // Of special units (warpgroup_attend.cuh): what all rows of the tile see together, and which keys
