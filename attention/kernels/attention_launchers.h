@@ -42,15 +42,6 @@ cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t st
 template <int kIndex, KvLoading kLoading>
 int AttentionSharedBytes();
 
-// The kernel that multiplies by whole warpgroups: kDType float16 or bfloat16, kHeadDim 64 or 128,
-// KvLoading::kDirect, cards of compute capability 9.0. REQUIRES: params.work was planned for
-// kWarpgroupRows.
-template <DType kDType, int kHeadDim>
-cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream);
-
-template <DType kDType, int kHeadDim>
-int WarpgroupSharedBytes();
-
 }  // namespace reprise
 
 #endif  // ATTENTION_KERNELS_ATTENTION_LAUNCHERS_H_

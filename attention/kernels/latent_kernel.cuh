@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
     shared.keys.Init(kLoaders, kSumWarps / Traits::kParts);
     shared.logits.Init(kWeighers, 1);
     shared.weights.Init(kWeighers, 1);
-    shared.results_are_out.Init(kSumWarps * 32);
+    for (Barrier& barrier : shared.results_are_out) barrier.Init(Traits::kThreads);
   }
   if (threadIdx.x < Traits::kKeys / 32) shared.seen[threadIdx.x] = 0;
   __syncthreads();

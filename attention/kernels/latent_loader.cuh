@@ -55,7 +55,10 @@ class LatentLoader {
       const PreparedUnit<Traits>& prepared = shared_.unit(n).prepared;
       const bool writes_directly = prepared.writes_directly;
       step = LoadUnit(units, n, step, prepared.num_steps);
-      if (!writes_directly) shared_.results_are_out.Wait(num_indirect++);
+      if (!writes_directly) {
+        shared_.results_are_out[num_indirect % 2].Wait(num_indirect / 2);
+        ++num_indirect;
+      }
     }
   }
 
@@ -159,7 +162,7 @@ class LatentLoader {
     WorkUnit& unit = prepared.unit;
     if (thread_ < kItemPieces) {
       reinterpret_cast<uint4*>(&unit.item)[thread_] =
-          __ldg(reinterpret_cast<const uint4*>(item) + thread_);
+          __ldcg(reinterpret_cast<const uint4*>(item) + thread_);
     }
     Meet();
     if (thread_ == 0) {

@@ -192,16 +192,17 @@ __device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelP
   if (work.item.partial >= 0) ArriveAndMerge<Traits>(p, work, shared);
 }
 
-// Writes what the warpgroups found, by all threads that add up.
+// Writes what the warpgroups found, by all threads that add up. `num_indirect`: units before it that
+// do not write directly.
 template <typename Traits>
 __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
                                                  LatentUnit<Traits>& unit,
                                                  const LatentSums<Traits>& sums,
-                                                 LatentShared<Traits>& shared) {
+                                                 LatentShared<Traits>& shared, int num_indirect) {
   const WorkUnit& work = unit.prepared.unit;
   if (!unit.prepared.writes_directly) {
     FinishLatentThroughShared<Traits>(p, unit, sums, shared.attention);
-    shared.results_are_out.Arrive();
+    shared.results_are_out[num_indirect % 2].Arrive();
     return;
   }
   if (work.item.partial < 0) return WriteLatentOut<Traits>(p, unit, sums);

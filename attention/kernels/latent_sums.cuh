@@ -71,10 +71,12 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
   const ColumnUnits units(p.work);
   const int part = threadIdx.x / Traits::kGroupThreads;
   int step = 0;
+  int num_indirect = 0;
 #pragma unroll 1
   for (int n = 0; n < units.count(); ++n) {
     shared.unit_ring.WaitUntilThere(n);
     LatentUnit<Traits>& unit = shared.unit(n);
+    const bool writes_directly = unit.prepared.writes_directly;
     const int end = step + unit.prepared.num_steps;
     LatentSums<Traits> sums = {};
 #pragma unroll 1
@@ -85,7 +87,8 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
       AddStep<Traits>(shared.stage(step), sums);
       if (threadIdx.x % 32 == 0) shared.keys.free(step * Traits::kParts + part).Arrive();
     }
-    FinishLatentUnit<Traits>(p, unit, sums, shared);
+    FinishLatentUnit<Traits>(p, unit, sums, shared, num_indirect);
+    if (!writes_directly) ++num_indirect;
     __syncwarp();
     if (threadIdx.x % 32 == 0) shared.unit_ring.free(n).Arrive();
   }

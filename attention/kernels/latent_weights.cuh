@@ -71,6 +71,7 @@ class LatentWeights {
       float s[Traits::kKeyTiles][4];
       StartLogits(step, held, s);
       WaitForProducts<0>();
+      ComputeHere(s);
       Release(shared_.logits.there(step));
       if (step + 1 == end) Release(shared_.queries.free(n));
       float rescale[2];
