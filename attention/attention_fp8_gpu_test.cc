@@ -175,6 +175,17 @@ TEST_P(AttentionFp8SmallGpuTest, RowsOfAPromptHaveTheirOwnMagnitudes) {
   }
 }
 
+// What undoes the magnitude of such rows is next to nothing, and nothing with a small scale.
+TEST_P(AttentionFp8SmallGpuTest, RowsOfZerosSeeTheirKeysAlike) {
+  at::Tensor q = at::randn({70, kHeads, 128}, Floats()).to(at::kBFloat16);
+  q.slice(0, 5, 40).zero_();
+  const at::Tensor k = Stored(at::randn({300, 128}, Floats()));
+  const at::Tensor v = Stored(at::randn({300, 128}, Floats()));
+  for (const double scale : {1e-9, 1.0 / 128}) {
+    ExpectClose(Attend(q, k, v, scale), Expected(q, k, v, scale));
+  }
+}
+
 TEST_P(AttentionFp8SmallGpuTest, QueriesOfEveryTypeAgreeWithTheDefinition) {
   const at::Tensor k = Stored(at::randn({300, 64}, Floats()));
   const at::Tensor v = Stored(at::randn({300, 64}, Floats()));

@@ -330,6 +330,11 @@ __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, W
       Traits::Meet();
       if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
       Traits::Meet();
+      // A range that leaves none was not within the plan.
+      if (unit.item.num_partials == 0) {
+        ++child;
+        continue;
+      }
       child += unit.item.num_partials;
     }
 #pragma unroll 1

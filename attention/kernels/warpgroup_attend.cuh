@@ -11,6 +11,7 @@
 #ifndef ATTENTION_KERNELS_WARPGROUP_ATTEND_CUH_
 #define ATTENTION_KERNELS_WARPGROUP_ATTEND_CUH_
 
+#include <cfloat>
 #include <climits>
 #include <cmath>
 #include <cstdint>
@@ -200,6 +201,11 @@ class WarpgroupAttention {
   __device__ __forceinline__ void Weigh(int first, int step, float (&s)[Traits::kKeyTiles][4],
                                         OnlineSoftmax<Traits>& softmax, float (&rescale)[2]) const {
     float scale[2] = {RowScale(scale_ * kLog2E, 0), RowScale(scale_ * kLog2E, 1)};
+    if constexpr (Traits::kArrivesAsFp8) {
+      // Of rows of zeros, not 0: that times what is not seen is NaN.
+      scale[0] = fmaxf(scale[0], FLT_MIN);
+      scale[1] = fmaxf(scale[1], FLT_MIN);
+    }
     if (is_special_ || p_.softcap > 0.0f) {
       QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
       if (is_special_) {

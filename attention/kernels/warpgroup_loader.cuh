@@ -146,7 +146,8 @@ class WarpgroupLoader {
   // Before fill n of a ring is copied.
   template <typename Ring>
   __device__ __forceinline__ void AwaitRoom(Ring& ring, int n) {
-    if (!ring.IsFree(n)) {
+    // By all lanes or none: converting what was copied takes whole warps.
+    if (!__all_sync(kFullWarp, ring.IsFree(n))) {
       Announce<0>();
       ring.WaitUntilFree(n);
     }
@@ -277,6 +278,7 @@ class WarpgroupLoader {
       EndCopy(shared_.values, at, tile);
     };
     const auto copy_keys = [&](int at, int keys_left) {
+      __syncwarp();  // values of the step that had these places are under way
       places.Note(Offsets(at % 2), place);
       AwaitRoom(shared_.keys, at);
       const uint4* const tile = stages[at % Traits::kStages].k();
