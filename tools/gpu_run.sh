@@ -54,7 +54,8 @@ run_sanitizer() {
   for program in $(test_programs); do
     for tool in memcheck racecheck; do
       local start=$SECONDS log=$out/$tool-$(basename "$program").log
-      PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 9 \
+      # Barriers of our own making are followed if there may be some.
+      PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --num-cuda-barriers 64 --error-exitcode 9 \
         "$program" --gtest_brief=1 --gtest_filter='*Small*' >"$log" 2>&1
       local rc=$?
       tail -4 "$log"
