@@ -47,6 +47,13 @@ at::Tensor Reference(const at::Tensor& x, const at::Tensor& weight,
                  bias.has_value() ? std::optional(bias->to(at::kDouble)) : std::nullopt);
 }
 
+// Of the terms' absolute values: no partial sum is larger, in whatever order.
+at::Tensor Magnitudes(const at::Tensor& x, const at::Tensor& weight,
+                      const std::optional<at::Tensor>& bias) {
+  return Reference(x.abs(), weight.abs(),
+                   bias.has_value() ? std::optional(bias->abs()) : std::nullopt);
+}
+
 // Float32 sums in one chain of additions, the worst order that an algorithm may choose; MKL's
 // vectors make shorter chains than a GPU's threads do.
 at::Tensor SameMaths(const at::Tensor& x, const at::Tensor& weight,
@@ -88,7 +95,8 @@ TEST_F(LinearTest, AgreesWithFloat64WithAndWithoutBias) {
           const at::Tensor out = NanRows({num_rows, out_features}, 0, dtype, device());
           const absl::Status status = linear.Apply(*context, x.to(device()), out);
           ASSERT_TRUE(status.ok()) << status;
-          EXPECT_TRUE(IsAsGoodAs(out, SameMaths(x, weight, bias), Reference(x, weight, bias)));
+          EXPECT_TRUE(IsAsGoodAs(out, SameMaths(x, weight, bias), Reference(x, weight, bias),
+                                 Magnitudes(x, weight, bias)));
           // The second time from what the first has chosen.
           const at::Tensor again = NanRows({num_rows, out_features}, 0, dtype, device());
           ASSERT_TRUE(linear.Apply(*context, x.to(device()), again).ok());

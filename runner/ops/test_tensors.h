@@ -28,6 +28,11 @@ at::Tensor NanRows(at::IntArrayRef shape, int64_t gap, at::ScalarType dtype, at:
 ::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
                                       const at::Tensor& reference);
 
+// The same of sums, whose terms may be larger than they: a unit in the last place of the largest
+// sum of `magnitudes`, the terms' absolute values.
+::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
+                                      const at::Tensor& reference, const at::Tensor& magnitudes);
+
 // Bit for bit, whatever the devices; NaN equals NaN.
 ::testing::AssertionResult Equals(const at::Tensor& got, const at::Tensor& expected);
 
