@@ -7,11 +7,11 @@
 #include "attention/kernels/attention_kernel.cuh"
 #include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/device_primitives.cuh"
-#include "attention/kernels/latent_products.cuh"
 #include "attention/kernels/latent_results.cuh"
 #include "attention/kernels/latent_shared.cuh"
 #include "attention/kernels/warpgroup_products.cuh"
 #include "attention/kernels/warpgroup_unit.cuh"
+#include "attention/kernels/wgmma.cuh"
 
 namespace reprise {
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& 
   for (int k = 0; k < Traits::kKeys / 16; ++k) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      LatentProduct<typename Traits::Element>::Sum(
+      WarpgroupProduct<typename Traits::Element, 128>::Columns(
           sums[half], weights.At(k * 32), values.At(half * 2 * Traits::kPanelBytes + k * 16 * 128));
     }
   }

@@ -16,13 +16,13 @@
 
 #include "attention/kernels/attention_kernel_params.h"
 #include "attention/kernels/device_primitives.cuh"
-#include "attention/kernels/latent_products.cuh"
 #include "attention/kernels/latent_shared.cuh"
 #include "attention/kernels/logits.cuh"
 #include "attention/kernels/online_softmax.cuh"
 #include "attention/kernels/warpgroup_attend.cuh"
 #include "attention/kernels/warpgroup_products.cuh"
 #include "attention/kernels/warpgroup_unit.cuh"
+#include "attention/kernels/wgmma.cuh"
 
 namespace reprise {
 
@@ -125,7 +125,7 @@ class LatentWeights {
       for (int d = part * kPartSteps; d < (part == 0 ? kPartSteps : Traits::kPanels * 4); ++d) {
         const int at = d / 4 * Traits::kPanelBytes + d % 4 * 32;
         if (d < Traits::kHeldSteps) {
-          LatentProduct<Element>::Logits(s, held[d], k.At(at), d == 0);
+          WarpgroupProduct<Element, Traits::kKeys>::Rows(s, held[d], k.At(at), d == 0);
         } else {
           WarpgroupProduct<Element, Traits::kKeys>::Rows(s, q.At(at), k.At(at), d == 0);
         }

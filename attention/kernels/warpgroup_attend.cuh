@@ -22,6 +22,7 @@
 #include "attention/kernels/online_softmax.cuh"
 #include "attention/kernels/warpgroup_products.cuh"
 #include "attention/kernels/warpgroup_shared.cuh"
+#include "attention/kernels/wgmma.cuh"
 #include "attention/kernels/work_unit.cuh"
 
 namespace reprise {
