@@ -162,8 +162,8 @@ struct TileMap {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  int tile_rows = 0;     // rows of a kernel's tile: queries times heads of a group
-  int tile_cost = 0;     // what a tile takes beside its keys; a step takes kStepCost
+  int tile_rows = 0;      // rows of a kernel's tile: queries times heads of a group
+  int tile_cost = 0;      // what a tile takes beside its keys; a step takes kStepCost
   int merges_a_step = 0;  // partials that are added up in the time of a step; in kStepCost-ths
   int tile_queries = 0;   // the most queries of an item
   // kv heads, times the tiles that the heads of a group fill if they are more than tile_rows.

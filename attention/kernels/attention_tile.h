@@ -42,10 +42,10 @@ struct AttentionTile {
   constexpr int threads() const { return warps_m * warps_d * warps_n * 32; }
 };
 
-// Every size. Two stages of K and V steps are in shared memory, 64 KB for 16-bit decode, and no tile
-// but the last two needs more than the 99 KB that a CTA may have on the smaller cards of compute
-// capability 8.x. Two such CTAs a multiprocessor read as quickly as three do on an H200, and leave
-// fewer pieces to merge.
+// Every size. Two stages of K and V steps are in shared memory, 64 KB for 16-bit decode, and no
+// tile but the last two needs more than the 99 KB that a CTA may have on the smaller cards of
+// compute capability 8.x. Two such CTAs a multiprocessor read as quickly as three do on an H200,
+// and leave fewer pieces to merge.
 inline constexpr AttentionTile kAttentionTiles[] = {
     {DType::kFloat16, 64, 64, 1, 1, 4, 32, 2},
     {DType::kFloat16, 64, 64, 8, 1, 1, 64, 1},

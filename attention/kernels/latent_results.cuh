@@ -192,8 +192,8 @@ __device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelP
   if (work.item.partial >= 0) ArriveAndMerge<Traits>(p, work, shared);
 }
 
-// Writes what the warpgroups found, by all threads that add up. `num_indirect`: units before it that
-// do not write directly.
+// Writes what the warpgroups found, by all threads that add up. `num_indirect`: units before it
+// that do not write directly.
 template <typename Traits>
 __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
                                                  LatentUnit<Traits>& unit,

@@ -44,9 +44,9 @@ struct LatentShared {
   BarrierRing<Traits::kStages> logits;
   // Steps: weighed.
   BarrierRing<Traits::kStages> weights;
-  // A unit's results are out of the memory of keys; of units that use it, in turns, as a unit without
-  // steps may come to its results before the copying warpgroup has seen those of the one before.
-  // Every thread that reads them there arrives.
+  // A unit's results are out of the memory of keys; of units that use it, in turns, as a unit
+  // without steps may come to its results before the copying warpgroup has seen those of the one
+  // before. Every thread that reads them there arrives.
   Barrier results_are_out[2];
 
   // Of special units (latent_weights.cuh): what all rows of the tile see together, and which keys

@@ -1,7 +1,7 @@
-// Hopper's matrix products by four warps together, the instruction itself: D[64 x kColumns], +=
-// A[64 x 16] B[16 x kColumns], of float16 or bfloat16 with float32 sums in registers. How D is held,
-// how tiles are described and what to wait for: warpgroup_products.cuh. Compute capability 9.0
-// exactly ("90a").
+// Hopper's matrix products by four warps together, the instruction itself: D[64 x kColumns] +=
+// A[64 x 16] B[16 x kColumns], of float16 or bfloat16 with float32 sums in registers. How D is
+// held, how tiles are described and what to wait for: warpgroup_products.cuh. Compute capability
+// 9.0 exactly ("90a").
 //
 //   WarpgroupProduct<__half, 64>::Rows(d, q.At(0), k.At(0), true);   // S = Q K^T
 //   WarpgroupProduct<__half, 128>::Columns(d, p, v.At(0));           // O += P V
