@@ -14,6 +14,8 @@ _NVCC_COPTS = [
     "--expt-relaxed-constexpr",
     "-Werror=all-warnings",
     "-Xcompiler=-fPIC,-Wall,-Wextra,-Werror",
+    # Sandboxes share /tmp, where nvcc names its files by process number: which is 2 in each of them.
+    "--objdir-as-tempdir",
 ]
 
 def _gencode(arch):
