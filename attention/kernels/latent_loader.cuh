@@ -12,7 +12,6 @@
 #ifndef ATTENTION_KERNELS_LATENT_LOADER_CUH_
 #define ATTENTION_KERNELS_LATENT_LOADER_CUH_
 
-#include <climits>
 #include <cstdint>
 
 #include "attention/kernels/attention_kernel_params.h"
@@ -165,25 +164,9 @@ class LatentLoader {
           __ldcg(reinterpret_cast<const uint4*>(item) + thread_);
     }
     Meet();
-    if (thread_ == 0) {
-      CompleteUnit<Traits>(p_, units.HeadOf(n), unit);
-      prepared.num_steps = NumSteps<Traits>(unit.item);
-      prepared.is_special = IsSpecial(p_, unit);
-      prepared.writes_directly = WritesDirectly<Traits>(p_, unit);
-    }
+    if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
     Meet();
-    if (thread_ < Traits::kRows) {
-      const PreparedRow row = PrepareRow(p_, unit, thread_);
-      prepared.rows[thread_] = row;
-      KeyRange seen = row.seen;
-      if (row.token < 0) seen.end = INT_MAX;
-#pragma unroll
-      for (int distance = 8; distance > 0; distance /= 2) {
-        seen.begin = max(seen.begin, __shfl_xor_sync(kFullWarp, seen.begin, distance));
-        seen.end = min(seen.end, __shfl_xor_sync(kFullWarp, seen.end, distance));
-      }
-      if (thread_ % 16 == 0) prepared.seen_by_all[thread_ / 16] = seen;
-    }
+    if (thread_ < Traits::kRows) NoteRow(p_, thread_, prepared);
     Meet();
     if (thread_ % 32 == 0) shared_.unit_ring.there(n).Arrive();
   }

@@ -21,6 +21,7 @@
 #include "attention/kernels/online_softmax.cuh"
 #include "attention/kernels/warpgroup_attend.cuh"
 #include "attention/kernels/warpgroup_products.cuh"
+#include "attention/kernels/warpgroup_special.cuh"
 #include "attention/kernels/warpgroup_unit.cuh"
 #include "attention/kernels/wgmma.cuh"
 
@@ -193,17 +194,7 @@ class LatentWeights {
     if (threadIdx.x % 32 == 0) shared_.warp_views[OwnThread() / 32] = own;
     Meet();
     if (OwnThread() == 0) {
-      WarpView all = own;
-#pragma unroll 1
-      for (int w = 1; w < Traits::kWarpsM; ++w) {
-        const WarpView& view = shared_.warp_views[w];
-        all.has_rows |= view.has_rows;
-        all.first_seen_by_all = max(all.first_seen_by_all, view.first_seen_by_all);
-        all.last_seen_by_all = min(all.last_seen_by_all, view.last_seen_by_all);
-        all.first_seen_by_any = min(all.first_seen_by_any, view.first_seen_by_any);
-        all.last_seen_by_any = max(all.last_seen_by_any, view.last_seen_by_any);
-      }
-      shared_.view = all;
+      shared_.view = ViewOfWarps<Traits::kWarpsM>(own, shared_.warp_views);
     }
     Meet();
   }
@@ -216,35 +207,12 @@ class LatentWeights {
     if (!is_masked && p_.alibi_slopes == nullptr) return;
     const uint32_t seen = MaskLogits<Traits>(p_, unit_, rows, first, s);
     if (!is_masked) return;
-    NoteSeen(seen);
+    NoteSeen<Traits::kKeys>(seen, shared_.seen);
     Meet();
-    uint4* const keys = shared_.stage(step);
-#pragma unroll 1
-    for (int at = OwnThread(); at < Traits::kKeys * Traits::kValueChunks;
-         at += Traits::kWeigherThreads) {
-      const int key = at / Traits::kValueChunks;
-      if (shared_.seen[key / 32] >> key % 32 & 1) continue;
-      keys[Traits::ChunkAt(key, at % Traits::kValueChunks)] = {0, 0, 0, 0};
-    }
+    ZeroUnseen<Traits, Traits::kWeigherThreads>(shared_.seen, shared_.stage(step), OwnThread());
     Meet();
     // All meet again before they note what they see of another step.
     if (OwnThread() < Traits::kKeys / 32) shared_.seen[OwnThread()] = 0;
-  }
-
-  // Adds to those of a bit a key `seen`: bit n * 2 + j for column n * 8 + l % 4 * 2 + j.
-  __device__ __forceinline__ void NoteSeen(uint32_t seen) const {
-    const int lane = threadIdx.x % 32;
-    if (lane >= 4) return;
-#pragma unroll
-    for (int word = 0; word < Traits::kKeys / 32; ++word) {
-      uint32_t keys = 0;
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const uint32_t pair = seen >> (word * 8 + n * 2) & 3;
-        keys |= pair << (n * 8 + lane * 2);
-      }
-      atomicOr(&shared_.seen[word], keys);
-    }
   }
 
   const AttentionKernelParams& p_;

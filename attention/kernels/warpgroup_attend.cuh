@@ -22,6 +22,7 @@
 #include "attention/kernels/online_softmax.cuh"
 #include "attention/kernels/warpgroup_products.cuh"
 #include "attention/kernels/warpgroup_shared.cuh"
+#include "attention/kernels/warpgroup_special.cuh"
 #include "attention/kernels/wgmma.cuh"
 #include "attention/kernels/work_unit.cuh"
 
@@ -237,17 +238,7 @@ class WarpgroupAttention {
     if (threadIdx.x % 32 == 0) shared_.warp_views[threadIdx.x / 32] = own;
     Traits::Meet();
     if (threadIdx.x == 0) {
-      WarpView all = own;
-#pragma unroll 1
-      for (int w = 1; w < Traits::kWarpsM; ++w) {
-        const WarpView& view = shared_.warp_views[w];
-        all.has_rows |= view.has_rows;
-        all.first_seen_by_all = max(all.first_seen_by_all, view.first_seen_by_all);
-        all.last_seen_by_all = min(all.last_seen_by_all, view.last_seen_by_all);
-        all.first_seen_by_any = min(all.first_seen_by_any, view.first_seen_by_any);
-        all.last_seen_by_any = max(all.last_seen_by_any, view.last_seen_by_any);
-      }
-      shared_.view = all;
+      shared_.view = ViewOfWarps<Traits::kWarpsM>(own, shared_.warp_views);
     }
     Traits::Meet();
   }
@@ -262,23 +253,7 @@ class WarpgroupAttention {
     const bool is_masked = IsMasked(first);
     if (!is_masked && p_.alibi_slopes == nullptr) return;
     const uint32_t seen = MaskLogits<Traits>(p_, unit_, rows, first, s);
-    if (is_masked) NoteSeen(seen, shared_.seen[step % 3]);
-  }
-
-  // Adds to `all`, a bit a key, `seen`: bit n * 2 + j for column n * 8 + l % 4 * 2 + j.
-  __device__ __forceinline__ void NoteSeen(uint32_t seen, uint32_t* all) const {
-    const int lane = threadIdx.x % 32;
-    if (lane >= 4) return;
-#pragma unroll
-    for (int word = 0; word < Traits::kKeys / 32; ++word) {
-      uint32_t keys = 0;
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const uint32_t pair = seen >> (word * 8 + n * 2) & 3;
-        keys |= pair << (n * 8 + lane * 2);
-      }
-      atomicOr(&all[word], keys);
-    }
+    if (is_masked) NoteSeen<Traits::kKeys>(seen, shared_.seen[step % 3]);
   }
 
   // Waits for the values of a step. Where there may be holes, zeroes values that no row of the tile
@@ -288,14 +263,7 @@ class WarpgroupAttention {
     if (is_special_ && IsMasked(first)) {
       uint32_t* const seen = shared_.seen[step % 3];
       Traits::Meet();  // all have noted what they see
-      uint4* const v = StageOf(step).v();
-#pragma unroll 1
-      for (int at = threadIdx.x; at < Traits::kKeys * Traits::kValueChunks;
-           at += Traits::kThreads) {
-        const int key = at / Traits::kValueChunks;
-        if (seen[key / 32] >> key % 32 & 1) continue;
-        v[Traits::ChunkAt(key, at % Traits::kValueChunks)] = {0, 0, 0, 0};
-      }
+      ZeroUnseen<Traits, Traits::kThreads>(seen, StageOf(step).v(), threadIdx.x);
       ShowToProducts();
       Traits::Meet();
       if (threadIdx.x < Traits::kKeys / 32) seen[threadIdx.x] = 0;

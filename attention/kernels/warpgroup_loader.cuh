@@ -14,7 +14,6 @@
 #ifndef ATTENTION_KERNELS_WARPGROUP_LOADER_CUH_
 #define ATTENTION_KERNELS_WARPGROUP_LOADER_CUH_
 
-#include <climits>
 #include <cstdint>
 
 #include "attention/kernels/attention_kernel_params.h"
@@ -173,23 +172,9 @@ class WarpgroupLoader {
     place_of_first_ = places.Find(unit.item.key_begin);
     place_of_second_ = places.Find(unit.item.key_begin + Traits::kKeys);
     if (n + 1 < units.count()) item_ = PieceOf(units.ItemOf(n + 1));
-    if (thread_ == 0) {
-      CompleteUnit<Traits>(p_, units.HeadOf(n), unit);
-      prepared.num_steps = NumSteps<Traits>(unit.item);
-      prepared.is_special = IsSpecial(p_, unit);
-      prepared.writes_directly = WritesDirectly<Traits>(p_, unit);
-    }
+    if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
     Meet();
-    const PreparedRow row = PrepareRow(p_, unit, thread_);
-    prepared.rows[thread_] = row;
-    KeyRange seen = row.seen;
-    if (row.token < 0) seen.end = INT_MAX;
-#pragma unroll
-    for (int distance = 8; distance > 0; distance /= 2) {
-      seen.begin = max(seen.begin, __shfl_xor_sync(kFullWarp, seen.begin, distance));
-      seen.end = min(seen.end, __shfl_xor_sync(kFullWarp, seen.end, distance));
-    }
-    if (thread_ % 16 == 0) prepared.seen_by_all[thread_ / 16] = seen;
+    NoteRow(p_, thread_, prepared);
     NoteQuery(unit);
   }
 

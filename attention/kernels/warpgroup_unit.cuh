@@ -7,9 +7,11 @@
 #ifndef ATTENTION_KERNELS_WARPGROUP_UNIT_CUH_
 #define ATTENTION_KERNELS_WARPGROUP_UNIT_CUH_
 
+#include <climits>
 #include <cstdint>
 
 #include "attention/kernels/attention_kernel_params.h"
+#include "attention/kernels/device_primitives.cuh"
 #include "attention/kernels/logits.cuh"
 #include "attention/kernels/work_unit.cuh"
 #include "attention/work_map.h"
@@ -118,6 +120,33 @@ struct PreparedUnit {
   KeyRange seen_by_all[Traits::kWarpsM];
   PreparedRow rows[Traits::kRows];
 };
+
+// All but the rows, of a unit whose item is there. By one thread.
+template <typename Traits>
+__device__ __forceinline__ void PrepareUnit(const AttentionKernelParams& p, int virtual_head,
+                                            PreparedUnit<Traits>& prepared) {
+  WorkUnit& unit = prepared.unit;
+  CompleteUnit<Traits>(p, virtual_head, unit);
+  prepared.num_steps = NumSteps<Traits>(unit.item);
+  prepared.is_special = IsSpecial(p, unit);
+  prepared.writes_directly = WritesDirectly<Traits>(p, unit);
+}
+
+// Row `row` of a prepared unit, and what all 16 rows of its warp see. By a thread a row.
+template <typename Traits>
+__device__ __forceinline__ void NoteRow(const AttentionKernelParams& p, int row,
+                                        PreparedUnit<Traits>& prepared) {
+  const PreparedRow own = PrepareRow(p, prepared.unit, row);
+  prepared.rows[row] = own;
+  KeyRange seen = own.seen;
+  if (own.token < 0) seen.end = INT_MAX;
+#pragma unroll
+  for (int distance = 8; distance > 0; distance /= 2) {
+    seen.begin = max(seen.begin, __shfl_xor_sync(kFullWarp, seen.begin, distance));
+    seen.end = min(seen.end, __shfl_xor_sync(kFullWarp, seen.end, distance));
+  }
+  if (row % 16 == 0) prepared.seen_by_all[row / 16] = seen;
+}
 
 }  // namespace reprise
 
