@@ -53,8 +53,9 @@ class CutWays {
     return own > least_steps_ ? own : least_steps_;
   }
 
-  // Whether the ranges may be left as this way has cut them, in `num_merges` pieces of several and
-  // `are_in_columns`: each piece in a column of its own. Else the next way is to be tried.
+  // Whether the ranges may stay as this way has cut them: `num_merges` of them in several pieces;
+  // are_in_columns() says whether there is a column for each piece. Else the next way is to be
+  // tried.
   template <typename AreInColumns>
   REPRISE_HOST_DEVICE bool IsDone(int num_merges, AreInColumns are_in_columns,
                                   const Columns<Sum>& columns) {
