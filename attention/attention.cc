@@ -6,9 +6,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "attention/attention_cuda.h"
 #include "attention/batch_check.h"
 #include "attention/cpu/host_attention.h"
+#include "attention/cuda/attention_cuda.h"
 #include "attention/token_view.h"
 #include "attention/validate.h"
 #include "base/status_macros.h"
@@ -52,7 +52,7 @@ NewKeys NewKeysOf(const AttentionExtras& extras) {
   return {.k = ViewOf(*extras.new_k), .v = ViewOf(*extras.new_v)};
 }
 
-// On LibTorch's threads, which are those of its matrix products.
+// Runs on LibTorch's threads, which its matrix products use too.
 void RunOnTorchThreads(int num_shares, absl::FunctionRef<void(int)> run_share) {
   at::parallel_for(0, num_shares, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) run_share(static_cast<int>(share));

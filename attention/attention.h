@@ -1,28 +1,28 @@
-// Attention over a batch: the operation that everything else here prepares.
+// Computes attention over a batch; everything else in this directory prepares it.
 //
 //   at::Tensor out = at::empty({num_tokens, 32, 128}, q.options());
 //   REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch, work, q, kv, out, /*lse=*/nullptr));
 //
-// Runs on the device of `q`: on the CPU at once, multi-threaded; on CUDA as launches on the current
-// stream, with no synchronisation, no allocation and no host value beyond the capacities of
-// `batch`, so it may be captured.
+// Runs on the device of `q`. On the CPU it is synchronous and multi-threaded. On CUDA it launches
+// on the current stream without synchronisation, allocation, or host values other than the
+// capacities of `batch`, so it may be captured.
 //
 // q [>= num_tokens, num_q_heads, head_dim_qk] float32, float16, bfloat16 or, with layer.q_scale, an
-// fp8 type; any strides, the last one 1 (a slice of a fused projection needs no copy). out
-// [>= num_tokens, num_q_heads, head_dim_v] of q's dtype, float32, a 16-bit type if q is fp8, or an
-// fp8 type (AttentionExtras says how it is scaled), last stride 1. lse, on request, [>= num_tokens,
+// fp8 type; any strides, the last one 1 (so a slice of a fused projection needs no copy). out [>=
+// num_tokens, num_q_heads, head_dim_v] of q's dtype, float32, a 16-bit type if q is fp8, or an fp8
+// type (AttentionExtras says how it is scaled), last stride 1. lse, on request, [>= num_tokens,
 // num_q_heads] float32, natural logarithm, any strides: a transposed view gives [heads, tokens].
-// Rows of out and lse past the last live token are set to 0 and -inf; out and lse are never NaN on
-// account of memory that no query sees.
+// Rows of out and lse past the last live token are set to 0 and -inf. Memory that no query sees
+// never makes out or lse NaN.
 //
-// The cache is of q's dtype or of an fp8 type, with q in float32 or fp8 of any; the CPU takes any
-// pair.
+// On CUDA the cache has q's dtype or an fp8 type; with q in float32 or fp8, the cache may have any
+// dtype. The CPU accepts any pair.
 //
 // Errors: InvalidArgument naming the argument, what was expected and what was got (shapes, dtypes,
 // devices, heads that do not divide, a window or softcap out of range, context parallelism together
-// with a tail mask); Unimplemented naming what is supported, for a combination no kernel serves.
-// LibTorch's exceptions become Internal. On the CPU the arrays of the batch are checked as well:
-// lengths, tables and blocks out of range are InvalidArgument and nothing is written.
+// with a tail mask); Unimplemented naming what is supported, for a combination that no kernel
+// supports. LibTorch's exceptions become Internal. On the CPU the arrays of the batch are checked
+// too: lengths, tables and blocks out of range are InvalidArgument, and nothing is written.
 //
 // Thread safety: calls on different streams with different `work` may run concurrently. Cost: no
 // host work that grows with the batch on CUDA.
@@ -37,8 +37,8 @@
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
-#include "attention/work_map.h"
-#include "cache/kv_layer.h"
+#include "attention/work_map/work_map.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 

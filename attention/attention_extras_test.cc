@@ -1,6 +1,6 @@
 // AttentionExtras on the CPU, by way of tensors, and what of it is refused on any device. That the
 // numbers are right is held by attention/cpu/host_attention_test.cc and, on a GPU, by
-// attention/attention_gpu_test.cc.
+// attention/cuda/attention_gpu_test.cc.
 
 #include "attention/attention_extras.h"
 

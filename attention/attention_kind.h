@@ -1,4 +1,4 @@
-// The four kinds of attention by the names of the field.
+// Converts the four kinds of attention to and from their common names.
 //
 //   absl::StatusOr<AttentionKind> kind = ParseAttentionKind("encoder-decoder");
 //   AttentionKindName(*kind) == "encoder-decoder"

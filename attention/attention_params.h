@@ -10,9 +10,9 @@
 //   out = v_scale * sum_k exp(s) * v / Z,  lse = log(Z)            natural logarithm
 //   Z = sum_k exp(s) + exp(sinks[h])                               the second term if sinks is set
 //
-// q head h reads kv head h / group_size. k_scale and v_scale stand in the KvLayer, beside the data
-// they belong to. Order of softcap and ALiBi: that of FlashAttention. Sinks: gpt-oss (a logit per
-// head without a value).
+// q head h reads kv head h / group_size. k_scale and v_scale are in the KvLayer, next to the data
+// they belong to. The order of softcap and ALiBi follows FlashAttention. Sinks follow gpt-oss (a
+// logit per head without a value).
 //
 // A value; pointers are on the device of the queries and must live as long as the calls (or graphs)
 // that use them.
@@ -24,13 +24,13 @@
 #include <cstdint>
 #include <optional>
 
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
 // Rotary embedding of q and k inside the kernel, for caches that hold unrotated keys. Llama's form
-// (GPT-NeoX pairs): dims d and d + rotary_dim / 2 turn by
-// position / rope_scale * rope_theta^(-2d / rotary_dim). Dims at or past rotary_dim stay.
+// (GPT-NeoX pairs): dims d and d + rotary_dim / 2 are rotated by position / rope_scale *
+// rope_theta^(-2d / rotary_dim). Dims at or past rotary_dim are unchanged.
 struct RotaryParams {
   float rope_scale = 1.0f;
   float rope_theta = 1e4f;
@@ -38,7 +38,7 @@ struct RotaryParams {
 };
 
 // Block-sparse decode of vLLM's PagedAttention: a head sees the last `local_blocks` sparse blocks
-// and every `vertical_stride`-th one before. The sparse block of a position is
+// and every `vertical_stride`-th block before them. The sparse block of a position is
 // floor(position / block_size). Key block kb is seen from query block qb if
 //
 //   kb > qb - local_blocks  or  (kb + off) % vertical_stride == 0,

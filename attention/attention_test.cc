@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "attention/element_access.h"
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/ragged_generator.h"
+#include "base/element_access.h"
 #include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -5,13 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "attention/visibility.h"
+#include "attention/reference/visibility.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
 
-// `value` of name[index] lies in [least, most], the latter being called `limit`.
+// Checks that `value`, name[index], is in [least, most]; messages call `most` `limit`.
 absl::Status CheckElement(absl::string_view name, int64_t index, int64_t value, int64_t least,
                           int64_t most, absl::string_view limit) {
   if (value >= least && value <= most) return absl::OkStatus();
@@ -19,7 +19,7 @@ absl::Status CheckElement(absl::string_view name, int64_t index, int64_t value, 
                                                  most, " (", limit, "), got ", value));
 }
 
-// Prefix sums, from 0, of lengths up to `longest`; their total is at most `capacity`.
+// Checks prefix sums, from 0, of lengths up to `longest`, with a total of at most `capacity`.
 absl::Status CheckStartLoc(absl::string_view name, const int32_t* loc, int num_rows, int longest,
                            absl::string_view longest_name, int capacity,
                            absl::string_view capacity_name) {

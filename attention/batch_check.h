@@ -1,11 +1,10 @@
-// Whether the arrays of a batch in host memory are what the contract says: before the CPU path
-// reads them.
+// Checks the arrays of a batch in host memory against the contract, before the CPU path reads them.
 //
 // Errors are InvalidArgument and name the array, the element, what was expected and what was got:
-// "seq_lens[3]: expected 0 to 128 (max_seq_len), got 4711". Rows without keys, and entries of the
-// table that nobody reads, may hold anything.
+// "seq_lens[3]: expected 0 to 128 (max_seq_len), got 4711". Rows without keys, and table entries
+// that are never read, may hold anything.
 //
-// REQUIRES: the batch's fields are good (attention/params_check.h). Thread safety: const data.
+// REQUIRES: the batch's fields are valid (attention/params_check.h). Thread safety: const data.
 // Cost: O(tokens + blocks), no allocation unless a check fails.
 
 #ifndef ATTENTION_BATCH_CHECK_H_
@@ -15,12 +14,12 @@
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
-// Lengths that do not descend and stay within the capacities, rows within the tables, tails within
-// rows, and blocks, wherever a key may be read, within the cache.
+// Checks that prefix sums do not decrease and lengths fit the capacities, table rows are within the
+// tables, tails are within rows, and every block from which a key may be read is within the cache.
 absl::Status CheckBatchArrays(const AttentionParams& layer, const PagedBatch& batch,
                               const KvLayer& kv);
 

@@ -6,7 +6,7 @@
 
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/ragged_generator.h"
-#include "base/allocation_counter.h"
+#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-// Decode of single sequences over contiguous K and V, without a block table.
+// Decodes a single sequence over contiguous K and V, without a block table.
 //
 //   // K, V of one sequence as [num_kv_heads, capacity, head_dim] (HND), 100 keys of which are
 //   // there; bounds: device int32 {0, 1, 0, 100}
@@ -6,10 +6,11 @@
 //   REPRISE_RETURN_IF_ERROR(RaggedAttention(layer, batch, work, q, TokensOfHnd(k), TokensOfHnd(v),
 //                                           out, nullptr));
 //
-// The number of keys is data on the device, so a captured call follows a growing sequence. The work
-// map is planned with max_rows 1, max_tokens = max_query_len, max_seq_len = capacity.
+// The number of keys is device data, so a captured call adapts to a growing sequence. Plan the work
+// map with max_rows 1, max_tokens = max_query_len, max_seq_len = capacity.
 //
-// Pure functions without copies: the results view their arguments. Thread safety: const data.
+// Pure functions; the results are views of their arguments, without copies. Thread safety: const
+// data.
 
 #ifndef ATTENTION_CONTIGUOUS_DECODE_H_
 #define ATTENTION_CONTIGUOUS_DECODE_H_
@@ -23,8 +24,8 @@
 namespace reprise {
 
 struct ContiguousDecodeOptions {
-  int capacity = 0;       // keys that K and V have room for
-  int max_query_len = 1;  // queries of a call, the last of which sees all keys
+  int capacity = 0;       // capacity of K and V, in keys
+  int max_query_len = 1;  // queries per call; the last one sees all keys
 };
 
 // `bounds` is [4] on the device of the queries: 0, the number of queries, 0, the number of keys.
@@ -38,8 +39,8 @@ inline RaggedBatch ContiguousDecode(const int32_t* bounds, const ContiguousDecod
           .max_seq_len = options.capacity};
 }
 
-// [num_kv_heads, num_keys, head_dim] as RaggedAttention() takes it: [num_keys, num_kv_heads,
-// head_dim]. NHD is that already.
+// Views [num_kv_heads, num_keys, head_dim] as [num_keys, num_kv_heads, head_dim], the form that
+// RaggedAttention() takes. NHD already has that form.
 inline at::Tensor TokensOfHnd(const at::Tensor& heads) { return heads.transpose(0, 1); }
 
 }  // namespace reprise

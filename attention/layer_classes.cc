@@ -47,7 +47,7 @@ KvGroupSpec RetentionOf(const LayerSpec& layer) {
   if (layer.chunk_size) {
     return {.retention = KvRetention::kChunkedLocal, .span = *layer.chunk_size};
   }
-  // A window as long as int reaches keeps everything.
+  // A window of INT_MAX keeps everything.
   if (layer.params.window_left && *layer.params.window_left < INT32_MAX) {
     return {.retention = KvRetention::kSlidingWindow, .span = *layer.params.window_left + 1};
   }
@@ -66,7 +66,7 @@ bool Keeps(const KvGroupSpec& kept, const KvGroupSpec& needed) {
               needed.retention == KvRetention::kChunkedLocal) &&
              needed.span <= kept.span;
     case KvRetention::kChunkedLocal:
-      // A window of one token needs none but the query's own.
+      // A window of one token needs only the query's own token.
       return (needed.retention == KvRetention::kChunkedLocal && kept.span % needed.span == 0) ||
              (needed.retention == KvRetention::kSlidingWindow && needed.span == 1);
     case KvRetention::kCross:

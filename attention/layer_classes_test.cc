@@ -173,7 +173,7 @@ TEST(LayerClassesTest, SharingThatCannotWorkIsRefusedWithTheReason) {
               HasSubstr("which keeps a chunk of 64 tokens"));
 }
 
-// By the definition of the groups: at every length, whatever the sharer needs is kept.
+// By the definition of the groups, every key that the sharer needs is kept at every length.
 TEST(LayerClassesTest, SharingIsAllowedExactlyWhereTheOwnerKeepsWhatIsNeeded) {
   std::vector<LayerSpec> kinds;
   kinds.push_back(Layer());

@@ -1,4 +1,4 @@
-// An attention layer of a model as its builders and its cache need to know it: what it computes
+// Describes an attention layer of a model to builders and cache: what it computes
 // (AttentionParams), over whose keys, and how long it needs them.
 //
 //   // Llama 4 text: three layers of chunked-local attention, then one of full attention.
@@ -19,8 +19,8 @@
 
 namespace reprise {
 
-// Whose keys a layer attends to. The names are those of the field: "decoder", "encoder",
-// "encoder-only", "encoder-decoder".
+// Whose keys a layer attends to. Common names: "decoder", "encoder", "encoder-only",
+// "encoder-decoder".
 enum class AttentionKind : int8_t {
   kDecoder,         // the sequence's own cached keys, causal
   kEncoder,         // this pass's tokens in both directions, without a cache, of an encoder-decoder
@@ -31,9 +31,10 @@ enum class AttentionKind : int8_t {
 struct LayerSpec {
   AttentionParams params = {};
   AttentionKind kind = AttentionKind::kDecoder;
-  // Chunked-local attention: a query sees the keys of its own chunk of so many tokens only.
+  // Chunked-local attention: a query sees only the keys of its own chunk of this many tokens.
   std::optional<int> chunk_size = {};
-  // The earlier layer whose cache this one reads; it has none of its own and writes nothing.
+  // The earlier layer whose cache this layer reads. This layer then has no cache and writes
+  // nothing.
   std::optional<int> shares_kv_with = {};
   // Absorbed MLA: V is the first head_dim_v columns of K, stored and loaded once.
   bool v_in_k = false;

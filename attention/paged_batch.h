@@ -1,20 +1,22 @@
-// The one form in which attention reaches a kernel: rows of queries, and for each row a range of
-// keys behind a block table.
+// The single input form of the attention kernels: rows of queries, and for each row a range of keys
+// addressed through a block table.
 //
 // Decode, prefill, chunked-local virtual rows, speculative trees, cross attention, shared prefixes
-// and context-parallel ranks are all PagedBatches; a kernel never learns which. Builders make them
-// (attention/batch_builder.h and its siblings); PagedAttention() and its reference consume them.
+// and context-parallel ranks are all PagedBatches; kernels do not distinguish them. Builders
+// (attention/metadata/batch_builder.h and its siblings) make them; PagedAttention() and its
+// reference consume them.
 //
 //   // Two sequences of 5 and 3 cached tokens, block_size 4, each with one new token:
 //   //   query_start_loc {0, 1, 2}   seq_lens {6, 4}   block_table {{7, 2}, {5, -}}
 //   PagedBatch batch{.num_rows = 2, .num_tokens = 2, .max_query_len = 1, .max_seq_len = 6, ...};
 //
-// Visibility. Query i of row r (0 <= i < query_len, token t = query_start_loc[r] + i) stands at
+// Visibility. Query i of row r (0 <= i < query_len, token t = query_start_loc[r] + i) has position
 //
-//   p(i) = query_positions[t]                  where that array is given, else
+//   p(i) = query_positions[t]                  if that array is given, else
 //   p(i) = key_start + seq_len - query_len + i
 //
-// Local key l of the row (0 <= l < seq_len) is token key_start + l of its table row and stands at
+// Local key l of the row (0 <= l < seq_len) is token key_start + l of its table row and has
+// position
 //
 //   P(l) = key_start + l                       in an ordinary batch,
 //   P(l) = (g / interleave * world + rank) * interleave + g % interleave,  g = key_start + l
@@ -32,20 +34,20 @@
 //   3. the layer's window: p(i) - window_left <= P(l) <= p(i) + window_right, each side where it is
 //      given;
 //   4. the layer's sparse pattern, if any.
-// attention/visibility.h is this paragraph as code.
+// attention/reference/visibility.h implements these rules.
 //
-// A query that sees no key gets out = 0 and lse = -inf, sinks or not. So do all tokens of a padded
-// row (seq_len 0), whatever its q, masks and positions hold. Tokens at or after
-// query_start_loc[num_rows] are inert: their out and lse are zeroed and -inf if the caller's
-// tensors have rows for them.
+// A query that sees no key gets out = 0 and lse = -inf, with or without sinks. So do all tokens of
+// a padded row (seq_len 0), whatever its q, masks and positions hold. Tokens at or after
+// query_start_loc[num_rows] are inert: if the caller's tensors have rows for them, out is set to 0
+// and lse to -inf.
 //
 // Under context parallelism query_positions must be given wherever positions matter (causal,
 // window, ALiBi, rotary, sparse): the default p(i) counts the keys of one rank.
 //
-// Pointers are all host or all device, whichever the queries are on. Never read are the block-table
-// entries before key_start / block_size, those at or past ceil((key_start + seq_len) / block_size),
-// and those wholly left of the window of every query of the row; what is read must name a block of
-// the cache. Nothing else is dereferenced: unused KV may hold NaN.
+// Pointers are all host or all device, as the queries are. These block-table entries are never
+// read: entries before key_start / block_size, entries at or past ceil((key_start + seq_len) /
+// block_size), and entries entirely left of the window of every query of the row. All entries that
+// are read must name a block of the cache. Nothing else is dereferenced: unused KV may hold NaN.
 //
 // A PagedBatch is a value without storage. Thread safety: const data.
 
@@ -56,8 +58,8 @@
 
 namespace reprise {
 
-// Where the keys of this rank stand in the sequence (context parallelism). Host values, constant
-// under capture.
+// Which positions of the sequence the keys of this rank have (context parallelism). Host values,
+// constant under capture.
 struct KeyPositions {
   int rank = 0;
   int world = 1;
@@ -82,15 +84,15 @@ struct PagedBatch {
   const int32_t* tail_len = nullptr;
   // [num_tokens]; required with tail_len.
   const uint64_t* tail_mask = nullptr;
-  // A hint: the first so many local keys of all rows that have queries and keys are the same (same
-  // key_start, same blocks) and may be read once for all. At most the least seq_len of those rows.
-  // The result is that of the flat batch.
+  // A hint: all rows that have queries and keys share their first common_prefix_len local keys
+  // (same key_start, same blocks), which may be read once for all rows. At most the smallest
+  // seq_len of those rows. The hint does not change the result.
   const int32_t* common_prefix_len = nullptr;  // [1]; absent: 0
 
   KeyPositions key_positions = {};  // world > 1 excludes tail_len
   bool causal = true;
 
-  // Host upper bounds; under capture the captured sizes, of which live data may use less.
+  // Host upper bounds; under capture the captured sizes. Live data may use less.
   int num_rows = 0;
   int num_tokens = 0;     // rows of q
   int max_query_len = 0;  // >= every row's query_len

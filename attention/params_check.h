@@ -1,4 +1,4 @@
-// Whether the parameters of a layer make sense, by themselves and with a batch's host fields.
+// Checks the parameters of a layer, by themselves and against a batch's host fields.
 //
 // Errors are InvalidArgument and name the field, what was expected and what was got. Reads no
 // array. Thread safety: pure functions. Cost: no allocation unless a check fails.
@@ -10,19 +10,20 @@
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
-// Heads that divide; dims, window, softcap, rotary and sparse pattern within their ranges.
+// Checks that num_kv_heads divides num_q_heads, and that dims, window, softcap, rotary and sparse
+// pattern are in range.
 absl::Status CheckAttentionParams(const AttentionParams& layer);
 
-// Capacities that are not negative; arrays that must be there; tails, ranks and positions that go
-// together.
+// Checks that capacities are not negative, required arrays are present, and tails, ranks and
+// positions are compatible.
 absl::Status CheckBatchFields(const AttentionParams& layer, const PagedBatch& batch);
 absl::Status CheckBatchFields(const RaggedBatch& batch);
 
-// A cache of the layer's heads and dims, with memory.
+// Checks that the cache has the layer's heads and dims, and memory.
 absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv);
 
 }  // namespace reprise

@@ -13,8 +13,7 @@
 #include "absl/types/span.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
-#include "cache/block_table_formats.h"
-#include "cache/convert_tables.h"
+#include "cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {
@@ -36,7 +35,7 @@ void CopyInto(const at::Tensor& part, const at::Tensor& source) {
     part.copy_(source);
     return;
   }
-  // LibTorch does not give pinned memory out again before the copy has run.
+  // LibTorch does not reuse pinned memory before the copy has run.
   const at::Tensor pinned =
       at::empty(source.sizes(), at::TensorOptions().dtype(at::kInt).pinned_memory(true));
   pinned.copy_(source);
@@ -51,10 +50,6 @@ at::Tensor Part(const at::Tensor& arrays, int64_t offset, int64_t count) {
 absl::Span<const int32_t> SpanOf(const at::Tensor& array) {
   return {array.const_data_ptr<int32_t>(), static_cast<size_t>(array.numel())};
 }
-absl::Span<int32_t> MutableSpanOf(const at::Tensor& array) {
-  return {array.mutable_data_ptr<int32_t>(), static_cast<size_t>(array.numel())};
-}
-
 bool IsPacked(const PlanInputs& inputs) { return inputs.block_indptr.has_value(); }
 
 bool IsPackedOnHost(const PlanInputs& inputs) {
@@ -194,6 +189,18 @@ absl::StatusOr<PlanShape> PlanInputSpace::Check(const PlanInputs& inputs, at::De
                    .num_tokens = static_cast<int>(num_tokens)};
 }
 
+ConvertTablesArgs PlanInputSpace::Unpacking(const PackedBlockTable& packed, int32_t* entries,
+                                            int32_t* seq_lens) const {
+  return {.packed = packed,
+          .num_rows = packed.num_rows,
+          .out = {.table = {.entries = entries,
+                            .row_stride = max_blocks_,
+                            .num_tables = packed.num_rows,
+                            .max_blocks = max_blocks_,
+                            .block_size = packed.block_size},
+                  .seq_lens = seq_lens}};
+}
+
 absl::Status PlanInputSpace::CopyPackedFromHost(const PlanInputs& inputs, const PlanShape& shape,
                                                 const at::Tensor& arrays) const {
   const at::Tensor indptr = inputs.block_indptr->contiguous();
@@ -202,14 +209,14 @@ absl::Status PlanInputSpace::CopyPackedFromHost(const PlanInputs& inputs, const 
   const int64_t num_entries = int64_t{shape.num_rows} * max_blocks_;
   const at::Tensor lens = at::empty({shape.num_rows}, at::kInt);
   const at::Tensor table = at::empty({num_entries}, at::kInt);
-  REPRISE_RETURN_IF_ERROR(UnpackBlockTable({.block_indptr = SpanOf(indptr),
-                                            .block_indices = SpanOf(indices),
-                                            .last_block_len = SpanOf(last)},
-                                           capacities_.block_size,
-                                           {.entries = MutableSpanOf(table),
-                                            .row_stride = max_blocks_,
-                                            .max_blocks = max_blocks_,
-                                            .seq_lens = MutableSpanOf(lens)}));
+  REPRISE_RETURN_IF_ERROR(ConvertTables(
+      Unpacking({.block_indptr = indptr.const_data_ptr<int32_t>(),
+                 .block_indices = indices.const_data_ptr<int32_t>(),
+                 .last_block_len = last.const_data_ptr<int32_t>(),
+                 .num_rows = shape.num_rows,
+                 .max_indices = static_cast<int>(indices.numel()),
+                 .block_size = capacities_.block_size},
+                table.mutable_data_ptr<int32_t>(), lens.mutable_data_ptr<int32_t>())));
   for (int64_t r = 0; r < shape.num_rows; ++r) {
     REPRISE_RETURN_IF_ERROR(
         CheckElement("keys of row", r, 0, capacities_.max_seq_len, SpanOf(lens)[r]));
@@ -226,23 +233,27 @@ absl::Status PlanInputSpace::Unpack(const PlanInputs& inputs, const PlanShape& s
   CopyInto(Part(arrays, last_block_len_, shape.num_rows), *inputs.last_block_len);
   CopyInto(Part(arrays, block_indices_, num_indices), *inputs.block_indices);
   int32_t* const data = arrays.mutable_data_ptr<int32_t>();
-  return LaunchUnpackBlockTable({.block_indptr = data + block_indptr_,
-                                 .block_indices = data + block_indices_,
-                                 .last_block_len = data + last_block_len_,
-                                 .max_indices = num_indices,
-                                 .num_rows = shape.num_rows,
-                                 .block_size = capacities_.block_size,
-                                 .block_table = data + block_table_,
-                                 .row_stride = max_blocks_,
-                                 .max_blocks = max_blocks_,
-                                 .seq_lens = data + seq_lens_},
-                                stream);
+  const ConvertTablesArgs args = Unpacking({.block_indptr = data + block_indptr_,
+                                            .block_indices = data + block_indices_,
+                                            .last_block_len = data + last_block_len_,
+                                            .num_rows = shape.num_rows,
+                                            .max_indices = num_indices,
+                                            .block_size = capacities_.block_size},
+                                           data + block_table_, data + seq_lens_);
+#ifdef REPRISE_WITH_CUDA
+  return LaunchConvertTables(args, stream);
+#else
+  static_cast<void>(args);
+  static_cast<void>(stream);
+  return absl::UnimplementedError(
+      "packed tables on a GPU: expected a build with CUDA, got one without");
+#endif
 }
 
 absl::Status PlanInputSpace::Copy(const PlanInputs& inputs, const PlanShape& shape,
                                   const at::Tensor& memory, CUstream_st* stream) const {
   const at::Tensor arrays = memory.slice(0, 0, num_bytes()).view(at::kInt);
-  // Packed tables first: on the host they are looked into here.
+  // Packed tables come first: on the host their content is checked here.
   if (IsPacked(inputs) && IsPackedOnHost(inputs)) {
     REPRISE_RETURN_IF_ERROR(CopyPackedFromHost(inputs, shape, arrays));
   } else if (IsPacked(inputs)) {

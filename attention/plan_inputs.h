@@ -1,6 +1,5 @@
-// What a plan of attention is made from, on the host or on the device, and copies of it at
-// addresses that stay: what captured graphs read. Used by PlannedAttention
-// (attention/planned_attention.h).
+// Copies the inputs of an attention plan, from the host or the device, to fixed addresses that
+// captured graphs read. Used by PlannedAttention (attention/planned_attention.h).
 //
 //   PlanInputSpace space({.max_rows = 8, .max_tokens = 8, .max_seq_len = 4096, .block_size = 16});
 //   at::Tensor memory = at::empty({space.num_bytes()}, bytes_on_the_device);
@@ -8,7 +7,7 @@
 //   REPRISE_RETURN_IF_ERROR(space.Copy(inputs, shape, memory, stream));
 //   PagedBatch batch = space.BatchOf(shape, memory);
 //
-// Thread safety: const data but for the memory. No synchronisation.
+// Thread safety: const data except for the memory. No synchronisation.
 
 #ifndef ATTENTION_PLAN_INPUTS_H_
 #define ATTENTION_PLAN_INPUTS_H_
@@ -21,13 +20,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/paged_batch.h"
+#include "cache/tables/block_table_view.h"
+#include "cache/tables/convert_tables_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
 // All int32; each on the host or on the device, of any strides. The table is either padded or
-// packed (cache/block_table_formats.h).
+// packed (cache/tables/block_table_view.h).
 struct PlanInputs {
   std::optional<at::Tensor> seq_lens = {};     // [num_rows], with block_table
   std::optional<at::Tensor> block_table = {};  // [num_rows, columns]
@@ -36,8 +37,8 @@ struct PlanInputs {
   std::optional<at::Tensor> block_indices = {};   // [any]
   std::optional<at::Tensor> last_block_len = {};  // [num_rows]
 
-  std::optional<at::Tensor> query_start_loc = {};  // [num_rows + 1]; absent: a query a row
-  // Rows of q, of which the batch may use less. Absent: num_rows; with query_start_loc its last
+  std::optional<at::Tensor> query_start_loc = {};  // [num_rows + 1]; absent: one query per row
+  // Rows of q; the batch may use fewer. Absent: num_rows; with query_start_loc its last
   // element if that is on the host, else max_tokens.
   std::optional<int> num_tokens = {};
 };
@@ -64,31 +65,36 @@ class PlanInputSpace {
 
   int64_t num_bytes() const { return 4 * size_; }
 
-  // Whether the inputs are complete, fit in, and stand on the host or on `device`; on the host,
-  // whether lengths and packed tables are good as well. Errors: InvalidArgument naming the array.
+  // Checks that the inputs are complete, fit the capacities, and are on the host or on `device`,
+  // and that lengths on the host are valid. Errors: InvalidArgument naming the array.
   absl::StatusOr<PlanShape> Check(const PlanInputs& inputs, at::Device device) const;
 
-  // Copies checked inputs into `memory`, [>= num_bytes] uint8 on the device. From the host through
-  // pinned memory of LibTorch's, which keeps it until it was read; from the device in order of the
-  // current stream, which is `stream`. May be captured if no input is on the host.
+  // Copies checked inputs into `memory`, [>= num_bytes] uint8 on the device. Inputs on the host are
+  // copied through LibTorch's pinned memory, which LibTorch keeps until the copy has run; inputs on
+  // the device are copied in the order of the current stream, which is `stream`. May be captured if
+  // no input is on the host. An invalid packed table on the host is InvalidArgument before anything
+  // is copied; an invalid row of one on the device becomes an empty row.
   absl::Status Copy(const PlanInputs& inputs, const PlanShape& shape, const at::Tensor& memory,
                     CUstream_st* stream) const;
 
-  // The batch over what was copied.
+  // The batch over the copies.
   PagedBatch BatchOf(const PlanShape& shape, const at::Tensor& memory) const;
 
  private:
   absl::Status CheckTable(const PlanInputs& inputs, int64_t num_rows) const;
   absl::Status CheckLengthsOnHost(const PlanInputs& inputs, int64_t num_rows) const;
+  // The conversion of a packed table into a padded one of max_blocks_ columns.
+  ConvertTablesArgs Unpacking(const PackedBlockTable& packed, int32_t* entries,
+                              int32_t* seq_lens) const;
   absl::Status CopyPackedFromHost(const PlanInputs& inputs, const PlanShape& shape,
                                   const at::Tensor& arrays) const;
   absl::Status Unpack(const PlanInputs& inputs, const PlanShape& shape, const at::Tensor& arrays,
                       CUstream_st* stream) const;
 
   const PlanCapacities capacities_;
-  const int max_blocks_;  // of a row
+  const int max_blocks_;  // per row
   const int64_t max_block_indices_;
-  // Where the arrays stand, in elements of 4 bytes.
+  // Offsets of the arrays, in elements of 4 bytes.
   int64_t query_start_loc_ = 0;  // [max_rows + 1]
   int64_t seq_lens_ = 0;         // [max_rows]
   int64_t block_table_ = 0;      // [max_rows, max_blocks]
@@ -98,7 +104,7 @@ class PlanInputSpace {
   int64_t size_ = 0;
 };
 
-// The first input that is on the host; null if there is none.
+// The name of the first input that is on the host; null if none is.
 const char* FirstInputOnHost(const PlanInputs& inputs);
 
 }  // namespace reprise

@@ -76,7 +76,7 @@ TEST_F(PlanInputsTest, QueriesAreThoseOfQueryStartLocOrOneARow) {
   PlanInputs inputs = Padded();
   inputs.query_start_loc = Ints({0, 4, 4, 6});
   EXPECT_EQ(space_.Check(inputs, at::kCPU)->num_tokens, 6);
-  inputs.num_tokens = 9;  // tokens of nobody
+  inputs.num_tokens = 9;  // tokens of no row
   EXPECT_EQ(space_.Check(inputs, at::kCPU)->num_tokens, 9);
   EXPECT_THAT(std::vector<int>(Copied(inputs).query_start_loc, Copied(inputs).query_start_loc + 4),
               ElementsAre(0, 4, 4, 6));
@@ -122,7 +122,7 @@ TEST_F(PlanInputsTest, WhatIsLargerThanReservedIsRefused) {
   inputs.block_table = at::full({3, 4}, 1, at::kInt);
   EXPECT_EQ(Refusal(inputs),
             "block_table's columns must fit in what was reserved: expected 0 to 3, got 4");
-  // Rows that share their blocks list them once a row.
+  // Rows that share blocks list them once per row.
   inputs = {.block_indptr = Ints({0, 3, 6}),
             .block_indices = Ints({1, 2, 3, 1, 2, 3}),
             .last_block_len = Ints({4, 4})};

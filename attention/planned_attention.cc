@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/attention.h"
-#include "attention/work_map_cuda.h"
+#include "attention/work_map/work_map_build.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
@@ -144,7 +144,7 @@ absl::Status PlannedAttention::Reset() {
   });
 }
 
-// What stood in the workspaces is planned no longer.
+// The plan in the old workspaces is no longer valid.
 void PlannedAttention::MakeMap() {
   planned_.reset();
   map_ = {};
@@ -191,15 +191,17 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
                        options_.device.str(), ", got cpu"));
     }
     REPRISE_ASSIGN_OR_RETURN(const uint64_t capture, PinIfCaptured(pins_));
-    // A copy that fails leaves nothing to run.
+    // After a failed copy there is no valid plan.
     if (lone_run_pins_.count() == 0) planned_.reset();
     CUstream_st* const stream = CurrentStream(options_.device);
     REPRISE_RETURN_IF_ERROR(inputs_.Copy(inputs, shape, map_workspace_, stream));
-    PagedBatch batch = inputs_.BatchOf(shape, map_workspace_);
-    batch.causal = options_.causal;
+#ifdef REPRISE_WITH_CUDA
     if (!options_.device.is_cpu()) {
-      REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(batch, options_.window, map_, stream));
+      PagedBatch batch = inputs_.BatchOf(shape, map_workspace_);
+      batch.causal = options_.causal;
+      REPRISE_RETURN_IF_ERROR(LaunchWorkMap(batch, options_.window, map_, stream));
     }
+#endif
     planned_ = shape;
     plan_capture_ = capture;
     return absl::OkStatus();

@@ -1,25 +1,25 @@
-// Attention in two calls: Plan() once a step, Run() once a layer, over workspaces that the caller
-// sets. For models whose layers are alike, with block tables of any form, as FlashInfer's wrappers
-// serve them; who builds batches and maps himself uses PagedAttention() (attention/attention.h).
+// Attention in two calls: Plan() once per step, Run() once per layer, over workspaces that the
+// caller sets. For models with uniform layers and block tables of any form, like FlashInfer's
+// wrappers. If you build batches and maps yourself, use PagedAttention() (attention/attention.h).
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<PlannedAttention> attention,
 //                            PlannedAttention::Create({.work = ..., .device = at::kCUDA}));
-//   // Once; the sizes are asked for beforehand:
+//   // Once, with the sizes from map_bytes() and partial_bytes():
 //   attention->SetMapWorkspace(at::empty({attention->map_bytes()}, bytes));
 //   attention->SetPartialWorkspace(at::empty({attention->partial_bytes()}, bytes));
 //   // Each step: lengths and tables, on the host or on the device
 //   REPRISE_RETURN_IF_ERROR(attention->Plan({.seq_lens = seq_lens, .block_table = table}));
 //   for (...) REPRISE_RETURN_IF_ERROR(attention->Run(layer, q, kv, out, &lse));
 //
-// Plan() copies what it is given into the map workspace, and makes the work map there. Arrays on
-// the host may be overwritten when it returns: they travel through pinned memory of LibTorch's,
-// which is not reused before it was read. Arrays on the device are read in stream order.
+// Plan() copies its inputs into the map workspace and builds the work map there. Host arrays may be
+// overwritten when it returns: they are copied through LibTorch's pinned memory, which is not
+// reused before it has been read. Device arrays are read in stream order.
 //
-// Two ways into a graph. Run() alone is captured, and Plan() is called before each replay, from
-// host or device: what it plans stands at unchanged addresses. Or Plan(), with arrays on the
-// device, is captured too, and each replay plans anew from what they hold then. While a graph lives
-// that captured a call, the workspaces stay: replacing one is FailedPrecondition. While one lives
-// that captured Run() alone, so does planning for another size (rows may be padded with seq_len 0).
+// There are two ways to capture. Either capture Run() alone and call Plan() before each replay,
+// from host or device arrays: the plan is at unchanged addresses. Or capture Plan() too, with
+// device arrays: each replay plans from their current content. While a graph that captured a call
+// exists, replacing a workspace is FailedPrecondition. While a graph that captured Run() alone
+// exists, so is planning for another size (rows may be padded with seq_len 0).
 //
 //   state       calls allowed                    leaves by
 //   bare        Set*, Reset                      both workspaces are set -> set
@@ -27,19 +27,19 @@
 //   planned     Set*, Reset, Plan, Run           Set* or Reset -> set or bare
 //
 // A Run() belongs to the Plan() before it: to one of the same capture, or to an eager one. Graphs
-// of several sizes may share all this if each has captured its own Plan().
+// of several sizes may share one PlannedAttention if each has captured its own Plan().
 //
 // On the CPU there is no work map: the map workspace holds the inputs, the partial one is empty.
 //
 // Errors: FailedPrecondition for a call that the state does not allow, host arrays under capture,
-// or what a living graph forbids; InvalidArgument naming the argument; those of PagedAttention().
-// Arrays on a device are not looked into: lengths beyond their capacity are clipped when packed
-// tables are unpacked, and undefined behaviour otherwise.
+// or a call that an existing graph forbids; InvalidArgument naming the argument; those of
+// PagedAttention(). The content of device arrays is not checked: lengths beyond their capacity are
+// clipped when packed tables are unpacked, and are undefined behaviour otherwise.
 //
 // Thread safety: none; one owner. Ownership: it shares the workspaces, and must outlive the graphs
-// that have captured a call. Several that never run at the same time may be given one partial
-// workspace. Cost: Plan() a copy, two or three launches and no synchronisation; Run() that of
-// PagedAttention().
+// that have captured a call. Several objects that never run at the same time may share one partial
+// workspace. Cost: Plan() is a copy and two or three launches, without synchronisation; Run() costs
+// as much as PagedAttention().
 
 #ifndef ATTENTION_PLANNED_ATTENTION_H_
 #define ATTENTION_PLANNED_ATTENTION_H_
@@ -55,19 +55,20 @@
 #include "attention/attention_extras.h"
 #include "attention/attention_params.h"
 #include "attention/plan_inputs.h"
-#include "attention/work_map.h"
-#include "attention/work_map_plan.h"
-#include "attention/work_map_rows.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build_args.h"
+#include "attention/work_map/work_map_plan.h"
 #include "base/graph_pins.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
 struct PlannedAttentionOptions {
   WorkMapOptions work = {};  // heads, types, upper bounds; num_sms is taken from the device
   int block_size = 16;
-  // Of packed tables, over all rows: rows that share blocks list them once a row, so there may be
-  // more than the cache has blocks. Absent: as many as max_rows rows of max_seq_len keys have.
+  // Capacity of block_indices of packed tables, over all rows. Rows that share blocks list them
+  // once per row, so it may exceed the number of blocks in the cache. Absent: enough for max_rows
+  // rows of max_seq_len keys.
   std::optional<int64_t> max_block_indices = {};
   LayerWindow window = {};  // the widest of the layers
   bool causal = true;
@@ -84,8 +85,8 @@ class PlannedAttention {
   PlannedAttention& operator=(const PlannedAttention&) = delete;
   ~PlannedAttention();
 
-  // Bytes that the workspaces must have at least: for the map and the plan's inputs, and for the
-  // partial results of rows that are cut.
+  // Minimum bytes of the workspaces: for the map and the plan's inputs, and for the partial results
+  // of split rows.
   int64_t map_bytes() const { return map_bytes_; }
   int64_t partial_bytes() const { return plan_.partial_bytes; }
 
@@ -93,7 +94,7 @@ class PlannedAttention {
   // content.
   absl::Status SetMapWorkspace(at::Tensor workspace);
   absl::Status SetPartialWorkspace(at::Tensor workspace);
-  // Lets go of both.
+  // Releases both workspaces.
   absl::Status Reset();
 
   absl::Status Plan(const PlanInputs& inputs);
@@ -102,7 +103,8 @@ class PlannedAttention {
   absl::Status Run(const AttentionParams& layer, const at::Tensor& q, const KvLayer& kv,
                    at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras = {});
 
-  // Captured graphs that use this. On the CPU a recorded call takes a pin of its own from here.
+  // Captured graphs that use this object. On the CPU each recorded call takes its own pin from
+  // here.
   const GraphPins& pins() const { return pins_; }
 
  private:

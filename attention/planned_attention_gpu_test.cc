@@ -134,7 +134,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
     return attention.Run(layer, q_, kv, out_, &lse_);
   }
 
-  // Out of the rows, computed apart from everything else.
+  // The expected out of the rows, from a separate PlannedAttention.
   at::Tensor Expected(const Rows& rows) {
     const std::unique_ptr<PlannedAttention> other = Make();
     out_.fill_(NAN);
@@ -143,7 +143,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
     return out_.clone();
   }
 
-  // Captures `step` on a stream of its own.
+  // Captures `step` on a separate stream.
   cudaGraphExec_t Capture(const std::function<absl::Status()>& step) {
     const c10::cuda::CUDAStreamGuard guard(*stream_);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -166,7 +166,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
     return out_.clone();
   }
 
-  // CUDA lets go of a destroyed graph on a thread of its own.
+  // CUDA releases a destroyed graph on a separate thread.
   static bool IsSoonOk(const std::function<absl::Status()>& call) {
     for (int wait = 0; wait < 500; ++wait) {
       if (call().ok()) return true;

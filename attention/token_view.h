@@ -9,7 +9,7 @@
 
 namespace reprise {
 
-// Element (token, head, dim) stands at data[token * token_stride + head * head_stride + dim], in
+// Element (token, head, dim) is at data[token * token_stride + head * head_stride + dim], in
 // elements. A value without storage.
 struct TokenView {
   void* data = nullptr;
@@ -22,10 +22,10 @@ struct TokenView {
   }
 };
 
-// Keys and values that stand in the place of the cache's: the last query_len keys of each row, its
-// i-th token's in the place of key seq_len - query_len + i. The cache's scales are not theirs.
+// Keys and values that replace the cache's: the last query_len keys of each row. The i-th token's
+// key replaces key seq_len - query_len + i. The cache's scales do not apply to them.
 struct NewKeys {
-  TokenView k = {};  // [num_tokens, num_kv_heads, head_dim_qk]; data null: there are none
+  TokenView k = {};  // [num_tokens, num_kv_heads, head_dim_qk]; data is null if there are none
   TokenView v = {};  // [num_tokens, num_kv_heads, head_dim_v]
 };
 

@@ -1,4 +1,4 @@
-// What PagedAttention() and RaggedAttention() demand of their arguments, on any device.
+// Checks the arguments of PagedAttention() and RaggedAttention(), on any device.
 //
 // Errors are InvalidArgument and name the argument, what was expected and what was got. Reads no
 // memory behind a pointer or tensor: arrays of batches on the host are checked by
@@ -14,7 +14,7 @@
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 

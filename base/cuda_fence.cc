@@ -15,7 +15,7 @@ namespace reprise {
 #ifdef REPRISE_WITH_CUDA
 namespace {
 
-// Makes `device` current for a while: an event is recorded by the device it was made on.
+// Makes `device` current for a scope: an event is recorded by the device it was made on.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {
@@ -52,7 +52,7 @@ class CudaFence : public Fence {
     if (!is_armed_) return true;
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaErrorNotReady) {
-      cudaGetLastError();  // no error of anybody's
+      cudaGetLastError();  // clears the sticky cudaErrorNotReady
       return false;
     }
     Succeeds(error, "cudaEventQuery");

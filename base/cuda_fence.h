@@ -1,16 +1,17 @@
-// The Fence of a CUDA stream: an event recorded behind what the stream has been given so far.
+// The Fence of a CUDA stream: an event recorded after all work that the stream has been given so
+// far.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Fence> fence, MakeCudaFence({.stream = stream}));
 //   LaunchRefill(delta, stream);
 //   fence->Arm();
 //   fence->Wait();        // the delta may be overwritten
 //
-// If the device has failed, its fences pass and the failure is logged once a fence; it is reported
-// by the next call that enqueues work. A fence must not be armed while its stream is being
-// captured: a captured event stands for nothing on the host. (It then logs and passes.)
+// If the device has failed, its fences pass and each logs the failure once; the next call that
+// enqueues work reports it. A fence must not be armed while its stream is being captured, because
+// the host cannot query a captured event. (The fence then logs and passes.)
 //
-// The stream must outlive the fence's last arming. Cost: Arm() and Passed() about a microsecond,
-// no allocation; Wait() sleeps or spins as CUDA does.
+// The stream must outlive the fence's last arming. Cost: Arm() and Passed() take about a
+// microsecond and do not allocate; Wait() sleeps or spins as CUDA does.
 
 #ifndef BASE_CUDA_FENCE_H_
 #define BASE_CUDA_FENCE_H_

@@ -18,7 +18,8 @@
 #include "base/fence.h"
 #include "base/mapped_buffer.h"
 #include "base/staging_ring.h"
-#include "base/stream_gate.h"
+#include "base/testing/stream_gate.h"
+#include "base/testing/test_seed.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -121,16 +122,16 @@ TEST_F(CudaFenceTest, AFenceArmedInsideACapturePassesAndHarmsNothing) {
   ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   EXPECT_TRUE(fence->Passed());
-  fence->Arm();  // and is as good as new
+  fence->Arm();  // works again
   fence->Wait();
 }
 
-// The defect: the staging buffer of a step was overwritten before its copy had run. Every step
+// Detects a staging buffer that is overwritten before the copy of its step has run. Every step
 // stages its number, and a copy that is delayed at random reads it.
 class StagingHammer {
  public:
   static constexpr int kNumSlots = 3;
-  static constexpr int kWords = 32'768;  // too much to travel with the command of the copy
+  static constexpr int kWords = 32'768;  // too much to be passed with the copy's command
   static constexpr int64_t kSlotBytes = kWords * sizeof(int32_t);
 
   StagingHammer(cudaStream_t stream, int num_steps)
@@ -151,7 +152,7 @@ class StagingHammer {
               cudaSuccess);
   }
 
-  // Steps whose reader saw anything but what was staged for it.
+  // Steps whose reader saw a number other than the staged one.
   int NumBroken() const {
     std::vector<int32_t> seen(static_cast<size_t>(num_steps_) * kWords);
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
@@ -188,7 +189,7 @@ void DelayAtRandom(cudaStream_t stream, std::mt19937& random) {
 }
 
 TEST_F(CudaFenceTest, ARingIsNeverOverwrittenBeforeADelayedStreamHasReadIt) {
-  const uint32_t seed = std::random_device{}();
+  const uint32_t seed = TestSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   constexpr int kNumSteps = 300;
@@ -210,7 +211,7 @@ TEST_F(CudaFenceTest, ARingIsNeverOverwrittenBeforeADelayedStreamHasReadIt) {
   EXPECT_GT(num_refused, 0) << "the stream was never behind: the test has shown nothing";
 }
 
-// That the hammer would find it: fences that never hold back.
+// Shows with fences that never wait that the hammer finds the defect.
 class NoFence : public Fence {
  public:
   void Arm() override {}

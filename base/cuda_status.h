@@ -2,9 +2,9 @@
 //
 //   if (absl::Status s = CudaStatus(cudaEventCreate(&event), "cudaEventCreate"); !s.ok()) return s;
 //
-// An error that the runtime keeps as its "last error" is taken from it, so that it is reported once
-// and not again at the next launch. An error that has broken the device's context ("sticky") stays:
-// every later call fails.
+// CudaStatus() clears the runtime's "last error", so that an error is reported once and not again
+// at the next launch. An error that has broken the device's context ("sticky") stays: every later
+// call fails.
 //
 // Only in builds with CUDA (REPRISE_WITH_CUDA).
 
@@ -21,8 +21,8 @@
 
 namespace reprise {
 
-// OK for cudaSuccess; ResourceExhausted where memory ran out, Internal for all else, with `call`
-// and CUDA's own words.
+// OK for cudaSuccess; ResourceExhausted if memory ran out, else Internal; with `call` and CUDA's
+// own text.
 absl::Status CudaStatus(cudaError_t error, std::string_view call);
 
 }  // namespace reprise

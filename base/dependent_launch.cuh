@@ -1,18 +1,18 @@
-// Kernels that come in while the kernel before them ends: what a launch costs, about a microsecond,
-// is then mostly hidden (CUDA's programmatic dependent launch, from compute capability 9.0 on).
+// Kernels that start while the kernel before them ends, which mostly hides the cost of a launch,
+// about a microsecond (CUDA's programmatic dependent launch, from compute capability 9.0 on).
 //
 //   __global__ void ScaleKernel(ScaleParams params) {
 //     LetNextKernelIn();
-//     const int64_t i = ...;        // of the parameters and indices only
+//     const int64_t i = ...;        // from parameters and indices only
 //     AwaitKernelBefore();
 //     params.x[i] *= params.scale;  // memory is as after a plain launch
 //   }
 //   cudaError_t error = LaunchDependent(ScaleKernel, grid, threads, shared_bytes, stream, params);
 //
-// A kernel launched so must call AwaitKernelBefore() in every thread: before it touches memory, and
-// before the thread ends even if it has nothing to do. What comes after the kernel relies on its
-// end being after the end of all that came before. With that, order on the stream is as ever, for
-// kernels launched in the plain way too. May be captured. On older devices: a plain launch.
+// Such a kernel must call AwaitKernelBefore() in every thread: before it touches memory, and before
+// the thread ends even if it has nothing to do. Later work relies on the kernel ending after all
+// work before it. Under this rule the order on the stream is the usual one, also for kernels with
+// plain launches. May be captured. On older devices: a plain launch.
 
 #ifndef BASE_DEPENDENT_LAUNCH_CUH_
 #define BASE_DEPENDENT_LAUNCH_CUH_
@@ -24,22 +24,22 @@
 namespace reprise {
 
 // Lets the next kernel of the stream, if launched by LaunchDependent(), start once all CTAs of this
-// one have called this or ended. It waits for the end of this one all the same.
+// one have called this or ended. Its AwaitKernelBefore() still waits for the end of this one.
 __device__ inline void LetNextKernelIn() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Returns when the kernels before have ended, and sees what they wrote.
+// Returns when the kernels before have ended and their writes are visible.
 __device__ inline void AwaitKernelBefore() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Begins to bring what stands at `address` into the L2 cache. Reads nothing, so it may come before
-// AwaitKernelBefore(): whoever changes it changes it there.
+// Starts loading the memory at `address` into the L2 cache. It returns no value, so it may come
+// before AwaitKernelBefore(): later writes update the L2 cache.
 __device__ inline void PrefetchToL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
@@ -48,8 +48,8 @@ __device__ inline void PrefetchToL2(const void* address) {
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, size_t shared_bytes,
                             cudaStream_t stream, const Arguments&... arguments) {
-  // What runs must be what was compiled for 9.0 or later, and so waits: not, say, machine code that
-  // a newer device's driver made of PTX for 8.0.
+  // Only code that was compiled for 9.0 or later waits. A newer device's driver may run machine
+  // code that it made from PTX for 8.0, which does not.
   cudaFuncAttributes compiled;
   const cudaError_t error = cudaFuncGetAttributes(&compiled, kernel);
   if (error != cudaSuccess) return error;

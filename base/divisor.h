@@ -1,5 +1,5 @@
-// Division by a number that is the same for a whole launch, without dividing: a product and a
-// shift. What kernels turn a thread's index into a token, a head and a dim with.
+// Division by a number that is constant in a launch, by a product and a shift. Kernels use it to
+// turn a thread's index into a token, a head and a dim.
 //
 //   const Divisor heads(12);   // on the host, into the kernel's parameters
 //   const uint32_t token = heads.Divide(index), head = index - token * heads.value();

@@ -1,5 +1,5 @@
-// Element types of queries, caches and weights, without LibTorch: kernels and host logic speak of
-// DType, and base/torch_dtype.h converts at the edge.
+// Element types of queries, caches and weights, without LibTorch: kernels and host logic use DType,
+// and base/torch_dtype.h converts to LibTorch's types.
 
 #ifndef BASE_DTYPE_H_
 #define BASE_DTYPE_H_
@@ -42,8 +42,8 @@ constexpr bool IsFp8(DType dtype) { return dtype == DType::kFp8E4M3 || dtype == 
 // "float32", "bfloat16", "float8_e4m3fn", ...: LibTorch's names.
 std::string_view DTypeName(DType dtype);
 
-// Accepts LibTorch's names and the short ones of the field: "fp32", "half", "fp16", "bf16", "fp8"
-// (= e4m3), "fp8_e4m3", "fp8_e5m2", and their like. Nothing for any other name.
+// Accepts LibTorch's names and the common short ones: "fp32", "half", "fp16", "bf16", "fp8" (=
+// e4m3), "fp8_e4m3", "fp8_e5m2", and similar. nullopt for any other name.
 std::optional<DType> ParseDType(std::string_view name);
 
 inline std::ostream& operator<<(std::ostream& out, DType dtype) { return out << DTypeName(dtype); }

@@ -2,16 +2,16 @@
 // for.
 //
 // The owner of a resource that the consumer still reads (a staging slot, a freed block) arms a
-// fence after the last use has been submitted, and gives the resource away again only when the
-// fence has passed:
+// fence after the last use has been submitted, and reuses the resource only when the fence has
+// passed:
 //
 //   Launch(stream, slot.data());  // reads the slot some time later
 //   fence.Arm();
 //   ...
 //   fence.Wait();                 // now the slot may be overwritten
 //
-// The CUDA form records an event on a stream. FakeFence (base/fake_fence.h) passes when a test says
-// so.
+// The CUDA form records an event on a stream. FakeFence (base/testing/fake_fence.h) passes when a test
+// calls Pass().
 //
 // Thread safety: one owner. The consumer's progress may happen on any thread.
 
@@ -24,13 +24,13 @@ class Fence {
  public:
   virtual ~Fence() = default;
 
-  // From now on the fence stands after everything submitted to the consumer so far; an earlier
-  // arming is forgotten.
+  // Places the fence after everything submitted to the consumer so far; an earlier arming is
+  // forgotten.
   virtual void Arm() = 0;
 
   // True if the consumer has passed the fence, or if it was never armed. Does not block. A consumer
-  // that has failed reads nothing any more: its fences pass, and the failure is reported where work
-  // is submitted.
+  // that has failed reads nothing more: its fences pass, and the next submission of work reports
+  // the failure.
   virtual bool Passed() = 0;
 
   // Blocks until Passed().

@@ -2,16 +2,17 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(FenceQueue queue, FenceQueue::Create(std::move(fences)));
 //   Launch(stream, ...);
-//   const int64_t ticket = queue.Arm();  // behind the launch
+//   const int64_t ticket = queue.Arm();  // after the launch
 //   ...
 //   if (queue.Poll() >= ticket) ...      // the launch is done, and all before it
 //
-// A consumer passes its points in order, so a ticket that has passed says the same of all smaller
-// ones. Arm() never blocks: when every fence still waits, the newest is armed anew and stands for
-// the tickets it stood for and the new one; those then pass later than they could, never too early.
+// A consumer passes its points in order, so if a ticket has passed, all smaller ones have. Arm()
+// never blocks: when every fence still waits, it arms the newest again, for its tickets and the new
+// one; those tickets then pass later than they could, never too early.
 //
-// Thread safety: none; one owner. Ownership: the fences are the queue's, and nobody else arms them.
-// Cost: Arm() arms one fence, Poll() asks those that have passed and one more; no allocation.
+// Thread safety: none; one owner. Ownership: the queue owns the fences; only the queue may arm
+// them. Cost: Arm() arms one fence, Poll() queries those that have passed and one more; no
+// allocation.
 
 #ifndef BASE_FENCE_QUEUE_H_
 #define BASE_FENCE_QUEUE_H_
@@ -51,7 +52,7 @@ class FenceQueue {
  private:
   struct ArmedFence {
     std::unique_ptr<Fence> fence;
-    int64_t ticket = 0;  // the largest that it stands for
+    int64_t ticket = 0;  // the largest that passes with it
   };
 
   explicit FenceQueue(std::vector<ArmedFence> fences) : fences_(std::move(fences)) {}

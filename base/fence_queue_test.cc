@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/allocation_counter.h"
-#include "base/fake_fence.h"
 #include "base/fence.h"
+#include "base/testing/allocation_counter.h"
+#include "base/testing/fake_fence.h"
+#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -45,7 +46,7 @@ TEST(FenceQueueTest, TicketsPassInOrder) {
   EXPECT_EQ(fake.queue.Arm(), 2);
   EXPECT_EQ(fake.queue.Poll(), 0);
   fake.fences[1]->Pass();
-  EXPECT_EQ(fake.queue.Poll(), 0);  // the second does not speak for the first
+  EXPECT_EQ(fake.queue.Poll(), 0);  // the second does not imply the first
   fake.fences[0]->Pass();
   EXPECT_EQ(fake.queue.Poll(), 2);
   EXPECT_EQ(fake.queue.last_armed(), 2);
@@ -124,7 +125,7 @@ TEST(FenceQueueDeathTest, WaitingForATicketThatWasNeverGivenIsABrokenInvariant) 
   EXPECT_DEATH(fake.queue.Wait(1), "never given");
 }
 
-// A consumer that works off what it is given, and fences that ask it: the truth beside the tickets.
+// A consumer that does its work in order, and fences that query it: the reference for the tickets.
 class Consumer {
  public:
   class ConsumerFence : public Fence {
@@ -144,7 +145,7 @@ class Consumer {
 };
 
 TEST(FenceQueueTest, NoTicketPassesBeforeItsWorkIsDoneHoweverFewTheFences) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (const int num_fences : {2, 3, 50}) {

@@ -35,7 +35,7 @@ absl::Status FindCapture(cudaStream_t stream, Capture& capture) {
   return absl::OkStatus();
 }
 
-// Runs on a thread of CUDA's, which must not call CUDA.
+// Runs on one of CUDA's threads, which must not call CUDA.
 void LetGo(void* pin) { delete static_cast<GraphPins::Pin*>(pin); }
 
 // Gives `graph` a pin to hold.
@@ -46,7 +46,7 @@ absl::Status GiveTo(cudaGraph_t graph, const GraphPins::Pin& pin) {
       CudaStatus(cudaUserObjectCreate(&object, held.get(), LetGo, /*initialRefcount=*/1,
                                       cudaUserObjectNoDestructorSync),
                  "cudaUserObjectCreate"));
-  held.release();  // the object's now
+  held.release();  // the user object owns it now
   const absl::Status given =
       CudaStatus(cudaGraphRetainUserObject(graph, object, /*count=*/1, cudaGraphUserObjectMove),
                  "cudaGraphRetainUserObject");

@@ -1,17 +1,18 @@
-// Whether captured graphs still use a piece of memory: what its owner asks before it lets go of it.
+// Counts the captured graphs that still use a piece of memory. Its owner checks the count before it
+// frees or moves the memory.
 //
 //   GraphPins pins;
-//   // Where its address goes into launches:
+//   // When launches take its address:
 //   REPRISE_RETURN_IF_ERROR(pins.PinIfCaptured(stream).status());
 //   ...
-//   // Where it is to be replaced:
+//   // Before it is replaced:
 //   REPRISE_RETURN_IF_ERROR(pins.CheckNone("workspace"));
 //
-// A captured graph has addresses baked in, and nobody but the graph knows how long it lives. So the
-// graph itself holds the pin: a user object of the CUDA graph that is being captured, which its
-// clones and executables share, whoever owns them. CUDA lets go of it once the last of them is
-// destroyed and their launches have ended; on a thread of its own, so a moment later. On the CPU,
-// where a graph is the recorded call (graphs/recorded_backend.h), the call holds a Pin.
+// A captured graph contains addresses, and only the graph knows how long it lives. So the graph
+// itself holds the pin: a user object of the CUDA graph that is being captured, which its clones
+// and executables share. CUDA releases it once the last of them is destroyed and their launches
+// have ended; it does so on a thread of its own, so a moment later. On the CPU, where a graph is
+// the recorded call (graphs/recorded_backend.h), the call holds a Pin.
 //
 // Pins may outlive the GraphPins. Thread safety: safe. Cost: a call to the driver; one user object
 // for each capture.
@@ -33,7 +34,7 @@ namespace reprise {
 
 class GraphPins {
  public:
-  // Counts as long as it or a copy of it lives.
+  // Is counted as long as it or a copy of it lives.
   using Pin = std::shared_ptr<const void>;
 
   GraphPins() = default;
@@ -42,15 +43,15 @@ class GraphPins {
 
   Pin Take() const;
 
-  // If `stream` (a cudaStream_t) is being captured, pins until the graph and all that was made of
-  // it are gone; once a capture, however often it is called. Builds without CUDA: does nothing.
-  // Returns CUDA's id of the capture, which no other one ever has, or 0. Errors: Internal if CUDA
-  // refuses.
+  // If `stream` (a cudaStream_t) is being captured, pins the memory until the graph and everything
+  // made from it are destroyed; further calls in the same capture add no pin. Builds without CUDA:
+  // does nothing. Returns CUDA's id of the capture, which is unique in the process, or 0.
+  // Errors: Internal if CUDA refuses.
   absl::StatusOr<uint64_t> PinIfCaptured(CUstream_st* stream);
 
   int64_t count() const { return *count_; }
 
-  // FailedPrecondition, naming `what`, while there is a pin.
+  // FailedPrecondition, naming `what`, while the memory is pinned.
   absl::Status CheckNone(std::string_view what) const;
 
  private:

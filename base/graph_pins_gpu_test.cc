@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "base/graph_pins.h"
-#include "base/stream_gate.h"
+#include "base/testing/stream_gate.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -40,7 +40,7 @@ class GraphPinsGpuTest : public ::testing::Test {
     return graph;
   }
 
-  // CUDA lets go on a thread of its own.
+  // CUDA releases pins on a thread of its own.
   bool IsSoon(int64_t count) const {
     for (int wait = 0; wait < 500; ++wait) {
       if (pins_.count() == count) return true;

@@ -4,8 +4,8 @@
 //   table[column] = block.value();   // to an array that a kernel reads
 //   SlotId slot = block;             // does not compile
 //
-// An id is a name, not a number: ids compare and hash, but there is no arithmetic. Trivially
-// copyable and of the size of its representation, so an array of ids may be read as an array of
+// An id is a name, not a number: ids compare and hash, but have no arithmetic. An id is trivially
+// copyable and has the size of its representation, so an array of ids may be read as an array of
 // integers.
 
 #ifndef BASE_IDS_H_
@@ -44,14 +44,14 @@ class StrongId {
 // A block of the KV cache: an index into the block dimension of every tensor that shares the pool.
 using BlockId = StrongId<struct BlockIdTag, int32_t>;
 
-// Block 0: never allocated, readable, never trusted. It fills block-table entries that name no
-// block.
+// Block 0 fills block-table entries that name no block. It is never allocated; it may be read, but
+// its contents mean nothing.
 inline constexpr BlockId kNullBlock(0);
 
-// A sequence's place in the state that the device owns; reused after the sequence has left.
+// A sequence's index in the state that the device owns; reused after the sequence has left.
 using SlotId = StrongId<struct SlotIdTag, int32_t>;
 
-// A sequence as the host knows it; never reused in the life of an engine.
+// A sequence on the host; never reused in the life of an engine.
 using SequenceId = StrongId<struct SequenceIdTag, int64_t>;
 
 }  // namespace reprise

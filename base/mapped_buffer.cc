@@ -87,7 +87,7 @@ void MappedBuffer::Free() {
       break;
     case Kind::kMapped:
 #ifdef REPRISE_WITH_CUDA
-      // At the end of a process the context may be gone, and with it the memory.
+      // At the end of a process the context and its memory may be gone already.
       if (absl::Status status = CudaStatus(cudaFreeHost(host_), "cudaFreeHost"); !status.ok()) {
         LOG(WARNING) << status;
       }

@@ -1,19 +1,19 @@
-// Memory that the host and a device both address: what the host writes for the next step, and what
-// the device writes for the host to read, without a copy in between.
+// Memory that the host and a device both address: the host writes data for the next step, or the
+// device writes results for the host, without a copy in between.
 //
 //   REPRISE_ASSIGN_OR_RETURN(MappedBuffer deltas, MappedBuffer::AllocateMapped(bytes));
 //   std::memcpy(deltas.host<std::byte>() + offset, delta, size);   // the host's address
 //   LaunchRefill(deltas.device<std::byte>() + offset, stream);     // the device's address of it
 //
-// Nothing here orders the two sides: a kernel sees what was written before its launch, the host
-// sees what a kernel wrote after waiting for it, and a part that is still being read is guarded by
-// a fence (base/staging_ring.h). Reads by a device cross the bus each time: for small things.
+// The buffer does not order the two sides: a kernel sees what was written before its launch, the
+// host sees what a kernel wrote after waiting for it, and a fence guards a part that is still being
+// read (base/staging_ring.h). Each read by a device crosses the bus, so keep the data small.
 //
-// On a GPU it is pinned and mapped into the address space of every device. On the CPU, where the
-// "device" is the host, it is ordinary memory and both addresses are the same.
+// With a GPU the memory is pinned and mapped into the address space of every device. On the CPU,
+// where the "device" is the host, it is ordinary memory and both addresses are the same.
 //
-// Thread safety: as memory. Ownership: the buffer frees the memory when it ends; nothing may use it
-// then, on any stream. Moving a buffer keeps the addresses.
+// Thread safety: as memory. Ownership: the buffer frees the memory when it is destroyed; nothing
+// may use it then, on any stream. Moving a buffer keeps the addresses.
 
 #ifndef BASE_MAPPED_BUFFER_H_
 #define BASE_MAPPED_BUFFER_H_
@@ -36,7 +36,7 @@ class MappedBuffer {
   static absl::StatusOr<MappedBuffer> AllocateOnHost(int64_t bytes);
 
   // Pinned memory that every GPU may access, zeroed. Errors: as above; Unimplemented in a build
-  // without CUDA; Internal if there is no GPU or it does not answer.
+  // without CUDA; Internal if no GPU is found or it does not answer.
   static absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes);
 
   MappedBuffer(MappedBuffer&& other) noexcept { *this = std::move(other); }

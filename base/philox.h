@@ -3,9 +3,9 @@
 //   PhiloxBlock block = Philox4x32({token / 4, 0, 17, 0}, {seed_low, seed_high});
 //   uint32_t bits = block.word[token % 4];
 //
-// Any element of any stream at once, the same on host and device: no state to carry from step to
-// step. From "Parallel Random Numbers: As Easy as 1, 2, 3" (Salmon, Moraes, Dror and Shaw, SC
-// 2011); passes BigCrush.
+// Any element of any stream can be computed directly, the same on host and device; no state is
+// carried from step to step. From "Parallel Random Numbers: As Easy as 1, 2, 3" (Salmon, Moraes,
+// Dror and Shaw, SC 2011); passes BigCrush.
 //
 // constexpr, so that nvcc compiles it for the device too. Cost: 20 products of 32 bits.
 

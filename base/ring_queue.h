@@ -1,11 +1,11 @@
-// First in, first out, in one piece of memory that grows when it is full and never shrinks: a
-// queue that settles allocates no more, unlike std::deque.
+// A queue in one piece of memory that grows when it is full and never shrinks: unlike std::deque,
+// it stops allocating once it has reached its largest size.
 //
 //   RingQueue<BlockId> waiting(/*capacity=*/64);
 //   waiting.push_back(block);
 //   if (waiting.front() == block) waiting.pop_front();
 //
-// For small trivially copyable values. Thread safety: none; one owner. Cost: O(1), amortised where
+// For small trivially copyable values. Thread safety: none; one owner. Cost: O(1), amortised when
 // it grows.
 
 #ifndef BASE_RING_QUEUE_H_
@@ -44,7 +44,7 @@ class RingQueue {
     return values_[IndexOf(i)];
   }
 
-  // REQUIRES, these three: not empty.
+  // REQUIRES: not empty, for all three.
   T& front() { return values_[IndexOf(CheckedOldest())]; }
   const T& front() const { return values_[IndexOf(CheckedOldest())]; }
   T& back() { return values_[IndexOf(CheckedOldest() + size_ - 1)]; }

@@ -4,7 +4,8 @@
 #include <deque>
 #include <random>
 
-#include "base/allocation_counter.h"
+#include "base/testing/allocation_counter.h"
+#include "base/testing/test_seed.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -44,7 +45,7 @@ TEST(RingQueueTest, AllocatesNothingOnceItHasGrown) {
 }
 
 TEST(RingQueueTest, AgreesWithADequeOverRandomCalls) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   RingQueue<int> queue(3);

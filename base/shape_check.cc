@@ -19,7 +19,7 @@ std::string TypeName(at::ScalarType type) { return c10::getDtypeNames(type).firs
 
 std::string_view RulePrefix(const Dim& dim) { return dim.rule == Dim::Rule::kAtLeast ? ">= " : ""; }
 
-// "[num_tokens, 8]": what the argument must be, in names.
+// The required shape, by names: "[num_tokens, 8]".
 std::string NamedShape(std::initializer_list<Dim> dims) {
   return absl::StrCat("[",
                       absl::StrJoin(dims, ", ",

@@ -1,5 +1,4 @@
-// Checks of tensor arguments by named dimensions, with errors that say what was expected and what
-// was got.
+// Checks of tensor arguments by named dimensions. Errors contain the expected and the given shape.
 //
 //   ShapeChecker dims;
 //   dims.Bind("num_kv_heads", kv.num_kv_heads);
@@ -46,7 +45,7 @@ struct Dim {
   enum class Rule { kEqual, kAtLeast } rule = Rule::kEqual;
 };
 
-// A dimension that may be longer than what `dim` says. Does not bind a name.
+// A dimension that may be longer than `dim`. Does not bind a name.
 Dim AtLeast(Dim dim);
 
 class ShapeChecker {

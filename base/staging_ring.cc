@@ -4,6 +4,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace reprise {
 
@@ -27,10 +29,7 @@ void StagingSlot::Submit() {
 
 absl::StatusOr<StagingRing> StagingRing::Create(absl::Span<std::byte> memory,
                                                 std::vector<std::unique_ptr<Fence>> fences) {
-  if (fences.empty()) {
-    return absl::InvalidArgumentError(
-        "fences must hold one for each slot: expected at least 1, got 0");
-  }
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("fences", static_cast<int64_t>(fences.size()), 1));
   if (memory.empty() || memory.size() % fences.size() != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory must be slots of equal size: expected a positive multiple of ",

@@ -7,7 +7,7 @@
 //     StagingSlot slot = ring.Acquire();   // waits until this slot's last reader is done
 //     std::memcpy(slot.bytes().data(), deltas, size);
 //     LaunchRefill(stream, slot.offset_bytes());
-//   }                                      // arms the slot's fence, behind the launch
+//   }                                      // arms the slot's fence, after the launch
 //
 // Slots are handed out in turn. States of a slot:
 //
@@ -16,12 +16,12 @@
 //   held     written         the StagingSlot ends: its fence is armed -> read
 //   read     only read       the fence passes -> idle
 //
-// How many slots: one more than the steps that may be in flight; then Acquire() does not block in
-// steady state.
+// Use one slot more than the steps that may be in flight; then Acquire() does not block in steady
+// state.
 //
-// Thread safety: none; one owner. Ownership: the memory is the caller's (how it is pinned or mapped
-// is its business) and must outlive ring and readers; the fences are the ring's. Slots survive a
-// move of the ring but not its end. Cost: O(1), no allocation after Create().
+// Thread safety: none; one owner. Ownership: the caller owns the memory, pins or maps it, and keeps
+// it until ring and readers are gone; the ring owns the fences. Slots stay valid when the ring is
+// moved, not when it is destroyed. Cost: O(1), no allocation after Create().
 
 #ifndef BASE_STAGING_RING_H_
 #define BASE_STAGING_RING_H_
@@ -41,7 +41,7 @@ namespace reprise {
 
 class StagingRing;
 
-// The right to write one slot. When it ends, the slot is guarded by its fence: submit its readers
+// The right to write one slot. Its destructor arms the slot's fence: submit the slot's readers
 // before.
 class StagingSlot {
  public:
@@ -52,7 +52,7 @@ class StagingSlot {
   // The slot's memory, of slot_bytes(). REQUIRES: not submitted.
   absl::Span<std::byte> bytes() const { return bytes_; }
 
-  // Where bytes() stands in the ring's memory: the same offset from a device's address of it.
+  // Offset of bytes() in the ring's memory, for the host's address and for a device's.
   int64_t offset_bytes() const { return offset_bytes_; }
 
   // Ends the right to write before the object ends. Later calls do nothing.
@@ -75,9 +75,9 @@ class StagingSlot {
 
 class StagingRing {
  public:
-  // Cuts `memory` into as many slots of equal size as there are fences; the caller's alignment
-  // holds for each slot if it divides the slot's size. Errors: InvalidArgument if there is no
-  // fence, a fence is null, or memory.size() is not a positive multiple of fences.size().
+  // Divides `memory` into fences.size() slots of equal size; the caller's alignment holds for each
+  // slot if it divides the slot's size. Errors: InvalidArgument if `fences` is empty, a fence is
+  // null, or memory.size() is not a positive multiple of fences.size().
   static absl::StatusOr<StagingRing> Create(absl::Span<std::byte> memory,
                                             std::vector<std::unique_ptr<Fence>> fences);
 
@@ -88,7 +88,7 @@ class StagingRing {
   // REQUIRES: the slot handed out num_slots() calls ago is submitted.
   StagingSlot Acquire();
 
-  // As Acquire(), but returns nothing, and does not block, if the next slot is still being read.
+  // As Acquire(), but returns nullopt, and does not block, if the next slot is still being read.
   std::optional<StagingSlot> TryAcquire();
 
   int num_slots() const { return static_cast<int>(states_.size()); }

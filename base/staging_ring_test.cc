@@ -11,7 +11,8 @@
 #include <random>
 #include <thread>
 
-#include "base/fake_fence.h"
+#include "base/testing/fake_fence.h"
+#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A ring of `num_slots` slots of 8 bytes, with the test's hand on the fences.
+// A ring of `num_slots` slots of 8 bytes, whose fences the test passes.
 struct FakeRing {
   explicit FakeRing(int num_slots) : memory(8 * num_slots) {
     std::vector<std::unique_ptr<Fence>> owned;
@@ -170,7 +171,7 @@ class DelayedStream {
   std::thread thread_;  // last: it uses the others
 };
 
-// Passes when the stream has come to it, as a CUDA event does.
+// Passes when the stream reaches it, like a CUDA event.
 class StreamFence : public FakeFence {
  public:
   explicit StreamFence(DelayedStream* stream) : stream_(stream) {}
@@ -183,7 +184,7 @@ class StreamFence : public FakeFence {
   DelayedStream* stream_;
 };
 
-// What a pinned buffer without events amounts to.
+// A fence that never waits: the behaviour of a pinned buffer without events.
 class NoFence : public Fence {
  public:
   void Arm() override {}
@@ -221,7 +222,7 @@ std::vector<int> SendThroughRing(int num_steps, DelayedStream& stream, MakeFence
 }
 
 TEST(StagingRingTest, ADelayedReaderReadsWhatWasWrittenForIt) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   constexpr int kNumSteps = 2000;
@@ -238,7 +239,7 @@ TEST(StagingRingTest, ADelayedReaderReadsWhatWasWrittenForIt) {
   for (int i = 0; i < kNumSteps; ++i) ASSERT_EQ(received[i], i);
 }
 
-// The defect that the ring exists to prevent: shows that the test above would see it.
+// Shows that the test above would see the defect that the ring prevents.
 TEST(StagingRingTest, WithoutFencesADelayedReaderReadsALaterStep) {
   DelayedStream stream;  // starts when all steps are written
   std::vector<int> received = SendThroughRing(

@@ -1,4 +1,4 @@
-// float of what kernels load: float, half, bfloat16, fp8.
+// Conversion of loaded elements to float: from float, half, bfloat16, fp8.
 
 #ifndef BASE_TO_FLOAT_CUH_
 #define BASE_TO_FLOAT_CUH_

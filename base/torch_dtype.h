@@ -1,4 +1,4 @@
-// DType <-> LibTorch's ScalarType: the edge between torch-free code and tensors.
+// DType <-> LibTorch's ScalarType and element types: the edge between torch-free code and tensors.
 //
 //   at::Tensor k = at::empty(shape, at::TensorOptions().dtype(ToScalarType(DType::kBFloat16)));
 //   std::optional<DType> dtype = FromScalarType(k.scalar_type());
@@ -7,12 +7,25 @@
 #define BASE_TORCH_DTYPE_H_
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e5m2.h>
+#include <c10/util/Half.h>
 
 #include <optional>
 
 #include "base/dtype.h"
 
 namespace reprise {
+
+// LibTorch's types of elements, for dispatch by DType (cache/ops/kv_tokens.h).
+struct TorchElements {
+  using Float64 = double;
+  using Float16 = c10::Half;
+  using BFloat16 = c10::BFloat16;
+  using Fp8E4M3 = c10::Float8_e4m3fn;
+  using Fp8E5M2 = c10::Float8_e5m2;
+};
 
 constexpr at::ScalarType ToScalarType(DType dtype) {
   switch (dtype) {
@@ -32,7 +45,7 @@ constexpr at::ScalarType ToScalarType(DType dtype) {
   return at::ScalarType::Undefined;
 }
 
-// Nothing for types that no cache, query or weight has, such as integers.
+// nullopt for types that no cache, query or weight has, such as integers.
 constexpr std::optional<DType> FromScalarType(at::ScalarType type) {
   switch (type) {
     case at::ScalarType::Double:

@@ -13,7 +13,7 @@ namespace {
 
 absl::Status FromTorchError(const c10::Error& error) {
   const std::string message = error.what_without_backtrace();
-  // The CPU allocator throws a plain c10::Error when memory runs out; only the text tells.
+  // The CPU allocator throws a plain c10::Error when memory runs out; only its text identifies it.
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
       absl::StrContains(message, "can't allocate memory") ||
       absl::StrContains(message, "not enough memory")) {

@@ -1,4 +1,4 @@
-// The one place where LibTorch's exceptions become Status.
+// Converts LibTorch's exceptions to Status.
 //
 // No exception crosses a public function of this project. A function that calls LibTorch wraps its
 // body:
@@ -13,13 +13,13 @@
 //     return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> { return at::zeros({n}); });
 //   }
 //
-// What the body returns is returned. An exception becomes
+// Both return the result of the body. An exception becomes
 //   ResourceExhausted  memory of the host or a device ran out
 //   Unimplemented      c10::NotImplementedError: LibTorch has no kernel for the dtype or device
 //   Internal           anything else
 // with the exception's first message, without its backtrace.
 //
-// Thread safety: safe. Cost without an exception: that of a call through a pointer.
+// Thread safety: safe. Cost without an exception: a call through a pointer.
 
 #ifndef BASE_TORCH_STATUS_H_
 #define BASE_TORCH_STATUS_H_

@@ -1,9 +1,8 @@
-// One block to copy to another: what plans (copy-on-write, swapping) are made of, and what the
-// device runs them from (cache/copy_blocks.h).
+// One block to copy to another: the element of plans (copy-on-write, swapping) that
+// cache/ops/copy_blocks.h runs.
 //
 // Block ids of a source cache and of a destination cache, which may be the same one. A list of
-// copies means: one after the other, in this order; a source may stand in it many times (one to
-// many).
+// copies runs in its order, one after the other; a source may occur many times (one to many).
 //
 //   const BlockCopy copies[] = {{.src = 5, .dst = 9}, {.src = 5, .dst = 12}};
 //

@@ -52,9 +52,9 @@ constexpr int NumBlocksOf(int64_t num_tokens, int block_size) {
   return static_cast<int>(num_tokens / block_size + (num_tokens % block_size != 0));
 }
 
-// Errors: InvalidArgument naming the group and the field: a retention that is none of the four, a
-// span below 1 where there is one, a span where there is none; no group that holds a sequence's
-// own tokens.
+// Errors: InvalidArgument naming the group and the field: a retention other than the four, a span
+// below 1 for a retention with a span, a span for one without; no group that holds a sequence's own
+// tokens.
 absl::Status CheckGroups(absl::Span<const KvGroupSpec> groups);
 
 }  // namespace reprise

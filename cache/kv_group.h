@@ -7,7 +7,7 @@
 //
 //   retention    a sequence of n tokens, the next one at position n, keeps the blocks of
 //   full         all positions 0 .. n - 1
-//   window W     positions n + 1 - W .. n - 1: the W - 1 that the next query sees beside itself
+//   window W     positions n + 1 - W .. n - 1: the W - 1 that the next query sees besides itself
 //   chunked C    positions floor(n / C) * C .. n - 1: those of the chunk the next query is in
 //   cross        all positions of the encoder's input, written once, whatever n is
 //
@@ -22,6 +22,9 @@
 #include <cstdint>
 
 namespace reprise {
+
+// Groups that a model may have: builders of rows take their rules by value.
+inline constexpr int kMaxKvGroups = 8;
 
 enum class KvRetention : int8_t { kFull, kSlidingWindow, kChunkedLocal, kCross };
 

@@ -30,7 +30,7 @@ namespace {
 
 using Step = std::function<absl::Status()>;
 
-// Nothing that a step throws gets past a capture.
+// Runs `step`; an exception becomes a Status.
 absl::Status Run(const Step& step) {
   try {
     return CatchTorch(step);
@@ -50,7 +50,7 @@ absl::Status Synchronize(cudaStream_t stream) {
 // Memory of the current device in use, as its driver and as LibTorch's allocator count it.
 struct MemoryUse {
   int64_t device_bytes = 0;    // of every process
-  int64_t reserved_bytes = 0;  // by the allocator, for whatever pool
+  int64_t reserved_bytes = 0;  // by the allocator, for all pools
 };
 
 absl::StatusOr<MemoryUse> MeasureMemory(c10::DeviceIndex device) {
@@ -85,7 +85,7 @@ class Backend : public CudaGraphBackend {
  private:
   class Graph;
 
-  // Warm-up, capture into `pool`, instantiation and upload. Wraps what may throw.
+  // Warm-up, capture into `pool`, instantiation and upload. Catches what they throw.
   absl::StatusOr<Executable> MakeExecutable(const Step& step, const GraphPool& pool);
   absl::Status WarmUp(const Step& step);
   absl::StatusOr<cudaGraph_t> CaptureGraph(const Step& step, const GraphPool& pool);
@@ -104,7 +104,7 @@ class Backend::Graph : public CapturedGraph {
   }
 
   ~Graph() override {
-    // The buffers that a replay in flight reads may be freed right after.
+    // The caller may free the buffers that a replay in flight reads right after.
     WarnUnlessOk(Synchronize(backend_->stream_.stream()));
     WarnUnlessOk(CudaStatus(cudaGraphExecDestroy(executable_.exec), "cudaGraphExecDestroy"));
     --backend_->num_live_graphs_;
@@ -172,7 +172,7 @@ absl::Status Backend::WarmUp(const Step& step) {
     return absl::FailedPreconditionError("a step must not be captured inside a capture");
   }
   absl::Status status = Run(step);
-  // Also after a failure: the caller may free what was enqueued before it.
+  // Also after a failure: the caller may then free memory that enqueued work uses.
   status.Update(Synchronize(stream_.stream()));
   return status;
 }
@@ -183,7 +183,7 @@ absl::StatusOr<cudaGraph_t> Backend::CaptureGraph(const Step& step, const GraphP
   const absl::Status status = Run(step);
   const absl::StatusOr<cudaGraph_t> graph = capture->End();
   if (graph.ok() && !status.ok()) cudaGraphDestroy(*graph);
-  if (!status.ok()) return status;  // the cause, where both failed
+  if (!status.ok()) return status;  // the cause, if both failed
   return graph;
 }
 
@@ -202,7 +202,7 @@ absl::StatusOr<cudaGraphExec_t> Backend::Instantiate(cudaGraph_t graph) {
           &exec, graph,
           cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority),
       "cudaGraphInstantiate"));
-  // Now, so that the first replay is as quick as the others and the memory is measured.
+  // Uploads now, so that the first replay is as fast as the others and the memory is measured.
   absl::Status status = CudaStatus(cudaGraphUpload(exec, stream_.stream()), "cudaGraphUpload");
   status.Update(Synchronize(stream_.stream()));
   if (status.ok()) return exec;

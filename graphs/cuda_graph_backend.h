@@ -5,23 +5,24 @@
 //   auto graph = backend->Capture([&] { return model_step(); });   // runs with the stream current
 //   (*graph)->Replay();                                             // one launch on that stream
 //
-// One long-lived stream carries warm-up, capture and replay; eager steps belong on it as well
-// (stream()), so that their memory is the warm-up's and all work is in order. Captures are
+// Warm-up, capture and replay run on one long-lived stream. Run eager steps on it as well
+// (stream()), so that they reuse the warm-up's memory and all work is in order. Captures are
 // thread-local: other threads may use the device meanwhile.
 //
-// What the step must keep to while it is captured: no synchronisation and no value read back to the
-// host, no stream that is forked and not joined, no random numbers of LibTorch's generator.
-// Products of LibTorch run in workspaces that it keeps for the stream: the warm-up makes them
-// outside the capture, and they stay for the life of the process. What breaks a rule is an error of
-// Capture(), after which backend, graphs and allocators are as before.
+// While it is captured, the step must not synchronise, read a value back to the host, fork a stream
+// without joining it, or use random numbers of LibTorch's generator. Products of LibTorch run in
+// workspaces that it keeps for the stream: the warm-up makes them outside the capture, and they
+// stay for the life of the process. A step that breaks a rule makes Capture() fail and leaves
+// backend, graphs and allocators as before.
 //
-// Tensors that the step makes live in a pool shared by all graphs of the backend and used anew by
-// each replay: nothing in it is read after a replay, a step's last kernels write into buffers of
-// the caller. Tensors of the caller must outlive the graphs; a graph that ends waits for its
-// stream, so they may be freed then.
+// Tensors that the step makes are in a pool that all graphs of the backend share and each replay
+// uses again. They must not be read after a replay: a step's last kernels write into buffers of the
+// caller. Tensors of the caller must outlive the graphs; the destructor of a graph waits for its
+// stream, so they may be freed after it.
 //
-// Life: graphs end before the backend (CHECKed), the backend before the stream it was given. Thread
-// safety: none; one owner. Replay() is one cudaGraphLaunch: no synchronisation, no allocation.
+// Life: destroy graphs before the backend (CHECKed), and the backend before the stream that it was
+// given. Thread safety: none; one owner. Replay() is one cudaGraphLaunch: no synchronisation, no
+// allocation.
 
 #ifndef GRAPHS_CUDA_GRAPH_BACKEND_H_
 #define GRAPHS_CUDA_GRAPH_BACKEND_H_
@@ -38,7 +39,7 @@ namespace reprise {
 
 struct CudaGraphBackendOptions {
   int device = 0;
-  // Of `device`, not one of the default streams. Nothing: one of LibTorch's high-priority streams.
+  // Of `device`, not a default stream. nullopt: one of LibTorch's high-priority streams.
   std::optional<CUstream_st*> stream = std::nullopt;
 };
 

@@ -28,8 +28,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/allocation_counter.h"
-#include "base/stream_gate.h"
+#include "base/testing/allocation_counter.h"
+#include "base/testing/stream_gate.h"
+#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "graphs/cuda_graph_backend.h"
 #include "graphs/graph_backend.h"
@@ -176,7 +177,7 @@ TEST_F(CudaGraphTest, HostValuesAreFrozenAtCapture) {
 }
 
 TEST_F(CudaGraphTest, SizesLargestFirstShareOnePoolAndReplayInAnyOrder) {
-  const uint32_t seed = std::random_device{}();
+  const uint32_t seed = TestSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const std::vector<int> sizes = {4096, 2048, 1024, 512, 256, 64, 16, 8, 4, 2, 1};
@@ -282,7 +283,7 @@ TEST_F(CudaGraphTest, AGraphCanBeCapturedAfterAllOthersAreGone) {
   }
 }
 
-// What may go wrong inside a capture, the warm-up before it having gone well.
+// Errors inside a capture, after a successful warm-up.
 struct Accident {
   std::string name;
   std::function<absl::Status()> happens;
@@ -645,7 +646,7 @@ TEST_F(CudaGraphSetTest, TheEstimateIsNotBelowWhatIsTaken) {
   ASSERT_TRUE(estimate.ok()) << estimate.status();
   ASSERT_TRUE(set_->CaptureAll(make_step_, fingerprint_).ok());
   EXPECT_GT(*estimate, 0);
-  // The driver takes memory in large pieces, now and then: not more than one off.
+  // The driver allocates memory in large pieces: at most one piece of difference.
   EXPECT_LE(set_->report().graph_bytes(), *estimate + (int64_t{32} << 20));
 }
 

@@ -1,8 +1,7 @@
-// The capture constants of a step: what a captured graph has baked in and a replay must find
-// unchanged.
+// The constants that a captured graph contains and a replay must find unchanged.
 //
 // Capacities, layer shapes and buffer addresses are listed by name, in a fixed order, when a graph
-// is captured and again when it is replayed. A graph that would read freed or moved memory is so
+// is captured and again when it is replayed. So a graph that would read freed or moved memory is
 // refused instead of replayed.
 //
 //   Fingerprint now;
@@ -12,9 +11,9 @@
 //   // FailedPrecondition: graph fingerprint must be that of the capture: block_table: expected
 //   // 0x7f0000000400, got 0x7f0000001000
 //
-// Thread safety: none; a value, copied freely. Cost: an Add is a hash of its name; comparing equal
-// fingerprints compares two integers. Clear() keeps the memory, so filling one anew with names no
-// longer than before allocates nothing.
+// Thread safety: none; a value, copied freely. Cost: an Add hashes its name; comparing equal
+// fingerprints compares two integers. Clear() keeps the memory, so adding names no longer than
+// before does not allocate.
 
 #ifndef GRAPHS_FINGERPRINT_H_
 #define GRAPHS_FINGERPRINT_H_
@@ -43,7 +42,7 @@ class Fingerprint {
 
   int size() const { return size_; }
 
-  // Of all entries, names and order included; the same in every process for equal entries.
+  // The hash of all entries with their names and order; the same in every process.
   uint64_t hash() const { return hash_; }
 
   // One line an entry: "max_seq_len = 8192".
@@ -72,8 +71,8 @@ class Fingerprint {
   uint64_t hash_ = 0;
 };
 
-// OK if both list the same; otherwise FailedPrecondition naming the first difference in order: a
-// constant that changed, one that is missing, or one that is new.
+// OK if both are equal; otherwise FailedPrecondition naming the first difference in order: a
+// constant that changed, is missing, or is new.
 absl::Status CompareFingerprints(const Fingerprint& captured, const Fingerprint& current);
 
 }  // namespace reprise

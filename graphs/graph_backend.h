@@ -1,5 +1,4 @@
-// How a step is captured and replayed on one device: CUDA graphs on a GPU, the recorded call on a
-// CPU.
+// Capture and replay of a step on one device: CUDA graphs on a GPU, the recorded call on a CPU.
 //
 // A backend owns a memory pool and uses one stream; its graphs share both, so no two of them run at
 // once. GraphSet (graphs/graph_set.h) decides which graph serves a step; a backend only captures
@@ -9,17 +8,17 @@
 //   auto graph = backend->Capture([=] { return model_step(); });
 //   (*graph)->Replay();
 //
-// The captured callable must take everything that varies from step to step from memory at unchanged
-// addresses. On the CPU the callable itself is kept and run again, so whatever it holds by value is
-// frozen at capture, as kernel arguments are; what it holds by reference must outlive the graph and
-// must not be a host value that changes.
+// The captured callable must read everything that varies from step to step from memory at unchanged
+// addresses. On the CPU the callable itself is kept and run again, so the values that it holds are
+// frozen at capture, as kernel arguments are; objects that it refers to must outlive the graph and
+// must not be host values that change.
 //
-// The callable runs more often than the step does: once as warm-up before the capture proper, and
-// after a capture its replay does the same work again. It must therefore be idempotent over
-// unchanged buffers: a forward pass that writes keys to given slots is, advancing a counter is not.
+// The callable runs more often than the step: once as warm-up before the capture, and the replay
+// after a capture does the same work again. It must therefore be idempotent over unchanged buffers:
+// a forward pass that writes keys to given slots is idempotent, advancing a counter is not.
 //
 // Life: capture any number of graphs, largest first (they then reuse one pool); destroy all graphs
-// before their backend, together. Thread safety: none; one owner.
+// together, before their backend. Thread safety: none; one owner.
 
 #ifndef GRAPHS_GRAPH_BACKEND_H_
 #define GRAPHS_GRAPH_BACKEND_H_
@@ -36,7 +35,7 @@ namespace reprise {
 // Device memory of one graph, measured. Zero on the CPU.
 struct GraphBytes {
   int64_t pool = 0;    // tensors made inside the capture: shared with the backend's other graphs
-  int64_t driver = 0;  // kernel arguments, nodes, local memory: the graph's own
+  int64_t driver = 0;  // kernel arguments, nodes, local memory: not shared
 
   int64_t total() const { return pool + driver; }
   friend bool operator==(const GraphBytes&, const GraphBytes&) = default;
@@ -51,8 +50,8 @@ class CapturedGraph {
   // and does not allocate.
   virtual absl::Status Replay() = 0;
 
-  // What capturing this graph added to the memory in use. A graph that fits into the pool that
-  // earlier ones left behind adds 0 to it.
+  // The memory that capturing this graph added. A graph that fits into the pool of earlier ones
+  // adds 0 to the pool.
   virtual GraphBytes bytes() const = 0;
 };
 
@@ -61,16 +60,16 @@ class GraphBackend {
   virtual ~GraphBackend() = default;
 
   // Runs `step` once as warm-up (GPU: on the capture stream, so that lazy initialisation happens
-  // outside the capture), then captures it. A failing or throwing step ends the capture properly,
-  // leaves the backend and the graphs captured before usable, and its error is returned.
+  // outside the capture), then captures it. If the step fails or throws, its error is returned; the
+  // backend and the graphs captured before stay usable.
   // Errors: InvalidArgument for an empty callable; the step's own; ResourceExhausted without
   // memory.
   virtual absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(
       std::function<absl::Status()> step) = 0;
 
-  // What the first Capture() of `step` would add to the memory in use: captures it into a pool of
-  // its own, measures, and gives everything back. For sizing other memory before the real capture,
-  // against buffers that may be smaller than the real ones but have the captured shapes.
+  // The memory that the first Capture() of `step` would add: captures it into a pool of its own,
+  // measures, and frees everything. Use it to size other memory before the real capture, with
+  // buffers that may be smaller than the real ones but have the captured shapes.
   virtual absl::StatusOr<GraphBytes> TrialCapture(std::function<absl::Status()> step) = 0;
 };
 

@@ -7,7 +7,7 @@
 namespace reprise {
 
 std::string ToString(const GraphKey& key) {
-  // A captured key holds max_query_len tokens a sequence; an eager step's live counts need not.
+  // A captured key has max_query_len tokens per sequence; an eager step may have fewer.
   const bool is_full =
       key.padded_num_tokens == int64_t{key.padded_num_seqs} * int64_t{key.max_query_len};
   return absl::StrCat(key.padded_num_seqs, " seqs x ", key.max_query_len,

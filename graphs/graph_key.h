@@ -1,5 +1,5 @@
-// What is constant in a captured step, what a step asks for, and why it may not be served by a
-// graph.
+// The constants of a captured step, the shape of a step to be served, and the reasons why a step
+// runs without a graph.
 //
 //   const GraphKey key{.padded_num_seqs = 8, .padded_num_tokens = 40, .max_query_len = 5};
 //   LOG(INFO) << key;                           // 8 seqs x 5, tokens
@@ -20,7 +20,7 @@ namespace reprise {
 
 enum class StepInput : int8_t { kTokens, kEmbeddings };
 
-// Names a captured step. Everything that is not in the key is data in the step buffers.
+// Identifies a captured step. Everything else is data in the step buffers.
 struct GraphKey {
   int padded_num_seqs = 0;
   int padded_num_tokens = 0;  // padded_num_seqs * max_query_len
@@ -40,23 +40,23 @@ struct GraphKey {
 std::string ToString(const GraphKey& key);
 std::ostream& operator<<(std::ostream& out, const GraphKey& key);
 
-// The step that asks to be served: live counts, before padding.
+// The shape of a step: live counts, before padding.
 struct StepShape {
   int num_seqs = 0;
   int num_tokens = 0;     // of all rows; at most num_seqs * max_query_len
   int max_query_len = 1;  // of the longest row
   int max_seq_len = 0;    // of the longest row, this step's tokens included
   StepInput input = StepInput::kTokens;
-  bool cascade = false;  // a common prefix may be read once; the decision says whether it is
+  bool cascade = false;  // a common prefix may be read once; see GraphDecision::key
 };
 
 // Why a step runs eagerly; counted per reason in GraphReport.
 enum class EagerReason : int8_t {
-  kNone,             // it does not: a graph is replayed
+  kNone,             // a graph is replayed
   kDisabled,         // graphs are switched off
-  kIdle,             // no sequence at all
+  kIdle,             // no sequence
   kTooManySeqs,      // more sequences than the largest captured size
-  kQueryTooLong,     // a prefill row, or more draft tokens than captured for
+  kQueryTooLong,     // a prefill row, or more draft tokens than captured
   kSequenceTooLong,  // a sequence beyond max_seq_len, a capture constant
   kNotCaptured,      // no graph for this input, or the key was not captured yet
   kOverBudget,       // capturing this key would pass the memory budget
@@ -72,10 +72,10 @@ struct GraphDecision {
   enum class Kind : int8_t { kReplay, kEager };
   Kind kind = Kind::kEager;
   EagerReason reason = EagerReason::kDisabled;  // kNone if kind == kReplay
-  // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts, but for
-  // kDisabled the key that would have been replayed, if there is one, so that a run without graphs
-  // computes bit for bit the same. key.cascade: whether a common prefix is read once. A step that
-  // might is replayed flat where there is a flat graph only.
+  // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts; for kDisabled
+  // the key that would have been replayed, if any, so that a run without graphs computes the same
+  // bits. key.cascade: whether a common prefix is read once. A step whose prefix may be read once
+  // is replayed flat if it has a flat graph only.
   GraphKey key;
 
   friend bool operator==(const GraphDecision&, const GraphDecision&) = default;

@@ -12,11 +12,11 @@
 namespace reprise {
 
 GraphPool::GraphPool(c10::DeviceIndex device) : device_(device) {
-  const c10::cuda::CUDAGuard guard(device);  // MemPool takes the current one
+  const c10::cuda::CUDAGuard guard(device);  // MemPool uses the current device
   pool_ = std::make_unique<at::cuda::MemPool>();
   id_ = pool_->id();
-  // A pool that no capture holds cannot be captured into again. MemPool holds the device's pool;
-  // the host's is held by a capture that begins, matches no stream and ends, and is never released.
+  // A pool that no capture holds cannot be captured into again. MemPool holds the device's pool; a
+  // capture that begins, matches no stream and ends, and is never released, holds the host's.
   at::HostAllocator* const pinned = at::getHostAllocator(at::kCUDA);
   pinned->begin_allocate_to_pool(id_, [](c10::Stream) { return false; });
   pinned->end_allocate_to_pool(id_);

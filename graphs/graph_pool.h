@@ -1,16 +1,16 @@
-// The memory in which captured graphs keep what they allocate: a private pool of LibTorch's caching
-// allocators, on the device and for pinned host memory.
+// The memory that captured graphs allocate: a private pool of LibTorch's caching allocators, on the
+// device and for pinned host memory.
 //
-// Tensors made inside a capture live at addresses that a replay uses again, so they must not come
-// from, nor go back to, the pool that eager code allocates from. Graphs captured one after another
-// reuse the pool: largest first, they all fit into what the first one took.
+// Tensors made inside a capture are at addresses that a replay uses again, so they must not share a
+// pool with eager code. Graphs captured one after another reuse the pool: captured largest first,
+// they all fit into the memory of the first one.
 //
 //   GraphPool pool(device);
 //   StreamCapture capture = ... into pool.id() ...          // graphs/stream_capture.h
 //
-// Life: the pool outlives its graphs; its memory goes back to the device when it ends, except what
-// live tensors still hold. It may throw c10::Error: callers catch (base/torch_status.h).
-// Thread safety: none. Only in builds with CUDA.
+// Life: the pool outlives its graphs; its destructor returns its memory to the device, except that
+// of live tensors. Its functions may throw c10::Error: callers catch (base/torch_status.h). Thread
+// safety: none. Only in builds with CUDA.
 
 #ifndef GRAPHS_GRAPH_POOL_H_
 #define GRAPHS_GRAPH_POOL_H_
@@ -27,7 +27,7 @@ namespace reprise {
 
 class GraphPool {
  public:
-  // Empty; takes memory as captures ask for it.
+  // Empty; takes memory when captures allocate it.
   explicit GraphPool(c10::DeviceIndex device);
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;

@@ -1,11 +1,11 @@
-// What the graphs of a set cost and how often they serve: so that "the graph path was taken" is an
-// assertion, and the memory of graphs no surprise.
+// The memory of a set's graphs and how often they were replayed, so that a test can assert that the
+// graph path was taken.
 //
 //   EXPECT_EQ(graphs.report().num_replays(), 41);
 //   EXPECT_EQ(graphs.report().num_eager_steps(EagerReason::kTooManySeqs), 0);
 //   std::cout << graphs.report().ToString();
 //
-// Every counted step is either a replay or an eager step of one reason; rows are those of both.
+// Every counted step is either a replay or an eager step with one reason; rows count both.
 //
 // Thread safety: none. Filled by GraphSet; a reader may copy it. Cost: counting a step is a hash
 // lookup and allocates nothing.
@@ -31,7 +31,7 @@ struct GraphStats {
   double capture_ms = 0;    // warm-up included
   int64_t num_replays = 0;  // steps it served
   int64_t live_rows = 0;    // sequences in those steps
-  int64_t padded_rows = 0;  // rows computed for nothing in those steps
+  int64_t padded_rows = 0;  // padding rows in those steps
 };
 
 // A number of the report by name, for JSON and for logs.

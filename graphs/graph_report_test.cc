@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "base/allocation_counter.h"
+#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

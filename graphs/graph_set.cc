@@ -22,8 +22,8 @@ GraphKey KeyOf(int num_seqs, int query_len, StepInput input, bool cascade) {
           .cascade = cascade};
 }
 
-// Descending, flat ones first: a budget is to be spent on what is always of use. Ties are broken so
-// that the order is the same every time.
+// Descending, flat keys first, so that a budget is spent first on graphs that serve every step.
+// Ties are broken so that the order is deterministic.
 bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   const auto order = [](const GraphKey& key) {
     return std::make_tuple(key.cascade, -key.padded_num_tokens, -key.padded_num_seqs, key.input);
@@ -96,12 +96,14 @@ GraphDecision GraphSet::Pad(const StepShape& shape) const {
 }
 
 bool GraphSet::HasKey(const GraphKey& key) const {
-  const auto has = [](const auto& values, auto value) {
-    return std::find(values.begin(), values.end(), value) != values.end();
+  // Both lists ascend (CheckedOptions); there are two inputs at most.
+  const auto has = [](const std::vector<int>& values, int value) {
+    return std::binary_search(values.begin(), values.end(), value);
   };
   return has(options_.sizes, key.padded_num_seqs) && has(options_.query_lens, key.max_query_len) &&
          key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
-         has(options_.inputs, key.input) &&
+         std::find(options_.inputs.begin(), options_.inputs.end(), key.input) !=
+             options_.inputs.end() &&
          (!key.cascade || (options_.cascade == GraphSetOptions::Cascade::kCaptured &&
                            key.padded_num_seqs >= options_.least_cascade_seqs));
 }
@@ -149,7 +151,7 @@ absl::Status GraphSet::CaptureAll(const StepMaker& make_step, const Fingerprint&
   return absl::OkStatus();
 }
 
-// On OK there is a graph of `key`, or over_budget_ is set.
+// If OK, `key` has a graph or over_budget_ is set.
 absl::Status GraphSet::CaptureOne(const GraphKey& key, const StepMaker& make_step,
                                   const Fingerprint& fingerprint) {
   const auto start = std::chrono::steady_clock::now();

@@ -1,11 +1,11 @@
-// Which captured graph serves a step, and if none does, why.
+// Chooses the captured graph that serves a step, or gives the reason why none does.
 //
 // A GraphSet owns the sizes at which a step is captured, the padding of a batch to one of them, the
-// captured graphs, and the decision. No other code pads a batch or looks a graph up: a batch padded
-// in one place and looked up in another is how padded batches silently never find their graph.
+// captured graphs, and the decision. No other code pads a batch or looks a graph up: if one place
+// pads and another looks up, padded batches can silently miss their graph.
 //
 //   GraphDecision d = graphs.Decide({.num_seqs = 13, .num_tokens = 13, .max_query_len = 1});
-//   // d.kind == kReplay, d.key.padded_num_seqs == 16; or d.kind == kEager and d.reason says why
+//   // d.kind == kReplay, d.key.padded_num_seqs == 16; or d.kind == kEager with d.reason
 //   ... fill the step buffers, padded to d.key ...
 //   if (d.kind == GraphDecision::Kind::kReplay) {
 //     REPRISE_ASSIGN_OR_RETURN(d, graphs.Replay(d.key, make_step, fingerprint));
@@ -20,8 +20,8 @@
 //
 // Thread safety: none; one owner. Ownership: the set owns the graphs; the backend and the buffers
 // that captured code reads and writes belong to the caller and must outlive the set, at unchanged
-// addresses. Cost: Decide, Replay of a captured key and Count are O(log sizes) and allocate
-// nothing.
+// addresses. Cost: Decide, Replay of a captured key and Count are O(log sizes + log query_lens) and
+// allocate nothing.
 
 #ifndef GRAPHS_GRAPH_SET_H_
 #define GRAPHS_GRAPH_SET_H_
@@ -60,33 +60,35 @@ class GraphSet {
   // with a common prefix.
   std::vector<GraphKey> keys() const;
 
-  // Which graph serves `shape`, or why none: the smallest captured query length and number of
-  // sequences that hold it. Without a graph that reads the common prefix once, the flat one of that
-  // size. Counts nothing; pure but for the state of capture. In kLazy mode an uncaptured key is
-  // answered with kReplay; Replay() captures it.
+  // The graph that serves `shape`, or the reason why none does: the smallest captured query length
+  // and number of sequences that hold it; the flat graph of that size if none reads the common
+  // prefix once. Does not count the step, and depends only on options and captured graphs. In kLazy
+  // mode an uncaptured key is answered with kReplay; Replay() captures it.
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 
   // The memory that capturing all keys is going to take, by trial captures of the largest key of
   // each kind (query length, input, cascade): the largest of their pools, and the driver's share
-  // for every key, but no more than the budget. 0 for kOff. To be asked before the KV cache is
-  // sized, against a minimal one. The set stays as it is.
+  // for every key, but no more than the budget. 0 for kOff. Call it with a minimal KV cache, before
+  // the real one is sized. Does not change the set.
   absl::StatusOr<int64_t> EstimateBytes(const StepMaker& make_step) const;
 
-  // kEager: captures every key that has no graph yet, largest first. Passing the budget is no
-  // error. On an error the set holds what was captured before it. kOff and kLazy: does nothing.
+  // kEager: captures every key that has no graph yet, largest first. Passing the budget is not an
+  // error. After an error the set keeps the graphs captured before it. kOff and kLazy: does
+  // nothing.
   absl::Status CaptureAll(const StepMaker& make_step, const Fingerprint& fingerprint);
 
-  // Replays the graph of `key`, capturing it first in kLazy mode. Returns the decision as it came
-  // out: a replay of `key`, or, if its lazy capture passed the budget, kEager and kOverBudget; the
-  // step has then run once, at `key`, as the warm-up of that capture.
+  // Replays the graph of `key`, capturing it first in kLazy mode. Returns the final decision: a
+  // replay of `key`, or, if its lazy capture passed the budget, kEager and kOverBudget; in that
+  // case the step has run once, at `key`, as the warm-up of that capture.
   // Errors: FailedPrecondition naming the first difference if `fingerprint` is not the one of the
   // capture (capacities, shapes or addresses changed under the graph), or if nothing was captured
   // for `key`; InvalidArgument if `key` is not one of keys(); those of the step.
   absl::StatusOr<GraphDecision> Replay(const GraphKey& key, const StepMaker& make_step,
                                        const Fingerprint& fingerprint);
 
-  // To be called once a step, whichever way it ran: hits, padded rows and eager steps by reason.
+  // Call it once per step, replayed or eager. Counts replays, padded rows and eager steps by
+  // reason.
   void Count(const GraphDecision& decision, const StepShape& shape);
 
   const GraphReport& report() const { return report_; }
@@ -99,7 +101,7 @@ class GraphSet {
 
   GraphSet(GraphSetOptions options, GraphBackend* backend);
 
-  // The key that holds `shape`, or why there is none, whatever is captured.
+  // The key that holds `shape`, captured or not, or the reason why none does.
   GraphDecision Pad(const StepShape& shape) const;
   bool HasKey(const GraphKey& key) const;
   absl::Status CaptureOne(const GraphKey& key, const StepMaker& make_step,

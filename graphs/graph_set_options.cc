@@ -7,12 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
 
-// Beyond 512 sequences a step computes so long that launching it eagerly costs little.
+// Steps of more than 512 sequences take so long that the launch cost of eager steps is small.
 constexpr int kLargestDefaultSize = 512;
 
 // Names `field`, for example "sizes", in its errors.
@@ -28,22 +29,14 @@ absl::Status CheckAscending(const char* field, const std::vector<int>& values) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAtMost(const char* field, int value, const char* bound_field, int bound) {
+absl::Status CheckBounded(const char* field, int value, const char* bound_field, int bound) {
   if (value <= bound) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, " must not pass ", bound_field,
                                                  ": expected at most ", bound, ", got ", value));
 }
 
-absl::Status CheckPositive(const char* field, int value) {
-  if (value >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " must be positive: expected at least 1, got ", value));
-}
-
 absl::Status CheckInputs(const std::vector<StepInput>& inputs) {
-  if (inputs.empty()) {
-    return absl::InvalidArgumentError("inputs must name one: expected at least 1, got 0");
-  }
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("inputs", static_cast<int64_t>(inputs.size()), 1));
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i] != StepInput::kTokens && inputs[i] != StepInput::kEmbeddings) {
       return absl::InvalidArgumentError(
@@ -61,15 +54,14 @@ absl::Status CheckInputs(const std::vector<StepInput>& inputs) {
 absl::Status CheckOptions(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAscending("sizes", options.sizes));
   REPRISE_RETURN_IF_ERROR(
-      CheckAtMost("sizes", options.sizes.back(), "max_num_seqs", options.max_num_seqs));
-  if (options.query_lens.empty()) {
-    return absl::InvalidArgumentError("query_lens must name one: expected at least 1, got 0");
-  }
-  REPRISE_RETURN_IF_ERROR(CheckAscending("query_lens", options.query_lens));
-  REPRISE_RETURN_IF_ERROR(CheckPositive("max_seq_len", options.max_seq_len));
-  REPRISE_RETURN_IF_ERROR(CheckPositive("least_cascade_seqs", options.least_cascade_seqs));
+      CheckBounded("sizes", options.sizes.back(), "max_num_seqs", options.max_num_seqs));
   REPRISE_RETURN_IF_ERROR(
-      CheckAtMost("query_lens", options.query_lens.back(), "max_seq_len", options.max_seq_len));
+      CheckAtLeast("query_lens", static_cast<int64_t>(options.query_lens.size()), 1));
+  REPRISE_RETURN_IF_ERROR(CheckAscending("query_lens", options.query_lens));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", options.max_seq_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("least_cascade_seqs", options.least_cascade_seqs, 1));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBounded("query_lens", options.query_lens.back(), "max_seq_len", options.max_seq_len));
   const int64_t max_tokens = int64_t{options.sizes.back()} * options.query_lens.back();
   if (max_tokens > std::numeric_limits<int>::max()) {
     return absl::InvalidArgumentError(
@@ -77,12 +69,7 @@ absl::Status CheckOptions(const GraphSetOptions& options) {
                      std::numeric_limits<int>::max(), " tokens, got ", max_tokens));
   }
   REPRISE_RETURN_IF_ERROR(CheckInputs(options.inputs));
-  if (options.memory_budget_bytes.value_or(0) < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory_budget_bytes must not be negative: expected at least 0, got ",
-                     *options.memory_budget_bytes));
-  }
-  return absl::OkStatus();
+  return CheckAtLeast("memory_budget_bytes", options.memory_budget_bytes.value_or(0), 0);
 }
 
 }  // namespace
@@ -100,7 +87,7 @@ std::vector<int> DefaultGraphSizes(int max_num_seqs) {
 
 absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options) {
   GraphSetOptions filled = options;
-  REPRISE_RETURN_IF_ERROR(CheckPositive("max_num_seqs", filled.max_num_seqs));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_num_seqs", filled.max_num_seqs, 1));
   if (filled.sizes.empty()) filled.sizes = DefaultGraphSizes(filled.max_num_seqs);
   REPRISE_RETURN_IF_ERROR(CheckOptions(filled));
   return filled;

@@ -1,4 +1,4 @@
-// Which steps a GraphSet captures, when, and for how much memory.
+// The steps that a GraphSet captures, when it captures them, and its memory budget.
 //
 //   GraphSetOptions options{.max_num_seqs = 64, .query_lens = {1, 5}, .max_seq_len = 8192};
 //
@@ -22,7 +22,7 @@ struct GraphSetOptions {
     kEager,  // all keys captured by CaptureAll(), before the first step
     kLazy,   // a key is captured when it is first replayed
   };
-  // Whether steps with a common prefix have graphs of their own beside the flat ones.
+  // Whether steps with a common prefix have graphs of their own in addition to the flat ones.
   enum class Cascade : int8_t { kNotCaptured, kCaptured };
 
   Mode mode = Mode::kEager;
@@ -33,14 +33,14 @@ struct GraphSetOptions {
   std::vector<int> sizes = {};
   // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
-  // No row of a captured step is longer; a capture constant. At least the last of query_lens.
+  // The longest row of a captured step; a capture constant. At least the last of query_lens.
   int max_seq_len = 0;
   std::vector<StepInput> inputs = {StepInput::kTokens};
   Cascade cascade = Cascade::kNotCaptured;
-  // Cascade graphs are captured for so many sequences and more: with fewer it would not pay.
+  // The fewest sequences of a cascade graph: with fewer, reading the prefix once does not pay.
   int least_cascade_seqs = 1;
-  // What graphs may hold, as measured. The capture that passes it is undone, and none is tried
-  // after it: keys without a graph then answer kOverBudget. Nothing: no limit.
+  // The measured memory that graphs may hold. The capture that passes it is undone, and no further
+  // one is tried: keys without a graph then answer kOverBudget. nullopt: no limit.
   std::optional<int64_t> memory_budget_bytes = std::nullopt;
 };
 

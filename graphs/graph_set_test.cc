@@ -12,7 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/allocation_counter.h"
+#include "base/testing/allocation_counter.h"
+#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "graphs/recorded_backend.h"
 #include "gtest/gtest.h"
@@ -40,7 +41,7 @@ GraphKey Key(int num_seqs, int query_len = 1) {
           .max_query_len = query_len};
 }
 
-// Captures by keeping the call, at prices that a test sets, and writes down what happens.
+// Captures by keeping the call, at costs that a test sets, and records the calls.
 class PricedBackend : public GraphBackend {
  public:
   absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(
@@ -78,7 +79,7 @@ class PricedBackend : public GraphBackend {
   int num_live_ = 0;
 };
 
-// A set and a step maker that writes down at which keys its steps ran.
+// A set and a step maker that records the keys of the steps that ran.
 class GraphSetTest : public ::testing::Test {
  protected:
   void Make(const GraphSetOptions& options) {
@@ -589,9 +590,9 @@ TEST_F(GraphSetTest, AStepInTheSteadyStateAllocatesNothing) {
   EXPECT_EQ(set->report().num_replays(), 16);
 }
 
-// Whatever the options and shapes: a replay holds the step and is the smallest that does.
+// For all options and shapes, a replay holds the step and is the smallest that does.
 TEST_F(GraphSetTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
-  const uint32_t seed = std::random_device{}();
+  const uint32_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % n); };

@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-// Runs the call; no exception gets out.
+// Runs the call; an exception becomes a Status.
 absl::Status Run(const std::function<absl::Status()>& step) {
   try {
     return step();

@@ -1,7 +1,7 @@
-// The CPU's form of a captured graph: the recorded call, run again.
+// The CPU form of a captured graph: the recorded call, which a replay runs again.
 //
-// It keeps the discipline of a CUDA graph without a GPU: what the call holds by value is frozen at
-// capture, buffers are read when it is replayed. A test that scrambles every host value between
+// It follows the rules of a CUDA graph without a GPU: values that the call holds are frozen at
+// capture, and buffers are read when it is replayed. A test that scrambles every host value between
 // capture and replay therefore finds a value that a GPU would have read only once.
 //
 //   auto backend = MakeRecordedBackend();

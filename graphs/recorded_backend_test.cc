@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/allocation_counter.h"
+#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -71,7 +71,7 @@ TEST(RecordedBackendTest, HostValuesHeldByValueAreFrozenHoweverTheyAreScrambled)
   EXPECT_THAT(doubling.out, ElementsAre(2, 4, -1, -1));
 }
 
-// What the scrambling of the tests is for: a host value that a GPU would have read at capture only.
+// Scrambling finds a host value that a GPU would have read at capture only.
 TEST(RecordedBackendTest, HostValuesHeldByReferenceShowWhenTheyAreScrambled) {
   const auto backend = MakeRecordedBackend();
   std::vector<int> out(4, -1);

@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -21,12 +23,7 @@ absl::StatusOr<int> StepBuffers::PlanBytes(std::string_view name, int64_t count,
         absl::StrCat("buffers must be planned before they are bound: got ", View(name)));
   }
   if (name.empty()) return absl::InvalidArgumentError("name must not be empty");
-  if (count < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("count of ", View(name),
-                                                   " must not be negative: expected at least 0, "
-                                                   "got ",
-                                                   count));
-  }
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(absl::StrCat("count of ", View(name)), count, 0));
   // Room for the buffer and its alignment.
   const int64_t free_bytes = std::numeric_limits<int64_t>::max() - bytes_ - kAlignment;
   if (count > free_bytes / element_bytes) {

@@ -1,5 +1,5 @@
-// The persistent buffers of a step: planned by name at their maximum size, then cut out of one
-// piece of memory at addresses that do not change while a graph may read them.
+// The persistent buffers of a step: planned by name at their maximum size, then placed in one piece
+// of memory at addresses that do not change while a graph may read them.
 //
 //   StepBuffers buffers;
 //   REPRISE_ASSIGN_OR_RETURN(StepBuffer<int32_t> seq_lens, buffers.Plan<int32_t>("seq_lens", 256));
@@ -15,11 +15,11 @@
 //   planning   allowed   refused             Bind -> bound
 //   bound      refused   allowed             Unbind -> planning
 //
-// Nothing is added, grown or moved while bound: a captured graph holds the addresses. Unbind() is
-// for the end, after the graphs are gone.
+// While bound, no buffer is added, resized or moved: a captured graph holds the addresses. Call
+// Unbind() at the end, after the graphs are gone.
 //
-// The memory is the caller's, on the host or on a device: nothing here reads or writes it but
-// Poison(). It must outlive the binding. Thread safety: none.
+// The caller owns the memory, on the host or on a device; it must outlive the binding. Only
+// Poison() reads or writes it. Thread safety: none.
 
 #ifndef GRAPHS_STEP_BUFFERS_H_
 #define GRAPHS_STEP_BUFFERS_H_
@@ -40,7 +40,7 @@
 
 namespace reprise {
 
-// Names a planned buffer of T. Meaningful only to the StepBuffers that planned it.
+// Identifies a planned buffer of T to the StepBuffers that planned it.
 template <typename T>
 class StepBuffer {
  private:
@@ -51,15 +51,15 @@ class StepBuffer {
 
 class StepBuffers {
  public:
-  // Where each buffer starts: what vector loads and coalesced accesses want. cudaMalloc and
-  // LibTorch's CUDA tensors give it to the whole; LibTorch's host tensors do not.
+  // Each buffer begins at a multiple of it, for vector loads and coalesced accesses. cudaMalloc and
+  // LibTorch's CUDA tensors align the whole to it; LibTorch's host tensors do not.
   static constexpr int64_t kAlignment = 256;
 
   StepBuffers() = default;
   StepBuffers(const StepBuffers&) = delete;
   StepBuffers& operator=(const StepBuffers&) = delete;
 
-  // Adds `count` elements of T under a name of their own; 0 elements are allowed and take no
+  // Adds `count` elements of T under a new name; 0 elements are allowed and take no
   // memory. Errors, with the plan unchanged: FailedPrecondition while bound; InvalidArgument for an
   // empty or repeated name, a negative count, or a total beyond int64.
   template <typename T>
@@ -92,7 +92,7 @@ class StepBuffers {
     return static_cast<T*>(Address(buffer.index_));
   }
 
-  // A buffer's elements; to be touched only where the memory lives. REQUIRES: as data().
+  // A buffer's elements; access them only on the side of the memory. REQUIRES: as data().
   template <typename T>
   absl::Span<T> span(StepBuffer<T> buffer) const {
     return absl::MakeSpan(data(buffer), static_cast<size_t>(buffers_[buffer.index_].count));
@@ -107,8 +107,8 @@ class StepBuffers {
   // Lists each buffer's address and size. REQUIRES: is_bound(). Allocates as Fingerprint does.
   void AddTo(Fingerprint& fingerprint) const;
 
-  // Fills the whole memory, gaps between buffers included, so that a value that was never written
-  // shows. For tests. REQUIRES: is_bound(), to memory of the host.
+  // Fills the whole memory, gaps between buffers included, so that tests see values that were never
+  // written. REQUIRES: is_bound(), to memory of the host.
   void Poison(std::byte value) const;
 
  private:

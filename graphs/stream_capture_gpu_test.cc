@@ -98,7 +98,7 @@ TEST_F(StreamCaptureTest, AStreamThatIsBeingCapturedIsRefused) {
   const auto capture = Begin();
   const absl::Status again = StreamCapture::Begin(*stream_, *pool_).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(IsCapturing());  // the first goes on
+  EXPECT_TRUE(IsCapturing());  // the first continues
   out_.add_(1);
   const absl::StatusOr<cudaGraph_t> graph = capture->End();
   ASSERT_TRUE(graph.ok()) << graph.status();

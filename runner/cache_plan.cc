@@ -87,7 +87,7 @@ int64_t CachePlan::BlocksOfSequence() const {
     if (group.retention == KvRetention::kCross) num_tokens = *options_.max_encoder_tokens;
     if (group.retention == KvRetention::kSlidingWindow ||
         group.retention == KvRetention::kChunkedLocal) {
-      // What it keeps, what a step writes, and a block that both share in part.
+      // The blocks that it keeps, those that a step writes, and one that both share in part.
       num_tokens = std::min<int64_t>(
           num_tokens, int64_t{group.span} + options_.max_num_tokens + options_.block_size);
     }

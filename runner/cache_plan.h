@@ -1,14 +1,14 @@
-// How the keys of a model's layers lie in memory, and how many blocks there are.
+// The memory layout of the keys of a model's layers, and the number of cache blocks.
 //
 //   REPRISE_ASSIGN_OR_RETURN(CachePlan plan, CachePlan::Create(options, spec, classes));
 //   REPRISE_ASSIGN_OR_RETURN(int num_blocks, plan.ChooseNumBlocks(free_bytes, graph_bytes));
 //   REPRISE_ASSIGN_OR_RETURN(KvCache cache, plan.Allocate(num_blocks));
-//   std::vector<KvLayer> kv = plan.LayersOf(cache);   // one a layer of the model
+//   std::vector<KvLayer> kv = plan.LayersOf(cache);   // one per layer of the model
 //
-// Layers that are alike, in one KV group, have tensors of their own, all blocks of a layer beside
-// each other (cache/kv_layout.h). Otherwise all layers lie in one pool of pages
-// (cache/kv_page_layout.h): groups, heads and head sizes that differ, layers that share, layers
-// without a cache.
+// If all layers are alike and in one KV group, each layer has its own tensor, which holds all
+// blocks of the layer contiguously (cache/storage/kv_layout.h). Otherwise (several groups,
+// different numbers of heads or head sizes, layers that share, layers without a cache) all layers
+// share one pool of pages (cache/storage/kv_page_layout.h).
 //
 // A value; thread safety: const.
 
@@ -24,9 +24,9 @@
 
 #include "absl/status/statusor.h"
 #include "attention/layer_classes.h"
-#include "cache/kv_cache.h"
-#include "cache/kv_layout.h"
-#include "cache/kv_page_layout.h"
+#include "cache/storage/kv_cache.h"
+#include "cache/storage/kv_layout.h"
+#include "cache/storage/kv_page_layout.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
 
@@ -39,9 +39,10 @@ class CachePlan {
   static absl::StatusOr<CachePlan> Create(const ModelRunnerOptions& options, const ModelSpec& spec,
                                           const LayerClasses& classes);
 
-  // How many blocks the cache gets. `free_bytes`: of the device, nothing where no limit is known;
-  // `graph_bytes`: of it, what graphs will take. Errors: InvalidArgument if the memory asked for,
-  // or ResourceExhausted if the memory that is free, does not hold a null block and one more.
+  // The number of blocks of the cache. `free_bytes`: free memory of the device, nullopt if no limit
+  // is known; `graph_bytes`: the part of it that graphs will take. Errors: InvalidArgument if the
+  // requested memory, or ResourceExhausted if the free memory, does not hold a null block and one
+  // more.
   absl::StatusOr<int> ChooseNumBlocks(std::optional<int64_t> free_bytes, int64_t graph_bytes) const;
 
   // Content is undefined. Errors: those of KvCache::Create().
@@ -62,7 +63,7 @@ class CachePlan {
   ModelRunnerOptions options_;
   std::vector<KvGroupSpec> groups_;
   c10::Device device_ = c10::kCPU;
-  std::variant<KvLayoutOptions, KvPageLayoutOptions> layout_;  // num_blocks is open
+  std::variant<KvLayoutOptions, KvPageLayoutOptions> layout_;  // num_blocks is not set
   std::vector<std::optional<int>> cache_layer_;                // of each layer of the model
   int64_t bytes_per_block_ = 0;
 };

@@ -1,13 +1,13 @@
-// The leading blocks that the block tables of a step's rows have in common: followed on the host
-// from the updates that make the tables, so that a step does not compare them anew.
+// The leading blocks that the block tables of a step's rows have in common. The host tracks them
+// from the block table updates, so that a step does not compare whole tables.
 //
 //   CommonBlocks blocks({.num_slots = 8, .max_blocks = 64});
-//   blocks.Follow(batch);                        // each batch, before its rows are asked for
+//   blocks.Follow(batch);                        // each batch, before Count() of its rows
 //   const int num_blocks = blocks.Count(batch.rows);
 //
 // Every slot's table is compared with one row of blocks, the reference, and the number of leading
-// columns that agree is kept up to date as updates come. The rows of a step have at least the least
-// of their numbers in common:
+// columns that agree is kept up to date as updates come. The rows of a step have at least the
+// minimum of their numbers in common:
 //
 //   reference  7 2 9 4       slot 0  7 2 9 4 5   4
 //                            slot 1  7 2 6       2      slots 0 and 1: 2
@@ -15,11 +15,12 @@
 // and no more, unless all of them leave the reference at the same column. Then the first row's
 // table becomes the reference.
 //
-// Blocks are compared, never followed: rows with the same block share it, whoever wrote it.
+// Only block ids are compared, not their content: rows with the same block share it, no matter
+// which sequence wrote it.
 //
-// Thread safety: none; one owner. Cost: Follow() that of the updates; Count() a comparison a row,
-// and, where the reference changes, which takes other rows or other blocks, one of each slot's
-// table up to its first difference. No allocation after construction.
+// Thread safety: none; one owner. Cost: Follow() is linear in the updates. Count() is one
+// comparison per row; if the reference changes (only with other rows or other blocks), it also
+// compares each slot's table up to its first difference. No allocation after construction.
 
 #ifndef RUNNER_COMMON_BLOCKS_H_
 #define RUNNER_COMMON_BLOCKS_H_
@@ -29,21 +30,21 @@
 
 #include "absl/types/span.h"
 #include "base/ids.h"
-#include "runner/scheduled_batch.h"
+#include "runner/slots/scheduled_batch.h"
 
 namespace reprise {
 
 struct CommonBlocksOptions {
   int num_slots = 0;
   int max_blocks = 0;  // columns of a table
-  int group = 0;       // whose table; blocks of its sequences are not given back in between
+  int group = 0;       // whose table; its sequences free no blocks before they end
 };
 
 class CommonBlocks {
  public:
   explicit CommonBlocks(const CommonBlocksOptions& options);
 
-  // Applies the batch's leaves and updates. REQUIRES: the batch fits (runner/slot_mirror.h).
+  // Applies the batch's leaves and updates. REQUIRES: the batch fits (runner/slots/slot_mirror.h).
   void Follow(const ScheduledBatch& batch);
 
   // The most leading columns in which the tables of all rows name the same blocks; 0 without rows.
@@ -60,7 +61,7 @@ class CommonBlocks {
   };
 
   int32_t* table_row(int slot) { return table_.data() + int64_t{slot} * options_.max_blocks; }
-  // Counts on from the columns that are known to agree.
+  // Continues to count from the columns that are known to agree.
   void Extend(int slot);
   void RefersTo(int slot);
 

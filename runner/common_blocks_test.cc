@@ -4,13 +4,13 @@
 #include <random>
 #include <vector>
 
-#include "base/allocation_counter.h"
+#include "base/testing/allocation_counter.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
 namespace {
 
-// Tables beside a CommonBlocks, told of the same changes.
+// Tables and a CommonBlocks that get the same changes.
 class Tables {
  public:
   Tables(int num_slots, int max_blocks)

@@ -1,12 +1,12 @@
-// Runs a model's encoder over the inputs of sequences that enter, and has their keys written into
-// the cross groups: once a sequence, before its first row, outside of any graph.
+// Runs a model's encoder over the inputs of new sequences and writes their keys into the cross
+// groups: once per sequence, before its first row, outside of any graph.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto pass, EncoderPass::Create(options, &driver));
 //   pass->Follow(batch.updates);                                   // each step
-//   REPRISE_RETURN_IF_ERROR(pass->Run(batch.encodes, model, kv));  // behind the step's refill
+//   REPRISE_RETURN_IF_ERROR(pass->Run(batch.encodes, model, kv));  // after the step's refill
 //
-// The inputs travel through a ring of mapped memory and one copy to the device; nothing waits. The
-// host computes where keys go, from its own copy of the cross groups' tables.
+// The inputs are written to a ring of mapped memory and copied to the device once; no call waits.
+// The host computes the slot mapping of the keys from its own copy of the cross groups' tables.
 //
 // Thread safety: none; one owner. The driver must outlive it.
 
@@ -26,11 +26,11 @@
 #include "absl/types/span.h"
 #include "base/mapped_buffer.h"
 #include "base/staging_ring.h"
-#include "cache/block_table_update.h"
-#include "cache/kv_layer.h"
-#include "runner/device_driver.h"
+#include "cache/storage/kv_layer.h"
+#include "cache/tables/block_table_view.h"
+#include "runner/device/device_driver.h"
 #include "runner/model.h"
-#include "runner/scheduled_batch.h"
+#include "runner/slots/scheduled_batch.h"
 #include "runner/step_metadata.h"
 
 namespace reprise {
@@ -48,10 +48,10 @@ class EncoderPass {
   static absl::StatusOr<std::unique_ptr<EncoderPass>> Create(const EncoderPassOptions& options,
                                                              DeviceDriver* driver);
 
-  // Notes new blocks of the cross groups. REQUIRES: checked updates (runner/slot_mirror.h).
+  // Notes new blocks of the cross groups. REQUIRES: checked updates (runner/slots/slot_mirror.h).
   void Follow(absl::Span<const BlockTableUpdate> updates);
 
-  // Enqueues Model::Encode() of all inputs together. `kv`: one a layer of the model. REQUIRES:
+  // Enqueues Model::Encode() of all inputs together. `kv`: one per layer of the model. REQUIRES:
   // checked encodes, at least one. Errors: the model's.
   absl::Status Run(absl::Span<const ScheduledEncode> encodes, Model& model,
                    absl::Span<const KvLayer> kv);
@@ -83,7 +83,7 @@ class EncoderPass {
   std::optional<StagingRing> staging_;
   at::Tensor device_memory_;
   std::vector<at::Tensor> work_map_memory_;
-  std::vector<WorkMap> work_maps_;  // one a class; empty but for those without a cache
+  std::vector<WorkMap> work_maps_;  // one per class; empty but for those without a cache
 };
 
 }  // namespace reprise

@@ -6,7 +6,7 @@
 #include "attention/attention.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
-#include "cache/write_kv.h"
+#include "cache/ops/write_kv.h"
 
 namespace reprise {
 

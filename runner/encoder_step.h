@@ -1,5 +1,5 @@
-// The encoder's pass as a model sees it: the inputs of some sequences, one after the other,
-// attention within each of them, and the cache that their keys go to.
+// The encoder's pass as a model sees it: the concatenated inputs of some sequences, attention
+// within each of them, and the cache that receives their keys.
 //
 // Tensors hold num_tokens tokens, without padding. Made by ModelRunner; valid during
 // Model::Encode(). Thread safety: none.
@@ -18,24 +18,24 @@
 #include "attention/layer_classes.h"
 #include "attention/layer_spec.h"
 #include "attention/ragged_batch.h"
-#include "attention/work_map.h"
-#include "cache/kv_layer.h"
+#include "attention/work_map/work_map.h"
+#include "cache/storage/kv_layer.h"
 #include "runner/ops/linear_context.h"
 
 namespace reprise {
 
 class EncoderStep {
  public:
-  // What a runner puts into it.
+  // The runner fills these in.
   struct Parts {
     at::Tensor token_ids;
     at::Tensor positions;
-    std::vector<at::Tensor> slot_mappings;  // one a KV group, of cross groups
+    std::vector<at::Tensor> slot_mappings;  // one per KV group, of cross groups
     absl::Span<const LayerSpec> layers;
-    absl::Span<const KvLayer> kv;  // one a layer
+    absl::Span<const KvLayer> kv;  // one per layer
     const LayerClasses* classes = nullptr;
     RaggedBatch batch;
-    absl::Span<const WorkMap> work_maps;  // one a class, of classes without a cache
+    absl::Span<const WorkMap> work_maps;  // one per class, of classes without a cache
     LinearContext* linears = nullptr;
   };
   explicit EncoderStep(Parts parts) : parts_(std::move(parts)) {}
@@ -53,8 +53,8 @@ class EncoderStep {
                                     const at::Tensor& v) const;
 
   // A kEncoderDecoder layer: writes the keys and values that the decoder will attend to, as k and v
-  // above. Each such layer is written once a pass, but those that share another's. Errors:
-  // InvalidArgument for a layer of another kind; those of WriteKv.
+  // above. Each such layer is written once per pass, except layers that share another's keys.
+  // Errors: InvalidArgument for a layer of another kind; those of WriteKv.
   absl::Status WriteKeys(int layer, const at::Tensor& k, const at::Tensor& v) const;
 
   LinearContext& linears() const { return *parts_.linears; }

@@ -1,4 +1,4 @@
-// What a model must offer to be run: its attention layers, and a forward pass over a Step.
+// The interface of a model that can be run: its attention layers, and a forward pass over a Step.
 //
 //   class MyModel : public reprise::Model {
 //    public:
@@ -51,12 +51,12 @@
 namespace reprise {
 
 struct ModelSpec {
-  // One entry an attention layer, in the order of `layer` in Step::Attend: what it computes, over
-  // whose keys, how long it needs them. Pointers in it are on `device`.
+  // One entry per attention layer, in the order of `layer` in Step::Attend: what it computes, which
+  // keys it reads, how long it needs them. Pointers in it are on `device`.
   std::vector<LayerSpec> layers;
-  // Attention without a cache that layers do beside their own, over the tokens of a step alone:
-  // `attention` in Step::AttendWithin. For prompts in another form than the cache's (MLA, not
-  // absorbed).
+  // Attention without a cache over the tokens of a step alone, in addition to a layer's own
+  // attention: `attention` in Step::AttendWithin. For prompts in another form than the cache's
+  // (MLA, not absorbed).
   std::vector<AttentionParams> within = {};
   int vocab_size = 0;
   int max_position = 0;  // the longest sequence the model can serve

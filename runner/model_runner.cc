@@ -10,7 +10,7 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
-#include "cache/copy_blocks.h"
+#include "cache/ops/copy_blocks.h"
 #include "glog/logging.h"
 #include "runner/model_runner_options.h"
 
@@ -29,11 +29,11 @@ absl::Status KeepLogits(const at::Tensor& logits, const at::Tensor& kept) {
 
 }  // namespace
 
-// What captured steps hold by value: constant while they live.
+// Values that captured steps hold: constant during the life of the graphs.
 struct ModelRunner::Constants {
   Model* model = nullptr;
   const StepMetadata* metadata = nullptr;
-  std::vector<KvLayer> kv;  // one a layer
+  std::vector<KvLayer> kv;  // one per layer
 };
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
@@ -60,7 +60,7 @@ ModelRunner::ModelRunner(Model* model, const ModelRunnerOptions& options, LayerC
                   1) {}
 
 ModelRunner::~ModelRunner() {
-  // Nothing may be freed that a step in flight still reads.
+  // Steps in flight may still read the memory that is freed: waits for them.
   while (num_awaited_ < num_launched_) outputs_[num_awaited_++ % outputs_.size()].written->Wait();
 }
 
@@ -111,7 +111,7 @@ absl::Status ModelRunner::Allocate() {
                                  .memory_budget_bytes = options_.graph_memory_budget_bytes},
                                 &driver_->graphs()));
 
-  // What graphs take is measured against a cache of the least size; the rest is the cache's.
+  // The memory of graphs is measured with a cache of the smallest size; the cache gets the rest.
   REPRISE_ASSIGN_OR_RETURN(const CachePlan plan, CachePlan::Create(options_, spec, classes_));
   int64_t graph_bytes = 0;
   if (driver_->free_bytes().has_value() && *options_.graphs != GraphSetOptions::Mode::kOff) {
@@ -135,8 +135,8 @@ absl::Status ModelRunner::Allocate() {
   return CaptureGraphs();
 }
 
-// Products of the captured shapes, and of no others, are timed: a prompt's shape must not cost its
-// first user a search. Without graphs the same shapes are, so that both compute the same bits.
+// Only products of the captured shapes are timed: the first prompt of a shape must not wait for a
+// search. Without graphs the same shapes are timed, so that both compute the same bits.
 absl::Status ModelRunner::CaptureGraphs() {
   const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
   driver_->linears().SetTiming(LinearTiming::kOn);
@@ -194,7 +194,7 @@ absl::Status ModelRunner::AllocateRings() {
   REPRISE_ASSIGN_OR_RETURN(delta_ring_,
                            StagingRing::Create(delta_memory_->host_bytes(), std::move(read)));
 
-  // A token a row, and the number of bad rows.
+  // One token per row, and the number of bad rows.
   const int64_t output_size = options_.max_num_seqs + 1;
   REPRISE_ASSIGN_OR_RETURN(
       output_memory_, driver_->AllocateMapped(num_slots * output_size * int64_t{sizeof(int32_t)}));
@@ -265,7 +265,7 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
     REPRISE_ASSIGN_OR_RETURN(decision, RunStep(decision));
     REPRISE_RETURN_IF_ERROR(
         driver_->Sample({.logits = memory_->logits(decision.key.padded_num_seqs),
-                         .slots = memory_->slots(),
+                         .slots = memory_->slots().sampling_slots(),
                          .sample_slot = memory_->arrays().sample_slot,
                          .out = output.device_tokens,
                          .features = demand.features}));

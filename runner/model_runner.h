@@ -12,9 +12,8 @@
 //   const ScheduledRow decode[] = {{.slot = SlotId(0)}};
 //   REPRISE_ASSIGN_OR_RETURN(StepResult second, runner->Step({.rows = decode}));
 //
-// Layers of one model may need different metadata and keep different keys (attention/layer_spec.h):
-// kv_groups() says which block tables there are. A block manager made of them serves the model;
-// updates name their group.
+// Layers of one model may need different metadata and keep different keys (attention/layer_spec.h).
+// kv_groups() lists the block tables; construct the BlockManager from it. Updates name their group.
 //
 // A sequence of a model with an encoder joins with num_encoder_tokens, its blocks of the cross
 // groups, and the encoder's input; the batch that brings the input may bring the first row too:
@@ -22,17 +21,17 @@
 //   const ScheduledEncode encode[] = {{.slot = SlotId(0), .tokens = source}};
 //   runner->Step({.joins = join, .updates = update, .encodes = encode, .rows = prefill});
 //
-// A sequence may begin with blocks that are copies of others', in the place of computing them:
+// A sequence may begin with copies of other sequences' blocks instead of computing them:
 //
 //   const BlockCopy copy[] = {{.src = 1, .dst = 2}};   // done before the step reads or writes them
 //   runner->Step({.joins = join_behind_them, .updates = update, .copies = copy, .rows = rest});
 //
 // The runner owns everything that a captured graph reads: slot state, step arrays, KV cache,
-// logits, work maps. It does not decide who takes part (Scheduler) or which block backs what
-// (BlockManager): the batch says so.
+// logits, work maps. It does not decide which sequences take part (Scheduler) or which blocks they
+// use (BlockManager): the batch specifies both.
 //
-// A step is pipelined: Launch() returns when the step is enqueued, Await() when its tokens are
-// known. Up to max_steps_in_flight() may be launched before the oldest is awaited, since rows
+// A step is pipelined: Launch() returns when the step is enqueued; Await() returns when its tokens
+// are known. Up to max_steps_in_flight() may be launched before the oldest is awaited, since rows
 // without tokens take their slot's last token on the device.
 //
 // Thread safety: none; one owner. The model must outlive the runner.
@@ -55,20 +54,20 @@
 #include "absl/types/span.h"
 #include "attention/layer_classes.h"
 #include "base/staging_ring.h"
-#include "cache/block_store.h"
-#include "cache/kv_cache.h"
 #include "cache/kv_group.h"
+#include "cache/storage/block_store.h"
+#include "cache/storage/kv_cache.h"
 #include "graphs/graph_set.h"
 #include "graphs/step_buffers.h"
 #include "runner/cache_plan.h"
-#include "runner/device_driver.h"
+#include "runner/device/device_driver.h"
 #include "runner/encoder_pass.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
-#include "runner/scheduled_batch.h"
-#include "runner/slot_mirror.h"
+#include "runner/slots/scheduled_batch.h"
+#include "runner/slots/slot_mirror.h"
+#include "runner/slots/step_delta_layout.h"
 #include "runner/step_cascade.h"
-#include "runner/step_delta_layout.h"
 #include "runner/step_memory.h"
 #include "runner/step_metadata.h"
 
@@ -80,7 +79,7 @@ struct StepTicket {
 };
 
 struct StepResult {
-  // One a row, in the batch's order; -1 for rows with RowOutput::kNone. Valid until
+  // One per row, in the batch's order; -1 for rows with RowOutput::kNone. Valid until
   // max_steps_in_flight() further launches.
   absl::Span<const int32_t> tokens;
   GraphDecision decision;

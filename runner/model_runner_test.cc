@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "base/allocation_counter.h"
 #include "base/status_macros.h"
+#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/testing/model_runner_suite.h"
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 INSTANTIATE_TEST_SUITE_P(Cpu, ModelRunnerSuite, testing::Values(c10::kCPU));
 
-// Returns what it is told to.
+// Returns a preset result.
 class PuppetModel : public ToyModel {
  public:
   PuppetModel() : ToyModel({}) {}

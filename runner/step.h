@@ -1,12 +1,12 @@
-// One forward pass as a model sees it: the tokens, where they stand, and attention over their
+// One forward pass as a model sees it: the tokens, their positions, and attention over their
 // sequences' caches.
 //
 // Tensors are views of persistent buffers, padded to the step's size. Padded tokens have id 0,
 // position 0 and slot -1; what a model computes for them is never used, and they write nothing into
 // the cache.
 //
-// A layer is what the model's spec says it is (attention/layer_spec.h), and is asked for
-// accordingly:
+// The model's spec defines the kind of each layer (attention/layer_spec.h), and the kind determines
+// the call:
 //
 //   layer                                             call
 //   with keys of its own                              Attend(layer, q, k, v)
@@ -15,8 +15,9 @@
 //   whose keys were written by a fused op             that op with kv(layer), slot_mapping(layer);
 //                                                     then Attend(layer, q)
 //
-// Windows, chunks and the encoder's lengths are in the layer's metadata, which the runner makes
-// once a step and layers of a class share (attention/layer_classes.h): the calls are the same.
+// Windows, chunks and the encoder's lengths do not change the call. They are in the layer's
+// metadata, which the runner makes once per step and layers of a class share
+// (attention/layer_classes.h).
 //
 // Made by ModelRunner; valid during Model::Forward(). Thread safety: none.
 
@@ -34,8 +35,8 @@
 #include "attention/layer_classes.h"
 #include "attention/layer_spec.h"
 #include "attention/paged_batch.h"
-#include "attention/work_map.h"
-#include "cache/kv_layer.h"
+#include "attention/work_map/work_map.h"
+#include "cache/storage/kv_layer.h"
 #include "runner/ops/linear_context.h"
 #include "runner/step_metadata.h"
 
@@ -49,14 +50,14 @@ struct AttentionPart {
 
 class Step {
  public:
-  // What a runner puts into a step.
+  // The runner fills these in.
   struct Parts {
     at::Tensor token_ids;
     at::Tensor positions;
-    std::vector<at::Tensor> slot_mappings;  // one a KV group
+    std::vector<at::Tensor> slot_mappings;  // one per KV group
     at::Tensor logits_indices;
     at::Tensor logits;
-    absl::Span<const KvLayer> kv;  // one a layer
+    absl::Span<const KvLayer> kv;  // one per layer
     StepBatches batches;
     const StepMetadata* metadata = nullptr;
     LinearContext* linears = nullptr;
@@ -91,8 +92,8 @@ class Step {
 
   // Attention in two parts, for steps with max_query_len() > 1 of models whose spec names attention
   // `within`: over the step's own tokens, from k and v as they are, and over the keys that the
-  // layer's cache held before the step. Merged (attention/merge_states.h) they are attention over
-  // all of them. For MLA: prompts not absorbed, the prefix absorbed.
+  // layer's cache held before the step. Merged (attention/merge/merge_states.h) they are attention
+  // over all of them. For MLA: prompts not absorbed, the prefix absorbed.
   //
   // AttendWithin(): each token sees those of its row up to itself, by spec().within[attention]; k,
   // v as in Attend(). AttendBefore(): q as in Attend(layer, q); layers of full attention or of a
@@ -107,9 +108,9 @@ class Step {
   absl::Status Write(int layer, const at::Tensor& k, const at::Tensor& v) const;
   absl::Status Write(int layer, const at::Tensor& latent) const;
 
-  // The layer's cache and where this step's tokens stand in it, [num_tokens] int64, for ops that
-  // write it themselves. REQUIRES: a layer of the spec; slot_mapping(): one with a cache. In the
-  // cache of another layer, or of an encoder, nothing is to be written.
+  // The layer's cache and the slots of this step's tokens in it, [num_tokens] int64, for ops that
+  // write it themselves. REQUIRES: a layer of the spec; slot_mapping(): one with a cache. Do not
+  // write into the cache of another layer or of an encoder.
   const KvLayer& kv(int layer) const { return parts_.kv[layer]; }
   const at::Tensor& slot_mapping(int layer) const;
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "attention/work_map.h"
+#include "attention/work_map/work_map.h"
 
 namespace reprise {
 namespace {

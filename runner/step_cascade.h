@@ -1,20 +1,20 @@
 // Whether a step reads the prefix that its rows share once for all of them (cascade attention, D3),
-// and how long that prefix is. The one place where it is decided.
+// and how long that prefix is. This decision is made here only.
 //
 //   StepCascade cascade({.classes = {{.layer = {.num_q_heads = 32, ...}, .num_layers = 32}},
-//                        .costs = H200SharedMapCosts(), .num_slots = 64, ...});
-//   // Each batch, once the slot mirror has taken it:
+//                        .costs = H200Profile().cascade_map, .num_slots = 64, ...});
+//   // Each batch, after the slot mirror has advanced by it:
 //   const StepCascade::Decision decision = cascade.Decide(batch, mirror);
 //   LOG(INFO) << decision.rule;   // "cascade: 5200.0 us flat, 1600.0 us with the prefix apart"
 //
-// A step may, if all its rows are decodes of one query, and their block tables begin with the same
-// blocks: sequences of one prompt that the prefix cache served, or forks. Whole blocks before the
-// rows' own queries count, in the tables of all KV groups whose layers see a sequence's whole past.
-// Whether it pays is for the rule to say (attention/cascade_rule.h), over all those layers;
-// layers of windows and chunks read as ever.
+// A step may do so if all its rows are decodes of one query and their block tables begin with the
+// same blocks: sequences of one prompt that the prefix cache served, or forks. Only whole blocks
+// before the rows' own queries count, in the tables of all KV groups whose layers see a sequence's
+// whole past. attention/merge/cascade_rule.h decides whether it is faster, over all those layers;
+// layers of windows and chunks are not affected.
 //
-// Thread safety: none; one owner. Cost of a step: a few operations a row, and what its updates cost
-// (runner/common_blocks.h); no allocation after construction.
+// Thread safety: none; one owner. Cost of a step: a few operations per row, and the cost of its
+// updates (runner/common_blocks.h); no allocation after construction.
 
 #ifndef RUNNER_STEP_CASCADE_H_
 #define RUNNER_STEP_CASCADE_H_
@@ -24,16 +24,16 @@
 #include <optional>
 #include <vector>
 
-#include "attention/cascade_rule.h"
+#include "attention/merge/cascade_rule.h"
 #include "runner/common_blocks.h"
-#include "runner/scheduled_batch.h"
-#include "runner/slot_mirror.h"
+#include "runner/slots/scheduled_batch.h"
+#include "runner/slots/slot_mirror.h"
 
 namespace reprise {
 
-// Layers alike that read all keys of a sequence.
+// Identical layers that read all keys of a sequence.
 struct CascadeLayers {
-  CascadeShape layer = {};  // of one of them; what is the step's is filled in
+  CascadeShape layer = {};  // of one layer; Decide() fills in the step's fields
   int num_layers = 0;
 };
 
@@ -56,18 +56,18 @@ class StepCascade {
 
   explicit StepCascade(const StepCascadeOptions& options);
 
-  // The fewest rows for which it can pay, of sequences that share all but their last token; nothing
-  // if it never does.
+  // The smallest number of rows for which it can be faster, if the sequences share all but their
+  // last token; nullopt if there is none.
   std::optional<int> least_rows() const { return least_rows_; }
 
-  // Takes part in every batch. REQUIRES: `mirror` has advanced by it.
+  // Call it for every batch. REQUIRES: `mirror` has advanced by it.
   Decision Decide(const ScheduledBatch& batch, const SlotMirror& mirror);
 
-  // Steps with rows that came out so.
+  // The number of non-empty steps with this reason.
   int64_t num_steps(CascadeReason reason) const { return num_steps_[static_cast<int>(reason)]; }
 
  private:
-  // What of a step counts.
+  // The inputs of the decision.
   struct Lengths {
     int num_rows = 0;
     int64_t sum = 0;
@@ -80,7 +80,7 @@ class StepCascade {
   std::optional<int> FindLeastRows() const;
 
   StepCascadeOptions options_;
-  std::vector<CommonBlocks> blocks_;  // one a group
+  std::vector<CommonBlocks> blocks_;  // one per group
   std::optional<int> least_rows_;
   std::array<int64_t, kNumCascadeReasons> num_steps_ = {};
 };

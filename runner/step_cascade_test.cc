@@ -116,12 +116,12 @@ TEST_F(StepCascadeTest, RefusalsHaveAReason) {
   EXPECT_EQ(Step({}).rule.reason, CascadeReason::kFewRows);
   EXPECT_EQ(Step({2}).rule.reason, CascadeReason::kFewRows);
   EXPECT_EQ(Step({0, 1}, /*num_queries=*/2).rule.reason, CascadeReason::kManyQueries);
-  EXPECT_EQ(Step({0, 3}).rule.reason, CascadeReason::kNoPrefix);  // 48 keys are no whole step
+  EXPECT_EQ(Step({0, 3}).rule.reason, CascadeReason::kNoPrefix);  // 48 keys < a whole step
   const StepCascade::Decision two = Step({0, 4});                 // 64 keys once more are 64 ns
   EXPECT_THAT(ToString(two.rule), HasSubstr("flat: not quicker"));
   EXPECT_EQ(two.common_prefix_len, 0);
   EXPECT_EQ(Step({0, 1, 2}).rule.reason, CascadeReason::kUse);
-  EXPECT_EQ(cascade_.num_steps(CascadeReason::kFewRows), 1);  // the empty step is none
+  EXPECT_EQ(cascade_.num_steps(CascadeReason::kFewRows), 1);  // the empty step does not count
   EXPECT_EQ(cascade_.num_steps(CascadeReason::kManyQueries), 1);
   EXPECT_EQ(cascade_.num_steps(CascadeReason::kNoPrefix), 1);
   EXPECT_EQ(cascade_.num_steps(CascadeReason::kNotQuicker), 1);

@@ -15,8 +15,8 @@
 #include "base/dtype.h"
 #include "graphs/fingerprint.h"
 #include "graphs/step_buffers.h"
-#include "runner/slot_state.h"
-#include "runner/step_arrays.h"
+#include "runner/slots/slot_state.h"
+#include "runner/slots/step_arrays.h"
 
 namespace reprise {
 

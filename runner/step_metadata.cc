@@ -170,7 +170,7 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memor
     }
     batches.of_class.push_back(batch);
   }
-  // The decode maps hold a token a row.
+  // The decode maps hold one token per row.
   const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
   batches.work_maps = is_decode ? decode_maps_ : work_maps_;
   for (int i = 0; key.cascade && is_decode && i < options_.classes.num_classes(); ++i) {

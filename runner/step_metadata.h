@@ -1,8 +1,8 @@
-// What the attention layers of a model read in a step: for each layer class a batch and a work map,
-// made once a step inside the graph and shared by the layers of the class.
+// The metadata that attention layers read in a step: a batch and a work map for each layer class,
+// made once per step inside the graph and shared by the layers of the class.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto metadata, StepMetadata::Create(options, &driver));
-//   // Once a captured shape:
+//   // Once per captured shape:
 //   StepBatches batches = metadata->BatchesAt(key, memory);
 //   // Each step, on the driver's stream, before the first layer:
 //   REPRISE_RETURN_IF_ERROR(metadata->Build(batches));
@@ -10,21 +10,21 @@
 //
 //   class                 batch
 //   rows                  the step's rows, over the class's group
-//   chunks                virtual rows, cut on the device (attention/local_virtual_batch.h)
+//   chunks                virtual rows, cut on the device (attention/metadata/local_virtual_batch.h)
 //   the encoder's keys    the step's rows over the cross group: encoder_lens, not causal
 //   without a cache       none: such layers run in the encoder's pass (runner/encoder_pass.h)
 //
-// Steps of rows with one query, decodes, have maps of their own, planned for them: the tiles of
-// prompts hold many queries of a row, of which a decode fills one. With WorkMapMode::kDeterministic
-// all steps have the same maps, since a row's bits must not depend on who else is in its step.
+// Decode steps (one query per row) have their own maps: prompt tiles hold many queries of a row, of
+// which a decode fills only one. With WorkMapMode::kDeterministic all steps have the same maps,
+// since a row's bits must not depend on the other rows of its step.
 //
 // With SharedPrefix::kTaken decodes have a third kind of map for classes that read all keys of a
 // sequence: in a cascade step (GraphKey::cascade) they read StepArrays::common_prefix_len keys once
-// for all rows. Other classes read as ever.
+// for all rows. Other classes are not affected.
 //
-// Models that attend to a step's own tokens and to the keys before it apart (ModelSpec::within) get
-// two more kinds in steps of rows with several tokens: a ragged batch of the step's tokens, and for
-// each class of rows a batch over the keys that were cached before.
+// Models that attend separately to a step's own tokens and to the keys before it
+// (ModelSpec::within) get two more kinds in steps of rows with several tokens: a ragged batch of
+// the step's tokens, and for each class of rows a batch over the keys that were cached before.
 //
 // Thread safety: none; one owner. The driver must outlive it; it must outlive graphs that call
 // Build() in their capture.
@@ -43,15 +43,15 @@
 #include "absl/types/span.h"
 #include "attention/layer_classes.h"
 #include "attention/layer_spec.h"
-#include "attention/local_virtual_batch.h"
+#include "attention/metadata/local_virtual_batch.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
-#include "attention/work_map.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
 #include "base/dtype.h"
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
-#include "runner/device_driver.h"
+#include "runner/device/device_driver.h"
 #include "runner/step_memory.h"
 
 namespace reprise {
@@ -74,10 +74,11 @@ struct StepMetadataOptions {
 // The batches of a step at one shape: views of the runner's memory.
 struct StepBatches {
   PagedBatch rows;                   // the step's rows, over the first group
-  std::vector<PagedBatch> of_class;  // one a class
-  std::vector<WorkMap> work_maps;    // one a class, for rows as long as this shape's
-  // Of models with attention within steps, in steps whose rows may have several tokens; else empty.
-  std::vector<PagedBatch> before;  // one a class: keys before the step; none but for kRows
+  std::vector<PagedBatch> of_class;  // one per class
+  std::vector<WorkMap> work_maps;    // one per class, for rows as long as this shape's
+  // For models with attention within steps, in steps whose rows may have several tokens; else
+  // empty.
+  std::vector<PagedBatch> before;  // one per class: keys before the step; none but for kRows
   RaggedBatch within;              // the step's tokens
 
   bool has_within() const { return !before.empty(); }
@@ -91,7 +92,7 @@ class StepMetadata {
 
   StepBatches BatchesAt(const GraphKey& key, const StepMemory& memory) const;
 
-  // Enqueues what is computed from the step's rows: virtual rows, work maps. May be captured.
+  // Enqueues the computation of virtual rows and work maps from the step's rows. May be captured.
   absl::Status Build(const StepBatches& batches) const;
 
   absl::Span<const LayerSpec> layers() const { return options_.layers; }
@@ -100,7 +101,7 @@ class StepMetadata {
   // Whether the class reads a common prefix once in cascade steps, and how it is cut there.
   bool TakesPrefix(int index) const;
   const WorkMap& cascade_map(int index) const { return cascade_maps_[index]; }
-  absl::Span<const WorkMap> before_maps() const { return before_maps_; }  // one a class
+  absl::Span<const WorkMap> before_maps() const { return before_maps_; }  // one per class
   absl::Span<const WorkMap> within_maps() const { return within_maps_; }  // one of `within`
 
   void AddTo(Fingerprint& fingerprint) const;
@@ -108,7 +109,7 @@ class StepMetadata {
  private:
   StepMetadata(const StepMetadataOptions& options, DeviceDriver* driver);
   absl::Status Allocate(int index);
-  // Of steps whose rows have up to `max_query_len` queries, `max_tokens` in all.
+  // The plan of steps whose rows have up to `max_query_len` queries, `max_tokens` in all.
   WorkMapOptions ClassMapOptions(int index, int max_tokens, int max_query_len) const;
   absl::Status AllocateWithin();
   // Memory for a map, and the map over it.
@@ -120,12 +121,12 @@ class StepMetadata {
 
   StepMetadataOptions options_;
   DeviceDriver* driver_;
-  std::vector<WorkMap> before_maps_;           // one a class; empty without `within`
+  std::vector<WorkMap> before_maps_;           // one per class; empty without `within`
   std::vector<WorkMap> within_maps_;           // one of `within`
-  std::vector<WorkMap> work_maps_;             // one a class
-  std::vector<WorkMap> decode_maps_;           // one a class, in the memory of work_maps_
-  std::vector<WorkMap> cascade_maps_;          // one a class, there too
-  std::vector<LocalBatchBuffers> local_rows_;  // one a class; empty but for chunks
+  std::vector<WorkMap> work_maps_;             // one per class
+  std::vector<WorkMap> decode_maps_;           // one per class, in the memory of work_maps_
+  std::vector<WorkMap> cascade_maps_;          // one per class, there too
+  std::vector<LocalBatchBuffers> local_rows_;  // one per class; empty but for chunks
   std::vector<at::Tensor> memory_;             // what those point into
 };
 

@@ -6,11 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "attention/work_map_build.h"
-#include "attention/work_map_check.h"
-#include "attention/work_map_rows.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_check.h"
 #include "gtest/gtest.h"
-#include "runner/device_driver.h"
+#include "runner/device/device_driver.h"
 
 namespace reprise {
 namespace {
@@ -30,13 +29,13 @@ class PlanningDriver : public DeviceDriver {
   }
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
                          const WorkMap& map) override {
-    absl::Status status = BuildWorkMap(batch, WindowOf(layer), map);
+    absl::Status status = WorkMapOnHost(batch, WindowOf(layer), map);
     status.Update(CheckWorkMap(map, batch, WindowOf(layer)));
     return status;
   }
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
                          const WorkMap& map) override {
-    return BuildWorkMap(batch, WindowOf(layer), map);
+    return WorkMapOnHost(batch, WindowOf(layer), map);
   }
 
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {

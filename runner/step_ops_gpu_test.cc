@@ -14,17 +14,17 @@
 #include <random>
 #include <vector>
 
-#include "cache/kv_cache.h"
+#include "cache/storage/kv_cache.h"
 #include "gtest/gtest.h"
-#include "runner/ops/gate_mul.h"
+#include "runner/ops/elementwise.h"
 #include "runner/ops/gather_rows.h"
 #include "runner/ops/linear.h"
-#include "runner/ops/rms_norm.h"
+#include "runner/ops/norm.h"
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
 #include "runner/ops/test_device.h"
 #include "runner/ops/test_tensors.h"
-#include "runner/sampling.h"
+#include "runner/sampling/sampling.h"
 
 namespace reprise {
 namespace {
@@ -83,7 +83,7 @@ class Layer {
     tokens_ = at::zeros({kTokens}, options_.dtype(at::kInt));
   }
 
-  // What is data in a step.
+  // The data of a step.
   void SetInputs(std::mt19937& random) {
     std::vector<int> ids, positions;
     std::vector<int64_t> slots;
@@ -114,10 +114,10 @@ class Layer {
     status.Update(AddRmsNorm(normed_, hidden_, norm_, 1e-5f, normed_));
     status.Update(head_->Apply(*context_, normed_, logits_));
     status.Update(Sample({.logits = logits_,
-                          .slots = {.last_token = last_token_.mutable_data_ptr<int32_t>(),
+                          .slots = {.params = reinterpret_cast<const SamplingParams*>(
+                                        sampling_.const_data_ptr<uint8_t>()),
+                                    .last_token = last_token_.mutable_data_ptr<int32_t>(),
                                     .sample_index = sample_index_.mutable_data_ptr<int64_t>(),
-                                    .sampling = reinterpret_cast<SamplingParams*>(
-                                        sampling_.mutable_data_ptr<uint8_t>()),
                                     .num_slots = kTokens},
                           .sample_slot = sample_slot_.const_data_ptr<int32_t>(),
                           .out = tokens_.mutable_data_ptr<int32_t>(),
@@ -125,7 +125,7 @@ class Layer {
     return status;
   }
 
-  // All that a step leaves behind.
+  // All results of a step.
   std::vector<at::Tensor> Results() const {
     return {logits_.clone(), tokens_.clone(), last_token_.clone(),
             cache_->tensors(0)[0].slice(0, 1).clone(), cache_->tensors(0)[1].slice(0, 1).clone()};

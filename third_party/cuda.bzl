@@ -67,8 +67,8 @@ def _libtorch_major(repository_ctx):
 
 def _problem(repository_ctx, root, found_by):
     """Returns the sentence that says why this toolkit cannot be used, or None if it can."""
-    advice = (" Start the build through ./bazelw, which installs it, set REPRISE_CUDA to a CUDA " +
-              "toolkit, or build with --config=cpu.")
+    advice = (" Start the build through ./bazelw with REPRISE_DEVICE=cuda, which installs it, set " +
+              "REPRISE_CUDA to a CUDA toolkit, or build with --config=cpu.")
     if not root:
         return "The CUDA toolkit was not found (tried %s)." % found_by + advice
     if len(_existing(repository_ctx, root, ["bin/nvcc", "include/cuda_runtime_api.h"])) != 2:
@@ -85,7 +85,7 @@ def _problem(repository_ctx, root, found_by):
     return None
 
 def _public_target(name):
-    """Returns the BUILD text of a target that is an empty library under --config=cpu."""
+    """Returns the BUILD text of a target that is an empty library in the CPU build."""
     return """
 alias(
     name = "{name}",

@@ -6,12 +6,13 @@ ENVIRONMENT_VARIABLES = [
     "PATH",
     "REPRISE_CACHE",
     "REPRISE_CUDA",
+    "REPRISE_ENVIRONMENT",
     "REPRISE_LIBTORCH",
     "REPRISE_PYTHON",
     "XDG_CACHE_HOME",
 ]
 
-# True under --config=cpu: @cuda and @libtorch then offer no CUDA, whether it is there or not.
+# True in the CPU build: @cuda and @libtorch then offer no CUDA, whether it is there or not.
 CPU_CONFIG_SETTING = """
 config_setting(
     name = "cpu",
@@ -32,17 +33,26 @@ def pinned_version(repository_ctx, package):
             return version
     fail("third_party/requirements.txt does not pin " + package)
 
-def _site_packages(repository_ctx):
-    """Returns the folder of Python packages that bazelw installed, as a path that may not exist."""
+def _installed_torch(repository_ctx):
+    """Returns the torch that bazelw installed, or None."""
     environ = repository_ctx.os.environ
-    cache = environ.get("REPRISE_CACHE", "")
-    if not cache:
-        cache = (environ.get("XDG_CACHE_HOME", "") or environ.get("HOME", "") + "/.cache") + "/reprise"
-    return repository_ctx.path("%s/libtorch-%s-cuda-%s/site-packages" % (
-        cache,
-        pinned_version(repository_ctx, "torch"),
-        pinned_version(repository_ctx, "cuda-toolkit"),
-    ))
+    if environ.get("REPRISE_ENVIRONMENT", ""):
+        environments = [environ["REPRISE_ENVIRONMENT"]]
+    else:
+        # Without bazelw: one with CUDA serves the CPU build, too.
+        cache = environ.get("REPRISE_CACHE", "")
+        if not cache:
+            cache = (environ.get("XDG_CACHE_HOME", "") or environ.get("HOME", "") + "/.cache") + "/reprise"
+        libtorch = "%s/libtorch-%s" % (cache, pinned_version(repository_ctx, "torch"))
+        environments = [
+            "%s-cuda-%s" % (libtorch, pinned_version(repository_ctx, "cuda-toolkit")),
+            libtorch + "-cpu",
+        ]
+    for environment in environments:
+        torch = repository_ctx.path(environment + "/site-packages/torch")
+        if torch.exists:
+            return torch
+    return None
 
 def _python_torch(repository_ctx, python):
     """Returns the folder of the torch that a Python has, or None. Does not import it (seconds)."""
@@ -59,7 +69,7 @@ def find_libtorch(repository_ctx):
       1. REPRISE_LIBTORCH, a folder with include/ and lib/ (an unpacked LibTorch, or a Python's
          site-packages/torch);
       2. REPRISE_PYTHON, a Python that has torch;
-      3. the environment that bazelw made;
+      3. the environment that bazelw chose (REPRISE_ENVIRONMENT), or one that it has made;
       4. the torch of python3.
 
     Args:
@@ -73,8 +83,8 @@ def find_libtorch(repository_ctx):
         return repository_ctx.path(environ["REPRISE_LIBTORCH"]), "REPRISE_LIBTORCH"
     if environ.get("REPRISE_PYTHON", ""):
         return _python_torch(repository_ctx, environ["REPRISE_PYTHON"]), "REPRISE_PYTHON"
-    installed = _site_packages(repository_ctx).get_child("torch")
-    if installed.exists:
+    installed = _installed_torch(repository_ctx)
+    if installed:
         return installed, "the environment of bazelw"
     python = repository_ctx.which("python3")
     return (_python_torch(repository_ctx, python) if python else None), "python3"

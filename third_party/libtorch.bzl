@@ -128,7 +128,8 @@ alias(
         )
     else:
         build += "missing_library(name = \"torch_cuda\", message = %r)\n" % (
-            problem or "The LibTorch in %s has no CUDA: build with --config=cpu." % root
+            problem or ("The LibTorch in %s has no CUDA: build with --config=cpu, or let ./bazelw install one " +
+                        "that has (REPRISE_DEVICE=cuda).") % root
         )
     repository_ctx.file("BUILD", build, executable = False)
 

@@ -56,8 +56,22 @@ def reprise_dependencies():
     )
     _maybe(
         system_library,
+        name = "cli11",
+        debian_package = "libcli11-dev",
+        header = "CLI/CLI.hpp",
+        targets = {"cli11": ""},
+    )
+    _maybe(
+        system_library,
         name = "pcre2",
         debian_package = "libpcre2-dev",
         header = "pcre2.h",
         targets = {"pcre2": "-l:libpcre2-8.a"},
+    )
+    _maybe(
+        system_library,
+        name = "utf8proc",
+        debian_package = "libutf8proc-dev",
+        header = "utf8proc.h",
+        targets = {"utf8proc": "-l:libutf8proc.a"},
     )

@@ -17,25 +17,111 @@ def _unless_cpu(value, otherwise = []):
         "//conditions:default": value,
     })
 
-def reprise_cc_library(name, copts = [], **kwargs):
-    """cc_library with the project's compiler options; always static."""
+# What nearly every unit speaks with: Status, StrCat and spans.
+_VOCABULARY = [
+    "@com_google_absl//absl/status",
+    "@com_google_absl//absl/status:statusor",
+    "@com_google_absl//absl/strings",
+    "@com_google_absl//absl/types:span",
+]
+
+def _without(deps, extra):
+    """Returns those of `extra` that `deps` does not name."""
+    return [dep for dep in extra if type(deps) != "list" or dep not in deps]
+
+def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], **kwargs):
+    """cc_library with the project's compiler options; always static.
+
+    Args:
+      name: of the target, and by default of its files: `<name>.h`, `<name>_args.h` and `<name>.cc`,
+        as far as they exist.
+      srcs: where they have other names.
+      hdrs: likewise.
+      copts: added to the project's.
+      deps: besides Abseil's Status, StatusOr, strings and Span, which every unit has.
+      **kwargs: as in cc_library.
+    """
+    if hdrs == None:
+        hdrs = native.glob([name + ".h", name + "_args.h"])
+    if srcs == None:
+        srcs = native.glob([name + ".cc"])
     native.cc_library(
         name = name,
+        srcs = srcs,
+        hdrs = hdrs,
         copts = _COPTS + copts,
         linkstatic = True,
+        deps = deps + _without(deps, _VOCABULARY),
         **kwargs
     )
 
-def reprise_cc_binary(name, copts = [], **kwargs):
+def reprise_headers():
+    """The headers of a room, for the test that compiles all of them together (//tests/house)."""
+    native.filegroup(
+        name = "headers",
+        srcs = native.glob(["*.h"]),
+        visibility = ["//tests/house:__pkg__"],
+    )
+
+def reprise_unit(
+        name,
+        deps = [],
+        cuda_deps = [],
+        cuda_srcs = None,
+        archs = None,
+        line_info = True,
+        nvcc_copts = [],
+        testonly = False,
+        visibility = None,
+        **kwargs):
+    """An operation with a host and a device form: libraries `<name>` and `<name>_cuda`.
+
+    `<name>.h` is the contract of both, with the launcher of the device form; `<name>_args.h` holds what
+    host and device share. `<name>` is made of them and of `<name>.cc`, and needs no CUDA; `<name>_cuda`
+    adds `<name>.cu`, and is empty under --config=cpu.
+
+    Args:
+      name: of the unit.
+      deps: as in reprise_cc_library.
+      cuda_deps: of the device form, besides the host form.
+      cuda_srcs: where the device form has more, or other, files than `<name>.cu`.
+      archs: as in reprise_cuda_library.
+      line_info: likewise.
+      nvcc_copts: likewise.
+      testonly: of both.
+      visibility: of both.
+      **kwargs: of the host form, as in reprise_cc_library.
+    """
+    reprise_cc_library(
+        name = name,
+        testonly = testonly,
+        visibility = visibility,
+        deps = deps,
+        **kwargs
+    )
+    reprise_cuda_library(
+        name = name + "_cuda",
+        srcs = cuda_srcs or [name + ".cu"],
+        archs = archs,
+        line_info = line_info,
+        nvcc_copts = nvcc_copts,
+        testonly = testonly,
+        visibility = visibility,
+        deps = [":" + name] + cuda_deps,
+    )
+
+def reprise_cc_binary(name, copts = [], deps = [], **kwargs):
     """cc_binary with the project's compiler options."""
     native.cc_binary(
         name = name,
         copts = _COPTS + copts,
+        deps = deps + _without(deps, _VOCABULARY),
         **kwargs
     )
 
 def _with_test_main(deps):
-    """Adds gtest's main to a list of deps that names neither it nor gtest alone."""
+    """Adds the vocabulary, and gtest's main to a list of deps that names neither it nor gtest alone."""
+    deps = deps + _without(deps, _VOCABULARY)
     if type(deps) == "list" and [d for d in deps if d.startswith("@com_google_googletest//")]:
         return deps
     return deps + ["@com_google_googletest//:gtest_main"]
@@ -94,7 +180,7 @@ def reprise_cuda_library(
     host_srcs = [src for src in srcs if not src.endswith(".cu") and not src.endswith(".cuh")]
     testonly = kwargs.get("testonly", False)
     objects = name + "_cuda_objects"
-    deps = deps + ["@cuda//:headers", "@cuda//:cudart"]
+    deps = deps + _without(deps, ["@cuda//:headers", "@cuda//:cudart"])
     cuda_objects(
         name = objects,
         srcs = cuda_srcs,
@@ -145,7 +231,7 @@ def reprise_gpu_test(name, srcs, deps = [], copts = [], tags = [], size = "mediu
         linkstatic = True,
         tags = tags,
         visibility = ["//visibility:public"],
-        deps = deps + ["@com_google_googletest//:gtest"],
+        deps = deps + _without(deps, _VOCABULARY + ["@com_google_googletest//:gtest"]),
         data = kwargs.pop("data", []),
         alwayslink = True,
     )

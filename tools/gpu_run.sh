@@ -88,7 +88,7 @@ run_attention() { benchmark attention_bench ${ATTENTION_FLAGS:-}; }
 
 run_decode() {
   [ -x "$here/decode" ] || { note decode skipped "no decode in the bundle"; return; }
-  "$here/decode" --model examples/llama/models/jargon-llama --device cuda --dtype bfloat16 >"$out/decode.txt" 2>&1
+  "$here/decode" --model examples/models/jargon-llama --device cuda --dtype bfloat16 >"$out/decode.txt" 2>&1
   local rc=$?
   cat "$out/decode.txt"
   [ $rc -eq 0 ] && note decode ok "jargon-llama in bf16" || note decode FAILED "rc $rc"

@@ -8,7 +8,7 @@
 
 #include "attention/cpu/output_store.h"
 #include "attention/cpu/tile_worker.h"
-#include "attention/visibility.h"
+#include "attention/reference/visibility.h"
 
 namespace reprise {
 namespace {
@@ -22,7 +22,7 @@ struct Item {
   int64_t work_before = 0;  // of all items before, in multiply-adds
 };
 
-// What the calling thread keeps between calls, so that the steady state allocates nothing.
+// Memory that the calling thread keeps between calls, so that the steady state allocates nothing.
 struct Plan {
   std::vector<Item> items;
   std::vector<Item> split_items;
@@ -66,8 +66,8 @@ void AddTiles(const HostCall& call, const BatchRow& row, const Blocks& blocks,
   }
 }
 
-// Cuts tiles into segments, for when there are too few to keep all threads busy. Returns the number
-// of floats that their partials need.
+// Cuts tiles into segments when there are too few tiles to keep all threads busy. Returns the
+// number of floats that their partials need.
 int64_t SplitTiles(const HostCall& call, const std::vector<Item>& tiles,
                    std::vector<Item>& segments) {
   const int padded_dim_v = call.PaddedDim(call.layer.head_dim_v);
@@ -91,7 +91,7 @@ int64_t SplitTiles(const HostCall& call, const std::vector<Item>& tiles,
   return num_floats;
 }
 
-// Notes the work before each item; returns all of it.
+// Sets the work before each item; returns the total.
 int64_t SumWork(const HostCall& call, std::vector<Item>& items) {
   int64_t work = 0;
   for (Item& item : items) {

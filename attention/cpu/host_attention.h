@@ -1,15 +1,16 @@
 // Attention on the CPU: every feature of the contracts (attention/attention.h), float32
 // accumulation, any number of threads.
 //
-// Without LibTorch: the caller says how to run shares of the work side by side.
+// Does not use LibTorch: the caller provides the function that runs shares of the work in parallel.
 //
 //   PagedAttentionOnHost(layer, batch, q, kv, output, {.run = run_shares, .count = 8});
 //
 // The batch's arrays are read when called; of its host fields only num_rows and causal matter, so
-// the call may be recorded and replayed. Results are the same bits whatever the number of threads
-// and the other rows of the batch, on one kind of processor.
+// the call may be recorded and replayed. On one kind of processor, results are bitwise independent
+// of the number of threads and of the other rows of the batch.
 //
-// REQUIRES: what CheckPagedBatchOnHost() and ValidatePagedAttention() check (attention/validate.h).
+// REQUIRES: what CheckAttentionParams(), CheckBatchFields() and CheckKvLayer()
+// (attention/params_check.h) and CheckBatchArrays() (attention/batch_check.h) check.
 // Thread safety: concurrent calls are safe. Allocates only when a call needs more than any before
 // on its threads.
 //
@@ -28,18 +29,18 @@
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
 #include "attention/token_view.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
-// Who does the work.
+// How the work is run.
 struct HostThreads {
   // Calls run_share(0) .. run_share(num_shares - 1), each once, on any threads, and returns when
   // all have returned. Must outlive the call.
   absl::FunctionRef<void(int num_shares, absl::FunctionRef<void(int)> run_share)> run;
-  int count = 1;  // the most shares
-  // Multiply-adds that are worth a share: 15 to 30 microseconds of them, where waking a thread and
-  // waiting for it takes a few, and far more on a machine that is busy.
+  int count = 1;  // largest number of shares
+  // Smallest number of multiply-adds per share: 15 to 30 microseconds of work. Waking a thread and
+  // waiting for it takes a few microseconds, and far more on a busy machine.
   int64_t share_work = 500'000;
 };
 

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "attention/cpu/host_attention.h"
-#include "attention/element_access.h"
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
 #include "attention/testing/ragged_generator.h"
+#include "base/element_access.h"
 #include "gtest/gtest.h"
 
 namespace reprise {

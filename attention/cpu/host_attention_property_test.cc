@@ -1,5 +1,5 @@
-// What must not matter: how sequences are cut into chunks, batches, blocks, rows and ranks. Where
-// the promise is the same bits, equality is exact.
+// Results do not depend on how sequences are cut into chunks, batches, blocks, rows and ranks.
+// Where the contract promises the same bits, equality is exact.
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "attention/batch_builder.h"
-#include "attention/batch_split.h"
 #include "attention/cpu/host_attention.h"
+#include "attention/metadata/batch_builder.h"
+#include "attention/metadata/batch_split.h"
 #include "attention/testing/kv_memory.h"
 #include "attention/testing/random.h"
 #include "gmock/gmock.h"
@@ -36,7 +36,7 @@ void RunInTurn(int num_shares, absl::FunctionRef<void(int)> run_share) {
   for (int share = 0; share < num_shares; ++share) run_share(share);
 }
 
-// Random q, k and v of some sequences, token by token, and a cache that holds the keys.
+// Random q, k and v of several sequences, per token, and a cache that holds the keys.
 class World {
  public:
   World(int num_sequences, int block_size, KvMemoryLayout layout, uint64_t seed)
@@ -92,7 +92,7 @@ class World {
     std::vector<float> out;  // [num_tokens, heads, head_dim]
     std::vector<float> lse;  // [num_tokens, heads]
 
-    // Of `num_tokens` tokens from `first` on.
+    // Covers `num_tokens` tokens from `first` on.
     std::vector<float> OutOf(int first, int num_tokens) const {
       const auto begin = out.begin() + first * kNumQHeads * kHeadDim;
       return {begin, begin + num_tokens * kNumQHeads * kHeadDim};
@@ -253,7 +253,7 @@ TEST(HostAttentionPropertyTest, PartsOfTheKeysMergeByTheirLse) {
 }
 
 TEST(HostAttentionPropertyTest, RanksOfContextParallelismMergeByTheirLse) {
-  // Two ranks, each with the tokens that it would hold: sequence 6 read through positions.
+  // Two ranks, each with its own tokens: sequence 6 read through positions.
   const World world(8, 1, KvMemoryLayout::kNhd, /*seed=*/1);  // so that a table may name any token
   const World::Result whole = world.Step({{6, 299, 2}});
   BatchBuilder builder = *BatchBuilder::Create({.max_rows = 1, .max_tokens = 2});

@@ -1,5 +1,5 @@
 // The CPU path against the float64 reference, on random hostile batches. The tolerance is that of
-// attention/testing/attention_error.h for maths in float32, rounded to the dtype of out.
+// attention/testing/attention_error.h for arithmetic in float32, rounded to the dtype of out.
 
 #include "attention/cpu/host_attention.h"
 
@@ -9,13 +9,13 @@
 #include <thread>
 #include <vector>
 
-#include "attention/element_access.h"
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/ragged_generator.h"
 #include "attention/testing/random.h"
-#include "base/allocation_counter.h"
+#include "base/element_access.h"
+#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,14 +29,13 @@ void RunBackwards(int num_shares, absl::FunctionRef<void(int)> run_share) {
   for (int share = num_shares - 1; share >= 0; --share) run_share(share);
 }
 
-// So many, however little there is to do.
+// This number of shares, however little work there is.
 HostThreads Threads(int count) { return {.run = RunBackwards, .count = count, .share_work = 1}; }
 
 // Memory for out and lse with gaps, all of it poisoned.
 class Output {
  public:
-  // The fields of `layer` alone matter. An out of an fp8 type is quantised, with one scale or one a
-  // block.
+  // Only the fields of `layer` matter. An fp8 out is quantised, with one scale or one per block.
   Output(const AttentionParams& layer, DType dtype, int num_tokens, Random& random)
       : layer_(layer),
         dtype_(dtype),
@@ -178,13 +177,13 @@ void CheckPaged(const PagedFixture& fixture, uint64_t seed) {
 
 class HostAttentionRandomTest : public ::testing::TestWithParam<int> {};
 
-// Shards of seeds, to be run side by side.
+// Shards of seeds that run in parallel.
 constexpr int kNumShards = 4;
 
 TEST_P(HostAttentionRandomTest, AnyBatchAgreesWithTheReference) {
   for (uint64_t seed = GetParam(); seed < 3000; seed += kNumShards) {
     FixtureOptions options = {.seed = seed, .allowed = FeatureSet::All()};
-    // A quantised q now and then.
+    // Sometimes a quantised q.
     if (seed % 7 == 0) options.q_dtype = seed % 2 == 0 ? DType::kFp8E4M3 : DType::kFp8E5M2;
     CheckPaged(MakePagedFixture(options), seed);
     if (HasFatalFailure()) return;

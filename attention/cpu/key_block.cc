@@ -4,9 +4,9 @@
 #include <cstring>
 #include <optional>
 
-#include "attention/element_access.h"
 #include "attention/token_view.h"
-#include "cache/kv_layer.h"
+#include "base/element_access.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 namespace {
@@ -16,7 +16,8 @@ static_assert(kKeyBlockLen % VectorKernels::kMaxLanes == 0);
 
 enum class Purpose { kRead, kChange };
 
-// Where the keys `locals`, which ascend, lie: places[j] is dim 0 of key j. Divides once a block.
+// The addresses of the keys `locals`, which ascend: places[j] is dim 0 of key j. Divides once per
+// block.
 void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view,
                 absl::Span<const int> locals, const void** places) {
   const int64_t element_size = SizeOf(call.kv.dtype);
@@ -37,12 +38,12 @@ void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view,
   }
 }
 
-// Loads a vector whose dims are not together, element by element.
+// Loads a vector whose dims are not contiguous, element by element.
 void LoadScattered(const KvView& view, DType dtype, const void* place, int dim, float* out) {
   for (int d = 0; d < dim; ++d) out[d] = LoadElement<float>(place, dtype, view.Offset(0, 0, 0, d));
 }
 
-// Where K or V come from.
+// The sources of K or V.
 struct VectorSource {
   KvView view;
   TokenView new_tokens;  // of the keys from tile.first_new_key() on; without data: none
@@ -55,7 +56,7 @@ float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
                     : scale.value;
 }
 
-// The vectors of new keys, divided by the scale with which all of the row's are multiplied later.
+// The vectors of new keys, divided by the scale that later multiplies all keys of the row.
 void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& source,
              absl::Span<const int> locals, float* out) {
   const int padded = call.PaddedDim(source.dim);
@@ -71,8 +72,8 @@ void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& sou
   }
 }
 
-// Points vectors[j] to the floats of key j: in the cache if they lie there as they are needed and
-// nobody is to change them, else in `storage`.
+// Points vectors[j] to the floats of key j: in the cache if they have the needed form there and
+// will not be changed, else in `storage`.
 void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource& source,
                  absl::Span<const int> locals, Purpose purpose, const void** places,
                  std::vector<float>& storage, const float** vectors) {
@@ -142,7 +143,7 @@ void KeyBlock::SelectInterval(const HostTile& tile, absl::Span<const KeyRange> i
     locals_[num_keys_] = key;
     num_keys_ += any;
   }
-  // The heads of a query see alike.
+  // All heads of a query see the same keys.
   for (int row = 0; row < tile.num_rows(); ++row) {
     const int first = row - row % tile.num_heads();
     if (row == first) continue;

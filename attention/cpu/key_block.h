@@ -1,10 +1,10 @@
 // The keys of one block that a tile's queries see, as float vectors.
 //
-//   block.Select(call, tile, intervals, {128, 256});   // which keys, and who sees them
+//   block.Select(call, tile, intervals, {128, 256});   // which keys, and which queries see them
 //   block.Load(call, tile, rotary);                     // their K and V
 //
-// A key that no query of the tile sees is not in the block, so nothing unseen is ever touched: K
-// and V of the others may hold NaN.
+// A key that no query of the tile sees is not in the block, so K and V of unseen keys are never
+// read and may hold NaN.
 //
 // Thread safety: none; one owner. Memory is allocated only when a call needs more than any before.
 
@@ -19,7 +19,7 @@
 #include "attention/cpu/rotary.h"
 #include "attention/cpu/tile.h"
 #include "attention/cpu/vector_kernels.h"
-#include "attention/visibility.h"
+#include "attention/reference/visibility.h"
 
 namespace reprise {
 
@@ -32,7 +32,7 @@ class KeyBlock {
 
   int num_keys() const { return num_keys_; }
 
-  // Whether every row of the tile sees every selected key; else seen(row) says which.
+  // Whether every row of the tile sees every selected key; else seen(row) has the mask.
   bool all_seen() const { return all_seen_; }
   const uint8_t* seen(int tile_row) const { return &seen_[tile_row * kKeyBlockLen]; }
 
@@ -55,7 +55,7 @@ class KeyBlock {
   int num_keys_ = 0;
   bool all_seen_ = false;
   std::array<int, kKeyBlockLen> locals_;         // the selected keys
-  std::array<int64_t, kKeyBlockLen> positions_;  // where they stand, if the layer has rotary
+  std::array<int64_t, kKeyBlockLen> positions_;  // their positions, if the layer has rotary
   std::array<uint8_t, kMaxTileRows * kKeyBlockLen> seen_;
   std::array<float, kMaxTileRows * kKeyBlockLen> distances_;
   std::array<const float*, kKeyBlockLen> keys_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/element_access.h"
+#include "base/element_access.h"
 
 namespace reprise {
 namespace {

@@ -1,6 +1,7 @@
-// How a finished row of out is stored on the CPU: rounded to its type, quantised if that is fp8.
+// How a finished row of out is stored on the CPU: rounded to its type, or quantised if the type is
+// fp8.
 //
-// Pure functions. Thread safety: as of the memory.
+// Pure functions. Thread safety: that of the memory.
 
 #ifndef ATTENTION_CPU_OUTPUT_STORE_H_
 #define ATTENTION_CPU_OUTPUT_STORE_H_
@@ -12,7 +13,7 @@
 
 namespace reprise {
 
-// The scale that makes `largest` the largest value of the fp8 type; at least that of 1e-10.
+// The scale that maps `largest` (at least 1e-10) to the largest value of the fp8 type.
 float BlockScaleOf(DType dtype, float largest);
 
 // Stores values[d] * factor, d < head_dim_v, as out of (token, head), and its block scales if there

@@ -1,7 +1,7 @@
 // Rotary embedding of single vectors on the CPU, for caches that hold unrotated keys.
 //
-// Angles are taken in float64: at position 10^5 a float32 angle is off by 0.004 rad.
-// Thread safety: none; one owner. Cost: a sine and a cosine per pair.
+// Angles are computed in float64: at position 10^5 a float32 angle is off by 0.004 rad. Thread
+// safety: none; one owner. Cost: one sine and one cosine per pair.
 
 #ifndef ATTENTION_CPU_ROTARY_H_
 #define ATTENTION_CPU_ROTARY_H_
@@ -15,7 +15,7 @@ namespace reprise {
 
 class HostRotary {
  public:
-  // Keeps frequencies of the last parameters; allocates only when head_dim grows.
+  // Caches the frequencies of the last parameters; allocates only when head_dim grows.
   void Prepare(const RotaryParams& params, int head_dim);
 
   // Turns x [head_dim] to `position`. REQUIRES: Prepare() was called.
@@ -24,7 +24,7 @@ class HostRotary {
  private:
   RotaryParams params_;
   int head_dim_ = 0;
-  std::vector<double> frequencies_;  // a pair each
+  std::vector<double> frequencies_;  // one per pair
 };
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-// What the CPU path is asked for, and the pieces into which it cuts the work.
+// The arguments of the CPU path, and the pieces into which it cuts the work.
 //
 // A tile is a range of queries of one row for a range of q heads that read one kv head: at most
 // kMaxTileRows rows of q against the row's keys. Keys are taken in blocks of kKeyBlockLen, loaded
@@ -14,9 +14,9 @@
 
 #include "attention/attention_params.h"
 #include "attention/cpu/vector_kernels.h"
+#include "attention/reference/visibility.h"
 #include "attention/token_view.h"
-#include "attention/visibility.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -24,17 +24,17 @@ constexpr int kMaxTileRows = 32;   // scores of a tile and block: 16 KB, half of
 constexpr int kKeyBlockLen = 128;  // a multiple of VectorKernels::kMaxLanes
 constexpr int kSegmentLen = 4 * kKeyBlockLen;
 
-// Where results go. Element (token, head) of lse stands at token * lse_token_stride + head *
+// Where results are written. Element (token, head) of lse is at token * lse_token_stride + head *
 // lse_head_stride.
 struct HostOutput {
   TokenView out;
   int64_t num_out_tokens = 0;
-  float* lse = nullptr;  // absent: not wanted
+  float* lse = nullptr;  // null: not written
   int64_t lse_token_stride = 0;
   int64_t lse_head_stride = 0;
   int64_t num_lse_tokens = 0;
-  // What is stored is out / scale; or, if block_scales is given, each `block` columns of a head
-  // have a scale of their own: element (token, head, column / block), as lse with these strides.
+  // The stored value is out / scale. If block_scales is given, each `block` columns of a head have
+  // their own scale: element (token, head, column / block), indexed like lse with these strides.
   Scale scale = {};
   float* block_scales = nullptr;
   int64_t block_token_stride = 0;
@@ -42,7 +42,7 @@ struct HostOutput {
   int block = 0;
 };
 
-// One call. Ragged keys are a cache of one long block.
+// One call. Ragged keys are treated as a cache of one long block.
 struct HostCall {
   AttentionParams layer;
   KvLayer kv;
@@ -59,7 +59,7 @@ struct HostCall {
 struct HostTile {
   BatchRow row;
   const int32_t* blocks = nullptr;  // the row's table
-  int64_t first_token = 0;          // of local key 0, counted through the table
+  int64_t first_token = 0;          // of local key 0, counted from the start of the table row
   int query_begin = 0;
   int query_end = 0;
   int head_begin = 0;  // q heads, all of kv_head

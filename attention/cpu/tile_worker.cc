@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 #include "attention/cpu/output_store.h"
-#include "attention/visibility.h"
+#include "attention/reference/visibility.h"
 
 namespace reprise {
 namespace {

@@ -3,7 +3,7 @@
 //   TileWorker& worker = TileWorker::OfThisThread();
 //   worker.Attend(call, tile);                          // the whole tile, written out
 //
-// or in pieces that several workers share:
+// or in pieces for several workers:
 //
 //   worker.AttendSegment(call, tile, segment, partial);  // any worker, any order
 //   worker.Finish(call, tile, partials, num_segments);   // once all are done
@@ -24,7 +24,7 @@
 
 namespace reprise {
 
-// Segments of the keys that the tile may see, counted from the row's first key.
+// The segments of the keys that the tile may see, counted from the row's first key.
 struct SegmentRange {
   int begin = 0;
   int end = 0;

@@ -3,8 +3,8 @@
 //   const VectorKernels& kernels = BestVectorKernels();
 //   kernels.dots(q, num_q, keys, num_keys, dim, scores, score_stride);
 //
-// Every kernel computes an element of its result by the same operations in the same order, whatever
-// the counts and the position of the element: results do not depend on what else is in a tile.
+// Every kernel computes an element of its result by the same operations in the same order, for all
+// counts and positions of the element: results do not depend on the rest of the tile.
 //
 // Padding. `lanes` is the number of floats in a vector. Vectors given to dots() and accumulate()
 // are padded to a multiple of it (zeros in q and keys; anything finite in values). Rows of scores
@@ -24,7 +24,7 @@ namespace reprise {
 
 struct VectorKernels {
   static constexpr int kMaxLanes = 16;
-  // dots() takes keys in groups of so many; the list is filled up with valid pointers.
+  // dots() takes keys in groups of this size; callers pad the list with valid pointers.
   static constexpr int kKeyGroup = 4;
 
   const char* name;
@@ -61,15 +61,15 @@ struct VectorKernels {
                      float* out);
 };
 
-// The widest that this processor runs.
+// The widest kernels that this processor supports.
 const VectorKernels& BestVectorKernels();
 
-// All that this processor runs, the widest last: for tests and benchmarks.
+// All kernels that this processor supports, widest last: for tests and benchmarks.
 absl::Span<const VectorKernels* const> SupportedVectorKernels();
 
 namespace internal {
 
-// Constants, so that none of their files' code runs before it is known to run. Null where the
+// Constants, so that no code of their files runs before the processor is checked. Null if the
 // compiler's target lacks the instructions.
 extern const VectorKernels* const kBaselineVectorKernels;
 extern const VectorKernels* const kAvx2VectorKernels;

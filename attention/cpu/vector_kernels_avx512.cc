@@ -1,5 +1,6 @@
-// The vector kernels for AVX-512 (F, DQ, BW, VL): BUILD gives the flags on x86-64. Nothing else may
-// stand here: it would be compiled for AVX-512 too, and run before the processor is asked.
+// The vector kernels for AVX-512 (F, DQ, BW, VL): BUILD gives the flags on x86-64. Other code must
+// not be in this file: it would be compiled for AVX-512 too, and could run before the processor is
+// checked.
 
 #include "attention/cpu/vector_kernels.h"
 #include "attention/cpu/vector_kernels.inc"

@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "attention/element_access.h"
 #include "attention/testing/random.h"
+#include "base/element_access.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -43,7 +43,7 @@ TEST_P(VectorKernelsTest, LoadsEveryBitPatternExactly) {
       std::memcpy(&memory[bits * SizeOf(dtype)], &bits, SizeOf(dtype));
     }
     std::vector<float> loaded(num_patterns);
-    // In pieces of odd length, so that every path for a remainder is taken; two rows at a time.
+    // Uses pieces of odd length, so that every remainder path runs; two rows at a time.
     for (int first = 0; first < num_patterns; first += 37) {
       const void* row = &memory[first * SizeOf(dtype)];
       const void* rows[2] = {memory.data(), row};

@@ -6,14 +6,14 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "attention/element_access.h"
+#include "base/element_access.h"
 
 namespace reprise {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Half a unit in the last place of 1.
+// Half a unit in the last place, at 1.
 double RoundingOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:

@@ -1,5 +1,5 @@
-// How far a kernel's out and lse are from the float64 reference, against how far the same maths in
-// the kernel's own precision is.
+// The error of a kernel's out and lse against the float64 reference, compared with the error of the
+// same arithmetic in the kernel's own precision.
 //
 //   AttentionError error = ErrorOf(got, exact, own);   // per fixture
 //   EXPECT_LE(error.out, error.out_limit);
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "base/dtype.h"
 
 namespace reprise {
@@ -26,38 +26,37 @@ struct AttentionValues {
 };
 
 struct AttentionError {
-  // The largest, and what is allowed: twice the largest error of the same maths, and a floor for
-  // fixtures so small that this may happen to be exact: a rounding of the largest out, and of the
-  // largest logit, for which lse stands.
+  // The largest error and its limit: twice the largest error of the same arithmetic, but at least a
+  // floor, because that error may be 0 in small fixtures: a rounding of the largest out and, for
+  // lse, of the largest logit.
   double out = 0;
   double out_limit = 0;
   double lse = 0;
   double lse_limit = 0;
-  // Sums of squares over what the kernel and the same maths are off by, relative to the largest
-  // out.
+  // Sums of squared errors of the kernel and of the same arithmetic, relative to the largest out.
   double out_squares = 0;
   double own_squares = 0;
-  // Empty, or what is wrong in kind: NaN, or out and lse where no key is seen.
+  // Empty, or a fault that is not a rounding error: NaN, or wrong out and lse where no key is seen.
   std::string wrong;
 };
 
 // How out is stored.
 struct OutputRounding {
   DType dtype = DType::kFloat32;
-  double scale = 1;  // what is stored is out / scale
-  // 0: as above. Else each so many columns have a scale of their own, which makes their largest
-  // value that of the dtype.
+  double scale = 1;  // the stored value is out / scale
+  // Columns that share a scale, which maps their largest value to that of the dtype. 0: `scale`
+  // applies to all.
   int block = 0;
 
-  // What `out` becomes, times its scale. REQUIRES: out.size() is a multiple of `block`.
+  // `out` after storing, times its scale. REQUIRES: out.size() is a multiple of `block`.
   std::vector<double> Rounded(const std::vector<float>& out) const;
 };
 
-// What the kernel multiplies in.
+// The precision of the kernel's products.
 struct ProductRounding {
   DType dtype = DType::kFloat32;  // of the weights
-  // Of q and k where they are rounded on the way, as after a rotary embedding. A single such
-  // rounding may go either way, in the kernel and in the same maths.
+  // Of q and k where they are rounded before the product, as after a rotary embedding. One such
+  // rounding may go up in the kernel and down in the same arithmetic.
   DType operands = DType::kFloat32;
   int head_dim = 64;  // products in a logit
 };
@@ -71,7 +70,7 @@ class ErrorTotals {
  public:
   void Add(const AttentionError& error);
 
-  // Root mean square of the kernel's errors over that of the same maths.
+  // Root mean square of the kernel's errors over that of the same arithmetic.
   double OutRatio() const;
 
  private:

@@ -1,4 +1,4 @@
-// That the measure of the kernels finds what it is there to find: every fault is planted.
+// Checks that the error measure finds every fault that is planted.
 
 #include "attention/testing/attention_error.h"
 
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "base/dtype.h"
 #include "gtest/gtest.h"
 
@@ -95,7 +95,7 @@ TEST_F(AttentionErrorTest, SmallErrorsInEveryCaseShowInTheTotals) {
   ErrorTotals totals;
   for (int round = 0; round < 10; ++round) totals.Add(Error());
   EXPECT_LE(totals.OutRatio(), 2);
-  // Each within its case's limit, all together not.
+  // Each is within its case's limit; together they are not.
   for (size_t i = 0; i < got_.out.size(); ++i) got_.out[i] *= 1 + 3 * 0x1p-9;
   EXPECT_LE(Error().out, Error().out_limit);
   for (int round = 0; round < 100; ++round) totals.Add(Error());

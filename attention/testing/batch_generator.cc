@@ -4,9 +4,9 @@
 #include <limits>
 #include <sstream>
 
+#include "attention/reference/visibility.h"
 #include "attention/testing/random.h"
 #include "attention/testing/row_draws.h"
-#include "attention/visibility.h"
 
 namespace reprise {
 namespace {
@@ -53,7 +53,7 @@ void ForEachReadableColumn(const LayerFixture& layer, const BatchRow& row, int b
   }
 }
 
-// Makes the table: distinct shuffled blocks where it may be read, now and then one shared between
+// Makes the table: distinct shuffled blocks where it may be read, sometimes one shared between
 // rows, absurd ids elsewhere. Returns the number of blocks of the cache.
 int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
   PagedBatch& capacities = fixture.capacities;

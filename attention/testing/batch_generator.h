@@ -8,12 +8,12 @@
 //   // on a device: the same calls with a Placement that copies and returns the copy's address
 //
 // What is hostile: block tables are shuffled, and hold absurd ids wherever the contract says that
-// nothing is read; KV that no query sees is NaN, so are q of padded rows and inert tokens and every
+// nothing is read; NaN fills KV that no query sees, q of padded rows and inert tokens, and every
 // gap between strides; padded rows hold garbage in all arrays but query_start_loc and seq_lens (0);
-// rows may be empty, lengths stand around block borders; capacities exceed the live sizes.
+// rows may be empty; lengths are close to block borders; capacities exceed the live sizes.
 //
-// Thread safety: a fixture is const data once made; it is movable, and views point into it (they
-// stay good across a move).
+// Thread safety: a fixture is const data after construction; it is movable, and views point into it
+// (they stay valid across a move).
 
 #ifndef ATTENTION_TESTING_BATCH_GENERATOR_H_
 #define ATTENTION_TESTING_BATCH_GENERATOR_H_
@@ -29,7 +29,7 @@
 #include "attention/testing/kv_memory.h"
 #include "attention/testing/layer_fixture.h"
 #include "attention/token_view.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 

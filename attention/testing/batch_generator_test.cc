@@ -4,9 +4,9 @@
 #include <cstring>
 #include <map>
 
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
+#include "attention/reference/visibility.h"
 #include "attention/testing/ragged_generator.h"
-#include "attention/visibility.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -107,7 +107,7 @@ TEST(BatchGeneratorTest, TheCommonPrefixIsTheSameBlocksInEveryRow) {
       const BatchRow row = RowOf(batch, r);
       if (row.seq_len == 0 || row.query_len == 0) continue;
       ASSERT_LE(*batch.common_prefix_len, row.seq_len);
-      // Entries left of this row's window say nothing.
+      // Entries left of this row's window have no meaning.
       for (int i = 0; i < row.query_len; ++i) {
         for (const VisibleKey& key : VisibleKeys(fixture.Layer(OnHost), row, i, 0)) {
           if (key.local >= *batch.common_prefix_len) continue;

@@ -10,14 +10,14 @@
 #include <sstream>
 #include <vector>
 
-#include "attention/cross_batch.h"
-#include "attention/element_access.h"
-#include "attention/local_block_table.h"
-#include "attention/local_virtual_batch.h"
-#include "attention/ragged_builder.h"
+#include "attention/metadata/cross_batch.h"
+#include "attention/metadata/local_block_table.h"
+#include "attention/metadata/local_virtual_batch.h"
+#include "attention/metadata/ragged_builder.h"
+#include "attention/metadata/window_rows.h"
 #include "attention/testing/schedule_generator.h"
 #include "attention/testing/visible_set.h"
-#include "attention/window_rows.h"
+#include "base/element_access.h"
 
 namespace reprise {
 namespace {
@@ -260,14 +260,21 @@ BuilderCase ChunkedCase(CaseMaker& maker, BuilderKind kind, Random& random) {
       schedule, [&](int64_t p, int64_t key) { return key <= p && key / chunk == p / chunk; });
   if (!classic) return maker.Paged(*local, schedule, pairs);
   std::vector<int32_t> entries(static_cast<size_t>(max_rows) * chunk + 1), own_lens(max_rows + 1);
-  const absl::StatusOr<PagedBatch> with_table = BuildLocalBlockTable(
-      *local, chunk, schedule.block_size,
-      {.entries = entries.data(), .seq_lens = own_lens.data(), .max_rows = max_rows});
+  const int width = LocalTableWidth(chunk, schedule.block_size);
+  const absl::StatusOr<PagedBatch> with_table =
+      BuildLocalBlockTable({.local = *local,
+                            .chunk_size = chunk,
+                            .table = {.entries = entries.data(),
+                                      .row_stride = width,
+                                      .num_tables = max_rows,
+                                      .max_blocks = width,
+                                      .block_size = schedule.block_size},
+                            .seq_lens = own_lens.data()});
   CHECK(with_table.ok()) << with_table.status();
   return maker.Paged(*with_table, schedule, pairs);
 }
 
-// Of each sequence a part is the encoder's, in front of the decoder's in the same table.
+// The first part of each sequence is the encoder's; the decoder's follows in the same table.
 BuilderCase EncoderKeysCase(CaseMaker& maker, BuilderKind kind, Random& random) {
   const bool cross = kind == BuilderKind::kCross;
   const Schedule schedule =

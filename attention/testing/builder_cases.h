@@ -1,5 +1,5 @@
-// Attention through a builder: a batch that the builder made, with random q, K and V behind it, and
-// what a dense computation in float64 gives that knows the definition of the attention only.
+// Attention through a builder: a batch that the builder made, random q, K and V for it, and the
+// result of a dense float64 computation that uses only the definition of the attention.
 //
 //   const BuilderCase drawn = DrawBuilderCase(BuilderKind::kChunked, DType::kBFloat16, random);
 //   SCOPED_TRACE(drawn.description);
@@ -16,7 +16,7 @@
 #include <ostream>
 #include <string>
 
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/ragged_generator.h"
 #include "attention/testing/random.h"
@@ -30,7 +30,7 @@ enum class BuilderKind {
   kChunked,      // virtual rows
   kLocalTable,   // their classic form
   kCross,        // over an encoder's keys
-  kSharedTable,  // the decoder's keys behind the encoder's in one table
+  kSharedTable,  // the decoder's keys after the encoder's in one table
   kEncoder,      // contiguous keys
   kProfile,
   kProfileZeros,

@@ -51,7 +51,7 @@ constexpr KvMemoryLayout kLayouts[] = {KvMemoryLayout::kNhd,       KvMemoryLayou
 constexpr int kBlockSizes[] = {1, 3, 8, 16, 32, 64};
 constexpr int kKvHeadCounts[] = {1, 2, 3};
 constexpr int kGroups[] = {1, 4, 5, 7, 16, 70};
-// Those of vLLM's PagedAttention, odd ones, and K and V of different size.
+// The head dims of vLLM's PagedAttention, odd ones, and K and V of different size.
 constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   {112, 112},
                                 {120, 120}, {128, 128}, {192, 192}, {256, 256}, {192, 128},
                                 {64, 128},  {34, 34},   {20, 5}};
@@ -126,7 +126,7 @@ class FieldChoices {
     }
   }
 
-  // What is copied as it is, in chunks of so many elements.
+  // Restricts the case to copies without conversion, in chunks of `size` elements.
   void KeepChunks(int size) {
     Fix(Feature::kNewKeys);
     Fix(Feature::kRotary);
@@ -159,7 +159,7 @@ class FieldChoices {
   }
 
   void KeepCudaCores() {
-    Fix(Feature::kNewKeys);  // are of the products' type, and beside such q never float32
+    Fix(Feature::kNewKeys);  // have the products' type, which is never float32 with such q
     Take(kQType, kQTypes, [](DType dtype) { return dtype != DType::kFloat32; });
   }
 
@@ -188,7 +188,7 @@ DType ProductsOf(DType q_dtype, DType kv_dtype) {
   return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
 }
 
-// What a case takes from a row.
+// The case of a row.
 class Row {
  public:
   explicit Row(const std::vector<int>& choices) : choices_(choices) {}
@@ -223,7 +223,7 @@ void TakeShape(const Row& row, Random& random, FixtureOptions& options) {
   options.max_rows = 5;
   options.max_query_len = row.Of(kQueryLen, kQueryLens);
   options.max_seq_len = row.Of(kSeqLen, kSeqLens);
-  // What is large in every way takes the reference too long.
+  // The reference takes too long for cases that are large in every field.
   const bool is_large = dims.qk > 128 || *options.group_size > 8;
   if (is_large) {
     options.num_kv_heads = 1;
@@ -270,7 +270,7 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
     const auto feature = static_cast<Feature>(i);
     if (row.Has(feature)) options.required.Add(feature);
   }
-  // These exclude each other: one of them, now and then the other.
+  // These exclude each other: keeps one of them at random.
   if (row.Has(Feature::kTail) && row.Has(Feature::kContextParallel)) {
     options.required.Remove(random.OneIn(2) ? Feature::kTail : Feature::kContextParallel);
   }

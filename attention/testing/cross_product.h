@@ -1,5 +1,5 @@
-// The cross-product of everything attention can be asked for, pair by pair: one generator for the
-// kernels and for the CPU path.
+// The cross-product of all attention features, pair by pair: one generator for the kernels and for
+// the CPU path.
 //
 //   for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
 //     PagedFixture fixture = MakePagedFixture(c.fixture);       // or ragged, if c.keys say so
@@ -9,11 +9,11 @@
 //
 // Each call gives a covering array of a space: for every two of its fields (features, types,
 // layout, sizes, form of the output, kind of work map, tier) and every choice of each, a case has
-// both. What the contract excludes gives way. The values are drawn from seeds, which the fixtures'
-// descriptions name.
+// both. Choices that the contract excludes are dropped. The values are drawn from seeds, which the
+// fixtures' descriptions name.
 //
-// Of all that may be asked for, hardly a case in a hundred needs nothing converted; so those that
-// do not, and those that multiply in float32, are spaces of their own.
+// Fewer than one in a hundred of all cases need no conversion, so cases without conversions, and
+// cases that multiply in float32, have their own spaces.
 //
 // Thread safety: const data.
 
@@ -26,8 +26,8 @@
 
 #include "attention/testing/attention_error.h"
 #include "attention/testing/fixture_options.h"
-#include "attention/work_map.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
 #include "base/dtype.h"
 
 namespace reprise {
@@ -37,7 +37,7 @@ enum class KeySource { kPaged, kRagged };
 enum class CrossProductSpace {
   kAll,
   kDirect,     // 16-bit q and KV of one type, in whole chunks, nothing converted: both tiers
-  kFp8,        // KV in fp8, in whole chunks, beside q of 16 and 8 bits, nothing else to be done
+  kFp8,        // KV in fp8, in whole chunks, with q of 16 or 8 bits, no other conversion
   kCudaCores,  // 16-bit and fp8 q, multiplied in float32 on request
 };
 

@@ -1,5 +1,5 @@
-// That the cross-product is what it says: every pair occurs in what is made, and what is planted in
-// a layer or batch is found by the measure.
+// Checks the cross-product: every pair occurs in the generated cases, and the error measure finds
+// faults that are planted in a layer or batch.
 
 #include "attention/testing/cross_product.h"
 
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "attention/attention_params.h"
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/ragged_generator.h"
@@ -34,7 +34,7 @@ FeatureSet FeaturesOf(const CrossProductCase& c) {
                                      : MakeRaggedFixture(c.fixture).features;
 }
 
-// What a case asks for, beside features, as words.
+// The choices of a case other than features, as words.
 std::vector<std::string> TraitsOf(const CrossProductCase& c) {
   std::vector<std::string> traits;
   const auto add = [&](const char* name, auto value) {
@@ -72,7 +72,7 @@ TEST(CrossProductTest, EqualSeedsGiveEqualCasesAndOthersOthers) {
   }
 }
 
-// In the fixtures themselves: whatever gave way is not counted.
+// Counts in the fixtures themselves, without dropped choices.
 TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
   constexpr int kNum = static_cast<int>(Feature::kNumFeatures);
   std::set<std::pair<int, int>> pairs;
@@ -93,7 +93,7 @@ TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
     }
   }
   EXPECT_GE(all_traits.size(), 40u);
-  // Sizes are fields of their own.
+  // Sizes are separate fields.
   const auto is_size = [](int f) {
     return f == static_cast<int>(Feature::kDifferentV) ||
            f == static_cast<int>(Feature::kOddHeadDim);
@@ -140,16 +140,16 @@ TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
       }
     }
     // The contract excludes some: a cache of another 16-bit type than q's, ragged keys in fp8
-    // beside other q, shared prefixes in deterministic maps, block scales in wide types.
+    // with other q, shared prefixes in deterministic maps, block scales in wide types.
     EXPECT_LT(num_missing, num_pairs / 10) << "space " << static_cast<int>(space);
     EXPECT_GT(num_pairs, 300);
   }
 }
 
-// A fault of a kernel, made in the batch or the layer that the same maths is given.
+// A kernel fault, simulated by a float32 reference over a changed batch or layer.
 struct PlantedFault {
   std::string name;
-  // False if the case has nothing to plant it in.
+  // False if the fault does not apply to the case.
   std::function<bool(PagedFixture& fixture)> plant;
 };
 
@@ -225,7 +225,7 @@ TEST(CrossProductTest, PlantedFaultsAreFound) {
   }
   for (const PlantedFault& fault : PlantedFaults()) {
     EXPECT_GE(planted[fault.name], 5) << fault.name;
-    // Now and then there is as good as none: one key, turned as far as its query.
+    // Some cases have almost no rotation: one key, turned as far as its query.
     EXPECT_GE(10 * found[fault.name], 9 * planted[fault.name]) << fault.name;
   }
 }

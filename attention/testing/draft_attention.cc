@@ -13,15 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "attention/cascade_batch.h"
-#include "attention/chain_batch.h"
-#include "attention/context_parallel.h"
-#include "attention/draft_steps.h"
-#include "attention/testing/builder_memory.h"
+#include "attention/merge/cascade_batch.h"
+#include "attention/metadata/chain_batch.h"
+#include "attention/metadata/context_parallel.h"
+#include "attention/speculation/draft_steps.h"
+#include "attention/speculation/tree_batch.h"
 #include "attention/testing/draft_definitions.h"
 #include "attention/testing/draft_generator.h"
 #include "attention/testing/random.h"
-#include "attention/tree_batch.h"
+#include "base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {
@@ -47,7 +47,7 @@ double Content(uint64_t kind, uint64_t row, uint64_t place, uint64_t at) {
 
 enum Kind : uint64_t { kQuery, kKey, kValue };
 
-// Attention by its definition: q of token t is Content(kQuery, 0, t), keys and values are those of
+// Attention by definition: q of token t is Content(kQuery, 0, t), keys and values are those of
 // (row, place).
 struct Dense {
   std::vector<double> out;  // [num_tokens, kHeads, kDim]
@@ -97,7 +97,7 @@ int64_t OwnRow(const SeenKey& key) { return key.row; }
 // q, the cache and the results on the device, and the layer.
 class Attended {
  public:
-  Attended(const DraftAttentionDevice& device, const PagedTable& table, int num_tokens)
+  Attended(const DraftAttentionDevice& device, const BlockTableView& table, int num_tokens)
       : device_(device),
         block_size_(table.block_size),
         k_(at::full({table.num_blocks, table.block_size, kKvHeads, kDim}, kNan, Floats(at::kCPU))),
@@ -159,7 +159,7 @@ AttentionParams DrawLayer(Random& random) {
   return layer;
 }
 
-// Empty if they agree to some roundings of float32.
+// Empty if they agree up to a few float32 roundings.
 std::string Difference(const at::Tensor& out, const at::Tensor& lse, const Dense& expected) {
   const at::Tensor got = out.to(at::kCPU).contiguous();
   const at::Tensor got_lse = lse.to(at::kCPU).contiguous();
@@ -217,7 +217,7 @@ std::string Describe(const DraftShape& shape, std::string difference) {
 }
 
 // Keys 0..num_keys of every sequence, where the definition puts them.
-void WriteSequences(Attended& attended, const PagedTable& table, const int32_t* seq_len,
+void WriteSequences(Attended& attended, const BlockTableView& table, const int32_t* seq_len,
                     int64_t num_new) {
   const int64_t capacity = int64_t{table.max_blocks} * table.block_size;
   for (int row = 0; row < table.num_tables; ++row) {
@@ -248,7 +248,7 @@ std::string AttendThroughChain(const DraftAttentionDevice& device, uint64_t seed
   device.chain(on_device.args());
   Attended attended(device, host.args().table, shape.num_tokens);
   WriteSequences(attended, host.args().table, host.args().seq_len, shape.max_new);
-  const absl::Status status = attended.Run(layer, ChainBatchOf(on_device.args()));
+  const absl::Status status = attended.Run(layer, ChainBatch(on_device.args()));
   if (!status.ok()) return status.ToString();
   const Dense expected =
       Attend(ChainByDefinition(host.args(), layer.window_left), shape.num_tokens, nullptr, OwnRow);
@@ -267,7 +267,7 @@ std::string AttendThroughTree(const DraftAttentionDevice& device, uint64_t seed)
   device.tree(on_device.args());
   Attended attended(device, host.args().table, shape.num_tokens);
   WriteSequences(attended, host.args().table, host.args().seq_len, shape.max_new);
-  const absl::Status status = attended.Run(layer, TreeBatchOf(on_device.args()));
+  const absl::Status status = attended.Run(layer, TreeBatch(on_device.args()));
   if (!status.ok()) return status.ToString();
   const Dense expected =
       Attend(TreeByDefinition(host.args(), layer.window_left), shape.num_tokens, nullptr, OwnRow);
@@ -290,7 +290,7 @@ std::string AttendThroughDraftLevels(const DraftAttentionDevice& device, uint64_
       trees[r].insert(trees[r].end(), args.parents + r * shape.width,
                       args.parents + (r + 1) * shape.width);
     }
-    // The host's twin keeps the state; the level attended to is made on the device.
+    // The host form keeps the state; the device makes the level that attention runs on.
     on_device.emplace(device, host);
     on_device->args().step = step;
     device.draft_level(on_device->args());
@@ -300,7 +300,7 @@ std::string AttendThroughDraftLevels(const DraftAttentionDevice& device, uint64_
   Attended attended(device, host.args().rows.table, num_tokens);
   WriteSequences(attended, host.args().rows.table, host.args().rows.seq_len,
                  int64_t{shape.num_steps} * shape.width);
-  const absl::Status status = attended.Run(layer, DraftLevelBatchOf(on_device->args()));
+  const absl::Status status = attended.Run(layer, DraftLevelBatch(on_device->args()));
   if (!status.ok()) return status.ToString();
   const Dense expected = Attend(DraftLevelByDefinition(host.args(), trees, layer.window_left),
                                 num_tokens, nullptr, OwnRow);
@@ -350,14 +350,14 @@ std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed
       for (int64_t local = 0; local < num_keys; ++local) {
         if (local / shape.block_size * shape.block_size >=
             host.args().seq_len[row] + shape.max_new) {
-          break;  // the table has no block there, and nobody may look
+          break;  // the table has no block there and must not be read
         }
         // By counting in runs, not by the builder's functions.
         const int64_t place = (local / interleave * world + rank) * interleave + local % interleave;
         attended.Write(SlotByDefinition(host.args().table, row, local), row, place);
       }
     }
-    const absl::Status status = attended.Run(layer, ChainBatchOf(on_device.args()));
+    const absl::Status status = attended.Run(layer, ChainBatch(on_device.args()));
     if (!status.ok()) return status.ToString();
     merge.part_out[rank] = attended.out().data_ptr();
     merge.part_lse[rank] = attended.lse().data_ptr<float>();
@@ -384,7 +384,7 @@ std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t se
   DrawChainBatch(random, shape, 0, host.args());
   AttentionParams layer = DrawLayer(random);
   // The first blocks of all rows that are cached are those of row 0.
-  const PagedTable& table = host.args().table;
+  const BlockTableView& table = host.args().table;
   int64_t shared = INT64_MAX;
   for (int row = 0; row < shape.num_tables; ++row) {
     auto& seq_len = const_cast<int32_t&>(host.args().seq_len[row]);
@@ -402,7 +402,7 @@ std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t se
             ? 1 + column
             : 1 + (at / table.row_stride * shape.max_blocks + column) % (shape.num_blocks() - 1));
   }
-  // Blocks of their own behind: the shared ones are row 0's.
+  // Own blocks follow the shared ones, which are row 0's.
   for (int row = 1; row < shape.num_tables; ++row) {
     for (int64_t column = shared / shape.block_size; column < shape.max_blocks; ++column) {
       entries[row * table.row_stride + column] =
@@ -411,7 +411,7 @@ std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t se
   }
   OnDevice<ChainBatchArgs> on_device(device, host);
   device.chain(on_device.args());
-  PagedBatch batch = ChainBatchOf(on_device.args());
+  PagedBatch batch = ChainBatch(on_device.args());
   at::Tensor prefix = at::full({1}, -7, at::TensorOptions(device.torch).dtype(at::kInt));
   at::Tensor scratch = at::full({2}, 0, at::TensorOptions(device.torch).dtype(at::kInt));
   device.common_prefix({.batch = batch,

@@ -6,8 +6,8 @@
 //   EXPECT_EQ(AttendThroughTree(device, seed), "");
 //
 // Each function draws a case from its seed, runs the builder over the device's memory, writes keys
-// and values where the definition puts them (NaN everywhere else), attends, and returns what is
-// wrong, or nothing. float32 throughout.
+// and values where the definition puts them (NaN everywhere else), attends, and returns the
+// difference, or "". float32 throughout.
 
 #ifndef ATTENTION_TESTING_DRAFT_ATTENTION_H_
 #define ATTENTION_TESTING_DRAFT_ATTENTION_H_
@@ -20,14 +20,14 @@
 
 #include "absl/status/status.h"
 #include "attention/attention_params.h"
-#include "attention/cascade_batch_args.h"
-#include "attention/chain_batch_args.h"
-#include "attention/common_prefix_args.h"
-#include "attention/draft_steps_args.h"
-#include "attention/merge_states_params.h"
+#include "attention/merge/cascade_batch_args.h"
+#include "attention/merge/common_prefix_args.h"
+#include "attention/merge/merge_states_params.h"
+#include "attention/metadata/chain_batch_args.h"
 #include "attention/paged_batch.h"
-#include "attention/tree_batch_args.h"
-#include "cache/kv_layer.h"
+#include "attention/speculation/draft_steps_args.h"
+#include "attention/speculation/tree_batch_args.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -50,8 +50,8 @@ std::string AttendThroughTree(const DraftAttentionDevice& device, uint64_t seed)
 std::string AttendThroughDraftLevels(const DraftAttentionDevice& device, uint64_t seed);
 // 2..4 simulated ranks, merged; sinks once.
 std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed);
-// Rows that share blocks, with common_prefix_len found by the builder: in one call to which it is a
-// hint, and cut at the prefix, in two calls and a merge.
+// Rows that share blocks, with common_prefix_len found by the builder: once in one call that takes
+// it as a hint, and once cut at the prefix, in two calls and a merge.
 std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t seed);
 
 }  // namespace reprise

@@ -39,7 +39,7 @@ class Collector {
   std::vector<SeenKey> seen_;
 };
 
-int64_t LimitOf(const PagedTable& table, int64_t max_context_len) {
+int64_t LimitOf(const BlockTableView& table, int64_t max_context_len) {
   return std::min(max_context_len, int64_t{table.max_blocks} * table.block_size);
 }
 
@@ -103,7 +103,7 @@ std::vector<SeenKey> DraftLevelByDefinition(const DraftLevelArgs& args,
   return seen.Take();
 }
 
-VisiblePairs PairsOf(const std::vector<SeenKey>& seen, const PagedTable& table) {
+VisiblePairs PairsOf(const std::vector<SeenKey>& seen, const BlockTableView& table) {
   VisiblePairs pairs;
   for (const SeenKey& key : seen) {
     pairs.push_back({key.token, key.query_position, key.key_position,

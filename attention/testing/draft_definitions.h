@@ -1,10 +1,10 @@
-// Which keys the queries of speculative batches see, from the definition alone: no block table, no
-// mask, nothing that a builder has made.
+// Which keys the queries of speculative batches see, from the definition alone, without block
+// tables, masks or other results of a builder.
 //
 //   const std::vector<SeenKey> seen = TreeByDefinition(args, layer.window_left);
 //   EXPECT_EQ(DifferenceOf(VisibleSet(layer, batch, block_size), PairsOf(seen, args.table)), "");
 //
-// Read are the inputs of a builder only. Pure functions of host data.
+// Reads only the inputs of a builder. Pure functions of host data.
 
 #ifndef ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
 #define ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
@@ -13,16 +13,16 @@
 #include <optional>
 #include <vector>
 
-#include "attention/chain_batch_args.h"
-#include "attention/draft_steps_args.h"
-#include "attention/paged_table.h"
+#include "attention/metadata/chain_batch_args.h"
+#include "attention/speculation/draft_steps_args.h"
+#include "attention/speculation/tree_batch_args.h"
 #include "attention/testing/visible_set.h"
-#include "attention/tree_batch_args.h"
+#include "cache/tables/block_table_view.h"
 
 namespace reprise {
 
-// Token `token` of the batch, standing at query_position, sees the key that is number `place` of
-// the sequence in table row `row`, and stands at key_position.
+// Token `token` of the batch, at query_position, sees key number `place` of the sequence in table
+// row `row`, at key_position.
 struct SeenKey {
   int token = 0;
   int64_t query_position = 0;
@@ -31,7 +31,7 @@ struct SeenKey {
   int64_t key_position = 0;
 };
 
-// Of all ranks together.
+// The keys of all ranks together.
 std::vector<SeenKey> ChainByDefinition(const ChainBatchArgs& args, std::optional<int> window_left);
 std::vector<SeenKey> TreeByDefinition(const TreeBatchArgs& args, std::optional<int> window_left);
 std::vector<SeenKey> DraftChainByDefinition(const DraftChainArgs& args, int step,
@@ -42,7 +42,7 @@ std::vector<SeenKey> DraftLevelByDefinition(const DraftLevelArgs& args,
                                             std::optional<int> window_left);
 
 // By slot, in the order of VisibleSet().
-VisiblePairs PairsOf(const std::vector<SeenKey>& seen, const PagedTable& table);
+VisiblePairs PairsOf(const std::vector<SeenKey>& seen, const BlockTableView& table);
 
 }  // namespace reprise
 

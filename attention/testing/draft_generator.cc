@@ -23,7 +23,7 @@ int64_t LimitOf(const DraftShape& shape) {
   return std::min<int64_t>(shape.max_context_len, int64_t{shape.max_blocks} * shape.block_size);
 }
 
-PagedTable CarveTable(const DraftShape& shape, ArrayCarver& carver) {
+BlockTableView CarveTable(const DraftShape& shape, ArrayCarver& carver) {
   const int64_t stride = shape.max_blocks + 1;
   return {.entries = carver.Take<int32_t>("block_table", shape.num_tables * stride),
           .row_stride = stride,
@@ -62,9 +62,9 @@ int DrawSeqLen(Random& random, const DraftShape& shape) {
 }
 
 // Lengths of all table rows, and a shuffled table: blocks for what is cached and `num_new` tokens
-// more, absurd entries behind them.
+// more, absurd entries after them.
 void DrawSequences(Random& random, const DraftShape& shape, int num_new, double hostility,
-                   const PagedTable& table, int32_t* seq_len) {
+                   const BlockTableView& table, int32_t* seq_len) {
   std::vector<int32_t> blocks(shape.num_blocks() - 1);
   std::iota(blocks.begin(), blocks.end(), 1);
   random.Shuffle(blocks);
@@ -102,7 +102,7 @@ void DrawTokens(Random& random, int64_t count, int32_t* tokens) {
 
 }  // namespace
 
-int64_t SlotByDefinition(const PagedTable& table, int row, int64_t position) {
+int64_t SlotByDefinition(const BlockTableView& table, int row, int64_t position) {
   return int64_t{table.entries[row * table.row_stride + position / table.block_size]} *
              table.block_size +
          position % table.block_size;
@@ -368,7 +368,7 @@ void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,
   DrawSlots(random, shape, 0, slots.data());
   const int64_t limit = LimitOf(shape);
   for (int r = 0; r < shape.num_rows; ++r) {
-    // At its limit a row cannot go on, which is a fault: not without hostility.
+    // A row at its limit cannot continue, which is a fault, so this needs hostility.
     const bool is_live = slots[r] >= 0 && (seq_len[slots[r]] < limit || hostility > 0);
     const auto put = [&](const int32_t* array, int32_t value) {
       Mutable(array)[r] = IsHostile(random, hostility) ? Absurd(random) : value;

@@ -7,9 +7,9 @@
 //   DrawTreeBatch(random, shape, /*hostility=*/0, memory.args());
 //
 // Hostility is the chance that a value is nonsense: a table row or block out of range, a length
-// that is negative or huge, a parent that is no node. At 0 every row can be served. Entries of
-// tables behind the blocks of a row's new tokens are absurd always. Padded rows stand between live
-// ones and behind them.
+// that is negative or huge, a parent that is not a node. At 0 every row can be served. Table
+// entries after the blocks of a row's new tokens are always absurd. Padded rows are between live
+// rows and after them.
 //
 // Pure functions of the random numbers.
 
@@ -20,13 +20,13 @@
 #include <ostream>
 #include <vector>
 
-#include "attention/accept_drafts_args.h"
-#include "attention/advance_step_args.h"
-#include "attention/chain_batch_args.h"
-#include "attention/draft_steps_args.h"
-#include "attention/testing/builder_memory.h"
+#include "attention/metadata/chain_batch_args.h"
+#include "attention/speculation/accept_drafts_args.h"
+#include "attention/speculation/advance_step_args.h"
+#include "attention/speculation/draft_steps_args.h"
+#include "attention/speculation/tree_batch_args.h"
 #include "attention/testing/random.h"
-#include "attention/tree_batch_args.h"
+#include "base/testing/builder_memory.h"
 
 namespace reprise {
 
@@ -51,10 +51,10 @@ std::ostream& operator<<(std::ostream& out, const DraftShape& shape);
 DraftShape DrawDraftShape(Random& random);
 
 // block * block_size + offset, without a check.
-int64_t SlotByDefinition(const PagedTable& table, int row, int64_t position);
+int64_t SlotByDefinition(const BlockTableView& table, int row, int64_t position);
 
-// A tree of `num_nodes` nodes: node 0 its root, parents before children, otherwise any; now and
-// then a chain, a star, or several roots.
+// A tree of `num_nodes` nodes: node 0 is its root, parents come before children; sometimes a chain,
+// a star, or several roots.
 std::vector<int32_t> DrawTree(Random& random, int num_nodes);
 
 ChainBatchArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver);
@@ -65,16 +65,17 @@ DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& c
 AcceptDraftsArgs CarveAcceptDrafts(const DraftShape& shape, ArrayCarver& carver);
 AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver);
 
-// Fill the inputs, and nothing else.
+// These fill only the inputs.
 void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
                     ChainBatchArgs& args);
 void DrawTreeBatch(Random& random, const DraftShape& shape, double hostility, TreeBatchArgs& args);
 void DrawDraftChain(Random& random, const DraftShape& shape, double hostility,
                     DraftChainArgs& args);
-// For level 0 the sequences too, and parents of -1; else parents among the nodes before the level.
+// Level 0 also fills the sequences, and has parents of -1; other levels have parents among the
+// nodes before the level.
 void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
                     DraftLevelArgs& args);
-// A verified batch of trees, and a path of each row that stays.
+// A verified batch of trees, and the accepted path of each row.
 void DrawAcceptDrafts(Random& random, const DraftShape& shape, double hostility,
                       AcceptDraftsArgs& args);
 void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,

@@ -24,7 +24,7 @@ void Exclude(FeatureSet& features, const FeatureSet& required, Feature first, Fe
 
 FeatureSet DrawFeatures(const FixtureOptions& options, Random& random) {
   FeatureSet features;
-  // Batches with few and with many features: the rarer find what only a pair breaks.
+  // Draws batches with few features and with many: batches with few show faults of single pairs.
   const int one_in = random.Pick({2, 4, 8});
   for (int i = 0; i < static_cast<int>(Feature::kNumFeatures); ++i) {
     const auto feature = static_cast<Feature>(i);

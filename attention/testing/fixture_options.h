@@ -15,8 +15,8 @@
 
 namespace reprise {
 
-// What a fixture may contain beyond rows of queries over causal keys. Each is drawn now and then,
-// one by one; combinations that the contract excludes are never made.
+// What a fixture may contain beyond rows of queries over causal keys. Each is drawn independently,
+// in some fixtures; combinations that the contract excludes are never made.
 enum class Feature {
   kTableRow,         // permuted, shared and virtual rows
   kKeyStart,         // any value
@@ -39,7 +39,7 @@ enum class Feature {
   kStridedQ,     // q as a slice of a fused projection
   kUnalignedQ,   // with odd strides too
   kDifferentV,   // head_dim_v != head_dim_qk
-  kOddHeadDim,   // head dims that are no multiple of 8
+  kOddHeadDim,   // head dims that are not multiples of 8
   kBlockGap,     // blocks that do not follow each other without a gap
   kLargeLogits,  // softmax close to a maximum
   kNewKeys,      // the rows' own keys from tensors, while the cache's are NaN
@@ -78,13 +78,12 @@ std::string ToString(const FeatureSet& features);
 // Absent values are drawn.
 struct FixtureOptions {
   uint64_t seed = 0;
-  // kNewKeys is for those who ask for it: who does not read them finds NaN.
+  // kNewKeys must be requested: a caller that does not read the new keys finds NaN.
   FeatureSet allowed = FeatureSet::All().Without({Feature::kNewKeys});
-  FeatureSet required =
-      {};  // made whatever `allowed` says; nothing happens to one that others exclude
+  FeatureSet required = {};  // drawn regardless of `allowed`, unless another one excludes it
   int max_rows = 6;
   int max_query_len = 12;
-  int min_seq_len = 1;  // keys of a row that has any
+  int min_seq_len = 1;  // minimum number of keys of a row with keys
   int max_seq_len = 80;
   std::optional<DType> q_dtype = {};   // any but float64; drawn: float32, float16, bfloat16
   std::optional<DType> kv_dtype = {};  // any but float64; ragged fixtures have k and v of q's dtype
@@ -96,8 +95,8 @@ struct FixtureOptions {
   std::optional<int> head_dim_v = {};
 };
 
-// Draws the features of one fixture: each allowed one now and then, every required one, less those
-// that exclude each other.
+// Draws the features of one fixture: some of the allowed ones and every required one, without those
+// that others exclude.
 FeatureSet DrawFeatures(const FixtureOptions& options, Random& random);
 
 }  // namespace reprise

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/attention_cuda.h"
-#include "attention/work_map_cuda.h"
+#include "attention/cuda/attention_cuda.h"
+#include "attention/work_map/work_map_build.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 
@@ -42,7 +42,7 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
   const auto gpu = [](at::ScalarType type) {
     return at::TensorOptions().dtype(type).device(at::kCUDA);
   };
-  // fp8 knows no fill.
+  // LibTorch cannot fill fp8 tensors.
   out_memory_ = at::full({rows + 1, token_stride}, kNan, gpu(at::kFloat))
                     .to(ToScalarType(options.out_dtype.value_or(q_dtype)));
   out_ =
@@ -105,11 +105,11 @@ absl::Status GpuAttention::Run() {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   const LayerWindow window = WindowOf(layer_);
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
-    REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(*paged, window, work_->map(), stream));
+    REPRISE_RETURN_IF_ERROR(LaunchWorkMap(*paged, window, work_->map(), stream));
     return PagedAttentionCuda(layer_, *paged, work_->map(), q_, kv_, out_, &lse_, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
-  REPRISE_RETURN_IF_ERROR(LaunchBuildWorkMap(ragged, window, work_->map(), stream));
+  REPRISE_RETURN_IF_ERROR(LaunchWorkMap(ragged, window, work_->map(), stream));
   return RaggedAttentionCuda(layer_, ragged, work_->map(), q_, k_, v_, out_, &lse_, extras_);
 }
 
@@ -133,7 +133,7 @@ std::string GpuAttention::DifferenceOfAnotherRun() {
     BytesOf(out_block_scales_).fill_(0xff);
   }
   if (const absl::Status status = Run(); !status.ok()) return std::string(status.message());
-  // Gaps and the rows of nobody held NaN of other bits before.
+  // Gaps and unused rows held NaN of other bits before.
   const at::Tensor own = out_.slice(0, 0, num_tokens_);
   const at::Tensor before =
       at::as_strided(out.view(out_memory_.scalar_type()), own.sizes(), own.strides());

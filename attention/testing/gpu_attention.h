@@ -5,7 +5,8 @@
 //   ASSERT_TRUE(gpu.Run().ok());
 //   AttentionValues values = gpu.Values();   // of the batch's tokens
 //
-// out and lse have gaps between their strides and rows beyond the batch's, all of it NaN before.
+// out and lse have gaps between their strides and rows beyond the batch's; both are NaN before the
+// run.
 //
 // Thread safety: none; one owner.
 
@@ -28,7 +29,7 @@
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/gpu_memory.h"
 #include "attention/testing/ragged_generator.h"
-#include "attention/work_map.h"
+#include "attention/work_map/work_map.h"
 #include "base/dtype.h"
 
 namespace reprise {
@@ -53,14 +54,14 @@ class GpuAttention {
   GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options);
   GpuAttention(const RaggedFixture& fixture, const GpuAttentionOptions& options);
 
-  // Builds the map and attends, on the current stream. Waits for nothing.
+  // Builds the map and attends, on the current stream. Does not wait.
   absl::Status Run();
 
-  // Runs once more over a poisoned work map, out and lse: empty if all bits are as they were, else
-  // what differs. REQUIRES: Run() has returned OK. Waits.
+  // Runs once more over a poisoned work map, out and lse: returns "" if all bits are unchanged,
+  // else the difference. REQUIRES: Run() has returned OK. Waits.
   std::string DifferenceOfAnotherRun();
 
-  // Of the kernel that serves.
+  // The name of the kernel that runs.
   absl::StatusOr<std::string> KernelName();
 
   // Out, times its scales, and lse of the batch's tokens. Waits.

@@ -9,7 +9,7 @@
 namespace reprise {
 namespace {
 
-// Of products in float32 nothing is rounded.
+// Products in float32 round no operand.
 DType RoundingOf(DType products) {
   return products == DType::kFloat32 ? DType::kFloat64 : products;
 }

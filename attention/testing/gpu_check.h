@@ -1,12 +1,12 @@
-// A case of the cross-product (attention/testing/cross_product.h) on the GPU, held to the
-// reference.
+// Runs a case of the cross-product (attention/testing/cross_product.h) on the GPU and compares it
+// with the reference.
 //
 //   const ExpectedAttention<PagedFixture> expected = ExpectedOf(MakePagedFixture(c.fixture), c);
 //   absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
 //   EXPECT_EQ(outcome->fault, "");
 //
-// Thread safety: ExpectedOf() may run on many threads; RunOnGpu() on one. Cost: the references take
-// most of it.
+// Thread safety: ExpectedOf() may run on many threads; RunOnGpu() on one. Cost: mostly the
+// references.
 
 #ifndef ATTENTION_TESTING_GPU_CHECK_H_
 #define ATTENTION_TESTING_GPU_CHECK_H_
@@ -14,7 +14,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "attention/reference.h"
+#include "attention/reference/reference.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
@@ -22,7 +22,7 @@
 
 namespace reprise {
 
-// A fixture with what it should give, and the same maths in the kernel's precision.
+// A fixture with its exact result, and the same arithmetic in the kernel's precision.
 template <typename Fixture>
 struct ExpectedAttention {
   Fixture fixture;
@@ -36,8 +36,8 @@ ExpectedAttention<RaggedFixture> ExpectedOf(RaggedFixture fixture, const CrossPr
 struct GpuOutcome {
   std::string kernel;    // its name
   AttentionError error;  // of out and lse of the batch's tokens
-  // Empty, or what is wrong: an error beyond its limit, a value where there should be none or NaN,
-  // a write outside of out and lse, bits that differ from those of a second run.
+  // Empty, or the fault: an error beyond its limit, NaN, a value where no key is seen, a write
+  // outside of out and lse, or bits that differ from those of a second run.
   std::string fault;
 };
 

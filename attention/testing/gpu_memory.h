@@ -4,10 +4,10 @@
 //   PagedBatch batch = fixture.Batch(memory.Placement());   // on the current device
 //   GpuWorkMap work(options);
 //   work.Poison();
-//   ASSERT_TRUE(LaunchBuildWorkMap(batch, window, work.map(), stream).ok());
+//   ASSERT_TRUE(LaunchWorkMap(batch, window, work.map(), stream).ok());
 //
-// Thread safety: none; one owner. Memory is freed with the objects, after what LibTorch's current
-// stream has yet to do.
+// Thread safety: none; one owner. Memory is freed with the objects, after the pending work of
+// LibTorch's current stream.
 
 #ifndef ATTENTION_TESTING_GPU_MEMORY_H_
 #define ATTENTION_TESTING_GPU_MEMORY_H_
@@ -19,15 +19,15 @@
 
 #include "attention/testing/kv_memory.h"
 #include "attention/token_view.h"
-#include "attention/work_map.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
 
 namespace reprise {
 
 // Whether there is a GPU; tests skip where there is none.
 bool HasGpu();
 
-// Of the current GPU, 90 is 9.0.
+// Compute capability of the current GPU; 90 is 9.0.
 int ComputeCapability();
 
 class GpuMemory {

@@ -1,7 +1,7 @@
 // A work map on the host with its memory, poisoned: for tests.
 //
 //   HostWorkMap work({.num_q_heads = 8, .num_kv_heads = 2, ...});
-//   ASSERT_TRUE(BuildWorkMap(batch, {}, work.map()).ok());
+//   ASSERT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
 //   EXPECT_TRUE(work.IsGuardIntact());
 //
 // The partials' memory is left out (the builder does not touch it), so that large plans cost
@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/work_map.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
 
 namespace reprise {
 
@@ -31,7 +31,7 @@ class HostWorkMap {
   // Fills the workspace with bytes that make huge counts and NaN.
   void Poison();
 
-  // Whether nothing was written before the workspace or beyond its part for the map.
+  // True if nothing was written before the workspace or after its part for the map.
   bool IsGuardIntact() const;
 
   // Key steps of each column of map().main, to judge evenness.

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "attention/element_access.h"
+#include "base/element_access.h"
 
 namespace reprise {
 namespace {

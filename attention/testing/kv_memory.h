@@ -1,5 +1,5 @@
-// Host memory for one layer's KV cache in any layout of cache/kv_layer.h, NaN wherever nothing was
-// set: for tests.
+// Host memory for one layer's KV cache in any layout of cache/storage/kv_layer.h, with NaN in all
+// elements that were not set: for tests.
 //
 //   KvMemory memory({.layout = KvMemoryLayout::kHnd, .num_blocks = 9, .block_size = 4, ...});
 //   memory.SetK(block, token, head, dim, 0.5);
@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
-// Says where the reader of a fixture finds these host bytes: the same address on the host, that of
-// a copy on a device. Called once per array and View(); absent arrays are not asked for.
+// Returns the address at which the reader of a fixture finds these host bytes: the same address on
+// the host, that of a copy on a device. Called once per array and View(), not for absent arrays.
 using Placement = std::function<void*(const void* host, size_t num_bytes)>;
 
 void* OnHost(const void* host, size_t num_bytes);
@@ -47,7 +47,7 @@ struct KvMemoryOptions {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  int block_gap = 0;  // elements of nobody between two blocks
+  int block_gap = 0;  // unused elements between two blocks
 };
 
 class KvMemory {

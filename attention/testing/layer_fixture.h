@@ -62,7 +62,8 @@ struct FixtureShape {
 
 FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features, Random& random);
 
-// `num_table_rows`: rows that scales per row have. `max_position`: near the largest position.
+// `num_table_rows`: number of rows of per-row scales. `max_position`: close to the largest
+// position.
 LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, int num_table_rows,
                        int max_position, Random& random);
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "attention/move_kv.h"
+#include "attention/speculation/move_kv.h"
 
 namespace reprise {
 namespace {
@@ -101,7 +101,7 @@ MoveCase::MoveCase(Random& random) {
   description_ = text.str();
 }
 
-absl::StatusOr<MoveKvParams> MoveCase::Params(const Placement& place) const {
+absl::StatusOr<MoveKvArgs> MoveCase::Args(const Placement& place) const {
   std::vector<KvLayer> layers;
   for (const std::vector<uint8_t>& bytes : memory_) {
     KvLayer layer = layer_;
@@ -109,17 +109,17 @@ absl::StatusOr<MoveKvParams> MoveCase::Params(const Placement& place) const {
     layer.v.data = static_cast<uint8_t*>(layer.k.data) + v_offset_bytes_;
     layers.push_back(layer);
   }
-  absl::StatusOr<MoveKvParams> params = MakeMoveKvParams(layers);
-  if (!params.ok()) return params;
+  absl::StatusOr<MoveKvArgs> args = MakeMoveKvArgs(layers);
+  if (!args.ok()) return args;
   const auto of = [&](const std::vector<int64_t>& moves) {
     return static_cast<const int64_t*>(place(moves.data(), moves.size() * sizeof(int64_t)));
   };
-  params->move_from = of(move_from_);
-  params->move_to = of(move_to_);
-  params->row_stride = max_moves_;
-  params->num_rows = num_rows_;
-  params->max_moves = max_moves_;
-  return params;
+  args->move_from = of(move_from_);
+  args->move_to = of(move_to_);
+  args->row_stride = max_moves_;
+  args->num_rows = num_rows_;
+  args->max_moves = max_moves_;
+  return args;
 }
 
 void MoveCase::MoveByDefinition() {

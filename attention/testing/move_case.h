@@ -1,10 +1,10 @@
 // Layers of a cache with random bits in a random layout, and moves within them: for tests of
-// attention/move_kv.h on the host and on the device.
+// attention/speculation/move_kv.h on the host and on the device.
 //
 //   MoveCase moves(random);
-//   MoveKvParams params = *moves.Params(OnHost);
+//   MoveKvArgs args = *moves.Args(OnHost);
 //   moves.MoveByDefinition();        // in a copy
-//   MoveKvOnHost(params);
+//   MoveKvOnHost(args);
 //   EXPECT_EQ(moves.FirstDifference(), "");
 //
 // Thread safety: none; one owner. Not movable: the parameters point into it.
@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/move_kv_params.h"
+#include "attention/speculation/move_kv_args.h"
 #include "attention/testing/kv_memory.h"
 #include "attention/testing/random.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -32,18 +32,19 @@ class MoveCase {
 
   const std::string& description() const { return description_; }
 
-  // The layers and moves, wherever `place` puts their bytes. It is asked for memory(i) of each
+  // The layers and moves, at the addresses that `place` returns. It is called for memory(i) of each
   // layer first, then for the moves.
-  absl::StatusOr<MoveKvParams> Params(const Placement& place) const;
+  absl::StatusOr<MoveKvArgs> Args(const Placement& place) const;
 
   // K and V of layer i, in one piece.
   std::vector<uint8_t>& memory(int i) { return memory_[i]; }
   int num_layers() const { return static_cast<int>(memory_.size()); }
 
-  // In memory of its own: each move on a copy of what its row has become so far.
+  // Applies the moves in separate memory, one after the other: each reads the result of the moves
+  // of its row before it.
   void MoveByDefinition();
 
-  // Where memory and the definition's differ first; empty if they do not.
+  // The first difference between the memory and the definition's; empty if they are equal.
   std::string FirstDifference() const;
 
  private:

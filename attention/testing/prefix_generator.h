@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/cascade_batch_args.h"
-#include "attention/common_prefix.h"
-#include "attention/common_prefix_args.h"
-#include "attention/testing/builder_memory.h"
+#include "attention/merge/cascade_batch_args.h"
+#include "attention/merge/common_prefix.h"
+#include "attention/merge/common_prefix_args.h"
 #include "attention/testing/random.h"
+#include "base/testing/builder_memory.h"
 
 namespace reprise {
 
@@ -93,7 +93,7 @@ inline CascadeBatchArgs CarveCascade(const PrefixShape& shape, ArrayCarver& carv
   return args;
 }
 
-// With the prefix that the rows have in common, or a shorter one.
+// Has the prefix that the rows have in common, or a shorter one.
 inline void DrawCascade(Random& random, const PrefixShape& shape, double hostility,
                         CascadeBatchArgs& args) {
   uint32_t scratch[2];

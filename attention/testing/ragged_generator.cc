@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "attention/reference/visibility.h"
 #include "attention/testing/random.h"
 #include "attention/testing/row_draws.h"
-#include "attention/visibility.h"
 
 namespace reprise {
 namespace {

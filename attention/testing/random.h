@@ -29,7 +29,7 @@ class Random {
     return low + (high - low) * static_cast<double>(Bits() >> 11) * 0x1p-53;
   }
 
-  // True once in `n` draws.
+  // True with probability 1 / n.
   bool OneIn(int n) { return Int(1, n) == 1; }
 
   // Mean 0, variance 1, in (-3, 3): the sum of four uniform draws of 16 bits.

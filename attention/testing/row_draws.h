@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/reference/visibility.h"
 #include "attention/testing/fixture_options.h"
 #include "attention/testing/random.h"
-#include "attention/visibility.h"
 
 namespace reprise {
 
@@ -26,7 +26,7 @@ RowLengths DrawRowLengths(const FixtureOptions& options, const FeatureSet& featu
 // {0, lengths[0], lengths[0] + lengths[1], ...}.
 std::vector<int32_t> PrefixSums(const std::vector<int>& lengths);
 
-// 0 if there are none.
+// 0 if the list is empty.
 int MaxOf(const std::vector<int>& values);
 
 // Positions of a row's queries: the default ones, shifted, or any.

@@ -1,11 +1,11 @@
 // Random steps of a scheduler: sequences with lengths, and a shuffled block table that holds absurd
-// ids wherever nobody may read. What builders of batches are tested on.
+// ids wherever reads are not allowed. Input for the tests of batch builders.
 //
 //   Random random(seed);
 //   const Schedule schedule = DrawSchedule({.max_seq_len = 300}, random);
 //   BuildPagedBatch({.sequences = schedule.sequences, .table = schedule.table()}, buffers);
 //
-// Thread safety: const data once made. Movable.
+// Thread safety: const data after construction. Movable.
 
 #ifndef ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
 #define ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
@@ -15,18 +15,18 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "attention/batch_builder.h"
-#include "attention/batch_sequence.h"
+#include "attention/metadata/batch_builder.h"
+#include "attention/metadata/batch_sequence.h"
 #include "attention/testing/random.h"
 #include "attention/testing/visible_set.h"
 
 namespace reprise {
 
-// Lengths and sizes are drawn up to these; small ones more often than large ones.
+// Upper bounds of the lengths and sizes; small values are drawn more often than large ones.
 struct ScheduleOptions {
   int max_rows = 8;
   int max_seq_len = 300;   // of some sequences; most are shorter
-  int max_query_len = 40;  // now and then the whole sequence is new
+  int max_query_len = 40;  // sometimes the whole sequence is new
   int max_block_size = 32;
 };
 
@@ -54,12 +54,12 @@ struct Schedule {
   std::string Description() const;
 };
 
-// Some sequences have no query; look-ahead blocks stand beyond some; the rest of the table holds
-// absurd ids.
+// Some sequences have no query; some have look-ahead blocks; the rest of the table holds absurd
+// ids.
 Schedule DrawSchedule(const ScheduleOptions& options, Random& random);
 
-// What token i of each sequence, at its position num_computed + i, sees of the same sequence's
-// first seq_len() tokens, tokens being packed in the order of the sequences.
+// The keys that token i of each sequence, at position num_computed + i, sees among the same
+// sequence's first seq_len() tokens. Tokens are packed in the order of the sequences.
 VisiblePairs SetByDefinition(
     const Schedule& schedule,
     absl::FunctionRef<bool(int64_t query_position, int64_t key_position)> sees);

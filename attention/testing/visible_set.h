@@ -1,5 +1,5 @@
-// What a batch lets each query see, read off its arrays and through its block table: the measure of
-// every builder of batches.
+// The keys that each query of a batch sees, from its arrays and its block table: the check of every
+// builder of batches.
 //
 //   absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(batch, 4, buffers);
 //   EXPECT_EQ(VisibleSet(layer, *local, block_size),
@@ -7,9 +7,10 @@
 //               return key <= p && key / 4 == p / 4;
 //             }));
 //
-// Sets are sorted vectors. A key that a query sees twice stands there twice, so it does not pass.
+// Sets are sorted vectors. A key that a query sees twice is in the set twice, so it fails a
+// comparison.
 //
-// Pure functions of host data. Plain, not quick.
+// Pure functions of host data. Simple rather than fast.
 
 #ifndef ATTENTION_TESTING_VISIBLE_SET_H_
 #define ATTENTION_TESTING_VISIBLE_SET_H_
@@ -26,8 +27,8 @@
 
 namespace reprise {
 
-// A token of the batch, standing at query_position, sees the key in `slot` of the cache (block *
-// block_size + offset; in a ragged batch the row of k), standing at key_position.
+// A token of the batch, at query_position, sees the key in `slot` of the cache (block * block_size
+// + offset; in a ragged batch the row of k), at key_position.
 struct VisiblePair {
   int token = 0;
   int64_t query_position = 0;
@@ -46,11 +47,11 @@ using VisiblePairs = std::vector<VisiblePair>;
 VisiblePairs VisibleSet(const AttentionParams& layer, const PagedBatch& batch, int block_size);
 VisiblePairs VisibleSet(const AttentionParams& layer, const RaggedBatch& batch);
 
-// A layer of one head without a window: what a batch alone says.
+// A layer of one head without a window: visibility follows from the batch alone.
 AttentionParams PlainLayer();
 
-// Empty if they are equal, else the first difference in words: a vector of 10,000 pairs does not
-// help a reader.
+// Empty if they are equal, else the first difference in words: a failure that prints 10,000 pairs
+// is unreadable.
 std::string DifferenceOf(const VisiblePairs& got, const VisiblePairs& expected);
 
 }  // namespace reprise

@@ -1,6 +1,6 @@
 #include "attention/testing/visible_set.h"
 
-#include "attention/batch_builder.h"
+#include "attention/metadata/batch_builder.h"
 #include "attention/testing/schedule_generator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,7 +47,7 @@ TEST(VisibleSetTest, ADifferenceIsToldInWords) {
   EXPECT_THAT(DifferenceOf({{0, 1, 0, 14}, {0, 1, 0, 14}}, one), HasSubstr("got 2 pairs"));
 }
 
-// What the definition of causal attention says of a schedule is what its batch says.
+// The batch of a schedule agrees with the definition of causal attention.
 TEST(VisibleSetTest, TheBatchOfAScheduleShowsWhatTheDefinitionSays) {
   int64_t num_pairs = 0;
   for (uint64_t seed = 0; seed < 3000; ++seed) {

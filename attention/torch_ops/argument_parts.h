@@ -1,4 +1,4 @@
-// Parts of arguments that several operators share: counts, and how a cache is to be read.
+// Parts of arguments that several operators share: counts, and how to read a cache.
 
 #ifndef ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
 #define ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_

@@ -98,13 +98,13 @@ absl::StatusOr<AttentionExtras> MakeExtras(ExtraArguments& arguments, at::Device
   return extras;
 }
 
-// Of the out= form, or what the functional form is to make.
+// The outputs of the out= form, or the ones that the functional form makes.
 struct OutputArguments {
   std::optional<Outputs> given = {};
   std::optional<at::ScalarType> out_dtype = {};
 };
 
-// q's type, or for fp8 q that of the products.
+// q's type, or the products' type if q is fp8.
 at::ScalarType OutTypeOf(const at::Tensor& q, const std::optional<at::ScalarType>& asked) {
   if (asked) return *asked;
   const std::optional<DType> dtype = FromScalarType(q.scalar_type());

@@ -16,11 +16,11 @@
 
 namespace reprise {
 
-// In front of the '*' of a schema.
+// The part before the '*' of a schema.
 #define REPRISE_BATCH_SCHEMA "Tensor block_table, Tensor seq_lens, Tensor query_start_loc"
 
-// Behind it. max_query_len and max_seq_len are host upper bounds, constant under capture; absent:
-// all tokens, and all that the table is wide enough for. key_positions: rank, world, interleave.
+// The part after it. max_query_len and max_seq_len are host upper bounds, constant under capture;
+// absent: all tokens, and the capacity of a table row. key_positions: rank, world, interleave.
 #define REPRISE_BATCH_OPTIONS_SCHEMA                                                \
   "Tensor? table_row=None, Tensor? key_start=None, Tensor? query_positions=None, "  \
   "Tensor? tail_len=None, Tensor? tail_mask=None, Tensor? common_prefix_len=None, " \
@@ -36,7 +36,7 @@ struct BatchArguments {
   std::optional<int64_t> max_query_len, max_seq_len;
 };
 
-// REQUIRES, these two: the next arguments of `call` are those of the schema of that name.
+// REQUIRES, for these two: the next arguments of `call` are those of the schema of that name.
 void ReadBatchArguments(OperatorCall& call, BatchArguments& arguments);
 void ReadBatchOptions(OperatorCall& call, BatchArguments& arguments);
 

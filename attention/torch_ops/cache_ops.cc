@@ -14,10 +14,10 @@
 #include "attention/torch_ops/operator_call.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
-#include "cache/block_store.h"
-#include "cache/copy_blocks.h"
-#include "cache/read_kv.h"
-#include "cache/write_kv.h"
+#include "cache/ops/copy_blocks.h"
+#include "cache/ops/read_kv.h"
+#include "cache/ops/write_kv.h"
+#include "cache/storage/block_store.h"
 
 namespace reprise {
 namespace {

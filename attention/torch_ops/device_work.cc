@@ -10,9 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "attention/params_check.h"
 #include "attention/torch_ops/work_plan.h"
-#include "attention/work_map_build.h"
-#include "attention/work_map_cuda.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_plan.h"
 #include "base/dtype.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
@@ -24,11 +23,11 @@ namespace {
 template <typename Batch>
 absl::Status BuildOn(const Batch& batch, const LayerWindow& window, const WorkMap& map,
                      at::Device device) {
-  if (device.is_cpu()) return BuildWorkMap(batch, window, map);
+  if (device.is_cpu()) return WorkMapOnHost(batch, window, map);
 #ifdef REPRISE_WITH_CUDA
   const c10::cuda::CUDAGuard guard(device);
-  return LaunchBuildWorkMap(batch, window, map,
-                            c10::cuda::getCurrentCUDAStream(device.index()).stream());
+  return LaunchWorkMap(batch, window, map,
+                       c10::cuda::getCurrentCUDAStream(device.index()).stream());
 #else
   return absl::UnimplementedError(
       absl::StrCat("tensors must be on the CPU in a build without CUDA, got ", device.str()));
@@ -53,7 +52,7 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> pro
   }
   if (work.plan) return WorkMapOver(*work.plan, *work.workspace, q.device());
   if (q.is_cpu()) return WorkMap{};
-  // The map is made before the call looks at these.
+  // The map is made before the call checks these.
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatch(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckDType(

@@ -1,5 +1,5 @@
 // Work maps for the device of an operator's tensors: built on the current stream of a GPU, or by
-// the host twin.
+// the host form.
 
 #ifndef ATTENTION_TORCH_OPS_DEVICE_WORK_H_
 #define ATTENTION_TORCH_OPS_DEVICE_WORK_H_
@@ -13,13 +13,14 @@
 #include "attention/attention_params.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
-#include "attention/work_map.h"
-#include "attention/work_map_rows.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build_args.h"
 #include "base/dtype.h"
 
 namespace reprise {
 
-// Multiprocessors of a GPU, the current one if `device` names none; of the CPU, a fixed number.
+// Number of multiprocessors of a GPU (the current one if `device` has no index); a fixed number for
+// the CPU.
 int NumSms(at::Device device);
 
 // Fills `map` from the batch, on its device.
@@ -28,15 +29,15 @@ absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const
 absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
                        at::Device device);
 
-// Plan and workspace of a caller, given both or neither.
+// The caller's plan and workspace: both or neither.
 struct WorkTensors {
   std::optional<at::Tensor> plan, workspace;
-  bool deterministic = false;  // of a map that is made here
+  bool deterministic = false;  // for a map that is made here
 };
 
-// The map that attention of `layer` over `batch` on q's device, multiplied in `products` if given,
-// is to use: the caller's, or one that is allocated (`keep_alive` holds it) and built now. On the
-// CPU none is needed.
+// The map for attention of `layer` over `batch` on q's device, with products in `products` if
+// given: the caller's map, or one that is allocated (`keep_alive` holds it) and built now. The CPU
+// needs no map.
 absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
                                 const AttentionParams& layer, const PagedBatch& batch,
                                 const at::Tensor& q, at::Tensor& keep_alive);

@@ -10,7 +10,7 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
-#include "cache/kv_layout.h"
+#include "cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

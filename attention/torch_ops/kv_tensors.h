@@ -16,7 +16,7 @@
 // kv_dtype names the element type of uint8 storage: "fp8", "fp8_e4m3", "fp8_e5m2".
 //
 // A scale is float32: one element, [num_kv_heads] or [num_tables, num_kv_heads], of any strides
-// (expanded ones too), on the cache's device; or one element on the CPU, which is read by the host.
+// (expanded ones too), on the cache's device; or one element on the CPU, which the host reads.
 //
 // Errors: InvalidArgument naming the argument. Thread safety: pure functions.
 
@@ -29,7 +29,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 
 namespace reprise {
 

@@ -15,8 +15,8 @@
 
 namespace reprise {
 
-// block_sparse: local_blocks, vertical_stride, block_size, head_sliding_step, tp_rank, as many from
-// the first on as are given.
+// block_sparse: local_blocks, vertical_stride, block_size, head_sliding_step, tp_rank; trailing
+// elements may be omitted.
 #define REPRISE_LAYER_SCHEMA                                                                \
   "float? scale=None, int? window_left=None, int? window_right=None, float? softcap=None, " \
   "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? q_scale=None, "                   \

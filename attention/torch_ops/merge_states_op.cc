@@ -1,5 +1,5 @@
 // torch.ops.reprise.merge_states: partial results of attention to the whole one
-// (attention/merge_states.h). See docs/operators.md.
+// (attention/merge/merge_states.h). See docs/operators.md.
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/merge_states.h"
+#include "attention/merge/merge_states.h"
 #include "attention/torch_ops/operator_call.h"
 #include "attention/torch_ops/status_launch.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #ifdef REPRISE_WITH_CUDA
-#include "attention/merge_states_kernel.h"
+#include "attention/merge/merge_states_kernel.h"
+#include "base/cuda_status.h"
 #endif
 
 namespace reprise {
@@ -114,9 +115,9 @@ absl::Status Merge(const Parts& parts, const at::Tensor& out,
   if (out.is_cpu()) return MergeStates(params);
   return LaunchOn(out.device(), "merge_states", [&]([[maybe_unused]] CUstream_st* stream) {
 #ifdef REPRISE_WITH_CUDA
-    return static_cast<int>(LaunchMergeStates(params, stream));
+    return CudaStatus(LaunchMergeStates(params, stream), "merge_states");
 #else
-    return 0;
+    return absl::OkStatus();
 #endif
   });
 }

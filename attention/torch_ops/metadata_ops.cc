@@ -5,9 +5,9 @@
 #include <torch/library.h>
 
 #include "absl/strings/str_cat.h"
-#include "attention/advance_step.h"
-#include "attention/local_virtual_batch.h"
-#include "attention/local_virtual_rows.h"
+#include "attention/metadata/local_virtual_batch.h"
+#include "attention/metadata/local_virtual_rows.h"
+#include "attention/speculation/advance_step.h"
 #include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/batch_arguments.h"
 #include "attention/torch_ops/operator_call.h"
@@ -15,8 +15,8 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #ifdef REPRISE_WITH_CUDA
-#include "attention/advance_step_kernel.h"
-#include "attention/local_virtual_batch_kernel.h"
+#include "attention/metadata/local_virtual_batch_kernel.h"
+#include "base/cuda_status.h"
 #endif
 
 namespace reprise {
@@ -59,9 +59,10 @@ absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
     REPRISE_RETURN_IF_ERROR(
         LaunchOn(device, "local_virtual_batches", [&]([[maybe_unused]] CUstream_st* stream) {
 #ifdef REPRISE_WITH_CUDA
-          return static_cast<int>(LaunchLocalVirtualBatch(batch, chunk_size, buffers, stream));
+          return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, stream),
+                            "local_virtual_batches");
 #else
-                                       return 0;
+                                       return absl::OkStatus();
 #endif
         }));
   }
@@ -69,7 +70,7 @@ absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-// As many rows as the worst case needs: a formula of sizes, which a trace may not know.
+// The number of rows of the worst case: a formula of sizes, which may be unknown in a trace.
 absl::Status TraceLocalVirtualBatches(OperatorCall& call) {
   BatchArguments arguments;
   ReadBatchArguments(call, arguments);
@@ -91,7 +92,7 @@ absl::Status TraceLocalVirtualBatches(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-// The next step's arrays, each of which may be the one that was read.
+// The next step's arrays; each may be the same as its input.
 absl::Status AdvanceStepOp(OperatorCall& call) {
   const at::Tensor sampled = call.Tensor("sampled");
   const at::Tensor block_table = call.Tensor("block_table");
@@ -146,16 +147,16 @@ absl::Status AdvanceStepOp(OperatorCall& call) {
                  .seq_lens = seq_lens.mutable_data_ptr<int32_t>(),
                  .table_row = table_row.mutable_data_ptr<int32_t>(),
                  .row_faults = row_faults.mutable_data_ptr<int32_t>()};
-  REPRISE_RETURN_IF_ERROR(CheckAdvanceStepSizes(args));
   if (sampled.is_cpu()) {
+    REPRISE_RETURN_IF_ERROR(CheckAdvanceStep(args));
     AdvanceStepOnHost(args);
   } else {
     REPRISE_RETURN_IF_ERROR(
         LaunchOn(sampled.device(), "advance_step", [&]([[maybe_unused]] CUstream_st* stream) {
 #ifdef REPRISE_WITH_CUDA
-          return static_cast<int>(LaunchAdvanceStep(args, stream));
+          return LaunchAdvanceStep(args, stream);
 #else
-                                       return 0;
+                                       return absl::OkStatus();
 #endif
         }));
   }

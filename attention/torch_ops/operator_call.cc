@@ -13,7 +13,7 @@
 namespace reprise {
 namespace {
 
-// An operator as the dispatcher calls it. The function it stands for is a member, not a template
+// An operator as the dispatcher calls it. The function that it calls is a member, not a template
 // argument: one instance serves all.
 class BoxedOperator : public c10::OperatorKernel {
  public:
@@ -40,7 +40,7 @@ absl::Status CheckIsMeta(const std::string& argument, const at::Tensor& tensor) 
       absl::StrCat(argument, " has the wrong device: expected meta, got ", tensor.device().str()));
 }
 
-// A trace sees no tensor that has memory: one beside those that have none is a mistake.
+// Tensors in a trace have no memory: a mix of tensors with and without memory is an error.
 absl::Status CheckAreMeta(const c10::FunctionSchema& schema, const OperatorCall::Stack& stack) {
   const size_t num_arguments = schema.arguments().size();
   for (size_t i = 0; i < num_arguments; ++i) {

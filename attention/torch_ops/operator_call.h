@@ -11,15 +11,16 @@
 //                  "merge_states(Tensor[] outs, *, float? scale=None) -> (Tensor, Tensor)",
 //                  [](OperatorCall& call) -> absl::Status { ... });
 //
-// Operators with thirty arguments stay readable, and a schema stands beside what reads it. A name
-// that is not the schema's next one is our own mistake and CHECK-fails at the first call.
+// Operators with thirty arguments stay readable, and a schema is next to the code that reads it. A
+// name that is not the schema's next one is a programming error and CHECK-fails at the first call.
 //
-// Every device has the same operator: it looks at its tensors itself. None has a gradient.
+// All devices share one operator, which checks the device of its tensors itself. Operators have no
+// gradients.
 //
 // Tracing (torch.compile, torch.export, FakeTensorMode) calls an operator with tensors that have
-// shapes but no memory. An operator that makes tensors has a function of its own for these, which
-// makes ones of the same shape, by sym_size(), and looks at no more; one that returns its caller's
-// tensors or none needs nothing.
+// shapes but no memory. An operator that makes tensors has a separate function for these calls,
+// which makes tensors of the same shape by sym_size() and reads nothing else. An operator that
+// returns its caller's tensors, or none, needs no such function.
 //
 // Thread safety: an OperatorCall is used by one call. Operators may run on several threads where
 // their functions may.
@@ -68,8 +69,8 @@ class OperatorCall {
   std::string String(const char* name);
   std::optional<std::string> MaybeString(const char* name);
 
-  // Reads all that is left, and returns the arguments that the schema's returns are aliases of.
-  // REQUIRES: every return is an alias. Not to be followed by Return().
+  // Reads all remaining arguments, and returns those that the schema's returns are aliases of.
+  // REQUIRES: every return is an alias. Return() must not be called after it.
   void ReturnAliases();
 
   // Replaces the arguments with the results. REQUIRES: all arguments were read; called once.
@@ -78,7 +79,7 @@ class OperatorCall {
  private:
   // The next argument, which must be called `name`.
   const c10::IValue& Next(const char* name);
-  // As Next(), or null if it is None.
+  // Like Next(), but null if the argument is None.
   const c10::IValue* MaybeNext(const char* name);
 
   const c10::FunctionSchema& schema_;
@@ -86,10 +87,10 @@ class OperatorCall {
   size_t next_ = 0;
 };
 
-// Adds an operator to `library`. What `run` returns becomes an exception if it is an error
-// (attention/torch_ops/throw_status.h); exceptions of LibTorch pass through.
-// `trace` is called in its place while tracing; null: the tensors that the schema returns as
-// aliases of arguments are returned.
+// Adds an operator to `library`. An error that `run` returns becomes an exception
+// (attention/torch_ops/throw_status.h); exceptions of LibTorch pass through. `trace` replaces `run`
+// while tracing. If it is null, tracing returns the arguments that the schema's returns are aliases
+// of.
 void DefineOperator(torch::Library& library, const char* schema,
                     absl::Status (*run)(OperatorCall& call),
                     absl::Status (*trace)(OperatorCall& call) = nullptr);

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the operators below saw.
+// The arguments that the operators below received.
 struct Seen {
   std::optional<at::Tensor> maybe;
   std::vector<at::Tensor> list;

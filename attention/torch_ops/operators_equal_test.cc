@@ -19,7 +19,7 @@
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/ragged_generator.h"
 #include "base/torch_dtype.h"
-#include "cache/write_kv.h"
+#include "cache/ops/write_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -28,7 +28,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The arguments of a call by name; those of the schema that have none are left at their defaults.
+// The arguments of a call by name; the other arguments of the schema keep their defaults.
 using Arguments = std::map<std::string, c10::IValue>;
 
 std::vector<c10::IValue> Call(const char* name, const char* overload, Arguments arguments) {
@@ -66,7 +66,7 @@ at::Tensor TensorOf(const TokenView& view, int num_tokens, int num_heads, int he
                 {view.token_stride, view.head_stride, 1}, ToScalarType(view.dtype));
 }
 
-// A scale as the operators take it: a number on the CPU is read by the host.
+// A scale in the form that the operators take: the host reads a number on the CPU.
 c10::IValue ScaleTensor(const Scale& scale, int num_tables, int num_heads) {
   if (scale.data == nullptr) return at::full({1}, scale.value);
   auto* const data = const_cast<float*>(scale.data);

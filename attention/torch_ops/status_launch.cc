@@ -3,8 +3,6 @@
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-
-#include "base/cuda_status.h"
 #endif
 
 #include "absl/strings/str_cat.h"
@@ -12,13 +10,11 @@
 namespace reprise {
 
 absl::Status LaunchOn(c10::Device device, const char* op,
-                      [[maybe_unused]] absl::FunctionRef<int(CUstream_st*)> launch) {
+                      [[maybe_unused]] absl::FunctionRef<absl::Status(CUstream_st*)> launch) {
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) {
     const c10::cuda::CUDAGuard guard(device);
-    return CudaStatus(
-        static_cast<cudaError_t>(launch(c10::cuda::getCurrentCUDAStream(device.index()).stream())),
-        op);
+    return launch(c10::cuda::getCurrentCUDAStream(device.index()).stream());
   }
 #endif
   return absl::UnimplementedError(

@@ -12,11 +12,11 @@ struct CUstream_st;
 
 namespace reprise {
 
-// Calls `launch` with LibTorch's current stream of `device`, which is current meanwhile. It returns
-// a cudaError_t. Errors: Internal, naming `op`, if the launch fails; Unimplemented in builds
-// without CUDA and for devices of other kinds.
+// Calls `launch` with LibTorch's current stream of `device`, with `device` current during the call.
+// Errors: those of `launch`; Unimplemented, naming `op`, in builds without CUDA and for devices of
+// other kinds.
 absl::Status LaunchOn(c10::Device device, const char* op,
-                      absl::FunctionRef<int(CUstream_st*)> launch);
+                      absl::FunctionRef<absl::Status(CUstream_st*)> launch);
 
 }  // namespace reprise
 

@@ -1,4 +1,5 @@
-// Status as an exception: the way back out of base/torch_status.h, for operators that Python calls.
+// Converts a Status to an exception, the reverse of base/torch_status.h, for operators that Python
+// calls.
 //
 //   code               exception            in Python
 //   InvalidArgument    c10::ValueError      ValueError
@@ -6,7 +7,7 @@
 //   ResourceExhausted  c10::OutOfMemoryError     torch.OutOfMemoryError
 //   anything else      c10::Error           RuntimeError
 //
-// The text is the status's message, nothing added.
+// The text is the status's message, unchanged.
 
 #ifndef ATTENTION_TORCH_OPS_THROW_STATUS_H_
 #define ATTENTION_TORCH_OPS_THROW_STATUS_H_

@@ -1,5 +1,5 @@
 // torch.ops.reprise.work_map_plan, work_map and ragged_work_map: one map a step for all layers of a
-// class (attention/work_map.h). See docs/operators.md.
+// class (attention/work_map/work_map.h). See docs/operators.md.
 
 #include <torch/library.h>
 
@@ -95,7 +95,7 @@ absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, 
   return *workspace;
 }
 
-// How many bytes a workspace has stands in the plan, which a trace does not look into.
+// The plan holds the size of the workspace in bytes; a trace does not read the plan.
 absl::Status TraceWorkMap(OperatorCall&) {
   return absl::UnimplementedError(
       "work_map and ragged_work_map cannot be traced, since the size of their workspace is data of "

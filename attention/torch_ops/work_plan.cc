@@ -100,7 +100,8 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
                         .mode = static_cast<WorkMapMode>(field(kMode)),
                         .products = products,
                         .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
-                        // Operators that build a map and use it are told bounds apart.
+                        // The operators that build a map and those that use it receive bounds
+                        // separately.
                         .split = RowSplit::kByRow};
 }
 

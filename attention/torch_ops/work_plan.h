@@ -1,8 +1,8 @@
-// A work map's plan as a tensor: what torch.ops.reprise.work_map_plan returns and the operators
-// that take `plan` read.
+// A work map's plan as a tensor: torch.ops.reprise.work_map_plan returns it, and operators take it
+// as `plan`.
 //
-// A plan is int64 on the CPU, so that reading it never waits for a device. Its first element is
-// how many bytes of workspace the map needs; the others are the WorkMapOptions it was made with.
+// A plan is int64 on the CPU, so that reading it never waits for a device. Its first element is the
+// workspace size in bytes; the others are the WorkMapOptions it was made with.
 //
 // Thread safety: pure functions.
 
@@ -12,15 +12,15 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
-#include "attention/work_map.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
 
 namespace reprise {
 
 // Errors: those of PlanWorkMap().
 absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options);
 
-// The options that `plan` was made with. Errors: InvalidArgument if it is no such tensor.
+// The options that `plan` was made with. Errors: InvalidArgument if it is not such a tensor.
 absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan);
 
 // Uninitialised workspace for `plan`, aligned to 256 bytes. Errors: those of ReadPlanTensor().

@@ -1,6 +1,6 @@
-// Any bytes as calls of the block manager and the swap store, beside a plain model of what they
-// keep (cache/testing/block_manager_model.h): the first byte chooses the cache, the others what is
-// called.
+// Decodes any bytes as calls of the block manager and the swap store, and compares both with a
+// plain model of their state (cache/testing/block_manager_model.h): the first byte chooses the
+// cache, the others choose the calls.
 
 #include <algorithm>
 #include <cstddef>

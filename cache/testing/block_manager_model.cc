@@ -67,7 +67,7 @@ void BlockManagerModel::Step() {
   } else if (kind < 29) {
     PlanIn();
   } else if (kind < 30) {
-    LaunchSwaps();
+    choices_->OneIn(4) ? AbandonSwaps() : LaunchSwaps();
   } else if (kind < 31) {
     RunSwap();
   } else if (kind < 32) {
@@ -99,11 +99,11 @@ SlotId BlockManagerModel::AnyEmptySlot() {
 std::optional<SlotId> BlockManagerModel::AnySequence() {
   if (live_.empty()) return std::nullopt;
   const auto it = std::next(live_.begin(), Below(static_cast<int>(live_.size())));
-  if (it->second.is_leaving) return std::nullopt;
+  if (it->second.is_leaving || it->second.is_arriving) return std::nullopt;
   return it->first;
 }
 
-// Mostly small, now and then absurd or negative.
+// Mostly small, sometimes absurd or negative.
 int BlockManagerModel::AnyCount() {
   const int kind = Below(20);
   if (kind == 0) return -1 - Below(3);
@@ -119,7 +119,8 @@ bool BlockManagerModel::IsSlot(SlotId slot) const {
 // ---- What a sequence's keys are.
 
 uint64_t BlockManagerModel::RootOf(const Origin& origin) const {
-  return Mix(Mix(17, origin.adapter), Mix(origin.encoder, origin.num_encoder_tokens));
+  return Mix(Mix(Mix(17, origin.epoch), origin.adapter),
+             Mix(origin.encoder, origin.num_encoder_tokens));
 }
 
 uint64_t BlockManagerModel::ValueAfter(const Sequence& sequence, uint64_t before, int position,

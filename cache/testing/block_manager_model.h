@@ -1,22 +1,23 @@
-// A plain model of sequences and their tokens beside a BlockManager and its SwapStore, driven by
-// random calls, and everything checked after each.
+// A plain model of sequences and their tokens, driven together with a BlockManager and its
+// SwapStore by random calls, and compared with them after each.
 //
 //   RandomChoices choices(seed);
 //   BlockManagerModel model({.manager = {...}, .num_host_blocks = 20}, &choices);
 //   for (int i = 0; i < 100000; ++i) model.Step();
 //
-// The model keeps each sequence as a list of tokens, and a memory as a device would: one value a
-// slot of a block. The value of a token's keys is a hash of its group and of all that it depends
-// on: every token before it, adapter, image, encoder input. Steps write those values through tables
-// that are fed by updates alone; after each call every value is looked for where the manager says
-// it is. So a hit on the wrong prefix, a block handed out too early, a missing copy or update show
-// at once.
+// The model keeps each sequence as a list of tokens, and simulates device memory: one value per
+// slot of a block. The value of a token's keys is a hash of its group and of all its inputs: the
+// weights, every token before it, adapter, image, encoder input. Steps write those values through
+// tables that are built from updates alone; after each call the model checks every value at the
+// place that the manager reports. This detects a hit on the wrong prefix, a block handed out too
+// early, and a missing copy or update at once.
 //
-// It has been seen to fail, within a second, with a copy on write left out, with the fences of
-// swaps left out, with writes in place under a swap that still reads, with windows one token too
-// small, with content found after it was overwritten, and with updates lost.
+// It fails within a second for each of these injected faults: no copy on write, no fences of swaps,
+// writes in place under a swap that still reads, windows one token too small, hits on overwritten
+// content, hits on keys of old weights, hits on blocks that a swap has not filled yet, and lost
+// updates.
 //
-// CHECK-fails with the call's number and name where anything differs. For tests and fuzzers.
+// CHECK-fails with the call's number and name at the first difference. For tests and fuzzers.
 
 #ifndef CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
 #define CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
@@ -30,9 +31,9 @@
 
 #include "absl/status/status.h"
 #include "base/ids.h"
-#include "cache/block_manager.h"
-#include "cache/block_table.h"
-#include "cache/swap_store.h"
+#include "cache/blocks/block_manager.h"
+#include "cache/blocks/swap_store.h"
+#include "cache/tables/block_table.h"
 #include "cache/testing/choices.h"
 #include "cache/testing/delayed_stream.h"
 
@@ -47,19 +48,20 @@ class BlockManagerModel {
  public:
   BlockManagerModel(const BlockManagerModelOptions& options, Choices* choices);
 
-  // One call and all checks.
+  // Makes one call and runs all checks.
   void Step();
 
-  // How often what a run should have met has happened, by name: a test that never met a thing has
-  // not tested it.
+  // Number of occurrences of each event that a run must meet, by name. An event with count 0 was
+  // not tested.
   const std::map<std::string, int64_t>& counts() const { return counts_; }
 
  private:
-  // What keys and values depend on beside the tokens.
+  // The inputs of keys and values other than the tokens.
   struct Origin {
+    int epoch = 0;           // of the weights
     int adapter = 0;         // 0: none
     int image = 0;           // 0: none
-    int first_of_image = 0;  // tokens [first, first + num_of_image) stand for it
+    int first_of_image = 0;  // tokens [first, first + num_of_image) are its placeholders
     int num_of_image = 0;
     int encoder = 0;  // 0: none
     int num_encoder_tokens = 0;
@@ -68,14 +70,15 @@ class BlockManagerModel {
   struct Sequence {
     Origin origin;
     std::vector<int32_t> tokens;   // [num_tokens]
-    std::vector<uint64_t> values;  // of each token, over all that it depends on
+    std::vector<uint64_t> values;  // of each token, from all its inputs
     int num_written = 0;
     int num_committed = 0;
-    bool is_known = true;  // its committed blocks are found by others
+    bool is_known = true;  // other sequences can hit its committed blocks
     bool encoder_is_written = false;
     bool encoder_is_committed = false;
-    bool is_leaving = false;  // planned to be swapped out
-    SequenceId id{0};         // while leaving or stored
+    bool is_leaving = false;   // planned to be swapped out
+    bool is_arriving = false;  // planned to be swapped in
+    SequenceId id{0};          // while leaving, stored or arriving
 
     int num_tokens() const { return static_cast<int>(tokens.size()); }
   };
@@ -86,6 +89,7 @@ class BlockManagerModel {
   std::optional<SlotId> AnySequence();
   int AnyCount();
   bool IsSlot(SlotId slot) const;
+  bool MayLackBlocksToTruncate(SlotId slot, int num_tokens) const;
 
   void AddRoom();
   void AddPrompt();
@@ -99,12 +103,16 @@ class BlockManagerModel {
   void PlanIn();
   void Drop();
   void LaunchSwaps();
+  void AbandonSwaps();
+  void SubmitSwaps(int num_swaps_in);
+  void Store(SlotId slot);
+  int NumPlannedIn() const;
   void RunSwap();
   void LaunchStep();
   void BadCall();
   void ForgetPrefixes();
 
-  // Values for all tokens that have none yet.
+  // Computes values for all tokens without one.
   void FillValues(Sequence& sequence);
   void Grow(Sequence& sequence, int num_tokens);
   uint64_t ValueAfter(const Sequence& sequence, uint64_t before, int position, int32_t token) const;
@@ -122,7 +130,7 @@ class BlockManagerModel {
   void Check();
   void CheckContent();
   std::vector<int64_t> Snapshot() const;
-  // Expects a status of one of these codes; a refusal leaves all as it was.
+  // Expects a status of one of these codes; a refusal changes nothing.
   void Expect(const absl::Status& status, std::vector<absl::StatusCode> codes,
               const std::vector<int64_t>& before);
 
@@ -138,10 +146,10 @@ class BlockManagerModel {
   std::vector<uint64_t> host_memory_;
   std::map<SlotId, Sequence> live_;
   std::map<SequenceId, Sequence> stored_;
-  std::vector<Sequence> remembered_;  // to begin others like them
+  std::vector<Sequence> remembered_;  // sources for new, similar sequences
   std::vector<SlotId> left_;          // since the last step
-  int num_swaps_in_ = 0;              // planned, or waiting in the stream
-  int num_swaps_in_launched_ = 0;     // of those, in the stream
+  int epoch_ = 0;                     // how often prefixes were forgotten
+  int num_swaps_in_ = 0;              // waiting in the stream
   int64_t next_id_ = 0;
   int64_t num_calls_ = 0;
   std::string call_;

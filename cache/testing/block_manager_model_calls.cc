@@ -44,6 +44,7 @@ void BlockManagerModel::AddRoom() {
   Expect(status, codes, before);
   if (!status.ok()) return;
   Sequence& added = live_[slot];
+  added.origin.epoch = epoch_;
   Grow(added, count);
 }
 
@@ -144,6 +145,8 @@ void BlockManagerModel::Fork() {
     codes = {StatusCode::kInvalidArgument};
   } else if (!live_.contains(from)) {
     codes = {StatusCode::kNotFound};
+  } else if (live_[from].is_arriving) {
+    codes = {StatusCode::kFailedPrecondition};
   } else if (!IsSlot(to)) {
     codes = {StatusCode::kInvalidArgument};
   } else if (live_.contains(to)) {
@@ -170,6 +173,39 @@ void BlockManagerModel::Fork() {
   ++counts_["forks"];
 }
 
+// With look-ahead, all that may be written after the truncation must be in blocks without another
+// user. What the sequence alone holds beyond that comes free first. (So may the sources of copies
+// that are dropped, which are not counted here.)
+bool BlockManagerModel::MayLackBlocksToTruncate(SlotId slot, int num_tokens) const {
+  const int num_reached =
+      std::min(num_tokens + options_.manager.num_lookahead_tokens, num_row_tokens_);
+  const int first = num_tokens / block_size_;
+  const int end = (num_reached + block_size_ - 1) / block_size_;
+  const BlockPool& pool = manager_->pool();
+  std::map<BlockId, int> num_holders;  // table entries
+  for (const auto& [other, sequence] : live_) {
+    for (int group = 0; group < manager_->num_groups(); ++group) {
+      for (const BlockId block : manager_->blocks(other, group)) ++num_holders[block];
+    }
+  }
+  int num_needed = 0;
+  int num_freed = 0;
+  for (int group = 0; group < manager_->num_groups(); ++group) {
+    if (!HoldsOwnTokens(manager_->groups()[group])) continue;
+    const absl::Span<const BlockId> row = manager_->blocks(slot, group);
+    for (int column = std::max(first, manager_->first_column(slot, group));
+         column < static_cast<int>(row.size()); ++column) {
+      const BlockId block = row[column];
+      if (column < end) {
+        num_needed += num_holders[block] > 1 || pool.is_awaited(block);
+      } else if (pool.ref_count(block) == 1) {
+        num_freed += !pool.is_awaited(block);
+      }
+    }
+  }
+  return num_needed > num_freed + pool.num_allocatable_reserved();
+}
+
 void BlockManagerModel::Truncate() {
   call_ = "Truncate";
   const SlotId slot = AnySlot();
@@ -184,6 +220,8 @@ void BlockManagerModel::Truncate() {
     codes = {StatusCode::kInvalidArgument};
   } else if (found == live_.end()) {
     codes = {StatusCode::kNotFound};
+  } else if (found->second.is_arriving) {
+    codes = {StatusCode::kFailedPrecondition};
   } else if (count < 0 || count > found->second.num_tokens()) {
     codes = {StatusCode::kInvalidArgument};
   } else if (count < found->second.num_committed && count < manager_->min_tokens(slot)) {
@@ -191,7 +229,8 @@ void BlockManagerModel::Truncate() {
     ++counts_["truncations refused by a window"];
   } else {
     codes = {StatusCode::kOk};
-    if (options_.manager.num_lookahead_tokens > 0 && count < found->second.num_committed) {
+    if (options_.manager.num_lookahead_tokens > 0 && count < found->second.num_committed &&
+        MayLackBlocksToTruncate(slot, count)) {
       codes.push_back(StatusCode::kResourceExhausted);
     }
   }
@@ -218,14 +257,15 @@ void BlockManagerModel::Free() {
   const std::vector<int64_t> before = Snapshot();
   const absl::Status status = manager_->Free(slot);
   Expect(status,
-         {!IsSlot(slot)          ? StatusCode::kInvalidArgument
-          : live_.contains(slot) ? StatusCode::kOk
-                                 : StatusCode::kNotFound},
+         {!IsSlot(slot)             ? StatusCode::kInvalidArgument
+          : !live_.contains(slot)   ? StatusCode::kNotFound
+          : live_[slot].is_arriving ? StatusCode::kFailedPrecondition
+                                    : StatusCode::kOk},
          before);
   if (status.ok()) Leave(slot);
 }
 
-// What names nothing, or does not fit.
+// Calls with invalid ids, or with sizes that do not fit.
 void BlockManagerModel::BadCall() {
   call_ = "a bad call";
   const std::vector<int64_t> before = Snapshot();
@@ -243,10 +283,13 @@ void BlockManagerModel::BadCall() {
   if (is_live) {
     const int num_uncommitted = live_[slot].num_tokens() - live_[slot].num_committed;
     const std::vector<int32_t> tokens(num_uncommitted + 1 + Below(3));
-    Expect(manager_->Commit(slot, tokens), {StatusCode::kInvalidArgument}, before);
-    Expect(manager_->CommitUnknown(slot, -1), {StatusCode::kInvalidArgument}, before);
-    if (live_[slot].origin.num_encoder_tokens == 0) {
-      Expect(manager_->CommitEncoder(slot), {StatusCode::kInvalidArgument}, before);
+    const bool is_arriving = live_[slot].is_arriving;
+    const StatusCode refused =
+        is_arriving ? StatusCode::kFailedPrecondition : StatusCode::kInvalidArgument;
+    Expect(manager_->Commit(slot, tokens), {refused}, before);
+    Expect(manager_->CommitUnknown(slot, -1), {refused}, before);
+    if (is_arriving || live_[slot].origin.num_encoder_tokens == 0) {
+      Expect(manager_->CommitEncoder(slot), {refused}, before);
     }
   } else {
     Expect(manager_->Commit(slot, {}), {none}, before);
@@ -259,6 +302,8 @@ void BlockManagerModel::BadCall() {
 void BlockManagerModel::ForgetPrefixes() {
   call_ = "ForgetPrefixes";
   manager_->ForgetPrefixes();
+  // The content of live sequences belongs to the old weights: new sequences must not find it.
+  ++epoch_;
   for (auto& [slot, sequence] : live_) sequence.is_known = false;
   // Stored sequences come back with what they knew; their keys are those of the old weights.
   for (auto& [id, sequence] : stored_) sequence.is_known = false;

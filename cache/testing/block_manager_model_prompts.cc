@@ -1,4 +1,4 @@
-// BlockManagerModel: prompts, and what of them must be found.
+// BlockManagerModel: prompts, and which parts of them must be found.
 
 #include <glog/logging.h>
 
@@ -29,12 +29,14 @@ void BlockManagerModel::AddPrompt() {
     sequence.origin = like.origin;
     const int num_same = Below(like.num_tokens() + 1);
     sequence.tokens.assign(like.tokens.begin(), like.tokens.begin() + num_same);
-    // Now and then the same tokens with other things in their place.
+    sequence.origin.epoch = epoch_;
+    // Sometimes the same tokens with other inputs in their place.
     if (choices_->OneIn(6)) sequence.origin.image = Below(3);
     if (choices_->OneIn(6)) sequence.origin.adapter = Below(3);
     FillValues(sequence);
   } else {
     Origin& origin = sequence.origin;
+    origin.epoch = epoch_;
     if (choices_->OneIn(4)) origin.adapter = 1 + Below(2);
     if (choices_->OneIn(4)) {
       origin.image = 1 + Below(2);
@@ -88,7 +90,7 @@ void BlockManagerModel::AddPrompt() {
     return;
   }
   // With room for all there would be no question; hits need no more than that.
-  // A block that is copied from is held beside its copy.
+  // A block that is copied from is held in addition to its copy.
   const int64_t at_most =
       manager_->num_groups() +
       manager_->NumBlocksFor(sequence.num_tokens(), 0, prompt.num_encoder_tokens);
@@ -128,7 +130,7 @@ int BlockManagerModel::LongestKnownPrefix(const Sequence& sequence) const {
   if (absl::c_any_of(manager_->groups(), LosesBlocks)) return 0;
   int longest = 0;
   for (const auto& [slot, other] : live_) {
-    if (!other.is_known) continue;
+    if (!other.is_known || other.is_arriving) continue;
     const int num_compared = std::min(other.num_committed, sequence.num_tokens() - 1);
     int num_same = 0;
     while (num_same < num_compared && other.values[num_same] == sequence.values[num_same])

@@ -46,7 +46,7 @@ void BlockManagerModel::LaunchStep() {
 
   for (auto& [slot, sequence] : live_) {
     CheckDeviceRows(slot);
-    if (sequence.is_leaving || choices_->OneIn(5)) continue;
+    if (sequence.is_leaving || sequence.is_arriving || choices_->OneIn(5)) continue;
     WriteTokens(slot, sequence);
     if (choices_->OneIn(2)) WriteEncoder(slot, sequence);
   }
@@ -100,8 +100,11 @@ void BlockManagerModel::Check() {
   store_->CheckInvariants();
   CHECK_EQ(manager_->num_sequences(), static_cast<int>(live_.size())) << Where();
   CHECK_EQ(store_->num_sequences(),
-           static_cast<int>(stored_.size()) +
-               absl::c_count_if(live_, [](const auto& entry) { return entry.second.is_leaving; }))
+           static_cast<int>(stored_.size()) + absl::c_count_if(live_,
+                                                               [](const auto& entry) {
+                                                                 return entry.second.is_leaving ||
+                                                                        entry.second.is_arriving;
+                                                               }))
       << Where();
   for (const auto& [slot, sequence] : live_) {
     CHECK(manager_->contains(slot)) << Where();
@@ -110,7 +113,7 @@ void BlockManagerModel::Check() {
     CHECK_LE(manager_->min_tokens(slot), sequence.num_committed) << Where();
     CHECK_EQ(manager_->num_encoder_tokens(slot), sequence.origin.num_encoder_tokens) << Where();
   }
-  // What is still to be copied is not there yet.
+  // Content with a pending copy is not in its destination yet.
   if (!manager_->has_copies() && num_swaps_in_ == 0) CheckContent();
 }
 
@@ -126,6 +129,7 @@ void BlockManagerModel::CheckContent() {
         << block;
   };
   for (const auto& [slot, sequence] : live_) {
+    if (sequence.is_arriving) continue;
     for (int group = 0; group < manager_->num_groups(); ++group) {
       if (!HoldsOwnTokens(manager_->groups()[group])) {
         if (!sequence.encoder_is_written) continue;

@@ -29,12 +29,12 @@ void BlockManagerModel::PlanOut() {
   std::vector<StatusCode> codes;
   if (found == live_.end()) {
     codes = {StatusCode::kNotFound};
-  } else if (found->second.is_leaving || manager_->has_copies() || !store_->copies_in().empty()) {
+  } else if (found->second.is_leaving || manager_->has_copies() || NumPlannedIn() > 0) {
     codes = {StatusCode::kFailedPrecondition};
   } else {
     const int64_t at_most = manager_->NumBlocksFor(found->second.num_committed, 0,
                                                    found->second.origin.num_encoder_tokens);
-    codes = {StatusCode::kOk, StatusCode::kFailedPrecondition};  // a swap in of no blocks
+    codes = {StatusCode::kOk};
     if (at_most > store_->host_pool().num_allocatable()) {
       codes.push_back(StatusCode::kResourceExhausted);
       codes.push_back(StatusCode::kInvalidArgument);
@@ -72,9 +72,10 @@ void BlockManagerModel::PlanIn() {
   Expect(status, codes, before);
   if (!status.ok()) return;
   live_[slot] = std::move(found->second);
+  live_[slot].is_arriving = true;
   stored_.erase(found);
   CHECK_EQ(manager_->num_tokens(slot), live_[slot].num_committed);
-  ++num_swaps_in_;
+  CHECK(store_->state(live_[slot].id) == SwapState::kArriving);
   ++counts_["swaps in"];
 }
 
@@ -87,16 +88,18 @@ void BlockManagerModel::Drop() {
   stored_.erase(found);
 }
 
+int BlockManagerModel::NumPlannedIn() const {
+  return static_cast<int>(
+      absl::c_count_if(live_, [](const auto& entry) { return entry.second.is_arriving; }));
+}
+
 // The copies go to the stream, to be made some time later; blocks that go out are read only then.
-void BlockManagerModel::LaunchSwaps() {
-  call_ = "Launched";
+void BlockManagerModel::SubmitSwaps(int num_swaps_in) {
   const std::vector<BlockCopy> out(store_->copies_out().begin(), store_->copies_out().end());
   const std::vector<BlockCopy> in(store_->copies_in().begin(), store_->copies_in().end());
-  // A swap in waits for the steps before it, which this memory has done; and the copies of forks,
-  // which run with the next step, wait for the swap.
-  const int num_in = num_swaps_in_ - num_swaps_in_launched_;
-  num_swaps_in_launched_ += num_in;
-  swap_stream_.Submit([this, out, in, num_in] {
+  // A swap in waits for the steps before it, which this memory has done.
+  num_swaps_in_ += num_swaps_in;
+  swap_stream_.Submit([this, out, in, num_swaps_in] {
     for (const BlockCopy& copy : out) {
       std::copy_n(&memory_[int64_t{copy.src} * block_size_], block_size_,
                   &host_memory_[int64_t{copy.dst} * block_size_]);
@@ -105,27 +108,55 @@ void BlockManagerModel::LaunchSwaps() {
       std::copy_n(&host_memory_[int64_t{copy.src} * block_size_], block_size_,
                   &memory_[int64_t{copy.dst} * block_size_]);
     }
-    num_swaps_in_ -= num_in;
-    num_swaps_in_launched_ -= num_in;
+    num_swaps_in_ -= num_swaps_in;
   });
+}
+
+void BlockManagerModel::LaunchSwaps() {
+  call_ = "Launched";
+  SubmitSwaps(NumPlannedIn());
   store_->Launched();
   std::vector<SlotId> leaving;
   for (auto& [slot, sequence] : live_) {
+    sequence.is_arriving = false;
     if (sequence.is_leaving) leaving.push_back(slot);
   }
   for (const SlotId slot : leaving) {
     Sequence& sequence = live_[slot];
-    sequence.is_leaving = false;
-    sequence.tokens.resize(sequence.num_committed);
-    sequence.values.resize(sequence.num_committed);
-    sequence.num_written = sequence.num_committed;
-    sequence.encoder_is_written = sequence.encoder_is_committed;
     CHECK(store_->state(sequence.id) == SwapState::kLeaving);
     CHECK_EQ(store_->num_tokens(sequence.id), sequence.num_committed);
-    stored_[sequence.id] = std::move(sequence);
-    Leave(slot);
+    Store(slot);
     ++counts_["swaps out"];
   }
+}
+
+void BlockManagerModel::AbandonSwaps() {
+  call_ = "Abandon";
+  if (choices_->OneIn(2)) SubmitSwaps(0);  // its copies were launched, but not all
+  store_->Abandon();
+  std::vector<SlotId> arriving;
+  for (auto& [slot, sequence] : live_) {
+    counts_["swaps abandoned"] += sequence.is_leaving || sequence.is_arriving;
+    sequence.is_leaving = false;
+    if (sequence.is_arriving) arriving.push_back(slot);
+  }
+  for (const SlotId slot : arriving) {
+    CHECK(!manager_->contains(slot)) << Where();
+    Store(slot);
+  }
+}
+
+// What the sequence has in host memory is all of it from now on.
+void BlockManagerModel::Store(SlotId slot) {
+  Sequence& sequence = live_[slot];
+  sequence.is_leaving = false;
+  sequence.is_arriving = false;
+  sequence.tokens.resize(sequence.num_committed);
+  sequence.values.resize(sequence.num_committed);
+  sequence.num_written = sequence.num_committed;
+  sequence.encoder_is_written = sequence.encoder_is_committed;
+  stored_[sequence.id] = std::move(sequence);
+  Leave(slot);
 }
 
 void BlockManagerModel::RunSwap() {
@@ -135,8 +166,10 @@ void BlockManagerModel::RunSwap() {
   if (choices_->OneIn(2)) store_->Poll();
 }
 
+// A step that reads swapped-in content waits for it. The wait does not include swaps that are only
+// planned.
 void BlockManagerModel::FinishSwapsIn() {
-  if (num_swaps_in_ > num_swaps_in_launched_) LaunchSwaps();
+  if (NumPlannedIn() > 0 && choices_->OneIn(2)) LaunchSwaps();
   while (num_swaps_in_ > 0) swap_stream_.RunOldest();
 }
 

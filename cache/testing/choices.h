@@ -1,7 +1,7 @@
-// Where a random test or a fuzzer takes its decisions from.
+// The source of decisions of a random test or a fuzzer.
 //
 //   RandomChoices choices(seed);         // forever
-//   ByteChoices choices(data, size);     // until the bytes end; then always 0
+//   ByteChoices choices(data, size);     // after the bytes end: always 0
 //   if (choices.Below(4) == 0) ...
 //
 // Thread safety: none.
@@ -21,7 +21,7 @@ class Choices {
 
   // 0 <= result < n. REQUIRES: n > 0.
   virtual int Below(int n) = 0;
-  // Whether there is nothing left to decide by.
+  // Whether the source is exhausted.
   virtual bool is_done() const = 0;
 
   bool OneIn(int n) { return Below(n) == 0; }
@@ -37,7 +37,8 @@ class RandomChoices : public Choices {
   std::mt19937 random_;
 };
 
-// Any bytes are decisions; a byte each where they suffice, so that a fuzzer can change one of them.
+// Takes decisions from bytes, one byte each if it suffices, so that a fuzzer can change a single
+// decision.
 class ByteChoices : public Choices {
  public:
   ByteChoices(const uint8_t* data, size_t size) : data_(data), size_(size) {}

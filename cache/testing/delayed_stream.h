@@ -1,10 +1,10 @@
-// A stream for tests whose work is done when the test says so, late, and fences in it.
+// A stream for tests, which runs its work when the test calls RunOldest(), and its fences.
 //
 //   DelayedStream stream;
 //   stream.Submit([&] { copy(...); });
 //   std::unique_ptr<Fence> fence = stream.MakeFence();
 //   fence->Arm();
-//   stream.RunOldest();     // now the copy is made, and fence->Passed()
+//   stream.RunOldest();     // makes the copy; then fence->Passed()
 //
 // Thread safety: none. The stream outlives its fences.
 

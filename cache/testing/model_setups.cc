@@ -17,9 +17,13 @@ constexpr KvGroupSpec ChunksOf(int span) {
 }
 
 std::vector<ModelSetup> AllSetups() {
-  const std::vector<std::string> always = {
-      "content checked",       "forks", "swaps out", "swaps in", "refusals for lack of blocks",
-      "truncations of content"};
+  const std::vector<std::string> always = {"content checked",
+                                           "forks",
+                                           "swaps out",
+                                           "swaps in",
+                                           "refusals for lack of blocks",
+                                           "truncations of content",
+                                           "swaps abandoned"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), always.begin(), always.end());
     return more;

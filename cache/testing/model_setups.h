@@ -1,4 +1,5 @@
-// Small caches of every kind for the model test and the fuzzer: little room, so that all runs out.
+// Caches of every kind for the model test and the fuzzer, small enough that every resource runs
+// out.
 
 #ifndef CACHE_TESTING_MODEL_SETUPS_H_
 #define CACHE_TESTING_MODEL_SETUPS_H_
@@ -13,7 +14,8 @@ namespace reprise {
 struct ModelSetup {
   std::string name;
   BlockManagerModelOptions options;
-  // What a run of some thousand calls must meet, by the names of BlockManagerModel::counts().
+  // Events that a run of some thousand calls must meet, by their names in
+  // BlockManagerModel::counts().
   std::vector<std::string> events;
 };
 

@@ -1,5 +1,4 @@
-// What stands in the model's memory in the place of keys and values: hashes of all that they depend
-// on.
+// The values that the model stores in place of keys and values: hashes of all their inputs.
 
 #ifndef CACHE_TESTING_MODEL_VALUES_H_
 #define CACHE_TESTING_MODEL_VALUES_H_
@@ -8,13 +7,14 @@
 
 namespace reprise {
 
-// Distinct for distinct pairs, as far as a test can tell.
+// A hash of a pair, without collisions in tests.
 constexpr uint64_t Mix(uint64_t a, uint64_t b) {
   const uint64_t h = (a ^ (b + 0x9E3779B97F4A7C15u + (a << 6) + (a >> 2))) * 0xBF58476D1CE4E5B9u;
   return h ^ (h >> 29);
 }
 
-// What a group of layers keeps for a token, or for a place of the encoder's input, of this value.
+// The content of a group of layers for a token, or for a place of the encoder's input, with this
+// value.
 constexpr uint64_t Cell(uint64_t value, int group) { return Mix(value, 1000 + group); }
 
 }  // namespace reprise

@@ -1,19 +1,68 @@
-// The toolkit as an outsider uses it: from another workspace, with the compiler options of that
-// one.
+// An example of use from another workspace, with that workspace's compiler options. A model of one
+// attention layer, which counts, runs under the engine and prints its tokens.
 
-#include <array>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/roll.h>
+
+#include <cstdint>
 #include <iostream>
+#include <vector>
 
-#include "ATen/core/Tensor.h"
-#include "ATen/ops/zeros.h"
-#include "absl/types/span.h"
-#include "cache/block_pool.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "runner/model.h"
+#include "runner/step.h"
+
+namespace {
+
+constexpr int kVocabSize = 16;
+
+// Each token is a one-hot vector in one attention head: it attends to equal tokens, and its
+// successor is the likeliest next token.
+class CountingModel : public reprise::Model {
+ public:
+  const reprise::ModelSpec& spec() const override { return spec_; }
+
+  absl::StatusOr<at::Tensor> Forward(const reprise::Step& step) override {
+    const at::Tensor x = embedding_.index_select(0, step.token_ids());  // [num_tokens, kVocabSize]
+    const at::Tensor heads = x.unsqueeze(1);  // [num_tokens, 1, kVocabSize]
+    const absl::StatusOr<at::Tensor> attended = step.Attend(0, heads * 20, heads, heads);
+    if (!attended.ok()) return attended.status();
+    const at::Tensor next = at::roll(attended->squeeze(1), 1, 1);  // [num_tokens, kVocabSize]
+    return next.index_select(0, step.logits_indices());
+  }
+
+ private:
+  const at::Tensor embedding_ = at::eye(kVocabSize);
+  const reprise::ModelSpec spec_ = {.layers = {{.params = {.num_q_heads = 1,
+                                                           .num_kv_heads = 1,
+                                                           .head_dim_qk = kVocabSize,
+                                                           .head_dim_v = kVocabSize}}},
+                                    .vocab_size = kVocabSize,
+                                    .max_position = 64};
+};
+
+absl::Status Run() {
+  CountingModel model;
+  const auto engine = reprise::Engine::Create(&model, {});
+  if (!engine.ok()) return engine.status();
+  const auto added = (*engine)->Add({.prompt = {3, 4, 5}, .max_new_tokens = 8});
+  if (!added.ok()) return added.status();
+  for (std::vector<reprise::TokenEvent> events; (*engine)->has_work(); events.clear()) {
+    if (absl::Status status = (*engine)->Step(events); !status.ok()) return status;
+    for (const reprise::TokenEvent& event : events) std::cout << event.token << ' ';
+  }
+  std::cout << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 int main() {
-  absl::StatusOr<reprise::BlockPool> pool = reprise::BlockPool::Create({.num_blocks = 8});
-  std::array<reprise::BlockId, 3> blocks;
-  if (!pool.ok() || !pool->Allocate(absl::MakeSpan(blocks)).ok()) return 1;
-  const at::Tensor keys = at::zeros({pool->num_blocks(), 16, 2, 64});
-  std::cout << pool->num_used() << " of " << keys.size(0) << " blocks are used\n";
-  return 0;
+  const absl::Status status = Run();
+  if (!status.ok()) std::cerr << "embed: " << status << std::endl;
+  return status.ok() ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-// The dtypes that activations have: float32, float16, bfloat16. For the CPU forms of the ops.
+// The dtypes of activations, float32, float16 and bfloat16, for the CPU forms of the operations.
 //
 //   REPRISE_RETURN_IF_ERROR(CheckActivationType("x", x));
 //   VisitActivationType(x.scalar_type(), [&](auto zero) {

@@ -29,14 +29,14 @@ namespace {
 // middle-sized batch.
 constexpr int64_t kDeterministicRows = 128;
 
-// Of these the least counts: noise only adds.
+// The shortest run counts: noise only adds time.
 constexpr int kTimedRuns = 5;
 
-// Smaller weights are read in the time of a launch: what is measured then is noise, and the same
-// model would get other bits in another run.
+// Smaller weights are read in the time of a launch. A measurement would be mostly noise, and the
+// same model would compute different bits in another run.
 constexpr int64_t kLeastTimedWeightBytes = int64_t{4} << 20;
 
-// The first candidate that takes at most so many times the least time is kept.
+// The first candidate that takes at most this many times the shortest time is kept.
 constexpr float kCloseToBest = 1.05f;
 
 struct DestroyHandle {
@@ -62,8 +62,8 @@ int AlignmentOf(const void* pointer) {
   return alignment;
 }
 
-// The row stride as a leading dimension, of matrices or of batches of them. That of a single row
-// may be anything, and is not used.
+// The row stride as a leading dimension, of a matrix or a batch of matrices. The stride of a single
+// row may have any value and is not used.
 int64_t RowStride(const at::Tensor& matrix) {
   return std::max(matrix.size(-2) == 1 ? matrix.size(-1) : matrix.stride(-2), matrix.size(-1));
 }
@@ -189,7 +189,8 @@ class CublasLtLinearContext : public LinearContext {
   absl::Status ChooseByTime(const std::vector<cublasLtMatmulAlgo_t>& candidates,
                             const LinearPointers& pointers, cudaStream_t stream, Entry& entry,
                             LinearChoice& choice) {
-    // Weights of a whole model never stay in the L2 from step to step: time without it.
+    // A model's weights do not stay in the L2 from step to step, so candidates are timed without
+    // it.
     int l2_bytes = 0;
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device_.index()),
@@ -200,7 +201,7 @@ class CublasLtLinearContext : public LinearContext {
     std::vector<float> times_us;
     for (const cublasLtMatmulAlgo_t& candidate : candidates) {
       entry.algorithm = candidate;
-      // Proposed, but some cannot run after all.
+      // Some proposed algorithms cannot run.
       times_us.push_back(Time(entry, pointers, flush, stream).value_or(kCannotRun));
     }
     const float least_us = *std::min_element(times_us.begin(), times_us.end());
@@ -238,11 +239,11 @@ class CublasLtLinearContext : public LinearContext {
     return best_us;
   }
 
-  // The algorithm of a weight for any number of rows: chosen for kDeterministicRows, whatever `key`
-  // has.
+  // The algorithm of a weight for any number of rows. It is chosen for kDeterministicRows; the
+  // number of rows in `key` is ignored.
   absl::StatusOr<cublasLtMatmulAlgo_t> DeterministicAlgorithm(LinearKey key) {
     key.num_rows = kDeterministicRows;
-    // Rows of activations are dense, or the algorithm would depend on how a batch is cut.
+    // Dense rows are assumed, or the algorithm would depend on how a batch is cut.
     key.x_stride = key.num_products * key.in_features;
     key.out_stride = key.num_products * key.out_features;
     if (key.num_products > 1) {
@@ -259,7 +260,7 @@ class CublasLtLinearContext : public LinearContext {
     return candidates.front();
   }
 
-  // Completes `choice` and keeps it for the report.
+  // Completes `choice` and stores it for the report.
   void Note(const LinearKey& key, int64_t num_rows, const cublasLtMatmulAlgo_t& algorithm,
             LinearChoice choice) {
     choice.num_rows = num_rows;
@@ -289,7 +290,7 @@ absl::StatusOr<std::unique_ptr<LinearContext>> MakeCublasLtLinearContext(
     c10::Device device, const CublasLtOptions& options) {
   using Result = absl::StatusOr<std::unique_ptr<LinearContext>>;
   return CatchTorchOr([&]() -> Result {
-    // "cuda" means the current device, whose index tensors carry.
+    // "cuda" is the current device; tensors carry its index.
     if (!device.has_index()) device.set_index(c10::cuda::current_device());
     const c10::cuda::CUDAGuard guard(device);
     at::Tensor workspace =

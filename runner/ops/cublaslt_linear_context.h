@@ -1,5 +1,5 @@
-// Matrix products on a GPU over cuBLASLt. Used through MakeLinearContext (runner/ops/linear.h),
-// which says what it promises.
+// Matrix products on a GPU by cuBLASLt, created through MakeLinearContext (runner/ops/linear.h),
+// where the contract is.
 
 #ifndef RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
 #define RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_

@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-// As proposed by the library, filtered further below.
+// As proposed by the library; the filter is below.
 constexpr int kMaxProposals = 32;
 
 cudaDataType_t ToCuda(DType dtype) {
@@ -106,7 +106,7 @@ absl::StatusOr<CublasLtPlan> CublasLtPlan::Create(const LinearKey& key) {
   CublasLtPlan plan;
   plan.key_ = key;
   cublasLtMatmulDesc_t raw = nullptr;
-  // float32 means float32: TF32 is a compute type of its own.
+  // TF32 is off: it would be another compute type.
   REPRISE_RETURN_IF_ERROR(FromCublas(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                                      "MatmulDescCreate"));
   plan.desc_.reset(raw);

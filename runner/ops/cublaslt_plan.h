@@ -1,10 +1,10 @@
-// A matrix product of one shape as cuBLASLt wants it described: out = x weight^T + bias for
-// row-major matrices.
+// The cuBLASLt description of a matrix product of one shape: out = x weight^T + bias for row-major
+// matrices.
 //
-// cuBLASLt thinks in columns. A row-major matrix [r, c] is a column-major one [c, r] with the row
+// cuBLASLt is column-major. A row-major matrix [r, c] is a column-major one [c, r] with the row
 // stride as leading dimension, so out^T [n, m] = weight [n, k] x^T [k, m]: A is the weight,
-// transposed; B is x; D is out. A batch of such products (runner/ops/head_linear.h) is one of the
-// same layouts, a stride apart.
+// transposed; B is x; D is out. A batch of products (runner/ops/head_linear.h) has the same
+// layouts and a stride from product to product.
 //
 // Thread safety: none. Move-only. Needs CUDA.
 
@@ -23,14 +23,14 @@
 
 namespace reprise {
 
-// What an algorithm is chosen for. Equal keys may share a plan.
+// The properties of a product that an algorithm is chosen for. Equal keys may share a plan.
 struct LinearKey {
   int64_t num_rows = 0, out_features = 0, in_features = 0;  // m, n, k
   int64_t x_stride = 0, weight_stride = 0, out_stride = 0;  // elements, from row to row
   DType dtype = DType::kFloat32;                            // of x, weight and bias
   DType out_dtype = DType::kFloat32;
   bool has_bias = false;
-  // Products of the batch, and elements from one to the next.
+  // Products of the batch, and elements from one product to the next.
   int64_t num_products = 1;
   int64_t x_product_stride = 0, weight_product_stride = 0, out_product_stride = 0;
   int x_alignment = 16, weight_alignment = 16, out_alignment = 16;  // bytes: 1, 2, 4, 8 or 16
@@ -54,7 +54,7 @@ struct LinearPointers {
   void* out = nullptr;
 };
 
-// Memory that an algorithm may use while it runs.
+// Scratch memory of an algorithm.
 struct LinearWorkspace {
   void* data = nullptr;
   int64_t bytes = 0;
@@ -69,16 +69,16 @@ class CublasLtPlan {
   CublasLtPlan(CublasLtPlan&&) = default;
   CublasLtPlan& operator=(CublasLtPlan&&) = default;
 
-  // At most `max_candidates` algorithms that can run this plan within `workspace_bytes`, the
-  // library's favourite first. Splits of in_features are summed in float32, or with kNever there
-  // are none. Unimplemented if there is no algorithm.
+  // Returns at most `max_candidates` algorithms that can run this plan within `workspace_bytes`,
+  // the library's first proposal first. An algorithm that splits in_features sums in float32; with
+  // kNever no algorithm splits it. Unimplemented if no algorithm can run the plan.
   absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(cublasLtHandle_t handle,
                                                                int64_t workspace_bytes,
                                                                int max_candidates,
                                                                SplitSum split_sum) const;
 
-  // Unimplemented unless `algorithm`, which was found for another number of rows, can run this plan
-  // too.
+  // Unimplemented unless this plan too can be run by `algorithm`, which was found for another
+  // number of rows.
   absl::Status CheckAlgorithm(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                               int64_t workspace_bytes) const;
 
@@ -99,7 +99,7 @@ class CublasLtPlan {
 
   CublasLtPlan() = default;
 
-  // A matrix, or `num_products` of them.
+  // One matrix, or the first of `num_products`.
   struct Matrix {
     int64_t rows = 0, columns = 0, leading_dimension = 0, product_stride = 0;
   };
@@ -110,7 +110,7 @@ class CublasLtPlan {
   Layout weight_, x_, out_;
 };
 
-// "CUBLAS_STATUS_..." as Internal, or OK. `what`: the call that failed.
+// Internal with the name of the error, "CUBLAS_STATUS_...", or OK. `what`: the call that failed.
 absl::Status FromCublas(cublasStatus_t status, const char* what);
 
 }  // namespace reprise

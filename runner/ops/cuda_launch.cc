@@ -6,16 +6,15 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "base/cuda_status.h"
 #include "base/torch_status.h"
 
 namespace reprise {
 
-absl::Status LaunchOnCurrentStream(const char* op, const at::Tensor& tensor,
-                                   absl::FunctionRef<cudaError_t(cudaStream_t)> launch) {
+absl::Status LaunchOnCurrentStream(const at::Tensor& tensor,
+                                   absl::FunctionRef<absl::Status(cudaStream_t)> launch) {
   return CatchTorch([&]() -> absl::Status {
     const c10::cuda::CUDAGuard guard(tensor.device());
-    return CudaStatus(launch(c10::cuda::getCurrentCUDAStream(tensor.device().index())), op);
+    return launch(c10::cuda::getCurrentCUDAStream(tensor.device().index()));
   });
 }
 

@@ -1,11 +1,9 @@
-// How an op reaches its kernel: the device and the current stream of a tensor, and CUDA's error as
-// a Status.
+// How an op reaches its kernel: on the device of a tensor, on LibTorch's current stream.
 //
-//   return LaunchOnCurrentStream("RmsNorm", x, [&](cudaStream_t stream) {
-//     return LaunchRmsNorm(params, stream);
-//   });
+//   return LaunchOnCurrentStream(
+//       x, [&](cudaStream_t stream) { return LaunchRmsNorm(args, stream); });
 //
-// Nothing is synchronised: errors of the kernel itself appear later, at whoever waits for the
+// Nothing is synchronised: an error inside of the kernel appears at a later call that waits for the
 // stream.
 
 #ifndef RUNNER_OPS_CUDA_LAUNCH_H_
@@ -19,11 +17,10 @@
 
 namespace reprise {
 
-// Calls `launch` with LibTorch's current stream of the device of `tensor`, that device being the
-// current one. Errors: those of CudaStatus() (base/cuda_status.h), naming `op`. REQUIRES: `tensor`
-// is on a GPU.
-absl::Status LaunchOnCurrentStream(const char* op, const at::Tensor& tensor,
-                                   absl::FunctionRef<cudaError_t(cudaStream_t)> launch);
+// Returns `launch` of LibTorch's current stream of the device of `tensor`, called while that device
+// is the current one. REQUIRES: `tensor` is on a GPU.
+absl::Status LaunchOnCurrentStream(const at::Tensor& tensor,
+                                   absl::FunctionRef<absl::Status(cudaStream_t)> launch);
 
 }  // namespace reprise
 

@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #ifdef REPRISE_WITH_CUDA
 #include "runner/ops/cuda_launch.h"
-#include "runner/ops/gather_rows_kernel.h"
+#include "runner/ops/gather_rows_args.h"
 #endif
 
 namespace reprise {
@@ -38,7 +38,7 @@ absl::Status GatherOnHost(const at::Tensor& table, const at::Tensor& indices,
 absl::Status GatherOnGpu(const at::Tensor& table, const at::Tensor& indices,
                          const at::Tensor& out) {
   const int64_t element_bytes = table.element_size();
-  const GatherRowsParams params = {
+  const GatherRowsArgs args = {
       .table = table.const_data_ptr(),
       .table_stride_bytes = table.stride(0) * element_bytes,
       .indices = indices.const_data_ptr<int32_t>(),
@@ -48,8 +48,8 @@ absl::Status GatherOnGpu(const at::Tensor& table, const at::Tensor& indices,
       .num_rows = table.size(0),
       .num_indices = static_cast<int>(indices.numel()),
   };
-  return LaunchOnCurrentStream(
-      "GatherRows", out, [&](cudaStream_t stream) { return LaunchGatherRows(params, stream); });
+  return LaunchOnCurrentStream(out,
+                               [&](cudaStream_t stream) { return LaunchGatherRows(args, stream); });
 }
 #endif
 

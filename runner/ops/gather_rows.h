@@ -1,13 +1,16 @@
-// Rows of a matrix by index: the embedding of tokens, and the hidden states whose logits are
+// Rows of a matrix by index, for the embedding of tokens and for the hidden states whose logits are
 // wanted.
 //
 //   GatherRows(embedding, step.token_ids(), hidden);
 //   GatherRows(hidden, step.logits_indices(), last_hidden);
 //
-// Nothing is allocated or synchronised: may be captured.
+// Nothing is allocated or synchronised, so the call may be captured.
 //
-// Thread safety: safe, as far as the tensors are. Cost: one launch; reads and writes the gathered
-// rows once.
+// LibTorch's index_select is not used: an index out of range makes its kernel abort the CUDA
+// context.
+//
+// Thread safety: safe if the tensors are. Cost: one launch; reads and writes the gathered rows
+// once.
 
 #ifndef RUNNER_OPS_GATHER_ROWS_H_
 #define RUNNER_OPS_GATHER_ROWS_H_
@@ -21,8 +24,8 @@ namespace reprise {
 // out[i] = table[indices[i]]. table [num_rows, size] and out [num_indices, size] of one dtype, any;
 // indices [num_indices] int32, contiguous; one device. Rows may be strided; `out` must not overlap
 // `table`. An index outside [0, num_rows) is an OutOfRange error on the CPU, before anything is
-// written; on a GPU, where no error can be returned, its row is zero. Errors else: InvalidArgument,
-// naming the argument.
+// written; on a GPU, where no error can be returned, its row becomes zero. Other errors:
+// InvalidArgument, naming the argument.
 absl::Status GatherRows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& out);
 
 }  // namespace reprise

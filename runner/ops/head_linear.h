@@ -1,11 +1,12 @@
-// A matrix product for each head, with a weight of its own: out[t, h] = x[t, h] weight[h]^T.
+// A matrix product for each head, each with its own weight: out[t, h] = x[t, h] weight[h]^T.
 //
-//   // Absorbed MLA: queries into the latent's space, then attention's output out of it.
+//   // Absorbed MLA: projects queries into the latent space.
 //   REPRISE_ASSIGN_OR_RETURN(HeadLinear absorb, HeadLinear::Create(weight));
 //   REPRISE_RETURN_IF_ERROR(absorb.Apply(step.linears(), q_nope, q_latent));
 //
-// One batched product through the same context as Linear (runner/ops/linear.h), chosen, timed and
-// captured likewise. A HeadLinear is a value: copies share the weight.
+// This is one batched product through the same context as Linear (runner/ops/linear.h): its
+// algorithm is chosen and timed in the same way, and it may be captured. A HeadLinear is a value:
+// copies share the weight.
 
 #ifndef RUNNER_OPS_HEAD_LINEAR_H_
 #define RUNNER_OPS_HEAD_LINEAR_H_
@@ -27,9 +28,9 @@ class HeadLinear {
   static absl::StatusOr<HeadLinear> Create(at::Tensor weight);
 
   // x [num_tokens, num_heads, in_features], out [num_tokens, num_heads, out_features], of the
-  // weight's dtype and device; tokens and heads may be strided; they must not overlap. May be
-  // captured. Errors: InvalidArgument, naming the argument; Unimplemented if no algorithm takes
-  // these strides or alignments.
+  // weight's dtype and device; tokens and heads may be strided; they must not overlap. The call may
+  // be captured. Errors: InvalidArgument, naming the argument; Unimplemented if no algorithm
+  // supports these strides or alignments.
   absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
 
   int64_t num_heads() const { return weight_.size(0); }

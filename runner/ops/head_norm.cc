@@ -12,7 +12,7 @@
 #ifdef REPRISE_WITH_CUDA
 #include "base/torch_dtype.h"
 #include "runner/ops/cuda_launch.h"
-#include "runner/ops/head_norm_kernel.h"
+#include "runner/ops/head_norm_args.h"
 #endif
 
 namespace reprise {
@@ -66,16 +66,16 @@ absl::Status NormaliseOnGpu(const at::Tensor& q, const at::Tensor& k,
   const auto pointer = [](const std::optional<at::Tensor>& weight) {
     return weight.has_value() ? weight->const_data_ptr() : nullptr;
   };
-  const HeadNormParams params = {.dtype = *FromScalarType(q.scalar_type()),
-                                 .q = ViewOf(q),
-                                 .k = ViewOf(k),
-                                 .q_weight = pointer(options.q_weight),
-                                 .k_weight = pointer(options.k_weight),
-                                 .num_tokens = static_cast<int>(q.size(0)),
-                                 .head_dim = static_cast<int>(q.size(2)),
-                                 .eps = options.eps};
-  return LaunchOnCurrentStream("NormaliseHeads", q,
-                               [&](cudaStream_t stream) { return LaunchHeadNorm(params, stream); });
+  const HeadNormArgs args = {.dtype = *FromScalarType(q.scalar_type()),
+                             .q = ViewOf(q),
+                             .k = ViewOf(k),
+                             .q_weight = pointer(options.q_weight),
+                             .k_weight = pointer(options.k_weight),
+                             .num_tokens = static_cast<int>(q.size(0)),
+                             .head_dim = static_cast<int>(q.size(2)),
+                             .eps = options.eps};
+  return LaunchOnCurrentStream(q,
+                               [&](cudaStream_t stream) { return LaunchHeadNorm(args, stream); });
 }
 #endif
 

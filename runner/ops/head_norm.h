@@ -1,19 +1,19 @@
 // Root-mean-square normalisation of each head of q and k, in place: "QK norm" (Henry et al., 2020).
 //
-//   x = round(x / sqrt(mean(x^2) + eps)) * weight      Qwen 3: before the rotation
-//   x = x / sqrt(mean(x^2) + eps)                      without a weight. Llama 4
+//   x = round(x / sqrt(mean(x^2) + eps)) * weight      Qwen 3, before the rotation
+//   x = x / sqrt(mean(x^2) + eps)                      Llama 4, without a weight
 //
-// The mean is over the dims of a head. Computed in float32, rounded as runner/ops/rms_norm.h.
-// A rotation changes no length, so that without weights the order of the two does not matter but
-// for rounding.
+// The mean is over the dims of a head. Computed in float32, rounded as by RmsNorm() of
+// runner/ops/norm.h. A rotation changes no length: without weights, norm and rotation may be
+// swapped and only rounding differs.
 //
 //   NormaliseHeads(q, k, {.q_weight = q_norm, .k_weight = k_norm, .eps = 1e-6f});
-//   RotaryWriteKv(q, k, v, ...);    // which also takes the options, and does both in one launch
+//   RotaryWriteKv(q, k, v, ...);  // or pass the options to this: one launch for both
 //
-// Nothing is allocated or synchronised: may be captured. On a GPU the same head gives the same bits
-// whatever else is in the batch.
+// Nothing is allocated or synchronised, so the call may be captured. On a GPU the same head gives
+// the same bits whatever else is in the batch.
 //
-// Thread safety: safe, as far as the tensors are. Cost: one launch; q and k are read and written.
+// Thread safety: safe if the tensors are. Cost: one launch; q and k are read and written.
 
 #ifndef RUNNER_OPS_HEAD_NORM_H_
 #define RUNNER_OPS_HEAD_NORM_H_
@@ -39,7 +39,7 @@ struct HeadNormOptions {
 absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
                             const HeadNormOptions& options);
 
-// What NormaliseHeads() checks, for whoever does the same in a launch of his own.
+// The checks of NormaliseHeads(), for operations that do the same in a launch of their own.
 absl::Status CheckHeadNorm(const at::Tensor& q, const at::Tensor& k,
                            const HeadNormOptions& options);
 

@@ -68,7 +68,7 @@ TEST_F(HeadNormTest, AgreesWithFloat64ForAnyHeadsAndLeavesVAlone) {
         const Projection before = Views(values, num_q, num_kv, head_dim);
         const Projection after = Views(values.clone().to(device()), num_q, num_kv, head_dim);
         ASSERT_TRUE(NormaliseHeads(after.q, after.k, options).ok());
-        // Together: of few values, LibTorch's own error may happen to be next to none.
+        // Compared together: LibTorch's own error of a few values may be nearly 0 by chance.
         const auto expected = [&](at::ScalarType precision) {
           return at::cat({Normalised(before.q, q_weight, precision),
                           Normalised(before.k, k_weight, precision)},

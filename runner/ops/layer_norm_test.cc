@@ -1,5 +1,3 @@
-#include "runner/ops/layer_norm.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -11,6 +9,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
+#include "runner/ops/norm.h"
 #include "runner/ops/test_device.h"
 #include "runner/ops/test_tensors.h"
 

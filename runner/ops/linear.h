@@ -1,16 +1,16 @@
-// Matrix products with weights: the one way in which a step multiplies matrices.
+// Matrix products with weights. All matrix products of a step go through here.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto context, MakeLinearContext(device, {}));
 //   REPRISE_ASSIGN_OR_RETURN(Linear qkv, Linear::Create(weight, std::nullopt));
 //   REPRISE_RETURN_IF_ERROR(qkv.Apply(*context, x, out));   // out = x weight^T
 //
-// On a GPU: cuBLASLt with float32 accumulation and TF32 off; partial sums, where in_features is
-// split, are float32 too. The first Apply() of a shape outside capture asks for candidates, times
-// them on the device (which overwrites `out` several times and synchronises) and keeps the first
-// that is within 5 % of the quickest, so that noise rarely decides; later ones launch it and
-// nothing else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, as
-// does a shape first seen during capture: warm up before capturing. On the CPU: LibTorch's products
-// (MKL, oneDNN).
+// A GPU uses cuBLASLt with float32 accumulation and TF32 off; if in_features is split, partial sums
+// are float32 too. The first Apply() of a shape outside of capture asks for candidates, times them
+// on the device (which overwrites `out` several times and synchronises) and keeps the first that is
+// within 5 % of the quickest, so that noise rarely decides. Later calls launch it and do nothing
+// else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, and so does a
+// shape first seen during capture: warm up before capturing. The CPU uses LibTorch's products (MKL,
+// oneDNN).
 //
 // A Linear is a value: copies share the weight.
 
@@ -33,15 +33,16 @@ namespace reprise {
 struct LinearContextOptions {
   // Device memory for algorithms that split in_features. cuBLAS itself uses 32 MiB on Hopper.
   int64_t workspace_bytes = int64_t{32} << 20;
-  // How many of the library's proposals are timed; 1: its first one is taken as it is. At least 1.
+  // How many of the library's proposals are timed, at least 1. 1: the first is taken without
+  // timing.
   int num_timed_candidates = 8;
-  // The same row gives the same bits whatever else is in the batch: one algorithm for a weight, for
-  // any number of rows, that does not split in_features. Nothing is timed. On the CPU: rows are
+  // A row's bits do not depend on the rest of the batch: each weight has one algorithm for any
+  // number of rows, which does not split in_features, and nothing is timed. On the CPU rows are
   // multiplied one by one.
   bool deterministic = false;
 };
 
-// A context for the products of `device`, CPU or CUDA. Allocates the workspace. Errors:
+// Returns a context for the products of `device`, CPU or CUDA, and allocates its workspace. Errors:
 // InvalidArgument, naming the option; Unimplemented for other devices and in builds without CUDA;
 // Internal if cuBLASLt cannot be set up.
 absl::StatusOr<std::unique_ptr<LinearContext>> MakeLinearContext(
@@ -53,11 +54,11 @@ class Linear {
   // [out_features] of the same dtype and device. Errors: InvalidArgument, naming the argument.
   static absl::StatusOr<Linear> Create(at::Tensor weight, std::optional<at::Tensor> bias);
 
-  // out = x weight^T + bias. x [num_rows, in_features] of the weight's dtype; out [num_rows,
-  // out_features] of it, or float32, without a bias, for logits that keep the sum's precision. Rows
-  // may be strided; `out` must not overlap `x`. `context` is of the weight's device. May be
-  // captured. Errors: InvalidArgument, naming the argument; Unimplemented if no algorithm takes
-  // these strides or alignments.
+  // out = x weight^T + bias. x [num_rows, in_features] has the weight's dtype. out [num_rows,
+  // out_features] has it too, or, without a bias, float32, for logits that keep the sum's
+  // precision. Rows may be strided; `out` must not overlap `x`. `context` is for the weight's
+  // device. The call may be captured. Errors: InvalidArgument, naming the argument; Unimplemented
+  // if no algorithm supports these strides or alignments.
   absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
 
   int64_t in_features() const { return weight_.size(1); }

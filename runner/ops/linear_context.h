@@ -1,6 +1,7 @@
-// What matrix products share on one device: on a GPU the cuBLASLt handle, a workspace that is never
-// grown or freed while a graph lives, and the algorithm chosen for each shape before capture. Owned
-// by the runner (or whoever captures). Made by MakeLinearContext (runner/ops/linear.h).
+// State that the matrix products of one device share: on a GPU the cuBLASLt handle, a workspace
+// that is never grown or freed while a graph lives, and the algorithm chosen for each shape before
+// capture. The owner is the runner, or another caller that captures. Created by MakeLinearContext
+// (runner/ops/linear.h).
 //
 // Thread safety: none. One stream at a time: products that share a context share its workspace.
 
@@ -18,12 +19,12 @@
 
 namespace reprise {
 
-// Which algorithm serves a shape, and why. For reports.
+// Which algorithm serves a shape, and why, for reports.
 struct LinearChoice {
   enum class Source {
-    kTimed,      // the quickest of the candidates, by a measurement
+    kTimed,      // measured as the quickest of the candidates
     kHeuristic,  // the library's first proposal: timing is off, or the weight is small
-    kCaptured,   // likewise: first seen during capture, where nothing can be timed
+    kCaptured,   // the same: first seen during capture, where nothing can be timed
   };
   int64_t num_rows = 0;  // 0: serves any number of rows (deterministic mode)
   int64_t in_features = 0;
@@ -32,33 +33,32 @@ struct LinearChoice {
   DType out_dtype = DType::kFloat32;
   Source source = Source::kHeuristic;
   int num_candidates = 0;
-  float best_us = 0;   // of the chosen one; 0 if not timed
-  float first_us = 0;  // of the library's first proposal; 0 if not timed
+  float best_us = 0;   // time of the chosen algorithm; 0 if not timed
+  float first_us = 0;  // time of the library's first proposal; 0 if not timed
   int algorithm = 0;   // the library's number of the kernel family
   int tile = 0;        // cublasLtMatmulTile_t
   int split_k = 1;     // 1: the sum over in_features is made by one CTA
 };
 
-// Whether shapes that are seen for the first time are timed, where the context's options ask for
-// it.
+// Whether shapes that are seen for the first time are timed, if the context's options ask for it.
 enum class LinearTiming : int8_t { kOn, kOff };
 
 class LinearContext {
  public:
   virtual ~LinearContext() = default;
 
-  // out = x weight^T + bias. Shapes and devices have been checked by Linear. `bias`: null if there
-  // is none. Or as many products as the first of three dimensions says, without a bias: x
-  // [num_products, num_rows, in_features], weight [num_products, out_features, in_features], out
-  // [num_products, num_rows, out_features], checked by HeadLinear.
+  // out = x weight^T + bias. Linear has checked shapes and devices. `bias` may be null. With a
+  // third, leading dimension it is a batch of products without a bias: x [num_products, num_rows,
+  // in_features], weight [num_products, out_features, in_features], out [num_products, num_rows,
+  // out_features], checked by HeadLinear.
   virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor* bias, const at::Tensor& out) = 0;
 
-  // From now on; kOn at first. Timing synchronises: off where a new shape must not be slow, such as
-  // the prompts of a server. Shapes seen before keep their algorithm.
+  // Switches timing from now on; kOn at first. Timing synchronises: switch it off where a new shape
+  // must not be slow, such as the prompts of a server. Shapes seen before keep their algorithm.
   virtual void SetTiming(LinearTiming timing) = 0;
 
-  // The choices so far, in the order in which they were made. Empty on the CPU.
+  // Returns the choices so far, in the order in which they were made; on the CPU none.
   virtual std::vector<LinearChoice> Choices() const = 0;
 };
 

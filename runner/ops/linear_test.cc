@@ -47,15 +47,15 @@ at::Tensor Reference(const at::Tensor& x, const at::Tensor& weight,
                  bias.has_value() ? std::optional(bias->to(at::kDouble)) : std::nullopt);
 }
 
-// Of the terms' absolute values: no partial sum is larger, in whatever order.
+// The sums of the terms' absolute values: no partial sum is larger, in any order.
 at::Tensor Magnitudes(const at::Tensor& x, const at::Tensor& weight,
                       const std::optional<at::Tensor>& bias) {
   return Reference(x.abs(), weight.abs(),
                    bias.has_value() ? std::optional(bias->abs()) : std::nullopt);
 }
 
-// Float32 sums in one chain of additions, the worst order that an algorithm may choose; MKL's
-// vectors make shorter chains than a GPU's threads do.
+// Float32 sums in one chain of additions, the worst order that an algorithm may choose. MKL's
+// vectors make shorter chains than a GPU's threads.
 at::Tensor SameMaths(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& bias) {
   at::Tensor out = Product(x, weight, bias);
@@ -97,7 +97,7 @@ TEST_F(LinearTest, AgreesWithFloat64WithAndWithoutBias) {
           ASSERT_TRUE(status.ok()) << status;
           EXPECT_TRUE(IsAsGoodAs(out, SameMaths(x, weight, bias), Reference(x, weight, bias),
                                  Magnitudes(x, weight, bias)));
-          // The second time from what the first has chosen.
+          // The second run uses the algorithm that the first has chosen.
           const at::Tensor again = NanRows({num_rows, out_features}, 0, dtype, device());
           ASSERT_TRUE(linear.Apply(*context, x.to(device()), again).ok());
           EXPECT_TRUE(Equals(again, out));
@@ -120,8 +120,8 @@ TEST_F(LinearTest, ReadsAndWritesStridedRows) {
       const Linear linear = *Linear::Create(WithGaps(weight.to(device()), 16), std::nullopt);
       ASSERT_TRUE(linear.Apply(*context, WithGaps(x.to(device()), 8), out).ok());
       EXPECT_TRUE(IsAsGoodAs(out, Product(x, weight, {}), Reference(x, weight, {})));
-      const at::Tensor beside = wide.narrow(1, 96, 32);
-      EXPECT_TRUE(beside.ne(beside).all().item<bool>());  // still NaN
+      const at::Tensor next = wide.narrow(1, 96, 32);
+      EXPECT_TRUE(next.ne(next).all().item<bool>());  // still NaN
     }
   }
 }

@@ -3,14 +3,15 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "attention/merge_states.h"
+#include "attention/merge/merge_states.h"
 #include "attention/token_view.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "runner/ops/activation_type.h"
 #ifdef REPRISE_WITH_CUDA
-#include "attention/merge_states_kernel.h"
+#include "attention/merge/merge_states_kernel.h"
+#include "base/cuda_status.h"
 #include "runner/ops/cuda_launch.h"
 #endif
 
@@ -77,8 +78,8 @@ absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const 
 #ifdef REPRISE_WITH_CUDA
   if (out.is_cuda()) {
     REPRISE_RETURN_IF_ERROR(CheckMergeStates(params));
-    return LaunchOnCurrentStream("MergeAttention", out, [&](cudaStream_t stream) {
-      return LaunchMergeStates(params, stream);
+    return LaunchOnCurrentStream(out, [&](cudaStream_t stream) {
+      return CudaStatus(LaunchMergeStates(params, stream), "MergeAttention");
     });
   }
 #endif

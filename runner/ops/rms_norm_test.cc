@@ -1,5 +1,3 @@
-#include "runner/ops/rms_norm.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rsqrt.h>
@@ -8,6 +6,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
+#include "runner/ops/norm.h"
 #include "runner/ops/test_device.h"
 #include "runner/ops/test_tensors.h"
 
@@ -75,7 +74,7 @@ TEST_F(RmsNormTest, RoundsBeforeTheWeightAsTheReferenceModelDoes) {
   const at::Tensor weight = RandomNormal(random, {512}, at::kBFloat16);
   const at::Tensor out = at::empty({64, 512}, at::TensorOptions(device()).dtype(at::kBFloat16));
   ASSERT_TRUE(RmsNorm(x.to(device()), weight.to(device()), kEps, out).ok());
-  // Another order of the sum may move a value across a rounding border, rarely.
+  // Another order of the sum may, rarely, move a value across a rounding border.
   const int64_t num_equal = out.cpu().eq(SameMaths(x, weight)).sum().item<int64_t>();
   EXPECT_GT(num_equal, 64 * 512 * 99 / 100);
 }

@@ -1,6 +1,13 @@
 #include "runner/ops/rotary.h"
 
+#include <ATen/Parallel.h>
+#include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e5m2.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "base/shape_check.h"
@@ -8,14 +15,134 @@
 #include "base/torch_dtype.h"
 #include "runner/ops/activation_type.h"
 #include "runner/ops/rotary_args.h"
-#include "runner/ops/rotary_host.h"
 #ifdef REPRISE_WITH_CUDA
 #include "runner/ops/cuda_launch.h"
-#include "runner/ops/rotary_kernel.h"
 #endif
 
 namespace reprise {
 namespace {
+
+// Tokens that are worth a task of their own.
+constexpr int64_t kGrainTokens = 16;
+
+// In the fp8 types too large values become the largest finite one, as by CUDA's saturating
+// conversion.
+template <typename C>
+C ToCache(float value) {
+  if constexpr (sizeof(C) == 1) {
+    constexpr float kLargest = std::is_same_v<C, c10::Float8_e4m3fn> ? 448.0f : 57344.0f;
+    if (!std::isnan(value)) value = std::clamp(value, -kLargest, kLargest);
+  }
+  return static_cast<C>(value);
+}
+
+float ScaleOf(const Scale& scale, int head) {
+  return scale.data != nullptr ? scale.data[head * scale.head_stride] : scale.value;
+}
+
+// One head of a slot of the cache.
+template <typename C>
+class CacheHead {
+ public:
+  CacheHead(const KvView& view, const Scale& scale, int block_size, int64_t slot, int head)
+      : view_(view),
+        head_(static_cast<C*>(view.data) +
+              view.Offset(slot / block_size, slot % block_size, head, 0)),
+        scale_(ScaleOf(scale, head)) {}
+
+  void Store(int dim, float value) {
+    head_[(dim / view_.dim_chunk) * view_.dim_chunk_stride + dim % view_.dim_chunk] =
+        ToCache<C>(value / scale_);
+  }
+
+ private:
+  const KvView& view_;
+  C* head_;
+  float scale_;
+};
+
+template <typename T>
+struct InPlaceHead {
+  T* head;
+  void Store(int dim, float value) { head[dim] = static_cast<T>(value); }
+};
+
+template <typename T>
+T* HeadOf(const HeadsView& view, int64_t token, int head) {
+  return static_cast<T*>(view.data) + token * view.token_stride + head * view.head_stride;
+}
+
+// Rotates a head and stores it; `target` may write to `x` itself.
+template <typename T, typename Target>
+void Rotate(const T* x, const float* table_row, int rotary_dim, Target target) {
+  const int half = rotary_dim / 2;
+  for (int d = 0; d < half; ++d) {
+    const float cos = table_row[d];
+    const float sin = table_row[half + d];
+    const float first = x[d];
+    const float second = x[half + d];
+    target.Store(d, first * cos - second * sin);
+    target.Store(half + d, second * cos + first * sin);
+  }
+}
+
+template <typename T, typename C>
+void WriteToken(const RotaryArgs& args, const float* table_row, int64_t token, int64_t slot) {
+  for (int head = 0; head < args.k.num_heads; ++head) {
+    CacheHead<C> k_target(args.kv.k, args.kv.k_scale, args.kv.block_size, slot, head);
+    const T* k = HeadOf<T>(args.k, token, head);
+    Rotate(k, table_row, args.rotary_dim, k_target);
+    for (int d = args.rotary_dim; d < args.head_dim_qk; ++d) k_target.Store(d, k[d]);
+
+    CacheHead<C> v_target(args.kv.v, args.kv.v_scale, args.kv.block_size, slot, head);
+    const T* v = HeadOf<T>(args.v, token, head);
+    for (int d = 0; d < args.head_dim_v; ++d) v_target.Store(d, v[d]);
+  }
+}
+
+template <typename T, typename C>
+void RotateTokens(const RotaryArgs& args) {
+  at::parallel_for(0, args.num_tokens, kGrainTokens, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) {
+      const float* row = args.table + int64_t{args.positions[token]} * args.rotary_dim;
+      const auto rotate_in_place = [&](const HeadsView& heads) {
+        for (int head = 0; head < heads.num_heads; ++head) {
+          T* x = HeadOf<T>(heads, token, head);
+          Rotate(x, row, args.rotary_dim, InPlaceHead<T>{x});
+        }
+      };
+      rotate_in_place(args.q);
+      if (args.slot_mapping == nullptr) {
+        rotate_in_place(args.k);
+      } else if (token < args.num_slots && args.slot_mapping[token] >= 0) {
+        WriteToken<T, C>(args, row, token, args.slot_mapping[token]);
+      }
+    }
+  });
+}
+
+template <typename T>
+void RotateForCache(const RotaryArgs& args) {
+  switch (args.kv.dtype) {
+    case DType::kFp8E4M3:
+      return RotateTokens<T, c10::Float8_e4m3fn>(args);
+    case DType::kFp8E5M2:
+      return RotateTokens<T, c10::Float8_e5m2>(args);
+    case DType::kFloat64:
+      return RotateTokens<T, double>(args);
+    default:
+      VisitActivationType(ToScalarType(args.kv.dtype),
+                          [&](auto zero) { RotateTokens<T, decltype(zero)>(args); });
+  }
+}
+
+// REQUIRES: positions and slots are in range.
+void RotaryOnHost(const RotaryArgs& args) {
+  VisitActivationType(ToScalarType(args.dtype), [&](auto zero) {
+    using T = decltype(zero);
+    args.slot_mapping == nullptr ? RotateTokens<T, T>(args) : RotateForCache<T>(args);
+  });
+}
 
 absl::Status CheckHeads(ShapeChecker& dims, const char* name, const at::Tensor& heads,
                         const char* num_heads, const char* head_dim, const at::Tensor& like) {
@@ -32,7 +159,7 @@ HeadsView ViewOf(const at::Tensor& heads) {
           .num_heads = static_cast<int>(heads.size(1))};
 }
 
-// Checks what both ops have in common and puts it into `args`.
+// Checks the arguments that both functions have and puts them into `args`.
 absl::Status CheckRotation(ShapeChecker& dims, const at::Tensor& q, const at::Tensor& k,
                            const at::Tensor& positions, const at::Tensor& table, RotaryArgs& args) {
   REPRISE_RETURN_IF_ERROR(dims.Check("q", q, {"num_tokens", "num_q_heads", "head_dim_qk"}));
@@ -72,7 +199,7 @@ absl::Status CheckKvLayer(const KvLayer& kv, const RotaryArgs& args) {
   REPRISE_RETURN_IF_ERROR(check("num_kv_heads", kv.num_kv_heads, args.k.num_heads));
   REPRISE_RETURN_IF_ERROR(check("head_dim_qk", kv.head_dim_qk, args.head_dim_qk));
   REPRISE_RETURN_IF_ERROR(check("head_dim_v", kv.head_dim_v, args.head_dim_v));
-  // A token's row of the table is not known here.
+  // This operation does not know a token's row of the block table.
   for (const Scale* scale : {&kv.k_scale, &kv.v_scale}) {
     if (scale->data != nullptr && scale->row_stride != 0) {
       return absl::InvalidArgumentError(
@@ -104,7 +231,7 @@ absl::Status CheckRanges(const RotaryArgs& args) {
   return absl::OkStatus();
 }
 
-// Puts the norm into `args`, or does it now where the launch cannot.
+// Puts the norm into `args`, or computes it now if the launch cannot.
 absl::Status TakeNorm(const at::Tensor& q, const at::Tensor& k,
                       const std::optional<HeadNormOptions>& norm,
                       [[maybe_unused]] RotaryArgs& args) {
@@ -133,7 +260,7 @@ absl::Status Run(const at::Tensor& q, const at::Tensor& k,
   REPRISE_RETURN_IF_ERROR(TakeNorm(q, k, norm, args));
 #ifdef REPRISE_WITH_CUDA
   if (q.is_cuda()) {
-    return LaunchOnCurrentStream("Rotary", q,
+    return LaunchOnCurrentStream(q,
                                  [&](cudaStream_t stream) { return LaunchRotary(args, stream); });
   }
 #endif
@@ -173,7 +300,7 @@ absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::T
         absl::StrCat("slot_mapping must not be longer than q: expected at most ", q.size(0),
                      ", got ", slot_mapping.size(0)));
   }
-  // Without a slot, q alone is rotated: null would mean that k is rotated in place.
+  // Without slots, only q is rotated. Null would mean that k is rotated in place.
   static constexpr int64_t kNoSlot = -1;
   args.num_slots = static_cast<int>(slot_mapping.size(0));
   args.slot_mapping = args.num_slots > 0 ? slot_mapping.const_data_ptr<int64_t>() : &kNoSlot;

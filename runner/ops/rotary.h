@@ -1,30 +1,30 @@
 // Rotary position embedding of q and k, with or without writing k and v to the cache in the same
-// launch: all that stands between a layer's projection and its attention.
+// launch: everything between a layer's projection and its attention.
 //
 //   RotaryWriteKv(q, k, v, step.positions(), table, step.kv(layer), step.slot_mapping(layer));
 //   REPRISE_ASSIGN_OR_RETURN(at::Tensor attended, step.Attend(layer, q));
 //
-// With `norm` the heads of q and k are normalised before they turn, as by NormaliseHeads()
-// (runner/ops/head_norm.h): Qwen 3's prologue, and an fp8 cache's, is one launch as well.
+// With `norm` the heads of q and k are normalised before the rotation, as by NormaliseHeads()
+// (runner/ops/head_norm.h), so that Qwen 3's prologue is one launch too, also with an fp8 cache.
 //
-// Pairs are those of Llama (GPT-NeoX): dims d and d + half of a head turn together,
+// Pairs are those of Llama (GPT-NeoX): dims d and d + half of a head are rotated together,
 //
 //   out[d] = x[d] * cos - x[d + half] * sin            half = rotary_dim / 2
 //   out[d + half] = x[d + half] * cos + x[d] * sin
 //
-// in float32, rounded once. Dims from rotary_dim on stay as they are. cos and sin come from
+// in float32, rounded once. Dims from rotary_dim on keep their values. cos and sin come from
 // MakeRotaryTable (runner/ops/rotary_table.h), whose width is rotary_dim.
 //
 // q [num_tokens, num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v
 // [num_tokens, num_kv_heads, head_dim_v]: float32, float16 or bfloat16, one dtype and device;
 // strided as views of a fused projection are, the last stride 1. positions [num_tokens] int32.
-// Nothing is allocated or synchronised: may be captured.
+// Nothing is allocated or synchronised, so the calls may be captured.
 //
-// Thread safety: safe, as far as the tensors are. Cost: one launch, which moves q twice and k and v
-// once each way; on a GPU a norm takes a launch of its own if only some dims turn, or if heads are
-// not aligned to 16 bytes. Errors: InvalidArgument, naming the argument. A position outside the
-// table, or a slot beyond the cache, is an OutOfRange error on the CPU, before anything is written;
-// on a GPU the position counts as the nearest in the table, and nothing is written to the slot.
+// Thread safety: safe if the tensors are. Cost: one launch, which reads and writes q, k and v once;
+// on a GPU a norm takes a launch of its own if only some dims are rotated, or if heads are not
+// aligned to 16 bytes. Errors: InvalidArgument, naming the argument. A position outside the table,
+// or a slot beyond the cache, is an OutOfRange error on the CPU, before anything is written; on a
+// GPU the position counts as the nearest in the table, and nothing is written to the slot.
 
 #ifndef RUNNER_OPS_ROTARY_H_
 #define RUNNER_OPS_ROTARY_H_
@@ -34,7 +34,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "cache/kv_layer.h"
+#include "cache/storage/kv_layer.h"
 #include "runner/ops/head_norm.h"
 
 namespace reprise {
@@ -44,7 +44,7 @@ absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
                     const at::Tensor& table, const std::optional<HeadNormOptions>& norm = {});
 
 // Rotates q in place; writes rotated k, and v, of the first slot_mapping.size(0) tokens into the
-// cache. v does not change, nor does k without `norm`; with it, k holds anything afterwards.
+// cache. v does not change, nor does k without `norm`; with it, the contents of k are unspecified.
 // slot_mapping [<= num_tokens] int64: block * block_size + offset; negative: not written. `kv` has
 // k's num_kv_heads, head_dim_qk and head_dim_v, any layout and dtype, on q's device. Its scales are
 // per tensor or per head.

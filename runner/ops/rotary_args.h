@@ -1,17 +1,20 @@
-// What rotary embedding works on, as pointers: shared by the CPU's and the GPU's form.
+// What the CPU and the GPU form of runner/ops/rotary.h share. No LibTorch.
 
 #ifndef RUNNER_OPS_ROTARY_ARGS_H_
 #define RUNNER_OPS_ROTARY_ARGS_H_
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "base/dtype.h"
-#include "cache/kv_layer.h"
-#include "runner/ops/heads_view.h"
+#include "cache/storage/kv_layer.h"
+#include "runner/ops/head_norm_args.h"
+
+struct CUstream_st;  // cudaStream_t
 
 namespace reprise {
 
-// The norm of heads before they turn (runner/ops/head_norm.h).
+// The norm of heads before their rotation (runner/ops/head_norm.h).
 struct RotaryNorm {
   bool is_on = false;
   const void* q_weight = nullptr;  // [head_dim_qk] of q's dtype; null: none
@@ -36,6 +39,15 @@ struct RotaryArgs {
   KvLayer kv;
   RotaryNorm norm;
 };
+
+// Whether LaunchRotary() takes `args.norm`, which is on: all dims are rotated and heads are
+// aligned. Only in builds with CUDA.
+bool CanNormaliseWhileRotating(const RotaryArgs& args);
+
+// Enqueues the kernel. REQUIRES: arguments as the functions of rotary.h check them; args.norm is
+// off or CanNormaliseWhileRotating(args). Errors: those of CudaStatus() (base/cuda_status.h). Only
+// in builds with CUDA.
+absl::Status LaunchRotary(const RotaryArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 

@@ -1,10 +1,10 @@
-// The cosines and sines of rotary position embedding (Su et al., 2021), made once for a model.
+// The cosines and sines of rotary position embedding (Su et al., 2021), computed once for a model.
 //
-//   std::vector<float> inverse_frequencies(64);  // theta^(-2i / 128), scaled as the model wants
+//   std::vector<float> inverse_frequencies(64);  // theta^(-2i / 128), scaled as by the model
 //   REPRISE_ASSIGN_OR_RETURN(at::Tensor table,
 //                            MakeRotaryTable(inverse_frequencies, 8192, 1.0f, at::kCUDA));
 //
-// Whatever a model does to its frequencies (linear or llama3 scaling, YaRN) happens before.
+// The caller has applied the model's scaling of frequencies (linear, llama3, YaRN).
 
 #ifndef RUNNER_OPS_ROTARY_TABLE_H_
 #define RUNNER_OPS_ROTARY_TABLE_H_
@@ -18,9 +18,9 @@
 namespace reprise {
 
 // Returns [max_positions, rotary_dim] float32 on `device`, rotary_dim = 2 *
-// inverse_frequencies.size(): of position p first attention_factor * cos(p * f_i) for each i, then
-// attention_factor * sin(p * f_i). The angle is a float32 product, as in Hugging Face's models, its
-// cosine and sine are right to the last bit. Errors: InvalidArgument, naming the argument, if there
+// inverse_frequencies.size(). Row p holds attention_factor * cos(p * f_i) for each i, then
+// attention_factor * sin(p * f_i). The angle is a float32 product, as in Hugging Face's models; its
+// cosine and sine are correctly rounded. Errors: InvalidArgument, naming the argument, if there
 // are no frequencies or positions, or one is not finite; ResourceExhausted if the table does not
 // fit.
 absl::StatusOr<at::Tensor> MakeRotaryTable(absl::Span<const float> inverse_frequencies,

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "attention/element_access.h"
+#include "base/element_access.h"
 #include "base/torch_dtype.h"
-#include "cache/kv_cache.h"
+#include "cache/storage/kv_cache.h"
 #include "gtest/gtest.h"
 #include "runner/ops/head_norm.h"
 #include "runner/ops/rotary_table.h"
@@ -141,7 +141,7 @@ const CacheCase kCacheCases[] = {
     {KvForm::kKPacked, KvOrder::kNHD, DType::kFloat32, at::kFloat, 3, 20, 7, 8},
 };
 
-// Writes what should be in the cache, from float64.
+// Writes the expected contents of the cache, computed in float64.
 void WriteReference(const KvView& view, DType dtype, int block_size, const at::Tensor& values,
                     double scale, const std::vector<int64_t>& slots) {
   const at::Tensor dense = values.to(at::kDouble).contiguous();  // [num_tokens, heads, dim]
@@ -162,7 +162,7 @@ void ExpectCachesAgree(const KvCache& got, const KvCache& expected, double epsil
   for (size_t i = 0; i < expected.tensors(0).size(); ++i) {
     const at::Tensor a = got.tensors(0)[i].cpu().to(at::kDouble);
     const at::Tensor b = expected.tensors(0)[i].to(at::kDouble);
-    // At most one unit apart, where the float32 result lies on the other side of a rounding border.
+    // At most one unit apart, if the float32 result is on the other side of a rounding border.
     const at::Tensor excess = (a - b).abs() - (b.abs() * 2 * epsilon + epsilon / 64 + 1e-6);
     EXPECT_LE(at::nan_to_num(excess, 1.0).max().item<double>(), 0) << "tensor " << i;
   }
@@ -224,8 +224,8 @@ TEST_F(RotaryTest, WritesRotatedKeysAndValuesIntoEveryLayout) {
   }
 }
 
-// One launch for both, where heads allow it: whole, of a power of two or not; and where they do
-// not.
+// Heads that one launch can normalise and rotate (all dims rotated, a power of two or not), and
+// heads that need two.
 TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
   std::mt19937 random(6);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {

@@ -62,7 +62,7 @@ at::Tensor NanRows(at::IntArrayRef shape, int64_t gap, at::ScalarType dtype, at:
   const double allowed =
       std::max(2 * MaxOf((same_maths.cpu().to(at::kDouble) - expected).abs()),
                MaxOf(magnitudes.to(at::kDouble).cpu()) * Epsilon(got.scalar_type()));
-  // A NaN is no error that could be compared.
+  // A NaN does not compare: it counts as an infinite error.
   const double largest = MaxOf(at::nan_to_num(error, std::numeric_limits<double>::infinity()));
   if (largest <= allowed) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "error " << largest << ", allowed " << allowed;

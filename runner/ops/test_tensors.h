@@ -1,4 +1,4 @@
-// Tensors and comparisons for the tests of the ops.
+// Tensors and comparisons for the tests of operations.
 
 #ifndef RUNNER_OPS_TEST_TENSORS_H_
 #define RUNNER_OPS_TEST_TENSORS_H_
@@ -12,28 +12,28 @@
 
 namespace reprise {
 
-// Normal numbers around 0, rounded to `dtype`, on the CPU.
+// Normally distributed numbers around 0, rounded to `dtype`, on the CPU.
 at::Tensor RandomNormal(std::mt19937& random, at::IntArrayRef shape, at::ScalarType dtype);
 
 // The same values as a view whose rows (the last dimension) are `gap` elements apart, with NaN in
-// between; on the device of `dense`, for a copy to another one closes the gaps.
+// between, on the device of `dense`. A copy to another device closes the gaps.
 at::Tensor WithGaps(const at::Tensor& dense, int64_t gap);
 
-// As WithGaps(), all NaN: an output.
+// Rows with gaps as by WithGaps(), all NaN, for outputs.
 at::Tensor NanRows(at::IntArrayRef shape, int64_t gap, at::ScalarType dtype, at::Device device);
 
 // Holds if the largest error of `got` against `reference` (float64) is at most twice that of
-// `same_maths`, which is the same computation made by LibTorch in the dtype of `got`, or a unit in
-// the last place of the largest value.
+// `same_maths`, the same computation by LibTorch in the dtype of `got`, or a unit in the last place
+// of the largest value.
 ::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
                                       const at::Tensor& reference);
 
-// The same of sums, whose terms may be larger than they: a unit in the last place of the largest
-// sum of `magnitudes`, the terms' absolute values.
+// The same for sums, whose terms may be larger than the sums: the unit in the last place is that of
+// the largest sum of `magnitudes`, the terms' absolute values.
 ::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
                                       const at::Tensor& reference, const at::Tensor& magnitudes);
 
-// Bit for bit, whatever the devices; NaN equals NaN.
+// Bitwise equality of values on any devices; NaN equals NaN.
 ::testing::AssertionResult Equals(const at::Tensor& got, const at::Tensor& expected);
 
 }  // namespace reprise

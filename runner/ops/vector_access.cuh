@@ -1,5 +1,5 @@
-// How the kernels of the ops read and write rows of float32, float16 and bfloat16: in pieces of up
-// to 16 bytes, computed on in float32.
+// Reads and writes of rows of float32, float16 and bfloat16 in pieces of up to 16 bytes, for
+// kernels that compute in float32.
 //
 //   Vector<T, 8> v = LoadVector<T, 8>(row + 8 * i);
 //   v.value[j] = FromFloat<T>(2 * ToFloat(v.value[j]));
@@ -59,15 +59,15 @@ __device__ void StoreVector(T* pointer, const Vector<T, kSize>& vector) {
 template <typename T>
 inline constexpr int kFullVector = 16 / static_cast<int>(sizeof(T));
 
-// Whether rows of T that begin at `pointer` + a multiple of `stride` elements can be read in pieces
-// of 16 bytes.
+// Whether rows of T, which begin at `pointer` + multiples of `stride` elements, can be read in
+// pieces of 16 bytes.
 template <typename T>
 bool IsAlignedForVectors(const void* pointer, int64_t stride) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % kFullVector<T> == 0;
 }
 
 // Calls `visit` with a value of the device type of `dtype`: float, __half or __nv_bfloat16.
-// InvalidValue for others.
+// Returns cudaErrorInvalidValue for others.
 template <typename Visitor>
 cudaError_t VisitDeviceType(DType dtype, Visitor&& visit) {
   switch (dtype) {

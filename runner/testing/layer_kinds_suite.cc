@@ -110,7 +110,7 @@ std::vector<int32_t> RandomText(std::mt19937& rng, int length) {
 LayeredSequence RandomSequence(std::mt19937& rng, const Case& c, int max_prompt) {
   LayeredSequence sequence = {.text = RandomText(rng, 1 + rng() % max_prompt)};
   if (c.model.max_encoder_position > 0) {
-    // Up to the longest; a sequence without an encoder's input sees nothing there.
+    // Up to the longest; a sequence without an encoder input sees no keys there.
     sequence.encoder_text = RandomText(rng, rng() % 20);
   }
   return sequence;
@@ -249,8 +249,8 @@ TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
   }
 }
 
-// At 16 times its window or chunk a sequence holds no more than that, and still computes what a
-// dense forward does.
+// At 16 times its window or chunk, a sequence holds only the blocks of one, and its results still
+// equal a dense forward.
 TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
   for (const Case& c : {Case{"window", {.layers = {Window(), Full()}}},
                         Case{"window alone", {.layers = {Window(), Window()}}},
@@ -314,7 +314,7 @@ TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
 }
 
 TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
-  // Asks layer 0 for what only other kinds can do.
+  // Calls layer 0 for what only other kinds can do.
   class WrongCalls : public LayeredModel {
    public:
     using LayeredModel::LayeredModel;

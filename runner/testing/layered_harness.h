@@ -1,12 +1,13 @@
-// Drives a ModelRunner over a LayeredModel with a BlockManager of its KV groups, and knows what
-// each step must compute: for tests of windows, chunks, shared keys and encoders on any device.
+// Drives a ModelRunner over a LayeredModel with a BlockManager of its KV groups, and computes the
+// expected result of each step: for tests of windows, chunks, shared keys and encoders on any
+// device.
 //
 //   auto harness = *LayeredHarness::Create({.max_num_seqs = 4}, {.layers = ...});
 //   harness->Join(SlotId(0), {.text = {1, 2, 3}});
 //   ASSERT_OK(harness->Step({SlotId(0)}));   // prefill, in chunks if so set; then decode
 //   harness->ExpectTokensAndLogits();        // against a dense forward in float64
 //
-// Memory is hostile: NaN at first, and again in every block that goes back to the pool.
+// Cache memory is NaN at first, and again in every block that returns to the pool.
 
 #ifndef RUNNER_TESTING_LAYERED_HARNESS_H_
 #define RUNNER_TESTING_LAYERED_HARNESS_H_
@@ -18,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
-#include "cache/block_manager.h"
+#include "cache/blocks/block_manager.h"
 #include "runner/model_runner.h"
 #include "runner/testing/layered_model.h"
 
@@ -44,7 +45,8 @@ class LayeredHarness {
   // One step of these slots: each computes what it has, at most `max_chunk` tokens of it.
   absl::Status Step(const std::vector<SlotId>& slots, int max_chunk = 1000);
 
-  // Of the last step: that tokens are those of its logits, and that these are near a dense forward.
+  // Checks that the last step's tokens follow from its logits, and that these are near a dense
+  // forward.
   void ExpectTokensAndLogits();
 
   const LayeredSequence& sequence(SlotId slot) const { return sequences_[slot.value()]; }
@@ -60,7 +62,7 @@ class LayeredHarness {
   LayeredHarness(const LayeredModelOptions& model, int max_num_seqs);
   // Room for the slot's next `num_tokens` tokens; adds it to the joins and encodes if it is new.
   absl::Status MakeRoom(SlotId slot, int num_tokens);
-  // Fills blocks that nobody holds, or will hold, with NaN.
+  // Fills blocks that no sequence holds, or will hold, with NaN.
   void PoisonFreeBlocks();
 
   LayeredModel model_;

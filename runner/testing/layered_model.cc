@@ -37,7 +37,7 @@ class RandomTensors {
     return t.to(device_);
   }
 
-  // Of a deviation that keeps activations near 1.
+  // A deviation that keeps activations near 1.
   std::optional<Linear> Weight(int64_t out, int64_t in) {
     auto linear = Linear::Create((*this)(out, in, 1 / std::sqrt(in)), std::nullopt);
     CHECK(linear.ok()) << linear.status();

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "attention/cascade_rule.h"
+#include "attention/merge/cascade_rule.h"
 #include "base/dtype.h"
 #include "gmock/gmock.h"
 #include "runner/testing/runner_harness.h"
@@ -264,7 +264,7 @@ TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
 }
 
 TEST_P(ModelRunnerSuite, WithoutAPrefixToShareThereIsNothingBesideThePlainGraphs) {
-  // So few keys that no rule would have them read once; and not asked for.
+  // Too few keys for any rule to read them once, and not requested.
   ModelRunnerOptions options = {.max_num_seqs = 2,
                                 .max_num_tokens = 64,
                                 .max_seq_len = 64,

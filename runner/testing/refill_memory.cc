@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Hands out aligned arrays; with a null base it only counts.
+// Allocates aligned arrays; with a null base it only counts.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -30,7 +30,7 @@ class Carver {
 
 RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   RefillArgs args;
-  // A stride beyond the columns, and a canary behind each table row.
+  // A stride beyond the columns, and a canary after each table row.
   args.slots.block_table_stride = shape.max_blocks + 1;
   args.slots.num_groups = static_cast<int>(shape.groups.size());
   args.slots.block_table_group_stride = shape.num_slots * args.slots.block_table_stride + 3;
@@ -54,6 +54,7 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.arrays.table_row = carver.Take<int32_t>(shape.max_rows);
   args.arrays.logits_indices = carver.Take<int32_t>(shape.max_rows);
   args.arrays.sample_slot = carver.Take<int32_t>(shape.max_rows);
+  args.arrays.row_faults = carver.Take<int32_t>(shape.max_rows);
   args.arrays.common_prefix_len = carver.Take<int32_t>(1);
   args.arrays.num_bad_rows = carver.Take<int32_t>(1);
   args.arrays.max_rows = shape.max_rows;
@@ -79,7 +80,7 @@ int Between(std::mt19937& random, int low, int high) {
 
 bool Chance(std::mt19937& random, double p) { return std::bernoulli_distribution(p)(random); }
 
-// A number that should be in [low, high], mostly outside.
+// A number, mostly outside of the valid [low, high].
 int32_t Nonsense(std::mt19937& random, int low, int high) {
   const int32_t values[] = {low - 1,
                             high + 1,
@@ -254,6 +255,7 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   Report("table_row", x.table_row, y.table_row, shape.max_rows, difference);
   Report("logits_indices", x.logits_indices, y.logits_indices, shape.max_rows, difference);
   Report("sample_slot", x.sample_slot, y.sample_slot, shape.max_rows, difference);
+  Report("row_faults", x.row_faults, y.row_faults, shape.max_rows, difference);
   Report("token_ids", x.token_ids, y.token_ids, shape.max_tokens, difference);
   Report("positions", x.positions, y.positions, shape.max_tokens, difference);
   Report("slot_mapping", x.slot_mapping, y.slot_mapping, a.slots.num_groups * shape.max_tokens,

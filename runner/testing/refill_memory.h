@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/refill_args.h"
+#include "runner/slots/refill_args.h"
 
 namespace reprise {
 

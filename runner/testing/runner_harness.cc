@@ -14,7 +14,7 @@
 namespace reprise {
 namespace {
 
-// What a batch's memory holds after its launch: nothing that would pass unnoticed.
+// Overwrites a batch's memory after its launch with values that a test would notice.
 constexpr int32_t kScrambled = 0x7ead0001;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Drives a ModelRunner over a ToyModel by hand, and knows what each step must compute: for tests of
-// runners on any device.
+// Drives a ModelRunner over a ToyModel by hand, and computes the expected result of each step: for
+// tests of runners on any device.
 //
 //   RunnerHarness harness = *RunnerHarness::Create({.max_num_seqs = 4}, {});
 //   harness.Join(SlotId(0), {1, 2, 3});
@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
-#include "cache/block_manager.h"
+#include "cache/blocks/block_manager.h"
 #include "runner/model_runner.h"
 #include "runner/testing/toy_model.h"
 
@@ -33,7 +33,7 @@ class RunnerHarness {
   // A sequence leaves with the next Step(); its blocks go back at once.
   void Leave(SlotId slot);
 
-  // The sequence of `from`, which has had a step, goes on in `to` too, with another last token: it
+  // Forks the sequence of `from`, which has had a step, into `to`, with another last token: it
   // enters with the next Step() that has its slot. Both share blocks until they write to them.
   void Fork(SlotId from, SlotId to, int32_t last_token);
 
@@ -41,8 +41,8 @@ class RunnerHarness {
   // the batch is overwritten when it is launched.
   absl::Status Step(const std::vector<SlotId>& slots);
 
-  // Of the last step: that tokens are those of its logits, and that these are within 1e-4 (models
-  // of 16 bits: 0.05) of a dense forward over each row's tokens.
+  // Checks that the last step's tokens follow from its logits, and that these are within 1e-4
+  // (models of 16 bits: 0.05) of a dense forward over each row's tokens.
   void ExpectTokensAndLogits();
 
   const GraphDecision& decision() const { return decision_; }

@@ -1,11 +1,12 @@
-// Attention on the CPU against the bytes it must read and the matrix products it stands beside.
+// Attention on the CPU, compared with the bytes that it must read and with the matrix products of
+// the same step.
 //
 //   ./bazelw run -c opt //tests/benchmarks:attention_cpu_benchmark
 //
 // Decode reads K and V of every key once per kv head: `bytes_per_second` counts them, and
 // ReadBytes shows what the machine reads when nothing is computed. LayerProducts is the time of one
 // layer's matrix products for one token at the same sizes: a decode step's attention should be a
-// small share of it. Compare figures of one run only, on a machine that does nothing else.
+// small share of it. Compare figures of one run only, on an otherwise idle machine.
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -37,7 +38,7 @@ struct LayerSizes {
 constexpr LayerSizes kJargonLlama = {8, 2, 64, 256, 768};
 constexpr LayerSizes kLlama8B = {32, 8, 128, 4096, 14336};
 
-// Rows of `query_len` queries at the end of `seq_len` keys, behind a shuffled table.
+// Rows of `query_len` queries at the end of `seq_len` keys, with a shuffled table.
 class Batch {
  public:
   Batch(const LayerSizes& sizes, DType dtype, int num_rows, int query_len, int seq_len)
@@ -143,7 +144,7 @@ void ReadBytes(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
 
-// The matrix products of one layer and token, as LibTorch has them.
+// The matrix products of one layer and token, by LibTorch.
 void LayerProducts(benchmark::State& state, const LayerSizes& sizes, DType dtype) {
   const auto options = at::TensorOptions().dtype(ToScalarType(dtype));
   const int q_width = sizes.num_q_heads * sizes.head_dim;

@@ -1,4 +1,4 @@
-// What the books of the KV cache cost on the host.
+// The cost of KV cache bookkeeping on the host.
 //
 //   ./bazelw run --config=cpu //tests/benchmarks:cache_host_benchmark
 //
@@ -9,7 +9,6 @@
 //   HashTokens/b               names for a prompt of 16,384 tokens in blocks of b; time a token
 //   LookupHit/n, LookupMiss/n  hashing and lookup of that prompt in blocks of 16, all or nothing of
 //                              it there, in an index of n other blocks; tokens compared or not
-//   LookupSuffix/n             as a sliding window of 1,024 tokens asks, without hashing
 //   InsertRemove/n             one block
 //   PartialHit                 the best of 64 children
 //   AppendStep/g               one token more for each of 256 sequences of a model with a full group
@@ -19,10 +18,10 @@
 //                              blocks that left windows
 //   AddPrompt, AddPromptHit    a prompt of 16,384 tokens, none or all of it in the cache, and its end
 //
-// Beside them, to compare machines: VectorPushPop, CopyTokens, which copies what HashTokens reads,
-// and CountStep, which adds one to 256 lengths through the same slots as AppendStep. Compare
-// figures of one run only, on a machine that does nothing else. `news` is calls of operator new a
-// round: 0 once the first rounds are over.
+// Also, to compare machines: VectorPushPop, CopyTokens, which copies what HashTokens reads, and
+// CountStep, which adds one to 256 lengths through the same slots as AppendStep. Compare figures of
+// one run only, on an otherwise idle machine. `news` is calls of operator new per round: 0 after
+// the first rounds.
 
 #include <algorithm>
 #include <cstdint>
@@ -34,16 +33,16 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/allocation_counter.h"
 #include "base/fence.h"
 #include "base/ids.h"
+#include "base/testing/allocation_counter.h"
 #include "benchmark/benchmark.h"
-#include "cache/block_manager.h"
-#include "cache/block_pool.h"
+#include "cache/blocks/block_manager.h"
+#include "cache/blocks/block_pool.h"
+#include "cache/blocks/prefix_cache.h"
 #include "cache/kv_group.h"
-#include "cache/prefix_cache.h"
-#include "cache/prefix_hash.h"
-#include "cache/prefix_index.h"
+#include "cache/prefix/prefix_hash.h"
+#include "cache/prefix/prefix_index.h"
 
 namespace reprise {
 namespace {
@@ -178,7 +177,7 @@ void HashTokens(benchmark::State& state) {
 }
 BENCHMARK(HashTokens)->Arg(1)->Arg(16)->Arg(128);
 
-// An index whose blocks are those of other prompts, but for the last ones, which are the prompt's.
+// An index that holds blocks of other prompts, and last those of the prompt.
 class FilledIndex {
  public:
   FilledIndex(int num_blocks, PrefixTokens stored)
@@ -246,15 +245,6 @@ void LookupMiss(benchmark::State& state) {
 }
 BENCHMARK(LookupMiss)->Arg(1 << 16)->Unit(benchmark::kMicrosecond);
 
-void LookupSuffix(benchmark::State& state) {
-  FilledIndex filled(static_cast<int>(state.range(0)), PrefixTokens::kNotStored);
-  for (auto _ : state) {
-    benchmark::DoNotOptimize(filled.index.FindSuffix({.hashes = filled.hashes}, 1024 / kBlockSize,
-                                                     absl::MakeSpan(filled.blocks)));
-  }
-}
-BENCHMARK(LookupSuffix)->Arg(1 << 16)->Unit(benchmark::kMicrosecond);
-
 void InsertRemove(benchmark::State& state) {
   FilledIndex filled(static_cast<int>(state.range(0)), PrefixTokens::kStored);
   std::vector<int32_t> tokens(kBlockSize);
@@ -297,7 +287,7 @@ std::vector<KvGroupSpec> GroupsOf(int num_groups) {
   return groups;
 }
 
-// Decodes 256 sequences from 1,024 tokens on, and begins anew at 2,048.
+// Decodes 256 sequences from 1,024 to 2,048 tokens, then starts again.
 class Decode {
  public:
   explicit Decode(int num_groups)

@@ -11,9 +11,9 @@
 //   ratio        step_us / products_us
 //   host_share   host_us / step_us
 //
-// All are measured in turns within one run, and of each the time that the quickest tenth stays
-// below is compared: a machine that does other things too interrupts long work more often than
-// short work. One thread, as decode chooses for this model.
+// All are measured in turns within one run, and the 10th percentiles of their times are compared: a
+// busy machine interrupts long work more often than short work. One thread, as decode chooses for
+// this model.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -31,11 +31,11 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "benchmark/benchmark.h"
-#include "examples/llama/llama_model.h"
-#include "examples/llama/llama_presets.h"
-#include "examples/llama/random_weights.h"
+#include "engine/engine.h"
+#include "examples/models/llama/llama_model.h"
+#include "examples/models/llama/llama_weights.h"
+#include "examples/models/llama/public_configs.h"
 #include "glog/logging.h"
-#include "runner/engine.h"
 #include "runner/model.h"
 #include "runner/ops/linear.h"
 
@@ -44,7 +44,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Tokens of a sequence around its context before it starts anew.
+// Tokens of a sequence around its context before it starts again.
 constexpr int kNumSteps = 64;
 
 template <typename Work>
@@ -54,7 +54,7 @@ double MicrosecondsOf(Work&& work) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// What the work takes when nothing interrupts it: the quickest tenth ends here.
+// The time of the work without interruptions: the 10th percentile.
 double LowestDecile(std::vector<double>& samples) {
   const auto decile = samples.begin() + samples.size() / 10;
   std::nth_element(samples.begin(), decile, samples.end());
@@ -63,7 +63,7 @@ double LowestDecile(std::vector<double>& samples) {
 
 void CheckOk(const absl::Status& status) { CHECK(status.ok()) << status; }
 
-// Of the same layers, but without any work.
+// A model with the same layers that computes nothing.
 class EmptyModel : public Model {
  public:
   EmptyModel(const ModelSpec& spec, int vocab_size) : spec_(spec) { spec_.vocab_size = vocab_size; }

@@ -9,12 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "examples/llama/config_fields.h"
-#include "examples/llama/data_path.h"
-#include "examples/llama/json_fields.h"
-#include "examples/llama/safetensors.h"
-#include "examples/llama/strict_json.h"
-#include "examples/llama/tensor_view.h"
+#include "examples/hf/config_fields.h"
+#include "examples/hf/json_fields.h"
+#include "examples/hf/paths.h"
+#include "examples/hf/safetensors.h"
+#include "examples/hf/strict_json.h"
+#include "examples/hf/tensor_view.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
 
@@ -23,8 +23,7 @@ namespace {
 
 constexpr int kNumPrompts = 5;
 
-// Where the files hold the encoder's inputs, the decoder begins with this token, as their configs
-// say.
+// If the files hold the encoder's inputs, the decoder begins with this token, as in their configs.
 constexpr int32_t kDecoderStart = 2;
 
 template <typename Id>
@@ -53,7 +52,7 @@ absl::StatusOr<std::vector<double>> Errors(const nlohmann::json& json, const cha
   return errors;
 }
 
-// As many logits of a position as hidden states have elements, or about so many.
+// About as many logits per position as hidden states have elements.
 constexpr size_t kMinLogitTokens = 64;
 
 absl::Status CheckTrack(const GoldenTrack& track, const std::string& name) {

@@ -6,8 +6,8 @@
 //   const GoldenTrack& track = golden.prompts[2].greedy;
 //   track.logits[17 * track.logit_tokens.size() + i];  // of token logit_tokens[i], before the 18th
 //
-// The files stand in tests/goldens/<name>, which is also the model's folder: golden.safetensors,
-// and bf16_error.json, which says how far transformers' own bfloat16 run is from that.
+// The files are in tests/goldens/<name>, which is also the model's folder: golden.safetensors, and
+// bf16_error.json, which holds the error of transformers' own bfloat16 run against it.
 
 #ifndef TESTS_GOLDEN_GOLDEN_H_
 #define TESTS_GOLDEN_GOLDEN_H_
@@ -18,7 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/llama/prompt.h"
+#include "examples/decode/prompt.h"
 
 namespace reprise {
 
@@ -35,10 +35,10 @@ struct GoldenTrack {
   int vocab_size = 0;
   TokenList logit_tokens = {};     // [c]: the tokens whose logits are kept, ascending
   std::vector<float> logits = {};  // [n, c]: before each token
-  double bf16_rms = 0;             // of transformers' bfloat16 logits against all there were
+  double bf16_rms = 0;             // of transformers' bfloat16 logits against all float32 logits
 
   GoldenLogits AllLogits() const;
-  // Before the tokens [begin, begin + count). REQUIRES: there are so many.
+  // Logits before the tokens [begin, begin + count). REQUIRES: 0 <= begin, begin + count <= n.
   GoldenLogits LogitsBefore(int begin, int count) const;
 };
 
@@ -57,8 +57,8 @@ struct Golden {
   std::vector<GoldenPrompt> prompts = {};
 };
 
-// Errors: NotFound if the data is not beside the test (examples/llama/data_path.h); InvalidArgument
-// if it is not as described above.
+// Errors: NotFound if the test's data files are missing (examples/hf/data_path.h); InvalidArgument
+// if they are not as described above.
 absl::StatusOr<Golden> LoadGolden(const std::string& name);
 
 }  // namespace reprise

@@ -132,8 +132,8 @@ void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tole
   };
   std::vector<int> order(requests.size());
   std::iota(order.begin(), order.end(), 0);
-  // What the longest sequence holds alone, and all together; in chunks, as windows let go of what
-  // earlier ones have computed.
+  // The blocks of the longest sequence alone, and of all together; in chunks, because windows
+  // release what earlier chunks have computed.
   GoldenRunOptions alone = {
       .block_size = 5, .prefill_chunk = 16, .batching = GoldenRunOptions::Batching::kAlone};
   int alone_blocks = 0;
@@ -150,9 +150,9 @@ void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tole
     std::shuffle(order.begin(), order.end(), std::mt19937(seed));
     std::vector<Request> shuffled;
     for (const int request : order) shuffled.push_back(requests[request]);
-    // Rows for some only: the others join as rows end.
+    // Rows for only some requests: the others join when rows end.
     expect_golden(Run(model, shuffled, {.max_num_seqs = 3, .prefill_chunk = 7}), order);
-    // Every sequence fits, with the null block, but not all of them: some must make way.
+    // Each sequence fits alone, with the null block, but not all together: some are preempted.
     const int num_blocks = std::max(alone_blocks + 2, all_blocks * 2 / 5);
     const GoldenRun crowded =
         Run(model, shuffled, {.block_size = 5, .num_blocks = num_blocks, .prefill_chunk = 16});

@@ -1,5 +1,5 @@
-// What must hold of a model's golden prompts, on any device: expectations of gtest, for the tests
-// of the CPU and of the GPU.
+// Checks of a model's golden prompts on any device: gtest expectations for the tests of the CPU and
+// of the GPU.
 
 #ifndef TESTS_GOLDEN_GOLDEN_CHECKS_H_
 #define TESTS_GOLDEN_GOLDEN_CHECKS_H_
@@ -15,7 +15,7 @@ namespace reprise {
 
 // Block sizes 1, 4, 16 x prompts whole and in chunks of 3 and 16 x graphs off and on.
 std::vector<GoldenRunOptions> AllGoldenRunOptions();
-// Of these, as few as have every value of each.
+// The smallest subset of these that has every value of each.
 std::vector<GoldenRunOptions> SomeGoldenRunOptions();
 std::string ToString(const GoldenRunOptions& options);
 
@@ -32,15 +32,16 @@ void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden,
 // Graphs on and off give the same bits, at the same padded shapes.
 void ExpectGraphsChangeNoBit(Model& model, const Golden& golden, GoldenRunOptions options);
 
-// Whatever else is in the batch and in whatever order, the logits are within `tolerance`: alone, in
+// The logits are within `tolerance` for every composition and order of the batch: alone, in
 // shuffled orders (seeds printed), and with the cache so small that sequences are preempted.
 void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tolerance);
 
 // 17 sequences that end one after the other, through graphs of 1, 2, 4, 8 and 16 rows: every count
-// of live rows, with its padding, gives golden logits; the counters say which way each step went.
+// of live rows, with its padding, gives golden logits; the counters show whether each step was
+// eager or a replay.
 void ExpectEveryLiveCountIsServed(Model& model, const Golden& golden, double tolerance);
 
-// Tokens of a track give the same logits after them where they are part of the prompt: whole, in
+// The logits after a track's tokens are the same if those tokens are part of the prompt: whole, in
 // chunks, graphs off and on.
 void ExpectTracksContinuePrompts(Model& model, const Golden& golden, double tolerance);
 

@@ -1,4 +1,4 @@
-// The model of a golden folder, whichever example runs it.
+// The model of a golden folder, loaded by the example that supports it.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
 //                            LoadGoldenModel(golden, c10::kCPU, DType::kFloat32));
@@ -17,7 +17,7 @@
 
 namespace reprise {
 
-// Errors: those of the model's Load().
+// Errors: those of LoadModelConfig() and LoadModel().
 absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
                                                        DType dtype);
 

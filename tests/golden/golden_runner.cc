@@ -6,9 +6,8 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
-#include "examples/llama/generate.h"
-#include "examples/llama/logits_recorder.h"
-#include "runner/engine.h"
+#include "engine/engine.h"
+#include "examples/models/generate.h"
 
 namespace reprise {
 namespace {

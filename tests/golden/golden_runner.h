@@ -1,5 +1,5 @@
-// Runs golden prompts through a model's engine under varied conditions that must not change what
-// comes out.
+// Runs golden prompts through a model's engine under varied conditions that must not change the
+// results.
 //
 //   const GoldenPrompt& prompt = golden.prompts[0];
 //   const Request request = ForcedRequest(prompt, prompt.forced);
@@ -15,11 +15,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/llama/prompt.h"
+#include "engine/request.h"
+#include "examples/decode/prompt.h"
 #include "graphs/graph_report.h"
 #include "graphs/graph_set_options.h"
 #include "runner/model.h"
-#include "runner/request.h"
 #include "tests/golden/golden.h"
 
 namespace reprise {
@@ -37,30 +37,30 @@ struct GoldenRunOptions {
   } batching = Batching::kTogether;
 };
 
-// What a request has become.
+// The result of a request.
 struct RunTrack {
   TokenList tokens = {};
   std::vector<float> logits = {};  // [number of tokens, vocab_size]
 };
 
 struct GoldenRun {
-  // One a request, in their order.
+  // One per request, in their order.
   std::vector<RunTrack> tracks;
   GraphReport report;
   int64_t num_preemptions = 0;
   int peak_used_blocks = 0;
 };
 
-// As many tokens as the golden has, sampled greedily.
+// A request for as many tokens as the golden has, sampled greedily.
 Request GreedyRequest(const GoldenPrompt& prompt);
-// The tokens of a track fed in place of sampled ones; the first `num_tokens` of them.
+// A request that is fed the first `num_tokens` tokens of a track in place of sampled ones.
 Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track);
 Request ForcedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_tokens);
 // The same with the track's first tokens in the prompt. REQUIRES: fewer than it has.
 Request PromptedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, int num_prompted);
 
-// Runs the requests in an engine of their own and records the logits of every token.
-// Errors: those of the engine.
+// Runs the requests in a new engine and records the logits of every token. Errors: those of the
+// engine.
 absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requests,
                                     const GoldenRunOptions& options);
 

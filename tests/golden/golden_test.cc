@@ -23,7 +23,7 @@ namespace reprise {
 namespace {
 
 #ifdef REPRISE_TEST_ON_GPU
-// Sums are made in another order than on the CPU; TF32 is off.
+// The order of sums differs from the CPU's; TF32 is off.
 constexpr double kTolerance = 5e-4;
 const c10::Device kDevice(c10::kCUDA, 0);
 #else
@@ -31,7 +31,7 @@ constexpr double kTolerance = 2e-4;
 const c10::Device kDevice(c10::kCPU);
 #endif
 
-// "llama-rope-llama3" as gtest has names.
+// "llama-rope-llama3" in the form of gtest names.
 std::string TestName(const testing::TestParamInfo<const char*>& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');

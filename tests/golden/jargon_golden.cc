@@ -7,10 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "examples/llama/data_path.h"
-#include "examples/llama/decode_run.h"
-#include "examples/llama/json_fields.h"
-#include "examples/llama/strict_json.h"
+#include "examples/decode/run.h"
+#include "examples/hf/json_fields.h"
+#include "examples/hf/paths.h"
+#include "examples/hf/strict_json.h"
 #include "gtest/gtest.h"
 
 namespace reprise {

@@ -1,4 +1,4 @@
-// What transformers writes greedily with the project's own model, in float32.
+// The greedy output of transformers with the project's own model, in float32.
 //
 // tests/goldens/jargon-llama/greedy.json: a list of prompts with their tokens, and texts.
 //
@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/llama/decode_options.h"
-#include "examples/llama/prompt.h"
+#include "examples/decode/options.h"
+#include "examples/decode/prompt.h"
 #include "nlohmann/json.hpp"
 
 namespace reprise {
@@ -25,10 +25,10 @@ struct JargonText {
   std::string text;
 };
 
-// Errors: NotFound if the file is not beside the test; InvalidArgument if it is not as described.
+// Errors: NotFound if the test's data file is missing; InvalidArgument if it is not as described.
 absl::StatusOr<std::vector<JargonText>> LoadJargonTexts();
 
-// Continues the prompts of `order`, indices into `texts`, by a run of decode with `options`, and
+// Continues the prompts of `order`, indices into `texts`, by running decode with `options`, and
 // expects the golden tokens and texts. Returns the statistics of the run.
 nlohmann::json ExpectJargonTexts(DecodeOptions options, absl::Span<const JargonText> texts,
                                  absl::Span<const int> order);

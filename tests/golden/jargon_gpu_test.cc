@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "examples/llama/decode_options.h"
+#include "examples/decode/options.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden/jargon_golden.h"
@@ -38,7 +38,7 @@ TEST_F(JargonGpuTest, InFloat32ItWritesWhatTransformersWrites) {
 }
 
 TEST_F(JargonGpuTest, InBFloat16ItWritesTheSame) {
-  // But for what follows "The", which comes to choices so close that rounding decides them.
+  // Without the prompt "The", whose text has choices so close that rounding decides them.
   std::vector<int> decided;
   for (const int i : order_) {
     if (texts_[i].prompt != "The") decided.push_back(i);

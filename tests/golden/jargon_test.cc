@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "examples/llama/decode_options.h"
+#include "examples/decode/options.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/golden/jargon_golden.h"
@@ -48,7 +48,7 @@ TEST_F(JargonTest, AsOneBatch) {
 TEST_F(JargonTest, InBFloat16TheSame) {
   std::vector<int> decided;
   for (const int i : InOrder()) {
-    // "The" comes to choices so close that rounding decides them.
+    // The text after "The" has choices so close that rounding decides them.
     if (texts_[i].prompt != "The") decided.push_back(i);
   }
   ExpectJargonTexts({.dtype = DType::kBFloat16, .device = DeviceChoice::kCpu}, texts_, decided);

@@ -1,6 +1,5 @@
-// What a steady decode step asks of CUDA, counted by CUPTI: one refill, one graph, one sampling;
-// nothing that waits for the device before the next launch, nothing that is copied to the host,
-// nothing allocated.
+// The CUDA calls of a steady decode step, counted by CUPTI: one refill, one graph, one sampling; no
+// wait for the device before the next launch, no copy to the host, no allocation.
 
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -8,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/allocation_counter.h"
 #include "base/status_macros.h"
-#include "examples/llama/llama_model.h"
-#include "examples/llama/llama_presets.h"
-#include "examples/llama/random_weights.h"
+#include "base/testing/allocation_counter.h"
+#include "examples/models/llama/llama_model.h"
+#include "examples/models/llama/llama_weights.h"
+#include "examples/models/llama/public_configs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/model_runner.h"
@@ -61,7 +60,7 @@ class SteadyDecodeTest : public testing::Test {
     return Run(4);
   }
 
-  // One step ahead of the host, as an engine does it.
+  // One step ahead of the host, as in an engine.
   absl::Status Run(int num_steps) {
     REPRISE_ASSIGN_OR_RETURN(StepTicket oldest, runner_->Launch({.rows = rows_}));
     for (int step = 1; step < num_steps; ++step) {

@@ -1,5 +1,5 @@
-// The example of the README, compiled and run by a test. What stands between the markers is the
-// README's text, which the test compares.
+// The example of the README, compiled and run by a test. The test compares the code between the
+// markers with the README's text.
 
 #ifndef TESTS_README_GENERATE_H_
 #define TESTS_README_GENERATE_H_
@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 
 // [readme begin]
-#include "runner/engine.h"
+#include "engine/engine.h"
 
 // Greedy text of any model that implements reprise::Model.
 absl::StatusOr<std::vector<int32_t>> Generate(reprise::Model& model, std::vector<int32_t> prompt) {

@@ -4,7 +4,8 @@
 # Prints PASSED FAILED SKIPPED on one line, and the names of what failed on standard error.
 #
 # A test that failed without a failed case (it crashed, ran out of time, or left no XML), and a target that
-# could not be built, count as one failed case each.
+# could not be built, count as one failed case each. A target that Bazel skipped, as it is not compatible
+# with what is built for, does not count.
 set -euo pipefail
 
 # Prints "passed failed skipped" of one test.xml, and the failed cases on standard error.
@@ -50,6 +51,7 @@ done < <(
         }' \
     -e '/^{"id":{"targetCompleted":/{
           /"success":true/d
+          /"reason":"SKIPPED"/d
           s/.*"targetCompleted":{"label":"\([^"]*\)".*/target\t\1\tcould not be built\t/p
         }' | sort -u
 )

@@ -97,6 +97,11 @@ expect_equal "$output" "2 4 2" "crashed, too slow, without XML"
 run count
 expect_equal "$output" "0 1 0" "a target that could not be built, told twice"
 
+echo '{"id":{"targetCompleted":{"label":"//a:gpu_only","configuration":{"id":"0"}}},"aborted":{"reason":"SKIPPED","description":"Target //a:gpu_only build was skipped."}}' \
+  >"$work/events.json"
+run count
+expect_equal "$output" "0 0 0" "a target that is not compatible with what is built for"
+
 : >"$work/events.json"
 run count
 expect_equal "$output" "0 0 0" "no event"

@@ -18,6 +18,8 @@ bazel_version() {
 set_bazel_flags() {
   local version=$1 root=$2 cache=$3 workspace=$4
   startup_flags=()
+  # --config=cpu and the others, where no rc file of the workspace imports them.
+  [[ $workspace == "$root" ]] || startup_flags+=("--bazelrc=$root/tools/bazel/configurations.bazelrc")
   repository_flags=()
   build_flags=("--disk_cache=$cache/bazel")
   case $version in

@@ -30,7 +30,23 @@ run flags debian /reprise
 expect_output "--noworkspace_rc --bazelrc=/reprise/third_party/debian_bazel/bazelrc | " "Debian's Bazel"
 expect_output "--override_repository=rules_cc=/reprise/third_party/debian_bazel/rules_cc" "Debian's Bazel"
 run flags debian /elsewhere
-[[ $output == " | --override_repository="* ]] || fail "Debian's Bazel reads the options of another workspace"
+[[ $output == "--bazelrc=/reprise/tools/bazel/configurations.bazelrc | --override_repository="* ]] ||
+  fail "Debian's Bazel reads another workspace's own options, and the configurations"
+for version in 6 7 8; do
+  run flags "$version" /elsewhere
+  expect_output "--bazelrc=/reprise/tools/bazel/configurations.bazelrc | " "another workspace, Bazel $version"
+done
+
+# What such a workspace is given defines each --config that there is, and nothing that holds without one.
+configurations=tools/bazel/configurations.bazelrc
+for name in cpu asan ubsan tsan fuzz; do
+  grep -q "^build:$name --" "$configurations" || fail "--config=$name is not defined in $configurations"
+done
+expect_equal "$(grep -v -e '^#' -e '^$' -e '^\(build\|test\):[a-z]* --' "$configurations")" "" \
+  "options that every build in another workspace would get"
+for name in $(sed -n 's/.* --config=\([a-z]*\)$/\1/p' "$configurations"); do
+  grep -q "^build:$name --" "$configurations" || fail "$configurations uses --config=$name without defining it"
+done
 
 for version in 3 9 '' 'no such'; do
   run flags "$version" /reprise

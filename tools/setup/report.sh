@@ -12,10 +12,11 @@ die() {
 }
 
 # run_logged LOG COMMAND...: runs a command that takes long, its output in LOG, and shows that it lives:
-# the time and the last line of the log, rewritten each second on a terminal, else every 20 seconds.
+# the time, the size of the folder progress_dir if there is one, and the last line of the log, rewritten
+# each second on a terminal, else every 20 seconds.
 # Returns the command's status. Ends the command when it is interrupted itself.
 run_logged() {
-  local log=$1 start=$SECONDS shown=0 every=20 status=0 child line
+  local log=$1 start=$SECONDS shown=0 every=20 status=0 child line size=
   shift
   [[ -t 2 ]] && every=1
   "$@" >"$log" 2>&1 </dev/null &
@@ -28,10 +29,12 @@ run_logged() {
     ((SECONDS - start >= shown + every)) || continue
     shown=$((SECONDS - start))
     line=$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)
+    # Files may come and go while they are counted.
+    [[ -z ${progress_dir:-} ]] || size="$({ du -sm "$progress_dir" 2>/dev/null || true; } | cut -f 1) MB  "
     if [[ -t 2 ]]; then
-      printf '\r\033[K  %3d s  %s' "$shown" "$line" >&2
+      printf '\r\033[K  %3d s  %s%s' "$shown" "$size" "$line" >&2
     else
-      printf '  %3d s  %s\n' "$shown" "$line" >&2
+      printf '  %3d s  %s%s\n' "$shown" "$size" "$line" >&2
     fi
   done
   wait "$child" || status=$?

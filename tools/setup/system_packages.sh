@@ -38,6 +38,8 @@ missing_packages() {
   have_header benchmark/benchmark.h || echo libbenchmark-dev
   have_header nlohmann/json.hpp || echo nlohmann-json3-dev
   have_header pcre2.h || echo libpcre2-dev
+  have_header CLI/CLI.hpp || echo libcli11-dev
+  have_header utf8proc.h || echo libutf8proc-dev
 }
 
 # Installs Debian packages, as root or through a sudo that asks for no password; else says which line

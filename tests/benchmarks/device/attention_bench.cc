@@ -22,7 +22,7 @@
 #include "attention/attention_params.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
-#include "cache/kv_layout.h"
+#include "cache/storage/kv_layout.h"
 #include "nlohmann/json.hpp"
 #include "tests/benchmarks/device/attention_case.h"
 #include "tests/benchmarks/device/attention_grid.h"

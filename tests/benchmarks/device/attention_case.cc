@@ -15,20 +15,20 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "attention/attention.h"
-#include "attention/attention_cuda.h"
 #include "attention/attention_params.h"
+#include "attention/cuda/attention_cuda.h"
 #include "attention/paged_batch.h"
-#include "attention/work_map_cuda.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_plan.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
-#include "cache/kv_cache.h"
+#include "cache/storage/kv_cache.h"
 
 namespace reprise {
 namespace {
 
-// Of all layers together: several times the L2 of any card.
+// Total size of all layers: several times the L2 of any card.
 constexpr double kColdBytes = 400e6;
 constexpr int kMaxLayers = 64;
 
@@ -60,7 +60,7 @@ std::pair<int64_t, int64_t> VisibleKeys(const AttentionCase& c, int len, int que
   return {begin, c.causal ? position + 1 : len};
 }
 
-// Bytes of a key and its value. Of latent ones the value is part of the key.
+// Bytes of a key and its value. In a latent cache the value is part of the key.
 double KeyBytes(const AttentionCase& c) {
   const int dims = c.head_dim_qk + (c.form == KvForm::kLatent ? 0 : c.head_dim_v);
   return static_cast<double>(c.num_kv_heads) * dims * SizeOf(c.kv_dtype.value_or(c.dtype));
@@ -159,7 +159,7 @@ absl::StatusOr<KvCache> MakeCache(const AttentionCase& c, int num_layers, int nu
   REPRISE_ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(layout, at::Device(at::kCUDA, 0)));
   for (int layer = 0; layer < num_layers; ++layer) {
     for (at::Tensor tensor : cache.tensors(layer)) {
-      // Drawn a part at a time: the draw is wider than the cache.
+      // Drawn in parts, because the drawn type is wider than the cache's.
       for (int64_t block = 0; block < tensor.size(0); block += 4096) {
         at::Tensor part = tensor.narrow(0, block, std::min<int64_t>(4096, tensor.size(0) - block));
         part.copy_(at::randn(part.sizes(), at::TensorOptions(at::kCUDA).dtype(at::kHalf)));
@@ -215,8 +215,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
         at::empty({plan.workspace_bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
     const WorkMap map = MakeWorkMap(plan, workspace.mutable_data_ptr());
     const auto build = [&] {
-      return LaunchBuildWorkMap(made.batch, WindowOf(params), map,
-                                c10::cuda::getCurrentCUDAStream().stream());
+      return LaunchWorkMap(made.batch, WindowOf(params), map,
+                           c10::cuda::getCurrentCUDAStream().stream());
     };
     const AttentionExtras extras = {.products = c.products, .max_tier = c.max_tier};
     at::Tensor first_out = out[0];
@@ -231,8 +231,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
       }
       return absl::OkStatus();
     };
-    // Calls are timed on streams of their own: what was filled above must be there, and memory that
-    // was free in between must not be written any more.
+    // Calls are timed on separate streams: the writes above must be complete, and no pending work
+    // may write memory that was freed in between.
     c10::cuda::device_synchronize();
     REPRISE_ASSIGN_OR_RETURN(result.work_map, TimeReplays(build, {}));
     REPRISE_ASSIGN_OR_RETURN(result.call, TimeReplays(call_layers, {}));

@@ -1,8 +1,8 @@
 // One point of the attention benchmark: a layer, a batch of lengths, a cache; timed.
 //
-// A call is timed as a step makes it: as one of many layers that share a work map, in a replayed
-// graph. The layers have caches, queries and outputs of their own, together larger than the L2, so
-// every call finds cold memory. Block tables are shuffled. The map is timed beside it, not within.
+// A call is timed as in a step: as one of many layers that share a work map, in a replayed graph.
+// Each layer has its own cache, queries and outputs, together larger than the L2, so every call
+// finds cold memory. Block tables are shuffled. The map is timed separately.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
 #define TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
@@ -14,10 +14,10 @@
 
 #include "absl/status/statusor.h"
 #include "attention/attention_params.h"
-#include "attention/work_map.h"
-#include "attention/work_map_plan.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
 #include "base/dtype.h"
-#include "cache/kv_layout.h"
+#include "cache/storage/kv_layout.h"
 #include "tests/benchmarks/device/replay_timer.h"
 
 namespace reprise {
@@ -29,13 +29,13 @@ struct AttentionCase {
   int head_dim_qk = 128;
   int head_dim_v = 128;
   int block_size = 16;
-  // One a row: keys, and of those the last so many are the row's queries.
+  // One per row: the number of keys, and the number of queries, which are the last keys.
   std::vector<int> lens = {};
   std::vector<int> query_lens = {};
-  // So many first keys are the same blocks for all rows; a multiple of block_size, at most the
-  // least of lens.
+  // Number of first keys in blocks that all rows share; a multiple of block_size, at most the
+  // smallest of lens.
   int shared_len = 0;
-  // kTaken: those keys are read once for all rows, where the map sees to it.
+  // kTaken: those keys are read once for all rows if the map shares them.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kSmall;
   bool causal = true;
@@ -50,8 +50,8 @@ struct AttentionCase {
   // As AttentionExtras has them.
   std::optional<DType> products = {};
   int max_tier = 2;
-  int num_sms = 0;  // that work is planned for; 0: the card's
-  // Time of the best peer known for this shape, and what we mean to reach; where they are known.
+  int num_sms = 0;  // SMs to plan for; 0: those of the card
+  // Time of the best known peer for this shape, and our target, if known.
   std::optional<double> peer_us = {};
   std::optional<double> target_us = {};
 };
@@ -60,7 +60,7 @@ struct AttentionResult {
   Timing call;
   Timing work_map;
   std::string kernel;    // its name
-  int num_layers = 0;    // that took turns
+  int num_layers = 0;    // that were called in turn
   double kv_bytes = 0;   // of a call: visible keys and values, once
   double all_bytes = 0;  // and q and out
   double flops = 0;      // of the visible (query, key) pairs
@@ -71,8 +71,8 @@ struct AttentionResult {
   double tflop_per_s() const { return flops / call.median_us / 1e6; }
 };
 
-// Errors: InvalidArgument for a case that makes no batch; ResourceExhausted if it does not fit into
-// the device's memory; Unimplemented if no kernel serves it.
+// Errors: InvalidArgument for a case that is not a valid batch; ResourceExhausted if it does not
+// fit into the device's memory; Unimplemented if no kernel serves it.
 absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& attention_case);
 
 }  // namespace reprise

@@ -55,7 +55,7 @@ std::vector<int> LongLast() {
   return lens;
 }
 
-// From 128 to 32768, each longer than the one before by the same factor.
+// From 128 to 32768 in a geometric series.
 std::vector<int> Geometric() {
   std::vector<int> lens(64);
   for (int i = 0; i < 64; ++i) {

@@ -1,4 +1,4 @@
-// The shapes that attention is held to, with the time of the best peer for each.
+// The shapes of the attention benchmark, with the time of the best peer for each.
 //
 // Peers, measured on one NVIDIA H200 (132 SMs) in November 2026, bfloat16, block size 16, cold L2,
 // by graph replay: the best of FlashInfer 0.7.2 (FA2 on tensor and CUDA cores, XQA, persistent

@@ -25,13 +25,13 @@
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
 #include "cache/block_copy.h"
-#include "cache/block_store.h"
-#include "cache/copy_blocks.h"
-#include "cache/kv_cache.h"
-#include "cache/kv_layout.h"
-#include "cache/kv_page_layout.h"
-#include "cache/read_kv.h"
-#include "cache/write_kv.h"
+#include "cache/ops/copy_blocks.h"
+#include "cache/ops/read_kv.h"
+#include "cache/ops/write_kv.h"
+#include "cache/storage/block_store.h"
+#include "cache/storage/kv_cache.h"
+#include "cache/storage/kv_layout.h"
+#include "cache/storage/kv_page_layout.h"
 
 namespace reprise {
 namespace {
@@ -39,7 +39,8 @@ namespace {
 constexpr int kHeads = 8;
 constexpr int kHeadDim = 128;
 constexpr int kBlockSize = 16;
-// Several times the 60 MB of an H200's L2: what a rotation has to pass before it comes back.
+// Several times the 60 MB of an H200's L2: the bytes that a rotation must cover before it reuses a
+// buffer.
 constexpr double kColdBytes = 400e6;
 
 const at::Device kGpu = at::Device(at::kCUDA, 0);

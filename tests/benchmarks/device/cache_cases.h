@@ -1,5 +1,5 @@
-// The points of the cache benchmark: what is moved, how long it takes, and how long a plain copy of
-// the same bytes takes.
+// The points of the cache benchmark: the bytes moved, their time, and the time of a plain copy of
+// the same bytes.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_CACHE_CASES_H_
 #define TESTS_BENCHMARKS_DEVICE_CACHE_CASES_H_
@@ -20,8 +20,8 @@ struct CachePoint {
   std::string shape;
   double bytes = 0;     // read and written on the device; over the bus: one way
   Timing timing = {};   // of one call
-  double plain_us = 0;  // what it is held against
-  std::string plain;    // what that is
+  double plain_us = 0;  // the time to compare with
+  std::string plain;    // description of plain_us
 };
 
 // "write", "read", "copy" or "swap". Errors: InvalidArgument for anything else; those of the

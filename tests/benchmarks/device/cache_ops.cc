@@ -1,6 +1,6 @@
-// Times what moves keys and values on a GPU: the write, the read, copies of blocks, swaps; each
-// against a plain copy of the same bytes in the same run. And a layer's prologue, the write with
-// all that comes before it in one launch, against the same in several.
+// Times the operations that move keys and values on a GPU (write, read, block copies, swaps), each
+// against a plain copy of the same bytes in the same run. Also times a layer's prologue (the write
+// and the operations before it) in one launch against several.
 //
 //   cache_ops [--only write,read,copy,swap,prologue]
 //

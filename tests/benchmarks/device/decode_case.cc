@@ -34,7 +34,7 @@ double MicrosecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// Sequences that are in the middle of their texts: `batch` slots with `seq_len` random keys each.
+// Sequences in the middle of their texts: `batch` slots with `seq_len` random keys each.
 class DecodingBatch {
  public:
   static absl::StatusOr<DecodingBatch> Create(LlamaModel& model, const DecodeCase& c) {
@@ -141,8 +141,8 @@ std::vector<const Linear*> ProductsOf(const LlamaModel& model) {
   return products;
 }
 
-// All products of a step in the model's order: the weights of the other layers are what rotates the
-// caches.
+// All products of a step in the model's order: the weights of the other layers evict each layer's
+// from the caches.
 absl::StatusOr<double> TimeProducts(const LlamaModel& model, int batch) {
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LinearContext> context,
                            MakeLinearContext(model.spec().device, {}));

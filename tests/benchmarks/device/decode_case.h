@@ -1,8 +1,8 @@
-// One point of the decode benchmark: a model, so many rows, so much context; measured, taken apart,
-// and held against the least it could take.
+// One point of the decode benchmark: a model, a number of rows, a context length; measured, split
+// into parts, and compared with a lower bound of its time.
 //
-// Rows have random keys behind shuffled block tables, of which they may share the first; every step
-// is refill, replay and sampling, pipelined as an engine does it.
+// Rows have random keys in shuffled block tables and may share their first blocks; every step is
+// refill, replay and sampling, pipelined as in an engine.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_
 #define TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_
@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "examples/llama/llama_model.h"
+#include "examples/models/llama/llama_model.h"
 #include "graphs/graph_set.h"
 #include "runner/model_runner_options.h"
 #include "tests/benchmarks/device/device_limits.h"
@@ -21,10 +21,10 @@ namespace reprise {
 struct DecodeCase {
   int batch = 1;
   int context = 1024;  // keys of each row at the middle of the timed steps
-  // So many first keys are the same blocks for all rows; a multiple of block_size, at most what
-  // each has when the first step begins. The floors count them once.
+  // Number of first keys in blocks that all rows share; a multiple of block_size, at most the keys
+  // of a row when the first step begins. The floors count them once.
   int shared_len = 0;
-  CascadeMode cascade = CascadeMode::kOff;  // whether they are read once, where that pays
+  CascadeMode cascade = CascadeMode::kOff;  // whether they are read once if that is faster
   int block_size = 16;
   GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kEager;
   int num_timed_steps = 60;
@@ -32,16 +32,16 @@ struct DecodeCase {
 };
 
 struct DecodeResult {
-  double step_us = 0;      // of the host's clock over many steps: nothing is left out
+  double step_us = 0;      // by the host's clock over many steps; includes everything
   double step_min_us = 0;  // of the samples
   double step_max_us = 0;
-  double launch_us = 0;     // the host's own time a step: ModelRunner::Launch()
+  double launch_us = 0;     // host time per step: ModelRunner::Launch()
   double weight_bytes = 0;  // read by a step
   double kv_bytes = 0;
   double products_us = 0;        // all matrix products of a step alone, by replay
   double bytes_floor_us = 0;     // (weights + KV) / read bandwidth
   double products_floor_us = 0;  // products + KV / read bandwidth
-  bool is_cascade = false;       // what came out, in the last step
+  bool is_cascade = false;       // the decision in the last step
   double graph_bytes = 0;
   double capture_ms = 0;
   StepParts parts;

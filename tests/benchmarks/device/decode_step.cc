@@ -1,4 +1,4 @@
-// Times decode steps of a Llama with random weights on a GPU, and says where the time goes.
+// Times decode steps of a Llama with random weights on a GPU, and reports the time of each part.
 //
 //   decode_step --preset llama-3.1-8b --batch 1,8,64 --context 1024,4096
 //   decode_step --preset llama-3.1-8b --batch 64 --context 4352 --shared 4096 --cascade both
@@ -18,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "examples/llama/llama_presets.h"
-#include "examples/llama/random_weights.h"
+#include "examples/models/llama/llama_weights.h"
+#include "examples/models/llama/public_configs.h"
 #include "nlohmann/json.hpp"
 #include "tests/benchmarks/device/decode_case.h"
 

@@ -1,4 +1,4 @@
-// What the card can do, measured in the run that uses it: times are told as shares of it.
+// The limits of the card, measured in the run that uses them: times are reported as shares of them.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_DEVICE_LIMITS_H_
 #define TESTS_BENCHMARKS_DEVICE_DEVICE_LIMITS_H_

@@ -19,8 +19,8 @@ namespace {
 namespace profiler = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
 
-// The trace reaches us as the JSON file that the profiler writes: the one documented form that has
-// kernels inside graphs and runtime calls both.
+// The trace is read from the JSON file that the profiler writes: the only documented form that has
+// both kernels inside graphs and runtime calls.
 absl::StatusOr<DeviceTrace> ParseTrace(const std::string& path) {
   std::ifstream file(path);
   const nlohmann::json json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);

@@ -1,4 +1,4 @@
-// What a piece of work did on the device and asked of CUDA: every kernel and copy with its times,
+// The device activity and the CUDA calls of a piece of work: every kernel and copy with its times,
 // every runtime call by name. From CUPTI, through LibTorch's profiler.
 //
 //   REPRISE_ASSIGN_OR_RETURN(const DeviceTrace trace, TraceDevice([&] { return steps(); }));
@@ -28,7 +28,7 @@ struct DeviceEvent {
 struct DeviceTrace {
   std::vector<DeviceEvent> events;           // by start
   std::map<std::string, int> runtime_calls;  // "cudaLaunchKernel" -> how often
-  std::map<std::string, double> runtime_us;  // and how long the host was in them, all together
+  std::map<std::string, double> runtime_us;  // total host time in them
 
   int num_calls(std::string_view name) const;
   // Calls whose name contains `part`: "Synchronize", "Malloc".

@@ -10,22 +10,23 @@
 #include <utility>
 #include <vector>
 
-#include "attention/accept_drafts_kernel.h"
-#include "attention/advance_step_kernel.h"
-#include "attention/chain_batch_kernel.h"
-#include "attention/common_prefix_kernel.h"
-#include "attention/draft_steps_kernel.h"
-#include "attention/merge_states_kernel.h"
-#include "attention/testing/builder_memory.h"
+#include "absl/status/status.h"
+#include "attention/merge/common_prefix_kernel.h"
+#include "attention/merge/merge_states_kernel.h"
+#include "attention/metadata/chain_batch.h"
+#include "attention/speculation/accept_drafts.h"
+#include "attention/speculation/advance_step.h"
+#include "attention/speculation/draft_steps.h"
+#include "attention/speculation/tree_batch.h"
 #include "attention/testing/draft_generator.h"
-#include "attention/tree_batch_kernel.h"
+#include "base/testing/builder_memory.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
 namespace reprise {
 namespace {
 
-// Rows of 1,990..2,010 tokens in blocks of 16, over a table of 1,024 blocks a sequence; everyone
-// lives.
+// Rows of 1,990..2,010 tokens in blocks of 16, over a table of 1,024 blocks per sequence; all rows
+// are live.
 DraftShape Shape(int num_rows, int max_new) {
   return {.num_rows = num_rows,
           .num_tables = num_rows,
@@ -43,7 +44,7 @@ void Fill(const T* array, int64_t count, T value) {
   std::fill_n(const_cast<T*>(array), count, value);
 }
 
-void FillTable(const DraftShape& shape, const PagedTable& table) {
+void FillTable(const DraftShape& shape, const BlockTableView& table) {
   auto* entries = const_cast<int32_t*>(table.entries);
   for (int64_t row = 0; row < shape.num_tables; ++row) {
     for (int64_t column = 0; column < shape.max_blocks; ++column) {
@@ -53,7 +54,7 @@ void FillTable(const DraftShape& shape, const PagedTable& table) {
   }
 }
 
-void FillRows(const DraftShape& shape, const PagedTable& table, const int32_t* slots,
+void FillRows(const DraftShape& shape, const BlockTableView& table, const int32_t* slots,
               const int32_t* seq_len) {
   FillTable(shape, table);
   for (int r = 0; r < shape.num_rows; ++r) {
@@ -73,7 +74,7 @@ MetadataCase CaseOf(std::string name, Carve carve, FillArgs fill, Launch launch)
           .to(at::kCUDA);
   const Args args = host.ArgsAt(reinterpret_cast<std::byte*>(bytes.data_ptr()));
   return {std::move(name),
-          [bytes, args, launch](cudaStream_t stream) { return launch(args, stream); }};
+          [bytes, args, launch](cudaStream_t stream) { return ErrorOf(launch(args, stream)); }};
 }
 
 MetadataCase ChainCase(int num_rows, int query_len) {
@@ -176,7 +177,7 @@ MetadataCase PrefixCase(int num_rows, int shared) {
   const DraftShape shape = Shape(num_rows, 1);
   struct Prefix {
     CommonPrefixArgs args;
-    PagedTable table;
+    BlockTableView table;
   };
   return CaseOf<Prefix>(
       "common_prefix, " + std::to_string(shared) + " tokens",

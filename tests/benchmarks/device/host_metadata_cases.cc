@@ -2,11 +2,11 @@
 #include <memory>
 #include <vector>
 
-#include "attention/batch_builder.h"
-#include "attention/batch_split.h"
-#include "attention/cross_batch.h"
-#include "attention/local_virtual_batch.h"
-#include "attention/ragged_builder.h"
+#include "attention/metadata/batch_builder.h"
+#include "attention/metadata/batch_split.h"
+#include "attention/metadata/cross_batch.h"
+#include "attention/metadata/local_virtual_batch.h"
+#include "attention/metadata/ragged_builder.h"
 #include "glog/logging.h"
 #include "tests/benchmarks/device/metadata_case.h"
 

@@ -13,7 +13,7 @@ constexpr Pattern kPatterns[] = {
     {"WorkMap", KernelClass::kWorkMap},      {"Refill", KernelClass::kRefill},
     {"LocalVirtual", KernelClass::kWorkMap}, {"Attention", KernelClass::kAttention},
     {"Rotary", KernelClass::kRotaryWrite},   {"WriteKv", KernelClass::kRotaryWrite},
-    {"RmsNorm", KernelClass::kNorm},         {"GateMul", KernelClass::kActivation},
+    {"RmsNorm", KernelClass::kNorm},         {"ElementwiseKernel", KernelClass::kActivation},
     {"GatherRows", KernelClass::kGather},    {"Sample", KernelClass::kSampling},
     {"Argmax", KernelClass::kSampling},      {"gemm", KernelClass::kProducts},
     {"gemv", KernelClass::kProducts},        {"nvjet", KernelClass::kProducts},

@@ -1,4 +1,4 @@
-// Which part of a step a kernel belongs to, by its name: for tables of where the time goes.
+// Which part of a step a kernel belongs to, by its name: for tables of the time per part.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_KERNEL_CLASS_H_
 #define TESTS_BENCHMARKS_DEVICE_KERNEL_CLASS_H_

@@ -1,4 +1,4 @@
-// Lists of lengths as a command line gives them: "4096x31,131072" is 31 times 4096, then 131072.
+// Lists of lengths in the form of the command line: "4096x31,131072" is 31 times 4096, then 131072.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_LENGTH_LIST_H_
 #define TESTS_BENCHMARKS_DEVICE_LENGTH_LIST_H_

@@ -1,4 +1,4 @@
-// Times the loading of a model folder of a published shape, and measures what it takes of memory.
+// Times the loading of a model folder of a published shape, and measures its use of memory.
 //
 //   load_checkpoint --model llama-3.1-8b --dir /dev/shm/reprise-load
 //   load_checkpoint --gb 2 --device cpu
@@ -35,15 +35,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
-#include "examples/llama/llama_config.h"
-#include "examples/llama/llama_tensors.h"
-#include "examples/llama/llama_weights.h"
-#include "examples/llama/public_configs.h"
-#include "examples/llama/random_checkpoint.h"
-#include "examples/llama/tensor_view.h"
+#include "examples/hf/tensor_view.h"
+#include "examples/models/llama/llama_config.h"
+#include "examples/models/llama/llama_weights.h"
+#include "examples/models/llama/public_configs.h"
+#include "examples/models/llama/random_checkpoint.h"
 #include "nlohmann/json.hpp"
 
-ABSL_FLAG(std::string, model, "llama-3.1-8b", "a name of examples/llama/public_configs.h");
+ABSL_FLAG(std::string, model, "llama-3.1-8b", "a name of examples/models/llama/public_configs.h");
 ABSL_FLAG(double, gb, 0, "at least so many GB of weights, by fewer layers; 0: all layers");
 ABSL_FLAG(std::string, dir, "/dev/shm/reprise-load", "folder to write and remove");
 ABSL_FLAG(std::string, device, "auto", "cpu, cuda or auto");
@@ -68,7 +67,7 @@ int64_t BytesOf(const LlamaConfig& config) {
   return num_elements * SizeOf(config.dtype.value_or(DType::kBFloat16));
 }
 
-// With as many layers as make --gb.
+// With the number of layers that gives --gb.
 absl::StatusOr<nlohmann::json> ChosenConfig() {
   REPRISE_ASSIGN_OR_RETURN(nlohmann::json config, PublicConfig(absl::GetFlag(FLAGS_model)));
   if (absl::GetFlag(FLAGS_gb) <= 0) return config;

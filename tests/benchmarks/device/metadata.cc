@@ -4,8 +4,8 @@
 //   metadata 64 1024    other numbers of rows
 //
 // A graph of one launch and one of 33 are replayed; the difference, divided by 32, is what a
-// builder adds to a step in which it is one node of many. Where there is no GPU, the host's forms
-// alone are timed.
+// builder adds to a step in which it is one node of many. Without a GPU, only the host forms are
+// timed.
 
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>

@@ -1,15 +1,25 @@
-// Builders of metadata to be timed: see metadata.cc.
+// The builders of metadata that metadata.cc times.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_METADATA_CASE_H_
 #define TESTS_BENCHMARKS_DEVICE_METADATA_CASE_H_
 
 #include <cuda_runtime_api.h>
+#include <glog/logging.h>
 
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace reprise {
+
+// Converts a launcher's result to that of a case. A Status that is not OK ends the program.
+inline cudaError_t ErrorOf(cudaError_t error) { return error; }
+inline cudaError_t ErrorOf(const absl::Status& status) {
+  CHECK(status.ok()) << status;
+  return cudaSuccess;
+}
 
 struct MetadataCase {
   std::string name;
@@ -22,7 +32,7 @@ struct MetadataCase {
 std::vector<MetadataCase> PlainMetadataCases(int num_rows);
 
 // Those of speculative batches, of the advance of a decode step and of common prefixes, over rows
-// of some 2,000 tokens; and the merge of partial results, which is no metadata but small as well.
+// of some 2,000 tokens; and the merge of partial results, which is not metadata but also small.
 std::vector<MetadataCase> DraftMetadataCases(int num_rows);
 
 // The same on the host, for decodes.

@@ -3,9 +3,9 @@
 //
 //   metadata_step --rows 64,256 --context 4096
 //
-// Models without weights, of the layers that real ones have. For each a line: the refill kernel,
-// the virtual rows, the work maps, all together from refill's start to the last one's end, and the
-// host's time in ModelRunner::Launch().
+// Uses models without weights but with the layers of real ones. Prints a line for each: the refill
+// kernel, the virtual rows, the work maps, all together from refill's start to the last one's end,
+// and the host's time in ModelRunner::Launch().
 
 #include <ATen/core/Tensor.h>
 
@@ -69,7 +69,7 @@ std::vector<Kind> Kinds() {
           {"full + cross", {Full(), cross}}};
 }
 
-// Computes nothing: all that is in its graphs is metadata.
+// Computes nothing: its graphs contain only metadata.
 class BareModel : public Model {
  public:
   explicit BareModel(const Kind& kind) {
@@ -97,7 +97,7 @@ struct Times {
   double launch_us = 0;
 };
 
-// Of steady decode steps of `num_rows` rows over the same few blocks.
+// Times of steady decode steps of `num_rows` rows over the same few blocks.
 class Steps {
  public:
   static absl::StatusOr<Steps> Create(Model* model, int num_rows, int context) {

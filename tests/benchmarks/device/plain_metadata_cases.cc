@@ -3,17 +3,20 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <glog/logging.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "attention/batch_gather_kernel.h"
-#include "attention/batch_tables_kernel.h"
-#include "attention/cross_batch_kernel.h"
-#include "attention/local_block_table_kernel.h"
-#include "attention/local_virtual_batch_kernel.h"
-#include "attention/ragged_builder_kernel.h"
+#include "absl/status/status.h"
+#include "attention/metadata/batch_gather.h"
+#include "attention/metadata/batch_tables.h"
+#include "attention/metadata/cross_batch_kernel.h"
+#include "attention/metadata/local_block_table.h"
+#include "attention/metadata/local_virtual_batch_kernel.h"
+#include "attention/metadata/ragged_builder_kernel.h"
+#include "cache/tables/convert_tables.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
 namespace reprise {
@@ -82,22 +85,22 @@ class Rows {
 
 using SharedRows = std::shared_ptr<Rows>;
 
+// For a launcher that returns a Status: its arguments are valid here.
 MetadataCase GatherCase(const std::string& shape, const SharedRows& rows) {
-  const BatchGather gather = {.table_row = rows->Batch().table_row,
-                              .query_lens = rows->query_lens(),
-                              .seq_lens = rows->seq_lens(),
-                              .table = rows->Table(),
-                              .num_blocks = INT32_MAX,
-                              .num_rows = rows->num_rows(),
-                              .num_tokens = rows->num_tokens(),
-                              .out = {.query_start_loc = rows->Out(rows->num_rows() + 1),
-                                      .seq_lens = rows->Out(rows->num_rows()),
-                                      .table_row = rows->Out(rows->num_rows()),
-                                      .positions = rows->Out(rows->num_tokens()),
-                                      .slot_mapping = rows->slots(),
-                                      .num_bad_rows = rows->Out(1)}};
+  const BatchGatherArgs args = {.table_row = rows->Batch().table_row,
+                                .query_lens = rows->query_lens(),
+                                .seq_lens = rows->seq_lens(),
+                                .table = rows->Table(),
+                                .num_rows = rows->num_rows(),
+                                .num_tokens = rows->num_tokens(),
+                                .arrays = {.positions = rows->Out(rows->num_tokens()),
+                                           .slot_mapping = rows->slots(),
+                                           .query_start_loc = rows->Out(rows->num_rows() + 1),
+                                           .seq_lens = rows->Out(rows->num_rows()),
+                                           .table_row = rows->Out(rows->num_rows())},
+                                .num_bad_rows = rows->Out(1)};
   return {"batch_gather, " + shape,
-          [rows, gather](cudaStream_t stream) { return LaunchBatchGather(gather, stream); }};
+          [rows, args](cudaStream_t stream) { return ErrorOf(LaunchBatchGather(args, stream)); }};
 }
 
 LocalBatchBuffers LocalBuffers(const SharedRows& rows) {
@@ -120,26 +123,33 @@ MetadataCase LocalTableCase(const std::string& shape, const SharedRows& rows) {
   const LocalBatchBuffers buffers = LocalBuffers(rows);
   const PagedBatch local = *LocalVirtualBatchOver(rows->Batch(), kChunkSize, buffers);
   static_cast<void>(LaunchLocalVirtualBatch(rows->Batch(), kChunkSize, buffers, nullptr));
-  const LocalTableBuffers table = {
-      .entries = rows->Out(int64_t{local.num_rows} * LocalTableWidth(kChunkSize, kBlockSize)),
-      .seq_lens = rows->Out(local.num_rows),
-      .max_rows = local.num_rows};
-  return {"local_block_table, " + shape, [rows, local, table](cudaStream_t stream) {
-            return LaunchLocalBlockTable(local, kChunkSize, kBlockSize, table, stream);
+  const int width = LocalTableWidth(kChunkSize, kBlockSize);
+  const LocalBlockTableArgs args = {.local = local,
+                                    .chunk_size = kChunkSize,
+                                    .table = {.entries = rows->Out(int64_t{local.num_rows} * width),
+                                              .row_stride = width,
+                                              .num_tables = local.num_rows,
+                                              .max_blocks = width,
+                                              .block_size = kBlockSize},
+                                    .seq_lens = rows->Out(local.num_rows)};
+  return {"local_block_table, " + shape, [rows, args](cudaStream_t stream) {
+            return ErrorOf(LaunchLocalBlockTable(args, stream));
           }};
 }
 
 MetadataCase PackedCase(const std::string& shape, const SharedRows& rows) {
   const int max_indices = rows->num_rows() * kMaxBlocks;
-  const DeviceTables out = {.block_indptr = rows->Out(rows->num_rows() + 1),
-                            .block_indices = rows->Out(max_indices),
-                            .max_indices = max_indices,
-                            .last_block_len = rows->Out(rows->num_rows()),
-                            .key_start_loc = rows->Out(rows->num_rows() + 1),
-                            .num_bad_rows = rows->Out(1)};
-  return {"batch_tables (packed), " + shape, [rows, out](cudaStream_t stream) {
-            return LaunchGatherTables(rows->Batch(), rows->Table(), {}, out, stream);
-          }};
+  ConvertTablesArgs args = ConversionOf(rows->Batch(), kBlockSize);
+  args.out = {.packed = {.block_indptr = rows->Out(rows->num_rows() + 1),
+                         .block_indices = rows->Out(max_indices),
+                         .last_block_len = rows->Out(rows->num_rows()),
+                         .num_rows = rows->num_rows(),
+                         .max_indices = max_indices,
+                         .block_size = kBlockSize},
+              .key_start_loc = rows->Out(rows->num_rows() + 1),
+              .num_faults = rows->Out(1)};
+  return {"batch_tables (packed), " + shape,
+          [rows, args](cudaStream_t stream) { return ErrorOf(LaunchConvertTables(args, stream)); }};
 }
 
 MetadataCase CrossCase(const std::string& shape, const SharedRows& rows) {

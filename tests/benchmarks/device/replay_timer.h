@@ -3,8 +3,8 @@
 //   REPRISE_ASSIGN_OR_RETURN(const Timing t, TimeReplays([&] { return work(); }, {}));
 //   t.median_us, t.spread()
 //
-// Replays take launches and host time out of the measure. Whether caches are cold is the work's
-// affair: give it buffers larger than the L2, or rotate among several within one call.
+// Replays exclude launches and host time from the measurement. The work must keep caches cold
+// itself: give it buffers larger than the L2, or rotate among several within one call.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_REPLAY_TIMER_H_
 #define TESTS_BENCHMARKS_DEVICE_REPLAY_TIMER_H_
@@ -31,7 +31,7 @@ struct Timing {
 };
 
 // `work` enqueues on LibTorch's current stream. It is called twice: as warm-up, and under capture
-// on a stream of the timer's. Errors: the work's; Internal if CUDA fails.
+// on the timer's own stream. Errors: the work's; Internal if CUDA fails.
 absl::StatusOr<Timing> TimeReplays(absl::FunctionRef<absl::Status()> work,
                                    const ReplayTimerOptions& options);
 

@@ -1,4 +1,4 @@
-// What a shared prefix costs, flat and apart: the measurements behind attention/cascade_rule.h.
+// The cost of a shared prefix, flat and apart: the measurements for attention/merge/cascade_rule.h.
 //
 //   shared_prefix           32 q heads over 8 kv heads of 128, bfloat16, blocks of 16
 //   shared_prefix --rows=8,64 --prefixes=1024,4096 --suffix=1024 --nothree_launches
@@ -11,8 +11,8 @@
 //   suffix   each row's own keys
 //   merge    of the two, by MergeStates()
 //
-// prefix + suffix + merge is cascade attention in three launches. The rules for the call and for
-// the three launches stand beside.
+// prefix + suffix + merge is cascade attention in three launches. The table also shows what the
+// rules choose for the one call and for the three launches.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -30,11 +30,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "attention/cascade_rule.h"
-#include "attention/lse_format.h"
-#include "attention/merge_states_kernel.h"
-#include "attention/merge_states_params.h"
-#include "attention/work_map_plan.h"
+#include "attention/device_profile.h"
+#include "attention/merge/cascade_rule.h"
+#include "attention/merge/lse_format.h"
+#include "attention/merge/merge_states_kernel.h"
+#include "attention/merge/merge_states_params.h"
+#include "attention/work_map/work_map_plan.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "tests/benchmarks/device/attention_case.h"
@@ -169,13 +170,13 @@ absl::Status Run() {
         std::printf(" %8.1f %8.1f %6.1f %8.1f", prefix_us, suffix_us, merge_us,
                     prefix_us + suffix_us + merge_us);
       }
-      std::printf(
-          "  %s",
-          ToString(Rule(num_rows, prefix, suffix, kTileQueries, H200SharedMapCosts())).c_str());
+      std::printf("  %s",
+                  ToString(Rule(num_rows, prefix, suffix, kTileQueries, H200Profile().cascade_map))
+                      .c_str());
       if (three_launches) {
-        std::printf("; %s",
-                    ToString(Rule(num_rows, prefix, suffix, /*tile_queries=*/0, H200CascadeCosts()))
-                        .c_str());
+        std::printf("; %s", ToString(Rule(num_rows, prefix, suffix, /*tile_queries=*/0,
+                                          H200Profile().cascade_launches))
+                                .c_str());
       }
       std::printf("  %s\n", once.kernel.c_str());
       std::fflush(stdout);

@@ -1,4 +1,4 @@
-// Where the time of a decode step goes, read off a device trace of several steps.
+// The time of a decode step by part, from a device trace of several steps.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_STEP_TRACE_H_
 #define TESTS_BENCHMARKS_DEVICE_STEP_TRACE_H_
@@ -13,12 +13,12 @@
 
 namespace reprise {
 
-// All a step, averaged over the steps of the trace.
+// All values are per step, averaged over the steps of the trace.
 struct StepParts {
   std::array<double, kNumKernelClasses> class_us = {};  // sums of kernel times
   double step_us = 0;         // from one step's first kernel to the next step's
-  double gap_between_us = 0;  // of it, nothing runs between the steps
-  double gap_within_us = 0;   // of it, nothing runs between kernels of a step
+  double gap_between_us = 0;  // the part of it when nothing runs between steps
+  double gap_within_us = 0;   // the part of it when nothing runs within a step
   double kernels = 0;
   double copies = 0;                       // and fills of memory
   std::map<std::string, double> other_us;  // kernels of no class, by name

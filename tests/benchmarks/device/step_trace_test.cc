@@ -29,7 +29,7 @@ TEST(StepTraceTest, AddsTimesByClassAndGapsApart) {
   EXPECT_DOUBLE_EQ(parts->class_us[static_cast<int>(KernelClass::kProducts)], 4 + 1);
   EXPECT_DOUBLE_EQ(parts->class_us[static_cast<int>(KernelClass::kRefill)], 1);
   EXPECT_DOUBLE_EQ(parts->other_us.at("mystery"), 1.5);
-  EXPECT_DOUBLE_EQ(parts->gap_within_us, 1);   // 1..2; the overlap is no gap
+  EXPECT_DOUBLE_EQ(parts->gap_within_us, 1);   // 1..2; the overlap is not a gap
   EXPECT_DOUBLE_EQ(parts->gap_between_us, 2);  // 8..10
   EXPECT_DOUBLE_EQ(parts->kernels, 4);
 }

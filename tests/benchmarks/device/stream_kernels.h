@@ -1,8 +1,8 @@
-// Kernels that only move bytes: what a benchmark's times are divided by.
+// Kernels that only move bytes: the baseline of the benchmarks.
 //
 // Read: every 16-byte word of a buffer is loaded once and folded into a sum that is stored if it
-// has an impossible value, so the loads stay and nothing is written. Copy: each word is loaded and
-// stored. Bound: device memory bandwidth, for buffers much larger than the L2.
+// has an impossible value, so the compiler keeps the loads and nothing is written. Copy: each word
+// is loaded and stored. Bound: device memory bandwidth, for buffers much larger than the L2.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_STREAM_KERNELS_H_
 #define TESTS_BENCHMARKS_DEVICE_STREAM_KERNELS_H_

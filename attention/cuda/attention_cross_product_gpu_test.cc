@@ -1,0 +1,147 @@
+// All pairs of the options of attention, on the GPU, against the float64 reference.
+//
+//   REPRISE_CROSS_PRODUCT_CASES=20000   the least number of cases; default 5000
+//   REPRISE_CROSS_PRODUCT_SEED=7        the seed of the first covering array; default 0
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "attention/cuda/attention_dispatch.h"
+#include "attention/testing/attention_error.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/cross_product.h"
+#include "attention/testing/gpu_check.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/ragged_generator.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr CrossProductSpace kSpaces[] = {CrossProductSpace::kAll, CrossProductSpace::kDirect,
+                                         CrossProductSpace::kFp8, CrossProductSpace::kCudaCores};
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  int64_t value = otherwise;
+  if (text != nullptr && !absl::SimpleAtoi(text, &value)) {
+    ADD_FAILURE() << name << " is no number: " << text;
+  }
+  return value;
+}
+
+// The references of all cases, computed in parallel.
+template <typename Fixture, typename Make>
+std::vector<ExpectedAttention<Fixture>> ExpectedOfAll(const std::vector<CrossProductCase>& cases,
+                                                      const Make& make) {
+  std::vector<ExpectedAttention<Fixture>> expected(cases.size());
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t) {
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < cases.size(); i = next++) {
+        expected[i] = ExpectedOf(make(cases[i].fixture), cases[i]);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return expected;
+}
+
+class CrossProductGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+
+  // All cases of one kind of fixture.
+  template <typename Fixture, typename Make>
+  void CheckAll(const std::vector<CrossProductCase>& cases, const Make& make) {
+    const auto expected = ExpectedOfAll<Fixture>(cases, make);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const CrossProductCase& c = cases[i];
+      SCOPED_TRACE(expected[i].fixture.description);
+      const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected[i], c);
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_EQ(outcome->fault, "") << outcome->kernel << ", out of " << c.out.dtype;
+      ++num_cases_;
+      for (const absl::string_view kernel : absl::StrSplit(outcome->kernel, " + ")) {
+        ++of_kernel_[std::string(kernel)];
+      }
+      if (outcome->error.wrong.empty()) of_dtype_[c.out.dtype].Add(outcome->error);
+    }
+  }
+
+  void CheckArray(uint64_t seed, CrossProductSpace space) {
+    SCOPED_TRACE("covering array of seed " + std::to_string(seed) + " in space " +
+                 std::to_string(static_cast<int>(space)));
+    std::vector<CrossProductCase> paged, ragged;
+    for (const CrossProductCase& c : CrossProductCases(seed, space)) {
+      (c.keys == KeySource::kPaged ? paged : ragged).push_back(c);
+    }
+    CheckAll<PagedFixture>(paged, MakePagedFixture);
+    CheckAll<RaggedFixture>(ragged, MakeRaggedFixture);
+  }
+
+  int64_t num_cases_ = 0;
+  std::map<std::string, int64_t> of_kernel_;
+  std::map<DType, ErrorTotals> of_dtype_;
+};
+
+// Every pair of choices of every two fields, in over 5,000 cases.
+TEST_F(CrossProductGpuTest, EveryPairOfChoicesAgreesWithTheReferenceInAllItsBits) {
+  const int64_t least = FromEnvironment("REPRISE_CROSS_PRODUCT_CASES", 5000);
+  const uint64_t first = FromEnvironment("REPRISE_CROSS_PRODUCT_SEED", 0);
+  uint64_t seed = first;
+  for (; num_cases_ < least; ++seed) {
+    for (CrossProductSpace space : kSpaces) CheckArray(seed, space);
+    if (HasFailure()) return;
+  }
+  std::cout << num_cases_ << " cases of the cross-product, seeds " << first << " to " << seed - 1
+            << "\n";
+  for (const auto& [dtype, totals] : of_dtype_) {
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+    std::cout << "  error of out in " << dtype
+              << " over that of the same maths: " << totals.OutRatio() << "\n";
+  }
+  // Every kernel for this card served some case, so none passes because no case reached it.
+  for (const AttentionKernelEntry& kernel : AttentionKernels()) {
+    if (kernel.compute_capability && *kernel.compute_capability != ComputeCapability()) continue;
+    const int64_t served = of_kernel_[kernel.name()];
+    EXPECT_GE(served, least / 1000) << kernel.name() << " served too few cases";
+    std::cout << "  " << served << " by " << kernel.name() << "\n";
+  }
+}
+
+// Small cases, for compute-sanitizer.
+class CrossProductSmallGpuTest : public CrossProductGpuTest {};
+
+TEST_F(CrossProductSmallGpuTest, SomeCasesOfEverySpaceAgreeWithTheReference) {
+  constexpr int kCasesOfSpace = 12;
+  for (CrossProductSpace space : kSpaces) {
+    std::vector<CrossProductCase> paged;
+    for (CrossProductCase c : CrossProductCases(0, space)) {
+      if (c.keys != KeySource::kPaged || *c.fixture.head_dim_qk > 128) continue;
+      c.fixture.max_rows = 2;
+      c.fixture.max_query_len = std::min(c.fixture.max_query_len, 40);
+      c.fixture.max_seq_len = std::min(c.fixture.max_seq_len, 300);
+      if (static_cast<int>(paged.size()) < kCasesOfSpace) paged.push_back(c);
+    }
+    ASSERT_EQ(static_cast<int>(paged.size()), kCasesOfSpace);
+    CheckAll<PagedFixture>(paged, MakePagedFixture);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

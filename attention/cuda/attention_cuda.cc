@@ -1,0 +1,424 @@
+#include "attention/cuda/attention_cuda.h"
+
+#include "attention/work_map/work_map_build.h"
+#include "base/status_macros.h"
+#ifdef REPRISE_WITH_CUDA
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "attention/cuda/attention_dispatch.h"
+#include "base/cuda_status.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+#endif
+
+namespace reprise {
+
+#ifdef REPRISE_WITH_CUDA
+namespace {
+
+absl::Status CheckPlannedFor(const char* name, int64_t planned, int64_t got) {
+  if (planned == got) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("work was planned for another layer: expected ",
+                                                 name, " ", planned, ", got ", got));
+}
+
+absl::Status CheckLayer(const AttentionParams& layer, const TileMap& work, DType q_dtype) {
+  REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_q_heads", work.num_q_heads, layer.num_q_heads));
+  REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_kv_heads", work.num_kv_heads, layer.num_kv_heads));
+  REPRISE_RETURN_IF_ERROR(CheckPlannedFor("head_dim_qk", work.head_dim_qk, layer.head_dim_qk));
+  REPRISE_RETURN_IF_ERROR(CheckPlannedFor("head_dim_v", work.head_dim_v, layer.head_dim_v));
+  if (work.dtype == q_dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("work was planned for another dtype of q: expected ",
+                   std::string(DTypeName(work.dtype)), ", got ", std::string(DTypeName(q_dtype))));
+}
+
+bool IsAligned(const void* data, int bytes) {
+  return reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
+
+// Whether rows of a tensor of tokens can be read in chunks of 16 bytes.
+bool IsAligned(const at::Tensor& tokens, int head_dim) {
+  const int chunk = 16 / static_cast<int>(tokens.element_size());
+  return head_dim % chunk == 0 && IsAligned(tokens.const_data_ptr(), 16) &&
+         tokens.stride(0) % chunk == 0 && tokens.stride(1) % chunk == 0;
+}
+
+KvAccess AccessOf(const KvView& view, int head_dim, DType dtype) {
+  const int chunk = 16 / SizeOf(dtype);
+  const bool chunks = view.dim_chunk >= head_dim ||
+                      (view.dim_chunk % chunk == 0 && view.dim_chunk_stride % chunk == 0);
+  if (chunks && head_dim % chunk == 0 && IsAligned(view.data, 16) &&
+      view.block_stride % chunk == 0 && view.token_stride % chunk == 0 &&
+      view.head_stride % chunk == 0) {
+    return KvAccess::kChunks;
+  }
+  return view.token_stride == 1 ? KvAccess::kTokens : KvAccess::kElements;
+}
+
+// Absorbed MLA: V is the first columns of K.
+ValueSource ValuesOf(const KvLayer& kv) {
+  const bool in_keys = kv.v.data == kv.k.data && kv.head_dim_v <= kv.head_dim_qk &&
+                       kv.v.block_stride == kv.k.block_stride &&
+                       kv.v.token_stride == kv.k.token_stride &&
+                       (kv.num_kv_heads == 1 || kv.v.head_stride == kv.k.head_stride) &&
+                       kv.k.dim_chunk >= kv.head_dim_qk && kv.v.dim_chunk >= kv.head_dim_v;
+  return in_keys ? ValueSource::kKeyTile : ValueSource::kOwn;
+}
+
+void TakeLayer(const AttentionParams& layer, AttentionKernelParams& params) {
+  params.num_q_heads = layer.num_q_heads;
+  params.num_kv_heads = layer.num_kv_heads;
+  params.group_size = layer.group_size();
+  params.by_group_size = Divisor(params.group_size);
+  params.head_dim_qk = layer.head_dim_qk;
+  params.head_dim_v = layer.head_dim_v;
+  params.scale = layer.resolved_scale();
+  params.window_left = layer.window_left.value_or(-1);
+  params.window_right = layer.window_right.value_or(-1);
+  params.softcap = layer.softcap.value_or(0.0f);
+  params.alibi_slopes = layer.alibi_slopes;
+  params.sinks = layer.sinks;
+  params.q_scale = layer.q_scale;
+  if (layer.rotary) {
+    params.rotary_dim =
+        layer.rotary->rotary_dim == 0 ? layer.head_dim_qk : layer.rotary->rotary_dim;
+    params.rope_scale = layer.rotary->rope_scale;
+    params.rope_theta = layer.rotary->rope_theta;
+  }
+  if (layer.sparse && layer.sparse->vertical_stride > 1) {
+    params.sparse_stride = layer.sparse->vertical_stride;
+    params.sparse_local_blocks = layer.sparse->local_blocks;
+    params.sparse_block_size = layer.sparse->block_size;
+    params.sparse_head_step = layer.sparse->head_sliding_step;
+    params.sparse_tp_rank = layer.sparse->tp_rank;
+  }
+}
+
+void TakeCache(const KvLayer& kv, AttentionKernelParams& params) {
+  params.k = kv.k;
+  params.v = kv.v;
+  params.kv_dtype = kv.dtype;
+  params.k_access = AccessOf(kv.k, kv.head_dim_qk, kv.dtype);
+  params.v_access = AccessOf(kv.v, kv.head_dim_v, kv.dtype);
+  params.block_size = kv.block_size;
+  params.by_block_size = Divisor(std::max(1, kv.block_size));
+  params.num_blocks = kv.num_blocks;
+  params.k_scale = kv.k_scale;
+  params.v_scale = kv.v_scale;
+}
+
+void TakeExtras(const AttentionExtras& extras, AttentionKernelParams& params) {
+  params.out_scale = extras.out_scale;
+  if (extras.out_block_scales != nullptr) {
+    at::Tensor& scales = *extras.out_block_scales;
+    params.out_block_scales = scales.mutable_data_ptr<float>();
+    params.out_block_token_stride = scales.stride(0);
+    params.out_block_head_stride = scales.stride(1);
+    params.out_block = params.head_dim_v / static_cast<int>(scales.size(2));
+  }
+  if (extras.new_k == nullptr) return;
+  const at::Tensor& k = *extras.new_k;
+  const at::Tensor& v = *extras.new_v;
+  params.new_k = k.const_data_ptr();
+  params.new_v = v.const_data_ptr();
+  params.new_k_token_stride = k.stride(0);
+  params.new_k_head_stride = k.stride(1);
+  params.new_v_token_stride = v.stride(0);
+  params.new_v_head_stride = v.stride(1);
+  params.new_is_aligned = IsAligned(k, params.head_dim_qk) && IsAligned(v, params.head_dim_v);
+}
+
+// What paged and ragged batches have in common, without the map.
+AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Tensor& q,
+                                      const KvLayer& kv, at::Tensor& out, at::Tensor* lse,
+                                      const AttentionExtras& extras) {
+  AttentionKernelParams params = {};
+  TakeLayer(layer, params);
+  params.q = q.const_data_ptr();
+  params.q_dtype = *FromScalarType(q.scalar_type());
+  params.q_token_stride = q.stride(0);
+  params.q_head_stride = q.stride(1);
+  params.q_is_aligned = IsAligned(q, layer.head_dim_qk);
+  TakeCache(kv, params);
+  TakeExtras(extras, params);
+  params.out = out.mutable_data_ptr();
+  params.out_dtype = *FromScalarType(out.scalar_type());
+  params.out_token_stride = out.stride(0);
+  params.out_head_stride = out.stride(1);
+  params.num_out_tokens = out.size(0);
+  params.out_is_aligned = IsAligned(params.out, 4 * static_cast<int>(out.element_size())) &&
+                          layer.head_dim_v % 4 == 0 && params.out_token_stride % 4 == 0 &&
+                          params.out_head_stride % 4 == 0;
+  if (lse != nullptr) {
+    params.lse = lse->mutable_data_ptr<float>();
+    params.lse_token_stride = lse->stride(0);
+    params.lse_head_stride = lse->stride(1);
+  }
+  return params;
+}
+
+absl::StatusOr<int> Attribute(const at::Device& device, cudaDeviceAttr attribute) {
+  int value = 0;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&value, attribute, device.index()),
+                                     "cudaDeviceGetAttribute"));
+  return value;
+}
+
+// The plainest way in which the call's keys can be loaded.
+KvLoading LoadingOf(const AttentionKernelParams& params, const AttentionExtras& extras) {
+  const bool is_plain = params.k_access == KvAccess::kChunks &&
+                        params.v_access == KvAccess::kChunks && params.rotary_dim == 0 &&
+                        params.new_k == nullptr;
+  if (!is_plain) return KvLoading::kConverted;
+  if (IsFp8(params.kv_dtype)) return KvLoading::kFp8;
+  const bool is_direct = params.kv_dtype == params.q_dtype &&
+                         extras.products.value_or(params.q_dtype) == params.q_dtype;
+  return is_direct ? KvLoading::kDirect : KvLoading::kConverted;
+}
+
+// The kernel, and what depends on it.
+absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& params,
+                                                         const KvLayer& kv,
+                                                         const AttentionExtras& extras,
+                                                         const at::Device& device) {
+  REPRISE_ASSIGN_OR_RETURN(const int max_shared_bytes,
+                           Attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  REPRISE_ASSIGN_OR_RETURN(const int major, Attribute(device, cudaDevAttrComputeCapabilityMajor));
+  REPRISE_ASSIGN_OR_RETURN(const int minor, Attribute(device, cudaDevAttrComputeCapabilityMinor));
+  const int compute_capability = 10 * major + minor;
+  AttentionKernelKey key = {.q_dtype = params.q_dtype,
+                            .kv_dtype = params.kv_dtype,
+                            .head_dim_qk = params.head_dim_qk,
+                            .head_dim_v = params.head_dim_v,
+                            .tile_rows = params.work.tile_rows,
+                            .values = ValuesOf(kv),
+                            .has_rotary = params.rotary_dim > 0,
+                            .products = extras.products,
+                            .max_shared_bytes = max_shared_bytes,
+                            .compute_capability = compute_capability,
+                            .max_tier = extras.max_tier};
+  key.loading = LoadingOf(params, extras);
+  REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel, FindAttentionKernel(key));
+  const DType products = kernel->tile.dtype;
+  if (params.q_dtype != products && kernel->loading != KvLoading::kFp8) params.q_is_aligned = 0;
+  if (params.new_k == nullptr) return kernel;
+  const std::optional<DType> new_dtype = FromScalarType(extras.new_k->scalar_type());
+  if (new_dtype == products) return kernel;
+  if (extras.products) {
+    return absl::UnimplementedError(absl::StrCat(
+        "no attention kernel on CUDA for new_k and new_v of ",
+        std::string(extras.new_k->dtype().name()), " with products in ",
+        std::string(DTypeName(products)), ": supported are new keys of the products' type"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("new_k and new_v have the wrong dtype: expected ",
+                                                 std::string(DTypeName(products)), ", got ",
+                                                 std::string(extras.new_k->dtype().name())));
+}
+
+struct ChosenKernel {
+  const AttentionKernelEntry* kernel;
+  AttentionKernelParams params;
+};
+
+// A kernel for each map that may have rows, at least one.
+template <typename Batch>
+absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
+    const AttentionKernelParams& params, const Batch& batch, const WorkMap& work, const KvLayer& kv,
+    const AttentionExtras& extras, const at::Device& device) {
+  const int longest_short_row = LongestShortRow(batch, work);
+  absl::InlinedVector<ChosenKernel, 2> chosen;
+  const auto add = [&](const TileMap& map) -> absl::Status {
+    ChosenKernel& added = chosen.emplace_back(ChosenKernel{nullptr, params});
+    added.params.work = map;
+    // The first kernel clears the tokens of no row.
+    if (chosen.size() > 1) added.params.num_out_tokens = 0;
+    REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(added.params, kv, extras, device));
+    return absl::OkStatus();
+  };
+  if (longest_short_row == 0 || batch.max_query_len > longest_short_row) {
+    REPRISE_RETURN_IF_ERROR(add(work.main));
+  }
+  if (longest_short_row > 0) REPRISE_RETURN_IF_ERROR(add(work.short_rows));
+  return chosen;
+}
+
+template <typename Batch>
+absl::Status Launch(const AttentionKernelParams& params, const Batch& batch, const WorkMap& work,
+                    const KvLayer& kv, const AttentionExtras& extras, const at::Device& device) {
+  const c10::cuda::CUDAGuard guard(device);
+  REPRISE_ASSIGN_OR_RETURN(const auto kernels,
+                           ChooseKernels(params, batch, work, kv, extras, device));
+  for (const ChosenKernel& chosen : kernels) {
+    REPRISE_RETURN_IF_ERROR(CudaStatus(
+        chosen.kernel->launch(chosen.params, c10::cuda::getCurrentCUDAStream(device.index())),
+        "attention"));
+  }
+  return absl::OkStatus();
+}
+
+template <typename Batch>
+absl::StatusOr<std::string> NamesOf(const AttentionKernelParams& params, const Batch& batch,
+                                    const WorkMap& work, const KvLayer& kv,
+                                    const AttentionExtras& extras, const at::Device& device) {
+  REPRISE_ASSIGN_OR_RETURN(const auto kernels,
+                           ChooseKernels(params, batch, work, kv, extras, device));
+  return absl::StrJoin(kernels, " + ", [](std::string* names, const ChosenKernel& chosen) {
+    absl::StrAppend(names, chosen.kernel->name());
+  });
+}
+
+absl::StatusOr<DType> DTypeOf(const at::Tensor& q) {
+  if (const std::optional<DType> dtype = FromScalarType(q.scalar_type())) return *dtype;
+  return absl::InvalidArgumentError(
+      "q has the wrong dtype: expected float32, float16, bfloat16 or fp8");
+}
+
+template <typename Batch>
+absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const WorkMap& work,
+                       const at::Tensor& q) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
+  return CheckLayer(layer, work.main, dtype);
+}
+
+void TakeBatch(const PagedBatch& batch, AttentionKernelParams& params) {
+  params.query_start_loc = batch.query_start_loc;
+  params.seq_lens = batch.seq_lens;
+  params.key_start = batch.key_start;
+  params.table_row = batch.table_row;
+  params.block_table = batch.block_table;
+  params.block_table_stride = batch.block_table_stride;
+  params.query_positions = batch.query_positions;
+  params.tail_mask = batch.tail_mask;
+  params.rank = batch.key_positions.rank;
+  params.world = batch.key_positions.world;
+  params.interleave = batch.key_positions.interleave;
+  params.num_rows = batch.num_rows;
+  params.causal = batch.causal;
+}
+
+void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
+  params.query_start_loc = batch.query_start_loc;
+  params.query_positions = batch.query_positions;
+  params.world = 1;
+  params.interleave = 1;
+  params.num_rows = batch.num_rows;
+  params.causal = batch.causal;
+}
+
+// The cache that contiguous k and v are: one block of all keys.
+KvLayer OneBlock(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v) {
+  const auto view = [](const at::Tensor& tensor, int head_dim) {
+    // The kernel only reads.
+    return KvView{.data = const_cast<void*>(tensor.const_data_ptr()),
+                  .token_stride = tensor.stride(0),
+                  .head_stride = tensor.stride(1),
+                  .dim_chunk = head_dim};
+  };
+  return {.k = view(k, layer.head_dim_qk),
+          .v = view(v, layer.head_dim_v),
+          .dtype = *FromScalarType(k.scalar_type()),
+          .num_blocks = 1,
+          .num_kv_heads = layer.num_kv_heads,
+          .head_dim_qk = layer.head_dim_qk,
+          .head_dim_v = layer.head_dim_v};
+}
+
+}  // namespace
+
+absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
+                                const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                                at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
+  return CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
+    TakeBatch(batch, params);
+    return Launch(params, batch, work, kv, extras, q.device());
+  });
+}
+
+absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
+                                 const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                                 const AttentionExtras& extras) {
+  return CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    const KvLayer kv = OneBlock(layer, k, v);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
+    TakeBatch(batch, params);
+    return Launch(params, batch, work, kv, extras, q.device());
+  });
+}
+
+absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
+                                                     const PagedBatch& batch, const WorkMap& work,
+                                                     const at::Tensor& q, const KvLayer& kv,
+                                                     at::Tensor& out,
+                                                     const AttentionExtras& extras) {
+  return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
+    TakeBatch(batch, params);
+    return NamesOf(params, batch, work, kv, extras, q.device());
+  });
+}
+
+absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
+                                                      const RaggedBatch& batch, const WorkMap& work,
+                                                      const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, at::Tensor& out,
+                                                      const AttentionExtras& extras) {
+  return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
+    REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    const KvLayer kv = OneBlock(layer, k, v);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
+    TakeBatch(batch, params);
+    return NamesOf(params, batch, work, kv, extras, q.device());
+  });
+}
+
+#else  // REPRISE_WITH_CUDA
+
+absl::Status PagedAttentionCuda(const AttentionParams&, const PagedBatch& batch,
+                                const WorkMap& work, const at::Tensor&, const KvLayer&, at::Tensor&,
+                                at::Tensor*, const AttentionExtras&) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
+  return absl::UnimplementedError("PagedAttentionCuda: this build has no CUDA");
+}
+
+absl::Status RaggedAttentionCuda(const AttentionParams&, const RaggedBatch& batch,
+                                 const WorkMap& work, const at::Tensor&, const at::Tensor&,
+                                 const at::Tensor&, at::Tensor&, at::Tensor*,
+                                 const AttentionExtras&) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
+  return absl::UnimplementedError("RaggedAttentionCuda: this build has no CUDA");
+}
+
+absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams&, const PagedBatch&,
+                                                     const WorkMap&, const at::Tensor&,
+                                                     const KvLayer&, at::Tensor&,
+                                                     const AttentionExtras&) {
+  return absl::UnimplementedError("PagedAttentionKernelName: this build has no CUDA");
+}
+
+absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams&, const RaggedBatch&,
+                                                      const WorkMap&, const at::Tensor&,
+                                                      const at::Tensor&, const at::Tensor&,
+                                                      at::Tensor&, const AttentionExtras&) {
+  return absl::UnimplementedError("RaggedAttentionKernelName: this build has no CUDA");
+}
+
+#endif  // REPRISE_WITH_CUDA
+
+}  // namespace reprise

@@ -1,0 +1,62 @@
+// The CUDA path of PagedAttention() and RaggedAttention() (attention/attention.h): turns tensors
+// and batches into the parameters of a kernel and launches it on LibTorch's current stream.
+//
+// There is one launch, or two where rows of few and of many queries have a map each
+// (attention/work_map/work_map.h). There is no synchronisation and no allocation, so calls may be
+// captured. All pointers of batch, layer, kv and work are on the device of q.
+//
+// REQUIRES what PagedAttention() checks: shapes, last strides of 1, devices, options within their
+// range. `work` was planned for a layer of these heads and head dims and for q's dtype, and was
+// filled earlier on the stream by LaunchWorkMap() with this batch and the layer's window. No
+// other kernel uses the map at the same time.
+//
+// Errors, returned before anything is launched: InvalidArgument for a map that was not made, or was
+// made for other sizes; Unimplemented, naming what is supported, for dtypes and head dims that no
+// kernel serves (attention/cuda/attention_dispatch.h), and in builds without CUDA; Internal if a
+// launch fails.
+
+#ifndef ATTENTION_CUDA_ATTENTION_CUDA_H_
+#define ATTENTION_CUDA_ATTENTION_CUDA_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attention/attention_extras.h"
+#include "attention/attention_params.h"
+#include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
+#include "attention/work_map/work_map.h"
+#include "cache/storage/kv_layer.h"
+
+namespace reprise {
+
+// `lse` may be null.
+absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
+                                const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                                at::Tensor& out, at::Tensor* lse,
+                                const AttentionExtras& extras = {});
+
+absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
+                                 const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                                 const AttentionExtras& extras = {});
+
+// Which kernel these would launch, "bfloat16.d128.rows128.warpgroup", or both, joined by " + ": for
+// logs, benchmarks and tests. Launches nothing. Errors: as above.
+absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
+                                                     const PagedBatch& batch, const WorkMap& work,
+                                                     const at::Tensor& q, const KvLayer& kv,
+                                                     at::Tensor& out,
+                                                     const AttentionExtras& extras = {});
+absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
+                                                      const RaggedBatch& batch, const WorkMap& work,
+                                                      const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, at::Tensor& out,
+                                                      const AttentionExtras& extras = {});
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_ATTENTION_CUDA_H_

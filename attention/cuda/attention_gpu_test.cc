@@ -1,0 +1,260 @@
+// The attention kernels against the float64 reference, on random hostile batches: every field of
+// PagedBatch, RaggedBatch, AttentionParams and AttentionExtras, every layout, and maps of any
+// split.
+//
+// attention/testing/attention_error.h defines the tolerance: twice the error of the same maths in
+// the kernel's precision, per fixture with a floor, and over all fixtures without one.
+
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <utility>
+
+#include "attention/cuda/attention_cuda.h"
+#include "attention/testing/attention_error.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/cross_product.h"
+#include "attention/testing/gpu_attention.h"
+#include "attention/testing/gpu_check.h"
+#include "attention/testing/ragged_generator.h"
+#include "attention/testing/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kSeed = 4;
+
+class AttentionGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+};
+
+// Small cases, for compute-sanitizer.
+class AttentionSmallGpuTest : public AttentionGpuTest {};
+
+// The type in which the kernels multiply.
+DType ProductsOf(DType q_dtype, DType kv_dtype) {
+  if (IsFp8(q_dtype)) return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
+  return q_dtype;
+}
+
+// Runs a case on the GPU and compares.
+template <typename Fixture>
+void Check(Fixture fixture, const CrossProductCase& c, ErrorTotals& totals) {
+  const ExpectedAttention<Fixture> expected = ExpectedOf(std::move(fixture), c);
+  SCOPED_TRACE(expected.fixture.description);
+  const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->fault, "") << outcome->kernel << ", out of " << c.out.dtype;
+  ASSERT_EQ(outcome->error.wrong, "");
+  totals.Add(outcome->error);
+}
+
+// A random case for a fixture of these types.
+CrossProductCase DrawCase(const FixtureOptions& options, Random& random) {
+  CrossProductCase c;
+  c.fixture = options;
+  c.products = ProductsOf(*options.q_dtype, *options.kv_dtype);
+  c.num_extra_tokens = random.Pick({0, 0, 3});
+  c.out_gap = random.Pick({0, 0, 4, 3});
+  c.num_sms = random.Pick({1, 3, 132});
+  c.out.dtype = random.OneIn(3) ? DType::kFloat32 : c.products;
+  const int map = random.Int(0, 3);
+  if (map == 0) c.mode = WorkMapMode::kDeterministic;
+  if (map == 1) c.shared_prefix = SharedPrefix::kTaken;
+  c.max_tier = random.Pick({1, 2, 2});
+  return c;
+}
+
+// A type that a cache may have together with q of this type.
+DType DrawKvType(DType q_dtype, Random& random) {
+  if (random.OneIn(2)) return random.Pick({DType::kFp8E4M3, DType::kFp8E5M2});
+  if (IsFp8(q_dtype)) return random.Pick({DType::kFloat16, DType::kBFloat16});
+  if (q_dtype == DType::kFloat32 && random.OneIn(3)) {
+    return random.Pick({DType::kFloat16, DType::kBFloat16});
+  }
+  return q_dtype;
+}
+
+FixtureOptions OptionsOfRound(uint64_t seed, DType dtype, Random& random) {
+  FixtureOptions options = {.seed = seed,
+                            .allowed = FeatureSet::All(),
+                            .max_query_len = random.Pick({1, 4, 12, 40}),
+                            .max_seq_len = random.Pick({20, 80, 80, 300}),
+                            .q_dtype = dtype,
+                            .kv_dtype = DrawKvType(dtype, random)};
+  if (random.OneIn(20)) options.group_size = random.Pick({16, 20, 33, 70});
+  if (options.max_seq_len == 300 || options.group_size) options.num_kv_heads = 1;
+  return options;
+}
+
+void CheckPaged(const CrossProductCase& c, ErrorTotals& totals) {
+  Check(MakePagedFixture(c.fixture), c, totals);
+}
+
+void CheckRagged(const CrossProductCase& c, ErrorTotals& totals) {
+  CrossProductCase ragged = c;
+  ragged.fixture.kv_dtype = c.fixture.q_dtype;
+  ragged.products = ProductsOf(*c.fixture.q_dtype, *c.fixture.q_dtype);
+  if (c.out.dtype == c.products) ragged.out.dtype = ragged.products;
+  Check(MakeRaggedFixture(ragged.fixture), ragged, totals);
+}
+
+using CheckFunction = void (*)(const CrossProductCase&, ErrorTotals&);
+
+// `rounds` fixtures of each dtype.
+void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
+  for (DType dtype :
+       {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3, DType::kFp8E5M2}) {
+    Random random(seed);
+    ErrorTotals totals;
+    for (int round = 0; round < rounds; ++round) {
+      const uint64_t fixture_seed = random.Bits();
+      check(DrawCase(OptionsOfRound(fixture_seed, dtype, random), random), totals);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+    ::testing::Test::RecordProperty(std::string(DTypeName(dtype)),
+                                    std::to_string(totals.OutRatio()));
+    std::cout << "error of " << dtype << " over that of the same maths: " << totals.OutRatio()
+              << "\n";
+  }
+}
+
+TEST_F(AttentionGpuTest, AnyPagedBatchAgreesWithTheReference) { CheckMany(CheckPaged, 200, kSeed); }
+
+TEST_F(AttentionGpuTest, AnyRaggedBatchAgreesWithTheReference) {
+  CheckMany(CheckRagged, 60, kSeed + 1);
+}
+
+TEST_F(AttentionGpuTest, LongRowsAgreeWithTheReference) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Random random(kSeed + 2);
+    ErrorTotals totals;
+    for (int round = 0; round < 20; ++round) {
+      const FixtureOptions options = {.seed = random.Bits(),
+                                      .allowed = FeatureSet::All(),
+                                      .max_rows = 3,
+                                      .max_query_len = random.Pick({1, 70}),
+                                      .max_seq_len = 3000,
+                                      .q_dtype = dtype,
+                                      .kv_dtype = DrawKvType(dtype, random),
+                                      .num_kv_heads = 1,
+                                      .group_size = random.Pick({1, 4, 5}),
+                                      .head_dim_qk = random.Pick({16, 64})};
+      CheckPaged(DrawCase(options, random), totals);
+    }
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+  }
+}
+
+// Keys that all rows have in common are read once for several rows.
+TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Random random(kSeed + 5);
+    ErrorTotals totals;
+    for (int round = 0; round < 100; ++round) {
+      CrossProductCase c = DrawCase(
+          {.seed = random.Bits(),
+           .allowed = FeatureSet::All().Without({Feature::kWindow, Feature::kContextParallel}),
+           .required = {Feature::kCommonPrefix},
+           .max_rows = random.Pick({3, 20}),
+           .max_query_len = random.Pick({1, 5}),
+           .min_seq_len = 150,
+           .max_seq_len = 400,
+           .q_dtype = dtype,
+           .kv_dtype = DrawKvType(dtype, random),
+           .num_kv_heads = 1,
+           .group_size = random.Pick({1, 4, 5}),
+           .head_dim_qk = random.Pick({16, 64})},
+          random);
+      c.mode = WorkMapMode::kBalanced;
+      c.shared_prefix = SharedPrefix::kTaken;
+      CheckPaged(c, totals);
+    }
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+  }
+}
+
+// Absorbed MLA over a cache of q's type, in tiles of many rows: the heads of a token in one, two or
+// three tiles, or several tokens in one.
+void CheckLatentHeads(int rounds, int max_seq_len, uint64_t seed) {
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    Random random(seed);
+    ErrorTotals totals;
+    for (int round = 0; round < rounds; ++round) {
+      const int group_size = random.Pick({16, 20, 64, 128, 128, 130});
+      CrossProductCase c = DrawCase(
+          {.seed = random.Bits(),
+           .allowed = FeatureSet::All().Without(
+               {Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim, Feature::kDifferentV}),
+           .max_rows = max_seq_len > 1000 ? 1 : 3,  // to bound the time of the reference
+           .max_query_len = group_size < 64 ? 6 : 2,
+           .min_seq_len = max_seq_len > 1000 ? max_seq_len - 100 : 1,
+           .max_seq_len = max_seq_len,
+           .q_dtype = dtype,
+           .kv_dtype = dtype,
+           .layout = KvMemoryLayout::kMla,
+           .num_kv_heads = 1,
+           .group_size = group_size,
+           .head_dim_qk = 576,
+           .head_dim_v = 512},
+          random);
+      CheckPaged(c, totals);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+  }
+}
+
+TEST_F(AttentionGpuTest, LatentHeadsAgreeWithTheReference) {
+  CheckLatentHeads(20, 300, kSeed + 6);
+  CheckLatentHeads(2, 2500, kSeed + 7);  // in more pieces than are merged at once
+}
+
+TEST_F(AttentionSmallGpuTest, LatentHeadsAgreeWithTheReference) {
+  CheckLatentHeads(3, 150, kSeed + 8);
+}
+
+TEST_F(AttentionSmallGpuTest, PagedAndRaggedBatchesAgreeWithTheReference) {
+  CheckMany(CheckPaged, 12, kSeed + 3);
+  CheckMany(CheckRagged, 4, kSeed + 4);
+}
+
+TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
+  const FixtureOptions options = {.seed = 1,
+                                  .allowed = FeatureSet(),
+                                  .q_dtype = DType::kBFloat16,
+                                  .kv_dtype = DType::kBFloat16,
+                                  .head_dim_qk = 64};
+  const PagedFixture fixture = MakePagedFixture(options);
+  GpuMemory memory;
+  const PagedBatch batch = fixture.Batch(memory.Placement());
+  AttentionParams layer = fixture.Layer(memory.Placement());
+  KvLayer kv = fixture.Kv(memory.Placement());
+  const at::Tensor q = TensorOf(fixture.Q(memory.Placement()), batch.num_tokens, layer.num_q_heads,
+                                layer.head_dim_qk);
+  GpuAttention gpu(fixture, {});
+  at::Tensor out = gpu.out();
+  const auto message = [&](const WorkMap& work) {
+    return std::string(PagedAttentionCuda(layer, batch, work, q, kv, out, nullptr).message());
+  };
+  EXPECT_THAT(message(WorkMap{}), HasSubstr("make one with PlanWorkMap()"));
+  WorkMap other = gpu.work().map();
+  other.main.num_q_heads += 1;
+  EXPECT_THAT(message(other), HasSubstr("num_q_heads"));
+  other = gpu.work().map();
+  other.main.max_rows = batch.num_rows - 1;
+  EXPECT_THAT(message(other), HasSubstr("num_rows"));
+  kv.dtype = DType::kFloat16;
+  EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV of q's type, of fp8"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,485 @@
+// Attention over a PagedBatch or RaggedBatch: the general kernel (tier 1), for every feature of the
+// contract (attention/paged_batch.h, attention/attention_params.h, attention/attention_extras.h).
+//
+// Algorithm. FlashAttention-2's loop over steps of keys with online softmax (Dao 2023), over the
+// items of a work map (attention/work_map/work_map.h): split over keys as in Flash-Decoding, with
+// even shares as in Stream-K (Osama et al. 2023). The grid is fixed: CTA c works through the items
+// of column c / heads_per_column for the heads c % heads_per_column, c % heads_per_column +
+// heads_per_column, ... A tile's rows are an item's queries times the q heads of one kv head, so a
+// key is loaded once for the whole group.
+//
+// Bound. Decode: memory; each K and V element is read once, for 2 x group_size x queries FLOP. Each
+// warp has two steps of 16 keys in flight, and a multiprocessor runs as many CTAs as fit in shared
+// memory: about 64 KB in flight. Prefill: tensor cores through mma.sync, with 64 rows per tile.
+// Absorbed MLA: K is loaded once and is also V; with 128 heads, 242 FLOP per byte. float32: FFMA
+// and shared memory.
+//
+// Five independent mechanisms, each in its own file:
+//   work        which queries and keys a CTA has, and when   work_unit.cuh, attention/work_map/work_map.h
+//   loader      where Q, K, V come from and in what type     key_places.cuh, query_loader.cuh,
+//               unconverted, or through a conversion         key_loader.cuh, converting_loader.cuh,
+//               rotated to their positions                   rotation.cuh
+//   transform   dot product -> logit                         logits.cuh, ScaleLogits
+//   visibility  which keys a query sees, and where they are  logits.cuh, MaskLogits
+//   store       out, lse, partials, merge                    unit_results.cuh, partial_merge.cuh
+//
+// A step whose keys are all visible to every row of a warp takes the path without masks; a step
+// that no row sees is skipped. In all other steps, logits of unseen keys become -inf, and V rows
+// that no row of the warp sees count as zeros, so memory that no query sees may hold NaN.
+
+#ifndef ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
+#define ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/attention_launchers.h"
+#include "attention/cuda/general/converting_loader.cuh"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/key_loader.cuh"
+#include "attention/cuda/general/key_places.cuh"
+#include "attention/cuda/general/logits.cuh"
+#include "attention/cuda/general/online_softmax.cuh"
+#include "attention/cuda/general/partial_merge.cuh"
+#include "attention/cuda/general/products.cuh"
+#include "attention/cuda/general/query_loader.cuh"
+#include "attention/cuda/general/rotation.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/unit_results.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "base/dependent_launch.cuh"
+
+namespace reprise {
+
+// Synchronises the warps that share a step of keys.
+template <typename Traits>
+__device__ __forceinline__ void MeetGroup() {
+  if constexpr (Traits::kGroupWarps == 1) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+
+// Loads what is kept of Q in registers, before the memory is reused for the parts of the logits.
+template <typename Traits>
+__device__ __forceinline__ void TakeQueries(Products<Traits>& products, const uint4* q) {
+  products.TakeQueries(q);
+  if constexpr (Traits::kWarpsD > 1 && Traits::kHoldQ) __syncthreads();
+}
+
+// Attends to one step of keys in shared memory, for the 16 rows of a warp.
+template <typename Traits>
+__device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const QueryRow (&rows)[2], StepView view, int first,
+                                           const uint4* q, const uint4* k, const uint4* v,
+                                           const Products<Traits>& products,
+                                           AttentionShared<Traits>& shared,
+                                           OnlineSoftmax<Traits>& softmax) {
+  float s[Traits::kKeyTiles][4];
+  MultiplyKeys<Traits>(products, q, k, shared, s);
+  ScaleNewKeys<Traits>(p, unit, first, unit.new_k_factor, s);
+  ScaleLogits<Traits>(p, rows, s);
+  const bool is_masked = view == StepView::kSome;
+  uint32_t seen = ~0u;
+  // ALiBi needs positions as well; MaskLogits() applies it.
+  if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, first, s);
+  softmax.Take(s);
+  ScaleNewKeys<Traits>(p, unit, first, unit.new_v_factor, s);
+  // The mask costs less than a second copy of the product; only unmasked direct steps do without
+  // it.
+  products.template Accumulate<true>(s, v, seen, softmax.out);
+}
+
+// Likewise for a step that every row sees in full, where logits are products times a positive scale
+// and nothing more. Nearly all steps take this path, which has few instructions.
+template <typename Traits>
+__device__ __forceinline__ void AttendPlainStep(const float (&scale)[2], const uint4* q,
+                                                const uint4* k, const uint4* v,
+                                                const Products<Traits>& products,
+                                                AttentionShared<Traits>& shared,
+                                                OnlineSoftmax<Traits>& softmax) {
+  float s[Traits::kKeyTiles][4];
+  MultiplyKeys<Traits>(products, q, k, shared, s);
+  float rescale[2];
+  softmax.WeighScaled(s, scale, rescale);
+  softmax.Rescale(rescale);
+  products.template Accumulate<false>(s, v, ~0u, softmax.out);
+}
+
+// A group's share of an item: every kStride-th step of its keys, from `first` on.
+template <typename Traits>
+struct GroupSteps {
+  static constexpr int kStride = Traits::kWarpsN * Traits::kKeys;
+
+  __device__ __forceinline__ explicit GroupSteps(const WorkItem& item)
+      : group(threadIdx.x / Traits::kGroupThreads),
+        thread(threadIdx.x % Traits::kGroupThreads),
+        first(item.key_begin + group * Traits::kKeys),
+        count(max(0, (item.key_end - first + kStride - 1) / kStride)) {}
+
+  int group;
+  int thread;  // within the group
+  int first;
+  int count;
+};
+
+// A lane's rows of the tile.
+struct LaneRows {
+  QueryRow rows[2];
+};
+
+template <typename Traits>
+__device__ __forceinline__ LaneRows LoadLaneRows(const AttentionKernelParams& p,
+                                                 const WorkUnit& unit) {
+  const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  return {{LoadQueryRow(p, unit, row), LoadQueryRow(p, unit, row + 8)}};
+}
+
+// Undoes in the logits the scaling that LoadScaledQueries() applied to the rows.
+template <typename Traits>
+__device__ __forceinline__ void UnscaleRows(const AttentionShared<Traits>& shared, LaneRows& lane) {
+  if constexpr (Traits::kFp8) {
+    const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
+    lane.rows[0].logit_scale *= shared.row_scales[row];
+    lane.rows[1].logit_scale *= shared.row_scales[row + 8];
+  }
+}
+
+// Processes all steps of the group's share of the item's keys. KvLoading::kDirect, kFp8: there are
+// two stages; one arrives while the other is in use.
+//
+// The first keys wait for a chain of loads: the item, the block table, the keys. Nothing else is in
+// this chain: q is requested while the table is loading, and awaited once both stages are under
+// way.
+template <typename Traits>
+__device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           AttentionShared<Traits>& shared,
+                                           OnlineSoftmax<Traits>& softmax) {
+  constexpr int kStride = GroupSteps<Traits>::kStride;
+  const GroupSteps<Traits> steps(unit.item);
+  const int first = steps.first;
+  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const KeyLoader<Traits> loader(p, unit, steps.thread);
+  auto* const offsets = shared.offsets[steps.group];
+  auto* const stages = shared.tiles.stages[steps.group];
+  const uint4* const q = shared.tiles.q + WarpRow<Traits>() * Traits::kKeyChunks;
+
+  const KeyPlace first_place = places.Find(first);
+  const KeyPlace second_place = places.Find(first + kStride);
+  KeyPlace place = places.Find(first + 2 * kStride);
+  if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
+  CommitCopies();
+  places.Note(offsets[0], first_place);
+  places.Note(offsets[1], second_place);
+  MeetGroup<Traits>();
+#pragma unroll 1
+  for (int i = 0; i < Traits::kStages; ++i) {
+    if (i < steps.count) {
+      loader.Load(stages[i].k(), stages[i].v(), offsets[i], first + i * kStride);
+    }
+    CommitCopies();
+  }
+
+  // Both wait for q.
+  if constexpr (Traits::kFp8) {
+    LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
+  }
+  LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
+  const KeysSeenByAll seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  const bool is_plain = AreOnlyScaled(p, first_rows.rows);
+  WaitForCopies<Traits::kStages>();  // the queries
+  __syncthreads();
+  UnscaleRows(shared, first_rows);
+  const float scale[2] = {first_rows.rows[0].logit_scale * kLog2E,
+                          first_rows.rows[1].logit_scale * kLog2E};
+  Products<Traits> products(p);
+  TakeQueries<Traits>(products, q);
+
+#pragma unroll 1
+  for (int i = 0; i < steps.count; ++i) {
+    const int stage = i % Traits::kStages;
+    const int step_first = first + i * kStride;
+    const uint4* const k = stages[stage].k();
+    const uint4* const v = stages[stage].v();
+    WaitForCopies<Traits::kStages - 1>();  // step i
+    MeetGroup<Traits>();
+    const bool sees_all =
+        step_first >= seen_keys.begin && step_first + Traits::kKeys <= seen_keys.end;
+    if (sees_all && is_plain) {
+      AttendPlainStep<Traits>(scale, q, k, v, products, shared, softmax);
+    } else {
+      // Rare, so the rows are reloaded rather than kept in registers.
+      LaneRows lane = LoadLaneRows<Traits>(p, unit);
+      UnscaleRows(shared, lane);
+      const StepView view = sees_all
+                                ? StepView::kAll
+                                : ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
+      if (view != StepView::kNothing) {
+        AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
+                           softmax);
+      }
+    }
+    // The table entry was read one step before it is noted here.
+    places.Note(offsets[stage], place);
+    MeetGroup<Traits>();
+    const int next = step_first + Traits::kStages * kStride;
+    if (i + Traits::kStages < steps.count) {
+      loader.Load(stages[stage].k(), stages[stage].v(), offsets[stage], next);
+    }
+    CommitCopies();
+    place = places.Find(next + kStride);
+  }
+}
+
+// How often a step is computed. With rotary embedding, a key of a tail may be at a different
+// position for each query that sees it; then the step is computed once per query.
+template <typename Traits>
+__device__ __forceinline__ int NumPasses(const AttentionKernelParams& p, const WorkItem& item,
+                                         int first) {
+  if (!Traits::kRotates || p.rotary_dim == 0 || item.tail_len == 0) return 1;
+  const int end = min(first + Traits::kKeys, item.key_end);
+  return end > item.prefix_len ? item.query_end - item.query_begin : 1;
+}
+
+// Rotates the step's keys in the tile to their positions for the query of `token`.
+template <typename Traits>
+__device__ __forceinline__ void RotateStep(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const ConvertingLoader<Traits>& loader,
+                                           AttentionShared<Traits>& shared,
+                                           typename AttentionShared<Traits>::Stage& tile,
+                                           const KeyOffsets* offsets, int first, int pass,
+                                           int thread) {
+  if (pass > 0) {
+    MeetGroup<Traits>();  // all warps have used the keys as rotated for the previous query
+    loader.GatherKeys(tile.k(), offsets, first);
+    MeetGroup<Traits>();
+    if (p.new_k) loader.TakeNew(tile.k(), tile.v(), first);
+    MeetGroup<Traits>();
+  }
+  RotateKeys<Traits>(p, unit, shared.turns, tile.k(), first, unit.item.key_end - first,
+                     unit.item.first_token + pass, thread);
+  MeetGroup<Traits>();
+}
+
+// The same for KvLoading::kConverted: what arrives is converted into one tile.
+template <typename Traits>
+__device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams& p,
+                                                    const WorkUnit& unit,
+                                                    AttentionShared<Traits>& shared,
+                                                    OnlineSoftmax<Traits>& softmax) {
+  constexpr int kStride = GroupSteps<Traits>::kStride;
+  const GroupSteps<Traits> steps(unit.item);
+  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const ConvertingLoader<Traits> loader(p, unit, places.end(), steps.thread);
+  const int depth = loader.depth();
+  auto* const offsets = shared.offsets[steps.group];
+  auto& tile = shared.tiles.stages[steps.group][0];
+  uint4* const arriving = shared.tiles.stages[steps.group][1].chunks;
+  const uint4* const q = shared.tiles.q + WarpRow<Traits>() * Traits::kKeyChunks;
+  const auto start = [&](int i) {
+    if (i < steps.count) {
+      loader.Start(loader.ArrivalOf(arriving, i), offsets[i % 3], steps.first + i * kStride);
+    }
+    CommitCopies();
+  };
+
+  LoadQueries<Traits>(p, unit, shared.tiles.q);
+  CommitCopies();
+  for (int i = 0; i < 3; ++i) places.Note(offsets[i], places.Find(steps.first + i * kStride));
+  MeetGroup<Traits>();
+  for (int i = 0; i < depth; ++i) start(i);
+  KeyPlace place = places.Find(steps.first + 3 * kStride);
+
+  const int lane_row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  const QueryRow rows[2] = {LoadQueryRow(p, unit, lane_row), LoadQueryRow(p, unit, lane_row + 8)};
+  const WarpView warp_view = ViewOf(rows);
+  if (depth == 2) {
+    WaitForCopies<2>();  // the queries
+  } else {
+    WaitForCopies<1>();
+  }
+  __syncthreads();
+  if constexpr (Traits::kRotates) {
+    if (p.rotary_dim > 0) {
+      RotateQueries<Traits>(p, unit, shared.turns, shared.tiles.q);
+      __syncthreads();
+    }
+  }
+  Products<Traits> products(p);
+  TakeQueries<Traits>(products, q);
+
+  for (int i = 0; i < steps.count; ++i) {
+    const int first = steps.first + i * kStride;
+    KeyOffsets* const step_offsets = offsets[i % 3];
+    if (depth == 2) {
+      WaitForCopies<1>();  // this thread's copies of step i
+    } else {
+      WaitForCopies<0>();
+    }
+    loader.Fill(tile.k(), tile.v(), loader.ArrivalOf(arriving, i), step_offsets, first);
+    MeetGroup<Traits>();  // the tile is full, and the next two steps' places are noted
+    start(i + depth);
+    if (p.new_k) {
+      loader.TakeNew(tile.k(), tile.v(), first);
+      MeetGroup<Traits>();
+    }
+    const int num_passes = NumPasses<Traits>(p, unit.item, first);
+    for (int pass = 0; pass < num_passes; ++pass) {
+      StepView view = ViewStep(p, unit, warp_view, first, Traits::kKeys);
+      QueryRow pass_rows[2] = {rows[0], rows[1]};
+      if constexpr (Traits::kRotates) {
+        if (p.rotary_dim > 0) {
+          RotateStep<Traits>(p, unit, loader, shared, tile, step_offsets, first, pass,
+                             steps.thread);
+        }
+        if (num_passes > 1) {
+          const int token = unit.item.first_token + pass;
+          if (rows[0].token != token) pass_rows[0] = NoQueryRow();
+          if (rows[1].token != token) pass_rows[1] = NoQueryRow();
+          if (view == StepView::kAll) view = StepView::kSome;
+        }
+      }
+      if (view != StepView::kNothing) {
+        AttendStep<Traits>(p, unit, pass_rows, view, first, q, tile.k(), tile.v(), products, shared,
+                           softmax);
+      }
+    }
+    MeetGroup<Traits>();  // all warps have used the tile
+    places.Note(step_offsets, place);
+    place = places.Find(first + 4 * kStride);
+  }
+}
+
+// Sets out = 0 and lse = -inf for tokens past the last live one, from `first` on.
+template <typename Traits>
+__device__ __noinline__ void ClearTokens(const AttentionKernelParams& p, int first) {
+  const int64_t cta = blockIdx.y * gridDim.x + blockIdx.x;
+  const int64_t num_ctas = gridDim.x * gridDim.y;
+  for (int64_t token = first + cta; token < p.num_out_tokens; token += num_ctas) {
+    for (int q_head = threadIdx.x / 32; q_head < p.num_q_heads; q_head += Traits::kThreads / 32) {
+      const TileRow row{0, static_cast<int>(token), q_head};
+      if (p.lse && threadIdx.x % 32 == 0) {
+        p.lse[token * p.lse_token_stride + q_head * p.lse_head_stride] = -INFINITY;
+      }
+      for (int column = threadIdx.x % 32 * 4; column < p.head_dim_v; column += 128) {
+        StoreColumnsAs<Traits>(p, OutAt(p, row), column, {0.0f, 0.0f, 0.0f, 0.0f});
+      }
+      if (p.out_block_scales == nullptr) continue;
+      for (int b = threadIdx.x % 32; b < p.head_dim_v / p.out_block; b += 32) {
+        p.out_block_scales[token * p.out_block_token_stride + q_head * p.out_block_head_stride +
+                           b] = BlockScale(p, 0.0f);
+      }
+    }
+  }
+}
+
+template <typename Traits>
+__device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p) {
+  const int first = p.query_start_loc[p.num_rows];
+  if (first < p.num_out_tokens) ClearTokens<Traits>(p, first);
+}
+
+// Writes a warp's sums, by way of shared memory, to out or to a partial, and merges partials.
+template <typename Traits>
+__device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
+                                                    const OnlineSoftmax<Traits>& softmax,
+                                                    AttentionShared<Traits>& shared) {
+  Traits::Meet();  // the memory of the keys becomes that of the results
+  LeaveResults<Traits>(unit, softmax, shared.results);
+  Traits::Meet();
+  WriteUnit<Traits>(p, unit, shared.results);
+  if (unit.item.partial >= 0) ArriveAndMerge<Traits>(p, unit, shared);
+}
+
+// One CTA per head of a column; the CTAs of a column are adjacent.
+inline dim3 GridOf(const AttentionKernelParams& p) {
+  return dim3(p.work.heads_per_column, p.work.num_columns);
+}
+
+// Processes the units of the CTA's column: all threads call `do_unit(unit)`, which may overwrite
+// the unit and the rest of shared memory. REQUIRES: a grid of GridOf().
+template <typename Traits, typename DoUnit>
+__device__ __forceinline__ void ForUnits(const AttentionKernelParams& p,
+                                         AttentionShared<Traits>& shared, const DoUnit& do_unit) {
+  const TileMap& work = p.work;
+  const int column = blockIdx.y;
+  const int first_head = blockIdx.x;
+  int slot = 0;
+  LoadItem(work.column_first + column, shared.units[slot]);
+  if (threadIdx.x == 0) {
+    CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
+  }
+  CommitCopies();
+  int item = work.column_items[column];
+  const int end_item = work.column_items[column + 1];
+#pragma unroll 1
+  for (int head = first_head; item < end_item;) {
+    WorkUnit& unit = shared.units[slot];
+    WaitForCopies<0>();
+    __syncthreads();  // the item has arrived, and the previous unit's results are written
+    if (threadIdx.x == 0) CompleteUnit<Traits>(p, head, unit);
+    head += work.heads_per_column;
+    if (head >= work.num_virtual_heads) {
+      head = first_head;
+      ++item;
+    }
+    slot ^= 1;
+    if (item < end_item) LoadItem(work.items + item, shared.units[slot]);
+    __syncthreads();  // the unit is complete
+    do_unit(unit);
+  }
+  WaitForCopies<0>();  // also those of an item past the last
+  __syncthreads();
+  const int first_inert_token = shared.first_inert_token;
+  if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
+    AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+  AwaitKernelBefore();
+
+  if constexpr (Traits::kRotates) {
+    if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
+  }
+  ForUnits<Traits>(p, shared, [&](WorkUnit& unit) {
+    OnlineSoftmax<Traits> softmax;
+    if constexpr (Traits::kConverts) {
+      AttendConvertedKeys<Traits>(p, unit, shared, softmax);
+    } else {
+      AttendKeys<Traits>(p, unit, shared, softmax);
+    }
+    FinishThroughShared<Traits>(p, unit, softmax, shared);
+  });
+}
+
+template <int kIndex, KvLoading kLoading>
+int AttentionSharedBytes() {
+  return sizeof(AttentionShared<TileTraits<kIndex, kLoading>>);
+}
+
+template <int kIndex, KvLoading kLoading>
+cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  using Traits = TileTraits<kIndex, kLoading>;
+  constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
+  constexpr int kMostKilobytes = !Traits::kValuesInKeys ? 99 : !Traits::kFp8 ? 163 : 227;
+  static_assert(kSharedBytes <= kMostKilobytes * 1024,
+                "cards of compute capability 8.0, for fp8 MLA 9.0; without MLA the smaller ones of "
+                "8.x as well");
+  const auto kernel = &AttentionKernel<Traits>;
+  // Cheap, and correct for whichever device is current.
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) return error;
+  return LaunchDependent(kernel, GridOf(params), Traits::kThreads, kSharedBytes, stream, params);
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_

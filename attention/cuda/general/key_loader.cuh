@@ -1,0 +1,100 @@
+// Loads steps of K and V into shared memory unconverted (KvLoading::kDirect, kFp8): all threads of
+// a group copy chunks of 16 bytes, which arrive while earlier keys are in use. Keys past the item
+// and dims past the head dim become zeros without a read.
+
+#ifndef ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
+#define ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
+
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/key_places.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+
+namespace reprise {
+
+template <typename Traits>
+class KeyLoader {
+ public:
+  __device__ __forceinline__ KeyLoader(const AttentionKernelParams& p, const WorkUnit& unit,
+                                       int thread)
+      : p_(p), unit_(unit), thread_(thread) {
+    constexpr int64_t kBytes = Traits::kStoredBytes;
+    const char* k = static_cast<const char*>(p.k.data) + unit.kv_head * p.k.head_stride * kBytes;
+    const char* v = static_cast<const char*>(p.v.data) + unit.kv_head * p.v.head_stride * kBytes;
+#pragma unroll
+    for (int c = 0; c < kPointers; ++c) {
+      const int dim = DimOf(c);
+      k_[c] = dim < p.head_dim_qk ? k + DimOffset(p.k, dim) * kBytes : k;
+      v_[c] = dim < p.head_dim_v ? v + DimOffset(p.v, dim) * kBytes : v;
+    }
+  }
+
+  // Starts copying the step that begins at local key `first`, whose places are noted. The group
+  // synchronises between the note and this call, and waits and synchronises after it.
+  __device__ __forceinline__ void Load(uint4* k, uint4* v, const KeyOffsets* offsets,
+                                       int first) const {
+    const int num_keys = unit_.item.key_end - first;      // may exceed a step
+    const int first_key = thread_ / Traits::kLanesOfKey;  // below kKeysPerPass
+    const uint32_t k_to = SharedAddress(k + first_key * Traits::kStoredKeyChunks);
+    const uint32_t v_to = SharedAddress(v + first_key * Traits::kStoredValuePitch);
+#pragma unroll
+    for (int begin = 0; begin < kPasses; begin += kBatch) {
+      KeyOffsets batch[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        batch[i] = offsets[(begin + i) * Traits::kKeysPerPass + first_key];
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int pass = begin + i;
+        const KeyOffsets& offset = batch[i];
+        const bool is_key = pass * Traits::kKeysPerPass + first_key < num_keys;
+#pragma unroll
+        for (int c = 0; c < Traits::kChunkPasses; ++c) {
+          // The chunk of row pass * kKeysPerPass + first_key; the bits of the two do not overlap.
+          const int chunk = (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) ^
+                            Traits::StoredPermutation(first_key) ^
+                            Traits::StoredPermutation(pass * Traits::kKeysPerPass);
+          const uint32_t at = (pass * Traits::kKeysPerPass * Traits::kStoredKeyChunks + chunk) * 16;
+          CopyAsync16(k_to + at, From(k_, c) + offset.k, is_key && DimOf(c) < p_.head_dim_qk);
+          if constexpr (!Traits::kValuesInKeys) {
+            CopyAsync16(v_to + at, From(v_, c) + offset.v, is_key && DimOf(c) < p_.head_dim_v);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kPasses = Traits::kKeys / Traits::kKeysPerPass;
+  // Places read at a time: a read waits for copies that were started before it.
+  static constexpr int kBatch = kPasses % 4 == 0 ? 4 : kPasses % 2 == 0 ? 2 : 1;
+
+  // The dims of long rows are contiguous, so one pointer serves all chunks of a thread.
+  static constexpr bool kOnePointer = Traits::kChunkPasses > 2;
+  static constexpr int kPointers = kOnePointer ? 1 : Traits::kChunkPasses;
+
+  // The first dim of this thread's chunk at a pass.
+  __device__ __forceinline__ int DimOf(int c) const {
+    return (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) * Traits::kStoredChunk;
+  }
+
+  static __device__ __forceinline__ const char* From(const char* const (&pointers)[kPointers],
+                                                     int c) {
+    return kOnePointer ? pointers[0] + c * Traits::kLanesOfKey * 16 : pointers[c];
+  }
+
+  const AttentionKernelParams& p_;
+  const WorkUnit& unit_;
+  const int thread_;  // within the group
+  // Addresses of this thread's chunks at the kv head's element (0, 0).
+  const char* k_[kPointers];
+  const char* v_[kPointers];
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_

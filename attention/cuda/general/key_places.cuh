@@ -1,0 +1,83 @@
+// The places of a step's keys in memory: through the block table, or, for ragged batches, in a
+// single block of all keys.
+//
+// One thread per key reads the table (Find) and notes the key's place in shared memory (Note) for
+// the loaders. The two are separate because the table is read a step before the place is noted, and
+// the place is noted a step before the copies, so no thread waits for the table.
+
+#ifndef ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
+#define ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
+
+#include <climits>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+
+namespace reprise {
+
+// Offset of a dim from the first of its head, in elements.
+__device__ __forceinline__ int64_t DimOffset(const KvView& view, int dim) {
+  if (dim < view.dim_chunk) return dim;
+  return dim / view.dim_chunk * view.dim_chunk_stride + dim % view.dim_chunk;
+}
+
+struct KeyPlace {
+  int block;
+  int token;  // within the block
+};
+
+// The first local key of the row that comes from new_k and new_v.
+__device__ __forceinline__ int FirstNewKey(const AttentionKernelParams& p, const WorkItem& item) {
+  if (p.new_k == nullptr || item.row == kSharedRow) return INT_MAX;
+  return item.prefix_len + item.tail_len - item.query_len;
+}
+
+template <typename Traits>
+class KeyPlaces {
+ public:
+  // `thread`: the number within the group.
+  __device__ __forceinline__ KeyPlaces(const AttentionKernelParams& p, const WorkItem& item,
+                                       int thread)
+      : p_(p), thread_(thread), first_key_(item.first_key), end_(item.key_end) {
+    if (p.block_table) table_ = p.block_table + item.table_row * p.block_table_stride;
+    if constexpr (Traits::kConverts) end_ = min(end_, FirstNewKey(p, item));
+  }
+
+  // Keys from this one on are not in the cache.
+  __device__ __forceinline__ int end() const { return end_; }
+
+  // The place of this thread's key of the step that begins at local key `first`.
+  __device__ __forceinline__ KeyPlace Find(int first) const {
+    const int key = first + thread_;
+    if (thread_ >= Traits::kKeys || key >= end_) return {0, 0};
+    const int token = first_key_ + key;
+    if (table_ == nullptr) return {0, token};
+    const int column = static_cast<int>(p_.by_block_size.Divide(token));
+    return {table_[column], token - column * p_.block_size};
+  }
+
+  __device__ __forceinline__ void Note(KeyOffsets* offsets, const KeyPlace& place) const {
+    if (thread_ >= Traits::kKeys) return;
+    int64_t bytes = Traits::kLoading == KvLoading::kFp8 ? 1 : sizeof(typename Traits::Element);
+    if constexpr (Traits::kConverts) bytes = SizeOf(p_.kv_dtype);
+    // The block id of a key that no query sees may be invalid. Find() does not check it, because it
+    // must not wait for the table.
+    const bool is_block = static_cast<unsigned>(place.block) < static_cast<unsigned>(p_.num_blocks);
+    const int block = is_block ? place.block : 0;
+    offsets[thread_] = {(block * p_.k.block_stride + place.token * p_.k.token_stride) * bytes,
+                        (block * p_.v.block_stride + place.token * p_.v.token_stride) * bytes};
+  }
+
+ private:
+  const AttentionKernelParams& p_;
+  const int thread_;
+  const int32_t* table_ = nullptr;  // of the row; null: a single block holds all keys
+  const int first_key_;
+  int end_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_

@@ -1,0 +1,338 @@
+// From dot products to logits: scale, softcap, ALiBi, and which keys a query sees. The terms of
+// attention/attention_params.h and the visibility of attention/paged_batch.h.
+//
+// Logits are in base 2: natural ones times log2(e), so that exp2 takes the place of exp.
+//
+// A lane holds the logits of two rows of the tile, l / 4 and l / 4 + 8 of its warp's 16, for
+// columns n * 8 + l % 4 * 2 + {0, 1} of each 8 keys n: s[n][0], s[n][1] of the first row, s[n][2],
+// s[n][3] of the second.
+
+#ifndef ATTENTION_CUDA_GENERAL_LOGITS_CUH_
+#define ATTENTION_CUDA_GENERAL_LOGITS_CUH_
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/key_places.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+
+namespace reprise {
+
+// One of a lane's two rows.
+struct QueryRow {
+  int token;  // -1: the tile has no such row
+  int q_head;
+  int position;
+  int first_seen, last_seen;  // positions that causality and the window admit
+  float logit_scale;          // all factors of the dot product
+};
+
+// A row that sees nothing.
+__device__ __forceinline__ QueryRow NoQueryRow() { return {-1, 0, 0, INT_MAX, INT_MIN, 0.0f}; }
+
+__device__ __forceinline__ int Saturate(int64_t value) {
+  return static_cast<int>(value < INT_MIN ? INT_MIN : value > INT_MAX ? INT_MAX : value);
+}
+
+__device__ __forceinline__ int FloorDiv(int a, int b) {
+  const int quotient = a / b;
+  return quotient * b > a ? quotient - 1 : quotient;
+}
+
+// The position of an ordinary key, one that is not in the tail.
+__device__ __forceinline__ int KeyPosition(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           int key) {
+  const int token = unit.item.key_start + key;
+  if (p.world == 1) return token;
+  const int run = token / p.interleave;
+  return (run * p.world + p.rank) * p.interleave + token - run * p.interleave;
+}
+
+// Loads a row of a shared item. Every row sees all of the item's keys, except padded rows, which
+// see nothing.
+inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParams& p,
+                                                      const WorkUnit& unit,
+                                                      const TileRow& tile_row) {
+  const int token = tile_row.token;
+  int row = 0;
+  for (int end = p.num_rows; end - row > 1;) {
+    const int middle = (row + end) / 2;
+    if (p.query_start_loc[middle] <= token) {
+      row = middle;
+    } else {
+      end = middle;
+    }
+  }
+  if (p.seq_lens[row] <= 0) return {token, tile_row.q_head, 0, INT_MAX, INT_MIN, 0.0f};
+  // key_start is the item's.
+  const int first_position = unit.item.key_start + p.seq_lens[row] - p.query_start_loc[row + 1];
+  const int table_row = p.table_row ? p.table_row[row] : row;
+  QueryRow query;
+  query.token = token;
+  query.q_head = tile_row.q_head;
+  query.position = p.query_positions ? p.query_positions[token] : first_position + token;
+  query.first_seen = INT_MIN;
+  query.last_seen = INT_MAX;
+  query.logit_scale = unit.logit_scale * ScaleAt(p.q_scale, table_row, unit.kv_head) *
+                      ScaleAt(p.k_scale, table_row, unit.kv_head);
+  return query;
+}
+
+// Loads a row of an item of a single row of the batch.
+__device__ __forceinline__ QueryRow LoadOrdinaryRow(const AttentionKernelParams& p,
+                                                    const WorkUnit& unit, const TileRow& tile_row) {
+  QueryRow query;
+  query.logit_scale = unit.logit_scale;
+  query.token = tile_row.token;
+  query.q_head = tile_row.q_head;
+  query.position = p.query_positions ? p.query_positions[tile_row.token]
+                                     : unit.item.first_position + tile_row.query;
+  const int64_t position = query.position;
+  query.first_seen = p.window_left < 0 ? INT_MIN : Saturate(position - p.window_left);
+  query.last_seen = p.window_right < 0 ? INT_MAX : Saturate(position + p.window_right);
+  if (p.causal && unit.item.tail_len == 0) query.last_seen = min(query.last_seen, query.position);
+  return query;
+}
+
+__device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
+                                                 const WorkUnit& unit, int row) {
+  if (row >= unit.num_rows) return NoQueryRow();
+  const TileRow tile_row = RowAt(p, unit, row);
+  if (unit.item.row == kSharedRow) return LoadSharedRow(p, unit, tile_row);
+  return LoadOrdinaryRow(p, unit, tile_row);
+}
+
+// What the rows of a warp see together.
+struct WarpView {
+  bool has_rows;
+  int first_seen_by_all, last_seen_by_all;
+  int first_seen_by_any, last_seen_by_any;
+};
+
+__device__ __forceinline__ WarpView ViewOf(const QueryRow (&rows)[2]) {
+  int last_first = INT_MIN, first_last = INT_MAX, first_first = INT_MAX, last_last = INT_MIN;
+  bool has_rows = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (rows[r].token < 0) continue;
+    has_rows = true;
+    last_first = max(last_first, rows[r].first_seen);
+    first_last = min(first_last, rows[r].last_seen);
+    first_first = min(first_first, rows[r].first_seen);
+    last_last = max(last_last, rows[r].last_seen);
+  }
+  WarpView view;
+  view.has_rows = __any_sync(kFullWarp, has_rows);
+  view.first_seen_by_all = __reduce_max_sync(kFullWarp, last_first);
+  view.last_seen_by_all = __reduce_min_sync(kFullWarp, first_last);
+  view.first_seen_by_any = __reduce_min_sync(kFullWarp, first_first);
+  view.last_seen_by_any = __reduce_max_sync(kFullWarp, last_last);
+  return view;
+}
+
+// Local keys [begin, end), every one of which every row of a warp sees. In most batches these are
+// nearly all keys; where more than positions decides what is seen, the range is empty.
+struct KeysSeenByAll {
+  int begin, end;
+};
+
+__device__ __forceinline__ KeysSeenByAll KeysOfWarp(const AttentionKernelParams& p,
+                                                    const WorkUnit& unit, const WarpView& view) {
+  if (!view.has_rows || p.world > 1 || p.sparse_stride > 0) return {0, 0};
+  const int origin = unit.item.key_start;
+  int end = unit.item.key_end;
+  if (unit.item.tail_len > 0) end = min(end, unit.item.prefix_len);
+  return {max(view.first_seen_by_all, origin) - origin,
+          min(max(view.last_seen_by_all, origin - 1), origin + end - 1) - origin + 1};
+}
+
+// Whether the logits of a warp's rows are products times a scale above 0 and nothing more.
+__device__ __forceinline__ bool AreOnlyScaled(const AttentionKernelParams& p,
+                                              const QueryRow (&rows)[2]) {
+  const bool is_scaled = (rows[0].token < 0 || rows[0].logit_scale > 0.0f) &&
+                         (rows[1].token < 0 || rows[1].logit_scale > 0.0f);
+  return __all_sync(kFullWarp, is_scaled) && p.softcap <= 0.0f && p.alibi_slopes == nullptr;
+}
+
+enum class StepView { kNothing, kSome, kAll };
+
+// Says which of the keys [first, first + num_keys) the rows of a warp see: all, some or none.
+__device__ __forceinline__ StepView ViewStep(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             const WarpView& view, int first, int num_keys) {
+  if (!view.has_rows) return StepView::kNothing;
+  const int end = first + num_keys;
+  if (unit.item.tail_len > 0 && end > unit.item.prefix_len) return StepView::kSome;
+  const int last_position = KeyPosition(p, unit, end - 1);
+  const int first_position = KeyPosition(p, unit, first);
+  if (first_position > view.last_seen_by_any || last_position < view.first_seen_by_any) {
+    return StepView::kNothing;
+  }
+  const bool all = end <= unit.item.key_end && first_position >= view.first_seen_by_all &&
+                   last_position <= view.last_seen_by_all && p.sparse_stride == 0;
+  return all ? StepView::kAll : StepView::kSome;
+}
+
+__device__ __forceinline__ bool InSparsePattern(const AttentionKernelParams& p,
+                                                const WorkUnit& unit, const QueryRow& row,
+                                                int key_position) {
+  const int query_block = FloorDiv(row.position, p.sparse_block_size);
+  const int key_block = FloorDiv(key_position, p.sparse_block_size);
+  if (key_block > query_block - p.sparse_local_blocks) return true;
+  const int step = p.sparse_head_step;
+  const int64_t offset =
+      step >= 0
+          ? (static_cast<int64_t>(p.sparse_tp_rank) * p.num_q_heads + row.q_head) * step + 1
+          : (static_cast<int64_t>(p.sparse_tp_rank) * p.num_kv_heads + unit.kv_head) * -step + 1;
+  return (key_block + offset) % p.sparse_stride == 0;
+}
+
+template <typename Traits>
+__device__ __forceinline__ void ScaleLogits(const AttentionKernelParams& p,
+                                            const QueryRow (&rows)[2],
+                                            float (&s)[Traits::kKeyTiles][4]) {
+  if (p.softcap > 0.0f) {
+    const float inner[2] = {rows[0].logit_scale / p.softcap, rows[1].logit_scale / p.softcap};
+    const float outer = p.softcap * kLog2E;
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float x = s[n][e] * inner[e / 2];
+        s[n][e] = outer * (Traits::kTensorCores ? Tanh(x) : tanhf(x));
+      }
+    }
+  } else {
+    const float scale[2] = {rows[0].logit_scale * kLog2E, rows[1].logit_scale * kLog2E};
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] *= scale[e / 2];
+    }
+  }
+}
+
+// Multiplies the columns of new keys in the step that begins at local key `first`.
+template <typename Traits>
+__device__ __forceinline__ void ScaleNewKeys(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             int first, float factor,
+                                             float (&s)[Traits::kKeyTiles][4]) {
+  if constexpr (Traits::kConverts) {
+    const int first_new = FirstNewKey(p, unit.item);
+    if (p.new_k == nullptr || first + Traits::kKeys <= first_new) return;
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = first + n * 8 + threadIdx.x % 4 * 2 + e % 2;
+        if (key >= first_new) s[n][e] *= factor;
+      }
+    }
+  }
+}
+
+// The position of key `key` for a row that sees it; INT_MIN if the row does not see it.
+__device__ __forceinline__ int PositionSeen(const AttentionKernelParams& p, const WorkUnit& unit,
+                                            const QueryRow& row, int key) {
+  if (row.token < 0 || key >= unit.item.key_end) return INT_MIN;
+  int position = KeyPosition(p, unit, key);
+  if (unit.item.tail_len > 0 && key >= unit.item.prefix_len) {
+    const uint64_t mask = p.tail_mask[row.token];
+    const int bit = key - unit.item.prefix_len;
+    if ((mask >> bit & 1) == 0) return INT_MIN;
+    position =
+        unit.item.key_start + unit.item.prefix_len + __popcll(mask & ((uint64_t{1} << bit) - 1));
+  }
+  if (position < row.first_seen || position > row.last_seen) return INT_MIN;
+  if (p.sparse_stride > 0 && !InSparsePattern(p, unit, row, position)) return INT_MIN;
+  return position;
+}
+
+// Computes the ALiBi terms of a lane's logits [n * 4 + e], -inf for keys that the row does not see.
+// Neither unrolled nor inlined: few batches need it, and only for few of their steps.
+template <typename Traits>
+__device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const WorkUnit& unit,
+                                       const QueryRow& row0, const QueryRow& row1, int first,
+                                       float* terms) {
+#pragma unroll 1
+  for (int i = 0; i < Traits::kKeyTiles * 4; ++i) {
+    const int key = first + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    const QueryRow& row = i % 4 < 2 ? row0 : row1;
+    const int position = PositionSeen(p, unit, row, key);
+    float term = -INFINITY;
+    if (position != INT_MIN) {
+      const float slope = p.alibi_slopes ? p.alibi_slopes[row.q_head] * kLog2E : 0.0f;
+      term = slope * static_cast<float>(position - row.position);
+    }
+    terms[i] = term;
+  }
+}
+
+// Adds ALiBi and sets the logits of keys that a row does not see to -inf, where a key's position
+// follows from its index and there is no sparse pattern, which is nearly always the case.
+template <typename Traits>
+__device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             const QueryRow& row, int first, int r,
+                                             float (&s)[Traits::kKeyTiles][4]) {
+  float slope = 0.0f;
+  if (p.alibi_slopes && row.token >= 0) slope = p.alibi_slopes[row.q_head] * kLog2E;
+  // In local keys, within the step and the item.
+  const int origin = unit.item.key_start;
+  const int from = max(row.first_seen, origin + first) - origin;
+  const int to =
+      min(max(row.last_seen, origin + first - 1), origin + unit.item.key_end - 1) - origin;
+  const int row_key = row.position - origin;
+#pragma unroll
+  for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int key = first + threadIdx.x % 4 * 2 + n * 8 + j;
+      float& logit = s[n][r * 2 + j];
+      const float term = slope * static_cast<float>(key - row_key);
+      logit = key >= from && key <= to ? logit + term : -INFINITY;
+    }
+  }
+}
+
+// Does the same for any batch. Returns bit n * 2 + j for each of the lane's columns n * 8 + l % 4 *
+// 2 + j that some row of the warp sees.
+template <typename Traits>
+__device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, const WorkUnit& unit,
+                                               const QueryRow (&rows)[2], int first,
+                                               float (&s)[Traits::kKeyTiles][4]) {
+  if (unit.item.tail_len == 0 && p.world == 1 && p.sparse_stride == 0) {
+    MaskInterval<Traits>(p, unit, rows[0], first, 0, s);
+    MaskInterval<Traits>(p, unit, rows[1], first, 1, s);
+  } else {
+    const QueryRow row0 = rows[0];
+    const QueryRow row1 = rows[1];
+    float terms[Traits::kKeyTiles * 4];
+    FindTerms<Traits>(p, unit, row0, row1, first, terms);
+#pragma unroll
+    for (int i = 0; i < Traits::kKeyTiles * 4; ++i) {
+      // A sum alone would not do: the logit of a key that is not seen may be NaN.
+      float& logit = s[i / 4][i % 4];
+      logit = terms[i] == -INFINITY ? -INFINITY : logit + terms[i];
+    }
+  }
+
+  uint32_t seen = 0;
+#pragma unroll
+  for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const bool seen_by_lane = s[n][j] != -INFINITY || s[n][2 + j] != -INFINITY;
+      // Lanes with the same l % 4 hold the same columns.
+      const uint32_t lanes = __ballot_sync(kFullWarp, seen_by_lane);
+      if (lanes & 0x11111111u << threadIdx.x % 4) seen |= 1u << (n * 2 + j);
+    }
+  }
+  return seen;
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_LOGITS_CUH_

@@ -1,0 +1,355 @@
+// Merges of split keys: adds up the partials of a row's pieces in key order, whichever CTA arrived
+// last, so the bits do not depend on timing.
+//
+// The last CTA to arrive at a merge performs it. A range in more than kMostPiecesAtOnce pieces is
+// merged in two levels (attention/work_map/work_map.h), so that several CTAs share the work: the
+// last CTA to arrive at a group of kMergeGroup pieces stores the group's sum in place of the
+// group's first partial, and the last group to arrive adds up those sums.
+//
+// Bound: the latency of the L2 cache, then 64 bytes per cycle and multiprocessor. As many partials
+// as fit in the memory that held the keys (32) are in flight at once, by cp.async; each thread adds
+// up the 4 columns that it copied itself, so no thread waits for another.
+
+#ifndef ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
+#define ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/online_softmax.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/unit_results.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "attention/work_map/work_map.h"
+
+namespace reprise {
+
+// Partials of a tile's rows, in key order: the n-th of a row is PartialAt(first, row) + n * stride.
+struct PartialList {
+  int first;
+  int count;
+  int64_t stride;
+};
+
+__device__ __forceinline__ int64_t PieceStride(const AttentionKernelParams& p,
+                                               const WorkItem& item) {
+  return static_cast<int64_t>(item.query_end - item.query_begin) * p.work.num_q_heads;
+}
+
+// The partials to merge for the queries of an item: the shared ones first.
+__device__ __forceinline__ PartialList SharedPartials(const AttentionKernelParams& p,
+                                                      const WorkItem& item) {
+  return {item.first_shared_partial, item.num_shared_partials,
+          static_cast<int64_t>(p.work.tile_queries) * p.work.num_q_heads};
+}
+__device__ __forceinline__ PartialList OwnPartials(const AttentionKernelParams& p,
+                                                   const WorkItem& item) {
+  return {item.first_partial, item.num_partials, PieceStride(p, item)};
+}
+
+// A place where CTAs arrive, and what the last of them does.
+struct MergePoint {
+  uint32_t* arrivals;
+  uint32_t num_arrivals;
+  PartialList shared;
+  PartialList own;
+  int to;  // the partial that the sum replaces; -1: the sum goes to out
+};
+
+// The merge of an item's queries: of its pieces, or of the groups of its pieces.
+__device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
+                                                 const WorkUnit& unit) {
+  const WorkItem& item = unit.item;
+  MergePoint point;
+  point.arrivals = p.work.arrivals + item.merge * p.work.num_virtual_heads + unit.virtual_head;
+  point.shared = SharedPartials(p, item);
+  point.own = OwnPartials(p, item);
+  point.to = -1;
+  if (item.num_partials > kMostPiecesAtOnce) {
+    point.own.count = (item.num_partials + kMergeGroup - 1) / kMergeGroup;
+    point.own.stride *= kMergeGroup;
+  }
+  point.num_arrivals = point.shared.count + point.own.count;
+  return point;
+}
+
+// The merge of the group to which an item belongs. REQUIRES: it belongs to one.
+__device__ __forceinline__ MergePoint GroupMerge(const AttentionKernelParams& p,
+                                                 const WorkUnit& unit) {
+  const WorkItem& item = unit.item;
+  const int num_queries = item.query_end - item.query_begin;
+  const int first_piece =
+      (item.partial - item.first_partial) / num_queries / kMergeGroup * kMergeGroup;
+  MergePoint point;
+  point.to = item.first_partial + first_piece * num_queries;
+  point.arrivals = p.work.group_arrivals +
+                   static_cast<int64_t>(point.to) * p.work.num_virtual_heads + unit.virtual_head;
+  point.shared = {0, 0, 0};
+  point.own = {point.to, min(kMergeGroup, item.num_partials - first_piece), PieceStride(p, item)};
+  point.num_arrivals = point.own.count;
+  return point;
+}
+
+// Returns whether this CTA is the last to arrive. The last one sees what the others wrote before
+// they arrived. Called by all threads.
+template <typename Traits>
+__device__ __forceinline__ bool IsLastArrival(uint32_t* arrivals, uint32_t num_arrivals,
+                                              int& is_last) {
+  Traits::Meet();
+  if (threadIdx.x == 0) {
+    // The counter wraps to 0 at the last arrival, ready for the next layer.
+    is_last = IncrementAcquireRelease(arrivals, num_arrivals - 1) == num_arrivals - 1;
+  }
+  Traits::Meet();
+  return is_last;
+}
+
+// Arrives at the merge of all of the unit's pieces.
+template <typename Traits>
+__device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
+                                              int& is_last) {
+  const WorkItem& item = unit.item;
+  return IsLastArrival<Traits>(
+      p.work.arrivals + item.merge * p.work.num_virtual_heads + unit.virtual_head,
+      item.num_shared_partials + item.num_partials, is_last);
+}
+
+// Adds up the partials of a merge. A thread has 4 columns of a row at a time, and reads its row's
+// partials in turns. Where half the memory holds all of a row's partials, those of the thread's
+// next row are in flight while it adds up those of this one; else a turn uses all of the memory.
+template <typename Traits>
+class PartialAdder {
+ public:
+  __device__ __forceinline__ PartialAdder(const AttentionKernelParams& p, const WorkUnit& unit,
+                                          const MergePoint& point, AttentionShared<Traits>& shared)
+      : p_(p), unit_(unit), point_(point), shared_(shared) {
+    // Where blocks of columns have scales of their own, group 0's share is in use.
+    const int taken = p.out_block_scales == nullptr ? 0 : Shared::kMergeSlotsOfOut;
+    slots_ = shared.merge.slots[taken] + threadIdx.x;
+    const int half = min(kLanes, (Shared::kMergeSlots - taken) / 2);
+    is_ahead_ = point.own.count <= half && point.shared.count <= half;
+    turn_size_ = is_ahead_ ? half : min(kLanes, Shared::kMergeSlots - taken);
+    num_parts_ = unit.num_rows * kRowParts;
+  }
+
+  // Called by all threads.
+  __device__ __forceinline__ void Run() {
+    Turn turn = {static_cast<int>(threadIdx.x), point_.shared.count == 0, 0};
+    float lse = Fetch(turn, 0);
+    Sum sum;
+#pragma unroll 1
+    for (int stage = 0; turn.part - static_cast<int>(threadIdx.x) < num_parts_;) {
+      const Turn next = After(turn);
+      const int next_stage = is_ahead_ ? stage ^ 1 : 0;
+      float next_lse = is_ahead_ ? Fetch(next, next_stage) : 0.0f;
+      if (IsWarpIn(turn)) Add(turn, stage, lse, sum);
+      if (next.part != turn.part) {
+        Finish(turn, sum);
+        sum = Sum();
+      }
+      if (!is_ahead_) next_lse = Fetch(next, next_stage);
+      turn = next;
+      stage = next_stage;
+      lse = next_lse;
+    }
+  }
+
+ private:
+  using Shared = AttentionShared<Traits>;
+  static constexpr int kRowParts = Traits::kHeadDimV / 4;
+  // Threads of a warp with the same row: each has the lse of one partial of a turn.
+  static constexpr int kLanes = kRowParts < 32 ? kRowParts : 32;
+  static_assert(Shared::kMergeSlots - Shared::kMergeSlotsOfOut >= 2);
+
+  struct Turn {
+    int part;  // row * kRowParts + column / 4
+    bool is_own;
+    int begin;  // within the partials of its list
+  };
+
+  // 4 columns of out, relative to total.max.
+  struct Sum {
+    RowTotal total = {-INFINITY, 0.0f};
+    float of[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+  };
+
+  __device__ __forceinline__ const PartialList& ListOf(const Turn& turn) const {
+    return turn.is_own ? point_.own : point_.shared;
+  }
+  __device__ __forceinline__ int CountOf(const Turn& turn) const {
+    return min(turn_size_, ListOf(turn).count - turn.begin);
+  }
+  __device__ __forceinline__ Turn After(const Turn& turn) const {
+    if (turn.begin + turn_size_ < ListOf(turn).count) {
+      return {turn.part, turn.is_own, turn.begin + turn_size_};
+    }
+    if (!turn.is_own) return {turn.part, true, 0};
+    return {turn.part + Traits::kThreads, point_.shared.count == 0, 0};
+  }
+
+  // Whether a thread of the warp has a row.
+  __device__ __forceinline__ bool IsWarpIn(const Turn& turn) const {
+    return turn.part - turn.part % 32 < num_parts_;
+  }
+  __device__ __forceinline__ int ColumnOf(const Turn& turn) const {
+    return turn.part % kRowParts * 4;
+  }
+  __device__ __forceinline__ bool IsThere(const Turn& turn) const {
+    return turn.part < num_parts_ && ColumnOf(turn) < p_.head_dim_v;
+  }
+  __device__ __forceinline__ TileRow RowOf(const Turn& turn) const {
+    return RowAt(p_, unit_, min(turn.part, num_parts_ - 1) / kRowParts);
+  }
+
+  // Starts the copies of a turn, as one group even if empty, and returns this lane's lse.
+  __device__ __forceinline__ float Fetch(const Turn& turn, int stage) const {
+    float lse = -INFINITY;
+    if (IsWarpIn(turn)) {
+      const PartialList& list = ListOf(turn);
+      const int64_t first = PartialAt(p_.work, list.first, RowOf(turn)) + turn.begin * list.stride;
+      const int64_t pitch = PartialPitch(p_.head_dim_v);
+      const float* out = p_.work.partial_out + first * pitch + (IsThere(turn) ? ColumnOf(turn) : 0);
+      const int count = CountOf(turn);
+      const int lane = threadIdx.x % kLanes;
+      const uint32_t slot = SharedAddress(slots_ + stage * turn_size_ * Traits::kThreads);
+      if (lane < count) lse = __ldcg(p_.work.partial_lse + first + lane * list.stride);
+#pragma unroll 4
+      for (int i = 0; i < count; ++i) {
+        CopyAsync16(slot + i * (Traits::kThreads * 16), out, true);
+        out += list.stride * pitch;
+      }
+    }
+    CommitCopies();
+    return lse;
+  }
+
+  __device__ __forceinline__ void Add(const Turn& turn, int stage, float own_lse, Sum& sum) const {
+    float max = fmaxf(own_lse, sum.total.max);
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+      max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, distance));
+    }
+    const float reference = Reference(max);
+    const float own_weight = Exp2<Traits>(own_lse - reference);
+    const float rescale = Exp2<Traits>(sum.total.max - reference);
+    sum.total.max = max;
+    sum.total.sum *= rescale;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum.of[e] *= rescale;
+    const uint4* const slots = slots_ + stage * turn_size_ * Traits::kThreads;
+    const int count = CountOf(turn);
+    if (is_ahead_) {
+      WaitForCopies<1>();
+    } else {
+      WaitForCopies<0>();
+    }
+#pragma unroll 8
+    for (int i = 0; i < count; ++i) {
+      const float weight = __shfl_sync(kFullWarp, own_weight, i, kLanes);
+      const float4 value = *reinterpret_cast<const float4*>(slots + i * Traits::kThreads);
+      sum.total.sum += weight;
+      sum.of[0] = fmaf(weight, value.x, sum.of[0]);
+      sum.of[1] = fmaf(weight, value.y, sum.of[1]);
+      sum.of[2] = fmaf(weight, value.z, sum.of[2]);
+      sum.of[3] = fmaf(weight, value.w, sum.of[3]);
+    }
+  }
+
+  // Writes a row's sum to its destination. Called by all threads.
+  __device__ __forceinline__ void Finish(const Turn& turn, Sum& sum) const {
+    const bool is_there = IsThere(turn);
+    const int column = ColumnOf(turn);
+    const TileRow row = RowOf(turn);
+    float lse = 0.0f;
+    float factor = 0.0f;
+    if (is_there) {
+      factor = point_.to < 0 ? FinishRow(p_, unit_, row, sum.total)
+                             : FinishPartialRow<Traits>(sum.total, lse);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum.of[e] *= factor;
+    if (point_.to < 0) {
+      if (is_there) {
+        StoreFinished<Traits>(p_, shared_.results, row, turn.part / kRowParts, column, sum.of);
+      }
+      return;
+    }
+    // Replaces the group's first partial, whose lse all threads of the row have read.
+    if constexpr (kRowParts > 32) {
+      Traits::Meet();
+    } else {
+      __syncwarp();
+    }
+    if (!is_there) return;
+    const int64_t partial = PartialAt(p_.work, point_.to, row);
+    StorePartial(p_, partial, column, sum.of);
+    if (column + 4 >= p_.head_dim_v) p_.work.partial_lse[partial] = lse;
+  }
+
+  const AttentionKernelParams& p_;
+  const WorkUnit& unit_;
+  const MergePoint& point_;
+  Shared& shared_;
+  uint4* slots_;
+  int turn_size_;
+  bool is_ahead_;
+  int num_parts_;
+};
+
+// Adds up the partials of a merge. Called by all threads.
+template <typename Traits>
+__device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
+                                              const MergePoint& point,
+                                              AttentionShared<Traits>& shared) {
+  PartialAdder<Traits>(p, unit, point, shared).Run();
+  WaitForCopies<0>();  // empty groups
+  if (point.to < 0 && p.out_block_scales != nullptr) {
+    Traits::Meet();
+    StoreBlocks<Traits>(p, unit, shared.results);
+  }
+}
+
+// Arrives where the unit's partials are merged, and merges them if it is the last to arrive. A
+// shared item arrives at the merges of all rows whose queries it has. `unit` may be overwritten.
+// Called by all threads.
+template <typename Traits>
+__device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, WorkUnit& unit,
+                                               AttentionShared<Traits>& shared) {
+  const bool is_shared = unit.item.row == kSharedRow;
+  const int end_child = unit.item.end_child;
+  int child = unit.item.first_child;
+#pragma unroll 1
+  do {
+    bool in_group = !is_shared && unit.item.num_partials > kMostPiecesAtOnce;
+    if (is_shared) {
+      if (child >= end_child) return;
+      Traits::Meet();  // the previous unit is no longer in use
+      LoadItem(p.work.items + child, unit);
+      CommitCopies();
+      WaitForCopies<0>();
+      Traits::Meet();
+      if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
+      Traits::Meet();
+      // A range without partials was not within the plan.
+      if (unit.item.num_partials == 0) {
+        ++child;
+        continue;
+      }
+      child += unit.item.num_partials;
+    }
+#pragma unroll 1
+    for (;;) {
+      const MergePoint point = in_group ? GroupMerge(p, unit) : WholeMerge(p, unit);
+      if (!IsLastArrival<Traits>(point.arrivals, point.num_arrivals, shared.is_last_arrival)) break;
+      MergePartials<Traits>(p, unit, point, shared);
+      if (!in_group) break;
+      in_group = false;
+    }
+  } while (is_shared);
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_

@@ -1,0 +1,151 @@
+// Loads a tile's rows of q into shared memory. Rows past the last and dims past the head dim become
+// zeros without a read.
+//
+//   LoadQueries()        for products in the type of q, or of what q is converted to
+//   LoadScaledQueries()  for products with keys of fp8 (KvLoading::kFp8): as float16, each row
+//                        multiplied by a power of two that makes its largest value 2^14 or a
+//                        little more, so that a row of bfloat16 loses only bits 2^38 times smaller
+//                        than its largest value; each 16 dims are in the order in which
+//                        Fp8Products has those of the keys
+
+#ifndef ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
+#define ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
+
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/convert.cuh"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+
+namespace reprise {
+
+// Called by `kThreads` threads, of which this is `thread`; some copies are asynchronous.
+template <typename Traits, int kThreads = Traits::kThreads>
+__device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, const WorkUnit& unit,
+                                            uint4* to, int thread = threadIdx.x) {
+  using Element = typename Traits::Element;
+  if (p.q_is_aligned) {  // and has the products' type
+#pragma unroll 2
+    for (int at = threadIdx.x; at < Traits::kRows * Traits::kKeyChunks; at += Traits::kThreads) {
+      const int row = at / Traits::kKeyChunks;
+      const int chunk = at % Traits::kKeyChunks;
+      const TileRow tile_row = RowAt(p, unit, row);
+      const bool is_there = row < unit.num_rows && chunk * Traits::kChunk < p.head_dim_qk;
+      const int64_t source = tile_row.token * p.q_token_stride + tile_row.q_head * p.q_head_stride +
+                             chunk * Traits::kChunk;
+      const Element* const q = static_cast<const Element*>(p.q);
+      CopyAsync16(SharedAddress(to + Traits::ChunkAt(row, chunk)), is_there ? q + source : q,
+                  is_there);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int at = thread; at < Traits::kRows * Traits::kKeyChunks; at += kThreads) {
+    const int row = at / Traits::kKeyChunks;
+    const int chunk = at % Traits::kKeyChunks;
+    const int dim = chunk * Traits::kChunk;
+    uint4* const place = to + Traits::ChunkAt(row, chunk);
+    int64_t source = 0;
+    if (row < unit.num_rows) {
+      const TileRow tile_row = RowAt(p, unit, row);
+      source = tile_row.token * p.q_token_stride + tile_row.q_head * p.q_head_stride;
+    }
+    __align__(16) Element elements[Traits::kChunk];
+#pragma unroll
+    for (int e = 0; e < Traits::kChunk; ++e) {
+      const bool is_there = row < unit.num_rows && dim + e < p.head_dim_qk;
+      float value = 0.0f;
+      if constexpr (Traits::kConverts) {
+        if (is_there) value = LoadFloat(p.q, p.q_dtype, source + dim + e);
+        elements[e] = FromFloat<Element>(value);
+      } else {
+        elements[e] = is_there ? static_cast<const Element*>(p.q)[source + dim + e]
+                               : FromFloat<Element>(value);
+      }
+    }
+    *place = *reinterpret_cast<const uint4*>(elements);
+  }
+}
+
+// Loads 16 dims of q from `at` on; those from num_dims on become zeros.
+__device__ __forceinline__ void LoadQueryDims(const AttentionKernelParams& p, int64_t at,
+                                              int num_dims, float (&values)[16]) {
+  if (p.q_is_aligned && p.q_dtype != DType::kFp8E4M3 && p.q_dtype != DType::kFp8E5M2) {
+    const uint4* const chunks =
+        reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p.q) + at);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      uint4 chunk = {0, 0, 0, 0};
+      if (c * 8 < num_dims) chunk = __ldg(chunks + c);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = p.q_dtype == DType::kBFloat16 ? PairAt<DType::kBFloat16>(chunk, i)
+                                                          : PairAt<DType::kFloat16>(chunk, i);
+        values[c * 8 + i * 2] = pair.x;
+        values[c * 8 + i * 2 + 1] = pair.y;
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < 16; ++e) {
+    values[e] = e < num_dims ? LoadFloat(p.q, p.q_dtype, at + e) : 0.0f;
+  }
+}
+
+// Called by all threads of the CTA. Stores the inverse of each row's factor in row_scales.
+template <typename Traits>
+__device__ __forceinline__ void LoadScaledQueries(const AttentionKernelParams& p,
+                                                  const WorkUnit& unit, uint4* to,
+                                                  float* row_scales) {
+  constexpr int kBlocks = Traits::kHeadDimQk / 16;
+  constexpr int kLanes = kBlocks > 16 ? 32 : kBlocks;  // for a row
+  constexpr int kPasses = (kBlocks + kLanes - 1) / kLanes;
+  static_assert((kLanes & (kLanes - 1)) == 0);
+  const int lane = threadIdx.x % kLanes;
+#pragma unroll 1
+  for (int row = threadIdx.x / kLanes; row < Traits::kRows; row += Traits::kThreads / kLanes) {
+    int64_t source = 0;
+    int num_dims = 0;
+    if (row < unit.num_rows) {
+      const TileRow tile_row = RowAt(p, unit, row);
+      source = tile_row.token * p.q_token_stride + tile_row.q_head * p.q_head_stride;
+      num_dims = p.head_dim_qk;
+    }
+    float values[kPasses][16];
+    float largest = 0.0f;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int dim = (pass * kLanes + lane) * 16;
+      LoadQueryDims(p, source + dim, num_dims - dim, values[pass]);
+#pragma unroll
+      for (int e = 0; e < 16; ++e) largest = fmaxf(largest, fabsf(values[pass][e]));
+    }
+#pragma unroll
+    for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, distance));
+    }
+    // Factors 2^(14 - e) and 2^(e - 14) from their bits, where the largest is 2^e or a little more.
+    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 15);
+    const float factor = __uint_as_float((268 - exponent) << 23);
+    if (lane == 0) row_scales[row] = __uint_as_float((exponent - 14) << 23);
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int block = pass * kLanes + lane;
+      if (block >= kBlocks) continue;
+      uint32_t words[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        words[i] = Pack<__half>(values[pass][i * 2] * factor, values[pass][i * 2 + 1] * factor);
+      }
+      to[Traits::ChunkAt(row, block * 2)] = {words[0], words[2], words[4], words[6]};
+      to[Traits::ChunkAt(row, block * 2 + 1)] = {words[1], words[3], words[5], words[7]};
+    }
+  }
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_

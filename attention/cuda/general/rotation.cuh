@@ -1,0 +1,149 @@
+// Rotary embedding of rows of q and k in shared memory, for caches of unrotated keys: the form of
+// RotaryParams (attention/attention_params.h).
+//
+// Angles are counted in turns, as fractions of 2^64. The position times the fraction for one
+// position, in 64 bits that wrap around, is exact to 2^-30 of a turn at any position, without
+// float64 in the loop. (In float32, an angle at position 10^5 would be off by 0.004 rad.)
+
+#ifndef ATTENTION_CUDA_GENERAL_ROTATION_CUH_
+#define ATTENTION_CUDA_GENERAL_ROTATION_CUH_
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/convert.cuh"
+#include "attention/cuda/general/logits.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+
+namespace reprise {
+
+// Computes turns[d]: how far one position turns the pair (d, d + rotary_dim / 2). Called by all
+// threads, which synchronise before it is used.
+template <typename Traits>
+__device__ __noinline__ void FindTurns(const AttentionKernelParams& p, uint64_t* turns) {
+  const double log_theta = log(static_cast<double>(p.rope_theta));
+  for (int d = threadIdx.x; d < p.rotary_dim / 2; d += Traits::kThreads) {
+    const double frequency = exp(-2.0 * d / p.rotary_dim * log_theta) / p.rope_scale;
+    const double of_turn = frequency * 0.15915494309189535;  // 1 / (2 pi)
+    turns[d] = static_cast<uint64_t>((of_turn - floor(of_turn)) * 18446744073709551616.0);
+  }
+}
+
+// Cosine and sine of a fraction of a turn.
+__device__ __forceinline__ float2 CosineAndSine(uint64_t turn) {
+  float2 result;
+  const int32_t signed_turn = static_cast<int32_t>(turn >> 32);
+  sincospif(static_cast<float>(signed_turn) * 0x1p-31f, &result.y, &result.x);
+  return result;
+}
+
+__device__ __forceinline__ uint64_t TurnAt(int position, uint64_t turn) {
+  return static_cast<uint64_t>(static_cast<int64_t>(position)) * turn;
+}
+
+// Rotates the pairs of row `row` to `position`, by threads thread, thread + num_threads, ...
+template <typename Traits>
+__device__ __forceinline__ void RotateRow(const AttentionKernelParams& p, const uint64_t* turns,
+                                          uint4* rows, int row, int position, int thread,
+                                          int num_threads) {
+  using Element = typename Traits::Element;
+  const int half = p.rotary_dim / 2;
+  const auto element = [&](int dim) -> Element& {
+    uint4* const chunk = rows + Traits::ChunkAt(row, dim / Traits::kChunk);
+    return reinterpret_cast<Element*>(chunk)[dim % Traits::kChunk];
+  };
+  for (int d = thread; d < half; d += num_threads) {
+    const float2 at = CosineAndSine(TurnAt(position, turns[d]));
+    Element& first = element(d);
+    Element& second = element(d + half);
+    const float x = ToFloat(first);
+    const float y = ToFloat(second);
+    first = FromFloat<Element>(x * at.x - y * at.y);
+    second = FromFloat<Element>(y * at.x + x * at.y);
+  }
+}
+
+// Called by all threads of the CTA; each warp has a row at a time.
+template <typename Traits>
+__device__ __noinline__ void RotateQueries(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const uint64_t* turns, uint4* q) {
+  for (int row = threadIdx.x / 32; row < unit.num_rows; row += Traits::kThreads / 32) {
+    const QueryRow query = LoadQueryRow(p, unit, row);
+    if (query.token < 0) continue;
+    RotateRow<Traits>(p, turns, q, row, query.position, threadIdx.x % 32, 32);
+  }
+}
+
+// Rotates rows [first, end), at consecutive positions from `position` on, by kLanes threads, of
+// which this is `lane`. Each thread takes two adjacent pairs of all rows, and derives each row's
+// angle from that of the row before, which is accurate to 2^-18 over the keys of a step.
+template <typename Traits, int kLanes>
+__device__ __forceinline__ void RotateRun(const AttentionKernelParams& p, const uint64_t* turns,
+                                          uint4* rows, int first, int end, int position, int lane) {
+  using Element = typename Traits::Element;
+  const int half = p.rotary_dim / 2;
+  const auto pair_at = [&](int row, int dim) {
+    uint4* const chunk = rows + Traits::ChunkAt(row, dim / Traits::kChunk);
+    return reinterpret_cast<uint32_t*>(chunk) + dim % Traits::kChunk / 2;
+  };
+  const auto halves = [](const uint32_t* pair) {
+    const Element* const elements = reinterpret_cast<const Element*>(pair);
+    return float2{ToFloat(elements[0]), ToFloat(elements[1])};
+  };
+  for (int d = lane * 2; d < half; d += kLanes * 2) {
+    const float2 step[2] = {CosineAndSine(turns[d]), CosineAndSine(turns[d + 1])};
+    float2 at[2] = {CosineAndSine(TurnAt(position, turns[d])),
+                    CosineAndSine(TurnAt(position, turns[d + 1]))};
+    for (int row = first; row < end; ++row) {
+      uint32_t* const low = pair_at(row, d);
+      uint32_t* const high = pair_at(row, d + half);
+      const float2 x = halves(low);
+      const float2 y = halves(high);
+      *low = Pack<Element>(x.x * at[0].x - y.x * at[0].y, x.y * at[1].x - y.y * at[1].y);
+      *high = Pack<Element>(y.x * at[0].x + x.x * at[0].y, y.y * at[1].x + x.y * at[1].y);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        at[i] = {at[i].x * step[i].x - at[i].y * step[i].y,
+                 at[i].y * step[i].x + at[i].x * step[i].y};
+      }
+    }
+  }
+}
+
+// Rotates the step that begins at local key `first`, of which the item has num_keys keys, by the
+// threads of a group. Keys of the tail are rotated to the positions at which the query of `token`
+// sees them.
+template <typename Traits>
+__device__ __noinline__ void RotateKeys(const AttentionKernelParams& p, const WorkUnit& unit,
+                                        const uint64_t* turns, uint4* k, int first, int num_keys,
+                                        int token, int thread) {
+  const WorkItem& item = unit.item;
+  const int end = min(num_keys, Traits::kKeys);
+  const bool has_tail = item.tail_len > 0 && first + end > item.prefix_len;
+  if constexpr (Traits::kTensorCores) {
+    if (!has_tail && p.world == 1 && p.rotary_dim % 4 == 0) {
+      constexpr int kLanes = Traits::kHeadDimQk >= 128 ? 32 : 16;
+      constexpr int kRun = Traits::kKeys * kLanes / Traits::kGroupThreads;
+      static_assert(kRun * Traits::kGroupThreads == Traits::kKeys * kLanes);
+      const int row = thread / kLanes * kRun;
+      RotateRun<Traits, kLanes>(p, turns, k, row, min(row + kRun, end),
+                                KeyPosition(p, unit, first + row), thread % kLanes);
+      return;
+    }
+  }
+  for (int key = 0; key < end; ++key) {
+    int position = KeyPosition(p, unit, first + key);
+    if (item.tail_len > 0 && first + key >= item.prefix_len) {
+      const int bit = first + key - item.prefix_len;
+      const uint64_t before = p.tail_mask[token] & ((uint64_t{1} << bit) - 1);
+      position = item.key_start + item.prefix_len + __popcll(before);
+    }
+    RotateRow<Traits>(p, turns, k, key, position, thread, Traits::kGroupThreads);
+  }
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_ROTATION_CUH_

@@ -1,0 +1,232 @@
+// An AttentionTile and a way of loading as types and constants, and the layout of its shared
+// memory.
+
+#ifndef ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
+#define ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "attention/cuda/general/attention_launchers.h"
+#include "attention/cuda/general/work_unit.cuh"
+#include "attention/work_map/attention_tile.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+template <DType kDType>
+struct ElementOf;
+template <>
+struct ElementOf<DType::kFloat32> {
+  using Type = float;
+};
+template <>
+struct ElementOf<DType::kFloat16> {
+  using Type = __half;
+};
+template <>
+struct ElementOf<DType::kBFloat16> {
+  using Type = __nv_bfloat16;
+};
+
+constexpr int LargestPowerOfTwoIn(int n) { return n & -n; }
+
+// Traits of kAttentionTiles[kIndex].
+template <int kIndex, KvLoading kLoadingOfTile>
+struct TileTraits {
+  static constexpr AttentionTile kTile = kAttentionTiles[kIndex];
+  static constexpr KvLoading kLoading = kLoadingOfTile;
+  using Element = typename ElementOf<kTile.dtype>::Type;
+
+  static constexpr int kHeadDimQk = kTile.head_dim_qk;
+  static constexpr int kHeadDimV = kTile.head_dim_v;
+  static constexpr bool kValuesInKeys = kTile.values == ValueSource::kKeyTile;
+  static constexpr int kWarpsM = kTile.warps_m;
+  static constexpr int kWarpsD = kTile.warps_d;
+  static constexpr int kWarpsN = kTile.warps_n;
+  static constexpr int kGroupWarps = kWarpsM * kWarpsD;  // warps that share a step of keys
+  static constexpr int kGroupThreads = kGroupWarps * 32;
+  static constexpr int kThreads = kGroupThreads * kWarpsN;
+  static constexpr int kRows = kTile.rows();
+  static constexpr int kKeys = KeysOfStep(kTile, kLoading);
+  static constexpr int kStages = 2;
+  static constexpr bool kConverts = kLoading == KvLoading::kConverted;
+  static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
+  static constexpr bool kRotates = kConverts && !kValuesInKeys;  // only K is rotated
+  static constexpr bool kQueriesAhead =
+      false;  // the next unit's q arrives while results are written
+  static constexpr int kOffsetSteps = kConverts ? 3 : kStages;  // steps whose places are noted
+
+  // Shared memory is in chunks of 16 bytes. The chunks of a row are permuted by the row's number,
+  // so that the chunks of eight rows in one column are in different banks.
+  static constexpr int kChunk = 16 / static_cast<int>(sizeof(Element));  // elements
+  static constexpr int kKeyChunks = kHeadDimQk / kChunk;                 // of a row of Q and K
+  static constexpr int kValueChunks = kHeadDimV / kChunk;                // of a row of V
+  static constexpr int kValuePitch = kValuesInKeys ? kKeyChunks : kValueChunks;
+  // The same for K and V as they arrive, where they are converted in registers.
+  static constexpr int kStoredBytes = kFp8 ? 1 : static_cast<int>(sizeof(Element));
+  static constexpr int kStoredChunk = 16 / kStoredBytes;
+  static constexpr int kStoredKeyChunks = kHeadDimQk / kStoredChunk;
+  static constexpr int kStoredValueChunks = kHeadDimV / kStoredChunk;
+  static constexpr int kStoredValuePitch = kValuesInKeys ? kStoredKeyChunks : kStoredValueChunks;
+
+  static constexpr int kKeyTiles = kKeys / 8;              // columns of the logits, 8 at a time
+  static constexpr int kOwnDims = kHeadDimQk / kWarpsD;    // dims of Q and K that a warp multiplies
+  static constexpr int kOutColumns = kHeadDimV / kWarpsD;  // columns that a warp holds
+  static constexpr int kOutTiles = kOutColumns / 8;
+
+  static constexpr bool kTensorCores = sizeof(Element) == 2;
+  // Q stays in registers where they suffice; of warps with the same rows, each holds its own dims.
+  static constexpr int kHeldDims = kWarpsD > 1 ? 144 : kLoading == KvLoading::kDirect ? 128 : 64;
+  static constexpr bool kHoldQ = kTensorCores && kOwnDims <= kHeldDims;
+
+  // A thread copies the same chunks of a row at every pass over the keys.
+  static constexpr int kLanesOfKey = LargestPowerOfTwoIn(kStoredKeyChunks) < kGroupThreads
+                                         ? LargestPowerOfTwoIn(kStoredKeyChunks)
+                                         : kGroupThreads;
+  static constexpr int kChunkPasses = kStoredKeyChunks / kLanesOfKey;
+  static constexpr int kKeysPerPass = kGroupThreads / kLanesOfKey;
+
+  static_assert(kGroupWarps == 1 || kWarpsN == 1,
+                "groups of several warps have no barrier of their own");
+  static_assert(kKeys % 16 == 0, "products take 16 keys at a time");
+  static_assert(kOwnDims % 16 == 0, "and 16 dims");
+  static_assert(kWarpsD == 1 || kWarpsD == 2 || kWarpsD == 4, "DimsChunkAt()");
+  static_assert(kKeys <= kGroupThreads, "a thread finds the place of one key of a step");
+  static_assert(kKeyChunks % 8 == 0 && kValueChunks % 8 == 0, "the permutation is of 8 chunks");
+  static_assert(kStoredKeyChunks % 4 == 0 && kStoredValueChunks % 4 == 0, "or of 4");
+  static_assert(!kFp8 || std::is_same_v<Element, __half>, "fp8 is multiplied in float16");
+  static_assert(kKeys % kKeysPerPass == 0 && kRows * kKeyChunks % kThreads == 0,
+                "every thread copies as much");
+  static_assert(kValuesInKeys || kHeadDimQk == kHeadDimV, "K and V are copied alike");
+  static_assert(kKeysPerPass == 1 || kKeysPerPass % 2 == 0);
+
+  // Synchronises all threads that compute.
+  static __device__ __forceinline__ void Meet() { __syncthreads(); }
+
+  static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
+    return row * kKeyChunks + (chunk ^ (row & 7));
+  }
+  // The chunk of half `half` of step `step` of 16 dims, among the dims that part `part` of kWarpsD
+  // warps has. The warps take turns at the steps, so all but `step` is the same for all of a warp's
+  // reads.
+  static __device__ __forceinline__ int DimsChunkAt(int row, int part, int step, int half) {
+    const int chunk = step * kWarpsD * 2;
+    return row * kKeyChunks + (chunk & ~7) + ((chunk & 7) ^ ((part * 2 + half) ^ (row & 7)));
+  }
+  static __device__ __forceinline__ int ValueChunkAt(int key, int chunk) {
+    return key * kValuePitch + (chunk ^ (key & 7));
+  }
+
+  // The permutation of a row's chunks of K and V as they arrive. Two rows whose distance is an odd
+  // number of 4 chunks are in different banks without it.
+  static constexpr __device__ __forceinline__ int StoredPermutation(int row) {
+    return kStoredKeyChunks % 8 == 0 ? row & 7 : row >> 1 & 3;
+  }
+  // The same for stored chunks of 16 dims.
+  static __device__ __forceinline__ int StoredDimsChunkAt(int key, int part, int step) {
+    constexpr int kLow = kStoredKeyChunks % 8 == 0 ? 7 : 3;
+    const int chunk = step * kWarpsD;
+    return key * kStoredKeyChunks + (chunk & ~kLow) +
+           ((chunk & kLow) ^ (part ^ StoredPermutation(key)));
+  }
+  static __device__ __forceinline__ int StoredValueChunkAt(int key, int chunk) {
+    return key * kStoredValuePitch + (chunk ^ StoredPermutation(key));
+  }
+};
+
+// The place of a key's K and V, in bytes from the first of the kv head.
+struct __align__(16) KeyOffsets {
+  int64_t k;
+  int64_t v;
+};
+
+// The number of this warp among those with the same rows.
+template <typename Traits>
+__device__ __forceinline__ int WarpPart() {
+  return Traits::kWarpsD == 1 ? 0 : threadIdx.x / 32 % Traits::kWarpsD;
+}
+
+// The first of the warp's 16 rows of the tile.
+template <typename Traits>
+__device__ __forceinline__ int WarpRow() {
+  return threadIdx.x / 32 % Traits::kGroupWarps / Traits::kWarpsD * 16;
+}
+
+template <typename Traits>
+struct AttentionShared {
+  static constexpr int kKeyStepChunks = Traits::kKeys * Traits::kStoredKeyChunks;
+  static constexpr int kValueStepChunks =
+      Traits::kValuesInKeys ? 0 : Traits::kKeys * Traits::kStoredValueChunks;
+  // 8 floats more than a row, so that the rows of a fragment are in different banks.
+  static constexpr int kOutStride = Traits::kHeadDimV + 8;
+
+  // A stage of a group: K, then V. Where keys are converted, stage 0 is the tile and stage 1 holds
+  // what has arrived and is not converted yet.
+  struct Stage {
+    uint4 chunks[kKeyStepChunks + kValueStepChunks];
+
+    __device__ uint4* k() { return chunks; }
+    __device__ uint4* v() { return Traits::kValuesInKeys ? chunks : chunks + kKeyStepChunks; }
+  };
+  // While keys are processed.
+  struct Tiles {
+    Stage stages[Traits::kWarpsN][Traits::kStages];
+    uint4 q[Traits::kRows * Traits::kKeyChunks];
+  };
+  // Afterwards: each group's share, to be added up.
+  struct Results {
+    float out[Traits::kWarpsN][Traits::kRows][kOutStride];
+    float max[Traits::kWarpsN][Traits::kRows];
+    float sum[Traits::kWarpsN][Traits::kRows];
+  };
+  // While partials are merged: 4 columns per thread and partial.
+  static constexpr int kMergeSlots =
+      (Traits::kQueriesAhead ? sizeof(Tiles::stages) : sizeof(Tiles)) / (16 * Traits::kThreads);
+  static constexpr int kMergeSlotsOfOut =  // the slots that group 0's share takes
+      (sizeof(Results::out[0]) + 16 * Traits::kThreads - 1) / (16 * Traits::kThreads);
+  struct Merge {
+    uint4 slots[kMergeSlots][Traits::kThreads];
+  };
+  static_assert(kMergeSlots > kMergeSlotsOfOut);
+  // Parts of the logits of a step, exchanged between warps with the same rows. Where Q is in
+  // registers, they are stored where its rows were.
+  using Parts = float4[Traits::kWarpsD][Traits::kKeyTiles][32];
+  struct Exchange {
+    Parts parts[Traits::kWarpsM];
+  };
+  struct Nothing {};
+
+  union {
+    Tiles tiles;
+    Results results;
+    Merge merge;
+  };
+  WorkUnit units[2];  // the current one and the next
+  KeyOffsets offsets[Traits::kWarpsN][Traits::kOffsetSteps][Traits::kKeys];
+  std::conditional_t<(Traits::kWarpsD > 1 && !Traits::kHoldQ), Exchange, Nothing> exchange;
+  // Rotary embedding: how far a step of one position turns each pair of dims.
+  uint64_t turns[Traits::kRotates ? Traits::kHeadDimQk / 2 : 1];
+  // KvLoading::kFp8: the factors by which the products of the rows of q are multiplied.
+  float row_scales[Traits::kFp8 ? Traits::kRows : 1];
+  int is_last_arrival;
+  int first_inert_token;
+
+  // Those of the 16 rows of a warp.
+  __device__ __forceinline__ Parts& PartsOf(int warp_m) {
+    if constexpr (Traits::kHoldQ) {
+      static_assert(sizeof(Parts) <= 16 * Traits::kKeyChunks * sizeof(uint4));
+      return reinterpret_cast<Parts&>(tiles.q[warp_m * 16 * Traits::kKeyChunks]);
+    } else {
+      return exchange.parts[warp_m];
+    }
+  }
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_

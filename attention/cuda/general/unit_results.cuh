@@ -1,0 +1,309 @@
+// From the shares of a CTA's groups of warps to out and lse: the shares are added up, and either
+// written out or stored as a partial, which the last CTA to arrive at the merge adds to the others
+// (partial_merge.cuh). All threads take 4 columns of a row at a time; every thread of a row
+// computes the row's weights itself, which is quicker than to wait for one that does.
+//
+// All of this runs once or twice per unit, mostly from instructions that must be fetched first: few
+// instructions matter more than few operations, and what is seldom needed is not inlined.
+
+#ifndef ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
+#define ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/convert.cuh"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/online_softmax.cuh"
+#include "attention/cuda/general/products.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "attention/work_map/work_map.h"
+
+namespace reprise {
+
+// Softmax state of a row: sum of exp2(logit - max), base 2.
+struct RowTotal {
+  float max;
+  float sum;
+};
+
+__device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, float* out, int column,
+                                         const float (&value)[4]) {
+  if (p.out_is_aligned) {
+    *reinterpret_cast<float4*>(out + column) = {value[0], value[1], value[2], value[3]};
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (column + e < p.head_dim_v) out[column + e] = value[e];
+  }
+}
+
+// Stores types of 16 and 8 bits.
+template <typename T>
+__device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, T* out, int column,
+                                         const float (&value)[4]) {
+  uint32_t bits[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) bits[e] = StoredBits<T>(value[e]);
+  if (!p.out_is_aligned) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (column + e >= p.head_dim_v) continue;
+      if constexpr (sizeof(T) == 2) {
+        reinterpret_cast<uint16_t*>(out)[column + e] = static_cast<uint16_t>(bits[e]);
+      } else {
+        reinterpret_cast<uint8_t*>(out)[column + e] = static_cast<uint8_t>(bits[e]);
+      }
+    }
+  } else if constexpr (sizeof(T) == 2) {
+    *reinterpret_cast<uint2*>(out + column) = {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16};
+  } else {
+    *reinterpret_cast<uint32_t*>(out + column) =
+        bits[0] | bits[1] << 8 | bits[2] << 16 | bits[3] << 24;
+  }
+}
+
+__device__ __forceinline__ int64_t OutAt(const AttentionKernelParams& p, const TileRow& row) {
+  return row.token * p.out_token_stride + row.q_head * p.out_head_stride;
+}
+
+// Stores the types of out other than the products', and rows that are not aligned.
+template <typename Traits>
+__device__ __noinline__ void StoreColumnsAs(const AttentionKernelParams& p, int64_t at, int column,
+                                            float4 columns) {
+  const float value[4] = {columns.x, columns.y, columns.z, columns.w};
+  switch (p.out_dtype) {
+    case DType::kFloat16:
+      return StoreOut(p, static_cast<__half*>(p.out) + at, column, value);
+    case DType::kBFloat16:
+      return StoreOut(p, static_cast<__nv_bfloat16*>(p.out) + at, column, value);
+    case DType::kFp8E4M3:
+      return StoreOut(p, static_cast<__nv_fp8_e4m3*>(p.out) + at, column, value);
+    case DType::kFp8E5M2:
+      return StoreOut(p, static_cast<__nv_fp8_e5m2*>(p.out) + at, column, value);
+    default:
+      return StoreOut(p, static_cast<float*>(p.out) + at, column, value);
+  }
+}
+
+// Writes 4 columns of the row of out that begins at element `at`.
+template <typename Traits>
+__device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, int64_t at, int column,
+                                             const float (&value)[4]) {
+  using Element = typename Traits::Element;
+  if constexpr (Traits::kTensorCores) {
+    if (p.out_dtype == Traits::kTile.dtype && p.out_is_aligned) {
+      *reinterpret_cast<uint2*>(static_cast<Element*>(p.out) + at + column) = {
+          Pack<Element>(value[0], value[1]), Pack<Element>(value[2], value[3])};
+      return;
+    }
+  }
+  StoreColumnsAs<Traits>(p, at, column, {value[0], value[1], value[2], value[3]});
+}
+
+// The scale of out_block columns of a row, which maps their largest value to that of out's type. At
+// least the scale of 1e-10, so that zeros have a finite one.
+__device__ __forceinline__ float BlockScale(const AttentionKernelParams& p, float largest) {
+  return fmaxf(largest, 1e-10f) / LargestOf(p.out_dtype);
+}
+
+// Adds the sink, writes lse, and returns the factor for a sum relative to total.max.
+__device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const TileRow& row, const RowTotal& total) {
+  float factor = 0.0f;
+  float lse = -INFINITY;
+  if (total.max != -INFINITY) {
+    float max = total.max;
+    float sum = total.sum;
+    factor = unit.v_scale;
+    if (p.sinks) {
+      const float sink = p.sinks[row.q_head] * kLog2E;
+      max = fmaxf(max, sink);
+      const float rescale = exp2f(total.max - max);
+      sum = sum * rescale + exp2f(sink - max);
+      factor *= rescale;
+    }
+    factor /= sum * ScaleAt(p.out_scale, 0, 0);
+    if (p.lse) lse = (max + log2f(sum)) * kLn2;
+  }
+  if (p.lse) p.lse[row.token * p.lse_token_stride + row.q_head * p.lse_head_stride] = lse;
+  return factor;
+}
+
+// Index of a row's lse among the partials; times PartialPitch(head_dim_v), the index of its out.
+__device__ __forceinline__ int64_t PartialAt(const TileMap& work, int partial, const TileRow& row) {
+  return static_cast<int64_t>(partial + row.query) * work.num_q_heads + row.q_head;
+}
+
+// Calls body(row, column) for 4 columns at a time of every row of the tile, spread over the CTA.
+template <typename Traits, typename Body>
+__device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const Body& body) {
+  constexpr int kRowParts = Traits::kHeadDimV / 4;
+#pragma unroll 1
+  for (int at = threadIdx.x; at < unit.num_rows * kRowParts; at += Traits::kThreads) {
+    const int column = at % kRowParts * 4;
+    if (column < p.head_dim_v) body(at / kRowParts, column);
+  }
+}
+
+// The total of a row over the groups, and the weight of each group's share.
+template <typename Traits>
+__device__ __forceinline__ RowTotal
+WeighGroups(const typename AttentionShared<Traits>::Results& results, int row,
+            float (&weight)[Traits::kWarpsN]) {
+  RowTotal total{-INFINITY, 0.0f};
+#pragma unroll
+  for (int g = 0; g < Traits::kWarpsN; ++g) total.max = fmaxf(total.max, results.max[g][row]);
+  const float reference = Reference(total.max);
+#pragma unroll
+  for (int g = 0; g < Traits::kWarpsN; ++g) {
+    weight[g] = Exp2<Traits>(results.max[g][row] - reference);
+    total.sum = fmaf(results.sum[g][row], weight[g], total.sum);
+  }
+  return total;
+}
+
+template <typename Traits>
+__device__ __forceinline__ void AddGroups(const typename AttentionShared<Traits>::Results& results,
+                                          const float (&weight)[Traits::kWarpsN], int row,
+                                          int column, float factor, float (&value)[4]) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) value[e] = 0.0f;
+#pragma unroll
+  for (int g = 0; g < Traits::kWarpsN; ++g) {
+    const float4 out = *reinterpret_cast<const float4*>(&results.out[g][row][column]);
+    const float w = weight[g] * factor;
+    value[0] = fmaf(out.x, w, value[0]);
+    value[1] = fmaf(out.y, w, value[1]);
+    value[2] = fmaf(out.z, w, value[2]);
+    value[3] = fmaf(out.w, w, value[3]);
+  }
+}
+
+// 1 / x of a sum of weights. 16-bit types use the hardware's approximation (1 ulp).
+template <typename Traits>
+__device__ __forceinline__ float Reciprocal(float x) {
+  if constexpr (Traits::kTensorCores) {
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+  } else {
+    return 1.0f / x;
+  }
+}
+
+// Writes a partial row's lse and returns the factor for a sum relative to total.max.
+template <typename Traits>
+__device__ __forceinline__ float FinishPartialRow(const RowTotal& total, float& lse) {
+  const bool sees_any = total.max != -INFINITY;
+  lse = sees_any ? total.max + log2f(total.sum) : -INFINITY;
+  return sees_any ? Reciprocal<Traits>(total.sum) : 0.0f;
+}
+
+__device__ __forceinline__ void StorePartial(const AttentionKernelParams& p, int64_t partial,
+                                             int column, const float (&value)[4]) {
+  float* const out = p.work.partial_out + partial * PartialPitch(p.head_dim_v);
+  *reinterpret_cast<float4*>(out + column) = {value[0], value[1], value[2], value[3]};
+}
+
+// Puts 4 columns of a finished row into out, or, where blocks of columns have scales of their own,
+// into group 0's share, for StoreBlocks().
+template <typename Traits>
+__device__ __forceinline__ void StoreFinished(const AttentionKernelParams& p,
+                                              typename AttentionShared<Traits>::Results& results,
+                                              const TileRow& tile_row, int row, int column,
+                                              const float (&value)[4]) {
+  if (p.out_block_scales == nullptr) {
+    StoreColumns<Traits>(p, OutAt(p, tile_row), column, value);
+  } else {
+    *reinterpret_cast<float4*>(&results.out[0][row][column]) = {value[0], value[1], value[2],
+                                                                value[3]};
+  }
+}
+
+// Each thread has a block of columns.
+template <typename Traits>
+__device__ __noinline__ void StoreBlocks(const AttentionKernelParams& p, const WorkUnit& unit,
+                                         const typename AttentionShared<Traits>::Results& results) {
+  const int row_blocks = p.head_dim_v / p.out_block;
+  for (int at = threadIdx.x; at < unit.num_rows * row_blocks; at += Traits::kThreads) {
+    const int r = at / row_blocks;
+    const int block = at - r * row_blocks;
+    const float* columns = results.out[0][r];
+    float largest = 0.0f;
+    for (int c = block * p.out_block; c < (block + 1) * p.out_block; ++c) {
+      largest = fmaxf(largest, fabsf(columns[c]));
+    }
+    const float scale = BlockScale(p, largest);
+    const TileRow row = RowAt(p, unit, r);
+    p.out_block_scales[row.token * p.out_block_token_stride + row.q_head * p.out_block_head_stride +
+                       block] = scale;
+    const float factor = 1.0f / scale;
+    for (int c = block * p.out_block; c < (block + 1) * p.out_block; c += 4) {
+      StoreColumnsAs<Traits>(p, OutAt(p, row), c,
+                             {columns[c] * factor, columns[c + 1] * factor, columns[c + 2] * factor,
+                              columns[c + 3] * factor});
+    }
+  }
+}
+
+// Stores a warp's share where WriteUnit() reads it.
+template <typename Traits>
+__device__ __forceinline__ void LeaveResults(const WorkUnit& unit,
+                                             const OnlineSoftmax<Traits>& softmax,
+                                             typename AttentionShared<Traits>::Results& results) {
+  const int lane = threadIdx.x % 32;
+  const int group = threadIdx.x / Traits::kGroupThreads;
+  const int first_column = WarpPart<Traits>() * Traits::kOutColumns;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = WarpRow<Traits>() + lane / 4 + r * 8;
+    const float sum = QuadSum(softmax.sum[r]);
+    if (row >= unit.num_rows) continue;
+    if (lane % 4 == 0 && WarpPart<Traits>() == 0) {
+      results.max[group][row] = softmax.max[r];
+      results.sum[group][row] = sum;
+    }
+#pragma unroll
+    for (int n = 0; n < Traits::kOutTiles; ++n) {
+      const int column = first_column + Products<Traits>::OutColumn(n);
+      *reinterpret_cast<float2*>(&results.out[group][row][column]) = {softmax.out[n][r * 2],
+                                                                      softmax.out[n][r * 2 + 1]};
+    }
+  }
+}
+
+// Writes what the groups stored. The threads have synchronised since, and synchronise before they
+// write shared memory again. Of a partial, the merge is still to come.
+template <typename Traits>
+__device__ __forceinline__ void WriteUnit(const AttentionKernelParams& p, const WorkUnit& unit,
+                                          typename AttentionShared<Traits>::Results& results) {
+  const bool is_partial = unit.item.partial >= 0;
+  ForColumns<Traits>(p, unit, [&](int r, int column) {
+    const TileRow row = RowAt(p, unit, r);
+    float weight[Traits::kWarpsN];
+    const RowTotal total = WeighGroups<Traits>(results, r, weight);
+    const int64_t partial = PartialAt(p.work, unit.item.partial, row);
+    // Every thread of the row writes the same lse.
+    const float factor = is_partial ? FinishPartialRow<Traits>(total, p.work.partial_lse[partial])
+                                    : FinishRow(p, unit, row, total);
+    float value[4];
+    AddGroups<Traits>(results, weight, r, column, factor, value);
+    if (is_partial) {
+      StorePartial(p, partial, column, value);
+    } else {
+      StoreFinished<Traits>(p, results, row, r, column, value);
+    }
+  });
+  if (is_partial || p.out_block_scales == nullptr) return;
+  Traits::Meet();
+  StoreBlocks<Traits>(p, unit, results);
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_

@@ -1,0 +1,286 @@
+// The warpgroups that compute: each processes 64 rows of a tile against its keys, step by step.
+//
+// Products are asynchronous (wgmma): while the tensor cores add up P V of one step and compute Q
+// K^T of the next, the other warpgroup computes its weights, and so does this one while the tensor
+// cores are still adding up (FlashAttention-3, Shah et al. 2024).
+//
+//   step i      start S = Q K(i)^T, out += P(i - 1) V(i - 1)
+//               when S is complete: free K(i); logits, mask, P(i)
+//               when out is complete: free V(i - 1); rescale out
+
+#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
+#define ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
+
+#include <cfloat>
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/logits.cuh"
+#include "attention/cuda/general/online_softmax.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "attention/cuda/hopper/warpgroup_products.cuh"
+#include "attention/cuda/hopper/warpgroup_shared.cuh"
+#include "attention/cuda/hopper/warpgroup_special.cuh"
+#include "attention/cuda/hopper/wgmma.cuh"
+
+namespace reprise {
+
+// Sets the logits of keys outside each row's `seen` to -inf.
+template <typename Traits>
+__device__ __forceinline__ void HideUnseen(const SeenKeys (&seen)[2], int first,
+                                           float (&s)[Traits::kKeyTiles][4]) {
+  const int lane_first = first + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int begin = seen[r].begin - lane_first;
+    const int end = seen[r].end - lane_first;
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int column = n * 8 + j;
+        if (column < begin || column >= end) s[n][r * 2 + j] = -INFINITY;
+      }
+    }
+  }
+}
+
+template <typename Traits>
+class WarpgroupAttention {
+ public:
+  using Element = typename Traits::Element;
+
+  __device__ __forceinline__ WarpgroupAttention(const AttentionKernelParams& p,
+                                                const PreparedUnit<Traits>& prepared,
+                                                WarpgroupShared<Traits>& shared)
+      : p_(p), unit_(prepared.unit), shared_(shared), is_special_(prepared.is_special) {
+    scale_ = unit_.logit_scale;
+    const int row = LaneRow();
+    if (is_special_) {
+      NoteView();
+    } else if (unit_.item.row == kSharedRow) {
+      scale_ *= p.q_scale.value * p.k_scale.value;
+      seen_[0] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row));
+      seen_[1] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row + 8));
+      seen_by_all_ = {INT_MAX, 0};
+    } else {
+      seen_[0] = prepared.rows[row].seen;
+      seen_[1] = prepared.rows[row + 8].seen;
+      seen_by_all_ = prepared.seen_by_all[threadIdx.x / 32];
+    }
+  }
+
+  // Processes all steps of unit `n`, of which the first is `begin`, counted over all units.
+  __device__ __forceinline__ void Attend(OnlineSoftmax<Traits>& softmax, int n, int begin,
+                                         int num_steps) {
+    const int end = begin + num_steps;
+    if (OwnFirstRow() >= unit_.num_rows || begin == end) return Accompany(n, begin, end);
+
+    TakeQueryScales(n);
+    float s[Traits::kKeyTiles][4];
+    uint32_t p[Traits::kKeys / 16][4];
+    float rescale[2];
+    int first = unit_.item.key_begin;
+    shared_.keys.WaitUntilThere(begin);
+    StartLogits(n, begin, s);
+    WaitForProducts<0>();
+    ReleaseKeys(n, begin, end);
+    Weigh(first, begin, s, softmax, rescale);
+    PackWeights(s, p);
+    if (begin + 1 < end) shared_.keys.WaitUntilThere(begin + 1);
+#pragma unroll 1
+    for (int step = begin + 1; step < end; ++step) {
+      StartLogits(n, step, s);
+      TakeValues(step - 1, first);
+      StartSum(step - 1, p, softmax.out);
+      first += Traits::kKeys;
+      WaitForProducts<1>();
+      ReleaseKeys(n, step, end);
+      Weigh(first, step, s, softmax, rescale);
+      if (step + 1 < end) shared_.keys.WaitUntilThere(step + 1);
+      WaitForProducts<0>();
+      Release(shared_.values.free(step - 1));
+      PackWeights(s, p);
+      softmax.Rescale(rescale);
+    }
+    TakeValues(end - 1, first);
+    StartSum(end - 1, p, softmax.out);
+    WaitForProducts<0>();
+    Release(shared_.values.free(end - 1));
+  }
+
+ private:
+  // The warpgroup's first row of the tile.
+  static __device__ __forceinline__ int OwnFirstRow() { return threadIdx.x / 128 * 64; }
+  // The first of the lane's rows.
+  static __device__ __forceinline__ int LaneRow() {
+    return WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  }
+
+  // KvLoading::kFp8: takes the factors that undo the loader's scaling of the lane's rows.
+  __device__ __forceinline__ void TakeQueryScales(int n) {
+    if constexpr (Traits::kArrivesAsFp8) {
+      const float* const scales = shared_.query_scales_of(n);
+      query_scale_[0] = scales[LaneRow()];
+      query_scale_[1] = scales[LaneRow() + 8];
+    }
+  }
+
+  // A factor for the products of one of the lane's rows.
+  __device__ __forceinline__ float RowScale(float scale, int r) const {
+    return Traits::kArrivesAsFp8 ? scale * query_scale_[r] : scale;
+  }
+
+  // Says that a warp no longer uses a place.
+  static __device__ __forceinline__ void Release(Barrier& free) {
+    if (threadIdx.x % 32 == 0) free.Arrive();
+  }
+
+  __device__ __forceinline__ void ReleaseKeys(int n, int step, int end) const {
+    Release(shared_.keys.free(step));
+    if (step + 1 == end) Release(shared_.queries.free(n));
+  }
+
+  // For a warpgroup that has no rows of the tile, or a unit without keys: frees what is loaded.
+  __device__ __forceinline__ void Accompany(int n, int step, int end) const {
+    Release(shared_.queries.free(n));
+    int first = unit_.item.key_begin;
+#pragma unroll 1
+    for (; step < end; ++step, first += Traits::kKeys) {
+      shared_.keys.WaitUntilThere(step);
+      Release(shared_.keys.free(step));
+      TakeValues(step, first);
+      Release(shared_.values.free(step));
+    }
+  }
+
+  __device__ __forceinline__ auto& StageOf(int step) const {
+    return shared_.attention.tiles.stages[0][step % Traits::kStages];
+  }
+
+  // s = Q K^T.
+  __device__ __forceinline__ void StartLogits(int n, int step,
+                                              float (&s)[Traits::kKeyTiles][4]) const {
+    const auto q =
+        ProductTile::Rows(SharedAddress(shared_.q(n)) + OwnFirstRow() * Traits::kPanelChunks * 16);
+    const auto k = ProductTile::Rows(SharedAddress(StageOf(step).k()));
+    FenceProducts();
+#pragma unroll
+    for (int d = 0; d < Traits::kHeadDimQk / 16; ++d) {
+      const int at = d / 4 * Traits::kPanelBytes + d % 4 * 32;
+      WarpgroupProduct<Element, Traits::kKeys>::Rows(s, q.At(at), k.At(at), d == 0);
+    }
+    CommitProducts();
+  }
+
+  // out += P V.
+  __device__ __forceinline__ void StartSum(int step, const uint32_t (&p)[Traits::kKeys / 16][4],
+                                           float (&out)[Traits::kOutTiles][4]) const {
+    const auto v = ProductTile::Columns(SharedAddress(StageOf(step).v()), Traits::kPanelBytes);
+    FenceProducts();
+#pragma unroll
+    for (int k = 0; k < Traits::kKeys / 16; ++k) {
+      WarpgroupProduct<Element, Traits::kHeadDimV>::Columns(out, p[k], v.At(k * 16 * 128));
+    }
+    CommitProducts();
+  }
+
+  __device__ __forceinline__ static void PackWeights(const float (&s)[Traits::kKeyTiles][4],
+                                                     uint32_t (&p)[Traits::kKeys / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < Traits::kKeys / 16; ++k) {
+      p[k][0] = Pack<Element>(s[2 * k][0], s[2 * k][1]);
+      p[k][1] = Pack<Element>(s[2 * k][2], s[2 * k][3]);
+      p[k][2] = Pack<Element>(s[2 * k + 1][0], s[2 * k + 1][1]);
+      p[k][3] = Pack<Element>(s[2 * k + 1][2], s[2 * k + 1][3]);
+    }
+  }
+
+  // From products to weights of the step at local key `first`.
+  __device__ __forceinline__ void Weigh(int first, int step, float (&s)[Traits::kKeyTiles][4],
+                                        OnlineSoftmax<Traits>& softmax, float (&rescale)[2]) const {
+    float scale[2] = {RowScale(scale_ * kLog2E, 0), RowScale(scale_ * kLog2E, 1)};
+    if constexpr (Traits::kArrivesAsFp8) {
+      // Not 0 for rows of zeros: 0 times what is not seen may be NaN.
+      scale[0] = fmaxf(scale[0], FLT_MIN);
+      scale[1] = fmaxf(scale[1], FLT_MIN);
+    }
+    if (is_special_ || p_.softcap > 0.0f) {
+      QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
+      if (is_special_) {
+        WaitForProducts<0>();  // function calls need all registers
+        rows[0] = LoadQueryRow(p_, unit_, LaneRow());
+        rows[1] = LoadQueryRow(p_, unit_, LaneRow() + 8);
+      }
+      rows[0].logit_scale = RowScale(rows[0].logit_scale, 0);
+      rows[1].logit_scale = RowScale(rows[1].logit_scale, 1);
+      ScaleLogits<Traits>(p_, rows, s);
+      scale[0] = scale[1] = 1.0f;
+      if (is_special_) MaskSpecial(rows, first, step, s);
+    }
+    if (!is_special_ && (first < seen_by_all_.begin || first + Traits::kKeys > seen_by_all_.end)) {
+      HideUnseen<Traits>(seen_, first, s);
+    }
+    softmax.WeighScaled(s, scale, rescale);
+    ComputeHere(s);
+  }
+
+  // Special units:
+
+  // Called by all threads that compute.
+  __device__ __forceinline__ void NoteView() const {
+    const QueryRow rows[2] = {LoadQueryRow(p_, unit_, LaneRow()),
+                              LoadQueryRow(p_, unit_, LaneRow() + 8)};
+    const WarpView own = ViewOf(rows);
+    if (threadIdx.x % 32 == 0) shared_.warp_views[threadIdx.x / 32] = own;
+    Traits::Meet();
+    if (threadIdx.x == 0) {
+      shared_.view = ViewOfWarps<Traits::kWarpsM>(own, shared_.warp_views);
+    }
+    Traits::Meet();
+  }
+
+  // Whether some row of the tile does not see every key of the step.
+  __device__ __forceinline__ bool IsMasked(int first) const {
+    return ViewStep(p_, unit_, shared_.view, first, Traits::kKeys) != StepView::kAll;
+  }
+
+  __device__ __forceinline__ void MaskSpecial(const QueryRow (&rows)[2], int first, int step,
+                                              float (&s)[Traits::kKeyTiles][4]) const {
+    const bool is_masked = IsMasked(first);
+    if (!is_masked && p_.alibi_slopes == nullptr) return;
+    const uint32_t seen = MaskLogits<Traits>(p_, unit_, rows, first, s);
+    if (is_masked) NoteSeen<Traits::kKeys>(seen, shared_.seen[step % 3]);
+  }
+
+  // Waits for the values of a step. Where unseen keys may be among them, zeroes the values that no
+  // row of the tile sees.
+  __device__ __forceinline__ void TakeValues(int step, int first) const {
+    shared_.values.WaitUntilThere(step);
+    if (is_special_ && IsMasked(first)) {
+      uint32_t* const seen = shared_.seen[step % 3];
+      Traits::Meet();  // all threads have noted what they see
+      ZeroUnseen<Traits, Traits::kThreads>(seen, StageOf(step).v(), threadIdx.x);
+      ShowToProducts();
+      Traits::Meet();
+      if (threadIdx.x < Traits::kKeys / 32) seen[threadIdx.x] = 0;
+    }
+  }
+
+  const AttentionKernelParams& p_;
+  const WorkUnit& unit_;
+  WarpgroupShared<Traits>& shared_;
+  const bool is_special_;
+  // Units that are not special:
+  float scale_;
+  SeenKeys seen_[2];      // seen by the lane's rows
+  SeenKeys seen_by_all_;  // seen by all rows of the warp
+  float query_scale_[2];  // KvLoading::kFp8: for the lane's rows
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_

@@ -1,0 +1,118 @@
+// Conversion, in place in shared memory, of what arrives in another type than that of the products
+// (KvLoading::kFp8): keys, values and queries of fp8 to float16, which holds every value of them;
+// queries of bfloat16 to float16 by a power of two per row, as LoadScaledQueries() does
+// (query_loader.cuh).
+//
+// The threads that copied the data convert it, once their copies have arrived, warp by warp
+// (warpgroup_rows.cuh).
+//
+// Bound, for a step of 128 keys and head_dim 128: 16,384 conversions of pairs (128 per thread), and
+// 96 KB of shared memory read and written, out of the 3,700 cycles of its products and weights.
+
+#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
+#define ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/fp8_products.cuh"
+#include "attention/cuda/hopper/warpgroup_rows.cuh"
+#include "base/dtype.h"
+
+namespace reprise {
+
+__device__ __forceinline__ uint4 LoadShared16(uint32_t address) {
+  uint4 chunk;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(chunk.x), "=r"(chunk.y), "=r"(chunk.z), "=r"(chunk.w)
+               : "r"(address)
+               : "memory");
+  return chunk;
+}
+
+__device__ __forceinline__ void StoreShared16(uint32_t address, const uint4& chunk) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(chunk.x),
+               "r"(chunk.y), "r"(chunk.z), "r"(chunk.w)
+               : "memory");
+}
+
+template <DType kStored, typename Rows>
+__device__ __forceinline__ void Fp8RowsToHalves(uint32_t tile, int thread) {
+  const int row = Rows::Row(thread);
+  const int chunk = Rows::Chunk(thread);
+  uint32_t from = tile + Rows::ArrivalOf(row, chunk);
+  uint32_t to = tile + Rows::PlaceOf(row, chunk);
+  constexpr int kBatch = Rows::kPasses < 4 ? Rows::kPasses : 4;
+  constexpr int kPassBytes = Rows::kRowsPerPass * 128;
+#pragma unroll 1
+  for (int pass = 0; pass < Rows::kPasses; pass += kBatch) {
+    uint4 chunks[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) chunks[i] = LoadShared16(from + i * kPassBytes);
+    __syncwarp();  // the rows have been read, and may be overwritten
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      uint4 low, high;
+      Fp8ToHalves<kStored>(chunks[i].x, low.x, low.y);
+      Fp8ToHalves<kStored>(chunks[i].y, low.z, low.w);
+      Fp8ToHalves<kStored>(chunks[i].z, high.x, high.y);
+      Fp8ToHalves<kStored>(chunks[i].w, high.z, high.w);
+      StoreShared16(to + i * kPassBytes, low);
+      StoreShared16((to ^ 16) + i * kPassBytes, high);
+    }
+    from += kBatch * kPassBytes;
+    to += kBatch * kPassBytes;
+  }
+}
+
+// `tile`: a SharedAddress(); `thread`: the number within the warpgroup.
+template <typename Rows>
+__device__ __forceinline__ void Fp8RowsToHalves(DType dtype, uint32_t tile, int thread) {
+  if (dtype == DType::kFp8E5M2) {
+    Fp8RowsToHalves<DType::kFp8E5M2, Rows>(tile, thread);
+  } else {
+    Fp8RowsToHalves<DType::kFp8E4M3, Rows>(tile, thread);
+  }
+}
+
+// Stores the inverse of each row's factor in row_scales.
+template <typename Rows>
+__device__ __forceinline__ void ScaleQueriesToHalves(uint32_t tile, int thread, float* row_scales) {
+  static_assert(Rows::kChunkPasses == 1);
+  const int first_row = Rows::Row(thread);
+  const int chunk = Rows::Chunk(thread);
+  const uint32_t place = tile + Rows::PlaceOf(first_row, chunk);
+#pragma unroll 4
+  for (int pass = 0; pass < Rows::kPasses; ++pass) {
+    const int row = first_row + pass * Rows::kRowsPerPass;
+    const uint32_t address = place + pass * (Rows::kRowsPerPass * 128);
+    const uint4 from = LoadShared16(address);
+    const uint32_t words[4] = {from.x, from.y, from.z, from.w};
+    // The largest magnitude, from the bits.
+    uint32_t pair = 0;
+#pragma unroll
+    for (uint32_t word : words) pair = __vmaxu2(pair, word & 0x7fff7fffu);
+    uint32_t largest = max(pair & 0xffffu, pair >> 16);
+#pragma unroll
+    for (int distance = Rows::kLanes / 2; distance > 0; distance /= 2) {
+      largest = max(largest, __shfl_xor_sync(kFullWarp, largest, distance));
+    }
+    // Factors 2^(14 - e) and 2^(e - 14), where the largest is 2^e or a little more.
+    const uint32_t exponent = max(largest >> 7, 15u);
+    const float factor = __uint_as_float((268 - exponent) << 23);
+    if (chunk == 0) row_scales[row] = __uint_as_float((exponent - 14) << 23);
+    uint32_t halves[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      halves[i] = Pack<__half>(__uint_as_float(words[i] << 16) * factor,
+                               __uint_as_float(words[i] & 0xffff0000u) * factor);
+    }
+    StoreShared16(address, {halves[0], halves[1], halves[2], halves[3]});
+  }
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_

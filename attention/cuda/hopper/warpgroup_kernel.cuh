@@ -1,0 +1,99 @@
+// Attention for many queries per row on Hopper: tier 2, for K and V of 16 bits that are loaded
+// unconverted, and for K and V of fp8, which become float16 in shared memory.
+//
+// Algorithm. That of attention_kernel.cuh, over the same items, with a CTA of three warpgroups as
+// in FlashAttention-3 (Shah et al. 2024): one copies (warpgroup_loader.cuh), two multiply
+// (warpgroup_attend.cuh), 64 rows of a tile each. They synchronise only through the barriers of
+// rings of stages (warpgroup_barrier.cuh), so copies run ahead across units: while one unit's last
+// keys are in use and its results are written, the next one's keys arrive. The copying warpgroup
+// also converts what arrives as fp8 (warpgroup_conversion.cuh): it is otherwise idle while copies
+// are in flight.
+//
+// Bound. Tensor cores: 4 x rows x keys x head_dim FLOP, with one tile of 128 rows per SM at a time.
+//
+// Steps are masked where some row does not see every key. Where keys that no row of the tile sees
+// may be among others (trees, sparse patterns, queries at arbitrary positions), their V rows are
+// zeroed before the product, so memory that no query sees may hold NaN; elsewhere such keys are not
+// loaded.
+
+#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
+#define ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel.cuh"
+#include "attention/cuda/general/attention_launchers.h"
+#include "attention/cuda/hopper/warpgroup_attend.cuh"
+#include "attention/cuda/hopper/warpgroup_loader.cuh"
+#include "attention/cuda/hopper/warpgroup_results.cuh"
+#include "attention/cuda/hopper/warpgroup_shared.cuh"
+#include "attention/cuda/hopper/warpgroup_traits.cuh"
+
+namespace reprise {
+
+// What the computing warpgroups do with the units.
+template <typename Traits>
+__device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
+                                            WarpgroupShared<Traits>& shared) {
+  const ColumnUnits units(p.work);
+  int step = 0;
+#pragma unroll 1
+  for (int n = 0; n < units.count(); ++n) {
+    shared.queries.WaitUntilThere(n);
+    PreparedUnit<Traits>& prepared = shared.unit(n);
+    const int num_steps = prepared.num_steps;
+    OnlineSoftmax<Traits> softmax;
+    WarpgroupAttention<Traits>(p, prepared, shared).Attend(softmax, n, step, num_steps);
+    step += num_steps;
+    FinishWarpgroupUnit<Traits>(p, prepared, softmax, shared);
+  }
+  ClearInertTokens<Traits>(p);
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kAllThreads, 1)
+    WarpgroupKernel(const __grid_constant__ AttentionKernelParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<WarpgroupShared<Traits>*>(shared_memory);
+  if (threadIdx.x == 0) {
+    constexpr int kWarps = Traits::kThreads / 32;
+    shared.queries.Init(Traits::kLoaderThreads, kWarps);
+    shared.keys.Init(Traits::kLoaderThreads, kWarps);
+    shared.values.Init(Traits::kLoaderThreads, kWarps);
+    shared.results_are_out.Init(Traits::kThreads);
+  }
+  if (threadIdx.x < 3 * Traits::kKeys / 32) (&shared.seen[0][0])[threadIdx.x] = 0;
+  __syncthreads();
+  if (threadIdx.x >= Traits::kThreads) {
+    ReduceRegisters<Traits::kLoaderRegisters>();
+    WarpgroupLoader<Traits>(p, shared).Load();
+  } else {
+    RaiseRegisters<Traits::kRegisters>();
+    AttendUnits<Traits>(p, shared);
+  }
+}
+
+template <DType kDType, int kHeadDim, KvLoading kLoading>
+int WarpgroupSharedBytes() {
+  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim, kLoading>>);
+}
+
+template <DType kDType, int kHeadDim, KvLoading kLoading>
+cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  using Traits = WarpgroupTraits<kDType, kHeadDim, kLoading>;
+  constexpr int kSharedBytes = sizeof(WarpgroupShared<Traits>);
+  static_assert(kSharedBytes <= 227 * 1024);
+  constexpr int kThreads = Traits::kAllThreads;
+  const auto kernel = &WarpgroupKernel<Traits>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<params.work.num_ctas, kThreads, kSharedBytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_

@@ -1,0 +1,306 @@
+// The warpgroup that copies: it loads units, their queries, and keys and values for the computing
+// warpgroups, as far ahead as there is room.
+//
+// Pages are small and may have any layout, so each thread copies chunks of 16 bytes (cp.async) from
+// the addresses that the block table gives. Every warp finds the places of the rows that it copies
+// itself, one per lane, and notes them for the lanes that copy their chunks. The table is read a
+// step before its places are needed.
+//
+// The tensor cores see what was copied once the threads that copied it have waited for it,
+// converted it to the type of the products (KvLoading::kFp8: warpgroup_conversion.cuh), and issued
+// a fence. To keep copies in flight meanwhile, a thread does so for a tile after it has started to
+// copy the next; or at once, if there is no room for the next.
+
+#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
+#define ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
+
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/key_places.cuh"
+#include "attention/cuda/general/query_loader.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "attention/cuda/hopper/warpgroup_conversion.cuh"
+#include "attention/cuda/hopper/warpgroup_products.cuh"
+#include "attention/cuda/hopper/warpgroup_rows.cuh"
+#include "attention/cuda/hopper/warpgroup_shared.cuh"
+#include "attention/cuda/hopper/warpgroup_unit.cuh"
+
+namespace reprise {
+
+template <typename Traits>
+class WarpgroupLoader {
+ public:
+  __device__ __forceinline__ WarpgroupLoader(const AttentionKernelParams& p,
+                                             WarpgroupShared<Traits>& shared)
+      : p_(p), shared_(shared), thread_(threadIdx.x - Traits::kThreads) {}
+
+  // Loads all units of the CTA.
+  __device__ __forceinline__ void Load() {
+    const ColumnUnits units(p_.work);
+    int step = 0;
+    int num_indirect = 0;
+    item_ = PieceOf(p_.work.column_first + blockIdx.x / p_.work.heads_per_column);
+    if (units.count() > 0) Prepare(units, 0);
+#pragma unroll 1
+    for (int n = 0; n < units.count(); ++n) {
+      const PreparedUnit<Traits>& prepared = shared_.unit(n);
+      LoadUnit(units, n, step);
+      step += prepared.num_steps;
+      if (!prepared.writes_directly) {
+        Announce<0>();
+        shared_.results_are_out.Wait(num_indirect++);
+      }
+    }
+    Announce<0>();
+  }
+
+ private:
+  static constexpr int kThreads = Traits::kLoaderThreads;
+  static constexpr int kItemPieces = sizeof(WorkItem) / 16;
+  using KeyRows = typename Traits::KeyRows;
+  using QueryRows = typename Traits::QueryRows;
+  using NarrowQueryRows = typename Traits::NarrowQueryRows;
+  static_assert(Traits::kRows == kThreads, "a thread prepares one row");
+
+  // Offsets of rows: of keys and values of alternate steps, and of the queries.
+  static constexpr int kQueryOffsets = 2;
+  __device__ __forceinline__ KeyOffsets* Offsets(int i) const {
+    return shared_.attention.offsets[0][i];
+  }
+
+  __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
+
+  // The part of an item that this thread copies to shared memory.
+  __device__ __forceinline__ uint4 PieceOf(const WorkItem* item) const {
+    if (thread_ >= kItemPieces) return {};
+    return __ldg(reinterpret_cast<const uint4*>(item) + thread_);
+  }
+
+  // The first dim of this thread's chunk.
+  template <typename Rows>
+  __device__ __forceinline__ int DimOf() const {
+    return Rows::Chunk(thread_) * Rows::kElements;
+  }
+
+  // The address of this thread's chunk in the row of a tensor at offset 0, or any valid one if the
+  // head does not have its dims.
+  __device__ __forceinline__ const char* ChunkOf(const KvView& view, int kv_head,
+                                                 int head_dim) const {
+    const int dim = DimOf<KeyRows>();
+    return static_cast<const char*>(view.data) +
+           (kv_head * view.head_stride + (dim < head_dim ? DimOffset(view, dim) : 0)) *
+               Traits::kArrivingBytes;
+  }
+
+  // Copies rows to a tile; rows from `num_rows` on and dims from `head_dim` on become zeros.
+  // `offsets`: one of the two of each row, in bytes.
+  template <typename Rows>
+  __device__ __forceinline__ void CopyRows(const uint4* to, const char* chunk, int head_dim,
+                                           const int64_t* offsets, int num_rows) const {
+    const int row = Rows::Row(thread_);
+    const uint32_t address = SharedAddress(to) + Rows::ArrivalOf(row, Rows::Chunk(thread_));
+    const int end = DimOf<Rows>() < head_dim ? num_rows - row : 0;
+    // Offsets read at a time.
+    constexpr int kBatch = Rows::kPasses < 8 ? Rows::kPasses : 8;
+#pragma unroll
+    for (int pass = 0; pass < Rows::kPasses; pass += kBatch) {
+      const char* source[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        source[i] = chunk + offsets[(row + (pass + i) * Rows::kRowsPerPass) * 2];
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int first = (pass + i) * Rows::kRowsPerPass;
+        CopyAsync16(address + first * 128, source[i], first < end);
+      }
+    }
+  }
+
+  // Signals that the tiles copied before have arrived, all but the `kPending` (0, 1) newest.
+  template <int kPending>
+  __device__ __forceinline__ void Announce() {
+    if (copied_ == nullptr) return;
+    WaitForCopies<kPending>();
+    if constexpr (Traits::kArrivesAsFp8) ConvertCopied();
+    ShowToProducts();
+    copied_->Arrive();
+    copied_ = nullptr;
+  }
+
+  // Converts the tile that has arrived to float16.
+  __device__ __forceinline__ void ConvertCopied() const {
+    if (copied_queries_ < 0) {
+      Fp8RowsToHalves<KeyRows>(p_.kv_dtype, copied_tile_, thread_);
+    } else if (IsFp8(p_.q_dtype)) {
+      Fp8RowsToHalves<NarrowQueryRows>(p_.q_dtype, copied_tile_, thread_);
+    } else if (p_.q_dtype == DType::kBFloat16) {
+      ScaleQueriesToHalves<QueryRows>(copied_tile_, thread_,
+                                      shared_.query_scales_of(copied_queries_));
+    }
+  }
+
+  // Called before fill n of a ring is copied.
+  template <typename Ring>
+  __device__ __forceinline__ void AwaitRoom(Ring& ring, int n) {
+    // By all lanes or none: converting what was copied takes whole warps.
+    if (!__all_sync(kFullWarp, ring.IsFree(n))) {
+      Announce<0>();
+      ring.WaitUntilFree(n);
+    }
+    __syncwarp();  // the noted places are visible as well
+  }
+  // Called after it. `queries`: the number of the unit if the tile holds its queries, else -1.
+  template <typename Ring>
+  __device__ __forceinline__ void EndCopy(Ring& ring, int n, const uint4* tile, int queries = -1) {
+    CommitCopies();
+    Announce<1>();
+    copied_ = &ring.there(n);
+    copied_tile_ = SharedAddress(tile);
+    copied_queries_ = queries;
+  }
+
+  // Prepares unit n: computes all that is needed to know about it.
+  __device__ __forceinline__ void Prepare(const ColumnUnits& units, int n) {
+    PreparedUnit<Traits>& prepared = shared_.unit(n);
+    WorkUnit& unit = prepared.unit;
+    if (thread_ < kItemPieces) reinterpret_cast<uint4*>(&unit.item)[thread_] = item_;
+    Meet();
+    const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
+    place_of_first_ = places.Find(unit.item.key_begin);
+    place_of_second_ = places.Find(unit.item.key_begin + Traits::kKeys);
+    if (n + 1 < units.count()) item_ = PieceOf(units.ItemOf(n + 1));
+    if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
+    Meet();
+    NoteRow(p_, thread_, prepared);
+    NoteQuery(unit);
+  }
+
+  // Whether q arrives as fp8.
+  __device__ __forceinline__ bool HasNarrowQueries() const {
+    return Traits::kArrivesAsFp8 && IsFp8(p_.q_dtype);
+  }
+
+  // Notes the place of this lane's row of q.
+  __device__ __forceinline__ void NoteQuery(const WorkUnit& unit) const {
+    const bool is_narrow = HasNarrowQueries();
+    const int row = is_narrow ? OwnRow<NarrowQueryRows>(thread_) : OwnRow<QueryRows>(thread_);
+    const TileRow tile_row = RowAt(p_, unit, row < unit.num_rows ? row : 0);
+    Offsets(kQueryOffsets)[row].k =
+        (tile_row.token * p_.q_token_stride + tile_row.q_head * p_.q_head_stride) *
+        (is_narrow ? 1 : 2);
+  }
+
+  // Copies the rows of q, whose elements have the size for which Rows has chunks.
+  template <typename Rows>
+  __device__ __forceinline__ void CopyQueryRows(const WorkUnit& unit, int n) const {
+    constexpr int kBytes = 16 / Rows::kElements;
+    const int dim = DimOf<Rows>() < p_.head_dim_qk ? DimOf<Rows>() : 0;
+    CopyRows<Rows>(shared_.q(n), static_cast<const char*>(p_.q) + dim * kBytes, p_.head_dim_qk,
+                   &Offsets(kQueryOffsets)->k, unit.num_rows);
+  }
+
+  __device__ __forceinline__ void CopyQueries(const WorkUnit& unit, int n) const {
+    if constexpr (Traits::kArrivesAsFp8) {
+      if (p_.q_dtype != DType::kBFloat16) shared_.query_scales_of(n)[thread_] = 1.0f;
+      if (HasNarrowQueries()) {
+        if (p_.q_is_aligned) {
+          CopyQueryRows<NarrowQueryRows>(unit, n);
+        } else {
+          GatherNarrowQueries(unit, n);
+        }
+        return;
+      }
+    }
+    if (p_.q_is_aligned) {
+      CopyQueryRows<QueryRows>(unit, n);
+    } else {
+      LoadQueries<Traits, kThreads>(p_, unit, shared_.q(n), thread_);  // of 16 bits, unconverted
+    }
+  }
+
+  // Loads queries of fp8 that are not in whole chunks.
+  __device__ __forceinline__ void GatherNarrowQueries(const WorkUnit& unit, int n) const {
+    const int chunk = NarrowQueryRows::Chunk(thread_);
+    const int first_dim = DimOf<NarrowQueryRows>();
+#pragma unroll 1
+    for (int pass = 0; pass < NarrowQueryRows::kPasses; ++pass) {
+      const int row = NarrowQueryRows::Row(thread_) + pass * NarrowQueryRows::kRowsPerPass;
+      const bool is_there = row < unit.num_rows;
+      const TileRow tile_row = RowAt(p_, unit, is_there ? row : 0);
+      const uint8_t* const q = static_cast<const uint8_t*>(p_.q) +
+                               tile_row.token * p_.q_token_stride +
+                               tile_row.q_head * p_.q_head_stride;
+      uint32_t words[4] = {};
+#pragma unroll
+      for (int e = 0; e < 16; ++e) {
+        const int dim = first_dim + e;
+        if (is_there && dim < p_.head_dim_qk) words[e / 4] |= uint32_t{q[dim]} << (e % 4 * 8);
+      }
+      StoreShared16(SharedAddress(shared_.q(n)) + NarrowQueryRows::ArrivalOf(row, chunk),
+                    {words[0], words[1], words[2], words[3]});
+    }
+  }
+
+  // Copies unit n, whose first step is `step`, counted over all units; and prepares the next.
+  __device__ __forceinline__ void LoadUnit(const ColumnUnits& units, int n, int step) {
+    const WorkUnit& unit = shared_.unit(n).unit;
+    const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
+    const char* const k = ChunkOf(p_.k, unit.kv_head, p_.head_dim_qk);
+    const char* const v = ChunkOf(p_.v, unit.kv_head, p_.head_dim_v);
+    auto* const stages = shared_.attention.tiles.stages[0];
+
+    KeyPlace place = place_of_first_;
+    KeyPlace next = place_of_second_;
+    int first = unit.item.key_begin;
+    int num_keys = unit.item.key_end - first;  // from the step on
+    const auto copy_values = [&](int at, int keys_left) {
+      AwaitRoom(shared_.values, at);
+      const uint4* const tile = stages[at % Traits::kStages].v();
+      CopyRows<KeyRows>(tile, v, p_.head_dim_v, &Offsets(at % 2)->v, keys_left);
+      EndCopy(shared_.values, at, tile);
+    };
+    const auto copy_keys = [&](int at, int keys_left) {
+      __syncwarp();  // the step that had these places is being copied
+      places.Note(Offsets(at % 2), place);
+      AwaitRoom(shared_.keys, at);
+      const uint4* const tile = stages[at % Traits::kStages].k();
+      CopyRows<KeyRows>(tile, k, p_.head_dim_qk, &Offsets(at % 2)->k, keys_left);
+      EndCopy(shared_.keys, at, tile);
+    };
+
+    AwaitRoom(shared_.queries, n);
+    if (num_keys > 0) CopyQueries(unit, n);
+    EndCopy(shared_.queries, n, shared_.q(n), n);
+    if (num_keys > 0) copy_keys(step, num_keys);
+#pragma unroll 1
+    for (; num_keys > Traits::kKeys; num_keys -= Traits::kKeys, ++step) {
+      place = next;
+      first += Traits::kKeys;
+      next = places.Find(first + Traits::kKeys);
+      copy_keys(step + 1, num_keys - Traits::kKeys);
+      copy_values(step, num_keys);
+    }
+    // While there is no room for the last values yet.
+    Announce<0>();
+    if (n + 1 < units.count()) Prepare(units, n + 1);
+    if (num_keys > 0) copy_values(step, num_keys);
+  }
+
+  const AttentionKernelParams& p_;
+  WarpgroupShared<Traits>& shared_;
+  const int thread_;  // within the warpgroup
+  uint4 item_;        // this thread's piece of the item of the unit to prepare next
+  // The places of this lane's rows of the first two steps of the prepared unit.
+  KeyPlace place_of_first_, place_of_second_;
+  // The tile that is not announced yet.
+  Barrier* copied_ = nullptr;
+  uint32_t copied_tile_;  // a SharedAddress()
+  int copied_queries_;    // the number of the unit whose queries it is, or -1
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_

@@ -1,0 +1,55 @@
+// The data that the warpgroups of a CTA share.
+
+#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
+#define ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
+
+#include <cstdint>
+
+#include "attention/cuda/general/logits.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/hopper/warpgroup_barrier.cuh"
+#include "attention/cuda/hopper/warpgroup_unit.cuh"
+
+namespace reprise {
+
+template <typename Traits>
+struct WarpgroupShared {
+  static constexpr int kQueryTile = Traits::kRows * Traits::kKeyChunks;
+  // A unit is prepared while queries of the two before it are in use, and slow warps still write
+  // out the one before those.
+  static constexpr int kUnits = Traits::kQueryStages + 2;
+
+  // Includes the stages of keys and values, queries, and the results that replace them.
+  AttentionShared<Traits> attention;
+  alignas(1024) uint4 more_queries[Traits::kQueryStages - 1][kQueryTile];
+  // KvLoading::kFp8: factors for the products of the rows of q.
+  float query_scales[Traits::kArrivesAsFp8 ? Traits::kQueryStages : 1]
+                    [Traits::kArrivesAsFp8 ? Traits::kRows : 1];
+
+  PreparedUnit<Traits> units[kUnits];
+  BarrierRing<Traits::kQueryStages> queries;  // and the units
+  BarrierRing<Traits::kStages> keys;          // steps, counted over all units
+  BarrierRing<Traits::kStages> values;
+  // Signals that a unit's results, of units that store them in the memory of keys and values, have
+  // been read from there. Every thread that reads them arrives.
+  Barrier results_are_out;
+
+  // Special units (warpgroup_attend.cuh): what all rows of the tile see together, and which keys of
+  // a step some row sees. Three steps are kept, because warpgroups get up to three steps apart.
+  WarpView view;
+  WarpView warp_views[Traits::kWarpsM];
+  uint32_t seen[3][Traits::kKeys / 32];
+
+  __device__ __forceinline__ PreparedUnit<Traits>& unit(int n) { return units[n % kUnits]; }
+  __device__ __forceinline__ uint4* q(int n) {
+    const int stage = n % Traits::kQueryStages;
+    return stage == 0 ? attention.tiles.q : more_queries[stage - 1];
+  }
+  __device__ __forceinline__ float* query_scales_of(int n) {
+    return query_scales[n % Traits::kQueryStages];
+  }
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_

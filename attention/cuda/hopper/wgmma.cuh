@@ -1,0 +1,126 @@
+// The instruction for Hopper's matrix products by four warps together: D[64 x kColumns] += A[64 x
+// 16] B[16 x kColumns], of float16 or bfloat16 with float32 sums in registers.
+// warpgroup_products.cuh says how D is held, how tiles are described and what to wait for. Compute
+// capability 9.0 exactly ("90a").
+//
+//   WarpgroupProduct<__half, 64>::Rows(d, q.At(0), k.At(0), true);   // S = Q K^T
+//   WarpgroupProduct<__half, 128>::Columns(d, p, v.At(0));           // O += P V
+//
+// The instruction names every register of D, and the types are part of its name: the macros contain
+// each list once. (PTX ISA, "wgmma.mma_async".)
+
+#ifndef ATTENTION_CUDA_HOPPER_WGMMA_CUH_
+#define ATTENTION_CUDA_HOPPER_WGMMA_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+// Operands 0 to 31 and 0 to 63.
+#define REPRISE_FIRST_32                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REPRISE_FIRST_64                                                                         \
+  REPRISE_FIRST_32                                                                               \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
+  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// The registers of D for these operands.
+#define REPRISE_TILE(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define REPRISE_TILES(d, n)                                                                   \
+  REPRISE_TILE(d, n), REPRISE_TILE(d, n + 1), REPRISE_TILE(d, n + 2), REPRISE_TILE(d, n + 3), \
+      REPRISE_TILE(d, n + 4), REPRISE_TILE(d, n + 5), REPRISE_TILE(d, n + 6),                 \
+      REPRISE_TILE(d, n + 7)
+
+// `operands`: those of the instruction, in its syntax; then those of asm().
+#define REPRISE_WGMMA_OF(type, columns, operands, ...)                                           \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " operands \
+               ";\n" __VA_ARGS__)
+#define REPRISE_WGMMA(T, columns, operands, ...)              \
+  if constexpr (std::is_same_v<T, __half>) {                  \
+    REPRISE_WGMMA_OF("f16", columns, operands, __VA_ARGS__);  \
+  } else {                                                    \
+    REPRISE_WGMMA_OF("bf16", columns, operands, __VA_ARGS__); \
+  }
+
+// The same, which adds unless operand `is_first` is 1: operand "adds".
+#define REPRISE_WGMMA_OR_SET_OF(type, is_first, columns, operands, ...)                          \
+  asm volatile("{\n.reg .pred adds;\nsetp.eq.b32 adds, " is_first                                \
+               ", 0;\n"                                                                          \
+               "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " operands \
+               ";\n}\n" __VA_ARGS__)
+#define REPRISE_WGMMA_OR_SET(T, is_first, columns, operands, ...)              \
+  if constexpr (std::is_same_v<T, __half>) {                                   \
+    REPRISE_WGMMA_OR_SET_OF("f16", is_first, columns, operands, __VA_ARGS__);  \
+  } else {                                                                     \
+    REPRISE_WGMMA_OR_SET_OF("bf16", is_first, columns, operands, __VA_ARGS__); \
+  }
+
+namespace reprise {
+
+template <typename T, int kColumns>
+struct WarpgroupProduct {
+  static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
+  static_assert(kColumns == 64 || kColumns == 128);
+
+  using Sums = float[kColumns / 8][4];
+
+  // d = A B, or += unless `is_first`. Both are ProductTile::Rows().
+  static __device__ __forceinline__ void Rows(Sums& d, uint64_t a, uint64_t b, bool is_first) {
+    if constexpr (kColumns == 64) {
+      REPRISE_WGMMA_OR_SET(T, "%34", "64", "{" REPRISE_FIRST_32 "}, %32, %33, adds, 1, 1, 0, 0",
+                           : REPRISE_TILES(d, 0)
+                           : "l"(a), "l"(b), "r"(static_cast<int>(is_first)))
+    } else {
+      REPRISE_WGMMA_OR_SET(T, "%66", "128", "{" REPRISE_FIRST_64 "}, %64, %65, adds, 1, 1, 0, 0",
+                           : REPRISE_TILES(d, 0), REPRISE_TILES(d, 8)
+                           : "l"(a), "l"(b), "r"(static_cast<int>(is_first)))
+    }
+  }
+
+  // The same with A in registers, as a lane of mma.m16n8k16 has it.
+  static __device__ __forceinline__ void Rows(Sums& d, const uint32_t (&a)[4], uint64_t b,
+                                              bool is_first) {
+    static_assert(kColumns == 64);
+    REPRISE_WGMMA_OR_SET(
+        T, "%37", "64", "{" REPRISE_FIRST_32 "}, {%32, %33, %34, %35}, %36, adds, 1, 1, 0",
+        : REPRISE_TILES(d, 0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(is_first)))
+  }
+
+  // d += A B. B is ProductTile::Columns(), A is ProductTile::Rows().
+  static __device__ __forceinline__ void Columns(Sums& d, uint64_t a, uint64_t b) {
+    static_assert(kColumns == 128);
+    REPRISE_WGMMA(T, "128", "{" REPRISE_FIRST_64 "}, %64, %65, 1, 1, 1, 0, 1",
+                  : REPRISE_TILES(d, 0), REPRISE_TILES(d, 8)
+                  : "l"(a), "l"(b))
+  }
+
+  // The same with A in registers.
+  static __device__ __forceinline__ void Columns(Sums& d, const uint32_t (&a)[4], uint64_t b) {
+    if constexpr (kColumns == 64) {
+      REPRISE_WGMMA(T, "64", "{" REPRISE_FIRST_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1",
+                    : REPRISE_TILES(d, 0)
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    } else {
+      REPRISE_WGMMA(T, "128", "{" REPRISE_FIRST_64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1",
+                    : REPRISE_TILES(d, 0), REPRISE_TILES(d, 8)
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    }
+  }
+};
+
+}  // namespace reprise
+
+#undef REPRISE_FIRST_32
+#undef REPRISE_FIRST_64
+#undef REPRISE_TILE
+#undef REPRISE_TILES
+#undef REPRISE_WGMMA_OF
+#undef REPRISE_WGMMA
+#undef REPRISE_WGMMA_OR_SET_OF
+#undef REPRISE_WGMMA_OR_SET
+
+#endif  // ATTENTION_CUDA_HOPPER_WGMMA_CUH_

@@ -1,0 +1,252 @@
+// The warpgroup that copies: it loads units, their queries, and keys for the warpgroups that
+// compute weights and add up, as far ahead as there is room.
+//
+// As in warpgroup_loader.cuh, pages may be as small as a token, so each thread copies chunks of 16
+// bytes (cp.async) from the addresses that the block table gives, and makes them visible to the
+// tensor cores after waiting for them. A warp has the same 16 keys of every step; its lanes find
+// the keys' places and exchange them; the table is read a step before its places are needed. A step
+// arrives in two parts, panels of 64 dims, each copied as soon as the warpgroup that adds it up no
+// longer uses the previous contents. A part is announced when the two parts after it are in flight,
+// or at once if there is no room for more.
+
+#ifndef ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
+#define ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
+
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/key_places.cuh"
+#include "attention/cuda/general/query_loader.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "attention/cuda/hopper/warpgroup_products.cuh"
+#include "attention/cuda/hopper/warpgroup_unit.cuh"
+#include "attention/cuda/latent/latent_shared.cuh"
+
+namespace reprise {
+
+template <typename Traits>
+class LatentLoader {
+ public:
+  // Arrivals at what was copied: one lane of each warp.
+  static constexpr int kArrivals = Traits::kLoaderThreads / 32;
+
+  __device__ __forceinline__ LatentLoader(const AttentionKernelParams& p,
+                                          LatentShared<Traits>& shared)
+      : p_(p),
+        shared_(shared),
+        thread_(threadIdx.x - (Traits::kCtaThreads - Traits::kLoaderThreads)) {
+    const int chunk = thread_ % Traits::kPanelChunks;
+    panels_ = (p.head_dim_qk - chunk * Traits::kChunk + kPanelDims - 1) / kPanelDims;
+    place_ = Traits::ChunkAt(FirstRow(), chunk) * 16;
+  }
+
+  // Loads all units of the CTA.
+  __device__ __forceinline__ void Load() {
+    const ColumnUnits units(p_.work);
+    int step = 0;
+    int num_indirect = 0;
+    if (units.count() > 0) {
+      Prepare(units, 0, p_.work.column_first + blockIdx.x / p_.work.heads_per_column);
+    }
+#pragma unroll 1
+    for (int n = 0; n < units.count(); ++n) {
+      const PreparedUnit<Traits>& prepared = shared_.unit(n).prepared;
+      const bool writes_directly = prepared.writes_directly;
+      step = LoadUnit(units, n, step, prepared.num_steps);
+      if (!writes_directly) {
+        shared_.results_are_out[num_indirect % 2].Wait(num_indirect / 2);
+        ++num_indirect;
+      }
+    }
+  }
+
+ private:
+  static constexpr int kThreads = Traits::kLoaderThreads;
+  static constexpr int kItemPieces = sizeof(WorkItem) / 16;
+  static constexpr int kPanelDims = Traits::kPanelChunks * Traits::kChunk;
+  static constexpr int kRowsOfWarp = Traits::kKeys / (kThreads / 32);
+  static constexpr int kRowsPerPass = 32 / Traits::kPanelChunks;  // of a warp
+  static constexpr int kPasses = kRowsOfWarp / kRowsPerPass;
+  static_assert(kRowsPerPass == 4 && kPasses == 4, "places below");
+
+  __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
+
+  // The row whose place this lane finds, if it is one of the first kRowsOfWarp.
+  __device__ __forceinline__ int OwnRow() const {
+    return thread_ % 32 < kRowsOfWarp ? thread_ / 32 * kRowsOfWarp + thread_ % 32 : Traits::kKeys;
+  }
+  // The row that this lane copies at the first pass.
+  __device__ __forceinline__ int FirstRow() const {
+    return thread_ / 32 * kRowsOfWarp + thread_ % 32 / Traits::kPanelChunks;
+  }
+
+  // The addresses of this lane's chunk in the rows that it copies.
+  struct Rows {
+    const char* at[kPasses];
+    int panels[kPasses];  // panels of the row; 0: the row does not exist
+  };
+
+  // Computed from the offsets that the lanes have found, in bytes. `num_rows`: rows of the tile.
+  __device__ __forceinline__ Rows RowsAt(const void* first, int64_t offset, int num_rows) const {
+    Rows rows;
+    const char* const chunk = static_cast<const char*>(first) + thread_ % Traits::kPanelChunks * 16;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const int row = i * kRowsPerPass + thread_ % 32 / Traits::kPanelChunks;
+      rows.at[i] = chunk + __shfl_sync(kFullWarp, static_cast<long long>(offset), row);
+      rows.panels[i] = FirstRow() + i * kRowsPerPass < num_rows ? panels_ : 0;
+    }
+    return rows;
+  }
+
+  // Copies panels [first, first + kCount) of the rows to a tile; missing rows and dims become
+  // zeros.
+  template <int kCount>
+  __device__ __forceinline__ void CopyPanels(const uint4* to, const Rows& rows, int first) const {
+    const uint32_t address = SharedAddress(to) + place_ + first * Traits::kPanelBytes;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      // The permutation of the other four rows of eight.
+      const uint32_t row = (i % 2 == 0 ? address : address ^ 64) + i * kRowsPerPass * 128;
+      const char* const from = rows.at[i] + first * 128;
+#pragma unroll
+      for (int panel = 0; panel < kCount; ++panel) {
+        CopyAsync16(row + panel * Traits::kPanelBytes, from + panel * 128,
+                    first + panel < rows.panels[i]);
+      }
+    }
+  }
+
+  // Signals that what was copied before has arrived, all but the `kPending` (0, 1, 2) newest. At
+  // most the two newest are not announced yet.
+  template <int kPending>
+  __device__ __forceinline__ void Announce() {
+    if (older_) Announce<kPending == 0 ? 1 : kPending>(older_);
+    older_ = 0;
+    if (kPending > 0) return;
+    if (newer_) Announce<0>(newer_);
+    newer_ = 0;
+  }
+  template <int kPending>
+  __device__ __forceinline__ void Announce(uint32_t there) const {
+    WaitForCopies<kPending>();
+    ShowToProducts();
+    __syncwarp();
+    if (thread_ % 32 == 0) {
+      reinterpret_cast<Barrier*>(reinterpret_cast<char*>(&shared_) + there)->Arrive();
+    }
+  }
+
+  // Called before fill n of a ring is copied. While there is no room yet, all but the `kPending`
+  // (0, 1) newest copies are announced.
+  template <int kPending, typename Ring>
+  __device__ __forceinline__ void AwaitRoom(Ring& ring, int n) {
+    if (__all_sync(kFullWarp, ring.IsFree(n))) return;
+    Announce<kPending>();
+    ring.WaitUntilFree(n);
+  }
+  __device__ __forceinline__ void EndCopy(Barrier& there) {
+    CommitCopies();
+    Announce<2>();
+    older_ = newer_;
+    newer_ =
+        static_cast<uint32_t>(reinterpret_cast<char*>(&there) - reinterpret_cast<char*>(&shared_));
+  }
+
+  // Prepares unit n, of `item`: computes all that is needed to know about it.
+  __device__ __forceinline__ void Prepare(const ColumnUnits& units, int n, const WorkItem* item) {
+    AwaitRoom<0>(shared_.unit_ring, n);
+    PreparedUnit<Traits>& prepared = shared_.unit(n).prepared;
+    WorkUnit& unit = prepared.unit;
+    if (thread_ < kItemPieces) {
+      reinterpret_cast<uint4*>(&unit.item)[thread_] =
+          __ldcg(reinterpret_cast<const uint4*>(item) + thread_);
+    }
+    Meet();
+    if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
+    Meet();
+    if (thread_ < Traits::kRows) NoteRow(p_, thread_, prepared);
+    Meet();
+    if (thread_ % 32 == 0) shared_.unit_ring.there(n).Arrive();
+  }
+
+  __device__ __forceinline__ void CopyQueries(const WorkUnit& unit) const {
+    if (!p_.q_is_aligned) {
+      LoadQueries<Traits, kThreads>(p_, unit, shared_.q(), thread_);
+      return;
+    }
+    const TileRow tile_row = RowAt(p_, unit, OwnRow() < unit.num_rows ? OwnRow() : 0);
+    const int64_t offset =
+        (tile_row.token * p_.q_token_stride + tile_row.q_head * p_.q_head_stride) * 2;
+    CopyPanels<Traits::kPanels>(shared_.q(), RowsAt(p_.q, offset, unit.num_rows), 0);
+  }
+
+  // The offset, in bytes, of the key that this lane finds. The block id of a key that no query sees
+  // may be invalid.
+  __device__ __forceinline__ int64_t OffsetOf(const KeyPlace& place) const {
+    const bool is_block = static_cast<unsigned>(place.block) < static_cast<unsigned>(p_.num_blocks);
+    const int block = is_block ? place.block : 0;
+    return (block * p_.k.block_stride + place.token * p_.k.token_stride) * 2;
+  }
+
+  // Copies unit n, whose first step is `step`, and prepares the next. Returns the next unit's first
+  // step.
+  __device__ __forceinline__ int LoadUnit(const ColumnUnits& units, int n, int step,
+                                          int num_steps) {
+    const WorkUnit& unit = shared_.unit(n).prepared.unit;
+    const char* const k = static_cast<const char*>(p_.k.data) + unit.kv_head * p_.k.head_stride * 2;
+    const KeyPlaces<Traits> places(p_, unit.item, OwnRow());
+    int first = unit.item.key_begin;
+    KeyPlace place = places.Find(first);
+    KeyPlace next = places.Find(first + Traits::kKeys);
+    const auto copy_keys = [&] {
+      const int64_t offset = OffsetOf(place);
+      place = next;
+      // Before the copies, because reads wait for copies started before them.
+      next = places.Find(first + 2 * Traits::kKeys);
+      const int part = step * Traits::kParts;
+      AwaitRoom<0>(shared_.keys, part);
+      const Rows rows = RowsAt(k, offset, unit.item.key_end - first);
+      CopyPanels<Traits::kPartPanels>(shared_.stage(step), rows, 0);
+      EndCopy(shared_.keys.there(part));
+      AwaitRoom<1>(shared_.keys, part + 1);
+      CopyPanels<Traits::kPanels - Traits::kPartPanels>(shared_.stage(step), rows,
+                                                        Traits::kPartPanels);
+      EndCopy(shared_.keys.there(part + 1));
+      ++step;
+      first += Traits::kKeys;
+    };
+
+    AwaitRoom<0>(shared_.queries, n);
+    if (num_steps > 0) CopyQueries(unit);
+    EndCopy(shared_.queries.there(n));
+    // The next unit is prepared while there is no room for the last step yet.
+    const int last = step + num_steps;
+#pragma unroll 1
+    for (bool is_prepared = n + 1 == units.count();;) {
+      if (!is_prepared && (step == last || (num_steps > 2 && step + 1 == last))) {
+        Announce<0>();
+        Prepare(units, n + 1, units.ItemOf(n + 1));
+        is_prepared = true;
+      }
+      if (step == last) break;
+      copy_keys();
+    }
+    Announce<0>();
+    return step;
+  }
+
+  const AttentionKernelParams& p_;
+  LatentShared<Traits>& shared_;
+  const int thread_;  // within the warpgroup
+  int panels_;        // the number of panels in which this thread's chunk exists
+  uint32_t place_;    // of this thread's chunk of the first panel in a tile, in bytes
+  // The barriers that announce the copied data, in bytes from `shared_`; 0: none.
+  uint32_t older_ = 0;
+  uint32_t newer_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_

@@ -1,0 +1,226 @@
+// From the sums of a tile to out and lse, or to a partial, and from the partials of a merge to out:
+// what warpgroup_results.cuh does, for rows whose columns are in two warps and partials so large
+// (128 KB) that several CTAs add up those of many pieces in groups.
+
+#ifndef ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
+#define ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/online_softmax.cuh"
+#include "attention/cuda/general/partial_merge.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/unit_results.cuh"
+#include "attention/cuda/hopper/warpgroup_results.cuh"
+#include "attention/cuda/latent/latent_shared.cuh"
+
+namespace reprise {
+
+// A lane's columns of its two rows, in the form that products take: 16 times 8 at a time.
+template <typename Traits>
+using LatentSums = float[Traits::kOutTiles / 16][16][4];
+
+// The first column of the warpgroup.
+template <typename Traits>
+__device__ __forceinline__ int FirstOwnColumn() {
+  return threadIdx.x / Traits::kGroupThreads * Traits::kOutColumns;
+}
+
+// The total of one of the lane's rows.
+template <typename Traits>
+__device__ __forceinline__ RowTotal TotalOf(const LatentUnit<Traits>& unit, int r) {
+  const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
+  if (unit.prepared.num_steps == 0) return {-INFINITY, 0.0f};
+  return {unit.max[row], unit.sum[row]};
+}
+
+// Writes out and lse.
+template <typename Traits>
+__device__ __forceinline__ void WriteLatentOut(const AttentionKernelParams& p,
+                                               const LatentUnit<Traits>& unit,
+                                               const LatentSums<Traits>& sums) {
+  using Element = typename Traits::Element;
+  const bool is_odd = threadIdx.x % 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const ResultRow result = ResultRowAt<Traits>(unit.prepared, r);
+    float factor = 0.0f;
+    if (result.is_there) factor = FinishRow(p, unit.prepared.unit, result.row, TotalOf(unit, r));
+    Element* const out = static_cast<Element*>(p.out) + OutAt(p, result.row);
+#pragma unroll
+    for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
+      // Neighbours exchange halves, as in WriteOut() of warpgroup_results.cuh.
+      const uint32_t even = Pack<Element>(sums[i / 8][i % 8 * 2][r * 2] * factor,
+                                          sums[i / 8][i % 8 * 2][r * 2 + 1] * factor);
+      const uint32_t odd = Pack<Element>(sums[i / 8][i % 8 * 2 + 1][r * 2] * factor,
+                                         sums[i / 8][i % 8 * 2 + 1][r * 2 + 1] * factor);
+      const uint32_t other = __shfl_xor_sync(kFullWarp, is_odd ? even : odd, 1);
+      const uint2 four = is_odd ? uint2{other, odd} : uint2{even, other};
+      const int column = FirstOwnColumn<Traits>() + QuadColumn(i);
+      if (result.is_there && column < p.head_dim_v) *reinterpret_cast<uint2*>(out + column) = four;
+    }
+  }
+}
+
+// Writes the unit's partial: out relative to its own sum, and lse in base 2.
+template <typename Traits>
+__device__ __forceinline__ void WriteLatentPartial(const AttentionKernelParams& p,
+                                                   const LatentUnit<Traits>& unit,
+                                                   const LatentSums<Traits>& sums) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const ResultRow result = ResultRowAt<Traits>(unit.prepared, r);
+    if (!result.is_there) continue;
+    const int64_t partial = PartialAt(p.work, unit.prepared.unit.item.partial, result.row);
+    float lse;
+    const float factor = FinishPartialRow<Traits>(TotalOf(unit, r), lse);
+    if (threadIdx.x % 4 == 0) p.work.partial_lse[partial] = lse;
+    float* const out = p.work.partial_out + partial * p.head_dim_v;
+#pragma unroll
+    for (int n = 0; n < Traits::kOutTiles; ++n) {
+      const int column = FirstOwnColumn<Traits>() + n * 8 + threadIdx.x % 4 * 2;
+      if (column >= p.head_dim_v) continue;
+      *reinterpret_cast<float2*>(out + column) = {sums[n / 16][n % 16][r * 2] * factor,
+                                                  sums[n / 16][n % 16][r * 2 + 1] * factor};
+    }
+  }
+}
+
+// Adds up the partials of a merge without shared ones, in key order, whichever CTA arrived last; a
+// warp has a row at a time. Called by all threads that add up.
+template <typename Traits>
+__device__ __forceinline__ void MergeLatentRows(const AttentionKernelParams& p,
+                                                const WorkUnit& unit, const MergePoint& point) {
+  using Element = typename Traits::Element;
+  constexpr int kWarps = Traits::kThreads / 32;
+  constexpr int kParts = Traits::kHeadDimV / 128;  // parts of 4 columns per lane
+  const int lane = threadIdx.x % 32;
+  const PartialList& list = point.own;
+  const int64_t pitch = list.stride * p.head_dim_v;
+#pragma unroll 1
+  for (int r = threadIdx.x / 32; r < unit.num_rows; r += kWarps) {
+    const TileRow row = RowAt(p, unit, r);
+    const int64_t first = PartialAt(p.work, list.first, row);
+    const float* lse = p.work.partial_lse + first;
+    const float* out = p.work.partial_out + first * p.head_dim_v + lane * 4;
+    RowTotal total{-INFINITY, 0.0f};
+    float sum[kParts][4] = {};
+#pragma unroll 1
+    for (int begin = 0; begin < list.count; begin += 32) {
+      const int count = min(32, list.count - begin);
+      const float own_lse = lane < count ? __ldcg(lse + (begin + lane) * list.stride) : -INFINITY;
+      float max = fmaxf(own_lse, total.max);
+#pragma unroll
+      for (int distance = 16; distance > 0; distance /= 2) {
+        max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, distance));
+      }
+      const float reference = Reference(max);
+      const float own_weight = Exp2<Traits>(own_lse - reference);
+      const float rescale = Exp2<Traits>(total.max - reference);
+      total.max = max;
+      total.sum *= rescale;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[part][e] *= rescale;
+      }
+#pragma unroll 4
+      for (int i = 0; i < count; ++i) {
+        const float weight = __shfl_sync(kFullWarp, own_weight, i);
+        total.sum += weight;
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          if (part * 128 + lane * 4 >= p.head_dim_v) continue;
+          const float4 value = __ldcg(reinterpret_cast<const float4*>(out + part * 128));
+          sum[part][0] = fmaf(weight, value.x, sum[part][0]);
+          sum[part][1] = fmaf(weight, value.y, sum[part][1]);
+          sum[part][2] = fmaf(weight, value.z, sum[part][2]);
+          sum[part][3] = fmaf(weight, value.w, sum[part][3]);
+        }
+        out += pitch;
+      }
+    }
+    float lse_of_sum = 0.0f;
+    const float factor =
+        point.to < 0 ? FinishRow(p, unit, row, total) : FinishPartialRow<Traits>(total, lse_of_sum);
+    __syncwarp();  // all lanes have read the partial that the sum replaces
+    const int64_t partial = PartialAt(p.work, point.to, row);
+    if (point.to >= 0 && lane == 0) p.work.partial_lse[partial] = lse_of_sum;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int column = part * 128 + lane * 4;
+      if (column >= p.head_dim_v) continue;
+      const float value[4] = {sum[part][0] * factor, sum[part][1] * factor, sum[part][2] * factor,
+                              sum[part][3] * factor};
+      if (point.to >= 0) {
+        StorePartial(p, partial, column, value);
+      } else {
+        *reinterpret_cast<uint2*>(static_cast<Element*>(p.out) + OutAt(p, row) + column) = {
+            Pack<Element>(value[0], value[1]), Pack<Element>(value[2], value[3])};
+      }
+    }
+  }
+}
+
+// Does what FinishThroughShared() of attention_kernel.cuh does.
+template <typename Traits>
+__device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelParams& p,
+                                                          LatentUnit<Traits>& unit,
+                                                          const LatentSums<Traits>& sums,
+                                                          AttentionShared<Traits>& shared) {
+  WorkUnit& work = unit.prepared.unit;
+  Traits::Meet();  // the memory of the keys becomes that of the results
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
+    const RowTotal total = TotalOf(unit, r);
+    // Both warpgroups write the same values.
+    shared.results.max[0][row] = total.max;
+    shared.results.sum[0][row] = total.sum;
+#pragma unroll
+    for (int n = 0; n < Traits::kOutTiles; ++n) {
+      const int column = FirstOwnColumn<Traits>() + n * 8 + threadIdx.x % 4 * 2;
+      *reinterpret_cast<float2*>(&shared.results.out[0][row][column]) = {
+          sums[n / 16][n % 16][r * 2], sums[n / 16][n % 16][r * 2 + 1]};
+    }
+  }
+  Traits::Meet();
+  WriteUnit<Traits>(p, work, shared.results);
+  if (work.item.partial >= 0) ArriveAndMerge<Traits>(p, work, shared);
+}
+
+// Writes the results of the warpgroups. Called by all threads that add up. `num_indirect`: earlier
+// units that do not write directly.
+template <typename Traits>
+__device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
+                                                 LatentUnit<Traits>& unit,
+                                                 const LatentSums<Traits>& sums,
+                                                 LatentShared<Traits>& shared, int num_indirect) {
+  const WorkUnit& work = unit.prepared.unit;
+  if (!unit.prepared.writes_directly) {
+    FinishLatentThroughShared<Traits>(p, unit, sums, shared.attention);
+    shared.results_are_out[num_indirect % 2].Arrive();
+    return;
+  }
+  if (work.item.partial < 0) return WriteLatentOut<Traits>(p, unit, sums);
+  WriteLatentPartial<Traits>(p, unit, sums);
+  bool in_group = work.item.num_partials > kMostPiecesAtOnce;
+#pragma unroll 1
+  for (;;) {
+    const MergePoint point = in_group ? GroupMerge(p, work) : WholeMerge(p, work);
+    if (!IsLastArrival<Traits>(point.arrivals, point.num_arrivals,
+                               shared.attention.is_last_arrival)) {
+      return;
+    }
+    MergeLatentRows<Traits>(p, work, point);
+    if (!in_group) return;
+    in_group = false;
+  }
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_

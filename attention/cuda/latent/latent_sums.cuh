@@ -1,0 +1,101 @@
+// The two warpgroups that add up, each half of the columns of out: 64 rows, from the weights and
+// the first columns of the keys. Then they write results, while the others proceed.
+
+#ifndef ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
+#define ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
+
+#include "attention/cuda/general/attention_kernel.cuh"
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/hopper/warpgroup_products.cuh"
+#include "attention/cuda/hopper/warpgroup_unit.cuh"
+#include "attention/cuda/hopper/wgmma.cuh"
+#include "attention/cuda/latent/latent_results.cuh"
+#include "attention/cuda/latent/latent_shared.cuh"
+
+namespace reprise {
+
+// sums *= the factors of the step.
+template <typename Traits>
+__device__ __forceinline__ void RescaleSums(const float (&factors)[Traits::kRows],
+                                            LatentSums<Traits>& sums) {
+  const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
+  const float rescale[2] = {factors[row], factors[row + 8]};
+  if (__all_sync(kFullWarp, rescale[0] == 1.0f && rescale[1] == 1.0f)) return;
+#pragma unroll
+  for (int n = 0; n < Traits::kOutTiles; ++n) {
+    float(&sum)[4] = sums[n / 16][n % 16];
+    sum[0] *= rescale[0];
+    sum[1] *= rescale[0];
+    sum[2] *= rescale[1];
+    sum[3] *= rescale[1];
+  }
+}
+
+// sums += P V of a step, in the warpgroup's half of the columns.
+template <typename Traits>
+__device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& sums) {
+  const uint32_t keys = SharedAddress(stage);
+  const auto weights = ProductTile::Rows(keys + Traits::kValuePanels * Traits::kPanelBytes);
+  const auto values = ProductTile::Columns(
+      keys + threadIdx.x / Traits::kGroupThreads * (Traits::kPartPanels * Traits::kPanelBytes),
+      Traits::kPanelBytes);
+  FenceProducts();
+#pragma unroll
+  for (int k = 0; k < Traits::kKeys / 16; ++k) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      WarpgroupProduct<typename Traits::Element, 128>::Columns(
+          sums[half], weights.At(k * 32), values.At(half * 2 * Traits::kPanelBytes + k * 16 * 128));
+    }
+  }
+  CommitProducts();
+  WaitForProducts<0>();
+}
+
+// Lets the product of the next step with the queries go first, if its keys have arrived. Otherwise
+// both warpgroups would add up at once, and the tensor cores would idle while the next weights are
+// computed.
+template <typename Traits>
+__device__ __forceinline__ void AwaitNextLogits(LatentShared<Traits>& shared, int step) {
+  const int last_part = (step + 2) * Traits::kParts - 1;
+  const int fill = last_part / (Traits::kStages * Traits::kParts);
+  if (__all_sync(kFullWarp, shared.keys.there(last_part).IsOver(fill))) {
+    shared.logits.WaitUntilThere(step + 1);
+  }
+}
+
+// Processes all units of the CTA.
+template <typename Traits>
+__device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
+                                           LatentShared<Traits>& shared) {
+  const ColumnUnits units(p.work);
+  const int part = threadIdx.x / Traits::kGroupThreads;
+  int step = 0;
+  int num_indirect = 0;
+#pragma unroll 1
+  for (int n = 0; n < units.count(); ++n) {
+    shared.unit_ring.WaitUntilThere(n);
+    LatentUnit<Traits>& unit = shared.unit(n);
+    const bool writes_directly = unit.prepared.writes_directly;
+    const int end = step + unit.prepared.num_steps;
+    LatentSums<Traits> sums = {};
+#pragma unroll 1
+    for (; step < end; ++step) {
+      shared.weights.WaitUntilThere(step);
+      if (part == 1 && step + 1 < end) AwaitNextLogits(shared, step);
+      RescaleSums<Traits>(shared.rescale[step % Traits::kStages], sums);
+      AddStep<Traits>(shared.stage(step), sums);
+      if (threadIdx.x % 32 == 0) shared.keys.free(step * Traits::kParts + part).Arrive();
+    }
+    FinishLatentUnit<Traits>(p, unit, sums, shared, num_indirect);
+    if (!writes_directly) ++num_indirect;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) shared.unit_ring.free(n).Arrive();
+  }
+  ClearInertTokens<Traits>(p);
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_

@@ -1,0 +1,88 @@
+// Costs measured on a GPU, as data for the work map's plan and the cascade rule.
+//
+//   WorkMapOptions options = {..., .costs = H200Profile().work_map};   // the default
+//   ChooseCascade(shape, H200Profile().cascade_launches);
+//
+// A profile affects speed, never results: any profile is correct on any GPU. To fit a new GPU,
+// measure it with tests/benchmarks/device (attention_bench, shared_prefix) and add a function next
+// to H200Profile().
+//
+// Thread safety: values.
+
+#ifndef ATTENTION_DEVICE_PROFILE_H_
+#define ATTENTION_DEVICE_PROFILE_H_
+
+namespace reprise {
+
+// Costs of query ranges and merges, in eighths of the time of a step of 64 keys (kStepCost of
+// attention/work_map/work_map.h).
+struct WorkMapCosts {
+  // Fixed cost of a tile, apart from its keys: loading q, an unhidden first step, writing the
+  // result. One value per tile size: decode tiles (16 rows), warpgroup tiles (128 rows), and the
+  // others.
+  int decode_tile = 0;
+  int tile = 0;
+  int warpgroup_tile = 0;
+
+  // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows,
+  // or warpgroup tiles), and for the others.
+  int merges_per_step_few_rows = 0;
+  int merges_per_step = 0;
+};
+
+// Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
+struct CascadeCosts {
+  double read_tb_per_s = 0;    // from memory
+  double reread_tb_per_s = 0;  // of bytes that another row has just read
+  // With the prefix read separately: rates for bytes that another tile has just read, and for the
+  // rows' own keys; 0: the same rates as without.
+  double tile_reread_tb_per_s = 0;
+  double suffix_tb_per_s = 0;
+  double products_tflops = 0;  // of the pass over the prefix; 0: hidden by reading
+  double call_us = 0;          // per call, independent of the bytes read
+  double prefix_us = 0;        // per pass over the prefix, independent of the bytes read
+  double merge_us = 0;         // per merge, and per query in it
+  double merge_us_per_token = 0;
+  double least_gain = 0.05;  // cascade must save at least this fraction of the flat time
+};
+
+struct DeviceProfile {
+  WorkMapCosts work_map;
+  // With the general kernels (tier 1): the prefix, the suffixes and the merge as three launches.
+  CascadeCosts cascade_launches;
+  // A single launch: decodes through a work map planned for a shared prefix in small tiles
+  // (SharedPrefix::kTaken, SharedTiles::kSmall of attention/work_map/work_map_plan.h).
+  CascadeCosts cascade_map;
+};
+
+// One H200. docs/performance.md has the measurements.
+constexpr DeviceProfile H200Profile() {
+  return {
+      // Small tiles share their multiprocessor with other CTAs, which make progress meanwhile.
+      // Warpgroup tiles measured 17,000 cycles apart from their keys, at 2,600 per step; the cost
+      // here is lower, so that columns also stay balanced in keys.
+      .work_map = {.decode_tile = 4,
+                   .tile = 8,
+                   .warpgroup_tile = 24,
+                   .merges_per_step_few_rows = 10,
+                   .merges_per_step = 5},
+      .cascade_launches = {.read_tb_per_s = 4.6,
+                           .reread_tb_per_s = 7.8,
+                           .products_tflops = 180,
+                           .call_us = 8,
+                           .prefix_us = 24,
+                           .merge_us = 2.6,
+                           .merge_us_per_token = 0.01},
+      .cascade_map = {.read_tb_per_s = 4.6,
+                      .reread_tb_per_s = 8.4,
+                      .tile_reread_tb_per_s = 4.4,
+                      .suffix_tb_per_s = 3.8,
+                      .call_us = 8,
+                      .prefix_us = 7.5,
+                      .merge_us_per_token = 0.145},
+  };
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_DEVICE_PROFILE_H_

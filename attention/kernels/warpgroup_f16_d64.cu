@@ -1,9 +1,0 @@
-#include "attention/kernels/warpgroup_kernel.cuh"
-
-namespace reprise {
-
-template cudaError_t LaunchWarpgroupAttention<DType::kFloat16, 64, KvLoading::kDirect>(
-    const AttentionKernelParams&, cudaStream_t);
-template int WarpgroupSharedBytes<DType::kFloat16, 64, KvLoading::kDirect>();
-
-}  // namespace reprise

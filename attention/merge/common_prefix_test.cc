@@ -1,0 +1,136 @@
+#include "attention/merge/common_prefix.h"
+
+#include <algorithm>
+#include <climits>
+#include <optional>
+#include <vector>
+
+#include "attention/testing/prefix_generator.h"
+#include "attention/testing/random.h"
+#include "base/testing/allocation_counter.h"
+#include "base/testing/builder_memory.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+// Rows {7, 2, 9}, {7, 2, 4} and {8, 2, 9} of blocks of 16, one query each.
+class PrefixOfTwo : public ::testing::Test {
+ protected:
+  PrefixOfTwo() {
+    args.batch = {.query_start_loc = query_start_loc,
+                  .seq_lens = seq_lens,
+                  .table_row = table_row,
+                  .block_table = entries,
+                  .block_table_stride = 3,
+                  .num_rows = 2,
+                  .num_tokens = 2,
+                  .num_tables = 3,
+                  .max_blocks = 3};
+    args.block_size = 16;
+    args.common_prefix_len = &len;
+  }
+
+  int32_t query_start_loc[3] = {0, 1, 2};
+  int32_t seq_lens[2] = {40, 34};
+  int32_t table_row[2] = {0, 1};
+  int32_t entries[9] = {7, 2, 9, 7, 2, 4, 8, 2, 9};
+  int32_t len = -1;
+  CommonPrefixArgs args;
+};
+
+TEST_F(PrefixOfTwo, WholeBlocksInFrontOfTheQueriesAreCommon) {
+  EXPECT_EQ(CommonPrefixLen(args), 32);
+  EXPECT_EQ(len, 32);
+  seq_lens[1] = 32;  // its query is token 31, within block 2
+  EXPECT_EQ(CommonPrefixLen(args), 16);
+  args.batch.causal = false;  // cross attention: queries are no keys
+  EXPECT_EQ(CommonPrefixLen(args), 32);
+}
+
+TEST_F(PrefixOfTwo, EqualBlocksBehindADifferentOneAreNotAPrefix) {
+  table_row[1] = 2;
+  EXPECT_EQ(CommonPrefixLen(args), 0);
+}
+
+TEST_F(PrefixOfTwo, ATreeIsNoPartOfThePrefix) {
+  const int32_t tail_len[] = {9, 1};
+  args.batch.tail_len = tail_len;
+  EXPECT_EQ(CommonPrefixLen(args), 16);  // 40 - 9 = 31
+}
+
+TEST_F(PrefixOfTwo, RowsWithoutQueriesOrKeysTakeNoPart) {
+  table_row[1] = 2;
+  seq_lens[1] = 0;
+  EXPECT_EQ(CommonPrefixLen(args), 32);  // of row 0 alone
+  seq_lens[0] = 0;
+  EXPECT_EQ(CommonPrefixLen(args), 0);
+  args.batch.num_rows = 0;
+  EXPECT_EQ(CommonPrefixLen(args), 0);
+}
+
+TEST_F(PrefixOfTwo, KeysStartAtTheSamePlaceOrNothingIsCommon) {
+  int32_t key_start[] = {10, 10};
+  seq_lens[0] = 30;
+  seq_lens[1] = 30;
+  args.batch.key_start = key_start;
+  EXPECT_EQ(CommonPrefixLen(args), 22);  // tokens 10..31
+  key_start[1] = 9;
+  EXPECT_EQ(CommonPrefixLen(args), 0);
+}
+
+TEST_F(PrefixOfTwo, RowsOutsideTheTableShareNothing) {
+  seq_lens[1] = 49;
+  EXPECT_EQ(CommonPrefixLen(args), 0);
+  seq_lens[1] = INT32_MAX;
+  EXPECT_EQ(CommonPrefixLen(args), 0);
+  seq_lens[1] = 34;
+  table_row[1] = 3;
+  EXPECT_EQ(CommonPrefixLen(args), 0);
+}
+
+// The longest len of which every row's first len keys are the same slots.
+int PrefixByDefinition(const CommonPrefixArgs& args) {
+  const PagedBatch& batch = args.batch;
+  std::optional<std::vector<int64_t>> common;
+  int key_start = 0;
+  for (int r = 0; r < batch.num_rows; ++r) {
+    const int query_len = batch.query_start_loc[r + 1] - batch.query_start_loc[r];
+    if (query_len == 0 || batch.seq_lens[r] == 0) continue;
+    key_start = batch.key_start[r];
+    std::vector<int64_t> keys;
+    for (int key = 0; key < batch.seq_lens[r] - query_len; ++key) {
+      const int64_t place = int64_t{batch.key_start[r]} + key;
+      keys.push_back(int64_t{batch.block_table[batch.table_row[r] * batch.block_table_stride +
+                                               place / args.block_size]} *
+                         args.block_size +
+                     place % args.block_size);
+    }
+    if (!common) common = keys;
+    const auto end = std::ranges::mismatch(*common, keys).in1;
+    common->erase(end, common->end());
+  }
+  int len = common ? static_cast<int>(common->size()) : 0;
+  while (len > 0 && (key_start + len) % args.block_size != 0) --len;
+  return len;
+}
+
+TEST(CommonPrefixTest, IsTheLongestRunOfWholeBlocksOverRandomBatches) {
+  int num_found = 0;
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    const PrefixShape shape = DrawPrefixShape(random);
+    BuilderMemory<CommonPrefixArgs> memory(
+        [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); });
+    DrawPrefix(random, shape, 0, memory.args());
+    const AllocationCounter allocations;
+    const int len = CommonPrefixLen(memory.args());
+    ASSERT_EQ(allocations.count(), 0);
+    ASSERT_EQ(len, PrefixByDefinition(memory.args())) << "seed " << seed;
+    num_found += len > 0;
+  }
+  EXPECT_GT(num_found, 5000);
+}
+
+}  // namespace
+}  // namespace reprise

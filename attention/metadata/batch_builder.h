@@ -1,0 +1,133 @@
+// Builds a PagedBatch from a scheduler's sequences and their block table: decode, prefill, chunked
+// prefill and any mixture.
+//
+//   // Slots 4 and 0 of the table; 17 and 0 tokens cached, 1 and 5 new ones:
+//   std::vector<BatchSequence> sequences = {{4, 17, 1}, {0, 0, 5}};
+//   absl::StatusOr<BuiltBatch> built =
+//       builder.Build({.sequences = sequences, .table = table, .padded = PaddedSize{4, 8}});
+//   PagedAttention(layer, built->batch, ...);   WriteKv(kv, k, v, built->slot_mapping);
+//
+// The table is never copied: rows point into it through table_row. Entries beyond a sequence's
+// length (look-ahead blocks) are not read. For kernels that need a separate table, padded or
+// packed, see attention/metadata/batch_tables.h.
+//
+//   array            live rows and tokens                    padded
+//   query_start_loc  prefix sums of query_len                the live total, continued
+//   seq_lens         num_computed + query_len                0
+//   table_row        the sequence's                          0
+//   key_start        the sequence's, where the buffers have  0
+//                    it
+//   positions        num_computed + i                        0
+//   slot_mapping     block * block_size + offset; -1 where   -1
+//                    the entry is the null block
+//
+// A sequence with no new token (query_len 0) is an empty row: its seq_len is 0, so nothing attends
+// to it. The fill value of padded rows' seq_lens is kPaddedSeqLen.
+//
+// key_start is for tables in which other tokens precede the sequence's, such as its encoder's
+// (attention/metadata/cross_batch.h): blocks are found at key_start + position. `positions` are the
+// model's and count from the sequence's first token, so they differ from query_positions if
+// key_start is not 0.
+//
+// The device form is attention/metadata/batch_gather.h.
+//
+// Thread safety: none; one owner. Cost: linear in rows and new tokens; no allocation after
+// Create().
+
+#ifndef ATTENTION_METADATA_BATCH_BUILDER_H_
+#define ATTENTION_METADATA_BATCH_BUILDER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "attention/metadata/batch_sequence.h"
+#include "attention/paged_batch.h"
+#include "cache/tables/block_table_view.h"
+
+namespace reprise {
+
+// The seq_len of padded and empty rows.
+inline constexpr int32_t kPaddedSeqLen = 0;
+
+// The captured size of a batch; rows and tokens that are not live are inert.
+struct PaddedSize {
+  int num_rows = 0;
+  int num_tokens = 0;
+};
+
+struct BatchRequest {
+  absl::Span<const BatchSequence> sequences = {};
+  // Rows of the batch as indices into `sequences`, from SplitBatch(); empty: in their order.
+  absl::Span<const int32_t> order = {};
+  BlockTableView table = {};              // on the host; num_blocks is not used
+  std::optional<PaddedSize> padded = {};  // absent: the live size
+  // Each sequence writes only this many of its last new tokens, at least 1. For prefills whose
+  // attention runs over contiguous keys (RaggedBatch) and whose layers have a window of this many
+  // tokens. If attention reads the cache, the first queries miss their keys.
+  std::optional<int> write_window = {};
+};
+
+// The caller's memory for the batch, sized for the largest batch.
+struct BatchBuffers {
+  absl::Span<int32_t> query_start_loc;  // [max_rows + 1]
+  absl::Span<int32_t> seq_lens;         // [max_rows]
+  absl::Span<int32_t> table_row;        // [max_rows]
+  absl::Span<int32_t> positions;        // [max_tokens]
+  absl::Span<int64_t> slot_mapping;     // [max_tokens]
+  absl::Span<int32_t> key_start = {};   // [max_rows]; empty: every sequence's key_start is 0
+};
+
+// Views of the buffers, valid until the next build into them.
+struct BuiltBatch {
+  PagedBatch batch;  // causal; max_query_len and max_seq_len are those of the live rows
+  absl::Span<const int32_t> positions;     // [padded num_tokens]
+  absl::Span<const int64_t> slot_mapping;  // [padded num_tokens]
+  int num_live_rows = 0;
+  int num_live_tokens = 0;
+};
+
+// Errors: InvalidArgument, naming the row and what was expected and got: a length that is negative,
+// a table row outside the table, positions beyond the table's width, a negative entry where a new
+// token is written, an index out of range in `order`, a key_start without a buffer for it, a
+// write_window below 1, or more rows or tokens than the padded size or the buffers hold. On error
+// the buffers' content is undefined.
+absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
+                                           const BatchBuffers& buffers);
+
+enum class KeyStarts : int8_t { kNone, kGiven };
+
+struct BatchBuilderOptions {
+  int max_rows = 0;
+  int max_tokens = 0;
+  KeyStarts key_starts = KeyStarts::kNone;  // whether sequences may have a key_start
+};
+
+// Runs BuildPagedBatch() over buffers that it owns.
+class BatchBuilder {
+ public:
+  // Errors: InvalidArgument for a negative size.
+  static absl::StatusOr<BatchBuilder> Create(const BatchBuilderOptions& options);
+
+  BatchBuilder(BatchBuilder&&) = default;
+  BatchBuilder& operator=(BatchBuilder&&) = default;
+
+  // The result is valid until the next Build().
+  absl::StatusOr<BuiltBatch> Build(const BatchRequest& request);
+
+ private:
+  explicit BatchBuilder(const BatchBuilderOptions& options);
+
+  std::vector<int32_t> query_start_loc_;
+  std::vector<int32_t> seq_lens_;
+  std::vector<int32_t> table_row_;
+  std::vector<int32_t> key_start_;
+  std::vector<int32_t> positions_;
+  std::vector<int64_t> slot_mapping_;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_METADATA_BATCH_BUILDER_H_

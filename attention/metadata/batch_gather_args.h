@@ -1,0 +1,81 @@
+// Arguments of the plain builder, and how it requests a row; shared by the host and device forms
+// (attention/metadata/batch_gather.h).
+
+#ifndef ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
+#define ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
+
+#include <cstdint>
+
+#include "attention/metadata/batch_arrays.h"
+#include "attention/metadata/batch_rows.h"
+#include "attention/metadata/seq_len_form.h"
+#include "base/host_device.h"
+#include "cache/tables/block_table_view.h"
+
+namespace reprise {
+
+struct BatchGatherArgs {
+  // table_row, query_lens and seq_lens: [num_rows], of which the first num_live_rows are used.
+  const int32_t* table_row = nullptr;
+  const int32_t* query_lens = nullptr;
+  const int32_t* seq_lens = nullptr;
+  // [num_rows] index of the sequence's first token in its table row, as in BatchSequence; absent:
+  // 0.
+  const int32_t* key_start = nullptr;
+  const int32_t* num_live_rows = nullptr;  // [1], clamped to 0 .. num_rows; absent: num_rows
+  SeqLenForm seq_len_form = SeqLenForm::kWithStep;
+  BlockTableView table = {};
+  // Each sequence writes only this many of its last new tokens; 0: all. For prefills whose
+  // attention runs over contiguous keys (RaggedBatch) and whose layers have a window of this many
+  // tokens. If attention reads the cache, the first queries miss their keys.
+  int write_window = 0;
+
+  // The shape of the result, constant under capture.
+  int num_rows = 0;
+  int num_tokens = 0;
+  int max_query_len = 0;
+  int max_seq_len = 0;
+
+  // token_ids, logits_indices and row_faults may be absent; key_start is present if the input
+  // key_start is.
+  BatchArrays arrays = {};
+  int32_t* num_bad_rows = nullptr;  // [1]
+};
+
+// A sequence may have as many new tokens as the batch. Their blocks may be null, for example
+// because the window has passed them; keys of null blocks are not written.
+constexpr RowArgs GatherRowArgs(const BatchGatherArgs& args) {
+  RowArgs rows;
+  rows.table = args.table;
+  rows.null_blocks = NullBlocks::kAllowed;
+  rows.write_window = args.write_window;
+  rows.num_rows = args.num_rows;
+  rows.num_tokens = args.num_tokens;
+  rows.max_query_len = args.num_tokens;
+  rows.arrays = args.arrays;
+  return PrepareRows(rows);
+}
+
+constexpr int NumLiveRows(const BatchGatherArgs& args) {
+  if (!args.num_live_rows) return args.num_rows;
+  const int32_t count = *args.num_live_rows;
+  return count < 0 ? 0 : (count < args.num_rows ? count : args.num_rows);
+}
+
+// REQUIRES: 0 <= r < NumLiveRows(args).
+REPRISE_HOST_DEVICE constexpr RowRequest GatherRequest(const BatchGatherArgs& args, int r) {
+  RowRequest request;
+  const int64_t query_len = args.query_lens[r];
+  if (query_len == 0) return request;
+  request.is_padded = false;
+  request.table_row = args.table_row[r];
+  request.context_len =
+      int64_t{args.seq_lens[r]} - CountedTokens(args.seq_len_form, 1, query_len - 1);
+  request.query_len = query_len;
+  request.key_start = args.key_start ? args.key_start[r] : 0;
+  return request;
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_METADATA_BATCH_GATHER_ARGS_H_

@@ -1,0 +1,346 @@
+// Converts lengths to rows: turns "sequence, tokens in the cache, new tokens" into a row of a batch
+// and its tokens, on the host and on the device.
+//
+// All builders call it: BuildPagedBatch() and BatchGather (attention/metadata), chains and trees of
+// drafts, the advance from one decode step to the next (attention/speculation), and the runner's
+// refill (runner/slots/refill.h). A builder decides where its rows come from and how its threads
+// divide them. This file decides which rows are valid, where their tokens are written and what the
+// arrays hold.
+//
+//   RowArgs args = {.table = table, .num_rows = 16, .num_tokens = 32, .max_query_len = 8, .arrays =
+//   arrays}; CheckedRow row = CheckRow(args, {.is_padded = false, .table_row = 3, .context_len =
+//   21,
+//   .query_len = 2}); if (!HasBlocks(SerialLanes(), args, row)) row.fault = RowFault::kNoBlock;
+//   WriteBatchRow(args, /*row_idx=*/0, row, /*first_token=*/0);           // seq_lens[0] = 23, ...
+//   WriteNewToken(args, row, /*i=*/1, /*token=*/1, /*token_id=*/42);      // positions[1] = 22, ...
+//
+// A row goes through three steps:
+//   check    CheckRow(): its lengths against the table and the limit; HasBlocks(): the entries that
+//            its new tokens reach. An invalid row has a fault.
+//   place    the builder gives it the tokens after those of the previous rows
+//   write    WriteBatchRow() once, WriteNewToken() for each new token
+//
+// A row without tokens, a padded row and a row with a fault are inert: seq_len 0, and slot -1 for
+// each token that it was given. Its entry of row_faults gives the reason.
+//
+// Positions count the whole sequence. Under context parallelism a token's index in the rank's table
+// is its local index, and tokens of other ranks get slot -1.
+//
+// Pure functions, constexpr, so that nvcc compiles them for the device. No allocation.
+
+#ifndef ATTENTION_METADATA_BATCH_ROWS_H_
+#define ATTENTION_METADATA_BATCH_ROWS_H_
+
+#include <cstdint>
+
+#include "attention/metadata/batch_arrays.h"
+#include "attention/metadata/context_parallel.h"
+#include "attention/paged_batch.h"
+#include "base/divisor.h"
+#include "base/host_device.h"
+#include "base/lanes.h"
+#include "base/row_fault.h"
+#include "cache/group_retention.h"
+#include "cache/kv_group.h"
+#include "cache/tables/block_table_view.h"
+
+namespace reprise {
+
+// Handling of tokens beyond the limit: drafts are dropped, other tokens give the row a fault.
+enum class PastLimit : int8_t { kFault, kClip };
+
+// Whether the block of a new token may be null; the token is then not written.
+enum class NullBlocks : int8_t {
+  kByRetention,  // only if the group no longer needs any token of that block
+  kAllowed,
+};
+
+// Positions: KeyPositions, or WholeSequence for builders without ranks.
+template <typename Positions>
+struct BasicRowArgs {
+  BlockTableView table = {};  // of the first group
+  int64_t group_stride = 0;   // elements from a group's table to the next one's
+  int num_groups = 1;         // 1 to kMaxKvGroups
+  NullBlocks null_blocks = NullBlocks::kByRetention;
+  PastLimit past_limit = PastLimit::kFault;
+  KeyPart part = KeyPart::kAll;
+  Positions key_positions = {};  // the table and the slots are those of this rank
+  // A row writes only this many of its last new tokens; 0: all.
+  int write_window = 0;
+  int64_t max_context_len = INT32_MAX;
+
+  // Derived from the other fields by PrepareRows(), once on the host.
+  int64_t context_limit = 0;   // most tokens of a sequence, including those of the step
+  Divisor block_size_divisor;  // by table.block_size
+
+  // Sizes of the arrays; under capture the captured ones.
+  int num_rows = 0;
+  int num_tokens = 0;
+  int max_query_len = 0;
+  BatchArrays arrays = {};
+
+  KvGroupSpec groups[kMaxKvGroups] = {};  // windows and chunks: without ranks and key_start only
+};
+
+using RowArgs = BasicRowArgs<WholeSequence>;
+using RankRowArgs = BasicRowArgs<KeyPositions>;
+
+// Completes the arguments of a batch of rows. REQUIRES: table.block_size >= 1 and valid ranks. The
+// ranks together may hold more tokens than an int32 can count; positions are limited to int32.
+template <typename Args>
+constexpr Args PrepareRows(Args args) {
+  const int64_t room = GlobalCapacity(TableCapacity(args.table), args.key_positions);
+  const int64_t limit = room < args.max_context_len ? room : args.max_context_len;
+  args.context_limit = limit < INT32_MAX ? limit : INT32_MAX;
+  args.block_size_divisor = Divisor(static_cast<uint32_t>(args.table.block_size));
+  return args;
+}
+
+// The row that a builder requests.
+struct RowRequest {
+  bool is_padded = true;    // if true, the other fields are ignored
+  int64_t table_row = 0;    // of the sequence, in every group
+  int64_t context_len = 0;  // tokens of the sequence in the cache before the step, of all ranks
+  int64_t query_len = 0;    // new tokens
+  int64_t key_start = 0;    // index of the sequence's first token in its table row
+};
+
+// The row that it gets.
+struct CheckedRow {
+  int32_t table_row = 0;
+  int32_t context_len = 0;
+  int32_t query_len = 0;
+  int32_t key_start = 0;
+  RowFault fault = RowFault::kNone;
+
+  constexpr bool is_live() const { return query_len > 0 && fault == RowFault::kNone; }
+};
+
+// Checks a row except for its blocks. A row with a fault has query_len 0.
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr CheckedRow CheckRow(const Args& args, const RowRequest& request) {
+  CheckedRow row;
+  if (request.is_padded) return row;
+  if (!HasTableRow(args.table, request.table_row)) {
+    row.fault = RowFault::kTableRow;
+    return row;
+  }
+  const int64_t limit = args.context_limit - request.key_start;
+  const int64_t room = limit - request.context_len;
+  if (request.key_start < 0 || request.context_len < 0 || room < 0 || request.query_len < 0 ||
+      request.query_len > args.max_query_len ||
+      (request.query_len > room && args.past_limit == PastLimit::kFault)) {
+    row.fault = RowFault::kLength;
+    return row;
+  }
+  row.table_row = static_cast<int32_t>(request.table_row);
+  row.context_len = static_cast<int32_t>(request.context_len);
+  row.query_len = static_cast<int32_t>(request.query_len < room ? request.query_len : room);
+  row.key_start = static_cast<int32_t>(request.key_start);
+  return row;
+}
+
+// Index in its table row of the token at `position`. REQUIRES: this rank holds it.
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr int64_t PlaceOf(const Args& args, const CheckedRow& row,
+                                              int64_t position) {
+  return row.key_start + LocalIndex(position, args.key_positions);
+}
+
+// The columns, in the tables of all groups, of the row's new tokens on this rank.
+struct ColumnRange {
+  int32_t first = 0;
+  int32_t end = 0;
+
+  constexpr int size() const { return end - first; }
+};
+
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr ColumnRange NewColumns(const Args& args, const CheckedRow& row) {
+  const int64_t first = row.key_start + LocalLen(row.context_len, args.key_positions);
+  const int64_t end =
+      row.key_start + LocalLen(int64_t{row.context_len} + row.query_len, args.key_positions);
+  if (end <= first) return {};
+  const Divisor& divisor = args.block_size_divisor;
+  return {static_cast<int32_t>(divisor.Divide(static_cast<uint32_t>(first))),
+          static_cast<int32_t>(divisor.Divide(static_cast<uint32_t>(end - 1))) + 1};
+}
+
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr int32_t BlockAt(const Args& args, const CheckedRow& row, int group,
+                                              int64_t column) {
+  return args.table
+      .entries[group * args.group_stride + int64_t{row.table_row} * args.table.row_stride + column];
+}
+
+// Whether the block of a column is valid for the row's tokens there.
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr bool IsServableBlock(const Args& args, const CheckedRow& row,
+                                                   int group, int32_t column) {
+  const int32_t block = BlockAt(args, row, group, column);
+  if (block != 0) return block >= 1 && block < args.table.num_blocks;
+  if (args.null_blocks == NullBlocks::kAllowed) return true;
+  // True if all tokens of the column are older than what the row's last query sees.
+  const int64_t end = int64_t{row.context_len} + row.query_len;
+  const int64_t column_end = (int64_t{column} + 1) * args.table.block_size - row.key_start;
+  return (column_end < end ? column_end : end) <= FirstNeededPosition(args.groups[group], end - 1);
+}
+
+// Whether a group's table has valid blocks for the row's new tokens. Lanes:
+// attention/metadata/row_lanes.h.
+template <typename Lanes, typename Args>
+REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const CheckedRow& row,
+                                   int group) {
+  if (!HoldsOwnTokens(args.groups[group])) return true;
+  const ColumnRange columns = NewColumns(args, row);
+  return !lanes.Any(columns.size(),
+                    [&](int i) { return !IsServableBlock(args, row, group, columns.first + i); });
+}
+
+// The same, for all groups.
+template <typename Lanes, typename Args>
+REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const CheckedRow& row) {
+  for (int group = 0; group < args.num_groups; ++group) {
+    if (!HasBlocks(lanes, args, row, group)) return false;
+  }
+  return true;
+}
+
+// Where the row's i-th new token is written in a group: block * block_size + offset, or -1 if it is
+// not written: another rank holds it, it is older than the write window, its block is null, or the
+// group holds the encoder's keys. REQUIRES: HasBlocks().
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr int64_t NewTokenSlot(const Args& args, const CheckedRow& row,
+                                                   int group, int i) {
+  const int64_t position = int64_t{row.context_len} + i;
+  if (!IsOwn(position, args.key_positions)) return -1;
+  if (args.write_window > 0 && i < row.query_len - args.write_window) return -1;
+  if (!HoldsOwnTokens(args.groups[group])) return -1;
+  const auto place = static_cast<uint32_t>(PlaceOf(args, row, position));
+  const uint32_t column = args.block_size_divisor.Divide(place);
+  const int32_t block = BlockAt(args, row, group, column);
+  if (block == 0) return -1;
+  const auto offset = static_cast<int64_t>(place - column * args.block_size_divisor.value());
+  return static_cast<int64_t>(block) * args.table.block_size + offset;
+}
+
+// Writes the per-token entries: id, position, and the slot in every group.
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr void WriteNewToken(const Args& args, const CheckedRow& row, int i,
+                                                 int64_t token, int32_t token_id) {
+  WriteToken(args.arrays, token,
+             {.token_id = token_id,
+              .position = row.context_len + i,
+              .slot = NewTokenSlot(args, row, /*group=*/0, i)});
+  for (int group = 1; group < args.num_groups; ++group) {
+    args.arrays.group_slots(group)[token] = NewTokenSlot(args, row, group, i);
+  }
+}
+
+// Writes a token of an inert row, or a token after all rows.
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr void WriteInertToken(const Args& args, int64_t token) {
+  WriteToken(args.arrays, token, {});
+  for (int group = 1; group < args.num_groups; ++group) args.arrays.group_slots(group)[token] = -1;
+}
+
+// Writes the per-row entries. `first_token` is the index of its first token; for a row without
+// tokens, the number of tokens of the previous rows.
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr void WriteBatchRow(const Args& args, int row_idx,
+                                                 const CheckedRow& row, int64_t first_token) {
+  RowEntry entry;
+  if (row.is_live()) {
+    const int64_t end = int64_t{row.context_len} + row.query_len;
+    const auto context_len = static_cast<int32_t>(LocalLen(row.context_len, args.key_positions));
+    entry.seq_len = args.part == KeyPart::kContext
+                        ? context_len
+                        : static_cast<int32_t>(LocalLen(end, args.key_positions));
+    entry.context_len = context_len;
+    entry.table_row = row.table_row;
+    entry.key_start = row.key_start;
+    entry.last_token = static_cast<int32_t>(first_token + row.query_len - 1);
+    entry.tail_len = row.query_len;  // for a tree, the number of nodes
+  }
+  args.arrays.query_start_loc[row_idx] = static_cast<int32_t>(first_token);
+  WriteRow(args.arrays, row_idx, entry, row.fault);
+}
+
+// Returns the fault that depends on the row's first token and its blocks. `start` is the number of
+// tokens of all previous rows.
+template <typename Lanes, typename Args>
+REPRISE_HOST_DEVICE RowFault FaultOfPlace(const Lanes& lanes, const Args& args,
+                                          const CheckedRow& row, int64_t start) {
+  if (!row.is_live()) return row.fault;
+  if (start + row.query_len > args.num_tokens) return RowFault::kNoRoom;
+  return HasBlocks(lanes, args, row) ? RowFault::kNone : RowFault::kNoBlock;
+}
+
+// The range of batch tokens that a row has, live or not.
+struct TokenRange {
+  int64_t first = 0;
+  int64_t end = 0;
+};
+
+template <typename Args>
+REPRISE_HOST_DEVICE constexpr TokenRange TokensOf(const Args& args, const CheckedRow& row,
+                                                  int64_t start) {
+  const int64_t end = start + row.query_len;
+  return {start < args.num_tokens ? start : args.num_tokens,
+          end < args.num_tokens ? end : args.num_tokens};
+}
+
+// Writes a row and its tokens where only lengths determine the row's first token: the tokens of a
+// row that has no room or no blocks are inert. token_id_of(i) is the id of its i-th new token.
+template <typename Lanes, typename Args, typename TokenIdOf>
+REPRISE_HOST_DEVICE void WritePlacedRow(const Lanes& lanes, const Args& args, int row_idx,
+                                        CheckedRow row, int64_t start, TokenIdOf token_id_of) {
+  row.fault = FaultOfPlace(lanes, args, row, start);
+  const TokenRange tokens = TokensOf(args, row, start);
+  lanes.ForEach(static_cast<int>(tokens.end - tokens.first), [&](int i) {
+    if (row.is_live()) {
+      WriteNewToken(args, row, i, tokens.first + i, token_id_of(i));
+    } else {
+      WriteInertToken(args, tokens.first + i);
+    }
+  });
+  lanes.ForEach(1, [&](int) { WriteBatchRow(args, row_idx, row, tokens.first); });
+}
+
+// Numbers of tokens and of rows with a fault, of a whole batch.
+struct RowCounts {
+  int32_t num_tokens = 0;
+  int32_t num_faults = 0;
+};
+
+// Writes all rows of a batch in order, and the inert tokens after them. row_of(r) is row r,
+// checked; token_id_of(r, row, i) is the id of its i-th new token; written(r, row) is called after
+// each row. A row whose tokens exceed num_tokens has the fault kNoRoom, and so do all later rows
+// that have tokens.
+template <typename Args, typename RowOf, typename TokenIdOf, typename Written>
+RowCounts WriteRowsInOrder(const Args& args, RowOf row_of, TokenIdOf token_id_of, Written written) {
+  RowCounts counts;
+  bool is_full = false;
+  for (int r = 0; r < args.num_rows; ++r) {
+    CheckedRow row = row_of(r);
+    if (row.is_live() && int64_t{counts.num_tokens} + row.query_len > args.num_tokens) {
+      is_full = true;
+    }
+    if (row.is_live() && is_full) row.fault = RowFault::kNoRoom;
+    counts.num_faults += row.fault != RowFault::kNone;
+    WriteBatchRow(args, r, row, counts.num_tokens);
+    for (int i = 0; row.is_live() && i < row.query_len; ++i) {
+      WriteNewToken(args, row, i, counts.num_tokens++, token_id_of(r, row, i));
+    }
+    written(r, row);
+  }
+  args.arrays.query_start_loc[args.num_rows] = counts.num_tokens;
+  for (int token = counts.num_tokens; token < args.num_tokens; ++token) {
+    WriteInertToken(args, token);
+  }
+  return counts;
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_METADATA_BATCH_ROWS_H_

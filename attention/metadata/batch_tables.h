@@ -1,0 +1,45 @@
+// Block tables with one row per batch row, padded or packed, for kernels that do not read through
+// table_row; and cumulative key lengths for kernels over packed keys. This is a block table
+// conversion whose input is the batch:
+//
+//   ConvertTablesArgs args = ConversionOf(batch, /*block_size=*/16);
+//   args.selection = {.keys = TableKeys::kWindow, .window_left = 127};   // default: all keys
+//   args.out = {.packed = packed, .key_start_loc = key_start_loc};
+//   REPRISE_RETURN_IF_ERROR(LaunchConvertTables(args, stream));   // or ConvertTables(args)
+//
+// cache/tables/convert_tables.h documents the outputs and when a row has a fault. A selection takes
+// all keys of a row, the keys cached before the step (none in a pure prefill), or the keys that a
+// window reaches. Padded rows are empty rows. If only cumulative lengths are requested, no table is
+// read.
+
+#ifndef ATTENTION_METADATA_BATCH_TABLES_H_
+#define ATTENTION_METADATA_BATCH_TABLES_H_
+
+#include "attention/paged_batch.h"
+#include "cache/tables/block_table_view.h"
+#include "cache/tables/convert_tables_args.h"
+
+namespace reprise {
+
+// The table that the batch reads.
+constexpr BlockTableView TableOf(const PagedBatch& batch, int block_size) {
+  return {.entries = batch.block_table,
+          .row_stride = batch.block_table_stride,
+          .num_tables = batch.num_tables,
+          .max_blocks = batch.max_blocks,
+          .block_size = block_size};
+}
+
+// The inputs of a conversion of the batch's rows; all keys are selected, and no output is given.
+constexpr ConvertTablesArgs ConversionOf(const PagedBatch& batch, int block_size) {
+  return {.table = TableOf(batch, block_size),
+          .table_row = batch.table_row,
+          .key_start = batch.key_start,
+          .seq_lens = batch.seq_lens,
+          .query_start_loc = batch.query_start_loc,
+          .num_rows = batch.num_rows};
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_METADATA_BATCH_TABLES_H_

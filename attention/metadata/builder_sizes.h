@@ -1,0 +1,66 @@
+// Shared by the host forms of the speculative builders: checks of sizes, the end of the arrays, and
+// the first fault as a Status.
+//
+// Pure functions. Thread safety: const data except for the arrays. Cost: no allocation unless a
+// check fails.
+
+#ifndef ATTENTION_METADATA_BUILDER_SIZES_H_
+#define ATTENTION_METADATA_BUILDER_SIZES_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "attention/metadata/batch_arrays.h"
+#include "attention/paged_batch.h"
+#include "cache/tables/block_table_view.h"
+
+namespace reprise {
+
+// "num_rows: expected at least 0, got -1".
+absl::Status CheckSize(std::string_view name, int64_t got, int64_t least);
+
+// "num_nodes: expected 1 to 64, got 65".
+absl::Status CheckSize(std::string_view name, int64_t got, int64_t least, int64_t most);
+
+// An array of a builder's arguments and its name there.
+struct NamedArray {
+  std::string_view name;
+  const void* data = nullptr;
+};
+
+// "slots: expected an array, got none" for the first of them that is absent.
+absl::Status CheckPresent(std::initializer_list<NamedArray> arrays);
+
+// Checks that row_faults is present if there are rows: the host forms read it to name the row at
+// fault.
+absl::Status CheckRowFaults(const int32_t* row_faults, int num_rows);
+
+// Checks that the arrays that every builder writes are present: query_start_loc, and the arrays of
+// rows and tokens if there are any.
+absl::Status CheckOutputArrays(const BatchArrays& arrays, int num_rows, int num_tokens);
+
+// Checks that rows do not overlap: "token_stride: expected at least 4, got 0". The stride of a
+// single row is not used.
+absl::Status CheckRowStride(std::string_view name, int64_t stride, int64_t width, int num_rows);
+
+// Checks the sizes of the table, and its entries and their stride if there are any.
+absl::Status CheckTable(const BlockTableView& table);
+
+absl::Status CheckRanks(const KeyPositions& ranks);
+
+// Ends query_start_loc and makes the tokens after the live ones inert. `num_live` may exceed
+// num_tokens.
+void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens, int64_t num_live);
+
+// OK, or "rows[3]: <fault>: <result of `describe`>" for the first row with a fault.
+// REQUIRES: row_faults is present if there are rows.
+absl::Status FirstFault(const int32_t* row_faults, int num_rows,
+                        absl::FunctionRef<std::string(int row)> describe);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_METADATA_BUILDER_SIZES_H_

@@ -1,0 +1,302 @@
+#include "attention/metadata/chain_batch.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/testing/draft_definitions.h"
+#include "attention/testing/draft_generator.h"
+#include "attention/testing/random.h"
+#include "attention/testing/visible_set.h"
+#include "base/testing/allocation_counter.h"
+#include "base/testing/builder_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Memory = BuilderMemory<ChainBatchArgs>;
+
+std::vector<int32_t> Ints(const int32_t* data, int count) { return {data, data + count}; }
+
+// Two sequences of 5 and 9 tokens in tables {3, 1, 4}, {2, 6, 5} of blocks of 4; a limit of 10.
+class TwoChains : public ::testing::Test {
+ protected:
+  TwoChains() {
+    args.slots = slots;
+    args.seq_len = seq_len;
+    args.query_lens = num_drafts;
+    args.num_certain = 1;
+    args.first_token = first_token;
+    args.tokens = tokens;
+    args.token_stride = 3;
+    args.table = {entries, 3, 2, 3, 4, 7};
+    args.max_context_len = 10;
+    args.num_rows = 3;
+    args.num_tokens = 8;
+    args.max_query_len = 4;
+    args.arrays = {token_ids, positions, slot_mapping, query_start_loc, seq_lens,
+                   table_row, logits,    nullptr,      nullptr,         row_faults};
+  }
+
+  int32_t slots[3] = {0, 1, -1};
+  int32_t seq_len[2] = {5, 9};
+  int32_t num_drafts[3] = {3, 3, 99};
+  int32_t first_token[2] = {70, 80};
+  int32_t tokens[9] = {71, 72, 73, 81, 82, 83, -1, -1, -1};
+  int32_t entries[6] = {3, 1, 4, 2, 6, 5};
+  int32_t token_ids[8], positions[8], query_start_loc[4], seq_lens[3], table_row[3], logits[3],
+      row_faults[3];
+  int64_t slot_mapping[8];
+  ChainBatchArgs args;
+};
+
+TEST_F(TwoChains, DraftsThatWouldPassTheContextLimitAreClipped) {
+  const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 4, 5, 5));
+  EXPECT_THAT(Ints(positions, 8), ElementsAre(5, 6, 7, 8, 9, 0, 0, 0));
+  EXPECT_THAT(Ints(token_ids, 8), ElementsAre(70, 71, 72, 73, 80, 0, 0, 0));
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(9, 10, 0));
+  EXPECT_THAT(Ints(table_row, 3), ElementsAre(0, 1, 0));
+  EXPECT_THAT(Ints(logits, 3), ElementsAre(3, 4, 0));
+  EXPECT_THAT(Ints(row_faults, 3), ElementsAre(0, 0, 0));
+  // Block 1 offsets 1..3, block 4 offset 0; block 5 offset 1.
+  EXPECT_THAT(std::vector<int64_t>(slot_mapping, slot_mapping + 8),
+              ElementsAre(5, 6, 7, 16, 21, -1, -1, -1));
+  EXPECT_TRUE(batch->causal);
+  EXPECT_EQ(batch->query_positions, nullptr);
+  EXPECT_EQ(batch->max_query_len, 4);
+}
+
+TEST_F(TwoChains, ASequenceAtItsLimitIsAnEmptyRowAndNoFault) {
+  seq_len[0] = 10;
+  ASSERT_TRUE(BuildChainBatch(args).ok());
+  EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(0, 10, 0));
+}
+
+TEST_F(TwoChains, PositionsOfAllRanksTogetherAreClippedWhereInt32Ends) {
+  // Blocks of 2^20 tokens: each of two ranks has room for 2^31 - 1, both together for more.
+  std::vector<int32_t> wide_table(2 * 4096, 1);
+  args.table = {wide_table.data(), 4096, 2, 4096, 1 << 20, 2};
+  args.max_context_len = int64_t{1} << 40;
+  args.key_positions = {.rank = 1, .world = 2, .interleave = 1};
+  seq_len[0] = INT32_MAX - 2;
+  seq_len[1] = INT32_MAX;
+  const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 2, 2, 2));
+  EXPECT_THAT(Ints(positions, 3), ElementsAre(INT32_MAX - 2, INT32_MAX - 1, 0));
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(INT32_MAX / 2, 0, 0));  // odd positions are rank 1's
+}
+
+TEST_F(TwoChains, TheContextPartHasTheKeysBeforeTheStepAndIsNotCausal) {
+  args.part = KeyPart::kContext;
+  const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(5, 9, 0));
+  EXPECT_FALSE(batch->causal);
+  EXPECT_EQ(batch->query_positions, positions);
+}
+
+TEST_F(TwoChains, ARowThatCannotBeServedIsInertAndTheOthersAreServed) {
+  entries[1] = 0;  // row 0's next tokens have the null block
+  ChainBatchOnHost(args);
+  EXPECT_THAT(Ints(row_faults, 3), ElementsAre(static_cast<int>(RowFault::kNoBlock), 0, 0));
+  EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 4, 5, 5));
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(0, 10, 0));
+  EXPECT_THAT(std::vector<int64_t>(slot_mapping, slot_mapping + 5),
+              ElementsAre(-1, -1, -1, -1, 21));
+}
+
+TEST_F(TwoChains, TokensBeyondTheCapacityMakeTheirRowInert) {
+  args.num_tokens = 3;
+  ChainBatchOnHost(args);
+  EXPECT_THAT(Ints(row_faults, 3),
+              ElementsAre(static_cast<int>(RowFault::kNoRoom), static_cast<int>(RowFault::kNoRoom),
+                          static_cast<int>(RowFault::kNone)));
+  EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 3, 3, 3));
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(0, 0, 0));
+}
+
+TEST_F(TwoChains, BadInputIsRefusedWithNamesAndValues) {
+  const auto refusal = [&] {
+    const absl::Status status = BuildChainBatch(args).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  slots[1] = 2;
+  EXPECT_EQ(refusal(), "rows[1]: its table row is not one of the table: table row 2 of 2");
+  slots[1] = 1;
+  seq_len[1] = 11;
+  EXPECT_EQ(refusal(),
+            "rows[1]: a length or a count is negative or too large: table row 1, seq_len 11, "
+            "query_len 4, max_query_len 4, limit 10, num_tokens 8");
+  seq_len[1] = 9;
+  num_drafts[0] = 4;
+  EXPECT_THAT(refusal(), HasSubstr("query_len 5, max_query_len 4"));
+  num_drafts[0] = -1;
+  EXPECT_THAT(refusal(), StartsWith("rows[0]: a length"));
+  num_drafts[0] = 3;
+  args.table.block_size = 0;
+  EXPECT_EQ(refusal(), "table.block_size: expected at least 1, got 0");
+  args.table.block_size = 4;
+  args.max_query_len = 0;
+  EXPECT_EQ(refusal(), "max_query_len: expected at least 1, got 0");
+  args.max_query_len = 4;
+  args.max_context_len = 0;
+  EXPECT_EQ(refusal(), "max_context_len: expected at least 1, got 0");
+  args.max_context_len = 10;
+  args.key_positions = {.rank = 2, .world = 2, .interleave = 1};
+  EXPECT_THAT(refusal(), HasSubstr("got rank 2, world 2, interleave 1"));
+}
+
+TEST(ChainBatchTest, QueriesSeeWhatTheDefinitionSays) {
+  int num_live = 0;
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    const DraftShape shape = DrawDraftShape(random);
+    Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
+    ChainBatchArgs& args = memory.args();
+    DrawChainBatch(random, shape, 0, args);
+    AttentionParams layer = PlainLayer();
+    if (random.OneIn(3)) layer.window_left = random.Int(0, 20);
+    const AllocationCounter allocations;
+    const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+    ASSERT_EQ(allocations.count(), 0);
+    ASSERT_TRUE(batch.ok()) << "seed " << seed << ": " << batch.status();
+
+    int token = 0;
+    for (int r = 0; r < shape.num_rows; ++r) {
+      for (int i = 0; args.arrays.query_start_loc[r] + i < args.arrays.query_start_loc[r + 1];
+           ++i, ++token) {
+        const int32_t slot = args.slots[r];
+        const int64_t position = int64_t{args.seq_len[slot]} + i;
+        ASSERT_EQ(args.arrays.slot_mapping[token], SlotByDefinition(args.table, slot, position));
+        ASSERT_EQ(args.arrays.token_ids[token],
+                  i == 0 ? args.first_token[slot] : args.tokens[r * args.token_stride + i - 1]);
+      }
+    }
+    num_live += token;
+    const VisiblePairs expected = PairsOf(ChainByDefinition(args, layer.window_left), args.table);
+    ASSERT_EQ(DifferenceOf(VisibleSet(layer, *batch, shape.block_size), expected), "")
+        << "seed " << seed << ": " << shape;
+  }
+  EXPECT_GT(num_live, 100000);
+}
+
+// Each rank's own tables, from the tokens that it holds.
+TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    const DraftShape shape = DrawDraftShape(random);
+    const int world = random.Int(1, 4);
+    const int interleave = random.Pick({1, 1, 2, 3, shape.block_size});
+    AttentionParams layer = PlainLayer();
+    if (random.OneIn(3)) layer.window_left = random.Int(0, 40);
+    const KeyPart part = random.OneIn(3) ? KeyPart::kContext : KeyPart::kAll;
+    // Lengths are global: the same on all ranks. Tables differ, and are as wide as need be.
+    Memory first([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
+    DrawChainBatch(random, shape, 0, first.args());
+    using Key = std::pair<int, int64_t>;  // token, position of the key
+    std::vector<Key> seen;                // of all ranks
+    for (int rank = 0; rank < world; ++rank) {
+      Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
+      std::copy_n(first.base(), first.num_bytes(), memory.base());
+      ChainBatchArgs& args = memory.args();
+      // Other blocks on every rank; the shape has some for all columns.
+      auto* entries = const_cast<int32_t*>(args.table.entries);
+      const int shift = random.Int(0, shape.num_blocks());
+      for (int64_t at = 0; at < shape.num_tables * args.table.row_stride; ++at) {
+        entries[at] = static_cast<int32_t>(1 + (at + shift) % (shape.num_blocks() - 1));
+      }
+      args.key_positions = {.rank = rank, .world = world, .interleave = interleave};
+      args.part = part;
+      args.max_context_len = 1 << 20;
+      // Runs that do not fill the table leave less room than one rank alone has: all ranks agree.
+      const bool fits = std::all_of(args.slots, args.slots + shape.num_rows, [&](int32_t slot) {
+        return slot < 0 || args.seq_len[slot] <= ContextLimit(args);
+      });
+      const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+      ASSERT_EQ(batch.ok(), fits) << "seed " << seed << ": " << batch.status();
+      if (!fits) break;
+      // Tokens before each position that the rank holds, counted.
+      std::vector<int64_t> held = {0};
+      for (int64_t p = 0; p < 2000; ++p) {
+        held.push_back(held.back() + (p / interleave % world == rank));
+      }
+      for (const VisiblePair& pair : VisibleSet(layer, *batch, shape.block_size)) {
+        // On this rank, at the place that counting gives.
+        ASSERT_EQ(pair.key_position / interleave % world, rank);
+        const int64_t local = held[pair.key_position];
+        int r = 0;
+        while (args.arrays.query_start_loc[r + 1] <= pair.token) ++r;
+        ASSERT_EQ(pair.slot, SlotByDefinition(args.table, args.slots[r], local)) << seed;
+        seen.emplace_back(pair.token, pair.key_position);
+      }
+      for (int r = 0; r < shape.num_rows; ++r) {
+        for (int t = args.arrays.query_start_loc[r]; t < args.arrays.query_start_loc[r + 1]; ++t) {
+          const int64_t position = args.arrays.positions[t];
+          ASSERT_EQ(position, args.seq_len[args.slots[r]] + t - args.arrays.query_start_loc[r]);
+          ASSERT_EQ(args.arrays.slot_mapping[t] >= 0, position / interleave % world == rank);
+        }
+      }
+      if (rank < world - 1) continue;
+      std::vector<Key> expected;  // each key once: on one rank only
+      for (int r = 0; r < shape.num_rows; ++r) {
+        const int begin = args.arrays.query_start_loc[r];
+        const int end = args.arrays.query_start_loc[r + 1];
+        for (int t = begin; t < end; ++t) {
+          const int64_t position = args.arrays.positions[t];
+          const int64_t last =
+              part == KeyPart::kAll ? position : args.seq_len[args.slots[r]] - int64_t{1};
+          for (int64_t key = 0; key <= last; ++key) {
+            if (layer.window_left && key < position - *layer.window_left) continue;
+            expected.emplace_back(t, key);
+          }
+        }
+      }
+      std::ranges::sort(seen);
+      ASSERT_EQ(seen, expected) << "seed " << seed << ": " << shape;
+    }
+  }
+}
+
+TEST(ChainBatchTest, NonsenseMakesRowsInertAndNothingElse) {
+  int num_faults = 0;
+  for (uint64_t seed = 0; seed < 5000; ++seed) {
+    Random random(seed);
+    DraftShape shape = DrawDraftShape(random);
+    if (random.OneIn(3)) shape.num_tokens = random.Int(0, shape.num_tokens);
+    Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
+    ChainBatchArgs& args = memory.args();
+    DrawChainBatch(random, shape, 0.1, args);
+    ChainBatchOnHost(args);
+    const int64_t num_slots = int64_t{shape.num_blocks()} * shape.block_size;
+    for (int r = 0; r < shape.num_rows; ++r) {
+      const int begin = args.arrays.query_start_loc[r];
+      const int end = args.arrays.query_start_loc[r + 1];
+      ASSERT_LE(begin, end);
+      ASSERT_LE(end, shape.num_tokens);
+      const bool is_bad = args.arrays.row_faults[r] != 0;
+      num_faults += is_bad;
+      ASSERT_TRUE(!is_bad || args.arrays.seq_lens[r] == 0);
+      for (int t = begin; t < end; ++t) {
+        ASSERT_EQ(args.arrays.slot_mapping[t] == -1, is_bad);
+        ASSERT_LT(args.arrays.slot_mapping[t], num_slots);
+      }
+    }
+    ASSERT_EQ(args.arrays.query_start_loc[0], 0);
+  }
+  EXPECT_GT(num_faults, 500);
+}
+
+}  // namespace
+}  // namespace reprise

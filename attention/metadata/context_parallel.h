@@ -1,0 +1,89 @@
+// Decode context parallelism (vLLM's DCP): which tokens of a sequence a rank holds, and where.
+//
+// Tokens are assigned to the ranks round-robin, in runs of `interleave`. With world 2 and
+// interleave 2:
+//
+//   position   0 1 2 3 4 5 6 7 8        rank 0 holds 0 1 . . 4 5 . . 8   LocalLen(9, rank 0) = 5
+//   owner      0 0 1 1 0 0 1 1 0        rank 1 holds 2 3 6 7             LocalLen(9, rank 1) = 4
+//   local      0 1 0 1 2 3 2 3 4        GlobalPosition(2, rank 1) = 6
+//
+// Local key l of a rank is at position l of the rank's own cache and block table. Each rank runs
+// all queries over its keys (BuildChainBatch() with key_positions makes the batch); out and lse of
+// the ranks are merged (attention/merge/merge_states.h).
+//
+// Pure functions in int64, constexpr, so that nvcc compiles them for the device.
+
+#ifndef ATTENTION_METADATA_CONTEXT_PARALLEL_H_
+#define ATTENTION_METADATA_CONTEXT_PARALLEL_H_
+
+#include <cstdint>
+
+#include "attention/paged_batch.h"
+
+namespace reprise {
+
+// Which keys a rank attends to.
+enum class KeyPart {
+  kAll,      // including those of this step, each on the rank that holds it
+  kContext,  // those before this step; this step's keys are attended separately and merged
+};
+
+constexpr bool IsValid(const KeyPositions& ranks) {
+  return ranks.world >= 1 && ranks.rank >= 0 && ranks.rank < ranks.world && ranks.interleave >= 1;
+}
+
+// Tokens in a cycle of all ranks. All functions below REQUIRE valid ranks and non-negative
+// arguments.
+constexpr int64_t CycleLen(const KeyPositions& ranks) {
+  return static_cast<int64_t>(ranks.world) * ranks.interleave;
+}
+
+// How many of the first `num_tokens` tokens the rank holds.
+constexpr int64_t LocalLen(int64_t num_tokens, const KeyPositions& ranks) {
+  if (ranks.world == 1) return num_tokens;
+  const int64_t cycle = CycleLen(ranks);
+  const int64_t rest = num_tokens % cycle - static_cast<int64_t>(ranks.rank) * ranks.interleave;
+  const int64_t of_last = rest < 0 ? 0 : (rest < ranks.interleave ? rest : ranks.interleave);
+  return num_tokens / cycle * ranks.interleave + of_last;
+}
+
+// The rank that holds the token at `position`, and its index among that rank's tokens.
+constexpr int OwnerOf(int64_t position, const KeyPositions& ranks) {
+  if (ranks.world == 1) return 0;
+  return static_cast<int>(position / ranks.interleave % ranks.world);
+}
+constexpr int64_t LocalIndex(int64_t position, const KeyPositions& ranks) {
+  if (ranks.world == 1) return position;
+  return position / CycleLen(ranks) * ranks.interleave + position % ranks.interleave;
+}
+
+// Position in the sequence of local token `local` of the rank: P(l) of attention/paged_batch.h.
+constexpr int64_t GlobalPosition(int64_t local, const KeyPositions& ranks) {
+  if (ranks.world == 1) return local;
+  return (local / ranks.interleave * ranks.world + ranks.rank) * ranks.interleave +
+         local % ranks.interleave;
+}
+
+// The longest sequence whose share fits `local_capacity` tokens on every rank. The result is the
+// same on all ranks, so that they agree on what to clip.
+constexpr int64_t GlobalCapacity(int64_t local_capacity, const KeyPositions& ranks) {
+  if (ranks.world == 1) return local_capacity;
+  return local_capacity / ranks.interleave * CycleLen(ranks);
+}
+
+// Whether the rank holds the token at `position`.
+constexpr bool IsOwn(int64_t position, const KeyPositions& ranks) {
+  return OwnerOf(position, ranks) == ranks.rank;
+}
+
+// In place of ranks, for code that has none: the divisions above are then not compiled at all.
+struct WholeSequence {};
+
+constexpr int64_t LocalLen(int64_t num_tokens, WholeSequence) { return num_tokens; }
+constexpr int64_t LocalIndex(int64_t position, WholeSequence) { return position; }
+constexpr bool IsOwn(int64_t, WholeSequence) { return true; }
+constexpr int64_t GlobalCapacity(int64_t local_capacity, WholeSequence) { return local_capacity; }
+
+}  // namespace reprise
+
+#endif  // ATTENTION_METADATA_CONTEXT_PARALLEL_H_

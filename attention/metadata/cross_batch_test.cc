@@ -1,0 +1,208 @@
+#include "attention/metadata/cross_batch.h"
+
+#include <string>
+#include <vector>
+
+#include "attention/testing/schedule_generator.h"
+#include "attention/testing/visible_set.h"
+#include "base/testing/allocation_counter.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(CrossBatchTest, RowsSeeTheEncoderKeysOfTheirSlots) {
+  // Rows of slots 2, 0 and a padded one.
+  const int32_t loc[] = {0, 1, 4, 4};
+  const int32_t lens[] = {9, 5, 0};
+  const int32_t table_row[] = {2, 0, 0};
+  const int32_t encoder_lens[] = {3, -99, 7};
+  const int32_t entries[] = {4, 9, -1, -1, 8, 6};
+  int32_t seq_lens[3] = {-77, -77, -77};
+  CrossBatch cross = {.rows = {.query_start_loc = loc,
+                               .seq_lens = lens,
+                               .table_row = table_row,
+                               .num_rows = 3,
+                               .num_tokens = 4,
+                               .max_query_len = 3},
+                      .encoder_lens = encoder_lens,
+                      .table = {.entries = entries,
+                                .row_stride = 2,
+                                .num_tables = 3,
+                                .max_blocks = 2,
+                                .block_size = 4},
+                      .max_encoder_len = 8,
+                      .seq_lens = seq_lens};
+  const absl::StatusOr<PagedBatch> batch = BuildCrossBatch(cross);
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_THAT(seq_lens, ElementsAre(7, 3, 0));
+  EXPECT_FALSE(batch->causal);
+  EXPECT_EQ(batch->query_start_loc, loc);
+  EXPECT_EQ(batch->table_row, table_row);
+  EXPECT_EQ(batch->block_table, entries);
+  EXPECT_EQ(batch->max_seq_len, 8);
+  EXPECT_EQ(batch->max_query_len, 3);
+
+  const auto refusal = [&] {
+    const absl::Status status = BuildCrossBatch(cross).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  cross.max_encoder_len = 6;
+  EXPECT_EQ(refusal(), "encoder_lens[2] of row 0: expected 0 to 6 (max_encoder_len), got 7");
+  cross.max_encoder_len = 9;
+  EXPECT_EQ(refusal(), "max_encoder_len: expected 0 to 8 (max_blocks * block_size), got 9");
+  cross.max_encoder_len = 8;
+  cross.table.num_tables = 2;
+  EXPECT_EQ(refusal(), "rows.table_row[0]: expected 0 to 1, got 2");
+  cross.table.block_size = 0;
+  EXPECT_THAT(refusal(), HasSubstr("table.block_size"));
+  cross.table.block_size = 4;
+  cross.encoder_lens = nullptr;
+  EXPECT_THAT(refusal(), HasSubstr("got an absent one"));
+}
+
+// A table of encoder keys for each table row of a schedule.
+struct Encoders {
+  std::vector<int32_t> lens;  // by table row
+  Schedule schedule;          // one sequence a table row, all tokens new
+};
+
+Encoders DrawEncoders(int num_tables, Random& random) {
+  Encoders encoders;
+  do {
+    encoders.schedule = DrawSchedule({.max_rows = 8, .max_seq_len = 120}, random);
+  } while (encoders.schedule.num_tables < num_tables);
+  encoders.lens.resize(encoders.schedule.num_tables);
+  for (BatchSequence& sequence : encoders.schedule.sequences) {
+    sequence = {.table_row = sequence.table_row,
+                .num_computed = 0,
+                .query_len = static_cast<int>(sequence.seq_len())};
+    encoders.lens[sequence.table_row] = sequence.query_len;
+  }
+  return encoders;
+}
+
+TEST(CrossBatchTest, EveryQuerySeesAllKeysOfItsOwnEncoder) {
+  int64_t num_pairs = 0;
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    const Schedule decoder = DrawSchedule({.max_rows = 5}, random);
+    const Encoders encoders = DrawEncoders(decoder.num_tables, random);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << decoder.Description()
+                                    << "; encoder " << encoders.schedule.Description());
+    const ScheduledBatchMemory rows(decoder, {.num_rows = decoder.num_rows() + random.Int(0, 2),
+                                              .num_tokens = decoder.num_tokens() + 3});
+    std::vector<int32_t> seq_lens(rows.built.batch.num_rows, -77);
+    const CrossBatch cross = {
+        .rows = rows.built.batch,
+        .encoder_lens = encoders.lens.data(),
+        .table = encoders.schedule.table(),
+        .max_encoder_len = encoders.schedule.max_blocks * encoders.schedule.block_size,
+        .seq_lens = seq_lens.data()};
+    const AllocationCounter allocations;
+    const absl::StatusOr<PagedBatch> batch = BuildCrossBatch(cross);
+    ASSERT_EQ(allocations.count(), 0);
+    ASSERT_TRUE(batch.ok()) << batch.status();
+
+    VisiblePairs expected;
+    int token = 0;
+    for (const BatchSequence& sequence : decoder.sequences) {
+      const int length = encoders.lens[sequence.table_row];
+      for (int i = 0; i < sequence.query_len; ++i, ++token) {
+        for (int key = 0; key < length; ++key) {
+          expected.push_back(
+              {.token = token,
+               .query_position = length - sequence.query_len + i,
+               .key_position = key,
+               .slot = encoders.schedule.SlotOf({.table_row = sequence.table_row}, key)});
+        }
+      }
+    }
+    ASSERT_EQ(
+        DifferenceOf(VisibleSet(PlainLayer(), *batch, encoders.schedule.block_size), expected), "");
+    num_pairs += static_cast<int64_t>(expected.size());
+  }
+  EXPECT_GT(num_pairs, 1000000);
+}
+
+// The encoder's tokens are written by a batch like any other.
+TEST(CrossBatchTest, TheEncoderTokensHaveSlotsOfTheirOwn) {
+  const int32_t entries[] = {4, 9, 8, 6};
+  const BlockTableView table = {
+      .entries = entries, .row_stride = 2, .num_tables = 2, .max_blocks = 2, .block_size = 4};
+  absl::StatusOr<BatchBuilder> builder = BatchBuilder::Create({.max_rows = 2, .max_tokens = 8});
+  const std::vector<BatchSequence> inputs = {{.table_row = 1, .query_len = 5},
+                                             {.table_row = 0, .query_len = 2}};
+  const absl::StatusOr<BuiltBatch> built = builder->Build({.sequences = inputs, .table = table});
+  ASSERT_TRUE(built.ok()) << built.status();
+  EXPECT_THAT(built->slot_mapping, ElementsAre(32, 33, 34, 35, 24, 16, 17));
+}
+
+// SGLang's way: one table, the encoder's keys first and the decoder's after them.
+TEST(CrossBatchTest, EncoderAndDecoderKeysMayShareATable) {
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    const Schedule whole = DrawSchedule({}, random);
+    // Part of each sequence is the encoder's.
+    std::vector<BatchSequence> sequences = whole.sequences;
+    std::vector<int32_t> encoder_lens(whole.num_tables);
+    for (BatchSequence& sequence : sequences) {
+      sequence.key_start = random.Int(0, sequence.num_computed);
+      sequence.num_computed -= sequence.key_start;
+      encoder_lens[sequence.table_row] = sequence.key_start;
+    }
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << whole.Description());
+    const PaddedSize padded = {.num_rows = whole.num_rows() + random.Int(0, 2),
+                               .num_tokens = whole.num_tokens() + random.Int(0, 3)};
+    absl::StatusOr<BatchBuilder> builder = BatchBuilder::Create({.max_rows = padded.num_rows,
+                                                                 .max_tokens = padded.num_tokens,
+                                                                 .key_starts = KeyStarts::kGiven});
+    const absl::StatusOr<BuiltBatch> decoder =
+        builder->Build({.sequences = sequences, .table = whole.table(), .padded = padded});
+    ASSERT_TRUE(decoder.ok()) << decoder.status();
+    std::vector<int32_t> seq_lens(padded.num_rows, -77);
+    const absl::StatusOr<PagedBatch> cross =
+        BuildCrossBatch({.rows = decoder->batch,
+                         .encoder_lens = encoder_lens.data(),
+                         .table = whole.table(),
+                         .max_encoder_len = whole.max_blocks * whole.block_size,
+                         .seq_lens = seq_lens.data()});
+    ASSERT_TRUE(cross.ok()) << cross.status();
+
+    VisiblePairs expected_decoder;
+    VisiblePairs expected_cross;
+    int token = 0;
+    for (const BatchSequence& sequence : sequences) {
+      const int start = sequence.key_start;
+      for (int i = 0; i < sequence.query_len; ++i, ++token) {
+        const int position = sequence.num_computed + i;
+        ASSERT_EQ(decoder->positions[token], position);
+        ASSERT_EQ(decoder->slot_mapping[token], whole.SlotOf(sequence, start + position));
+        for (int key = 0; key <= position; ++key) {
+          expected_decoder.push_back({.token = token,
+                                      .query_position = start + position,
+                                      .key_position = start + key,
+                                      .slot = whole.SlotOf(sequence, start + key)});
+        }
+        for (int key = 0; key < start; ++key) {
+          expected_cross.push_back({.token = token,
+                                    .query_position = start - sequence.query_len + i,
+                                    .key_position = key,
+                                    .slot = whole.SlotOf(sequence, key)});
+        }
+      }
+    }
+    ASSERT_EQ(
+        DifferenceOf(VisibleSet(PlainLayer(), decoder->batch, whole.block_size), expected_decoder),
+        "");
+    ASSERT_EQ(DifferenceOf(VisibleSet(PlainLayer(), *cross, whole.block_size), expected_cross), "");
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,333 @@
+// Virtual rows made on the device are those of the host, field by field.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "attention/metadata/local_block_table.h"
+#include "attention/metadata/local_virtual_batch.h"
+#include "attention/metadata/local_virtual_batch_kernel.h"
+#include "attention/testing/schedule_generator.h"
+#include "base/testing/device_array.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+class LocalVirtualBatchGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasCudaDevice()) GTEST_SKIP() << "no GPU on this machine";
+  }
+};
+
+class LocalVirtualBatchSmallGpuTest : public LocalVirtualBatchGpuTest {};
+
+struct HostRows {
+  explicit HostRows(int max_rows)
+      : query_start_loc(max_rows + 1),
+        seq_lens(max_rows),
+        table_row(max_rows),
+        key_start(max_rows) {}
+
+  LocalBatchBuffers buffers() {
+    return {.query_start_loc = query_start_loc.data(),
+            .seq_lens = seq_lens.data(),
+            .table_row = table_row.data(),
+            .key_start = key_start.data(),
+            .max_rows = static_cast<int>(seq_lens.size())};
+  }
+
+  std::vector<int32_t> query_start_loc, seq_lens, table_row, key_start;
+};
+
+// One shape of a batch, whose arrays are on the device at unchanged addresses.
+class Twins {
+ public:
+  Twins(const PaddedSize& padded, int chunk_size)
+      : padded_(padded),
+        chunk_size_(chunk_size),
+        max_rows_(MaxLocalRows(padded.num_rows, padded.num_tokens, chunk_size)),
+        query_start_loc_(padded.num_rows + 1),
+        seq_lens_(padded.num_rows),
+        table_row_(padded.num_rows),
+        key_start_(padded.num_rows),
+        out_query_start_loc_(max_rows_ + 1),
+        out_seq_lens_(max_rows_),
+        out_table_row_(max_rows_),
+        out_key_start_(max_rows_) {}
+
+  // As a batch of the device, with or without the optional arrays of `host`.
+  PagedBatch DeviceBatch(const PagedBatch& host) const {
+    PagedBatch batch = host;
+    batch.query_start_loc = query_start_loc_.data();
+    batch.seq_lens = seq_lens_.data();
+    if (host.table_row) batch.table_row = table_row_.data();
+    if (host.key_start) batch.key_start = key_start_.data();
+    return batch;
+  }
+
+  void Upload(const PagedBatch& host) {
+    const auto rows = static_cast<size_t>(padded_.num_rows);
+    query_start_loc_.Upload({host.query_start_loc, rows + 1});
+    seq_lens_.Upload({host.seq_lens, rows});
+    if (host.table_row) table_row_.Upload({host.table_row, rows});
+    if (host.key_start) key_start_.Upload({host.key_start, rows});
+    for (DeviceArray<int32_t>* out :
+         {&out_query_start_loc_, &out_seq_lens_, &out_table_row_, &out_key_start_}) {
+      out->Poison();
+    }
+  }
+
+  cudaError_t Launch(const PagedBatch& host, cudaStream_t stream) const {
+    return LaunchLocalVirtualBatch(DeviceBatch(host), chunk_size_,
+                                   {.query_start_loc = out_query_start_loc_.data(),
+                                    .seq_lens = out_seq_lens_.data(),
+                                    .table_row = out_table_row_.data(),
+                                    .key_start = out_key_start_.data(),
+                                    .max_rows = max_rows_},
+                                   stream);
+  }
+
+  // The virtual rows of `host` on the device.
+  PagedBatch DeviceLocal(const PagedBatch& host) const {
+    PagedBatch local = host;
+    local.query_start_loc = out_query_start_loc_.data();
+    local.seq_lens = out_seq_lens_.data();
+    local.table_row = out_table_row_.data();
+    local.key_start = out_key_start_.data();
+    return local;
+  }
+
+  void ExpectTheHosts(const PagedBatch& host) const {
+    HostRows rows(max_rows_);
+    const absl::StatusOr<PagedBatch> local =
+        BuildLocalVirtualBatch(host, chunk_size_, rows.buffers());
+    ASSERT_TRUE(local.ok()) << local.status();
+    ASSERT_EQ(out_query_start_loc_.Download(), rows.query_start_loc);
+    ASSERT_EQ(out_seq_lens_.Download(), rows.seq_lens);
+    ASSERT_EQ(out_table_row_.Download(), rows.table_row);
+    ASSERT_EQ(out_key_start_.Download(), rows.key_start);
+  }
+
+ private:
+  PaddedSize padded_;
+  int chunk_size_;
+  int max_rows_;
+  DeviceArray<int32_t> query_start_loc_, seq_lens_, table_row_, key_start_;
+  DeviceArray<int32_t> out_query_start_loc_, out_seq_lens_, out_table_row_, out_key_start_;
+};
+
+// The batches of the host's tests: each from its seed.
+void CompareEager(uint64_t num_batches) {
+  for (uint64_t seed = 0; seed < num_batches && !testing::Test::HasFatalFailure(); ++seed) {
+    Random random(seed);
+    const Schedule schedule = DrawSchedule({}, random);
+    const int chunk_size = random.Pick({1, 4, 16, random.Int(1, 64)});
+    SCOPED_TRACE(testing::Message()
+                 << "seed " << seed << ", chunk " << chunk_size << ", " << schedule.Description());
+    const PaddedSize padded = {.num_rows = schedule.num_rows() + random.Int(0, 3),
+                               .num_tokens = schedule.num_tokens() + random.Int(0, 9)};
+    const ScheduledBatchMemory memory(schedule, padded);
+    PagedBatch batch = memory.built.batch;
+    std::vector<int32_t> key_start(padded.num_rows);
+    if (random.OneIn(4)) {
+      for (int32_t& start : key_start) start = random.Int(0, 100);
+      batch.key_start = key_start.data();
+    }
+    if (random.OneIn(4)) batch.table_row = nullptr;
+    Twins twins(padded, chunk_size);
+    twins.Upload(batch);
+    ASSERT_EQ(twins.Launch(batch, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    twins.ExpectTheHosts(batch);
+  }
+}
+
+TEST_F(LocalVirtualBatchGpuTest, AgreesWithTheHostFieldByField) { CompareEager(20000); }
+
+TEST_F(LocalVirtualBatchSmallGpuTest, AgreesWithTheHostFieldByField) { CompareEager(30); }
+
+// Decode, verification, chunked prefill: 200 replays each, larger batches then smaller ones.
+TEST_F(LocalVirtualBatchGpuTest, AReplayedGraphMakesTheRowsOfEachBatch) {
+  const uint64_t seed = 3;
+  Random random(seed);
+  for (const auto& [max_rows, max_query_len, chunk_size] :
+       std::vector<std::tuple<int, int, int>>{{64, 1, 16}, {40, 5, 8}, {8, 120, 7}, {8, 40, 1}}) {
+    const PaddedSize padded = {.num_rows = max_rows, .num_tokens = max_rows * max_query_len};
+    Twins twins(padded, chunk_size);
+    const ScheduledBatchMemory empty(Schedule{}, padded);
+    CapturedWork graph([&, chunk_size = chunk_size](cudaStream_t stream) {
+      ASSERT_EQ(twins.Launch(empty.built.batch, stream), cudaSuccess);
+    });
+    for (int replay = 0; replay < 200; ++replay) {
+      SCOPED_TRACE(testing::Message()
+                   << "seed " << seed << ", chunk " << chunk_size << ", replay " << replay);
+      const int longest = replay % 2 == 0 ? 300 : 20;
+      Schedule schedule = DrawSchedule(
+          {.max_rows = replay % 2 == 0 ? max_rows : 2, .max_seq_len = longest}, random);
+      for (BatchSequence& sequence : schedule.sequences) {
+        const int beyond = std::max(0, sequence.query_len - max_query_len);
+        sequence.num_computed += beyond;
+        sequence.query_len -= beyond;
+      }
+      const ScheduledBatchMemory memory(schedule, padded);
+      twins.Upload(memory.built.batch);
+      graph.Replay();
+      twins.ExpectTheHosts(memory.built.batch);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// More rows and virtual rows than the CTA has threads.
+TEST_F(LocalVirtualBatchGpuTest, AnyNumberOfRowsAgrees) {
+  Random random(4);
+  for (int num_rows : {1, 31, 32, 33, 256, 1023, 1024, 1025, 3000}) {
+    for (int chunk_size : {1, 3, 1000}) {
+      SCOPED_TRACE(testing::Message() << num_rows << " rows, chunk " << chunk_size);
+      std::vector<int32_t> query_start_loc = {0};
+      std::vector<int32_t> seq_lens;
+      for (int r = 0; r < num_rows; ++r) {
+        const int query_len = random.Pick({0, 1, random.Int(0, 30)});
+        query_start_loc.push_back(query_start_loc.back() + query_len);
+        seq_lens.push_back(random.OneIn(9) ? 0 : query_len + random.Int(1, 5000));
+      }
+      const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
+                                .seq_lens = seq_lens.data(),
+                                .num_rows = num_rows,
+                                .num_tokens = query_start_loc.back() + 7,
+                                .max_query_len = 30,
+                                .max_seq_len = 6000,
+                                .num_tables = num_rows};
+      Twins twins({.num_rows = num_rows, .num_tokens = batch.num_tokens}, chunk_size);
+      twins.Upload(batch);
+      ASSERT_EQ(twins.Launch(batch, nullptr), cudaSuccess);
+      twins.ExpectTheHosts(batch);
+    }
+  }
+}
+
+// The classic form, from virtual rows that were made on the device.
+TEST_F(LocalVirtualBatchGpuTest, LocalBlockTablesAgreeWithTheHost) {
+  const uint64_t seed = 6;
+  Random random(seed);
+  for (int i = 0; i < 500 && !HasFatalFailure(); ++i) {
+    const Schedule schedule = DrawSchedule({.max_block_size = 8}, random);
+    const int chunk_size = schedule.block_size * random.Int(1, 8);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", batch " << i << ", chunk "
+                                    << chunk_size << ", " << schedule.Description());
+    const PaddedSize padded = {.num_rows = schedule.num_rows() + random.Int(0, 3),
+                               .num_tokens = schedule.num_tokens() + random.Int(0, 9)};
+    const ScheduledBatchMemory memory(schedule, padded);
+    const int max_rows = MaxLocalRows(padded.num_rows, padded.num_tokens, chunk_size);
+    const int width = LocalTableWidth(chunk_size, schedule.block_size);
+    HostRows host_rows(max_rows);
+    const absl::StatusOr<PagedBatch> local =
+        BuildLocalVirtualBatch(memory.built.batch, chunk_size, host_rows.buffers());
+    ASSERT_TRUE(local.ok()) << local.status();
+    std::vector<int32_t> host_entries(static_cast<size_t>(max_rows) * width), host_lens(max_rows);
+    LocalBlockTableArgs args = {.local = *local,
+                                .chunk_size = chunk_size,
+                                .table = {.entries = host_entries.data(),
+                                          .row_stride = width,
+                                          .num_tables = max_rows,
+                                          .max_blocks = width,
+                                          .block_size = schedule.block_size},
+                                .seq_lens = host_lens.data()};
+    ASSERT_TRUE(BuildLocalBlockTable(args).ok());
+    Twins twins(padded, chunk_size);
+    twins.Upload(memory.built.batch);
+    ASSERT_EQ(twins.Launch(memory.built.batch, nullptr), cudaSuccess);
+    DeviceArray<int32_t> table(schedule.entries.size()), entries(host_entries.size());
+    DeviceArray<int32_t> lens(max_rows), faults(max_rows), num_faults(1);
+    table.Upload(schedule.entries);
+    args.local = twins.DeviceLocal(*local);
+    args.local.block_table = table.data();
+    args.table.entries = entries.data();
+    args.seq_lens = lens.data();
+    args.row_faults = faults.data();
+    args.num_faults = num_faults.data();
+    absl::Status launched = LaunchLocalBlockTable(args, nullptr);
+    ASSERT_TRUE(launched.ok()) << launched;
+    ASSERT_EQ(entries.Download(), host_entries);
+    ASSERT_EQ(lens.Download(), host_lens);
+    ASSERT_EQ(num_faults.Download(), std::vector<int32_t>{0});
+    // A narrower table: rows beyond it see nothing and say so, and nothing is read outside.
+    args.local.max_blocks /= 2;
+    launched = LaunchLocalBlockTable(args, nullptr);
+    ASSERT_TRUE(launched.ok()) << launched;
+    std::vector<int32_t> host_faults(max_rows);
+    for (int v = 0; v < max_rows; ++v) {
+      if (host_lens[v] > 0 &&
+          host_rows.key_start[v] + host_lens[v] > args.local.max_blocks * schedule.block_size) {
+        host_lens[v] = 0;
+        host_faults[v] = static_cast<int32_t>(RowFault::kLength);
+      }
+    }
+    ASSERT_EQ(lens.Download(), host_lens);
+    ASSERT_EQ(faults.Download(), host_faults);
+    ASSERT_EQ(num_faults.Download()[0],
+              max_rows - std::count(host_faults.begin(), host_faults.end(), 0));
+  }
+}
+
+// Needs no GPU: the arguments are refused before anything is launched.
+TEST(LocalBlockTableLaunchTest, RefusesWhatTheCheckRefuses) {
+  int32_t array[1] = {};
+  const LocalBlockTableArgs good = {
+      .local = {.seq_lens = array, .table_row = array, .key_start = array, .num_rows = 1},
+      .chunk_size = 4,
+      .table =
+          {.entries = array, .row_stride = 2, .num_tables = 2, .max_blocks = 2, .block_size = 2},
+      .seq_lens = array};
+  ASSERT_TRUE(CheckLocalBlockTable(good).ok());
+  std::vector<LocalBlockTableArgs> refused(6, good);
+  refused[0].chunk_size = 5;
+  refused[1].table.max_blocks = 3;
+  refused[2].table.num_tables = 0;
+  refused[3].table.row_stride = 0;
+  refused[4].local.key_start = nullptr;
+  refused[5].seq_lens = nullptr;
+  for (const LocalBlockTableArgs& args : refused) {
+    EXPECT_FALSE(CheckLocalBlockTable(args).ok());
+    EXPECT_EQ(LaunchLocalBlockTable(args, nullptr), CheckLocalBlockTable(args));
+  }
+}
+
+// The host refuses these; on the device they write nothing outside their buffers.
+TEST_F(LocalVirtualBatchGpuTest, GarbageInTheArraysStaysWithinTheBuffers) {
+  Random random(5);
+  for (int round = 0; round < 300; ++round) {
+    const int num_rows = random.Int(1, 70);
+    std::vector<int32_t> loc(num_rows + 1), lens(num_rows), key_start(num_rows);
+    for (auto* array : {&loc, &lens, &key_start}) {
+      for (int32_t& value : *array) {
+        value = random.Pick({static_cast<int32_t>(random.Bits()), random.Int(-3, 300), INT32_MAX});
+      }
+    }
+    const PagedBatch batch = {.query_start_loc = loc.data(),
+                              .seq_lens = lens.data(),
+                              .key_start = key_start.data(),
+                              .num_rows = num_rows,
+                              .num_tokens = random.Int(0, 200)};
+    Twins twins({.num_rows = num_rows, .num_tokens = batch.num_tokens}, random.Int(1, 20));
+    twins.Upload(batch);
+    ASSERT_EQ(twins.Launch(batch, nullptr), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+}
+
+TEST_F(LocalVirtualBatchGpuTest, WhatCannotBeCutIsNotLaunched) {
+  Twins twins({.num_rows = 2, .num_tokens = 2}, 4);
+  PagedBatch batch = {.num_rows = 3, .num_tokens = 30};
+  EXPECT_EQ(twins.Launch(batch, nullptr), cudaErrorInvalidValue);  // more rows than the buffers
+  batch = {.causal = false, .num_rows = 2, .num_tokens = 2};
+  EXPECT_EQ(twins.Launch(batch, nullptr), cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,168 @@
+// Distributes the rows of a batch over the warps of a grid, one warp per row, and computes where
+// each row's tokens begin. For builder kernels whose rows differ in their number of tokens.
+//
+// Every CTA sums the token counts of all rows itself, so one launch is enough and no CTA waits for
+// another: for 256 rows, one count per thread, read from the L2 after the first CTA.
+
+#ifndef ATTENTION_METADATA_ROW_PACKING_CUH_
+#define ATTENTION_METADATA_ROW_PACKING_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "attention/metadata/batch_arrays.h"
+#include "attention/metadata/token_tree.h"
+#include "base/host_device.h"
+#include "cache/tables/block_table_view.h"
+
+namespace reprise {
+
+inline constexpr int kPackingThreads = 256;
+inline constexpr int kPackingWarps = kPackingThreads / 32;  // rows of a CTA
+
+inline int PackingCtas(int num_rows) {
+  return num_rows <= kPackingWarps ? 1 : (num_rows + kPackingWarps - 1) / kPackingWarps;
+}
+
+// The lanes of a warp: see attention/metadata/row_lanes.h.
+class WarpLanes {
+ public:
+  template <typename Body>
+  REPRISE_HOST_DEVICE void ForEach(int n, Body body) const {
+#if defined(__CUDA_ARCH__)
+    for (int i = threadIdx.x % 32; i < n; i += 32) body(i);
+#endif
+  }
+
+  template <typename Predicate>
+  REPRISE_HOST_DEVICE bool Any(int n, Predicate predicate) const {
+    bool any = false;
+#if defined(__CUDA_ARCH__)
+    for (int i = threadIdx.x % 32; i < n; i += 32) any = any || predicate(i);
+    any = __any_sync(~0u, any);
+#endif
+    return any;
+  }
+
+  REPRISE_HOST_DEVICE void Sync() const {
+#if defined(__CUDA_ARCH__)
+    __syncwarp();
+#endif
+  }
+
+  // By doubling: after round k a mask holds the 2^k nearest nodes of its path. `parents` becomes
+  // the next ancestors after them, finally all -1. Both are in shared memory.
+  REPRISE_HOST_DEVICE void PathMasks([[maybe_unused]] int n, [[maybe_unused]] int32_t* parents,
+                                     [[maybe_unused]] uint64_t* masks) const {
+#if defined(__CUDA_ARCH__)
+    const int lane = threadIdx.x % 32;
+    uint64_t mask[2];
+    int32_t ancestor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int node = lane + 32 * half;
+      mask[half] = NodeBit(node);
+      ancestor[half] = node < n ? parents[node] : -1;
+      if (node < n) masks[node] = mask[half];
+    }
+    __syncwarp();
+    while (__any_sync(~0u, ancestor[0] >= 0 || ancestor[1] >= 0)) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (ancestor[half] < 0) continue;
+        mask[half] |= masks[ancestor[half]];
+        ancestor[half] = parents[ancestor[half]];
+      }
+      __syncwarp();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int node = lane + 32 * half;
+        if (node >= n) continue;
+        masks[node] = mask[half];
+        parents[node] = ancestor[half];
+      }
+      __syncwarp();
+    }
+#endif
+  }
+};
+
+// The row of this warp; may be beyond the last.
+__device__ inline int RowOfWarp() {
+  return static_cast<int>(blockIdx.x) * kPackingWarps + static_cast<int>(threadIdx.x) / 32;
+}
+
+struct PackedRow {
+  int64_t start;  // tokens of the rows before this warp's
+  int64_t total;  // of all rows
+};
+
+struct PackingMemory {
+  int64_t before[kPackingWarps];
+  int64_t total[kPackingWarps];
+  int32_t own[kPackingWarps];  // tokens of this CTA's rows
+};
+
+// Prefetches the cache line of an address, which need not be valid.
+__device__ inline void Prefetch(const void* address) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
+
+// The line of the table that holds the token at `position`. REQUIRES: as TableSlot().
+__device__ inline void PrefetchSlot(const BlockTableView& table, int64_t row, int64_t position) {
+  Prefetch(table.entries + row * table.row_stride + static_cast<int>(position) / table.block_size);
+}
+
+// Called by all threads of a CTA of kPackingThreads. count_of(row) >= 0; ask_for(row) is called for
+// the rows of this CTA, to prefetch what they need next.
+template <typename CountOf, typename AskFor>
+__device__ PackedRow PlaceRow(int num_rows, PackingMemory& memory, CountOf count_of,
+                              AskFor ask_for) {
+  const int first = static_cast<int>(blockIdx.x) * kPackingWarps;
+  int64_t before = 0;
+  int64_t total = 0;
+  for (int row = threadIdx.x; row < num_rows; row += kPackingThreads) {
+    const int32_t count = count_of(row);
+    total += count;
+    if (row < first) before += count;
+    if (row >= first && row < first + kPackingWarps) {
+      memory.own[row - first] = count;
+      if (count > 0) ask_for(row);
+    }
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    before += __shfl_xor_sync(~0u, before, distance);
+    total += __shfl_xor_sync(~0u, total, distance);
+  }
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x % 32 == 0) {
+    memory.before[warp] = before;
+    memory.total[warp] = total;
+  }
+  __syncthreads();
+  PackedRow packed = {0, 0};
+  for (int w = 0; w < kPackingWarps; ++w) {
+    packed.start += memory.before[w];
+    packed.total += memory.total[w];
+    if (w < warp && first + w < num_rows) packed.start += memory.own[w];
+  }
+  return packed;
+}
+
+// Ends query_start_loc and makes the tokens after the live ones inert, over the whole grid.
+__device__ inline void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens,
+                                    int64_t num_live) {
+  const int64_t end = num_live < num_tokens ? num_live : num_tokens;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (thread == 0) arrays.query_start_loc[num_rows] = static_cast<int32_t>(end);
+  for (int64_t token = end + thread; token < num_tokens;
+       token += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    WriteToken(arrays, token, {});
+  }
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_METADATA_ROW_PACKING_CUH_

@@ -1,0 +1,295 @@
+#include "attention/reference/reference.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/reference/visibility.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/ragged_generator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::Pointwise;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// One row, one query at the end, head_dim 2, block_size 2, blocks of the table in falling order.
+class OneQuery {
+ public:
+  explicit OneQuery(int seq_len) : seq_lens_{seq_len}, kv_(Options(seq_len)) {
+    const int num_blocks = (seq_len + 1) / 2;
+    for (int c = 0; c < num_blocks; ++c) block_table_.push_back(num_blocks - c);
+    block_table_.push_back(-1);
+    batch.query_start_loc = query_start_loc_.data();
+    batch.seq_lens = seq_lens_.data();
+    batch.block_table = block_table_.data();
+    batch.block_table_stride = static_cast<int64_t>(block_table_.size());
+    batch.num_rows = 1;
+    batch.num_tokens = 1;
+  }
+
+  void SetKey(int key, std::array<double, 2> k, std::array<double, 2> v) {
+    for (int d = 0; d < 2; ++d) {
+      kv_.SetK(block_table_[key / 2], key % 2, 0, d, k[d]);
+      kv_.SetV(block_table_[key / 2], key % 2, 0, d, v[d]);
+    }
+  }
+
+  ReferenceResult<double> Attend() {
+    KvLayer kv = kv_.View(OnHost);
+    kv.k_scale = k_scale;
+    kv.v_scale = v_scale;
+    return ReferencePagedAttention<double>(layer, batch, {.data = q.data(), .head_stride = 2}, kv);
+  }
+
+  AttentionParams layer = {
+      .num_q_heads = 1, .num_kv_heads = 1, .head_dim_qk = 2, .head_dim_v = 2, .scale = 1.0f};
+  Scale k_scale, v_scale;
+  PagedBatch batch;
+  std::array<float, 2> q = {1, 0};
+
+ private:
+  static KvMemoryOptions Options(int seq_len) {
+    return {.num_blocks = (seq_len + 1) / 2 + 1,
+            .block_size = 2,
+            .num_kv_heads = 1,
+            .head_dim_qk = 2,
+            .head_dim_v = 2};
+  }
+
+  std::array<int32_t, 2> query_start_loc_ = {0, 1};
+  std::array<int32_t, 1> seq_lens_;
+  std::vector<int32_t> block_table_;
+  KvMemory kv_;
+};
+
+TEST(ReferenceTest, OneKeyGivesItsValueAndItsScore) {
+  OneQuery query(1);
+  query.SetKey(0, {3, 9}, {5, -7});
+  const auto result = query.Attend();
+  EXPECT_THAT(result.out, ElementsAre(5, -7));
+  EXPECT_THAT(result.lse, ElementsAre(3));  // 1 * 3 + 0 * 9
+}
+
+TEST(ReferenceTest, KeysAreWeighedByTheExponentialOfTheirScores) {
+  OneQuery query(3);
+  query.SetKey(0, {0, 0}, {1, 0});
+  query.SetKey(1, {std::log(2.0), 0}, {0, 1});
+  query.SetKey(2, {0, 0}, {1, 4});
+  const auto result = query.Attend();  // weights 1/4, 1/2, 1/4, but for log 2 in float32
+  EXPECT_THAT(result.out, Pointwise(DoubleNear(1e-7), {0.5, 1.5}));
+  EXPECT_NEAR(result.lse[0], std::log(4.0), 1e-7);
+}
+
+TEST(ReferenceTest, TheDefaultScaleIsOneOverTheRootOfTheHeadDim) {
+  OneQuery query(1);
+  query.layer.scale.reset();
+  query.SetKey(0, {3, 0}, {1, 1});
+  EXPECT_NEAR(query.Attend().lse[0], 3 / std::sqrt(2.0), 1e-6);
+}
+
+TEST(ReferenceTest, ScalesMultiplyScoresAndValues) {
+  OneQuery query(1);
+  const std::array<float, 4> scales = {0, 0, 0, 3};
+  query.layer.q_scale.value = 2;
+  query.k_scale = {.data = scales.data() + 3, .row_stride = 1, .head_stride = 1};
+  query.v_scale.value = 10;
+  query.SetKey(0, {1, 0}, {5, 7});
+  const auto result = query.Attend();
+  EXPECT_THAT(result.lse, ElementsAre(6));
+  EXPECT_THAT(result.out, ElementsAre(50, 70));
+}
+
+TEST(ReferenceTest, ScalesAreReadByTableRowAndKvHead) {
+  const std::array<float, 6> scales = {1, 2, 3, 4, 5, 6};  // [3 table rows, 2 heads]
+  const std::array<int32_t, 2> loc = {0, 1};
+  const std::array<int32_t, 1> one = {1};
+  const std::array<int32_t, 1> table_row = {2};
+  const std::array<int32_t, 3> table = {-1, -1, 1};
+  PagedBatch batch = {.query_start_loc = loc.data(),
+                      .seq_lens = one.data(),
+                      .table_row = table_row.data(),
+                      .block_table = table.data(),
+                      .block_table_stride = 1,
+                      .num_rows = 1,
+                      .num_tokens = 1};
+  KvMemory memory(
+      {.num_blocks = 2, .block_size = 1, .num_kv_heads = 2, .head_dim_qk = 1, .head_dim_v = 1});
+  for (int head = 0; head < 2; ++head) {
+    memory.SetK(1, 0, head, 0, 1);
+    memory.SetV(1, 0, head, 0, 1);
+  }
+  KvLayer kv = memory.View(OnHost);
+  kv.v_scale = {.data = scales.data(), .row_stride = 2, .head_stride = 1};
+  const AttentionParams layer = {
+      .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 1, .head_dim_v = 1};
+  std::array<float, 4> q = {1, 1, 1, 1};
+  const auto result =
+      ReferencePagedAttention<double>(layer, batch, {.data = q.data(), .head_stride = 1}, kv);
+  EXPECT_THAT(result.out, ElementsAre(5, 5, 6, 6));  // two q heads a kv head
+}
+
+TEST(ReferenceTest, SoftcapComesBeforeAlibi) {
+  OneQuery query(3);
+  const std::array<float, 1> slopes = {0.5f};
+  query.layer.alibi_slopes = slopes.data();
+  query.layer.softcap = 2.0f;
+  query.layer.window_left = 2;
+  query.SetKey(0, {100, 0}, {1, 1});    // 2 * tanh(50) - 0.5 * 2 = 1
+  query.SetKey(1, {-1000, 0}, {1, 1});  // -2 - 0.5 = -2.5
+  query.SetKey(2, {0, 0}, {1, 1});      // 0
+  EXPECT_NEAR(query.Attend().lse[0], std::log(std::exp(1) + std::exp(-2.5) + 1), 1e-12);
+}
+
+TEST(ReferenceTest, ASinkTakesWeightAndCountsInLse) {
+  OneQuery query(1);
+  const std::array<float, 1> sinks = {0.0f};
+  query.layer.sinks = sinks.data();
+  query.SetKey(0, {0, 0}, {8, 2});
+  const auto result = query.Attend();
+  EXPECT_THAT(result.out, ElementsAre(4, 1));  // half goes to the sink
+  EXPECT_NEAR(result.lse[0], std::log(2.0), 1e-12);
+}
+
+TEST(ReferenceTest, AQueryThatSeesNothingGivesZeroAndMinusInfinityInSpiteOfSinks) {
+  OneQuery query(2);  // keys are NaN
+  const std::array<float, 1> sinks = {3.0f};
+  const std::array<int32_t, 1> positions = {-1};
+  query.layer.sinks = sinks.data();
+  query.batch.query_positions = positions.data();
+  const auto result = query.Attend();
+  EXPECT_THAT(result.out, ElementsAre(0, 0));
+  EXPECT_THAT(result.lse, ElementsAre(-kInf));
+}
+
+TEST(ReferenceTest, ScoresFarBeyondTheRangeOfExpDoNotOverflow) {
+  OneQuery query(2);
+  query.SetKey(0, {5000, 0}, {1, 2});
+  query.SetKey(1, {-5000, 0}, {3, 4});
+  const auto result = query.Attend();
+  EXPECT_THAT(result.out, ElementsAre(1, 2));
+  EXPECT_THAT(result.lse, ElementsAre(5000));
+}
+
+TEST(ReferenceTest, RotaryTurnsQueryAndKeyByTheirPositions) {
+  OneQuery query(2);  // frequency 1: the query at position 1 turns by 1 rad, the key at 0 by 0
+  query.layer.rotary = RotaryParams{};
+  query.layer.window_right = 0;
+  query.SetKey(0, {1, 0}, {1, 0});
+  query.SetKey(1, {1, 0}, {0, 1});
+  const auto result = query.Attend();  // scores cos(1) and 1
+  const double weight = std::exp(std::cos(1.0)) / (std::exp(std::cos(1.0)) + std::exp(1.0));
+  EXPECT_THAT(result.out, Pointwise(DoubleNear(1e-12), {weight, 1 - weight}));
+
+  query.layer.rotary->rope_scale = 4.0f;  // now by a quarter of it
+  EXPECT_NEAR(query.Attend().lse[0], std::log(std::exp(std::cos(0.25)) + std::exp(1.0)), 1e-12);
+}
+
+TEST(ReferenceTest, RotaryLeavesDimsPastRotaryDim) {
+  const std::array<int32_t, 2> loc = {0, 1};
+  std::array<float, 4> q = {0, 0, 1, 1};
+  std::array<float, 4> k = {5, 5, 2, 3};
+  std::array<float, 4> v = {1, 1, 1, 1};
+  const std::array<int32_t, 1> far = {1000};
+  const RaggedBatch batch = {.query_start_loc = loc.data(),
+                             .key_start_loc = loc.data(),
+                             .query_positions = far.data(),
+                             .num_rows = 1,
+                             .num_tokens = 1,
+                             .num_keys = 1};
+  const AttentionParams layer = {.num_q_heads = 1,
+                                 .num_kv_heads = 1,
+                                 .head_dim_qk = 4,
+                                 .head_dim_v = 4,
+                                 .scale = 1.0f,
+                                 .rotary = RotaryParams{.rotary_dim = 2}};
+  const auto result = ReferenceRaggedAttention<double>(layer, batch, {.data = q.data()},
+                                                       {.data = k.data()}, {.data = v.data()});
+  EXPECT_NEAR(result.lse[0], 5, 1e-12);  // 1 * 2 + 1 * 3, unturned
+}
+
+// The same rows as a paged and as a ragged batch: the results must be equal.
+TEST(ReferenceTest, PagedAndRaggedAgreeOnTheSameKeys) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
+    SCOPED_TRACE(fixture.description);
+    const RaggedBatch ragged = fixture.Batch(OnHost);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    // Below, all rows share a table row and have other positions.
+    if (layer.q_scale.row_stride > 0 || layer.rotary || layer.sparse) continue;
+    const TokenView k = fixture.k.View(OnHost);
+    const TokenView v = fixture.v.View(OnHost);
+    const auto expected =
+        ReferenceRaggedAttention<double>(layer, ragged, fixture.q.View(OnHost), k, v);
+
+    // k and v as a cache of one block, in which row r starts at key_start_loc[r].
+    std::vector<int32_t> seq_lens;
+    const std::vector<int32_t> table_row(ragged.num_rows, 0);
+    std::vector<int32_t> positions(ragged.num_tokens);
+    for (int r = 0; r < ragged.num_rows; ++r) {
+      const BatchRow row = RowOf(ragged, r);
+      seq_lens.push_back(row.seq_len);
+      for (int i = 0; i < row.query_len; ++i) {
+        positions[row.first_token + i] =
+            static_cast<int32_t>(QueryPosition(row, i) + row.first_key);
+      }
+    }
+    const int32_t block = 0;
+    const PagedBatch paged = {.query_start_loc = ragged.query_start_loc,
+                              .seq_lens = seq_lens.data(),
+                              .table_row = table_row.data(),
+                              .key_start = ragged.key_start_loc,
+                              .block_table = &block,
+                              .block_table_stride = 1,
+                              .query_positions = positions.data(),
+                              .causal = ragged.causal,
+                              .num_rows = ragged.num_rows,
+                              .num_tokens = ragged.num_tokens};
+    const auto view = [&](const TokenView& tokens, int head_dim) {
+      return KvView{.data = tokens.data,
+                    .token_stride = tokens.token_stride,
+                    .head_stride = tokens.head_stride,
+                    .dim_chunk = head_dim};
+    };
+    const KvLayer kv = {.k = view(k, layer.head_dim_qk),
+                        .v = view(v, layer.head_dim_v),
+                        .dtype = k.dtype,
+                        .num_blocks = 1,
+                        .block_size = ragged.num_keys + 1};
+    const auto result = ReferencePagedAttention<double>(layer, paged, fixture.q.View(OnHost), kv);
+    ASSERT_THAT(result.out, Pointwise(DoubleNear(1e-12), expected.out));
+  }
+}
+
+TEST(ReferenceTest, FloatIsCloseToDouble) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const PagedFixture fixture = MakePagedFixture({.seed = seed});
+    SCOPED_TRACE(fixture.description);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const auto exact =
+        ReferencePagedAttention<double>(layer, batch, fixture.Q(OnHost), fixture.Kv(OnHost));
+    const auto rounded =
+        ReferencePagedAttention<float>(layer, batch, fixture.Q(OnHost), fixture.Kv(OnHost));
+    for (size_t i = 0; i < exact.out.size(); ++i) {
+      ASSERT_NEAR(rounded.out[i], exact.out[i], 1e-3);
+    }
+    for (size_t i = 0; i < exact.lse.size(); ++i) {
+      if (exact.lse[i] == -kInf) {
+        ASSERT_EQ(rounded.lse[i], -kInf);
+      } else {
+        ASSERT_NEAR(rounded.lse[i], exact.lse[i], 1e-3);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,31 @@
+// Acceptance: one warp per row, lanes over its accepted tokens
+// (attention/speculation/accept_drafts_args.h).
+//
+// Bound: latency of a chain of dependent loads per row: lengths, nodes, their masks, table entries.
+
+#include <cuda_runtime.h>
+
+#include "absl/status/status.h"
+#include "attention/metadata/row_packing.cuh"
+#include "attention/speculation/accept_drafts.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+__global__ void __launch_bounds__(kPackingThreads) AcceptDraftsKernel(const AcceptDraftsArgs args) {
+  const int row = RowOfWarp();
+  if (row < args.num_rows) WriteAcceptedRow(WarpLanes(), args, row);
+}
+
+}  // namespace
+
+absl::Status LaunchAcceptDrafts(const AcceptDraftsArgs& args, CUstream_st* stream) {
+  REPRISE_RETURN_IF_ERROR(CheckAcceptDrafts(args));
+  if (args.num_rows == 0) return absl::OkStatus();
+  AcceptDraftsKernel<<<PackingCtas(args.num_rows), kPackingThreads, 0, stream>>>(args);
+  return CudaStatus(cudaGetLastError(), "LaunchAcceptDrafts");
+}
+
+}  // namespace reprise

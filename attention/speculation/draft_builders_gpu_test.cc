@@ -1,0 +1,298 @@
+// The builders of speculative batches on the device are those of the host, array by array: over
+// hostile batches, and captured in a graph that is replayed over 200 batches, larger then smaller.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "attention/merge/cascade_batch.h"
+#include "attention/merge/cascade_batch_kernel.h"
+#include "attention/merge/common_prefix.h"
+#include "attention/merge/common_prefix_kernel.h"
+#include "attention/metadata/chain_batch.h"
+#include "attention/speculation/accept_drafts.h"
+#include "attention/speculation/advance_step.h"
+#include "attention/speculation/draft_steps.h"
+#include "attention/speculation/tree_batch.h"
+#include "attention/testing/draft_generator.h"
+#include "attention/testing/prefix_generator.h"
+#include "attention/testing/random.h"
+#include "base/testing/builder_twins.h"
+#include "base/testing/device_array.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+
+class DraftBuildersGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasCudaDevice()) GTEST_SKIP() << "no GPU on this machine";
+  }
+};
+
+class DraftBuildersSmallGpuTest : public DraftBuildersGpuTest {};
+
+// A graph for many rows: more than a CTA's warps, and now and then than its threads.
+DraftShape LargeShape(Random& random) {
+  DraftShape shape;
+  shape.num_rows = random.Pick({16, 112, 256, 600});
+  shape.num_tables = shape.num_rows + random.Int(0, 9);
+  shape.block_size = random.Pick({1, 4, 16, 32});
+  shape.max_blocks = 320 / shape.block_size;
+  shape.max_new = random.Pick({1, 4, 9, 64});
+  shape.num_tokens = shape.num_rows * shape.max_new + random.Int(0, 40);
+  shape.max_context_len = random.Pick({300, 320, 1000});
+  shape.width = random.Pick({1, 3, 8});
+  shape.num_steps = std::min(7, kMaxTreeNodes / shape.width);
+  return shape;
+}
+
+// Large, then small: the live rows of every other batch are few.
+template <typename Draw>
+void KeepFewRows(Random& random, int batch, int num_rows, Draw slots_of) {
+  if (batch % 2 == 0) return;
+  const int num_live = random.Int(0, std::max(1, num_rows / 8));
+  auto* slots = const_cast<int32_t*>(slots_of);
+  for (int r = num_live; r < num_rows; ++r) slots[r] = -1;
+}
+
+template <typename Args, typename Carve, typename Launch, typename Draw, typename OnHost>
+void CompareManyShapes(Carve carve, Launch launch, Draw draw, OnHost on_host, int num_shapes) {
+  Random random(kSeed);
+  for (int round = 0; round < num_shapes; ++round) {
+    DraftShape shape = DrawDraftShape(random);
+    if (random.OneIn(4)) shape.num_tokens += random.Int(0, 300);
+    SCOPED_TRACE(testing::Message() << "round " << round << ", seed " << kSeed << ": " << shape);
+    BuilderTwins<Args> twins([&](ArrayCarver& carver) { return carve(shape, carver); }, launch);
+    for (double hostility : {0.0, 0.1}) {
+      twins.Poison();
+      draw(random, shape, hostility, twins.args());
+      ASSERT_EQ(twins.Compare(on_host), "");
+    }
+  }
+}
+
+// One capture, 200 batches.
+template <typename Args, typename Carve, typename Launch, typename Draw, typename OnHost,
+          typename SlotsOf>
+void ReplayManyBatches(Carve carve, Launch launch, Draw draw, OnHost on_host, SlotsOf slots_of) {
+  Random random(kSeed + 1);
+  for (int capture = 0; capture < 4; ++capture) {
+    const DraftShape shape = LargeShape(random);
+    SCOPED_TRACE(testing::Message() << "seed " << kSeed + 1 << ": " << shape);
+    BuilderTwins<Args> twins([&](ArrayCarver& carver) { return carve(shape, carver); }, launch);
+    for (int batch = 0; batch < 50; ++batch) {
+      twins.Poison();
+      draw(random, shape, batch % 5 == 4 ? 0.02 : 0, twins.args());
+      KeepFewRows(random, batch, shape.num_rows, slots_of(twins.args()));
+      ASSERT_EQ(twins.Compare(on_host), "") << "batch " << batch;
+    }
+  }
+}
+
+TEST_F(DraftBuildersGpuTest, ChainBatchesAreThoseOfTheHost) {
+  CompareManyShapes<ChainBatchArgs>(CarveChainBatch, LaunchChainBatch, DrawChainBatch,
+                                    ChainBatchOnHost, 150);
+  ReplayManyBatches<ChainBatchArgs>(CarveChainBatch, LaunchChainBatch, DrawChainBatch,
+                                    ChainBatchOnHost,
+                                    [](const ChainBatchArgs& args) { return args.slots; });
+}
+
+TEST_F(DraftBuildersGpuTest, RanksHaveTheBatchesOfTheHost) {
+  Random random(kSeed);
+  for (int round = 0; round < 100; ++round) {
+    const DraftShape shape = round % 5 == 0 ? LargeShape(random) : DrawDraftShape(random);
+    const int world = random.Int(2, 4);
+    const KeyPositions ranks = {
+        .rank = random.Int(0, world - 1), .world = world, .interleave = random.Pick({1, 2, 16})};
+    const KeyPart part = random.Pick({KeyPart::kAll, KeyPart::kContext});
+    BuilderTwins<ChainBatchArgs> twins(
+        [&](ArrayCarver& carver) {
+          ChainBatchArgs args = CarveChainBatch(shape, carver);
+          args.key_positions = ranks;
+          args.part = part;
+          return args;
+        },
+        LaunchChainBatch);
+    for (double hostility : {0.0, 0.1}) {
+      twins.Poison();
+      DrawChainBatch(random, shape, hostility, twins.args());
+      ASSERT_EQ(twins.Compare(ChainBatchOnHost), "") << "round " << round << ": " << shape;
+    }
+  }
+}
+
+TEST_F(DraftBuildersGpuTest, TreeBatchesAreThoseOfTheHost) {
+  CompareManyShapes<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
+                                   150);
+  ReplayManyBatches<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
+                                   [](const TreeBatchArgs& args) { return args.slots; });
+}
+
+TEST_F(DraftBuildersGpuTest, DraftChainsAreThoseOfTheHost) {
+  CompareManyShapes<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
+                                    DraftChainOnHost, 150);
+  ReplayManyBatches<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
+                                    DraftChainOnHost,
+                                    [](const DraftChainArgs& args) { return args.rows.slots; });
+}
+
+// All levels of a tree in one graph, whose parents are on the device beforehand.
+struct GrownTree {
+  DraftLevelArgs level;
+  const int32_t* parents = nullptr;  // [num_steps, num_rows, width]
+  int num_steps = 0;
+};
+
+GrownTree CarveGrownTree(const DraftShape& shape, ArrayCarver& carver) {
+  GrownTree tree;
+  tree.level = CarveDraftLevel(shape, 0, carver);
+  tree.num_steps = shape.num_steps;
+  const int64_t count = int64_t{shape.num_rows} * shape.width * shape.num_steps;
+  tree.parents = carver.Take<int32_t>("all parents", count);
+  return tree;
+}
+
+DraftLevelArgs LevelOf(const GrownTree& tree, int step) {
+  DraftLevelArgs args = tree.level;
+  args.step = step;
+  args.parents = tree.parents + int64_t{step} * args.rows.num_rows * args.width;
+  return args;
+}
+
+void DrawGrownTree(Random& random, const DraftShape& shape, double hostility, GrownTree& tree) {
+  for (int step = 0; step < tree.num_steps; ++step) {
+    DraftLevelArgs args = LevelOf(tree, step);
+    DrawDraftLevel(random, shape, hostility, args);
+  }
+  // Not read: each level has its own parents.
+  DraftLevelArgs unused = tree.level;
+  unused.step = 1;
+  DrawDraftLevel(random, shape, 1, unused);
+}
+
+TEST_F(DraftBuildersGpuTest, TreesThatGrowInAGraphAreThoseOfTheHost) {
+  const auto launch = [](const GrownTree& tree, cudaStream_t stream) {
+    absl::Status status;
+    for (int step = 0; step < tree.num_steps; ++step) {
+      status.Update(LaunchDraftLevel(LevelOf(tree, step), stream));
+    }
+    return status;
+  };
+  const auto on_host = [](const GrownTree& tree) {
+    for (int step = 0; step < tree.num_steps; ++step) DraftLevelOnHost(LevelOf(tree, step));
+  };
+  CompareManyShapes<GrownTree>(CarveGrownTree, launch, DrawGrownTree, on_host, 150);
+  ReplayManyBatches<GrownTree>(CarveGrownTree, launch, DrawGrownTree, on_host,
+                               [](const GrownTree& tree) { return tree.level.rows.slots; });
+}
+
+TEST_F(DraftBuildersGpuTest, AcceptanceIsThatOfTheHost) {
+  CompareManyShapes<AcceptDraftsArgs>(CarveAcceptDrafts, LaunchAcceptDrafts, DrawAcceptDrafts,
+                                      AcceptDraftsOnHost, 150);
+  // Few rows: the others are inert.
+  Random random(kSeed + 2);
+  for (int capture = 0; capture < 4; ++capture) {
+    const DraftShape shape = LargeShape(random);
+    BuilderTwins<AcceptDraftsArgs> twins(
+        [&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); }, LaunchAcceptDrafts);
+    for (int batch = 0; batch < 50; ++batch) {
+      twins.Poison();
+      DrawAcceptDrafts(random, shape, batch % 5 == 4 ? 0.02 : 0, twins.args());
+      auto* seq_lens = const_cast<int32_t*>(twins.args().seq_lens);
+      if (batch % 2 == 1) std::fill(seq_lens + shape.num_rows / 8, seq_lens + shape.num_rows, 0);
+      ASSERT_EQ(twins.Compare(AcceptDraftsOnHost), "") << "batch " << batch << ": " << shape;
+    }
+  }
+}
+
+TEST_F(DraftBuildersGpuTest, AdvancedStepsAreThoseOfTheHost) {
+  CompareManyShapes<AdvanceStepArgs>(CarveAdvanceStep, LaunchAdvanceStep, DrawAdvanceStep,
+                                     AdvanceStepOnHost, 150);
+  Random random(kSeed + 3);
+  for (int num_rows : {1, 112, 256, 1024, 1025, 2500}) {
+    DraftShape shape = LargeShape(random);
+    shape.num_rows = num_rows;
+    shape.num_tables = num_rows + 1;
+    shape.num_tokens = num_rows + random.Int(0, 9);
+    BuilderTwins<AdvanceStepArgs> twins(
+        [&](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); }, LaunchAdvanceStep);
+    for (int batch = 0; batch < 35; ++batch) {
+      twins.Poison();
+      DrawAdvanceStep(random, shape, batch % 5 == 4 ? 0.02 : 0, twins.args());
+      auto* seq_lens = const_cast<int32_t*>(twins.args().seq_lens);
+      if (batch % 2 == 1) std::fill(seq_lens + num_rows / 8, seq_lens + num_rows, 0);
+      ASSERT_EQ(twins.Compare(AdvanceStepOnHost), "") << "batch " << batch << ": " << shape;
+    }
+  }
+}
+
+TEST_F(DraftBuildersGpuTest, CommonPrefixesAreThoseOfTheHost) {
+  Random random(kSeed + 4);
+  for (int round = 0; round < 120; ++round) {
+    PrefixShape shape = DrawPrefixShape(random);
+    if (round % 4 == 0) shape.num_rows = random.Pick({64, 256, 700});
+    BuilderTwins<CommonPrefixArgs> twins(
+        [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); }, LaunchCommonPrefix);
+    for (int batch = 0; batch < 5; ++batch) {
+      twins.Poison();
+      DrawPrefix(random, shape, batch == 4 ? 0.05 : 0, twins.args());
+      ASSERT_EQ(twins.Compare(CommonPrefixLen), "") << "round " << round << ", batch " << batch;
+    }
+  }
+}
+
+TEST_F(DraftBuildersGpuTest, CutsAtThePrefixAreThoseOfTheHost) {
+  Random random(kSeed + 5);
+  for (int round = 0; round < 80; ++round) {
+    PrefixShape shape = DrawPrefixShape(random);
+    if (round % 4 == 0) shape.num_rows = random.Pick({64, 256, 1500});
+    BuilderTwins<CascadeBatchArgs> twins(
+        [&](ArrayCarver& carver) { return CarveCascade(shape, carver); }, LaunchCascadeBatch);
+    for (int batch = 0; batch < 5; ++batch) {
+      twins.Poison();
+      DrawCascade(random, shape, batch == 4 ? 0.05 : 0, twins.args());
+      ASSERT_EQ(twins.Compare(CascadeBatchOnHost), "") << "round " << round << ", batch " << batch;
+    }
+  }
+}
+
+// For the sanitizer: everything once or twice.
+TEST_F(DraftBuildersSmallGpuTest, EveryBuilderRunsOverAFewHostileBatches) {
+  CompareManyShapes<ChainBatchArgs>(CarveChainBatch, LaunchChainBatch, DrawChainBatch,
+                                    ChainBatchOnHost, 8);
+  CompareManyShapes<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
+                                   8);
+  CompareManyShapes<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
+                                    DraftChainOnHost, 8);
+  CompareManyShapes<AcceptDraftsArgs>(CarveAcceptDrafts, LaunchAcceptDrafts, DrawAcceptDrafts,
+                                      AcceptDraftsOnHost, 8);
+  CompareManyShapes<AdvanceStepArgs>(CarveAdvanceStep, LaunchAdvanceStep, DrawAdvanceStep,
+                                     AdvanceStepOnHost, 8);
+  Random random(kSeed);
+  for (int round = 0; round < 8; ++round) {
+    const PrefixShape shape = DrawPrefixShape(random);
+    BuilderTwins<CommonPrefixArgs> twins(
+        [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); }, LaunchCommonPrefix);
+    DrawPrefix(random, shape, 0, twins.args());
+    ASSERT_EQ(twins.Compare(CommonPrefixLen), "");
+    BuilderTwins<CascadeBatchArgs> cuts(
+        [&](ArrayCarver& carver) { return CarveCascade(shape, carver); }, LaunchCascadeBatch);
+    DrawCascade(random, shape, 0, cuts.args());
+    ASSERT_EQ(cuts.Compare(CascadeBatchOnHost), "");
+  }
+}
+
+TEST_F(DraftBuildersGpuTest, SizesThatTheHostRefusesAreInvalid) {
+  EXPECT_EQ(LaunchCommonPrefix({}, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(LaunchCascadeBatch({}, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,135 @@
+#include "attention/speculation/draft_steps.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "attention/metadata/builder_sizes.h"
+#include "base/lanes.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+PagedBatch BatchOf(const DraftRows& rows, const BatchArrays& arrays, int width) {
+  return {.query_start_loc = arrays.query_start_loc,
+          .seq_lens = arrays.seq_lens,
+          .table_row = arrays.table_row,
+          .block_table = rows.table.entries,
+          .block_table_stride = rows.table.row_stride,
+          .num_rows = rows.num_rows,
+          .num_tokens = rows.num_rows * width,
+          .max_query_len = width,
+          .max_seq_len = static_cast<int>(TableCapacity(rows.table)),
+          .num_tables = rows.table.num_tables,
+          .max_blocks = rows.table.max_blocks};
+}
+
+absl::Status CheckRows(const DraftRows& rows) {
+  REPRISE_RETURN_IF_ERROR(CheckTable(rows.table));
+  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", rows.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", rows.max_context_len, 1));
+  if (rows.num_rows == 0) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", rows.slots}}));
+  if (rows.table.num_tables == 0) return absl::OkStatus();
+  return CheckPresent({{"seq_len", rows.seq_len}});
+}
+
+std::string DescribeRow(const DraftRows& rows, int row) {
+  const int32_t slot = rows.slots[row];
+  if (!HasTableRow(rows.table, slot)) {
+    return absl::StrCat("table row ", slot, " of ", rows.table.num_tables);
+  }
+  return absl::StrCat("table row ", slot, ", seq_len ", rows.seq_len[slot], ", limit ",
+                      ContextLimit(rows));
+}
+
+}  // namespace
+
+PagedBatch DraftChainBatch(const DraftChainArgs& args, int step) {
+  return BatchOf(args.rows, StepArraysAt(args.arrays, step, args.rows.num_rows, 1), 1);
+}
+
+PagedBatch DraftLevelBatch(const DraftLevelArgs& args) {
+  PagedBatch batch = BatchOf(args.rows, args.arrays, args.width);
+  batch.query_positions = args.arrays.positions;
+  batch.tail_len = args.arrays.tail_len;
+  batch.tail_mask = args.arrays.tail_mask;
+  return batch;
+}
+
+absl::Status CheckDraftChain(const DraftChainArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckRows(args.rows));
+  REPRISE_RETURN_IF_ERROR(CheckSize("num_steps", args.num_steps, 0, kMaxDraftSteps));
+  if (args.num_steps == 0) return absl::OkStatus();
+  return CheckOutputArrays(args.arrays, args.rows.num_rows, args.rows.num_rows);
+}
+
+absl::Status CheckDraftLevel(const DraftLevelArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckRows(args.rows));
+  REPRISE_RETURN_IF_ERROR(CheckSize("width", args.width, 1, kMaxTreeNodes));
+  REPRISE_RETURN_IF_ERROR(CheckSize("step", args.step, 0));
+  REPRISE_RETURN_IF_ERROR(
+      CheckSize("(step + 1) * width", (int64_t{args.step} + 1) * args.width, 1, kMaxTreeNodes));
+  const int64_t num_tokens = int64_t{args.rows.num_rows} * args.width;
+  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows * width", num_tokens, 0, INT32_MAX));
+  if (args.rows.num_rows > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.tail_len", args.arrays.tail_len},
+                                          {"arrays.tail_mask", args.arrays.tail_mask},
+                                          {"node_masks", args.node_masks}}));
+  }
+  if (args.parents != nullptr) {
+    REPRISE_RETURN_IF_ERROR(
+        CheckRowStride("parent_stride", args.parent_stride, args.width, args.rows.num_rows));
+  }
+  return CheckOutputArrays(args.arrays, args.rows.num_rows, static_cast<int>(num_tokens));
+}
+
+void DraftChainOnHost(const DraftChainArgs& args) {
+  for (int step = 0; step < args.num_steps; ++step) {
+    if (args.rows.num_rows == 0) {
+      *StepArraysAt(args.arrays, step, 0, 1).query_start_loc = 0;
+    }
+    for (int row = 0; row < args.rows.num_rows; ++row) WriteDraftChainRow(args, step, row);
+  }
+}
+
+void DraftLevelOnHost(const DraftLevelArgs& args) {
+  if (args.rows.num_rows == 0) args.arrays.query_start_loc[0] = 0;
+  for (int row = 0; row < args.rows.num_rows; ++row) WriteDraftLevelRow(SerialLanes(), args, row);
+}
+
+absl::Status BuildDraftChain(const DraftChainArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckDraftChain(args));
+  const int num_checked = args.num_steps == 0 ? 0 : args.rows.num_rows;
+  REPRISE_RETURN_IF_ERROR(CheckRowFaults(args.arrays.row_faults, num_checked));
+  DraftChainOnHost(args);
+  for (int step = 0; step < args.num_steps; ++step) {
+    const BatchArrays arrays = StepArraysAt(args.arrays, step, args.rows.num_rows, 1);
+    REPRISE_RETURN_IF_ERROR(FirstFault(arrays.row_faults, args.rows.num_rows, [&](int row) {
+      return absl::StrCat(DescribeRow(args.rows, row), ", step ", step);
+    }));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PagedBatch> BuildDraftLevel(const DraftLevelArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckDraftLevel(args));
+  REPRISE_RETURN_IF_ERROR(CheckRowFaults(args.arrays.row_faults, args.rows.num_rows));
+  DraftLevelOnHost(args);
+  REPRISE_RETURN_IF_ERROR(FirstFault(args.arrays.row_faults, args.rows.num_rows, [&](int row) {
+    std::string text = absl::StrCat(DescribeRow(args.rows, row), ", step ", args.step);
+    if (args.parents) {
+      absl::StrAppend(
+          &text, ", parents ",
+          absl::StrJoin(absl::MakeConstSpan(args.parents + row * args.parent_stride, args.width),
+                        " "));
+    }
+    return text;
+  }));
+  return DraftLevelBatch(args);
+}
+
+}  // namespace reprise

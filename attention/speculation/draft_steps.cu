@@ -1,0 +1,50 @@
+// Steps of a draft model (attention/speculation/draft_steps_args.h): for chains one thread per row
+// and step, for a level of trees one warp per row.
+//
+// Bound: latency of a chain of dependent loads per row: slot, seq_len, parents, their masks, table
+// entry.
+
+#include <cuda_runtime.h>
+
+#include "absl/status/status.h"
+#include "attention/metadata/row_packing.cuh"
+#include "attention/speculation/draft_steps.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kChainThreads = 128;
+
+__global__ void __launch_bounds__(kChainThreads) DraftChainKernel(const DraftChainArgs args) {
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int step = static_cast<int>(blockIdx.y);
+  if (row < args.rows.num_rows) WriteDraftChainRow(args, step, row);
+  if (args.rows.num_rows == 0 && row == 0)
+    *StepArraysAt(args.arrays, step, 0, 1).query_start_loc = 0;
+}
+
+__global__ void __launch_bounds__(kPackingThreads) DraftLevelKernel(const DraftLevelArgs args) {
+  const int row = RowOfWarp();
+  if (row < args.rows.num_rows) WriteDraftLevelRow(WarpLanes(), args, row);
+  if (args.rows.num_rows == 0 && threadIdx.x == 0) args.arrays.query_start_loc[0] = 0;
+}
+
+}  // namespace
+
+absl::Status LaunchDraftChain(const DraftChainArgs& args, CUstream_st* stream) {
+  REPRISE_RETURN_IF_ERROR(CheckDraftChain(args));
+  if (args.num_steps == 0) return absl::OkStatus();
+  const int ctas = args.rows.num_rows == 0 ? 1 : (args.rows.num_rows - 1) / kChainThreads + 1;
+  DraftChainKernel<<<dim3(ctas, args.num_steps), kChainThreads, 0, stream>>>(args);
+  return CudaStatus(cudaGetLastError(), "LaunchDraftChain");
+}
+
+absl::Status LaunchDraftLevel(const DraftLevelArgs& args, CUstream_st* stream) {
+  REPRISE_RETURN_IF_ERROR(CheckDraftLevel(args));
+  DraftLevelKernel<<<PackingCtas(args.rows.num_rows), kPackingThreads, 0, stream>>>(args);
+  return CudaStatus(cudaGetLastError(), "LaunchDraftLevel");
+}
+
+}  // namespace reprise

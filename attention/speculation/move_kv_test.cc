@@ -1,0 +1,72 @@
+#include "attention/speculation/move_kv.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/testing/move_case.h"
+#include "attention/testing/random.h"
+#include "base/testing/allocation_counter.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(MoveKvTest, TokensMoveInAllLayoutsDtypesAndLayers) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    Random random(seed);
+    MoveCase moves(random);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << moves.description());
+    const absl::StatusOr<MoveKvArgs> args = moves.Args(OnHost);
+    ASSERT_TRUE(args.ok()) << args.status();
+    moves.MoveByDefinition();
+    const AllocationCounter allocations;
+    MoveKvOnHost(*args);
+    ASSERT_EQ(allocations.count(), 0);
+    ASSERT_EQ(moves.FirstDifference(), "");
+  }
+}
+
+TEST(MoveKvTest, LayersThatDifferNeedALaunchOfTheirOwn) {
+  float memory[64] = {};
+  const KvView view = {.data = memory,
+                       .block_stride = 8,
+                       .token_stride = 4,
+                       .head_stride = 4,
+                       .dim_chunk = 4,
+                       .dim_chunk_stride = 4};
+  KvLayer layer = {.k = view,
+                   .v = view,
+                   .num_blocks = 2,
+                   .block_size = 2,
+                   .num_kv_heads = 1,
+                   .head_dim_qk = 4,
+                   .head_dim_v = 4};
+  layer.v.data = memory + 16;
+  KvLayer other = layer;
+  other.k.head_stride = 5;
+  EXPECT_THAT(std::string(MakeMoveKvArgs({layer, other}).status().message()),
+              HasSubstr("layers[1]: expected the dtype, sizes and strides of layers[0]"));
+  EXPECT_EQ(MakeMoveKvArgs({}).status().message(), "num_layers: expected 1 to 160, got 0");
+  const std::vector<KvLayer> many(161, layer);
+  EXPECT_EQ(MakeMoveKvArgs(many).status().message(), "num_layers: expected 1 to 160, got 161");
+  EXPECT_FALSE(MakeMoveKvArgs({layer})->v_within_k);
+}
+
+TEST(MoveKvTest, SlotsOutsideTheCacheAreNoMoves) {
+  MoveKvArgs args;
+  args.block_size = 4;
+  args.num_blocks = 3;
+  EXPECT_TRUE(IsMove(args, 11, 0));
+  EXPECT_FALSE(IsMove(args, 12, 0));
+  EXPECT_FALSE(IsMove(args, 0, 12));
+  EXPECT_FALSE(IsMove(args, -1, 3));
+  EXPECT_FALSE(IsMove(args, 3, INT64_MIN));
+  EXPECT_FALSE(IsMove(args, 5, 5));
+}
+
+}  // namespace
+}  // namespace reprise

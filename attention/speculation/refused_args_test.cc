@@ -1,0 +1,364 @@
+// What the builders of speculative batches refuse, they refuse in both forms and with one message:
+// on the host, and, in builds with CUDA, at the launch, before any call of CUDA. No GPU is needed.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "attention/metadata/chain_batch.h"
+#include "attention/speculation/accept_drafts.h"
+#include "attention/speculation/advance_step.h"
+#include "attention/speculation/draft_steps.h"
+#include "attention/speculation/move_kv.h"
+#include "attention/speculation/tree_batch.h"
+#include "attention/testing/draft_generator.h"
+#include "base/testing/builder_memory.h"
+#include "gtest/gtest.h"
+
+#ifdef REPRISE_WITH_CUDA
+#define REPRISE_LAUNCH(launch) launch
+#else
+#define REPRISE_LAUNCH(launch) nullptr
+#endif
+
+namespace reprise {
+namespace {
+
+constexpr DraftShape kShape = {.num_rows = 2,
+                               .num_tables = 2,
+                               .block_size = 4,
+                               .max_blocks = 3,
+                               .max_new = 5,
+                               .num_tokens = 10,
+                               .max_context_len = 12,
+                               .num_steps = 3,
+                               .width = 2};
+
+// A builder's check, its host form and its launch; the launch is null in builds without CUDA.
+template <typename Args>
+struct Forms {
+  absl::Status (*check)(const Args&);
+  std::function<absl::Status(const Args&)> build;
+  absl::Status (*launch)(const Args&, CUstream_st*);
+};
+
+template <typename Args>
+struct Refusal {
+  std::string message;
+  std::function<void(Args&)> spoil;
+};
+
+template <typename Args>
+void ExpectRefused(const Forms<Args>& forms, const Args& good,
+                   const std::vector<Refusal<Args>>& refusals) {
+  ASSERT_EQ(forms.check(good), absl::OkStatus());
+  for (const Refusal<Args>& refusal : refusals) {
+    Args args = good;
+    refusal.spoil(args);
+    const absl::Status expected = absl::InvalidArgumentError(refusal.message);
+    EXPECT_EQ(forms.check(args), expected);
+    EXPECT_EQ(forms.build(args), expected);
+    if (forms.launch == nullptr) continue;
+    EXPECT_EQ(forms.launch(args, nullptr), expected);
+  }
+}
+
+// Of the arguments in which `table_of` finds the block table.
+template <typename Args, typename TableOf>
+std::vector<Refusal<Args>> TableRefusals(TableOf table_of) {
+  return {
+      {"table.block_size: expected at least 1, got 0",
+       [=](Args& args) { table_of(args).block_size = 0; }},
+      {"table.num_tables: expected at least 0, got -1",
+       [=](Args& args) { table_of(args).num_tables = -1; }},
+      {"table.max_blocks: expected at least 0, got -1",
+       [=](Args& args) { table_of(args).max_blocks = -1; }},
+      {"table.num_blocks: expected at least 0, got -1",
+       [=](Args& args) { table_of(args).num_blocks = -1; }},
+      // With a stride of 0 each row of the table would be row 0.
+      {"table.row_stride: expected at least 3, got 0",
+       [=](Args& args) { table_of(args).row_stride = 0; }},
+      {"table.row_stride: expected at least 3, got -3",
+       [=](Args& args) { table_of(args).row_stride = -3; }},
+      {"table.entries: expected an array, got none",
+       [=](Args& args) { table_of(args).entries = nullptr; }},
+  };
+}
+
+template <typename Args>
+std::vector<Refusal<Args>> ArrayRefusals() {
+  return {
+      {"arrays.query_start_loc: expected an array, got none",
+       [](Args& args) { args.arrays.query_start_loc = nullptr; }},
+      {"arrays.seq_lens: expected an array, got none",
+       [](Args& args) { args.arrays.seq_lens = nullptr; }},
+      {"arrays.table_row: expected an array, got none",
+       [](Args& args) { args.arrays.table_row = nullptr; }},
+      {"arrays.positions: expected an array, got none",
+       [](Args& args) { args.arrays.positions = nullptr; }},
+      {"arrays.slot_mapping: expected an array, got none",
+       [](Args& args) { args.arrays.slot_mapping = nullptr; }},
+  };
+}
+
+BlockTableView& TableOf(ChainBatchArgs& args) { return args.table; }
+BlockTableView& TableOf(TreeBatchArgs& args) { return args.table; }
+BlockTableView& TableOf(DraftChainArgs& args) { return args.rows.table; }
+BlockTableView& TableOf(DraftLevelArgs& args) { return args.rows.table; }
+BlockTableView& TableOf(AcceptDraftsArgs& args) { return args.table; }
+BlockTableView& TableOf(AdvanceStepArgs& args) { return args.table; }
+
+template <typename Args>
+void ExpectTableRefused(const Forms<Args>& forms, const Args& good) {
+  ExpectRefused(forms, good,
+                TableRefusals<Args>([](Args& args) -> BlockTableView& { return TableOf(args); }));
+}
+
+TEST(RefusedArgsTest, ChainBatches) {
+  BuilderMemory<ChainBatchArgs> memory(
+      [](ArrayCarver& carver) { return CarveChainBatch(kShape, carver); });
+  const Forms<ChainBatchArgs> forms = {
+      CheckChainBatch, [](const auto& args) { return BuildChainBatch(args).status(); },
+      REPRISE_LAUNCH(LaunchChainBatch)};
+  using Args = ChainBatchArgs;
+  ExpectTableRefused(forms, memory.args());
+  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
+  ExpectRefused<Args>(
+      forms, memory.args(),
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
+       {"num_certain: expected at least 0, got -1", [](Args& args) { args.num_certain = -1; }},
+       {"max_query_len: expected at least 6, got 5", [](Args& args) { args.num_certain = 6; }},
+       {"max_context_len: expected at least 1, got 0",
+        [](Args& args) { args.max_context_len = 0; }},
+       {"key_positions: expected 0 <= rank < world and interleave >= 1, got rank 2, world 2, "
+        "interleave 1",
+        [](Args& args) { args.key_positions = {.rank = 2, .world = 2, .interleave = 1}; }},
+       {"slots: expected an array, got none", [](Args& args) { args.slots = nullptr; }},
+       {"query_lens: expected an array, got none", [](Args& args) { args.query_lens = nullptr; }},
+       {"seq_len: expected an array, got none", [](Args& args) { args.seq_len = nullptr; }},
+       {"token_stride: expected at least 4, got 0", [](Args& args) { args.token_stride = 0; }},
+       {"token_stride: expected at least 5, got 4", [](Args& args) {
+          args.token_stride = 4;
+          args.first_token = nullptr;
+        }}});
+}
+
+TEST(RefusedArgsTest, TreeBatches) {
+  BuilderMemory<TreeBatchArgs> memory(
+      [](ArrayCarver& carver) { return CarveTreeBatch(kShape, carver); });
+  const Forms<TreeBatchArgs> forms = {
+      CheckTreeBatch, [](const auto& args) { return BuildTreeBatch(args).status(); },
+      REPRISE_LAUNCH(LaunchTreeBatch)};
+  using Args = TreeBatchArgs;
+  ExpectTableRefused(forms, memory.args());
+  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
+  ExpectRefused<Args>(
+      forms, memory.args(),
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
+       {"max_nodes: expected 1 to 64, got 0", [](Args& args) { args.max_nodes = 0; }},
+       {"max_nodes: expected 1 to 64, got 65", [](Args& args) { args.max_nodes = 65; }},
+       {"max_context_len: expected at least 1, got 0",
+        [](Args& args) { args.max_context_len = 0; }},
+       {"slots: expected an array, got none", [](Args& args) { args.slots = nullptr; }},
+       {"num_nodes: expected an array, got none", [](Args& args) { args.num_nodes = nullptr; }},
+       {"parents: expected an array, got none", [](Args& args) { args.parents = nullptr; }},
+       {"seq_len: expected an array, got none", [](Args& args) { args.seq_len = nullptr; }},
+       {"arrays.tail_len: expected an array, got none",
+        [](Args& args) { args.arrays.tail_len = nullptr; }},
+       {"arrays.tail_mask: expected an array, got none",
+        [](Args& args) { args.arrays.tail_mask = nullptr; }},
+       {"parent_stride: expected at least 5, got 4", [](Args& args) { args.parent_stride = 4; }},
+       {"token_stride: expected at least 4, got 3", [](Args& args) { args.token_stride = 3; }}});
+  Args one_tree_for_all = memory.args();
+  one_tree_for_all.parent_stride = 0;
+  EXPECT_EQ(CheckTreeBatch(one_tree_for_all), absl::OkStatus());
+}
+
+TEST(RefusedArgsTest, DraftChains) {
+  BuilderMemory<DraftChainArgs> memory(
+      [](ArrayCarver& carver) { return CarveDraftChain(kShape, carver); });
+  const Forms<DraftChainArgs> forms = {CheckDraftChain, BuildDraftChain,
+                                       REPRISE_LAUNCH(LaunchDraftChain)};
+  using Args = DraftChainArgs;
+  ExpectTableRefused(forms, memory.args());
+  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
+  ExpectRefused<Args>(
+      forms, memory.args(),
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.rows.num_rows = -1; }},
+       {"max_context_len: expected at least 1, got 0",
+        [](Args& args) { args.rows.max_context_len = 0; }},
+       {"num_steps: expected 0 to 65535, got -1", [](Args& args) { args.num_steps = -1; }},
+       {"num_steps: expected 0 to 65535, got 65536", [](Args& args) { args.num_steps = 65536; }},
+       {"slots: expected an array, got none", [](Args& args) { args.rows.slots = nullptr; }},
+       {"seq_len: expected an array, got none", [](Args& args) { args.rows.seq_len = nullptr; }}});
+}
+
+TEST(RefusedArgsTest, DraftLevels) {
+  BuilderMemory<DraftLevelArgs> memory(
+      [](ArrayCarver& carver) { return CarveDraftLevel(kShape, 1, carver); });
+  const Forms<DraftLevelArgs> forms = {
+      CheckDraftLevel, [](const auto& args) { return BuildDraftLevel(args).status(); },
+      REPRISE_LAUNCH(LaunchDraftLevel)};
+  using Args = DraftLevelArgs;
+  ExpectTableRefused(forms, memory.args());
+  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
+  ExpectRefused<Args>(
+      forms, memory.args(),
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.rows.num_rows = -1; }},
+       {"num_rows * width: expected 0 to 2147483647, got 2147483648",
+        [](Args& args) { args.rows.num_rows = 1 << 30; }},
+       {"max_context_len: expected at least 1, got 0",
+        [](Args& args) { args.rows.max_context_len = 0; }},
+       {"width: expected 1 to 64, got 0", [](Args& args) { args.width = 0; }},
+       {"step: expected at least 0, got -1", [](Args& args) { args.step = -1; }},
+       {"(step + 1) * width: expected 1 to 64, got 66", [](Args& args) { args.step = 32; }},
+       {"slots: expected an array, got none", [](Args& args) { args.rows.slots = nullptr; }},
+       {"seq_len: expected an array, got none", [](Args& args) { args.rows.seq_len = nullptr; }},
+       {"arrays.tail_len: expected an array, got none",
+        [](Args& args) { args.arrays.tail_len = nullptr; }},
+       {"arrays.tail_mask: expected an array, got none",
+        [](Args& args) { args.arrays.tail_mask = nullptr; }},
+       {"node_masks: expected an array, got none", [](Args& args) { args.node_masks = nullptr; }},
+       {"parent_stride: expected at least 2, got 0", [](Args& args) { args.parent_stride = 0; }}});
+}
+
+TEST(RefusedArgsTest, Acceptance) {
+  BuilderMemory<AcceptDraftsArgs> memory(
+      [](ArrayCarver& carver) { return CarveAcceptDrafts(kShape, carver); });
+  const Forms<AcceptDraftsArgs> forms = {CheckAcceptDrafts, AcceptDrafts,
+                                         REPRISE_LAUNCH(LaunchAcceptDrafts)};
+  using Args = AcceptDraftsArgs;
+  ExpectTableRefused(forms, memory.args());
+  const std::string with_tree =
+      "accepted_nodes, move_from, move_to: expected arrays with tail_mask, got none";
+  ExpectRefused<Args>(
+      forms, memory.args(),
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
+       {"max_accepted: expected 1 to 64, got 0", [](Args& args) { args.max_accepted = 0; }},
+       {"max_accepted: expected 1 to 64, got 65", [](Args& args) { args.max_accepted = 65; }},
+       {with_tree, [](Args& args) { args.accepted_nodes = nullptr; }},
+       {with_tree, [](Args& args) { args.move_from = nullptr; }},
+       {with_tree, [](Args& args) { args.move_to = nullptr; }},
+       {"move_from, move_to: expected both or none, got one",
+        [](Args& args) { args.tail_mask = nullptr, args.move_to = nullptr; }},
+       {"query_start_loc: expected an array, got none",
+        [](Args& args) { args.query_start_loc = nullptr; }},
+       {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }},
+       {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
+       {"num_accepted: expected an array, got none",
+        [](Args& args) { args.num_accepted = nullptr; }},
+       {"next_token: expected an array, got none", [](Args& args) { args.next_token = nullptr; }},
+       {"new_tokens: expected an array, got none", [](Args& args) { args.new_tokens = nullptr; }},
+       {"num_new_tokens: expected an array, got none",
+        [](Args& args) { args.num_new_tokens = nullptr; }},
+       {"next_position: expected an array, got none",
+        [](Args& args) { args.next_position = nullptr; }},
+       {"token_ids: expected an array, got none", [](Args& args) { args.token_ids = nullptr; }},
+       {"accepted_stride: expected at least 5, got 4",
+        [](Args& args) { args.accepted_stride = 4; }}});
+}
+
+TEST(RefusedArgsTest, AdvancedSteps) {
+  BuilderMemory<AdvanceStepArgs> memory(
+      [](ArrayCarver& carver) { return CarveAdvanceStep(kShape, carver); });
+  const Forms<AdvanceStepArgs> forms = {CheckAdvanceStep,
+                                        [](const auto& args) { return AdvanceStep(args).status(); },
+                                        REPRISE_LAUNCH(LaunchAdvanceStep)};
+  using Args = AdvanceStepArgs;
+  ExpectTableRefused(forms, memory.args());
+  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
+  ExpectRefused<Args>(
+      forms, memory.args(),
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"num_tokens: expected at least 2, got 1", [](Args& args) { args.num_tokens = 1; }},
+       {"max_context_len: expected at least 1, got 0",
+        [](Args& args) { args.max_context_len = 0; }},
+       {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }},
+       {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
+       {"sampled: expected an array, got none", [](Args& args) { args.sampled = nullptr; }}});
+}
+
+TEST(RefusedArgsTest, Moves) {
+  std::vector<float> keys(64), values(64);
+  const std::vector<int64_t> slots(6, -1);
+  const KvView view = {.block_stride = 16,
+                       .token_stride = 4,
+                       .head_stride = 4,
+                       .dim_chunk = 4,
+                       .dim_chunk_stride = 4};
+  MoveKvArgs good;
+  good.k = good.v = {.view = view, .head_dim = 4};
+  good.element_bytes = 4;
+  good.num_heads = 1;
+  good.block_size = 4;
+  good.num_blocks = 4;
+  good.num_layers = 1;
+  good.k_data[0] = keys.data();
+  good.v_data[0] = values.data();
+  good.move_from = good.move_to = slots.data();
+  good.row_stride = 3;
+  good.num_rows = 2;
+  good.max_moves = 3;
+  const Forms<MoveKvArgs> forms = {CheckMoveKv, MoveKv, REPRISE_LAUNCH(LaunchMoveKv)};
+  using Args = MoveKvArgs;
+  ExpectRefused<Args>(
+      forms, good,
+      {{"num_layers: expected 1 to 160, got 0", [](Args& args) { args.num_layers = 0; }},
+       {"num_layers: expected 1 to 160, got 161", [](Args& args) { args.num_layers = 161; }},
+       {"num_heads: expected at least 0, got -1", [](Args& args) { args.num_heads = -1; }},
+       {"block_size: expected at least 1, got 0", [](Args& args) { args.block_size = 0; }},
+       {"num_blocks: expected at least 0, got -1", [](Args& args) { args.num_blocks = -1; }},
+       {"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"max_moves: expected at least 0, got -1", [](Args& args) { args.max_moves = -1; }},
+       {"element_bytes: expected 1, 2, 4 or 8, got 0", [](Args& args) { args.element_bytes = 0; }},
+       {"element_bytes: expected 1, 2, 4 or 8, got 3", [](Args& args) { args.element_bytes = 3; }},
+       {"k.head_dim: expected at least 1, got 0", [](Args& args) { args.k.head_dim = 0; }},
+       {"v.view.dim_chunk: expected at least 1, got 0",
+        [](Args& args) { args.v.view.dim_chunk = 0; }},
+       {"move_from: expected an array, got none", [](Args& args) { args.move_from = nullptr; }},
+       {"move_to: expected an array, got none", [](Args& args) { args.move_to = nullptr; }},
+       {"row_stride: expected at least 3, got 2", [](Args& args) { args.row_stride = 2; }},
+       {"k_data: expected an array, got none", [](Args& args) { args.k_data[0] = nullptr; }},
+       {"v_data: expected an array, got none", [](Args& args) { args.v_data[0] = nullptr; }}});
+  // Of a latent cache V is part of K: its own fields are not used.
+  MoveKvArgs latent = good;
+  latent.v_within_k = true;
+  latent.v = {};
+  latent.v_data[0] = nullptr;
+  EXPECT_EQ(CheckMoveKv(latent), absl::OkStatus());
+#ifdef REPRISE_WITH_CUDA
+  MoveKvArgs nothing = good;
+  nothing.max_moves = 0;
+  EXPECT_EQ(LaunchMoveKv(nothing, nullptr), absl::OkStatus()) << "no launch";
+#endif
+}
+
+TEST(RefusedArgsTest, EmptyBatchesNeedNoArraysOfRowsOrTokens) {
+  int32_t query_start_loc[1] = {-1};
+  const BlockTableView no_table = {.block_size = 4};
+  const BatchArrays arrays = {.query_start_loc = query_start_loc};
+  EXPECT_EQ(BuildChainBatch({.table = no_table, .max_context_len = 1, .arrays = arrays}).status(),
+            absl::OkStatus());
+  EXPECT_EQ(query_start_loc[0], 0);
+  query_start_loc[0] = -1;
+  EXPECT_EQ(AdvanceStep({.table = no_table, .max_context_len = 1, .arrays = arrays}).status(),
+            absl::OkStatus());
+  EXPECT_EQ(query_start_loc[0], 0);
+}
+
+TEST(RefusedArgsTest, TheHostFormsNeedRowFaultsToNameTheRow) {
+  BuilderMemory<ChainBatchArgs> chain(
+      [](ArrayCarver& carver) { return CarveChainBatch(kShape, carver); });
+  chain.args().arrays.row_faults = nullptr;
+  EXPECT_EQ(CheckChainBatch(chain.args()), absl::OkStatus());
+  EXPECT_EQ(BuildChainBatch(chain.args()).status(),
+            absl::InvalidArgumentError("row_faults: expected an array, got none"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,99 @@
+#include "attention/speculation/tree_batch.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "attention/metadata/builder_sizes.h"
+#include "attention/metadata/row_lanes.h"
+#include "attention/speculation/tree_check.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+std::string DescribeRow(const TreeBatchArgs& args, int row) {
+  if (static_cast<RowFault>(args.arrays.row_faults[row]) == RowFault::kTree) {
+    const absl::Status status = CheckTree(
+        absl::MakeConstSpan(args.parents + row * args.parent_stride, args.num_nodes[row]));
+    return std::string(status.message());
+  }
+  const int32_t slot = args.slots[row];
+  if (!HasTableRow(args.table, slot)) {
+    return absl::StrCat("table row ", slot, " of ", args.table.num_tables);
+  }
+  return absl::StrCat("table row ", slot, ", seq_len ", args.seq_len[slot], ", num_nodes ",
+                      args.num_nodes[row], ", max_nodes ", args.max_nodes, ", limit ",
+                      ContextLimit(args), ", num_tokens ", args.num_tokens);
+}
+
+}  // namespace
+
+PagedBatch TreeBatch(const TreeBatchArgs& args) {
+  return {.query_start_loc = args.arrays.query_start_loc,
+          .seq_lens = args.arrays.seq_lens,
+          .table_row = args.arrays.table_row,
+          .block_table = args.table.entries,
+          .block_table_stride = args.table.row_stride,
+          .query_positions = args.arrays.positions,
+          .tail_len = args.arrays.tail_len,
+          .tail_mask = args.arrays.tail_mask,
+          .num_rows = args.num_rows,
+          .num_tokens = args.num_tokens,
+          .max_query_len = args.max_nodes,
+          .max_seq_len = static_cast<int>(TableCapacity(args.table)),
+          .num_tables = args.table.num_tables,
+          .max_blocks = args.table.max_blocks};
+}
+
+absl::Status CheckTreeBatch(const TreeBatchArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
+  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckSize("max_nodes", args.max_nodes, 1, kMaxTreeNodes));
+  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", args.max_context_len, 1));
+  if (args.num_rows > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", args.slots},
+                                          {"num_nodes", args.num_nodes},
+                                          {"parents", args.parents},
+                                          {"arrays.tail_len", args.arrays.tail_len}}));
+    if (args.table.num_tables > 0) {
+      REPRISE_RETURN_IF_ERROR(CheckPresent({{"seq_len", args.seq_len}}));
+    }
+  }
+  if (args.num_tokens > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.tail_mask", args.arrays.tail_mask}}));
+  }
+  if (args.parent_stride != 0) {
+    REPRISE_RETURN_IF_ERROR(
+        CheckRowStride("parent_stride", args.parent_stride, args.max_nodes, args.num_rows));
+  }
+  if (args.tokens != nullptr) {
+    const int width = args.max_nodes - (args.first_token != nullptr ? 1 : 0);
+    REPRISE_RETURN_IF_ERROR(
+        CheckRowStride("token_stride", args.token_stride, width, args.num_rows));
+  }
+  return CheckOutputArrays(args.arrays, args.num_rows, args.num_tokens);
+}
+
+void TreeBatchOnHost(const TreeBatchArgs& args) {
+  const RowArgs rows = TreeRowArgs(args);
+  TreeScratch scratch;
+  int64_t start = 0;
+  for (int row = 0; row < args.num_rows; ++row) {
+    WriteTreeRow(SerialTreeLanes(), args, rows, row, start, scratch);
+    start += TreeRowOf(args, rows, row).query_len;
+  }
+  FinishTokens(args.arrays, args.num_rows, args.num_tokens, start);
+}
+
+absl::StatusOr<PagedBatch> BuildTreeBatch(const TreeBatchArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckTreeBatch(args));
+  REPRISE_RETURN_IF_ERROR(CheckRowFaults(args.arrays.row_faults, args.num_rows));
+  TreeBatchOnHost(args);
+  REPRISE_RETURN_IF_ERROR(FirstFault(args.arrays.row_faults, args.num_rows,
+                                     [&](int row) { return DescribeRow(args, row); }));
+  return TreeBatch(args);
+}
+
+}  // namespace reprise

@@ -1,0 +1,25 @@
+// Checks on the host whether parents form a tree of draft tokens (attention/metadata/token_tree.h).
+
+#ifndef ATTENTION_SPECULATION_TREE_CHECK_H_
+#define ATTENTION_SPECULATION_TREE_CHECK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace reprise {
+
+// Errors: InvalidArgument, naming the node and what it has, for zero nodes or more than 64, a
+// parent that is not a node, a cycle ("a cycle through nodes 2, 4"), or a parent after its child.
+// No allocation unless the check fails.
+absl::Status CheckTree(absl::Span<const int32_t> parents);
+
+// Computes the masks of all nodes. Errors: as CheckTree().
+absl::StatusOr<std::vector<uint64_t>> TreeMasks(absl::Span<const int32_t> parents);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_SPECULATION_TREE_CHECK_H_

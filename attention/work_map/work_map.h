@@ -1,0 +1,200 @@
+// How a batch's attention is cut into pieces of even size: one map per step and layer class, used
+// by all layers of the class.
+//
+// An item is (query range of a row, key range of that row). Items are in the order of rows, queries
+// and keys, and are dealt in that order to columns of equal cost; a column is `heads_per_column`
+// CTAs, one per head, that process the column's items together. A row whose keys are in several
+// columns leaves float32 partials (out, lse) in the workspace, and a merge entry says which
+// partials make which queries: the last CTA to arrive at a merge performs it.
+//
+// Worked example: decodes of five rows over one kv head and four columns, with a tile_cost of 4.
+//
+//   row               a     b      c     d     e
+//   keys            500    64   1000   100   300
+//   steps             8     1     16     2     5   of kWorkStepKeys = 64 keys
+//   cost             68    12    132    20    44   steps * kStepCost + tile_cost; 276 in all
+//   cost before       0    68     80   212   232
+//   steps begin at    4    72     84   216   236   after the tile's own cost
+//   a column takes 276 / 4, rounded up to whole steps: 9 steps = 72; borders at 72, 144, 216
+//   a step is in the column in which it begins: 8 of c's steps begin before 144, 8 after it
+//   column 0 [  0,  72)   item 0: a [0, 500)
+//   column 1 [ 72, 144)   item 1: b [0, 64)               item 2: c [0, 512) -> partial 0
+//   column 2 [144, 216)   item 3: c [512, 1000) -> partial 1
+//   column 3 [216, 288)   item 4: d [0, 100)              item 5: e [0, 300)
+//   merge 0: c = partial 0 + partial 1, by the CTA of column 1 or 2 that arrives last
+//
+// Shared prefix (cascade). A map planned for it uses the hint PagedBatch::common_prefix_len: keys
+// that all rows have in common are read once for every tile_queries tokens, by shared items whose
+// queries are from several rows. The rows' own items begin after those keys, and the partials of
+// both are merged like those of split keys. Only keys that every live query sees are shared, in
+// whole steps, and none of a row's tail or of its own new tokens. Prefixes are not shared with a
+// window to the left, under context parallelism, or in deterministic mode, where the result would
+// depend on the other rows.
+//
+// Rows of few queries together with long ones. A plan whose longest rows need larger tiles of q
+// than a decode has two maps: rows of few queries are in `short_rows`, the others in `main`, and
+// every call launches a kernel for each. Whether a row is short follows from its number of queries;
+// but where a batch's bounds say that all rows are alike (RowSplit::kByBatch), one map has them all
+// and its kernel is the only one.
+//
+// The map is data on the device, made each step from seq_lens, so a captured graph adapts to the
+// current lengths; only the plan (capacities, tile and workspace sizes) is fixed under capture:
+// attention/work_map/work_map_plan.h. attention/work_map/work_map_build.h fills it. The CPU path of
+// PagedAttention() does not use a map: pass WorkMap{}.
+//
+// Invariants of a map, checked by CheckWorkMap() (attention/work_map/work_map_check.h):
+//   1. The items of a row and query range, together with the shared items over its queries, cover
+//      the keys from the first to the last that any of its queries may see, without gap or overlap,
+//      and no others. (Sparse patterns are ignored.)
+//   2. Every query of every row is in items of exactly one query range, even if it sees no key.
+//   3. Counts are within the capacities; partials are below max_partials and distinct.
+//   4. An item with partial < 0 is the only one of its queries and writes out directly; otherwise
+//      its merge entry names its partials.
+//   5. Columns hold the items in order, each item in one column.
+//   6. In deterministic mode the cut of a row depends on that row's own data alone.
+//
+// Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
+// that use one map (its partials and merge counters) must not run at the same time.
+
+#ifndef ATTENTION_WORK_MAP_WORK_MAP_H_
+#define ATTENTION_WORK_MAP_WORK_MAP_H_
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace reprise {
+
+enum class WorkMapMode : int32_t {
+  kBalanced,  // rows are cut wherever that makes the columns even
+  // A row is cut by its own data alone, so its bits do not depend on the rest of the batch: into at
+  // most kMaxDeterministicSplits pieces of at least kMinDeterministicSteps steps.
+  kDeterministic,
+};
+
+// Which of a plan's two maps has a row.
+enum class RowSplit : int32_t {
+  // `main` has all rows where the batch's bounds say that all are long, or hardly longer than short
+  // ones, which saves a kernel. The builder and attention must get batches of the same num_rows,
+  // num_tokens and max_query_len.
+  kByBatch,
+  kByRow,  // by the row's number of queries alone; deterministic mode uses this
+};
+
+// Cuts are at multiples of this many local keys, which a CTA loads at a time.
+inline constexpr int kWorkStepKeys = 64;
+
+// The cost of a step in the units of TileMap::tile_cost.
+inline constexpr int kStepCost = 8;
+
+inline constexpr int kMaxDeterministicSplits = 16;
+inline constexpr int kMinDeterministicSteps = 8;
+
+// All that a CTA needs to know about its work, in 96 contiguous bytes: of the batch it reads only
+// the block table and per-token arrays.
+struct alignas(16) WorkItem {
+  // kSharedRow: a shared item, whose queries are of several rows, each of which sees all its keys.
+  int32_t row;
+  int32_t query_begin, query_end;  // within the row; in a shared item from 0
+  int32_t key_begin, key_end;      // local keys, half-open; may be empty
+  // The partial of its first query; those of the others follow. -1: the item writes out itself, and
+  // the next three fields are unused.
+  int32_t partial;
+  int32_t merge;          // -1 in a shared item
+  int32_t first_partial;  // of the query range's own keys
+  int32_t num_partials;   // per query
+
+  int32_t first_token;     // of query_begin, in q and out
+  int32_t first_position;  // p() of query_begin where query_positions is absent
+  int32_t key_start;       // position of local key 0 in an ordinary batch
+  int32_t first_key;       // index of local key 0 in the table row, or in ragged k and v
+  int32_t table_row;
+  int32_t tail_len;
+  int32_t prefix_len;  // keys before the tail
+  int32_t query_len;   // of the row
+
+  // The partial of query_begin in the first shared item over it; in the next one it is tile_queries
+  // later. Merged before the range's own partials.
+  int32_t first_shared_partial, num_shared_partials;
+  // In a shared item: the items, of whole ranges, that are merged with it.
+  int32_t first_child, end_child;
+
+  friend bool operator==(const WorkItem&, const WorkItem&) = default;
+};
+
+inline constexpr int32_t kSharedRow = -1;
+
+// A range in more than kMostPiecesAtOnce pieces may be merged in two levels: kMergeGroup pieces at
+// a time, then the groups.
+inline constexpr int kMergeGroup = 16;
+inline constexpr int kMostPiecesAtOnce = 32;
+
+// The distance, in floats, from a partial's out to that of the next q head: whole chunks of 4.
+constexpr int PartialPitch(int head_dim_v) { return (head_dim_v + 3) / 4 * 4; }
+
+struct WorkMerge {
+  int32_t row;
+  int32_t query_begin, query_end;
+  int32_t first_partial;  // of query_begin; a query's partials are query_end - query_begin apart
+  int32_t num_partials;   // per query, in key order, without shared ones
+};
+
+// The map for one size of tile, that is, for one kernel: views of its storage, all on the device of
+// the queries, and the values that the plan fixed.
+struct TileMap {
+  WorkItem* items = nullptr;        // [max_items]
+  WorkMerge* merges = nullptr;      // [max_merges]
+  int32_t* counts = nullptr;        // [2] num_items, num_merges
+  int32_t* column_items = nullptr;  // [num_columns + 1] first item of each column
+  // [num_columns] a copy of those items, for columns that have any: saves a dependent read.
+  WorkItem* column_first = nullptr;
+  // [max_merges, num_virtual_heads] arrivals; zero between kernels.
+  uint32_t* arrivals = nullptr;
+  // [max_partials, num_virtual_heads] arrivals at groups of pieces, at a group's first partial;
+  // zero between kernels.
+  uint32_t* group_arrivals = nullptr;
+  float* partial_out = nullptr;  // [max_partials, num_q_heads, PartialPitch(head_dim_v)]
+  float* partial_lse = nullptr;  // [max_partials, num_q_heads] base 2
+  void* scratch = nullptr;       // used by the builder
+
+  // Capacities.
+  int max_rows = 0;
+  int max_tokens = 0;
+  int max_query_len = 0;
+  int max_seq_len = 0;
+  int max_tiles = 0;         // query ranges, the shared ones included
+  int max_shared_tiles = 0;  // 0: common prefixes are ignored
+  int max_items = 0;
+  int max_merges = 0;
+  int max_partials = 0;  // each of one query
+
+  DType dtype = DType::kBFloat16;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+  int tile_rows = 0;        // rows of a kernel's tile: queries times heads of a group
+  int tile_cost = 0;        // of a tile apart from its keys; a step costs kStepCost
+  int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost
+  int tile_queries = 0;     // the most queries of an item
+  // kv heads, times the tiles that the heads of a group fill if there are more than tile_rows.
+  int num_virtual_heads = 0;
+  int heads_per_column = 0;
+  int num_columns = 0;
+  int num_ctas = 0;  // heads_per_column * num_columns: the grid of the kernels
+  WorkMapMode mode = WorkMapMode::kBalanced;
+};
+
+// MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.
+struct WorkMap {
+  // Rows of at most short_rows.max_query_len queries; num_ctas is 0 if the plan has only `main`.
+  TileMap short_rows;
+  TileMap main;  // the other rows
+  RowSplit split = RowSplit::kByBatch;
+
+  bool has_short_rows() const { return short_rows.num_ctas > 0; }
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_WORK_MAP_WORK_MAP_H_

@@ -1,0 +1,486 @@
+#include "attention/work_map/work_map_build.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "attention/testing/host_work_map.h"
+#include "attention/work_map/work_map_check.h"
+#include "attention/work_map/work_map_cut.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+
+// Rows of `query_len` queries each, after given numbers of keys.
+struct Rows {
+  explicit Rows(std::vector<int32_t> lens, int query_len = 1) : seq_lens(std::move(lens)) {
+    query_start_loc.push_back(0);
+    for (size_t r = 0; r < seq_lens.size(); ++r) {
+      query_start_loc.push_back(query_start_loc.back() + query_len);
+    }
+    batch = {.query_start_loc = query_start_loc.data(),
+             .seq_lens = seq_lens.data(),
+             .num_rows = static_cast<int>(seq_lens.size()),
+             .num_tokens = query_start_loc.back(),
+             .max_query_len = query_len,
+             .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end())};
+  }
+
+  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> query_start_loc;
+  PagedBatch batch;
+};
+
+WorkMapOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
+  return {.num_q_heads = 4 * num_kv_heads,
+          .num_kv_heads = num_kv_heads,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .max_rows = batch.num_rows,
+          .max_tokens = batch.num_tokens,
+          .max_query_len = batch.max_query_len,
+          .max_seq_len = batch.max_seq_len};
+}
+
+std::vector<WorkItem> ItemsOf(const TileMap& map) { return {map.items, map.items + map.counts[0]}; }
+
+auto Keys(int row, int begin, int end) {
+  return AllOf(Field(&WorkItem::row, row), Field(&WorkItem::key_begin, begin),
+               Field(&WorkItem::key_end, end));
+}
+
+// Each number of the worked example in attention/work_map/work_map.h.
+TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
+  Rows rows({500, 64, 1000, 100, 300});
+  HostWorkMap work({.num_q_heads = 1,
+                    .num_kv_heads = 1,
+                    .head_dim_qk = 128,
+                    .head_dim_v = 128,
+                    .max_rows = 5,
+                    .max_tokens = 5,
+                    .max_query_len = 1,
+                    .max_seq_len = 1000,
+                    .num_sms = 2,  // of two CTAs each
+                    .costs = {.decode_tile = 4,
+                              .tile = 8,
+                              .warpgroup_tile = 24,
+                              .merges_per_step_few_rows = 10,
+                              .merges_per_step = 5}});
+  const TileMap& map = work.map().main;
+  ASSERT_EQ(map.num_columns, 4);
+  ASSERT_EQ(map.tile_cost, 4);
+  ASSERT_EQ(kWorkStepKeys, 64);
+  ASSERT_EQ(kStepCost, 8);
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+
+  const WorkMapScratch scratch = WorkMapScratch::At(map.scratch, map);
+  constexpr int kSteps[] = {8, 1, 16, 2, 5};
+  constexpr int kCostBefore[] = {0, 68, 80, 212, 232};
+  for (int r = 0; r < 5; ++r) {
+    EXPECT_EQ(NumSteps(scratch.tiles[r]), kSteps[r]);
+    EXPECT_EQ(scratch.tiles[r].cost_begin, kCostBefore[r]);
+  }
+  EXPECT_EQ(kCostBefore[4] + kSteps[4] * kStepCost + map.tile_cost, 276);
+  const Columns<int32_t> columns(/*total_cost=*/276, /*least_steps=*/1, map.num_columns,
+                                 map.tile_cost);
+  EXPECT_EQ(columns.steps(), 9);
+  EXPECT_EQ(columns.Border(1), 72);
+  EXPECT_EQ(columns.Border(3), 216);
+
+  const auto item = [](int row, int key_begin, int key_end, int partial) {
+    return AllOf(Keys(row, key_begin, key_end), Field(&WorkItem::partial, partial));
+  };
+  EXPECT_THAT(ItemsOf(map),
+              ElementsAre(item(0, 0, 500, -1), item(1, 0, 64, -1), item(2, 0, 512, 0),
+                          item(2, 512, 1000, 1), item(3, 0, 100, -1), item(4, 0, 300, -1)));
+  EXPECT_THAT(std::vector<int32_t>(map.column_items, map.column_items + 5),
+              ElementsAre(0, 1, 3, 4, 6));
+  ASSERT_EQ(map.counts[1], 1);
+  EXPECT_EQ(map.merges[0].row, 2);
+  EXPECT_EQ(map.merges[0].first_partial, 0);
+  EXPECT_EQ(map.merges[0].num_partials, 2);
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
+  // Costs 1/2 + 2, 1/2 + 4, 1/2 + 1 steps: 8 1/2 in 3 columns that begin at 0, 3 and 6.
+  Rows rows({128, 200, 10});
+  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
+  options.num_sms = 3;  // 6 CTAs
+  HostWorkMap work(options);
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  // Row 1 costs from 2 1/2 to 7; its steps begin at 3, so that the border at 6 is its fourth step.
+  EXPECT_THAT(ItemsOf(work.map().main),
+              ElementsAre(Keys(0, 0, 128), Keys(1, 0, 192), Keys(1, 192, 200), Keys(2, 0, 10)));
+  EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 4),
+              ElementsAre(0, 1, 2, 4));
+  ASSERT_EQ(work.map().main.counts[1], 1);
+  EXPECT_EQ(work.map().main.merges[0].row, 1);
+  EXPECT_EQ(work.map().main.merges[0].num_partials, 2);
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+// Large tiles cost more apart from their keys: a column of short ones gets fewer keys.
+TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
+  // Ranges of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 steps: 18 in 2 columns of 9.
+  Rows rows({128}, /*query_len=*/128);
+  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
+  options.num_sms = 2;  // a CTA each
+  HostWorkMap work(options);
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map().main),
+              ElementsAre(Keys(0, 0, 32), Keys(0, 0, 64), Keys(0, 0, 96), Keys(0, 0, 128)));
+  // The third range's steps begin at 8 + 3, after the border.
+  EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 3),
+              ElementsAre(0, 2, 4));
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
+  Rows rows({1000, 50});
+  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one column: no cuts
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {.left = 99}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(Keys(0, 900, 1000), Keys(1, 0, 50)));
+}
+
+TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
+  Rows rows({80}, /*query_len=*/80);  // prefill in ranges of 32 queries
+  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map().main),
+              ElementsAre(Keys(0, 0, 32), Keys(0, 0, 64), Keys(0, 0, 80)));
+}
+
+TEST(WorkMapBuildTest, ATailIsNeverClipped) {
+  Rows rows({100});
+  const int32_t tail_len = 30;
+  const uint64_t tail_mask = uint64_t{1} << 29 | 1;  // the first and the last
+  const int32_t position = 71;
+  rows.batch.tail_len = &tail_len;
+  rows.batch.tail_mask = &tail_mask;
+  rows.batch.query_positions = &position;
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_EQ(work.map().main.items[work.map().main.counts[0] - 1].key_end, 100);
+  // The path's keys are at 70 and 71: a window of one key leaves only the last slot.
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {.left = 0}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(Keys(0, 99, 100)));
+}
+
+TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
+  Rows rows({0, 64, 0, 0});
+  rows.query_start_loc = {0, 1, 2, 2, 3};  // row 2 has no query
+  rows.batch.num_tokens = 3;
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(Keys(0, 0, 0), Keys(1, 0, 64), Keys(3, 0, 0)));
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+TEST(WorkMapBuildTest, ABatchWithoutQueriesGivesAnEmptyMap) {
+  Rows rows({0, 0});
+  rows.query_start_loc = {0, 0, 0};
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_EQ(work.map().main.counts[0], 0);
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+}
+
+TEST(WorkMapBuildTest, ALargerMapLeavesNothingBehind) {
+  Rows large(std::vector<int32_t>(64, 8000));
+  Rows small(std::vector<int32_t>(64, 0));
+  small.seq_lens[7] = 100;
+  HostWorkMap work(OptionsFor(large.batch));
+  ASSERT_TRUE(WorkMapOnHost(large.batch, {}, work.map()).ok());
+  ASSERT_TRUE(WorkMapOnHost(small.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), small.batch, {}).ok());
+}
+
+// Key steps of the columns in use: small batches leave some empty, to have fewer partials.
+std::vector<int64_t> UsedSteps(const HostWorkMap& work) {
+  std::vector<int64_t> steps = work.ColumnSteps();
+  std::erase(steps, 0);
+  return steps;
+}
+
+std::vector<int32_t> Skewed(int num_short, bool long_first) {
+  std::vector<int32_t> lens(num_short, 4096);
+  lens.insert(long_first ? lens.begin() : lens.end(), 131072);
+  return lens;
+}
+
+TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
+  const std::vector<int32_t> cases[] = {std::vector<int32_t>(64, 1024),
+                                        std::vector<int32_t>(256, 1024),
+                                        std::vector<int32_t>(16, 4096),
+                                        Skewed(31, true),
+                                        Skewed(31, false),
+                                        {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}};
+  for (const std::vector<int32_t>& lens : cases) {
+    for (int num_kv_heads : {1, 4, 8}) {
+      Rows rows(lens);
+      HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
+      ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+      EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+      const std::vector<int64_t> steps = UsedSteps(work);
+      const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
+      // A column of few steps can be one step too long.
+      EXPECT_LE(*std::max_element(steps.begin(), steps.end()), 1.1 * mean + 1)
+          << lens.size() << " rows, the first of " << lens[0] << ", " << num_kv_heads << " heads";
+    }
+  }
+}
+
+TEST(WorkMapBuildTest, LargeBatchesUseTheColumnsThatMakeTheFullestShorter) {
+  for (const std::vector<int32_t>& lens :
+       {std::vector<int32_t>(8, 1024), std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
+    Rows rows(lens);
+    HostWorkMap work(OptionsFor(rows.batch));
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    const std::vector<int64_t> steps = UsedSteps(work);
+    const int64_t used = static_cast<int64_t>(steps.size());
+    const int64_t most = *std::max_element(steps.begin(), steps.end());
+    const int64_t all = std::accumulate(steps.begin(), steps.end(), int64_t{0});
+    const int64_t tiles = static_cast<int64_t>(lens.size() + 1) / 2;  // half a step each
+    EXPECT_LT((most - 1) * work.map().main.num_columns, all + tiles);
+    EXPECT_LT((used - 1) * most, all + tiles);
+  }
+}
+
+std::vector<int> CutsOf(const TileMap& map) {
+  std::vector<int> cuts;
+  for (const WorkItem& item : ItemsOf(map)) {
+    if (item.key_begin > 0) cuts.push_back(item.key_begin);
+  }
+  return cuts;
+}
+
+// 33 columns, with two CTAs per multiprocessor.
+TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
+  for (const auto& [num_rows, len, piece] :
+       {std::tuple{1, 16384, 512}, std::tuple{2, 4096, 256}, std::tuple{4, 1024, 128},
+        std::tuple{8, 4096, 1024}, std::tuple{16, 4096, 2048}, std::tuple{10, 4096, 1408},
+        std::tuple{32, 4096, 4096}, std::tuple{30, 1024, 1024}}) {
+    Rows rows(std::vector<int32_t>(num_rows, len));
+    HostWorkMap work(OptionsFor(rows.batch));
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    std::vector<int> expected;
+    for (int r = 0; r < num_rows; ++r) {
+      for (int cut = piece; cut < len; cut += piece) expected.push_back(cut);
+    }
+    EXPECT_EQ(CutsOf(work.map().main), expected) << num_rows << " x " << len;
+    for (const int64_t steps : UsedSteps(work)) EXPECT_LE(steps, piece / kWorkStepKeys);
+  }
+}
+
+TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
+  // Ranges of 16 steps are in 2 pieces of 8; those of 25 are cut.
+  for (const auto& [len, num_cuts] :
+       {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1600, 16}}) {
+    Rows rows(std::vector<int32_t>(16, len));
+    HostWorkMap work(OptionsFor(rows.batch));
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_EQ(CutsOf(work.map().main).size(), static_cast<size_t>(num_cuts)) << len;
+  }
+  // Some ranges are longer than others: columns are filled.
+  Rows rows({1024, 1024, 1024, 1024, 1024, 1024, 1100, 1024, 1024, 1024, 1024, 1024});
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_FALSE(CutsOf(work.map().main).empty());
+}
+
+TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
+  std::vector<int32_t> lens(16, 0);
+  std::fill_n(lens.begin(), 8, 4096);
+  Rows rows(lens);
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  // 8 rows of 4 pieces have the first 32 columns; rows without keys share the last one.
+  const TileMap& map = work.map().main;
+  ASSERT_EQ(map.counts[0], 32 + 8);
+  for (int column = 0; column < 32; ++column) {
+    EXPECT_EQ(map.column_items[column], column);
+    EXPECT_EQ(map.items[column].key_end - map.items[column].key_begin, 1024);
+  }
+  EXPECT_EQ(map.column_items[32], 32);
+  EXPECT_EQ(map.column_items[33], 40);
+}
+
+TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
+  Rows rows({1024});
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_EQ(work.map().main.counts[0], 8);  // 16 steps, and half a step in cost: 8 columns of 2
+}
+
+TEST(WorkMapBuildTest, GroupsOfPiecesBeginWithNoArrivals) {
+  Rows rows({20000, 50, 9000});
+  HostWorkMap work(OptionsFor(rows.batch, 2));
+  work.Poison();
+  const TileMap& map = work.map().main;
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  int num_groups = 0;
+  for (const WorkItem& item : ItemsOf(map)) {
+    if (item.num_partials <= kMostPiecesAtOnce) continue;
+    if ((item.partial - item.first_partial) % kMergeGroup != 0) continue;
+    ++num_groups;
+    for (int head = 0; head < map.num_virtual_heads; ++head) {
+      EXPECT_EQ(map.group_arrivals[item.partial * map.num_virtual_heads + head], 0u);
+    }
+  }
+  EXPECT_GT(num_groups, 2);
+}
+
+TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
+  const auto cuts_of_row = [](const std::vector<int32_t>& lens, int row) {
+    Rows rows(lens);
+    rows.batch.max_seq_len = 1 << 17;
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.mode = WorkMapMode::kDeterministic;
+    HostWorkMap work(options);
+    EXPECT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    std::vector<int> cuts;
+    for (const WorkItem& item : ItemsOf(work.map().main)) {
+      if (item.row == row) cuts.push_back(item.key_end);
+    }
+    return cuts;
+  };
+  for (int32_t len : {1, 500, 1100, 5000, 100000}) {
+    const std::vector<int> alone = cuts_of_row({len}, 0);
+    EXPECT_LE(alone.size(), 16u);
+    EXPECT_EQ(cuts_of_row({700, len, 9000, 3}, 1), alone);
+    EXPECT_EQ(cuts_of_row({131072, 0, len}, 2), alone);
+  }
+  EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 steps: 3 pieces of 6
+}
+
+// Two decodes, a prompt, a padded row, a row without queries and another decode.
+Rows DecodesAndAPrompt() {
+  Rows rows({1000, 2000, 300, 0, 500, 700});
+  rows.query_start_loc = {0, 1, 5, 205, 206, 206, 207};
+  rows.batch.num_tokens = 230;
+  rows.batch.max_query_len = 200;
+  return rows;
+}
+
+std::vector<int> RowsOf(const TileMap& map) {
+  std::vector<int> rows;
+  for (const WorkItem& item : ItemsOf(map)) {
+    if (rows.empty() || rows.back() != item.row) rows.push_back(item.row);
+  }
+  return rows;
+}
+
+TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
+  for (RowSplit split : {RowSplit::kByBatch, RowSplit::kByRow}) {
+    Rows rows = DecodesAndAPrompt();
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.split = split;
+    HostWorkMap work(options);
+    EXPECT_EQ(LongestShortRow(rows.batch, work.map()), 4);
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    EXPECT_THAT(RowsOf(work.map().main), ElementsAre(2));
+    EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 3, 5));
+    EXPECT_EQ(work.map().short_rows.items[0].first_token, 0);
+    EXPECT_EQ(work.map().main.items[0].first_token, 5);
+  }
+}
+
+TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
+  Rows rows = DecodesAndAPrompt();
+  HostWorkMap work(OptionsFor(rows.batch));
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  Rows decodes({100, 200, 300, 400});
+  ASSERT_TRUE(WorkMapOnHost(decodes.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), decodes.batch, {}).ok());
+  EXPECT_THAT(RowsOf(work.map().main), ElementsAre());
+  EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
+  Rows longest({300, 300}, /*query_len=*/200);
+  const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
+    WorkMapOptions options = OptionsFor(longest.batch);
+    options.split = split;
+    return LongestShortRow(batch, HostWorkMap(options).map());
+  };
+  // The maximum number of tokens: no row is short.
+  EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByBatch), 0);
+  EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByRow), 4);
+  PagedBatch fewer = longest.batch;
+  fewer.num_tokens = 204;  // one row may have 4
+  EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 4);
+  fewer.num_tokens = 205;
+  EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 0);
+  // Drafts to verify, hardly longer than short rows.
+  Rows drafts({300, 300}, /*query_len=*/16);
+  drafts.batch.num_tokens = 20;
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 0);
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByRow), 4);
+  drafts.batch.max_query_len = 17;
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 4);
+  drafts.batch.max_query_len = 4;
+  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 4);
+}
+
+TEST(WorkMapBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
+  for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
+    Rows rows = DecodesAndAPrompt();
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.mode = mode;
+    HostWorkMap work(options);
+    const int32_t huge = std::numeric_limits<int32_t>::max();
+    std::fill(rows.seq_lens.begin(), rows.seq_lens.end(), huge);
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(work.IsGuardIntact());
+    rows.query_start_loc = {0, 1000000, 2000000, 3000000, huge - 2, huge - 1, huge};
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(work.IsGuardIntact());
+  }
+}
+
+TEST(WorkMapBuildTest, RefusesAnEmptyMapAndSaysHowToMakeOne) {
+  Rows rows({5});
+  const absl::Status status = WorkMapOnHost(rows.batch, {}, WorkMap{});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("PlanWorkMap"));
+}
+
+TEST(WorkMapBuildTest, RefusesTailsWithoutMasks) {
+  Rows rows({128, 200});
+  HostWorkMap work(OptionsFor(rows.batch));
+  const std::vector<int32_t> tail_len = {3, 3};
+  rows.batch.tail_len = tail_len.data();
+  EXPECT_EQ(WorkMapOnHost(rows.batch, {}, work.map()),
+            absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none"));
+}
+
+TEST(WorkMapBuildTest, RefusesABatchThatMayExceedThePlan) {
+  Rows rows({100, 100});
+  for (int PagedBatch::*field : {&PagedBatch::num_rows, &PagedBatch::num_tokens,
+                                 &PagedBatch::max_query_len, &PagedBatch::max_seq_len}) {
+    HostWorkMap work(OptionsFor(rows.batch));
+    PagedBatch larger = rows.batch;
+    ++(larger.*field);
+    EXPECT_EQ(WorkMapOnHost(larger, {}, work.map()).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,636 @@
+// The builder of the map for one size of tile: the same code on host and device, run by a team.
+//
+// First, the keys that the queries of a range may see: the contract of attention/paged_batch.h as
+// interval arithmetic. Then three passes: the keys and cost of each query range (preceded by the
+// ranges of each row, if a row can have several); the pieces of each range; the items.
+// attention/work_map/work_map_cut.h says where the cuts are.
+//
+// A Team runs the passes. The host's team runs them in order. The device's team is a few CTAs, each
+// of which runs the first two passes itself; they share the items.
+//
+//   team.Fill(n, f)             f(i) for i in [0, n), in every CTA; the thread of f(i) also calls
+//                               Scan()'s count(i) and use(i)
+//   team.Scan(n, count, use)    use(i, sum of count(j) for j < i), in every CTA; returns the sum
+//   team.Spread(n, span, f)     f(i, k) for k in [begin, begin + count) that span(i) returns, in
+//                               every CTA; mostly by the thread of Fill()'s f(i)
+//   team.Total(n, f)            the sum of f(i) for i in [0, n), i as for Fill()
+//   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
+//   team.Meet()                 makes these writes visible to every thread of the CTA
+//   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; the next kernel
+//                               sees its writes
+//   team.ForEachAside(n, f)     the same, by the threads that have the least other work
+
+#ifndef ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
+#define ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
+
+#include <cstdint>
+
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build_args.h"
+#include "attention/work_map/work_map_cut.h"
+#include "base/host_device.h"
+
+namespace reprise {
+
+// Loads a row. No load depends on another.
+REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
+  const int32_t begin = rows.query_start_loc[r];
+  const int32_t end = rows.query_start_loc[r + 1];
+  const int32_t keys_begin = rows.key_start_loc ? rows.key_start_loc[r] : 0;
+  const int32_t keys_end = rows.seq_lens ? rows.seq_lens[r] : rows.key_start_loc[r + 1];
+  const int32_t key_start = rows.key_start ? rows.key_start[r] : 0;
+  const int32_t table_row = rows.table_row ? rows.table_row[r] : r;
+  const int32_t tail_len = rows.tail_len ? rows.tail_len[r] : 0;
+  WorkMapRow row;
+  row.first_token = begin;
+  row.query_len = end - begin;
+  row.seq_len = rows.seq_lens ? keys_end : keys_end - keys_begin;
+  row.tail_len = row.seq_len > 0 ? tail_len : 0;
+  row.key_start = key_start;
+  row.first_key = rows.key_start_loc ? keys_begin : key_start;
+  row.table_row = table_row;
+  row.first_tile = 0;
+  return row;
+}
+
+// p() of the row's first query where the batch gives no positions.
+REPRISE_HOST_DEVICE inline int64_t FirstPosition(const WorkMapRow& row) {
+  return static_cast<int64_t>(row.key_start) + row.seq_len - row.query_len;
+}
+
+REPRISE_HOST_DEVICE inline int64_t Clamp(int64_t value, int64_t low, int64_t high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+// The first local key at `position` or after it, clamped to [0, num_keys].
+REPRISE_HOST_DEVICE inline int FirstKeyAt(int64_t position, const KeyPositions& ranks,
+                                          int64_t key_start, int num_keys) {
+  int64_t key = position;
+  if (ranks.world > 1) {
+    if (position <= 0) return 0;
+    const int64_t cycle = static_cast<int64_t>(ranks.world) * ranks.interleave;
+    const int64_t run = static_cast<int64_t>(ranks.rank) * ranks.interleave;
+    key = position / cycle * ranks.interleave + Clamp(position % cycle - run, 0, ranks.interleave);
+  }
+  return static_cast<int>(Clamp(key - key_start, 0, num_keys));
+}
+
+// The index of the n-th (from 0) set bit. REQUIRES: it exists.
+REPRISE_HOST_DEVICE inline int NthBit(uint64_t mask, int n) {
+  int bit = 0;
+  while (true) {
+    if (mask & 1) {
+      if (n-- == 0) return bit;
+    }
+    mask >>= 1;
+    ++bit;
+  }
+}
+
+REPRISE_HOST_DEVICE inline int CountBits(uint64_t mask) {
+  int count = 0;
+  for (; mask != 0; mask &= mask - 1) ++count;
+  return count;
+}
+
+// A growing hull of key ranges.
+struct KeyHull {
+  int begin = 0;
+  int end = 0;  // == begin: empty
+
+  REPRISE_HOST_DEVICE void Add(int other_begin, int other_end) {
+    if (other_begin >= other_end) return;
+    if (begin >= end) {
+      begin = other_begin;
+      end = other_end;
+      return;
+    }
+    if (other_begin < begin) begin = other_begin;
+    if (other_end > end) end = other_end;
+  }
+};
+
+// The keys that the queries see where there are no positions, tails or ranks: local keys are
+// consecutive, and the last query is at the last key.
+REPRISE_HOST_DEVICE inline KeyHull KeysInLine(const WorkMapRows& rows, const WorkMapRow& row,
+                                              int query_begin, int query_end) {
+  const int first = row.seq_len - row.query_len + query_begin;
+  const int last = row.seq_len - row.query_len + query_end - 1;
+  KeyHull hull;
+  hull.end = row.seq_len;
+  const int right = rows.causal ? 0 : rows.window_right;  // -1: none
+  if (right >= 0 && row.seq_len - 1 - last > right) hull.end = last + right + 1;
+  if (rows.window_left >= 0 && first > rows.window_left) hull.begin = first - rows.window_left;
+  // Also for rows with more queries than keys.
+  if (hull.begin >= hull.end) hull.begin = hull.end = 0;
+  return hull;
+}
+
+// Adds the keys seen from positions first..last, each of which is a query's or inside a run of
+// positions without gaps.
+REPRISE_HOST_DEVICE inline void AddPositions(const WorkMapRows& rows, const WorkMapRow& row,
+                                             int64_t first, int64_t last, KeyHull& hull) {
+  const int prefix_len = row.seq_len - row.tail_len;
+  const bool causal = rows.causal && row.tail_len == 0;
+  const int begin = rows.window_left < 0 ? 0
+                                         : FirstKeyAt(first - rows.window_left, rows.key_positions,
+                                                      row.key_start, prefix_len);
+  int end = prefix_len;
+  if (causal || rows.window_right >= 0) {
+    const int64_t right = causal ? last : last + rows.window_right;
+    end = FirstKeyAt(right + 1, rows.key_positions, row.key_start, prefix_len);
+  }
+  hull.Add(begin, end);
+}
+
+// Adds the tail keys that the query of `mask` at `position` sees.
+REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRow& row,
+                                        int64_t position, uint64_t mask, KeyHull& hull) {
+  if (row.tail_len < 64) mask &= (uint64_t{1} << row.tail_len) - 1;
+  const int tail_begin = row.seq_len - row.tail_len;
+  const int64_t path_begin =
+      static_cast<int64_t>(row.key_start) + tail_begin;  // position of the first key of the path
+  int64_t first = 0;
+  int64_t last = CountBits(mask) - 1;
+  if (rows.window_left >= 0) {
+    const int64_t least = position - rows.window_left - path_begin;
+    if (least > first) first = least;
+  }
+  if (rows.window_right >= 0) {
+    const int64_t most = position + rows.window_right - path_begin;
+    if (most < last) last = most;
+  }
+  if (first > last) return;
+  hull.Add(tail_begin + NthBit(mask, static_cast<int>(first)),
+           tail_begin + NthBit(mask, static_cast<int>(last)) + 1);
+}
+
+// From the first to the last local key that a query of [query_begin, query_end) may see.
+REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkMapRow& row,
+                                            int query_begin, int query_end) {
+  KeyHull hull;
+  if (row.seq_len <= 0) return hull;
+  const bool has_tail = rows.tail_len != nullptr && row.tail_len > 0;
+  const bool has_positions = rows.query_positions != nullptr;
+  if (!has_positions && !has_tail && rows.key_positions.world <= 1) {
+    return KeysInLine(rows, row, query_begin, query_end);
+  }
+  const int64_t first_position = FirstPosition(row);
+  if (!has_positions && !has_tail) {
+    AddPositions(rows, row, first_position + query_begin, first_position + query_end - 1, hull);
+    return hull;
+  }
+  for (int i = query_begin; i < query_end; ++i) {
+    const int token = row.first_token + i;
+    const int64_t position =
+        rows.query_positions ? rows.query_positions[token] : first_position + i;
+    AddPositions(rows, row, position, position, hull);
+    if (row.tail_len > 0) AddTail(rows, row, position, rows.tail_mask[token], hull);
+  }
+  return hull;
+}
+
+// How many of the row's first keys may be shared with other rows: those that all of its queries
+// see, without its tail and its own new tokens. REQUIRES: no window to the left, no ranks.
+REPRISE_HOST_DEVICE inline int KeysToShare(const WorkMapRows& rows, const WorkMapRow& row) {
+  const int own = row.query_len > row.tail_len ? row.query_len : row.tail_len;
+  int64_t most = row.seq_len - own;
+  const bool causal = rows.causal && row.tail_len == 0;
+  if (rows.query_positions && (causal || rows.window_right >= 0)) {
+    for (int i = 0; i < row.query_len; ++i) {
+      const int64_t position = rows.query_positions[row.first_token + i];
+      const int64_t last = causal ? position : position + rows.window_right;
+      if (last + 1 - row.key_start < most) most = last + 1 - row.key_start;
+    }
+  }
+  return most > 0 ? static_cast<int>(most) : 0;
+}
+
+struct WorkCounts {
+  int items;
+  int partials;
+  int merges;
+};
+
+struct ItemSpan {
+  int begin;
+  int count;
+};
+
+// The last index of [0, count) whose value is at most `value`. REQUIRES: that of the first is.
+template <typename ValueOf>
+REPRISE_HOST_DEVICE int LastAtOrBefore(int value, int count, ValueOf value_of) {
+  int low = 0;
+  int high = count;
+  // Reads three values at a time, because the reads do not depend on each other.
+  while (high - low > 1) {
+    const int part = (high - low + 3) / 4;
+    const int at[3] = {low + part, low + 2 * part, low + 3 * part};
+    int end = high;
+    bool is_before[3];
+    for (int i = 0; i < 3; ++i) {
+      is_before[i] = at[i] < high && value_of(at[i] < high ? at[i] : high - 1) <= value;
+    }
+    for (int i = 2; i >= 0; --i) {
+      if (!is_before[i] && at[i] < end) end = at[i];
+    }
+    for (int i = 0; i < 3; ++i) {
+      if (is_before[i]) low = at[i];
+    }
+    high = end;
+  }
+  return low;
+}
+
+// Sum: the type in which costs and counts are added, from SumsOf().
+template <typename Team, typename Cutter, typename Sum>
+class WorkMapBuilder {
+ public:
+  // `lens`: those of the rows that belong to the map. REQUIRES: all rows, if prefixes are shared.
+  REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const QueryLens& lens,
+                                     const WorkMapSums& sums, const TileMap& map,
+                                     const WorkMapScratch& scratch)
+      : team_(team),
+        rows_(rows),
+        lens_(lens),
+        sums_(sums),
+        map_(map),
+        tiles_(scratch.tiles),
+        row_(scratch.rows),
+        tile_of_item_(scratch.tile_of_item),
+        rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
+
+  REPRISE_HOST_DEVICE void Run() {
+    if (!rows_are_tiles_ || map_.max_shared_tiles > 0) {
+      team_.Fill(rows_.num_rows, [&](int r) { row_[r] = LoadRow(rows_, r); });
+      rows_are_loaded_ = true;
+    }
+    FindSharedKeys();
+    const int num_tiles = FindTiles();
+    const Sum total_cost = FindKeys(num_tiles);
+    const int least = LeastSteps<Sum>(total_cost, num_tiles, map_.merges_per_step) +
+                      CeilOf(map_.tile_cost, kStepCost);
+    Columns<Sum> columns(total_cost, least, map_.num_columns, map_.tile_cost);
+    const WorkCounts counts = CutTiles(total_cost, num_tiles, least, columns);
+    NoteItems(num_tiles);
+    WriteItems(counts, num_tiles, columns);
+  }
+
+ private:
+  REPRISE_HOST_DEVICE static int AtMost(int value, int most) { return value < most ? value : most; }
+
+  REPRISE_HOST_DEVICE bool IsShared(const WorkTile& tile) const {
+    return shared_keys_ > 0 && tile.row == kSharedRow;
+  }
+
+  REPRISE_HOST_DEVICE bool IsOurs(const WorkMapRow& row) const {
+    return row.query_len >= lens_.least && row.query_len <= lens_.most;
+  }
+
+  // The number of query ranges of a row. With shared ranges, which are tile_queries tokens each,
+  // they end where those do, so that each is inside one of them.
+  REPRISE_HOST_DEVICE int RowTiles(const WorkMapRow& row) const {
+    if (!IsOurs(row)) return 0;
+    if (rows_are_tiles_) return 1;
+    const int begin = row.first_token;
+    const int end = begin + row.query_len;
+    if (shared_keys_ > 0) return (end - 1) / map_.tile_queries - begin / map_.tile_queries + 1;
+    return (row.query_len + map_.tile_queries - 1) / map_.tile_queries;
+  }
+
+  // Decides whether and how many keys are shared, and which row's block table addresses them.
+  REPRISE_HOST_DEVICE void FindSharedKeys() {
+    if (map_.max_shared_tiles == 0 || rows_.common_prefix_len == nullptr) return;
+    if (rows_.window_left >= 0 || rows_.key_positions.world > 1) return;
+    const int hint = *rows_.common_prefix_len;
+    if (hint < kWorkStepKeys) return;
+    team_.Meet();
+    const auto is_live = [&](int r) { return row_[r].query_len > 0 && row_[r].seq_len > 0; };
+    const int most = team_.Least(rows_.num_rows, [&](int r) -> int {
+      return is_live(r) ? KeysToShare(rows_, row_[r]) : hint;
+    });
+    const int steps = AtMost(most, hint) / kWorkStepKeys;
+    shared_from_row_ =
+        team_.Least(rows_.num_rows, [&](int r) -> int { return is_live(r) ? r : rows_.num_rows; });
+    if (steps <= 0 || shared_from_row_ >= rows_.num_rows) return;
+    const int num_tokens = rows_.query_start_loc[rows_.num_rows];
+    const int tiles = (num_tokens + map_.tile_queries - 1) / map_.tile_queries;
+    if (num_tokens < 2 || tiles > map_.max_shared_tiles) return;
+    shared_keys_ = steps * kWorkStepKeys;
+    num_shared_tiles_ = tiles;
+    rows_are_tiles_ = map_.max_query_len == 1;
+  }
+
+  // Where rows have at most one range, row r is range r, and has no items if it has no queries.
+  REPRISE_HOST_DEVICE int FindTiles() {
+    const int most = map_.max_tiles;
+    if (rows_are_tiles_) {
+      if (num_shared_tiles_ > 0) team_.Meet();
+      return AtMost(num_shared_tiles_ + AtMost(rows_.num_rows, map_.max_rows), most);
+    }
+    const Sum tiles = team_.Scan(
+        rows_.num_rows, [&](int r) -> Sum { return RowTiles(row_[r]); },
+        [&](int r, Sum before) { row_[r].first_tile = static_cast<int32_t>(before); });
+    team_.Meet();
+    return tiles + num_shared_tiles_ < most ? static_cast<int>(tiles) + num_shared_tiles_ : most;
+  }
+
+  // REQUIRES: the range is not shared.
+  REPRISE_HOST_DEVICE int RowOfTile(int t) const {
+    const int own = t - num_shared_tiles_;
+    if (rows_are_tiles_) return own;
+    return LastAtOrBefore(own, rows_.num_rows, [&](int r) { return row_[r].first_tile; });
+  }
+
+  // The queries of range t, within the row.
+  REPRISE_HOST_DEVICE void FindQueries(int t, const WorkMapRow& row, WorkTile& tile) const {
+    const int size = map_.tile_queries;
+    const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - row.first_tile;
+    if (shared_keys_ == 0) {
+      tile.query_begin = n * size;
+      tile.query_end = AtMost((n + 1) * size, row.query_len);
+      return;
+    }
+    const int shared = row.first_token / size + n;  // the shared range that contains it
+    tile.query_begin = n == 0 ? 0 : shared * size - row.first_token;
+    tile.query_end = AtMost((shared + 1) * size - row.first_token, row.query_len);
+  }
+
+  // The first of the rows' ranges that begins at `token` or after it. REQUIRES: a shared range
+  // begins at `token`.
+  REPRISE_HOST_DEVICE int TileAtToken(int token, int num_tiles) const {
+    if (token >= rows_.query_start_loc[rows_.num_rows]) return num_tiles;
+    const int row =
+        LastAtOrBefore(token, rows_.num_rows, [&](int r) { return row_[r].first_token; });
+    if (rows_are_tiles_) return num_shared_tiles_ + row;
+    const int n = token / map_.tile_queries - row_[row].first_token / map_.tile_queries;
+    return num_shared_tiles_ + row_[row].first_tile + n;
+  }
+
+  REPRISE_HOST_DEVICE Sum FindKeysOf(int t) {
+    WorkTile tile = {};
+    Sum cost = 0;
+    if (shared_keys_ > 0 && t < num_shared_tiles_) {
+      tile.row = kSharedRow;
+      tile.query_end =
+          AtMost(map_.tile_queries, rows_.query_start_loc[rows_.num_rows] - t * map_.tile_queries);
+      tile.key_end = shared_keys_;
+      tile.num_pieces = 1;
+      cost = Cutter::template CostOf<Sum>(1, map_.tile_cost, tile);
+    } else {
+      tile.row = RowOfTile(t);
+      const WorkMapRow row = rows_are_loaded_ ? row_[tile.row] : LoadRow(rows_, tile.row);
+      if (!rows_are_loaded_) row_[tile.row] = row;
+      if (IsOurs(row)) {
+        FindQueries(t, row, tile);
+        const KeyHull keys = KeysSeen(rows_, row, tile.query_begin, tile.query_end);
+        tile.key_begin = keys.begin > shared_keys_ ? keys.begin : shared_keys_;
+        // Lengths beyond the plan must not make sums overflow.
+        tile.key_end = AtMost(keys.end, map_.max_seq_len);
+        if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
+        tile.num_pieces = 1;
+        cost = Cutter::template CostOf<Sum>(RowTiles(row), map_.tile_cost, tile);
+      }
+    }
+    tiles_[t] = tile;
+    return cost;
+  }
+
+  // Returns the cost of all ranges.
+  REPRISE_HOST_DEVICE Sum FindKeys(int num_tiles) {
+    return team_.Scan(
+        num_tiles, [&](int t) -> Sum { return FindKeysOf(t); },
+        [&](int t, Sum before) { tiles_[t].cost_begin = before; });
+  }
+
+  // Whether the range leaves partials.
+  REPRISE_HOST_DEVICE bool IsMerged(const WorkTile& tile) const {
+    return tile.num_pieces > (shared_keys_ > 0 ? 0 : 1);
+  }
+  // The distance from one partial of a query to the next.
+  REPRISE_HOST_DEVICE int PartialStride(const WorkTile& tile) const {
+    return IsShared(tile) ? map_.tile_queries : tile.query_end - tile.query_begin;
+  }
+
+  // Items, partials and merges of the range, packed so that one scan sums them.
+  REPRISE_HOST_DEVICE Sum CutTile(const Columns<Sum>& columns, int t) {
+    WorkTile tile = tiles_[t];
+    if (tile.num_pieces == 0) return 0;
+    Cutter::Cut(columns, tile);
+    tiles_[t].num_pieces = tile.num_pieces;
+    tiles_[t].cut = tile.cut;
+    const Sum pieces = tile.num_pieces;
+    if (!IsMerged(tile)) return pieces << sums_.item_shift;
+    return pieces << sums_.item_shift | pieces * PartialStride(tile) << sums_.partial_shift |
+           (IsShared(tile) ? 0 : 1);
+  }
+
+  REPRISE_HOST_DEVICE WorkCounts Unpack(Sum packed) const {
+    const Sum partials = (packed >> sums_.partial_shift) &
+                         ((Sum{1} << (sums_.item_shift - sums_.partial_shift)) - 1);
+    return {static_cast<int>(packed >> sums_.item_shift), static_cast<int>(partials),
+            static_cast<int>(packed & ((Sum{1} << sums_.partial_shift) - 1))};
+  }
+
+  // CountTiles() can count this many ranges.
+  static constexpr int kCountBits = 15;
+  static constexpr int kMostCounted = (1 << kCountBits) - 1;
+
+  REPRISE_HOST_DEVICE TileCounts CountTiles(int num_tiles) {
+    const int both = team_.Total(num_tiles, [&](int t) -> int {
+      const WorkTile& tile = tiles_[t];
+      if (tile.num_pieces == 0) return 0;
+      return tile.key_begin < tile.key_end ? 1 : 1 << kCountBits;
+    });
+    return {both & kMostCounted, both >> kCountBits};
+  }
+
+  // Whether all items of ranges with keys are among the first num_columns.
+  REPRISE_HOST_DEVICE bool AreInColumns(int num_tiles) {
+    const int num_beyond = team_.Total(num_tiles, [&](int t) -> int {
+      const WorkTile& tile = tiles_[t];
+      if (tile.num_pieces == 0) return 0;
+      return tile.key_begin < tile.key_end && tile.first_item + tile.num_pieces > map_.num_columns;
+    });
+    return num_beyond == 0;
+  }
+
+  // Decides how the ranges are cut, cuts them and returns the counts.
+  REPRISE_HOST_DEVICE WorkCounts CutTiles(Sum total_cost, int num_tiles, int least_steps,
+                                          Columns<Sum>& columns) {
+    const bool may_give = Cutter::kMayGiveColumns && num_tiles <= map_.num_columns &&
+                          num_tiles <= kMostCounted && shared_keys_ == 0;
+    CutWays<Sum> ways(total_cost, may_give ? CountTiles(num_tiles) : TileCounts{}, least_steps,
+                      map_.num_columns, columns);
+    for (;;) {
+      columns.GiveEachPieceItsOwn(ways.own_steps());
+      const WorkCounts counts = CutTiles(num_tiles, columns);
+      const auto are_in_columns = [&] {
+        return counts.items <= map_.num_columns || AreInColumns(num_tiles);
+      };
+      if (ways.IsDone(counts.merges, are_in_columns, columns)) return counts;
+    }
+  }
+
+  REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns<Sum>& columns) {
+    WorkCounts counts = Unpack(team_.Scan(
+        num_tiles, [&](int t) -> Sum { return CutTile(columns, t); },
+        [&](int t, Sum packed) {
+          const WorkCounts before = Unpack(packed);
+          tiles_[t].first_item = before.items;
+          tiles_[t].first_partial = before.partials;
+          tiles_[t].merge = before.merges;
+        }));
+    counts.items = AtMost(counts.items, map_.max_items);
+    counts.merges = AtMost(counts.merges, map_.max_merges);
+    return counts;
+  }
+
+  // Notes the range of each item.
+  REPRISE_HOST_DEVICE void NoteItems(int num_tiles) {
+    team_.Spread(
+        num_tiles,
+        [&](int t) {
+          return ItemSpan{tiles_[t].first_item, tiles_[t].num_pieces};
+        },
+        [&](int t, int item) {
+          if (item < map_.max_items) tile_of_item_[item] = t;
+        });
+    team_.Meet();
+  }
+
+  // -1 for i < 0.
+  REPRISE_HOST_DEVICE int ColumnOfItem(const Columns<Sum>& columns, int i) const {
+    if (i < 0) return -1;
+    const WorkTile tile = tiles_[tile_of_item_[i]];
+    return Cutter::ColumnOf(columns, tile, i - tile.first_item);
+  }
+
+  REPRISE_HOST_DEVICE int KeyAt(const Columns<Sum>& columns, const WorkTile& tile,
+                                int piece) const {
+    if (piece == 0) return tile.key_begin;
+    if (piece == tile.num_pieces) return tile.key_end;
+    return (StepOfKey(tile.key_begin) + Cutter::StepOf(columns, tile, piece)) * kWorkStepKeys;
+  }
+
+  // The fields that every item has: its queries, keys and partials.
+  REPRISE_HOST_DEVICE WorkItem PieceOf(const WorkTile& tile, int piece,
+                                       const Columns<Sum>& columns) const {
+    const int stride = PartialStride(tile);
+    WorkItem item = {};
+    item.row = tile.row;
+    item.query_begin = tile.query_begin;
+    item.query_end = tile.query_end;
+    item.key_begin = KeyAt(columns, tile, piece);
+    item.key_end = KeyAt(columns, tile, piece + 1);
+    // True for batches within the plan; others must not write past the workspace.
+    const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < map_.max_merges) &&
+                        tile.first_partial + tile.num_pieces * stride <= map_.max_partials;
+    item.partial = is_cut ? tile.first_partial + piece * stride : -1;
+    item.merge = is_cut && !IsShared(tile) ? tile.merge : -1;
+    item.first_partial = is_cut ? tile.first_partial : -1;
+    item.num_partials = is_cut ? tile.num_pieces : 0;
+    return item;
+  }
+
+  REPRISE_HOST_DEVICE WorkItem SharedItemOf(int t, const WorkTile& tile, int piece,
+                                            const Columns<Sum>& columns, int num_tiles,
+                                            int num_items) const {
+    const WorkMapRow row = row_[shared_from_row_];
+    WorkItem item = PieceOf(tile, piece, columns);
+    item.first_token = t * map_.tile_queries;
+    item.key_start = row.key_start;
+    item.first_key = row.key_start;
+    item.table_row = row.table_row;
+    item.prefix_len = shared_keys_;
+    const auto first_item = [&](int token) {
+      const int own = TileAtToken(token, num_tiles);
+      return own < num_tiles ? tiles_[own].first_item : num_items;
+    };
+    item.first_child = first_item(item.first_token);
+    item.end_child = first_item(item.first_token + map_.tile_queries);
+    return item;
+  }
+
+  REPRISE_HOST_DEVICE WorkItem ItemOf(const WorkTile& tile, int piece,
+                                      const Columns<Sum>& columns) const {
+    const WorkMapRow row = row_[tile.row];
+    WorkItem item = PieceOf(tile, piece, columns);
+    item.first_token = row.first_token + item.query_begin;
+    item.query_len = row.query_len;
+    if (shared_keys_ > 0) {
+      const int shared = item.first_token / map_.tile_queries;
+      item.first_shared_partial =
+          tiles_[shared].first_partial + item.first_token - shared * map_.tile_queries;
+      item.num_shared_partials = tiles_[shared].num_pieces;
+    }
+    // The other fields of a padded row may hold anything.
+    if (row.seq_len <= 0 || (item.key_begin == item.key_end && shared_keys_ == 0)) return item;
+    item.first_position = static_cast<int32_t>(FirstPosition(row) + item.query_begin);
+    item.key_start = row.key_start;
+    item.first_key = row.first_key;
+    item.table_row = row.table_row;
+    item.tail_len = row.tail_len;
+    item.prefix_len = row.seq_len - row.tail_len;
+    return item;
+  }
+
+  // Writes item i, its merge, and the begin of the columns that begin with it.
+  REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items,
+                                     const Columns<Sum>& columns) {
+    const int t = tile_of_item_[i];
+    const WorkTile tile = tiles_[t];
+    const int piece = i - tile.first_item;
+    const WorkItem item = IsShared(tile)
+                              ? SharedItemOf(t, tile, piece, columns, num_tiles, num_items)
+                              : ItemOf(tile, piece, columns);
+    map_.items[i] = item;
+    if (item.partial >= 0 && tile.num_pieces > kMostPiecesAtOnce && piece % kMergeGroup == 0) {
+      uint32_t* arrivals =
+          map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
+      for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;
+    }
+    const int column = Cutter::ColumnOf(columns, tile, piece);
+    const int before = ColumnOfItem(columns, i - 1);
+    for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
+    if (before < column) map_.column_first[column] = item;
+    if (piece == 0 && item.merge >= 0) {
+      map_.merges[item.merge] = {item.row, item.query_begin, item.query_end, item.first_partial,
+                                 item.num_partials};
+    }
+  }
+
+  REPRISE_HOST_DEVICE void WriteItems(const WorkCounts& counts, int num_tiles,
+                                      const Columns<Sum>& columns) {
+    team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, columns); });
+    // Columns after the last item, the counts, and the counters of merges.
+    const int num_columns = map_.num_columns;
+    const int num_arrivals = counts.merges * map_.num_virtual_heads;
+    team_.ForEachAside(num_arrivals > num_columns ? num_arrivals : num_columns + 1, [&](int i) {
+      if (i < num_arrivals) map_.arrivals[i] = 0;
+      if (i > num_columns) return;
+      if (i > ColumnOfItem(columns, counts.items - 1)) map_.column_items[i] = counts.items;
+      if (i == 0) map_.counts[0] = counts.items;
+      if (i == 1) map_.counts[1] = counts.merges;
+    });
+  }
+
+  Team& team_;
+  const WorkMapRows& rows_;
+  const QueryLens lens_;
+  const WorkMapSums sums_;
+  const TileMap& map_;
+  WorkTile* const tiles_;
+  WorkMapRow* const row_;
+  int32_t* const tile_of_item_;
+  bool rows_are_loaded_ = false;  // else each range, of a row of its own, loads it
+  // Every row has at most one range, at a fixed index.
+  bool rows_are_tiles_;
+  int shared_keys_ = 0;  // 0: none
+  int num_shared_tiles_ = 0;
+  int shared_from_row_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_

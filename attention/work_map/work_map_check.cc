@@ -1,0 +1,295 @@
+#include "attention/work_map/work_map_check.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "attention/attention_params.h"
+#include "attention/reference/visibility.h"
+#include "attention/work_map/work_map_build.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+template <typename... Parts>
+absl::Status Broken(int invariant, const Parts&... what) {
+  return absl::InternalError(
+      absl::StrCat("invariant ", invariant, " of WorkMap is broken: ", what...));
+}
+
+// From the first to the last key that a query of [query_begin, query_end) sees.
+KeyRange HullOf(const AttentionParams& layer, const BatchRow& row, int query_begin, int query_end) {
+  KeyRange hull;
+  for (int query = query_begin; query < query_end; ++query) {
+    int first = 0;
+    while (first < row.seq_len && !KeyPosition(layer, row, query, 0, first)) ++first;
+    if (first >= row.seq_len) continue;
+    int last = row.seq_len - 1;
+    while (!KeyPosition(layer, row, query, 0, last)) --last;
+    hull = hull.empty() ? KeyRange{first, last + 1}
+                        : KeyRange{std::min(hull.begin, first), std::max(hull.end, last + 1)};
+  }
+  return hull;
+}
+
+class Checker {
+ public:
+  Checker(const RowsOfTileMap& part, const LayerWindow& window)
+      : map_(part.map),
+        lens_(part.lens),
+        num_items_(part.map.counts[0]),
+        num_merges_(part.map.counts[1]),
+        is_partial_used_(part.map.max_partials, false) {
+    layer_.num_q_heads = layer_.num_kv_heads = 1;
+    layer_.window_left = window.left;
+    layer_.window_right = window.right;
+  }
+
+  template <typename Batch>
+  absl::Status Check(const Batch& batch) {
+    if (num_items_ < 0 || num_items_ > map_.max_items || num_merges_ < 0 ||
+        num_merges_ > map_.max_merges) {
+      return Broken(3, num_items_, " items of ", map_.max_items, ", ", num_merges_, " merges of ",
+                    map_.max_merges);
+    }
+    while (next_item_ < num_items_ && map_.items[next_item_].row == kSharedRow) {
+      REPRISE_RETURN_IF_ERROR(CheckSharedRange(batch.query_start_loc[batch.num_rows]));
+    }
+    for (int r = 0; r < batch.num_rows; ++r) {
+      const BatchRow row = RowOf(batch, r);
+      if (row.query_len < lens_.least || row.query_len > lens_.most) continue;
+      REPRISE_RETURN_IF_ERROR(CheckSeesShared(r, row));
+      for (int query = 0; query < row.query_len;) {
+        REPRISE_RETURN_IF_ERROR(CheckRange(r, row, query));
+      }
+    }
+    if (next_item_ != num_items_) return Broken(2, next_item_, " of ", num_items_, " items used");
+    if (next_merge_ != num_merges_) {
+      return Broken(4, next_merge_, " of ", num_merges_, " merges used");
+    }
+    REPRISE_RETURN_IF_ERROR(CheckChildren());
+    return CheckColumns();
+  }
+
+ private:
+  absl::Status CheckColumns() const {
+    if (map_.column_items[0] != 0 || map_.column_items[map_.num_columns] != num_items_) {
+      return Broken(5, "columns hold items ", map_.column_items[0], " to ",
+                    map_.column_items[map_.num_columns], " of ", num_items_);
+    }
+    for (int column = 0; column < map_.num_columns; ++column) {
+      const int begin = map_.column_items[column];
+      const int end = map_.column_items[column + 1];
+      if (end < begin) return Broken(5, "column ", column, " ends at ", end);
+      if (begin < end && !(map_.column_first[column] == map_.items[begin])) {
+        return Broken(5, "column ", column, " does not begin with item ", begin);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The shared items over the next tile_queries tokens.
+  absl::Status CheckSharedRange(int num_tokens) {
+    const int first_item = next_item_;
+    const WorkItem& first = map_.items[first_item];
+    const int token = static_cast<int>(shared_.size()) * map_.tile_queries;
+    const int queries = std::min(map_.tile_queries, num_tokens - token);
+    if (first.first_token != token || first.query_begin != 0 || first.query_end != queries) {
+      return Broken(2, "shared item ", first_item, " begins at token ", first.first_token, " of ",
+                    first.query_end, " queries, next is ", token, " of ", queries);
+    }
+    int key = 0;
+    for (; next_item_ < num_items_ && map_.items[next_item_].row == kSharedRow &&
+           map_.items[next_item_].first_token == token;
+         ++next_item_) {
+      const WorkItem& item = map_.items[next_item_];
+      if (item.key_begin != key || item.key_end <= key || item.merge != -1) {
+        return Broken(1, "shared item ", next_item_, " has keys ", item.key_begin, " to ",
+                      item.key_end, ", next is ", key);
+      }
+      REPRISE_RETURN_IF_ERROR(CheckPartials(next_item_, first_item, map_.tile_queries));
+      key = item.key_end;
+    }
+    if (first.num_partials != next_item_ - first_item) {
+      return Broken(4, "shared item ", first_item, " has ", first.num_partials, " partials of ",
+                    next_item_ - first_item);
+    }
+    if (shared_.empty()) shared_keys_ = key;
+    if (key != shared_keys_) return Broken(1, "shared items end at ", key, " and ", shared_keys_);
+    shared_.push_back(first_item);
+    return absl::OkStatus();
+  }
+
+  // All live queries see all shared keys, which are none of the row's own tokens.
+  absl::Status CheckSeesShared(int r, const BatchRow& row) const {
+    if (shared_keys_ == 0 || row.seq_len == 0) return absl::OkStatus();
+    for (int query = 0; query < row.query_len; ++query) {
+      for (int key = 0; key < shared_keys_; ++key) {
+        if (key < row.seq_len - std::max(row.query_len, row.tail_len) &&
+            KeyPosition(layer_, row, query, 0, key)) {
+          continue;
+        }
+        return Broken(1, "row ", r, " query ", query, " does not see shared key ", key);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Shared items name as their children exactly the items that name them.
+  absl::Status CheckChildren() const {
+    int next_child = 0;
+    for (size_t i = 0; i < shared_.size(); ++i) {
+      const WorkItem& first = map_.items[shared_[i]];
+      for (int n = 0; n < first.num_partials; ++n) {
+        const WorkItem& item = map_.items[shared_[i] + n];
+        if (item.first_child != first.first_child || item.end_child != first.end_child) {
+          return Broken(4, "shared item ", shared_[i] + n, " has other children than its first");
+        }
+      }
+      if (i > 0 && first.first_child != next_child) {
+        return Broken(4, "shared item ", shared_[i], " begins at child ", first.first_child);
+      }
+      next_child = first.end_child;
+      for (int child = first.first_child; child < first.end_child; ++child) {
+        const int token = map_.items[child].first_token;
+        if (token / map_.tile_queries != static_cast<int>(i)) {
+          return Broken(4, "item ", child, " of token ", token, " is a child of shared item ",
+                        shared_[i]);
+        }
+      }
+    }
+    if (!shared_.empty() && next_child != num_items_) {
+      return Broken(4, "children end at ", next_child, " of ", num_items_);
+    }
+    return absl::OkStatus();
+  }
+
+  // The items of the range that begins at `query`, which is advanced to its end.
+  absl::Status CheckRange(int r, const BatchRow& row, int& query) {
+    if (next_item_ >= num_items_) return Broken(2, "row ", r, " query ", query, " has no item");
+    const int first_item = next_item_;
+    const WorkItem& first = map_.items[first_item];
+    if (first.row != r || first.query_begin != query || first.query_end <= query ||
+        first.query_end > row.query_len || first.query_end - query > map_.tile_queries) {
+      return Broken(2, "item ", first_item, " is row ", first.row, " queries ", first.query_begin,
+                    " to ", first.query_end, ", next is row ", r, " query ", query, " of ",
+                    row.query_len);
+    }
+    if (first.first_token != row.first_token + query) {
+      return Broken(2, "item ", first_item, " begins at token ", first.first_token);
+    }
+    KeyRange hull = HullOf(layer_, row, query, first.query_end);
+    hull.begin = std::max(hull.begin, shared_keys_);
+    hull.end = std::max(hull.begin, hull.end);
+    int key = hull.begin;
+    do {
+      const WorkItem& item = map_.items[next_item_];
+      if (item.row != r || item.query_begin != query || item.query_end != first.query_end) {
+        return Broken(1, "row ", r, " query ", query, " ends at key ", key, " of ", hull.end);
+      }
+      if (item.key_begin != key || item.key_end < key || item.key_end > hull.end) {
+        return Broken(1, "item ", next_item_, " has keys ", item.key_begin, " to ", item.key_end,
+                      ", next is ", key, " of ", hull.end);
+      }
+      REPRISE_RETURN_IF_ERROR(CheckShared(item));
+      key = item.key_end;
+      ++next_item_;
+    } while (key < hull.end && next_item_ < num_items_);
+    if (key < hull.end) return Broken(1, "row ", r, " query ", query, " ends at key ", key);
+    REPRISE_RETURN_IF_ERROR(CheckMerge(first_item, next_item_));
+    query = first.query_end;
+    return absl::OkStatus();
+  }
+
+  // The item names the shared items over its queries.
+  absl::Status CheckShared(const WorkItem& item) const {
+    if (shared_keys_ == 0) {
+      if (item.num_shared_partials == 0) return absl::OkStatus();
+      return Broken(4, "row ", item.row, " has shared partials, and there are none");
+    }
+    const int i = item.first_token / map_.tile_queries;
+    const WorkItem& shared = map_.items[shared_[i]];
+    const int query = item.first_token - i * map_.tile_queries;
+    if (query + item.query_end - item.query_begin <= map_.tile_queries &&
+        item.first_shared_partial == shared.partial + query &&
+        item.num_shared_partials == shared.num_partials) {
+      return absl::OkStatus();
+    }
+    return Broken(4, "row ", item.row, " query ", item.query_begin, " names shared partial ",
+                  item.first_shared_partial);
+  }
+
+  // Item i of a range that begins with item `begin` has the partials that it should, and no other
+  // item has them.
+  absl::Status CheckPartials(int i, int begin, int stride) {
+    const WorkItem& item = map_.items[i];
+    const WorkItem& first = map_.items[begin];
+    if (item.partial != first.first_partial + (i - begin) * stride ||
+        item.first_partial != first.first_partial || item.num_partials != first.num_partials) {
+      return Broken(4, "item ", i, " has partial ", item.partial);
+    }
+    for (int n = 0; n < item.query_end - item.query_begin; ++n) {
+      const int partial = item.partial + n;
+      if (partial < 0 || partial >= map_.max_partials || is_partial_used_[partial]) {
+        return Broken(3, "item ", i, " has partial ", partial, " of ", map_.max_partials);
+      }
+      is_partial_used_[partial] = true;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckMerge(int begin, int end) {
+    if (end - begin == 1 && shared_keys_ == 0) {
+      if (map_.items[begin].partial < 0 && map_.items[begin].merge < 0) return absl::OkStatus();
+      return Broken(4, "item ", begin, " is alone and has partial ", map_.items[begin].partial);
+    }
+    if (next_merge_ >= num_merges_) return Broken(4, "item ", begin, " has no merge");
+    const WorkMerge& merge = map_.merges[next_merge_];
+    const WorkItem& first = map_.items[begin];
+    if (merge.row != first.row || merge.query_begin != first.query_begin ||
+        merge.query_end != first.query_end || merge.num_partials != end - begin ||
+        merge.first_partial != first.first_partial || merge.num_partials != first.num_partials) {
+      return Broken(4, "merge ", next_merge_, " of row ", merge.row, " has ", merge.num_partials,
+                    " partials, its items are ", end - begin);
+    }
+    for (int i = begin; i < end; ++i) {
+      if (map_.items[i].merge != next_merge_) return Broken(4, "item ", i, " has another merge");
+      REPRISE_RETURN_IF_ERROR(CheckPartials(i, begin, first.query_end - first.query_begin));
+    }
+    ++next_merge_;
+    return absl::OkStatus();
+  }
+
+  const TileMap& map_;
+  const QueryLens lens_;
+  AttentionParams layer_;  // only its window is set
+  const int num_items_;
+  const int num_merges_;
+  std::vector<bool> is_partial_used_;
+  int next_item_ = 0;
+  int next_merge_ = 0;
+  std::vector<int> shared_;  // the first item of each shared range
+  int shared_keys_ = 0;
+};
+
+template <typename Batch>
+absl::Status Check(const WorkMap& map, const Batch& batch, const LayerWindow& window) {
+  for (const RowsOfTileMap& part : MapsOf(map, LongestShortRow(batch, map))) {
+    REPRISE_RETURN_IF_ERROR(Checker(part, window).Check(batch));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckWorkMap(const WorkMap& map, const PagedBatch& batch, const LayerWindow& window) {
+  return Check(map, batch, window);
+}
+
+absl::Status CheckWorkMap(const WorkMap& map, const RaggedBatch& batch, const LayerWindow& window) {
+  return Check(map, batch, window);
+}
+
+}  // namespace reprise

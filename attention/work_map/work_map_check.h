@@ -1,0 +1,27 @@
+// Checks the invariants of a work map against its batch: for tests.
+//
+//   ASSERT_TRUE(CheckWorkMap(map, batch, window).ok());
+//
+// Checks invariants 1 to 5 of attention/work_map/work_map.h for every query and key by the rules of
+// attention/reference/visibility.h. The map and the arrays of the batch are on the host.
+//
+// Errors: Internal, naming the invariant and the item. Cost: O(queries * keys), less where the
+// first and the last visible key are near the ends.
+
+#ifndef ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
+#define ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
+
+#include "absl/status/status.h"
+#include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build_args.h"
+
+namespace reprise {
+
+absl::Status CheckWorkMap(const WorkMap& map, const PagedBatch& batch, const LayerWindow& window);
+absl::Status CheckWorkMap(const WorkMap& map, const RaggedBatch& batch, const LayerWindow& window);
+
+}  // namespace reprise
+
+#endif  // ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_

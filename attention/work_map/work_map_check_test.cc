@@ -1,0 +1,60 @@
+#include "attention/work_map/work_map_check.h"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "attention/testing/host_work_map.h"
+#include "attention/work_map/work_map_build.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What the checker says about a good map after `harm`. Items: row 0 in three pieces, row 1 whole.
+std::string VerdictAfter(const std::function<void(const TileMap&)>& harm) {
+  const std::vector<int32_t> query_start_loc = {0, 1, 2};
+  const std::vector<int32_t> seq_lens = {640, 64};  // costs 11 + 2, in columns of 4 or 5
+  const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
+                            .seq_lens = seq_lens.data(),
+                            .num_rows = 2,
+                            .num_tokens = 2,
+                            .max_query_len = 1,
+                            .max_seq_len = 640};
+  HostWorkMap work({.num_q_heads = 2,
+                    .num_kv_heads = 2,
+                    .head_dim_qk = 128,
+                    .head_dim_v = 128,
+                    .max_rows = 2,
+                    .max_tokens = 2,
+                    .max_seq_len = 640,
+                    .num_sms = 3});
+  EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
+  EXPECT_EQ(work.map().main.counts[0], 4);
+  harm(work.map().main);
+  return std::string(CheckWorkMap(work.map(), batch, {}).message());
+}
+
+TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
+  using Map = const TileMap&;
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[1].key_begin; }), HasSubstr("invariant 1"));
+  EXPECT_THAT(VerdictAfter([](Map m) { --m.items[2].key_end; }), HasSubstr("invariant 1"));
+  EXPECT_THAT(VerdictAfter([](Map m) { m.items[3].row = 0; }), HasSubstr("invariant 2"));
+  EXPECT_THAT(VerdictAfter([](Map m) { m.counts[0] = 1 << 20; }), HasSubstr("invariant 3"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[1].partial; }), HasSubstr("invariant 4"));
+  EXPECT_THAT(VerdictAfter([](Map m) { --m.merges[0].num_partials; }), HasSubstr("invariant 4"));
+  EXPECT_THAT(VerdictAfter([](Map m) { m.items[3].partial = 0; }), HasSubstr("invariant 4"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_items[3]; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { m.column_items[2] = 0; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_first[0].key_end; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[3].first_token; }), HasSubstr("invariant 2"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
+}
+
+}  // namespace
+}  // namespace reprise

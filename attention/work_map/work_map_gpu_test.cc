@@ -1,0 +1,169 @@
+// The work map made on the device equals that of the host form, word for word.
+
+#include <ATen/ops/from_blob.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/host_work_map.h"
+#include "attention/testing/ragged_generator.h"
+#include "attention/testing/random.h"
+#include "attention/work_map/work_map_build.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kSeed = 5;
+
+class WorkMapGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+};
+
+class WorkMapSmallGpuTest : public WorkMapGpuTest {};
+
+template <typename T>
+std::vector<T> ToHost(const T* device, int64_t count) {
+  std::vector<T> host(count);
+  EXPECT_EQ(cudaMemcpy(host.data(), device, count * sizeof(T), cudaMemcpyDefault), cudaSuccess);
+  return host;
+}
+
+// Compares bytes.
+template <typename T>
+void ExpectSame(const char* what, const T* device, const T* host, int64_t count) {
+  const std::vector<T> got = ToHost(device, count);
+  for (int64_t i = 0; i < count; ++i) {
+    ASSERT_EQ(std::memcmp(&got[i], &host[i], sizeof(T)), 0) << what << " " << i;
+  }
+}
+
+void ExpectSameMap(const TileMap& device, const TileMap& host) {
+  ExpectSame("count", device.counts, host.counts, 2);
+  ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
+  const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
+  for (int c = 0; c < host.num_columns; ++c) {
+    if (host.column_items[c] == host.column_items[c + 1]) continue;
+    ASSERT_TRUE(first[c] == host.column_first[c]) << "first item of column " << c;
+  }
+  ExpectSame("item", device.items, host.items, host.counts[0]);
+  ExpectSame("merge", device.merges, host.merges, host.counts[1]);
+  ExpectSame("arrivals", device.arrivals, host.arrivals,
+             static_cast<int64_t>(host.counts[1]) * host.num_virtual_heads);
+}
+
+template <typename Batch>
+void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const AttentionParams& layer,
+                  Random& random) {
+  WorkMapOptions options = {
+      .num_q_heads = layer.num_q_heads,
+      .num_kv_heads = layer.num_kv_heads,
+      .head_dim_qk = layer.head_dim_qk,
+      .head_dim_v = layer.head_dim_v,
+      .max_rows = host_batch.num_rows,
+      .max_tokens = host_batch.num_tokens,
+      .max_query_len = std::max(1, host_batch.max_query_len) * random.Pick({1, 30}),
+      .max_seq_len = host_batch.max_seq_len,
+      .num_sms = random.Pick({1, 3, 132}),
+      .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
+  const int kind = random.Int(0, 2);
+  if (kind == 1) options.mode = WorkMapMode::kDeterministic;
+  if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
+  HostWorkMap host(options);
+  GpuWorkMap gpu(options);
+  const LayerWindow window = WindowOf(layer);
+  ASSERT_TRUE(WorkMapOnHost(host_batch, window, host.map()).ok());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  ASSERT_TRUE(LaunchWorkMap(gpu_batch, window, gpu.map(), stream).ok());
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  ExpectSameMap(gpu.map().main, host.map().main);
+  ASSERT_EQ(gpu.map().has_short_rows(), host.map().has_short_rows());
+  if (host.map().has_short_rows()) ExpectSameMap(gpu.map().short_rows, host.map().short_rows);
+}
+
+void ComparePaged(uint64_t seed, Random& random) {
+  const bool long_rows = random.OneIn(2);
+  const PagedFixture fixture = MakePagedFixture({.seed = seed,
+                                                 .max_rows = random.Pick({1, 6, 40}),
+                                                 .max_query_len = random.Pick({1, 12, 80}),
+                                                 .min_seq_len = long_rows ? 300 : 1,
+                                                 .max_seq_len = long_rows ? 700 : 40,
+                                                 .num_kv_heads = 1,
+                                                 .head_dim_qk = 16,
+                                                 .head_dim_v = 16});
+  SCOPED_TRACE(fixture.description);
+  GpuMemory memory;
+  CompareTwins(fixture.Batch(OnHost), fixture.Batch(memory.Placement()), fixture.Layer(OnHost),
+               random);
+}
+
+TEST_F(WorkMapGpuTest, PagedFixturesGiveTheMapOfTheHost) {
+  Random random(kSeed);
+  for (int round = 0; round < 300 && !HasFatalFailure(); ++round)
+    ComparePaged(random.Bits(), random);
+}
+
+TEST_F(WorkMapSmallGpuTest, PagedFixturesGiveTheMapOfTheHost) {
+  Random random(kSeed + 1);
+  for (int round = 0; round < 10 && !HasFatalFailure(); ++round)
+    ComparePaged(random.Bits(), random);
+}
+
+TEST_F(WorkMapGpuTest, RaggedFixturesGiveTheMapOfTheHost) {
+  Random random(kSeed + 2);
+  for (int round = 0; round < 100 && !HasFatalFailure(); ++round) {
+    const RaggedFixture fixture = MakeRaggedFixture(
+        {.seed = random.Bits(), .max_query_len = 40, .max_seq_len = 300, .head_dim_qk = 16});
+    SCOPED_TRACE(fixture.description);
+    GpuMemory memory;
+    CompareTwins(fixture.Batch(OnHost), fixture.Batch(memory.Placement()), fixture.Layer(OnHost),
+                 random);
+  }
+}
+
+// More rows, ranges and items than the CTA has threads, and than fit in shared memory.
+TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
+  Random random(kSeed + 3);
+  for (int num_rows : {0, 1, 31, 128, 129, 256, 1023, 1024, 1025, 1500, 5000}) {
+    for (int max_query_len : {1, 5, 300}) {
+      SCOPED_TRACE(std::to_string(num_rows) + " rows of " + std::to_string(max_query_len));
+      std::vector<int32_t> query_start_loc = {0};
+      std::vector<int32_t> seq_lens;
+      const int longest = random.Pick({500, 131072});
+      for (int r = 0; r < num_rows; ++r) {
+        query_start_loc.push_back(query_start_loc.back() + random.Int(0, max_query_len));
+        seq_lens.push_back(random.OneIn(5) ? 0 : random.Int(0, longest));
+      }
+      const PagedBatch host = {.query_start_loc = query_start_loc.data(),
+                               .seq_lens = seq_lens.data(),
+                               .num_rows = num_rows,
+                               .num_tokens = query_start_loc.back(),
+                               .max_query_len = max_query_len,
+                               .max_seq_len = longest};
+      GpuMemory memory;
+      PagedBatch gpu = host;
+      gpu.query_start_loc = static_cast<int32_t*>(
+          memory.Copy(query_start_loc.data(), query_start_loc.size() * sizeof(int32_t)));
+      gpu.seq_lens =
+          static_cast<int32_t*>(memory.Copy(seq_lens.data(), seq_lens.size() * sizeof(int32_t)));
+      AttentionParams layer;
+      layer.num_kv_heads = random.Pick({1, 8});
+      layer.num_q_heads = layer.num_kv_heads * 4;
+      layer.head_dim_qk = layer.head_dim_v = 128;
+      if (random.OneIn(2)) layer.window_left = 1000;
+      CompareTwins(host, gpu, layer, random);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise

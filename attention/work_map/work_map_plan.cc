@@ -1,0 +1,302 @@
+#include "attention/work_map/work_map_plan.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "attention/device_profile.h"
+#include "attention/work_map/attention_tile.h"
+#include "attention/work_map/work_map_cut.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// The builder packs the three counts in 64 bits.
+constexpr int64_t kMostItems = int64_t{1} << 21;
+constexpr int64_t kMostPartials = int64_t{1} << 23;
+constexpr int64_t kMostMerges = int64_t{1} << 19;
+// Columns are a dimension of the grid.
+constexpr int kMostColumns = 65535;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+absl::Status CheckAtLeast(const char* name, int least, int got) {
+  if (got >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " of WorkMapOptions: expected >= ", least, ", got ", got));
+}
+
+// Within int32 even when multiplied.
+constexpr int kMostCost = 1 << 16;
+
+absl::Status CheckCost(const char* name, int least, int got) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name, least, got));
+  if (got <= kMostCost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " of WorkMapOptions: expected <= ", kMostCost, ", got ", got));
+}
+
+absl::Status CheckCosts(const WorkMapCosts& costs) {
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.decode_tile", 0, costs.decode_tile));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.tile", 0, costs.tile));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_tile", 0, costs.warpgroup_tile));
+  REPRISE_RETURN_IF_ERROR(
+      CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
+  return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
+}
+
+absl::Status CheckOptions(const WorkMapOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_q_heads", 1, options.num_q_heads));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_kv_heads", 1, options.num_kv_heads));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_qk", 1, options.head_dim_qk));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_v", 1, options.head_dim_v));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_rows", 0, options.max_rows));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_tokens", 0, options.max_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", 1, options.max_query_len));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", 0, options.max_seq_len));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_sms", 1, options.num_sms));
+  REPRISE_RETURN_IF_ERROR(CheckCosts(options.costs));
+  if (options.shared_prefix == SharedPrefix::kTaken && options.mode != WorkMapMode::kBalanced) {
+    return absl::InvalidArgumentError(
+        "shared_prefix of WorkMapOptions: expected none in deterministic mode, where a row's bits "
+        "do not depend on its company, got one");
+  }
+  if (options.num_q_heads % options.num_kv_heads != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_q_heads of WorkMapOptions: expected a multiple of num_kv_heads ",
+                     options.num_kv_heads, ", got ", options.num_q_heads));
+  }
+  return absl::OkStatus();
+}
+
+struct Bounds {
+  int64_t items = 0;
+  int64_t merges = 0;
+  int64_t partials = 0;
+};
+
+// Partials are counted in pieces here.
+Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
+  // A cut is a column's border inside a tile; a tile of n steps has at most n - 1 of them.
+  const int64_t cuts = std::min(columns - 1, tiles * std::max<int64_t>(0, steps - 1));
+  const int64_t merges = std::min(cuts, tiles);
+  return {tiles + cuts, merges, cuts + merges};
+}
+
+Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, int64_t steps) {
+  const int64_t longest = CeilDiv(steps, kMinDeterministicSteps);
+  Bounds a_row;  // beyond one item a tile
+  most_row_tiles = std::min<int64_t>(most_row_tiles, kMaxDeterministicSplits / 2);
+  for (int64_t row_tiles = 1; row_tiles <= most_row_tiles; ++row_tiles) {
+    const int64_t pieces = std::min(kMaxDeterministicSplits / row_tiles, longest);
+    if (pieces < 2) continue;
+    a_row.items = std::max(a_row.items, row_tiles * (pieces - 1));
+    a_row.partials = std::max(a_row.partials, row_tiles * pieces);
+    a_row.merges = row_tiles;
+  }
+  return {tiles + rows * a_row.items, std::min(tiles, rows * a_row.merges), rows * a_row.partials};
+}
+
+// Every range of the rows is merged. Partials are counted in queries: one for each token, and at
+// most tile_queries for each cut and each shared range.
+Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const TileMap& map, int64_t steps) {
+  const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_columns, steps);
+  const int64_t cuts = bounds.items - tiles - shared_tiles;
+  return {bounds.items, tiles, map.max_tokens + (cuts + shared_tiles) * map.tile_queries};
+}
+
+// Hands out parts of a workspace; without one it counts the bytes.
+class Allotter {
+ public:
+  explicit Allotter(void* base) : base_(static_cast<char*>(base)) {}
+
+  template <typename T>
+  void Give(T*& array, int64_t count) {
+    if (base_) array = reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ = CeilDiv(bytes_ + count * static_cast<int64_t>(sizeof(T)), 256) * 256;
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* base_;
+  int64_t bytes_ = 0;
+};
+
+void LayOutItems(TileMap& map, Allotter& allotter) {
+  allotter.Give(map.counts, 2);
+  allotter.Give(map.column_items, map.num_columns + 1);
+  allotter.Give(map.column_first, map.num_columns);
+  allotter.Give(map.items, map.max_items);
+  allotter.Give(map.merges, map.max_merges);
+  allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);
+  allotter.Give(map.group_arrivals, int64_t{map.max_partials} * map.num_virtual_heads);
+  std::byte* scratch = nullptr;
+  allotter.Give(scratch, WorkMapScratch::Bytes(map));
+  map.scratch = scratch;
+}
+
+void LayOutPartials(TileMap& map, Allotter& allotter) {
+  const int64_t partials = int64_t{map.max_partials} * map.num_q_heads;
+  allotter.Give(map.partial_lse, partials);
+  allotter.Give(map.partial_out, partials * PartialPitch(map.head_dim_v));
+}
+
+int64_t LayOutMap(void* memory, WorkMap& map) {
+  Allotter allotter(memory);
+  LayOutItems(map.main, allotter);
+  if (map.has_short_rows()) LayOutItems(map.short_rows, allotter);
+  return allotter.bytes();
+}
+
+int64_t LayOutPartials(void* memory, WorkMap& map) {
+  Allotter allotter(memory);
+  LayOutPartials(map.main, allotter);
+  if (map.has_short_rows()) LayOutPartials(map.short_rows, allotter);
+  return allotter.bytes();
+}
+
+int TileCostOf(const AttentionTile& tile, const WorkMapCosts& costs) {
+  if (tile.rows() == kWarpgroupRows) return costs.warpgroup_tile;
+  return tile.rows() == kDecodeRows ? costs.decode_tile : costs.tile;
+}
+
+// `rows`: live rows of the tile. Partials of few rows are small.
+int MergesPerStep(const AttentionTile& tile, int rows, const WorkMapCosts& costs) {
+  const bool has_few = rows <= 8 || tile.rows() >= kWarpgroupRows;
+  return (has_few ? costs.merges_per_step_few_rows : costs.merges_per_step) * kStepCost;
+}
+
+// The most queries that one tile may hold, of one row or of several.
+int MostQueries(const WorkMapOptions& options) {
+  return options.shared_prefix == SharedPrefix::kTaken
+             ? std::max(options.max_tokens, options.max_query_len)
+             : options.max_query_len;
+}
+
+// The tile for ranges of up to `num_queries` queries; null if no tile serves the type and head
+// dims.
+const AttentionTile* TileFor(const WorkMapOptions& options, int num_queries) {
+  const int64_t rows = int64_t{num_queries} * (options.num_q_heads / options.num_kv_heads);
+  return FindAttentionTile(options.products.value_or(options.dtype), options.head_dim_qk,
+                           options.head_dim_v, static_cast<int>(std::min<int64_t>(rows, 1 << 20)));
+}
+
+// The queries that the plan's largest tile should hold.
+int QueriesToHold(const WorkMapOptions& options) {
+  return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MostQueries(options);
+}
+
+// The map for rows that `tile` serves; pointers are null.
+absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const AttentionTile& tile) {
+  const int group_size = options.num_q_heads / options.num_kv_heads;
+  TileMap map;
+  map.max_rows = options.max_rows;
+  map.max_tokens = options.max_tokens;
+  map.max_query_len = options.max_query_len;
+  map.max_seq_len = options.max_seq_len;
+  map.dtype = options.dtype;
+  map.num_q_heads = options.num_q_heads;
+  map.num_kv_heads = options.num_kv_heads;
+  map.head_dim_qk = options.head_dim_qk;
+  map.head_dim_v = options.head_dim_v;
+  map.mode = options.mode;
+
+  map.tile_rows = tile.rows();
+  map.tile_cost = TileCostOf(tile, options.costs);
+  map.tile_queries = std::clamp(tile.rows() / group_size, 1, MostQueries(options));
+  map.num_virtual_heads = static_cast<int>(
+      options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows()));
+  const int ctas = options.num_sms * tile.ctas_per_sm;
+  map.heads_per_column = std::min(map.num_virtual_heads, ctas);
+  map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
+  map.num_ctas = map.heads_per_column * map.num_columns;
+  map.merges_per_step =
+      MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
+
+  const bool shares = options.shared_prefix == SharedPrefix::kTaken;
+  const int64_t rows = std::min(options.max_rows, options.max_tokens);
+  const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
+  const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
+  const int64_t tiles = shares && options.max_query_len > 1
+                            ? rows + shared_tiles
+                            : rows + std::min((options.max_tokens - rows) / map.tile_queries,
+                                              rows * (most_row_tiles - 1));
+  const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
+  Bounds bounds = options.mode == WorkMapMode::kBalanced
+                      ? BalancedBounds(tiles, map.num_columns, steps)
+                      : DeterministicBounds(tiles, rows, most_row_tiles, steps);
+  bounds.partials *= std::min(map.tile_queries, options.max_query_len);
+  if (shares) {
+    const Bounds shared = SharedBounds(tiles, shared_tiles, map, steps);
+    bounds = {std::max(bounds.items, shared.items), std::max(bounds.merges, shared.merges),
+              std::max(bounds.partials, shared.partials)};
+  }
+  if (bounds.items >= kMostItems || bounds.partials >= kMostPartials ||
+      bounds.merges >= kMostMerges) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens of WorkMapOptions: expected fewer than ", kMostItems, " items, ",
+                     kMostPartials, " partials and ", kMostMerges, " merges, got ", bounds.items,
+                     ", ", bounds.partials, " and ", bounds.merges));
+  }
+  // The builder also keeps a range for each row without queries.
+  map.max_shared_tiles = static_cast<int>(shared_tiles);
+  map.max_tiles = static_cast<int>(shared_tiles + std::max(tiles, int64_t{options.max_rows}));
+  map.max_items = static_cast<int>(bounds.items);
+  map.max_merges = static_cast<int>(bounds.merges);
+  map.max_partials = static_cast<int>(bounds.partials);
+  return map;
+}
+
+// The length of the longest rows that have a map of their own; 0: no rows do.
+int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
+  const AttentionTile* least = TileFor(options, 1);
+  if (least->rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
+  return least->rows() / (options.num_q_heads / options.num_kv_heads);
+}
+
+}  // namespace
+
+absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckOptions(options));
+  const AttentionTile* tile = TileFor(options, std::max(1, QueriesToHold(options)));
+  if (tile == nullptr) {
+    return absl::UnimplementedError(absl::StrCat(
+        "attention on CUDA serves float32, float16, bfloat16 and fp8 with head dims to ",
+        kMaxAttentionHeadDim, ", or to ", kMaxLatentHeadDimQk, " and ", kMaxLatentHeadDimV,
+        " where V is the first columns of K: got ", std::string(DTypeName(options.dtype)), " with ",
+        options.head_dim_qk, " and ", options.head_dim_v));
+  }
+  WorkMapPlan plan;
+  WorkMap& map = plan.shape;
+  map.split = options.mode == WorkMapMode::kDeterministic ? RowSplit::kByRow : options.split;
+  REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(options, *tile));
+  if (const int longest = ShortRowsOf(options, *tile); longest > 0) {
+    WorkMapOptions short_rows = options;
+    short_rows.max_query_len = longest;
+    short_rows.max_tokens = static_cast<int>(
+        std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
+    REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *TileFor(options, longest)));
+  }
+  plan.map_bytes = LayOutMap(nullptr, map);
+  plan.partial_bytes = LayOutPartials(nullptr, map);
+  plan.workspace_bytes = plan.map_bytes + plan.partial_bytes;
+  return plan;
+}
+
+WorkMap MakeWorkMap(const WorkMapPlan& plan, void* workspace) {
+  return MakeWorkMap(plan, workspace, static_cast<std::byte*>(workspace) + plan.map_bytes);
+}
+
+WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_memory) {
+  WorkMap map = plan.shape;
+  LayOutMap(map_memory, map);
+  LayOutPartials(partial_memory, map);
+  return map;
+}
+
+}  // namespace reprise

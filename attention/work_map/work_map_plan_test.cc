@@ -1,0 +1,318 @@
+#include "attention/work_map/work_map_plan.h"
+
+#include <cstdint>
+
+#include "attention/device_profile.h"
+#include "attention/work_map/work_map_cut.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+WorkMapOptions LlamaDecode() {
+  return {.dtype = DType::kBFloat16,
+          .num_q_heads = 32,
+          .num_kv_heads = 8,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .max_rows = 64,
+          .max_tokens = 64,
+          .max_query_len = 1,
+          .max_seq_len = 8192,
+          .num_sms = 132};
+}
+
+TileMap ShapeOf(const WorkMapOptions& options) {
+  const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan->shape.main;
+}
+
+TEST(WorkMapPlanTest, TilesAreThoseOfTheProductsThatAreAskedFor) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_query_len = 8;
+  EXPECT_GT(ShapeOf(options).tile_rows, 16);
+  options.products = DType::kFloat32;  // CUDA cores
+  EXPECT_EQ(ShapeOf(options).tile_rows, 16);
+  EXPECT_EQ(ShapeOf(options).dtype, DType::kBFloat16);  // q's
+}
+
+TEST(WorkMapPlanTest, AMapAndItsPartialsTakeAsMuchApartAsTogether) {
+  const WorkMapPlan plan = *PlanWorkMap(LlamaDecode());
+  EXPECT_GT(plan.map_bytes, 0);
+  EXPECT_GT(plan.partial_bytes, plan.map_bytes);
+  EXPECT_EQ(plan.map_bytes + plan.partial_bytes, plan.workspace_bytes);
+  const auto place = [](intptr_t address) { return reinterpret_cast<void*>(address); };
+  const TileMap together = MakeWorkMap(plan, place(1 << 20)).main;
+  const TileMap apart = MakeWorkMap(plan, place(1 << 20), place(1 << 30)).main;
+  EXPECT_EQ(apart.items, together.items);
+  EXPECT_EQ(apart.arrivals, together.arrivals);
+  const auto of = [](const float* partials) { return reinterpret_cast<intptr_t>(partials); };
+  EXPECT_EQ(of(together.partial_lse), (1 << 20) + plan.map_bytes);
+  EXPECT_EQ(of(apart.partial_lse), 1 << 30);
+  EXPECT_EQ(of(apart.partial_out) - of(apart.partial_lse),
+            of(together.partial_out) - of(together.partial_lse));
+}
+
+TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
+  const TileMap shape = ShapeOf(LlamaDecode());
+  EXPECT_EQ(shape.tile_rows, 16);
+  EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
+  EXPECT_EQ(shape.num_virtual_heads, 8);
+  EXPECT_EQ(shape.heads_per_column, 8);
+  EXPECT_EQ(shape.num_columns, 33);  // 2 * 132 / 8
+  EXPECT_EQ(shape.num_ctas, 264);
+  EXPECT_EQ(shape.max_tiles, 64);
+  EXPECT_EQ(shape.max_items, 64 + 32);  // a cut at every border between columns
+  EXPECT_EQ(shape.max_merges, 32);
+  EXPECT_EQ(shape.max_partials, 64);
+}
+
+TEST(WorkMapPlanTest, APrefillGetsLargeTilesThatHoldTheQueriesOfAGroup) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_tokens = 1000;
+  options.max_query_len = 500;
+  const TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 128);
+  EXPECT_EQ(shape.tile_queries, 32);                  // of 4 heads
+  EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 32);  // 64 rows of at least a token
+}
+
+TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_query_len = 4;
+  options.max_tokens = 256;
+  const TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 16);
+  EXPECT_EQ(shape.tile_queries, 4);
+  EXPECT_EQ(shape.max_tiles, 64);
+}
+
+TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_tokens = 2048;
+  options.max_query_len = 2048;
+  const WorkMap shape = PlanWorkMap(options)->shape;
+  ASSERT_TRUE(shape.has_short_rows());
+  EXPECT_EQ(shape.main.tile_rows, 128);
+  EXPECT_EQ(shape.main.max_rows, 64);  // any row may be long
+  EXPECT_EQ(shape.short_rows.tile_rows, 16);
+  EXPECT_EQ(shape.short_rows.max_query_len, 4);  // of 4 heads
+  EXPECT_EQ(shape.short_rows.max_tokens, 256);
+  EXPECT_EQ(shape.short_rows.num_columns, 33);
+  EXPECT_EQ(shape.short_rows.max_items, 64 + 32);
+  EXPECT_EQ(shape.short_rows.max_partials, 64 * 4);
+}
+
+TEST(WorkMapPlanTest, OneMapIsEnoughWhereOneTileServesAllRows) {
+  WorkMapOptions options = LlamaDecode();
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.max_query_len = 4;  // of 4 heads
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.max_query_len = 500;
+  options.dtype = DType::kFloat32;  // whose tiles are small
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.dtype = DType::kBFloat16;
+  options.num_kv_heads = 1;  // a query of 32 heads is more than the small tile
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.num_kv_heads = 8;
+  options.shared_prefix = SharedPrefix::kTaken;
+  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+}
+
+TEST(WorkMapPlanTest, InDeterministicModeRowsAreSplitByThemselves) {
+  WorkMapOptions options = LlamaDecode();
+  EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByBatch);
+  options.mode = WorkMapMode::kDeterministic;
+  EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByRow);
+}
+
+TEST(WorkMapPlanTest, MapsOfShortAndLongRowsDoNotOverlap) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_tokens = 2048;
+  options.max_query_len = 2048;
+  const WorkMapPlan plan = *PlanWorkMap(options);
+  const WorkMap map = MakeWorkMap(plan, reinterpret_cast<void*>(intptr_t{1} << 20));
+  const auto of = [](const void* part) { return reinterpret_cast<intptr_t>(part); };
+  EXPECT_GE(of(map.short_rows.counts), of(map.main.scratch) + WorkMapScratch::Bytes(map.main));
+  EXPECT_GE(of(map.main.partial_lse),
+            of(map.short_rows.scratch) + WorkMapScratch::Bytes(map.short_rows));
+  EXPECT_GE(of(map.short_rows.partial_lse),
+            of(map.main.partial_out) + int64_t{map.main.max_partials} * 32 * 128 * 4);
+  EXPECT_LE(of(map.short_rows.partial_out) + int64_t{map.short_rows.max_partials} * 32 * 128 * 4,
+            (intptr_t{1} << 20) + plan.workspace_bytes);
+}
+
+TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
+  WorkMapOptions options = LlamaDecode();
+  options.num_q_heads = 135;
+  options.num_kv_heads = 1;
+  const TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 128);
+  EXPECT_EQ(shape.tile_queries, 1);
+  EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads and 7
+}
+
+TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
+  WorkMapOptions options = LlamaDecode();
+  options.num_q_heads = options.num_kv_heads = 500;
+  const TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.heads_per_column, 264);
+  EXPECT_EQ(shape.num_columns, 1);
+  EXPECT_EQ(shape.max_items, 64);
+  EXPECT_EQ(shape.max_partials, 0);
+}
+
+TEST(WorkMapPlanTest, RowsThatFitInOneStepAreNeverCut) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_seq_len = kWorkStepKeys;
+  EXPECT_EQ(ShapeOf(options).max_partials, 0);
+  options.max_seq_len = kWorkStepKeys + 1;
+  EXPECT_EQ(ShapeOf(options).max_partials, 64);
+}
+
+TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
+  WorkMapOptions options = LlamaDecode();
+  options.num_q_heads = 128;
+  options.num_kv_heads = 1;
+  options.head_dim_qk = 576;
+  options.head_dim_v = 512;
+  const TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.num_virtual_heads, 2);
+  EXPECT_EQ(shape.num_columns, 66);  // 1 CTA a multiprocessor
+  options.num_q_heads = 16;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 16);
+}
+
+// Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
+TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
+  WorkMapOptions options = LlamaDecode();
+  options.shared_prefix = SharedPrefix::kTaken;
+  const TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 128);
+  EXPECT_EQ(shape.tile_queries, 32);
+  EXPECT_EQ(shape.max_shared_tiles, 2);
+  EXPECT_EQ(shape.max_tiles, 64 + 2);
+  EXPECT_EQ(shape.num_columns, 16);  // 132 / 8
+  EXPECT_EQ(shape.max_items, 66 + 15);
+  EXPECT_EQ(shape.max_merges, 64);
+  EXPECT_EQ(shape.max_partials, 64 + (15 + 2) * 32);
+}
+
+// The tile of a decode: 16 rows are 4 rows of 4 heads, in 33 columns of 8 heads.
+TEST(WorkMapPlanTest, OrOfSmallOnesWhichReadTheRowsOwnKeysBest) {
+  WorkMapOptions options = LlamaDecode();
+  options.shared_prefix = SharedPrefix::kTaken;
+  options.shared_tiles = SharedTiles::kSmall;
+  const TileMap shape = ShapeOf(options);
+  options.shared_prefix = SharedPrefix::kIgnored;
+  EXPECT_EQ(shape.tile_rows, ShapeOf(options).tile_rows);
+  EXPECT_EQ(shape.num_ctas, ShapeOf(options).num_ctas);
+  EXPECT_EQ(ShapeOf(options).tile_queries, 1);
+  EXPECT_EQ(shape.tile_queries, 4);
+  EXPECT_EQ(shape.max_shared_tiles, 16);
+  EXPECT_EQ(shape.max_tiles, 64 + 16);
+  EXPECT_EQ(shape.max_items, 80 + 32);
+  EXPECT_EQ(shape.max_partials, 64 + (32 + 16) * 4);
+}
+
+TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
+  WorkMapOptions options = LlamaDecode();
+  options.mode = WorkMapMode::kDeterministic;
+  EXPECT_EQ(ShapeOf(options).max_partials, 64 * 16);
+  options.max_seq_len = 2048;  // 32 steps: at most 4 pieces of 8
+  EXPECT_EQ(ShapeOf(options).max_partials, 64 * 4);
+  EXPECT_EQ(ShapeOf(options).max_items, 64 * 4);
+}
+
+TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
+  const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(LlamaDecode());
+  ASSERT_TRUE(plan.ok());
+  auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
+  const TileMap map = MakeWorkMap(*plan, base).main;
+  // Partials of out come last: 96 x 1 query x 32 heads x 128 floats.
+  EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{64} * 32 * 128 * 4,
+            base + plan->workspace_bytes);
+  EXPECT_EQ(reinterpret_cast<char*>(map.counts), base);
+  for (const void* part :
+       {static_cast<const void*>(map.items), static_cast<const void*>(map.scratch),
+        static_cast<const void*>(map.partial_out)}) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(part) % 256, 0u);
+  }
+}
+
+TEST(WorkMapPlanTest, NoRowsNeedNoItems) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_rows = options.max_tokens = 0;
+  EXPECT_EQ(ShapeOf(options).max_tiles, 0);
+}
+
+TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
+  const auto message = [](auto change) {
+    WorkMapOptions options = LlamaDecode();
+    change(options);
+    return std::string(PlanWorkMap(options).status().message());
+  };
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_kv_heads = 5; }),
+              HasSubstr("num_q_heads of WorkMapOptions: expected a multiple of num_kv_heads 5, "
+                        "got 32"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_kv_heads = 0; }), HasSubstr("num_kv_heads"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_query_len = 0; }), HasSubstr("max_query_len"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = -1; }), HasSubstr("max_rows"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_sms = 0; }), HasSubstr("num_sms"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_qk = 577; }), HasSubstr("577"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_v = 513; }), HasSubstr("513"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.dtype = DType::kFloat64; }), HasSubstr("float64"));
+  EXPECT_THAT(message([](WorkMapOptions& o) {
+                o.mode = WorkMapMode::kDeterministic;
+                o.shared_prefix = SharedPrefix::kTaken;
+              }),
+              HasSubstr("shared_prefix"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = o.max_tokens = 1 << 24; }),
+              HasSubstr("max_tokens"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.tile = -1; }),
+              HasSubstr("costs.tile of WorkMapOptions: expected >= 0, got -1"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.decode_tile = -1; }),
+              HasSubstr("costs.decode_tile"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.warpgroup_tile = 1 << 30; }),
+              HasSubstr("costs.warpgroup_tile of WorkMapOptions: expected <= 65536"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.merges_per_step = 0; }),
+              HasSubstr("costs.merges_per_step of WorkMapOptions: expected >= 1, got 0"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs = {}; }),
+              HasSubstr("costs.merges_per_step_few_rows"));
+}
+
+TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
+  WorkMapOptions options = LlamaDecode();  // groups of 4: tiles of 16 rows, 4 of them live
+  options.costs = {.decode_tile = 1,
+                   .tile = 2,
+                   .warpgroup_tile = 3,
+                   .merges_per_step_few_rows = 7,
+                   .merges_per_step = 11};
+  EXPECT_EQ(ShapeOf(options).tile_cost, 1);
+  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost);
+  options.max_query_len = 4;  // 16 live rows
+  EXPECT_EQ(ShapeOf(options).tile_cost, 1);
+  EXPECT_EQ(ShapeOf(options).merges_per_step, 11 * kStepCost);
+  options.max_query_len = 64;  // 128 rows
+  EXPECT_EQ(ShapeOf(options).tile_rows, 128);
+  EXPECT_EQ(ShapeOf(options).tile_cost, 3);
+  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost);
+  options.head_dim_qk = options.head_dim_v = 256;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 64);
+  EXPECT_EQ(ShapeOf(options).tile_cost, 2);
+}
+
+TEST(WorkMapPlanTest, TheDefaultCostsAreThoseOfAnH200) {
+  const WorkMapCosts costs = WorkMapOptions{}.costs;
+  EXPECT_EQ(costs.decode_tile, H200Profile().work_map.decode_tile);
+  EXPECT_EQ(ShapeOf(LlamaDecode()).tile_cost, 4);
+  EXPECT_EQ(ShapeOf(LlamaDecode()).merges_per_step, 10 * kStepCost);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,38 @@
+// Checks of plain arguments, without LibTorch. base/shape_check.h has those of tensors.
+//
+//   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+//   REPRISE_RETURN_IF_ERROR(CheckBetween("num_nodes", args.num_nodes, 1, 64));
+//   REPRISE_RETURN_IF_ERROR(CheckGiven("seq_lens", args.seq_lens));
+//
+//   "num_rows: expected at least 0, got -1"
+//   "num_nodes: expected 1 to 64, got 65"
+//   "seq_lens: expected an array, got none"
+//
+// Errors are InvalidArgument. Thread safety: pure functions. Cost: no allocation unless a check
+// fails.
+
+#ifndef BASE_CHECK_H_
+#define BASE_CHECK_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace reprise {
+
+absl::Status CheckAtLeast(std::string_view name, int64_t got, int64_t least);
+absl::Status CheckAtMost(std::string_view name, int64_t got, int64_t most);
+absl::Status CheckBetween(std::string_view name, int64_t got, int64_t least, int64_t most);
+
+// "ranges.size: expected 3, got 2".
+absl::Status CheckEqual(std::string_view name, int64_t got, int64_t expected);
+
+// "scale: expected a positive, finite number, got nan".
+absl::Status CheckPositive(std::string_view name, float got);
+
+absl::Status CheckGiven(std::string_view name, const void* array);
+
+}  // namespace reprise
+
+#endif  // BASE_CHECK_H_

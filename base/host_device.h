@@ -1,0 +1,13 @@
+// Marks functions that are compiled for the host and for the device, so that host tests run the
+// same code as the device. Empty for compilers other than nvcc.
+
+#ifndef BASE_HOST_DEVICE_H_
+#define BASE_HOST_DEVICE_H_
+
+#if defined(__CUDACC__)
+#define REPRISE_HOST_DEVICE __host__ __device__
+#else
+#define REPRISE_HOST_DEVICE
+#endif
+
+#endif  // BASE_HOST_DEVICE_H_

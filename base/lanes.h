@@ -1,0 +1,38 @@
+// The workers on one row: on the host a loop, on the device the threads of a warp or of a CTA. A
+// function of host and device takes the lanes as a template argument, so that what it does to a row
+// is written once.
+//
+//   lanes.ForEach(n, f)   f(i) for i in [0, n), in any order
+//   lanes.Any(n, f)       whether f(i) holds for one i of [0, n); all lanes get the answer
+//   lanes.Sync()          what was written before is read after
+//
+// The device's lanes are defined at the kernels that use them.
+
+#ifndef BASE_LANES_H_
+#define BASE_LANES_H_
+
+#include "base/host_device.h"
+
+namespace reprise {
+
+class SerialLanes {
+ public:
+  template <typename Body>
+  REPRISE_HOST_DEVICE void ForEach(int n, Body body) const {
+    for (int i = 0; i < n; ++i) body(i);
+  }
+
+  template <typename Predicate>
+  REPRISE_HOST_DEVICE bool Any(int n, Predicate predicate) const {
+    for (int i = 0; i < n; ++i) {
+      if (predicate(i)) return true;
+    }
+    return false;
+  }
+
+  REPRISE_HOST_DEVICE void Sync() const {}
+};
+
+}  // namespace reprise
+
+#endif  // BASE_LANES_H_

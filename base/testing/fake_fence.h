@@ -1,0 +1,67 @@
+// A Fence for tests: it passes when the test calls Pass().
+//
+//   FakeFence fence;
+//   fence.Arm();
+//   EXPECT_FALSE(fence.Passed());
+//   fence.Pass();
+//
+// Thread safety: safe; Pass() on one thread ends Wait() on another.
+
+#ifndef BASE_TESTING_FAKE_FENCE_H_
+#define BASE_TESTING_FAKE_FENCE_H_
+
+#include <condition_variable>
+#include <mutex>
+
+#include "base/fence.h"
+
+namespace reprise {
+
+// Uses the standard library's mutex, because ThreadSanitizer does not know a system Abseil's.
+class FakeFence : public Fence {
+ public:
+  void Arm() override {
+    const std::lock_guard lock(mutex_);
+    armed_ = true;
+    ++num_armings_;
+  }
+
+  bool Passed() override {
+    const std::lock_guard lock(mutex_);
+    return !armed_;
+  }
+
+  void Wait() override {
+    std::unique_lock lock(mutex_);
+    ++num_waits_;
+    passed_.wait(lock, [this] { return !armed_; });
+  }
+
+  void Pass() {
+    const std::lock_guard lock(mutex_);
+    armed_ = false;
+    passed_.notify_all();  // under the lock: the waiter may end the fence as soon as it has it
+  }
+
+  int num_armings() const {
+    const std::lock_guard lock(mutex_);
+    return num_armings_;
+  }
+
+  // Calls of Wait(), whether they had to block or not.
+  int num_waits() const {
+    const std::lock_guard lock(mutex_);
+    return num_waits_;
+  }
+
+ private:
+  mutable std::mutex mutex_;  // guards all below
+  std::condition_variable passed_;
+  bool armed_ = false;
+  int num_armings_ = 0;
+  int num_waits_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // BASE_TESTING_FAKE_FENCE_H_

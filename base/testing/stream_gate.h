@@ -1,0 +1,42 @@
+// Stops a CUDA stream until a test opens the gate: work that is enqueued after a closed gate has
+// certainly not run.
+//
+//   StreamGate gate(stream);                  // closed from here on
+//   LaunchSomething(stream);
+//   EXPECT_FALSE(fence->Passed());
+//   gate.Open();
+//
+// While the gate is closed, avoid calls that wait for the whole device, since the test would wait
+// forever: cudaFree, cudaDeviceSynchronize, the first launch of a kernel (CUDA loads it lazily).
+// Run the work once before you close a gate ahead of it.
+//
+// For tests, in builds with CUDA. Thread safety: Open() may be called on any thread.
+
+#ifndef BASE_TESTING_STREAM_GATE_H_
+#define BASE_TESTING_STREAM_GATE_H_
+
+#include <memory>
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace reprise {
+
+class StreamGate {
+ public:
+  // CHECK-fails if CUDA refuses.
+  explicit StreamGate(CUstream_st* stream);
+  StreamGate(const StreamGate&) = delete;
+  StreamGate& operator=(const StreamGate&) = delete;
+  // Opens the gate.
+  ~StreamGate() { Open(); }
+
+  void Open();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace reprise
+
+#endif  // BASE_TESTING_STREAM_GATE_H_

@@ -1,0 +1,98 @@
+// Proof of BlockManager's invariants, for tests.
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cache/blocks/block_manager.h"
+#include "cache/group_retention.h"
+
+namespace reprise {
+
+void BlockManager::CheckInvariants() const {
+  cache_.CheckInvariants();
+  tables_.CheckInvariants();
+  CHECK_EQ(pool().num_free() + pool().num_cached() + pool().num_used() + pool().num_fenced() + 1,
+           options_.num_blocks)
+      << "invariant 1";
+  std::vector<int> num_references(options_.num_blocks, 0);
+  int num_live = 0;
+  for (int i = 0; i < options_.num_slots; ++i) {
+    const SlotId slot(i);
+    const Sequence& checked = sequences_[i];
+    num_live += checked.is_live;
+    CHECK(!checked.is_tail_planned) << "a plan was left behind, slot " << i;
+    CHECK(0 <= checked.num_committed && checked.num_committed <= checked.num_tokens)
+        << "invariant 5, slot " << i;
+    if (checked.is_live) {
+      CHECK_EQ(checked.num_tokens_with_columns, TokensWithColumns(NumColumns(checked.num_tokens)))
+          << "invariant 2, slot " << i;
+    }
+    for (int group = 0; group < num_groups(); ++group) {
+      CheckRow(slot, group);
+      const int first = tables_.first(slot, group);
+      for (const BlockId block : tables_.blocks(slot, group).subspan(first)) {
+        ++num_references[block.value()];
+      }
+    }
+  }
+  CHECK_EQ(num_live, num_sequences_) << "invariant 2";
+  // Table entries of the look-ahead, before copies are counted.
+  for (int i = 0; i < options_.num_slots && options_.num_lookahead_tokens > 0; ++i) {
+    const Sequence& checked = sequences_[i];
+    for (int group = 0; group < num_groups() && checked.is_live; ++group) {
+      if (!HoldsOwnTokens(options_.groups[group])) continue;
+      const absl::Span<const BlockId> row = tables_.blocks(SlotId(i), group);
+      const int first = checked.num_tokens / options_.block_size;
+      for (int column = first; column < static_cast<int>(row.size()); ++column) {
+        CHECK_EQ(num_references[row[column].value()], 1)
+            << "invariant 4, slot " << i << ", column " << column;
+        CHECK(!pool().has_content(row[column]))
+            << "invariant 4, slot " << i << ", column " << column;
+      }
+    }
+  }
+  for (int i = 0; i < options_.num_slots; ++i) {
+    if (!sequences_[i].is_arriving) continue;
+    CHECK(sequences_[i].is_live) << "invariant 6, slot " << i;
+    for (int group = 0; group < num_groups(); ++group) {
+      const absl::Span<const BlockId> row = tables_.blocks(SlotId(i), group);
+      for (const BlockId block : row.subspan(tables_.first(SlotId(i), group))) {
+        CHECK_EQ(pool().ref_count(block), 1) << "invariant 6, slot " << i << ", block " << block;
+        CHECK(!pool().has_content(block)) << "invariant 6, slot " << i << ", block " << block;
+      }
+    }
+  }
+  for (const BlockCopy& copy : copies_.pending()) {
+    CHECK_GT(num_references[copy.dst], 0) << "invariant 3, a copy to unused block " << copy.dst;
+    ++num_references[copy.src];
+  }
+  for (int block = 1; block < options_.num_blocks; ++block) {
+    CHECK_EQ(pool().ref_count(BlockId(block)), num_references[block])
+        << "invariant 3, block " << block;
+  }
+}
+
+void BlockManager::CheckRow(SlotId slot, int group) const {
+  const Sequence& checked = sequence(slot);
+  const KvGroupSpec& spec = options_.groups[group];
+  const int first = tables_.first(slot, group);
+  const int end = tables_.end(slot, group);
+  if (!checked.is_live) {
+    CHECK_EQ(end, 0) << "invariant 2, empty slot " << slot << ", group " << group;
+    return;
+  }
+  if (!HoldsOwnTokens(spec)) {
+    CHECK_EQ(end, NumBlocksOf(checked.num_encoder_tokens, options_.block_size))
+        << "invariant 2, slot " << slot << ", group " << group;
+    return;
+  }
+  CHECK_EQ(end, std::max(NumColumns(checked.num_tokens), first))
+      << "invariant 2, slot " << slot << ", group " << group;
+  const int needed =
+      std::min(FirstNeededBlock(spec, checked.num_committed, options_.block_size), end);
+  CHECK_LE(first, needed) << "invariant 2, slot " << slot << ", group " << group;
+}
+
+}  // namespace reprise

@@ -1,0 +1,48 @@
+// Random calls of the block manager and the swap store, compared with a plain model of their state:
+// cache/testing/block_manager_model.h. 100,000 calls; REPRISE_MODEL_CALLS=1000000 for more,
+// REPRISE_SEED to repeat a run.
+
+#include "cache/testing/block_manager_model.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "base/testing/test_seed.h"
+#include "cache/testing/choices.h"
+#include "cache/testing/model_setups.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+int64_t Environment(const char* name, int64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoll(value);
+}
+
+class BlockManagerModelTest : public testing::TestWithParam<int> {};
+
+TEST_P(BlockManagerModelTest, EverySequencesTokensAreWhereItsTablesSay) {
+  const int64_t num_calls = Environment("REPRISE_MODEL_CALLS", 100000) / NumModelSetups();
+  const unsigned seed = TestSeed();
+  std::cout << "REPRISE_SEED=" << seed << std::endl;  // a failure ends the process
+  const ModelSetup setup = ModelSetupOf(GetParam());
+  RandomChoices choices(seed);
+  BlockManagerModel model(setup.options, &choices);
+  for (int64_t call = 0; call < num_calls; ++call) model.Step();
+  if (num_calls < 5000) return;
+  for (const std::string& event : setup.events) {
+    EXPECT_GT(model.counts().count(event) ? model.counts().at(event) : 0, 0)
+        << "the run never met: " << event;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Setups, BlockManagerModelTest, testing::Range(0, NumModelSetups()),
+                         [](const testing::TestParamInfo<int>& info) {
+                           return ModelSetupOf(info.param).name;
+                         });
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,332 @@
+// Prefix hits of BlockManager: what prompts find, and what may be found.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/testing/allocation_counter.h"
+#include "cache/blocks/block_manager.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr SlotId kA(0), kB(1), kC(2);
+
+// 19 blocks of 4 tokens to give, 3 slots of at most 6 blocks.
+BlockManager ManagerOf(BlockManagerOptions options = {}) {
+  options.num_blocks = 20;
+  options.block_size = 4;
+  options.num_slots = 3;
+  options.max_blocks = 6;
+  options.prefix_reuse = PrefixReuse::kOn;
+  return *BlockManager::Create(options);
+}
+
+std::vector<int32_t> Tokens(int first, int num_tokens) {
+  std::vector<int32_t> tokens(num_tokens);
+  for (int i = 0; i < num_tokens; ++i) tokens[i] = first + i;
+  return tokens;
+}
+
+// Adds a sequence of these tokens and commits all of them.
+PromptHits Compute(BlockManager& manager, SlotId slot, const std::vector<int32_t>& tokens) {
+  const absl::StatusOr<PromptHits> hits = manager.Add(slot, {.tokens = tokens});
+  EXPECT_TRUE(hits.ok()) << hits.status();
+  EXPECT_TRUE(manager.Commit(slot, absl::MakeConstSpan(tokens).subspan(hits->num_tokens)).ok());
+  manager.CheckInvariants();
+  return *hits;
+}
+
+TEST(BlockManagerPrefixTest, APromptTakesOverTheFullBlocksOfALivingSequence) {
+  BlockManager manager = ManagerOf();
+  EXPECT_EQ(Compute(manager, kA, Tokens(1, 11)), PromptHits{});  // blocks 1, 2, 3
+  std::vector<int32_t> tokens = Tokens(1, 8);
+  tokens.insert(tokens.end(), {90, 91, 92});
+  EXPECT_EQ(Compute(manager, kB, tokens), (PromptHits{.num_tokens = 8}));
+  EXPECT_THAT(manager.blocks(kB), ElementsAre(BlockId(1), BlockId(2), BlockId(4)));
+  EXPECT_EQ(manager.pool().ref_count(BlockId(1)), 2);
+  EXPECT_EQ(manager.num_committed(kB), 11);
+  EXPECT_THAT(manager.TakeCopies(), IsEmpty());
+}
+
+TEST(BlockManagerPrefixTest, OneTokenIsAlwaysLeftToCompute) {
+  BlockManager manager = ManagerOf();
+  Compute(manager, kA, Tokens(1, 8));
+  const absl::StatusOr<PromptHits> hits = manager.Add(kB, {.tokens = Tokens(1, 8)});
+  ASSERT_TRUE(hits.ok());
+  EXPECT_EQ(hits->num_tokens, 4);  // of 8, all of which are there
+  const absl::StatusOr<PromptHits> none = manager.Add(kC, {.tokens = {}});
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none->num_tokens, 0);
+}
+
+TEST(BlockManagerPrefixTest, OnlyWhatIsCommittedIsFound) {
+  BlockManager manager = ManagerOf();
+  const std::vector<int32_t> tokens = Tokens(1, 13);
+  ASSERT_TRUE(manager.Add(kA, {.tokens = tokens}).ok());
+  ASSERT_TRUE(manager.Commit(kA, absl::MakeConstSpan(tokens).first(7)).ok());  // a block and 3
+  EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 4);
+}
+
+TEST(BlockManagerPrefixTest, WhatAFreedSequenceComputedIsFoundUntilItsBlocksAreNeeded) {
+  BlockManager manager = ManagerOf();
+  Compute(manager, kA, Tokens(1, 20));
+  ASSERT_TRUE(manager.Free(kA).ok());
+  EXPECT_EQ(manager.pool().num_cached(), 5);
+  EXPECT_EQ(Compute(manager, kA, Tokens(1, 20)).num_tokens, 16);
+  ASSERT_TRUE(manager.Free(kA).ok());
+  // 19 blocks: three sequences of 6 leave one, which is the first of the prompt: its children go
+  // before it.
+  ASSERT_TRUE(manager.Add(kA, 24).ok());
+  ASSERT_TRUE(manager.Add(kB, 24).ok());
+  ASSERT_TRUE(manager.Add(kC, 24).ok());
+  ASSERT_TRUE(manager.Free(kC).ok());
+  EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 20)})->num_tokens, 4);
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerPrefixTest, APreemptedSequenceFindsItsOwnTokensAgain) {
+  BlockManager manager = ManagerOf();
+  std::vector<int32_t> tokens = Tokens(1, 5);
+  Compute(manager, kA, tokens);
+  for (int32_t sampled = 50; sampled < 56; ++sampled) {  // prompt and generated tokens alike
+    ASSERT_TRUE(manager.Append(kA, 1).ok());
+    ASSERT_TRUE(manager.Commit(kA, {sampled}).ok());
+    tokens.push_back(sampled);
+  }
+  ASSERT_TRUE(manager.Free(kA).ok());
+  EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 8);  // of 11
+}
+
+TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesKeepPrefixesApart) {
+  BlockManager manager = ManagerOf();
+  const std::vector<int32_t> tokens = Tokens(1, 12);
+  const ExtraKey adapter = {.kind = ExtraKeyKind::kAdapter, .value = "x"};
+  const ExtraKey salt = {.kind = ExtraKeyKind::kSalt, .value = "x"};
+  const RangeKey image = {
+      .kind = ExtraKeyKind::kImage, .value = "x", .first_token = 5, .num_tokens = 2};
+  const RangeKey other_image = {
+      .kind = ExtraKeyKind::kImage, .value = "y", .first_token = 5, .num_tokens = 2};
+  const auto hits_of = [&](const SequencePrompt& prompt) {
+    const absl::StatusOr<PromptHits> hits = manager.Add(kB, prompt);
+    EXPECT_TRUE(hits.ok()) << hits.status();
+    EXPECT_TRUE(manager.Free(kB).ok());
+    return hits->num_tokens;
+  };
+  const SequencePrompt with_image = {.tokens = tokens,
+                                     .extra_keys = absl::MakeConstSpan(&adapter, 1),
+                                     .range_keys = absl::MakeConstSpan(&image, 1)};
+  ASSERT_TRUE(manager.Add(kA, with_image).ok());
+  ASSERT_TRUE(manager.Commit(kA, tokens).ok());
+  EXPECT_EQ(hits_of(with_image), 8);
+  EXPECT_EQ(hits_of({.tokens = tokens}), 0);
+  EXPECT_EQ(hits_of({.tokens = tokens, .extra_keys = absl::MakeConstSpan(&salt, 1)}), 0);
+  // The block before the image is the same without it, the image's and all after it are not.
+  EXPECT_EQ(hits_of({.tokens = tokens, .extra_keys = absl::MakeConstSpan(&adapter, 1)}), 4);
+  EXPECT_EQ(hits_of({.tokens = tokens,
+                     .extra_keys = absl::MakeConstSpan(&adapter, 1),
+                     .range_keys = absl::MakeConstSpan(&other_image, 1)}),
+            4);
+}
+
+TEST(BlockManagerPrefixTest, ABegunBlockIsCopiedAsFarAsItIsTheSame) {
+  BlockManager manager =
+      ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = PartialHits::kCopied});
+  Compute(manager, kA, Tokens(1, 12));  // blocks 1, 2, 3
+  // 1..8 are the same, of the third block 9 and 10.
+  const absl::StatusOr<PromptHits> hits =
+      manager.Add(kB, {.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 77, 78}});
+  ASSERT_TRUE(hits.ok());
+  EXPECT_EQ(hits->num_tokens, 10);
+  EXPECT_THAT(manager.blocks(kB), ElementsAre(BlockId(1), BlockId(2), BlockId(4)));
+  manager.CheckInvariants();
+  EXPECT_EQ(manager.pool().ref_count(BlockId(3)), 2);  // kept until the copy is taken
+  EXPECT_THAT(manager.TakeCopies(), ElementsAre(BlockCopy{.src = 3, .dst = 4}));
+  EXPECT_EQ(manager.pool().ref_count(BlockId(3)), 1);
+  EXPECT_FALSE(manager.has_copies());
+  // The prompt's last token is never among them: here 3 of 4.
+  EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 12)})->num_tokens, 11);
+}
+
+TEST(BlockManagerPrefixTest, ABegunBlockIsNotCopiedWhereThereIsNoRoomBesideIt) {
+  BlockManager manager = *BlockManager::Create({.num_blocks = 4,
+                                                .block_size = 4,
+                                                .num_slots = 3,
+                                                .max_blocks = 6,
+                                                .prefix_reuse = PrefixReuse::kOn,
+                                                .prefix_tokens = PrefixTokens::kStored,
+                                                .partial_hits = PartialHits::kCopied});
+  Compute(manager, kA, Tokens(1, 8));
+  ASSERT_TRUE(manager.Free(kA).ok());
+  // Three blocks are all there are: one found, and two of its own, the begun one among them.
+  const absl::StatusOr<PromptHits> hits =
+      manager.Add(kB, {.tokens = {1, 2, 3, 4, 5, 6, 77, 78, 79, 80, 81, 82}});
+  ASSERT_TRUE(hits.ok()) << hits.status();
+  EXPECT_EQ(hits->num_tokens, 4);
+  EXPECT_FALSE(manager.has_copies());
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerPrefixTest, ACopyToASequenceThatIsGoneIsDropped) {
+  BlockManager manager =
+      ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = PartialHits::kCopied});
+  Compute(manager, kA, Tokens(1, 4));
+  ASSERT_TRUE(manager.Add(kB, {.tokens = {1, 2, 9}}).ok());
+  EXPECT_TRUE(manager.has_copies());
+  ASSERT_TRUE(manager.Free(kB).ok());
+  EXPECT_FALSE(manager.has_copies());
+  EXPECT_EQ(manager.pool().ref_count(BlockId(1)), 1);
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerPrefixTest, TokensWithoutIdsEndWhatIsFound) {
+  BlockManager manager = ManagerOf();
+  const std::vector<int32_t> tokens = Tokens(1, 12);
+  ASSERT_TRUE(manager.Add(kA, {.tokens = tokens}).ok());
+  ASSERT_TRUE(manager.Commit(kA, absl::MakeConstSpan(tokens).first(4)).ok());
+  ASSERT_TRUE(manager.CommitUnknown(kA, 2).ok());
+  ASSERT_TRUE(manager.Commit(kA, absl::MakeConstSpan(tokens).subspan(6)).ok());
+  EXPECT_EQ(manager.num_committed(kA), 12);
+  EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 4);
+}
+
+TEST(BlockManagerPrefixTest, WritingOverATruncatedBlockTakesItOutOfTheIndex) {
+  BlockManager manager = ManagerOf();
+  Compute(manager, kA, Tokens(1, 8));
+  ASSERT_TRUE(manager.Truncate(kA, 6).ok());
+  EXPECT_EQ(manager.Add(kB, {.tokens = Tokens(1, 9)})->num_tokens, 8);  // still as it was
+  ASSERT_TRUE(manager.Free(kB).ok());
+  ASSERT_TRUE(manager.Append(kA, 1).ok());
+  EXPECT_THAT(manager.TakeCopies(), IsEmpty());  // no other user: in place
+  EXPECT_EQ(manager.Add(kB, {.tokens = Tokens(1, 9)})->num_tokens, 4);
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerPrefixTest, NothingIsFoundThatWasComputedBeforePrefixesWereForgotten) {
+  BlockManager manager = ManagerOf();
+  const std::vector<int32_t> tokens = Tokens(1, 13);
+  Compute(manager, kA, Tokens(1, 5));
+  manager.ForgetPrefixes();
+  ASSERT_TRUE(manager.Append(kA, 8).ok());
+  ASSERT_TRUE(manager.Commit(kA, absl::MakeConstSpan(tokens).subspan(5)).ok());
+  EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 0);
+  ASSERT_TRUE(manager.Commit(kB, tokens).ok());
+  EXPECT_EQ(manager.Add(kC, {.tokens = tokens})->num_tokens, 12);
+}
+
+TEST(BlockManagerPrefixTest, ARefusedPromptChangesNothing) {
+  BlockManager manager = ManagerOf();
+  Compute(manager, kA, Tokens(1, 8));
+  ASSERT_TRUE(manager.Free(kA).ok());     // cached: blocks 2, 1, in this order
+  ASSERT_TRUE(manager.Add(kB, 24).ok());  // 6 of 17 free ones
+  ASSERT_TRUE(manager.Add(kC, 24).ok());
+  // 5 free and 2 cached are left. The prompt shares both and needs 4 more.
+  ASSERT_TRUE(manager.Append(kB, 0).ok());
+  EXPECT_EQ(manager.pool().num_allocatable(), 7);
+  ASSERT_TRUE(manager.Add(kA, {.tokens = Tokens(1, 24)}).ok());
+  EXPECT_EQ(manager.pool().num_allocatable(), 1);
+  ASSERT_TRUE(manager.Free(kA).ok());
+  // With a second living sequence there would be one too few.
+  BlockManager small = *BlockManager::Create({.num_blocks = 9,
+                                              .block_size = 4,
+                                              .num_slots = 3,
+                                              .max_blocks = 6,
+                                              .prefix_reuse = PrefixReuse::kOn});
+  Compute(small, kA, Tokens(1, 8));
+  ASSERT_TRUE(small.Free(kA).ok());
+  ASSERT_TRUE(small.Add(kB, 16).ok());  // 4 of 8
+  const absl::StatusOr<PromptHits> refused = small.Add(kA, {.tokens = Tokens(1, 20)});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(small.pool().num_cached(), 2);
+  EXPECT_EQ(small.pool().num_used(), 4);
+  EXPECT_FALSE(small.contains(kA));
+  small.CheckInvariants();
+  EXPECT_EQ(small.Add(kA, {.tokens = Tokens(1, 16)})->num_tokens, 8);
+}
+
+TEST(BlockManagerPrefixTest, RoomMayBeMadeForAPartOfThePrompt) {
+  BlockManager manager = ManagerOf();
+  Compute(manager, kA, Tokens(1, 8));
+  ASSERT_TRUE(manager.Add(kB, {.tokens = Tokens(1, 20), .num_new_tokens = 5}).ok());
+  EXPECT_EQ(manager.num_tokens(kB), 13);  // 8 found, and 5
+  EXPECT_THAT(manager.blocks(kB), SizeIs(4));
+  ASSERT_TRUE(manager.Append(kB, 7).ok());
+  EXPECT_EQ(manager.num_tokens(kB), 20);
+}
+
+TEST(BlockManagerPrefixTest, PromptsThatMakeNoSenseAreRefusedByName) {
+  BlockManager manager = ManagerOf();
+  const auto message = [&](const SequencePrompt& prompt) {
+    const absl::StatusOr<PromptHits> hits = manager.Add(kA, prompt);
+    EXPECT_EQ(hits.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_FALSE(manager.contains(kA));
+    return std::string(hits.status().message());
+  };
+  EXPECT_THAT(message({.tokens = Tokens(0, 25)}), HasSubstr("expected 0 to 24"));
+  EXPECT_THAT(message({.num_new_tokens = -1}), HasSubstr("num_new_tokens must not be negative"));
+  EXPECT_THAT(message({.num_encoder_tokens = -1}), HasSubstr("num_encoder_tokens"));
+  EXPECT_THAT(message({.num_encoder_tokens = 3}), HasSubstr("need a cross group"));
+  const RangeKey before = {.value = "", .first_token = -1, .num_tokens = 1};
+  EXPECT_THAT(message({.range_keys = absl::MakeConstSpan(&before, 1)}), HasSubstr("first_token"));
+  const RangeKey negative = {.value = "", .first_token = 1, .num_tokens = -4};
+  EXPECT_THAT(message({.range_keys = absl::MakeConstSpan(&negative, 1)}), HasSubstr("got -4"));
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerPrefixTest, CommitsAreWithinTheRoom) {
+  BlockManager manager = ManagerOf();
+  ASSERT_TRUE(manager.Add(kA, 5).ok());
+  ASSERT_TRUE(manager.Commit(kA, Tokens(1, 3)).ok());
+  const absl::Status status = manager.Commit(kA, Tokens(4, 3));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("tokens of slot 0 must have had room: expected 0 to 2, got 3"));
+  EXPECT_EQ(manager.num_committed(kA), 3);
+  EXPECT_EQ(manager.Commit(kB, {}).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(manager.CommitUnknown(kA, -1).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(BlockManagerPrefixTest, PartialHitsNeedStoredTokens) {
+  const absl::StatusOr<BlockManager> manager =
+      BlockManager::Create({.num_blocks = 9,
+                            .num_slots = 1,
+                            .max_blocks = 4,
+                            .prefix_reuse = PrefixReuse::kOn,
+                            .partial_hits = PartialHits::kCopied});
+  EXPECT_EQ(manager.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(manager.status().message()), HasSubstr("partial_hits"));
+}
+
+TEST(BlockManagerPrefixTest, StepsAndPromptsAllocateNoMemory) {
+  BlockManager manager = ManagerOf();
+  const std::vector<int32_t> prompt = Tokens(1, 9);
+  const std::vector<int32_t> sampled = {7};
+  const auto round = [&] {
+    ASSERT_TRUE(manager.Add(kA, {.tokens = prompt}).ok());
+    ASSERT_TRUE(
+        manager.Commit(kA, absl::MakeConstSpan(prompt).subspan(manager.num_committed(kA))).ok());
+    for (int i = 0; i < 12; ++i) {
+      ASSERT_TRUE(manager.Append(kA, 1).ok());
+      manager.TakeUpdates();
+      manager.TakeCopies();
+      ASSERT_TRUE(manager.Commit(kA, sampled).ok());
+    }
+    ASSERT_TRUE(manager.Free(kA).ok());
+  };
+  round();
+  AllocationCounter allocations;
+  for (int i = 0; i < 20; ++i) round();
+  EXPECT_EQ(allocations.count(), 0);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,279 @@
+#include "cache/blocks/block_manager.h"
+
+#include <climits>
+#include <string>
+#include <vector>
+
+#include "base/testing/allocation_counter.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+
+// Found by argument-dependent lookup in matchers.
+bool operator==(const BlockTableUpdate& a, const BlockTableUpdate& b) {
+  return a.slot == b.slot && a.column == b.column && a.block == b.block;
+}
+void PrintTo(const BlockTableUpdate& u, std::ostream* out) {
+  *out << "{" << u.slot << ", " << u.column << ", " << u.block << "}";
+}
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Update = BlockTableUpdate;
+
+constexpr SlotId kA(0), kB(1), kC(2);
+
+BlockManager ManagerOf(const BlockManagerOptions& options) {
+  return *BlockManager::Create(options);
+}
+
+// 9 blocks of 4 tokens to give, 3 slots of at most 6 blocks.
+BlockManager SmallManager() {
+  return ManagerOf({.num_blocks = 10, .block_size = 4, .num_slots = 3, .max_blocks = 6});
+}
+
+std::string MessageOf(const absl::Status& status, absl::StatusCode code) {
+  EXPECT_EQ(status.code(), code) << status;
+  return std::string(status.message());
+}
+
+TEST(BlockManagerTest, ASequenceHoldsTheBlocksOfItsTokens) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 9).ok());  // ceil(9 / 4) = 3
+  EXPECT_THAT(manager.blocks(kA), ElementsAre(BlockId(1), BlockId(2), BlockId(3)));
+  ASSERT_TRUE(manager.Append(kA, 3).ok());  // 12: full
+  EXPECT_EQ(manager.blocks(kA).size(), 3);
+  ASSERT_TRUE(manager.Append(kA, 1).ok());
+  EXPECT_EQ(manager.blocks(kA).size(), 4);
+  EXPECT_EQ(manager.num_tokens(kA), 13);
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerTest, AnEmptySequenceHoldsNoBlock) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 0).ok());
+  EXPECT_TRUE(manager.contains(kA));
+  EXPECT_THAT(manager.blocks(kA), IsEmpty());
+  ASSERT_TRUE(manager.Append(kA, 0).ok());
+  EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
+  ASSERT_TRUE(manager.Free(kA).ok());
+  EXPECT_EQ(manager.pool().num_used(), 0);
+}
+
+TEST(BlockManagerTest, ReportsEveryNewEntryOnce) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kB, 5).ok());
+  ASSERT_TRUE(manager.Add(kA, 1).ok());
+  EXPECT_THAT(manager.TakeUpdates(),
+              ElementsAre(Update{1, 0, 1}, Update{1, 1, 2}, Update{0, 0, 3}));
+  EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
+  ASSERT_TRUE(manager.Append(kA, 3).ok());  // still in block 3
+  EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
+  ASSERT_TRUE(manager.Append(kA, 1).ok());
+  EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update{0, 1, 4}));
+}
+
+TEST(BlockManagerTest, AnEntryThatChangesTwiceIsReportedOnceAsItIs) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 8).ok());       // blocks 1, 2
+  ASSERT_TRUE(manager.Truncate(kA, 4).ok());  // 2 goes back
+  ASSERT_TRUE(manager.Add(kB, 1).ok());       // and to B
+  ASSERT_TRUE(manager.Append(kA, 1).ok());    // A gets 3 in its place
+  EXPECT_THAT(manager.TakeUpdates(),
+              ElementsAre(Update{0, 0, 1}, Update{0, 1, 3}, Update{1, 0, 2}));
+}
+
+TEST(BlockManagerTest, NothingIsReportedForASequenceThatIsGone) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 8).ok());
+  ASSERT_TRUE(manager.Free(kA).ok());
+  EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
+  ASSERT_TRUE(manager.Add(kA, 4).ok());
+  EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update{0, 0, 1}));
+}
+
+TEST(BlockManagerTest, TruncateGivesBackTheBlocksPastTheEnd) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 17).ok());  // 5 blocks
+  ASSERT_TRUE(manager.Truncate(kA, 8).ok());
+  EXPECT_EQ(manager.blocks(kA).size(), 2);  // 8 tokens fill 2 blocks exactly
+  EXPECT_EQ(manager.pool().num_used(), 2);
+  ASSERT_TRUE(manager.Truncate(kA, 8).ok());
+  ASSERT_TRUE(manager.Truncate(kA, 0).ok());
+  EXPECT_EQ(manager.pool().num_used(), 0);
+  EXPECT_TRUE(manager.contains(kA));
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerTest, LookaheadIsHeldBesideTheTokens) {
+  BlockManager manager = ManagerOf({.num_blocks = 10,
+                                    .block_size = 4,
+                                    .num_slots = 3,
+                                    .max_blocks = 3,
+                                    .num_lookahead_tokens = 2});
+  ASSERT_TRUE(manager.Add(kA, 2).ok());
+  EXPECT_EQ(manager.blocks(kA).size(), 1);  // 2 + 2 = 4
+  ASSERT_TRUE(manager.Append(kA, 1).ok());
+  EXPECT_EQ(manager.blocks(kA).size(), 2);  // 3 + 2 = 5
+  ASSERT_TRUE(manager.Append(kA, 9).ok());
+  EXPECT_EQ(manager.blocks(kA).size(), 3);  // 12 + 2 = 14, of which the row holds 12
+  ASSERT_TRUE(manager.Truncate(kA, 3).ok());
+  EXPECT_EQ(manager.blocks(kA).size(), 2);  // keeps the look-ahead
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerTest, ABatchIsAppendedAllOrNothing) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 16).ok());  // 4 blocks
+  ASSERT_TRUE(manager.Add(kB, 16).ok());  // 4 blocks: 1 of 9 is left
+  manager.TakeUpdates();
+  const SlotAppend both[] = {{kA, 1}, {kB, 1}};
+  EXPECT_THAT(MessageOf(manager.AppendBatch(both), absl::StatusCode::kResourceExhausted),
+              HasSubstr("1 can be had now, the batch of 2 needs 2; retry"));
+  EXPECT_EQ(manager.num_tokens(kA), 16);
+  EXPECT_EQ(manager.num_tokens(kB), 16);
+  EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
+  manager.CheckInvariants();
+
+  const SlotAppend with_unknown[] = {{kA, 1}, {kC, 1}};
+  EXPECT_EQ(manager.AppendBatch(with_unknown).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(manager.num_tokens(kA), 16);
+
+  ASSERT_TRUE(manager.Truncate(kB, 12).ok());
+  EXPECT_TRUE(manager.AppendBatch(both).ok());  // now 2 are left, and B fits its third block + 1
+  EXPECT_EQ(manager.num_tokens(kA), 17);
+}
+
+TEST(BlockManagerTest, ASlotMayAppearTwiceInABatch) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 3).ok());
+  const SlotAppend twice[] = {{kA, 1}, {kA, 5}};
+  ASSERT_TRUE(manager.AppendBatch(twice).ok());  // 3 + 1 + 5 = 9
+  EXPECT_EQ(manager.num_tokens(kA), 9);
+  EXPECT_EQ(manager.blocks(kA).size(), 3);
+  const SlotAppend too_long[] = {{kA, 10}, {kA, 6}};  // 9 + 10 = 19, + 6 = 25 > 24
+  EXPECT_EQ(manager.AppendBatch(too_long).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(manager.num_tokens(kA), 9);
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerTest, SaysWhetherWaitingHelps) {
+  BlockManager manager =
+      ManagerOf({.num_blocks = 6, .block_size = 4, .num_slots = 2, .max_blocks = 8});
+  ASSERT_TRUE(manager.Add(kA, 12).ok());  // 3 of 5 blocks
+  EXPECT_THAT(MessageOf(manager.Add(kB, 12), absl::StatusCode::kResourceExhausted),
+              HasSubstr("2 can be had now, asked for 3; retry"));
+  EXPECT_THAT(MessageOf(manager.Add(kB, 21), absl::StatusCode::kInvalidArgument),
+              HasSubstr("slot 1 must fit the pool: expected at most 5 blocks of 4, got 21 tokens"));
+  EXPECT_FALSE(manager.contains(kB));
+  EXPECT_THAT(MessageOf(manager.Append(kA, 9), absl::StatusCode::kInvalidArgument),
+              HasSubstr("slot 0 must fit the pool"));
+  EXPECT_EQ(manager.max_tokens(), 20);
+}
+
+TEST(BlockManagerTest, TheReserveIsForSequencesThatRun) {
+  BlockManager manager = ManagerOf({.num_blocks = 6,
+                                    .block_size = 1,
+                                    .num_slots = 2,
+                                    .max_blocks = 8,
+                                    .num_reserved_blocks = 2});
+  EXPECT_THAT(MessageOf(manager.Add(kA, 4), absl::StatusCode::kInvalidArgument),
+              HasSubstr("at most 3 blocks"));
+  ASSERT_TRUE(manager.Add(kA, 3).ok());
+  EXPECT_EQ(manager.Add(kB, 1).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(manager.Append(kA, 2).ok());
+}
+
+TEST(BlockManagerTest, BadInputIsNamedAndChangesNothing) {
+  BlockManager manager = SmallManager();
+  ASSERT_TRUE(manager.Add(kA, 4).ok());
+  EXPECT_THAT(MessageOf(manager.Add(kA, 1), absl::StatusCode::kAlreadyExists),
+              HasSubstr("slot 0 holds a sequence of 4 tokens"));
+  EXPECT_THAT(MessageOf(manager.Add(SlotId(3), 1), absl::StatusCode::kInvalidArgument),
+              HasSubstr("slot must be one of the manager's: expected 0 to 2, got 3"));
+  EXPECT_THAT(MessageOf(manager.Add(kB, 25), absl::StatusCode::kInvalidArgument),
+              HasSubstr("slot 1 must fit a table row: expected 0 to 24 (6 blocks of 4), got 25"));
+  EXPECT_THAT(MessageOf(manager.Add(kB, -1), absl::StatusCode::kInvalidArgument),
+              HasSubstr("got -1"));
+  EXPECT_THAT(MessageOf(manager.Append(kA, INT_MAX), absl::StatusCode::kInvalidArgument),
+              HasSubstr("got 2147483651"));
+  EXPECT_THAT(MessageOf(manager.Append(kA, -1), absl::StatusCode::kInvalidArgument),
+              HasSubstr("must not be negative"));
+  EXPECT_THAT(MessageOf(manager.Append(kB, 1), absl::StatusCode::kNotFound),
+              HasSubstr("slot 1 holds no sequence"));
+  EXPECT_THAT(MessageOf(manager.Truncate(kA, 5), absl::StatusCode::kInvalidArgument),
+              HasSubstr("expected 0 to 4, got 5"));
+  EXPECT_EQ(manager.Truncate(kA, -1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(manager.Truncate(kB, 0).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(manager.Free(SlotId(-1)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(manager.num_tokens(kA), 4);
+  EXPECT_EQ(manager.pool().num_used(), 1);
+
+  ASSERT_TRUE(manager.Free(kA).ok());
+  EXPECT_EQ(manager.Free(kA).code(), absl::StatusCode::kNotFound);  // a double free
+  manager.CheckInvariants();
+}
+
+TEST(BlockManagerTest, DecodeStepsAllocateNoMemory) {
+  BlockManager manager =
+      ManagerOf({.num_blocks = 200, .block_size = 2, .num_slots = 8, .max_blocks = 20});
+  std::vector<SlotAppend> batch;
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(manager.Add(SlotId(i), 1 + i).ok());
+    batch.push_back({SlotId(i), 1});
+  }
+  AllocationCounter allocations;
+  for (int step = 0; step < 25; ++step) {
+    ASSERT_TRUE(manager.AppendBatch(batch).ok());
+    manager.TakeUpdates();
+    ASSERT_TRUE(manager.Truncate(kA, 1).ok());
+    ASSERT_TRUE(manager.Free(kB).ok());
+    ASSERT_TRUE(manager.Add(kB, 3).ok());
+  }
+  EXPECT_EQ(allocations.count(), 0);
+}
+
+TEST(BlockManagerTest, OptionsOutOfRangeAreNamed) {
+  const auto message = [](BlockManagerOptions options) {
+    return MessageOf(BlockManager::Create(options).status(), absl::StatusCode::kInvalidArgument);
+  };
+  const BlockManagerOptions good = {
+      .num_blocks = 10, .block_size = 4, .num_slots = 3, .max_blocks = 6};
+  BlockManagerOptions bad = good;
+  bad.block_size = 0;
+  EXPECT_THAT(message(bad), HasSubstr("block_size"));
+  bad = good;
+  bad.num_blocks = 1;
+  EXPECT_THAT(message(bad), HasSubstr("num_blocks"));
+  bad = good;
+  bad.num_slots = 0;
+  EXPECT_THAT(message(bad), HasSubstr("num_slots"));
+  bad = good;
+  bad.max_blocks = 0;
+  EXPECT_THAT(message(bad), HasSubstr("max_blocks"));
+  bad = good;
+  bad.block_size = 1 << 30;
+  EXPECT_THAT(message(bad), HasSubstr("max_blocks * block_size is too large"));
+  bad = good;
+  bad.num_lookahead_tokens = -1;
+  EXPECT_THAT(message(bad), HasSubstr("num_lookahead_tokens"));
+  bad = good;
+  bad.max_blocks = 100;
+  bad.num_lookahead_tokens = 36;  // all that the pool has
+  EXPECT_THAT(message(bad),
+              HasSubstr("expected at least 11, got 10 with 1 groups and num_lookahead_tokens 36"));
+}
+
+TEST(BlockManagerDeathTest, AskingForASequenceThatIsNotThereIsABrokenInvariant) {
+  BlockManager manager = SmallManager();
+  EXPECT_DEATH(manager.blocks(kA), "slot 0 holds no sequence");
+  EXPECT_DEATH(manager.num_tokens(SlotId(99)), "slot 99 holds no sequence");
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,178 @@
+#include "cache/blocks/block_pool.h"
+
+#include <array>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/testing/test_seed.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+BlockPool PoolOf(const BlockPoolOptions& options) { return *BlockPool::Create(options); }
+
+BlockId AllocateOne(BlockPool& pool) {
+  BlockId block;
+  EXPECT_TRUE(pool.Allocate(absl::MakeSpan(&block, 1)).ok());
+  return block;
+}
+
+TEST(BlockPoolTest, HandsOutDistinctBlocksAndNeverTheNullBlock) {
+  BlockPool pool = PoolOf({.num_blocks = 5});
+  std::array<BlockId, 4> blocks;
+  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());
+  EXPECT_THAT(blocks,
+              testing::UnorderedElementsAre(BlockId(1), BlockId(2), BlockId(3), BlockId(4)));
+  EXPECT_EQ(pool.num_used(), 4);
+  pool.CheckInvariants();
+}
+
+TEST(BlockPoolTest, AllocatesAllOrNothing) {
+  BlockPool pool = PoolOf({.num_blocks = 5});  // blocks 1..4 to give
+  std::array<BlockId, 3> first;
+  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(first)).ok());
+
+  std::array<BlockId, 2> second = {kNullBlock, kNullBlock};
+  absl::Status status = pool.Allocate(absl::MakeSpan(second));  // 4 - 3 < 2
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 can be had now, asked for 2; retry"));
+  EXPECT_THAT(second, Each(kNullBlock));  // untouched
+  EXPECT_EQ(pool.num_allocatable(), 1);
+}
+
+TEST(BlockPoolTest, RefusesForGoodWhatThePoolCanNeverGive) {
+  BlockPool pool = PoolOf({.num_blocks = 5});
+  std::array<BlockId, 5> blocks;  // one more than 4
+  absl::Status status = pool.Allocate(absl::MakeSpan(blocks));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("at most 4, asked for 5"));
+}
+
+TEST(BlockPoolTest, AllocatingNothingSucceedsEvenWhenNothingIsLeft) {
+  BlockPool pool = PoolOf({.num_blocks = 2});
+  AllocateOne(pool);
+  EXPECT_TRUE(pool.Allocate({}).ok());
+}
+
+TEST(BlockPoolTest, OnlyReservedWorkTakesTheReserve) {
+  BlockPool pool = PoolOf({.num_blocks = 6, .num_reserved_blocks = 2});  // 3 + 2 to give
+  std::array<BlockId, 4> four;
+  EXPECT_EQ(pool.Allocate(absl::MakeSpan(four)).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(pool.AllocateReserved(absl::MakeSpan(four)).ok());
+  EXPECT_EQ(pool.num_allocatable(), 0);  // 1 free, below the reserve: never negative
+  EXPECT_EQ(pool.num_allocatable_reserved(), 1);
+
+  BlockId block;
+  EXPECT_EQ(pool.Allocate(absl::MakeSpan(&block, 1)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(pool.AllocateReserved(absl::MakeSpan(&block, 1)).ok());
+}
+
+TEST(BlockPoolTest, ReleasingASharedBlockKeepsItInUse) {
+  BlockPool pool = PoolOf({.num_blocks = 2});
+  const BlockId block = AllocateOne(pool);
+  pool.Share(block);
+  pool.Release(block);
+  EXPECT_EQ(pool.ref_count(block), 1);
+  EXPECT_EQ(pool.num_allocatable(), 0);
+  pool.Release(block);
+  EXPECT_EQ(pool.ref_count(block), 0);
+  EXPECT_EQ(pool.num_allocatable(), 1);
+}
+
+TEST(BlockPoolTest, AReleasedBlockIsHandedOutAgain) {
+  BlockPool pool = PoolOf({.num_blocks = 2});
+  for (int i = 0; i < 3; ++i) {
+    const BlockId block = AllocateOne(pool);
+    EXPECT_EQ(block, BlockId(1));
+    pool.Release(block);
+  }
+}
+
+TEST(BlockPoolTest, RemembersTheMostThatWasUsed) {
+  BlockPool pool = PoolOf({.num_blocks = 5});
+  EXPECT_EQ(pool.peak_used(), 0);
+  std::array<BlockId, 3> blocks;
+  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());
+  for (const BlockId block : blocks) pool.Release(block);
+  AllocateOne(pool);
+  EXPECT_EQ(pool.num_used(), 1);
+  EXPECT_EQ(pool.peak_used(), 3);
+}
+
+TEST(BlockPoolTest, OptionsOutOfRangeAreNamed) {
+  const auto message = [](const BlockPoolOptions& options) {
+    absl::Status status = BlockPool::Create(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message({.num_blocks = 1}), HasSubstr("num_blocks"));
+  EXPECT_THAT(message({.num_blocks = -7}), HasSubstr("expected at least 2, got -7"));
+  EXPECT_THAT(message({.num_blocks = 4, .num_reserved_blocks = 3}),
+              HasSubstr("num_reserved_blocks must leave a block to allocate: expected 0 to 2"));
+  EXPECT_THAT(message({.num_blocks = 4, .num_reserved_blocks = -1}), HasSubstr("got -1"));
+}
+
+TEST(BlockPoolDeathTest, ReleasingWhatIsNotUsedIsABrokenInvariant) {
+  BlockPool pool = PoolOf({.num_blocks = 3});
+  const BlockId block = AllocateOne(pool);
+  pool.Release(block);
+  EXPECT_DEATH(pool.Release(block), "Release of block 1, which is not used");
+  EXPECT_DEATH(pool.Share(block), "Share of block 1, which is not used");
+  EXPECT_DEATH(pool.Release(kNullBlock), "Release of block 0");
+  EXPECT_DEATH(pool.Release(BlockId(3)), "block 3 is not of this pool of 3");
+  EXPECT_DEATH(pool.Release(BlockId(-1)), "block -1 is not of this pool");
+}
+
+// Compares the pool with a map from block to references over 20,000 random calls.
+TEST(BlockPoolTest, AgreesWithAModelOverRandomCalls) {
+  const unsigned seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % n); };
+
+  constexpr int kNumBlocks = 40, kNumReserved = 5;
+  BlockPool pool = PoolOf({.num_blocks = kNumBlocks, .num_reserved_blocks = kNumReserved});
+  std::map<BlockId, int> model;  // used blocks
+  const auto any_used = [&] { return std::next(model.begin(), below(model.size())); };
+
+  for (int step = 0; step < 20000; ++step) {
+    const int action = below(4);
+    if (action == 0) {
+      std::vector<BlockId> blocks(below(12));
+      const bool reserved = below(2) == 0;
+      const int num_free = kNumBlocks - 1 - static_cast<int>(model.size());
+      const bool fits = static_cast<int>(blocks.size()) <=
+                        (reserved ? num_free : std::max(num_free - kNumReserved, 0));
+      absl::Status status = reserved ? pool.AllocateReserved(absl::MakeSpan(blocks))
+                                     : pool.Allocate(absl::MakeSpan(blocks));
+      ASSERT_EQ(status.ok(), fits) << status;
+      if (!fits) continue;
+      for (BlockId block : blocks) {
+        ASSERT_TRUE(block != kNullBlock && model.emplace(block, 1).second) << block;
+      }
+    } else if (!model.empty()) {
+      auto used = any_used();
+      if (action == 1) {
+        pool.Share(used->first);
+        ++used->second;
+      } else {
+        pool.Release(used->first);
+        if (--used->second == 0) model.erase(used);
+      }
+    }
+    pool.CheckInvariants();
+    ASSERT_EQ(pool.num_used(), static_cast<int>(model.size()));
+    for (const auto& [block, references] : model) ASSERT_EQ(pool.ref_count(block), references);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

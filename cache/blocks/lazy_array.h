@@ -1,0 +1,52 @@
+// A large array of zeros whose pages the operating system provides on first use.
+//
+//   LazyArray<int32_t> tokens = LazyArray<int32_t>::Create(int64_t{256} << 20);
+//   if (tokens.empty()) ...   // refused
+//
+// For rows of the longest sequence of a slot, of which most slots use a small part.
+// Elements are never constructed: T must be a plain aggregate for which all bits zero is a value.
+//
+// Thread safety: as a std::vector.
+
+#ifndef CACHE_BLOCKS_LAZY_ARRAY_H_
+#define CACHE_BLOCKS_LAZY_ARRAY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <type_traits>
+
+namespace reprise {
+
+template <typename T>
+class LazyArray {
+  static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
+
+ public:
+  LazyArray() = default;
+
+  // Empty if `size` is not positive or memory runs out.
+  static LazyArray Create(int64_t size) {
+    LazyArray array;
+    if (size <= 0 || size > std::numeric_limits<ptrdiff_t>::max() / int64_t{sizeof(T)})
+      return array;
+    array.data_.reset(static_cast<T*>(std::calloc(static_cast<size_t>(size), sizeof(T))));
+    return array;
+  }
+
+  bool empty() const { return data_ == nullptr; }
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+
+ private:
+  struct Freed {
+    void operator()(T* data) const { std::free(data); }
+  };
+  std::unique_ptr<T, Freed> data_;
+};
+
+}  // namespace reprise
+
+#endif  // CACHE_BLOCKS_LAZY_ARRAY_H_

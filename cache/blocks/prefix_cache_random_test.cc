@@ -1,0 +1,268 @@
+// Sequences that come and go over a prefix cache, compared with a plain record of the content and
+// the holders of each block.
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/fence.h"
+#include "base/ids.h"
+#include "base/testing/test_seed.h"
+#include "cache/blocks/block_pool.h"
+#include "cache/blocks/prefix_cache.h"
+#include "cache/prefix/prefix_hash.h"
+#include "cache/prefix/prefix_index.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kNumBlocks = 40, kBlockSize = 2, kNumSteps = 20000, kMaxSequences = 8;
+constexpr int kFull = 0, kWindow = 1;  // groups
+
+// A device that does what it is given some time later.
+struct Device {
+  int64_t num_submitted = 0;
+  int64_t num_done = 0;
+};
+
+class DeviceFence : public Fence {
+ public:
+  explicit DeviceFence(Device* device) : device_(device) {}
+  void Arm() override { position_ = device_->num_submitted; }
+  bool Passed() override { return device_->num_done >= position_; }
+  void Wait() override { device_->num_done = std::max(device_->num_done, position_); }
+
+ private:
+  Device* device_;
+  int64_t position_ = 0;
+};
+
+struct Sequence {
+  int group = 0;
+  std::vector<int32_t> tokens;
+  std::vector<PrefixHash> hashes;
+  std::vector<BlockId> blocks;  // null where a window has moved on
+  int num_inserted = 0;
+};
+
+// What a block holds, as was written.
+struct Content {
+  int group = 0;
+  std::vector<int32_t> prefix;
+  PrefixHash parent;
+
+  friend bool operator==(const Content&, const Content&) = default;
+};
+
+// What releases wait for.
+enum class Fencing { kNone, kOneQueue, kTwoQueues };
+
+class RandomCache {
+ public:
+  RandomCache(unsigned seed, Fencing fencing)
+      : random_(seed),
+        fencing_(fencing),
+        cache_(*PrefixCache::Create({.pool = {.num_blocks = kNumBlocks},
+                                     .block_size = kBlockSize,
+                                     .num_groups = 2,
+                                     .tokens = PrefixTokens::kStored})),
+        contents_(kNumBlocks) {
+    for (Device& device : devices_) {
+      std::vector<std::unique_ptr<Fence>> fences;
+      for (int i = 0; i < 3; ++i) fences.push_back(std::make_unique<DeviceFence>(&device));
+      EXPECT_TRUE(cache_.AddFenceQueue(std::move(fences)).ok());
+    }
+  }
+
+  void Step() {
+    const int action = Below(12);
+    if (action < 3) return Start();
+    if (action < 6) return InsertOne();
+    if (action < 8) return End();
+    if (action < 10) return MoveWindow();
+    for (Device& device : devices_) {
+      device.num_done = std::min(device.num_submitted, device.num_done + Below(3));
+    }
+    cache_.Poll();
+    if (Below(500) == 0) Clear();
+  }
+
+  // New weights: running sequences continue, but others may not share their blocks.
+  void Clear() {
+    cache_.Clear();
+    for (Sequence& sequence : sequences_) {
+      sequence.num_inserted = static_cast<int>(sequence.blocks.size());
+    }
+  }
+
+  void Check() {
+    cache_.CheckInvariants();
+    std::vector<int> num_holders(kNumBlocks, 0);
+    for (const Sequence& sequence : sequences_) {
+      for (size_t i = 0; i < sequence.blocks.size(); ++i) {
+        if (sequence.blocks[i] == kNullBlock) continue;
+        ++num_holders[sequence.blocks[i].value()];
+        ASSERT_EQ(contents_[sequence.blocks[i].value()], ContentOf(sequence, i));
+      }
+    }
+    for (int i = 1; i < kNumBlocks; ++i) {
+      ASSERT_EQ(cache_.pool().ref_count(BlockId(i)), num_holders[i]) << "block " << i;
+      if (!cache_.index().contains(BlockId(i))) continue;
+      ASSERT_EQ(cache_.index().group(BlockId(i)), contents_[i].group);
+      // No parent goes before its children.
+      if (contents_[i].group != kFull || contents_[i].prefix.size() == kBlockSize) continue;
+      if (fencing_ == Fencing::kTwoQueues) continue;
+      ASSERT_TRUE(cache_.index().Find(kFull, contents_[i].parent).has_value()) << "block " << i;
+    }
+  }
+
+  int64_t num_evictions() const { return cache_.pool().num_evictions(); }
+  int64_t num_duplicates() const { return cache_.index().statistics().num_duplicates; }
+  int64_t num_hits() const { return num_hits_; }
+
+ private:
+  int Below(int n) { return static_cast<int>(random_() % n); }
+
+  PrefixHash ParentOf(const Sequence& sequence, size_t i) const {
+    return i == 0 ? cache_.hasher().Root() : sequence.hashes[i - 1];
+  }
+
+  Content ContentOf(const Sequence& sequence, size_t i) const {
+    const auto begin = sequence.tokens.begin();
+    return {.group = sequence.group,
+            .prefix = {begin, begin + (i + 1) * kBlockSize},
+            .parent = ParentOf(sequence, i)};
+  }
+
+  // The last block of the query that is here, null blocks before it: the number of all of them.
+  int FindLastOf(const PrefixQuery& query, absl::Span<BlockId> blocks) const {
+    int end = static_cast<int>(query.hashes.size());
+    for (; end > 0; --end) {
+      const PrefixQuery one = {.group = query.group,
+                               .hashes = query.hashes.subspan(end - 1, 1),
+                               .tokens = query.tokens.subspan((end - 1) * kBlockSize, kBlockSize)};
+      if (cache_.index().FindPrefix(one, blocks.subspan(end - 1, 1)) == 1) break;
+    }
+    if (end > 0) std::fill(blocks.begin(), blocks.begin() + end - 1, kNullBlock);
+    return end;
+  }
+
+  void Start() {
+    if (static_cast<int>(sequences_.size()) == kMaxSequences) return;
+    Sequence sequence;
+    sequence.group = Below(2);
+    const int num_blocks = 1 + Below(6);
+    for (int i = 0; i < num_blocks * kBlockSize; ++i) sequence.tokens.push_back(Below(8) == 0);
+    sequence.hashes.resize(num_blocks);
+    cache_.hasher().Chain(cache_.hasher().Root(), sequence.tokens, kBlockSize,
+                          absl::MakeSpan(sequence.hashes));
+    const PrefixQuery query = {
+        .group = sequence.group, .hashes = sequence.hashes, .tokens = sequence.tokens};
+    std::vector<BlockId> blocks(num_blocks);
+    int num_hits = 0;
+    if (Below(3) > 0) {  // else it wants everything computed
+      // A window sees the block before, at most.
+      num_hits = sequence.group == kFull ? cache_.index().FindPrefix(query, absl::MakeSpan(blocks))
+                                         : FindLastOf(query, absl::MakeSpan(blocks));
+    }
+    for (int i = 0; i < num_hits; ++i) {
+      if (blocks[i] == kNullBlock) continue;
+      ASSERT_EQ(contents_[blocks[i].value()], ContentOf(sequence, i)) << "a wrong hit";
+      ++num_hits_;
+    }
+    const absl::Span<BlockId> fresh = absl::MakeSpan(blocks).subspan(num_hits);
+    const absl::Span<const BlockId> hits = absl::MakeConstSpan(blocks).first(num_hits);
+    if (!cache_.CheckAcquirable(hits, static_cast<int64_t>(fresh.size())).ok()) return;
+    for (const BlockId hit : hits) {
+      if (hit != kNullBlock) cache_.Share(hit);
+    }
+    ASSERT_TRUE(cache_.Allocate(fresh).ok());
+    for (int i = num_hits; i < num_blocks; ++i) {
+      contents_[blocks[i].value()] = ContentOf(sequence, i);
+    }
+    sequence.blocks = std::move(blocks);
+    sequence.num_inserted = num_hits;
+    sequences_.push_back(std::move(sequence));
+  }
+
+  void InsertOne() {
+    if (sequences_.empty()) return;
+    Sequence& sequence = sequences_[Below(static_cast<int>(sequences_.size()))];
+    const int i = sequence.num_inserted;
+    if (i == static_cast<int>(sequence.blocks.size())) return;
+    ++sequence.num_inserted;
+    if (sequence.blocks[i] == kNullBlock) return;
+    cache_.Insert(
+        sequence.blocks[i],
+        {.group = sequence.group,
+         .hash = sequence.hashes[i],
+         .parent = ParentOf(sequence, i),
+         .tokens = absl::MakeConstSpan(sequence.tokens).subspan(i * kBlockSize, kBlockSize)});
+  }
+
+  void End() {
+    if (sequences_.empty()) return;
+    const int which = Below(static_cast<int>(sequences_.size()));
+    Sequence sequence = std::move(sequences_[which]);
+    sequences_.erase(sequences_.begin() + which);
+    std::reverse(sequence.blocks.begin(), sequence.blocks.end());  // children first
+    Release(sequence.blocks);
+  }
+
+  // A window gives its first block up.
+  void MoveWindow() {
+    for (Sequence& sequence : sequences_) {
+      if (sequence.group != kWindow || Below(2) == 0) continue;
+      const auto first = std::find_if(sequence.blocks.begin(), sequence.blocks.end(),
+                                      [](BlockId block) { return block != kNullBlock; });
+      if (first == sequence.blocks.end()) continue;
+      const BlockId block = std::exchange(*first, kNullBlock);
+      Release({block});
+    }
+  }
+
+  void Release(const std::vector<BlockId>& blocks) {
+    const int queue = fencing_ == Fencing::kTwoQueues ? Below(2) : 0;
+    ++devices_[queue].num_submitted;
+    const FenceTicket ticket = cache_.Arm(FenceQueueId(queue));
+    for (const BlockId block : blocks) {
+      if (block == kNullBlock) continue;
+      fencing_ == Fencing::kNone ? cache_.Release(block) : cache_.Release(block, ticket);
+    }
+  }
+
+  std::mt19937 random_;
+  Fencing fencing_;
+  Device devices_[2];
+  PrefixCache cache_;
+  std::vector<Content> contents_;  // by block
+  std::vector<Sequence> sequences_;
+  int64_t num_hits_ = 0;
+};
+
+class PrefixCacheRandomTest : public testing::TestWithParam<Fencing> {};
+
+TEST_P(PrefixCacheRandomTest, ServesOnlyWhatWasWrittenAndEvictsChildrenFirst) {
+  const unsigned seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  RandomCache cache(seed, GetParam());
+  for (int step = 0; step < kNumSteps; ++step) {
+    ASSERT_NO_FATAL_FAILURE(cache.Step()) << "step " << step;
+    ASSERT_NO_FATAL_FAILURE(cache.Check()) << "step " << step;
+  }
+  // It was no idle run.
+  EXPECT_GT(cache.num_evictions(), 100);
+  EXPECT_GT(cache.num_duplicates(), 100);
+  EXPECT_GT(cache.num_hits(), 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fencing, PrefixCacheRandomTest,
+                         testing::Values(Fencing::kNone, Fencing::kOneQueue, Fencing::kTwoQueues));
+
+}  // namespace
+}  // namespace reprise

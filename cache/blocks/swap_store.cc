@@ -1,0 +1,247 @@
+#include "cache/blocks/swap_store.h"
+
+#include <glog/logging.h>
+
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "cache/group_retention.h"
+
+namespace reprise {
+namespace {
+
+// The blocks of the sequence's committed tokens and of its encoder's input, group by group.
+void ForEachBlockWithContent(const BlockManager& manager, SlotId slot, const SavedSequence& saved,
+                             absl::FunctionRef<void(BlockId)> visit) {
+  const int block_size = manager.options().block_size;
+  for (int group = 0; group < manager.num_groups(); ++group) {
+    const int num_tokens = HoldsOwnTokens(manager.groups()[group]) ? saved.num_tokens
+                           : saved.has_encoder                     ? saved.num_encoder_tokens
+                                                                   : 0;
+    const absl::Span<const BlockId> row = manager.blocks(slot, group);
+    const int end = NumBlocksOf(num_tokens, block_size);
+    for (int column = saved.first_columns[group]; column < end; ++column) visit(row[column]);
+  }
+}
+
+absl::Status NotStored(SequenceId id) {
+  return absl::NotFoundError(absl::StrCat("sequence ", id.value(), " is not in the swap store"));
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, SwapState state) {
+  switch (state) {
+    case SwapState::kPlanned:
+      return out << "planned";
+    case SwapState::kLeaving:
+      return out << "leaving";
+    case SwapState::kStored:
+      return out << "stored";
+    case SwapState::kArriving:
+      return out << "arriving";
+  }
+  return out << "SwapState(" << static_cast<int>(state) << ")";
+}
+
+absl::StatusOr<SwapStore> SwapStore::Create(const SwapStoreOptions& options, BlockManager* manager,
+                                            SwapFences fences) {
+  if (manager == nullptr) return absl::InvalidArgumentError("manager must be given: got null");
+  REPRISE_ASSIGN_OR_RETURN(BlockPool host_pool,
+                           BlockPool::Create({.num_blocks = options.num_host_blocks}));
+  REPRISE_ASSIGN_OR_RETURN(const FenceQueueId host_queue,
+                           host_pool.AddFenceQueue(std::move(fences.host)));
+  REPRISE_ASSIGN_OR_RETURN(const FenceQueueId device_queue,
+                           manager->AddFenceQueue(std::move(fences.device)));
+  return SwapStore(manager, std::move(host_pool), device_queue, host_queue);
+}
+
+SwapStore::SwapStore(BlockManager* manager, BlockPool host_pool, FenceQueueId device_queue,
+                     FenceQueueId host_queue)
+    : manager_(manager),
+      host_pool_(std::move(host_pool)),
+      device_queue_(device_queue),
+      host_queue_(host_queue) {}
+
+absl::Status SwapStore::PlanOut(SlotId slot, SequenceId id) {
+  if (!manager_->contains(slot)) {
+    return absl::NotFoundError(absl::StrCat("slot ", slot.value(), " holds no sequence"));
+  }
+  if (stored_.contains(id)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("sequence ", id.value(), " is in the swap store already"));
+  }
+  for (const SequenceId planned : planned_out_) {
+    if (stored_.at(planned).planned_from != slot) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "slot ", slot.value(), " is planned to leave already, as sequence ", planned.value()));
+  }
+  if (manager_->has_copies()) {
+    return absl::FailedPreconditionError(
+        "copies of the manager must be launched before a swap: expected none pending");
+  }
+  if (!planned_in_.empty()) {
+    return absl::FailedPreconditionError(
+        "swaps out must be planned before swaps in: expected a plan without swaps in");
+  }
+  Stored stored;
+  stored.saved = manager_->Save(slot);
+  stored.planned_from = slot;
+  std::vector<BlockId> device_blocks;
+  ForEachBlockWithContent(*manager_, slot, stored.saved,
+                          [&](BlockId block) { device_blocks.push_back(block); });
+  std::vector<BlockId> host_blocks(device_blocks.size());
+  REPRISE_RETURN_IF_ERROR(host_pool_.Allocate(absl::MakeSpan(host_blocks)));
+  for (size_t i = 0; i < host_blocks.size(); ++i) {
+    copies_out_.push_back({.src = device_blocks[i].value(), .dst = host_blocks[i].value()});
+    stored.blocks.emplace_back(host_blocks[i].value());
+  }
+  planned_out_.push_back(id);
+  stored_.emplace(id, std::move(stored));
+  return absl::OkStatus();
+}
+
+absl::Status SwapStore::CheckNotPlanned(SequenceId id, const Stored& stored) const {
+  if (stored.planned_from.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("sequence ", id.value(), " has not left slot ", stored.planned_from->value(),
+                     ": its copies have not been launched"));
+  }
+  if (stored.planned_to.has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat("sequence ", id.value(),
+                                                      " is planned to come back to slot ",
+                                                      stored.planned_to->value(), " already"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SwapStore::PlanIn(SequenceId id, SlotId slot) {
+  const auto found = stored_.find(id);
+  if (found == stored_.end()) return NotStored(id);
+  Stored& stored = found->second;
+  REPRISE_RETURN_IF_ERROR(CheckNotPlanned(id, stored));
+  REPRISE_RETURN_IF_ERROR(manager_->Restore(slot, stored.saved));
+  auto host_block = stored.blocks.begin();
+  ForEachBlockWithContent(*manager_, slot, stored.saved, [&](BlockId block) {
+    copies_in_.push_back({.src = (host_block++)->value(), .dst = block.value()});
+  });
+  CHECK(host_block == stored.blocks.end()) << "sequence " << id << " came back shorter";
+  stored.planned_to = slot;
+  planned_in_.push_back(id);
+  return absl::OkStatus();
+}
+
+void SwapStore::Launched() {
+  if (!planned_out_.empty()) {
+    const FenceTicket read = manager_->Arm(device_queue_);
+    const FenceTicket written = host_pool_.Arm(host_queue_);
+    for (const SequenceId id : planned_out_) {
+      Stored& stored = stored_.at(id);
+      const absl::Status freed = manager_->Free(*stored.planned_from, read);
+      CHECK(freed.ok()) << "a planned sequence has left its slot: " << freed;
+      stored.planned_from.reset();
+      stored.written = written;
+    }
+  }
+  if (!planned_in_.empty()) {
+    const FenceTicket read = host_pool_.Arm(host_queue_);
+    for (const SequenceId id : planned_in_) {
+      const Stored& stored = stored_.at(id);
+      manager_->ConfirmRestored(*stored.planned_to);
+      Release(stored, read);
+      stored_.erase(id);
+    }
+  }
+  ClearPlan();
+}
+
+void SwapStore::Abandon() {
+  if (!planned_out_.empty()) {
+    const FenceTicket written = host_pool_.Arm(host_queue_);
+    for (const SequenceId id : planned_out_) {
+      Release(stored_.at(id), written);
+      stored_.erase(id);
+    }
+  }
+  if (!planned_in_.empty()) {
+    const FenceTicket written = manager_->Arm(device_queue_);
+    for (const SequenceId id : planned_in_) {
+      Stored& stored = stored_.at(id);
+      manager_->AbandonRestored(*stored.planned_to, written);
+      stored.planned_to.reset();
+    }
+  }
+  ClearPlan();
+}
+
+void SwapStore::Release(const Stored& stored, FenceTicket ticket) {
+  for (const HostBlockId block : stored.blocks) {
+    host_pool_.Release(BlockId(block.value()), ticket);
+  }
+}
+
+void SwapStore::ClearPlan() {
+  planned_out_.clear();
+  planned_in_.clear();
+  copies_out_.clear();
+  copies_in_.clear();
+}
+
+absl::Status SwapStore::Drop(SequenceId id) {
+  const auto found = stored_.find(id);
+  if (found == stored_.end()) return NotStored(id);
+  REPRISE_RETURN_IF_ERROR(CheckNotPlanned(id, found->second));
+  Release(found->second, found->second.written);
+  stored_.erase(found);
+  return absl::OkStatus();
+}
+
+void SwapStore::Poll() {
+  host_pool_.Poll();
+  manager_->Poll();
+}
+
+std::optional<SwapState> SwapStore::state(SequenceId id) {
+  const auto found = stored_.find(id);
+  if (found == stored_.end()) return std::nullopt;
+  if (found->second.planned_from.has_value()) return SwapState::kPlanned;
+  if (found->second.planned_to.has_value()) return SwapState::kArriving;
+  return host_pool_.HasPassed(found->second.written) ? SwapState::kStored : SwapState::kLeaving;
+}
+
+int SwapStore::num_tokens(SequenceId id) const { return stored_.at(id).saved.num_tokens; }
+
+absl::Span<const HostBlockId> SwapStore::blocks(SequenceId id) const {
+  return stored_.at(id).blocks;
+}
+
+void SwapStore::CheckInvariants() const {
+  host_pool_.CheckInvariants();
+  std::vector<int> num_owners(host_pool_.num_blocks(), 0);
+  int num_planned_out = 0;
+  int num_planned_in = 0;
+  for (const auto& [id, stored] : stored_) {
+    for (const HostBlockId block : stored.blocks) ++num_owners[block.value()];
+    if (stored.planned_to.has_value()) {
+      ++num_planned_in;
+      CHECK(manager_->is_arriving(*stored.planned_to)) << "invariant 3, sequence " << id;
+    }
+    if (!stored.planned_from.has_value()) continue;
+    ++num_planned_out;
+    CHECK(manager_->contains(*stored.planned_from)) << "invariant 3, sequence " << id;
+    CHECK_EQ(manager_->num_committed(*stored.planned_from), stored.saved.num_tokens)
+        << "invariant 3, sequence " << id;
+  }
+  CHECK_EQ(num_planned_out, static_cast<int>(planned_out_.size())) << "invariant 3";
+  CHECK_EQ(num_planned_in, static_cast<int>(planned_in_.size())) << "invariant 3";
+  for (int block = 0; block < host_pool_.num_blocks(); ++block) {
+    CHECK_LE(num_owners[block], 1) << "invariant 2, host block " << block;
+    CHECK_EQ(host_pool_.ref_count(BlockId(block)), num_owners[block])
+        << "invariant 2, host block " << block;
+  }
+}
+
+}  // namespace reprise

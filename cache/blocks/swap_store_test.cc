@@ -1,0 +1,408 @@
+#include "cache/blocks/swap_store.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache/testing/delayed_stream.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr SlotId kA(0), kB(1), kC(2);
+constexpr SequenceId kOne(101), kTwo(102);
+
+std::vector<std::unique_ptr<Fence>> FencesOf(DelayedStream& stream) {
+  std::vector<std::unique_ptr<Fence>> fences;
+  for (int i = 0; i < 3; ++i) fences.push_back(stream.MakeFence());
+  return fences;
+}
+
+class SwapStoreTest : public testing::Test {
+ protected:
+  // 9 device blocks of 4 tokens to give.
+  explicit SwapStoreTest(BlockManagerOptions options = {}, int num_host_blocks = 8) {
+    options.num_blocks = 10;
+    options.block_size = 4;
+    options.num_slots = 3;
+    options.max_blocks = 6;
+    manager_ = std::make_unique<BlockManager>(*BlockManager::Create(options));
+    store_ = std::make_unique<SwapStore>(
+        *SwapStore::Create({.num_host_blocks = num_host_blocks}, manager_.get(),
+                           {.device = FencesOf(stream_), .host = FencesOf(stream_)}));
+  }
+
+  void AddCommitted(SlotId slot, int num_tokens) {
+    ASSERT_TRUE(manager_->Add(slot, num_tokens).ok());
+    ASSERT_TRUE(manager_->CommitUnknown(slot, num_tokens).ok());
+  }
+
+  // The plan's copies are in the stream, not done.
+  void Launch() {
+    stream_.Submit([] {});
+    store_->Launched();
+    Check();
+  }
+
+  void Check() {
+    manager_->CheckInvariants();
+    store_->CheckInvariants();
+  }
+
+  DelayedStream stream_;
+  std::unique_ptr<BlockManager> manager_;
+  std::unique_ptr<SwapStore> store_;
+};
+
+TEST_F(SwapStoreTest, ASequenceLeavesAndComesBackToAnotherSlot) {
+  AddCommitted(kA, 6);  // device blocks 1, 2
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  EXPECT_EQ(store_->state(kOne), SwapState::kPlanned);
+  EXPECT_THAT(store_->copies_out(),
+              ElementsAre(BlockCopy{.src = 1, .dst = 1}, BlockCopy{.src = 2, .dst = 2}));
+  EXPECT_TRUE(manager_->contains(kA));  // until the copies are under way
+  Check();
+  Launch();
+  EXPECT_FALSE(manager_->contains(kA));
+  EXPECT_THAT(store_->copies_out(), IsEmpty());
+  EXPECT_EQ(store_->state(kOne), SwapState::kLeaving);
+  EXPECT_EQ(store_->num_tokens(kOne), 6);
+  EXPECT_THAT(store_->blocks(kOne), ElementsAre(HostBlockId(1), HostBlockId(2)));
+  stream_.RunAll();
+  EXPECT_EQ(store_->state(kOne), SwapState::kStored);
+
+  ASSERT_TRUE(store_->PlanIn(kOne, kB).ok());
+  EXPECT_EQ(store_->state(kOne), SwapState::kArriving);
+  EXPECT_EQ(manager_->num_tokens(kB), 6);
+  EXPECT_EQ(manager_->num_committed(kB), 6);
+  const absl::Span<const BlockId> blocks = manager_->blocks(kB);
+  EXPECT_THAT(store_->copies_in(), ElementsAre(BlockCopy{.src = 1, .dst = blocks[0].value()},
+                                               BlockCopy{.src = 2, .dst = blocks[1].value()}));
+  Launch();
+  EXPECT_EQ(store_->state(kOne), std::nullopt);
+}
+
+TEST_F(SwapStoreTest, DeviceBlocksAreNotHandedOutBeforeTheyHaveBeenRead) {
+  AddCommitted(kA, 24);  // 6 of 9
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  EXPECT_EQ(manager_->pool().num_fenced(), 6);
+  EXPECT_EQ(manager_->Add(kB, 16).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(manager_->Add(kB, 12).ok());
+  stream_.RunAll();
+  EXPECT_TRUE(manager_->Add(kC, 24).ok());
+  Check();
+}
+
+TEST_F(SwapStoreTest, HostBlocksAreNotHandedOutBeforeTheyHaveBeenRead) {
+  AddCommitted(kA, 24);  // 6 of 7 host blocks
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  stream_.RunAll();
+  ASSERT_TRUE(store_->PlanIn(kOne, kB).ok());
+  Launch();
+  const absl::Status refused = store_->PlanOut(kB, kTwo);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_FALSE(store_->state(kTwo).has_value());
+  stream_.RunAll();
+  EXPECT_TRUE(store_->PlanOut(kB, kTwo).ok());
+  Check();
+}
+
+TEST_F(SwapStoreTest, WhatIsInFlightIsNotStored) {
+  AddCommitted(kA, 5);
+  ASSERT_TRUE(manager_->Append(kA, 7).ok());  // 12 tokens, 3 blocks
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  EXPECT_THAT(store_->copies_out(), SizeIs(2));
+  Launch();
+  ASSERT_TRUE(store_->PlanIn(kOne, kA).ok());
+  EXPECT_EQ(manager_->num_tokens(kA), 5);
+  Check();
+}
+
+TEST_F(SwapStoreTest, ForksGoOnWhileOneOfThemIsAway) {
+  AddCommitted(kA, 6);
+  ASSERT_TRUE(manager_->Fork(kA, kB).ok());
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  // Still being read: the other one writes to a copy, though it is the only user of the block.
+  ASSERT_TRUE(manager_->Append(kB, 1).ok());
+  EXPECT_TRUE(manager_->has_copies());
+  manager_->TakeCopies();
+  stream_.RunAll();
+  ASSERT_TRUE(store_->PlanIn(kOne, kA).ok());
+  Launch();
+  EXPECT_EQ(manager_->num_tokens(kA), 6);
+  EXPECT_EQ(manager_->num_tokens(kB), 7);
+}
+
+TEST_F(SwapStoreTest, ADroppedSequenceGivesItsHostBlocksBack) {
+  AddCommitted(kA, 24);
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kFailedPrecondition);
+  Launch();
+  ASSERT_TRUE(store_->Drop(kOne).ok());
+  EXPECT_EQ(store_->host_pool().num_fenced(), 6);  // still being written
+  stream_.RunAll();
+  store_->Poll();
+  EXPECT_EQ(store_->host_pool().num_free(), 7);
+  EXPECT_EQ(manager_->pool().num_fenced(), 0);
+  Check();
+}
+
+TEST_F(SwapStoreTest, ComingBackIsRefusedWithoutRoomAndTheSequenceStays) {
+  AddCommitted(kA, 24);
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  stream_.RunAll();
+  AddCommitted(kB, 20);  // 5 of 9: 4 are left
+  EXPECT_EQ(store_->PlanIn(kOne, kA).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(store_->PlanIn(kOne, kB).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(store_->state(kOne), SwapState::kStored);
+  EXPECT_THAT(store_->copies_in(), IsEmpty());
+  ASSERT_TRUE(manager_->Free(kB).ok());
+  EXPECT_TRUE(store_->PlanIn(kOne, kA).ok());
+  Check();
+}
+
+TEST_F(SwapStoreTest, BadPlansAreNamed) {
+  AddCommitted(kA, 4);
+  AddCommitted(kB, 4);
+  EXPECT_EQ(store_->PlanOut(kC, kOne).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->PlanOut(SlotId(7), kOne).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->PlanIn(kOne, kC).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  EXPECT_EQ(store_->PlanOut(kB, kOne).code(), absl::StatusCode::kAlreadyExists);
+  const absl::Status again = store_->PlanOut(kA, kTwo);
+  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(again.message()), HasSubstr("slot 0 is planned to leave already"));
+  const absl::Status too_early = store_->PlanIn(kOne, kC);
+  EXPECT_EQ(too_early.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(too_early.message()), HasSubstr("sequence 101 has not left slot 0"));
+  Launch();
+  ASSERT_TRUE(store_->PlanIn(kOne, kC).ok());
+  const absl::Status twice = store_->PlanIn(kOne, kA);
+  EXPECT_EQ(twice.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(twice.message()),
+              HasSubstr("sequence 101 is planned to come back to slot 2 already"));
+  EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store_->PlanOut(kB, kOne).code(), absl::StatusCode::kAlreadyExists);
+  Check();
+}
+
+TEST_F(SwapStoreTest, SwapsOutComeBeforeSwapsInOfAPlan) {
+  AddCommitted(kA, 4);
+  AddCommitted(kB, 4);
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  ASSERT_TRUE(store_->PlanIn(kOne, kA).ok());
+  // It would be read before it has come.
+  EXPECT_EQ(store_->PlanOut(kA, kTwo).code(), absl::StatusCode::kFailedPrecondition);
+  Launch();
+  EXPECT_TRUE(store_->PlanOut(kA, kTwo).ok());
+}
+
+TEST_F(SwapStoreTest, CopiesOfForksComeBeforeASwapOut) {
+  AddCommitted(kA, 6);
+  ASSERT_TRUE(manager_->Fork(kA, kB).ok());
+  ASSERT_TRUE(manager_->Append(kB, 1).ok());
+  EXPECT_EQ(store_->PlanOut(kB, kOne).code(), absl::StatusCode::kFailedPrecondition);
+  manager_->TakeCopies();
+  EXPECT_TRUE(store_->PlanOut(kB, kOne).ok());
+}
+
+TEST_F(SwapStoreTest, ASequenceOfAnAbandonedPlanStaysWhereItWas) {
+  AddCommitted(kA, 8);
+  AddCommitted(kB, 6);
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  stream_.RunAll();
+  // The last swap out, and the swap in behind it, could not be launched.
+  ASSERT_TRUE(store_->PlanOut(kB, kTwo).ok());
+  ASSERT_TRUE(store_->PlanIn(kOne, kC).ok());
+  ASSERT_TRUE(manager_->Append(kC, 5).ok());
+  store_->Abandon();
+  Check();
+  EXPECT_THAT(store_->copies_out(), IsEmpty());
+  EXPECT_THAT(store_->copies_in(), IsEmpty());
+  EXPECT_EQ(store_->state(kTwo), std::nullopt);
+  EXPECT_EQ(store_->state(kOne), SwapState::kStored);
+  EXPECT_EQ(store_->num_tokens(kOne), 8);
+  EXPECT_FALSE(manager_->contains(kC));
+  EXPECT_EQ(manager_->num_tokens(kB), 6);
+  ASSERT_TRUE(manager_->Append(kB, 1).ok());
+  ASSERT_TRUE(manager_->Free(kB).ok());
+  store_->Poll();
+  EXPECT_EQ(manager_->pool().num_free(), 9);
+  EXPECT_EQ(store_->host_pool().num_free(), 5);  // 7 but for the two of kOne
+  // The same plan anew.
+  ASSERT_TRUE(store_->PlanIn(kOne, kC).ok());
+  EXPECT_THAT(store_->copies_in(), SizeIs(2));
+  Launch();
+  EXPECT_EQ(manager_->num_tokens(kC), 8);
+  EXPECT_TRUE(manager_->Free(kC).ok());
+  Check();
+}
+
+TEST_F(SwapStoreTest, CopiesOfAnAbandonedPlanKeepTheBlocksThatTheyWrite) {
+  AddCommitted(kA, 24);  // 6 of 9 on the device, of 7 on the host
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  stream_.Submit([] {});  // launched, but what came behind it failed
+  store_->Abandon();
+  EXPECT_EQ(store_->PlanOut(kA, kTwo).code(), absl::StatusCode::kResourceExhausted);
+  stream_.RunAll();
+  ASSERT_TRUE(store_->PlanOut(kA, kTwo).ok());
+  Launch();
+  stream_.RunAll();
+  ASSERT_TRUE(store_->PlanIn(kTwo, kB).ok());
+  stream_.Submit([] {});
+  store_->Abandon();
+  EXPECT_EQ(manager_->pool().num_fenced(), 6);
+  EXPECT_EQ(manager_->Add(kC, 16).code(), absl::StatusCode::kResourceExhausted);
+  stream_.RunAll();
+  EXPECT_TRUE(manager_->Add(kC, 16).ok());
+  Check();
+}
+
+TEST_F(SwapStoreTest, AnEmptyPlanMayBeAbandoned) {
+  store_->Abandon();
+  Check();
+}
+
+TEST_F(SwapStoreTest, OptionsAreNamed) {
+  const auto message = [&](int num_host_blocks, int num_fences) {
+    SwapFences fences = {.device = FencesOf(stream_), .host = FencesOf(stream_)};
+    fences.host.resize(num_fences);
+    return std::string(
+        SwapStore::Create({.num_host_blocks = num_host_blocks}, manager_.get(), std::move(fences))
+            .status()
+            .message());
+  };
+  EXPECT_THAT(message(1, 3), HasSubstr("num_blocks"));
+  EXPECT_THAT(message(4, 1), HasSubstr("fences"));
+  EXPECT_EQ(SwapStore::Create({.num_host_blocks = 4}, nullptr, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+class SwapStoreGroupsTest : public SwapStoreTest {
+ protected:
+  SwapStoreGroupsTest()
+      : SwapStoreTest({.groups = {{}, {.retention = KvRetention::kSlidingWindow, .span = 4}},
+                       .prefix_reuse = PrefixReuse::kOn}) {}
+};
+
+TEST_F(SwapStoreGroupsTest, OnlyTheBlocksThatAreStillNeededTravel) {
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
+  ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
+  // All 3 of the full group, 2 of the window: token 9 sees positions 6 to 8.
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  EXPECT_THAT(store_->copies_out(), SizeIs(5));
+  Launch();
+  stream_.RunAll();
+  ASSERT_TRUE(store_->PlanIn(kOne, kB).ok());
+  EXPECT_EQ(manager_->first_column(kB, 1), 1);
+  EXPECT_THAT(manager_->blocks(kB, 0), SizeIs(3));
+  Launch();
+  // What came back is found again by others.
+  EXPECT_EQ(manager_->Add(kC, {.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 0}})->num_tokens, 8);
+  Check();
+}
+
+TEST_F(SwapStoreGroupsTest, WhatWasForgottenOnTheDeviceIsNotFoundAfterASwap) {
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
+  ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
+  manager_->ForgetPrefixes();
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  stream_.RunAll();
+  ASSERT_TRUE(store_->PlanIn(kOne, kB).ok());
+  Launch();
+  ASSERT_TRUE(manager_->Free(kB).ok());
+  EXPECT_EQ(manager_->Add(kC, {.tokens = tokens})->num_tokens, 0);
+  Check();
+}
+
+// Prompts find begun blocks as well, which are copied before the next step.
+class SwapStorePartialHitsTest : public SwapStoreTest {
+ protected:
+  SwapStorePartialHitsTest()
+      : SwapStoreTest({.prefix_reuse = PrefixReuse::kOn,
+                       .prefix_tokens = PrefixTokens::kStored,
+                       .partial_hits = PartialHits::kCopied}) {}
+
+  // Sequence kOne, of tokens 1 to 9, is planned to come back to kB. Nothing of it is left on the
+  // device but what Restore() put there.
+  void PlanIn() {
+    const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
+    ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
+    ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+    Launch();
+    stream_.RunAll();
+    ASSERT_TRUE(manager_->Add(kA, 24).ok());
+    ASSERT_TRUE(manager_->Add(kC, 12).ok());
+    ASSERT_TRUE(manager_->Free(kA).ok());
+    ASSERT_TRUE(manager_->Free(kC).ok());
+    ASSERT_TRUE(store_->PlanIn(kOne, kB).ok());
+    Check();
+  }
+};
+
+TEST_F(SwapStorePartialHitsTest, WhatComesBackIsFoundFromLaunchedOn) {
+  PlanIn();
+  // A copy for this prompt, launched with the next step, would read blocks that nothing has filled.
+  EXPECT_EQ(manager_->Add(kA, {.tokens = {1, 2, 3, 4, 5, 6, 0}})->num_tokens, 0);
+  EXPECT_FALSE(manager_->has_copies());
+  ASSERT_TRUE(manager_->Free(kA).ok());
+  Launch();
+  EXPECT_EQ(manager_->Add(kA, {.tokens = {1, 2, 3, 4, 5, 6, 0}})->num_tokens, 6);
+  EXPECT_THAT(manager_->TakeCopies(),
+              ElementsAre(BlockCopy{.src = manager_->blocks(kB)[1].value(),
+                                    .dst = manager_->blocks(kA)[1].value()}));
+  Check();
+}
+
+TEST_F(SwapStorePartialHitsTest, WhatComesBackIsForkedFromLaunchedOn) {
+  PlanIn();
+  const absl::Status refused = manager_->Fork(kB, kC);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("slot 1 must not be arriving"));
+  EXPECT_FALSE(manager_->contains(kC));
+  Launch();
+  EXPECT_TRUE(manager_->Fork(kB, kC).ok());
+  Check();
+}
+
+TEST_F(SwapStorePartialHitsTest, BlocksThatCopiesAreAimedAtAreNotGivenBackBeforeLaunched) {
+  PlanIn();
+  const std::vector<BlockCopy> copies(store_->copies_in().begin(), store_->copies_in().end());
+  EXPECT_EQ(manager_->Free(kB).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(manager_->Truncate(kB, 3).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(manager_->Append(kB, 1).ok());  // room for the next step may be made
+  EXPECT_EQ(manager_->Commit(kB, {10}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(manager_->CommitUnknown(kB, 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(manager_->CommitEncoder(kB).code(), absl::StatusCode::kFailedPrecondition);
+  for (const BlockCopy& copy : copies) {
+    EXPECT_EQ(manager_->pool().ref_count(BlockId(copy.dst)), 1);
+  }
+  Launch();
+  EXPECT_TRUE(manager_->Commit(kB, {10}).ok());
+  EXPECT_TRUE(manager_->Truncate(kB, 3).ok());
+  EXPECT_TRUE(manager_->Free(kB).ok());
+  Check();
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,60 @@
+// Copies of blocks in plain values, and their form on the device. Callers use CopyBlocks()
+// (copy_blocks.h).
+
+#ifndef CACHE_OPS_COPY_BLOCKS_ARGS_H_
+#define CACHE_OPS_COPY_BLOCKS_ARGS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "cache/block_copy.h"
+#include "cache/storage/block_extents.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace reprise {
+
+// Copies that one launch takes as a parameter.
+inline constexpr int kMaxInlineCopies = 3840;
+
+// Extents of src and dst have the same sizes in the same order.
+struct CopyBlocksArgs {
+  BlockExtentList src = {};
+  BlockExtentList dst = {};
+  const BlockCopy* copies = nullptr;  // [num_copies]
+  int64_t num_copies = 0;
+};
+
+// Errors: InvalidArgument naming the field. Does not read arrays.
+inline absl::Status CheckCopyBlocks(const CopyBlocksArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_copies", args.num_copies, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("src.num_extents", args.src.num_extents, 0));
+  REPRISE_RETURN_IF_ERROR(
+      CheckEqual("dst.num_extents", args.dst.num_extents, args.src.num_extents));
+  if (args.num_copies == 0 || args.src.num_extents == 0) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(CheckGiven("copies", args.copies));
+  for (const BlockExtentList* list : {&args.src, &args.dst}) {
+    const bool is_src = list == &args.src;
+    REPRISE_RETURN_IF_ERROR(CheckGiven(is_src ? "src.extents" : "dst.extents", list->extents));
+    REPRISE_RETURN_IF_ERROR(
+        CheckGiven(is_src ? "src.host_extents" : "dst.host_extents", list->host_extents));
+  }
+  return absl::OkStatus();
+}
+
+// Enqueue the copies, all at the same time; one with an id outside of its store is left out. No
+// synchronisation, no allocation: may be captured. No launch if there is nothing to copy.
+// Errors: as CheckCopyBlocks(); Internal if CUDA fails.
+
+// args.copies is the host's, and is read before the call returns: a captured launch keeps the
+// values. Errors: InvalidArgument too if args.num_copies > kMaxInlineCopies.
+absl::Status LaunchInlineCopies(const CopyBlocksArgs& args, CUstream_st* stream);
+
+// args.copies is the device's, and is read when the kernel runs.
+absl::Status LaunchDeviceCopies(const CopyBlocksArgs& args, CUstream_st* stream);
+
+}  // namespace reprise
+
+#endif  // CACHE_OPS_COPY_BLOCKS_ARGS_H_

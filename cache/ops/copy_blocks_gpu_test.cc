@@ -1,0 +1,293 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/testing/test_seed.h"
+#include "cache/block_copy.h"
+#include "cache/ops/copy_blocks.h"
+#include "cache/ops/read_kv.h"
+#include "cache/ops/write_kv.h"
+#include "cache/storage/block_store.h"
+#include "cache/storage/kv_cache.h"
+#include "cache/storage/kv_layout.h"
+#include "cache/storage/kv_page_layout.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+class CopyBlocksGpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int num_devices = 0;
+    if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) {
+      GTEST_SKIP() << "no GPU on this machine";
+    }
+  }
+
+  static inline const at::Device kGpu = at::Device(at::kCUDA, 0);
+};
+
+KvLayoutOptions Options(KvForm form, KvOrder order, KvLayers layers) {
+  return {.num_layers = 3,
+          .num_blocks = 40,
+          .block_size = 5,
+          .num_kv_heads = form == KvForm::kLatent ? 1 : 2,
+          .head_dim_qk = 64,
+          .head_dim_v = form == KvForm::kPacked ? 64 : 48,
+          .dtype = DType::kBFloat16,
+          .order = order,
+          .form = form,
+          .layers = layers};
+}
+
+// All tensors of the cache as bytes on the host.
+std::vector<at::Tensor> Bytes(const KvCache& cache) {
+  std::vector<at::Tensor> bytes;
+  for (int layer = 0; layer < cache.num_layers(); ++layer) {
+    for (const at::Tensor& tensor : cache.tensors(layer)) {
+      bytes.push_back(tensor.cpu().contiguous().view(at::kByte));
+    }
+  }
+  return bytes;
+}
+
+// Random bits, NaNs among them, on the GPU and the same on the CPU.
+void Randomise(KvCache& gpu, KvCache& cpu) {
+  for (int layer = 0; layer < gpu.num_layers(); ++layer) {
+    for (size_t i = 0; i < gpu.tensors(layer).size(); ++i) {
+      at::Tensor host = cpu.tensors(layer)[i];
+      const at::Tensor bits =
+          at::randint(-32768, 32768, host.sizes(), at::TensorOptions().dtype(at::kShort));
+      host.copy_(bits.view(at::kBFloat16));
+      at::Tensor(gpu.tensors(layer)[i]).copy_(host);
+    }
+  }
+}
+
+std::vector<BlockCopy> RandomCopies(std::mt19937& random, int n, int num_src, int num_dst) {
+  std::vector<BlockCopy> copies(n);
+  for (BlockCopy& copy : copies) {
+    copy = {static_cast<int32_t>(random() % num_src), static_cast<int32_t>(random() % num_dst)};
+  }
+  return copies;
+}
+
+TEST_F(CopyBlocksGpuTest, SmallAgreesWithTheHostInEveryLayout) {
+  const unsigned seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (KvForm form :
+       {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked, KvForm::kLatent}) {
+    for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
+      for (KvLayers layers : {KvLayers::kApart, KvLayers::kWithinBlock}) {
+        SCOPED_TRACE(testing::Message() << form << " " << order << " " << layers);
+        const KvLayout layout = *KvLayout::Create(Options(form, order, layers));
+        KvCache gpu = *KvCache::Create(layout, kGpu), cpu = *KvCache::Create(layout, at::kCPU);
+        Randomise(gpu, cpu);
+        const BlockStore on_gpu = *BlockStore::Over(gpu, {}), on_cpu = *BlockStore::Over(cpu, {});
+        for (int n : {1, 7, 60}) {
+          for (CopyPath path : {CopyPath::kAuto, CopyPath::kKernel, CopyPath::kCopyEngine}) {
+            const std::vector<BlockCopy> copies = RandomCopies(random, n, 40, 40);
+            ASSERT_TRUE(CopyBlocks(on_gpu, on_gpu, copies, path).ok());
+            ASSERT_TRUE(CopyBlocks(on_cpu, on_cpu, copies).ok());
+          }
+        }
+        const std::vector<at::Tensor> got = Bytes(gpu), expected = Bytes(cpu);
+        for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(at::equal(got[i], expected[i])) << i;
+      }
+    }
+  }
+}
+
+TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
+  std::mt19937 random(3);
+  for (KvSides sides : {KvSides::kBoth, KvSides::kKeys, KvSides::kValues}) {
+    for (CopyPath path : {CopyPath::kAuto, CopyPath::kKernel, CopyPath::kCopyEngine}) {
+      const KvLayout layout =
+          *KvLayout::Create(Options(KvForm::kPair, KvOrder::kHND, KvLayers::kApart));
+      KvCache gpu = *KvCache::Create(layout, kGpu), cpu = *KvCache::Create(layout, at::kCPU);
+      Randomise(gpu, cpu);
+      const BlockStore on_gpu = *BlockStore::Over(gpu, {.sides = sides});
+      const BlockStore on_cpu = *BlockStore::Over(cpu, {.sides = sides});
+      const BlockStore pinned = *BlockStore::Pinned(on_gpu, 50);
+      const BlockStore host = *BlockStore::Pinned(on_cpu, 50);
+      std::vector<BlockCopy> out = RandomCopies(random, 30, 40, 50);
+      for (int32_t i = 0; i < 8; ++i) out.push_back({20 + i, 10 + i});  // neighbours
+      const std::vector<BlockCopy> in = RandomCopies(random, 30, 50, 40);
+      ASSERT_TRUE(CopyBlocks(on_gpu, pinned, out, path).ok());
+      ASSERT_TRUE(CopyBlocks(pinned, on_gpu, in, path).ok());
+      ASSERT_TRUE(CopyBlocks(on_cpu, host, out).ok());
+      ASSERT_TRUE(CopyBlocks(host, on_cpu, in).ok());
+      const std::vector<at::Tensor> got = Bytes(gpu), expected = Bytes(cpu);
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(at::equal(got[i], expected[i])) << i;
+    }
+  }
+}
+
+// A page serves a group of heads, goes to the host, and comes back into a page that served a
+// latent.
+TEST_F(CopyBlocksGpuTest, SmallPagesServeOneGroupAfterAnother) {
+  const KvPageLayer heads = {.group = 0,
+                             .num_kv_heads = 2,
+                             .head_dim_qk = 64,
+                             .head_dim_v = 48,
+                             .dtype = DType::kBFloat16,
+                             .order = KvOrder::kHND};
+  const KvPageLayer latent = {.group = 1,
+                              .num_kv_heads = 1,
+                              .head_dim_qk = 576,
+                              .head_dim_v = 512,
+                              .dtype = DType::kFp8E4M3,
+                              .form = KvForm::kLatent};
+  KvCache cache = *KvCache::Create(
+      *KvPageLayout::Create({.num_blocks = 6, .block_size = 4, .layers = {heads, latent, heads}}),
+      kGpu);
+  const BlockStore device = *BlockStore::Over(cache, {});
+  const BlockStore host = *BlockStore::Pinned(device, 2);
+  ASSERT_TRUE(cache.Fill(std::numeric_limits<float>::quiet_NaN()).ok());
+  const auto bf16 = at::TensorOptions(kGpu).dtype(at::kBFloat16);
+  const at::Tensor k = at::randn({3, 2, 64}, bf16), v = at::randn({3, 2, 48}, bf16);
+  const auto slots = [](int64_t block) {
+    return at::tensor({block * 4 + 2, block * 4, block * 4 + 3}, at::kLong).to(kGpu);
+  };
+  for (int layer : {0, 2}) ASSERT_TRUE(WriteKv(cache.layer(layer), k, v, slots(1)).ok());
+  const BlockCopy out[] = {{1, 1}}, in[] = {{1, 5}};
+  ASSERT_TRUE(CopyBlocks(device, host, out).ok());
+  // Both pages serve the latent meanwhile.
+  const at::Tensor dense = at::randn({3, 1, 576}, bf16);
+  for (int block : {1, 5}) {
+    ASSERT_TRUE(WriteKv(cache.layer(1), dense, at::Tensor(), slots(block)).ok());
+  }
+  ASSERT_TRUE(CopyBlocks(host, device, in).ok());
+  for (int layer : {0, 2}) {
+    const at::Tensor got_k = at::empty_like(k), got_v = at::empty_like(v);
+    ASSERT_TRUE(ReadKv(cache.layer(layer), slots(5), got_k, got_v).ok());
+    EXPECT_TRUE(got_k.equal(k));
+    EXPECT_TRUE(got_v.equal(v));
+  }
+  const at::Tensor got = at::empty_like(dense);
+  ASSERT_TRUE(ReadKv(cache.layer(1), slots(1), got, at::Tensor()).ok());
+  EXPECT_TRUE(got.equal(dense.to(at::kFloat8_e4m3fn).to(at::kBFloat16)));
+  // Memory that was not written is still NaN.
+  EXPECT_TRUE(cache.tensors(0)[0][5].select(0, 1).isnan().all().item<bool>());
+  EXPECT_TRUE(cache.tensors(2)[1][3].isnan().all().item<bool>());
+}
+
+TEST_F(CopyBlocksGpuTest, SmallUnalignedBlocksAreCopiedByteByByte) {
+  KvLayoutOptions options = Options(KvForm::kPair, KvOrder::kNHD, KvLayers::kWithinBlock);
+  options.dtype = DType::kFp8E4M3;
+  options.block_size = 1;
+  options.num_kv_heads = 1;
+  options.head_dim_qk = 3;
+  options.head_dim_v = 5;
+  KvCache gpu = *KvCache::Create(*KvLayout::Create(options), kGpu);
+  ASSERT_TRUE(gpu.Fill(0).ok());
+  at::Tensor(gpu.tensors(1)[1][7]).fill_(1.0f);
+  const BlockStore store = *BlockStore::Over(gpu, {});
+  EXPECT_EQ(store.device_extents().word_bytes, 1);
+  const BlockCopy copies[] = {{7, 39}, {7, 8}};
+  ASSERT_TRUE(CopyBlocks(store, store, copies).ok());
+  const at::Tensor v = gpu.tensors(1)[1].to(at::kFloat).cpu();
+  EXPECT_EQ(v[39].sum().item<float>(), 5);
+  EXPECT_EQ(v[8].sum().item<float>(), 5);
+  EXPECT_EQ(v.sum().item<float>(), 15);
+  EXPECT_EQ(gpu.tensors(0)[1].to(at::kFloat).sum().item<float>(), 0);
+}
+
+// One source to many, a long list, in one node of a graph, whose list is read anew each replay.
+TEST_F(CopyBlocksGpuTest, AListOnTheDeviceIsOneLaunchOfAGraph) {
+  KvLayoutOptions options = Options(KvForm::kPair, KvOrder::kNHD, KvLayers::kApart);
+  options.num_blocks = 9000;
+  const KvLayout layout = *KvLayout::Create(options);
+  KvCache gpu = *KvCache::Create(layout, kGpu);
+  const BlockStore store = *BlockStore::Over(gpu, {});
+  constexpr int kCopies = 6000;
+  at::Tensor list = at::empty({kCopies, 2}, at::kInt);
+  for (int i = 0; i < kCopies; ++i) {
+    list[i][0] = 1;
+    list[i][1] = i % 100 == 99 ? -1 : 2 + i;
+  }
+  list[5][0] = 9000;  // outside of the store
+  at::Tensor on_gpu = list.to(kGpu);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(false, kGpu.index()));
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(kGpu.index());
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    const absl::Status status = CopyBlocks(store, store, on_gpu);
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  size_t num_nodes = 0;
+  ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
+  EXPECT_EQ(num_nodes, 1);
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(kGpu.index());
+
+  ASSERT_TRUE(gpu.Fill(0).ok());
+  at::Tensor(gpu.tensors(2)[0][1]).fill_(1.0f);
+  ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  at::Tensor ones = gpu.tensors(2)[0].flatten(1).eq(1).all(1).cpu();
+  for (int block = 0; block < 9000; ++block) {
+    const int i = block - 2;
+    const bool is_copied = i >= 0 && i < kCopies && i % 100 != 99 && i != 5;
+    ASSERT_EQ(ones[block].item<bool>(), is_copied || block == 1) << block;
+  }
+  ASSERT_TRUE(gpu.Fill(0).ok());
+  at::Tensor(gpu.tensors(2)[0][1]).fill_(1.0f);
+  on_gpu.fill_(-1);
+  on_gpu[17].copy_(at::tensor({1, 8999}, at::kInt));
+  ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+  ones = gpu.tensors(2)[0].flatten(1).eq(1).all(1).cpu();
+  EXPECT_EQ(ones.sum().item<int64_t>(), 2);
+  EXPECT_TRUE(ones[8999].item<bool>());
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+// More copies than a launch takes, and blocks beyond 2^32 bytes.
+TEST_F(CopyBlocksGpuTest, LongListsAndFarBlocks) {
+  size_t free_bytes = 0, total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  if (free_bytes < size_t{9} << 30) GTEST_SKIP() << "needs 9 GiB of free device memory";
+  constexpr int kBlocks = 70000;  // of 65,536 bytes: 4.6e9
+  const KvLayout layout = *KvLayout::Create({.num_blocks = kBlocks,
+                                             .block_size = 16,
+                                             .num_kv_heads = 8,
+                                             .head_dim_qk = 128,
+                                             .head_dim_v = 128,
+                                             .dtype = DType::kBFloat16,
+                                             .form = KvForm::kPacked});
+  KvCache gpu = *KvCache::Create(layout, kGpu);
+  ASSERT_TRUE(gpu.Fill(0).ok());
+  const BlockStore store = *BlockStore::Over(gpu, {});
+  at::Tensor(gpu.tensors(0)[0][3]).fill_(1.0f);
+  std::vector<BlockCopy> copies;
+  for (int i = 0; i < 5000; ++i) copies.push_back({3, kBlocks - 1 - i});
+  copies.push_back({kBlocks - 1, 10});  // reads what the list wrote
+  ASSERT_TRUE(CopyBlocks(store, store, copies).ok());
+  const at::Tensor sums = gpu.tensors(0)[0].flatten(1).select(1, 32767).to(at::kFloat).cpu();
+  EXPECT_EQ(sums.sum().item<float>(), 5002);
+  EXPECT_EQ(sums[10].item<float>(), 1);
+  EXPECT_EQ(sums.narrow(0, kBlocks - 5000, 5000).sum().item<float>(), 5000);
+}
+
+}  // namespace
+}  // namespace reprise

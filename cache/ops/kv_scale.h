@@ -1,0 +1,55 @@
+// Scales of a quantised cache from tensors, and from the data itself.
+//
+//   // A device scalar, one a head, or expanded to [num_seqs, num_kv_heads].
+//   REPRISE_ASSIGN_OR_RETURN(Scale k_scale, ScaleFromTensor("k_scale", tensor, num_kv_heads));
+//   cache.SetScales(layer, k_scale, v_scale);
+//
+//   // Calibration, on the device: later work of the stream sees the new scales.
+//   REPRISE_RETURN_IF_ERROR(ComputeKvScales(k, slot_mapping, k_scales, {.cache_dtype = dtype}));
+
+#ifndef CACHE_OPS_KV_SCALE_H_
+#define CACHE_OPS_KV_SCALE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "cache/storage/kv_layer.h"
+
+namespace reprise {
+
+// A Scale that reads `tensor` when kernels run: float32 of shape [] or [1] (one for all),
+// [num_kv_heads], or [num_table_rows, num_kv_heads]; any strides, 0 (expanded) too. The tensor must
+// outlive its use.
+// Errors: InvalidArgument naming `argument`.
+absl::StatusOr<Scale> ScaleFromTensor(std::string_view argument, const at::Tensor& tensor,
+                                      int num_kv_heads);
+
+struct KvScaleOptions {
+  DType cache_dtype = DType::kFp8E4M3;
+  // The value of the largest magnitude in the cache; nullopt: the largest finite value of
+  // cache_dtype, or 1 if that is not fp8. A smaller range leaves room for larger values later.
+  std::optional<float> range = {};
+};
+
+// scales[h] = max |values[t, h, d]| / range over all tokens t with a slot and all d; one scale for
+// all heads if `scales` has one element. Values that are not finite are ignored; if all others are
+// 0, the scale is 1.
+//
+//   values        [>= num_tokens, num_kv_heads, head_dim], float32, float16 or bfloat16
+//   slot_mapping  [num_tokens] int64, contiguous: tokens with a negative slot are ignored
+//   scales        [1] or [num_kv_heads] float32, contiguous; overwritten
+//
+// All on one device. On CUDA: enqueued on the current stream, without synchronisation or
+// allocation; may be captured. Cost: reads the values once.
+// Errors: InvalidArgument naming the argument; Unimplemented for a dtype or device not listed.
+absl::Status ComputeKvScales(const at::Tensor& values, const at::Tensor& slot_mapping,
+                             const at::Tensor& scales, const KvScaleOptions& options);
+
+}  // namespace reprise
+
+#endif  // CACHE_OPS_KV_SCALE_H_

@@ -1,0 +1,35 @@
+// The tensors of keys and values that WriteKv() and ReadKv() take: their checks, and their plain
+// form.
+
+#ifndef CACHE_OPS_KV_TENSORS_H_
+#define CACHE_OPS_KV_TENSORS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "base/shape_check.h"
+#include "cache/ops/kv_tokens.h"
+#include "cache/storage/kv_layer.h"
+
+namespace reprise {
+
+// That k and v are [>= num_tokens, num_kv_heads, head_dim], of one dtype and on one device; v is
+// undefined for a latent cache. REQUIRES: "num_tokens" is bound in `dims`.
+// Errors: InvalidArgument naming the argument.
+absl::Status CheckKvTensors(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
+                            ShapeChecker& dims);
+
+// The DType of k. `operation`, for example "KV write", names it in errors.
+// Errors: Unimplemented for a device other than those of the build, for a dtype of k that is not
+// float32, float16, bfloat16 or, on the CPU, float64, and for a float64 cache on CUDA.
+absl::StatusOr<DType> SupportedDType(const char* operation, const KvLayer& kv, const at::Tensor& k);
+
+// All nulls for an undefined tensor.
+KvTokens TokensOf(const at::Tensor& tensor);
+ConstKvTokens ConstTokensOf(const at::Tensor& tensor);
+
+}  // namespace reprise
+
+#endif  // CACHE_OPS_KV_TENSORS_H_

@@ -1,0 +1,116 @@
+// Copies keys and values from their slots in the cache to contiguous rows, converting on the way.
+//
+// Bound: memory. It is the write's kernel (cache/ops/write_kv.cu) with its sides exchanged, and
+// with the latency of a place before that of its contents. A thread moves 16 bytes of cache at a
+// time where strides and addresses allow, and single elements otherwise. A CTA has at most kThreads
+// threads: blockDim.x along the elements of one token, blockDim.y tokens. Grid: x over tokens, y =
+// 0 for K, 1 for V (if there is one).
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "cache/ops/kv_elements.cuh"
+#include "cache/ops/kv_tokens.h"
+#include "cache/ops/read_kv_args.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kThreads = 256;
+
+// As in the write kernel: a copy needs all threads that an SM holds.
+template <typename Src, typename Dst>
+constexpr int kMinCtasPerSm = std::is_same_v<Src, Dst> ? 8 : 5;
+
+// K or V.
+struct Side {
+  KvSide<KvTokens> kv;
+  int elements_per_access = 1;
+};
+
+struct KernelParams {
+  ReadKvArgs args;
+  SlotPlaces places;
+  Side sides[2];
+};
+
+// One side of one token, N elements a thread at a time.
+template <typename Src, typename Dst, int N>
+__device__ void ReadToken(const KernelParams& params, const KvSide<KvTokens>& side, int64_t token) {
+  const TokenPlace found = PlaceOfToken(params.args, params.places, token);
+  if (!found.is_wanted) return;
+  const KvView& view = side.view;
+  const Src* const stored =
+      static_cast<const Src*>(view.data) + (found.place.is_there ? found.place.Offset(view) : 0);
+  const int accesses_per_head = side.head_dim / N;
+  const int num_accesses = params.args.kv.num_kv_heads * accesses_per_head;
+  for (int i = threadIdx.x; i < num_accesses; i += blockDim.x) {
+    const int head = i / accesses_per_head;
+    const int dim = (i - head * accesses_per_head) * N;
+    const int chunk = dim < view.dim_chunk ? 0 : dim / view.dim_chunk;
+    Elements<Src, N> loaded = {};  // zeros if the token has no place
+    if (found.place.is_there) {
+      loaded = *reinterpret_cast<const Elements<Src, N>*>(stored + head * view.head_stride +
+                                                          chunk * view.dim_chunk_stride +
+                                                          (dim - chunk * view.dim_chunk));
+    }
+    const float scale = ScaleOfHead(side.scale, head, found.table_row);
+    Dst* const to = static_cast<Dst*>(side.tokens.data) + token * side.tokens.token_stride +
+                    head * side.tokens.head_stride + dim * side.tokens.dim_stride;
+    *reinterpret_cast<Elements<Dst, N>*>(to) = Dequantise<Dst>(loaded, scale);
+  }
+}
+
+template <typename Src, typename Dst>
+__global__ void __launch_bounds__(kThreads, kMinCtasPerSm<Src, Dst>)
+    ReadKvKernel(const __grid_constant__ KernelParams params) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (token >= params.args.num_tokens) return;
+  const Side& side = params.sides[blockIdx.y];
+  if (side.elements_per_access == 1) {
+    ReadToken<Src, Dst, 1>(params, side.kv, token);
+  } else {
+    ReadToken<Src, Dst, kAccessBytes / sizeof(Src)>(params, side.kv, token);
+  }
+}
+
+Side MakeSide(const ReadKvArgs& args, int index) {
+  const KvSide<KvTokens> side = SideOf(args, index);
+  return {.kv = side,
+          .elements_per_access = ElementsPerAccess(args.kv, side, args.dtype, args.num_tokens)};
+}
+
+template <typename Src, typename Dst>
+absl::Status Launch(const KernelParams& params, dim3 grid, dim3 cta, cudaStream_t stream) {
+  ReadKvKernel<Src, Dst><<<grid, cta, 0, stream>>>(params);
+  return CudaStatus(cudaGetLastError(), "KV read");
+}
+
+}  // namespace
+
+absl::Status LaunchReadKv(const ReadKvArgs& args, cudaStream_t stream) {
+  REPRISE_RETURN_IF_ERROR(CheckReadKv(args));
+  if (args.num_tokens == 0) return absl::OkStatus();
+  const KernelParams params = {
+      .args = args, .places = SlotPlaces(args.kv), .sides = {MakeSide(args, 0), MakeSide(args, 1)}};
+  // As many threads a token as it has accesses, and tokens to fill the CTA.
+  int64_t most = 1;
+  for (int i = 0; i < args.num_sides; ++i) {
+    const Side& side = params.sides[i];
+    most = std::max(most,
+                    int64_t{args.kv.num_kv_heads} * (side.kv.head_dim / side.elements_per_access));
+  }
+  const int threads_per_token = static_cast<int>(std::min<int64_t>(most, kThreads));
+  const dim3 cta(threads_per_token, kThreads / threads_per_token);
+  const dim3 grid(static_cast<unsigned>((args.num_tokens + cta.y - 1) / cta.y), args.num_sides);
+  return WithTokenType<CudaElements>(args.dtype, [&]<typename Dst>(Dst) {
+    return WithCacheType<CudaElements>(args.kv.dtype, [&]<typename Src>(Src) {
+      return Launch<Src, Dst>(params, grid, cta, stream);
+    });
+  });
+}
+
+}  // namespace reprise

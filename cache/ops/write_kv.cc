@@ -1,0 +1,186 @@
+#include "cache/ops/write_kv.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+#include "cache/ops/kv_tensors.h"
+#include "cache/ops/kv_tokens.h"
+#include "cache/ops/write_kv_args.h"
+#include "cache/storage/kv_layout.h"
+#include "cache/tables/slot_mapping.h"
+
+#ifdef REPRISE_WITH_CUDA
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace reprise {
+namespace {
+
+// A thread that moves fewer bytes costs more than it saves.
+constexpr int64_t kBytesPerThread = 128 * 1024;
+
+template <typename Src, typename Dst>
+Dst Convert(Src value, float scale) {
+  if constexpr (std::is_same_v<Src, double> && std::is_same_v<Dst, double>) {
+    return value / scale;
+  } else {
+    float scaled = static_cast<float>(value) / scale;
+    if constexpr (std::is_same_v<Dst, c10::Float8_e4m3fn>) {
+      constexpr float kMax = 448.0f;
+      scaled = scaled > kMax ? kMax : scaled < -kMax ? -kMax : scaled;  // NaN passes
+    } else if constexpr (std::is_same_v<Dst, c10::Float8_e5m2>) {
+      constexpr float kMax = 57344.0f;
+      scaled = scaled > kMax ? kMax : scaled < -kMax ? -kMax : scaled;
+    }
+    return static_cast<Dst>(scaled);
+  }
+}
+
+// One token's head: head_dim elements into chunks of the view.
+template <typename Src, typename Dst>
+void WriteHead(const KvSide<ConstKvTokens>& side, const Src* source, Dst* destination,
+               float scale) {
+  const int64_t stride = side.tokens.dim_stride;
+  for (int first = 0; first < side.head_dim; first += side.view.dim_chunk) {
+    const int count = std::min(side.view.dim_chunk, side.head_dim - first);
+    const Src* from = source + first * stride;
+    Dst* to = destination + (first / side.view.dim_chunk) * side.view.dim_chunk_stride;
+    if (std::is_same_v<Src, Dst> && scale == 1.0f && stride == 1) {
+      std::memcpy(to, from, count * sizeof(Dst));
+    } else if (std::is_same_v<Src, Dst> && scale == 1.0f) {
+      for (int i = 0; i < count; ++i) std::memcpy(&to[i], &from[i * stride], sizeof(Dst));
+    } else if (stride == 1) {
+      for (int i = 0; i < count; ++i) to[i] = Convert<Src, Dst>(from[i], scale);
+    } else {
+      for (int i = 0; i < count; ++i) to[i] = Convert<Src, Dst>(from[i * stride], scale);
+    }
+  }
+}
+
+template <typename Src, typename Dst>
+void WriteTokens(const WriteKvArgs& args, int64_t begin, int64_t end) {
+  const SlotPlaces places(args.kv);
+  for (int64_t token = begin; token < end; ++token) {
+    const int64_t slot = args.slot_mapping[token];
+    if (slot == kNoSlot) continue;
+    const SlotPlace place = places.Find(slot);
+    for (int i = 0; i < args.num_sides; ++i) {
+      const KvSide<ConstKvTokens> side = SideOf(args, i);
+      for (int head = 0; head < args.kv.num_kv_heads; ++head) {
+        const Src* source = static_cast<const Src*>(side.tokens.data) +
+                            token * side.tokens.token_stride + head * side.tokens.head_stride;
+        Dst* destination = static_cast<Dst*>(side.view.data) + place.Offset(side.view) +
+                           head * side.view.head_stride;
+        WriteHead(side, source, destination, ScaleOfHead(side.scale, head));
+      }
+    }
+  }
+}
+
+// Errors: InvalidArgument naming the first slot that is neither -1 nor within the cache; nothing
+// has been written.
+absl::Status WriteKvOnHost(const WriteKvArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckWriteKv(args));
+  const KvLayer& kv = args.kv;
+  const int64_t num_slots = SlotPlaces(kv).num_slots();
+  for (int64_t token = 0; token < args.num_tokens; ++token) {
+    const int64_t slot = args.slot_mapping[token];
+    if (slot >= kNoSlot && slot < num_slots) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot_mapping must name slots of the cache: expected -1 to ", num_slots - 1,
+                     " for token ", token, ", got ", slot));
+  }
+  const int64_t bytes_per_token =
+      int64_t{kv.num_kv_heads} * (kv.head_dim_qk + kv.head_dim_v) * SizeOf(kv.dtype);
+  const int64_t tokens_per_thread = std::max<int64_t>(kBytesPerThread / bytes_per_token, 1);
+  return WithTokenType<TorchElements>(args.dtype, [&]<typename Src>(Src) {
+    return WithCacheType<TorchElements>(kv.dtype, [&]<typename Dst>(Dst) {
+      at::parallel_for(0, args.num_tokens, tokens_per_thread, [&](int64_t begin, int64_t end) {
+        WriteTokens<Src, Dst>(args, begin, end);
+      });
+      return absl::OkStatus();
+    });
+  });
+}
+
+// Binds num_tokens.
+absl::Status CheckSlots(const at::Tensor& slot_mapping, ShapeChecker& dims) {
+  if (!slot_mapping.defined() || slot_mapping.dim() != 2) {
+    REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slot_mapping, {"num_tokens"}, at::kLong));
+    return CheckLastStrideIsOne("slot_mapping", slot_mapping);
+  }
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("slot_mapping", slot_mapping, {"num_rows", "num_columns"}, at::kLong));
+  dims.Bind("num_tokens", slot_mapping.numel());
+  if (slot_mapping.is_contiguous()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("slot_mapping must be contiguous: expected strides [", slot_mapping.size(1),
+                   ", 1], got [", slot_mapping.stride(0), ", ", slot_mapping.stride(1), "]"));
+}
+
+}  // namespace
+
+absl::Status WriteKv(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
+                     const at::Tensor& slot_mapping) {
+  return CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(CheckKvLayer(kv));
+    ShapeChecker dims;
+    REPRISE_RETURN_IF_ERROR(CheckSlots(slot_mapping, dims));
+    REPRISE_RETURN_IF_ERROR(CheckKvTensors(kv, k, v, dims));
+    REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slot_mapping, k.device()));
+    REPRISE_ASSIGN_OR_RETURN(const DType dtype, SupportedDType("KV write", kv, k));
+    const WriteKvArgs args = {.kv = kv,
+                              .k = ConstTokensOf(k),
+                              .v = ConstTokensOf(v),
+                              .dtype = dtype,
+                              .slot_mapping = slot_mapping.const_data_ptr<int64_t>(),
+                              .num_tokens = slot_mapping.numel(),
+                              .num_sides = v.defined() ? 2 : 1};
+#ifdef REPRISE_WITH_CUDA
+    if (k.is_cuda()) {
+      const c10::cuda::CUDAGuard guard(k.device());
+      return LaunchWriteKv(args, c10::cuda::getCurrentCUDAStream(k.device().index()).stream());
+    }
+#endif
+    return WriteKvOnHost(args);
+  });
+}
+
+absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at::Tensor& rope,
+                           const at::Tensor& slot_mapping) {
+  if (!IsLatent(kv)) {
+    return absl::InvalidArgumentError("kv must be a latent cache: expected v within k");
+  }
+  if (kv.k.dim_chunk < kv.head_dim_qk || kv.head_dim_v >= kv.head_dim_qk) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv must have dims behind the latent's, all in one piece: got head_dim_qk ", kv.head_dim_qk,
+        ", head_dim_v ", kv.head_dim_v, ", dim_chunk ", kv.k.dim_chunk));
+  }
+  return CatchTorch([&]() -> absl::Status {
+    ShapeChecker dims;
+    REPRISE_RETURN_IF_ERROR(dims.Check("latent", latent, {"rows", kv.head_dim_v}));
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("rope", rope, {"rope_rows", kv.head_dim_qk - kv.head_dim_v}));
+    // A layer whose K is the latent and whose V is the rest.
+    KvLayer parts = kv;
+    parts.head_dim_qk = kv.head_dim_v;
+    parts.head_dim_v = kv.head_dim_qk - kv.head_dim_v;
+    parts.v.data = static_cast<char*>(kv.k.data) + int64_t{kv.head_dim_v} * SizeOf(kv.dtype);
+    parts.k.dim_chunk = parts.head_dim_qk;
+    parts.v.dim_chunk = parts.head_dim_v;
+    parts.v_scale = kv.k_scale;
+    return WriteKv(parts, latent.unsqueeze(1), rope.unsqueeze(1), slot_mapping);
+  });
+}
+
+}  // namespace reprise

@@ -1,0 +1,61 @@
+// A KV write in plain values, and its form on the device. Callers use WriteKv() (write_kv.h).
+
+#ifndef CACHE_OPS_WRITE_KV_ARGS_H_
+#define CACHE_OPS_WRITE_KV_ARGS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "cache/ops/kv_tokens.h"
+#include "cache/storage/kv_layer.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace reprise {
+
+struct WriteKvArgs {
+  KvLayer kv = {};
+  ConstKvTokens k = {};
+  ConstKvTokens v = {};
+  DType dtype = DType::kFloat32;          // of k and v
+  const int64_t* slot_mapping = nullptr;  // [num_tokens]
+  int64_t num_tokens = 0;
+  int num_sides = 2;  // K and V; 1: K alone
+};
+
+// Errors: InvalidArgument naming the field. Does not read arrays.
+inline absl::Status CheckWriteKv(const WriteKvArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckKvArgs(args));
+  REPRISE_RETURN_IF_ERROR(CheckHasNoRows("kv.k_scale", args.kv.k_scale));
+  REPRISE_RETURN_IF_ERROR(CheckHasNoRows("kv.v_scale", args.kv.v_scale));
+  if (args.kv.k_scale.data == nullptr) {
+    REPRISE_RETURN_IF_ERROR(CheckPositive("kv.k_scale", args.kv.k_scale.value));
+  }
+  if (args.kv.v_scale.data == nullptr) {
+    REPRISE_RETURN_IF_ERROR(CheckPositive("kv.v_scale", args.kv.v_scale.value));
+  }
+  return args.num_tokens == 0 ? absl::OkStatus() : CheckGiven("slot_mapping", args.slot_mapping);
+}
+
+// Enqueues the write on `stream`. All pointers are the device's. Tokens whose slot is not within
+// the cache are not written. No synchronisation, no allocation: may be captured. No launch if
+// args.num_tokens is 0.
+// Errors: as CheckWriteKv(); Unimplemented for float64; Internal if CUDA fails.
+absl::Status LaunchWriteKv(const WriteKvArgs& args, CUstream_st* stream);
+
+// A part of LaunchWriteKv(), for caches in which the elements of neighbouring tokens are
+// contiguous: the K-packed layout, K in pieces of 16 bytes a token, V an element a token
+// (cache/storage/kv_layer.h).
+
+// Whether the layout, strides and addresses fulfil this.
+bool CanWriteKvColumns(const WriteKvArgs& args);
+
+// REQUIRES: CheckWriteKv(args) is OK, CanWriteKvColumns(args), args.num_tokens > 0.
+absl::Status LaunchWriteKvColumns(const WriteKvArgs& args, CUstream_st* stream);
+
+}  // namespace reprise
+
+#endif  // CACHE_OPS_WRITE_KV_ARGS_H_

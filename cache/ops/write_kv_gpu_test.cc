@@ -1,0 +1,248 @@
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/testing/test_seed.h"
+#include "cache/ops/write_kv.h"
+#include "cache/storage/kv_cache.h"
+#include "cache/storage/kv_layout.h"
+#include "cache/testing/write_kv_case.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+class WriteKvGpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    int num_devices = 0;
+    if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) {
+      GTEST_SKIP() << "no GPU on this machine";
+    }
+  }
+
+  static at::Tensor OnGpu(const at::Tensor& tensor) { return tensor.to(kGpu); }
+
+  static at::Tensor Slots(const std::vector<int64_t>& slots) {
+    return OnGpu(at::tensor(slots, at::kLong));
+  }
+
+  static inline const at::Device kGpu = at::Device(at::kCUDA, 0);
+};
+
+// A layer of Llama-3.1-8B.
+KvLayoutOptions LlamaLayout(KvForm form, KvOrder order) {
+  return {.num_blocks = 600,
+          .block_size = 16,
+          .num_kv_heads = 8,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .dtype = DType::kBFloat16,
+          .order = order,
+          .form = form};
+}
+
+TEST_F(WriteKvGpuTest, AgreesWithTheReferenceOverRandomCases) {
+  const unsigned seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 1200; ++i) {
+    WriteKvCase c = WriteKvCase::Random(random, {.device = kGpu});
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    absl::Status status = c.Write();
+    ASSERT_TRUE(status.ok()) << status << c.description();
+    ASSERT_EQ(c.Difference(), "");
+  }
+}
+
+// For sanitizers: every layout and conversion, a few tokens.
+TEST_F(WriteKvGpuTest, SmallWritesAgreeWithTheReference) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 100; ++i) {
+    WriteKvCase c = WriteKvCase::Random(random, {.device = kGpu, .num_tokens = 1 + i % 40});
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    ASSERT_TRUE(c.Write().ok());
+    ASSERT_EQ(c.Difference(), "");
+  }
+}
+
+TEST_F(WriteKvGpuTest, AnyNumberOfTokens) {
+  std::mt19937 random(11);
+  for (const auto& [form, order] :
+       {std::pair(KvForm::kPair, KvOrder::kNHD), std::pair(KvForm::kPair, KvOrder::kHND),
+        std::pair(KvForm::kKPacked, KvOrder::kNHD)}) {
+    for (int num_tokens : {0, 1, 2, 3, 31, 32, 33, 255, 256, 257, 1000, 4097, 8192}) {
+      WriteKvCase c = WriteKvCase::Random(random, {.device = kGpu,
+                                                   .layout = LlamaLayout(form, order),
+                                                   .source_dtype = DType::kBFloat16,
+                                                   .num_tokens = num_tokens});
+      ASSERT_TRUE(c.Write().ok());
+      ASSERT_EQ(c.Difference(), "");
+    }
+  }
+}
+
+TEST_F(WriteKvGpuTest, ACapturedWriteFollowsTheSlots) {
+  std::mt19937 random(13);
+  for (KvForm form : {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked}) {
+    WriteKvCase c = WriteKvCase::Random(
+        random, {.device = kGpu, .layout = LlamaLayout(form, KvOrder::kHND), .num_tokens = 100});
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    {
+      const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, kGpu.index());
+      const c10::cuda::CUDAStreamGuard guard(stream);
+      ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+      absl::Status status = c.Write();
+      ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    size_t num_nodes = 0;
+    ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
+    EXPECT_EQ(num_nodes, 1);  // the one launch
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(kGpu.index());
+    for (int replay = 0; replay < 5; ++replay) {
+      ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+      ASSERT_EQ(c.Difference(), "") << "replay " << replay;
+      c.ChangeSlots(random);
+    }
+    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+}
+
+TEST_F(WriteKvGpuTest, AGraphSeesNewScales) {
+  KvLayoutOptions options = {.num_blocks = 2,
+                             .block_size = 1,
+                             .num_kv_heads = 2,
+                             .head_dim_qk = 16,
+                             .head_dim_v = 16,
+                             .dtype = DType::kFp8E4M3};
+  KvCache cache = *KvCache::Create(*KvLayout::Create(options), kGpu);
+  at::Tensor scales = OnGpu(at::tensor({1.0f, 2.0f}));
+  cache.SetScales(0, {.data = scales.const_data_ptr<float>(), .head_stride = 1}, {});
+  const at::Tensor values = OnGpu(at::full({1, 2, 16}, 8.0f)), slots = Slots({1});
+  const auto k_of_head = [&](int head) {
+    return cache.tensors(0)[0][1][0][head].to(at::kFloat).cpu()[15].item<float>();
+  };
+  ASSERT_TRUE(WriteKv(cache.layer(0), values, values, slots).ok());
+  EXPECT_EQ(k_of_head(0), 8);
+  EXPECT_EQ(k_of_head(1), 4);
+  scales.fill_(0.5f);
+  ASSERT_TRUE(WriteKv(cache.layer(0), values, values, slots).ok());
+  EXPECT_EQ(k_of_head(0), 16);
+  EXPECT_EQ(k_of_head(1), 16);
+}
+
+TEST_F(WriteKvGpuTest, NanStaysNanAndInfinitySaturatesFp8) {
+  for (DType dtype :
+       {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3, DType::kFp8E5M2}) {
+    SCOPED_TRACE(testing::Message() << dtype);
+    KvLayoutOptions options = {.num_blocks = 1,
+                               .block_size = 1,
+                               .num_kv_heads = 1,
+                               .head_dim_qk = 16,
+                               .head_dim_v = 3,
+                               .dtype = dtype};
+    KvCache cache = *KvCache::Create(*KvLayout::Create(options), kGpu);
+    ASSERT_TRUE(cache.Fill(0).ok());
+    at::Tensor k = at::zeros({1, 1, 16}), v = at::zeros({1, 1, 3});
+    k[0][0][5] = v[0][0][1] = kNan;
+    k[0][0][6] = v[0][0][2] = -std::numeric_limits<float>::infinity();
+    ASSERT_TRUE(WriteKv(cache.layer(0), OnGpu(k), OnGpu(v), Slots({0})).ok());
+    const float lowest = dtype == DType::kFp8E4M3   ? -448.0f
+                         : dtype == DType::kFp8E5M2 ? -57344.0f
+                                                    : -std::numeric_limits<float>::infinity();
+    const at::Tensor got_k = cache.tensors(0)[0].to(at::kFloat).cpu().reshape(-1);
+    const at::Tensor got_v = cache.tensors(0)[1].to(at::kFloat).cpu().reshape(-1);
+    EXPECT_EQ(got_k[4].item<float>(), 0);
+    EXPECT_TRUE(std::isnan(got_k[5].item<float>()));
+    EXPECT_EQ(got_k[6].item<float>(), lowest);
+    EXPECT_TRUE(std::isnan(got_v[1].item<float>()));
+    EXPECT_EQ(got_v[2].item<float>(), lowest);
+  }
+}
+
+// A cache of more than 2^31 elements and 2^32 bytes: writes around the borders where 32 bits would
+// wrap, and nowhere else.
+TEST_F(WriteKvGpuTest, OffsetsPassTwoToThe31) {
+  size_t free_bytes = 0, total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  if (free_bytes < size_t{9} << 30) GTEST_SKIP() << "needs 9 GiB of free device memory";
+
+  constexpr int64_t kBlockElements = 2 * 16 * 8 * 128;  // K and V
+  constexpr int kNumBlocks = (int64_t{1} << 31) / kBlockElements + 8;
+  KvLayoutOptions options = LlamaLayout(KvForm::kPacked, KvOrder::kNHD);
+  options.num_blocks = kNumBlocks;
+  KvCache cache = *KvCache::Create(*KvLayout::Create(options), kGpu);
+  ASSERT_TRUE(cache.Fill(kNan).ok());
+
+  const int64_t border = int64_t{kNumBlocks - 8} * 16;  // the first slot at 2^31 elements
+  const std::vector<int64_t> slots = {16,     border / 2,  border - 1,
+                                      border, border + 17, int64_t{kNumBlocks} * 16 - 1};
+  const int num_tokens = static_cast<int>(slots.size());
+  const at::Tensor k = at::arange(num_tokens * 8 * 128).remainder(251).view({num_tokens, 8, 128});
+  const at::Tensor v = k.add(1);
+  const auto bf16 = at::TensorOptions(kGpu).dtype(at::kBFloat16);
+  // -1 and slots past the cache among them.
+  std::vector<int64_t> mapping = slots;
+  mapping.push_back(-1);
+  mapping.push_back(int64_t{kNumBlocks} * 16);
+  const auto with_two_more = [&](const at::Tensor& t) {
+    at::Tensor longer = at::full({num_tokens + 2, 8, 128}, 99.0f, bf16);
+    longer.narrow(0, 0, num_tokens).copy_(t);
+    return longer;
+  };
+  ASSERT_TRUE(WriteKv(cache.layer(0), with_two_more(k), with_two_more(v), Slots(mapping)).ok());
+
+  const at::Tensor kv = cache.tensors(0)[0];  // [num_blocks, 2, 16, 8, 128]
+  for (int i = 0; i < num_tokens; ++i) {
+    const at::Tensor got = kv[slots[i] / 16].select(1, slots[i] % 16).cpu().to(at::kLong);
+    EXPECT_TRUE(got[0].equal(k[i])) << "k at slot " << slots[i];
+    EXPECT_TRUE(got[1].equal(v[i])) << "v at slot " << slots[i];
+  }
+  int64_t num_written = 0;
+  for (const at::Tensor& part : kv.split(4096)) {
+    num_written += part.numel() - at::isnan(part).sum().item<int64_t>();
+  }
+  EXPECT_EQ(num_written, num_tokens * 2 * 8 * 128);
+}
+
+TEST_F(WriteKvGpuTest, WhatCudaDoesNotServeIsNamed) {
+  KvLayoutOptions options = LlamaLayout(KvForm::kPair, KvOrder::kNHD);
+  KvCache cache = *KvCache::Create(*KvLayout::Create(options), kGpu);
+  const at::Tensor k = at::zeros({1, 8, 128}, at::TensorOptions(kGpu).dtype(at::kDouble));
+  absl::Status status = WriteKv(cache.layer(0), k, k, Slots({0}));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("expected float32, float16 or bfloat16, got float64"));
+
+  const at::Tensor good = k.to(at::kFloat);
+  status = WriteKv(cache.layer(0), good, good, at::zeros({1}, at::kLong));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("slot_mapping has the wrong device: expected cuda:0, got cpu"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,300 @@
+#include "cache/ops/write_kv.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/testing/test_seed.h"
+#include "cache/storage/kv_cache.h"
+#include "cache/storage/kv_layout.h"
+#include "cache/testing/write_kv_case.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// 4 blocks of 3 tokens, one head of 2 dims.
+KvCache SmallCache(DType dtype = DType::kFloat32) {
+  KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 4,
+                                                      .block_size = 3,
+                                                      .num_kv_heads = 1,
+                                                      .head_dim_qk = 2,
+                                                      .head_dim_v = 2,
+                                                      .dtype = dtype}),
+                                   at::kCPU);
+  EXPECT_TRUE(cache.Fill(kNan).ok());
+  return cache;
+}
+
+at::Tensor Slots(std::vector<int64_t> slots) { return at::tensor(slots, at::kLong); }
+
+// Values [n, 1, 2] from a list.
+at::Tensor Values(std::vector<float> values) {
+  return at::tensor(values, at::kFloat).view({-1, 1, 2});
+}
+
+// The elements of `k` of a layer that are not NaN, as {slot * 2 + dim, value}.
+std::vector<std::pair<int, float>> Written(const KvCache& cache, int tensor) {
+  std::vector<std::pair<int, float>> written;
+  const at::Tensor flat = cache.tensors(0)[tensor].to(at::kFloat).reshape(-1);
+  for (int i = 0; i < flat.numel(); ++i) {
+    if (!std::isnan(flat[i].item<float>())) written.emplace_back(i, flat[i].item<float>());
+  }
+  return written;
+}
+
+TEST(WriteKvTest, WritesEachTokenIntoItsSlot) {
+  KvCache cache = SmallCache();
+  const at::Tensor k = Values({1, 2, 3, 4, 5, 6}), v = Values({10, 20, 30, 40, 50, 60});
+  ASSERT_TRUE(WriteKv(cache.layer(0), k, v, Slots({7, -1, 3})).ok());
+  EXPECT_THAT(Written(cache, 0), testing::ElementsAre(std::pair(6, 5), std::pair(7, 6),
+                                                      std::pair(14, 1), std::pair(15, 2)));
+  EXPECT_THAT(Written(cache, 1), testing::ElementsAre(std::pair(6, 50), std::pair(7, 60),
+                                                      std::pair(14, 10), std::pair(15, 20)));
+}
+
+TEST(WriteKvTest, TheLengthOfSlotMappingSaysHowManyAreWritten) {
+  KvCache cache = SmallCache();
+  ASSERT_TRUE(
+      WriteKv(cache.layer(0), Values({1, 2, 3, 4}), Values({1, 2, 3, 4, 5, 6}), Slots({3})).ok());
+  EXPECT_THAT(Written(cache, 0), testing::ElementsAre(std::pair(6, 1), std::pair(7, 2)));
+  ASSERT_TRUE(WriteKv(cache.layer(0), Values({9, 9}), Values({9, 9}), Slots({})).ok());
+  EXPECT_EQ(Written(cache, 0).size(), 2);
+}
+
+TEST(WriteKvTest, ASlotOutsideTheCacheIsRefusedAndNothingIsWritten) {
+  KvCache cache = SmallCache();
+  const at::Tensor values = Values({1, 2, 3, 4});
+  for (int64_t slot : {int64_t{12}, int64_t{-2}, std::numeric_limits<int64_t>::max(),
+                       std::numeric_limits<int64_t>::min()}) {
+    absl::Status status = WriteKv(cache.layer(0), values, values, Slots({3, slot}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(absl::StrCat("expected -1 to 11 for token 1, got ", slot)));
+  }
+  EXPECT_THAT(Written(cache, 0), testing::IsEmpty());
+}
+
+TEST(WriteKvTest, Fp8DividesByTheScaleAndSaturates) {
+  for (const auto& [dtype, largest] :
+       {std::pair(DType::kFp8E4M3, 448.0f), std::pair(DType::kFp8E5M2, 57344.0f)}) {
+    SCOPED_TRACE(testing::Message() << dtype);
+    KvCache cache = SmallCache(dtype);
+    cache.SetScales(0, {.value = 2.0f}, {});
+    ASSERT_TRUE(WriteKv(cache.layer(0), Values({6, -1e30f, kInf, -0.0f}),
+                        Values({6, -1e30f, kInf, -0.0f}), Slots({0, 1}))
+                    .ok());
+    EXPECT_THAT(Written(cache, 0), testing::ElementsAre(std::pair(0, 3), std::pair(1, -largest),
+                                                        std::pair(2, largest), std::pair(3, 0)));
+    EXPECT_EQ(Written(cache, 1)[0], std::pair(0, 6.0f));  // v's own scale
+  }
+}
+
+TEST(WriteKvTest, NanStaysNan) {
+  for (DType dtype :
+       {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFp8E4M3, DType::kFp8E5M2}) {
+    KvCache cache = SmallCache(dtype);
+    ASSERT_TRUE(cache.Fill(1).ok());
+    ASSERT_TRUE(WriteKv(cache.layer(0), Values({kNan, 2}), Values({2, kNan}), Slots({0})).ok());
+    EXPECT_TRUE(std::isnan(cache.tensors(0)[0].reshape(-1)[0].to(at::kFloat).item<float>()));
+  }
+}
+
+TEST(WriteKvTest, ScalesMayDifferByHead) {
+  KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 1,
+                                                      .block_size = 1,
+                                                      .num_kv_heads = 3,
+                                                      .head_dim_qk = 1,
+                                                      .head_dim_v = 1,
+                                                      .dtype = DType::kFp8E4M3}),
+                                   at::kCPU);
+  const float scales[] = {1.0f, 99.0f, 2.0f, 99.0f, 4.0f};
+  cache.SetScales(0, {.data = scales, .head_stride = 2}, {.data = &scales[4]});
+  const at::Tensor values = at::full({1, 3, 1}, 8.0f);
+  ASSERT_TRUE(WriteKv(cache.layer(0), values, values, Slots({0})).ok());
+  const at::Tensor k = cache.tensors(0)[0].to(at::kFloat), v = cache.tensors(0)[1].to(at::kFloat);
+  EXPECT_TRUE(k.equal(at::tensor({8.0f, 4.0f, 2.0f}).view({1, 1, 3, 1}))) << k;
+  EXPECT_TRUE(v.equal(at::full({1, 1, 3, 1}, 2.0f))) << v;
+}
+
+TEST(WriteKvTest, SlotsMayStandInTwoDimensions) {
+  KvCache cache = SmallCache();
+  const at::Tensor values = Values({1, 2, 3, 4, 5, 6, 7, 8});
+  ASSERT_TRUE(WriteKv(cache.layer(0), values, values, Slots({0, -1, -1, 2}).view({2, 2})).ok());
+  EXPECT_THAT(Written(cache, 0), testing::ElementsAre(std::pair(0, 1), std::pair(1, 2),
+                                                      std::pair(4, 7), std::pair(5, 8)));
+}
+
+// 2 blocks of 2 tokens, a latent of 3 and a rope part of 2.
+KvCache LatentCache(DType dtype) {
+  KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 2,
+                                                      .block_size = 2,
+                                                      .num_kv_heads = 1,
+                                                      .head_dim_qk = 5,
+                                                      .head_dim_v = 3,
+                                                      .dtype = dtype,
+                                                      .form = KvForm::kLatent}),
+                                   at::kCPU);
+  EXPECT_TRUE(cache.Fill(kNan).ok());
+  return cache;
+}
+
+TEST(WriteKvTest, ALatentIsWrittenAsK) {
+  KvCache cache = LatentCache(DType::kFloat32);
+  const at::Tensor k = at::tensor({1.0f, 2.0f, 3.0f, 4.0f, 5.0f}).view({1, 1, 5});
+  ASSERT_TRUE(WriteKv(cache.layer(0), k, at::Tensor(), Slots({2})).ok());
+  const at::Tensor written = cache.tensors(0)[0];
+  EXPECT_TRUE(written[1][0][0].equal(k[0][0])) << written;
+  EXPECT_EQ(Written(cache, 0).size(), 5);
+  absl::Status status = WriteKv(cache.layer(0), k, k, Slots({2}));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("v must be undefined for a latent cache"));
+}
+
+TEST(WriteKvTest, ALatentIsWrittenFromItsTwoParts) {
+  KvCache cache = LatentCache(DType::kFp8E4M3);
+  cache.SetScales(0, {.value = 2.0f}, {.value = 99.0f});
+  const at::Tensor latent = at::tensor({2.0f, 4.0f, 6.0f, 8.0f, 10.0f, 12.0f}).view({2, 3});
+  const at::Tensor rope = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).view({2, 2});
+  ASSERT_TRUE(WriteLatentKv(cache.layer(0), latent, rope, Slots({3, 1})).ok());
+  const at::Tensor written = cache.tensors(0)[0].to(at::kFloat);
+  EXPECT_TRUE(written[1][1][0].equal(at::tensor({1.0f, 2.0f, 3.0f, 0.5f, 1.0f}))) << written;
+  EXPECT_TRUE(written[0][1][0].equal(at::tensor({4.0f, 5.0f, 6.0f, 1.5f, 2.0f}))) << written;
+  EXPECT_EQ(Written(cache, 0).size(), 10);
+
+  const auto message = [&](const KvLayer& kv, const at::Tensor& a, const at::Tensor& b) {
+    absl::Status status = WriteLatentKv(kv, a, b, Slots({0}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message(SmallCache().layer(0), latent, rope), HasSubstr("must be a latent cache"));
+  EXPECT_THAT(message(cache.layer(0), rope, rope), HasSubstr("latent must be [rows, 3]"));
+  EXPECT_THAT(message(cache.layer(0), latent, latent), HasSubstr("rope must be [rope_rows, 2]"));
+  KvLayer whole = cache.layer(0);
+  whole.head_dim_v = 5;
+  EXPECT_THAT(message(whole, latent, rope), HasSubstr("kv must have dims behind the latent's"));
+}
+
+TEST(WriteKvTest, BadArgumentsAreNamed) {
+  KvCache cache = SmallCache();
+  const at::Tensor good = Values({1, 2});
+  const auto message = [&](const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& slots,
+                           absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    absl::Status status = WriteKv(kv, k, v, slots);
+    EXPECT_EQ(status.code(), code) << status;
+    return std::string(status.message());
+  };
+  const KvLayer kv = cache.layer(0);
+  const at::Tensor slot = Slots({0});
+  EXPECT_THAT(message(kv, good, good, Slots({0, 1})),
+              HasSubstr("k must be [>= num_tokens, num_kv_heads, head_dim_qk]: expected "
+                        "[>= 2, 1, 2], got [1, 1, 2]"));
+  EXPECT_THAT(message(kv, good, at::ones({1, 1, 3}), slot), HasSubstr("v must be"));
+  EXPECT_THAT(message(kv, at::Tensor(), good, slot), HasSubstr("k must be"));
+  EXPECT_THAT(message(kv, good, good, slot.to(at::kInt)),
+              HasSubstr("slot_mapping must be [num_tokens] int64: expected int64, got int32"));
+  EXPECT_THAT(message(kv, good, good, slot.view({1, 1, 1})),
+              HasSubstr("expected [num_tokens], got [1, 1, 1]"));
+  EXPECT_THAT(message(kv, Values({1, 2, 3, 4}), Values({1, 2, 3, 4}),
+                      Slots({0, 9, 1, 9}).view({2, 2}).slice(1, 0, 1)),
+              HasSubstr("slot_mapping must be contiguous: expected strides [1, 1], got [2, 1]"));
+  EXPECT_THAT(message(kv, good, good, Slots({0, 1}).view({1, 2})), HasSubstr("[>= 2, 1, 2]"));
+  EXPECT_THAT(message(kv, Values({1, 2, 3, 4}), Values({1, 2, 3, 4}),
+                      Slots({0, 9, 1, 9}).slice(0, 0, 4, 2)),
+              HasSubstr("slot_mapping must have stride 1"));
+  EXPECT_THAT(message(kv, good, good.to(at::kHalf), slot),
+              HasSubstr("v has the wrong dtype: expected float32, got float16"));
+  EXPECT_THAT(
+      message(kv, good.to(at::kInt), good.to(at::kInt), slot, absl::StatusCode::kUnimplemented),
+      HasSubstr("expected float32, float16 or bfloat16 or float64, got int32"));
+
+  KvLayer bad = kv;
+  bad.block_size = 0;
+  EXPECT_THAT(message(bad, good, good, slot),
+              HasSubstr("kv.block_size: expected at least 1, got 0"));
+  bad = kv;
+  bad.v.data = nullptr;
+  EXPECT_THAT(message(bad, good, good, slot), HasSubstr("kv.v: expected an array, got none"));
+  bad = kv;
+  bad.k_scale.value = 0;
+  EXPECT_THAT(message(bad, good, good, slot),
+              HasSubstr("kv.k_scale: expected a positive, finite number, got 0"));
+  bad = kv;
+  const float one = 1;
+  bad.v_scale = {.data = &one, .row_stride = 1};
+  EXPECT_THAT(message(bad, good, good, slot),
+              HasSubstr("kv.v_scale.row_stride: expected 0, got 1"));
+  EXPECT_THAT(Written(cache, 0), testing::IsEmpty());
+}
+
+TEST(WriteKvTest, OffsetsPassTwoToThe31) {
+  // 2^31 + 2^20 bytes of fp8, of which only the touched pages are ever real.
+  constexpr int kNumBlocks = (1 << 15) + 16;
+  KvLayout layout = *KvLayout::Create({.num_blocks = kNumBlocks,
+                                       .block_size = 64,
+                                       .num_kv_heads = 4,
+                                       .head_dim_qk = 128,
+                                       .head_dim_v = 128,
+                                       .dtype = DType::kFp8E4M3,
+                                       .form = KvForm::kPacked});
+  KvCache cache = *KvCache::Create(layout, at::kCPU);
+  const int64_t last = int64_t{kNumBlocks} * 64 - 1;
+  const at::Tensor k = at::full({2, 4, 128}, 3.0f), v = at::full({2, 4, 128}, 5.0f);
+  ASSERT_TRUE(WriteKv(cache.layer(0), k, v, Slots({last, 1 << 20})).ok());
+  const at::Tensor kv = cache.tensors(0)[0];
+  EXPECT_GT(cache.layer(0).k.Offset(kNumBlocks - 1, 63, 0, 0), int64_t{1} << 31);
+  EXPECT_TRUE(kv[kNumBlocks - 1].select(1, 63)[0].to(at::kFloat).eq(3).all().item<bool>());
+  EXPECT_TRUE(kv[kNumBlocks - 1].select(1, 63)[1].to(at::kFloat).eq(5).all().item<bool>());
+}
+
+TEST(WriteKvTest, AgreesWithTheReferenceOverRandomCases) {
+  const unsigned seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 80; ++i) {
+    WriteKvCase c = WriteKvCase::Random(random, {.device = at::kCPU});
+    SCOPED_TRACE(testing::Message() << "case " << i);
+    absl::Status status = c.Write();
+    ASSERT_TRUE(status.ok()) << status << c.description();
+    ASSERT_EQ(c.Difference(), "");
+    c.ChangeSlots(random);
+    ASSERT_TRUE(c.Write().ok());
+    ASSERT_EQ(c.Difference(), "");
+  }
+}
+
+TEST(WriteKvTest, ManyTokensAreSplitAmongThreads) {
+  std::mt19937 random(7);
+  at::set_num_threads(4);
+  WriteKvCase c = WriteKvCase::Random(random, {.device = at::kCPU,
+                                               .layout = KvLayoutOptions{.num_blocks = 80,
+                                                                         .block_size = 16,
+                                                                         .num_kv_heads = 4,
+                                                                         .head_dim_qk = 64,
+                                                                         .head_dim_v = 64},
+                                               .num_tokens = 1200});  // 2.4 MB
+  ASSERT_TRUE(c.Write().ok());
+  EXPECT_EQ(c.Difference(), "");
+}
+
+}  // namespace
+}  // namespace reprise

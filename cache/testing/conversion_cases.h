@@ -1,0 +1,53 @@
+// Conversions of block tables for tests: random, hostile, and refused ones.
+//
+//   BuilderMemory<ConvertTablesArgs> memory(
+//       [&](ArrayCarver& carver) { return CarveConversion(shape, carver); });
+//   DrawConversion(random, /*hostility=*/0.2, memory.args());
+//   ConvertTablesOnHost(memory.args());
+//
+// Thread safety: pure functions.
+
+#ifndef CACHE_TESTING_CONVERSION_CASES_H_
+#define CACHE_TESTING_CONVERSION_CASES_H_
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/testing/builder_memory.h"
+#include "cache/tables/convert_tables_args.h"
+
+namespace reprise {
+
+enum class ConversionForm { kPaddedToBoth, kPackedToPadded, kTokensToBlocks, kBlocksToTokens };
+
+inline constexpr ConversionForm kAllConversionForms[] = {
+    ConversionForm::kPaddedToBoth, ConversionForm::kPackedToPadded, ConversionForm::kTokensToBlocks,
+    ConversionForm::kBlocksToTokens};
+
+struct ConversionShape {
+  ConversionForm form = ConversionForm::kPaddedToBoth;
+  int num_rows = 8;
+  int max_blocks = 10;  // of each table whose entries are blocks
+  int block_size = 4;
+  int max_indices = 60;  // of a packed table
+  TableSelection selection = {};
+};
+
+// All arrays of the arguments, inputs and outputs.
+ConvertTablesArgs CarveConversion(const ConversionShape& shape, ArrayCarver& carver);
+
+// Fills the inputs. `hostility` is the approximate share of rows with a wrong length, index or
+// entry.
+void DrawConversion(std::mt19937& random, double hostility, const ConvertTablesArgs& args);
+
+// Arguments that CheckConvertTables() refuses, and its message. Their arrays must not be read.
+struct RefusedConversion {
+  ConvertTablesArgs args;
+  std::string message;
+};
+std::vector<RefusedConversion> RefusedConversions();
+
+}  // namespace reprise
+
+#endif  // CACHE_TESTING_CONVERSION_CASES_H_

@@ -1,0 +1,22 @@
+// Random KV reads for tests: layouts, dtypes, scales, slots and rows of every kind, in hostile
+// memory, compared with an element-by-element reference.
+//
+//   EXPECT_EQ(RandomReadDifference(random, at::kCPU), "");
+
+#ifndef CACHE_TESTING_READ_KV_CASE_H_
+#define CACHE_TESTING_READ_KV_CASE_H_
+
+#include <c10/core/Device.h>
+
+#include <random>
+#include <string>
+
+namespace reprise {
+
+// Reads once by slots and once by rows on `device`, from a cache of random bits. Returns the
+// difference from the reference, or "". The memory around destinations is NaN, and must stay NaN.
+std::string RandomReadDifference(std::mt19937& random, at::Device device);
+
+}  // namespace reprise
+
+#endif  // CACHE_TESTING_READ_KV_CASE_H_

@@ -1,0 +1,282 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "attention/merge/cascade_rule.h"
+#include "attention/merge/common_prefix.h"
+#include "cache/blocks/prefix_cache.h"
+#include "cache/prefix/prefix_match.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/testing/toy_model.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kVocab = 61;
+
+// Greedy text of a sequence alone, without a cache.
+std::vector<int32_t> DenseGreedy(const ToyModel& model, std::vector<int32_t> text, int num_new) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < num_new; ++i) {
+    tokens.push_back(static_cast<int32_t>(model.DenseLogits(text).argmax().item<int64_t>()));
+    text.push_back(tokens.back());
+  }
+  return tokens;
+}
+
+std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
+  std::map<int64_t, std::vector<int32_t>> texts;
+  std::vector<TokenEvent> events;
+  while (engine.has_work()) {
+    events.clear();
+    const absl::Status status = engine.Step(events);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) break;
+    for (const TokenEvent& event : events) texts[event.sequence.value()].push_back(event.token);
+    engine.scheduler().CheckInvariants();
+  }
+  return texts;
+}
+
+struct EngineCase {
+  int max_num_seqs;
+  int max_num_tokens;
+  int block_size;
+  int num_blocks;
+  int prefill_chunk;
+  int max_steps_in_flight;
+  GraphSetOptions::Mode graphs;
+};
+
+class EngineCaseTest : public testing::TestWithParam<EngineCase> {};
+
+TEST_P(EngineCaseTest, EveryRequestGetsTheTextItWouldGetAlone) {
+  const EngineCase& c = GetParam();
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = c.max_num_seqs,
+                                                   .max_num_tokens = c.max_num_tokens,
+                                                   .block_size = c.block_size,
+                                                   .num_blocks = c.num_blocks,
+                                                   .graphs = c.graphs,
+                                                   .max_steps_in_flight = c.max_steps_in_flight},
+                                        .prefill_chunk = c.prefill_chunk});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::mt19937 rng(3);
+  std::map<int64_t, Request> requests;
+  for (int i = 0; i < 9; ++i) {
+    Request request = {.max_new_tokens = 1 + static_cast<int>(rng() % 20)};
+    for (int n = 1 + rng() % 14; n > 0; --n) {
+      request.prompt.push_back(static_cast<int32_t>(rng() % kVocab));
+    }
+    const auto id = (*engine)->Add(request);
+    ASSERT_TRUE(id.ok()) << id.status();
+    requests[id->value()] = request;
+  }
+  const auto texts = RunAll(**engine);
+  for (const auto& [id, request] : requests) {
+    EXPECT_EQ(texts.at(id), DenseGreedy(model, request.prompt, request.max_new_tokens))
+        << "sequence " << id;
+  }
+  if (c.graphs != GraphSetOptions::Mode::kOff) {
+    EXPECT_GT((*engine)->runner().graph_report().num_replays(), 0);
+  }
+}
+
+constexpr auto kLazy = GraphSetOptions::Mode::kLazy;
+constexpr auto kEager = GraphSetOptions::Mode::kEager;
+constexpr auto kOff = GraphSetOptions::Mode::kOff;
+
+INSTANTIATE_TEST_SUITE_P(Cases, EngineCaseTest,
+                         testing::Values(EngineCase{1, 64, 16, 9, 0, 1, kLazy},
+                                         EngineCase{4, 64, 16, 40, 0, 1, kEager},
+                                         EngineCase{4, 6, 1, 200, 3, 1, kLazy},
+                                         EngineCase{4, 64, 5, 40, 0, 2, kLazy},
+                                         EngineCase{9, 64, 5, 12, 4, 3, kLazy},  // preempts
+                                         EngineCase{3, 8, 4, 20, 0, 1, kOff}));
+
+TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  // One after the other: a prompt, itself again, a longer one, one that leaves it, and the first
+  // with what was generated for it.
+  const std::vector<int32_t> first = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  std::vector<std::vector<int32_t>> prompts = {first, first, first, first, first};
+  prompts[2].insert(prompts[2].end(), {10, 11, 12, 13, 14});
+  prompts[3][6] = 50;
+  const std::vector<int32_t> generated = DenseGreedy(model, first, 8);
+  prompts[4].insert(prompts[4].end(), generated.begin(), generated.end());
+  struct Reuse {
+    PrefixReuse prefix;
+    PartialHits partial;
+    int num_found;  // tokens
+  };
+  const Reuse reuses[] = {
+      {PrefixReuse::kOff, PartialHits::kNone, 0},
+      // 8 of 9, 8 of 14, 4 of 9, and 16 of 17: the keys of 9 + 7 tokens were computed.
+      {PrefixReuse::kOn, PartialHits::kNone, 8 + 8 + 4 + 16},
+      // One more of the third block of the longer one, two more of the second block of the next.
+      {PrefixReuse::kOn, PartialHits::kCopied, 8 + 9 + 6 + 16},
+  };
+  for (const Reuse& reuse : reuses) {
+    auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 1, .block_size = 4},
+                                          .prefix_reuse = reuse.prefix,
+                                          .partial_hits = reuse.partial});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    std::vector<int64_t> ids;
+    for (const std::vector<int32_t>& prompt : prompts) {
+      const auto id = (*engine)->Add({.prompt = prompt, .max_new_tokens = 8});
+      ASSERT_TRUE(id.ok()) << id.status();
+      ids.push_back(id->value());
+    }
+    const auto texts = RunAll(**engine);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(texts.at(ids[i]), DenseGreedy(model, prompts[i], 8)) << "prompt " << i;
+    }
+    EXPECT_EQ((*engine)->scheduler().prefix_statistics().num_tokens_hit, reuse.num_found);
+  }
+}
+
+// Looks at what its layers are told of a shared prefix.
+class WatchfulModel : public ToyModel {
+ public:
+  WatchfulModel() : ToyModel({.vocab_size = kVocab, .max_position = 256}) {}
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    const PagedBatch& batch = step.batch(0);
+    if (batch.common_prefix_len != nullptr) {
+      EXPECT_EQ(*batch.common_prefix_len,
+                CommonPrefixLen({.batch = batch, .block_size = kBlockSize}));
+      longest_ = std::max(longest_, *batch.common_prefix_len);
+    }
+    return ToyModel::Forward(step);
+  }
+  int32_t longest() const { return longest_; }
+
+  static constexpr int kBlockSize = 4;
+
+ private:
+  int32_t longest_ = 0;
+};
+
+TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
+  std::mt19937 rng(21);
+  const auto random = [&](int length) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < length; ++i) tokens.push_back(static_cast<int32_t>(rng() % kVocab));
+    return tokens;
+  };
+  const std::vector<int32_t> system = random(101);
+  std::vector<std::vector<int32_t>> prompts = {system};
+  for (int i = 0; i < 10; ++i) {
+    prompts.push_back(system);
+    const std::vector<int32_t> own = random(1 + i);
+    prompts.back().insert(prompts.back().end(), own.begin(), own.end());
+  }
+  prompts[7] = random(40);  // somebody else's
+
+  std::map<int64_t, std::vector<int32_t>> flat_texts;
+  for (const CascadeMode cascade : {CascadeMode::kOff, CascadeMode::kAuto}) {
+    for (const auto graphs : {kLazy, kEager, kOff}) {
+      WatchfulModel model;
+      auto engine = Engine::Create(
+          &model, {.runner = {.max_num_seqs = 4,
+                              .max_num_tokens = 128,
+                              .block_size = WatchfulModel::kBlockSize,
+                              .graphs = graphs,
+                              .max_steps_in_flight = 2,
+                              .cascade = cascade,
+                              .cascade_costs = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6}}});
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      std::map<int64_t, std::vector<int32_t>> texts;
+      // The first runs alone: the others find the keys that it computes.
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        const auto id =
+            (*engine)->Add({.prompt = prompts[i], .max_new_tokens = 5 + static_cast<int>(i)});
+        ASSERT_TRUE(id.ok()) << id.status();
+        if (i == 0) texts.merge(RunAll(**engine));
+      }
+      texts.merge(RunAll(**engine));
+      if (flat_texts.empty()) flat_texts = texts;
+      EXPECT_EQ(texts, flat_texts);
+
+      int64_t num_cascade_replays = 0;
+      for (const GraphStats& graph : (*engine)->runner().graph_report().graphs()) {
+        if (graph.key.cascade) num_cascade_replays += graph.num_replays;
+      }
+      const StepCascade* decisions = (*engine)->runner().cascade();
+      if (cascade == CascadeMode::kOff) {
+        EXPECT_EQ(decisions, nullptr);
+        EXPECT_EQ(num_cascade_replays, 0);
+        EXPECT_EQ(model.longest(), 0);
+        continue;
+      }
+      // Steps of the first alone, of prompts, with the stranger, and of those that share.
+      EXPECT_GE(decisions->num_steps(CascadeReason::kFewRows), 4);
+      EXPECT_GT(decisions->num_steps(CascadeReason::kManyQueries), 0);
+      EXPECT_GT(decisions->num_steps(CascadeReason::kNoPrefix), 0);
+      EXPECT_GT(decisions->num_steps(CascadeReason::kUse), 10);
+      EXPECT_EQ(num_cascade_replays,
+                graphs == kOff ? 0 : decisions->num_steps(CascadeReason::kUse));
+      EXPECT_EQ(model.longest(), 100);  // 25 blocks
+    }
+  }
+  for (const int i : {0, 3, 7}) {
+    EXPECT_EQ(flat_texts.at(i), DenseGreedy(ToyModel({.vocab_size = kVocab}), prompts[i], 5 + i));
+  }
+}
+
+TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
+  const Request request = {
+      .prompt = {1, 2, 3},
+      .max_new_tokens = 20,
+      .sampling = {.temperature = 1.0f, .top_k = 20, .top_p = 0.9f, .seed = 7}};
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  std::vector<std::vector<int32_t>> texts;
+  for (const int others : {0, 1, 5}) {
+    auto engine = Engine::Create(
+        &model, {.runner = {.max_num_seqs = 6, .max_steps_in_flight = 1 + others % 3}});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    for (int i = 0; i < others; ++i) {
+      ASSERT_TRUE((*engine)->Add({.prompt = {5, i}, .max_new_tokens = 9 + i}).ok());
+    }
+    const auto id = (*engine)->Add(request);
+    ASSERT_TRUE(id.ok()) << id.status();
+    texts.push_back(RunAll(**engine).at(id->value()));
+  }
+  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(texts[2], texts[0]);
+  EXPECT_NE(texts[0], DenseGreedy(model, request.prompt, 20));  // it does sample
+}
+
+TEST(EngineTest, EveryDecodeStepIsReplayed) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE((*engine)->Add({.prompt = {1, 2}, .max_new_tokens = 10}).ok());
+  }
+  RunAll(**engine);
+  const GraphReport& report = (*engine)->runner().graph_report();
+  EXPECT_EQ(report.num_eager_steps(), 1);  // the prefill of all four
+  EXPECT_EQ(report.num_eager_steps(EagerReason::kQueryTooLong), 1);
+  EXPECT_EQ(report.num_replays(), 9);
+}
+
+TEST(EngineTest, RefusesTokensOutsideTheVocabulary) {
+  ToyModel model({.vocab_size = kVocab});
+  auto engine = Engine::Create(&model, {});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_THAT(std::string((*engine)->Add({.prompt = {1, 61}}).status().message()),
+              HasSubstr("prompt must hold ids in [0, 61): got 61 at index 1"));
+  EXPECT_THAT(
+      std::string((*engine)->Add({.prompt = {1}, .forced_tokens = {-3}}).status().message()),
+      HasSubstr("forced_tokens"));
+  EXPECT_FALSE((*engine)->has_work());
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,255 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "cache/group_retention.h"
+#include "engine/scheduler_sequence.h"
+#include "glog/logging.h"
+
+namespace reprise {
+
+absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOptions& options) {
+  const auto at_least = [](const char* name, int value, int least) {
+    return value >= least ? absl::OkStatus()
+                          : absl::InvalidArgumentError(
+                                absl::StrCat(name, " must be at least ", least, ": got ", value));
+  };
+  REPRISE_RETURN_IF_ERROR(at_least("max_num_seqs", options.max_num_seqs, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("max_num_tokens", options.max_num_tokens, options.max_num_seqs));
+  REPRISE_RETURN_IF_ERROR(at_least("prefill_chunk", options.prefill_chunk, 0));
+  REPRISE_RETURN_IF_ERROR(at_least("max_seq_len", options.max_seq_len, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("max_steps_in_flight", options.max_steps_in_flight, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("block_size", options.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
+                                   options.max_encoder_tokens));
+  // The width of any group's row, as in the runner's tables.
+  const int max_row_tokens = std::max(options.max_seq_len, options.max_encoder_tokens);
+  REPRISE_ASSIGN_OR_RETURN(
+      BlockManager blocks,
+      BlockManager::Create({.num_blocks = options.num_blocks,
+                            .block_size = options.block_size,
+                            .num_slots = options.max_num_seqs,
+                            .max_blocks = (max_row_tokens - 1) / options.block_size + 1,
+                            .groups = options.groups,
+                            .prefix_reuse = options.prefix_reuse,
+                            .prefix_tokens = options.partial_hits == PartialHits::kCopied
+                                                 ? PrefixTokens::kStored
+                                                 : PrefixTokens::kNotStored,
+                            .partial_hits = options.partial_hits}));
+  return std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
+    : options_(options), blocks_(std::move(blocks)) {
+  if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
+  has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
+  // The device may be behind by a chunk for each step in flight.
+  const int64_t num_uncommitted = int64_t{options_.max_steps_in_flight} * options_.prefill_chunk;
+  const int num_behind =
+      static_cast<int>(std::min<int64_t>(num_uncommitted, std::numeric_limits<int>::max()));
+  max_cached_tokens_ =
+      std::min(options_.max_seq_len, blocks_.max_tokens(num_behind, options_.max_encoder_tokens));
+  for (int slot = options_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.emplace_back(slot);
+  running_.reserve(options_.max_num_seqs);
+  rows_.reserve(options_.max_num_seqs);
+  joins_.reserve(options_.max_num_seqs);
+  encodes_.reserve(options_.max_num_seqs);
+  leaves_.reserve(options_.max_num_seqs);
+  next_leaves_.reserve(options_.max_num_seqs);
+  open_.reserve(options_.max_steps_in_flight);
+  spare_.resize(options_.max_steps_in_flight);
+  for (OpenBatch& batch : spare_) batch.reserve(options_.max_num_seqs);
+}
+
+Scheduler::~Scheduler() = default;
+
+absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
+  if (num_prompt == 0) return absl::InvalidArgumentError("prompt must have at least one token");
+  if (request.max_new_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_new_tokens must be at least 1: got ", request.max_new_tokens));
+  }
+  if (num_prompt > options_.max_seq_len) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt is longer than max_seq_len: expected at most ", options_.max_seq_len,
+                     " tokens, got ", num_prompt));
+  }
+  if (num_prompt > max_cached_tokens_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt is longer than the whole KV cache: expected at most ",
+                     max_cached_tokens_, " tokens (", options_.num_blocks - 1, " blocks of ",
+                     options_.block_size, "), got ", num_prompt));
+  }
+  if (static_cast<int64_t>(request.encoder_tokens.size()) > options_.max_encoder_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("encoder_tokens are too long: expected at most ", options_.max_encoder_tokens,
+                     options_.max_encoder_tokens == 0 ? " (the model has no encoder)" : "",
+                     ", got ", request.encoder_tokens.size()));
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = SequenceId(next_id_++);
+  sequence->request = std::move(request);
+  const Request& kept = sequence->request;
+  sequence->tokens.reserve(num_prompt + std::min(sequence->max_generated(), options_.max_seq_len) +
+                           1);
+  sequence->tokens = kept.prompt;
+  sequence->tokens.insert(sequence->tokens.end(), kept.forced_tokens.begin(),
+                          kept.forced_tokens.end());
+  sequence->num_known = static_cast<int>(num_prompt);
+  waiting_.push_back(sequence.get());
+  const SequenceId id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+  return id;
+}
+
+bool Scheduler::has_work() const {
+  return !waiting_.empty() || !running_.empty() || !open_.empty();
+}
+
+const ScheduledBatch& Scheduler::Schedule() {
+  CHECK(can_schedule()) << "max_steps_in_flight = " << options_.max_steps_in_flight;
+  if (batch_was_launched_) leaves_.clear();  // else they still wait for a batch with rows
+  leaves_.insert(leaves_.end(), next_leaves_.begin(), next_leaves_.end());
+  next_leaves_.clear();
+  joins_.clear();
+  encodes_.clear();
+  rows_.clear();
+  num_row_tokens_ = 0;
+  num_encoder_tokens_ = 0;
+  open_.push_back(std::move(spare_.back()));
+  spare_.pop_back();
+
+  // Preemption takes the last of running_, which has no row yet: this loop goes in order of
+  // admission.
+  for (size_t i = 0; i < running_.size(); ++i) ScheduleDecode(*running_[i]);
+  for (size_t i = 0; i < running_.size(); ++i) SchedulePrefill(*running_[i]);
+  AdmitWaiting();
+
+  batch_was_launched_ = !rows_.empty();
+  if (!batch_was_launched_) {
+    spare_.push_back(std::move(open_.back()));
+    open_.pop_back();
+    batch_ = {};  // updates and copies wait for a batch with rows
+    return batch_;
+  }
+  batch_ = {.leaves = leaves_,
+            .joins = joins_,
+            .updates = blocks_.TakeUpdates(),
+            .copies = blocks_.TakeCopies(),
+            .encodes = encodes_,
+            .rows = rows_};
+  return batch_;
+}
+
+void Scheduler::ScheduleDecode(Sequence& sequence) {
+  if (sequence.num_scheduled < sequence.prefill_end) return;
+  if (sequence.num_generated() + sequence.num_in_flight >= sequence.max_generated()) return;
+  if (sequence.num_scheduled >= max_cached_tokens_) return;
+  DCHECK_EQ(sequence.num_scheduled, sequence.num_known + sequence.num_in_flight - 1);
+  if (!MakeRoom(sequence, sequence.num_scheduled + 1)) return;
+  absl::Span<const int32_t> tokens;  // none: what the device sampled last
+  if (sequence.forced()) {
+    tokens = absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, 1);
+  }
+  AddRow(sequence, tokens, RowOutput::kToken);
+}
+
+bool Scheduler::MakeRoom(Sequence& sequence, int num_tokens) {
+  const int num_lacking = num_tokens - blocks_.num_tokens(*sequence.slot);
+  if (num_lacking <= 0) return true;
+  while (!blocks_.Append(*sequence.slot, num_lacking).ok()) {
+    // Alone, a sequence has the whole pool, which holds max_cached_tokens_.
+    CHECK_GT(running_.size(), 1u);
+    const bool itself = running_.back() == &sequence;
+    PreemptLast();
+    if (itself) return false;
+  }
+  return true;
+}
+
+int Scheduler::ChunkBudget() const {
+  return std::min(options_.max_num_tokens - num_row_tokens_, options_.prefill_chunk);
+}
+
+void Scheduler::SchedulePrefill(Sequence& sequence) {
+  const int remaining = sequence.prefill_end - sequence.num_scheduled;
+  const int chunk = std::min(remaining, ChunkBudget());
+  if (chunk <= 0) return;
+  const int num_tokens = sequence.num_scheduled + chunk;
+  const int num_lacking = num_tokens - blocks_.num_tokens(*sequence.slot);
+  if (num_lacking > 0 && !blocks_.Append(*sequence.slot, num_lacking).ok()) {
+    // While other sequences run, their steps will free blocks; and a sequence with a row in this
+    // batch cannot be preempted.
+    if (!rows_.empty() || open_.size() > 1) return;
+    if (!MakeRoom(sequence, num_tokens)) return;
+  }
+  AddRow(sequence, absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, chunk),
+         chunk == remaining ? RowOutput::kToken : RowOutput::kNone);
+}
+
+void Scheduler::AdmitWaiting() {
+  while (!waiting_.empty() && !free_slots_.empty() && num_row_tokens_ < options_.max_num_tokens) {
+    Sequence& sequence = *waiting_.front();
+    const SlotId slot = free_slots_.back();
+    SequencePrompt prompt = {.tokens =
+                                 absl::MakeConstSpan(sequence.tokens).first(sequence.num_known)};
+    if (has_windows_) prompt.num_new_tokens = ChunkBudget();
+    const absl::Span<const int32_t> input = sequence.request.encoder_tokens;
+    const int num_input = static_cast<int>(input.size());
+    if (num_encoder_tokens_ + num_input > options_.max_encoder_step_tokens) return;
+    // Its tokens identify it.
+    const ExtraKey input_key = {
+        .kind = ExtraKeyKind::kOther,
+        .value = {reinterpret_cast<const char*>(input.data()), input.size() * sizeof(int32_t)}};
+    if (num_input > 0) {
+      prompt.num_encoder_tokens = num_input;
+      prompt.encoder_keys = absl::MakeConstSpan(&input_key, 1);
+    }
+    const absl::StatusOr<PromptHits> hits = blocks_.Add(slot, prompt);
+    if (!hits.ok()) {  // first come, first served
+      CHECK(absl::IsResourceExhausted(hits.status())) << hits.status();
+      return;
+    }
+    waiting_.pop_front();
+    free_slots_.pop_back();
+    sequence.slot = slot;
+    sequence.num_scheduled = hits->num_tokens;
+    sequence.num_in_flight = 0;
+    sequence.prefill_end = sequence.num_known;
+    running_.push_back(&sequence);
+    joins_.push_back({.slot = slot.value(),
+                      .seq_len = hits->num_tokens,
+                      .sample_index = sequence.num_generated(),
+                      .sampling = sequence.request.sampling,
+                      .num_encoder_tokens = num_input,
+                      .encoder_is_cached = hits->has_encoder});
+    if (num_input > 0 && !hits->has_encoder) {
+      encodes_.push_back({.slot = slot, .tokens = input});
+      num_encoder_tokens_ += num_input;
+    }
+    SchedulePrefill(sequence);
+  }
+}
+
+void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output) {
+  const ScheduledRow row{.slot = *sequence.slot, .tokens = tokens, .output = output};
+  sequence.num_scheduled += row.query_len();
+  num_row_tokens_ += row.query_len();
+  sequence.num_in_flight += output == RowOutput::kToken;
+  ++sequence.num_open_rows;
+  rows_.push_back(row);
+  open_.back().push_back({.sequence = &sequence,
+                          .run = sequence.run,
+                          .num_tokens = row.query_len(),
+                          .encodes = !encodes_.empty() && encodes_.back().slot == row.slot,
+                          .output = output});
+}
+
+}  // namespace reprise

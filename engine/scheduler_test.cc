@@ -1,0 +1,592 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/testing/allocation_counter.h"
+#include "cache/blocks/prefix_cache.h"
+#include "cache/kv_group.h"
+#include "cache/prefix/prefix_match.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kVocab = 50;
+
+// The next token of a text: any wrongly fed token changes all that follow.
+int32_t NextToken(const std::vector<int32_t>& text) {
+  uint64_t h = 1469598103934665603u;
+  for (const int32_t token : text) h = (h ^ static_cast<uint64_t>(token + 1)) * 1099511628211u;
+  return static_cast<int32_t>((h >> 17) % kVocab);
+}
+
+// Simulates the device's work on the batches: tokens are written to the blocks that the updates
+// have named, in place of their keys, and a slot that joins behind a prefix hit finds its text
+// there. Checks what a device cannot: that rows are distinct and within the blocks of their slot,
+// and that the tokens which each layer group still sees are those of the slot's own text.
+class PuppetDevice {
+ public:
+  explicit PuppetDevice(const SchedulerOptions& options)
+      : options_(options), groups_(options.groups) {
+    if (groups_.empty()) groups_.emplace_back();
+  }
+
+  void Launch(const ScheduledBatch& batch) {
+    for (const SlotId slot : batch.leaves) slots_.erase(slot.value());
+    for (const SlotJoin& join : batch.joins) {
+      ASSERT_FALSE(slots_.contains(join.slot)) << "slot " << join.slot << " joined twice";
+      slots_[join.slot] = {.sample_index = join.sample_index, .num_hits = join.seq_len};
+    }
+    for (const BlockTableUpdate& update : batch.updates) {
+      slots_[update.slot].blocks[{update.group, update.column}] = update.block;
+    }
+    Copy(batch.copies);
+    for (auto& [id, slot] : slots_) {
+      if (slot.num_hits > 0) FindText(slot);
+    }
+    std::vector<int32_t> tokens;
+    int num_tokens = 0;
+    std::vector<int> seen;
+    for (const ScheduledRow& row : batch.rows) {
+      ASSERT_TRUE(slots_.contains(row.slot.value())) << "row of a slot that never joined";
+      ASSERT_THAT(seen, testing::Not(testing::Contains(row.slot.value())));
+      seen.push_back(row.slot.value());
+      Slot& slot = slots_[row.slot.value()];
+      if (row.tokens.empty()) {
+        slot.text.push_back(slot.last_token);
+      } else {
+        slot.text.insert(slot.text.end(), row.tokens.begin(), row.tokens.end());
+      }
+      num_tokens += row.query_len();
+      const int first = static_cast<int>(slot.text.size()) - row.query_len();
+      for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+        for (int i = first; i < static_cast<int>(slot.text.size()); ++i) {
+          ASSERT_NE(BlockAt(slot, group, i), 0) << "no block for token " << i;
+          Memory(slot, group, i) = slot.text[i];
+        }
+        // The keys that the row's first token sees, and all after them.
+        for (int i = static_cast<int>(FirstNeededPosition(groups_[group], first)); i < first; ++i) {
+          ASSERT_NE(BlockAt(slot, group, i), 0)
+              << "token " << i << " of group " << group << " is gone";
+          ASSERT_EQ(Memory(slot, group, i), slot.text[i])
+              << "token " << i << " of group " << group << " has been overwritten";
+        }
+      }
+      if (row.output == RowOutput::kToken) {
+        slot.last_token = NextToken(slot.text);
+        ++slot.sample_index;
+        tokens.push_back(slot.last_token);
+      } else {
+        tokens.push_back(-1);
+      }
+    }
+    ASSERT_LE(num_tokens, options_.max_num_tokens);
+    pending_.push_back(std::move(tokens));
+  }
+
+  std::vector<int32_t> Finish() {
+    std::vector<int32_t> tokens = pending_.front();
+    pending_.pop_front();
+    return tokens;
+  }
+
+ private:
+  struct Slot {
+    std::vector<int32_t> text = {};
+    int32_t last_token = -1;
+    int64_t sample_index = 0;
+    int num_hits = 0;  // tokens that it joined with, until they are looked up
+    std::map<std::pair<int, int>, int> blocks = {};  // by group and column
+  };
+
+  int BlockAt(Slot& slot, int group, int position) const {
+    return slot.blocks[{group, position / options_.block_size}];
+  }
+  // The token that was written there last.
+  int32_t& Memory(Slot& slot, int group, int position) {
+    return memory_[BlockAt(slot, group, position) * options_.block_size +
+                   position % options_.block_size];
+  }
+  void Copy(absl::Span<const BlockCopy> copies) {
+    for (const BlockCopy& copy : copies) {
+      for (int i = 0; i < options_.block_size; ++i) {
+        memory_[copy.dst * options_.block_size + i] = memory_[copy.src * options_.block_size + i];
+      }
+    }
+  }
+  // The text before a slot's first row is the content of its blocks. REQUIRES: a full group.
+  void FindText(Slot& slot) {
+    for (int i = 0; i < slot.num_hits; ++i) {
+      int32_t token = -1;
+      for (int group = 0; group < static_cast<int>(groups_.size()) && token < 0; ++group) {
+        if (groups_[group].retention == KvRetention::kFull) token = Memory(slot, group, i);
+      }
+      slot.text.push_back(token);
+    }
+    num_hit_tokens_ += slot.num_hits;
+    slot.num_hits = 0;
+  }
+
+  SchedulerOptions options_;
+  std::vector<KvGroupSpec> groups_;
+  std::map<int, int32_t> memory_;  // by slot of the cache
+  int64_t num_hit_tokens_ = 0;
+  std::map<int, Slot> slots_;
+  std::deque<std::vector<int32_t>> pending_;
+};
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  FinishReason finish = FinishReason::kNone;
+};
+
+// Runs until all is done, committing only when the scheduler requires it.
+std::map<int64_t, Outcome> RunAll(Scheduler& scheduler, const SchedulerOptions& options) {
+  PuppetDevice device(options);
+  std::map<int64_t, Outcome> outcomes;
+  std::vector<TokenEvent> events;
+  for (int step = 0; scheduler.has_work(); ++step) {
+    if (step > 100000) {
+      ADD_FAILURE() << "no end";
+      break;
+    }
+    bool launched = false;
+    if (scheduler.can_schedule()) {
+      const ScheduledBatch& batch = scheduler.Schedule();
+      launched = !batch.rows.empty();
+      if (launched) device.Launch(batch);
+    }
+    scheduler.CheckInvariants();
+    if (scheduler.num_in_flight() == 0) {
+      EXPECT_TRUE(launched) << "work left, but nothing to do";
+      if (!launched) break;
+    }
+    if (launched && scheduler.can_schedule()) continue;
+    events.clear();
+    scheduler.Commit(device.Finish(), events);
+    for (const TokenEvent& event : events) {
+      Outcome& outcome = outcomes[event.sequence.value()];
+      EXPECT_EQ(event.index, static_cast<int>(outcome.tokens.size()));
+      EXPECT_EQ(outcome.finish, FinishReason::kNone) << "a token after the end";
+      outcome.tokens.push_back(event.token);
+      outcome.finish = event.finish;
+    }
+    scheduler.CheckInvariants();
+  }
+  return outcomes;
+}
+
+Outcome Expected(const Request& request, const SchedulerOptions& options, int longest) {
+  std::vector<int32_t> text = request.prompt;
+  Outcome outcome;
+  while (outcome.finish == FinishReason::kNone) {
+    const size_t index = outcome.tokens.size();
+    const bool forced = !request.forced_tokens.empty();
+    const int32_t token = forced ? request.forced_tokens[index] : NextToken(text);
+    const size_t most = forced ? request.forced_tokens.size() : request.max_new_tokens;
+    outcome.tokens.push_back(token);
+    text.push_back(token);
+    if (!forced && std::count(request.stop_tokens.begin(), request.stop_tokens.end(), token)) {
+      outcome.finish = FinishReason::kStop;
+    } else if (outcome.tokens.size() >= most) {
+      outcome.finish = FinishReason::kLength;
+    } else if (static_cast<int>(text.size()) > longest) {
+      outcome.finish =
+          longest < options.max_seq_len ? FinishReason::kCacheFull : FinishReason::kLength;
+    }
+  }
+  return outcome;
+}
+
+std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
+  auto scheduler = Scheduler::Create(options);
+  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
+  return *std::move(scheduler);
+}
+
+TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {
+  const SchedulerOptions options = {
+      .max_num_seqs = 2, .max_num_tokens = 4, .max_seq_len = 32, .num_blocks = 9, .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2}, .max_new_tokens = 9}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {3, 4, 5, 6, 7}, .max_new_tokens = 9}).ok());
+
+  const ScheduledBatch& first = scheduler->Schedule();  // 2 + the first 2 of 5
+  ASSERT_THAT(first.rows, SizeIs(2));
+  EXPECT_THAT(first.rows[0].tokens, ElementsAre(1, 2));
+  EXPECT_EQ(first.rows[0].output, RowOutput::kToken);
+  EXPECT_THAT(first.rows[1].tokens, ElementsAre(3, 4));
+  EXPECT_EQ(first.rows[1].output, RowOutput::kNone);
+  EXPECT_THAT(first.updates, SizeIs(1 + 2));  // ceil(2/4), ceil(5/4)
+  std::vector<TokenEvent> events;
+  scheduler->Commit({30, -1}, events);
+
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.rows, SizeIs(2));
+  EXPECT_THAT(second.rows[0].tokens, SizeIs(0));  // the slot's own
+  EXPECT_THAT(second.rows[1].tokens, ElementsAre(5, 6, 7));
+  EXPECT_EQ(second.rows[1].output, RowOutput::kToken);
+  EXPECT_THAT(second.joins, SizeIs(0));
+}
+
+TEST(SchedulerTest, ASlotIsHandedOnWhenItsSequenceEnds) {
+  const SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 3, .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1}, .max_new_tokens = 1}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {2}, .max_new_tokens = 1}).ok());
+  scheduler->Schedule();
+  std::vector<TokenEvent> events;
+  scheduler->Commit({7}, events);
+  EXPECT_THAT(events, ElementsAre(TokenEvent{.sequence = SequenceId(0),
+                                             .token = 7,
+                                             .index = 0,
+                                             .row = 0,
+                                             .finish = FinishReason::kLength}));
+  const ScheduledBatch& batch = scheduler->Schedule();
+  EXPECT_THAT(batch.leaves, ElementsAre(SlotId(0)));
+  ASSERT_THAT(batch.joins, SizeIs(1));
+  EXPECT_EQ(batch.joins[0].slot, 0);
+}
+
+TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
+  const SchedulerOptions options = {.max_num_seqs = 1,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 8,
+                                    .max_steps_in_flight = 2,
+                                    .num_blocks = 3,
+                                    .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1}, .max_new_tokens = 5, .stop_tokens = {9}}).ok());
+  scheduler->Schedule();
+  EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));  // launched before the first token is known
+  std::vector<TokenEvent> events;
+  scheduler->Commit({9}, events);
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_EQ(events[0].finish, FinishReason::kStop);
+  EXPECT_TRUE(scheduler->has_work());  // the step in flight
+  scheduler->Commit({3}, events);
+  EXPECT_THAT(events, SizeIs(1));
+  EXPECT_FALSE(scheduler->has_work());
+}
+
+TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
+  // Blocks of one token, 6 of them; two sequences want 1 + 4 each.
+  const SchedulerOptions options = {.max_num_seqs = 2,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 16,
+                                    .num_blocks = 7,
+                                    .block_size = 1,
+                                    .prefix_reuse = PrefixReuse::kOff};
+  auto scheduler = Make(options);
+  const Request request = {.prompt = {1}, .max_new_tokens = 5};
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  const auto outcomes = RunAll(*scheduler, options);
+  EXPECT_EQ(scheduler->num_preemptions(), 1);
+  EXPECT_EQ(outcomes.at(0).tokens, Expected(request, options, 6).tokens);
+  EXPECT_EQ(outcomes.at(1).tokens, Expected(request, options, 6).tokens);
+}
+
+TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
+  const SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 9, .block_size = 4};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6}, .max_new_tokens = 4}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 9}, .max_new_tokens = 1}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4}, .max_new_tokens = 1}).ok());
+  std::vector<TokenEvent> events;
+  scheduler->Schedule();
+  scheduler->Commit({7}, events);
+  for (int token = 8; token < 11; ++token) {
+    scheduler->Schedule();
+    scheduler->Commit({token}, events);
+  }
+  // The second finds the first block, and computes what it does not share.
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.joins, SizeIs(1));
+  EXPECT_EQ(second.joins[0].seq_len, 4);
+  ASSERT_THAT(second.rows, SizeIs(1));
+  EXPECT_THAT(second.rows[0].tokens, ElementsAre(9));
+  EXPECT_THAT(second.updates, SizeIs(2));  // the block that was found is told to the device too
+  scheduler->Commit({7}, events);
+  // The third is that block alone: its last token is computed again, for its logits.
+  const ScheduledBatch& third = scheduler->Schedule();
+  EXPECT_EQ(third.joins[0].seq_len, 0);
+  EXPECT_THAT(third.rows[0].tokens, SizeIs(4));
+  scheduler->Commit({7}, events);
+  EXPECT_EQ(scheduler->prefix_statistics().num_lookups, 3);
+  EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 4);
+}
+
+TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
+  const SchedulerOptions options = {.max_num_seqs = 2,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 16,
+                                    .num_blocks = 9,
+                                    .block_size = 4,
+                                    .partial_hits = PartialHits::kCopied};
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6, 7, 8}, .max_new_tokens = 2}).ok());
+  EXPECT_THAT(scheduler->Schedule().copies, SizeIs(0));
+  scheduler->Commit({9}, events);
+  // While the first continues, a second has a block and two tokens of the next in common with it.
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6, 30, 31}, .max_new_tokens = 1}).ok());
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.joins, SizeIs(1));
+  EXPECT_EQ(second.joins[0].seq_len, 6);
+  ASSERT_THAT(second.copies, SizeIs(1));
+  const int slot = second.joins[0].slot;
+  const absl::Span<const BlockId> blocks = scheduler->blocks().blocks(SlotId(slot));
+  EXPECT_EQ(second.copies[0].dst, blocks[1].value());
+  EXPECT_NE(second.copies[0].src, second.copies[0].dst);
+  ASSERT_THAT(second.rows, SizeIs(2));
+  EXPECT_THAT(second.rows[1].tokens, ElementsAre(30, 31));  // two tokens computed, not four
+  scheduler->Commit({10, 11}, events);
+  scheduler->CheckInvariants();
+  EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 6);
+}
+
+TEST(SchedulerTest, TokensInFlightAreNotFound) {
+  const SchedulerOptions options = {.max_num_seqs = 2,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 8,
+                                    .max_steps_in_flight = 2,
+                                    .num_blocks = 9,
+                                    .block_size = 2};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
+  EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
+  EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);
+}
+
+TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
+  // As above, with more room: what is taken from the second one is not all used at once.
+  const SchedulerOptions options = {
+      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 11, .block_size = 1};
+  auto scheduler = Make(options);
+  ASSERT_TRUE(scheduler->Add({.prompt = {1, 2}, .max_new_tokens = 5}).ok());
+  ASSERT_TRUE(scheduler->Add({.prompt = {3, 4}, .max_new_tokens = 8}).ok());
+  RunAll(*scheduler, options);
+  EXPECT_EQ(scheduler->num_preemptions(), 1);
+  EXPECT_GT(scheduler->prefix_statistics().num_tokens_hit, 0);
+}
+
+TEST(SchedulerTest, NothingIsFoundWithoutReuse) {
+  SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 2};
+  options.prefix_reuse = PrefixReuse::kOff;
+  auto scheduler = Make(options);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 1}).ok());
+    EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);
+    std::vector<TokenEvent> events;
+    scheduler->Commit({5}, events);
+  }
+}
+
+TEST(SchedulerTest, BlocksThatLeftAWindowAreGivenBackAsBatchesAreCommitted) {
+  SchedulerOptions options = {
+      .max_num_seqs = 1, .max_num_tokens = 4, .max_seq_len = 40, .num_blocks = 17, .block_size = 2};
+  options.groups = {{.retention = KvRetention::kSlidingWindow, .span = 4}};
+  auto scheduler = Make(options);
+  EXPECT_EQ(scheduler->max_cached_tokens(), 40);  // 20 blocks, of which a few at a time
+  ASSERT_TRUE(scheduler->Add({.prompt = std::vector<int32_t>(30, 1), .max_new_tokens = 8}).ok());
+  std::vector<TokenEvent> events;
+  int most_used = 0;
+  while (scheduler->has_work()) {
+    ASSERT_THAT(scheduler->Schedule().rows, SizeIs(1));
+    most_used = std::max(most_used, scheduler->blocks().pool().num_used());
+    scheduler->Commit({2}, events);
+    scheduler->CheckInvariants();
+  }
+  EXPECT_EQ(events.size(), 8u);
+  EXPECT_LE(most_used, 4);  // the 3 tokens before a chunk of 4, and the chunk
+}
+
+TEST(SchedulerTest, SteadyDecodingAllocatesNothingOnTheHeap) {
+  auto scheduler = Make({.max_num_seqs = 4,
+                         .max_num_tokens = 16,
+                         .max_seq_len = 512,
+                         .max_steps_in_flight = 2,
+                         .num_blocks = 200,
+                         .block_size = 16});
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 400}).ok());
+  }
+  std::vector<TokenEvent> events;
+  events.reserve(8);
+  const std::vector<int32_t> tokens(4, 5);
+  scheduler->Schedule();
+  for (int warmup = 0; warmup < 3; ++warmup) {
+    scheduler->Schedule();
+    events.clear();
+    scheduler->Commit(tokens, events);
+  }
+  AllocationCounter allocations;
+  for (int step = 0; step < 300; ++step) {  // past 18 block borders
+    scheduler->Schedule();
+    events.clear();
+    scheduler->Commit(tokens, events);
+  }
+  EXPECT_EQ(allocations.count(), 0);
+  EXPECT_THAT(events, SizeIs(4));
+}
+
+TEST(SchedulerTest, RefusesWhatCanNeverRun) {
+  auto scheduler = Make(
+      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 2, .block_size = 4});
+  const auto message = [&](Request request) {
+    const auto id = scheduler->Add(std::move(request));
+    EXPECT_EQ(id.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(id.status().message());
+  };
+  EXPECT_THAT(message({}), HasSubstr("prompt must have at least one token"));
+  EXPECT_THAT(message({.prompt = {1}, .max_new_tokens = 0}), HasSubstr("max_new_tokens"));
+  EXPECT_THAT(message({.prompt = std::vector<int32_t>(9)}), HasSubstr("at most 8 tokens, got 9"));
+  EXPECT_THAT(message({.prompt = std::vector<int32_t>(5)}),
+              HasSubstr("at most 4 tokens (1 blocks of 4), got 5"));
+  EXPECT_FALSE(scheduler->has_work());
+}
+
+TEST(SchedulerTest, RefusesOptionsByName) {
+  const SchedulerOptions good = {
+      .max_num_seqs = 2, .max_num_tokens = 4, .max_seq_len = 8, .num_blocks = 3, .block_size = 4};
+  const auto message = [](SchedulerOptions options) {
+    const auto scheduler = Scheduler::Create(options);
+    EXPECT_EQ(scheduler.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(scheduler.status().message());
+  };
+  SchedulerOptions bad = good;
+  bad.max_num_tokens = 1;
+  EXPECT_THAT(message(bad), HasSubstr("max_num_tokens must be at least 2: got 1"));
+  bad = good;
+  bad.max_steps_in_flight = 0;
+  EXPECT_THAT(message(bad), HasSubstr("max_steps_in_flight"));
+  bad = good;
+  bad.block_size = 0;
+  EXPECT_THAT(message(bad), HasSubstr("block_size"));
+  bad = good;
+  bad.num_blocks = 1;
+  EXPECT_THAT(message(bad), HasSubstr("num_blocks"));
+}
+
+TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
+  SchedulerOptions options = {
+      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 20, .block_size = 2};
+  options.groups = {{}, {.retention = KvRetention::kCross}};
+  options.max_encoder_tokens = 5;
+  options.max_encoder_step_tokens = 6;
+  auto scheduler = Make(options);
+  const Request request = {.prompt = {1}, .encoder_tokens = {7, 8, 9, 10}, .max_new_tokens = 1};
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  ASSERT_TRUE(scheduler->Add(request).ok());
+  std::vector<TokenEvent> events;
+  // Two inputs of 4 are more than a step encodes.
+  const ScheduledBatch& first = scheduler->Schedule();
+  ASSERT_THAT(first.joins, SizeIs(1));
+  EXPECT_EQ(first.joins[0].num_encoder_tokens, 4);
+  EXPECT_EQ(first.joins[0].encoder_is_cached, 0);
+  ASSERT_THAT(first.encodes, SizeIs(1));
+  EXPECT_EQ(first.encodes[0].slot, first.rows[0].slot);
+  EXPECT_THAT(first.encodes[0].tokens, ElementsAre(7, 8, 9, 10));
+  EXPECT_THAT(first.updates, SizeIs(3));  // a block of the prompt, two of the input
+  scheduler->Commit({5}, events);
+  const ScheduledBatch& second = scheduler->Schedule();
+  ASSERT_THAT(second.joins, SizeIs(1));
+  EXPECT_EQ(second.joins[0].num_encoder_tokens, 4);
+  EXPECT_EQ(second.joins[0].encoder_is_cached, 1);
+  EXPECT_THAT(second.encodes, SizeIs(0));
+  EXPECT_THAT(second.updates, SizeIs(3));
+  scheduler->Commit({5}, events);
+  scheduler->CheckInvariants();
+  EXPECT_FALSE(scheduler->has_work());
+
+  const auto refused = scheduler->Add({.prompt = {1}, .encoder_tokens = {1, 2, 3, 4, 5, 6}});
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("expected at most 5, got 6"));
+  auto without = Make(
+      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 2});
+  EXPECT_THAT(std::string(without->Add({.prompt = {1}, .encoder_tokens = {1}}).status().message()),
+              HasSubstr("the model has no encoder"));
+}
+
+// Every sequence gets the tokens it would get alone, whatever the batching, the chunks, the steps
+// in flight and the preemptions.
+class SchedulerRandomTest : public testing::TestWithParam<int> {};
+
+TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
+  const int seed = GetParam();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 rng(seed);
+  const auto uniform = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(rng);
+  };
+  SchedulerOptions options;
+  options.max_num_seqs = uniform(1, 6);
+  options.max_num_tokens = options.max_num_seqs + uniform(0, 12);
+  options.prefill_chunk = uniform(0, 5);
+  options.max_seq_len = uniform(8, 40);
+  options.max_steps_in_flight = uniform(1, 3);
+  options.block_size = uniform(1, 6);
+  options.num_blocks = 1 + uniform(2, 40);  // small pools preempt
+  if (uniform(0, 2) == 0) {
+    const bool is_window = uniform(0, 1);
+    options.groups = {
+        {},
+        {.retention = is_window ? KvRetention::kSlidingWindow : KvRetention::kChunkedLocal,
+         .span = uniform(1, 12)}};
+  }
+  if (uniform(0, 3) == 0) options.prefix_reuse = PrefixReuse::kOff;
+  if (options.prefix_reuse == PrefixReuse::kOn && uniform(0, 1)) {
+    options.partial_hits = PartialHits::kCopied;
+  }
+  auto scheduler = Make(options);
+  const int longest_prompt = scheduler->max_cached_tokens();
+  std::map<int64_t, Request> requests;
+  for (int i = uniform(1, 12); i > 0; --i) {
+    Request request;
+    if (!requests.empty() && uniform(0, 2)) {  // begins as an earlier one
+      request.prompt = requests.begin()->second.prompt;
+      request.prompt.resize(uniform(0, static_cast<int>(request.prompt.size())));
+    }
+    for (int n = uniform(request.prompt.empty(), longest_prompt); n > 0; --n) {
+      request.prompt.push_back(uniform(0, kVocab - 1));
+    }
+    request.prompt.resize(std::min<size_t>(request.prompt.size(), longest_prompt));
+    request.max_new_tokens = uniform(1, 30);
+    if (uniform(0, 1)) request.stop_tokens = {uniform(0, kVocab - 1)};
+    if (uniform(0, 4) == 0) {
+      for (int n = uniform(1, 9); n > 0; --n)
+        request.forced_tokens.push_back(uniform(0, kVocab - 1));
+    }
+    const auto id = scheduler->Add(request);
+    ASSERT_TRUE(id.ok()) << id.status();
+    requests[id->value()] = request;
+  }
+  const std::map<int64_t, Outcome> outcomes = RunAll(*scheduler, options);
+  for (const auto& [id, request] : requests) {
+    const Outcome expected = Expected(request, options, longest_prompt);
+    ASSERT_TRUE(outcomes.contains(id)) << "sequence " << id << " never got a token";
+    EXPECT_EQ(outcomes.at(id).tokens, expected.tokens) << "sequence " << id;
+    EXPECT_EQ(outcomes.at(id).finish, expected.finish) << "sequence " << id;
+  }
+  EXPECT_EQ(scheduler->num_running(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerRandomTest, testing::Range(0, 300));
+
+}  // namespace
+}  // namespace reprise

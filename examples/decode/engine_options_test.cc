@@ -1,0 +1,76 @@
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "examples/decode/requests.h"
+#include "graphs/graph_set_options.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+Request RequestOf(int num_prompt, int max_new_tokens) {
+  return {.prompt = std::vector<int32_t>(num_prompt), .max_new_tokens = max_new_tokens};
+}
+
+TEST(DecodeEngineOptionsTest, ARowARequestUpToTheMost) {
+  const std::vector<Request> requests(100, RequestOf(3, 4));
+  EXPECT_EQ(EngineOptionsFor({}, {requests.data(), 1}, 50).runner.max_num_seqs, 1);
+  EXPECT_EQ(EngineOptionsFor({}, {requests.data(), 17}, 50).runner.max_num_seqs, 17);
+  EXPECT_EQ(EngineOptionsFor({}, requests, 50).runner.max_num_seqs, kMaxDecodeRows);
+}
+
+TEST(DecodeEngineOptionsTest, SequencesAreAsLongAsTheLongestCanBecome) {
+  const std::vector<Request> requests = {RequestOf(3, 10), RequestOf(20, 1)};
+  EXPECT_EQ(EngineOptionsFor({}, requests, 50).runner.max_seq_len, 21);
+  EXPECT_EQ(EngineOptionsFor({}, requests, 15).runner.max_seq_len, 15);
+}
+
+TEST(DecodeEngineOptionsTest, ForcedTokensCountInPlaceOfNewOnes) {
+  Request request = RequestOf(3, 40);
+  request.forced_tokens = {1, 2};
+  EXPECT_EQ(EngineOptionsFor({}, {request}, 50).runner.max_seq_len, 5);
+}
+
+TEST(DecodeEngineOptionsTest, EncodersServeTheLongestInput) {
+  Request request = RequestOf(1, 4);
+  EXPECT_EQ(EngineOptionsFor({}, {request}, 50).runner.max_encoder_tokens, std::nullopt);
+  request.encoder_tokens.resize(30);
+  EXPECT_EQ(EngineOptionsFor({}, {RequestOf(1, 4), request}, 50).runner.max_encoder_tokens, 30);
+  EXPECT_EQ(EngineOptionsFor({}, {request}, 20).runner.max_encoder_tokens, 20);
+}
+
+TEST(DecodeEngineOptionsTest, LimitsOfIntDoNotOverflow) {
+  const int most = std::numeric_limits<int>::max();
+  const std::vector<Request> requests = {RequestOf(3, most)};
+  const EngineOptions engine = EngineOptionsFor({.prefill_chunk = most}, requests, 2048);
+  EXPECT_EQ(engine.runner.max_seq_len, 2048);
+  EXPECT_EQ(engine.prefill_chunk, 2048);
+  EXPECT_EQ(engine.runner.max_num_tokens, 2048);
+}
+
+TEST(DecodeEngineOptionsTest, TakesWhatTheUserChose) {
+  const std::vector<Request> requests = {RequestOf(30, 4)};
+  const EngineOptions engine = EngineOptionsFor(
+      {.graphs = GraphChoice::kOff, .block_size = 5, .num_blocks = 9, .prefill_chunk = 3}, requests,
+      50);
+  EXPECT_EQ(engine.prefill_chunk, 3);
+  EXPECT_EQ(engine.runner.block_size, 5);
+  EXPECT_EQ(engine.runner.num_blocks, 9);
+  EXPECT_EQ(engine.runner.graphs, GraphSetOptions::Mode::kOff);
+  EXPECT_EQ(engine.runner.max_steps_in_flight, std::nullopt);
+}
+
+TEST(DecodeEngineOptionsTest, LeavesTheRestToTheRunner) {
+  const EngineOptions engine = EngineOptionsFor({}, {RequestOf(1, 1)}, 50);
+  EXPECT_EQ(engine.runner.graphs, std::nullopt);
+  EXPECT_EQ(engine.runner.num_blocks, std::nullopt);
+}
+
+TEST(DecodeEngineOptionsTest, LogitsAreReadBetweenSteps) {
+  const EngineOptions engine = EngineOptionsFor({.dump_logits = "/l"}, {RequestOf(1, 1)}, 50);
+  EXPECT_EQ(engine.runner.max_steps_in_flight, 1);
+}
+
+}  // namespace
+}  // namespace reprise

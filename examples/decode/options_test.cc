@@ -1,0 +1,253 @@
+#include "examples/decode/options.h"
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+std::string Problem(const DecodeArguments& arguments) {
+  const auto options = MakeDecodeOptions(arguments);
+  EXPECT_FALSE(options.ok());
+  return std::string(options.status().message());
+}
+
+DecodeOptions Made(const DecodeArguments& arguments) {
+  const auto options = MakeDecodeOptions(arguments);
+  EXPECT_TRUE(options.ok()) << options.status();
+  return options.value_or(DecodeOptions{});
+}
+
+TEST(DecodeOptionsTest, WithoutArgumentsModelAndPromptAreLeftToTheProgram) {
+  const DecodeOptions options = Made({});
+  EXPECT_EQ(options.model, std::nullopt);
+  EXPECT_THAT(options.prompts, IsEmpty());
+  EXPECT_EQ(options.dtype, std::nullopt);
+  EXPECT_EQ(options.device, DeviceChoice::kAuto);
+  EXPECT_EQ(options.graphs, GraphChoice::kOn);
+  EXPECT_EQ(options.stop, StopChoice::kAtEndOfText);
+  EXPECT_EQ(options.output, OutputChoice::kText);
+  EXPECT_EQ(options.sampling.temperature, 0);
+}
+
+TEST(DecodeOptionsTest, TakesEveryFlag) {
+  const DecodeOptions options = Made({.model = "/m",
+                                      .prompt_tokens = "1,2",
+                                      .max_new_tokens = 7,
+                                      .ignore_eos = true,
+                                      .temperature = 0.5,
+                                      .top_k = 3,
+                                      .top_p = 0.25,
+                                      .seed = std::numeric_limits<uint64_t>::max(),
+                                      .dtype = "bfloat16",
+                                      .device = "cuda",
+                                      .graphs = "off",
+                                      .block_size = 5,
+                                      .num_blocks = 9,
+                                      .prefill_chunk = 3,
+                                      .dump_logits = "/l",
+                                      .json = true});
+  EXPECT_EQ(options.model, "/m");
+  EXPECT_THAT(options.prompts, ElementsAre(Prompt{.content = TokenList{1, 2}}));
+  EXPECT_EQ(options.max_new_tokens, 7);
+  EXPECT_EQ(options.stop, StopChoice::kAtLengthOnly);
+  EXPECT_EQ(options.sampling.temperature, 0.5f);
+  EXPECT_EQ(options.sampling.top_k, 3);
+  EXPECT_EQ(options.sampling.top_p, 0.25f);
+  EXPECT_EQ(options.sampling.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(options.dtype, DType::kBFloat16);
+  EXPECT_EQ(options.device, DeviceChoice::kCuda);
+  EXPECT_EQ(options.graphs, GraphChoice::kOff);
+  EXPECT_EQ(options.block_size, 5);
+  EXPECT_EQ(options.num_blocks, 9);
+  EXPECT_EQ(options.prefill_chunk, 3);
+  EXPECT_EQ(options.dump_logits, "/l");
+  EXPECT_EQ(options.output, OutputChoice::kJson);
+}
+
+TEST(DecodeOptionsTest, ValuesOutOfRangeAreNamed) {
+  EXPECT_EQ(Problem({.max_new_tokens = 0}), "--max_new_tokens: expected at least 1, got 0");
+  EXPECT_EQ(Problem({.top_k = -1}), "--top_k: expected at least 0, got -1");
+  EXPECT_EQ(Problem({.block_size = 0}), "--block_size: expected at least 1, got 0");
+  EXPECT_EQ(Problem({.num_blocks = 1}), "--num_blocks: expected at least 2, got 1");
+  EXPECT_EQ(Problem({.prefill_chunk = -1}), "--prefill_chunk: expected at least 0, got -1");
+  EXPECT_THAT(Problem({.dtype = "float64"}),
+              AllOf(StartsWith("--dtype: expected auto, float32"), HasSubstr("got \"float64\"")));
+  EXPECT_THAT(Problem({.device = "tpu"}), StartsWith("--device: expected auto, cpu, cuda, got"));
+  EXPECT_THAT(Problem({.graphs = "yes"}), StartsWith("--graphs: expected on, off, got"));
+}
+
+TEST(DecodeOptionsTest, AChunkOfNothingMeansWholePrompts) {
+  EXPECT_EQ(Made({.prefill_chunk = 0}).prefill_chunk, std::nullopt);
+}
+
+TEST(DecodeOptionsTest, NumbersThatAreNoneAreRefused) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double temperature : {-0.1, infinity, std::nan("")}) {
+    EXPECT_THAT(Problem({.temperature = temperature}), StartsWith("--temperature: expected"));
+  }
+  for (const double top_p : {0.0, -1.0, 1.0001, infinity, std::nan("")}) {
+    EXPECT_THAT(Problem({.top_p = top_p}), StartsWith("--top_p: expected"));
+  }
+}
+
+TEST(DecodeOptionsTest, PromptsComeFromOnePlace) {
+  EXPECT_THAT(Problem({.texts = {"a"}, .prompt_tokens = "1"}),
+              HasSubstr("got --prompt and --prompt_tokens"));
+  EXPECT_THAT(Problem({.texts = {"a"}, .prompt_tokens = "1", .batch = "/b"}),
+              HasSubstr("got --prompt and --prompt_tokens and --batch"));
+}
+
+TEST(DecodeOptionsTest, PromptsThatNoModelTakesAreNamedByNumber) {
+  EXPECT_EQ(Problem({.texts = {"a", ""}}), "--prompt: prompt 2 is empty");
+  EXPECT_THAT(Problem({.texts = {"\xff"}}), StartsWith("--prompt: prompt 1 is not UTF-8"));
+  EXPECT_THAT(Problem({.prompt_tokens = ""}), StartsWith("--prompt_tokens: entry 1"));
+}
+
+TEST(DecodeOptionsTest, ReadsTheBatchFile) {
+  const std::string path = testing::TempDir() + "/decode_options_batch.jsonl";
+  std::ofstream(path) << "\"a\"\n{\"prompt_tokens\": [1], \"forced_tokens\": [2]}\n";
+  EXPECT_THAT(
+      Made({.batch = path}).prompts,
+      ElementsAre(Prompt{.content = "a"}, Prompt{.content = TokenList{1}, .forced_tokens = {2}}));
+  EXPECT_THAT(Problem({.batch = path + ".none"}),
+              AllOf(StartsWith("--batch: "), HasSubstr(path + ".none")));
+}
+
+absl::StatusOr<DecodeArguments> Parsed(const std::vector<const char*>& words) {
+  absl::StatusOr<ParsedFlags> flags =
+      ParseDecodeFlags(static_cast<int>(words.size()), words.data());
+  if (!flags.ok()) return flags.status();
+  return std::move(flags->arguments);
+}
+
+std::vector<std::string> Texts(const std::vector<const char*>& words) {
+  const auto arguments = Parsed(words);
+  EXPECT_TRUE(arguments.ok()) << arguments.status();
+  return arguments.ok() ? arguments->texts : std::vector<std::string>();
+}
+
+std::string ProblemOfFlags(const std::vector<const char*>& words) {
+  return std::string(Parsed(words).status().message());
+}
+
+TEST(DecodeFlagsTest, RepeatedPromptsAndTextsKeepTheirOrder) {
+  EXPECT_THAT(
+      Texts({"decode", "--prompt", "a", "b", "--top_k=5", "--prompt=c", "d", "-prompt", "e"}),
+      ElementsAre("a", "b", "c", "d", "e"));
+}
+
+TEST(DecodeFlagsTest, APromptMayLookLikeAFlagOrAList) {
+  EXPECT_THAT(Texts({"decode", "--prompt", "--json", "--prompt=-x", "--prompt", "{}", "--prompt",
+                     "[INST] a, b [/INST]"}),
+              ElementsAre("--json", "-x", "{}", "[INST] a, b [/INST]"));
+}
+
+TEST(DecodeFlagsTest, AnEmptyPromptIsATextToo) {
+  EXPECT_THAT(Texts({"decode", "--prompt", "", "--prompt="}), ElementsAre("", ""));
+}
+
+TEST(DecodeFlagsTest, AfterTwoDashesEverythingIsAText) {
+  EXPECT_THAT(Texts({"decode", "a", "--", "--prompt", "--json"}),
+              ElementsAre("a", "--prompt", "--json"));
+}
+
+TEST(DecodeFlagsTest, WithoutPromptsThereAreNone) {
+  EXPECT_THAT(Texts({"decode", "--json=true"}), IsEmpty());
+  EXPECT_THAT(Texts({"decode"}), IsEmpty());
+  EXPECT_THAT(Texts({}), IsEmpty());
+}
+
+TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
+  const auto arguments = Parsed({"decode",
+                                 "--model",
+                                 "/m",
+                                 "-prompt_tokens=1,2",
+                                 "--max_new_tokens",
+                                 "7",
+                                 "--temperature=0.5",
+                                 "--top_k",
+                                 "010",
+                                 "--top_p",
+                                 "1e-1",
+                                 "--seed",
+                                 "18446744073709551615",
+                                 "--dtype=float16",
+                                 "--device",
+                                 "cpu",
+                                 "--graphs=off",
+                                 "--block_size",
+                                 "5",
+                                 "--num_blocks=9",
+                                 "--prefill_chunk",
+                                 "-3",
+                                 "--dump_logits=/l",
+                                 "--batch=",
+                                 "--ignore_eos",
+                                 "--json"});
+  ASSERT_TRUE(arguments.ok()) << arguments.status();
+  EXPECT_EQ(arguments->model, "/m");
+  EXPECT_EQ(arguments->prompt_tokens, "1,2");
+  EXPECT_EQ(arguments->batch, "");
+  EXPECT_EQ(arguments->max_new_tokens, 7);
+  EXPECT_TRUE(arguments->ignore_eos);
+  EXPECT_EQ(arguments->temperature, 0.5);
+  EXPECT_EQ(arguments->top_k, 10);
+  EXPECT_EQ(arguments->top_p, 0.1);
+  EXPECT_EQ(arguments->seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(arguments->dtype, "float16");
+  EXPECT_EQ(arguments->device, "cpu");
+  EXPECT_EQ(arguments->graphs, "off");
+  EXPECT_EQ(arguments->block_size, 5);
+  EXPECT_EQ(arguments->num_blocks, 9);
+  EXPECT_EQ(arguments->prefill_chunk, -3);
+  EXPECT_EQ(arguments->dump_logits, "/l");
+  EXPECT_TRUE(arguments->json);
+  EXPECT_THAT(arguments->texts, IsEmpty());
+}
+
+TEST(DecodeFlagsTest, TheLastOfARepeatedFlagCounts) {
+  const auto arguments = Parsed(
+      {"decode", "--top_k=1", "--json", "--top_k", "2", "--nojson", "--dtype=a", "--dtype=b"});
+  ASSERT_TRUE(arguments.ok()) << arguments.status();
+  EXPECT_EQ(arguments->top_k, 2);
+  EXPECT_FALSE(arguments->json);
+  EXPECT_EQ(arguments->dtype, "b");
+}
+
+TEST(DecodeFlagsTest, WhatIsNoFlagOrNoValueIsNamed) {
+  EXPECT_THAT(ProblemOfFlags({"decode", "--no_such_flag"}), HasSubstr("--no_such_flag"));
+  EXPECT_THAT(ProblemOfFlags({"decode", "--prompts=x"}), HasSubstr("--prompts=x"));
+  EXPECT_THAT(ProblemOfFlags({"decode", "--prompt"}), StartsWith("--prompt must be followed by"));
+  EXPECT_THAT(ProblemOfFlags({"decode", "--json", "--top_k"}), StartsWith("--top_k must be"));
+  for (const char* const value : {"many", "", "1.5", "99999999999", "0x10", "1 2"}) {
+    EXPECT_THAT(ProblemOfFlags({"decode", "--top_k", value}), HasSubstr("--top_k")) << value;
+  }
+  EXPECT_THAT(ProblemOfFlags({"decode", "--seed=-1"}), HasSubstr("--seed"));
+  EXPECT_THAT(ProblemOfFlags({"decode", "--temperature=warm"}), HasSubstr("--temperature"));
+  EXPECT_THAT(ProblemOfFlags({"decode", "--json=maybe"}), HasSubstr("json"));
+}
+
+TEST(DecodeFlagsTest, HelpIsGivenInPlaceOfARun) {
+  const char* const words[] = {"decode", "--help"};
+  const auto flags = ParseDecodeFlags(2, words);
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  ASSERT_TRUE(flags->help.has_value());
+  EXPECT_THAT(*flags->help, AllOf(HasSubstr("--prefill_chunk "), HasSubstr("likeliest token")));
+}
+
+}  // namespace
+}  // namespace reprise

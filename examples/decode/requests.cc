@@ -1,0 +1,102 @@
+#include "examples/decode/requests.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "graphs/graph_set_options.h"
+
+namespace reprise {
+namespace {
+
+absl::StatusOr<TokenList> TokensOf(const Prompt& prompt, const ModelFolder& folder) {
+  if (!prompt.is_text()) return std::get<TokenList>(prompt.content);
+  if (!folder.tokenizer.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("is a text, but ", folder.path, " has no tokenizer.json: give token ids"));
+  }
+  return folder.tokenizer->Encode(std::get<std::string>(prompt.content));
+}
+
+// Tokens per prefill step. Large enough to be compute-bound, small enough to bound activations.
+constexpr int kMaxTokens = 512;
+
+int64_t LongestSequence(absl::Span<const Request> requests) {
+  int64_t longest = 1;
+  for (const Request& request : requests) {
+    const int64_t num_new = request.forced_tokens.empty()
+                                ? request.max_new_tokens
+                                : static_cast<int64_t>(request.forced_tokens.size());
+    longest = std::max(longest, static_cast<int64_t>(request.prompt.size()) + num_new);
+  }
+  return longest;
+}
+
+int64_t LongestEncoderInput(absl::Span<const Request> requests) {
+  int64_t longest = 0;
+  for (const Request& request : requests) {
+    longest = std::max(longest, static_cast<int64_t>(request.encoder_tokens.size()));
+  }
+  return longest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> prompts,
+                                                  const DecodeOptions& options,
+                                                  const ModelFolder& folder) {
+  std::vector<Request> requests;
+  requests.reserve(prompts.size());
+  for (const Prompt& prompt : prompts) {
+    absl::StatusOr<TokenList> tokens = TokensOf(prompt, folder);
+    if (!tokens.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("prompt ", requests.size() + 1, " ", tokens.status().message()));
+    }
+    Request request = {.prompt = {},
+                       .max_new_tokens = options.max_new_tokens,
+                       .sampling = options.sampling,
+                       .forced_tokens = prompt.forced_tokens};
+    if (const auto* const bart = std::get_if<BartConfig>(&folder.config)) {
+      request.prompt = {bart->decoder_start_token_id};
+      request.encoder_tokens = *std::move(tokens);
+    } else {
+      request.prompt = *std::move(tokens);
+    }
+    if (options.stop == StopChoice::kAtEndOfText) {
+      request.stop_tokens = folder.eos_token_ids();
+    }
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
+                               int max_position) {
+  const int num_rows = static_cast<int>(std::min<size_t>(requests.size(), kMaxDecodeRows));
+  const int64_t max_seq_len = std::min<int64_t>(LongestSequence(requests), max_position);
+  const int prefill_chunk =
+      static_cast<int>(std::min<int64_t>(options.prefill_chunk.value_or(kMaxTokens), max_seq_len));
+  EngineOptions engine;
+  engine.prefill_chunk = prefill_chunk;
+  engine.runner.max_num_seqs = num_rows;
+  engine.runner.max_num_tokens = std::max({num_rows, prefill_chunk, kMaxTokens});
+  engine.runner.max_seq_len = static_cast<int>(max_seq_len);
+  const int64_t longest_input = LongestEncoderInput(requests);
+  if (longest_input > 0) {
+    engine.runner.max_encoder_tokens =
+        static_cast<int>(std::min<int64_t>(longest_input, max_position));
+  }
+  engine.runner.block_size = options.block_size;
+  engine.runner.num_blocks = options.num_blocks;
+  if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
+  if (options.dump_logits.has_value()) engine.runner.max_steps_in_flight = 1;
+  return engine;
+}
+
+}  // namespace reprise

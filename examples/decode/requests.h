@@ -1,0 +1,44 @@
+// Makes the requests of prompts, and the options of an engine that is large enough for them.
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
+//                            MakeRequests(options.prompts, options, folder));
+//   EngineOptions engine = EngineOptionsFor(options, requests, config.max_seq_len);
+//
+// Thread safety: pure functions.
+
+#ifndef EXAMPLES_DECODE_REQUESTS_H_
+#define EXAMPLES_DECODE_REQUESTS_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "examples/decode/options.h"
+#include "examples/decode/prompt.h"
+#include "examples/models/model_folder.h"
+
+namespace reprise {
+
+// One request per prompt. Texts are encoded with the template of the tokenizer (BOS, for most); the
+// config's end tokens end a sequence unless --ignore_eos. For models with an encoder the prompt is
+// its input, and the decoder begins with the config's first token.
+// Errors: InvalidArgument, naming the prompt by number: a text that cannot be encoded, or for which
+// the folder has no tokenizer. The engine refuses ids beyond the vocabulary.
+absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> prompts,
+                                                  const DecodeOptions& options,
+                                                  const ModelFolder& folder);
+
+// The most sequences that run at the same time; others wait until one ends.
+inline constexpr int kMaxDecodeRows = 64;
+
+// One row per request, up to kMaxDecodeRows; sequences as long as the requests can become, up to
+// the model's `max_position`; whole prompts, up to 512 tokens in a step. With --dump_logits, one
+// step in flight. REQUIRES: requests are not empty, max_position >= 1.
+EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
+                               int max_position);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_DECODE_REQUESTS_H_

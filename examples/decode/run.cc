@@ -1,0 +1,188 @@
+#include "examples/decode/run.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/engine.h"
+#include "examples/decode/device.h"
+#include "examples/decode/progress_line.h"
+#include "examples/decode/prompt.h"
+#include "examples/decode/requests.h"
+#include "examples/decode/stats.h"
+#include "examples/decode/transcripts.h"
+#include "examples/models/generate.h"
+#include "examples/models/model_folder.h"
+#include "runner/model.h"
+
+namespace reprise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An entry of the Jargon File, on which the project's model is trained.
+constexpr char kDefaultPrompt[] = "hack value\n";
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void SetSensibleThreads(int64_t num_parameters, DType dtype) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  at::set_num_threads(SensibleCpuThreads(num_parameters * SizeOf(dtype), at::get_num_threads()));
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
+                                                   const ModelFolder& folder,
+                                                   const DecodeOptions& options, c10::Device device,
+                                                   int max_position) {
+  progress.Show("loading weights");
+  const Clock::time_point begin = Clock::now();
+  const LoadModelOptions load = {
+      .weights = {.device = device,
+                  .dtype = options.dtype,
+                  .on_progress =
+                      [&](int64_t num_bytes, int64_t total_bytes) {
+                        progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
+                      }},
+      .max_position = max_position};
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                           LoadModel(folder.path, folder.config, load));
+  if (device.is_cpu()) SetSensibleThreads(NumParameters(folder.config), model->spec().dtype);
+  return model;
+}
+
+// The objects of a run that must live as long as its engine.
+class Run {
+ public:
+  Run(const DecodeOptions& options, const DecodeStreams& streams)
+      : options_(options), streams_(streams), prompts_(options.prompts) {
+    if (prompts_.empty()) prompts_ = {{.content = kDefaultPrompt}};
+  }
+
+  absl::Status Load() {
+    const Clock::time_point begin = Clock::now();
+    ProgressLine progress(streams_.err, streams_.progress);
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options_.device, NumGpus()));
+    std::string path;
+    if (options_.model.has_value()) {
+      path = *options_.model;
+    } else {
+      REPRISE_ASSIGN_OR_RETURN(path, DefaultModelFolder());
+    }
+    REPRISE_ASSIGN_OR_RETURN(folder_, ModelFolder::Open(path));
+    REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
+    const EngineOptions engine_options =
+        EngineOptionsFor(options_, requests_, folder_->max_seq_len());
+    REPRISE_ASSIGN_OR_RETURN(model_, LoadShowing(progress, *folder_, options_, device,
+                                                 *engine_options.runner.max_seq_len));
+    progress.Show("setting up");
+    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(engine_options));
+    stats_.load_seconds = SecondsSince(begin);
+    return absl::OkStatus();
+  }
+
+  absl::Status Continue() {
+    std::optional<TextPrinter> printer;
+    if (options_.output == OutputChoice::kText) {
+      printer.emplace(streams_.out, Headings());
+      if (options_.prompts.empty()) {
+        streams_.err << PromptHeading(1, prompts_[0]) << " (give your own with --prompt)\n";
+      }
+    }
+    const Tokenizer* const tokenizer =
+        folder_->tokenizer.has_value() ? &*folder_->tokenizer : nullptr;
+    Transcripts transcripts(requests_, tokenizer, printer.has_value() ? &*printer : nullptr);
+    std::optional<LogitsRecorder> logits;
+    if (options_.dump_logits.has_value()) logits.emplace(static_cast<int>(requests_.size()));
+
+    const Clock::time_point begin = Clock::now();
+    REPRISE_RETURN_IF_ERROR(
+        Generate(*engine_, requests_, [&](int request, const TokenEvent& event) {
+          if (stats_.num_generated_tokens++ == 0) stats_.first_token_seconds = SecondsSince(begin);
+          transcripts.Add(request, event);
+          if (!logits.has_value()) return absl::OkStatus();
+          return logits->Record(request, engine_->runner().logits(), event.row);
+        }));
+    stats_.generate_seconds = SecondsSince(begin);
+
+    CompleteStats();
+    if (options_.output == OutputChoice::kJson) {
+      for (const Generation& generation : transcripts.generations()) {
+        streams_.out << ToJson(generation) << '\n';
+      }
+      streams_.out << ToJson(stats_) << '\n';
+    } else {
+      streams_.err << '\n' << Summary(stats_);
+    }
+    streams_.out.flush();
+    if (!streams_.out.good()) return absl::InternalError("standard output could not be written");
+    if (!logits.has_value()) return absl::OkStatus();
+    return logits->Write(*options_.dump_logits);
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& engine_options) {
+    absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model_.get(), engine_options);
+    if (!absl::IsResourceExhausted(engine.status())) return engine;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the KV cache does not fit into memory: give fewer --num_blocks, a smaller "
+                     "--block_size or fewer --max_new_tokens (",
+                     engine.status().message(), ")"));
+  }
+
+  std::vector<std::string> Headings() const {
+    std::vector<std::string> headings;
+    for (const Prompt& prompt : prompts_) {
+      headings.push_back(PromptHeading(static_cast<int>(headings.size()) + 1, prompt));
+    }
+    return headings;
+  }
+
+  void CompleteStats() {
+    const ModelRunner& runner = engine_->runner();
+    stats_.device = model_->spec().device.str();
+    stats_.dtype = model_->spec().dtype;
+    stats_.num_prompts = static_cast<int64_t>(requests_.size());
+    for (const Request& request : requests_) {
+      stats_.num_prompt_tokens +=
+          static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
+    }
+    stats_.num_preemptions = engine_->scheduler().num_preemptions();
+    stats_.num_blocks = runner.num_blocks();
+    stats_.block_size = runner.block_size();
+    stats_.peak_used_blocks = engine_->scheduler().blocks().pool().peak_used();
+    stats_.kv_groups.assign(runner.kv_groups().begin(), runner.kv_groups().end());
+    stats_.graphs = runner.graph_report();
+  }
+
+  const DecodeOptions& options_;
+  const DecodeStreams& streams_;
+  std::vector<Prompt> prompts_;
+  std::optional<ModelFolder> folder_;
+  std::vector<Request> requests_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Engine> engine_;
+  DecodeStats stats_;
+};
+
+}  // namespace
+
+absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams) {
+  Run run(options, streams);
+  REPRISE_RETURN_IF_ERROR(run.Load());
+  return run.Continue();
+}
+
+}  // namespace reprise

@@ -1,0 +1,90 @@
+#include "examples/decode/transcripts.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "glog/logging.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+
+std::string ToJson(const Generation& generation) {
+  nlohmann::ordered_json json;
+  json["prompt_tokens"] = generation.prompt_tokens;
+  json["tokens"] = generation.tokens;
+  json["text"] = nullptr;
+  if (generation.text.has_value()) json["text"] = *generation.text;
+  json["finish_reason"] = std::string(FinishReasonName(generation.finish));
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+TextPrinter::TextPrinter(std::ostream& out, std::vector<std::string> headings) : out_(out) {
+  for (std::string& heading : headings) texts_.push_back({.heading = std::move(heading)});
+}
+
+void TextPrinter::Append(int prompt, std::string_view piece) {
+  CHECK_LT(static_cast<size_t>(prompt), texts_.size());
+  Text& text = texts_[prompt];
+  CHECK(!text.is_finished) << "prompt " << prompt;
+  StartFirst();
+  if (static_cast<size_t>(prompt) == current_) {
+    out_ << piece << std::flush;
+  } else {
+    text.kept += piece;
+  }
+}
+
+void TextPrinter::Finish(int prompt) {
+  CHECK_LT(static_cast<size_t>(prompt), texts_.size());
+  CHECK(!texts_[prompt].is_finished) << "prompt " << prompt;
+  StartFirst();
+  texts_[prompt].is_finished = true;
+  while (current_ < texts_.size() && texts_[current_].is_finished) {
+    out_ << '\n';
+    if (++current_ < texts_.size()) Start(texts_[current_]);
+  }
+  out_.flush();
+}
+
+void TextPrinter::StartFirst() {
+  if (!std::exchange(is_started_, true)) Start(texts_.front());
+}
+
+void TextPrinter::Start(Text& text) {
+  if (texts_.size() > 1) out_ << "--- " << text.heading << '\n';
+  out_ << std::exchange(text.kept, {});
+}
+
+Transcripts::Transcripts(absl::Span<const Request> requests, const Tokenizer* tokenizer,
+                         TextPrinter* printer)
+    : printer_(printer) {
+  for (const Request& request : requests) {
+    const bool has_input = !request.encoder_tokens.empty();
+    generations_.push_back({.prompt_tokens = has_input ? request.encoder_tokens : request.prompt});
+    if (tokenizer == nullptr) continue;
+    generations_.back().text.emplace();
+    decoders_.emplace_back(*tokenizer, SpecialTokenText::kSkip);
+  }
+}
+
+void Transcripts::Add(int request, const TokenEvent& event) {
+  Generation& generation = generations_[request];
+  CHECK(generation.finish == FinishReason::kNone) << "request " << request;
+  const bool is_first = generation.tokens.empty();
+  generation.tokens.push_back(event.token);
+  generation.finish = event.finish;
+  const bool is_finished = event.finish != FinishReason::kNone;
+  std::string piece;
+  if (generation.text.has_value()) {
+    piece = decoders_[request].Push(event.token);
+    if (is_finished) piece += decoders_[request].Finish();
+    *generation.text += piece;
+  } else {
+    piece = absl::StrCat(is_first ? "" : " ", event.token);
+  }
+  if (printer_ == nullptr) return;
+  printer_->Append(request, piece);
+  if (is_finished) printer_->Finish(request);
+}
+
+}  // namespace reprise

@@ -1,0 +1,73 @@
+// Tensors of a checkpoint as tensors of a device: request all with Add(), then read all at once
+// with Run().
+//
+//   CheckpointReader reader(checkpoint, c10::kCUDA, DType::kBFloat16);
+//   REPRISE_ASSIGN_OR_RETURN(at::Tensor norm, reader.Add({{"model.norm.weight"}}));
+//   REPRISE_ASSIGN_OR_RETURN(at::Tensor qkv, reader.Add({{q_name}, {k_name}, {v_name}}));
+//   REPRISE_RETURN_IF_ERROR(reader.Run({}));  // now they have values
+//
+// Thread safety: none.
+
+#ifndef EXAMPLES_HF_CHECKPOINT_READER_H_
+#define EXAMPLES_HF_CHECKPOINT_READER_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "examples/hf/checkpoint.h"
+#include "examples/hf/tensor_copies.h"
+
+namespace reprise {
+
+// A tensor of the checkpoint that becomes rows of another.
+struct TensorPart {
+  std::string name;
+  // As in TensorCopy.
+  std::optional<int> unzipped_head = {};
+  int kept_rows = 0;
+};
+
+class CheckpointReader {
+ public:
+  // dtype: float32, float16 or bfloat16.
+  CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype);
+
+  // Concatenates the parts along dimension 0 in one tensor. Run() sets its values. On the CPU, a
+  // single part that has the wanted dtype already stays in the mapped file, which lives as long as
+  // the tensor. REQUIRES: parts are not empty, and alike but for their first dimension.
+  // Errors: NotFound, naming the tensor; InvalidArgument if it is not of 16, 32 or 64 bit floats.
+  // Throws LibTorch's exceptions.
+  absl::StatusOr<at::Tensor> Add(const std::vector<TensorPart>& parts);
+
+  // Reads everything that was added. Errors: those of RunTensorCopies().
+  absl::Status Run(const TensorCopyOptions& options);
+
+ private:
+  // A tensor over the file's memory, if that is possible.
+  std::optional<at::Tensor> Mapped(const TensorView& view) const;
+
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  at::TensorOptions options_;
+  std::deque<TensorView> views_;  // what copies_ point to
+  std::vector<TensorCopy> copies_;
+};
+
+// The dtype to read the weights into: `wanted`, or else the type of `tensor`, where float64 becomes
+// float32. Errors: NotFound if the tensor does not exist; InvalidArgument for a dtype that is not
+// float32, float16 or bfloat16.
+absl::StatusOr<DType> ChooseDType(const Checkpoint& checkpoint, std::string_view tensor,
+                                  std::optional<DType> wanted);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_CHECKPOINT_READER_H_

@@ -1,0 +1,228 @@
+#include "examples/hf/checkpoint_reader.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/torch_dtype.h"
+#include "examples/hf/safetensors_writer.h"
+#include "glog/logging.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#ifdef REPRISE_TEST_ON_GPU
+#include <c10/cuda/CUDAFunctions.h>
+#endif
+
+namespace reprise {
+namespace {
+
+using testing::HasSubstr;
+
+#ifdef REPRISE_TEST_ON_GPU
+const c10::Device kDevice(c10::kCUDA, 0);
+#else
+const c10::Device kDevice(c10::kCPU);
+#endif
+
+// A checkpoint of the given tensors in a folder of its own.
+class Folder {
+ public:
+  Folder(const std::string& name, std::map<std::string, at::Tensor> tensors)
+      : folder_(std::filesystem::path(testing::TempDir()) / name), tensors_(std::move(tensors)) {
+    std::filesystem::create_directories(folder_);
+    std::vector<TensorToWrite> views;
+    for (const auto& [tensor_name, tensor] : tensors_) {
+      views.push_back({tensor_name,
+                       {.type = ToStoredType(*FromScalarType(tensor.scalar_type())),
+                        .shape = tensor.sizes().vec(),
+                        .bytes = {static_cast<const char*>(tensor.const_data_ptr()),
+                                  static_cast<size_t>(tensor.nbytes())}}});
+    }
+    const absl::Status status = WriteSafetensors(path(), views);
+    CHECK(status.ok()) << status;
+    auto checkpoint = Checkpoint::Open(folder_.string());
+    CHECK(checkpoint.ok()) << checkpoint.status();
+    checkpoint_ = std::make_shared<const Checkpoint>(*std::move(checkpoint));
+  }
+
+  std::string path() const { return (folder_ / "model.safetensors").string(); }
+  CheckpointReader Reader(DType dtype) const { return {checkpoint_, kDevice, dtype}; }
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
+  const at::Tensor& operator[](const std::string& name) const { return tensors_.at(name); }
+
+ private:
+  std::filesystem::path folder_;
+  std::map<std::string, at::Tensor> tensors_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
+};
+
+at::Tensor Added(CheckpointReader& reader, const std::vector<TensorPart>& parts) {
+  absl::StatusOr<at::Tensor> tensor = reader.Add(parts);
+  CHECK(tensor.ok()) << tensor.status();
+  return *std::move(tensor);
+}
+
+// The rows of each head: even ones, then odd ones.
+at::Tensor Unzipped(const at::Tensor& rows, int64_t head) {
+  std::vector<int64_t> sizes = rows.sizes().vec();
+  std::vector<int64_t> pairs = {sizes[0] / head, head / 2, 2};
+  pairs.insert(pairs.end(), sizes.begin() + 1, sizes.end());
+  return rows.view(pairs).transpose(1, 2).reshape(sizes);
+}
+
+class CheckpointReaderTest : public testing::Test {
+#ifdef REPRISE_TEST_ON_GPU
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+  }
+#endif
+};
+
+TEST_F(CheckpointReaderTest, PartsStandOneBelowTheOtherWhateverTheThreads) {
+  // 40 MB in float32: pieces of 8 MB, of which rows do not come out even.
+  const Folder folder("large", {{"a", at::randn({1001, 3000})},
+                                {"b", at::randn({7, 3000})},
+                                {"c", at::randn({2500, 3000})}});
+  for (const int num_threads : {1, 2, 5}) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      SCOPED_TRACE(testing::Message() << num_threads << " threads, " << dtype);
+      CheckpointReader reader = folder.Reader(dtype);
+      const at::Tensor fused = Added(reader, {{"a"}, {"b"}, {"c"}});
+      const at::Tensor alone = Added(reader, {{"b"}});
+      int64_t last = -1;
+      ASSERT_TRUE(reader
+                      .Run({.num_threads = num_threads,
+                            .on_progress =
+                                [&](int64_t num_bytes, int64_t total_bytes) {
+                                  EXPECT_GE(num_bytes, last);
+                                  EXPECT_LE(num_bytes, total_bytes);
+                                  last = num_bytes;
+                                }})
+                      .ok());
+      // Alone and as it is, on the CPU, a tensor stays in the file.
+      const bool is_mapped = kDevice.is_cpu() && dtype == DType::kFloat32;
+      EXPECT_EQ(last, (1001 + 7 + 2500 + (is_mapped ? 0 : 7)) * int64_t{12000});
+      EXPECT_TRUE(at::equal(
+          fused.cpu(), at::cat({folder["a"], folder["b"], folder["c"]}).to(ToScalarType(dtype))));
+      EXPECT_TRUE(at::equal(alone.cpu(), folder["b"].to(ToScalarType(dtype))));
+    }
+  }
+}
+
+TEST_F(CheckpointReaderTest, HeadsAreUnzippedAcrossPieces) {
+  // A head of 6 rows of 1.6 MB: a piece holds no whole number of them, and 50 do not fit into one.
+  const Folder folder("zipped", {{"q", at::randn({18, 400'000})},
+                                 {"k", at::randn({6, 400'000})},
+                                 {"bias", at::randn({24}).to(at::kHalf)}});
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  const at::Tensor qk = Added(reader, {{"q", 6}, {"k", 6}});
+  const at::Tensor plain = Added(reader, {{"q"}, {"k", 6}});
+  const at::Tensor bias = Added(reader, {{"bias", 8}});
+  ASSERT_TRUE(reader.Run({}).ok());
+  EXPECT_TRUE(at::equal(qk.cpu(), at::cat({Unzipped(folder["q"], 6), Unzipped(folder["k"], 6)})));
+  EXPECT_TRUE(at::equal(plain.cpu(), at::cat({folder["q"], Unzipped(folder["k"], 6)})));
+  EXPECT_TRUE(at::equal(bias.cpu(), Unzipped(folder["bias"].to(at::kFloat), 8)));
+}
+
+TEST_F(CheckpointReaderTest, TheFirstRowsOfAHeadMayStay) {
+  const Folder folder("kept", {{"q", at::randn({14, 5})}});
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  // Two heads of 7 rows, of which 3 stay and 4 are 2 pairs.
+  const at::Tensor q = Added(reader, {{.name = "q", .unzipped_head = 7, .kept_rows = 3}});
+  ASSERT_TRUE(reader.Run({}).ok());
+  const at::Tensor order =
+      at::tensor(std::vector<int64_t>{0, 1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 12, 11, 13});
+  EXPECT_TRUE(at::equal(q.cpu(), folder["q"].index_select(0, order)));
+}
+
+TEST_F(CheckpointReaderTest, ChoosesTheDTypeThatIsWantedOrStored) {
+  const Folder folder("dtypes", {{"double", at::randn({3}).to(at::kDouble)},
+                                 {"half", at::randn({3}).to(at::kHalf)}});
+  EXPECT_EQ(*ChooseDType(folder.checkpoint(), "half", std::nullopt), DType::kFloat16);
+  EXPECT_EQ(*ChooseDType(folder.checkpoint(), "double", std::nullopt), DType::kFloat32);
+  EXPECT_EQ(*ChooseDType(folder.checkpoint(), "half", DType::kBFloat16), DType::kBFloat16);
+  EXPECT_EQ(ChooseDType(folder.checkpoint(), "none", std::nullopt).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ChooseDType(folder.checkpoint(), "half", DType::kFloat64).status().message(),
+            "dtype must be float32, float16 or bfloat16: got float64");
+}
+
+TEST_F(CheckpointReaderTest, NothingToReadIsDoneAtOnce) {
+  const Folder folder("nothing", {{"empty", at::randn({0, 4})}});
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  EXPECT_EQ(Added(reader, {{"empty"}, {"empty"}}).size(0), 0);
+  int num_reports = 0;
+  ASSERT_TRUE(reader.Run({.on_progress = [&](int64_t, int64_t) { ++num_reports; }}).ok());
+  EXPECT_EQ(num_reports, 1);
+}
+
+TEST_F(CheckpointReaderTest, AFileThatIsShortenedMeanwhileIsAnErrorAndNoCrash) {
+  const Folder folder("shortened", {{"a", at::randn({5000, 1000})}});
+  CheckpointReader reader = folder.Reader(DType::kBFloat16);
+  Added(reader, {{"a"}});
+  ASSERT_EQ(truncate(folder.path().c_str(), 4096), 0);
+  const absl::Status status = reader.Run({.num_threads = 3});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the file was shortened"));
+}
+
+TEST_F(CheckpointReaderTest, NamesTheTensorThatIsNotThereOrNoFloat) {
+  const Folder folder("wrong", {{"ints", at::randn({3}).to(at::kFloat)}});
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  EXPECT_EQ(reader.Add({{"absent"}}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(reader.Add({{"ints"}, {"absent"}}).status().message()),
+              HasSubstr("absent"));
+}
+
+#ifndef REPRISE_TEST_ON_GPU
+TEST_F(CheckpointReaderTest, WhatNeedsNoChangeIsThereBeforeAnythingIsRead) {
+  const Folder folder("mapped_only", {{"a", at::randn({4, 4})}});
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  EXPECT_TRUE(at::equal(Added(reader, {{"a"}}), folder["a"]));
+}
+
+// The largest resident set since the last reset, in bytes.
+int64_t PeakResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+TEST_F(CheckpointReaderTest, TakesLittleMoreMemoryThanTheTensors) {
+  constexpr int64_t kRows = 8192;
+  constexpr int64_t kBytes = 2 * kRows * 4096 * 2;  // 134 MB in bfloat16
+  const Folder folder("memory", {{"gate", at::randn({kRows, 4096}).to(at::kBFloat16)},
+                                 {"up", at::randn({kRows, 4096}).to(at::kBFloat16)}});
+  CheckpointReader reader = folder.Reader(DType::kBFloat16);
+  std::ofstream clear_refs("/proc/self/clear_refs");
+  clear_refs << "5" << std::flush;  // resets the peak (proc(5))
+  if (!clear_refs.good()) GTEST_SKIP() << "the system does not let the peak be reset";
+  const int64_t before = PeakResidentBytes();
+  const at::Tensor fused = Added(reader, {{"gate"}, {"up"}});
+  ASSERT_TRUE(reader.Run({.num_threads = 4}).ok());
+  const int64_t grown = PeakResidentBytes() - before;
+  EXPECT_GT(grown, kBytes * 9 / 10);  // or the measurement is useless
+  EXPECT_LT(grown, kBytes * 11 / 10);
+  EXPECT_TRUE(at::equal(fused, at::cat({folder["gate"], folder["up"]})));
+}
+
+#endif
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,61 @@
+#include "examples/hf/config_fields.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_join.h"
+
+namespace reprise {
+
+absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range) {
+  REPRISE_ASSIGN_OR_RETURN(const int64_t number, fields.Int(name, range));
+  return static_cast<int>(number);
+}
+
+absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields) {
+  // The new name has priority; some files have both.
+  for (const char* name : {"dtype", "torch_dtype"}) {
+    REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> text, fields.OptionalString(name));
+    if (!text) continue;
+    const std::optional<DType> dtype = ParseDType(*text);
+    if (!dtype || IsFp8(*dtype)) {
+      return fields.Unexpected(name, "\"float32\", \"bfloat16\", \"float16\" or \"float64\"");
+    }
+    return dtype;
+  }
+  return std::optional<DType>();
+}
+
+absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
+                                                   const JsonFields& fields, int vocab_size) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> ids,
+                           fields.OptionalInts("eos_token_id", {.min = 0, .max = vocab_size - 1}));
+  if (ids) known.insert(known.end(), ids->begin(), ids->end());
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  return known;
+}
+
+absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const ModelKind> kinds) {
+  const nlohmann::json* const classes = fields.Find("architectures");
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> model_type,
+                           fields.OptionalString("model_type"));
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const bool is_this = classes != nullptr
+                             ? *classes == nlohmann::json::array({kinds[i].class_name})
+                             : model_type == kinds[i].model_type;
+    if (is_this) return i;
+  }
+  const auto append_class = [](std::string* out, const ModelKind& kind) {
+    absl::StrAppend(out, kind.class_name);
+  };
+  return fields.Unexpected(
+      classes == nullptr && model_type ? "model_type" : "architectures",
+      absl::StrCat("a supported architecture (", absl::StrJoin(kinds, ", ", append_class), ")"));
+}
+
+absl::Status RefuseQuantization(const JsonFields& fields) {
+  if (fields.Find("quantization_config") == nullptr) return absl::OkStatus();
+  return fields.Unexpected("quantization_config", "nothing, as quantization is not supported");
+}
+
+}  // namespace reprise

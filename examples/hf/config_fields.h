@@ -1,0 +1,100 @@
+// What the config.json files of all families have in common, each member read and checked.
+//
+//   REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
+//   REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadWeightDType(fields));
+//
+// Errors are InvalidArgument, naming the field, what was expected and what was got. Thread safety:
+// pure functions.
+
+#ifndef EXAMPLES_HF_CONFIG_FIELDS_H_
+#define EXAMPLES_HF_CONFIG_FIELDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "examples/hf/json_fields.h"
+#include "examples/hf/strict_json.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+
+// Far above any known model, and low enough that products of two stay within int64_t, and that of
+// heads and a head's size (at most kMaxProjection) within int.
+inline constexpr IntRange kWidthRange = {.min = 1, .max = 1 << 20};
+inline constexpr IntRange kLayersRange = {.min = 1, .max = 1 << 12};
+inline constexpr IntRange kHeadsRange = {.min = 1, .max = 1 << 16};
+inline constexpr IntRange kHeadDimRange = {.min = 2, .max = 1 << 12};
+inline constexpr IntRange kVocabRange = {.min = 1, .max = 1 << 24};
+inline constexpr IntRange kSeqLenRange = {.min = 1, .max = 1 << 28};
+inline constexpr int64_t kMaxProjection = 1 << 22;
+
+// Like JsonFields::Int(), for ranges within int's.
+absl::StatusOr<int> ReadInt(const JsonFields& fields, std::string_view name, IntRange range);
+
+// "dtype", or "torch_dtype" in older files; nullopt if both are absent.
+absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields);
+
+// `known` and what "eos_token_id" adds to them; ascending, none twice.
+absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
+                                                   const JsonFields& fields, int vocab_size);
+
+absl::Status RefuseQuantization(const JsonFields& fields);
+
+// How a family of models calls itself in config.json.
+struct ModelKind {
+  const char* class_name;  // in "architectures"
+  const char* model_type;
+};
+
+// The index of the family that config.json names: by the class in "architectures", or by
+// "model_type" in the rare file without one. Errors: InvalidArgument, naming the known families.
+absl::StatusOr<size_t> FindModelKind(const JsonFields& fields, absl::Span<const ModelKind> kinds);
+
+// `config` with the end tokens of a generation_config.json added to its own: a model may end with
+// either. Families that read more from that file have an overload.
+template <typename Config>
+absl::StatusOr<Config> WithGenerationConfig(Config config,
+                                            const nlohmann::json& generation_config) {
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(generation_config, "generation_config.json"));
+  REPRISE_ASSIGN_OR_RETURN(config.eos_token_ids, WithEndTokens(std::move(config.eos_token_ids),
+                                                               fields, config.vocab_size));
+  return config;
+}
+
+// parse(<folder>/config.json), and then, if that exists, WithGenerationConfig() of
+// <folder>/generation_config.json. Errors: those of ReadJsonFile() and of the functions, naming the
+// file.
+template <typename Config>
+absl::StatusOr<Config> LoadModelConfig(const std::string& folder,
+                                       absl::StatusOr<Config> (*parse)(const nlohmann::json&)) {
+  // The messages of the parsers begin with the file's name.
+  const auto in_folder = [&](absl::StatusOr<Config> config) -> absl::StatusOr<Config> {
+    if (config.ok()) return config;
+    return absl::Status(config.status().code(),
+                        absl::StrCat(folder, "/", config.status().message()));
+  };
+  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config,
+                           ReadJsonFile(absl::StrCat(folder, "/config.json")));
+  REPRISE_ASSIGN_OR_RETURN(Config result, in_folder(parse(config)));
+  const absl::StatusOr<nlohmann::json> generation_config =
+      ReadJsonFile(absl::StrCat(folder, "/generation_config.json"));
+  if (absl::IsNotFound(generation_config.status())) return result;
+  REPRISE_RETURN_IF_ERROR(generation_config.status());
+  return in_folder(WithGenerationConfig(std::move(result), *generation_config));
+}
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_CONFIG_FIELDS_H_

@@ -1,0 +1,262 @@
+#include "examples/hf/rope.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// One pair of a head's elements, of `num_pairs`, and its plain frequency in radians a token.
+struct Pair {
+  int index = 0;
+  int num_pairs = 0;
+  double theta = 0;
+  float frequency = 0;
+};
+
+// One overload per kind of scaling; each returns the pair's frequency.
+float Scale(const DefaultRope&, const Pair& pair) { return pair.frequency; }
+
+float Scale(const LinearRope& rope, const Pair& pair) {
+  return pair.frequency / static_cast<float>(rope.factor);
+}
+
+float Scale(const Llama3Rope& rope, const Pair& pair) {
+  const float frequency = pair.frequency;
+  const float factor = static_cast<float>(rope.factor);
+  const float low = static_cast<float>(rope.low_freq_factor);
+  const float original = static_cast<float>(rope.original_max_seq_len);
+  const float wave = static_cast<float>(2 * std::numbers::pi) / frequency;
+  if (wave > static_cast<float>(rope.original_max_seq_len / rope.low_freq_factor)) {
+    return frequency / factor;
+  }
+  if (wave < static_cast<float>(rope.original_max_seq_len / rope.high_freq_factor)) {
+    return frequency;
+  }
+  const float kept =
+      (original / wave - low) / static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - kept) * frequency / factor + kept * frequency;
+}
+
+// The pair, as a fraction of one, that turns `num_turns` times within the original length.
+double PairOfTurns(const YarnRope& rope, const Pair& pair, double num_turns) {
+  const double turns_ratio = rope.original_max_seq_len / (num_turns * 2 * std::numbers::pi);
+  return 2 * pair.num_pairs * std::log(turns_ratio) / (2 * std::log(pair.theta));
+}
+
+float Scale(const YarnRope& rope, const Pair& pair) {
+  double low = PairOfTurns(rope, pair, rope.beta_fast);
+  double high = PairOfTurns(rope, pair, rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, 2.0 * pair.num_pairs - 1);
+  if (low == high) high += 0.001;  // as transformers does, against a division by zero
+  const float ramp =
+      (static_cast<float>(pair.index) - static_cast<float>(low)) / static_cast<float>(high - low);
+  const float kept = 1 - std::clamp(ramp, 0.0f, 1.0f);
+  const float plain = 1.0f / pair.frequency;
+  const float interpolated = 1.0f / (static_cast<float>(rope.factor) * plain);
+  return interpolated * (1 - kept) + pair.frequency * kept;
+}
+
+constexpr DoubleRange kThetaRange = {.min = 1, .max = 1e12};
+constexpr DoubleRange kFactorRange = {.min = 1, .max = 1e6};
+
+absl::StatusOr<LinearRope> ReadLinear(const JsonFields& fields) {
+  REPRISE_RETURN_IF_ERROR(
+      fields.RefuseOthers({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor"}));
+  LinearRope rope;
+  REPRISE_ASSIGN_OR_RETURN(rope.factor, fields.Double("factor", kFactorRange));
+  return rope;
+}
+
+// The original length that scaling started from.
+absl::StatusOr<int> ReadOriginalLength(const JsonFields& fields, int max_seq_len) {
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> original,
+      fields.OptionalInt("original_max_position_embeddings", {.min = 1, .max = 1 << 28}));
+  return static_cast<int>(original.value_or(max_seq_len));
+}
+
+absl::StatusOr<Llama3Rope> ReadLlama3(const JsonFields& fields, int max_seq_len) {
+  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers(
+      {"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor",
+       "high_freq_factor", "original_max_position_embeddings"}));
+  Llama3Rope rope;
+  REPRISE_ASSIGN_OR_RETURN(rope.factor, fields.Double("factor", kFactorRange));
+  constexpr DoubleRange kFreqFactorRange = {.min = 1e-3, .max = 1e6};
+  REPRISE_ASSIGN_OR_RETURN(rope.low_freq_factor,
+                           fields.Double("low_freq_factor", kFreqFactorRange));
+  REPRISE_ASSIGN_OR_RETURN(rope.high_freq_factor,
+                           fields.Double("high_freq_factor", kFreqFactorRange));
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    return fields.Unexpected(
+        "high_freq_factor", absl::StrCat("more than low_freq_factor (", rope.low_freq_factor, ")"));
+  }
+  REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
+  return rope;
+}
+
+// 0.1 mscale ln(factor) + 1: how much sharper attention over `factor` times the length must be.
+double MScale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+absl::StatusOr<double> ReadAttentionFactor(const JsonFields& fields, double factor) {
+  constexpr DoubleRange kRange = {.min = 1e-3, .max = 1e3};
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> given,
+                           fields.OptionalDouble("attention_factor", kRange));
+  constexpr DoubleRange kMScaleRange = {.min = 0, .max = 1e3};
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> mscale,
+                           fields.OptionalDouble("mscale", kMScaleRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> mscale_all_dim,
+                           fields.OptionalDouble("mscale_all_dim", kMScaleRange));
+  if (given) return *given;
+  // Zero counts as absent, as in transformers.
+  if (mscale.value_or(0) != 0 && mscale_all_dim.value_or(0) != 0) {
+    return MScale(factor, *mscale) / MScale(factor, *mscale_all_dim);
+  }
+  return MScale(factor, 1);
+}
+
+absl::StatusOr<YarnRope> ReadYarn(const JsonFields& fields, int max_seq_len) {
+  REPRISE_RETURN_IF_ERROR(
+      fields.RefuseOthers({"rope_type", "type", "rope_theta", "partial_rotary_factor", "factor",
+                           "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+                           "original_max_position_embeddings", "truncate"}));
+  YarnRope rope;
+  REPRISE_ASSIGN_OR_RETURN(rope.original_max_seq_len, ReadOriginalLength(fields, max_seq_len));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> factor,
+                           fields.OptionalDouble("factor", kFactorRange));
+  if (!factor && fields.Find("original_max_position_embeddings") == nullptr) {
+    return fields.Unexpected("factor", "a number, or original_max_position_embeddings");
+  }
+  rope.factor = factor.value_or(static_cast<double>(max_seq_len) / rope.original_max_seq_len);
+  if (rope.factor < 1) {
+    return fields.Unexpected("original_max_position_embeddings",
+                             absl::StrCat("at most max_position_embeddings (", max_seq_len, ")"));
+  }
+  REPRISE_ASSIGN_OR_RETURN(rope.attention_factor, ReadAttentionFactor(fields, rope.factor));
+  constexpr DoubleRange kBetaRange = {.min = 1e-3, .max = 1e6};
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> fast,
+                           fields.OptionalDouble("beta_fast", kBetaRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> slow,
+                           fields.OptionalDouble("beta_slow", kBetaRange));
+  rope.beta_fast = fast.value_or(rope.beta_fast);
+  rope.beta_slow = slow.value_or(rope.beta_slow);
+  if (rope.beta_fast < rope.beta_slow) {
+    return fields.Unexpected(fast ? "beta_fast" : "beta_slow",
+                             absl::StrCat("beta_slow (", rope.beta_slow,
+                                          ") to be at most beta_fast (", rope.beta_fast, ")"));
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> truncate, fields.OptionalBool("truncate"));
+  rope.truncate = truncate.value_or(true);
+  return rope;
+}
+
+// The members of "rope_parameters" or "rope_scaling"; theta is read elsewhere.
+absl::StatusOr<RopeConfig> ReadScaling(const JsonFields& fields, int max_seq_len) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> type,
+                           fields.OptionalString("rope_type"));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> old_type,
+                           fields.OptionalString("type"));
+  if (type && old_type && *type != *old_type) {
+    return fields.Unexpected("type", absl::StrCat("the same as rope_type (\"", *type, "\")"));
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> partial,
+                           fields.OptionalDouble("partial_rotary_factor", {}));
+  if (partial.value_or(1) != 1) return fields.Unexpected("partial_rotary_factor", "1");
+
+  RopeConfig rope;
+  const std::string name = type ? *type : old_type.value_or("default");
+  if (name == "default") {
+    REPRISE_RETURN_IF_ERROR(
+        fields.RefuseOthers({"rope_type", "type", "rope_theta", "partial_rotary_factor"}));
+    rope.scaling = DefaultRope();
+  } else if (name == "linear") {
+    REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadLinear(fields));
+  } else if (name == "llama3") {
+    REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadLlama3(fields, max_seq_len));
+  } else if (name == "yarn") {
+    REPRISE_ASSIGN_OR_RETURN(rope.scaling, ReadYarn(fields, max_seq_len));
+  } else {
+    return fields.Unexpected(type ? "rope_type" : "type",
+                             "\"default\", \"linear\", \"llama3\" or \"yarn\"");
+  }
+  return rope;
+}
+
+}  // namespace
+
+std::vector<float> RopeFrequencies(const RopeConfig& config, int head_dim) {
+  CHECK_GT(head_dim, 0);
+  CHECK_EQ(head_dim % 2, 0);
+  const float theta = static_cast<float>(config.theta);
+  std::vector<float> frequencies;
+  for (int i = 0; i < head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
+    const Pair pair = {.index = i / 2,
+                       .num_pairs = head_dim / 2,
+                       .theta = config.theta,
+                       .frequency = 1.0f / std::pow(theta, exponent)};
+    frequencies.push_back(
+        std::visit([&](const auto& scaling) { return Scale(scaling, pair); }, config.scaling));
+  }
+  return frequencies;
+}
+
+double RopeAttentionFactor(const RopeConfig& config) {
+  const YarnRope* const yarn = std::get_if<YarnRope>(&config.scaling);
+  return yarn != nullptr ? yarn->attention_factor : 1;
+}
+
+absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDefaults& defaults) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> parameters,
+                           config.OptionalObject("rope_parameters"));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> scaling,
+                           config.OptionalObject("rope_scaling"));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> old_theta,
+                           config.OptionalDouble("rope_theta", kThetaRange));
+  if (parameters && scaling) {
+    return config.Unexpected("rope_scaling", "nothing beside rope_parameters");
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> partial,
+                           config.OptionalDouble("partial_rotary_factor", {}));
+  if (partial.value_or(1) != 1) return config.Unexpected("partial_rotary_factor", "1");
+
+  if (config.Find("original_max_position_embeddings") != nullptr) {
+    return config.Unexpected("original_max_position_embeddings", "it within rope_parameters");
+  }
+
+  RopeConfig rope;
+  rope.theta = old_theta.value_or(defaults.theta);
+  const std::optional<JsonFields>& form = parameters ? parameters : scaling;
+  if (!form) return rope;
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> theta,
+                           form->OptionalDouble("rope_theta", kThetaRange));
+  if (theta && old_theta && *theta != *old_theta) {
+    return form->Unexpected("rope_theta", absl::StrCat("that of the file (", *old_theta, ")"));
+  }
+  const double chosen_theta = theta.value_or(rope.theta);
+  REPRISE_ASSIGN_OR_RETURN(rope, ReadScaling(*form, defaults.max_seq_len));
+  rope.theta = chosen_theta;
+  if (std::holds_alternative<YarnRope>(rope.scaling) && rope.theta < 1.001) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        form->where(), ": rope_theta: expected more than 1.001 with yarn, got ", rope.theta));
+  }
+  return rope;
+}
+
+}  // namespace reprise

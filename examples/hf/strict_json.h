@@ -1,0 +1,42 @@
+// Parses JSON from untrusted files: under limits, and without accepting anything ambiguous.
+//
+//   REPRISE_ASSIGN_OR_RETURN(nlohmann::json config, ReadJsonFile(folder + "/config.json"));
+//
+// Stricter than nlohmann::json::parse(), which keeps the last of two equal names, nests as deep as
+// the stack allows and throws. Thread safety: pure functions.
+
+#ifndef EXAMPLES_HF_STRICT_JSON_H_
+#define EXAMPLES_HF_STRICT_JSON_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+
+struct JsonLimits {
+  // The nesting of objects and arrays.
+  int max_depth = 32;
+  // Objects, arrays, strings, numbers and literals together, names of members not counted. A
+  // tokenizer of 128 k tokens has a tenth of this; a parsed value takes about 40 bytes.
+  int64_t max_values = 8'000'000;
+};
+
+// Exactly one JSON value. An integer that fits neither int64_t nor uint64_t becomes a
+// floating-point number. Errors: InvalidArgument with the byte offset, for text that is not JSON or
+// not UTF-8, a name that occurs twice in an object, a number beyond double, or a limit exceeded.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, const JsonLimits& limits = {});
+
+// The value in a file. Errors: those of MappedFile::Open() and ParseJson(), naming `path`.
+absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path, const JsonLimits& limits = {});
+
+// A value as an error message shows it: "[1,2]" or, if that is long, "an array of 5000 values".
+// Never more than about 60 characters.
+std::string DescribeJson(const nlohmann::json& value);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_STRICT_JSON_H_

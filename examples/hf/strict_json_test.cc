@@ -1,0 +1,111 @@
+#include "examples/hf/strict_json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace reprise {
+namespace {
+
+using ::nlohmann::json;
+using ::testing::HasSubstr;
+
+std::string ErrorOf(std::string_view text, const JsonLimits& limits = {}) {
+  const absl::StatusOr<json> value = ParseJson(text, limits);
+  if (value.ok()) return "no error";
+  EXPECT_EQ(value.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(value.status().message());
+}
+
+TEST(StrictJsonTest, ReadsWhatTheLibraryReads) {
+  for (const char* text : {"null", "true", "-1", "1.5e3", "\"\\u00e9\\ud83d\\ude42\"", "[]", "{}",
+                           "[1,[2,[3]],{\"a\":{\"b\":[]}}]", " {\"x\" : [1, 2], \"y\" : null} "}) {
+    const absl::StatusOr<json> value = ParseJson(text);
+    ASSERT_TRUE(value.ok()) << text << value.status();
+    EXPECT_EQ(*value, json::parse(text));
+  }
+}
+
+TEST(StrictJsonTest, KeepsBigIntegersApartFromFloats) {
+  EXPECT_TRUE(ParseJson("9223372036854775808")->is_number_unsigned());
+  EXPECT_TRUE(ParseJson("-9223372036854775808")->is_number_integer());
+  EXPECT_TRUE(ParseJson("18446744073709551616")->is_number_float());
+}
+
+TEST(StrictJsonTest, SaysWhereTheTextIsNoJson) {
+  EXPECT_EQ(ErrorOf("{\"a\": }"), "not valid JSON at byte 7");
+  for (const char* text :
+       {"", " ", "{", "[1,", "[1,]", "{} {}", "nul", "NaN", "Infinity", "'a'", "01", "+1",
+        "// comment\n1", "\"\\q\"", "\"\n\"", "\"\xff\"", "\"\xed\xa0\x80\"", "\"\\ud83d\""}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("not valid JSON at byte")) << testing::PrintToString(text);
+  }
+  EXPECT_THAT(ErrorOf("[1e999]"), HasSubstr("out of range at byte"));
+}
+
+TEST(StrictJsonTest, RefusesANameThatOccursTwice) {
+  EXPECT_EQ(ErrorOf(R"({"a": 1, "b": {"a": 2}, "a": 3})"), R"(the name "a" occurs twice)");
+  EXPECT_EQ(ErrorOf(R"({"a": null, "\u0061": null})"), R"(the name "a" occurs twice)");
+}
+
+TEST(StrictJsonTest, RefusesADepthBombBeforeItGrows) {
+  EXPECT_EQ(ErrorOf("[[[]]]", {.max_depth = 3}), "no error");
+  EXPECT_EQ(ErrorOf("[[[]]]", {.max_depth = 2}), "nested deeper than 2 levels");
+  EXPECT_EQ(ErrorOf(R"({"a":{"b":[]}})", {.max_depth = 2}), "nested deeper than 2 levels");
+  EXPECT_EQ(ErrorOf(std::string(10'000'000, '[')), "nested deeper than 32 levels");
+}
+
+TEST(StrictJsonTest, RefusesMoreValuesThanTheLimit) {
+  EXPECT_EQ(ErrorOf("[1,2,3]", {.max_values = 4}), "no error");
+  EXPECT_EQ(ErrorOf("[1,2,3]", {.max_values = 3}), "more than 3 values");
+  EXPECT_EQ(ErrorOf(R"({"a":[[]]})", {.max_values = 2}), "more than 2 values");
+}
+
+TEST(StrictJsonTest, AFileIsNamedInItsErrors) {
+  const std::string path = testing::TempDir() + "/strict.json";
+  std::ofstream(path) << "{\"a\": [1, 2]}";
+  absl::StatusOr<json> value = ReadJsonFile(path);
+  ASSERT_TRUE(value.ok()) << value.status();
+  EXPECT_EQ(value->dump(), "{\"a\":[1,2]}");
+  std::ofstream(path) << "{\"a\": [1, 2]";
+  EXPECT_EQ(ReadJsonFile(path).status().message(), path + ": not valid JSON at byte 13");
+  EXPECT_EQ(ReadJsonFile(path + ".missing").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(StrictJsonTest, DescriptionsAreShortAndPrintable) {
+  EXPECT_EQ(DescribeJson(json::parse("[1, 2.5, null]")), "[1,2.5,null]");
+  EXPECT_EQ(DescribeJson(json("a\x1b\x7f\u00e9")), "\"a\\u001b\\u007f\\u00e9\"");
+  EXPECT_EQ(DescribeJson(json(std::string(100, 'x'))), "a string of 100 bytes");
+  EXPECT_EQ(DescribeJson(json::parse("[[1], 2]")), "an array of 2 values");
+  EXPECT_EQ(DescribeJson(json({"LlamaForCausalLM", 1})), "[\"LlamaForCausalLM\",1]");
+  EXPECT_EQ(DescribeJson(json(std::vector<int>(99))), "an array of 99 values");
+  EXPECT_EQ(DescribeJson(json(std::string(20, '\x01'))), "a string of 20 bytes");
+  EXPECT_EQ(DescribeJson(json::parse(R"({"a": 1})")), "an object of 1 members");
+}
+
+TEST(StrictJsonTest, SurvivesEveryTruncationAndRandomBytes) {
+  const std::string text = R"({"a": [1, -2.5e3, "é\n\u00e9"], "b": {"c": null, "d": [true, {}]}})";
+  for (size_t length = 0; length < text.size(); ++length) {
+    EXPECT_NE(ErrorOf(text.substr(0, length)), "no error") << length;
+  }
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 20000; ++round) {
+    std::string flipped = text;
+    for (int i = 1 + random() % 3; i > 0; --i)
+      flipped[random() % flipped.size()] ^= 1 << random() % 8;
+    const absl::StatusOr<json> value = ParseJson(flipped);
+    // What passes is JSON to the library as well.
+    if (value.ok()) {
+      ASSERT_EQ(*value, json::parse(flipped)) << flipped;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,54 @@
+// Copies tensors of a checkpoint into memory of a device, at the speed of the disk: several threads
+// each read pieces of some megabytes and convert them. Copies to a GPU go through pinned staging of
+// a fixed size; a thread reads one piece while the previous one is being copied.
+//
+//   const TensorCopy copies[] = {{.source = &q, .target = qkv.narrow(0, 0, 4096)}, ...};
+//   REPRISE_RETURN_IF_ERROR(RunTensorCopies(checkpoint, copies, {.on_progress = show}));
+//
+// Memory in addition to the targets: two pieces per thread, for any size of the tensors. The files'
+// pages do not become resident in this process.
+
+#ifndef EXAMPLES_HF_TENSOR_COPIES_H_
+#define EXAMPLES_HF_TENSOR_COPIES_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "examples/hf/checkpoint.h"
+#include "examples/hf/tensor_view.h"
+
+namespace reprise {
+
+struct TensorCopy {
+  // Of the checkpoint; float16, bfloat16, float32 or float64.
+  const TensorView* source = nullptr;
+  // Contiguous, of the same shape; float32, float16 or bfloat16. All targets are on one device.
+  at::Tensor target = {};
+  // Rows per head, if each head's even rows are copied first, then its odd rows
+  // (RopePairs::kNeighbours). The first `kept_rows` of a head keep their order. REQUIRES: divides
+  // the number of rows; even after subtracting kept_rows.
+  std::optional<int> unzipped_head = {};
+  int kept_rows = 0;
+};
+
+struct TensorCopyOptions {
+  // At least 1. nullopt: one per core, for a GPU at most 8, which is more than its link can use.
+  std::optional<int> num_threads = {};
+  // Called from time to time, by the calling thread, with the bytes of the files that have been
+  // read; the last time with all.
+  std::function<void(int64_t num_bytes, int64_t total_bytes)> on_progress = {};
+};
+
+// Returns when the targets hold the values. Errors, with the targets undefined: those of
+// Checkpoint::Read(), ResourceExhausted or Internal from the device.
+absl::Status RunTensorCopies(const Checkpoint& checkpoint, absl::Span<const TensorCopy> copies,
+                             const TensorCopyOptions& options);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_TENSOR_COPIES_H_

@@ -1,0 +1,116 @@
+#include "examples/hf/tokenizer/added_tokens.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "examples/hf/utf8.h"
+
+namespace reprise {
+namespace {
+
+// Unicode's White_Space.
+bool IsWhiteSpace(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
+}
+
+size_t WhiteSpaceAtBegin(std::string_view text) {
+  size_t length = 0;
+  while (length < text.size()) {
+    const Utf8Unit unit = FirstUtf8Unit(text.substr(length));
+    if (!IsWhiteSpace(unit.code_point)) break;
+    length += unit.length;
+  }
+  return length;
+}
+
+size_t WhiteSpaceAtEnd(std::string_view text) {
+  size_t begin = text.size();
+  while (begin > 0) {
+    size_t character = begin - 1;
+    while (character > 0 && (text[character] & 0xC0) == 0x80) --character;
+    if (!IsWhiteSpace(FirstUtf8Unit(text.substr(character)).code_point)) break;
+    begin = character;
+  }
+  return text.size() - begin;
+}
+
+}  // namespace
+
+absl::StatusOr<AddedTokens> AddedTokens::Create(std::vector<AddedToken> tokens) {
+  std::sort(tokens.begin(), tokens.end(),
+            [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+  std::set<int32_t> ids;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i].content.empty()) {
+      return absl::InvalidArgumentError("added tokens: a token has no content");
+    }
+    if (i > 0 && tokens[i].content == tokens[i - 1].content) {
+      return absl::InvalidArgumentError(absl::StrCat("added tokens: the tokens ", tokens[i - 1].id,
+                                                     " and ", tokens[i].id,
+                                                     " have the same content"));
+    }
+    if (!ids.insert(tokens[i].id).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("added tokens: two tokens have the id ", tokens[i].id));
+    }
+  }
+  return AddedTokens(std::move(tokens));
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {}
+
+const AddedToken* AddedTokens::LongestPrefix(std::string_view text) const {
+  // [begin, end) are the tokens whose first `depth` bytes are those of the text; they are adjacent,
+  // the shortest first.
+  auto begin = tokens_.begin();
+  auto end = tokens_.end();
+  const AddedToken* longest = nullptr;
+  for (size_t depth = 0; begin != end && depth < text.size(); ++depth) {
+    const auto byte_at_depth = [&](const AddedToken& token) {
+      return depth < token.content.size() ? static_cast<uint8_t>(token.content[depth]) : -1;
+    };
+    const int byte = static_cast<uint8_t>(text[depth]);
+    begin = std::partition_point(begin, end,
+                                 [&](const AddedToken& t) { return byte_at_depth(t) < byte; });
+    end = std::partition_point(begin, end,
+                               [&](const AddedToken& t) { return byte_at_depth(t) == byte; });
+    if (begin != end && begin->content.size() == depth + 1) longest = &*begin;
+  }
+  return longest;
+}
+
+std::vector<TextSegment> AddedTokens::Split(std::string_view text,
+                                            SpecialTokens special_tokens) const {
+  std::vector<TextSegment> segments;
+  size_t done = 0;  // bytes that the segments cover
+  for (size_t at = 0; at < text.size();) {
+    const AddedToken* const token = LongestPrefix(text.substr(at));
+    if (token == nullptr) {
+      ++at;
+      continue;
+    }
+    size_t begin = at;
+    size_t end = at + token->content.size();
+    // The search continues after the token itself, as in Hugging Face, also when white space after
+    // it is taken.
+    at = end;
+    if (token->is_special && special_tokens == SpecialTokens::kPlainText) continue;
+    if (token->strips_left) {
+      // Not the space that the token before it has already taken.
+      begin = std::max(begin - WhiteSpaceAtEnd(text.substr(0, begin)), std::min(begin, done));
+    }
+    if (token->strips_right) end += WhiteSpaceAtBegin(text.substr(end));
+    if (begin > done) segments.push_back({text.substr(done, begin - done), std::nullopt});
+    segments.push_back({text.substr(begin, end - begin), token->id});
+    done = end;
+  }
+  if (done < text.size()) segments.push_back({text.substr(done), std::nullopt});
+  return segments;
+}
+
+}  // namespace reprise

@@ -1,0 +1,28 @@
+// Translates the regular expressions of tokenizer.json to those of PCRE2.
+//
+// Hugging Face runs a tokenizer's pattern through Oniguruma. The patterns of language models use a
+// small part of its syntax, for which the two libraries agree after small changes: "\s" becomes
+// \p{White_Space}, since PCRE2's own has one character more. Constructs that might have another
+// meaning in PCRE2 are refused, since they could give other tokens.
+
+#ifndef EXAMPLES_HF_TOKENIZER_PATTERN_SYNTAX_H_
+#define EXAMPLES_HF_TOKENIZER_PATTERN_SYNTAX_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace reprise {
+
+// Understood: literals; . ^ $ |; (?:) (?i:) (?=) (?!) (?<=) (?<!) (?>) and plain groups; * + ? with
+// ? or + behind, {n} {n,} {n,m}; [] without nesting; \p{} \P{} \s \S \d \D \r \n \t \x{} and
+// escaped ASCII punctuation. The result is for PCRE2_UTF and PCRE2_MULTILINE, with LF as the only
+// new line.
+// Errors: InvalidArgument, naming the construct and its byte offset, for all others. A pattern that
+// is understood may still be malformed: PCRE2 reports that. REQUIRES: `pattern` is UTF-8.
+absl::StatusOr<std::string> ToPcre2Syntax(std::string_view pattern);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_TOKENIZER_PATTERN_SYNTAX_H_

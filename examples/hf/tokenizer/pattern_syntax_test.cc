@@ -1,0 +1,80 @@
+#include "examples/hf/tokenizer/pattern_syntax.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(PatternSyntaxTest, TranslatesThePatternOfLlama3) {
+  const absl::StatusOr<std::string> pattern = ToPcre2Syntax(
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
+  ASSERT_TRUE(pattern.ok()) << pattern.status();
+  EXPECT_EQ(
+      *pattern,
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\p{White_Space}\p{L}\p{N}]+[\r\n]*|)"
+      R"(\p{White_Space}*[\r\n]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+)");
+}
+
+TEST(PatternSyntaxTest, LeavesWhatBothLibrariesUnderstand) {
+  for (const char* pattern :
+       {"", "a|b", "(a)(?:b)(?=c)(?!d)(?<=e)(?<!f)(?>g)", "a*?b+?c??d*+e++f?+", "a{2}b{2,}c{2,3}",
+        R"([a-z0-9_\-\]é]+)", R"(\p{Lu}\P{Ll}\p{^N}\x{20AC}\.\$\\)", "^.$", "}", "]", "é🙂"}) {
+    const absl::StatusOr<std::string> result = ToPcre2Syntax(pattern);
+    ASSERT_TRUE(result.ok()) << pattern << result.status();
+    EXPECT_EQ(*result, pattern);
+  }
+  EXPECT_EQ(*ToPcre2Syntax(R"(\d\D\\s)"),
+            R"(\p{Nd}\P{Nd}\\s)");  // the last is a backslash and an s
+}
+
+TEST(PatternSyntaxTest, RefusesWhatMayMeanSomethingElse) {
+  const std::pair<std::string, std::string> cases[] = {
+      {R"(a\w)", R"(\w at byte 1 is not supported)"},
+      {R"(\b)", R"(\b at byte 0)"},
+      {R"(\h)", R"(\h at)"},
+      {R"(\v)", R"(\v at)"},
+      {R"(\K)", R"(\K at)"},
+      {R"(\C)", R"(\C at)"},
+      {R"(\Qa\E)", R"(\Q at)"},
+      {R"((a)\1)", R"(\1 at byte 3)"},
+      {"\\", "an escape at byte 0"},
+      {"\\é", "an escape at byte 0"},
+      {R"(\pL)", R"(\p without braces)"},
+      {R"(\p{L)", R"(\p without braces)"},
+      {R"(\x41)", R"(\x without braces)"},
+      {"[]a]", "a class that begins with ] at byte 1"},
+      {"[^]a]", "a class that begins with ] at byte 2"},
+      {"[a[b]]", "a class within a class at byte 2"},
+      {"[[:alpha:]]", "a class within a class"},
+      {"[a&&b]", "an intersection of classes"},
+      {"[ab", "a class without end"},
+      {R"([\w])", R"(\w at byte 1)"},
+      {"(*UTF)a", "(* at byte 0"},
+      {"(?m:a)", "a (? of this kind"},
+      {"(?i)a", "a (? of this kind"},
+      {"(?R)", "a (? of this kind"},
+      {"(?<name>a)", "a (? of this kind"},
+      {"(?C1)", "a (? of this kind"},
+      {"a{,3}", "{ that is no {n}"},
+      {"a{x}", "{ that is no {n}"},
+      {"a{1,2,3}", "{ that is no {n}"},
+      {"a{1", "{ that is no {n}"},
+      {"a{}", "{ that is no {n}"},
+      {"a{1,3}+", "+ or ? behind {} at byte 6"},
+      {"a{2}?", "+ or ? behind {}"},
+  };
+  for (const auto& [pattern, error] : cases) {
+    const absl::StatusOr<std::string> result = ToPcre2Syntax(pattern);
+    ASSERT_FALSE(result.ok()) << pattern;
+    EXPECT_THAT(result.status().message(), HasSubstr(error)) << pattern;
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,136 @@
+// Text to tokens and back, as Hugging Face's tokenizers do it, for the tokenizers that
+// tokenizer_json.h describes.
+//
+//   REPRISE_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(folder + "/tokenizer.json"));
+//   REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, tokenizer.Encode("/dev/null"));
+//   tokens == {0, 16, 1208, 87, 3158};  // with jargon-llama; 0 is BOS
+//   tokenizer.Decode(tokens, SpecialTokenText::kSkip) == "/dev/null";
+//
+// Streaming, without ever printing a part of a character:
+//
+//   StreamingDecoder decoder(tokenizer, SpecialTokenText::kSkip);
+//   for (...) std::cout << decoder.Push(token) << std::flush;
+//   std::cout << decoder.Finish();
+//
+// Thread safety: a tokenizer as any const object; a decoder none.
+
+#ifndef EXAMPLES_HF_TOKENIZER_TOKENIZER_H_
+#define EXAMPLES_HF_TOKENIZER_TOKENIZER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "examples/hf/tokenizer/added_tokens.h"
+#include "examples/hf/tokenizer/byte_pair_encoder.h"
+#include "examples/hf/tokenizer/pre_tokenizer.h"
+#include "examples/hf/tokenizer/text_decoder.h"
+#include "examples/hf/tokenizer/text_normalizer.h"
+#include "examples/hf/tokenizer/tokenizer_json.h"
+
+namespace reprise {
+
+struct EncodeOptions {
+  // Puts the tokens of the template around the text: BOS, for most models.
+  bool adds_template = true;
+  // kPlainText for untrusted text that must not be able to write special tokens.
+  SpecialTokens special_tokens = SpecialTokens::kMatch;
+};
+
+enum class SpecialTokenText { kKeep, kSkip };
+
+class Tokenizer {
+ public:
+  // Errors: those of MappedFile::Open(), ParseJson() and ParseTokenizerJson(), or as Create(),
+  // naming `path`.
+  static absl::StatusOr<Tokenizer> Load(const std::string& path);
+
+  // Errors: InvalidArgument if the members of `spec` do not fit together:
+  //   two tokens have the same id, or an added token another id than in the vocabulary
+  //   a merge is not of tokens of the vocabulary, or not in the alphabet of byte_level.h
+  //   a pattern is not supported
+  //   the template names a token that does not exist
+  static absl::StatusOr<Tokenizer> Create(const TokenizerSpec& spec);
+
+  // Errors: InvalidArgument, with the offset, if `text` is not UTF-8; if it has a character for
+  // which the vocabulary has no token; if the pattern of a hostile file takes too many steps. Cost:
+  // linear in the text, but for pieces of many thousand bytes: n log n of those. If no step splits
+  // a text (Llama 2, Gemma), all of it is one piece.
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
+                                              const EncodeOptions& options = {}) const;
+
+  // Always UTF-8: invalid bytes become U+FFFD. Ids without a token (models may have more rows than
+  // their tokenizer has tokens) add nothing.
+  std::string Decode(absl::Span<const int32_t> tokens, SpecialTokenText special_tokens) const;
+
+  // For tokens that come one by one. Decode() is its result for their contents.
+  TextDecoder MakeDecoder() const { return TextDecoder(decoder_); }
+
+  // The token as in the file: "Ġthe", "▁the", "<0x0A>"; nullopt for an id without a token.
+  std::optional<std::string_view> TokenContent(int32_t token) const;
+
+  bool IsSpecial(int32_t token) const;
+
+  // The token with this content, added or not; "<|eot_id|>", "Ġthe".
+  std::optional<int32_t> FindToken(std::string_view content) const;
+
+  // One more than the greatest id.
+  int vocab_size() const { return static_cast<int>(tokens_.size()); }
+
+ private:
+  struct Token {
+    std::string content;
+    bool is_special = false;
+  };
+  // By id; nullopt if an id is not used.
+  using TokenTable = std::vector<std::optional<Token>>;
+  using Ids = absl::flat_hash_map<std::string, int32_t>;
+
+  static absl::StatusOr<TokenTable> MakeTable(const TokenizerSpec& spec);
+
+  Tokenizer(TokenTable tokens, AddedTokens added_tokens, AddedTokens normalized_tokens,
+            PreTokenizer pre_tokenizer, BytePairEncoder encoder, const TokenizerSpec& spec);
+
+  // Encodes a text without added tokens, except those that are searched after normalization.
+  absl::Status EncodeSegment(std::string_view text, PreTokenizer::Place place,
+                             SpecialTokens special_tokens, std::vector<int32_t>& tokens) const;
+
+  TokenTable tokens_;
+  Ids ids_;  // by content
+  AddedTokens added_tokens_;
+  AddedTokens normalized_tokens_;  // searched in normalized text
+  std::vector<NormalizerStep> normalizer_;
+  PreTokenizer pre_tokenizer_;
+  BytePairEncoder encoder_;
+  TextTemplate text_template_;
+  std::vector<DecoderStep> decoder_;
+};
+
+class StreamingDecoder {
+ public:
+  StreamingDecoder(const Tokenizer& tokenizer, SpecialTokenText special_tokens);
+
+  // The text that one more token makes certain, often empty; text that later tokens may change is
+  // held back. For byte-level tokens that is the beginning of a character; bytes that cannot become
+  // one are U+FFFD at once. For tokens <0x00> to <0xFF> it is all bytes up to the next other token:
+  // mostly a character or a word. Always UTF-8.
+  std::string Push(int32_t token);
+
+  // The pending text; U+FFFD for an unfinished character. Afterwards the decoder is as new.
+  std::string Finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  SpecialTokenText special_tokens_;
+  TextDecoder decoder_;
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_TOKENIZER_TOKENIZER_H_

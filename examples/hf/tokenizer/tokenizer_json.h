@@ -1,0 +1,60 @@
+// Reads a tokenizer.json of Hugging Face of the supported kinds: BPE of bytes or of characters, as
+// in Llama, Mistral, Qwen, Gemma, DeepSeek and BART.
+//
+//   normalizer, pre_tokenizer, decoder   pipeline_json.h
+//   model            BPE without dropout and affixes
+//   post_processor   none, ByteLevel (which moves places in the text only), TemplateProcessing,
+//                    RobertaProcessing, or a Sequence with one template
+//
+// Everything else would give other tokens, so it is refused by name, and so are unknown members.
+// Thread safety: pure functions.
+
+#ifndef EXAMPLES_HF_TOKENIZER_TOKENIZER_JSON_H_
+#define EXAMPLES_HF_TOKENIZER_TOKENIZER_JSON_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "examples/hf/tokenizer/added_tokens.h"
+#include "examples/hf/tokenizer/byte_pair_encoder.h"
+#include "examples/hf/tokenizer/pre_tokenizer.h"
+#include "examples/hf/tokenizer/text_decoder.h"
+#include "examples/hf/tokenizer/text_normalizer.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+
+struct BpeSpec {
+  // Tokens and merges as the file has them: for units of bytes, in the alphabet of byte_level.h.
+  std::vector<std::pair<std::string, int32_t>> vocabulary = {};
+  std::vector<Merge> merges = {};
+  WholePieces whole_pieces = WholePieces::kMerge;
+  SymbolOptions symbols = {};
+};
+
+// Tokens before and after a text: BOS, mostly. Templates of text pairs are ignored.
+struct TextTemplate {
+  std::vector<int32_t> prefix = {};
+  std::vector<int32_t> suffix = {};
+};
+
+struct TokenizerSpec {
+  std::vector<AddedToken> added_tokens = {};
+  std::vector<NormalizerStep> normalizer = {};
+  std::vector<PreTokenizerStep> pre_tokenizer = {};
+  BpeSpec model = {};
+  TextTemplate text_template = {};
+  std::vector<DecoderStep> decoder = {};
+};
+
+// Reads each member separately; Tokenizer::Create() checks that they fit together.
+// Errors: InvalidArgument, naming the file, the member, what was expected and what was got.
+absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const nlohmann::json& tokenizer,
+                                                 const std::string& file = "tokenizer.json");
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_TOKENIZER_TOKENIZER_JSON_H_

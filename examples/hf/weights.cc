@@ -1,0 +1,210 @@
+#include "examples/hf/weights.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+#include "examples/hf/checkpoint.h"
+#include "examples/hf/checkpoint_reader.h"
+#include "examples/hf/tensor_view.h"
+#include "glog/logging.h"
+
+namespace reprise {
+namespace {
+
+// Tensors of each kind that a message names.
+constexpr size_t kMaxNamed = 5;
+
+std::string Joined(std::string_view a, std::string_view b, std::string_view c = "") {
+  return std::string(a).append(b).append(c);
+}
+
+void AppendProblem(const char* what, const std::vector<std::string>& names,
+                   std::vector<std::string>& problems) {
+  if (names.empty()) return;
+  const size_t num_named = std::min(names.size(), kMaxNamed);
+  std::string problem =
+      absl::StrCat(what, ": ", absl::StrJoin(names.begin(), names.begin() + num_named, ", "));
+  if (names.size() > num_named) {
+    absl::StrAppend(&problem, " and ", names.size() - num_named, " more");
+  }
+  problems.push_back(std::move(problem));
+}
+
+std::vector<int64_t> ShapeOf(int64_t num_rows, const std::vector<int64_t>& row_shape) {
+  std::vector<int64_t> shape = {num_rows};
+  shape.insert(shape.end(), row_shape.begin(), row_shape.end());
+  return shape;
+}
+
+// Records the requests.
+class TensorList : public WeightSource {
+ public:
+  TensorList() : WeightSource(DType::kFloat32) {}
+
+  absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
+    int64_t num_rows = 0;
+    for (const WeightPart& part : request.parts) {
+      tensors.push_back({part.name, ShapeOf(part.num_rows, request.row_shape)});
+      num_rows += part.num_rows;
+    }
+    return at::empty(ShapeOf(num_rows, request.row_shape), at::TensorOptions(at::kMeta));
+  }
+
+  std::vector<ExpectedTensor> tensors;
+};
+
+class CheckpointSource : public WeightSource {
+ public:
+  CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype)
+      : WeightSource(dtype), reader(std::move(checkpoint), device, dtype) {}
+
+  absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
+    std::vector<TensorPart> parts;
+    for (const WeightPart& part : request.parts) {
+      parts.push_back({part.name, part.unzipped_head, part.kept_rows});
+    }
+    return reader.Add(parts);
+  }
+
+  CheckpointReader reader;
+};
+
+}  // namespace
+
+LayerReader::LayerReader(WeightSource& source, std::string prefix)
+    : source_(source), prefix_(std::move(prefix)) {}
+
+absl::StatusOr<at::Tensor> LayerReader::Add(std::vector<WeightPart> parts,
+                                            std::vector<int64_t> row_shape, WeightKind kind,
+                                            std::string_view suffix, double neutral) const {
+  for (WeightPart& part : parts) part.name = Joined(prefix_, part.name, suffix);
+  return source_.Add({std::move(parts), std::move(row_shape), kind, neutral});
+}
+
+absl::StatusOr<at::Tensor> LayerReader::Matrix(std::string_view name,
+                                               std::vector<int64_t> shape) const {
+  std::vector<int64_t> row_shape(shape.begin() + 1, shape.end());
+  return Add({{std::string(name), shape[0]}}, std::move(row_shape), WeightKind::kMatrix, "", 1);
+}
+
+absl::StatusOr<at::Tensor> LayerReader::Norm(std::string_view name, int64_t size,
+                                             double neutral) const {
+  return Add({{std::string(name), size}}, {}, WeightKind::kNorm, "", neutral);
+}
+
+absl::StatusOr<at::Tensor> LayerReader::Bias(std::string_view name, int64_t size) const {
+  return Add({{std::string(name), size}}, {}, WeightKind::kBias, "", 1);
+}
+
+absl::StatusOr<Linear> LayerReader::Projection(const std::vector<WeightPart>& parts,
+                                               int64_t in_features, LinearBias bias) const {
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
+                           Add(parts, {in_features}, WeightKind::kMatrix, ".weight", 1));
+  std::optional<at::Tensor> added;
+  if (bias == LinearBias::kAdded) {
+    REPRISE_ASSIGN_OR_RETURN(added, Add(parts, {}, WeightKind::kBias, ".bias", 1));
+  }
+  return Linear::Create(std::move(weight), std::move(added));
+}
+
+absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
+                          const TensorViews& tensors, IsUnusedTensor is_unused) {
+  std::vector<std::string> missing;
+  std::vector<std::string> wrong;
+  std::set<std::string> expected_names;
+  for (const ExpectedTensor& expected : all_expected) {
+    expected_names.insert(expected.name);
+    const auto found = tensors.find(expected.name);
+    if (found == tensors.end()) {
+      missing.push_back(expected.name);
+      continue;
+    }
+    const TensorView& tensor = found->second;
+    if (tensor.shape != expected.shape) {
+      wrong.push_back(absl::StrCat(expected.name, " must be ", ShapeString(expected.shape),
+                                   ", got ", ShapeString(tensor.shape)));
+    } else if (!ToDType(tensor.type).has_value() || IsFp8(*ToDType(tensor.type))) {
+      wrong.push_back(absl::StrCat(expected.name, " must be of 16, 32 or 64 bit floats, got ",
+                                   std::string(StoredTypeName(tensor.type))));
+    }
+  }
+  std::vector<std::string> unknown;
+  for (const auto& [name, tensor] : tensors) {
+    if (!expected_names.contains(name) && !is_unused(name)) unknown.push_back(name);
+  }
+  std::vector<std::string> problems;
+  AppendProblem("missing tensors", missing, problems);
+  AppendProblem("unknown tensors", unknown, problems);
+  AppendProblem("wrong tensors", wrong, problems);
+  if (problems.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the checkpoint does not fit its config.json: ", absl::StrJoin(problems, "; ")));
+}
+
+absl::StatusOr<std::vector<ExpectedTensor>> internal::ListTensors(ReadWeights read) {
+  TensorList list;
+  REPRISE_RETURN_IF_ERROR(CatchTorch([&] { return read(list); }));
+  return std::move(list.tensors);
+}
+
+absl::Status internal::LoadWeights(const std::string& folder, const LoadWeightsOptions& options,
+                                   IsUnusedTensor is_unused, ReadWeights read) {
+  REPRISE_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::Open(folder));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<ExpectedTensor> expected, ListTensors(read));
+  if (const absl::Status fits = CheckTensors(expected, opened.tensors(), is_unused); !fits.ok()) {
+    return absl::Status(fits.code(), absl::StrCat(folder, ": ", fits.message()));
+  }
+  const auto checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype,
+                           ChooseDType(*checkpoint, expected.front().name, options.dtype));
+  return CatchTorch([&]() -> absl::Status {
+    CheckpointSource source(checkpoint, options.device, dtype);
+    REPRISE_RETURN_IF_ERROR(read(source));
+    return source.reader.Run({.on_progress = options.on_progress});
+  });
+}
+
+std::string DecoderLayerPrefix(int layer) { return absl::StrCat("model.layers.", layer, "."); }
+
+bool IsUnusedDecoderTensor(std::string_view name, bool ties_embeddings) {
+  return name.ends_with(".rotary_emb.inv_freq") || (ties_embeddings && name == "lm_head.weight");
+}
+
+absl::Status CheckWeights(absl::Span<const NamedWeight> expected,
+                          absl::Span<const NamedWeight> weights) {
+  CHECK_EQ(expected.size(), weights.size());
+  const auto shape = [](const at::Tensor& tensor) {
+    return ShapeString({tensor.sizes().data(), tensor.sizes().size()});
+  };
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const at::Tensor* const wanted = expected[i].tensor;
+    const at::Tensor* const got = weights[i].tensor;
+    const char* const name = expected[i].name;
+    if (wanted == nullptr && got == nullptr) continue;
+    if (wanted == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " must not be there, as the config does without: expected none, got ",
+                       shape(*got)));
+    }
+    if (got == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " must be there, as the config asks for it: expected ", shape(*wanted),
+                       ", got none"));
+    }
+    if (!got->defined() || got->sizes() != wanted->sizes()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " must be ", shape(*wanted), ": got ",
+                                                     got->defined() ? shape(*got) : "nothing"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace reprise

@@ -1,0 +1,204 @@
+// The weights of a model, described once: a function requests each weight from a source by name and
+// shape.
+//
+//   absl::StatusOr<Weights> Read(const Config& config, WeightSource& source) {
+//     const LayerReader in(source, "model.layers.0.");
+//     REPRISE_ASSIGN_OR_RETURN(at::Tensor norm, in.Norm("input_layernorm.weight", hidden));
+//     REPRISE_ASSIGN_OR_RETURN(Linear qkv, in.Projection({{"q_proj", q_size}, {"k_proj", kv_size},
+//                                                         {"v_proj", kv_size}}, hidden,
+//                                                        LinearBias::kNone));
+//     ...
+//   }
+//
+// The same function then lists the tensors that a checkpoint must hold (ListTensors()), loads them
+// (LoadWeights()), checks the shapes of weights from elsewhere (CheckWeights()), and makes random
+// ones (examples/models/random_source.h).
+//
+// Thread safety: none for a source; pure functions.
+
+#ifndef EXAMPLES_HF_WEIGHTS_H_
+#define EXAMPLES_HF_WEIGHTS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "examples/hf/safetensors.h"
+#include "runner/ops/linear.h"
+
+namespace reprise {
+
+// A tensor of a checkpoint that becomes rows of a weight.
+struct WeightPart {
+  std::string name;
+  int64_t num_rows = 0;
+  // As in TensorCopy.
+  std::optional<int> unzipped_head = {};
+  int kept_rows = 0;
+};
+
+enum class WeightKind : int8_t { kMatrix, kNorm, kBias };
+
+struct WeightRequest {
+  std::vector<WeightPart> parts;   // stacked by rows; not empty
+  std::vector<int64_t> row_shape;  // of all parts: {in_features} for a matrix, {} for a vector
+  WeightKind kind = WeightKind::kMatrix;
+  double neutral = 1;  // of a norm: the value that changes nothing
+};
+
+// Provides weights.
+class WeightSource {
+ public:
+  explicit WeightSource(DType dtype) : dtype_(dtype) {}
+  virtual ~WeightSource() = default;
+
+  // The tensor; its values may be set later. May throw LibTorch's exceptions.
+  virtual absl::StatusOr<at::Tensor> Add(const WeightRequest& request) = 0;
+
+  DType dtype() const { return dtype_; }
+
+ private:
+  DType dtype_;
+};
+
+enum class LinearBias { kNone, kAdded };
+
+constexpr LinearBias BiasIf(bool is_added) {
+  return is_added ? LinearBias::kAdded : LinearBias::kNone;
+}
+
+// Requests weights whose names begin with a prefix from a source. The source must outlive it.
+// Errors: those of the source.
+class LayerReader {
+ public:
+  LayerReader(WeightSource& source, std::string prefix);
+
+  absl::StatusOr<at::Tensor> Matrix(std::string_view name, std::vector<int64_t> shape) const;
+  absl::StatusOr<at::Tensor> Norm(std::string_view name, int64_t size, double neutral = 1) const;
+  absl::StatusOr<at::Tensor> Bias(std::string_view name, int64_t size) const;
+
+  // One product for all `parts`, with concatenated outputs. Parts are named without ".weight" and
+  // ".bias". Errors: also those of Linear::Create().
+  absl::StatusOr<Linear> Projection(const std::vector<WeightPart>& parts, int64_t in_features,
+                                    LinearBias bias) const;
+
+ private:
+  absl::StatusOr<at::Tensor> Add(std::vector<WeightPart> parts, std::vector<int64_t> row_shape,
+                                 WeightKind kind, std::string_view suffix, double neutral) const;
+
+  WeightSource& source_;
+  std::string prefix_;
+};
+
+struct ExpectedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+using IsUnusedTensor = absl::FunctionRef<bool(const std::string& name)>;
+
+// InvalidArgument unless `tensors` are exactly those expected, of floating types, except names for
+// which `is_unused` is true. One message names all tensors that are missing, unknown, or of a wrong
+// shape or type (the first few of each kind, and the number of the others).
+absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
+                          IsUnusedTensor is_unused);
+
+struct LoadWeightsOptions {
+  c10::Device device = c10::kCPU;
+  // nullopt: that of the first tensor in the checkpoint; float64 becomes float32.
+  std::optional<DType> dtype = {};
+  // Called from time to time while files are read, for a display of progress.
+  std::function<void(int64_t num_bytes, int64_t total_bytes)> on_progress = {};
+};
+
+namespace internal {
+using ReadWeights = absl::FunctionRef<absl::Status(WeightSource&)>;
+// Both call `read` on tensors without memory, of the meta device; the second then on the checkpoint.
+absl::StatusOr<std::vector<ExpectedTensor>> ListTensors(ReadWeights read);
+absl::Status LoadWeights(const std::string& folder, const LoadWeightsOptions& options,
+                         IsUnusedTensor is_unused, ReadWeights read);
+}  // namespace internal
+
+// The tensors of a checkpoint, in the order in which `read` requests them; read is
+// absl::StatusOr<Weights>(WeightSource&).
+template <typename Read>
+absl::StatusOr<std::vector<ExpectedTensor>> ListTensors(const Read& read) {
+  return internal::ListTensors([&](WeightSource& source) { return read(source).status(); });
+}
+
+// The result of `read` on tensors without memory, for their shapes.
+template <typename Read>
+std::invoke_result_t<Read, WeightSource&> ShapesOf(const Read& read) {
+  std::invoke_result_t<Read, WeightSource&> weights = absl::UnknownError("not read");
+  REPRISE_RETURN_IF_ERROR(internal::ListTensors([&](WeightSource& source) {
+                            weights = read(source);
+                            return weights.status();
+                          }).status());
+  return weights;
+}
+
+// Reads <folder>'s safetensors, with several threads (tensor_copies.h). Each value is converted
+// once, directly into its final memory. On the CPU, tensors that already have the wanted dtype and
+// are not fused stay in the mapped file, which then lives as long as the tensors; so no weight is
+// in memory twice.
+// Errors: those of Checkpoint::Open(), and of CheckTensors(), naming the folder; InvalidArgument
+// for a dtype that is not float32, float16 or bfloat16; ResourceExhausted if memory does not
+// suffice.
+template <typename Read>
+std::invoke_result_t<Read, WeightSource&> LoadWeights(const std::string& folder,
+                                                      const LoadWeightsOptions& options,
+                                                      IsUnusedTensor is_unused, const Read& read) {
+  std::invoke_result_t<Read, WeightSource&> weights = absl::UnknownError("not read");
+  REPRISE_RETURN_IF_ERROR(
+      internal::LoadWeights(folder, options, is_unused, [&](WeightSource& source) {
+        weights = read(source);
+        return weights.status();
+      }));
+  return weights;
+}
+
+// "model.layers.3.": what the names of a layer's tensors begin with, of Hugging Face's decoders.
+std::string DecoderLayerPrefix(int layer);
+
+// Whether a decoder's checkpoint may hold the tensor although it is not used: rotary frequencies in
+// old files, and an output projection that is tied to the embedding.
+bool IsUnusedDecoderTensor(std::string_view name, bool ties_embeddings);
+
+// A member of a model's weights, for CheckWeights(). Null: it is absent.
+struct NamedWeight {
+  const char* name;
+  const at::Tensor* tensor;
+};
+
+inline NamedWeight Named(const char* name, const at::Tensor& tensor) { return {name, &tensor}; }
+inline NamedWeight Named(const char* name, const Linear& linear) {
+  return {name, &linear.weight()};
+}
+inline NamedWeight Named(const char* name, const std::optional<at::Tensor>& tensor) {
+  return {name, tensor.has_value() ? &*tensor : nullptr};
+}
+inline NamedWeight Named(const char* name, const std::optional<Linear>& linear) {
+  return {name, linear.has_value() ? &linear->weight() : nullptr};
+}
+
+// InvalidArgument, naming the first weight that is absent, not wanted or of another shape. REQUIRES:
+// both list the members of the same struct, of as many layers.
+absl::Status CheckWeights(absl::Span<const NamedWeight> expected,
+                          absl::Span<const NamedWeight> weights);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_HF_WEIGHTS_H_

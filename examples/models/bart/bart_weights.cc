@@ -1,0 +1,178 @@
+#include "examples/models/bart/bart_weights.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "glog/logging.h"
+
+namespace reprise {
+namespace {
+
+// The first rows of the positions are unused: fairseq counted from the padding token's id.
+constexpr int kPositionOffset = 2;
+
+absl::StatusOr<BartNorm> ReadNorm(const LayerReader& in, const std::string& name, int64_t width) {
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight, in.Norm(name + ".weight", width));
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor bias, in.Bias(name + ".bias", width));
+  return BartNorm{.weight = std::move(weight), .bias = std::move(bias)};
+}
+
+absl::StatusOr<BartSelfAttention> ReadSelf(const LayerReader& in, int64_t width) {
+  REPRISE_ASSIGN_OR_RETURN(Linear qkv, in.Projection({{"self_attn.q_proj", width},
+                                                      {"self_attn.k_proj", width},
+                                                      {"self_attn.v_proj", width}},
+                                                     width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear out, in.Projection({{"self_attn.out_proj", width}}, width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(BartNorm norm, ReadNorm(in, "self_attn_layer_norm", width));
+  return BartSelfAttention{.qkv = std::move(qkv), .out = std::move(out), .norm = std::move(norm)};
+}
+
+absl::StatusOr<BartCrossAttention> ReadCross(const LayerReader& in, int64_t width) {
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear q, in.Projection({{"encoder_attn.q_proj", width}}, width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear kv, in.Projection({{"encoder_attn.k_proj", width}, {"encoder_attn.v_proj", width}},
+                               width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear out, in.Projection({{"encoder_attn.out_proj", width}}, width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(BartNorm norm, ReadNorm(in, "encoder_attn_layer_norm", width));
+  return BartCrossAttention{
+      .q = std::move(q), .kv = std::move(kv), .out = std::move(out), .norm = std::move(norm)};
+}
+
+absl::StatusOr<BartFeedForward> ReadFeedForward(const LayerReader& in, int64_t width,
+                                                int64_t inner) {
+  REPRISE_ASSIGN_OR_RETURN(Linear up, in.Projection({{"fc1", inner}}, width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(Linear down, in.Projection({{"fc2", width}}, inner, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(BartNorm norm, ReadNorm(in, "final_layer_norm", width));
+  return BartFeedForward{.up = std::move(up), .down = std::move(down), .norm = std::move(norm)};
+}
+
+absl::StatusOr<BartInput> ReadInput(const LayerReader& in, const BartConfig& config) {
+  REPRISE_ASSIGN_OR_RETURN(
+      const at::Tensor positions,
+      in.Matrix("embed_positions.weight",
+                {int64_t{config.max_seq_len} + kPositionOffset, config.d_model}));
+  REPRISE_ASSIGN_OR_RETURN(BartNorm norm, ReadNorm(in, "layernorm_embedding", config.d_model));
+  return BartInput{.positions = positions.narrow(0, kPositionOffset, config.max_seq_len),
+                   .norm = std::move(norm)};
+}
+
+absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, WeightSource& source) {
+  const int64_t width = config.d_model;
+  const LayerReader in(source, "");
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
+                           in.Matrix("model.shared.weight", {config.vocab_size, width}));
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor logits_bias,
+                           in.Matrix("final_logits_bias", {1, config.vocab_size}));
+  REPRISE_ASSIGN_OR_RETURN(BartInput encoder_input,
+                           ReadInput(LayerReader(source, "model.encoder."), config));
+  REPRISE_ASSIGN_OR_RETURN(BartInput decoder_input,
+                           ReadInput(LayerReader(source, "model.decoder."), config));
+  REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(embedding, std::nullopt));
+  BartWeights weights = {.embedding = std::move(embedding),
+                         .encoder_input = std::move(encoder_input),
+                         .encoder = {},
+                         .decoder_input = std::move(decoder_input),
+                         .decoder = {},
+                         .lm_head = std::move(lm_head),
+                         .logits_bias = std::move(logits_bias),
+                         .dtype = source.dtype()};
+  for (int i = 0; i < config.encoder.num_layers; ++i) {
+    const LayerReader layer(source, absl::StrCat("model.encoder.layers.", i, "."));
+    REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width));
+    REPRISE_ASSIGN_OR_RETURN(BartFeedForward feed_forward,
+                             ReadFeedForward(layer, width, config.encoder.ffn_dim));
+    weights.encoder.push_back({.self = std::move(self), .feed_forward = std::move(feed_forward)});
+  }
+  for (int i = 0; i < config.decoder.num_layers; ++i) {
+    const LayerReader layer(source, absl::StrCat("model.decoder.layers.", i, "."));
+    REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width));
+    REPRISE_ASSIGN_OR_RETURN(BartCrossAttention cross, ReadCross(layer, width));
+    REPRISE_ASSIGN_OR_RETURN(BartFeedForward feed_forward,
+                             ReadFeedForward(layer, width, config.decoder.ffn_dim));
+    weights.decoder.push_back({.self = std::move(self),
+                               .cross = std::move(cross),
+                               .feed_forward = std::move(feed_forward)});
+  }
+  return weights;
+}
+
+auto ReaderOf(const BartConfig& config) {
+  return [&config](WeightSource& source) { return ReadAll(config, source); };
+}
+
+std::vector<NamedWeight> NamedWeights(const BartWeights& weights) {
+  std::vector<NamedWeight> named = {Named("embedding", weights.embedding),
+                                    Named("logits_bias", weights.logits_bias),
+                                    Named("lm_head", weights.lm_head)};
+  const auto add = [&](std::initializer_list<NamedWeight> more) {
+    named.insert(named.end(), more.begin(), more.end());
+  };
+  const auto add_self = [&](const BartSelfAttention& self) {
+    add({Named("self.qkv", self.qkv), Named("self.out", self.out),
+         Named("self.norm.weight", self.norm.weight), Named("self.norm.bias", self.norm.bias)});
+  };
+  const auto add_feed_forward = [&](const BartFeedForward& layer) {
+    add({Named("feed_forward.up", layer.up), Named("feed_forward.down", layer.down),
+         Named("feed_forward.norm.weight", layer.norm.weight),
+         Named("feed_forward.norm.bias", layer.norm.bias)});
+  };
+  for (const BartInput* input : {&weights.encoder_input, &weights.decoder_input}) {
+    add({Named("positions", input->positions), Named("input.norm.weight", input->norm.weight),
+         Named("input.norm.bias", input->norm.bias)});
+  }
+  for (const BartEncoderLayer& layer : weights.encoder) {
+    add_self(layer.self);
+    add_feed_forward(layer.feed_forward);
+  }
+  for (const BartDecoderLayer& layer : weights.decoder) {
+    add_self(layer.self);
+    add({Named("cross.q", layer.cross.q), Named("cross.kv", layer.cross.kv),
+         Named("cross.out", layer.cross.out), Named("cross.norm.weight", layer.cross.norm.weight),
+         Named("cross.norm.bias", layer.cross.norm.bias)});
+    add_feed_forward(layer.feed_forward);
+  }
+  return named;
+}
+
+absl::Status CheckNumLayers(const char* name, size_t expected, size_t got) {
+  if (got == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " must have num_layers: expected ", expected, ", got ", got));
+}
+
+// Names of what is tied to the embedding.
+bool IsTied(const std::string& name) {
+  return name == "lm_head.weight" || name == "model.encoder.embed_tokens.weight" ||
+         name == "model.decoder.embed_tokens.weight";
+}
+
+}  // namespace
+
+std::vector<ExpectedTensor> BartTensors(const BartConfig& config) {
+  absl::StatusOr<std::vector<ExpectedTensor>> tensors = ListTensors(ReaderOf(config));
+  CHECK(tensors.ok()) << tensors.status();
+  return *std::move(tensors);
+}
+
+absl::StatusOr<BartWeights> LoadBartWeights(const std::string& folder, const BartConfig& config,
+                                            const LoadWeightsOptions& options) {
+  return LoadWeights(folder, options, IsTied, ReaderOf(config));
+}
+
+absl::Status CheckBartWeights(const BartConfig& config, const BartWeights& weights) {
+  REPRISE_ASSIGN_OR_RETURN(const BartWeights shapes, ShapesOf(ReaderOf(config)));
+  REPRISE_RETURN_IF_ERROR(CheckNumLayers("encoder", shapes.encoder.size(), weights.encoder.size()));
+  REPRISE_RETURN_IF_ERROR(CheckNumLayers("decoder", shapes.decoder.size(), weights.decoder.size()));
+  REPRISE_RETURN_IF_ERROR(CheckWeights(NamedWeights(shapes), NamedWeights(weights)));
+  return CheckDType("embedding", weights.embedding, {ToScalarType(weights.dtype)});
+}
+
+}  // namespace reprise

@@ -1,0 +1,103 @@
+#include "examples/models/deepseek/mla_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "examples/models/generate.h"
+#include "glog/logging.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using Mode = GraphSetOptions::Mode;
+
+constexpr char kFolder[] = "tests/goldens/deepseek-mla";
+
+std::unique_ptr<MlaModel> Loaded(const std::string& folder, int max_absorbed_query_len) {
+  auto model = MlaModel::Load(folder, {.dtype = DType::kFloat32},
+                              {.max_absorbed_query_len = max_absorbed_query_len});
+  CHECK(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+// The logits before each of 12 tokens after a prompt of 29, which is computed in chunks.
+std::vector<float> Logits(MlaModel& model, int prefill_chunk) {
+  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 2,
+                                                   .max_num_tokens = 64,
+                                                   .max_seq_len = 64,
+                                                   .block_size = 4,
+                                                   .graphs = Mode::kOff,
+                                                   .max_steps_in_flight = 1},
+                                        .prefill_chunk = prefill_chunk});
+  CHECK(engine.ok()) << engine.status();
+  Request request;
+  for (int i = 0; i < 29; ++i) request.prompt.push_back((i * i * 7 + 3) % 256);
+  for (int i = 0; i < 12; ++i) request.forced_tokens.push_back((i * 31 + 5) % 256);
+  LogitsRecorder recorder(1);
+  const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
+    return recorder.Record(i, (*engine)->runner().logits(), event.row);
+  });
+  CHECK(status.ok()) << status;
+  return {recorder.rows(0).begin(), recorder.rows(0).end()};
+}
+
+TEST(MlaModelTest, AbsorbedOrNotTheResultIsTheSame) {
+  for (const char* folder : {kFolder, "tests/goldens/deepseek-mla-yarn"}) {
+    const auto absorbed = Loaded(folder, 1000);
+    const auto expanded = Loaded(folder, 0);  // every step but those of one query
+    const at::Tensor expected = at::tensor(Logits(*absorbed, 0));
+    for (const int chunk : {0, 1, 10}) {
+      SCOPED_TRACE(testing::Message() << folder << ", chunks of " << chunk);
+      for (MlaModel* model : {absorbed.get(), expanded.get()}) {
+        EXPECT_LT((at::tensor(Logits(*model, chunk)) - expected).abs().max().item<float>(), 2e-4f);
+      }
+    }
+  }
+}
+
+TEST(MlaModelTest, TheWeightsOfHeadsAreTheHalvesOfOneMatrix) {
+  const auto model = Loaded(kFolder, 8);
+  const MlaConfig& config = model->config();
+  const MlaLayerWeights& layer = model->weights().layers[1];
+  const at::Tensor heads = layer.kv_b.weight().unflatten(
+      0, {config.num_heads, config.qk_nope_head_dim + config.v_head_dim});
+  EXPECT_TRUE(at::equal(layer.absorb.weight(),
+                        heads.narrow(1, 0, config.qk_nope_head_dim).transpose(1, 2)));
+  EXPECT_TRUE(at::equal(layer.expand.weight(),
+                        heads.narrow(1, config.qk_nope_head_dim, config.v_head_dim)));
+  EXPECT_EQ(layer.expand.weight().storage().data(), layer.kv_b.weight().storage().data());
+}
+
+TEST(MlaModelTest, TheCacheHoldsOneLatentForAllHeads) {
+  const auto model = Loaded(kFolder, 8);
+  const ModelSpec& spec = model->spec();
+  ASSERT_EQ(spec.layers.size(), 2u);
+  EXPECT_TRUE(spec.layers[1].v_in_k);
+  EXPECT_EQ(spec.layers[1].params.num_kv_heads, 1);
+  EXPECT_EQ(spec.layers[1].params.head_dim_qk, 64 + 16);
+  EXPECT_EQ(spec.layers[1].params.head_dim_v, 64);
+  EXPECT_EQ(spec.max_position, 512);
+}
+
+TEST(MlaModelTest, NamesWhatACheckpointLacks) {
+  MlaConfig config = *LoadMlaConfig(kFolder);
+  config.q_lora_rank.reset();
+  const absl::Status status = LoadMlaWeights(kFolder, config, {}).status();
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(testing::HasSubstr("missing tensors: model.layers.0.self_attn.q_proj"),
+                             testing::HasSubstr("unknown tensors: model.layers.0.self_attn.q_a_")));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,188 @@
+#include "examples/models/deepseek/mla_weights.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+#include "glog/logging.h"
+
+namespace reprise {
+namespace {
+
+// [num_heads, nope + v, kv_lora_rank]
+at::Tensor HeadsOf(const MlaConfig& config, const Linear& kv_b) {
+  return kv_b.weight().unflatten(0,
+                                 {config.num_heads, config.qk_nope_head_dim + config.v_head_dim});
+}
+
+// With kv_b's options, without values; FillAbsorb() sets them.
+absl::StatusOr<HeadLinear> MakeAbsorb(const MlaConfig& config, const Linear& kv_b) {
+  return HeadLinear::Create(at::empty(
+      {config.num_heads, config.kv_lora_rank, config.qk_nope_head_dim}, kv_b.weight().options()));
+}
+
+// Call it after kv_b has its values.
+absl::Status FillAbsorb(const MlaConfig& config, const MlaWeights& weights) {
+  return CatchTorch([&] {
+    for (const MlaLayerWeights& layer : weights.layers) {
+      // Transposed, since products have the inner dimension last.
+      at::Tensor weight = layer.absorb.weight();
+      weight.copy_(
+          HeadsOf(config, layer.kv_b).narrow(1, 0, config.qk_nope_head_dim).transpose(1, 2));
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<MlaLayerWeights> ReadLayer(const MlaConfig& config, int layer,
+                                          WeightSource& source) {
+  const LayerReader in(source, DecoderLayerPrefix(layer));
+  const int64_t hidden = config.hidden_size;
+  const int64_t inner = config.intermediate_size;
+  const int64_t heads = config.num_heads;
+  const int64_t rank = config.kv_lora_rank;
+  const LinearBias bias = BiasIf(config.attention_bias);
+  const LinearBias mlp_bias = BiasIf(config.mlp_bias);
+  const bool has_rank = config.q_lora_rank.has_value();
+  const int64_t q_in = config.q_lora_rank.value_or(config.hidden_size);
+
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor input_norm, in.Norm("input_layernorm.weight", hidden));
+  std::optional<Linear> q_a;
+  std::optional<at::Tensor> q_a_norm;
+  if (has_rank) {
+    REPRISE_ASSIGN_OR_RETURN(q_a, in.Projection({{"self_attn.q_a_proj", q_in}}, hidden, bias));
+    REPRISE_ASSIGN_OR_RETURN(q_a_norm, in.Norm("self_attn.q_a_layernorm.weight", q_in));
+  }
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear q, in.Projection({{.name = has_rank ? "self_attn.q_b_proj" : "self_attn.q_proj",
+                                .num_rows = heads * config.qk_head_dim(),
+                                .unzipped_head = config.qk_head_dim(),
+                                .kept_rows = config.qk_nope_head_dim}},
+                              q_in, LinearBias::kNone));
+  REPRISE_ASSIGN_OR_RETURN(Linear kv_a, in.Projection({{.name = "self_attn.kv_a_proj_with_mqa",
+                                                        .num_rows = config.latent_dim(),
+                                                        .unzipped_head = config.latent_dim(),
+                                                        .kept_rows = config.kv_lora_rank}},
+                                                      hidden, bias));
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor kv_a_norm, in.Norm("self_attn.kv_a_layernorm.weight", rank));
+  REPRISE_ASSIGN_OR_RETURN(Linear kv_b,
+                           in.Projection({{"self_attn.kv_b_proj",
+                                           heads * (config.qk_nope_head_dim + config.v_head_dim)}},
+                                         rank, LinearBias::kNone));
+  REPRISE_ASSIGN_OR_RETURN(HeadLinear absorb, MakeAbsorb(config, kv_b));
+  REPRISE_ASSIGN_OR_RETURN(
+      HeadLinear expand,
+      HeadLinear::Create(
+          HeadsOf(config, kv_b).narrow(1, config.qk_nope_head_dim, config.v_head_dim)));
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear o, in.Projection({{"self_attn.o_proj", hidden}}, heads * config.v_head_dim, bias));
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm, in.Norm("post_attention_layernorm.weight", hidden));
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear gate_up,
+      in.Projection({{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, hidden, mlp_bias));
+  REPRISE_ASSIGN_OR_RETURN(Linear down,
+                           in.Projection({{"mlp.down_proj", hidden}}, inner, mlp_bias));
+  return MlaLayerWeights{.input_norm = std::move(input_norm),
+                         .q_a = std::move(q_a),
+                         .q_a_norm = std::move(q_a_norm),
+                         .q = std::move(q),
+                         .kv_a = std::move(kv_a),
+                         .kv_a_norm = std::move(kv_a_norm),
+                         .kv_b = std::move(kv_b),
+                         .absorb = std::move(absorb),
+                         .expand = std::move(expand),
+                         .o = std::move(o),
+                         .mlp_norm = std::move(mlp_norm),
+                         .gate_up = std::move(gate_up),
+                         .down = std::move(down)};
+}
+
+// All except the values of HeadLinears that are copies.
+absl::StatusOr<MlaWeights> ReadAll(const MlaConfig& config, WeightSource& source) {
+  const LayerReader in(source, "");
+  const int64_t hidden = config.hidden_size;
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
+                           in.Matrix("model.embed_tokens.weight", {config.vocab_size, hidden}));
+  std::vector<MlaLayerWeights> layers;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    REPRISE_ASSIGN_OR_RETURN(MlaLayerWeights read, ReadLayer(config, layer, source));
+    layers.push_back(std::move(read));
+  }
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor final_norm, in.Norm("model.norm.weight", hidden));
+  at::Tensor head = embedding;
+  if (!config.tie_word_embeddings) {
+    REPRISE_ASSIGN_OR_RETURN(head, in.Matrix("lm_head.weight", {config.vocab_size, hidden}));
+  }
+  REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(std::move(head), std::nullopt));
+  return MlaWeights{.embedding = std::move(embedding),
+                    .layers = std::move(layers),
+                    .final_norm = std::move(final_norm),
+                    .lm_head = std::move(lm_head),
+                    .dtype = source.dtype()};
+}
+
+auto ReaderOf(const MlaConfig& config) {
+  return [&config](WeightSource& source) { return ReadAll(config, source); };
+}
+
+std::vector<NamedWeight> NamedWeights(const MlaWeights& weights) {
+  std::vector<NamedWeight> named = {Named("embedding", weights.embedding),
+                                    Named("final_norm", weights.final_norm),
+                                    Named("lm_head", weights.lm_head)};
+  for (const MlaLayerWeights& layer : weights.layers) {
+    named.insert(named.end(),
+                 {Named("input_norm", layer.input_norm), Named("q_a", layer.q_a),
+                  Named("q_a_norm", layer.q_a_norm), Named("q", layer.q), Named("kv_a", layer.kv_a),
+                  Named("kv_a_norm", layer.kv_a_norm), Named("kv_b", layer.kv_b),
+                  Named("absorb", layer.absorb.weight()), Named("expand", layer.expand.weight()),
+                  Named("o", layer.o), Named("mlp_norm", layer.mlp_norm),
+                  Named("gate_up", layer.gate_up), Named("down", layer.down)});
+  }
+  return named;
+}
+
+}  // namespace
+
+std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config) {
+  absl::StatusOr<std::vector<ExpectedTensor>> tensors = ListTensors(ReaderOf(config));
+  CHECK(tensors.ok()) << tensors.status();
+  return *std::move(tensors);
+}
+
+absl::StatusOr<MlaWeights> LoadMlaWeights(const std::string& folder, const MlaConfig& config,
+                                          const LoadWeightsOptions& options) {
+  const auto is_unused = [&](const std::string& name) {
+    return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
+  };
+  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights,
+                           LoadWeights(folder, options, is_unused, ReaderOf(config)));
+  REPRISE_RETURN_IF_ERROR(FillAbsorb(config, weights));
+  return weights;
+}
+
+absl::StatusOr<MlaWeights> MakeRandomMlaWeights(const MlaConfig& config,
+                                                const RandomWeightsOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights,
+                           MakeRandom(options, ReaderOf(config), RandomSpread::kLively));
+  REPRISE_RETURN_IF_ERROR(FillAbsorb(config, weights));
+  return weights;
+}
+
+absl::Status CheckMlaWeights(const MlaConfig& config, const MlaWeights& weights) {
+  REPRISE_ASSIGN_OR_RETURN(const MlaWeights shapes, ShapesOf(ReaderOf(config)));
+  if (weights.layers.size() != shapes.layers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("layers must be num_layers: expected ",
+                                                   shapes.layers.size(), ", got ",
+                                                   weights.layers.size()));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckWeights(NamedWeights(shapes), NamedWeights(weights)));
+  return CheckDType("embedding", weights.embedding, {ToScalarType(weights.dtype)});
+}
+
+}  // namespace reprise

@@ -1,0 +1,161 @@
+#include "examples/models/llama/dense_llama.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/floor.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/log1p.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "examples/hf/rope.h"
+#include "examples/models/llama/llama_config.h"
+#include "examples/models/llama/llama_weights.h"
+#include "runner/ops/linear.h"
+
+namespace reprise {
+namespace {
+
+class DenseLlama {
+ public:
+  explicit DenseLlama(const LlamaModel& model)
+      : config_(model.config()), weights_(model.weights()) {}
+
+  at::Tensor Logits(const std::vector<int32_t>& tokens) const {
+    at::Tensor x =
+        Double(weights_.embedding)
+            .index_select(0, at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())));
+    if (config_.scale_embedding) x = x * std::sqrt(static_cast<float>(config_.hidden_size));
+    for (int i = 0; i < config_.num_layers; ++i) {
+      const LlamaLayerWeights& layer = weights_.layers[i];
+      const at::Tensor attended = Attention(i, Norm(x, layer.input_norm));
+      x = x + OptionalNorm(attended, layer.attention_output_norm);
+      x = x + OptionalNorm(FeedForward(layer, Norm(x, layer.mlp_norm)), layer.mlp_output_norm);
+    }
+    return Capped(Apply(weights_.lm_head, Norm(x, weights_.final_norm)), config_.logit_softcap);
+  }
+
+ private:
+  static at::Tensor Double(const at::Tensor& x) { return x.to(at::kDouble); }
+
+  static at::Tensor Apply(const Linear& linear, const at::Tensor& x) {
+    std::optional<at::Tensor> bias;
+    if (linear.bias().has_value()) bias = Double(*linear.bias());
+    return at::linear(x, Double(linear.weight()), bias);
+  }
+
+  at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const {
+    const int plus = config_.norm_weight == NormWeight::kOnePlus ? 1 : 0;
+    return Normalised(x) * (Double(weight) + plus);
+  }
+
+  at::Tensor Normalised(const at::Tensor& x) const {
+    return x * at::rsqrt(x.square().mean(-1, true) + config_.rms_norm_eps);
+  }
+
+  at::Tensor OptionalNorm(const at::Tensor& x, const std::optional<at::Tensor>& weight) const {
+    return weight.has_value() ? Norm(x, *weight) : x;
+  }
+
+  static at::Tensor Capped(const at::Tensor& x, std::optional<double> cap) {
+    return cap.has_value() ? at::tanh(x / *cap) * *cap : x;
+  }
+
+  // x [heads, num_tokens, head_dim]
+  at::Tensor Rotate(const at::Tensor& x) const {
+    const std::vector<float> frequencies = RopeFrequencies(config_.rope, config_.head_dim);
+    const at::Tensor angles =
+        at::outer(at::arange(x.size(1), at::kDouble), at::tensor(frequencies, at::kDouble));
+    const std::vector<at::Tensor> halves = (x * RopeAttentionFactor(config_.rope)).chunk(2, -1);
+    return at::cat({halves[0] * angles.cos() - halves[1] * angles.sin(),
+                    halves[1] * angles.cos() + halves[0] * angles.sin()},
+                   -1);
+  }
+
+  // q or k [heads, n, head_dim] as attention takes it, exactly by the families' papers: a weighted
+  // norm before the rotation, a plain one after it.
+  at::Tensor Prepared(int i, at::Tensor x, const std::optional<at::Tensor>& weight) const {
+    if (config_.qk_norm == QkNorm::kWeighted) x = Normalised(x) * Double(*weight);
+    if (!config_.AttentionOf(i).rotates) return x;
+    x = Rotate(x);
+    return config_.qk_norm == QkNorm::kPlain ? Normalised(x) : x;
+  }
+
+  // [n]: the factors of the queries.
+  at::Tensor Temperature(int i, int64_t n) const {
+    const at::Tensor positions = at::arange(n, at::kDouble);
+    if (config_.AttentionOf(i).rotates || !config_.temperature.has_value())
+      return positions * 0 + 1;
+    return at::log1p(at::floor((positions + 1) / config_.temperature->floor_scale)) *
+               config_.temperature->attn_scale +
+           1;
+  }
+
+  // [n, n]: 0 where query (row) sees key (column), -inf elsewhere.
+  at::Tensor Mask(int i, int64_t n) const {
+    const LayerAttention attention = config_.AttentionOf(i);
+    const at::Tensor positions = at::arange(n, at::kLong);
+    const at::Tensor query = positions.view({n, 1});
+    at::Tensor hidden = positions.gt(query);
+    if (attention.window) hidden = hidden.logical_or(positions.le(query - *attention.window));
+    if (attention.chunk) {
+      hidden = hidden.logical_or(
+          positions.floor_divide(*attention.chunk).ne(query.floor_divide(*attention.chunk)));
+    }
+    return at::zeros({n, n}, at::kDouble)
+        .masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  }
+
+  at::Tensor Attention(int i, const at::Tensor& x) const {
+    const LlamaLayerWeights& layer = weights_.layers[i];
+    const int64_t n = x.size(0);
+    const int64_t num_q = config_.num_q_heads;
+    const int64_t num_kv = config_.num_kv_heads;
+    const at::Tensor heads = Apply(layer.qkv, x)
+                                 .view({n, num_q + 2 * num_kv, config_.head_dim})
+                                 .transpose(0, 1);  // [heads, n, head_dim]
+    const at::Tensor q =
+        Prepared(i, heads.narrow(0, 0, num_q), layer.q_norm) * Temperature(i, n).view({n, 1});
+    const at::Tensor k = Prepared(i, heads.narrow(0, num_q, num_kv), layer.k_norm)
+                             .repeat_interleave(num_q / num_kv, 0);
+    const at::Tensor v =
+        heads.narrow(0, num_q + num_kv, num_kv).repeat_interleave(num_q / num_kv, 0);
+    const double scale = config_.attention_scale.value_or(1 / std::sqrt(config_.head_dim));
+    const at::Tensor scores =
+        Capped(at::matmul(q, k.transpose(1, 2)) * scale, config_.attention_softcap);
+    const at::Tensor out =
+        at::matmul(at::softmax(scores + Mask(i, n), -1), v);  // [num_q, n, head_dim]
+    return Apply(layer.o, out.transpose(0, 1).reshape({n, num_q * config_.head_dim}));
+  }
+
+  at::Tensor FeedForward(const LlamaLayerWeights& layer, const at::Tensor& x) const {
+    const std::vector<at::Tensor> halves = Apply(layer.gate_up, x).chunk(2, -1);
+    const at::Tensor gate =
+        config_.activation == Activation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
+    return Apply(layer.down, gate * halves[1]);
+  }
+
+  const LlamaConfig& config_;
+  const LlamaWeights& weights_;
+};
+
+}  // namespace
+
+at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens) {
+  return DenseLlama(model).Logits(tokens);
+}
+
+}  // namespace reprise

@@ -1,0 +1,23 @@
+// A plain model of the Llama kind, for tests: float64, all tokens at once, no cache, each block
+// exactly by its paper.
+//
+//   const at::Tensor expected = DenseLogits(*model, tokens);
+
+#ifndef EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_
+#define EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "examples/models/llama/llama_model.h"
+
+namespace reprise {
+
+// [num_tokens, vocab_size] float64: the logits after each token, of a model on the CPU.
+at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_

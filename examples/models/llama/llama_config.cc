@@ -1,0 +1,111 @@
+#include "examples/models/llama/llama_config.h"
+
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "examples/hf/config_fields.h"
+#include "examples/hf/json_fields.h"
+#include "examples/hf/rope.h"
+#include "examples/models/llama/llama_families.h"
+
+namespace reprise {
+namespace {
+
+using nlohmann::json;
+
+struct Heads {
+  int num_q_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+};
+
+absl::StatusOr<Heads> ReadHeads(const JsonFields& fields, int hidden_size,
+                                const LlamaFamily& family) {
+  Heads heads;
+  REPRISE_ASSIGN_OR_RETURN(heads.num_q_heads, ReadInt(fields, "num_attention_heads", kHeadsRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> num_kv_heads,
+                           fields.OptionalInt("num_key_value_heads", kHeadsRange));
+  heads.num_kv_heads = static_cast<int>(num_kv_heads.value_or(heads.num_q_heads));
+  const std::string q_heads = absl::StrCat("num_attention_heads (", heads.num_q_heads, ")");
+  if (heads.num_q_heads % heads.num_kv_heads != 0) {
+    return fields.Unexpected("num_key_value_heads", "a divisor of " + q_heads);
+  }
+  REPRISE_ASSIGN_OR_RETURN(std::optional<int64_t> head_dim,
+                           fields.OptionalInt("head_dim", kHeadDimRange));
+  if (!head_dim) head_dim = family.default_head_dim;
+  if (!head_dim && hidden_size % heads.num_q_heads != 0) {
+    return fields.Unexpected("hidden_size", "a multiple of " + q_heads);
+  }
+  heads.head_dim = static_cast<int>(head_dim.value_or(hidden_size / heads.num_q_heads));
+  if (heads.head_dim % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(fields.where(), ": head_dim: expected an even number, got ", heads.head_dim));
+  }
+  if (int64_t{heads.num_q_heads} * heads.head_dim > kMaxProjection) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(fields.where(), ": num_attention_heads * head_dim: expected at most ",
+                     kMaxProjection, ", got ", heads.num_q_heads, " * ", heads.head_dim));
+  }
+  return heads;
+}
+
+absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaFamily& family) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::string> name,
+                           fields.OptionalString(family.activation_field));
+  if (!name) return family.default_activation;
+  if (*name == "silu") return Activation::kSilu;
+  if (*name == "gelu_pytorch_tanh") return Activation::kGeluTanh;
+  return fields.Unexpected(family.activation_field, "\"silu\" or \"gelu_pytorch_tanh\"");
+}
+
+// The members that all families have in common.
+absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFamily& family) {
+  REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
+  LlamaConfig config;
+  config.architecture = family.architecture;
+  REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
+  REPRISE_ASSIGN_OR_RETURN(config.intermediate_size,
+                           ReadInt(fields, "intermediate_size", kWidthRange));
+  REPRISE_ASSIGN_OR_RETURN(config.num_layers, ReadInt(fields, "num_hidden_layers", kLayersRange));
+  REPRISE_ASSIGN_OR_RETURN(const Heads heads, ReadHeads(fields, config.hidden_size, family));
+  config.num_q_heads = heads.num_q_heads;
+  config.num_kv_heads = heads.num_kv_heads;
+  config.head_dim = heads.head_dim;
+  REPRISE_ASSIGN_OR_RETURN(config.vocab_size, ReadInt(fields, "vocab_size", kVocabRange));
+  REPRISE_ASSIGN_OR_RETURN(config.max_seq_len,
+                           ReadInt(fields, "max_position_embeddings", kSeqLenRange));
+  REPRISE_ASSIGN_OR_RETURN(config.rms_norm_eps,
+                           fields.Double("rms_norm_eps", {.min = 1e-12, .max = 1}));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<bool> tied,
+                           fields.OptionalBool("tie_word_embeddings"));
+  config.tie_word_embeddings = tied.value_or(family.ties_embeddings);
+  REPRISE_ASSIGN_OR_RETURN(config.activation, ReadActivation(fields, family));
+  REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, {.max_seq_len = config.max_seq_len,
+                                                                .theta = family.default_theta}));
+  REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadWeightDType(fields));
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> bos_token_id,
+      fields.OptionalInt("bos_token_id", {.min = 0, .max = config.vocab_size - 1}));
+  if (bos_token_id) config.bos_token_id = static_cast<int32_t>(*bos_token_id);
+  REPRISE_ASSIGN_OR_RETURN(config.eos_token_ids, WithEndTokens({}, fields, config.vocab_size));
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<LlamaConfig> ParseLlamaConfig(const json& config) {
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, "config.json"));
+  REPRISE_ASSIGN_OR_RETURN(const LlamaFamily* const family, FindLlamaFamily(fields));
+  REPRISE_ASSIGN_OR_RETURN(LlamaConfig result, ReadDecoder(fields, *family));
+  REPRISE_RETURN_IF_ERROR(family->read(fields, result));
+  return result;
+}
+
+absl::StatusOr<LlamaConfig> LoadLlamaConfig(const std::string& folder) {
+  return LoadModelConfig(folder, ParseLlamaConfig);
+}
+
+}  // namespace reprise

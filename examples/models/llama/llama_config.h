@@ -1,0 +1,128 @@
+// Reads config.json and generation_config.json of a Hugging Face folder with a model of the Llama
+// kind: decoder layers of grouped-query attention and a gated feed-forward, normalised by their
+// root mean square.
+//
+//   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LoadLlamaConfig("models/jargon-llama"));
+//   std::vector<float> frequencies = RopeFrequencies(config.rope, config.head_dim);
+//
+// A family of models is a choice among the fields below; llama_families.h holds the table of these
+// choices. After this file, only the names of the tensors depend on the family.
+//
+// Every number is checked here, against its own range and against the others, so that the model's
+// code may multiply them without overflow checks. A field that would change the results and is not
+// implemented is refused by name.
+// Thread safety: pure functions.
+
+#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_CONFIG_H_
+#define EXAMPLES_MODELS_LLAMA_LLAMA_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "examples/hf/rope.h"
+#include "nlohmann/json.hpp"
+#include "runner/ops/op_options.h"
+
+namespace reprise {
+
+// The known families; see llama_families.h.
+enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kLlama4, kGemma2 };
+
+// How one layer attends.
+struct LayerAttention {
+  // Tokens that a query sees, its own included: a sliding window.
+  std::optional<int> window = {};
+  // Chunked-local attention: a query sees only the keys of its own chunk of this many tokens.
+  std::optional<int> chunk = {};
+  bool rotates = true;  // RoPE on q and k
+
+  friend bool operator==(const LayerAttention&, const LayerAttention&) = default;
+};
+
+// Where q and k are normalised, head by head.
+enum class QkNorm : int8_t {
+  kNone,
+  kWeighted,  // with weights, before the rotation
+  kPlain,     // without weights, after the rotation, in the layers that rotate
+};
+
+enum class NormPlacement : int8_t {
+  kBefore,          // of each sublayer's input
+  kBeforeAndAfter,  // of its output too, before that joins the residual stream
+};
+
+// Which elements of a head RoPE turns together.
+enum class RopePairs : int8_t {
+  kHalves,      // d and d + head_dim / 2
+  kNeighbours,  // 2 d and 2 d + 1; loading reorders the rows of q and k, so that steps see halves
+};
+
+struct LlamaConfig {
+  Architecture architecture = Architecture::kLlama;
+
+  int hidden_size = 0;
+  int intermediate_size = 0;
+  int num_layers = 0;
+  int num_q_heads = 0;
+  int num_kv_heads = 0;  // divides num_q_heads
+  int head_dim = 0;      // even; num_q_heads * head_dim need not be hidden_size
+  int vocab_size = 0;
+  int max_seq_len = 0;  // max_position_embeddings
+  double rms_norm_eps = 0;
+  bool tie_word_embeddings = false;  // the output projection is the embedding
+  bool qkv_bias = false;             // on q, k and v projections
+  bool o_bias = false;               // on attention's output projection
+  bool mlp_bias = false;             // on gate, up and down projections
+  RopeConfig rope;
+  RopePairs rope_pairs = RopePairs::kHalves;
+
+  Activation activation = Activation::kSilu;
+  NormWeight norm_weight = NormWeight::kScale;
+  NormPlacement norm_placement = NormPlacement::kBefore;
+  QkNorm qk_norm = QkNorm::kNone;
+  bool scale_embedding = false;  // by sqrt(hidden_size), rounded to the dtype
+
+  std::optional<double> attention_scale;  // nullopt: 1 / sqrt(head_dim)
+  std::optional<double> attention_softcap;
+  std::optional<double> logit_softcap;
+  // Of queries in the layers that do not rotate.
+  std::optional<QueryTemperature> temperature;
+  // One per layer; empty: all attend to everything before them, and rotate.
+  std::vector<LayerAttention> attention;
+
+  // The type that the weights were saved in; nullopt if the file does not specify it.
+  std::optional<DType> dtype;
+  std::optional<int32_t> bos_token_id;
+  // Generation ends at any of these; ascending, without duplicates, possibly empty.
+  std::vector<int32_t> eos_token_ids;
+
+  LayerAttention AttentionOf(int layer) const {
+    return attention.empty() ? LayerAttention() : attention[layer];
+  }
+};
+
+// Reads the members of config.json: those of all families here, and its family's own
+// (llama_families.h). Fields that files commonly leave out have Hugging Face's defaults:
+//   num_key_value_heads  num_attention_heads        tie_word_embeddings   false; Gemma: true
+//   head_dim             hidden_size / heads, or the family's own
+//   hidden_act           "silu"                     rope_theta            10000; Llama 4: 500000
+//   hidden_activation    "gelu_pytorch_tanh", Gemma's name for it
+// RoPE is read from "rope_parameters", or from "rope_scaling" and "rope_theta" (rope_config.h).
+// Errors: InvalidArgument, naming the field, what was expected and what was got:
+//   a field that is missing, of another type, or outside its range (negative, 2^40, 64.0, "NaN")
+//   numbers that contradict each other: heads that do not divide, an odd head_dim, a token id past
+//     the vocabulary, as many layer_types as there are not layers
+//   an architecture, activation, RoPE type, quantization or mixture of experts that is not
+//     implemented
+absl::StatusOr<LlamaConfig> ParseLlamaConfig(const nlohmann::json& config);
+
+// The config of a folder. Errors: those of LoadModelConfig().
+absl::StatusOr<LlamaConfig> LoadLlamaConfig(const std::string& folder);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_CONFIG_H_

@@ -1,0 +1,55 @@
+// The families of models of the Llama kind: the name of each in config.json, its defaults there,
+// and the blocks (LlamaConfig) that it chooses.
+//
+//   family   what is its own
+//   Llama    the blocks that LlamaConfig begins with; biases by attention_bias and mlp_bias
+//   Mistral  a sliding window in all layers, unless it is null
+//   Qwen 2   biases on q, k and v; windows in the layers that layer_types or max_window_layers say
+//   Qwen 3   a norm with weights of each head of q and k; windows as Qwen 2
+//   Llama 4  the dense text model: neighbours are rotated together; chunked-local layers with a
+//            plain norm of q and k, and layers without rotation whose queries grow with the
+//            position
+//   Gemma 2  soft caps, alternate layers of a window, norms before and after with one plus their
+//            weight, scaled embeddings, a scale of its own for queries
+//
+//   REPRISE_ASSIGN_OR_RETURN(const LlamaFamily* family, FindLlamaFamily(fields));
+//   REPRISE_RETURN_IF_ERROR(family->read(fields, config));
+//
+// docs/models.md describes how to add one. Thread safety: const data, pure functions.
+
+#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_FAMILIES_H_
+#define EXAMPLES_MODELS_LLAMA_LLAMA_FAMILIES_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/hf/config_fields.h"
+#include "examples/hf/json_fields.h"
+#include "examples/models/llama/llama_config.h"
+
+namespace reprise {
+
+struct LlamaFamily {
+  Architecture architecture;
+  ModelKind kind;
+  // The defaults of fields that config.json leaves out.
+  double default_theta = 10000;
+  std::optional<int> default_head_dim = {};  // nullopt: hidden_size / num_attention_heads
+  bool ties_embeddings = false;
+  // The member that names the activation, and the default activation.
+  const char* activation_field = "hidden_act";
+  Activation default_activation = Activation::kSilu;
+  // Reads the family's own members; those of all families are in `config` already.
+  absl::Status (*read)(const JsonFields& fields, LlamaConfig& config);
+};
+
+std::vector<ModelKind> LlamaKinds();
+
+// Errors: those of FindModelKind().
+absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_FAMILIES_H_

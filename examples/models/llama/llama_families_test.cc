@@ -1,0 +1,292 @@
+#include "examples/models/llama/llama_families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/models/llama/llama_config.h"
+#include "examples/models/llama/public_configs.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+namespace {
+
+using ::nlohmann::json;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr LayerAttention kFull = {};
+constexpr LayerAttention kNoRope = {.rotates = false};
+LayerAttention Window(int tokens) { return {.window = tokens}; }
+LayerAttention Chunk(int tokens) { return {.chunk = tokens}; }
+
+LlamaConfig Parsed(const json& config) {
+  const absl::StatusOr<LlamaConfig> result = ParseLlamaConfig(config);
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.value_or(LlamaConfig());
+}
+
+std::string ErrorOf(const json& config) {
+  const absl::StatusOr<LlamaConfig> result = ParseLlamaConfig(config);
+  if (result.ok()) return "no error";
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(result.status().message());
+}
+
+// `config` with one member changed.
+json With(json config, const std::string& name, const json& value) {
+  config[name] = value;
+  return config;
+}
+
+json Without(json config, const std::string& name) {
+  config.erase(name);
+  return config;
+}
+
+json Small(const char* name) { return InSmall(*PublicConfig(name)); }
+
+// A dense text model with members of Llama 4's own kind.
+json Llama4() {
+  return json::parse(R"({
+      "architectures": ["Llama4ForCausalLM"], "attention_bias": false, "attention_chunk_size": 16,
+      "attn_scale": 0.1, "attn_temperature_tuning": true, "floor_scale": 32, "head_dim": 32,
+      "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 96,
+      "intermediate_size_mlp": 80, "max_position_embeddings": 512, "model_type": "llama4_text",
+      "moe_layers": [], "num_attention_heads": 8, "num_hidden_layers": 4,
+      "num_key_value_heads": 2, "rms_norm_eps": 1e-05, "use_qk_norm": true, "vocab_size": 256})");
+}
+
+TEST(LlamaFamiliesTest, EachIsFoundByItsClassAndByItsModelType) {
+  const std::vector<ModelKind> kinds = LlamaKinds();
+  const Architecture architectures[] = {Architecture::kLlama,  Architecture::kMistral,
+                                        Architecture::kQwen2,  Architecture::kQwen3,
+                                        Architecture::kLlama4, Architecture::kGemma2};
+  ASSERT_EQ(kinds.size(), std::size(architectures));
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    SCOPED_TRACE(kinds[i].class_name);
+    for (const json& config : {json{{"architectures", {kinds[i].class_name}}, {"model_type", "?"}},
+                               json{{"model_type", kinds[i].model_type}}}) {
+      const absl::StatusOr<const LlamaFamily*> found =
+          FindLlamaFamily(*JsonFields::Of(config, "config.json"));
+      ASSERT_TRUE(found.ok()) << found.status();
+      EXPECT_EQ((*found)->architecture, architectures[i]);
+    }
+  }
+}
+
+TEST(LlamaFamiliesTest, Llama31) {
+  const LlamaConfig config = Parsed(*PublicConfig("llama-3.1-8b"));
+  EXPECT_EQ(config.architecture, Architecture::kLlama);
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_THAT(config.attention, IsEmpty());
+  EXPECT_EQ(config.AttentionOf(31), kFull);
+  EXPECT_EQ(config.qk_norm, QkNorm::kNone);
+  EXPECT_EQ(config.activation, Activation::kSilu);
+  EXPECT_EQ(config.norm_placement, NormPlacement::kBefore);
+  EXPECT_EQ(config.attention_scale, std::nullopt);
+}
+
+TEST(LlamaFamiliesTest, MistralHasAWindowInAllLayersUnlessItIsNull) {
+  const json mistral = *PublicConfig("mistral-7b");
+  const LlamaConfig config = Parsed(mistral);
+  EXPECT_EQ(config.architecture, Architecture::kMistral);
+  ASSERT_EQ(config.attention.size(), 32u);
+  EXPECT_THAT(config.attention, Each(Window(4096)));
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_EQ(Parsed(With(mistral, "sliding_window", nullptr)).AttentionOf(0), kFull);
+  // Left out, it is the default of transformers.
+  EXPECT_EQ(Parsed(Without(mistral, "sliding_window")).AttentionOf(0), Window(4096));
+  EXPECT_EQ(Parsed(With(mistral, "sliding_window", 1)).AttentionOf(5), Window(1));
+  for (const json& value :
+       {json(0), json(-1), json("4096"), json(4096.0), json(int64_t{1} << 40)}) {
+    EXPECT_THAT(ErrorOf(With(mistral, "sliding_window", value)),
+                HasSubstr("config.json: sliding_window: expected an integer in [1, "));
+  }
+  const json types(std::vector<std::string>(32, "full_attention"));
+  EXPECT_THAT(ErrorOf(With(mistral, "layer_types", types)),
+              HasSubstr("layer_types: expected what sliding_window says of all layers"));
+}
+
+TEST(LlamaFamiliesTest, Qwen2HasBiasesOnItsInputsOnly) {
+  const LlamaConfig config = Parsed(*PublicConfig("qwen2.5-7b"));
+  EXPECT_EQ(config.architecture, Architecture::kQwen2);
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_FALSE(config.o_bias);
+  EXPECT_FALSE(config.mlp_bias);
+  EXPECT_EQ(config.head_dim, 128);             // 3584 / 28
+  EXPECT_THAT(config.attention, Each(kFull));  // a sliding_window that is not used
+}
+
+TEST(LlamaFamiliesTest, Qwen3NormsItsHeads) {
+  const LlamaConfig config = Parsed(*PublicConfig("qwen3-8b"));
+  EXPECT_EQ(config.architecture, Architecture::kQwen3);
+  EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
+  EXPECT_FALSE(config.qkv_bias);
+  EXPECT_TRUE(config.rope == (RopeConfig{.theta = 1e6}));
+  EXPECT_EQ(Parsed(Without(*PublicConfig("qwen3-8b"), "head_dim")).head_dim, 128);
+  const LlamaConfig biased = Parsed(With(Small("qwen3-8b"), "attention_bias", true));
+  EXPECT_TRUE(biased.qkv_bias && biased.o_bias);
+}
+
+TEST(LlamaFamiliesTest, WindowsOfQwenAreInTheLayersThatItSays) {
+  json config = With(With(Small("qwen2.5-7b"), "use_sliding_window", true), "num_hidden_layers", 4);
+  config["max_window_layers"] = 3;
+  EXPECT_THAT(Parsed(config).attention, ElementsAre(kFull, kFull, kFull, Window(64)));
+  config["max_window_layers"] = 0;
+  EXPECT_THAT(Parsed(config).attention, Each(Window(64)));
+  config["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention",
+                           "full_attention"};
+  EXPECT_THAT(Parsed(config).attention, ElementsAre(Window(64), kFull, Window(64), kFull));
+  config["use_sliding_window"] = false;
+  EXPECT_THAT(ErrorOf(config), HasSubstr("sliding_window: expected a number beside "
+                                         "use_sliding_window, as layer_types has windows, got 64"));
+  config["use_sliding_window"] = "yes";
+  EXPECT_THAT(ErrorOf(config), HasSubstr("use_sliding_window: expected true or false"));
+}
+
+TEST(LlamaFamiliesTest, LayerTypesAreOneALayerAndKnown) {
+  const json config = Small("qwen3-8b");
+  const std::string expected =
+      "config.json: layer_types: expected num_hidden_layers (2) times \"full_attention\" or "
+      "\"sliding_attention\", got ";
+  for (const json& types :
+       {json{"full_attention"}, json{"full_attention", "full_attention", "full_attention"},
+        json{"full_attention", "chunked_attention"}, json{"full_attention", 1}, json::array()}) {
+    EXPECT_THAT(ErrorOf(With(config, "layer_types", types)), HasSubstr(expected)) << types;
+  }
+  EXPECT_THAT(ErrorOf(With(config, "layer_types", "full_attention")),
+              HasSubstr("layer_types: expected an array"));
+}
+
+TEST(LlamaFamiliesTest, Llama4ChunksAndRotatesAllLayersButEveryFourth) {
+  const LlamaConfig config = Parsed(Llama4());
+  EXPECT_EQ(config.architecture, Architecture::kLlama4);
+  EXPECT_EQ(config.intermediate_size, 80);  // that of dense layers
+  EXPECT_EQ(config.rope_pairs, RopePairs::kNeighbours);
+  EXPECT_EQ(config.rope.theta, 500000);
+  EXPECT_EQ(config.qk_norm, QkNorm::kPlain);
+  EXPECT_EQ(config.temperature, (QueryTemperature{.attn_scale = 0.1f, .floor_scale = 32}));
+  EXPECT_THAT(config.attention, ElementsAre(Chunk(16), Chunk(16), Chunk(16), kNoRope));
+}
+
+TEST(LlamaFamiliesTest, Llama4sListsSayWhichLayersChunkAndRotate) {
+  json config = With(Llama4(), "no_rope_layer_interval", 2);
+  EXPECT_THAT(Parsed(config).attention, ElementsAre(Chunk(16), kNoRope, Chunk(16), kNoRope));
+  config["no_rope_layers"] = {0, 1, 1, 1, 0};  // one more than there are layers is legal
+  EXPECT_THAT(Parsed(config).attention, ElementsAre(kNoRope, Chunk(16), Chunk(16), Chunk(16)));
+  config["layer_types"] = {"chunked_attention", "full_attention", "chunked_attention",
+                           "full_attention"};
+  EXPECT_THAT(Parsed(config).attention,
+              ElementsAre(LayerAttention{.chunk = 16, .rotates = false}, kFull, Chunk(16), kFull));
+  EXPECT_THAT(
+      ErrorOf(With(config, "no_rope_layers", {1, 1})),
+      HasSubstr("no_rope_layers: expected 0 or 1 for each of num_hidden_layers (4) layers"));
+  EXPECT_THAT(ErrorOf(With(config, "no_rope_layers", {1, 1, 2, 1})),
+              HasSubstr("no_rope_layers: expected"));
+  EXPECT_THAT(ErrorOf(With(config, "no_rope_layer_interval", 0)),
+              HasSubstr("no_rope_layer_interval: expected an integer in [1, "));
+  EXPECT_EQ(ErrorOf(With(config, "attention_chunk_size", nullptr)),
+            "config.json: attention_chunk_size: expected a number, as there are chunked layers, "
+            "got nothing");
+}
+
+TEST(LlamaFamiliesTest, Llama4WithoutNormsOrTemperature) {
+  EXPECT_EQ(Parsed(With(Llama4(), "use_qk_norm", false)).qk_norm, QkNorm::kNone);
+  EXPECT_EQ(Parsed(With(Llama4(), "attn_temperature_tuning", false)).temperature, std::nullopt);
+  // Early files have a number.
+  EXPECT_EQ(Parsed(With(Llama4(), "attn_temperature_tuning", 0)).temperature, std::nullopt);
+  EXPECT_NE(Parsed(With(Llama4(), "attn_temperature_tuning", 4)).temperature, std::nullopt);
+  EXPECT_THAT(ErrorOf(With(Llama4(), "floor_scale", 0)),
+              HasSubstr("floor_scale: expected a number in [1, "));
+  EXPECT_THAT(ErrorOf(With(Llama4(), "attn_temperature_tuning", "on")),
+              HasSubstr("attn_temperature_tuning: expected true or false"));
+}
+
+TEST(LlamaFamiliesTest, MixturesOfExpertsAreRefusedByName) {
+  const std::string expected =
+      "config.json: moe_layers: expected [], as mixtures of experts are not supported, got ";
+  EXPECT_EQ(ErrorOf(With(Llama4(), "moe_layers", {1, 3})), expected + "[1,3]");
+  EXPECT_EQ(ErrorOf(Without(Llama4(), "moe_layers")), expected + "nothing");
+  json sparse = Without(Llama4(), "moe_layers");
+  sparse["interleave_moe_layer_step"] = 4;
+  EXPECT_EQ(ErrorOf(sparse), expected + "nothing");
+  sparse["interleave_moe_layer_step"] = 5;  // past the last layer
+  EXPECT_EQ(ErrorOf(sparse), "no error");
+  EXPECT_THAT(ErrorOf(Without(Llama4(), "intermediate_size_mlp")),
+              HasSubstr("intermediate_size_mlp: expected an integer"));
+}
+
+TEST(LlamaFamiliesTest, Gemma2) {
+  const LlamaConfig config = Parsed(*PublicConfig("gemma-2-2b"));
+  EXPECT_EQ(config.architecture, Architecture::kGemma2);
+  EXPECT_TRUE(config.tie_word_embeddings);  // by default
+  EXPECT_EQ(config.activation, Activation::kGeluTanh);
+  EXPECT_EQ(config.norm_weight, NormWeight::kOnePlus);
+  EXPECT_EQ(config.norm_placement, NormPlacement::kBeforeAndAfter);
+  EXPECT_TRUE(config.scale_embedding);
+  EXPECT_EQ(config.attention_scale, 1.0 / 16);  // 256^-0.5
+  EXPECT_EQ(config.attention_softcap, 50);
+  EXPECT_EQ(config.logit_softcap, 30);
+  ASSERT_EQ(config.attention.size(), 26u);
+  EXPECT_EQ(config.AttentionOf(0), Window(4096));
+  EXPECT_EQ(config.AttentionOf(1), kFull);
+  EXPECT_EQ(config.AttentionOf(24), Window(4096));
+}
+
+TEST(LlamaFamiliesTest, WhatGemma2LeavesOutOrSetsToNull) {
+  const json gemma = Small("gemma-2-2b");
+  for (const char* name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    const LlamaConfig null = Parsed(With(gemma, name, nullptr));
+    EXPECT_FALSE(null.attention_softcap.has_value() && null.logit_softcap.has_value()) << name;
+    const LlamaConfig absent = Parsed(Without(gemma, name));
+    EXPECT_EQ(absent.attention_softcap, 50);
+    EXPECT_EQ(absent.logit_softcap, 30);
+    EXPECT_THAT(ErrorOf(With(gemma, name, 0)),
+                HasSubstr(std::string(name) + ": expected a number"));
+  }
+  EXPECT_EQ(Parsed(Without(gemma, "query_pre_attn_scalar")).attention_scale, 1.0 / 16);
+  EXPECT_EQ(Parsed(Without(gemma, "hidden_activation")).activation, Activation::kGeluTanh);
+  EXPECT_EQ(Parsed(Without(gemma, "head_dim")).head_dim, 256);
+  EXPECT_EQ(Parsed(With(gemma, "sliding_window", nullptr)).AttentionOf(0), kFull);
+  EXPECT_EQ(Parsed(With(gemma, "layer_types", {"full_attention", "sliding_attention"})).attention,
+            (std::vector<LayerAttention>{kFull, Window(64)}));
+  EXPECT_EQ(ErrorOf(With(gemma, "hidden_activation", "gelu")),
+            "config.json: hidden_activation: expected \"silu\" or \"gelu_pytorch_tanh\", got "
+            "\"gelu\"");
+  EXPECT_THAT(ErrorOf(With(gemma, "use_bidirectional_attention", true)),
+              HasSubstr("use_bidirectional_attention: expected false or null, got true"));
+  EXPECT_THAT(ErrorOf(With(gemma, "query_pre_attn_scalar", -256)),
+              HasSubstr("query_pre_attn_scalar: expected a number in ["));
+}
+
+TEST(LlamaFamiliesTest, EveryFamilyScalesItsRotationLikeEveryOther) {
+  const json yarn = {{"rope_type", "yarn"},
+                     {"factor", 4.0},
+                     {"rope_theta", 1e6},
+                     {"original_max_position_embeddings", 64}};
+  std::vector<json> configs = {Llama4()};
+  for (const std::string_view name : PublicConfigNames()) {
+    configs.push_back(InSmall(*PublicConfig(name)));
+  }
+  for (json config : configs) {
+    config.erase("rope_scaling");
+    config.erase("rope_theta");
+    config["rope_parameters"] = yarn;
+    const RopeConfig rope = Parsed(config).rope;
+    EXPECT_EQ(rope.theta, 1e6);
+    ASSERT_TRUE(std::holds_alternative<YarnRope>(rope.scaling)) << config;
+    EXPECT_EQ(std::get<YarnRope>(rope.scaling).original_max_seq_len, 64);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,213 @@
+#include "examples/models/llama/llama_model.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "base/torch_status.h"
+#include "examples/hf/rope.h"
+#include "runner/ops/elementwise.h"
+#include "runner/ops/gather_rows.h"
+#include "runner/ops/head_norm.h"
+#include "runner/ops/linear.h"
+#include "runner/ops/norm.h"
+#include "runner/ops/rotary.h"
+#include "runner/ops/rotary_table.h"
+
+namespace reprise {
+namespace {
+
+// The runner's spec of each layer.
+std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config) {
+  std::vector<LayerSpec> layers;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const LayerAttention attention = config.AttentionOf(layer);
+    LayerSpec spec = {.params = {.num_q_heads = config.num_q_heads,
+                                 .num_kv_heads = config.num_kv_heads,
+                                 .head_dim_qk = config.head_dim,
+                                 .head_dim_v = config.head_dim},
+                      .chunk_size = attention.chunk};
+    if (config.attention_scale.has_value()) {
+      spec.params.scale = static_cast<float>(*config.attention_scale);
+    }
+    if (config.attention_softcap.has_value()) {
+      spec.params.softcap = static_cast<float>(*config.attention_softcap);
+    }
+    if (attention.window.has_value()) spec.params.window_left = *attention.window - 1;
+    layers.push_back(spec);
+  }
+  return layers;
+}
+
+// A plain norm of heads comes after the rotation, which multiplies lengths by the attention factor
+// a. A norm before a rotation that changes no length is the same with eps / a^2:
+//   a R x / sqrt(mean((a x)^2) + eps) = R (x / sqrt(mean(x^2) + eps / a^2))
+bool NormUndoesAttentionFactor(const LlamaConfig& config) {
+  return config.qk_norm == QkNorm::kPlain;
+}
+
+// The value rounded to the dtype.
+double RoundedTo(DType dtype, double value) {
+  return at::scalar_tensor(value, at::TensorOptions().dtype(ToScalarType(dtype))).item<double>();
+}
+
+float HeadNormEps(const LlamaConfig& config) {
+  const double factor = NormUndoesAttentionFactor(config) ? RopeAttentionFactor(config.rope) : 1;
+  return static_cast<float>(config.rms_norm_eps / (factor * factor));
+}
+
+}  // namespace
+
+// The activations of one step. Layers come one after the other and use the same memory.
+struct LlamaModel::Scratch {
+  Scratch(const LlamaConfig& config, int64_t num_tokens, const at::TensorOptions& options) {
+    const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
+    const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
+    hidden = at::empty({num_tokens, config.hidden_size}, options);
+    normed = at::empty({num_tokens, config.hidden_size}, options);
+    qkv = at::empty({num_tokens, q_size + 2 * kv_size}, options);
+    gate_up = at::empty({num_tokens, 2 * int64_t{config.intermediate_size}}, options);
+    gated = at::empty({num_tokens, config.intermediate_size}, options);
+    const auto heads = [&](int64_t begin, int64_t num_heads) {
+      return qkv.narrow(1, begin, num_heads * config.head_dim)
+          .unflatten(1, {num_heads, config.head_dim});
+    };
+    q = heads(0, config.num_q_heads);
+    k = heads(q_size, config.num_kv_heads);
+    v = heads(q_size + kv_size, config.num_kv_heads);
+  }
+
+  at::Tensor hidden;   // [num_tokens, hidden_size], the residual stream
+  at::Tensor normed;   // [num_tokens, hidden_size], into a sublayer and out of it
+  at::Tensor qkv;      // [num_tokens, q_size + 2 * kv_size]
+  at::Tensor q;        // [num_tokens, num_q_heads, head_dim], of qkv's memory
+  at::Tensor k;        // [num_tokens, num_kv_heads, head_dim], likewise
+  at::Tensor v;        // [num_tokens, num_kv_heads, head_dim], likewise
+  at::Tensor gate_up;  // [num_tokens, 2 * intermediate_size]
+  at::Tensor gated;    // [num_tokens, intermediate_size]
+};
+
+absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig& config,
+                                                               LlamaWeights weights,
+                                                               const LlamaModelOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckLlamaWeights(config, weights));
+  const int max_position = options.max_position.value_or(config.max_seq_len);
+  if (max_position < 1 || max_position > config.max_seq_len) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_position must be in [1, ", config.max_seq_len, "]: got ", max_position));
+  }
+  const double attention_factor =
+      NormUndoesAttentionFactor(config) ? 1 : RopeAttentionFactor(config.rope);
+  REPRISE_ASSIGN_OR_RETURN(
+      at::Tensor table,
+      MakeRotaryTable(RopeFrequencies(config.rope, config.head_dim), max_position,
+                      static_cast<float>(attention_factor), weights.embedding.device()));
+  return std::unique_ptr<LlamaModel>(
+      new LlamaModel(config, std::move(weights), std::move(table), max_position));
+}
+
+absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& folder,
+                                                             const LoadWeightsOptions& load,
+                                                             const LlamaModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LoadLlamaConfig(folder));
+  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(folder, config, load));
+  return Create(config, std::move(weights), options);
+}
+
+LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
+                       int max_position)
+    : config_(config),
+      weights_(std::move(weights)),
+      rotary_table_(std::move(rotary_table)),
+      spec_{.layers = MakeLayerSpecs(config),
+            .vocab_size = config.vocab_size,
+            .max_position = max_position,
+            .dtype = weights_.dtype,
+            .device = weights_.embedding.device()},
+      embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))) {}
+
+absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
+  return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
+    const at::TensorOptions options = weights_.embedding.options();
+    Scratch scratch(config_, step.num_tokens(), options);
+    REPRISE_RETURN_IF_ERROR(Embed(step, scratch));
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      const LlamaLayerWeights& weights = weights_.layers[layer];
+      const bool is_last = layer + 1 == config_.num_layers;
+      REPRISE_RETURN_IF_ERROR(Attention(step, layer, scratch));
+      REPRISE_RETURN_IF_ERROR(
+          AddAndNormalise(weights.attention_output_norm, weights.mlp_norm, scratch));
+      REPRISE_RETURN_IF_ERROR(FeedForward(step, layer, scratch));
+      REPRISE_RETURN_IF_ERROR(AddAndNormalise(
+          weights.mlp_output_norm,
+          is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
+    }
+    const int64_t num_logits = step.logits_indices().size(0);
+    const at::Tensor last = at::empty({num_logits, config_.hidden_size}, options);
+    REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
+    REPRISE_RETURN_IF_ERROR(weights_.lm_head.Apply(step.linears(), last, step.logits()));
+    if (config_.logit_softcap.has_value()) {
+      REPRISE_RETURN_IF_ERROR(Softcap(step.logits(), static_cast<float>(*config_.logit_softcap)));
+    }
+    return step.logits();
+  });
+}
+
+absl::Status LlamaModel::Embed(const Step& step, Scratch& scratch) const {
+  REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
+  if (config_.scale_embedding) scratch.hidden.mul_(embedding_scale_);
+  return RmsNorm(scratch.hidden, weights_.layers.front().input_norm, eps(), scratch.normed,
+                 config_.norm_weight);
+}
+
+absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch) const {
+  const LlamaLayerWeights& weights = weights_.layers[layer];
+  REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
+  return weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed);
+}
+
+absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scratch& scratch) const {
+  const LlamaLayerWeights& weights = weights_.layers[layer];
+  const bool rotates = config_.AttentionOf(layer).rotates;
+  std::optional<HeadNormOptions> norm;
+  if (config_.qk_norm == QkNorm::kWeighted || (config_.qk_norm == QkNorm::kPlain && rotates)) {
+    norm = {.q_weight = weights.q_norm, .k_weight = weights.k_norm, .eps = HeadNormEps(config_)};
+  }
+  if (rotates) {
+    REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(),
+                                          rotary_table_, step.kv(layer), step.slot_mapping(layer),
+                                          norm));
+    return step.Attend(layer, scratch.q);
+  }
+  if (norm.has_value()) REPRISE_RETURN_IF_ERROR(NormaliseHeads(scratch.q, scratch.k, *norm));
+  if (config_.temperature.has_value()) {
+    REPRISE_RETURN_IF_ERROR(TemperQueries(scratch.q, step.positions(), *config_.temperature));
+  }
+  return step.Attend(layer, scratch.q, scratch.k, scratch.v);
+}
+
+absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
+  const LlamaLayerWeights& weights = weights_.layers[layer];
+  REPRISE_RETURN_IF_ERROR(weights.gate_up.Apply(step.linears(), scratch.normed, scratch.gate_up));
+  REPRISE_RETURN_IF_ERROR(GateMul(config_.activation, scratch.gate_up, scratch.gated));
+  return weights.down.Apply(step.linears(), scratch.gated, scratch.normed);
+}
+
+absl::Status LlamaModel::AddAndNormalise(const std::optional<at::Tensor>& output_norm,
+                                         const at::Tensor& norm, Scratch& scratch) const {
+  if (output_norm.has_value()) {
+    REPRISE_RETURN_IF_ERROR(
+        RmsNorm(scratch.normed, *output_norm, eps(), scratch.normed, config_.norm_weight));
+  }
+  return AddRmsNorm(scratch.normed, scratch.hidden, norm, eps(), scratch.normed,
+                    config_.norm_weight);
+}
+
+}  // namespace reprise

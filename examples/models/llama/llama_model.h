@@ -1,0 +1,89 @@
+// Llama and its relatives as the runner sees them: decoder layers of grouped-query attention with
+// rotary embedding and a gated feed-forward, normalised by RMSNorm (Touvron et al., 2023).
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LlamaModel> model, LlamaModel::Load(folder, {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//
+// Everything that differs between models and families (sizes, biases, rotation, norms, windows,
+// chunks, soft caps ...) is a choice by LlamaConfig in here, not another class: docs/models.md.
+//
+// Host decisions of a forward pass depend only on the sizes of the step's tensors, so it may be
+// captured. Activations are of the weights' dtype; norms, rotations, softmax and gates are computed
+// in float32 and rounded where Hugging Face's models round.
+//
+// Thread safety: as Model.
+
+#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_MODEL_H_
+#define EXAMPLES_MODELS_LLAMA_LLAMA_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/hf/weights.h"
+#include "examples/models/llama/llama_config.h"
+#include "examples/models/llama/llama_weights.h"
+#include "runner/model.h"
+#include "runner/step.h"
+
+namespace reprise {
+
+struct LlamaModelOptions {
+  // Positions to serve: the number of rows of the rotary table, each of head_dim float32. nullopt:
+  // the config's max_seq_len, which it must not exceed.
+  std::optional<int> max_position = {};
+};
+
+class LlamaModel : public Model {
+ public:
+  // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
+  // config's shapes, or max_position is out of range; those of MakeRotaryTable().
+  static absl::StatusOr<std::unique_ptr<LlamaModel>> Create(const LlamaConfig& config,
+                                                            LlamaWeights weights,
+                                                            const LlamaModelOptions& options);
+
+  // The model of a Hugging Face folder. Errors: those of LoadLlamaConfig(), LoadLlamaWeights() and
+  // Create().
+  static absl::StatusOr<std::unique_ptr<LlamaModel>> Load(const std::string& folder,
+                                                          const LoadWeightsOptions& load,
+                                                          const LlamaModelOptions& options = {});
+
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+
+  const LlamaConfig& config() const { return config_; }
+  const LlamaWeights& weights() const { return weights_; }
+
+ private:
+  struct Scratch;
+
+  LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
+             int max_position);
+
+  float eps() const { return static_cast<float>(config_.rms_norm_eps); }
+
+  // hidden = the tokens' embeddings; normed = the first layer's input.
+  absl::Status Embed(const Step& step, Scratch& scratch) const;
+  // Both read scratch.normed and leave their output there, before the residual is added.
+  absl::Status Attention(const Step& step, int layer, Scratch& scratch) const;
+  absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
+  // From the projections q, k, v: writes the cache, attends. [num_tokens, num_q_heads, head_dim].
+  absl::StatusOr<at::Tensor> Attend(const Step& step, int layer, Scratch& scratch) const;
+  // hidden += normed, itself normalised first if there is an output norm; normed = RMSNorm(hidden).
+  absl::Status AddAndNormalise(const std::optional<at::Tensor>& output_norm, const at::Tensor& norm,
+                               Scratch& scratch) const;
+
+  LlamaConfig config_;
+  LlamaWeights weights_;
+  at::Tensor rotary_table_;  // [max_position, head_dim] float32
+  ModelSpec spec_;
+  double embedding_scale_;  // rounded to the dtype
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_MODEL_H_

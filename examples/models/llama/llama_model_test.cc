@@ -1,0 +1,258 @@
+#include "examples/models/llama/llama_model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "examples/models/generate.h"
+#include "examples/models/llama/dense_llama.h"
+#include "examples/models/llama/llama_weights.h"
+#include "glog/logging.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using testing::HasSubstr;
+
+LlamaConfig TinyConfig() {
+  LlamaConfig config;
+  config.hidden_size = 48;
+  config.intermediate_size = 40;
+  config.num_layers = 2;
+  config.num_q_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 16;
+  config.vocab_size = 50;
+  config.max_seq_len = 64;
+  config.rms_norm_eps = 1e-5;
+  config.tie_word_embeddings = true;
+  return config;
+}
+
+std::unique_ptr<LlamaModel> Made(const LlamaConfig& config) {
+  auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
+  CHECK(weights.ok()) << weights.status();
+  // Of deviation 0.02, attention would be almost uniform; rotation and mask would hardly matter.
+  // Norms would not matter at all.
+  for (LlamaLayerWeights& layer : weights->layers) {
+    at::Tensor qkv = layer.qkv.weight();
+    qkv.mul_(40);
+    for (std::optional<at::Tensor> norm :
+         {std::optional(layer.input_norm), std::optional(layer.mlp_norm), layer.q_norm,
+          layer.k_norm, layer.attention_output_norm, layer.mlp_output_norm}) {
+      if (norm.has_value()) norm->add_(at::linspace(-0.5, 0.5, norm->numel()));
+    }
+  }
+  auto model = LlamaModel::Create(config, *std::move(weights), {});
+  CHECK(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+// Prompt and forced tokens of one sequence, through an engine in chunks, against the plain form.
+void ExpectDense(const LlamaConfig& config) {
+  const std::unique_ptr<LlamaModel> model = Made(config);
+  auto engine = Engine::Create(model.get(), {.runner = {.max_num_seqs = 2,
+                                                        .max_num_tokens = 16,
+                                                        .block_size = 4,
+                                                        .max_steps_in_flight = 1},
+                                             .prefill_chunk = 3});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 24; ++i) tokens.push_back((i * i * 7 + 3) % config.vocab_size);
+  const Request request = {.prompt = {tokens.begin(), tokens.begin() + 11},
+                           .forced_tokens = {tokens.begin() + 11, tokens.end()}};
+  LogitsRecorder recorder(1);
+  const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
+    return recorder.Record(i, (*engine)->runner().logits(), event.row);
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(recorder.num_rows(0), 13);
+  const at::Tensor expected = DenseLogits(*model, tokens).narrow(0, 10, 13);
+  const at::Tensor got =
+      at::tensor(std::vector<float>(recorder.rows(0).begin(), recorder.rows(0).end()))
+          .view({13, config.vocab_size});
+  EXPECT_LT((got - expected).abs().max().item<double>(),
+            1e-4 * expected.abs().max().item<double>());
+}
+
+TEST(LlamaModelTest, ComputesWhatThePlainFormComputes) { ExpectDense(TinyConfig()); }
+
+TEST(LlamaModelTest, AnyRatioOfHeads) {
+  for (const auto& [num_q, num_kv] :
+       std::vector<std::pair<int, int>>{{1, 1}, {5, 1}, {7, 7}, {14, 2}}) {
+    SCOPED_TRACE(testing::Message() << num_q << " / " << num_kv);
+    LlamaConfig config = TinyConfig();
+    config.num_q_heads = num_q;
+    config.num_kv_heads = num_kv;
+    ExpectDense(config);
+  }
+}
+
+TEST(LlamaModelTest, AnyHeadDim) {
+  for (const int head_dim : {2, 10, 80}) {
+    SCOPED_TRACE(testing::Message() << head_dim);
+    LlamaConfig config = TinyConfig();
+    config.head_dim = head_dim;
+    ExpectDense(config);
+  }
+}
+
+TEST(LlamaModelTest, BiasesAndAHeadOfItsOwn) {
+  LlamaConfig config = TinyConfig();
+  config.qkv_bias = true;
+  config.o_bias = true;
+  config.mlp_bias = true;
+  config.tie_word_embeddings = false;
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, ScaledRotations) {
+  LlamaConfig config = TinyConfig();
+  config.rope.scaling = LinearRope{.factor = 4};
+  ExpectDense(config);
+  config.rope = {.theta = 500, .scaling = Llama3Rope{.factor = 8, .original_max_seq_len = 16}};
+  ExpectDense(config);
+  config.rope = {
+      .theta = 500,
+      .scaling = YarnRope{
+          .factor = 4, .attention_factor = 1.3, .beta_fast = 4, .original_max_seq_len = 16}};
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, BiasesOnTheInputsOfAttentionAlone) {
+  LlamaConfig config = TinyConfig();
+  config.qkv_bias = true;
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, NormsOfHeadsBeforeAndAfterTheRotation) {
+  LlamaConfig config = TinyConfig();
+  for (const QkNorm norm : {QkNorm::kWeighted, QkNorm::kPlain}) {
+    SCOPED_TRACE(static_cast<int>(norm));
+    config.qk_norm = norm;
+    config.rope = {};
+    ExpectDense(config);
+    // A rotation that stretches does not commute with a norm.
+    config.rope.scaling = YarnRope{.factor = 4, .attention_factor = 2, .original_max_seq_len = 16};
+    config.rms_norm_eps = 0.1;
+    ExpectDense(config);
+  }
+}
+
+TEST(LlamaModelTest, WindowsInSomeLayers) {
+  LlamaConfig config = TinyConfig();
+  for (const int window : {1, 5, 100}) {
+    SCOPED_TRACE(window);
+    config.attention = {{.window = window}, {}};
+    ExpectDense(config);
+  }
+}
+
+TEST(LlamaModelTest, LayersThatDoNotRotateTemperTheirQueries) {
+  LlamaConfig config = TinyConfig();
+  config.attention = {{}, {.rotates = false}};
+  ExpectDense(config);
+  config.temperature = QueryTemperature{.attn_scale = 0.5f, .floor_scale = 4};
+  config.qk_norm = QkNorm::kPlain;  // of the layer that rotates only
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, EverythingThatGemma2Has) {
+  LlamaConfig config = TinyConfig();
+  config.activation = Activation::kGeluTanh;
+  config.norm_weight = NormWeight::kOnePlus;
+  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  config.scale_embedding = true;
+  config.attention_scale = 0.2;
+  config.attention_softcap = 3;
+  config.logit_softcap = 0.5;
+  config.attention = {{.window = 4}, {}};
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, ASingleLayer) {
+  LlamaConfig config = TinyConfig();
+  config.num_layers = 1;
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, SpecSaysWhatTheRunnerNeeds) {
+  const LlamaConfig config = TinyConfig();
+  auto weights = MakeRandomWeights(config, {.dtype = DType::kBFloat16});
+  const auto model = LlamaModel::Create(config, *std::move(weights), {.max_position = 20});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const ModelSpec& spec = (*model)->spec();
+  ASSERT_EQ(spec.layers.size(), 2u);
+  EXPECT_EQ(spec.layers[1].params.num_q_heads, 4);
+  EXPECT_EQ(spec.layers[1].params.num_kv_heads, 2);
+  EXPECT_EQ(spec.layers[1].params.head_dim_qk, 16);
+  EXPECT_EQ(spec.layers[1].params.head_dim_v, 16);
+  EXPECT_EQ(spec.vocab_size, 50);
+  EXPECT_EQ(spec.max_position, 20);
+  EXPECT_EQ(spec.dtype, DType::kBFloat16);
+  EXPECT_EQ(spec.device, c10::Device(c10::kCPU));
+}
+
+TEST(LlamaModelTest, RefusesWeightsOfAnotherShape) {
+  LlamaConfig config = TinyConfig();
+  auto weights = MakeRandomWeights(config, {});
+  config.intermediate_size = 41;
+  const auto model = LlamaModel::Create(config, *weights, {});
+  EXPECT_THAT(std::string(model.status().message()), HasSubstr("gate_up must be [82, 48]"));
+  config = TinyConfig();
+  config.num_layers = 3;
+  EXPECT_THAT(std::string(LlamaModel::Create(config, *weights, {}).status().message()),
+              HasSubstr("layers must be num_layers: expected 3, got 2"));
+}
+
+TEST(LlamaModelTest, SpecSaysHowEachLayerAttends) {
+  LlamaConfig config = TinyConfig();
+  config.attention = {{.window = 8}, {.chunk = 4}};
+  config.attention_scale = 0.25;
+  config.attention_softcap = 50;
+  auto weights = MakeRandomWeights(config, {});
+  const auto model = LlamaModel::Create(config, *std::move(weights), {});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::vector<LayerSpec>& layers = (*model)->spec().layers;
+  EXPECT_EQ(layers[0].params.window_left, 7);
+  EXPECT_EQ(layers[0].chunk_size, std::nullopt);
+  EXPECT_EQ(layers[1].params.window_left, std::nullopt);
+  EXPECT_EQ(layers[1].chunk_size, 4);
+  EXPECT_EQ(layers[1].params.scale, 0.25f);
+  EXPECT_EQ(layers[1].params.softcap, 50);
+}
+
+TEST(LlamaModelTest, RefusesNormsThatTheConfigDoesWithoutAndAsksForThoseItHas) {
+  LlamaConfig config = TinyConfig();
+  auto weights = MakeRandomWeights(config, {});
+  config.qk_norm = QkNorm::kWeighted;
+  EXPECT_EQ(LlamaModel::Create(config, *weights, {}).status().message(),
+            "q_norm must be there, as the config asks for it: expected [16], got none");
+  weights = MakeRandomWeights(config, {});
+  config.qk_norm = QkNorm::kNone;
+  EXPECT_THAT(std::string(LlamaModel::Create(config, *weights, {}).status().message()),
+              HasSubstr("q_norm must not be there"));
+}
+
+TEST(LlamaModelTest, RefusesPositionsThatTheModelDoesNotKnow) {
+  const LlamaConfig config = TinyConfig();
+  auto weights = MakeRandomWeights(config, {});
+  for (const int max_position : {0, -1, 65}) {
+    const auto model = LlamaModel::Create(config, *weights, {.max_position = max_position});
+    EXPECT_THAT(std::string(model.status().message()),
+                HasSubstr("max_position must be in [1, 64]"));
+  }
+}
+
+}  // namespace
+}  // namespace reprise

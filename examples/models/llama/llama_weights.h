@@ -1,0 +1,74 @@
+// The weights of a Llama model on a device, in the form in which a step multiplies by them: q, k
+// and v in one matrix, gate and up in one matrix.
+//
+//   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LoadLlamaConfig(folder));
+//   REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(folder, config, {}));
+//
+// Values: copies share the tensors. Not written after loading. Thread safety: pure functions.
+
+#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_WEIGHTS_H_
+#define EXAMPLES_MODELS_LLAMA_LLAMA_WEIGHTS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "examples/hf/safetensors.h"
+#include "examples/hf/weights.h"
+#include "examples/models/llama/llama_config.h"
+#include "examples/models/random_source.h"
+#include "runner/ops/linear.h"
+
+namespace reprise {
+
+// Weights that the config does not use are absent.
+struct LlamaLayerWeights {
+  at::Tensor input_norm;  // [hidden_size]
+  // hidden_size -> (num_q_heads + 2 * num_kv_heads) * head_dim. Rows of q and k are in the order of
+  // RopePairs::kHalves.
+  Linear qkv;
+  std::optional<at::Tensor> q_norm = {};                 // [head_dim]
+  std::optional<at::Tensor> k_norm = {};                 // [head_dim]
+  Linear o;                                              // num_q_heads * head_dim -> hidden_size
+  std::optional<at::Tensor> attention_output_norm = {};  // [hidden_size]
+  at::Tensor mlp_norm;                                   // [hidden_size], of the gate's input
+  Linear gate_up;  // hidden_size -> 2 * intermediate_size, gate first
+  Linear down;     // intermediate_size -> hidden_size
+  std::optional<at::Tensor> mlp_output_norm = {};  // [hidden_size]
+};
+
+struct LlamaWeights {
+  at::Tensor embedding;  // [vocab_size, hidden_size]
+  std::vector<LlamaLayerWeights> layers;
+  at::Tensor final_norm;  // [hidden_size]
+  Linear lm_head;         // hidden_size -> vocab_size; the embedding's memory if the two are tied
+  DType dtype = DType::kFloat32;
+};
+
+// All tensors that the model needs, named as Hugging Face names them, layer by layer.
+std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config);
+
+// CheckTensors() of LlamaTensors().
+absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& tensors);
+
+// Errors: those of LoadWeights().
+absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& folder, const LlamaConfig& config,
+                                              const LoadWeightsOptions& options);
+
+// Weights for tests and measurements. Errors: ResourceExhausted if the device's memory does not
+// suffice.
+absl::StatusOr<LlamaWeights> MakeRandomWeights(const LlamaConfig& config,
+                                               const RandomWeightsOptions& options);
+
+// InvalidArgument, naming the tensor, unless all weights of the config are present, with its
+// shapes.
+absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& weights);
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_WEIGHTS_H_

@@ -1,0 +1,111 @@
+#include "examples/models/model_folder.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "examples/hf/json_fields.h"
+#include "examples/hf/paths.h"
+#include "examples/hf/strict_json.h"
+#include "examples/models/bart/bart_model.h"
+#include "examples/models/bart/bart_weights.h"
+#include "examples/models/deepseek/mla_model.h"
+#include "examples/models/deepseek/mla_weights.h"
+#include "examples/models/llama/llama_families.h"
+#include "examples/models/llama/llama_model.h"
+#include "examples/models/llama/llama_weights.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+namespace {
+
+std::vector<ExpectedTensor> TensorsOf(const LlamaConfig& config) { return LlamaTensors(config); }
+std::vector<ExpectedTensor> TensorsOf(const MlaConfig& config) { return MlaTensors(config); }
+std::vector<ExpectedTensor> TensorsOf(const BartConfig& config) { return BartTensors(config); }
+
+absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const LlamaConfig& config,
+                                            const LoadModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(path, config, options.weights));
+  return LlamaModel::Create(config, std::move(weights), {.max_position = options.max_position});
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaConfig& config,
+                                            const LoadModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, LoadMlaWeights(path, config, options.weights));
+  return MlaModel::Create(config, std::move(weights), {.max_position = options.max_position});
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartConfig& config,
+                                            const LoadModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(BartWeights weights, LoadBartWeights(path, config, options.weights));
+  return BartModel::Create(config, std::move(weights));
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, "/config.json");
+  REPRISE_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(path));
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(config, path));
+  std::vector<ModelKind> kinds = LlamaKinds();
+  const size_t num_llama_kinds = kinds.size();
+  kinds.insert(kinds.end(), {kMlaKind, kBartKind});
+  REPRISE_ASSIGN_OR_RETURN(const size_t kind, FindModelKind(fields, kinds));
+  if (kind < num_llama_kinds) return LoadLlamaConfig(folder);
+  if (kind == num_llama_kinds) return LoadMlaConfig(folder);
+  return LoadBartConfig(folder);
+}
+
+int64_t NumParameters(const ModelConfig& config) {
+  int64_t num_parameters = 0;
+  for (const ExpectedTensor& tensor :
+       std::visit([](const auto& family) { return TensorsOf(family); }, config)) {
+    num_parameters += NumElements(tensor.shape).value_or(0);
+  }
+  return num_parameters;
+}
+
+int ModelFolder::max_seq_len() const {
+  return std::visit([](const auto& family) { return family.max_seq_len; }, config);
+}
+
+const std::vector<int32_t>& ModelFolder::eos_token_ids() const {
+  return std::visit(
+      [](const auto& family) -> const auto& { return family.eos_token_ids; }, config);
+}
+
+absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (path.empty()) return absl::InvalidArgumentError("expected a model folder, got an empty path");
+  if (!fs::exists(path, ignored)) {
+    return absl::NotFoundError(absl::StrCat(path, ": there is no such folder"));
+  }
+  if (!fs::is_directory(path, ignored)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": expected a folder, got a file"));
+  }
+  ModelFolder folder = {.path = path, .config = {}, .tokenizer = {}};
+  REPRISE_ASSIGN_OR_RETURN(folder.config, LoadModelConfig(path));
+  const std::string tokenizer = path + "/tokenizer.json";
+  if (fs::exists(fs::symlink_status(tokenizer, ignored))) {
+    REPRISE_ASSIGN_OR_RETURN(folder.tokenizer, Tokenizer::Load(tokenizer));
+  }
+  return folder;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
+                                                 const LoadModelOptions& options) {
+  return std::visit([&](const auto& family) { return Load(path, family, options); }, config);
+}
+
+absl::StatusOr<std::string> DefaultModelFolder() {
+  const std::optional<std::string> folder = FindData("examples/models/jargon-llama", DataRoots());
+  if (folder.has_value()) return *folder;
+  return absl::NotFoundError(
+      "the model that comes with the project was not found beside the program: give --model");
+}
+
+}  // namespace reprise

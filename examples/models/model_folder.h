@@ -1,0 +1,69 @@
+// A Hugging Face model folder: its config, of any supported family, its tokenizer, and the model.
+//
+//   REPRISE_ASSIGN_OR_RETURN(ModelFolder folder, ModelFolder::Open("models/jargon-llama"));
+//   if (!folder.tokenizer.has_value()) ...   // the model takes token ids only
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+//                            LoadModel(folder.path, folder.config, {}));
+//
+// Thread safety: as any const object.
+
+#ifndef EXAMPLES_MODELS_MODEL_FOLDER_H_
+#define EXAMPLES_MODELS_MODEL_FOLDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "examples/hf/tokenizer/tokenizer.h"
+#include "examples/hf/weights.h"
+#include "examples/models/bart/bart_config.h"
+#include "examples/models/deepseek/mla_config.h"
+#include "examples/models/llama/llama_config.h"
+#include "runner/model.h"
+
+namespace reprise {
+
+using ModelConfig = std::variant<LlamaConfig, MlaConfig, BartConfig>;
+
+// Reads <folder>/config.json, of the family that it names. Errors: InvalidArgument, naming all
+// supported families; those of the family's Load...Config().
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder);
+
+// Elements of all weights together.
+int64_t NumParameters(const ModelConfig& config);
+
+struct ModelFolder {
+  std::string path;
+  ModelConfig config;
+  std::optional<Tokenizer> tokenizer;
+
+  int max_seq_len() const;
+  const std::vector<int32_t>& eos_token_ids() const;
+
+  // Errors: NotFound if the folder does not exist; those of LoadModelConfig(); those of
+  // Tokenizer::Load() if <path>/tokenizer.json exists.
+  static absl::StatusOr<ModelFolder> Open(const std::string& path);
+};
+
+struct LoadModelOptions {
+  LoadWeightsOptions weights = {};
+  // Positions to serve, for models whose tables have a row for each. nullopt: the config's
+  // max_seq_len, which it must not exceed.
+  std::optional<int> max_position = {};
+};
+
+// Errors: those of LoadWeights() and of the model's Create().
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
+                                                 const LoadModelOptions& options);
+
+// The folder of the model that comes with the project. Errors: NotFound if it is not where
+// paths.h looks.
+absl::StatusOr<std::string> DefaultModelFolder();
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MODELS_MODEL_FOLDER_H_

@@ -1,0 +1,85 @@
+#include "runner/device/cpu_device_driver.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "graphs/recorded_backend.h"
+#include "runner/ops/linear.h"
+
+namespace reprise {
+namespace {
+
+// Everything is done when the call returns, so there is nothing to wait for.
+class PassedFence : public Fence {
+ public:
+  void Arm() override {}
+  bool Passed() override { return true; }
+  void Wait() override {}
+};
+
+class CpuDeviceDriver : public DeviceDriver {
+ public:
+  CpuDeviceDriver(std::unique_ptr<GraphBackend> graphs, std::unique_ptr<LinearContext> linears)
+      : graphs_(std::move(graphs)), linears_(std::move(linears)) {}
+
+  absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override { return work(); }
+
+  absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) override {
+    return MappedBuffer::AllocateOnHost(bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override {
+    return std::make_unique<PassedFence>();
+  }
+
+  absl::Status Refill(const RefillArgs& args) override {
+    RefillOnHost(args);
+    return absl::OkStatus();
+  }
+
+  absl::Status Sample(const SampleArgs& args) override { return reprise::Sample(args); }
+
+  // The CPU path cuts its work by itself.
+  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override { return WorkMapPlan{}; }
+  absl::Status BuildWork(const AttentionParams&, const PagedBatch&, const WorkMap&) override {
+    return absl::OkStatus();
+  }
+  absl::Status BuildWork(const AttentionParams&, const RaggedBatch&, const WorkMap&) override {
+    return absl::OkStatus();
+  }
+
+  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
+                              const LocalBatchBuffers& buffers) override {
+    return BuildLocalVirtualBatch(batch, chunk_size, buffers).status();
+  }
+
+  absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
+    for (int lane = 0; lane < num_lanes; ++lane) REPRISE_RETURN_IF_ERROR(work(lane));
+    return absl::OkStatus();
+  }
+
+  absl::Status Upload(const void* from, void* to, int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+
+  GraphBackend& graphs() override { return *graphs_; }
+  LinearContext& linears() override { return *linears_; }
+  std::optional<int64_t> free_bytes() override { return std::nullopt; }
+
+ private:
+  std::unique_ptr<GraphBackend> graphs_;
+  std::unique_ptr<LinearContext> linears_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver(
+    const LinearContextOptions& linear_options) {
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
+                           MakeLinearContext(c10::kCPU, linear_options));
+  return std::make_unique<CpuDeviceDriver>(MakeRecordedBackend(), std::move(linears));
+}
+
+}  // namespace reprise

@@ -1,0 +1,22 @@
+// The DeviceDriver of an NVIDIA GPU: everything is enqueued on one long-lived stream that the
+// driver owns.
+
+#ifndef RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
+#define RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
+
+#include <c10/core/Device.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runner/device/device_driver.h"
+
+namespace reprise {
+
+// Errors: InvalidArgument if there is no such GPU; Unimplemented in a build without CUDA.
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
+    c10::Device device, const LinearContextOptions& linears);
+
+}  // namespace reprise
+
+#endif  // RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_

@@ -1,0 +1,22 @@
+#include "runner/device/device_driver.h"
+
+#include "absl/strings/str_cat.h"
+#include "runner/device/cpu_device_driver.h"
+#include "runner/device/cuda_device_driver.h"
+
+namespace reprise {
+
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(
+    c10::Device device, const LinearContextOptions& linears) {
+  switch (device.type()) {
+    case c10::DeviceType::CPU:
+      return MakeCpuDeviceDriver(linears);
+    case c10::DeviceType::CUDA:
+      return MakeCudaDeviceDriver(device, linears);
+    default:
+      return absl::UnimplementedError(absl::StrCat(
+          "device must be a CPU or a CUDA GPU: expected cpu or cuda, got ", device.str()));
+  }
+}
+
+}  // namespace reprise

@@ -1,0 +1,92 @@
+// What a model runner needs from a device: memory, ordering of work, and the parts of a step
+// outside the model.
+//
+// The CPU driver executes each call at once; the CUDA driver enqueues it on one long-lived
+// non-default stream, on which warm-up, capture and replay run too. This is the only difference
+// between devices that ModelRunner sees.
+//
+//   absl::StatusOr<std::unique_ptr<DeviceDriver>> driver = MakeDeviceDriver(c10::kCPU, {});
+//   (*driver)->OnStream([&] { return model.Forward(step).status(); });
+//
+// Thread safety: none; one owner.
+
+#ifndef RUNNER_DEVICE_DEVICE_DRIVER_H_
+#define RUNNER_DEVICE_DEVICE_DRIVER_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "attention/attention_params.h"
+#include "attention/metadata/local_virtual_batch.h"
+#include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
+#include "base/fence.h"
+#include "base/mapped_buffer.h"
+#include "graphs/graph_backend.h"
+#include "runner/ops/linear.h"
+#include "runner/ops/linear_context.h"
+#include "runner/sampling/sampling.h"
+#include "runner/slots/refill.h"
+
+namespace reprise {
+
+class DeviceDriver {
+ public:
+  virtual ~DeviceDriver() = default;
+
+  // Runs `work` with the driver's stream current. The calls below use that stream by themselves.
+  virtual absl::Status OnStream(absl::FunctionRef<absl::Status()> work) = 0;
+
+  // Memory that the host writes or reads and the device reaches at device_data().
+  virtual absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) = 0;
+
+  // A fence after all work enqueued before it is armed.
+  virtual absl::StatusOr<std::unique_ptr<Fence>> MakeFence() = 0;
+
+  virtual absl::Status Refill(const RefillArgs& args) = 0;
+  virtual absl::Status Sample(const SampleArgs& args) = 0;
+
+  // How attention of a layer class is cut on this device; the driver fills in options.num_sms. A
+  // plan without workspace if no map is needed.
+  virtual absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) = 0;
+  // Makes the map of a step for layers like `layer`.
+  virtual absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
+                                 const WorkMap& map) = 0;
+  virtual absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
+                                 const WorkMap& map) = 0;
+  // Cuts the rows of a step at chunks, into buffers on the device.
+  virtual absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
+                                      const LocalBatchBuffers& buffers) = 0;
+
+  // Runs work(0) to work(num_lanes - 1). Work that the two calls above enqueue in different lanes
+  // may run concurrently on the device; later work waits for all of it. May be captured.
+  virtual absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int lane)> work) = 0;
+
+  // Copies what the host wrote into memory of AllocateMapped() to the device. `from` must not
+  // change before the copy has run.
+  virtual absl::Status Upload(const void* from, void* to, int64_t bytes) = 0;
+
+  virtual GraphBackend& graphs() = 0;
+  virtual LinearContext& linears() = 0;
+
+  // Bytes that may still be allocated; nullopt on the CPU, where no limit is known.
+  virtual std::optional<int64_t> free_bytes() = 0;
+};
+
+// Errors: Unimplemented for a device other than a CPU or a GPU, or a GPU in a build without CUDA;
+// Internal if the GPU does not answer.
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device,
+                                                               const LinearContextOptions& linears);
+
+}  // namespace reprise
+
+#endif  // RUNNER_DEVICE_DEVICE_DRIVER_H_

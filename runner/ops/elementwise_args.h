@@ -1,0 +1,153 @@
+// What the CPU and the GPU form of runner/ops/elementwise.h share: the arguments, and the functions
+// as structs that one loop and one kernel are instantiated with. No LibTorch.
+//
+// A function struct F has
+//
+//   F::kIsGated           x has rows of 2 * size elements: the first half is the input of the
+//                         function, the second half multiplies the rounded result
+//   F::kHasHeads          rows may consist of several heads, with gaps between them
+//   F::OfRow(args, row)   the function for the elements of a row
+//   f.IsIdentity()        whether it leaves every element as it is, so that a row in place needs
+//                         no write
+//   f(x)                  the value in float32
+
+#ifndef RUNNER_OPS_ELEMENTWISE_ARGS_H_
+#define RUNNER_OPS_ELEMENTWISE_ARGS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "base/host_device.h"
+#include "runner/ops/op_options.h"
+
+struct CUstream_st;  // cudaStream_t
+
+namespace reprise {
+
+enum class ElementwiseFunction : int8_t {
+  kSiluGate,
+  kGeluTanhGate,
+  kGelu,
+  kSoftcap,
+  kTemperature,
+};
+
+// out = f(x), or of gated functions out = round(f(x)) * factor. Strides are in elements.
+struct ElementwiseArgs {
+  ElementwiseFunction function = ElementwiseFunction::kGelu;
+  DType dtype = DType::kFloat32;  // of x and out: float32, float16 or bfloat16
+  const void* x = nullptr;        // [num_rows, num_heads, size], or [num_rows, 2 * size] if gated
+  int64_t x_stride = 0;           // from row to row
+  void* out = nullptr;            // [num_rows, num_heads, size]; may be x if not gated
+  int64_t out_stride = 0;         // from row to row
+  int64_t head_stride = 0;        // of x and out
+  int num_rows = 0;
+  int num_heads = 1;  // kTemperature; else 1
+  int size = 0;
+  float cap = 0;                       // kSoftcap; > 0
+  const int32_t* positions = nullptr;  // kTemperature: [num_rows]
+  QueryTemperature temperature = {};   // kTemperature
+};
+
+struct SiluGate {
+  static constexpr bool kIsGated = true;
+  static constexpr bool kHasHeads = false;
+  REPRISE_HOST_DEVICE static SiluGate OfRow(const ElementwiseArgs&, int64_t) { return {}; }
+  REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
+  REPRISE_HOST_DEVICE float operator()(float x) const { return x / (1.0f + expf(-x)); }
+};
+
+struct GeluTanhGate {
+  static constexpr bool kIsGated = true;
+  static constexpr bool kHasHeads = false;
+  REPRISE_HOST_DEVICE static GeluTanhGate OfRow(const ElementwiseArgs&, int64_t) { return {}; }
+  REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
+  REPRISE_HOST_DEVICE float operator()(float x) const {
+    constexpr float kSqrtTwoOverPi = 0.7978845608028654f;
+    return 0.5f * x * (1.0f + tanhf(kSqrtTwoOverPi * (x + 0.044715f * x * x * x)));
+  }
+};
+
+struct ErfGelu {
+  static constexpr bool kIsGated = false;
+  static constexpr bool kHasHeads = false;
+  REPRISE_HOST_DEVICE static ErfGelu OfRow(const ElementwiseArgs&, int64_t) { return {}; }
+  REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
+  // For negative x the definition subtracts nearly equal numbers; erfc does not.
+  REPRISE_HOST_DEVICE float operator()(float x) const {
+    constexpr float kSqrtHalf = 0.70710678118654752f;
+    return 0.5f * x * erfcf(-x * kSqrtHalf);
+  }
+};
+
+struct TanhSoftcap {
+  static constexpr bool kIsGated = false;
+  static constexpr bool kHasHeads = false;
+  float cap;
+
+  REPRISE_HOST_DEVICE static TanhSoftcap OfRow(const ElementwiseArgs& args, int64_t) {
+    return {args.cap};
+  }
+  REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
+  REPRISE_HOST_DEVICE float operator()(float x) const { return cap * tanhf(x / cap); }
+};
+
+struct PositionTemperature {
+  static constexpr bool kIsGated = false;
+  static constexpr bool kHasHeads = true;
+  float factor;
+
+  // In float32, step by step as Hugging Face's Llama 4 computes it.
+  REPRISE_HOST_DEVICE static PositionTemperature OfRow(const ElementwiseArgs& args, int64_t row) {
+    const int32_t position = args.positions[row] > 0 ? args.positions[row] : 0;
+    const float count =
+        floorf((static_cast<float>(position) + 1.0f) / args.temperature.floor_scale);
+    return {log1pf(count) * args.temperature.attn_scale + 1.0f};
+  }
+  REPRISE_HOST_DEVICE bool IsIdentity() const { return factor == 1.0f; }
+  REPRISE_HOST_DEVICE float operator()(float x) const { return x * factor; }
+};
+
+// Calls visit.operator()<F>() with the struct of `function`.
+template <typename Visitor>
+auto VisitElementwiseFunction(ElementwiseFunction function, Visitor&& visit) {
+  switch (function) {
+    case ElementwiseFunction::kSiluGate:
+      return visit.template operator()<SiluGate>();
+    case ElementwiseFunction::kGeluTanhGate:
+      return visit.template operator()<GeluTanhGate>();
+    case ElementwiseFunction::kSoftcap:
+      return visit.template operator()<TanhSoftcap>();
+    case ElementwiseFunction::kTemperature:
+      return visit.template operator()<PositionTemperature>();
+    case ElementwiseFunction::kGelu:
+      break;
+  }
+  return visit.template operator()<ErfGelu>();
+}
+
+// The public function that `function` serves, for messages.
+constexpr const char* NameOf(ElementwiseFunction function) {
+  switch (function) {
+    case ElementwiseFunction::kSiluGate:
+    case ElementwiseFunction::kGeluTanhGate:
+      return "GateMul";
+    case ElementwiseFunction::kGelu:
+      return "Gelu";
+    case ElementwiseFunction::kSoftcap:
+      return "Softcap";
+    case ElementwiseFunction::kTemperature:
+      return "TemperQueries";
+  }
+  return "unknown";
+}
+
+// Enqueues the kernel. REQUIRES: arguments as the functions of elementwise.h check them. Errors:
+// those of CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
+absl::Status LaunchElementwise(const ElementwiseArgs& args, CUstream_st* stream);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_ELEMENTWISE_ARGS_H_

@@ -1,0 +1,32 @@
+// What runner/ops/gather_rows.h passes to its kernel. No LibTorch.
+
+#ifndef RUNNER_OPS_GATHER_ROWS_ARGS_H_
+#define RUNNER_OPS_GATHER_ROWS_ARGS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+struct CUstream_st;  // cudaStream_t
+
+namespace reprise {
+
+// A copy of bytes: the dtype does not matter.
+struct GatherRowsArgs {
+  const void* table = nullptr;
+  int64_t table_stride_bytes = 0;
+  const int32_t* indices = nullptr;  // [num_indices]
+  void* out = nullptr;
+  int64_t out_stride_bytes = 0;
+  int64_t row_bytes = 0;
+  int64_t num_rows = 0;
+  int num_indices = 0;
+};
+
+// Enqueues the kernel. REQUIRES: arguments as GatherRows() checks them. Errors: those of
+// CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
+absl::Status LaunchGatherRows(const GatherRowsArgs& args, CUstream_st* stream);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_GATHER_ROWS_ARGS_H_

@@ -1,0 +1,41 @@
+// What runner/ops/head_norm.h passes to its kernel, and heads as pointers. No LibTorch.
+
+#ifndef RUNNER_OPS_HEAD_NORM_ARGS_H_
+#define RUNNER_OPS_HEAD_NORM_ARGS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+
+struct CUstream_st;  // cudaStream_t
+
+namespace reprise {
+
+// Heads of packed tokens: [num_tokens, num_heads, dim], the dims of a head contiguous. Strides in
+// elements.
+struct HeadsView {
+  void* data = nullptr;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+  int num_heads = 0;
+};
+
+struct HeadNormArgs {
+  DType dtype = DType::kFloat32;   // of all arrays: float32, float16 or bfloat16
+  HeadsView q;                     // in place
+  HeadsView k;                     // in place
+  const void* q_weight = nullptr;  // [head_dim]; null: none
+  const void* k_weight = nullptr;
+  int num_tokens = 0;
+  int head_dim = 0;
+  float eps = 0;
+};
+
+// Enqueues the kernel. REQUIRES: arguments as CheckHeadNorm() checks them. Errors: those of
+// CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
+absl::Status LaunchHeadNorm(const HeadNormArgs& args, CUstream_st* stream);
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_HEAD_NORM_ARGS_H_

@@ -1,0 +1,33 @@
+// The choices that a model's configuration makes about its operations: which activation, which form
+// of a norm's weight, which attention temperature. No LibTorch, so that configurations need none.
+
+#ifndef RUNNER_OPS_OP_OPTIONS_H_
+#define RUNNER_OPS_OP_OPTIONS_H_
+
+#include <cstdint>
+
+namespace reprise {
+
+// The activation of a gated feed-forward: GateMul() of runner/ops/elementwise.h.
+enum class Activation : int8_t {
+  kSilu,      // x / (1 + exp(-x)): the Llama family
+  kGeluTanh,  // the tanh approximation of GELU (Hendrycks and Gimpel, 2016): Gemma
+};
+
+// What a norm does with its weight: RmsNorm() of runner/ops/norm.h.
+enum class NormWeight : int8_t {
+  kScale,    // times weight: Llama
+  kOnePlus,  // times (1 + weight): Gemma
+};
+
+// Attention temperature that grows with the position: TemperQueries() of runner/ops/elementwise.h.
+struct QueryTemperature {
+  float attn_scale = 0.1f;
+  float floor_scale = 8192;  // > 0
+
+  friend bool operator==(const QueryTemperature&, const QueryTemperature&) = default;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_OP_OPTIONS_H_

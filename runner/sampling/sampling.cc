@@ -1,0 +1,175 @@
+#include "runner/sampling/sampling.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
+#include "base/element_access.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_dtype.h"
+#include "runner/ops/activation_type.h"
+#include "runner/sampling/sampling_rules.h"
+#ifdef REPRISE_WITH_CUDA
+#include "runner/ops/cuda_launch.h"
+#endif
+
+namespace reprise {
+namespace {
+
+// The logits of a row as floats, converted in `buffer` if they have another type.
+const float* FloatRow(const SamplingArgs& args, int row, std::vector<float>& buffer) {
+  const int64_t first = row * args.logits_stride;
+  if (args.dtype == DType::kFloat32) return static_cast<const float*>(args.logits) + first;
+  buffer.resize(args.vocab_size);
+  const uint16_t* bits = static_cast<const uint16_t*>(args.logits) + first;
+  if (args.dtype == DType::kBFloat16) {
+    std::transform(bits, bits + args.vocab_size, buffer.begin(), BFloat16BitsToFloat);
+  } else {
+    std::transform(bits, bits + args.vocab_size, buffer.begin(), HalfBitsToFloat);
+  }
+  return buffer.data();
+}
+
+// The token of the largest logit, the lowest of equals.
+int32_t Greedy(const float* logits, int vocab_size) {
+  int32_t best = 0;
+  while (best < vocab_size && logits[best] != logits[best]) ++best;
+  if (best == vocab_size) return 0;  // all NaN
+  for (int32_t token = best + 1; token < vocab_size; ++token) {
+    if (logits[token] > logits[best]) best = token;
+  }
+  return best;
+}
+
+struct Candidate {
+  uint32_t key;
+  uint64_t mass;
+};
+
+// The largest threshold t for which the masses of the candidates with keys >= t reach `target`.
+// REQUIRES: all of them together do.
+uint32_t LargestThreshold(std::vector<Candidate>& candidates, uint64_t target) {
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Candidate& a, const Candidate& b) { return a.key > b.key; });
+  uint64_t sum = 0;
+  for (const Candidate& candidate : candidates) {
+    sum += candidate.mass;
+    if (sum >= target) return candidate.key;
+  }
+  return 0;
+}
+
+// Tokens whose keys are at least this are kept.
+uint32_t Threshold(const float* logits, int vocab_size, float max_logit,
+                   const SamplingParams& params) {
+  uint32_t threshold = 0;
+  if (HasTopK(params, vocab_size)) {
+    std::vector<uint32_t> keys(vocab_size);
+    std::transform(logits, logits + vocab_size, keys.begin(), OrderKey);
+    std::nth_element(keys.begin(), keys.begin() + params.top_k - 1, keys.end(),
+                     std::greater<uint32_t>());
+    threshold = keys[params.top_k - 1];
+  }
+  if (!HasTopP(params)) return threshold;
+
+  std::vector<Candidate> candidates;
+  uint64_t total = 0;
+  for (int token = 0; token < vocab_size; ++token) {
+    const uint32_t key = OrderKey(logits[token]);
+    if (key < threshold || key == 0) continue;
+    const uint64_t mass = MassOf(ScaledDistance(logits[token], max_logit, params.temperature));
+    if (mass == 0) continue;
+    candidates.push_back({key, mass});
+    total += mass;
+  }
+  return std::max(threshold, LargestThreshold(candidates, TopPTarget(params.top_p, total)));
+}
+
+int32_t Draw(const float* logits, int vocab_size, float max_logit, const SamplingParams& params,
+             int64_t sample_index) {
+  const uint32_t threshold = Threshold(logits, vocab_size, max_logit, params);
+  uint64_t best = kNoChoice;
+  // The token of the largest logit is kept, and its score is at least this.
+  float best_score = kMinGumbel;
+  PhiloxBlock bits;
+  int bits_group = -1;
+  for (int token = 0; token < vocab_size; ++token) {
+    const uint32_t key = OrderKey(logits[token]);
+    if (key < threshold || key == 0) continue;
+    const float distance = ScaledDistance(logits[token], max_logit, params.temperature);
+    if (distance + kMaxGumbel < best_score) continue;  // cannot win
+    if (token / 4 != bits_group) {
+      bits_group = token / 4;
+      bits = RandomBitsOf(params, sample_index, bits_group);
+    }
+    const uint64_t choice = DrawChoice(distance, bits.word[token % 4], token);
+    if (choice > best) {
+      best = choice;
+      best_score = std::max(best_score, distance + GumbelOf(bits.word[token % 4]));
+    }
+  }
+  return TokenOf(best);
+}
+
+}  // namespace
+
+void SampleOnHost(const SamplingArgs& args) {
+  std::vector<float> buffer;
+  for (int row = 0; row < args.num_rows; ++row) {
+    const int32_t slot = args.sample_slot[row];
+    if (slot < 0 || slot >= args.slots.num_slots) {
+      args.out[row] = -1;
+      continue;
+    }
+    const float* logits = FloatRow(args, row, buffer);
+    const SamplingParams& params = args.slots.params[slot];
+    int32_t token = Greedy(logits, args.vocab_size);
+    if (args.features == SamplingFeatures::kGeneral && !IsGreedy(params)) {
+      token = Draw(logits, args.vocab_size, logits[token], params, args.slots.sample_index[slot]);
+    }
+    args.out[row] = token;
+    args.slots.last_token[slot] = token;
+    ++args.slots.sample_index[slot];
+  }
+}
+
+absl::Status Sample(const SampleArgs& args) {
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(dims.Check("logits", args.logits, {"num_rows", "vocab_size"}));
+  REPRISE_RETURN_IF_ERROR(CheckActivationType("logits", args.logits));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("logits", args.logits));
+  if (args.logits.size(0) == 0) return absl::OkStatus();
+  if (args.logits.size(1) == 0) {
+    return absl::InvalidArgumentError("logits must have a vocabulary: expected >= 1, got 0");
+  }
+  if (args.sample_slot == nullptr || args.out == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(args.out == nullptr ? "out" : "sample_slot", " must not be null"));
+  }
+  const SamplingArgs raw = {
+      .dtype = *FromScalarType(args.logits.scalar_type()),
+      .logits = args.logits.const_data_ptr(),
+      .logits_stride = args.logits.stride(0),
+      .num_rows = static_cast<int>(args.logits.size(0)),
+      .vocab_size = static_cast<int>(args.logits.size(1)),
+      .slots = args.slots,
+      .sample_slot = args.sample_slot,
+      .out = args.out,
+      .features = args.features,
+  };
+#ifdef REPRISE_WITH_CUDA
+  if (args.logits.is_cuda()) {
+    return LaunchOnCurrentStream(args.logits,
+                                 [&](cudaStream_t stream) { return LaunchSampling(raw, stream); });
+  }
+#endif
+  REPRISE_RETURN_IF_ERROR(CheckDevice("logits", args.logits, at::kCPU));
+  SampleOnHost(raw);
+  return absl::OkStatus();
+}
+
+}  // namespace reprise

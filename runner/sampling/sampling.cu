@@ -1,0 +1,368 @@
+// Sampling from logits, one launch for all rows.
+//
+// A team of CTAs serves a row: a cluster of up to 8 on sm_90, else one. Each thread reads the same
+// logits in every pass, so that passes after the first read them from L1.
+//   1. The largest logit, with the lowest token among equals. Greedy rows end here.
+//   2. Top-k: the largest threshold that k logits reach; then top-p: the largest threshold that
+//      enough probability reaches. Each pass narrows an interval of order keys to an eighth, with
+//      counts or masses at 7 pivots in registers: no sort, no histogram, no atomics.
+//   3. Gumbel-max over the kept tokens; Philox runs only for tokens that can still win.
+// All sums are sums of integers and all choices are maxima of integers, so the result does not
+// depend on the team's size or the order of threads.
+//
+// Bound: greedy, bytes: 256 rows of 128256 bfloat16 are 66 MB, 17 us at 4 TB/s; one row costs the
+// launch, a reduction and a cluster barrier, some 5 us. Otherwise passes: 2 to 25 of them, each
+// with the row's share of an L1 read and an exchange (about 2 us); 16-bit logits take 6 passes a
+// threshold.
+//
+//   T         float, __half, __nv_bfloat16
+//   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+
+#include <cooperative_groups.h>
+
+#include <bit>
+
+#include "base/cuda_status.h"
+#include "runner/ops/vector_access.cuh"
+#include "runner/sampling/sampling_args.h"
+#include "runner/sampling/sampling_rules.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarpSize = 32;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kMaxTeam = 8;  // the portable size of a cluster
+constexpr int kPivots = 7;   // of an interval cut into 8
+// CTAs that fill the largest GPUs. Beyond that, more CTAs a row would only add barriers.
+constexpr int kWantedCtas = 512;
+
+// Low bits of a key that are equal in all logits of the type, except for the sign.
+template <typename T>
+inline constexpr int kConstantKeyBits = 0;
+template <>
+inline constexpr int kConstantKeyBits<__half> = 13;
+template <>
+inline constexpr int kConstantKeyBits<__nv_bfloat16> = 16;
+
+struct SharedMemory {
+  uint64_t warp[kPivots][kWarps];
+  uint64_t team[2][kPivots][kMaxTeam];  // written by all CTAs of the team
+};
+
+// The CTAs of a row, and their reductions. All threads of the team call the same functions in the
+// same order. Without clusters a team is one CTA.
+class Team {
+ public:
+  __device__ Team(SharedMemory& shared, int rank, int size)
+      : shared_(shared), rank_(rank), size_(size) {
+    Sync();  // the shared memory of another CTA may be written only after that CTA has begun
+  }
+
+  // The sum or maximum of each value over all threads, on all threads.
+  template <int kValues, typename Op>
+  __device__ void AllReduce(uint64_t (&value)[kValues], Op op) {
+    const int warp = threadIdx.x / kWarpSize;
+    const int lane = threadIdx.x % kWarpSize;
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      value[j] = ReduceWarp<kWarpSize>(value[j], op);
+      if (lane == 0) shared_.warp[j][warp] = value[j];
+    }
+    __syncthreads();
+    parity_ ^= 1;  // other threads may still read the values of the last exchange
+    if (warp < kValues) {
+      const uint64_t sum = ReduceWarp<kWarps>(shared_.warp[warp][lane % kWarps], op);
+      if (lane < size_) *InCta(lane, &shared_.team[parity_][warp][rank_]) = sum;
+    }
+    Sync();
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) {
+      value[j] = shared_.team[parity_][j][0];
+      for (int rank = 1; rank < size_; ++rank)
+        value[j] = op(value[j], shared_.team[parity_][j][rank]);
+    }
+  }
+
+  __device__ uint64_t Max(uint64_t value) {
+    uint64_t values[1] = {value};
+    AllReduce(values, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
+    return values[0];
+  }
+
+  template <int kValues>
+  __device__ void Sum(uint64_t (&values)[kValues]) {
+    AllReduce(values, [](uint64_t a, uint64_t b) { return a + b; });
+  }
+
+  // The index of this thread in the team, and the team's number of threads.
+  __device__ int thread() const { return rank_ * kThreads + threadIdx.x; }
+  __device__ int num_threads() const { return size_ * kThreads; }
+
+ private:
+  // Over groups of kLanes consecutive lanes, on all of them.
+  template <int kLanes, typename Op>
+  __device__ static uint64_t ReduceWarp(uint64_t value, Op op) {
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      value = op(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    }
+    return value;
+  }
+
+  __device__ static void Sync() {
+#if __CUDA_ARCH__ >= 900
+    cooperative_groups::this_cluster().sync();
+#else
+    __syncthreads();
+#endif
+  }
+
+  __device__ static uint64_t* InCta([[maybe_unused]] int rank, uint64_t* local) {
+#if __CUDA_ARCH__ >= 900
+    return cooperative_groups::this_cluster().map_shared_rank(local, rank);
+#else
+    return local;
+#endif
+  }
+
+  SharedMemory& shared_;
+  int rank_;
+  int size_;
+  int parity_ = 0;
+};
+
+// A row's logits, distributed over the threads of its team.
+template <typename T, int kVector>
+struct Row {
+  const T* logits;  // [size]
+  int size;
+
+  // Calls visit(first, values) for each piece of kVector logits of this thread, tokens ascending.
+  // Missing values of the last piece are NaN, which is never chosen.
+  template <typename Visit>
+  __device__ void ForEachPiece(const Team& team, Visit visit) const {
+    const int num_pieces = (size + kVector - 1) / kVector;
+    for (int piece = team.thread(); piece < num_pieces; piece += team.num_threads()) {
+      const int first = piece * kVector;
+      float values[kVector];
+      if (first + kVector <= size) {
+        const Vector<T, kVector> vector = LoadVector<T, kVector>(logits + first);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) values[j] = ToFloat(vector.value[j]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          values[j] = first + j < size ? ToFloat(logits[first + j]) : __int_as_float(0x7fffffff);
+        }
+      }
+      visit(first, values);
+    }
+  }
+
+  template <typename Visit>
+  __device__ void ForEach(const Team& team, Visit visit) const {
+    ForEachPiece(team, [&](int first, const float(&values)[kVector]) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) visit(first + j, values[j]);
+    });
+  }
+};
+
+template <typename T, int kVector>
+__device__ uint64_t Largest(const Row<T, kVector>& row, Team& team) {
+  uint32_t best_key = 0;
+  int best_token = 0;
+  row.ForEach(team, [&](int token, float logit) {
+    const uint32_t key = OrderKey(logit);
+    if (key > best_key) {  // tokens ascend: equals keep the lower one
+      best_key = key;
+      best_token = token;
+    }
+  });
+  return team.Max(best_key == 0 ? kNoChoice : PackChoice(best_key, best_token));
+}
+
+// The largest threshold t >= `low` for which weight(key, logit), summed over keys >= t, reaches
+// `target`. Weights of keys below `low` do not count. With `kStopAtEqual`, any threshold that
+// exactly `target` reaches will do. REQUIRES: `low` reaches it, and is a multiple of
+// 2^kConstantKeyBits; no key is above max_key.
+template <bool kStopAtEqual, typename T, int kVector, typename Weight>
+__device__ uint32_t LargestThreshold(const Row<T, kVector>& row, Team& team, uint32_t low,
+                                     uint32_t max_key, uint64_t target, Weight weight) {
+  constexpr int kShift = kConstantKeyBits<T>;
+  uint32_t begin = low >> kShift;                               // reaches target
+  uint64_t end = static_cast<uint64_t>(max_key >> kShift) + 1;  // does not
+  while (end - begin > 1) {
+    uint32_t pivot[kPivots];
+    uint64_t sum[kPivots] = {};
+#pragma unroll
+    for (int j = 0; j < kPivots; ++j) {
+      pivot[j] = begin + static_cast<uint32_t>((end - begin) * (j + 1) / (kPivots + 1));
+    }
+    row.ForEach(team, [&](int, float logit) {
+      const uint32_t key = OrderKey(logit) >> kShift;
+      if (key < pivot[0]) return;
+      const uint64_t w = weight(logit);
+#pragma unroll
+      for (int j = 0; j < kPivots; ++j) sum[j] += key >= pivot[j] ? w : 0;
+    });
+    team.Sum(sum);
+    for (int j = 0; j < kPivots; ++j) {
+      if (kStopAtEqual && sum[j] == target) return pivot[j] << kShift;
+      if (sum[j] >= target) {
+        begin = pivot[j];
+      } else {
+        end = pivot[j];
+        break;
+      }
+    }
+  }
+  return begin << kShift;
+}
+
+// Tokens whose keys are at least this are kept.
+template <typename T, int kVector>
+__device__ uint32_t Threshold(const Row<T, kVector>& row, Team& team, const SamplingParams& params,
+                              float max_logit) {
+  const uint32_t max_key = OrderKey(max_logit);
+  uint32_t threshold = 0;
+  if (HasTopK(params, row.size)) {
+    // NaN, of key 0, counts only for a threshold of 0, which no pivot is.
+    threshold = LargestThreshold<true>(row, team, 0, max_key, params.top_k,
+                                       [](float) { return uint64_t{1}; });
+  }
+  if (!HasTopP(params)) return threshold;
+  const auto mass_of = [&](float logit) {
+    return MassOf(ScaledDistance(logit, max_logit, params.temperature));
+  };
+  uint64_t total[1] = {0};
+  row.ForEach(team, [&](int, float logit) {
+    if (OrderKey(logit) >= threshold) total[0] += mass_of(logit);
+  });
+  team.Sum(total);
+  return LargestThreshold<false>(row, team, threshold, max_key, TopPTarget(params.top_p, total[0]),
+                                 mass_of);
+}
+
+template <typename T, int kVector>
+__device__ uint64_t Draw(const Row<T, kVector>& row, Team& team, const SamplingParams& params,
+                         int64_t sample_index, float max_logit) {
+  const uint32_t threshold = Threshold(row, team, params, max_logit);
+  uint64_t best = kNoChoice;
+  // The token of the largest logit is kept, and its score is at least this.
+  float best_score = kMinGumbel;
+  row.ForEachPiece(team, [&](int first, const float(&logits)[kVector]) {
+    int bits_group = -1;
+    PhiloxBlock bits;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const uint32_t key = OrderKey(logits[j]);
+      if (key < threshold || key == 0) continue;
+      const float distance = ScaledDistance(logits[j], max_logit, params.temperature);
+      if (distance + kMaxGumbel < best_score) continue;  // cannot win
+      const int token = first + j;
+      if (token / 4 != bits_group) {
+        bits_group = token / 4;
+        bits = RandomBitsOf(params, sample_index, bits_group);
+      }
+      const int lane = token % 4;  // selected without an index, which would put `bits` into memory
+      const uint32_t low = lane == 0 ? bits.word[0] : bits.word[1];
+      const uint32_t high = lane == 2 ? bits.word[2] : bits.word[3];
+      const float score = distance + GumbelOf(lane < 2 ? low : high);
+      const uint64_t choice = PackChoice(OrderKey(score), token);
+      if (choice > best) best = choice;
+      if (score > best_score) best_score = score;
+    }
+  });
+  return team.Max(best);
+}
+
+template <typename T, int kVector, bool kGeneral>
+__global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int team_size) {
+  __shared__ SharedMemory shared;
+  const int row_idx = blockIdx.x / team_size;
+  const int rank = blockIdx.x % team_size;
+  const int32_t slot = args.sample_slot[row_idx];
+  if (slot < 0 || slot >= args.slots.num_slots) {
+    if (rank == 0 && threadIdx.x == 0) args.out[row_idx] = -1;
+    return;  // the whole team
+  }
+  const Row<T, kVector> row = {static_cast<const T*>(args.logits) + row_idx * args.logits_stride,
+                               args.vocab_size};
+  // The whole team reads it before the barriers after which its first thread advances it.
+  const int64_t sample_index = args.slots.sample_index[slot];
+
+  Team team(shared, rank, team_size);
+  uint64_t choice = Largest(row, team);
+  if constexpr (kGeneral) {
+    const SamplingParams params = args.slots.params[slot];
+    if (!IsGreedy(params) && choice != kNoChoice) {
+      const float max_logit = ToFloat(row.logits[TokenOf(choice)]);
+      choice = Draw(row, team, params, sample_index, max_logit);
+    }
+  }
+  if (rank == 0 && threadIdx.x == 0) {
+    const int32_t token = TokenOf(choice);
+    args.out[row_idx] = token;
+    args.slots.last_token[slot] = token;
+    args.slots.sample_index[slot] = sample_index + 1;
+  }
+}
+
+// Whether this kernel's code, as loaded, uses clusters, and the device has them.
+template <typename Kernel>
+bool CanFormClusters(Kernel kernel) {
+  cudaFuncAttributes attributes;
+  int device = 0;
+  int major = 0;
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90 &&
+         cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major >= 9;
+}
+
+template <typename T, int kVector, bool kGeneral>
+cudaError_t Launch(const SamplingArgs& args, cudaStream_t stream) {
+  const auto kernel = SampleKernel<T, kVector, kGeneral>;
+  int team_size = 1;
+  // One answer for all devices of the process, which are assumed to be alike.
+  static const bool can_form_clusters = CanFormClusters(kernel);
+  if (can_form_clusters) {
+    // A CTA is added only while there is a piece for each of its threads.
+    while (team_size < kMaxTeam && 2 * team_size * args.num_rows <= kWantedCtas &&
+           team_size * kThreads * kVector < args.vocab_size) {
+      team_size *= 2;
+    }
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(team_size), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(args.num_rows * team_size);
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = team_size > 1 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args, team_size);
+}
+
+}  // namespace
+
+absl::Status LaunchSampling(const SamplingArgs& args, cudaStream_t stream) {
+  if (args.num_rows <= 0 || args.vocab_size <= 0) return absl::OkStatus();
+  const cudaError_t error = VisitDeviceType(args.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool is_greedy = args.features == SamplingFeatures::kGreedy;
+    if (IsAlignedForVectors<T>(args.logits, args.logits_stride)) {
+      constexpr int kVector = kFullVector<T>;
+      return is_greedy ? Launch<T, kVector, false>(args, stream)
+                       : Launch<T, kVector, true>(args, stream);
+    }
+    return is_greedy ? Launch<T, 1, false>(args, stream) : Launch<T, 1, true>(args, stream);
+  });
+  return CudaStatus(error, "Sample");
+}
+
+}  // namespace reprise

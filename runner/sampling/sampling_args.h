@@ -1,0 +1,34 @@
+// What the CPU and the GPU form of runner/sampling/sampling.h share. No LibTorch.
+
+#ifndef RUNNER_SAMPLING_SAMPLING_ARGS_H_
+#define RUNNER_SAMPLING_SAMPLING_ARGS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "runner/sampling/sampling_params.h"
+
+struct CUstream_st;  // cudaStream_t
+
+namespace reprise {
+
+struct SamplingArgs {
+  DType dtype = DType::kFloat32;  // float32, float16 or bfloat16
+  const void* logits = nullptr;   // [num_rows, vocab_size]
+  int64_t logits_stride = 0;      // elements, from row to row
+  int num_rows = 0;
+  int vocab_size = 0;
+  SamplingSlots slots;
+  const int32_t* sample_slot = nullptr;  // [num_rows]
+  int32_t* out = nullptr;                // [num_rows]
+  SamplingFeatures features = SamplingFeatures::kGeneral;
+};
+
+// Enqueues the kernel. REQUIRES: arguments as Sample() checks them. Errors: those of CudaStatus()
+// (base/cuda_status.h). Only in builds with CUDA.
+absl::Status LaunchSampling(const SamplingArgs& args, CUstream_st* stream);
+
+}  // namespace reprise
+
+#endif  // RUNNER_SAMPLING_SAMPLING_ARGS_H_

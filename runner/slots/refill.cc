@@ -1,0 +1,139 @@
+#include "runner/slots/refill.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "attention/metadata/builder_sizes.h"
+#include "base/lanes.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// One refill, sequentially. The order of calls is that of the delta.
+class Refill {
+ public:
+  explicit Refill(const RefillArgs& args)
+      : args_(args),
+        slots_(args.slots),
+        arrays_(args.arrays),
+        rows_(RefillRowArgs(args)),
+        counts_(ClampCounts(*args.delta.counts, args)),
+        num_bad_(counts_.num_beyond) {}
+
+  void ApplyLeaves() {
+    for (int i = 0; i < counts_.num_leaves; ++i) {
+      const int32_t slot = args_.delta.leaves[i];
+      if (!IsSlot(slot, slots_)) {
+        ++num_bad_;
+        continue;
+      }
+      slots_.seq_len[slot] = 0;
+      slots_.encoder_len[slot] = 0;
+      slots_.last_token[slot] = 0;
+      slots_.sample_index[slot] = 0;
+      slots_.sampling[slot] = {};
+      for (int g = 0; g < slots_.num_groups; ++g) {
+        std::fill_n(slots_.table_row(g, slot), slots_.max_blocks, 0);
+      }
+    }
+  }
+
+  void ApplyJoins() {
+    for (int i = 0; i < counts_.num_joins; ++i) {
+      const SlotJoin& join = args_.delta.joins[i];
+      if (!IsValidJoin(join, args_, rows_)) {
+        ++num_bad_;
+        continue;
+      }
+      slots_.seq_len[join.slot] = join.seq_len;
+      slots_.encoder_len[join.slot] = join.num_encoder_tokens;
+      slots_.last_token[join.slot] = 0;
+      slots_.sample_index[join.slot] = join.sample_index;
+      slots_.sampling[join.slot] = join.sampling;
+    }
+  }
+
+  void ApplyUpdates() {
+    for (int i = 0; i < counts_.num_updates; ++i) {
+      const BlockTableUpdate& update = args_.delta.updates[i];
+      if (!IsValidUpdate(update, args_)) {
+        ++num_bad_;
+        continue;
+      }
+      slots_.table_row(update.group, update.slot)[update.column] = update.block;
+    }
+  }
+
+  void GatherRows() {
+    // Kept from step to step: a step allocates nothing.
+    static thread_local std::vector<char> taken;
+    taken.assign(slots_.num_slots, false);
+    const RowCounts counts = WriteRowsInOrder(
+        rows_, [&](int r) { return RowAt(r, taken); },
+        [&](int r, const CheckedRow&, int i) {
+          const StepRow& row = args_.delta.rows[r];
+          return row.first_host_token < 0 ? slots_.last_token[row.slot]
+                                          : args_.delta.host_tokens[row.first_host_token + i];
+        },
+        [&](int r, const CheckedRow& row) { FinishRow(r, row); });
+    *arrays_.common_prefix_len = CommonPrefixLenOf(*args_.delta.counts);
+    *arrays_.num_bad_rows = num_bad_ + counts.num_faults;
+  }
+
+ private:
+  // Marks the slot as taken, whether its row is good or not.
+  CheckedRow RowAt(int r, std::vector<char>& taken) const {
+    if (r >= counts_.num_rows) return {};
+    const StepRow& step_row = args_.delta.rows[r];
+    bool is_first = false;
+    int32_t seq_len = 0;
+    if (IsSlot(step_row.slot, slots_)) {
+      is_first = !taken[step_row.slot];
+      taken[step_row.slot] = true;
+      seq_len = slots_.seq_len[step_row.slot];
+    }
+    CheckedRow row = CheckStepRow(step_row, is_first, seq_len, counts_.num_host_tokens, rows_);
+    if (row.is_live() && !HasBlocks(SerialLanes(), rows_, row)) row.fault = RowFault::kNoBlock;
+    return row;
+  }
+
+  // The step's arrays that are not common to all row builders.
+  void FinishRow(int r, const CheckedRow& row) {
+    arrays_.encoder_lens[r] = row.is_live() ? slots_.encoder_len[row.table_row] : 0;
+    arrays_.sample_slot[r] = row.is_live() && args_.delta.rows[r].samples != 0 ? row.table_row : -1;
+    if (row.is_live()) slots_.seq_len[row.table_row] = row.context_len + row.query_len;
+  }
+
+  const RefillArgs& args_;
+  const SlotState& slots_;
+  const StepArrays& arrays_;
+  const RowArgs rows_;
+  const RefillCounts counts_;
+  int32_t num_bad_ = 0;
+};
+
+}  // namespace
+
+absl::Status CheckRefill(const RefillArgs& args) {
+  REPRISE_RETURN_IF_ERROR(
+      CheckSize("padded_num_rows", args.padded_num_rows, 0, args.arrays.max_rows));
+  REPRISE_RETURN_IF_ERROR(
+      CheckSize("padded_num_tokens", args.padded_num_tokens, 0, args.arrays.max_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckSize("block_size", args.block_size, 1));
+  return CheckSize("num_groups", args.slots.num_groups, 1, kMaxKvGroups);
+}
+
+void RefillOnHost(const RefillArgs& args) {
+  CHECK_EQ(CheckRefill(args), absl::OkStatus());
+  Refill refill(args);
+  refill.ApplyLeaves();
+  refill.ApplyJoins();
+  refill.ApplyUpdates();
+  refill.GatherRows();
+}
+
+}  // namespace reprise

@@ -1,0 +1,577 @@
+#include "runner/slots/refill.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/testing/refill_memory.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+// A delta written by hand into a RefillMemory, then refilled.
+class RefillTest : public ::testing::Test {
+ protected:
+  explicit RefillTest(const RefillShape& shape = {}) : memory_(shape) { memory_.PoisonArrays(); }
+
+  void Join(SlotJoin join) { args().delta.joins[counts_.num_joins++] = join; }
+  void Leave(int32_t slot) { args().delta.leaves[counts_.num_leaves++] = slot; }
+  void Update(int32_t slot, int32_t column, int32_t block, int32_t group = 0) {
+    args().delta.updates[counts_.num_updates++] = {slot, column, block, group};
+  }
+  void Row(StepRow row) { args().delta.rows[counts_.num_rows++] = row; }
+  // A row that brings its own tokens.
+  void PromptRow(int32_t slot, const std::vector<int32_t>& tokens, int32_t samples = 1) {
+    Row({.slot = slot,
+         .query_len = static_cast<int32_t>(tokens.size()),
+         .first_host_token = counts_.num_host_tokens,
+         .samples = samples});
+    for (int32_t token : tokens) args().delta.host_tokens[counts_.num_host_tokens++] = token;
+  }
+
+  void Refill(int padded_num_rows, int padded_num_tokens) {
+    *args().delta.counts = counts_;
+    args().padded_num_rows = padded_num_rows;
+    args().padded_num_tokens = padded_num_tokens;
+    RefillOnHost(args());
+    counts_ = {};
+  }
+
+  RefillArgs& args() { return memory_.args(); }
+  const StepArrays& arrays() { return memory_.args().arrays; }
+  const SlotState& slots() { return memory_.args().slots; }
+  int num_bad_rows() { return *arrays().num_bad_rows; }
+
+  template <typename T>
+  std::vector<T> First(const T* array, int count) {
+    return std::vector<T>(array, array + count);
+  }
+
+  RefillMemory memory_;  // 8 slots of 6 blocks of 4 tokens, 40 blocks, 8 rows, 32 tokens
+  StepDeltaCounts counts_;
+};
+
+TEST_F(RefillTest, APromptThenATokenOfTheDevice) {
+  Join({.slot = 3, .sample_index = 5});
+  Update(3, 0, 7);
+  Update(3, 1, 9);
+  PromptRow(3, {11, 12, 13, 14, 15});
+  Refill(2, 8);
+  EXPECT_THAT(First(arrays().token_ids, 8), ElementsAre(11, 12, 13, 14, 15, 0, 0, 0));
+  EXPECT_THAT(First(arrays().positions, 8), ElementsAre(0, 1, 2, 3, 4, 0, 0, 0));
+  // Blocks 7 and 9 of 4 tokens: 7 * 4 = 28, and token 4 at 9 * 4 = 36.
+  EXPECT_THAT(First(arrays().slot_mapping, 8), ElementsAre(28, 29, 30, 31, 36, -1, -1, -1));
+  EXPECT_THAT(First(arrays().query_start_loc, 3), ElementsAre(0, 5, 5));
+  EXPECT_THAT(First(arrays().seq_lens, 2), ElementsAre(5, 0));
+  EXPECT_THAT(First(arrays().table_row, 2), ElementsAre(3, 0));
+  EXPECT_THAT(First(arrays().logits_indices, 2), ElementsAre(4, 0));
+  EXPECT_THAT(First(arrays().sample_slot, 2), ElementsAre(3, -1));
+  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_EQ(slots().seq_len[3], 5);
+  EXPECT_EQ(slots().sample_index[3], 5);
+
+  slots().last_token[3] = 77;  // as sampling does
+  Row({.slot = 3});
+  Refill(2, 2);
+  EXPECT_THAT(First(arrays().token_ids, 2), ElementsAre(77, 0));
+  EXPECT_THAT(First(arrays().positions, 2), ElementsAre(5, 0));
+  EXPECT_THAT(First(arrays().slot_mapping, 2), ElementsAre(37, -1));
+  EXPECT_EQ(slots().seq_len[3], 6);
+}
+
+TEST_F(RefillTest, TheCommonPrefixIsThatOfTheStepAtHand) {
+  Join({.slot = 0, .seq_len = 8});
+  Update(0, 2, 7);
+  Row({.slot = 0});
+  counts_.common_prefix_len = 8;
+  Refill(2, 2);
+  EXPECT_EQ(*arrays().common_prefix_len, 8);
+  Row({.slot = 0});
+  Refill(2, 2);
+  EXPECT_EQ(*arrays().common_prefix_len, 0);
+  counts_.common_prefix_len = -8;
+  Refill(2, 2);
+  EXPECT_EQ(*arrays().common_prefix_len, 0);
+}
+
+TEST_F(RefillTest, ASlotLeavesAndIsJoinedAnewInOneDelta) {
+  Join({.slot = 2, .seq_len = 4, .sampling = {.temperature = 1, .seed = 9}});
+  Update(2, 0, 5);
+  Update(2, 5, 6);
+  Refill(1, 1);
+  EXPECT_EQ(slots().seq_len[2], 4);
+
+  Leave(2);
+  Join({.slot = 2, .sampling = {.top_k = 3}});
+  Update(2, 0, 8);
+  PromptRow(2, {1});
+  Refill(1, 1);
+  const int32_t* table_row = slots().block_table + 2 * slots().block_table_stride;
+  EXPECT_THAT(First(table_row, 6), ElementsAre(8, 0, 0, 0, 0, 0));  // no stale column
+  EXPECT_EQ(slots().seq_len[2], 1);
+  EXPECT_EQ(slots().sampling[2].temperature, 0);
+  EXPECT_EQ(slots().sampling[2].top_k, 3);
+}
+
+TEST_F(RefillTest, OfSeveralUpdatesOfAnEntryTheLastOneHolds) {
+  for (int block : {4, 9, 6}) Update(1, 2, block);
+  Refill(1, 1);
+  EXPECT_EQ(slots().block_table[slots().block_table_stride + 2], 6);
+  Update(1, 2, 0);  // back to the null block
+  Refill(1, 1);
+  EXPECT_EQ(slots().block_table[slots().block_table_stride + 2], 0);
+}
+
+TEST_F(RefillTest, ARowThatCannotBeServedIsAsAPaddedOne) {
+  Join({.slot = 0});
+  Join({.slot = 1});
+  Join({.slot = 2});
+  Update(0, 0, 5);
+  Update(2, 0, 6);
+  PromptRow(0, {10, 11});
+  PromptRow(1, {20});  // has no block: its entry is the null block
+  PromptRow(2, {30}, /*samples=*/0);
+  Refill(4, 4);
+  EXPECT_EQ(num_bad_rows(), 1);
+  EXPECT_THAT(First(arrays().query_start_loc, 5), ElementsAre(0, 2, 2, 3, 3));
+  EXPECT_THAT(First(arrays().seq_lens, 4), ElementsAre(2, 0, 1, 0));
+  EXPECT_THAT(First(arrays().table_row, 4), ElementsAre(0, 0, 2, 0));
+  EXPECT_THAT(First(arrays().sample_slot, 4), ElementsAre(0, -1, -1, -1));
+  EXPECT_THAT(First(arrays().token_ids, 4), ElementsAre(10, 11, 30, 0));
+  EXPECT_EQ(slots().seq_len[1], 0);
+}
+
+TEST_F(RefillTest, EveryRowThatIsNotServedSaysWhy) {
+  Join({.slot = 0});
+  Join({.slot = 1, .seq_len = 24});  // as many as the table holds
+  Join({.slot = 2});                 // without a block
+  Join({.slot = 3});
+  Update(0, 0, 5);
+  Update(3, 0, 6);
+  Row({.slot = 0});
+  Row({.slot = 0});
+  Row({.slot = 99});
+  Row({.slot = 1});
+  Row({.slot = 2});
+  Row({.slot = 3, .query_len = 2, .first_host_token = 31});  // host_tokens has none
+  Refill(8, 8);
+  const auto fault = [](RowFault fault) { return static_cast<int32_t>(fault); };
+  EXPECT_THAT(First(arrays().row_faults, 8),
+              ElementsAre(0, fault(RowFault::kTableRow), fault(RowFault::kTableRow),
+                          fault(RowFault::kLength), fault(RowFault::kNoBlock),
+                          fault(RowFault::kToken), 0, 0));
+  EXPECT_EQ(num_bad_rows(), 5);
+
+  PromptRow(0, {1, 2});
+  PromptRow(3, {1, 2});
+  Refill(2, 3);
+  EXPECT_THAT(First(arrays().row_faults, 2), ElementsAre(0, fault(RowFault::kNoRoom)));
+}
+
+TEST_F(RefillTest, TheSecondRowOfASlotIsInertEvenIfTheFirstWasBad) {
+  Join({.slot = 0});
+  Update(0, 0, 5);
+  Row({.slot = 0, .query_len = 0});
+  PromptRow(0, {10});
+  Refill(2, 2);
+  EXPECT_EQ(num_bad_rows(), 2);
+  EXPECT_THAT(First(arrays().query_start_loc, 3), Each(0));
+}
+
+TEST_F(RefillTest, RowsStopWhereTheTokensNoLongerFit) {
+  for (int slot : {0, 1, 2}) {
+    Join({.slot = slot});
+    Update(slot, 0, slot + 1);
+  }
+  PromptRow(0, {1, 2});
+  PromptRow(1, {3, 4, 5});
+  PromptRow(2, {6});  // would fit, but comes after one that does not
+  Refill(3, 4);
+  EXPECT_EQ(num_bad_rows(), 2);
+  EXPECT_THAT(First(arrays().query_start_loc, 4), ElementsAre(0, 2, 2, 2));
+  EXPECT_THAT(First(arrays().token_ids, 4), ElementsAre(1, 2, 0, 0));
+  EXPECT_EQ(slots().seq_len[2], 0);
+}
+
+TEST_F(RefillTest, PositionsEndWithTheTable) {
+  Join({.slot = 4, .seq_len = 23});  // 6 blocks of 4: one more token
+  Update(4, 5, 3);
+  PromptRow(4, {1});
+  Refill(1, 1);
+  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_EQ(arrays().slot_mapping[0], 3 * 4 + 3);
+  PromptRow(4, {2});
+  Refill(1, 1);
+  EXPECT_EQ(num_bad_rows(), 1);
+  EXPECT_EQ(slots().seq_len[4], 24);
+}
+
+TEST_F(RefillTest, WhatLiesBeyondThePaddedSizesIsNotTouched) {
+  Join({.slot = 0});
+  Update(0, 0, 5);
+  PromptRow(0, {1});
+  Refill(2, 3);
+  EXPECT_THAT(First(arrays().seq_lens + 2, 6), Each(0x5a5a5a5a));
+  EXPECT_THAT(First(arrays().token_ids + 3, 29), Each(0x5a5a5a5a));
+}
+
+TEST_F(RefillTest, LargeBlocksDoNotOverflowTheSlotMapping) {
+  args().num_blocks = 1 << 30;
+  Join({.slot = 0});
+  Update(0, 0, (1 << 30) - 1);
+  PromptRow(0, {1, 2});
+  Refill(1, 2);
+  EXPECT_EQ(arrays().slot_mapping[1], ((int64_t{1} << 30) - 1) * 4 + 1);
+}
+
+TEST_F(RefillTest, EveryLiveCountOfAPaddedSizeResetsTheRest) {
+  for (int slot = 0; slot < 8; ++slot) {
+    Join({.slot = slot});
+    for (int column = 0; column < 6; ++column) Update(slot, column % 6, 1 + slot);
+    if (counts_.num_updates == 24) Refill(1, 1);
+  }
+  Refill(1, 1);
+  for (int live : {8, 1, 5, 0, 7, 2, 3, 6, 4}) {
+    for (int slot = 0; slot < live; ++slot) Row({.slot = slot});
+    Refill(8, 8);
+    EXPECT_EQ(num_bad_rows(), 0);
+    for (int r = 0; r < 8; ++r) {
+      EXPECT_EQ(arrays().query_start_loc[r + 1], std::min(r + 1, live));
+      EXPECT_EQ(arrays().seq_lens[r] > 0, r < live);
+      EXPECT_EQ(arrays().sample_slot[r], r < live ? r : -1);
+      EXPECT_EQ(arrays().slot_mapping[r] >= 0, r < live);
+    }
+  }
+}
+
+TEST_F(RefillTest, CountsBeyondCapacityAreClampedAndCounted) {
+  std::fill_n(args().delta.leaves, 8, 0);
+  counts_ = {.num_leaves = 10, .num_joins = -5, .num_updates = -1, .num_rows = -1};
+  Refill(4, 4);
+  EXPECT_EQ(num_bad_rows(), 2);  // leaves 9 and 10
+  EXPECT_THAT(First(arrays().seq_lens, 4), Each(0));
+}
+
+// Full attention, a window of 6 tokens, chunks of 8, and an encoder's keys.
+class RefillGroupsTest : public RefillTest {
+ protected:
+  RefillGroupsTest()
+      : RefillTest({.groups = {{},
+                               {.retention = KvRetention::kSlidingWindow, .span = 6},
+                               {.retention = KvRetention::kChunkedLocal, .span = 8},
+                               {.retention = KvRetention::kCross}}}) {}
+
+  std::vector<int64_t> Slots(int group, int count) {
+    return First<int64_t>(arrays().group_slots(group), count);
+  }
+};
+
+TEST_F(RefillGroupsTest, EachGroupWritesIntoItsOwnBlocks) {
+  Join({.slot = 3, .num_encoder_tokens = 9});
+  for (int group : {0, 1, 2, 3}) Update(3, 0, 10 + group, group);
+  PromptRow(3, {7, 8});
+  Refill(2, 3);
+  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_THAT(Slots(0, 3), ElementsAre(40, 41, -1));
+  EXPECT_THAT(Slots(1, 3), ElementsAre(44, 45, -1));
+  EXPECT_THAT(Slots(2, 3), ElementsAre(48, 49, -1));
+  EXPECT_THAT(Slots(3, 3), Each(-1));  // the encoder's keys are not the row's to write
+  EXPECT_THAT(First(arrays().seq_lens, 2), ElementsAre(2, 0));
+  EXPECT_THAT(First(arrays().encoder_lens, 2), ElementsAre(9, 0));
+}
+
+TEST_F(RefillGroupsTest, ARowNeedsItsBlockInEveryGroupButCrossGroups) {
+  for (int missing : {0, 1, 2}) {
+    Leave(0);
+    Join({.slot = 0});
+    for (int group : {0, 1, 2}) {
+      if (group != missing) Update(0, 0, 5 + group, group);
+    }
+    PromptRow(0, {1});
+    Refill(1, 1);
+    EXPECT_EQ(num_bad_rows(), 1) << "group " << missing;
+    EXPECT_EQ(slots().seq_len[0], 0);
+  }
+}
+
+TEST_F(RefillGroupsTest, BlocksThatLeftTheWindowOrTheChunkMayBeNull) {
+  // Positions 17 and 18 are written. The window of 18 begins at 13, in column 3; its chunk at 16.
+  Join({.slot = 1, .seq_len = 17});
+  for (int group : {0, 1, 2}) Update(1, 4, 20 + group, group);
+  PromptRow(1, {1, 2});
+  Refill(1, 2);
+  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_THAT(Slots(1, 2), ElementsAre(21 * 4 + 1, 21 * 4 + 2));
+}
+
+TEST_F(RefillGroupsTest, PromptTokensOlderThanTheWindowMayStayUnwritten) {
+  // 16 tokens. The last query, at 15, sees positions 10 to 15 of its window, 8 to 15 of its chunk.
+  Join({.slot = 2});
+  for (int column : {0, 1, 2, 3}) Update(2, column, 10 + column, 0);
+  for (int column : {2, 3}) Update(2, column, 20 + column, 1);
+  for (int column : {2, 3}) Update(2, column, 30 + column, 2);
+  PromptRow(2, std::vector<int32_t>(16, 9));
+  Refill(1, 16);
+  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_THAT(Slots(0, 16), Each(::testing::Ge(40)));
+  for (int group : {1, 2}) {
+    EXPECT_THAT(First<int64_t>(arrays().group_slots(group), 8), Each(-1));
+    EXPECT_EQ(arrays().group_slots(group)[8], (10 + 10 * group + 2) * 4);
+  }
+
+  // One column more than the window may spare.
+  Leave(2);
+  Join({.slot = 2});
+  for (int group : {0, 1, 2}) {
+    for (int column : {0, 1, 2, 3}) Update(2, column, 20 + column, group);
+  }
+  Update(2, 2, 0, 1);
+  PromptRow(2, std::vector<int32_t>(16, 9));
+  Refill(1, 16);
+  EXPECT_EQ(num_bad_rows(), 1);
+}
+
+TEST_F(RefillGroupsTest, ASlotThatLeavesIsClearedInEveryGroup) {
+  Join({.slot = 4, .num_encoder_tokens = 3});
+  for (int group : {0, 1, 2, 3}) Update(4, 5, 30, group);
+  Refill(1, 1);
+  for (int group : {0, 1, 2, 3}) EXPECT_EQ(slots().table_row(group, 4)[5], 30);
+  EXPECT_EQ(slots().encoder_len[4], 3);
+  Leave(4);
+  Refill(1, 1);
+  for (int group : {0, 1, 2, 3}) EXPECT_THAT(First(slots().table_row(group, 4), 6), Each(0));
+  EXPECT_EQ(slots().encoder_len[4], 0);
+}
+
+TEST_F(RefillGroupsTest, UpdatesOfGroupsThatAreNotThereAreSkippedAndCounted) {
+  Update(0, 0, 5, -1);
+  Update(0, 0, 5, 4);
+  Join({.slot = 0, .num_encoder_tokens = 25});  // 6 blocks of 4 hold 24
+  Join({.slot = 1, .num_encoder_tokens = -1});
+  Refill(1, 1);
+  EXPECT_EQ(num_bad_rows(), 4);
+  for (int group : {0, 1, 2, 3}) EXPECT_EQ(slots().table_row(group, 0)[0], 0);
+}
+
+// The same rules in other words: sequences as lists, looked up by name.
+class NaiveModel {
+ public:
+  explicit NaiveModel(const RefillShape& shape) : shape_(shape) {}
+
+  // Expects what `args`, refilled, should hold.
+  void ExpectStep(const RefillArgs& args) {
+    const StepDelta& delta = args.delta;
+    int num_bad = 0;
+    for (int i = 0; i < delta.counts->num_leaves; ++i) {
+      if (Exists(delta.leaves[i])) {
+        sequences_.erase(delta.leaves[i]);
+      } else {
+        ++num_bad;
+      }
+    }
+    for (int i = 0; i < delta.counts->num_joins; ++i) {
+      const SlotJoin& join = delta.joins[i];
+      if (Exists(join.slot) && join.seq_len >= 0 && join.seq_len <= Room() &&
+          join.num_encoder_tokens >= 0 && join.num_encoder_tokens <= Room()) {
+        sequences_[join.slot].seq_len = join.seq_len;
+        sequences_[join.slot].encoder_len = join.num_encoder_tokens;
+      } else {
+        ++num_bad;
+      }
+    }
+    for (int i = 0; i < delta.counts->num_updates; ++i) {
+      const BlockTableUpdate& update = delta.updates[i];
+      if (Exists(update.slot) && update.column >= 0 && update.column < shape_.max_blocks &&
+          update.block >= 0 && update.block < shape_.num_blocks && update.group >= 0 &&
+          update.group < num_groups()) {
+        sequences_[update.slot].blocks[{update.group, update.column}] = update.block;
+      } else {
+        ++num_bad;
+      }
+    }
+    ExpectRows(args, num_bad);
+  }
+
+ private:
+  struct Sequence {
+    int64_t seq_len = 0;
+    int32_t encoder_len = 0;
+    std::map<std::pair<int, int64_t>, int32_t> blocks;  // by group and column
+
+    int32_t BlockOf(int group, int64_t position, int block_size) const {
+      const auto found = blocks.find({group, position / block_size});
+      return found == blocks.end() ? 0 : found->second;
+    }
+  };
+
+  bool Exists(int32_t slot) const { return slot >= 0 && slot < shape_.num_slots; }
+  int64_t Room() const { return int64_t{shape_.max_blocks} * shape_.block_size; }
+  int num_groups() const { return static_cast<int>(shape_.groups.size()); }
+
+  // Whether the query at `query` sees the key at `key`, no later one, in a layer of the group.
+  bool Sees(int group, int64_t query, int64_t key) const {
+    const int span = shape_.groups[group].span;
+    switch (shape_.groups[group].retention) {
+      case KvRetention::kFull:
+        return true;
+      case KvRetention::kSlidingWindow:
+        return query - key < span;
+      case KvRetention::kChunkedLocal:
+        return query / span == key / span;
+      case KvRetention::kCross:
+        return false;
+    }
+    return true;
+  }
+
+  // A block may be missing if the last query sees none of what the row writes into it.
+  bool MayLack(int group, int64_t first, int64_t last, int64_t position) const {
+    for (int64_t p = first; p <= last; ++p) {
+      const bool same_block = p / shape_.block_size == position / shape_.block_size;
+      if (same_block && Sees(group, last, p)) return false;
+    }
+    return true;
+  }
+
+  bool IsGood(const StepRow& row, const RefillArgs& args) {
+    const Sequence& sequence = sequences_[row.slot];
+    const int64_t first = row.first_host_token;
+    if (row.query_len <= 0 || row.query_len > args.padded_num_tokens) return false;
+    if (first < -1 || (first == -1 && row.query_len != 1)) return false;
+    if (first >= 0 && first + row.query_len > args.delta.counts->num_host_tokens) return false;
+    for (int64_t p = sequence.seq_len; p < sequence.seq_len + row.query_len; ++p) {
+      if (p >= Room()) return false;
+      for (int group = 0; group < num_groups(); ++group) {
+        if (sequence.BlockOf(group, p, shape_.block_size) == 0 &&
+            !MayLack(group, sequence.seq_len, sequence.seq_len + row.query_len - 1, p)) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  void ExpectRows(const RefillArgs& args, int num_bad) {
+    const StepArrays& arrays = args.arrays;
+    std::set<int32_t> seen;
+    int num_tokens = 0;
+    bool is_full = false;
+    for (int r = 0; r < args.padded_num_rows; ++r) {
+      const StepRow row = r < args.delta.counts->num_rows ? args.delta.rows[r] : StepRow{-1};
+      bool good = Exists(row.slot) && seen.insert(row.slot).second && IsGood(row, args);
+      if (good && num_tokens + row.query_len > args.padded_num_tokens) is_full = true;
+      good = good && !is_full;
+      if (r < args.delta.counts->num_rows && !good) ++num_bad;
+      EXPECT_EQ(arrays.query_start_loc[r], num_tokens);
+      if (!good) {
+        EXPECT_EQ(arrays.seq_lens[r], 0);
+        EXPECT_EQ(arrays.context_lens[r], 0);
+        EXPECT_EQ(arrays.encoder_lens[r], 0);
+        EXPECT_EQ(arrays.table_row[r], 0);
+        EXPECT_EQ(arrays.logits_indices[r], 0);
+        EXPECT_EQ(arrays.sample_slot[r], -1);
+        continue;
+      }
+      Sequence& sequence = sequences_[row.slot];
+      for (int i = 0; i < row.query_len; ++i, ++num_tokens, ++sequence.seq_len) {
+        const int32_t token = row.first_host_token == -1
+                                  ? args.slots.last_token[row.slot]
+                                  : args.delta.host_tokens[row.first_host_token + i];
+        EXPECT_EQ(arrays.token_ids[num_tokens], token);
+        EXPECT_EQ(arrays.positions[num_tokens], sequence.seq_len);
+        for (int group = 0; group < num_groups(); ++group) {
+          const int64_t block = sequence.BlockOf(group, sequence.seq_len, shape_.block_size);
+          const bool is_written =
+              block != 0 && shape_.groups[group].retention != KvRetention::kCross;
+          EXPECT_EQ(
+              arrays.group_slots(group)[num_tokens],
+              is_written ? block * shape_.block_size + sequence.seq_len % shape_.block_size : -1);
+        }
+      }
+      EXPECT_EQ(arrays.seq_lens[r], sequence.seq_len);
+      EXPECT_EQ(arrays.context_lens[r], sequence.seq_len - row.query_len);
+      EXPECT_EQ(arrays.encoder_lens[r], sequence.encoder_len);
+      EXPECT_EQ(args.slots.seq_len[row.slot], sequence.seq_len);
+      EXPECT_EQ(arrays.table_row[r], row.slot);
+      EXPECT_EQ(arrays.logits_indices[r], num_tokens - 1);
+      EXPECT_EQ(arrays.sample_slot[r], row.samples ? row.slot : -1);
+    }
+    num_bad += std::max(0, args.delta.counts->num_rows - args.padded_num_rows);
+    EXPECT_EQ(arrays.query_start_loc[args.padded_num_rows], num_tokens);
+    for (int t = num_tokens; t < args.padded_num_tokens; ++t) {
+      EXPECT_EQ(arrays.token_ids[t], 0);
+      EXPECT_EQ(arrays.positions[t], 0);
+      for (int group = 0; group < num_groups(); ++group) {
+        EXPECT_EQ(arrays.group_slots(group)[t], -1);
+      }
+    }
+    EXPECT_EQ(*arrays.num_bad_rows, num_bad);
+  }
+
+  RefillShape shape_;
+  std::map<int32_t, Sequence> sequences_;
+};
+
+TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
+  const RefillShape shapes[] = {
+      {},
+      {.num_slots = 20,
+       .max_blocks = 10,
+       .block_size = 1,
+       .num_blocks = 400,
+       .max_rows = 20,
+       .max_tokens = 20,
+       .max_updates = 100},
+      {.num_slots = 3,
+       .max_blocks = 4,
+       .block_size = 16,
+       .num_blocks = 9,
+       .max_rows = 6,
+       .max_tokens = 100,
+       .max_updates = 30},
+      {.max_updates = 100, .groups = {{.retention = KvRetention::kSlidingWindow, .span = 5}, {}}},
+      {.num_slots = 5,
+       .max_blocks = 8,
+       .block_size = 3,
+       .num_blocks = 50,
+       .max_rows = 5,
+       .max_tokens = 40,
+       .max_updates = 120,
+       .groups = {{.retention = KvRetention::kChunkedLocal, .span = 7},
+                  {.retention = KvRetention::kCross},
+                  {.retention = KvRetention::kSlidingWindow, .span = 1}}},
+  };
+  for (const RefillShape& shape : shapes) {
+    for (double hostility : {0.0, 0.05, 0.4}) {
+      const uint32_t seed = 7 + static_cast<uint32_t>(100 * hostility);
+      SCOPED_TRACE(testing::Message() << shape << ", hostility " << hostility << ", seed " << seed);
+      std::mt19937 random(seed);
+      RefillMemory memory(shape);
+      NaiveModel model(shape);
+      int num_good = 0;
+      for (int step = 0; step < 500 && !testing::Test::HasFailure(); ++step) {
+        memory.PoisonArrays();
+        RandomDelta(random, shape, hostility, memory.args());
+        RefillOnHost(memory.args());
+        model.ExpectStep(memory.args());
+        for (int r = 0; r < memory.args().padded_num_rows; ++r) {
+          num_good += memory.args().arrays.seq_lens[r] > 0;
+        }
+      }
+      EXPECT_GT(num_good, 30);  // else nothing was tested
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,54 @@
+// The input of the model runner for one step, made by a scheduler.
+
+#ifndef RUNNER_SLOTS_SCHEDULED_BATCH_H_
+#define RUNNER_SLOTS_SCHEDULED_BATCH_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "cache/block_copy.h"
+#include "cache/tables/block_table_view.h"
+#include "runner/slots/step_delta.h"
+
+namespace reprise {
+
+// Whether the caller needs the token chosen from a row's last logits.
+enum class RowOutput : int8_t {
+  kNone,   // a prompt chunk that is not the last, or a row whose next token is known
+  kToken,  // becomes the slot's last token, and is reported
+};
+
+struct ScheduledRow {
+  SlotId slot = {};
+  // The row's tokens. Empty: one token, the slot's last, which the host need not know yet.
+  absl::Span<const int32_t> tokens = {};
+  RowOutput output = RowOutput::kToken;
+
+  int query_len() const { return tokens.empty() ? 1 : static_cast<int>(tokens.size()); }
+};
+
+// The encoder's input of a slot that joined with num_encoder_tokens: it is encoded in this step,
+// before the rows, and its keys are written into the slot's blocks of the cross groups. Required
+// once, before the slot's first row, unless the slot joined with encoder_is_cached.
+struct ScheduledEncode {
+  SlotId slot = {};
+  absl::Span<const int32_t> tokens = {};
+};
+
+// Spans belong to the scheduler and are read before ModelRunner::Launch() returns. Applied in the
+// order of the fields.
+struct ScheduledBatch {
+  absl::Span<const SlotId> leaves = {};
+  absl::Span<const SlotJoin> joins = {};
+  absl::Span<const BlockTableUpdate> updates = {};
+  // Blocks to copy, in all layers, after the previous step and before this one: the first tokens of
+  // forks and of prefixes that end within a block (BlockManager::TakeCopies()).
+  absl::Span<const BlockCopy> copies = {};
+  absl::Span<const ScheduledEncode> encodes = {};
+  absl::Span<const ScheduledRow> rows = {};  // distinct slots
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SLOTS_SCHEDULED_BATCH_H_

@@ -1,0 +1,256 @@
+#include "runner/slots/slot_mirror.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// "rows: slot 3 ..., expected ..., got ...".
+template <typename... Parts>
+absl::Status Refusal(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::Status CheckSampling(int slot, const SamplingParams& sampling) {
+  if (!(sampling.temperature >= 0.0f)) {
+    return Refusal("joins: temperature of slot ", slot, " must be at least 0, got ",
+                   sampling.temperature);
+  }
+  if (!(sampling.top_p > 0.0f && sampling.top_p <= 1.0f)) {
+    return Refusal("joins: top_p of slot ", slot, " must be in (0, 1], got ", sampling.top_p);
+  }
+  if (sampling.top_k < 0) {
+    return Refusal("joins: top_k of slot ", slot, " must be at least 0, got ", sampling.top_k);
+  }
+  return absl::OkStatus();
+}
+
+// True for windows and chunks: columns at the front become null.
+bool LosesBlocks(const KvGroupSpec& group) {
+  return group.retention == KvRetention::kSlidingWindow ||
+         group.retention == KvRetention::kChunkedLocal;
+}
+
+}  // namespace
+
+SlotMirror::SlotMirror(const SlotLimits& limits)
+    : limits_(limits),
+      state_{.slots = std::vector<Slot>(limits.num_slots),
+             .columns = std::vector<Columns>(limits.num_slots * limits.groups.size())},
+      before_(state_) {}
+
+absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
+  before_ = state_;
+  StepDemand demand;
+  const absl::Status status = [&] {
+    for (const SlotId slot : batch.leaves) {
+      REPRISE_RETURN_IF_ERROR(CheckSlot("leaves", slot.value()));
+      state_.slots[slot.value()] = {};
+      for (int group = 0; group < num_groups(); ++group) columns(slot.value(), group) = {};
+    }
+    for (const SlotJoin& join : batch.joins) REPRISE_RETURN_IF_ERROR(ApplyJoin(join));
+    for (const BlockTableUpdate& update : batch.updates) {
+      REPRISE_RETURN_IF_ERROR(ApplyUpdate(update));
+    }
+    for (const BlockCopy& copy : batch.copies) REPRISE_RETURN_IF_ERROR(CheckCopy(copy));
+    for (const ScheduledEncode& encode : batch.encodes) {
+      REPRISE_RETURN_IF_ERROR(ApplyEncode(encode, demand));
+    }
+    for (Slot& slot : state_.slots) slot.has_row = false;
+    for (const ScheduledRow& row : batch.rows) REPRISE_RETURN_IF_ERROR(ApplyRow(row, demand));
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    std::swap(state_, before_);
+    return status;
+  }
+  return demand;
+}
+
+absl::Status SlotMirror::CheckSlot(const char* part, int slot) const {
+  if (slot >= 0 && slot < limits_.num_slots) return absl::OkStatus();
+  return Refusal(part, ": slot must be in [0, ", limits_.num_slots, "), got ", slot);
+}
+
+absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
+  REPRISE_RETURN_IF_ERROR(CheckSlot("joins", join.slot));
+  Slot& slot = state_.slots[join.slot];
+  if (slot.joined) return Refusal("joins: slot ", join.slot, " is taken, and did not leave");
+  if (join.seq_len < 0 || join.seq_len > limits_.max_seq_len) {
+    return Refusal("joins: seq_len of slot ", join.slot, " must be in [0, ", limits_.max_seq_len,
+                   "], got ", join.seq_len);
+  }
+  if (join.num_encoder_tokens < 0 || join.num_encoder_tokens > limits_.max_encoder_tokens) {
+    return Refusal("joins: num_encoder_tokens of slot ", join.slot, " must be in [0, ",
+                   limits_.max_encoder_tokens, "], got ", join.num_encoder_tokens);
+  }
+  REPRISE_RETURN_IF_ERROR(CheckSampling(join.slot, join.sampling));
+  slot = {.joined = true,
+          .seq_len = join.seq_len,
+          .num_encoder_tokens = join.num_encoder_tokens,
+          .is_encoded = join.num_encoder_tokens == 0 || join.encoder_is_cached != 0,
+          .sampling = join.sampling};
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
+  REPRISE_RETURN_IF_ERROR(CheckSlot("updates", update.slot));
+  if (update.group < 0 || update.group >= num_groups()) {
+    return Refusal("updates: group of slot ", update.slot, " must be in [0, ", num_groups(),
+                   "), got ", update.group);
+  }
+  const Slot& slot = state_.slots[update.slot];
+  if (!slot.joined) return Refusal("updates: slot ", update.slot, " has no sequence");
+  const KvGroupSpec& group = limits_.groups[update.group];
+  Columns& filled = columns(update.slot, update.group);
+  const bool is_free = LosesBlocks(group) && filled.begin == filled.end;  // may begin anywhere
+  const int least = is_free ? 0 : filled.begin;
+  const int most = std::min(is_free ? limits_.max_blocks : filled.end, limits_.max_blocks - 1);
+  if (update.block == 0 && LosesBlocks(group)) {
+    const int64_t num_spare = FirstNeededPosition(group, slot.seq_len) / limits_.block_size;
+    if (update.column < 0 || update.column >= num_spare) {
+      return Refusal("updates: column of slot ", update.slot, " in group ", update.group,
+                     " is cleared while the sequence needs it: expected one in [0, ", num_spare,
+                     "), got ", update.column);
+    }
+    filled.begin = std::max(filled.begin, update.column + 1);
+    filled.end = std::max(filled.end, filled.begin);
+    return absl::OkStatus();
+  }
+  if (update.column < least || update.column > most) {
+    return Refusal("updates: column of slot ", update.slot, " in group ", update.group,
+                   " must be in [", least, ", ", most, "], the next free one at most, got ",
+                   update.column);
+  }
+  if (update.block < 1 || update.block >= limits_.num_blocks) {
+    return Refusal("updates: block of slot ", update.slot, " must be in [1, ", limits_.num_blocks,
+                   "), got ", update.block);
+  }
+  if (is_free) filled.begin = update.column;
+  filled.end = std::max(filled.end, update.column + 1);
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::CheckCopy(const BlockCopy& copy) const {
+  for (const int32_t block : {copy.src, copy.dst}) {
+    if (block >= 1 && block < limits_.num_blocks) continue;
+    return Refusal("copies: blocks must be in [1, ", limits_.num_blocks, "), got ", copy.src,
+                   " to ", copy.dst);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::CheckTokens(const char* part, int slot,
+                                     absl::Span<const int32_t> tokens) const {
+  for (const int32_t token : tokens) {
+    if (token >= 0 && token < limits_.vocab_size) continue;
+    return Refusal(part, ": token of slot ", slot, " must be in [0, ", limits_.vocab_size,
+                   "), got ", token);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::CheckEncoderBlocks(const char* part, int slot) const {
+  const int num_tokens = state_.slots[slot].num_encoder_tokens;
+  for (int group = 0; group < num_groups(); ++group) {
+    if (limits_.groups[group].retention != KvRetention::kCross) continue;
+    const int num_columns = columns(slot, group).end;
+    if (num_tokens <= int64_t{num_columns} * limits_.block_size) continue;
+    return Refusal(part, ": slot ", slot, " has too few blocks in cross group ", group,
+                   ": expected room for ", num_tokens, " tokens, got ", num_columns, " blocks of ",
+                   limits_.block_size);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::ApplyEncode(const ScheduledEncode& encode, StepDemand& demand) {
+  const int id = encode.slot.value();
+  REPRISE_RETURN_IF_ERROR(CheckSlot("encodes", id));
+  Slot& slot = state_.slots[id];
+  if (!slot.joined) return Refusal("encodes: slot ", id, " has no sequence");
+  if (slot.is_encoded) {
+    return Refusal("encodes: slot ", id, " has nothing left to encode: it joined without encoder ",
+                   "tokens, or they are encoded");
+  }
+  const int num_tokens = static_cast<int>(encode.tokens.size());
+  if (num_tokens != slot.num_encoder_tokens) {
+    return Refusal("encodes: slot ", id, " must bring num_encoder_tokens of its join: expected ",
+                   slot.num_encoder_tokens, ", got ", num_tokens);
+  }
+  REPRISE_RETURN_IF_ERROR(CheckTokens("encodes", id, encode.tokens));
+  REPRISE_RETURN_IF_ERROR(CheckEncoderBlocks("encodes", id));
+  slot.is_encoded = true;
+  demand.num_encoder_tokens += num_tokens;
+  if (demand.num_encoder_tokens > limits_.max_encoder_step_tokens) {
+    return Refusal("encodes: too many tokens in one step: expected at most ",
+                   limits_.max_encoder_step_tokens, ", got ", demand.num_encoder_tokens,
+                   " or more");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::CheckRowBlocks(int slot, int64_t seq_len) const {
+  for (int group = 0; group < num_groups(); ++group) {
+    const KvGroupSpec& spec = limits_.groups[group];
+    if (spec.retention == KvRetention::kCross) continue;
+    const Columns& filled = columns(slot, group);
+    if (seq_len > int64_t{filled.end} * limits_.block_size) {
+      return Refusal("rows: slot ", slot, " has too few blocks in group ", group,
+                     ": expected room for ", seq_len, " tokens, got ", filled.end, " blocks of ",
+                     limits_.block_size);
+    }
+    if (filled.begin == 0) continue;
+    const int64_t first_needed =
+        FirstNeededPosition(spec, state_.slots[slot].seq_len) / limits_.block_size;
+    if (filled.begin > first_needed) {
+      return Refusal("rows: slot ", slot, " lacks blocks in group ", group,
+                     ": expected columns from ", first_needed, " on, got them from ", filled.begin,
+                     " on");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
+  const int id = row.slot.value();
+  REPRISE_RETURN_IF_ERROR(CheckSlot("rows", id));
+  Slot& slot = state_.slots[id];
+  if (!slot.joined) return Refusal("rows: slot ", id, " has no sequence");
+  if (slot.has_row) return Refusal("rows: slot ", id, " occurs twice");
+  if (row.tokens.empty() && !slot.has_token) {
+    return Refusal("rows: slot ", id, " has no last token yet, so the row must bring tokens");
+  }
+  if (!slot.is_encoded) {
+    return Refusal("rows: slot ", id, " joined with ", slot.num_encoder_tokens,
+                   " encoder tokens, which are not encoded yet");
+  }
+  REPRISE_RETURN_IF_ERROR(CheckTokens("rows", id, row.tokens));
+  slot.has_row = true;
+  slot.has_token |= row.output == RowOutput::kToken;
+  const int64_t seq_len = int64_t{slot.seq_len} + row.query_len();
+  if (seq_len > limits_.max_seq_len) {
+    return Refusal("rows: slot ", id, " would be longer than max_seq_len: expected at most ",
+                   limits_.max_seq_len, " tokens, got ", seq_len);
+  }
+  REPRISE_RETURN_IF_ERROR(CheckRowBlocks(id, seq_len));
+  if (slot.num_encoder_tokens > 0) REPRISE_RETURN_IF_ERROR(CheckEncoderBlocks("rows", id));
+  slot.seq_len = static_cast<int>(seq_len);
+  StepShape& shape = demand.shape;
+  shape.num_seqs += 1;
+  shape.num_tokens += row.query_len();
+  shape.max_query_len = std::max(shape.max_query_len, row.query_len());
+  shape.max_seq_len = std::max(shape.max_seq_len, slot.seq_len);
+  if (shape.num_tokens > limits_.max_num_tokens) {
+    return Refusal("rows: a step has at most max_num_tokens tokens: expected at most ",
+                   limits_.max_num_tokens, ", got ", shape.num_tokens, " or more");
+  }
+  if (slot.sampling.temperature > 0.0f && row.output == RowOutput::kToken) {
+    demand.features = SamplingFeatures::kGeneral;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace reprise

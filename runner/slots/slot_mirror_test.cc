@@ -1,0 +1,273 @@
+#include "runner/slots/slot_mirror.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+const SlotLimits kLimits = {.num_slots = 2,
+                            .max_num_tokens = 6,
+                            .max_seq_len = 8,
+                            .max_blocks = 2,
+                            .block_size = 4,
+                            .num_blocks = 5,
+                            .vocab_size = 100};
+
+constexpr SlotJoin kJoin0[] = {{.slot = 0}};
+constexpr BlockTableUpdate kBlock0[] = {{.slot = 0, .column = 0, .block = 1}};
+constexpr int32_t kPrompt[] = {5, 6, 7};
+
+ScheduledBatch Enter() {
+  static const ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt}};
+  return {.joins = kJoin0, .updates = kBlock0, .rows = rows};
+}
+
+std::string Refused(SlotMirror& mirror, const ScheduledBatch& batch) {
+  const auto demand = mirror.Advance(batch);
+  EXPECT_EQ(demand.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(demand.status().message());
+}
+
+TEST(SlotMirrorTest, FollowsLengthsWithoutTheDevice) {
+  SlotMirror mirror(kLimits);
+  const auto prefill = mirror.Advance(Enter());
+  ASSERT_TRUE(prefill.ok()) << prefill.status();
+  EXPECT_EQ(prefill->shape.num_tokens, 3);
+  EXPECT_EQ(prefill->shape.max_query_len, 3);
+  EXPECT_EQ(prefill->features, SamplingFeatures::kGreedy);
+
+  const ScheduledRow decode[] = {{.slot = SlotId(0)}};
+  const auto step = mirror.Advance({.rows = decode});
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->shape.num_seqs, 1);
+  EXPECT_EQ(step->shape.max_query_len, 1);
+  EXPECT_EQ(step->shape.max_seq_len, 4);
+  EXPECT_EQ(mirror.seq_len(SlotId(0)), 4);
+}
+
+TEST(SlotMirrorTest, ARefusedBatchChangesNothing) {
+  SlotMirror mirror(kLimits);
+  ASSERT_TRUE(mirror.Advance(Enter()).ok());
+  const SlotId leaves[] = {SlotId(0)};
+  const ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt}};  // it has just left
+  EXPECT_THAT(Refused(mirror, {.leaves = leaves, .rows = rows}),
+              HasSubstr("slot 0 has no sequence"));
+  EXPECT_EQ(mirror.seq_len(SlotId(0)), 3);  // it has not
+}
+
+TEST(SlotMirrorTest, ASlotMayLeaveAndBeJoinedInOneBatch) {
+  SlotMirror mirror(kLimits);
+  ASSERT_TRUE(mirror.Advance(Enter()).ok());
+  const SlotId leaves[] = {SlotId(0)};
+  ScheduledBatch again = Enter();
+  EXPECT_THAT(Refused(mirror, again), HasSubstr("slot 0 is taken"));
+  again.leaves = leaves;
+  EXPECT_TRUE(mirror.Advance(again).ok());
+  EXPECT_EQ(mirror.seq_len(SlotId(0)), 3);
+}
+
+TEST(SlotMirrorTest, NamesTheFeaturesThatSamplingNeeds) {
+  SlotMirror mirror(kLimits);
+  const SlotJoin join[] = {{.slot = 0, .sampling = {.temperature = 0.5f}}};
+  ScheduledRow row[] = {{.slot = SlotId(0), .tokens = kPrompt, .output = RowOutput::kNone}};
+  auto demand = mirror.Advance({.joins = join, .updates = kBlock0, .rows = row});
+  ASSERT_TRUE(demand.ok()) << demand.status();
+  EXPECT_EQ(demand->features, SamplingFeatures::kGreedy);  // nothing is sampled yet
+  const int32_t last[] = {9};
+  row[0] = {.slot = SlotId(0), .tokens = last};
+  demand = mirror.Advance({.rows = row});
+  ASSERT_TRUE(demand.ok()) << demand.status();
+  EXPECT_EQ(demand->features, SamplingFeatures::kGeneral);
+}
+
+TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
+  SlotMirror mirror(kLimits);
+  const SlotId bad_leave[] = {SlotId(2)};
+  EXPECT_THAT(Refused(mirror, {.leaves = bad_leave}),
+              HasSubstr("leaves: slot must be in [0, 2), got 2"));
+  const SlotJoin bad_join[] = {{.slot = -1}};
+  EXPECT_THAT(Refused(mirror, {.joins = bad_join}), HasSubstr("joins: slot"));
+  const SlotJoin long_join[] = {{.slot = 0, .seq_len = 9}};
+  EXPECT_THAT(Refused(mirror, {.joins = long_join}), HasSubstr("[0, 8], got 9"));
+  const SlotJoin hot[] = {{.slot = 0, .sampling = {.temperature = -1.0f}}};
+  EXPECT_THAT(Refused(mirror, {.joins = hot}), HasSubstr("temperature"));
+  const SlotJoin no_mass[] = {{.slot = 0, .sampling = {.top_p = 0.0f}}};
+  EXPECT_THAT(Refused(mirror, {.joins = no_mass}), HasSubstr("top_p"));
+  EXPECT_THAT(Refused(mirror, {.updates = kBlock0}), HasSubstr("updates: slot 0 has no sequence"));
+  const BlockTableUpdate gap[] = {{.slot = 0, .column = 1, .block = 1}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = gap}), HasSubstr("got 1"));
+  const BlockTableUpdate null_block[] = {{.slot = 0, .column = 0, .block = 0}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = null_block}),
+              HasSubstr("[1, 5), got 0"));
+
+  for (const BlockCopy& copy : {BlockCopy{1, 5}, BlockCopy{0, 1}, BlockCopy{-1, 2}}) {
+    EXPECT_THAT(Refused(mirror, {.copies = absl::MakeConstSpan(&copy, 1)}),
+                HasSubstr("copies: blocks must be in [1, 5), got"));
+  }
+
+  const ScheduledRow stranger[] = {{.slot = SlotId(1), .tokens = kPrompt}};
+  EXPECT_THAT(Refused(mirror, {.rows = stranger}), HasSubstr("rows: slot 1 has no sequence"));
+  const ScheduledRow blind[] = {{.slot = SlotId(0)}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = kBlock0, .rows = blind}),
+              HasSubstr("no last token yet"));
+  const ScheduledRow twice[] = {{.slot = SlotId(0), .tokens = kPrompt},
+                                {.slot = SlotId(0), .tokens = kPrompt}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = kBlock0, .rows = twice}),
+              HasSubstr("occurs twice"));
+  const int32_t wild[] = {100};
+  const ScheduledRow wild_row[] = {{.slot = SlotId(0), .tokens = wild}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = kBlock0, .rows = wild_row}),
+              HasSubstr("[0, 100), got 100"));
+  const int32_t five[] = {1, 2, 3, 4, 5};
+  const ScheduledRow five_row[] = {{.slot = SlotId(0), .tokens = five}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = kBlock0, .rows = five_row}),
+              HasSubstr("group 0: expected room for 5 tokens, got 1 blocks of 4"));
+  const int32_t nine[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const ScheduledRow nine_row[] = {{.slot = SlotId(0), .tokens = nine}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .rows = nine_row}),
+              HasSubstr("at most 8 tokens, got 9"));
+  const int32_t seven[] = {1, 2, 3, 4, 5, 6, 7};
+  const ScheduledRow seven_row[] = {{.slot = SlotId(0), .tokens = seven}};
+  const BlockTableUpdate two[] = {{.slot = 0, .column = 0, .block = 1},
+                                  {.slot = 0, .column = 1, .block = 2}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = two, .rows = seven_row}),
+              HasSubstr("at most 6, got 7"));
+}
+
+// Full attention, a window of 5 tokens, chunks of 8 and an encoder's keys, in blocks of 4.
+const SlotLimits kGroups = {.num_slots = 1,
+                            .max_num_tokens = 24,
+                            .max_seq_len = 24,
+                            .max_blocks = 6,
+                            .block_size = 4,
+                            .num_blocks = 50,
+                            .vocab_size = 100,
+                            .groups = {{},
+                                       {.retention = KvRetention::kSlidingWindow, .span = 5},
+                                       {.retention = KvRetention::kChunkedLocal, .span = 8},
+                                       {.retention = KvRetention::kCross}},
+                            .max_encoder_tokens = 10,
+                            .max_encoder_step_tokens = 10};
+
+// Columns [begin, end) of the group filled with blocks of its own.
+void Fill(int group, int begin, int end, std::vector<BlockTableUpdate>& updates) {
+  for (int column = begin; column < end; ++column) {
+    updates.push_back(
+        {.slot = 0, .column = column, .block = 1 + 6 * group + column, .group = group});
+  }
+}
+
+class SlotMirrorGroupsTest : public testing::Test {
+ protected:
+  // A sequence of 17 tokens whose keys are cached: position 17 is next. Its window needs positions
+  // from 13 on, column 3; its chunk those from 16 on, column 4.
+  std::string JoinAt17(std::vector<BlockTableUpdate> updates) {
+    const SlotJoin join[] = {{.slot = 0, .seq_len = 17}};
+    const ScheduledRow row[] = {{.slot = SlotId(0), .tokens = token_}};
+    const auto demand = mirror_.Advance({.joins = join, .updates = updates, .rows = row});
+    return demand.ok() ? "" : std::string(demand.status().message());
+  }
+
+  const std::vector<int32_t> token_ = {1};
+  SlotMirror mirror_{kGroups};
+};
+
+TEST_F(SlotMirrorGroupsTest, ColumnsBeforeTheWindowAndTheChunkMayBeNull) {
+  std::vector<BlockTableUpdate> updates;
+  Fill(0, 0, 5, updates);
+  Fill(1, 3, 5, updates);
+  Fill(2, 4, 5, updates);
+  EXPECT_EQ(JoinAt17(updates), "");
+}
+
+TEST_F(SlotMirrorGroupsTest, ColumnsThatTheFirstQuerySeesMayNot) {
+  std::vector<BlockTableUpdate> updates;
+  Fill(0, 0, 5, updates);
+  Fill(1, 4, 5, updates);
+  Fill(2, 4, 5, updates);
+  EXPECT_THAT(JoinAt17(updates), HasSubstr("group 1: expected columns from 3 on, got them from 4"));
+  updates.clear();
+  Fill(0, 0, 5, updates);
+  Fill(1, 3, 5, updates);
+  EXPECT_THAT(JoinAt17(updates), HasSubstr("group 2: expected room for 18 tokens, got 0 blocks"));
+  updates.clear();
+  Fill(0, 1, 5, updates);
+  EXPECT_THAT(JoinAt17(updates), HasSubstr("group 0 must be in [0, 0]"));
+}
+
+TEST_F(SlotMirrorGroupsTest, OnlyColumnsThatNobodyNeedsMayBeCleared) {
+  std::vector<BlockTableUpdate> updates;
+  for (int group : {0, 1, 2}) Fill(group, 0, 5, updates);
+  ASSERT_EQ(JoinAt17(updates), "");
+  const auto clear = [&](int column, int group) -> std::string {
+    const BlockTableUpdate update[] = {{.slot = 0, .column = column, .block = 0, .group = group}};
+    const auto demand = mirror_.Advance({.updates = update});
+    return demand.ok() ? "" : std::string(demand.status().message());
+  };
+  // 18 tokens: the window needs positions from 14 on.
+  EXPECT_EQ(clear(0, 1), "");
+  EXPECT_EQ(clear(1, 1), "");
+  EXPECT_EQ(clear(2, 1), "");
+  EXPECT_THAT(clear(3, 1), HasSubstr("while the sequence needs it: expected one in [0, 3), got 3"));
+  EXPECT_EQ(clear(3, 2), "");
+  EXPECT_THAT(clear(4, 2), HasSubstr("[0, 4), got 4"));
+  EXPECT_THAT(clear(0, 0), HasSubstr("block of slot 0 must be in [1, 50), got 0"));
+  const ScheduledRow row[] = {{.slot = SlotId(0)}};
+  EXPECT_TRUE(mirror_.Advance({.rows = row}).ok());
+}
+
+TEST_F(SlotMirrorGroupsTest, TheEncodersKeysComeBeforeTheFirstRow) {
+  const SlotJoin join[] = {{.slot = 0, .num_encoder_tokens = 5}};
+  std::vector<BlockTableUpdate> updates;
+  for (int group : {0, 1, 2}) Fill(group, 0, 1, updates);
+  Fill(3, 0, 2, updates);
+  const ScheduledRow row[] = {{.slot = SlotId(0), .tokens = token_}};
+  EXPECT_THAT(Refused(mirror_, {.joins = join, .updates = updates, .rows = row}),
+              HasSubstr("joined with 5 encoder tokens, which are not encoded yet"));
+  const std::vector<int32_t> five = {1, 2, 3, 4, 5};
+  const ScheduledEncode encode[] = {{.slot = SlotId(0), .tokens = five}};
+  const auto demand =
+      mirror_.Advance({.joins = join, .updates = updates, .encodes = encode, .rows = row});
+  ASSERT_TRUE(demand.ok()) << demand.status();
+  EXPECT_EQ(demand->num_encoder_tokens, 5);
+  EXPECT_THAT(Refused(mirror_, {.encodes = encode}), HasSubstr("nothing left to encode"));
+
+  const SlotId leave[] = {SlotId(0)};
+  const SlotJoin cached[] = {{.slot = 0, .num_encoder_tokens = 5, .encoder_is_cached = 1}};
+  EXPECT_TRUE(
+      mirror_.Advance({.leaves = leave, .joins = cached, .updates = updates, .rows = row}).ok());
+}
+
+TEST_F(SlotMirrorGroupsTest, RefusesEncodesThatDoNotFit) {
+  const std::vector<int32_t> five = {1, 2, 3, 4, 5};
+  const ScheduledEncode encode[] = {{.slot = SlotId(0), .tokens = five}};
+  EXPECT_THAT(Refused(mirror_, {.encodes = encode}), HasSubstr("encodes: slot 0 has no sequence"));
+  const SlotJoin other[] = {{.slot = 0, .num_encoder_tokens = 6}};
+  EXPECT_THAT(Refused(mirror_, {.joins = other, .encodes = encode}),
+              HasSubstr("expected 6, got 5"));
+  const SlotJoin join[] = {{.slot = 0, .num_encoder_tokens = 5}};
+  EXPECT_THAT(Refused(mirror_, {.joins = join, .encodes = encode}),
+              HasSubstr("cross group 3: expected room for 5 tokens, got 0 blocks of 4"));
+  const SlotJoin beyond[] = {{.slot = 0, .num_encoder_tokens = 11}};
+  EXPECT_THAT(Refused(mirror_, {.joins = beyond}), HasSubstr("[0, 10], got 11"));
+  const std::vector<int32_t> wild = {1, 2, 3, 4, 100};
+  const ScheduledEncode wild_encode[] = {{.slot = SlotId(0), .tokens = wild}};
+  EXPECT_THAT(Refused(mirror_, {.joins = join, .encodes = wild_encode}),
+              HasSubstr("encodes: token of slot 0"));
+}
+
+TEST_F(SlotMirrorGroupsTest, RefusesGroupsThatAreNotThere) {
+  const SlotJoin join[] = {{.slot = 0}};
+  for (int group : {-1, 4}) {
+    const BlockTableUpdate update[] = {{.slot = 0, .column = 0, .block = 1, .group = group}};
+    EXPECT_THAT(Refused(mirror_, {.joins = join, .updates = update}), HasSubstr("[0, 4), got"));
+  }
+}
+
+}  // namespace
+}  // namespace reprise

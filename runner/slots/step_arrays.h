@@ -1,0 +1,58 @@
+// The per-row and per-token arrays of a step, at unchanged addresses and maximum size: what a
+// captured graph reads.
+//
+// Refill fills them each step from the delta and the slots, up to the padded size: everything
+// beyond the live rows and tokens is reset too, so nothing of an earlier step shows through.
+//
+//   array            live                                             padded
+//   token_ids        the row's tokens                                 0
+//   positions        seq_len before the step + i                      0
+//   slot_mapping     block * block_size + offset, in each group's     -1
+//                    blocks; -1 in cross groups, and without a block
+//   query_start_loc  prefix sums of query_len                         the live total, continued
+//   seq_lens         keys in the cache after the step's write         0
+//   context_lens     keys in the cache before it                      0
+//   encoder_lens     keys of the encoder's input                      0
+//   table_row        the slot                                         0
+//   logits_indices   the row's last token                             0
+//   sample_slot      the slot, or -1 if the row does not sample       -1
+//
+// common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
+
+#ifndef RUNNER_SLOTS_STEP_ARRAYS_H_
+#define RUNNER_SLOTS_STEP_ARRAYS_H_
+
+#include <cstdint>
+
+namespace reprise {
+
+struct StepArrays {
+  int32_t* token_ids = nullptr;          // [max_tokens]
+  int32_t* positions = nullptr;          // [max_tokens]
+  int64_t* slot_mapping = nullptr;       // [num_groups, max_tokens]
+  int32_t* query_start_loc = nullptr;    // [max_rows + 1]
+  int32_t* seq_lens = nullptr;           // [max_rows]
+  int32_t* context_lens = nullptr;       // [max_rows]
+  int32_t* encoder_lens = nullptr;       // [max_rows]
+  int32_t* table_row = nullptr;          // [max_rows]
+  int32_t* logits_indices = nullptr;     // [max_rows]
+  int32_t* sample_slot = nullptr;        // [max_rows]
+  int32_t* common_prefix_len = nullptr;  // [1]
+  // [max_rows] RowFault of each row (base/row_fault.h); may be absent.
+  int32_t* row_faults = nullptr;
+  // [1] The number of rows that could not be served (a slot, column or block out of range, a
+  // position beyond the table). They are made inert; the host reads the count together with the
+  // step's tokens. Reset by refill.
+  int32_t* num_bad_rows = nullptr;
+  int max_rows = 0;
+  int max_tokens = 0;
+
+  // The slots of a group [max_tokens].
+  constexpr int64_t* group_slots(int group) const {
+    return slot_mapping + static_cast<int64_t>(group) * max_tokens;
+  }
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SLOTS_STEP_ARRAYS_H_

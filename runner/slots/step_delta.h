@@ -1,0 +1,74 @@
+// The host's message to the device for one step: changes since the previous step, and the slots
+// that take part.
+//
+// A delta is in memory that the host writes and the device reads (mapped pinned on a GPU), in a
+// ring: it must not be rewritten before the refill that reads it has run. All arrays have fixed
+// capacity; counts say how much is live.
+//
+// Refill applies it in this order: leaves, joins, updates, rows. So a slot may leave and be joined
+// again in one delta. If a delta has several joins of a slot, or several updates of an entry, the
+// last one takes effect.
+
+#ifndef RUNNER_SLOTS_STEP_DELTA_H_
+#define RUNNER_SLOTS_STEP_DELTA_H_
+
+#include <cstdint>
+
+#include "cache/tables/block_table_view.h"
+#include "runner/sampling/sampling_params.h"
+
+namespace reprise {
+
+// A sequence enters a slot.
+struct SlotJoin {
+  int32_t slot = 0;
+  int32_t seq_len = 0;  // keys already in the cache (a prefix hit, a swap-in); else 0
+  int64_t sample_index = 0;
+  SamplingParams sampling = {};
+  // Tokens of the encoder's input, for models with an encoder. Their keys are in the slot's blocks
+  // of the cross groups before its first row (runner/slots/scheduled_batch.h).
+  int32_t num_encoder_tokens = 0;
+  // 1: those keys are in the blocks already (a prefix hit, a swap-in). 0: the batch with this join,
+  // or a later one before the slot's first row, encodes them. Only the host reads this field.
+  int32_t encoder_is_cached = 0;
+};
+
+// A row of the step.
+struct StepRow {
+  int32_t slot = 0;
+  int32_t query_len = 1;
+  // Where the row's tokens are in host_tokens. -1: the slot's last_token, and query_len is 1.
+  int32_t first_host_token = -1;
+  // 1: the token chosen from the row's last logits becomes the slot's last_token. 0: logits only,
+  // such as a prompt chunk that is not the last.
+  int32_t samples = 1;
+};
+
+struct StepDeltaCounts {
+  int32_t num_leaves = 0;
+  int32_t num_joins = 0;
+  int32_t num_updates = 0;
+  int32_t num_rows = 0;
+  int32_t num_tokens = 0;  // sum of query_len
+  int32_t num_host_tokens = 0;
+  // The number of leading keys that all rows share in the same blocks and that are read once for
+  // all rows. 0: each row reads its own.
+  int32_t common_prefix_len = 0;
+};
+
+// Views of one ring slot, as the reader addresses it. Each array is aligned to 16 bytes.
+struct StepDelta {
+  StepDeltaCounts* counts = nullptr;
+  int32_t* leaves = nullptr;            // [num_slots] slots
+  SlotJoin* joins = nullptr;            // [num_slots]
+  BlockTableUpdate* updates = nullptr;  // [max_updates]
+  StepRow* rows = nullptr;              // [max_rows]
+  int32_t* host_tokens = nullptr;       // [max_tokens]
+  // The capacity of `updates`. The GPU reads the first updates together with the counts, in one
+  // PCIe round trip instead of two; at 0 it waits for the counts.
+  int max_updates = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SLOTS_STEP_DELTA_H_

@@ -1,0 +1,35 @@
+// The layout of the arrays of a StepDelta in one ring slot, and the function that writes a batch
+// into it.
+
+#ifndef RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
+#define RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runner/slots/scheduled_batch.h"
+#include "runner/slots/step_delta.h"
+
+namespace reprise {
+
+struct StepDeltaCapacity {
+  int num_slots = 0;
+  int64_t max_updates = 0;
+  int max_rows = 0;
+  int max_tokens = 0;
+};
+
+// Bytes of a delta, a multiple of 256.
+int64_t StepDeltaBytes(const StepDeltaCapacity& capacity);
+
+// Views of a delta that begins at `base`: pass the host's address to write it, the device's address
+// for refill. REQUIRES: base is aligned to 256 bytes.
+StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base);
+
+// Writes `batch`, whose rows read `common_prefix_len` first keys together. REQUIRES: it fits the
+// capacity of `delta`.
+void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const StepDelta& delta);
+
+}  // namespace reprise
+
+#endif  // RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_

@@ -1,0 +1,99 @@
+#include "runner/slots/step_delta_layout.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr StepDeltaCapacity kCapacity = {
+    .num_slots = 3, .max_updates = 5, .max_rows = 2, .max_tokens = 7};
+
+struct alignas(256) Line {
+  std::byte bytes[256];
+};
+
+class StepDeltaLayoutTest : public testing::Test {
+ protected:
+  std::byte* base() { return memory_.data()->bytes; }
+
+  std::vector<Line> memory_ = std::vector<Line>(StepDeltaBytes(kCapacity) / sizeof(Line));
+};
+
+TEST_F(StepDeltaLayoutTest, ArraysOfFullCapacityLieWithinTheBytesAndApart) {
+  const StepDelta delta = StepDeltaAt(kCapacity, base());
+  const std::byte* previous_end = base();
+  const auto follows = [&](const auto* array, int64_t count) {
+    const auto* begin = reinterpret_cast<const std::byte*>(array);
+    EXPECT_GE(begin, previous_end);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(array) % 256, 0u);
+    previous_end = reinterpret_cast<const std::byte*>(array + count);
+  };
+  follows(delta.counts, 1);
+  follows(delta.rows, kCapacity.max_rows);
+  follows(delta.leaves, kCapacity.num_slots);
+  follows(delta.joins, kCapacity.num_slots);
+  follows(delta.updates, kCapacity.max_updates);
+  EXPECT_EQ(delta.max_updates, kCapacity.max_updates);
+  follows(delta.host_tokens, kCapacity.max_tokens);
+  EXPECT_LE(previous_end, base() + StepDeltaBytes(kCapacity));
+}
+
+TEST_F(StepDeltaLayoutTest, TheSameOffsetsHoldAtAnyBase) {
+  // The device sees the slot elsewhere: only the base may differ.
+  std::vector<Line> other(memory_.size());
+  const StepDelta here = StepDeltaAt(kCapacity, base());
+  const StepDelta there = StepDeltaAt(kCapacity, other.data()->bytes);
+  EXPECT_EQ(reinterpret_cast<std::byte*>(here.host_tokens) - base(),
+            reinterpret_cast<std::byte*>(there.host_tokens) - other.data()->bytes);
+}
+
+TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
+  const SlotId leaves[] = {SlotId(2)};
+  const SlotJoin joins[] = {{.slot = 1, .seq_len = 4, .sample_index = 9}};
+  const BlockTableUpdate updates[] = {{.slot = 1, .column = 0, .block = 3},
+                                      {.slot = 1, .column = 1, .block = 2}};
+  const int32_t prompt[] = {11, 12, 13};
+  const ScheduledRow rows[] = {{.slot = SlotId(0)},
+                               {.slot = SlotId(1), .tokens = prompt, .output = RowOutput::kNone}};
+  const StepDelta delta = StepDeltaAt(kCapacity, base());
+  WriteStepDelta({.leaves = leaves, .joins = joins, .updates = updates, .rows = rows},
+                 /*common_prefix_len=*/48, delta);
+
+  EXPECT_EQ(delta.counts->num_leaves, 1);
+  EXPECT_EQ(delta.counts->num_joins, 1);
+  EXPECT_EQ(delta.counts->num_updates, 2);
+  EXPECT_EQ(delta.counts->num_rows, 2);
+  EXPECT_EQ(delta.counts->num_tokens, 4);       // 1 of the slot's own + 3
+  EXPECT_EQ(delta.counts->num_host_tokens, 3);  // its own is not the host's
+  EXPECT_EQ(delta.counts->common_prefix_len, 48);
+  EXPECT_EQ(delta.leaves[0], 2);
+  EXPECT_EQ(delta.joins[0].sample_index, 9);
+  EXPECT_EQ(delta.updates[1].block, 2);
+  EXPECT_EQ(delta.rows[0].first_host_token, -1);
+  EXPECT_EQ(delta.rows[0].query_len, 1);
+  EXPECT_EQ(delta.rows[0].samples, 1);
+  EXPECT_EQ(delta.rows[1].first_host_token, 0);
+  EXPECT_EQ(delta.rows[1].query_len, 3);
+  EXPECT_EQ(delta.rows[1].samples, 0);
+  EXPECT_THAT(std::vector<int32_t>(delta.host_tokens, delta.host_tokens + 3),
+              ElementsAre(11, 12, 13));
+}
+
+TEST_F(StepDeltaLayoutTest, AnEmptyBatchClearsTheCountsOfAnEarlierOne) {
+  const ScheduledRow rows[] = {{.slot = SlotId(0)}};
+  const StepDelta delta = StepDeltaAt(kCapacity, base());
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/48, delta);
+  WriteStepDelta({}, /*common_prefix_len=*/0, delta);
+  EXPECT_EQ(delta.counts->num_rows, 0);
+  EXPECT_EQ(delta.counts->num_tokens, 0);
+  EXPECT_EQ(delta.counts->common_prefix_len, 0);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,75 @@
+#!/bin/bash
+# Holds the sources against the plan of the house (DESIGN.md): prints each breach, and ends with 1 if there is one.
+#
+#   tools/ci/check_house.sh
+#
+# What Bazel's visibility cannot say is said here: includes against the arrows between the rooms, public targets
+# that no README names, LibTorch in device files, files and rooms that have become too large.
+set -uo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
+
+breaches=0
+
+# breach TEXT LINES: counts and prints LINES under TEXT, if there are any.
+breach() {
+  [[ -n $2 ]] || return 0
+  printf '%s\n%s\n' "$1" "$2"
+  breaches=$((breaches + 1))
+}
+
+# sources FOLDER...: the C++ and CUDA files there.
+sources() {
+  local folder
+  for folder in "$@"; do
+    find "$folder" -name bazel-\* -prune -o -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \) -print
+  done | LC_ALL=C sort
+}
+
+# includes_of PATTERN FOLDER...: lines that include a header whose path matches.
+includes_of() {
+  local pattern=$1
+  shift
+  sources "$@" | xargs grep -HnE "^#include \"($pattern)" /dev/null
+}
+
+breach "base includes what stands on it:" "$(includes_of '(attention|cache|graphs|runner|engine|examples)/' base)"
+breach "cache includes what stands on it:" "$(includes_of '(attention|graphs|runner|engine|examples)/' cache)"
+breach "graphs includes more than base:" "$(includes_of '(attention|cache|runner|engine|examples)/' graphs)"
+breach "attention includes what stands on it:" "$(includes_of '(graphs|runner|engine|examples)/' attention)"
+breach "attention knows the cache's allocator:" "$(includes_of 'cache/(blocks|prefix)/' attention)"
+breach "runner includes what stands on it:" "$(includes_of '(engine|examples)/' runner)"
+breach "engine includes what stands on it:" "$(includes_of 'examples/' engine)"
+breach "cache/prefix includes more than base:" "$(includes_of 'cache/(blocks|tables|storage|ops)/' cache/prefix)"
+breach "cache/tables includes its neighbours:" "$(includes_of 'cache/(blocks|prefix|storage|ops)/' cache/tables | grep -v '_test.cc:')"
+breach "cache/storage includes its neighbours:" "$(includes_of 'cache/(blocks|prefix|ops)/' cache/storage | grep -v '_test.cc:')"
+breach "runner/sampling knows slots:" "$(includes_of 'runner/slots/' runner/sampling)"
+breach "LibTorch in device files:" \
+  "$(sources attention cache base graphs runner engine | grep -E '\.cuh?$' | xargs grep -lE '#include [<"](torch|ATen|c10)/' /dev/null)"
+
+# Public targets by label, one a line.
+public_targets() {
+  local build
+  find base cache attention graphs runner engine -name BUILD | LC_ALL=C sort | while read -r build; do
+    awk -v folder="$(dirname "$build")" '
+      /^    name = / { split($0, part, "\""); name = part[2] }
+      /^    visibility = \["\/\/visibility:public"\]/ { print "//" folder ":" name }
+    ' "$build"
+  done
+}
+
+unnamed=$(public_targets | while read -r target; do
+  package=${target%%:*} name=${target##*:} room=${target#//}
+  # "//cache/ops:write_kv", ":write_kv" in a row of its package, or "//engine" for "//engine:engine".
+  row=$(grep -E "^\| .*$package[:,\`]" "${room%%[/:]*}/README.md" | grep -E "[:]$name[,\`]|//[a-z_/]*${package##*/}[,\`]")
+  grep -qE "[:]$name[,\`]" <<<"$row" || { [[ ${package##*/} == "$name" ]] && grep -qE "$package[,\`]" <<<"$row"; } ||
+    echo "$target"
+done)
+breach "Public targets that the README of their room does not name:" "$unnamed"
+
+breach "Files of more than 800 lines:" \
+  "$(sources attention cache base graphs runner engine examples tests | xargs wc -l | awk '$2 != "total" && $1 > 800')"
+breach "Rooms of more than 65 sources:" \
+  "$(sources attention cache base graphs runner engine examples tests | xargs -n 1 dirname | sort | uniq -c | awk '$1 > 65')"
+
+((breaches == 0)) && echo "the house is as DESIGN.md draws it"
+exit $((breaches > 0))

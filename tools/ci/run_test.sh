@@ -1,0 +1,80 @@
+#!/bin/bash
+# .ci/run with a bazelw that runs nothing: which builds there are, what is counted, and the reasons.
+set -uo pipefail
+source tools/setup/testing.sh
+
+checkout=$work/checkout
+mkdir -p "$checkout/.ci" "$checkout/tools/ci" "$checkout/tools/setup" "$checkout/examples/embed"
+cp -L .ci/run "$checkout/.ci/"
+cp -L tools/ci/count_cases.sh "$checkout/tools/ci/"
+cp -L tools/setup/device.sh "$checkout/tools/setup/"
+echo 'have_nvidia_driver() { [[ -n ${FAKE_DRIVER:-} ]]; }' >>"$checkout/tools/setup/device.sh"
+touch "$checkout/examples/embed/WORKSPACE"
+export calls=$work/calls
+
+# Each run of tests has one case, which both builds write to one file. FAKE_FAILING: the device for which the
+# case fails; FAKE_BROKEN: the command that ends before there are events.
+cat >"$checkout/bazelw" <<'END'
+#!/bin/bash
+device=${REPRISE_DEVICE:-none}
+echo "$(basename "$PWD") $device $*" | sed 's/ --[^ ]*//g' >>"$calls"
+[[ $1 != "${FAKE_BROKEN:-}" ]] || { echo "bazelw: the disk is full." >&2 && exit 36; }
+for argument in "$@"; do
+  [[ $argument != --build_event_json_file=* ]] || events=${argument#*=}
+done
+status=0
+case $1 in
+  query) printf '//a:kernel_test\n//a:gpu_test\n' ;;
+  build) : >"$events" ;;
+  test)
+    xml=$calls.$(basename "$PWD").xml
+    failure= verdict=PASSED
+    if [[ ${FAKE_FAILING:-} == "$device" ]]; then
+      failure='<failure message="no">' verdict=FAILED status=3
+      echo "INFO: 1 test fails" >&2
+    fi
+    printf '<testcase name="Case" status="run">\n%s\n</testcase>\n' "$failure" >"$xml"
+    echo "{\"id\":{\"testResult\":{\"label\":\"//a:b\",\"run\":1}},\"testResult\":{\"testActionOutput\":[{\"name\":\"test.xml\",\"uri\":\"file://$xml\"}],\"status\":\"$verdict\"}}" >"$events"
+    ;;
+esac
+exit "$status"
+END
+chmod +x "$checkout/bazelw"
+
+# ci: runs it from elsewhere; `output` is what it prints to standard output.
+ci() {
+  : >"$calls"
+  (cd "$work" && env -u CI "$checkout/.ci/run" 2>"$work/stderr")
+}
+export -n REPRISE_DEVICE
+
+run ci
+expect_equal "$status $output" "0 3 passed, 0 failed, 0 skipped" "no driver"
+expect_equal "$(<"$calls")" "checkout none test //...
+embed none test //...
+checkout cuda build //...
+checkout cuda query tests(rdeps(//..., kind(cuda_objects, //...))) union attr(tags, requires-gpu, tests(//...))
+checkout cuda test //a:kernel_test //a:gpu_test" "no driver: the README's command, then the CUDA build"
+
+FAKE_DRIVER=1 run ci
+expect_equal "$status $output" "0 2 passed, 0 failed, 0 skipped" "with a driver"
+expect_equal "$(<"$calls")" "checkout none test //...
+embed none test //..." "with a driver the README's command is the CUDA build"
+
+REPRISE_DEVICE=cpu run ci
+expect_equal "$status $output" "0 3 passed, 0 failed, 0 skipped" "a device that the caller has set"
+
+FAKE_FAILING=none run ci
+expect_equal "$status $(tail -n 1 <<<"$output")" "1 1 passed, 2 failed, 0 skipped" \
+  "a case that fails in the first build, and passes in the second, which writes the same file"
+FAKE_FAILING=cuda run ci
+expect_equal "$status $(tail -n 1 <<<"$output")" "1 2 passed, 1 failed, 0 skipped" "a case that fails in the CUDA build"
+expect_output "bazelw test in . for cuda ended with status 3" "a case that fails in the CUDA build"
+
+FAKE_BROKEN=test run ci
+expect_equal "$status $(tail -n 1 <<<"$output")" "1 0 passed, 1 failed, 0 skipped" "tests that could not run"
+expect_output "bazelw test in . ended with status 36: bazelw: the disk is full." "the reason is said"
+FAKE_BROKEN=query run ci
+expect_equal "$status $(tail -n 1 <<<"$output")" "1 2 passed, 1 failed, 0 skipped" "a list of tests that could not be made"
+
+finish
