@@ -15,6 +15,8 @@
 #include "graphs/graph_set_options.h"
 #include "runner/model.h"
 
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
 namespace reprise {
 
 // Whether rounding may let a row's tokens depend on what else is in its step.
@@ -33,6 +35,15 @@ enum class CascadeMode : int8_t {
   // the same as with kOff. Steps with one use additional graphs, captured for the numbers of rows
   // for which it can be faster; these graphs take capture time and memory.
   kAuto,
+};
+
+// Which steps' logits a caller can read (StepResult::logits).
+enum class StepLogits : int8_t {
+  // Those of the newest step, which with one step in flight is the awaited one. With more, none.
+  kOfNewest,
+  // Every step's, until max_steps_in_flight further launches: a copy of the logits for each step
+  // that may be in flight, [max_num_seqs, vocab_size].
+  kOfEvery,
 };
 
 struct ModelRunnerOptions {
@@ -64,7 +75,13 @@ struct ModelRunnerOptions {
   // Steps launched before the oldest is awaited. nullopt: 1 on the CPU, 2 on a GPU.
   std::optional<int> max_steps_in_flight = {};
 
+  StepLogits step_logits = StepLogits::kOfNewest;
+
   BatchInvariance batch_invariance = BatchInvariance::kOff;
+
+  // The cudaStream_t of all steps, of the model's device, not a default stream, and alive as long
+  // as the runner. nullopt: a stream of the runner's own.
+  std::optional<CUstream_st*> stream = {};
 
   // nullopt: kAuto on a GPU for 16-bit models, for whose kernels the costs are measured, unless
   // batch_invariance excludes it; else kOff. The CPU path always reads a prefix row by row.

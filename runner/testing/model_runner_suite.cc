@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr int kVocab = 61;
 
-std::unique_ptr<RunnerHarness> Make(c10::DeviceType device, ModelRunnerOptions options) {
+std::unique_ptr<RunnerHarness> Make(c10::Device device, ModelRunnerOptions options) {
   auto harness = RunnerHarness::Create(options, {.vocab_size = kVocab, .device = device});
   EXPECT_TRUE(harness.ok()) << harness.status();
   return *std::move(harness);

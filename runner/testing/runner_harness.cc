@@ -22,7 +22,9 @@ constexpr int32_t kScrambled = 0x7ead0001;
 absl::StatusOr<std::unique_ptr<RunnerHarness>> RunnerHarness::Create(
     const ModelRunnerOptions& options, const ToyModelOptions& model) {
   auto harness = std::unique_ptr<RunnerHarness>(new RunnerHarness(model, options.max_num_seqs));
-  REPRISE_ASSIGN_OR_RETURN(harness->runner_, ModelRunner::Create(&harness->model_, options));
+  ModelRunnerOptions with_logits = options;
+  with_logits.step_logits = StepLogits::kOfEvery;
+  REPRISE_ASSIGN_OR_RETURN(harness->runner_, ModelRunner::Create(&harness->model_, with_logits));
   ModelRunner& runner = *harness->runner_;
   REPRISE_ASSIGN_OR_RETURN(
       BlockManager blocks,
@@ -98,6 +100,7 @@ absl::Status RunnerHarness::Step(const std::vector<SlotId>& slots) {
 
   REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(ticket));
   decision_ = result.decision;
+  logits_ = result.logits;
   rows_ = slots;
   for (size_t i = 0; i < slots.size(); ++i) {
     sequences_[slots[i].value()].text.push_back(result.tokens[i]);

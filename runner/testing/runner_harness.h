@@ -46,7 +46,8 @@ class RunnerHarness {
   void ExpectTokensAndLogits();
 
   const GraphDecision& decision() const { return decision_; }
-  const at::Tensor& logits() const { return runner_->logits(); }
+  // Of the newest step, [rows, vocab_size].
+  const at::Tensor& logits() const { return logits_; }
   const std::vector<int32_t>& text(SlotId slot) const { return sequences_[slot.value()].text; }
   ModelRunner& runner() { return *runner_; }
 
@@ -68,6 +69,7 @@ class RunnerHarness {
   std::vector<SlotJoin> joins_;
   std::vector<SlotId> rows_;  // of the last step
   GraphDecision decision_;
+  at::Tensor logits_;
 };
 
 }  // namespace reprise

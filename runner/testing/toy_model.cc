@@ -58,6 +58,7 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
       .vocab_size = options.vocab_size,
       .max_position = options.max_position,
       .dtype = options.dtype,
+      .logits_dtype = options.logits_dtype,
       .device = options.device};
 }
 

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -22,7 +23,8 @@ struct ToyModelOptions {
   int num_kv_heads = 2;
   int head_dim = 32;
   int max_position = 256;
-  DType dtype = DType::kFloat32;  // of q, k, v and the logits; all else is float32
+  DType dtype = DType::kFloat32;           // of q, k, v; all else is float32
+  std::optional<DType> logits_dtype = {};  // as in ModelSpec
   c10::Device device = c10::kCPU;
   uint64_t seed = 1;
 };
