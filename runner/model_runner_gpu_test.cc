@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -54,14 +55,14 @@ class ProductModel : public Model {
   absl::StatusOr<at::Tensor> Forward(const Step& step) override {
     const at::Tensor x =
         embedding_.index_select(0, step.token_ids()).index_select(0, step.logits_indices());
-    REPRISE_RETURN_IF_ERROR(head_.Apply(step.linears(), x, step.logits()));
+    REPRISE_RETURN_IF_ERROR(head_->Apply(step.linears(), x, step.logits()));
     return step.logits();
   }
 
  private:
   ModelSpec spec_;
   at::Tensor embedding_;
-  Linear head_;
+  std::optional<Linear> head_;
 };
 
 class ModelRunnerGpuTest : public DeviceSuite {};
