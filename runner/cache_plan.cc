@@ -17,7 +17,7 @@ KvPageLayer PageLayerOf(const ModelRunnerOptions& options, const LayerSpec& laye
           .head_dim_v = layer.params.head_dim_v,
           .dtype = *options.kv_dtype,
           .order = options.kv_order,
-          .form = layer.v_in_k ? KvForm::kLatent : KvForm::kPair};
+          .form = layer.v_in_k ? KvForm::kLatent : options.kv_form};
 }
 
 // The layout of the pages, without regard to whether layers are alike.

@@ -51,6 +51,8 @@ class CachePlan {
   // The cache of each layer of the model: the same memory for layers that share, an empty KvLayer
   // for layers without a cache.
   std::vector<KvLayer> LayersOf(const KvCache& cache) const;
+  // The layer of the cache that holds the keys of a layer of the model; nullopt: it has none.
+  std::optional<int> cache_layer(int layer) const { return cache_layer_[layer]; }
 
   bool has_pages() const { return std::holds_alternative<KvPageLayoutOptions>(layout_); }
   int64_t bytes_per_block() const { return bytes_per_block_; }

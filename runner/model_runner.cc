@@ -27,9 +27,12 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   StepCascade::Decision cascade;
   if (cascade_) cascade = cascade_->Decide(batch, *mirror_);
   demand.shape.cascade = cascade.rule.use();
+  if (batch.rows.empty() && batch.idle == IdleStep::kRunModel) {
+    demand.shape = {.num_seqs = 1, .num_tokens = 1, .max_query_len = 1, .max_seq_len = 1};
+  }
   Output& output = outputs_[num_launched_ % outputs_.size()];
   output.decision = graphs_->Decide(demand.shape);
-  output.num_rows = demand.shape.num_seqs;
+  output.num_rows = static_cast<int>(batch.rows.size());
   const int common_prefix_len = output.decision.key.cascade ? cascade.common_prefix_len : 0;
   output.status = Prepare(batch, common_prefix_len, output);
   if (!output.status.ok()) {
@@ -103,6 +106,13 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& ke
 }
 
 absl::StatusOr<GraphDecision> ModelRunner::RunStep(const GraphDecision& decision) {
+  if (calibrates_) {
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream(MakeStep(decision.key, &*kv_scales_)));
+    calibrates_ = false;
+    return GraphDecision{.kind = GraphDecision::Kind::kEager,
+                         .reason = EagerReason::kCalibrates,
+                         .key = decision.key};
+  }
   const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
   if (decision.kind == GraphDecision::Kind::kReplay) {
     return graphs_->Replay(decision.key, make_step, fingerprint_);

@@ -72,6 +72,7 @@
 #include "runner/cache_plan.h"
 #include "runner/device/device_driver.h"
 #include "runner/encoder_pass.h"
+#include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
 #include "runner/slots/scheduled_batch.h"
@@ -170,6 +171,9 @@ class ModelRunner {
   const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
   KvCache& kv_cache() { return *kv_cache_; }
   const MemoryUse& memory_use() const { return memory_use_; }
+  // The scales of each layer of the model, to read, or to overwrite on stream(); null if the cache
+  // is not quantised.
+  const KvScales* kv_scales() const { return kv_scales_.has_value() ? &*kv_scales_ : nullptr; }
 
  private:
   struct Constants;  // what captured steps hold by value
@@ -194,8 +198,10 @@ class ModelRunner {
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
 
-  // The work of a step at `key`: metadata, forward pass, logits in place.
-  std::function<absl::Status()> MakeStep(const GraphKey& key) const;
+  // The work of a step at `key`: metadata, forward pass, logits in place. `calibrated`: the scales
+  // that it sets, or null.
+  std::function<absl::Status()> MakeStep(const GraphKey& key,
+                                         const KvScales* calibrated = nullptr) const;
   DType logits_dtype() const;
   SlotLimits Limits() const;
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
@@ -225,6 +231,8 @@ class ModelRunner {
   std::unique_ptr<DeviceDriver> driver_;
   std::unique_ptr<StepMemory> memory_;
   std::optional<KvCache> kv_cache_;
+  std::optional<KvScales> kv_scales_;      // of a quantised cache
+  bool calibrates_ = false;                // the next step with rows sets them
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::unique_ptr<StepMetadata> metadata_;
   std::unique_ptr<EncoderPass> encoder_;  // null: the model has none

@@ -79,6 +79,15 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
         absl::StrCat("max_seq_len is beyond the model's max_position: expected at most ",
                      spec.max_position, ", got ", *resolved.max_seq_len));
   }
+  if (resolved.kv_form == KvForm::kLatent) {
+    return absl::InvalidArgumentError(
+        "kv_form must be pair, packed, diffkv or K-packed: latents follow from the model's layers");
+  }
+  if (resolved.kv_calibration != KvCalibration::kOff && SizeOf(*resolved.kv_dtype) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_calibration is for quantised caches: expected an fp8 kv_dtype, got ",
+                     DTypeName(*resolved.kv_dtype)));
+  }
   if (resolved.num_blocks) {
     REPRISE_RETURN_IF_ERROR(AtLeast("num_blocks", *resolved.num_blocks, 2));
     if (resolved.kv_memory_bytes) {

@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "cache/storage/kv_layout.h"
 #include "graphs/graph_set_options.h"
+#include "runner/kv_scales.h"
 #include "runner/model.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
@@ -35,6 +36,15 @@ enum class CascadeMode : int8_t {
   // the same as with kOff. Steps with one use additional graphs, captured for the numbers of rows
   // for which it can be faster; these graphs take capture time and memory.
   kAuto,
+};
+
+// Whether the scales of a quantised cache are taken from data.
+enum class KvCalibration : int8_t {
+  kOff,
+  // The first step that has rows is run eagerly and sets each layer's scales, per layer or per
+  // head, so that its largest key and value are the largest that the cache's dtype holds. For
+  // models that write by Step::Attend() or Step::Write().
+  kFirstStep,
 };
 
 // Which steps' logits a caller can read (StepResult::logits).
@@ -65,6 +75,11 @@ struct ModelRunnerOptions {
   // Of the cache. nullopt: the model's dtype.
   std::optional<DType> kv_dtype = {};
   KvOrder kv_order = KvOrder::kNHD;
+  // kPair, kPacked, kDiffKv or kKPacked (cache/storage/kv_layout.h); latents are stored as such.
+  KvForm kv_form = KvForm::kPair;
+  // Of an fp8 cache; others have none (runner/kv_scales.h).
+  KvScaleShape kv_scale_shape = KvScaleShape::kPerLayer;
+  KvCalibration kv_calibration = KvCalibration::kOff;
 
   // nullopt: kLazy on the CPU, where capturing costs nothing; kEager on a GPU.
   std::optional<GraphSetOptions::Mode> graphs = {};

@@ -19,7 +19,7 @@ namespace reprise {
 namespace {
 
 // Logits are read after the graph: they must be in the runner's memory, not in the graph's.
-absl::Status KeepLogits(const at::Tensor& logits, const at::Tensor& kept) {
+absl::Status MoveInto(const at::Tensor& kept, const at::Tensor& logits) {
   ShapeChecker dims;
   dims.Bind("num_logits", kept.size(0));
   dims.Bind("vocab_size", kept.size(1));
@@ -110,6 +110,11 @@ absl::Status ModelRunner::Allocate() {
                                                   .block_size = options_.block_size,
                                                   .num_passes_in_flight = max_steps_in_flight()},
                                                  driver_.get()));
+  }
+  if (SizeOf(*options_.kv_dtype) == 1) {
+    REPRISE_ASSIGN_OR_RETURN(
+        kv_scales_, KvScales::Allocate(spec.layers, options_.kv_scale_shape, driver_->device()));
+    calibrates_ = options_.kv_calibration == KvCalibration::kFirstStep;
   }
   REPRISE_RETURN_IF_ERROR(AllocateRings());
   MakeCascade();
@@ -273,13 +278,19 @@ absl::Status ModelRunner::AllocateRings() {
 absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
   kv_cache_.reset();  // before the new one: both might not fit
   REPRISE_ASSIGN_OR_RETURN(kv_cache_, plan.Allocate(num_blocks, driver_->device()));
+  for (int i = 0; kv_scales_ && i < static_cast<int>(model_->spec().layers.size()); ++i) {
+    if (const std::optional<int> layer = plan.cache_layer(i)) {
+      kv_cache_->SetScales(*layer, kv_scales_->k_scale(i), kv_scales_->v_scale(i));
+    }
+  }
   constants_ = std::make_shared<const Constants>(
       Constants{.model = model_, .metadata = metadata_.get(), .kv = plan.LayersOf(*kv_cache_)});
   fingerprint_ = MakeFingerprint(num_blocks);
   return absl::OkStatus();
 }
 
-std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
+std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
+                                                    const KvScales* calibrated) const {
   const StepArrays& arrays = memory_->arrays();
   StepBatches batches = metadata_->BatchesAt(key, *memory_);
   const int64_t num_tokens = key.padded_num_tokens;
@@ -296,12 +307,14 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key) const {
       .kv = constants_->kv,
       .batches = batches,
       .metadata = metadata_.get(),
-      .linears = &driver_->linears()});
+      .linears = &driver_->linears(),
+      .dtype = model_->spec().dtype,
+      .calibrated = calibrated});
   return [step, batches = std::move(batches), constants = constants_]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches));
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
-      return KeepLogits(logits, step->logits());
+      return MoveInto(step->logits(), logits);
     });
   };
 }

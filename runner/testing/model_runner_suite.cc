@@ -160,6 +160,21 @@ TEST_P(ModelRunnerSuite, AnIdleStepIsLegalAndTakesItsDeltas) {
   harness->ExpectTokensAndLogits();
 }
 
+TEST_P(ModelRunnerSuite, AnIdleStepRunsTheModelOnRequestByAGraph) {
+  auto harness = Make(GetParam(), {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = 16});
+  harness->Join(SlotId(1), {1, 2, 3});
+  ASSERT_STEP(harness->Step({SlotId(1)}));
+  for (int i = 0; i < 3; ++i) {
+    const auto idle = harness->runner().Step({.idle = IdleStep::kRunModel});
+    ASSERT_TRUE(idle.ok()) << idle.status();
+    EXPECT_EQ(idle->decision.kind, GraphDecision::Kind::kReplay);
+    EXPECT_EQ(idle->decision.key.padded_num_seqs, 1);
+    EXPECT_TRUE(idle->tokens.empty());
+  }
+  ASSERT_STEP(harness->Step({SlotId(1)}));
+  harness->ExpectTokensAndLogits();
+}
+
 TEST_P(ModelRunnerSuite, ForkedSequencesGoOnInBlocksOfTheirOwn) {
   // 7 and 9 tokens: the last block is begun, and full but for one.
   for (const int num_prompt : {7, 9}) {

@@ -44,6 +44,8 @@ class RunnerHarness {
   // Checks that the last step's tokens follow from its logits, and that these are within 1e-4
   // (models of 16 bits: 0.05) of a dense forward over each row's tokens.
   void ExpectTokensAndLogits();
+  // The largest difference of the last step's logits from a dense forward; NaN if any is.
+  double MaxLogitsError() const;
 
   const GraphDecision& decision() const { return decision_; }
   // Of the newest step, [rows, vocab_size].
