@@ -15,7 +15,7 @@ namespace reprise {
 absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   if (!status_.ok()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the runner has failed and can run no more steps: ", status_.ToString()));
+        absl::StrCat("the runner has failed and can run no more steps: ", std::string(status_.message())));
   }
   if (num_launched_ - num_awaited_ >= max_steps_in_flight()) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -1,5 +1,7 @@
 #include "runner/model_runner_options.h"
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -86,7 +88,7 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
   if (resolved.kv_calibration != KvCalibration::kOff && SizeOf(*resolved.kv_dtype) != 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv_calibration is for quantised caches: expected an fp8 kv_dtype, got ",
-                     DTypeName(*resolved.kv_dtype)));
+                     std::string(DTypeName(*resolved.kv_dtype))));
   }
   if (resolved.num_blocks) {
     REPRISE_RETURN_IF_ERROR(AtLeast("num_blocks", *resolved.num_blocks, 2));
