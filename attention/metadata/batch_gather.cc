@@ -33,7 +33,6 @@ absl::Status CheckBatchGather(const BatchGatherArgs& args) {
       REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.key_start", args.arrays.key_start}}));
     }
   }
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"num_bad_rows", args.num_bad_rows}}));
   return CheckOutputArrays(args.arrays, args.num_rows, args.num_tokens);
 }
 
@@ -49,7 +48,7 @@ void BatchGatherOnHost(const BatchGatherArgs& args) {
         return row;
       },
       [](int, const CheckedRow&, int) { return 0; }, [](int, const CheckedRow&) {});
-  *args.num_bad_rows = counts.num_faults;
+  if (args.num_faults) *args.num_faults = counts.num_faults;
 }
 
 }  // namespace reprise

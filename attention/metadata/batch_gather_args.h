@@ -39,7 +39,7 @@ struct BatchGatherArgs {
   // token_ids, logits_indices and row_faults may be absent; key_start is present if the input
   // key_start is.
   BatchArrays arrays = {};
-  int32_t* num_bad_rows = nullptr;  // [1]
+  int32_t* num_faults = nullptr;  // [1] rows with a fault; or absent
 };
 
 // A sequence may have as many new tokens as the batch. Their blocks may be null, for example

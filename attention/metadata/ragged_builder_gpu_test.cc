@@ -40,7 +40,7 @@ struct Device {
             .key_start_loc = key_start_loc.data(),
             .positions = positions.data(),
             .slot_mapping = slot_mapping.data(),
-            .num_bad_rows = bad.data()};
+            .num_faults = bad.data()};
   }
 
   void Poison() {

@@ -12,13 +12,13 @@ constexpr int kMaxCtas = 132;
 
 struct SharedRows {
   CtaScanMemory<int64_t> scan;
-  int num_bad;
+  int num_faults;
   int32_t first_token[kThreads];
 };
 
 __global__ void __launch_bounds__(kThreads) RaggedGatherKernel(const RaggedGather gather) {
   __shared__ SharedRows shared;
-  if (threadIdx.x == 0) shared.num_bad = 0;
+  if (threadIdx.x == 0) shared.num_faults = 0;
   const bool is_first = blockIdx.x == 0;
   const int first_thread = blockIdx.x * kThreads + threadIdx.x;
   const int num_threads = gridDim.x * kThreads;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) RaggedGatherKernel(const RaggedGathe
     }
     const auto first = static_cast<int32_t>(sum.before);
     const auto total = static_cast<int32_t>(sum.total);
-    if (bad) atomicAdd(&shared.num_bad, 1);
+    if (bad) atomicAdd(&shared.num_faults, 1);
     if (is_first && r < gather.num_rows) {
       gather.query_start_loc[r] = num_tokens + first;
       gather.key_start_loc[r] = has_keys ? num_tokens + first : 0;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) RaggedGatherKernel(const RaggedGathe
   if (!is_first || threadIdx.x != 0) return;
   gather.query_start_loc[gather.num_rows] = num_tokens;
   gather.key_start_loc[gather.num_rows] = has_keys ? num_tokens : 0;
-  *gather.num_bad_rows = shared.num_bad;
+  *gather.num_faults = shared.num_faults;
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) RaggedGatherKernel(const RaggedGathe
 cudaError_t LaunchRaggedGather(const RaggedGather& gather, cudaStream_t stream) {
   if (gather.num_rows < 0 || gather.num_tokens < 0 || gather.max_len < 0 ||
       (gather.num_rows > 0 && !gather.lens) || !gather.query_start_loc || !gather.key_start_loc ||
-      (gather.num_tokens > 0 && !gather.positions) || !gather.num_bad_rows) {
+      (gather.num_tokens > 0 && !gather.positions) || !gather.num_faults) {
     return cudaErrorInvalidValue;
   }
   const int wanted = (gather.num_tokens + kThreads - 1) / kThreads;

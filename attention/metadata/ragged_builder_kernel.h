@@ -28,7 +28,7 @@ struct RaggedGather {
   int32_t* key_start_loc = nullptr;    // [num_rows + 1]
   int32_t* positions = nullptr;        // [num_tokens]
   int64_t* slot_mapping = nullptr;     // [num_tokens] or absent
-  int32_t* num_bad_rows = nullptr;     // [1]
+  int32_t* num_faults = nullptr;       // [1]
 };
 
 // The batch over the buffers.
@@ -45,7 +45,7 @@ inline RaggedBatch BatchOver(const RaggedGather& gather) {
 
 // A row whose length is outside 0 .. max_len, or whose tokens exceed num_tokens after those of the
 // good rows before it (then all later rows too), becomes an empty row and is counted in
-// num_bad_rows. Outputs overlap no input. No synchronisation. Errors: cudaErrorInvalidValue for an
+// num_faults. Outputs overlap no input. No synchronisation. Errors: cudaErrorInvalidValue for an
 // absent array or a negative size.
 cudaError_t LaunchRaggedGather(const RaggedGather& gather, cudaStream_t stream);
 

@@ -24,7 +24,7 @@ absl::Status RefuseParent(absl::Span<const int32_t> parents, int node) {
     at = parents[at];
   }
   return absl::InvalidArgumentError(absl::StrCat("parents[", node, "]: expected -1 to ", node - 1,
-                                                 " (a parent stands before its children), got ",
+                                                 " (a parent comes before its children), got ",
                                                  parents[node]));
 }
 

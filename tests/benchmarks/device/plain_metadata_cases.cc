@@ -98,7 +98,7 @@ MetadataCase GatherCase(const std::string& shape, const SharedRows& rows) {
                                            .query_start_loc = rows->Out(rows->num_rows() + 1),
                                            .seq_lens = rows->Out(rows->num_rows()),
                                            .table_row = rows->Out(rows->num_rows())},
-                                .num_bad_rows = rows->Out(1)};
+                                .num_faults = rows->Out(1)};
   return {"batch_gather, " + shape,
           [rows, args](cudaStream_t stream) { return ErrorOf(LaunchBatchGather(args, stream)); }};
 }
@@ -171,7 +171,7 @@ MetadataCase RaggedCase(const std::string& shape, const SharedRows& rows) {
                                .key_start_loc = rows->Out(rows->num_rows() + 1),
                                .positions = rows->Out(rows->num_tokens()),
                                .slot_mapping = rows->slots(),
-                               .num_bad_rows = rows->Out(1)};
+                               .num_faults = rows->Out(1)};
   return {"ragged_builder, " + shape,
           [rows, gather](cudaStream_t stream) { return LaunchRaggedGather(gather, stream); }};
 }
