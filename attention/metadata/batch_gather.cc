@@ -1,10 +1,12 @@
 #include "attention/metadata/batch_gather.h"
 
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
+
 PagedBatch GatherBatch(const BatchGatherArgs& args) {
   return {.query_start_loc = args.arrays.query_start_loc,
           .seq_lens = args.arrays.seq_lens,
@@ -22,15 +24,15 @@ PagedBatch GatherBatch(const BatchGatherArgs& args) {
 
 absl::Status CheckBatchGather(const BatchGatherArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("write_window", args.write_window, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("write_window", args.write_window, 0));
   if (args.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"table_row", args.table_row},
-                                          {"query_lens", args.query_lens},
-                                          {"seq_lens", args.seq_lens}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"table_row", args.table_row},
+                                        {"query_lens", args.query_lens},
+                                        {"seq_lens", args.seq_lens}}));
     if (args.key_start) {
-      REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.key_start", args.arrays.key_start}}));
+      REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.key_start", args.arrays.key_start));
     }
   }
   return CheckOutputArrays(args.arrays, args.num_rows, args.num_tokens);

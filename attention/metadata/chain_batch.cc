@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
@@ -18,8 +19,9 @@ std::string DescribeRow(const ChainBatchArgs& args, int row) {
   }
   return absl::StrCat(text, ", seq_len ", args.seq_len[slot], ", query_len ",
                       int64_t{args.query_lens[row]} + args.num_certain, ", max_query_len ",
-                      args.max_query_len, ", limit ", ContextLimit(args), ", num_tokens ",
-                      args.num_tokens);
+                      args.max_query_len, ", limit ",
+                      ContextLimit(args.table, args.max_context_len, args.key_positions),
+                      ", num_tokens ", args.num_tokens);
 }
 
 }  // namespace
@@ -45,16 +47,16 @@ PagedBatch ChainBatch(const ChainBatchArgs& args) {
 
 absl::Status CheckChainBatch(const ChainBatchArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_certain", args.num_certain, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_query_len", args.max_query_len, args.num_certain));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", args.max_context_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_certain", args.num_certain, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", args.max_query_len, args.num_certain));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_context_len", args.max_context_len, 1));
   REPRISE_RETURN_IF_ERROR(CheckRanks(args.key_positions));
   if (args.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", args.slots}, {"query_lens", args.query_lens}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"slots", args.slots}, {"query_lens", args.query_lens}}));
     if (args.table.num_tables > 0) {
-      REPRISE_RETURN_IF_ERROR(CheckPresent({{"seq_len", args.seq_len}}));
+      REPRISE_RETURN_IF_ERROR(CheckGiven("seq_len", args.seq_len));
     }
   }
   if (args.tokens != nullptr) {

@@ -38,10 +38,6 @@ constexpr RowArgs AdvanceRowArgs(const AdvanceStepArgs& args) {
   return PrepareRows(rows);
 }
 
-constexpr int64_t ContextLimit(const AdvanceStepArgs& args) {
-  return AdvanceRowArgs(args).context_limit;
-}
-
 // A row of the next step: the token sampled from it, or an inert row.
 template <typename Lanes>
 REPRISE_HOST_DEVICE CheckedRow AdvancedRowOf(const Lanes& lanes, const AdvanceStepArgs& args,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
@@ -29,12 +30,12 @@ PagedBatch BatchOf(const DraftRows& rows, const BatchArrays& arrays, int width) 
 
 absl::Status CheckRows(const DraftRows& rows) {
   REPRISE_RETURN_IF_ERROR(CheckTable(rows.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", rows.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", rows.max_context_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", rows.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_context_len", rows.max_context_len, 1));
   if (rows.num_rows == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", rows.slots}}));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("slots", rows.slots));
   if (rows.table.num_tables == 0) return absl::OkStatus();
-  return CheckPresent({{"seq_len", rows.seq_len}});
+  return CheckGiven("seq_len", rows.seq_len);
 }
 
 std::string DescribeRow(const DraftRows& rows, int row) {
@@ -62,23 +63,23 @@ PagedBatch DraftLevelBatch(const DraftLevelArgs& args) {
 
 absl::Status CheckDraftChain(const DraftChainArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckRows(args.rows));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_steps", args.num_steps, 0, kMaxDraftSteps));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_steps", args.num_steps, 0, kMaxDraftSteps));
   if (args.num_steps == 0) return absl::OkStatus();
   return CheckOutputArrays(args.arrays, args.rows.num_rows, args.rows.num_rows);
 }
 
 absl::Status CheckDraftLevel(const DraftLevelArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckRows(args.rows));
-  REPRISE_RETURN_IF_ERROR(CheckSize("width", args.width, 1, kMaxTreeNodes));
-  REPRISE_RETURN_IF_ERROR(CheckSize("step", args.step, 0));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("width", args.width, 1, kMaxTreeNodes));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("step", args.step, 0));
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("(step + 1) * width", (int64_t{args.step} + 1) * args.width, 1, kMaxTreeNodes));
+      CheckBetween("(step + 1) * width", (int64_t{args.step} + 1) * args.width, 1, kMaxTreeNodes));
   const int64_t num_tokens = int64_t{args.rows.num_rows} * args.width;
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows * width", num_tokens, 0, INT32_MAX));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_rows * width", num_tokens, 0, INT32_MAX));
   if (args.rows.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.tail_len", args.arrays.tail_len},
-                                          {"arrays.tail_mask", args.arrays.tail_mask},
-                                          {"node_masks", args.node_masks}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"arrays.tail_len", args.arrays.tail_len},
+                                        {"arrays.tail_mask", args.arrays.tail_mask},
+                                        {"node_masks", args.node_masks}}));
   }
   if (args.parents != nullptr) {
     REPRISE_RETURN_IF_ERROR(

@@ -7,6 +7,7 @@
 #include "attention/metadata/builder_sizes.h"
 #include "attention/metadata/row_lanes.h"
 #include "attention/speculation/tree_check.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -24,7 +25,8 @@ std::string DescribeRow(const TreeBatchArgs& args, int row) {
   }
   return absl::StrCat("table row ", slot, ", seq_len ", args.seq_len[slot], ", num_nodes ",
                       args.num_nodes[row], ", max_nodes ", args.max_nodes, ", limit ",
-                      ContextLimit(args), ", num_tokens ", args.num_tokens);
+                      ContextLimit(args.table, args.max_context_len), ", num_tokens ",
+                      args.num_tokens);
 }
 
 }  // namespace
@@ -48,21 +50,21 @@ PagedBatch TreeBatch(const TreeBatchArgs& args) {
 
 absl::Status CheckTreeBatch(const TreeBatchArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_nodes", args.max_nodes, 1, kMaxTreeNodes));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", args.max_context_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("max_nodes", args.max_nodes, 1, kMaxTreeNodes));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_context_len", args.max_context_len, 1));
   if (args.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", args.slots},
-                                          {"num_nodes", args.num_nodes},
-                                          {"parents", args.parents},
-                                          {"arrays.tail_len", args.arrays.tail_len}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"slots", args.slots},
+                                        {"num_nodes", args.num_nodes},
+                                        {"parents", args.parents},
+                                        {"arrays.tail_len", args.arrays.tail_len}}));
     if (args.table.num_tables > 0) {
-      REPRISE_RETURN_IF_ERROR(CheckPresent({{"seq_len", args.seq_len}}));
+      REPRISE_RETURN_IF_ERROR(CheckGiven("seq_len", args.seq_len));
     }
   }
   if (args.num_tokens > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.tail_mask", args.arrays.tail_mask}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.tail_mask", args.arrays.tail_mask));
   }
   if (args.parent_stride != 0) {
     REPRISE_RETURN_IF_ERROR(

@@ -55,10 +55,6 @@ constexpr RowArgs TreeRowArgs(const TreeBatchArgs& args) {
   return PrepareRows(rows);
 }
 
-constexpr int64_t ContextLimit(const TreeBatchArgs& args) {
-  return TreeRowArgs(args).context_limit;
-}
-
 // Returns a row, checked against its lengths only; its new tokens are the nodes.
 REPRISE_HOST_DEVICE constexpr CheckedRow TreeRowOf(const TreeBatchArgs& args, const RowArgs& rows,
                                                    int row_idx) {

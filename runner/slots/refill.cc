@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
@@ -120,11 +120,11 @@ class Refill {
 
 absl::Status CheckRefill(const RefillArgs& args) {
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("padded_num_rows", args.padded_num_rows, 0, args.arrays.max_rows));
+      CheckBetween("padded_num_rows", args.padded_num_rows, 0, args.arrays.max_rows));
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("padded_num_tokens", args.padded_num_tokens, 0, args.arrays.max_tokens));
-  REPRISE_RETURN_IF_ERROR(CheckSize("block_size", args.block_size, 1));
-  return CheckSize("num_groups", args.slots.num_groups, 1, kMaxKvGroups);
+      CheckBetween("padded_num_tokens", args.padded_num_tokens, 0, args.arrays.max_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
+  return CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups);
 }
 
 void RefillOnHost(const RefillArgs& args) {
