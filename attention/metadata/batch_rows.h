@@ -193,8 +193,7 @@ REPRISE_HOST_DEVICE constexpr bool IsServableBlock(const Args& args, const Check
   return (column_end < end ? column_end : end) <= FirstNeededPosition(args.groups[group], end - 1);
 }
 
-// Whether a group's table has valid blocks for the row's new tokens. Lanes:
-// attention/metadata/row_lanes.h.
+// Whether a group's table has valid blocks for the row's new tokens. Lanes: base/lanes.h.
 template <typename Lanes, typename Args>
 REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const CheckedRow& row,
                                    int group) {

@@ -1,7 +1,7 @@
 // Applies verification: given which drafts of a verified batch are accepted, updates the state and
 // computes the new tokens and the moves that compact keys and values.
 //
-// The tree of attention/metadata/token_tree.h after 10 cached tokens: node 0 and nodes 2 and 4 on
+// The tree of attention/speculation/token_tree.h after 10 cached tokens: node 0 and nodes 2 and 4 on
 // its path are accepted (num_accepted 3, accepted_nodes {0, 2, 4}), and the target chose 77 after
 // them:
 //

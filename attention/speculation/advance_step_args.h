@@ -8,7 +8,6 @@
 
 #include "attention/metadata/batch_arrays.h"
 #include "attention/metadata/batch_rows.h"
-#include "attention/metadata/row_lanes.h"
 #include "base/host_device.h"
 #include "cache/tables/block_table_view.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
 #include "base/host_device.h"
 #include "cache/tables/block_table_view.h"
 

@@ -1,17 +1,28 @@
 #include "attention/speculation/tree_batch.h"
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "attention/metadata/builder_sizes.h"
-#include "attention/metadata/row_lanes.h"
+#include "attention/speculation/token_tree.h"
 #include "attention/speculation/tree_check.h"
 #include "base/check.h"
+#include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
+
+class SerialTreeLanes : public SerialLanes {
+ public:
+  void PathMasks(int n, const int32_t* parents, uint64_t* masks) const {
+    for (int node = 0; node < n; ++node) {
+      masks[node] = NodeBit(node) | (parents[node] >= 0 ? masks[parents[node]] : 0);
+    }
+  }
+};
 
 std::string DescribeRow(const TreeBatchArgs& args, int row) {
   if (static_cast<RowFault>(args.arrays.row_faults[row]) == RowFault::kTree) {

@@ -8,7 +8,7 @@
 
 #include "attention/metadata/batch_arrays.h"
 #include "attention/metadata/batch_rows.h"
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
 #include "base/host_device.h"
 #include "cache/tables/block_table_view.h"
 
@@ -86,7 +86,10 @@ struct TreeScratch {
   int32_t parents[kMaxTreeNodes];
 };
 
-// Writes a row whose nodes begin at token `start`, after those of all previous rows.
+// Writes a row whose nodes begin at token `start`, after those of all previous rows. Its lanes have
+// one more function than those of base/lanes.h:
+//   lanes.PathMasks(n, parents, masks)   the path masks of n <= 64 nodes (token_tree.h), each of
+//                                        which follows its parent; may change `parents`
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteTreeRow(const Lanes& lanes, const TreeBatchArgs& args,
                                       const RowArgs& rows, int row_idx, int64_t start,

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 

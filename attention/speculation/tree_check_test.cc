@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
 #include "attention/testing/draft_generator.h"
 #include "attention/testing/random.h"
 #include "base/testing/allocation_counter.h"
