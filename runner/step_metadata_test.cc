@@ -47,9 +47,8 @@ class PlanningDriver : public DeviceDriver {
   absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override { return cpu_->MakeFence(); }
   absl::Status Refill(const RefillArgs& args) override { return cpu_->Refill(args); }
   absl::Status Sample(const SampleArgs& args) override { return cpu_->Sample(args); }
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
-    return cpu_->BuildLocalRows(batch, chunk_size, buffers);
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
+    return cpu_->BuildLocalRows(args);
   }
   absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
     return cpu_->InLanes(num_lanes, work);

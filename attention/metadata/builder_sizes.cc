@@ -66,18 +66,17 @@ void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens, int64
   for (int64_t token = end; token < num_tokens; ++token) WriteToken(arrays, token, {});
 }
 
-absl::Status RefusedRow(int row, RowFault fault, std::string_view values) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("rows[", row, "]: ", View(ToString(fault)), ": ", View(values)));
+absl::Status FaultyRows::ToStatus(absl::FunctionRef<std::string(int row)> describe) const {
+  if (count == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rows[", first_row, "]: ", View(ToString(first_fault)), ": ", describe(first_row)));
 }
 
 absl::Status FirstFault(const int32_t* row_faults, int num_rows,
                         absl::FunctionRef<std::string(int row)> describe) {
-  for (int row = 0; row < num_rows; ++row) {
-    const auto fault = static_cast<RowFault>(row_faults[row]);
-    if (fault != RowFault::kNone) return RefusedRow(row, fault, describe(row));
-  }
-  return absl::OkStatus();
+  FaultyRows faulty;
+  for (int row = 0; row < num_rows; ++row) faulty.Add(row, static_cast<RowFault>(row_faults[row]));
+  return faulty.ToStatus(describe);
 }
 
 }  // namespace reprise

@@ -50,10 +50,24 @@ absl::Status CheckRanks(const KeyPositions& ranks);
 // num_tokens.
 void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens, int64_t num_live);
 
-// "rows[3]: <fault>: <values>". REQUIRES: the fault is not kNone.
-absl::Status RefusedRow(int row, RowFault fault, std::string_view values);
+// The rows of a batch that have a fault: their number, and the first of them.
+struct FaultyRows {
+  int32_t count = 0;
+  int first_row = 0;
+  RowFault first_fault = RowFault::kNone;
 
-// OK, or RefusedRow() with the result of `describe` for the first row with a fault.
+  void Add(int row, RowFault fault) {
+    if (fault == RowFault::kNone) return;
+    if (count++ > 0) return;
+    first_row = row;
+    first_fault = fault;
+  }
+
+  // OK, or "rows[3]: <fault>: <result of `describe`>".
+  absl::Status ToStatus(absl::FunctionRef<std::string(int row)> describe) const;
+};
+
+// The same for builders whose rows are read from row_faults.
 // REQUIRES: row_faults is present if there are rows.
 absl::Status FirstFault(const int32_t* row_faults, int num_rows,
                         absl::FunctionRef<std::string(int row)> describe);

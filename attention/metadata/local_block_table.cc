@@ -64,17 +64,15 @@ void LocalBlockTableOnHost(const LocalBlockTableArgs& args) {
 absl::StatusOr<PagedBatch> BuildLocalBlockTable(const LocalBlockTableArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckLocalBlockTable(args));
   const PagedBatch& local = args.local;
-  for (int v = 0; v < local.num_rows; ++v) {
-    const RowFault fault = LocalTableFault(args, v);
-    if (fault == RowFault::kNone) continue;
-    return RefusedRow(
-        v, fault,
-        absl::StrCat("expected a table_row of 0 to ", local.num_tables - 1,
-                     ", a key_start that is a multiple of ", args.table.block_size,
-                     " and keys up to ", TableCapacity(TableOf(local, args.table.block_size)),
-                     ", got table_row ", local.table_row[v], ", key_start ", local.key_start[v],
-                     ", seq_len ", local.seq_lens[v]));
-  }
+  FaultyRows faulty;
+  for (int v = 0; v < local.num_rows; ++v) faulty.Add(v, LocalTableFault(args, v));
+  REPRISE_RETURN_IF_ERROR(faulty.ToStatus([&](int v) {
+    return absl::StrCat("expected a table_row of 0 to ", local.num_tables - 1,
+                        ", a key_start that is a multiple of ", args.table.block_size,
+                        " and keys up to ", TableCapacity(TableOf(local, args.table.block_size)),
+                        ", got table_row ", local.table_row[v], ", key_start ", local.key_start[v],
+                        ", seq_len ", local.seq_lens[v]);
+  }));
   LocalBlockTableOnHost(args);
   return LocalBlockTableBatch(args);
 }

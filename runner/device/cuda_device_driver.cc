@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/local_virtual_batch_kernel.h"
+#include "attention/metadata/local_virtual_batch.h"
 #include "attention/work_map/work_map_build.h"
 #include "base/cuda_fence.h"
 #include "base/cuda_status.h"
@@ -79,10 +79,8 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream());
   }
 
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
-    return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, lanes_->stream()),
-                      "local virtual batch");
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
+    return LaunchLocalVirtualBatch(args, lanes_->stream());
   }
 
   absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
