@@ -44,7 +44,7 @@ std::string DescribeRow(const DraftRows& rows, int row) {
     return absl::StrCat("table row ", slot, " of ", rows.table.num_tables);
   }
   return absl::StrCat("table row ", slot, ", seq_len ", rows.seq_len[slot], ", limit ",
-                      ContextLimit(rows));
+                      ContextLimit(rows.table, rows.max_context_len));
 }
 
 }  // namespace
@@ -89,17 +89,17 @@ absl::Status CheckDraftLevel(const DraftLevelArgs& args) {
 }
 
 void DraftChainOnHost(const DraftChainArgs& args) {
+  const RowArgs rows = DraftRowArgs(args.rows, /*width=*/1);
   for (int step = 0; step < args.num_steps; ++step) {
-    if (args.rows.num_rows == 0) {
-      *StepArraysAt(args.arrays, step, 0, 1).query_start_loc = 0;
-    }
-    for (int row = 0; row < args.rows.num_rows; ++row) WriteDraftChainRow(args, step, row);
+    if (rows.num_rows == 0) *StepArraysAt(args.arrays, step, 0, 1).query_start_loc = 0;
+    for (int row = 0; row < rows.num_rows; ++row) WriteDraftChainRow(args, rows, step, row);
   }
 }
 
 void DraftLevelOnHost(const DraftLevelArgs& args) {
-  if (args.rows.num_rows == 0) args.arrays.query_start_loc[0] = 0;
-  for (int row = 0; row < args.rows.num_rows; ++row) WriteDraftLevelRow(SerialLanes(), args, row);
+  const RowArgs rows = DraftRowArgs(args.rows, args.width);
+  if (rows.num_rows == 0) args.arrays.query_start_loc[0] = 0;
+  for (int row = 0; row < rows.num_rows; ++row) WriteDraftLevelRow(SerialLanes(), args, rows, row);
 }
 
 absl::Status BuildDraftChain(const DraftChainArgs& args) {
