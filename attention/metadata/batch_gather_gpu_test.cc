@@ -233,10 +233,5 @@ TEST_F(BatchGatherGpuTest, AnyNumberOfRowsAgrees) {
   }
 }
 
-TEST_F(BatchGatherGpuTest, AbsentArraysAreRefused) {
-  EXPECT_EQ(LaunchBatchGather({.table = {.block_size = 16}}, nullptr).message(),
-            "arrays.query_start_loc: expected an array, got none");
-}
-
 }  // namespace
 }  // namespace reprise
