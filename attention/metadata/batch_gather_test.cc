@@ -112,7 +112,7 @@ TEST(BatchGatherTest, TokensOlderThanTheWriteWindowAreNotWritten) {
   EXPECT_THAT(memory.slot_mapping, ElementsAre(-1, -1, -1, 31, 8, 20));
 }
 
-TEST(BatchGatherTest, KeysMayStandBehindAnEncodersInTheSameTable) {
+TEST(BatchGatherTest, KeysMayFollowAnEncodersInTheSameTable) {
   const Inputs inputs = {.table_row = {0}, .query_lens = {2}, .seq_lens = {3}};
   const int32_t key_start[] = {5};
   Memory memory(1, 2);
