@@ -8,18 +8,11 @@
 namespace reprise {
 
 PagedBatch GatherBatch(const BatchGatherArgs& args) {
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .key_start = args.key_start ? args.arrays.key_start : nullptr,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = args.max_query_len,
-          .max_seq_len = args.max_seq_len,
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  PagedBatch batch =
+      ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens, args.max_query_len);
+  if (args.key_start) batch.key_start = args.arrays.key_start;
+  batch.max_seq_len = args.max_seq_len;
+  return batch;
 }
 
 absl::Status CheckBatchGather(const BatchGatherArgs& args) {

@@ -60,6 +60,21 @@ absl::Status CheckRanks(const KeyPositions& ranks) {
                    ranks.rank, ", world ", ranks.world, ", interleave ", ranks.interleave));
 }
 
+PagedBatch ArraysBatch(const BatchArrays& arrays, const BlockTableView& table, int num_rows,
+                       int num_tokens, int max_query_len) {
+  return {.query_start_loc = arrays.query_start_loc,
+          .seq_lens = arrays.seq_lens,
+          .table_row = arrays.table_row,
+          .block_table = table.entries,
+          .block_table_stride = table.row_stride,
+          .num_rows = num_rows,
+          .num_tokens = num_tokens,
+          .max_query_len = max_query_len,
+          .max_seq_len = static_cast<int>(TableCapacity(table)),
+          .num_tables = table.num_tables,
+          .max_blocks = table.max_blocks};
+}
+
 void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens, int64_t num_live) {
   const int64_t end = std::min<int64_t>(num_live, num_tokens);
   arrays.query_start_loc[num_rows] = static_cast<int32_t>(end);

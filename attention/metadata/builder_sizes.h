@@ -1,5 +1,5 @@
 // Shared by the host forms of the builders: checks of tables and arrays (base/check.h has those of
-// sizes), the end of the arrays, and the first fault as a Status.
+// sizes), the batch over the arrays, their end, and the first fault as a Status.
 //
 // Pure functions. Thread safety: const data except for the arrays. Cost: no allocation unless a
 // check fails.
@@ -45,6 +45,10 @@ absl::Status CheckRowStride(std::string_view name, int64_t stride, int64_t width
 absl::Status CheckTable(const BlockTableView& table);
 
 absl::Status CheckRanks(const KeyPositions& ranks);
+
+// The causal batch over the arrays; max_seq_len is the table's capacity.
+PagedBatch ArraysBatch(const BatchArrays& arrays, const BlockTableView& table, int num_rows,
+                       int num_tokens, int max_query_len);
 
 // Ends query_start_loc and makes the tokens after the live ones inert. `num_live` may exceed
 // num_tokens.

@@ -27,22 +27,13 @@ std::string DescribeRow(const ChainBatchArgs& args, int row) {
 }  // namespace
 
 PagedBatch ChainBatch(const ChainBatchArgs& args) {
+  PagedBatch batch =
+      ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens, args.max_query_len);
   const bool by_rank = args.key_positions.world > 1;
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .query_positions =
-              by_rank || args.part == KeyPart::kContext ? args.arrays.positions : nullptr,
-          .key_positions = args.key_positions,
-          .causal = args.part == KeyPart::kAll,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = args.max_query_len,
-          .max_seq_len = static_cast<int>(TableCapacity(args.table)),
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  if (by_rank || args.part == KeyPart::kContext) batch.query_positions = args.arrays.positions;
+  batch.key_positions = args.key_positions;
+  batch.causal = args.part == KeyPart::kAll;
+  return batch;
 }
 
 absl::Status CheckChainBatch(const ChainBatchArgs& args) {

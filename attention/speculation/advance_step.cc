@@ -9,17 +9,8 @@
 namespace reprise {
 
 PagedBatch AdvancedBatch(const AdvanceStepArgs& args) {
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = 1,
-          .max_seq_len = static_cast<int>(TableCapacity(args.table)),
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  return ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens,
+                     /*max_query_len=*/1);
 }
 
 absl::Status CheckAdvanceStep(const AdvanceStepArgs& args) {

@@ -14,18 +14,8 @@
 namespace reprise {
 namespace {
 
-PagedBatch BatchOf(const DraftRows& rows, const BatchArrays& arrays, int width) {
-  return {.query_start_loc = arrays.query_start_loc,
-          .seq_lens = arrays.seq_lens,
-          .table_row = arrays.table_row,
-          .block_table = rows.table.entries,
-          .block_table_stride = rows.table.row_stride,
-          .num_rows = rows.num_rows,
-          .num_tokens = rows.num_rows * width,
-          .max_query_len = width,
-          .max_seq_len = static_cast<int>(TableCapacity(rows.table)),
-          .num_tables = rows.table.num_tables,
-          .max_blocks = rows.table.max_blocks};
+PagedBatch StepBatch(const DraftRows& rows, const BatchArrays& arrays, int width) {
+  return ArraysBatch(arrays, rows.table, rows.num_rows, rows.num_rows * width, width);
 }
 
 absl::Status CheckRows(const DraftRows& rows) {
@@ -50,11 +40,11 @@ std::string DescribeRow(const DraftRows& rows, int row) {
 }  // namespace
 
 PagedBatch DraftChainBatch(const DraftChainArgs& args, int step) {
-  return BatchOf(args.rows, StepArraysAt(args.arrays, step, args.rows.num_rows, 1), 1);
+  return StepBatch(args.rows, StepArraysAt(args.arrays, step, args.rows.num_rows, 1), 1);
 }
 
 PagedBatch DraftLevelBatch(const DraftLevelArgs& args) {
-  PagedBatch batch = BatchOf(args.rows, args.arrays, args.width);
+  PagedBatch batch = StepBatch(args.rows, args.arrays, args.width);
   batch.query_positions = args.arrays.positions;
   batch.tail_len = args.arrays.tail_len;
   batch.tail_mask = args.arrays.tail_mask;

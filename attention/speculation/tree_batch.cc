@@ -43,20 +43,12 @@ std::string DescribeRow(const TreeBatchArgs& args, int row) {
 }  // namespace
 
 PagedBatch TreeBatch(const TreeBatchArgs& args) {
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .query_positions = args.arrays.positions,
-          .tail_len = args.arrays.tail_len,
-          .tail_mask = args.arrays.tail_mask,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = args.max_nodes,
-          .max_seq_len = static_cast<int>(TableCapacity(args.table)),
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  PagedBatch batch =
+      ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens, args.max_nodes);
+  batch.query_positions = args.arrays.positions;
+  batch.tail_len = args.arrays.tail_len;
+  batch.tail_mask = args.arrays.tail_mask;
+  return batch;
 }
 
 absl::Status CheckTreeBatch(const TreeBatchArgs& args) {
