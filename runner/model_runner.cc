@@ -101,7 +101,7 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& ke
                   .block_size = options_.block_size,
                   .num_blocks = num_blocks_};
   absl::c_copy(classes_.groups, args.groups);
-  args.arrays.num_bad_rows = output.device_tokens + options_.max_num_seqs;
+  args.arrays.num_faults = output.device_tokens + options_.max_num_seqs;
   return driver_->Refill(args);
 }
 
@@ -134,10 +134,10 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
   status_.Update(written);
   REPRISE_RETURN_IF_ERROR(output.status);
   REPRISE_RETURN_IF_ERROR(written);
-  const int32_t num_bad_rows = output.tokens[options_.max_num_seqs];
-  if (num_bad_rows != 0) {
+  const int32_t num_faults = output.tokens[options_.max_num_seqs];
+  if (num_faults != 0) {
     return absl::InternalError(absl::StrCat("step ", ticket.step, ": the device refused ",
-                                            num_bad_rows, " parts of the batch"));
+                                            num_faults, " parts of the batch"));
   }
   return StepResult{.tokens = absl::MakeConstSpan(output.tokens, output.num_rows),
                     .logits = LogitsOf(output),

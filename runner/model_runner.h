@@ -179,7 +179,7 @@ class ModelRunner {
   struct Constants;  // what captured steps hold by value
   // Tokens on their way to the host, in a ring of max_steps_in_flight() + 1.
   struct Output {
-    int32_t* tokens = nullptr;  // [max_num_seqs], then the number of bad rows
+    int32_t* tokens = nullptr;  // [max_num_seqs], then the number of faults
     int32_t* device_tokens = nullptr;
     std::unique_ptr<Fence> written;
     std::vector<at::Tensor> logits = {};  // [i]: of i rows; empty if they are not kept

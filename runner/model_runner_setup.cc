@@ -255,7 +255,7 @@ absl::Status ModelRunner::AllocateRings() {
   REPRISE_ASSIGN_OR_RETURN(delta_ring_,
                            StagingRing::Create(delta_memory_->host_bytes(), std::move(read)));
 
-  // One token per row, and the number of bad rows.
+  // One token per row, and the number of faults.
   const int64_t output_size = options_.max_num_seqs + 1;
   REPRISE_ASSIGN_OR_RETURN(
       output_memory_, driver_->AllocateMapped(num_slots * output_size * int64_t{sizeof(int32_t)}));

@@ -53,9 +53,8 @@ class CpuDeviceDriver : public DeviceDriver {
     return absl::OkStatus();
   }
 
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
-    return BuildLocalVirtualBatch(batch, chunk_size, buffers).status();
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
+    return BuildLocalVirtualBatch(args).status();
   }
 
   absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {

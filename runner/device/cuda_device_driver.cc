@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/local_virtual_batch_kernel.h"
+#include "attention/metadata/local_virtual_batch.h"
 #include "attention/work_map/work_map_build.h"
 #include "base/cuda_device_scope.h"
 #include "base/cuda_fence.h"
@@ -102,11 +102,9 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream());
   }
 
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
     const CudaDeviceScope scope(device_.index());
-    return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, lanes_->stream()),
-                      "local virtual batch");
+    return LaunchLocalVirtualBatch(args, lanes_->stream());
   }
 
   absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {

@@ -88,8 +88,7 @@ class DeviceDriver {
   virtual absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
                                  const WorkMap& map) = 0;
   // Cuts the rows of a step at chunks, into buffers on the device.
-  virtual absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                                      const LocalBatchBuffers& buffers) = 0;
+  virtual absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) = 0;
 
   // Runs work(0) to work(num_lanes - 1). Work that the two calls above enqueue in different lanes
   // may run concurrently on the device; later work waits for all of it. May be captured.

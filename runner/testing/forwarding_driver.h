@@ -46,9 +46,8 @@ class ForwardingDriver : public DeviceDriver {
                          const WorkMap& map) override {
     return driver_->BuildWork(layer, batch, map);
   }
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
-    return driver_->BuildLocalRows(batch, chunk_size, buffers);
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
+    return driver_->BuildLocalRows(args);
   }
   absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
     return driver_->InLanes(num_lanes, work);
