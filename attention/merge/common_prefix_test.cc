@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <climits>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "attention/attention_params.h"
+#include "attention/testing/host_work_map.h"
 #include "attention/testing/prefix_generator.h"
 #include "attention/testing/random.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_check.h"
 #include "base/testing/allocation_counter.h"
 #include "base/testing/builder_memory.h"
 #include "gtest/gtest.h"
@@ -130,6 +135,53 @@ TEST(CommonPrefixTest, IsTheLongestRunOfWholeBlocksOverRandomBatches) {
     num_found += len > 0;
   }
   EXPECT_GT(num_found, 5000);
+}
+
+// Cascade: each row's keys are those of the prefix, in shared items, and its own after them
+// (invariant 1 of a work map), for the prefix that was found or a shorter one.
+TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
+  int num_shared = 0;
+  for (uint64_t seed = 0; seed < 5000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    PrefixShape shape = DrawPrefixShape(random);
+    shape.max_blocks = std::min(std::max(shape.max_blocks, 10), 400 / shape.block_size + 1);
+    BuilderMemory<CommonPrefixArgs> memory(
+        [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); });
+    DrawPrefix(random, shape, 0, memory.args());
+    int32_t len = CommonPrefixLen(memory.args());
+    if (random.OneIn(4)) len = random.Pick({-3, 0, random.Int(0, len)});
+    PagedBatch batch = memory.args().batch;
+    batch.common_prefix_len = &len;
+    batch.num_tokens = batch.query_start_loc[batch.num_rows];
+    batch.max_query_len = 5;
+    batch.max_seq_len = shape.max_blocks * shape.block_size;
+    AttentionParams layer = {
+        .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
+    if (random.OneIn(3)) layer.window_left = random.Int(0, 100);
+    HostWorkMap work({.num_q_heads = layer.num_q_heads,
+                      .num_kv_heads = layer.num_kv_heads,
+                      .head_dim_qk = layer.head_dim_qk,
+                      .head_dim_v = layer.head_dim_v,
+                      .max_rows = batch.num_rows,
+                      .max_tokens = batch.num_tokens,
+                      .max_query_len = batch.max_query_len,
+                      .max_seq_len = batch.max_seq_len,
+                      .num_sms = random.Pick({1, 7, 132}),
+                      .shared_prefix = SharedPrefix::kTaken,
+                      .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall})});
+    ASSERT_EQ(WorkMapOnHost(batch, WindowOf(layer), work.map()), absl::OkStatus());
+    ASSERT_EQ(CheckWorkMap(work.map(), batch, WindowOf(layer)), absl::OkStatus());
+    int shared_keys = 0;
+    for (int i = 0; i < work.map().main.counts[0]; ++i) {
+      const WorkItem& item = work.map().main.items[i];
+      if (item.row == kSharedRow) shared_keys = std::max(shared_keys, item.key_end);
+    }
+    const bool is_read_flat = layer.window_left || batch.num_tokens < 2 || len < kWorkStepKeys;
+    ASSERT_EQ(shared_keys, is_read_flat ? 0 : len / kWorkStepKeys * kWorkStepKeys);
+    num_shared += shared_keys > 0;
+  }
+  EXPECT_GT(num_shared, 300);
 }
 
 }  // namespace
