@@ -45,33 +45,33 @@ class PrefixOfTwo : public ::testing::Test {
 };
 
 TEST_F(PrefixOfTwo, WholeBlocksInFrontOfTheQueriesAreCommon) {
-  EXPECT_EQ(CommonPrefixLen(args), 32);
+  EXPECT_EQ(CommonPrefixOnHost(args), 32);
   EXPECT_EQ(len, 32);
   seq_lens[1] = 32;  // its query is token 31, within block 2
-  EXPECT_EQ(CommonPrefixLen(args), 16);
+  EXPECT_EQ(CommonPrefixOnHost(args), 16);
   args.batch.causal = false;  // cross attention: queries are no keys
-  EXPECT_EQ(CommonPrefixLen(args), 32);
+  EXPECT_EQ(CommonPrefixOnHost(args), 32);
 }
 
 TEST_F(PrefixOfTwo, EqualBlocksBehindADifferentOneAreNotAPrefix) {
   table_row[1] = 2;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
 TEST_F(PrefixOfTwo, ATreeIsNoPartOfThePrefix) {
   const int32_t tail_len[] = {9, 1};
   args.batch.tail_len = tail_len;
-  EXPECT_EQ(CommonPrefixLen(args), 16);  // 40 - 9 = 31
+  EXPECT_EQ(CommonPrefixOnHost(args), 16);  // 40 - 9 = 31
 }
 
 TEST_F(PrefixOfTwo, RowsWithoutQueriesOrKeysTakeNoPart) {
   table_row[1] = 2;
   seq_lens[1] = 0;
-  EXPECT_EQ(CommonPrefixLen(args), 32);  // of row 0 alone
+  EXPECT_EQ(CommonPrefixOnHost(args), 32);  // of row 0 alone
   seq_lens[0] = 0;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
   args.batch.num_rows = 0;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
 TEST_F(PrefixOfTwo, KeysStartAtTheSamePlaceOrNothingIsCommon) {
@@ -79,19 +79,54 @@ TEST_F(PrefixOfTwo, KeysStartAtTheSamePlaceOrNothingIsCommon) {
   seq_lens[0] = 30;
   seq_lens[1] = 30;
   args.batch.key_start = key_start;
-  EXPECT_EQ(CommonPrefixLen(args), 22);  // tokens 10..31
+  EXPECT_EQ(CommonPrefixOnHost(args), 22);  // tokens 10..31
   key_start[1] = 9;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
 TEST_F(PrefixOfTwo, RowsOutsideTheTableShareNothing) {
   seq_lens[1] = 49;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
   seq_lens[1] = INT32_MAX;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
   seq_lens[1] = 34;
   table_row[1] = 3;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
+}
+
+TEST_F(PrefixOfTwo, BadArgumentsAreRefusedWithNamesInBothForms) {
+  const CommonPrefixArgs good = args;
+  const auto refusal = [&] {
+    const absl::Status status = CheckCommonPrefix(args);
+#ifdef REPRISE_WITH_CUDA
+    EXPECT_EQ(LaunchCommonPrefix(args, nullptr), status);
+#endif
+    args = good;
+    return std::string(status.message());
+  };
+  ASSERT_EQ(CheckCommonPrefix(args), absl::OkStatus());
+  args.block_size = 0;
+  EXPECT_EQ(refusal(), "block_size: expected at least 1, got 0");
+  args.batch.num_rows = -1;
+  EXPECT_EQ(refusal(), "num_rows: expected at least 0, got -1");
+  args.batch.num_tables = -1;
+  EXPECT_EQ(refusal(), "num_tables: expected at least 0, got -1");
+  args.batch.max_blocks = -1;
+  EXPECT_EQ(refusal(), "max_blocks: expected at least 0, got -1");
+  args.batch.query_start_loc = nullptr;
+  EXPECT_EQ(refusal(), "query_start_loc: expected an array, got none");
+  args.batch.seq_lens = nullptr;
+  EXPECT_EQ(refusal(), "seq_lens: expected an array, got none");
+  args.batch.block_table = nullptr;
+  EXPECT_EQ(refusal(), "block_table: expected an array, got none");
+#ifdef REPRISE_WITH_CUDA
+  const std::string no_array = "common_prefix_len, scratch: expected arrays, got none";
+  EXPECT_EQ(LaunchCommonPrefix(args, nullptr).message(), no_array);
+  uint32_t scratch[2] = {0, 0};
+  args.scratch = scratch;
+  args.common_prefix_len = nullptr;
+  EXPECT_EQ(LaunchCommonPrefix(args, nullptr).message(), no_array);
+#endif
 }
 
 // The longest len of which every row's first len keys are the same slots.
@@ -129,7 +164,7 @@ TEST(CommonPrefixTest, IsTheLongestRunOfWholeBlocksOverRandomBatches) {
         [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); });
     DrawPrefix(random, shape, 0, memory.args());
     const AllocationCounter allocations;
-    const int len = CommonPrefixLen(memory.args());
+    const int len = CommonPrefixOnHost(memory.args());
     ASSERT_EQ(allocations.count(), 0);
     ASSERT_EQ(len, PrefixByDefinition(memory.args())) << "seed " << seed;
     num_found += len > 0;
@@ -149,7 +184,7 @@ TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
     BuilderMemory<CommonPrefixArgs> memory(
         [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); });
     DrawPrefix(random, shape, 0, memory.args());
-    int32_t len = CommonPrefixLen(memory.args());
+    int32_t len = CommonPrefixOnHost(memory.args());
     if (random.OneIn(4)) len = random.Pick({-3, 0, random.Int(0, len)});
     PagedBatch batch = memory.args().batch;
     batch.common_prefix_len = &len;

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "attention/cuda/attention_cuda.h"
-#include "attention/merge/common_prefix_kernel.h"
-#include "attention/merge/merge_states_kernel.h"
+#include "attention/merge/common_prefix.h"
+#include "attention/merge/merge_states.h"
 #include "attention/metadata/chain_batch.h"
 #include "attention/speculation/draft_steps.h"
 #include "attention/speculation/tree_batch.h"

@@ -21,8 +21,8 @@ DraftAttentionDevice Cpu() {
           .chain = ChainBatchOnHost,
           .tree = TreeBatchOnHost,
           .draft_level = DraftLevelOnHost,
-          .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixLen(args); },
-          .merge = [](const MergeStatesParams& params) { ASSERT_TRUE(MergeStates(params).ok()); },
+          .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixOnHost(args); },
+          .merge = [](const MergeStatesArgs& args) { ASSERT_TRUE(MergeStates(args).ok()); },
           .attend =
               [](const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
                  const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {

@@ -201,7 +201,7 @@ std::string Difference(const at::Tensor& out, const at::Tensor& lse, const Dense
 }
 
 // Strides and sizes of a merge of results like `out` and `lse` into them.
-void MergeInto(MergeStatesParams& merge, at::Tensor& out, at::Tensor& lse) {
+void MergeInto(MergeStatesArgs& merge, at::Tensor& out, at::Tensor& lse) {
   merge.part = {.token_stride = kHeads * kDim, .head_stride = kDim};
   merge.part_lse_view = {.token_stride = kHeads, .head_stride = 1};
   merge.out = merge.part;
@@ -352,7 +352,7 @@ std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed
     return LocalLen(num_tokens, {.rank = rank, .world = world, .interleave = interleave});
   };
 
-  MergeStatesParams merge;
+  MergeStatesArgs merge;
   std::vector<Attended> ranks;
   ranks.reserve(world);
   for (int rank = 0; rank < world; ++rank) {

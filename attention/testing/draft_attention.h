@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "attention/attention_params.h"
 #include "attention/merge/common_prefix_args.h"
-#include "attention/merge/merge_states_params.h"
+#include "attention/merge/merge_states_args.h"
 #include "attention/metadata/chain_batch_args.h"
 #include "attention/paged_batch.h"
 #include "attention/speculation/draft_steps_args.h"
@@ -37,7 +37,7 @@ struct DraftAttentionDevice {
   std::function<void(const TreeBatchArgs&)> tree;
   std::function<void(const DraftLevelArgs&)> draft_level;
   std::function<void(const CommonPrefixArgs&)> common_prefix;
-  std::function<void(const MergeStatesParams&)> merge;
+  std::function<void(const MergeStatesArgs&)> merge;
   // Takes the prefix of a batch that has common_prefix_len, where it uses a work map.
   std::function<absl::Status(const AttentionParams&, const PagedBatch&, const at::Tensor& q,
                              const KvLayer&, at::Tensor& out, at::Tensor& lse)>
