@@ -149,7 +149,7 @@ class WatchfulModel : public ToyModel {
     const PagedBatch& batch = step.batch(0);
     if (batch.common_prefix_len != nullptr) {
       EXPECT_EQ(*batch.common_prefix_len,
-                CommonPrefixLen({.batch = batch, .block_size = kBlockSize}));
+                CommonPrefixOnHost({.batch = batch, .block_size = kBlockSize}));
       longest_ = std::max(longest_, *batch.common_prefix_len);
     }
     return ToyModel::Forward(step);
