@@ -31,8 +31,9 @@
 //
 // Prefix reuse. Computed keys stay in the cache until their blocks are needed for something else: a
 // prompt, or a preempted sequence, begins after its cached prefix (SlotJoin::seq_len). Only keys of
-// committed batches are found. If a running sequence is computing full blocks that a waiting one
-// begins with, the waiting one is admitted when they are committed; a slot is kept for it. With
+// committed batches are found. If a running sequence of no lower priority is computing full blocks
+// that a waiting one begins with, the waiting one is admitted when they are committed; a slot is
+// kept for it. With
 // partial hits a prompt also reuses the next block's first tokens, as far as they are equal: in a
 // copy of it, made before the step (ScheduledBatch::copies). Requests with different salts share
 // nothing.

@@ -217,6 +217,7 @@ bool Scheduler::AwaitsEqualPrefix(Sequence& sequence) const {
   const auto first = sequence.tokens.begin();
   const Request& request = sequence.request();
   for (const Sequence* const other : running_) {
+    if (other->request().priority < request.priority) break;  // it may take long
     const int num_committed = blocks_.num_committed(*other->slot);
     if (num_committed >= other->prefill_end) continue;
     const int num_compared = std::min(sequence.num_known - 1, other->prefill_end);

@@ -54,6 +54,13 @@ class Traffic {
           {.retention = is_window ? KvRetention::kSlidingWindow : KvRetention::kChunkedLocal,
            .span = Uniform(1, 12)}};
     }
+    if (Chance(200)) {
+      options_.groups.resize(std::max<size_t>(options_.groups.size(), 1));
+      options_.groups.push_back({.retention = KvRetention::kCross});
+      options_.max_encoder_tokens = Uniform(1, 10);
+      options_.max_encoder_step_tokens = options_.max_encoder_tokens + Uniform(0, 10);
+      options_.num_blocks += options_.max_encoder_tokens;
+    }
     if (Chance(250)) options_.prefix_reuse = PrefixReuse::kOff;
     if (options_.prefix_reuse == PrefixReuse::kOn && Chance(500)) {
       options_.partial_hits = PartialHits::kCopied;
@@ -121,6 +128,10 @@ class Traffic {
         request.forced_tokens.push_back(Uniform(0, kPuppetVocab - 1));
       }
     }
+    if (options_.max_encoder_tokens > 0 && Chance(800)) {
+      // Few different ones, so that some are found.
+      request.encoder_tokens.resize(Uniform(1, options_.max_encoder_tokens), Uniform(0, 1));
+    }
     if (Chance(300)) request.num_sequences = Uniform(1, options_.max_num_seqs);
     if (Chance(400)) request.priority = Uniform(-2, 2);
     if (Chance(200)) request.prefix_salt = Chance(500) ? "a" : "b";
@@ -176,7 +187,10 @@ class Traffic {
         return;
       }
       PuppetDevice::Fate fate = {.fails = Chance(mishaps_.fails)};
-      if (Chance(mishaps_.nan_rows)) fate.nan_rows.insert(Uniform(0, 3));
+      if (launched && Chance(mishaps_.nan_rows)) {
+        const int last = static_cast<int>(batch.rows.size()) - 1;  // often that of a prompt
+        fate.nan_rows.insert(Chance(500) ? last : Uniform(0, last));
+      }
       if (launched) device_->Launch(batch, fate);
       if (testing::Test::HasFatalFailure()) return;
     }
@@ -251,7 +265,7 @@ TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
 TEST_P(SchedulerRandomTest, SequencesThatFailOrAreCancelledLeaveTheOthersAsTheyAre) {
   const unsigned seed = SeedOr(GetParam() + 1000);
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  Traffic traffic(seed, {.fails = 30, .nan_rows = 30, .refusals = 10, .cancels = 60, .deaths = 3});
+  Traffic traffic(seed, {.fails = 30, .nan_rows = 60, .refusals = 10, .cancels = 60, .deaths = 3});
   traffic.Run(/*num_requests=*/24, /*num_at_once=*/12, /*steps_between_checks=*/1);
 }
 
@@ -264,7 +278,7 @@ TEST(SchedulerLongRunTest, TenThousandRequestsLeakNothing) {
   for (unsigned i = 0; i < 10; ++i) {
     const unsigned seed = SeedOr(5000 + i);
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Traffic traffic(seed, {.fails = 5, .nan_rows = 10, .refusals = 2, .cancels = 30});
+    Traffic traffic(seed, {.fails = 5, .nan_rows = 30, .refusals = 2, .cancels = 30});
     traffic.Run(/*num_requests=*/1000, /*num_at_once=*/20, /*steps_between_checks=*/100);
     num_preemptions += traffic.scheduler().num_preemptions();
     num_forks += traffic.scheduler().num_forks();

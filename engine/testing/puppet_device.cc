@@ -13,9 +13,10 @@ constexpr int32_t kRubbish = -777;
 
 }  // namespace
 
-int32_t PuppetToken(const std::vector<int32_t>& text, const SamplingParams& sampling,
-                    int64_t index) {
+int32_t PuppetToken(const std::vector<int32_t>& input, const std::vector<int32_t>& text,
+                    const SamplingParams& sampling, int64_t index) {
   uint64_t h = 1469598103934665603u;
+  for (const int32_t token : input) h = (h ^ static_cast<uint64_t>(token + 2)) * 1099511628211u;
   for (const int32_t token : text) h = (h ^ static_cast<uint64_t>(token + 1)) * 1099511628211u;
   if (sampling.temperature > 0) {
     h = (h ^ sampling.seed) * 1099511628211u;
@@ -33,8 +34,9 @@ PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptio
   while (expected.finish == FinishReason::kNone) {
     const size_t index = expected.tokens.size();
     const bool forced = !request.forced_tokens.empty();
-    const int32_t token = forced ? request.forced_tokens[index]
-                                 : PuppetToken(text, sampling, static_cast<int64_t>(index));
+    const int32_t token =
+        forced ? request.forced_tokens[index]
+               : PuppetToken(request.encoder_tokens, text, sampling, static_cast<int64_t>(index));
     const size_t most = forced ? request.forced_tokens.size() : request.max_new_tokens;
     expected.tokens.push_back(token);
     text.push_back(token);
@@ -85,6 +87,30 @@ void PuppetDevice::FindText(Slot& slot) {
   slot.num_hits = 0;
 }
 
+void PuppetDevice::Encode(const ScheduledEncode& encode, Slot& slot) {
+  ASSERT_EQ(static_cast<int>(encode.tokens.size()), slot.num_encoder_tokens);
+  for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+    if (groups_[group].retention != KvRetention::kCross) continue;
+    for (int i = 0; i < slot.num_encoder_tokens; ++i) {
+      ASSERT_NE(BlockAt(slot, group, i), 0) << "no block for token " << i << " of the input";
+      Memory(slot, group, i) = slot.is_doomed ? kRubbish : encode.tokens[i];
+    }
+  }
+}
+
+std::vector<int32_t> PuppetDevice::FindInput(Slot& slot) {
+  std::vector<int32_t> input;
+  for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+    if (groups_[group].retention != KvRetention::kCross) continue;
+    input.clear();
+    for (int i = 0; i < slot.num_encoder_tokens; ++i) {
+      EXPECT_NE(BlockAt(slot, group, i), 0);
+      input.push_back(Memory(slot, group, i));
+    }
+  }
+  return input;
+}
+
 void PuppetDevice::RunRow(const ScheduledRow& row, Slot& slot) {
   if (row.tokens.empty()) {
     slot.text.push_back(slot.last_token);
@@ -115,8 +141,10 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
   }
   for (const SlotJoin& join : batch.joins) {
     ASSERT_FALSE(slots_.contains(join.slot)) << "slot " << join.slot << " joined twice";
-    slots_[join.slot] = {
-        .sampling = join.sampling, .sample_index = join.sample_index, .num_hits = join.seq_len};
+    slots_[join.slot] = {.sampling = join.sampling,
+                         .sample_index = join.sample_index,
+                         .num_encoder_tokens = join.num_encoder_tokens,
+                         .num_hits = join.seq_len};
   }
   for (const BlockTableUpdate& update : batch.updates) {
     slots_[update.slot].blocks[{update.group, update.column}] = update.block;
@@ -124,6 +152,11 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
   Copy(batch.copies);
   for (auto& [id, slot] : slots_) {
     if (slot.num_hits > 0) FindText(slot);
+  }
+  for (const ScheduledEncode& encode : batch.encodes) {
+    Slot& slot = slots_[encode.slot.value()];
+    slot.is_doomed |= fate.fails;
+    ASSERT_NO_FATAL_FAILURE(Encode(encode, slot));
   }
   std::vector<int32_t> tokens;
   int num_tokens = 0;
@@ -141,7 +174,9 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
       tokens.push_back(-1);
       continue;
     }
-    slot.last_token = slot.is_doomed ? 0 : PuppetToken(slot.text, slot.sampling, slot.sample_index);
+    slot.last_token =
+        slot.is_doomed ? 0
+                       : PuppetToken(FindInput(slot), slot.text, slot.sampling, slot.sample_index);
     ++slot.sample_index;
     tokens.push_back(is_nan ? -2 : slot.last_token);
   }

@@ -5,7 +5,7 @@
 //   scheduler.Commit(*device.Await(), events);
 //
 // Tokens are written to the blocks that the updates have named, in place of their keys, and a slot
-// that joins behind a prefix finds its text there. Checks what a device cannot: that slots leave
+// that joins behind a prefix finds its text there, and its encoder's input. Checks what a device cannot: that slots leave
 // and join in turn, that rows are distinct and within the blocks of their slot, and that the tokens
 // which each layer group still sees are those of the slot's own text.
 //
@@ -35,10 +35,11 @@ namespace reprise {
 
 inline constexpr int kPuppetVocab = 50;
 
-// The token that follows a text: any wrongly fed token, seed or index changes all that follow.
-// Greedy rows do not depend on the seed or on `index`, the number of tokens generated before.
-int32_t PuppetToken(const std::vector<int32_t>& text, const SamplingParams& sampling,
-                    int64_t index);
+// The token that follows a text, given an encoder's input: any wrongly fed token, seed or index
+// changes all that follow. Greedy rows do not depend on the seed or on `index`, the number of
+// tokens generated before.
+int32_t PuppetToken(const std::vector<int32_t>& input, const std::vector<int32_t>& text,
+                    const SamplingParams& sampling, int64_t index);
 
 // What a sequence alone would get.
 struct PuppetText {
@@ -77,6 +78,7 @@ class PuppetDevice {
     std::vector<int32_t> text = {};
     int32_t last_token = -1;
     int64_t sample_index = 0;
+    int num_encoder_tokens = 0;
     int num_hits = 0;        // tokens that it joined with, until they are looked up
     bool is_doomed = false;  // a row of it has failed: what follows is rubbish
     std::map<std::pair<int, int>, int> blocks = {};  // by group and column
@@ -88,6 +90,9 @@ class PuppetDevice {
   void Copy(absl::Span<const BlockCopy> copies);
   // The text before a slot's first row is the content of its blocks. REQUIRES: a full group.
   void FindText(Slot& slot);
+  void Encode(const ScheduledEncode& encode, Slot& slot);
+  // The encoder's input as the cross groups hold it.
+  std::vector<int32_t> FindInput(Slot& slot);
   // Writes the row's tokens, after a look at those before them.
   void RunRow(const ScheduledRow& row, Slot& slot);
 
