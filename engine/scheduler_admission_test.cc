@@ -203,7 +203,7 @@ TEST(SchedulerAdmissionTest, AnEqualPromptWaitsForTheKeysThatAreBeingComputed) {
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerAdmissionTest, ASlotIsKeptForWhoWaitsForKeys) {
+TEST(SchedulerAdmissionTest, ASlotIsKeptForASequenceThatWaitsForKeys) {
   auto scheduler = Make({.max_num_seqs = 2,
                          .max_num_tokens = 8,
                          .max_seq_len = 16,
@@ -234,6 +234,21 @@ TEST(SchedulerAdmissionTest, AnEqualPromptThatWaitedInVainBeginsByItself) {
   ASSERT_THAT(second.joins, SizeIs(1));
   EXPECT_EQ(second.joins[0].seq_len, 0);  // nothing was committed
   EXPECT_THAT(second.rows[0].tokens, SizeIs(3));
+}
+
+TEST(SchedulerAdmissionTest, AnEqualPromptDoesNotWaitForALowerPriority) {
+  for (const int priority : {0, 1}) {
+    auto scheduler = Make({.max_num_seqs = 2,
+                           .max_num_tokens = 8,
+                           .max_seq_len = 16,
+                           .max_steps_in_flight = 2,
+                           .num_blocks = 30,
+                           .block_size = 2});
+    Add(*scheduler, {.prompt = {1, 2, 3}});
+    EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
+    Add(*scheduler, {.prompt = {1, 2, 3}, .priority = priority});
+    EXPECT_THAT(scheduler->Schedule().joins, SizeIs(priority));
+  }
 }
 
 TEST(SchedulerAdmissionTest, RequestsWithDifferentSaltsShareNothing) {

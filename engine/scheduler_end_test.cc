@@ -114,7 +114,7 @@ TEST(SchedulerCancelTest, ARequestIsCancelledInAllItsSequences) {
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerDeadlineTest, WhoeverIsLateEndsWaitingOrRunning) {
+TEST(SchedulerDeadlineTest, LateSequencesEndWaitingOrRunning) {
   auto scheduler = Make(kOptions);
   const absl::Time start = absl::UnixEpoch();
   const SequenceId early = Add(*scheduler, {.prompt = {1}, .deadline = start + absl::Seconds(1)});

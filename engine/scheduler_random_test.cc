@@ -1,5 +1,5 @@
 // Random traffic. Every sequence gets the tokens it would get alone, whatever the batching, the
-// chunks, the steps in flight, the priorities, the preemptions, the forks and what befalls others.
+// chunks, the steps in flight, the priorities, the preemptions, the forks and the failures of others.
 //
 // REPRISE_SEED=<seed> takes the place of every case's own seed.
 

@@ -325,6 +325,12 @@ TEST(SchedulerTest, RefusesOptionsByName) {
   bad.max_steps_in_flight = 0;
   EXPECT_THAT(message(bad), HasSubstr("max_steps_in_flight"));
   bad = good;
+  bad.max_waiting = -1;
+  EXPECT_THAT(message(bad), HasSubstr("max_waiting"));
+  bad = good;
+  bad.max_prefill_tokens_while_decoding = -1;
+  EXPECT_THAT(message(bad), HasSubstr("max_prefill_tokens_while_decoding"));
+  bad = good;
   bad.block_size = 0;
   EXPECT_THAT(message(bad), HasSubstr("block_size"));
   bad = good;

@@ -10,7 +10,7 @@
 // which each layer group still sees are those of the slot's own text.
 //
 // Failures are hostile. A step that fails, and a row that is NaN, leave rubbish in place of their
-// keys; whoever finds it as a prefix fails the test.
+// keys; a sequence that finds it as a prefix fails the test.
 //
 // Thread safety: none; one owner.
 
@@ -56,7 +56,7 @@ PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptio
 
 class PuppetDevice {
  public:
-  // What befalls a step.
+  // What happens to a step.
   struct Fate {
     bool fails = false;           // Await() returns an error
     std::set<int> nan_rows = {};  // indices; those that sample get -2 for a token

@@ -59,7 +59,7 @@ class PuppetRunner : public StepRunner {
   absl::Status status() const override { return death; }
   int64_t num_replays() const override { return num_launched_; }
 
-  // What befalls the next launch, and from when on the runner is dead.
+  // What happens to the next launch. Once death is an error, the runner is dead.
   PuppetDevice::Fate fate_of_next = {};
   absl::Status refusal_of_next = absl::OkStatus();
   absl::Status death = absl::OkStatus();
