@@ -3,21 +3,10 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/step_runner.h"
 
 namespace reprise {
-namespace {
-
-// OK for runners that never give up.
-template <typename Runner>
-absl::Status StatusOf(const Runner& runner) {
-  if constexpr (requires { runner.status(); }) {
-    return runner.status();
-  } else {
-    return absl::OkStatus();
-  }
-}
-
-class ModelSteps final : public StepRunner {
+class Engine::ModelSteps final : public StepRunner {
  public:
   explicit ModelSteps(ModelRunner* runner) : runner_(*runner) {}
 
@@ -33,18 +22,20 @@ class ModelSteps final : public StepRunner {
 
   absl::StatusOr<Result> Await(int64_t ticket) override {
     REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_.Await({.step = ticket}));
+    logits_ = result.logits;
     return Result{.tokens = result.tokens};
   }
 
-  absl::Status status() const override { return StatusOf(runner_); }
+  absl::Status status() const override { return runner_.status(); }
   int64_t num_replays() const override { return runner_.graph_report().num_replays(); }
   int64_t num_eager_steps() const override { return runner_.graph_report().num_eager_steps(); }
 
+  const at::Tensor& logits() const { return logits_; }
+
  private:
   ModelRunner& runner_;
+  at::Tensor logits_;  // of the step that was awaited last
 };
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const EngineOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
@@ -74,8 +65,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
   return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(steps), std::move(core)));
 }
 
-Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<StepRunner> steps,
+Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> steps,
                std::unique_ptr<EngineCore> core)
     : runner_(std::move(runner)), steps_(std::move(steps)), core_(std::move(core)) {}
+
+Engine::~Engine() = default;
+
+at::Tensor Engine::logits(const TokenEvent& event) const {
+  if (!event.token.has_value() || !steps_->logits().defined()) return at::Tensor();
+  return steps_->logits()[event.row];
+}
 
 }  // namespace reprise

@@ -22,6 +22,8 @@
 #ifndef ENGINE_ENGINE_H_
 #define ENGINE_ENGINE_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,7 +41,6 @@
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/step_engine.h"
-#include "engine/step_runner.h"
 #include "runner/model.h"
 #include "runner/model_runner.h"
 
@@ -63,6 +64,7 @@ struct EngineOptions {
 class Engine final : public StepEngine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const EngineOptions& options);
+  ~Engine() override;
 
   // Queues a request. Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the
   // vocabulary; Unavailable, with the cause, after a failure of the device.
@@ -82,16 +84,23 @@ class Engine final : public StepEngine {
   // ends some sequences only is in their events.
   absl::Status Step(std::vector<TokenEvent>& events) override { return core_->Step(events); }
 
+  // The logits [vocab_size] from which the token of an event of the last Step() was chosen, until
+  // the next Step(). Undefined for an event without a token, and if the runner does not keep them
+  // (StepResult::logits).
+  at::Tensor logits(const TokenEvent& event) const;
+
   EngineMetrics metrics() const override { return core_->metrics(); }
   const ModelRunner& runner() const { return *runner_; }
   const Scheduler& scheduler() const { return core_->scheduler(); }
 
  private:
-  Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<StepRunner> steps,
+  class ModelSteps;
+
+  Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> steps,
          std::unique_ptr<EngineCore> core);
 
   std::unique_ptr<ModelRunner> runner_;
-  std::unique_ptr<StepRunner> steps_;  // of the runner
+  std::unique_ptr<ModelSteps> steps_;  // of the runner
   std::unique_ptr<EngineCore> core_;
 };
 

@@ -430,6 +430,39 @@ TEST(EngineTest, AModelThatFailsEndsTheSequencesOfItsStep) {
   }
 }
 
+// Rows join, end and change places between the steps in flight.
+TEST(EngineTest, EachTokenHasTheLogitsItWasChosenFrom) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto created = Engine::Create(&model, {.runner = {.max_num_seqs = 3,
+                                                    .max_num_tokens = 8,
+                                                    .max_steps_in_flight = 3,
+                                                    .step_logits = StepLogits::kOfEvery}});
+  ASSERT_TRUE(created.ok()) << created.status();
+  Engine& engine = **created;
+  std::map<int64_t, std::vector<int32_t>> texts;
+  for (int i = 0; i < 6; ++i) {
+    const std::vector<int32_t> prompt(1 + 2 * i, 7 + i);
+    const auto id = engine.Add({.prompt = prompt, .max_new_tokens = 3 + 4 * (i % 3)});
+    ASSERT_TRUE(id.ok()) << id.status();
+    texts[id->value()] = prompt;
+  }
+  std::vector<TokenEvent> events;
+  int num_tokens = 0;
+  while (engine.has_work()) {
+    events.clear();
+    ASSERT_TRUE(engine.Step(events).ok());
+    for (const TokenEvent& event : events) {
+      std::vector<int32_t>& text = texts[event.sequence.value()];
+      const at::Tensor error = (engine.logits(event) - model.DenseLogits(text)).abs().max();
+      EXPECT_LT(error.item<float>(), 1e-4f);
+      text.push_back(*event.token);
+      ++num_tokens;
+    }
+  }
+  EXPECT_EQ(num_tokens, 2 * (3 + 7 + 11));
+  EXPECT_FALSE(engine.logits({.finish = FinishReason::kError}).defined());
+}
+
 TEST(EngineTest, AnAsyncEngineGivesTheSameTexts) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto inner = Engine::Create(&model, {.runner = {.max_num_seqs = 3, .max_steps_in_flight = 2}});

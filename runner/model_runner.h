@@ -138,10 +138,6 @@ class ModelRunner {
   // Launch() and Await().
   absl::StatusOr<StepResult> Step(const ScheduledBatch& batch);
 
-  // Logits of the newest step: row r of its batch is row r. [max_num_seqs, vocab_size]; overwritten
-  // by the next launch.
-  const at::Tensor& logits() const { return memory_->logits(); }
-
   // InvalidArgument, naming `argument`, unless all ids are in [0, vocab_size).
   absl::Status CheckTokens(std::string_view argument, absl::Span<const int32_t> tokens) const;
 

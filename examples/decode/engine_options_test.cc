@@ -67,9 +67,10 @@ TEST(DecodeEngineOptionsTest, LeavesTheRestToTheRunner) {
   EXPECT_EQ(engine.runner.num_blocks, std::nullopt);
 }
 
-TEST(DecodeEngineOptionsTest, LogitsAreReadBetweenSteps) {
+TEST(DecodeEngineOptionsTest, LogitsAreKeptIfTheyAreWanted) {
   const EngineOptions engine = EngineOptionsFor({.dump_logits = "/l"}, {RequestOf(1, 1)}, 50);
-  EXPECT_EQ(engine.runner.max_steps_in_flight, 1);
+  EXPECT_EQ(engine.runner.step_logits, StepLogits::kOfEvery);
+  EXPECT_EQ(EngineOptionsFor({}, {RequestOf(1, 1)}, 50).runner.step_logits, StepLogits::kOfNewest);
 }
 
 }  // namespace

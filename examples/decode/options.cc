@@ -213,9 +213,9 @@ absl::StatusOr<SamplingOptions> SamplingOf(const DecodeArguments& arguments) {
   }
   REPRISE_RETURN_IF_ERROR(AtLeast("top_k", 0, arguments.top_k));
   return SamplingOptions{.temperature = static_cast<float>(arguments.temperature),
-                        .top_k = arguments.top_k,
-                        .top_p = static_cast<float>(arguments.top_p),
-                        .seed = arguments.seed};
+                         .top_k = arguments.top_k,
+                         .top_p = static_cast<float>(arguments.top_p),
+                         .seed = arguments.seed};
 }
 
 absl::StatusOr<std::vector<Prompt>> PromptsOf(const DecodeArguments& arguments) {

@@ -95,7 +95,7 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
   engine.runner.block_size = options.block_size;
   engine.runner.num_blocks = options.num_blocks;
   if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
-  if (options.dump_logits.has_value()) engine.runner.max_steps_in_flight = 1;
+  if (options.dump_logits.has_value()) engine.runner.step_logits = StepLogits::kOfEvery;
   return engine;
 }
 

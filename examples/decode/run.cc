@@ -113,7 +113,7 @@ class Run {
           if (stats_.num_generated_tokens++ == 0) stats_.first_token_seconds = SecondsSince(begin);
           transcripts.Add(request, event);
           if (!logits.has_value()) return absl::OkStatus();
-          return logits->Record(request, engine_->runner().logits(), event.row);
+          return logits->Record(request, engine_->logits(event));
         }));
     stats_.generate_seconds = SecondsSince(begin);
 

@@ -40,19 +40,20 @@ absl::Status Generate(Engine& engine, absl::Span<const Request> requests, TokenL
 
 LogitsRecorder::LogitsRecorder(int num_requests) : rows_(num_requests) {}
 
-absl::Status LogitsRecorder::Record(int request, const at::Tensor& logits, int row) {
+absl::Status LogitsRecorder::Record(int request, const at::Tensor& logits) {
   CHECK_LT(static_cast<size_t>(request), rows_.size());
-  const int64_t vocab_size = logits.size(1);
+  if (!logits.defined()) return absl::InvalidArgumentError("logits: expected some, got none");
+  const int64_t vocab_size = logits.size(0);
   if (vocab_size_ == 0) vocab_size_ = vocab_size;
   if (vocab_size != vocab_size_) {
-    return absl::InvalidArgumentError(absl::StrCat("logits must be [num_rows, ", vocab_size_,
-                                                   "]: got a vocabulary of ", vocab_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("logits must be [", vocab_size_, "]: got a vocabulary of ", vocab_size));
   }
   return CatchTorch([&]() -> absl::Status {
     std::vector<float>& rows = rows_[request];
     const size_t begin = rows.size();
     rows.resize(begin + static_cast<size_t>(vocab_size));
-    at::from_blob(rows.data() + begin, {vocab_size}, at::kFloat).copy_(logits.select(0, row));
+    at::from_blob(rows.data() + begin, {vocab_size}, at::kFloat).copy_(logits);
     return absl::OkStatus();
   });
 }

@@ -4,14 +4,13 @@
 //   LogitsRecorder recorder(requests.size());
 //   REPRISE_RETURN_IF_ERROR(Generate(*engine, requests, [&](int request, const TokenEvent& event) {
 //     tokens[request].push_back(*event.token);
-//     return recorder.Record(request, engine->runner().logits(), event.row);
+//     return recorder.Record(request, engine->logits(event));
 //   }));
 //   REPRISE_RETURN_IF_ERROR(recorder.Write("logits.safetensors"));
 //
 // All requests are added before the first step, so that they run as one batch, up to the engine's
-// number of rows. To record logits the engine must have one step in flight
-// (ModelRunnerOptions::max_steps_in_flight): the logits of a step are overwritten by the next
-// launch.
+// number of rows. To record logits the engine must keep them (ModelRunnerOptions::step_logits) or
+// have one step in flight.
 //
 // Thread safety: none.
 
@@ -33,8 +32,7 @@
 namespace reprise {
 
 // Called for every token, in the order in which the engine reports them, right after the step that
-// reported it: with one step in flight, row `event.row` of engine.runner().logits() is what the
-// token was chosen from. Every event has a token. An error ends the run.
+// reported it, while engine.logits(event) is valid. Every event has a token. An error ends the run.
 using TokenListener = absl::FunctionRef<absl::Status(int request, const TokenEvent& event)>;
 
 // REQUIRES: the engine has no work. Errors: those of Engine::Add(), naming the request by number if
@@ -48,9 +46,9 @@ class LogitsRecorder {
  public:
   explicit LogitsRecorder(int num_requests);
 
-  // Appends logits[row] to those of `request`. `logits` [>= row + 1, vocab_size], of any floating
-  // type and device. Errors: InvalidArgument if vocab_size is not that of earlier calls.
-  absl::Status Record(int request, const at::Tensor& logits, int row);
+  // Appends logits [vocab_size], of any floating type and device, to those of `request`. Errors:
+  // InvalidArgument if they are undefined or vocab_size is not that of earlier calls.
+  absl::Status Record(int request, const at::Tensor& logits);
 
   // The recorded logits of a request, [num_rows(request), vocab_size] row by row.
   absl::Span<const float> rows(int request) const { return rows_[request]; }

@@ -23,9 +23,9 @@ at::Tensor TwoRows(at::ScalarType type) {
 
 TEST(LogitsRecorderTest, KeepsRowsByRequestInTheOrderOfTheirTokens) {
   LogitsRecorder recorder(3);
-  ASSERT_TRUE(recorder.Record(2, TwoRows(at::kFloat), 1).ok());
-  ASSERT_TRUE(recorder.Record(0, TwoRows(at::kBFloat16), 0).ok());
-  ASSERT_TRUE(recorder.Record(2, TwoRows(at::kHalf), 0).ok());
+  ASSERT_TRUE(recorder.Record(2, TwoRows(at::kFloat)[1]).ok());
+  ASSERT_TRUE(recorder.Record(0, TwoRows(at::kBFloat16)[0]).ok());
+  ASSERT_TRUE(recorder.Record(2, TwoRows(at::kHalf)[0]).ok());
   EXPECT_THAT(recorder.rows(0), ElementsAre(0, 1, 2));
   EXPECT_THAT(recorder.rows(1), IsEmpty());
   EXPECT_THAT(recorder.rows(2), ElementsAre(3, 4, 5, 0, 1, 2));
@@ -35,21 +35,22 @@ TEST(LogitsRecorderTest, KeepsRowsByRequestInTheOrderOfTheirTokens) {
 TEST(LogitsRecorderTest, ARowIsCopiedNotReferredTo) {
   at::Tensor logits = TwoRows(at::kFloat);
   LogitsRecorder recorder(1);
-  ASSERT_TRUE(recorder.Record(0, logits, 0).ok());
+  ASSERT_TRUE(recorder.Record(0, logits[0]).ok());
   logits.zero_();
   EXPECT_THAT(recorder.rows(0), ElementsAre(0, 1, 2));
 }
 
 TEST(LogitsRecorderTest, RefusesAnotherVocabulary) {
   LogitsRecorder recorder(1);
-  ASSERT_TRUE(recorder.Record(0, TwoRows(at::kFloat), 0).ok());
-  const absl::Status status = recorder.Record(0, at::zeros({1, 4}), 0);
+  ASSERT_TRUE(recorder.Record(0, TwoRows(at::kFloat)[0]).ok());
+  const absl::Status status = recorder.Record(0, at::zeros({4}));
   EXPECT_THAT(std::string(status.message()), HasSubstr("got a vocabulary of 4"));
+  EXPECT_EQ(recorder.Record(0, at::Tensor()).message(), "logits: expected some, got none");
 }
 
 TEST(LogitsRecorderTest, WritesATensorARequest) {
   LogitsRecorder recorder(2);
-  ASSERT_TRUE(recorder.Record(1, TwoRows(at::kFloat), 1).ok());
+  ASSERT_TRUE(recorder.Record(1, TwoRows(at::kFloat)[1]).ok());
   const std::string path = testing::TempDir() + "/logits.safetensors";
   ASSERT_TRUE(recorder.Write(path).ok());
   const auto file = SafetensorsFile::Open(path);

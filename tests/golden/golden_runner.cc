@@ -75,7 +75,7 @@ absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requ
     return Generate(*engine, requests.subspan(begin, count),
                     [&](int request, const TokenEvent& event) {
                       run.tracks[begin + request].tokens.push_back(*event.token);
-                      return recorder.Record(begin + request, engine->runner().logits(), event.row);
+                      return recorder.Record(begin + request, engine->logits(event));
                     });
   };
   if (options.batching == GoldenRunOptions::Batching::kTogether) {

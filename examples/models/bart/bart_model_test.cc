@@ -79,7 +79,7 @@ void ExpectDense(const BartConfig& config, const std::string& name) {
     ASSERT_TRUE(engine.ok()) << engine.status();
     LogitsRecorder recorder(static_cast<int>(requests.size()));
     const absl::Status status = Generate(**engine, requests, [&](int i, const TokenEvent& event) {
-      return recorder.Record(i, (*engine)->runner().logits(), event.row);
+      return recorder.Record(i, (*engine)->logits(event));
     });
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_GT((*engine)->runner().graph_report().num_replays(), 0);

@@ -77,7 +77,7 @@ at::Tensor Logits(MlaModel& model, int prefill_chunk) {
   CHECK(engine.ok()) << engine.status();
   LogitsRecorder recorder(1);
   const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->runner().logits(), event.row);
+    return recorder.Record(i, (*engine)->logits(event));
   });
   CHECK(status.ok()) << status;
   return at::tensor(std::vector<float>(recorder.rows(0).begin(), recorder.rows(0).end()))

@@ -46,7 +46,7 @@ std::vector<float> Logits(MlaModel& model, int prefill_chunk) {
   for (int i = 0; i < 12; ++i) request.forced_tokens.push_back((i * 31 + 5) % 256);
   LogitsRecorder recorder(1);
   const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->runner().logits(), event.row);
+    return recorder.Record(i, (*engine)->logits(event));
   });
   CHECK(status.ok()) << status;
   return {recorder.rows(0).begin(), recorder.rows(0).end()};

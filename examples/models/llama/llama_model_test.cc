@@ -73,7 +73,7 @@ void ExpectDense(const LlamaConfig& config) {
                            .forced_tokens = {tokens.begin() + 11, tokens.end()}};
   LogitsRecorder recorder(1);
   const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->runner().logits(), event.row);
+    return recorder.Record(i, (*engine)->logits(event));
   });
   ASSERT_TRUE(status.ok()) << status;
   ASSERT_EQ(recorder.num_rows(0), 13);
