@@ -1,5 +1,8 @@
 #include "engine/engine.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
