@@ -6,7 +6,8 @@
 //   2. Top-k: the largest threshold that k logits reach; then top-p: the largest threshold that
 //      enough probability reaches. Each pass narrows an interval of order keys to an eighth, with
 //      counts or masses at 7 pivots in registers: no sort, no histogram, no atomics.
-//   3. Gumbel-max over the kept tokens; Philox runs only for tokens that can still win.
+//   3. Gumbel-max over the kept tokens. Philox and the test of min_p run only for tokens that can
+//      still win.
 // All sums are sums of integers and all choices are maxima of integers, so the result does not
 // depend on the team's size or the order of threads.
 //
@@ -250,6 +251,7 @@ template <typename T, int kVector>
 __device__ uint64_t Draw(const Row<T, kVector>& row, Team& team, const SamplingParams& params,
                          int64_t sample_index, float max_logit) {
   const uint32_t threshold = Threshold(row, team, params, max_logit);
+  const uint64_t least_mass = LeastMass(params);
   uint64_t best = kNoChoice;
   // The token of the largest logit is kept, and its score is at least this.
   float best_score = kMinGumbel;
@@ -262,6 +264,7 @@ __device__ uint64_t Draw(const Row<T, kVector>& row, Team& team, const SamplingP
       if (key < threshold || key == 0) continue;
       const float distance = ScaledDistance(logits[j], max_logit, params.temperature);
       if (distance + kMaxGumbel < best_score) continue;  // cannot win
+      if (!KeepsMass(least_mass, distance)) continue;
       const int token = first + j;
       if (token / 4 != bits_group) {
         bits_group = token / 4;
@@ -286,7 +289,7 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
   const int rank = blockIdx.x % team_size;
   const int32_t slot = args.sample_slot[row_idx];
   if (slot < 0 || slot >= args.slots.num_slots) {
-    if (rank == 0 && threadIdx.x == 0) args.out[row_idx] = -1;
+    if (rank == 0 && threadIdx.x == 0) args.out[row_idx] = kNotSampled;
     return;  // the whole team
   }
   const Row<T, kVector> row = {static_cast<const T*>(args.logits) + row_idx * args.logits_stride,
@@ -298,15 +301,15 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
   uint64_t choice = Largest(row, team);
   if constexpr (kGeneral) {
     const SamplingParams params = args.slots.params[slot];
-    if (!IsGreedy(params) && choice != kNoChoice) {
+    if (!IsGreedy(params) && CanBeChosen(choice)) {
       const float max_logit = ToFloat(row.logits[TokenOf(choice)]);
       choice = Draw(row, team, params, sample_index, max_logit);
     }
   }
   if (rank == 0 && threadIdx.x == 0) {
-    const int32_t token = TokenOf(choice);
+    const int32_t token = CanBeChosen(choice) ? TokenOf(choice) : kNanRow;
     args.out[row_idx] = token;
-    args.slots.last_token[slot] = token;
+    args.slots.last_token[slot] = token == kNanRow ? 0 : token;
     args.slots.sample_index[slot] = sample_index + 1;
   }
 }
