@@ -25,6 +25,7 @@
 
 #include "base/cuda_status.h"
 #include "runner/ops/vector_access.cuh"
+#include "runner/sampling/logits_row.cuh"
 #include "runner/sampling/sampling_args.h"
 #include "runner/sampling/sampling_rules.h"
 
@@ -134,63 +135,12 @@ class Team {
   int parity_ = 0;
 };
 
-// A row's logits, distributed over the threads of its team.
-template <typename T, int kVector>
-struct Row {
-  const T* logits;  // [size]
-  int size;
-
-  // Calls visit(first, values) for each piece of kVector logits of this thread, tokens ascending.
-  // Missing values of the last piece are NaN, which is never chosen.
-  template <typename Visit>
-  __device__ void ForEachPiece(const Team& team, Visit visit) const {
-    const int num_pieces = (size + kVector - 1) / kVector;
-    for (int piece = team.thread(); piece < num_pieces; piece += team.num_threads()) {
-      const int first = piece * kVector;
-      float values[kVector];
-      if (first + kVector <= size) {
-        const Vector<T, kVector> vector = LoadVector<T, kVector>(logits + first);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) values[j] = ToFloat(vector.value[j]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          values[j] = first + j < size ? ToFloat(logits[first + j]) : __int_as_float(0x7fffffff);
-        }
-      }
-      visit(first, values);
-    }
-  }
-
-  template <typename Visit>
-  __device__ void ForEach(const Team& team, Visit visit) const {
-    ForEachPiece(team, [&](int first, const float(&values)[kVector]) {
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) visit(first + j, values[j]);
-    });
-  }
-};
-
-template <typename T, int kVector>
-__device__ uint64_t Largest(const Row<T, kVector>& row, Team& team) {
-  uint32_t best_key = 0;
-  int best_token = 0;
-  row.ForEach(team, [&](int token, float logit) {
-    const uint32_t key = OrderKey(logit);
-    if (key > best_key) {  // tokens ascend: equals keep the lower one
-      best_key = key;
-      best_token = token;
-    }
-  });
-  return team.Max(best_key == 0 ? kNoChoice : PackChoice(best_key, best_token));
-}
-
 // The largest threshold t >= `low` for which weight(key, logit), summed over keys >= t, reaches
 // `target`. Weights of keys below `low` do not count. With `kStopAtEqual`, any threshold that
 // exactly `target` reaches will do. REQUIRES: `low` reaches it, and is a multiple of
 // 2^kConstantKeyBits; no key is above max_key.
 template <bool kStopAtEqual, typename T, int kVector, typename Weight>
-__device__ uint32_t LargestThreshold(const Row<T, kVector>& row, Team& team, uint32_t low,
+__device__ uint32_t LargestThreshold(const LogitsRow<T, kVector>& row, Team& team, uint32_t low,
                                      uint32_t max_key, uint64_t target, Weight weight) {
   constexpr int kShift = kConstantKeyBits<T>;
   uint32_t begin = low >> kShift;                               // reaches target
@@ -225,8 +175,8 @@ __device__ uint32_t LargestThreshold(const Row<T, kVector>& row, Team& team, uin
 
 // Tokens whose keys are at least this are kept.
 template <typename T, int kVector>
-__device__ uint32_t Threshold(const Row<T, kVector>& row, Team& team, const SamplingParams& params,
-                              float max_logit) {
+__device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
+                              const SamplingParams& params, float max_logit) {
   const uint32_t max_key = OrderKey(max_logit);
   uint32_t threshold = 0;
   if (HasTopK(params, row.size)) {
@@ -248,7 +198,7 @@ __device__ uint32_t Threshold(const Row<T, kVector>& row, Team& team, const Samp
 }
 
 template <typename T, int kVector>
-__device__ uint64_t Draw(const Row<T, kVector>& row, Team& team, const SamplingParams& params,
+__device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, const SamplingParams& params,
                          int64_t sample_index, float max_logit) {
   const uint32_t threshold = Threshold(row, team, params, max_logit);
   const uint64_t least_mass = LeastMass(params);
@@ -292,13 +242,13 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
     if (rank == 0 && threadIdx.x == 0) args.out[row_idx] = kNotSampled;
     return;  // the whole team
   }
-  const Row<T, kVector> row = {static_cast<const T*>(args.logits) + row_idx * args.logits_stride,
-                               args.vocab_size};
+  const LogitsRow<T, kVector> row = {
+      static_cast<const T*>(args.logits) + row_idx * args.logits_stride, args.vocab_size};
   // The whole team reads it before the barriers after which its first thread advances it.
   const int64_t sample_index = args.slots.sample_index[slot];
 
   Team team(shared, rank, team_size);
-  uint64_t choice = Largest(row, team);
+  uint64_t choice = team.Max(row.Largest(team));
   if constexpr (kGeneral) {
     const SamplingParams params = args.slots.params[slot];
     if (!IsGreedy(params) && CanBeChosen(choice)) {
