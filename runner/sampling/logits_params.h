@@ -79,6 +79,10 @@ constexpr TokenCount WithPromptToken(TokenCount count) {
 // From row to row of the counts: rows begin at multiples of 16 bytes.
 constexpr int64_t TokenCountStride(int64_t vocab_size) { return (vocab_size + 7) / 8 * 8; }
 
+// Words of a mask of allowed tokens in xgrammar's layout: bit i of word w is token 32 w + i, 1 =
+// allowed.
+constexpr int64_t MaskWords(int64_t vocab_size) { return (vocab_size + 31) / 32; }
+
 // The state of each slot, which the device keeps: views of arrays that the caller owns. Written by
 // runner/sampling/logits_state.h. The default LogitsParams, not zeros, must be there at the
 // beginning; the other arrays may hold anything.

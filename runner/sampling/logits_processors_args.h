@@ -32,8 +32,6 @@ struct LogitsProcessorsArgs {
   const int32_t* mask_of_row = nullptr;
 };
 
-constexpr int64_t MaskWords(int64_t vocab_size) { return (vocab_size + 31) / 32; }
-
 // What is to be done to a row.
 struct RowProcessors {
   LogitsParams params;

@@ -1,0 +1,53 @@
+// Work on a step's logits between the forward pass and the choice of tokens, and after the choice.
+//
+//   class Watermark : public LogitsStage {
+//    public:
+//     absl::Status BeforeSample(const LogitsStep& step) override {
+//       step.logits.add_(bias_);   // on LibTorch's current stream, which is the step's
+//       return absl::OkStatus();
+//     }
+//    private:
+//     at::Tensor bias_;  // [vocab_size]
+//   };
+//
+// A stage enqueues work for all rows of a step. It runs in the steps in which a row that samples
+// asks for it (LogitsRequest::stages), and in no other: a step without such rows pays nothing. The
+// rows that did not ask are in `logits` too, and must stay as they are: sample_slot, on the device,
+// says whose each row is.
+//
+// LogitsStages (runner/sampling/logits_stages.h) has the built-in stages and calls the others.
+
+#ifndef RUNNER_SAMPLING_LOGITS_STAGE_H_
+#define RUNNER_SAMPLING_LOGITS_STAGE_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "runner/sampling/sampling_params.h"
+
+namespace reprise {
+
+// What a stage works on. Pointers and the tensor are on the device, and valid while the step runs;
+// their addresses may differ from step to step.
+struct LogitsStep {
+  // [num_rows, vocab_size], padded rows included; may be changed in place before the choice.
+  at::Tensor logits;
+  SamplingSlots slots = {};              // of the choice; last_token is the row's token after it
+  const int32_t* sample_slot = nullptr;  // [num_rows] -1: the row is padded, or does not sample
+};
+
+class LogitsStage {
+ public:
+  virtual ~LogitsStage() = default;
+
+  // Called on the thread that launches steps, with the step's stream current. They enqueue, and
+  // must not wait for the device or read its memory. An error fails the step.
+  virtual absl::Status BeforeSample(const LogitsStep& step) = 0;
+  virtual absl::Status AfterSample(const LogitsStep&) { return absl::OkStatus(); }
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SAMPLING_LOGITS_STAGE_H_
