@@ -31,14 +31,14 @@ std::vector<LogitsShape> LargeShapes() {
     for (int vocab_size : {32000, 50257, 128256}) {
       for (int offset : {0, 1}) {
         shapes.push_back({.dtype = dtype,
-                          .num_rows = 9,
-                          .num_slots = 12,
+                          .num_rows = 5,
+                          .num_slots = 6,
                           .vocab_size = vocab_size,
                           .gap = vocab_size % 8 == 0 ? 8 : 0,
                           .offset = offset,
                           .max_biases = 300,
                           .max_top = kMaxTopLogProbs,
-                          .num_joins = 7,
+                          .num_joins = 5,
                           .num_listed_biases = 400,
                           .num_listed_tokens = 20000});
       }

@@ -102,10 +102,12 @@ void DrawSlots(std::mt19937& random, double hostility, const LogitsSlots& slots)
     }
     if (slots.counts == nullptr) continue;
     for (int64_t v = 0; v < TokenCountStride(slots.vocab_size); ++v) {
+      // One draw a token: there are many.
+      const uint32_t bits = static_cast<uint32_t>(random());
       TokenCount count = 0;
-      if (Happens(random, 0.05)) count = WithPromptToken(count);
-      if (Happens(random, 0.05)) count |= static_cast<TokenCount>(Int(random, 1, 40));
-      if (Happens(random, 0.001)) count |= kMaxOutputCount;
+      if (bits % 20 == 0) count = WithPromptToken(count);
+      if (bits / 20 % 20 == 0) count |= static_cast<TokenCount>(1 + bits / 400 % 40);
+      if (bits / 400 % 1000 == 0) count |= kMaxOutputCount;
       slots.counts_of(slot)[v] = count;
     }
   }
@@ -186,7 +188,7 @@ LogitsShape DrawLogitsShape(std::mt19937& random) {
   shape.num_masks = Int(random, 0, 4);
   shape.has_mask_map = Happens(random, 0.7);
   shape.max_top = Pick(random, {0, 1, 5, kMaxTopLogProbs});
-  shape.num_joins = Int(random, 0, shape.num_slots);
+  shape.num_joins = Int(random, 1, shape.num_slots);
   shape.num_listed_biases = Int(random, 0, 60);
   shape.num_listed_tokens = Int(random, 0, 3000);
   return shape;
