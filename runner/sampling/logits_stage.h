@@ -3,11 +3,9 @@
 //   class Watermark : public LogitsStage {
 //    public:
 //     absl::Status BeforeSample(const LogitsStep& step) override {
-//       step.logits.add_(bias_);   // on LibTorch's current stream, which is the step's
-//       return absl::OkStatus();
+//       // On LibTorch's current stream, which is the step's.
+//       return AddWatermark(step.logits, step.sample_slot);
 //     }
-//    private:
-//     at::Tensor bias_;  // [vocab_size]
 //   };
 //
 // A stage enqueues work for all rows of a step. It runs in the steps in which a row that samples
