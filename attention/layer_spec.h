@@ -38,6 +38,10 @@ struct LayerSpec {
   std::optional<int> shares_kv_with = {};
   // Absorbed MLA: V is the first head_dim_v columns of K, stored and loaded once.
   bool v_in_k = false;
+  // Of a quantised cache: value = stored * scale (cache/storage/kv_layer.h), for example from a
+  // checkpoint. nullopt: 1, or calibrated by the owner of the cache. Latents have k_scale alone.
+  std::optional<float> k_scale = {};
+  std::optional<float> v_scale = {};
 };
 
 }  // namespace reprise

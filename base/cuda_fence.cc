@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <glog/logging.h>
 
+#include "base/cuda_device_scope.h"
 #include "base/cuda_status.h"
 #endif
 
@@ -15,24 +16,6 @@ namespace reprise {
 #ifdef REPRISE_WITH_CUDA
 namespace {
 
-// Makes `device` current for a scope: an event is recorded by the device it was made on.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    if (cudaGetDevice(&previous_) != cudaSuccess || previous_ == device) return;
-    is_switched_ = cudaSetDevice(device) == cudaSuccess;
-  }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-  ~DeviceScope() {
-    if (is_switched_) cudaSetDevice(previous_);
-  }
-
- private:
-  int previous_ = 0;
-  bool is_switched_ = false;
-};
-
 class CudaFence : public Fence {
  public:
   CudaFence(const CudaFenceOptions& options, cudaEvent_t event)
@@ -40,12 +23,13 @@ class CudaFence : public Fence {
 
   ~CudaFence() override {
     // CUDA keeps the event until the device has reached it.
-    Succeeds(cudaEventDestroy(event_), "cudaEventDestroy");
+    Checked(cudaEventDestroy(event_), "cudaEventDestroy").IgnoreError();
   }
 
   void Arm() override {
-    const DeviceScope scope(device_);
-    is_armed_ = Succeeds(cudaEventRecord(event_, stream_), "cudaEventRecord");
+    const CudaDeviceScope scope(device_);
+    failure_ = Checked(cudaEventRecord(event_, stream_), "cudaEventRecord");
+    is_armed_ = failure_.ok();
   }
 
   bool Passed() override {
@@ -55,37 +39,40 @@ class CudaFence : public Fence {
       cudaGetLastError();  // clears the sticky cudaErrorNotReady
       return false;
     }
-    Succeeds(error, "cudaEventQuery");
+    failure_ = Checked(error, "cudaEventQuery");
     is_armed_ = false;
     return true;
   }
 
-  void Wait() override {
-    if (!is_armed_) return;
-    Succeeds(cudaEventSynchronize(event_), "cudaEventSynchronize");
-    is_armed_ = false;
+  absl::Status Wait() override {
+    if (is_armed_) {
+      failure_ = Checked(cudaEventSynchronize(event_), "cudaEventSynchronize");
+      is_armed_ = false;
+    }
+    return failure_;
   }
 
  private:
-  bool Succeeds(cudaError_t error, const char* call) {
-    if (error == cudaSuccess) return true;
-    const absl::Status status = CudaStatus(error, call);
+  absl::Status Checked(cudaError_t error, const char* call) {
+    if (error == cudaSuccess) return absl::OkStatus();
+    absl::Status status = CudaStatus(error, call);
     LOG_IF(WARNING, !is_failure_logged_) << "a fence passes because the device failed: " << status;
     is_failure_logged_ = true;
-    return false;
+    return status;
   }
 
   const int device_;
   const cudaStream_t stream_;
   const cudaEvent_t event_;
   bool is_armed_ = false;
+  absl::Status failure_;  // of the newest arming
   bool is_failure_logged_ = false;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Fence>> MakeCudaFence(const CudaFenceOptions& options) {
-  const DeviceScope scope(options.device);
+  const CudaDeviceScope scope(options.device);
   cudaEvent_t event = nullptr;
   const unsigned flags =
       cudaEventDisableTiming |

@@ -4,11 +4,11 @@
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Fence> fence, MakeCudaFence({.stream = stream}));
 //   LaunchRefill(delta, stream);
 //   fence->Arm();
-//   fence->Wait();        // the delta may be overwritten
+//   REPRISE_RETURN_IF_ERROR(fence->Wait());   // the delta may be overwritten
 //
-// If the device has failed, its fences pass and each logs the failure once; the next call that
-// enqueues work reports it. A fence must not be armed while its stream is being captured, because
-// the host cannot query a captured event. (The fence then logs and passes.)
+// If the device has failed, its fences pass, each logs the failure once, and Wait() returns it. A
+// fence must not be armed while its stream is being captured, because the host cannot query a
+// captured event. (The fence then logs, passes, and Wait() returns an error.)
 //
 // The stream must outlive the fence's last arming. Cost: Arm() and Passed() take about a
 // microsecond and do not allocate; Wait() sleeps or spins as CUDA does.

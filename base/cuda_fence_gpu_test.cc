@@ -56,7 +56,7 @@ TEST_F(CudaFenceTest, AFenceThatWasNeverArmedHasPassed) {
   const auto fence = MakeFence();
   StreamGate gate(stream_);
   EXPECT_TRUE(fence->Passed());
-  fence->Wait();
+  EXPECT_EQ(fence->Wait(), absl::OkStatus());
 }
 
 TEST_F(CudaFenceTest, PassesWhenTheStreamHasReachedItAndNotBefore) {
@@ -65,7 +65,7 @@ TEST_F(CudaFenceTest, PassesWhenTheStreamHasReachedItAndNotBefore) {
   fence->Arm();
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(fence->Passed());
   gate.Open();
-  fence->Wait();
+  EXPECT_EQ(fence->Wait(), absl::OkStatus());
   EXPECT_TRUE(fence->Passed());
 }
 
@@ -80,7 +80,7 @@ TEST_F(CudaFenceTest, WaitBlocksUntilTheStreamHasReachedIt) {
       is_open = true;
       gate.Open();
     });
-    fence->Wait();
+    EXPECT_EQ(fence->Wait(), absl::OkStatus());
     EXPECT_TRUE(is_open);
     opener.join();
   }
@@ -90,19 +90,19 @@ TEST_F(CudaFenceTest, WorkBehindTheFenceDoesNotHoldIt) {
   const auto fence = MakeFence();
   fence->Arm();
   StreamGate gate(stream_);  // behind it
-  fence->Wait();
+  EXPECT_EQ(fence->Wait(), absl::OkStatus());
   EXPECT_TRUE(fence->Passed());
 }
 
 TEST_F(CudaFenceTest, ArmingAnewForgetsTheEarlierArming) {
   const auto fence = MakeFence();
   fence->Arm();
-  fence->Wait();
+  EXPECT_EQ(fence->Wait(), absl::OkStatus());
   StreamGate gate(stream_);
   fence->Arm();
   EXPECT_FALSE(fence->Passed());
   gate.Open();
-  fence->Wait();
+  EXPECT_EQ(fence->Wait(), absl::OkStatus());
 }
 
 TEST_F(CudaFenceTest, EndsWhileTheStreamHasNotReachedIt) {
@@ -123,7 +123,7 @@ TEST_F(CudaFenceTest, AFenceArmedInsideACapturePassesAndHarmsNothing) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   EXPECT_TRUE(fence->Passed());
   fence->Arm();  // works again
-  fence->Wait();
+  EXPECT_EQ(fence->Wait(), absl::OkStatus());
 }
 
 // Detects a staging buffer that is overwritten before the copy of its step has run. Every step
@@ -216,7 +216,7 @@ class NoFence : public Fence {
  public:
   void Arm() override {}
   bool Passed() override { return true; }
-  void Wait() override {}
+  absl::Status Wait() override { return absl::OkStatus(); }
 };
 
 TEST_F(CudaFenceTest, WithoutFencesTheSameRingIsOverwritten) {

@@ -8,7 +8,7 @@
 //   Launch(stream, slot.data());  // reads the slot some time later
 //   fence.Arm();
 //   ...
-//   fence.Wait();                 // now the slot may be overwritten
+//   REPRISE_RETURN_IF_ERROR(fence.Wait());   // now the slot may be overwritten
 //
 // The CUDA form records an event on a stream. FakeFence (base/testing/fake_fence.h) passes when a test
 // calls Pass().
@@ -17,6 +17,8 @@
 
 #ifndef BASE_FENCE_H_
 #define BASE_FENCE_H_
+
+#include "absl/status/status.h"
 
 namespace reprise {
 
@@ -29,12 +31,12 @@ class Fence {
   virtual void Arm() = 0;
 
   // True if the consumer has passed the fence, or if it was never armed. Does not block. A consumer
-  // that has failed reads nothing more: its fences pass, and the next submission of work reports
-  // the failure.
+  // that has failed reads nothing more, so its fences pass: what it read may be overwritten.
   virtual bool Passed() = 0;
 
-  // Blocks until Passed().
-  virtual void Wait() = 0;
+  // Blocks until Passed(). Errors: those of the consumer, such as Internal if a device failed. Then
+  // what it should have written is not there, and must not be read.
+  virtual absl::Status Wait() = 0;
 };
 
 }  // namespace reprise

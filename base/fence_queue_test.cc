@@ -133,7 +133,10 @@ class Consumer {
     explicit ConsumerFence(Consumer* consumer) : consumer_(consumer) {}
     void Arm() override { position_ = consumer_->num_submitted; }
     bool Passed() override { return consumer_->num_done >= position_; }
-    void Wait() override { consumer_->num_done = std::max(consumer_->num_done, position_); }
+    absl::Status Wait() override {
+      consumer_->num_done = std::max(consumer_->num_done, position_);
+      return absl::OkStatus();
+    }
 
    private:
     Consumer* consumer_;

@@ -15,7 +15,7 @@ std::string_view ToString(RowFault fault) {
     case RowFault::kNoRoom:
       return "its tokens pass the capacity of the result";
     case RowFault::kTree:
-      return "a node does not stand behind its parent";
+      return "a node does not follow its parent";
     case RowFault::kPath:
       return "the nodes that stay are no path from the tree's root";
     case RowFault::kToken:

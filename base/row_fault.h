@@ -1,9 +1,10 @@
 // Why a kernel that makes rows of metadata left one of them empty: what it reports in row_faults.
 //
 // A builder or a conversion inside a graph cannot refuse its input. A row that it cannot serve
-// becomes an empty row, to which nothing attends and for which nothing is written, and its entry of
-// row_faults gives the reason; all other rows are served. The host form turns the first fault into
-// a Status with names and values. Padded rows have no fault.
+// becomes an empty row, to which nothing attends and for which nothing is written. Its entry of
+// row_faults gives the reason, and num_faults counts such rows; either array may be absent. All
+// other rows are served. The host form turns the first fault into a Status with names and values.
+// Padded rows have no fault.
 
 #ifndef BASE_ROW_FAULT_H_
 #define BASE_ROW_FAULT_H_

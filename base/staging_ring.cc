@@ -52,7 +52,8 @@ StagingRing::StagingRing(absl::Span<std::byte> memory, std::vector<StagingSlot::
 
 StagingSlot StagingRing::Acquire() {
   CHECK(!states_[next_].held) << "staging slot " << next_ << " is acquired before it is submitted";
-  states_[next_].fence->Wait();
+  // A reader that has failed reads nothing more; the next submission of work reports the failure.
+  states_[next_].fence->Wait().IgnoreError();
   return TakeNext();
 }
 

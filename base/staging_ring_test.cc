@@ -189,7 +189,7 @@ class NoFence : public Fence {
  public:
   void Arm() override {}
   bool Passed() override { return true; }
-  void Wait() override {}
+  absl::Status Wait() override { return absl::OkStatus(); }
 };
 
 // Sends the numbers 0..num_steps-1 through a ring of 3 slots to a stream that reads each late;

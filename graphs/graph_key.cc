@@ -36,6 +36,8 @@ std::string_view EagerReasonName(EagerReason reason) {
       return "not captured";
     case EagerReason::kOverBudget:
       return "over memory budget";
+    case EagerReason::kCalibrates:
+      return "calibrates the cache";
   }
   LOG(FATAL) << "unknown EagerReason: " << static_cast<int>(reason);
 }

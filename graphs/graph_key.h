@@ -60,8 +60,9 @@ enum class EagerReason : int8_t {
   kSequenceTooLong,  // a sequence beyond max_seq_len, a capture constant
   kNotCaptured,      // no graph for this input, or the key was not captured yet
   kOverBudget,       // capturing this key would pass the memory budget
+  kCalibrates,       // the step sets scales of a quantised cache, once
 };
-inline constexpr int kNumEagerReasons = 8;
+inline constexpr int kNumEagerReasons = 9;
 
 // "none", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
 std::string_view EagerReasonName(EagerReason reason);

@@ -17,7 +17,7 @@ KvPageLayer PageLayerOf(const ModelRunnerOptions& options, const LayerSpec& laye
           .head_dim_v = layer.params.head_dim_v,
           .dtype = *options.kv_dtype,
           .order = options.kv_order,
-          .form = layer.v_in_k ? KvForm::kLatent : KvForm::kPair};
+          .form = layer.v_in_k ? KvForm::kLatent : options.kv_form};
 }
 
 // The layout of the pages, without regard to whether layers are alike.
@@ -61,7 +61,6 @@ absl::StatusOr<CachePlan> CachePlan::Create(const ModelRunnerOptions& options,
   CachePlan plan;
   plan.options_ = options;
   plan.groups_ = classes.groups;
-  plan.device_ = spec.device;
   const KvPageLayoutOptions pages = PagesOf(options, spec, classes, plan.cache_layer_);
   const bool alike = std::all_of(pages.layers.begin(), pages.layers.end(),
                                  [&](const auto& layer) { return layer == pages.layers.front(); });
@@ -97,7 +96,7 @@ int64_t CachePlan::BlocksOfSequence() const {
 }
 
 absl::StatusOr<int> CachePlan::ChooseNumBlocks(std::optional<int64_t> free_bytes,
-                                               int64_t graph_bytes) const {
+                                               int64_t other_bytes) const {
   if (options_.num_blocks) return *options_.num_blocks;
   if (options_.kv_memory_bytes) {
     return std::visit(
@@ -106,28 +105,29 @@ absl::StatusOr<int> CachePlan::ChooseNumBlocks(std::optional<int64_t> free_bytes
   }
   int64_t num_blocks = 1 + BlocksOfSequence() * options_.max_num_seqs;
   if (free_bytes) {
-    const int64_t fit = (*free_bytes - graph_bytes) / 10 * 9 / bytes_per_block_;
+    const int64_t fit = (*free_bytes - other_bytes) / 10 * 9 / bytes_per_block_;
     if (fit < 2) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "no memory is left for the KV cache: ", *free_bytes, " bytes are free, graphs take ",
-          graph_bytes, ", a block takes ", bytes_per_block_));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory is left for the KV cache: ", *free_bytes,
+                       " bytes are free, graphs and eager steps take ", other_bytes,
+                       ", a block takes ", bytes_per_block_));
     }
     num_blocks = std::min(num_blocks, fit);
   }
   return static_cast<int>(std::min<int64_t>(num_blocks, std::numeric_limits<int>::max()));
 }
 
-absl::StatusOr<KvCache> CachePlan::Allocate(int num_blocks) const {
+absl::StatusOr<KvCache> CachePlan::Allocate(int num_blocks, c10::Device device) const {
   if (const auto* pages = std::get_if<KvPageLayoutOptions>(&layout_)) {
     KvPageLayoutOptions options = *pages;
     options.num_blocks = num_blocks;
     REPRISE_ASSIGN_OR_RETURN(const KvPageLayout layout, KvPageLayout::Create(options));
-    return KvCache::Create(layout, device_);
+    return KvCache::Create(layout, device);
   }
   KvLayoutOptions options = std::get<KvLayoutOptions>(layout_);
   options.num_blocks = num_blocks;
   REPRISE_ASSIGN_OR_RETURN(const KvLayout layout, KvLayout::Create(options));
-  return KvCache::Create(layout, device_);
+  return KvCache::Create(layout, device);
 }
 
 std::vector<KvLayer> CachePlan::LayersOf(const KvCache& cache) const {

@@ -40,17 +40,19 @@ class CachePlan {
                                           const LayerClasses& classes);
 
   // The number of blocks of the cache. `free_bytes`: free memory of the device, nullopt if no limit
-  // is known; `graph_bytes`: the part of it that graphs will take. Errors: InvalidArgument if the
+  // is known; `other_bytes`: the part of it that graphs and eager steps will take. Errors: InvalidArgument if the
   // requested memory, or ResourceExhausted if the free memory, does not hold a null block and one
   // more.
-  absl::StatusOr<int> ChooseNumBlocks(std::optional<int64_t> free_bytes, int64_t graph_bytes) const;
+  absl::StatusOr<int> ChooseNumBlocks(std::optional<int64_t> free_bytes, int64_t other_bytes) const;
 
   // Content is undefined. Errors: those of KvCache::Create().
-  absl::StatusOr<KvCache> Allocate(int num_blocks) const;
+  absl::StatusOr<KvCache> Allocate(int num_blocks, c10::Device device) const;
 
   // The cache of each layer of the model: the same memory for layers that share, an empty KvLayer
   // for layers without a cache.
   std::vector<KvLayer> LayersOf(const KvCache& cache) const;
+  // The layer of the cache that holds the keys of a layer of the model; nullopt: it has none.
+  std::optional<int> cache_layer(int layer) const { return cache_layer_[layer]; }
 
   bool has_pages() const { return std::holds_alternative<KvPageLayoutOptions>(layout_); }
   int64_t bytes_per_block() const { return bytes_per_block_; }
@@ -62,7 +64,6 @@ class CachePlan {
 
   ModelRunnerOptions options_;
   std::vector<KvGroupSpec> groups_;
-  c10::Device device_ = c10::kCPU;
   std::variant<KvLayoutOptions, KvPageLayoutOptions> layout_;  // num_blocks is not set
   std::vector<std::optional<int>> cache_layer_;                // of each layer of the model
   int64_t bytes_per_block_ = 0;

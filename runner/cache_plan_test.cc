@@ -70,7 +70,7 @@ TEST(CachePlanTest, LayersThatAreAlikeHaveTensorsOfTheirOwn) {
   const CachePlan plan = PlanFor({}, Spec());
   EXPECT_FALSE(plan.has_pages());
   EXPECT_EQ(plan.bytes_per_block(), kBlockBytes);
-  const auto cache = plan.Allocate(5);
+  const auto cache = plan.Allocate(5, c10::kCPU);
   ASSERT_TRUE(cache.ok()) << cache.status();
   EXPECT_EQ(plan.LayersOf(*cache).size(), 3u);
 }
@@ -80,7 +80,7 @@ TEST(CachePlanTest, WhateverDiffersPutsLayersIntoPages) {
     ModelSpec spec = Spec();
     spoil(spec);
     const CachePlan plan = PlanFor({}, spec);
-    const auto cache = plan.Allocate(3);
+    const auto cache = plan.Allocate(3, c10::kCPU);
     EXPECT_TRUE(cache.ok()) << cache.status();
     for (const KvLayer& kv : plan.LayersOf(*cache)) EXPECT_EQ(kv.num_blocks, 3);
     return plan.has_pages();
@@ -101,7 +101,7 @@ TEST(CachePlanTest, LayersThatShareHaveOneMemoryAndLayersWithoutACacheNone) {
   spec.layers[0].kind = AttentionKind::kEncoder;
   spec.layers[2].shares_kv_with = 1;
   const CachePlan plan = PlanFor({}, spec);
-  const auto cache = plan.Allocate(3);
+  const auto cache = plan.Allocate(3, c10::kCPU);
   ASSERT_TRUE(cache.ok()) << cache.status();
   const std::vector<KvLayer> layers = plan.LayersOf(*cache);
   EXPECT_EQ(layers[0].k.data, nullptr);
@@ -119,7 +119,7 @@ TEST(CachePlanTest, ALatentIsStoredOnce) {
   }
   const CachePlan plan = PlanFor({}, spec);
   EXPECT_EQ(plan.bytes_per_block(), 3 * 4 * 12 * 2);
-  const auto cache = plan.Allocate(3);
+  const auto cache = plan.Allocate(3, c10::kCPU);
   ASSERT_TRUE(cache.ok()) << cache.status();
   for (const KvLayer& kv : plan.LayersOf(*cache)) EXPECT_TRUE(IsLatent(kv));
 }

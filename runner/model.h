@@ -30,6 +30,13 @@
 // may use the sizes of the step's tensors, but no host value that changes from step to step, no
 // value read back from the device, and no synchronisation.
 //
+// Streams: Forward and Encode are called with the runner's stream and device current, and enqueue
+// their work there, LibTorch's ops by themselves. What the stream that is current in
+// ModelRunner::Create() was given before, such as filling the weights, is done first.
+//
+// Errors: an error or an exception of Forward or Encode fails the rows of that step, no others
+// (ModelRunner::Await).
+//
 // Thread safety: called by one thread. The model must outlive its runner and keep its weights at
 // unchanged addresses.
 
@@ -39,6 +46,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +72,10 @@ struct ModelSpec {
   int max_encoder_position = 0;
   // of activations, and of the cache unless the runner is told otherwise
   DType dtype = DType::kFloat32;
+  // Of the logits that sampling reads: float32, or a 16-bit dtype, which rounds them. nullopt:
+  // dtype.
+  std::optional<DType> logits_dtype = {};
+  // A GPU without an index: the one that is current in ModelRunner::Create().
   c10::Device device = c10::kCPU;
 };
 
@@ -73,8 +85,9 @@ class Model {
 
   virtual const ModelSpec& spec() const = 0;
 
-  // Returns logits [num_logits, vocab_size] of the tokens step.logits_indices(), float32 or
-  // spec().dtype. Writing them into step.logits() and returning that saves a copy.
+  // Returns logits [num_logits, vocab_size] of the tokens step.logits_indices(); another dtype than
+  // spec().logits_dtype is converted. Writing them into step.logits() and returning that saves a
+  // copy.
   virtual absl::StatusOr<at::Tensor> Forward(const Step& step) = 0;
 
   // Models with an encoder: encodes the inputs of this pass and writes the keys and values that the

@@ -34,12 +34,22 @@
 // are known. Up to max_steps_in_flight() may be launched before the oldest is awaited, since rows
 // without tokens take their slot's last token on the device.
 //
+// Errors. A step fails in one of three places:
+//
+//   Launch() returns an error   the batch was refused; nothing has changed
+//   Await() returns an error    the step failed (the model's forward pass, memory, a broken row):
+//                               the keys and tokens of its rows are undefined, so their sequences
+//                               must leave; those of other sequences are as they were
+//   status() is an error        the device has failed: no sequence can go on
+//
 // Thread safety: none; one owner. The model must outlive the runner.
 
 #ifndef RUNNER_MODEL_RUNNER_H_
 #define RUNNER_MODEL_RUNNER_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -62,6 +72,7 @@
 #include "runner/cache_plan.h"
 #include "runner/device/device_driver.h"
 #include "runner/encoder_pass.h"
+#include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
 #include "runner/slots/scheduled_batch.h"
@@ -82,27 +93,46 @@ struct StepResult {
   // One per row, in the batch's order; -1 for rows with RowOutput::kNone. Valid until
   // max_steps_in_flight() further launches.
   absl::Span<const int32_t> tokens;
+  // [rows, vocab_size] of the runner's logits dtype: what each row's token was chosen from. Valid
+  // until the next launch, or as StepLogits says. Undefined if they are not kept: with several
+  // steps in flight, unless ModelRunnerOptions::step_logits asks for them.
+  at::Tensor logits;
   GraphDecision decision;
+};
+
+// Memory of the device, as ModelRunner::Create() measured it.
+struct MemoryUse {
+  int64_t step_bytes = 0;   // slots, step arrays, logits
+  int64_t eager_bytes = 0;  // most that tensors of the largest step take; 0 on the CPU
+  int64_t graph_bytes = 0;  // estimate for all graphs; 0 on the CPU
+  // Free before the cache was allocated, with nothing of the three above in use but step_bytes;
+  // nullopt on the CPU.
+  std::optional<int64_t> free_bytes = {};
+  int64_t cache_bytes = 0;
 };
 
 class ModelRunner {
  public:
-  // Allocates and, in GraphSetOptions::Mode::kEager, captures. Errors: InvalidArgument naming the
-  // option or the spec's field; ResourceExhausted if memory does not suffice; whatever the model's
-  // forward pass returns.
-  static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Model* model,
-                                                             const ModelRunnerOptions& options);
+  // Allocates, measures what the largest step takes, sizes the cache and, in
+  // GraphSetOptions::Mode::kEager, captures. `driver`: of the model's device; null: the device's
+  // own (MakeDeviceDriver()). Errors: InvalidArgument naming the option or the spec's field;
+  // ResourceExhausted if memory does not suffice; whatever the model's forward pass returns.
+  static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(
+      Model* model, const ModelRunnerOptions& options,
+      std::unique_ptr<DeviceDriver> driver = nullptr);
   ~ModelRunner();
 
-  // Enqueues a step. An empty batch is legal. REQUIRES: fewer than max_steps_in_flight() steps are
-  // unawaited. Errors: InvalidArgument, with nothing changed, for a batch that does not fit: slots
-  // out of range or twice, more rows or tokens than the options allow, a sequence beyond
-  // max_seq_len, a position without a block in one of the groups, token ids outside the vocabulary;
-  // else what the model returns.
+  // Enqueues a step. An empty batch is legal. Errors, with nothing changed: InvalidArgument for a
+  // batch that does not fit: slots out of range or twice, more rows, tokens or updates than the
+  // options allow, a sequence beyond max_seq_len, a position without a block in one of the groups,
+  // token ids outside the vocabulary; FailedPrecondition if max_steps_in_flight() steps are in
+  // flight, or the device has failed.
   absl::StatusOr<StepTicket> Launch(const ScheduledBatch& batch);
 
   // Blocks until the step's tokens are known. Steps are awaited in the order of their launch.
-  // Errors: Internal if the device found rows that it could not serve.
+  // Errors: FailedPrecondition, with nothing changed, for another step than the oldest in flight;
+  // else the step has failed: what the model returned, the device's error, or Internal if the
+  // device found rows that it could not serve.
   absl::StatusOr<StepResult> Await(StepTicket ticket);
 
   // Launch() and Await().
@@ -114,6 +144,13 @@ class ModelRunner {
 
   // InvalidArgument, naming `argument`, unless all ids are in [0, vocab_size).
   absl::Status CheckTokens(std::string_view argument, absl::Span<const int32_t> tokens) const;
+
+  // OK, or why no further step can run. What the device does not know yet is not in it.
+  const absl::Status& status() const { return status_; }
+
+  // With its index, and the stream of all steps.
+  c10::Device device() const { return driver_->device(); }
+  c10::Stream stream() const { return driver_->stream(); }
 
   int max_num_seqs() const { return options_.max_num_seqs; }
   int max_num_tokens() const { return options_.max_num_tokens; }
@@ -133,27 +170,48 @@ class ModelRunner {
   // Whether steps read common prefixes once, and why not; null if none ever does.
   const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
   KvCache& kv_cache() { return *kv_cache_; }
+  const MemoryUse& memory_use() const { return memory_use_; }
+  // The scales of each layer of the model, to read, or to overwrite on stream(); null if the cache
+  // is not quantised.
+  const KvScales* kv_scales() const { return kv_scales_.has_value() ? &*kv_scales_ : nullptr; }
 
  private:
   struct Constants;  // what captured steps hold by value
   // Tokens on their way to the host, in a ring of max_steps_in_flight() + 1.
   struct Output {
-    int32_t* tokens = nullptr;  // [max_num_seqs], then the number of bad rows
+    int32_t* tokens = nullptr;  // [max_num_seqs], then the number of faults
     int32_t* device_tokens = nullptr;
     std::unique_ptr<Fence> written;
+    std::vector<at::Tensor> logits = {};  // [i]: of i rows; empty if they are not kept
     int num_rows = 0;
-    GraphDecision decision;
+    GraphDecision decision = {};
+    absl::Status status = {};
   };
 
-  ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes);
+  ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes,
+              std::unique_ptr<DeviceDriver> driver);
   absl::Status Allocate();
+  absl::Status SizeCache();
+  absl::Status RunLargestStep();
   void MakeCascade();
   absl::Status AllocateRings();
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
 
-  // The work of a step at `key`: metadata, forward pass, logits in place.
-  std::function<absl::Status()> MakeStep(const GraphKey& key) const;
+  // The work of a step at `key`: metadata, forward pass, logits in place. `calibrated`: the scales
+  // that it sets, or null.
+  std::function<absl::Status()> MakeStep(const GraphKey& key,
+                                         const KvScales* calibrated = nullptr) const;
+  DType logits_dtype() const;
+  SlotLimits Limits() const;
+  absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
+
+  // Brings slots and step arrays up to date with the batch.
+  absl::Status Prepare(const ScheduledBatch& batch, int common_prefix_len, const Output& output);
+  // Enqueues encoder, forward pass and sampling.
+  absl::Status Compute(const ScheduledBatch& batch, const StepDemand& demand, Output& output);
+  absl::Status KeepLogits(const Output& output);
+  at::Tensor LogitsOf(const Output& output) const;
   absl::Status Copy(absl::Span<const BlockCopy> copies);
   absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
                       const Output& output);
@@ -167,10 +225,14 @@ class ModelRunner {
   LayerClasses classes_;
   int max_blocks_ = 0;  // of a sequence
   int num_blocks_ = 0;  // of the cache
+  MemoryUse memory_use_;
+  absl::Status status_;
 
   std::unique_ptr<DeviceDriver> driver_;
   std::unique_ptr<StepMemory> memory_;
   std::optional<KvCache> kv_cache_;
+  std::optional<KvScales> kv_scales_;      // of a quantised cache
+  bool calibrates_ = false;                // the next step with rows sets them
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::unique_ptr<StepMetadata> metadata_;
   std::unique_ptr<EncoderPass> encoder_;  // null: the model has none

@@ -1,5 +1,7 @@
 #include "runner/model_runner_options.h"
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -78,6 +80,15 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
     return absl::InvalidArgumentError(
         absl::StrCat("max_seq_len is beyond the model's max_position: expected at most ",
                      spec.max_position, ", got ", *resolved.max_seq_len));
+  }
+  if (resolved.kv_form == KvForm::kLatent) {
+    return absl::InvalidArgumentError(
+        "kv_form must be pair, packed, diffkv or K-packed: latents follow from the model's layers");
+  }
+  if (resolved.kv_calibration != KvCalibration::kOff && SizeOf(*resolved.kv_dtype) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv_calibration is for quantised caches: expected an fp8 kv_dtype, got ",
+                     std::string(DTypeName(*resolved.kv_dtype))));
   }
   if (resolved.num_blocks) {
     REPRISE_RETURN_IF_ERROR(AtLeast("num_blocks", *resolved.num_blocks, 2));

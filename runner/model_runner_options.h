@@ -13,7 +13,10 @@
 #include "base/dtype.h"
 #include "cache/storage/kv_layout.h"
 #include "graphs/graph_set_options.h"
+#include "runner/kv_scales.h"
 #include "runner/model.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
@@ -35,6 +38,24 @@ enum class CascadeMode : int8_t {
   kAuto,
 };
 
+// Whether the scales of a quantised cache are taken from data.
+enum class KvCalibration : int8_t {
+  kOff,
+  // The first step that has rows is run eagerly and sets each layer's scales, per layer or per
+  // head, so that its largest key and value are the largest that the cache's dtype holds. For
+  // models that write by Step::Attend() or Step::Write().
+  kFirstStep,
+};
+
+// Which steps' logits a caller can read (StepResult::logits).
+enum class StepLogits : int8_t {
+  // Those of the newest step, which with one step in flight is the awaited one. With more, none.
+  kOfNewest,
+  // Every step's, until max_steps_in_flight further launches: a copy of the logits for each step
+  // that may be in flight, [max_num_seqs, vocab_size].
+  kOfEvery,
+};
+
 struct ModelRunnerOptions {
   // Slots, and the most rows of a step.
   int max_num_seqs = 8;
@@ -54,6 +75,11 @@ struct ModelRunnerOptions {
   // Of the cache. nullopt: the model's dtype.
   std::optional<DType> kv_dtype = {};
   KvOrder kv_order = KvOrder::kNHD;
+  // kPair, kPacked, kDiffKv or kKPacked (cache/storage/kv_layout.h); latents are stored as such.
+  KvForm kv_form = KvForm::kPair;
+  // Of an fp8 cache; others have none (runner/kv_scales.h).
+  KvScaleShape kv_scale_shape = KvScaleShape::kPerLayer;
+  KvCalibration kv_calibration = KvCalibration::kOff;
 
   // nullopt: kLazy on the CPU, where capturing costs nothing; kEager on a GPU.
   std::optional<GraphSetOptions::Mode> graphs = {};
@@ -64,7 +90,13 @@ struct ModelRunnerOptions {
   // Steps launched before the oldest is awaited. nullopt: 1 on the CPU, 2 on a GPU.
   std::optional<int> max_steps_in_flight = {};
 
+  StepLogits step_logits = StepLogits::kOfNewest;
+
   BatchInvariance batch_invariance = BatchInvariance::kOff;
+
+  // The cudaStream_t of all steps, of the model's device, not a default stream, and alive as long
+  // as the runner. nullopt: a stream of the runner's own.
+  std::optional<CUstream_st*> stream = {};
 
   // nullopt: kAuto on a GPU for 16-bit models, for whose kernels the costs are measured, unless
   // batch_invariance excludes it; else kOff. The CPU path always reads a prefix row by row.

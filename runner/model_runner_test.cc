@@ -1,7 +1,6 @@
 #include "runner/model_runner.h"
 
 #include <memory>
-#include <stdexcept>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -23,13 +22,9 @@ class PuppetModel : public ToyModel {
  public:
   PuppetModel() : ToyModel({}) {}
   absl::StatusOr<at::Tensor> Forward(const Step& step) override {
-    if (fails) return absl::AbortedError("no forward today");
-    if (throws) throw std::runtime_error("thrown by the model");
     REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, ToyModel::Forward(step));
     return wrong_shape ? logits.narrow(1, 0, 7) : logits;
   }
-  bool fails = false;
-  bool throws = false;
   bool wrong_shape = false;
 };
 
@@ -52,18 +47,6 @@ class ModelErrorTest : public testing::Test {
   PuppetModel model_;
   std::unique_ptr<ModelRunner> runner_;
 };
-
-TEST_F(ModelErrorTest, AFailingForwardIsReturnedAsItIs) {
-  model_.fails = true;
-  EXPECT_EQ(FirstStep().code(), absl::StatusCode::kAborted);
-}
-
-TEST_F(ModelErrorTest, AThrowingForwardBecomesAStatus) {
-  model_.throws = true;
-  const absl::Status status = FirstStep();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("thrown by the model"));
-}
 
 TEST_F(ModelErrorTest, LogitsOfAnotherShapeAreRefused) {
   model_.wrong_shape = true;

@@ -5,43 +5,65 @@
 #include "absl/strings/str_cat.h"
 #include "attention/attention.h"
 #include "base/status_macros.h"
+#include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "cache/ops/kv_scale.h"
 #include "cache/ops/write_kv.h"
 #include "glog/logging.h"
 
 namespace reprise {
 namespace {
 
-at::Tensor OutputOf(const AttentionParams& params, const at::Tensor& q, int num_tokens) {
-  return at::empty({num_tokens, params.num_q_heads, params.head_dim_v}, q.options());
+at::Tensor OutputOf(const AttentionParams& params, const at::Tensor& q, int num_tokens,
+                    DType model_dtype) {
+  const at::ScalarType dtype = q.element_size() == 1 ? ToScalarType(model_dtype) : q.scalar_type();
+  return at::empty({num_tokens, params.num_q_heads, params.head_dim_v}, q.options().dtype(dtype));
 }
 
-AttentionPart PartOf(const AttentionParams& params, const at::Tensor& q, int num_tokens) {
-  return {.out = OutputOf(params, q, num_tokens),
+AttentionPart PartOf(const AttentionParams& params, const at::Tensor& q, int num_tokens,
+                     DType model_dtype) {
+  return {.out = OutputOf(params, q, num_tokens, model_dtype),
           .lse = at::empty({num_tokens, params.num_q_heads}, q.options().dtype(at::kFloat))};
 }
 
 }  // namespace
 
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q, const at::Tensor& k,
-                                        const at::Tensor& v) const {
+                                        const at::Tensor& v, const AttendOptions& options) const {
   REPRISE_RETURN_IF_ERROR(Write(layer, k, v));
-  return Attend(layer, q);
+  if (options.new_keys == AttendOptions::NewKeys::kCached) return Attend(layer, q, options);
+  AttendOptions exact = options;
+  exact.extras.new_k = &k;
+  exact.extras.new_v = &v;
+  return Attend(layer, q, exact);
+}
+
+absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q, const at::Tensor& latent,
+                                        const AttendOptions& options) const {
+  REPRISE_RETURN_IF_ERROR(Write(layer, latent));
+  if (options.new_keys == AttendOptions::NewKeys::kCached) return Attend(layer, q, options);
+  const at::Tensor v = latent.narrow(2, 0, spec(layer).params.head_dim_v);
+  AttendOptions exact = options;
+  exact.extras.new_k = &latent;
+  exact.extras.new_v = &v;
+  return Attend(layer, q, exact);
 }
 
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
-                                        const at::Tensor& latent) const {
-  REPRISE_RETURN_IF_ERROR(Write(layer, latent));
-  return Attend(layer, q);
-}
-
-absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q) const {
+                                        const AttendOptions& options) const {
   REPRISE_RETURN_IF_ERROR(CheckHasCache(layer));
+  if (options.new_keys == AttendOptions::NewKeys::kExact && options.extras.new_k == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "new_keys of layer ", layer, " are exact, so the call must bring them: got q alone"));
+  }
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
-    at::Tensor out = OutputOf(params, q, num_tokens());
+    at::Tensor out =
+        options.out.defined() ? options.out : OutputOf(params, q, num_tokens(), parts_.dtype);
+    at::Tensor lse = options.lse;
     REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch(layer), work_map(layer), q,
-                                           parts_.kv[layer], out, /*lse=*/nullptr));
+                                           parts_.kv[layer], out, lse.defined() ? &lse : nullptr,
+                                           options.extras));
     return out;
   });
 }
@@ -52,6 +74,7 @@ absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v) co
     return absl::InvalidArgumentError(absl::StrCat(
         "layer ", layer, " keeps V within K: expected one latent for both, got k and v"));
   }
+  REPRISE_RETURN_IF_ERROR(Calibrate(layer, k, v));
   return WriteKv(parts_.kv[layer], k, v, slot_mapping(layer));
 }
 
@@ -61,7 +84,20 @@ absl::Status Step::Write(int layer, const at::Tensor& latent) const {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", layer, " keeps K and V apart: expected k and v, got one latent"));
   }
+  REPRISE_RETURN_IF_ERROR(Calibrate(layer, latent, /*v=*/at::Tensor()));
   return WriteKv(parts_.kv[layer], latent, /*v=*/at::Tensor(), slot_mapping(layer));
+}
+
+absl::Status Step::Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const {
+  if (parts_.calibrated == nullptr) return absl::OkStatus();
+  const KvScales::Layer& scales = parts_.calibrated->layer(layer);
+  const KvScaleOptions options = {.cache_dtype = parts_.kv[layer].dtype};
+  REPRISE_RETURN_IF_ERROR(ComputeKvScales(k, slot_mapping(layer), scales.k, options));
+  if (!v.defined()) {  // V is a part of K
+    scales.v.copy_(scales.k);
+    return absl::OkStatus();
+  }
+  return ComputeKvScales(v, slot_mapping(layer), scales.v, options);
 }
 
 absl::StatusOr<AttentionPart> Step::AttendWithin(int attention, const at::Tensor& q,
@@ -75,7 +111,7 @@ absl::StatusOr<AttentionPart> Step::AttendWithin(int attention, const at::Tensor
   }
   const AttentionParams& params = within[attention];
   return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
-    AttentionPart part = PartOf(params, q, num_tokens());
+    AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
     REPRISE_RETURN_IF_ERROR(RaggedAttention(params, parts_.batches.within,
                                             parts_.metadata->within_maps()[attention], q, k, v,
                                             part.out, &part.lse));
@@ -93,7 +129,7 @@ absl::StatusOr<AttentionPart> Step::AttendBefore(int layer, const at::Tensor& q)
   }
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
-    AttentionPart part = PartOf(params, q, num_tokens());
+    AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
     REPRISE_RETURN_IF_ERROR(PagedAttention(params, parts_.batches.before[class_index],
                                            parts_.metadata->before_maps()[class_index], q,
                                            parts_.kv[layer], part.out, &part.lse));

@@ -32,15 +32,33 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "attention/attention_extras.h"
 #include "attention/layer_classes.h"
 #include "attention/layer_spec.h"
 #include "attention/paged_batch.h"
 #include "attention/work_map/work_map.h"
+#include "base/dtype.h"
 #include "cache/storage/kv_layer.h"
+#include "runner/kv_scales.h"
 #include "runner/ops/linear_context.h"
 #include "runner/step_metadata.h"
 
 namespace reprise {
+
+// Optional arguments of Step::Attend.
+struct AttendOptions {
+  // Where the result goes, [num_tokens, num_q_heads, head_dim_v] of any dtype that
+  // attention/attention.h allows; it must outlive the graph. Undefined: memory of the step, of q's
+  // dtype, or of the model's if q is fp8.
+  at::Tensor out = {};
+  // Written if defined: [num_tokens, num_q_heads] float32, natural logarithm.
+  at::Tensor lse = {};
+  // Which k and v of this step's tokens the queries see: the cache's, rounded to its dtype, or the
+  // arguments themselves.
+  enum class NewKeys : int8_t { kCached, kExact } new_keys = NewKeys::kCached;
+  // Scales of a quantised out, and the choice of kernel. new_k and new_v are set by new_keys.
+  AttentionExtras extras = {};
+};
 
 // Attention over some of the keys.
 struct AttentionPart {
@@ -61,6 +79,9 @@ class Step {
     StepBatches batches;
     const StepMetadata* metadata = nullptr;
     LinearContext* linears = nullptr;
+    DType dtype = DType::kFloat32;  // of the model
+    // Scales to set from this step's keys before they are written; null: they are as they are.
+    const KvScales* calibrated = nullptr;
   };
   explicit Step(Parts parts) : parts_(std::move(parts)) {}
 
@@ -74,18 +95,20 @@ class Step {
 
   // Writes k and v of this step's tokens into the layer's cache, then attends. q [num_tokens,
   // num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any
-  // strides with the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype.
-  // Errors: InvalidArgument for a layer that the table above gives another call; those of WriteKv
+  // strides with the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype
+  // (AttendOptions may say otherwise). Errors: InvalidArgument for a layer that the table above gives another call; those of WriteKv
   // and PagedAttention.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
-                                    const at::Tensor& v) const;
+                                    const at::Tensor& v, const AttendOptions& options = {}) const;
 
   // Layers with v_in_k: writes latent [num_tokens, 1, head_dim_qk], whose first head_dim_v columns
   // are V, then attends. Errors: as above.
-  absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& latent) const;
+  absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& latent,
+                                    const AttendOptions& options = {}) const;
 
   // Attends to what the cache holds already.
-  absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q) const;
+  absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q,
+                                    const AttendOptions& options = {}) const;
 
   // The largest number of tokens of a row, a constant of the step's shape: 1 in decode steps.
   int max_query_len() const { return parts_.batches.rows.max_query_len; }
@@ -126,6 +149,8 @@ class Step {
   absl::Status CheckHasCache(int layer) const;
   absl::Status CheckIsWritten(int layer) const;
   absl::Status CheckHasWithin() const;
+  // Sets the layer's scales from k and v, in the step that calibrates.
+  absl::Status Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const;
   const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[layer]; }
   const LayerClasses& classes() const { return parts_.metadata->classes(); }
 

@@ -36,7 +36,7 @@ class StepMemory {
                                                               c10::Device device);
 
   const SlotState& slots() const { return slots_; }
-  // num_bad_rows is null: it differs from step to step.
+  // num_faults is null: it differs from step to step.
   const StepArrays& arrays() const { return arrays_; }
   const at::Tensor& logits() const { return logits_.back(); }  // [max_rows, vocab_size]
   // The first rows of it, made beforehand. REQUIRES: 0 <= num_rows <= max_rows.

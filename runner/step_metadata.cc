@@ -153,10 +153,11 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memor
       case ClassBatch::kRows:
         break;
       case ClassBatch::kLocalRows: {
-        const absl::StatusOr<PagedBatch> local =
-            LocalVirtualBatchOver(batch, *layer_class.chunk_size, local_rows_[i]);
-        CHECK(local.ok()) << local.status();  // causal rows, and buffers for the largest step
-        batch = *local;
+        const LocalVirtualBatchArgs args = {
+            .batch = batch, .chunk_size = *layer_class.chunk_size, .buffers = local_rows_[i]};
+        const absl::Status status = CheckLocalVirtualBatch(args);
+        CHECK(status.ok()) << status;  // causal rows, and buffers for the largest step
+        batch = LocalVirtualBatch(args);
         break;
       }
       case ClassBatch::kEncoderKeys:
@@ -218,8 +219,9 @@ absl::Status StepMetadata::BuildClass(const StepBatches& batches, int index) con
   if (layer_class.batch == ClassBatch::kContiguous) return absl::OkStatus();
   const AttentionParams& params = options_.layers[layer_class.first_layer].params;
   if (layer_class.batch == ClassBatch::kLocalRows) {
-    REPRISE_RETURN_IF_ERROR(
-        driver_->BuildLocalRows(batches.rows, *layer_class.chunk_size, local_rows_[index]));
+    REPRISE_RETURN_IF_ERROR(driver_->BuildLocalRows({.batch = batches.rows,
+                                                     .chunk_size = *layer_class.chunk_size,
+                                                     .buffers = local_rows_[index]}));
   }
   REPRISE_RETURN_IF_ERROR(
       driver_->BuildWork(params, batches.of_class[index], batches.work_maps[index]));

@@ -10,6 +10,7 @@
 #include "attention/work_map/work_map_check.h"
 #include "gtest/gtest.h"
 #include "runner/device/device_driver.h"
+#include "runner/testing/forwarding_driver.h"
 
 namespace reprise {
 namespace {
@@ -20,9 +21,9 @@ constexpr int kSeqLen = 1024;
 constexpr int kEncoderTokens = 96;
 
 // A CPU that plans and builds work maps as a GPU does, on the host.
-class PlanningDriver : public DeviceDriver {
+class PlanningDriver : public ForwardingDriver {
  public:
-  explicit PlanningDriver(std::unique_ptr<DeviceDriver> cpu) : cpu_(std::move(cpu)) {}
+  using ForwardingDriver::ForwardingDriver;
 
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     return PlanWorkMap(options);
@@ -37,32 +38,6 @@ class PlanningDriver : public DeviceDriver {
                          const WorkMap& map) override {
     return WorkMapOnHost(batch, WindowOf(layer), map);
   }
-
-  absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
-    return cpu_->OnStream(work);
-  }
-  absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) override {
-    return cpu_->AllocateMapped(bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override { return cpu_->MakeFence(); }
-  absl::Status Refill(const RefillArgs& args) override { return cpu_->Refill(args); }
-  absl::Status Sample(const SampleArgs& args) override { return cpu_->Sample(args); }
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
-    return cpu_->BuildLocalRows(batch, chunk_size, buffers);
-  }
-  absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
-    return cpu_->InLanes(num_lanes, work);
-  }
-  absl::Status Upload(const void* from, void* to, int64_t bytes) override {
-    return cpu_->Upload(from, to, bytes);
-  }
-  GraphBackend& graphs() override { return cpu_->graphs(); }
-  LinearContext& linears() override { return cpu_->linears(); }
-  std::optional<int64_t> free_bytes() override { return cpu_->free_bytes(); }
-
- private:
-  std::unique_ptr<DeviceDriver> cpu_;
 };
 
 class StepMetadataTest : public testing::Test {

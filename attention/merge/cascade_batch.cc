@@ -1,6 +1,6 @@
 #include "attention/merge/cascade_batch.h"
 
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -29,9 +29,10 @@ PagedBatch SuffixBatchOf(const CascadeBatchArgs& args) {
 }
 
 absl::Status CheckCascadeBatch(const CascadeBatchArgs& args) {
-  REPRISE_RETURN_IF_ERROR(CheckSize("block_size", args.block_size, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.batch.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("key_positions.world", args.batch.key_positions.world, 1, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.batch.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("key_positions.world", args.batch.key_positions.world, 1, 1));
   if (args.batch.common_prefix_len != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError("common_prefix_len: expected an array, got none");
 }

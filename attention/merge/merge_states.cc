@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/element_access.h"
 #include "base/status_macros.h"
 
@@ -44,10 +44,10 @@ float Weights(const MergeStatesParams& params, int64_t token, int64_t head, floa
 }  // namespace
 
 absl::Status CheckMergeStates(const MergeStatesParams& params) {
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_parts", params.num_parts, 1, kMaxMergeParts));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", params.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_heads", params.num_heads, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("head_dim", params.head_dim, 1));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_parts", params.num_parts, 1, kMaxMergeParts));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", params.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_heads", params.num_heads, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim", params.head_dim, 1));
   REPRISE_RETURN_IF_ERROR(CheckDType("part.dtype", params.part.dtype));
   REPRISE_RETURN_IF_ERROR(CheckDType("out.dtype", params.out.dtype));
   if (params.num_tokens == 0) return absl::OkStatus();

@@ -8,20 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "attention/metadata/batch_rows.h"
+#include "attention/metadata/builder_sizes.h"
 #include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
-
-absl::Status CheckTable(const BlockTableView& table) {
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("table.block_size", table.block_size, 1));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("table.num_tables", table.num_tables, 0));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("table.max_blocks", table.max_blocks, 0));
-  if (table.num_tables < 2) return absl::OkStatus();
-  return CheckAtLeast("table.row_stride", table.row_stride, table.max_blocks);
-}
 
 absl::Status CheckSequence(const BatchSequence& sequence, int index, const BlockTableView& table) {
   const auto refused = [index](absl::string_view field, absl::string_view expected, int64_t got) {
@@ -33,11 +26,11 @@ absl::Status CheckSequence(const BatchSequence& sequence, int index, const Block
     return refused("num_computed", "at least 0", sequence.num_computed);
   }
   if (sequence.query_len == 0) return absl::OkStatus();
-  if (sequence.table_row < 0 || sequence.table_row >= table.num_tables) {
+  if (!HasTableRow(table, sequence.table_row)) {
     return refused("table_row", absl::StrCat("0 to ", table.num_tables - 1), sequence.table_row);
   }
   if (sequence.key_start < 0) return refused("key_start", "at least 0", sequence.key_start);
-  const int64_t width = std::min<int64_t>(int64_t{table.max_blocks} * table.block_size, INT32_MAX);
+  const int64_t width = TableCapacity(table);
   if (sequence.key_start + sequence.seq_len() > width) {
     return refused(sequence.key_start == 0 ? "num_computed + query_len"
                                            : "key_start + num_computed + query_len",

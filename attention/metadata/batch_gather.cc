@@ -1,39 +1,33 @@
 #include "attention/metadata/batch_gather.h"
 
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
+
 PagedBatch GatherBatch(const BatchGatherArgs& args) {
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .key_start = args.key_start ? args.arrays.key_start : nullptr,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = args.max_query_len,
-          .max_seq_len = args.max_seq_len,
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  PagedBatch batch =
+      ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens, args.max_query_len);
+  if (args.key_start) batch.key_start = args.arrays.key_start;
+  batch.max_seq_len = args.max_seq_len;
+  return batch;
 }
 
 absl::Status CheckBatchGather(const BatchGatherArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("write_window", args.write_window, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("write_window", args.write_window, 0));
   if (args.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"table_row", args.table_row},
-                                          {"query_lens", args.query_lens},
-                                          {"seq_lens", args.seq_lens}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"table_row", args.table_row},
+                                        {"query_lens", args.query_lens},
+                                        {"seq_lens", args.seq_lens}}));
     if (args.key_start) {
-      REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.key_start", args.arrays.key_start}}));
+      REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.key_start", args.arrays.key_start));
     }
   }
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"num_bad_rows", args.num_bad_rows}}));
   return CheckOutputArrays(args.arrays, args.num_rows, args.num_tokens);
 }
 
@@ -49,7 +43,7 @@ void BatchGatherOnHost(const BatchGatherArgs& args) {
         return row;
       },
       [](int, const CheckedRow&, int) { return 0; }, [](int, const CheckedRow&) {});
-  *args.num_bad_rows = counts.num_faults;
+  if (args.num_faults) *args.num_faults = counts.num_faults;
 }
 
 }  // namespace reprise

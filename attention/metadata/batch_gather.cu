@@ -30,7 +30,7 @@ constexpr int kMaxBlocksOfThread = 4;
 
 struct SharedRows {
   CtaScanMemory<int64_t> scan;
-  int num_bad;
+  int num_faults;
   int num_wide;
   int32_t wide[kMaxThreads];         // rows of the round that warps have to check
   int32_t first_token[kMaxThreads];  // of the round's tokens
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int num_live_rows = NumLiveRows(gather);
   const int first_thread = blockIdx.x * blockDim.x + threadIdx.x;
   const int num_threads = gridDim.x * blockDim.x;
-  if (threadIdx.x == 0) shared.num_bad = 0;
+  if (threadIdx.x == 0) shared.num_faults = 0;
   int32_t num_tokens = 0;
   bool is_full = false;
   for (int round = 0; round < args.num_rows; round += blockDim.x) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     is_full |= round_is_full;
     if (blockIdx.x == 0 && r < args.num_rows) {
       WriteBatchRow(args, r, row, num_tokens + first_token);
-      if (row.fault != RowFault::kNone) atomicAdd(&shared.num_bad, 1);
+      if (row.fault != RowFault::kNone) atomicAdd(&shared.num_faults, 1);
     }
     shared.first_token[threadIdx.x] = first_token;
     if (__syncthreads_or(live && row.query_len > 1)) {
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     args.arrays.query_start_loc[args.num_rows] = num_tokens;
-    *gather.num_bad_rows = args.num_rows == 0 ? 0 : shared.num_bad;
+    if (gather.num_faults) *gather.num_faults = args.num_rows == 0 ? 0 : shared.num_faults;
   }
 }
 

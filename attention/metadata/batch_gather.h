@@ -4,7 +4,7 @@
 //   // Rows of the slots 4 and 0 with 1 and 5 new tokens; seq_lens include them:
 //   BatchGatherArgs args{.table_row = table_row, .query_lens = query_lens, .seq_lens = seq_lens,
 //                        .table = table, .num_rows = 16, .num_tokens = 32, .max_query_len = 8,
-//                        .max_seq_len = 4096, .arrays = arrays, .num_bad_rows = num_bad_rows};
+//                        .max_seq_len = 4096, .arrays = arrays, .num_faults = num_faults};
 //   PagedBatch batch = GatherBatch(args);        // its pointers and capacities, once per shape
 //   LaunchBatchGather(args, stream);             // each step
 //
@@ -30,7 +30,7 @@
 //   kNoBlock   the block of a new token is outside [0, num_blocks)
 //   kNoRoom    its tokens, after those of the good rows before it, exceed num_tokens; then all
 //              later rows with tokens are bad too
-// num_bad_rows counts them.
+// num_faults counts them.
 //
 // Thread safety: pure functions. Cost: linear in rows, tokens and new blocks; no allocation.
 

@@ -8,11 +8,49 @@
 
 #include "attention/metadata/batch_arrays.h"
 #include "attention/metadata/batch_rows.h"
-#include "attention/metadata/seq_len_form.h"
 #include "base/host_device.h"
 #include "cache/tables/block_table_view.h"
 
 namespace reprise {
+
+// The conventions of what a sequence length counts, and conversions between them (S14).
+//
+//   form              SGLang, vLLM                        a row of 10 cached tokens with 1 + 3 new
+//   kBeforeStep       num_computed_tokens                 10  nothing of this step
+//   kWithoutDrafts    seq_lens of a verify batch          11  the certain token, not the drafts
+//   kWithStep         cache_seqlens; PagedBatch.seq_lens  14  all tokens of this step
+//
+//   int seq_len = ConvertSeqLen(11, SeqLenForm::kWithoutDrafts, SeqLenForm::kWithStep,
+//                               /*num_certain=*/1, /*num_drafts=*/3);   // 14
+//
+// An inert row has length 0 in all of them: it stays 0.
+enum class SeqLenForm {
+  kBeforeStep,
+  kWithoutDrafts,
+  kWithStep,
+};
+
+// Tokens of this step that a form counts.
+constexpr int64_t CountedTokens(SeqLenForm form, int64_t num_certain, int64_t num_drafts) {
+  switch (form) {
+    case SeqLenForm::kBeforeStep:
+      return 0;
+    case SeqLenForm::kWithoutDrafts:
+      return num_certain;
+    case SeqLenForm::kWithStep:
+      return num_certain + num_drafts;
+  }
+  return 0;
+}
+
+// A row without tokens of this step is inert, and its length is 0. A length that is too small for
+// its form gives a negative result, which the builders refuse.
+constexpr int64_t ConvertSeqLen(int64_t seq_len, SeqLenForm from, SeqLenForm to,
+                                int64_t num_certain, int64_t num_drafts) {
+  if (num_certain + num_drafts == 0) return 0;
+  return seq_len - CountedTokens(from, num_certain, num_drafts) +
+         CountedTokens(to, num_certain, num_drafts);
+}
 
 struct BatchGatherArgs {
   // table_row, query_lens and seq_lens: [num_rows], of which the first num_live_rows are used.
@@ -39,7 +77,7 @@ struct BatchGatherArgs {
   // token_ids, logits_indices and row_faults may be absent; key_start is present if the input
   // key_start is.
   BatchArrays arrays = {};
-  int32_t* num_bad_rows = nullptr;  // [1]
+  int32_t* num_faults = nullptr;  // [1] rows with a fault; or absent
 };
 
 // A sequence may have as many new tokens as the batch. Their blocks may be null, for example

@@ -38,7 +38,7 @@ struct Memory {
 
   std::vector<int32_t> query_start_loc, seq_lens, table_row, key_start, row_faults, positions;
   std::vector<int64_t> slot_mapping;
-  int32_t num_bad_rows = -77;
+  int32_t num_faults = -77;
 };
 
 struct Inputs {
@@ -64,7 +64,7 @@ BatchGatherArgs GatherOf(const Inputs& inputs, Memory& memory) {
           .max_query_len = 4,
           .max_seq_len = 12,
           .arrays = memory.arrays(),
-          .num_bad_rows = &memory.num_bad_rows};
+          .num_faults = &memory.num_faults};
 }
 
 TEST(BatchGatherTest, ADecodeAndAPrefillChunkAreGatheredAndTheRestIsPadded) {
@@ -79,7 +79,7 @@ TEST(BatchGatherTest, ADecodeAndAPrefillChunkAreGatheredAndTheRestIsPadded) {
   EXPECT_THAT(memory.table_row, ElementsAre(1, 0, 0, 0));
   EXPECT_THAT(memory.positions, ElementsAre(3, 2, 3, 4, 5, 0, 0, 0));
   EXPECT_THAT(memory.slot_mapping, ElementsAre(23, 30, 31, 8, 9, -1, -1, -1));
-  EXPECT_EQ(memory.num_bad_rows, 0);
+  EXPECT_EQ(memory.num_faults, 0);
   const PagedBatch batch = GatherBatch(gather);
   EXPECT_EQ(batch.num_rows, 4);
   EXPECT_EQ(batch.num_tokens, 8);
@@ -112,7 +112,7 @@ TEST(BatchGatherTest, TokensOlderThanTheWriteWindowAreNotWritten) {
   EXPECT_THAT(memory.slot_mapping, ElementsAre(-1, -1, -1, 31, 8, 20));
 }
 
-TEST(BatchGatherTest, KeysMayStandBehindAnEncodersInTheSameTable) {
+TEST(BatchGatherTest, KeysMayFollowAnEncodersInTheSameTable) {
   const Inputs inputs = {.table_row = {0}, .query_lens = {2}, .seq_lens = {3}};
   const int32_t key_start[] = {5};
   Memory memory(1, 2);
@@ -132,10 +132,10 @@ TEST(BatchGatherTest, BadRowsBecomeEmptyAndAreCounted) {
     Memory memory(2, 8);
     BatchGatherOnHost(GatherOf(inputs, memory));
     // The next row is served.
-    const int expected = memory.num_bad_rows == 1 ? 0 : query_len;
+    const int expected = memory.num_faults == 1 ? 0 : query_len;
     EXPECT_THAT(memory.query_start_loc, ElementsAre(0, expected, expected + 1));
     EXPECT_EQ(memory.slot_mapping[expected], 28);
-    EXPECT_EQ(memory.num_bad_rows, memory.row_faults[0] != 0);
+    EXPECT_EQ(memory.num_faults, memory.row_faults[0] != 0);
     EXPECT_EQ(memory.row_faults[1], 0);
     if (memory.row_faults[0] != 0) {
       EXPECT_EQ(memory.seq_lens[0], 0);
@@ -162,7 +162,7 @@ TEST(BatchGatherTest, RowsThatDoNotFitAreBadAndSoAreAllLaterOnes) {
   BatchGatherOnHost(GatherOf(inputs, memory));
   EXPECT_THAT(memory.query_start_loc, ElementsAre(0, 2, 2, 2, 2));
   EXPECT_THAT(memory.seq_lens, ElementsAre(2, 0, 0, 0));
-  EXPECT_EQ(memory.num_bad_rows, 2);
+  EXPECT_EQ(memory.num_faults, 2);
   const auto no_room = static_cast<int32_t>(RowFault::kNoRoom);
   EXPECT_THAT(memory.row_faults, ElementsAre(0, no_room, no_room, 0));
 }
@@ -184,7 +184,7 @@ TEST(BatchGatherTest, AnIdleBatchIsAllPadding) {
   BatchGatherOnHost(GatherOf({}, memory));
   EXPECT_THAT(memory.query_start_loc, ElementsAre(0));
   EXPECT_THAT(memory.slot_mapping, Each(-1));
-  EXPECT_EQ(memory.num_bad_rows, 0);
+  EXPECT_EQ(memory.num_faults, 0);
 }
 
 TEST(BatchGatherTest, EveryGoodBatchIsThatOfTheBatchBuilder) {
@@ -213,7 +213,7 @@ TEST(BatchGatherTest, EveryGoodBatchIsThatOfTheBatchBuilder) {
     const AllocationCounter allocations;
     BatchGatherOnHost(gather);
     ASSERT_EQ(allocations.count(), 0);
-    ASSERT_EQ(memory.num_bad_rows, 0);
+    ASSERT_EQ(memory.num_faults, 0);
 
     const PagedBatch& batch = expected.built.batch;
     ASSERT_EQ(
@@ -232,6 +232,29 @@ TEST(BatchGatherTest, EveryGoodBatchIsThatOfTheBatchBuilder) {
                      SetByDefinition(schedule, [](int64_t p, int64_t key) { return key <= p; })),
         "");
   }
+}
+
+constexpr SeqLenForm kForms[] = {SeqLenForm::kBeforeStep, SeqLenForm::kWithoutDrafts,
+                                 SeqLenForm::kWithStep};
+
+TEST(SeqLenFormTest, ARowOfTenTokensWithOneCertainAndThreeDraftsHasALengthInEachForm) {
+  constexpr int64_t kLengths[] = {10, 11, 14};
+  for (int from = 0; from < 3; ++from) {
+    for (int to = 0; to < 3; ++to) {
+      EXPECT_EQ(ConvertSeqLen(kLengths[from], kForms[from], kForms[to], 1, 3), kLengths[to])
+          << from << " to " << to;
+    }
+  }
+}
+
+TEST(SeqLenFormTest, ARowWithoutTokensStaysInert) {
+  for (SeqLenForm from : kForms) {
+    for (SeqLenForm to : kForms) EXPECT_EQ(ConvertSeqLen(0, from, to, 0, 0), 0);
+  }
+}
+
+TEST(SeqLenFormTest, ALengthTooSmallForItsFormBecomesNegative) {
+  EXPECT_EQ(ConvertSeqLen(2, SeqLenForm::kWithStep, SeqLenForm::kBeforeStep, 1, 3), -2);
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 // and its tokens, on the host and on the device.
 //
 // All builders call it: BuildPagedBatch() and BatchGather (attention/metadata), chains and trees of
-// drafts, the advance from one decode step to the next (attention/speculation), and the runner's
-// refill (runner/slots/refill.h). A builder decides where its rows come from and how its threads
+// drafts, the steps of a draft model, the advance from one decode step to the next
+// (attention/speculation), and the runner's refill (runner/slots/refill.h). A builder decides where its rows come from and how its threads
 // divide them. This file decides which rows are valid, where their tokens are written and what the
 // arrays hold.
 //
@@ -70,7 +70,7 @@ struct BasicRowArgs {
   int64_t max_context_len = INT32_MAX;
 
   // Derived from the other fields by PrepareRows(), once on the host.
-  int64_t context_limit = 0;   // most tokens of a sequence, including those of the step
+  int64_t context_limit = 0;   // ContextLimit()
   Divisor block_size_divisor;  // by table.block_size
 
   // Sizes of the arrays; under capture the captured ones.
@@ -85,13 +85,20 @@ struct BasicRowArgs {
 using RowArgs = BasicRowArgs<WholeSequence>;
 using RankRowArgs = BasicRowArgs<KeyPositions>;
 
-// Completes the arguments of a batch of rows. REQUIRES: table.block_size >= 1 and valid ranks. The
-// ranks together may hold more tokens than an int32 can count; positions are limited to int32.
+// Most tokens of a sequence, including those of the step. The ranks together may hold more tokens
+// than an int32 can count; positions are limited to int32. REQUIRES: valid ranks.
+template <typename Positions = WholeSequence>
+constexpr int64_t ContextLimit(const BlockTableView& table, int64_t max_context_len,
+                               const Positions& ranks = {}) {
+  const int64_t room = GlobalCapacity(TableCapacity(table), ranks);
+  const int64_t limit = room < max_context_len ? room : max_context_len;
+  return limit < INT32_MAX ? limit : INT32_MAX;
+}
+
+// Completes the arguments of a batch of rows. REQUIRES: table.block_size >= 1 and valid ranks.
 template <typename Args>
 constexpr Args PrepareRows(Args args) {
-  const int64_t room = GlobalCapacity(TableCapacity(args.table), args.key_positions);
-  const int64_t limit = room < args.max_context_len ? room : args.max_context_len;
-  args.context_limit = limit < INT32_MAX ? limit : INT32_MAX;
+  args.context_limit = ContextLimit(args.table, args.max_context_len, args.key_positions);
   args.block_size_divisor = Divisor(static_cast<uint32_t>(args.table.block_size));
   return args;
 }
@@ -186,8 +193,7 @@ REPRISE_HOST_DEVICE constexpr bool IsServableBlock(const Args& args, const Check
   return (column_end < end ? column_end : end) <= FirstNeededPosition(args.groups[group], end - 1);
 }
 
-// Whether a group's table has valid blocks for the row's new tokens. Lanes:
-// attention/metadata/row_lanes.h.
+// Whether a group's table has valid blocks for the row's new tokens. Lanes: base/lanes.h.
 template <typename Lanes, typename Args>
 REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const CheckedRow& row,
                                    int group) {

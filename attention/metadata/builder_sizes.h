@@ -1,5 +1,5 @@
-// Shared by the host forms of the speculative builders: checks of sizes, the end of the arrays, and
-// the first fault as a Status.
+// Shared by the host forms of the builders: checks of tables and arrays (base/check.h has those of
+// sizes), the batch over the arrays, their end, and the first fault as a Status.
 //
 // Pure functions. Thread safety: const data except for the arrays. Cost: no allocation unless a
 // check fails.
@@ -20,12 +20,6 @@
 
 namespace reprise {
 
-// "num_rows: expected at least 0, got -1".
-absl::Status CheckSize(std::string_view name, int64_t got, int64_t least);
-
-// "num_nodes: expected 1 to 64, got 65".
-absl::Status CheckSize(std::string_view name, int64_t got, int64_t least, int64_t most);
-
 // An array of a builder's arguments and its name there.
 struct NamedArray {
   std::string_view name;
@@ -33,7 +27,7 @@ struct NamedArray {
 };
 
 // "slots: expected an array, got none" for the first of them that is absent.
-absl::Status CheckPresent(std::initializer_list<NamedArray> arrays);
+absl::Status CheckGiven(std::initializer_list<NamedArray> arrays);
 
 // Checks that row_faults is present if there are rows: the host forms read it to name the row at
 // fault.
@@ -52,11 +46,32 @@ absl::Status CheckTable(const BlockTableView& table);
 
 absl::Status CheckRanks(const KeyPositions& ranks);
 
+// The causal batch over the arrays; max_seq_len is the table's capacity.
+PagedBatch ArraysBatch(const BatchArrays& arrays, const BlockTableView& table, int num_rows,
+                       int num_tokens, int max_query_len);
+
 // Ends query_start_loc and makes the tokens after the live ones inert. `num_live` may exceed
 // num_tokens.
 void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens, int64_t num_live);
 
-// OK, or "rows[3]: <fault>: <result of `describe`>" for the first row with a fault.
+// The rows of a batch that have a fault: their number, and the first of them.
+struct FaultyRows {
+  int32_t count = 0;
+  int first_row = 0;
+  RowFault first_fault = RowFault::kNone;
+
+  void Add(int row, RowFault fault) {
+    if (fault == RowFault::kNone) return;
+    if (count++ > 0) return;
+    first_row = row;
+    first_fault = fault;
+  }
+
+  // OK, or "rows[3]: <fault>: <result of `describe`>".
+  absl::Status ToStatus(absl::FunctionRef<std::string(int row)> describe) const;
+};
+
+// The same for builders whose rows are read from row_faults.
 // REQUIRES: row_faults is present if there are rows.
 absl::Status FirstFault(const int32_t* row_faults, int num_rows,
                         absl::FunctionRef<std::string(int row)> describe);

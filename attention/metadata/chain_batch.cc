@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
@@ -18,43 +19,35 @@ std::string DescribeRow(const ChainBatchArgs& args, int row) {
   }
   return absl::StrCat(text, ", seq_len ", args.seq_len[slot], ", query_len ",
                       int64_t{args.query_lens[row]} + args.num_certain, ", max_query_len ",
-                      args.max_query_len, ", limit ", ContextLimit(args), ", num_tokens ",
-                      args.num_tokens);
+                      args.max_query_len, ", limit ",
+                      ContextLimit(args.table, args.max_context_len, args.key_positions),
+                      ", num_tokens ", args.num_tokens);
 }
 
 }  // namespace
 
 PagedBatch ChainBatch(const ChainBatchArgs& args) {
+  PagedBatch batch =
+      ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens, args.max_query_len);
   const bool by_rank = args.key_positions.world > 1;
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .query_positions =
-              by_rank || args.part == KeyPart::kContext ? args.arrays.positions : nullptr,
-          .key_positions = args.key_positions,
-          .causal = args.part == KeyPart::kAll,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = args.max_query_len,
-          .max_seq_len = static_cast<int>(TableCapacity(args.table)),
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  if (by_rank || args.part == KeyPart::kContext) batch.query_positions = args.arrays.positions;
+  batch.key_positions = args.key_positions;
+  batch.causal = args.part == KeyPart::kAll;
+  return batch;
 }
 
 absl::Status CheckChainBatch(const ChainBatchArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_certain", args.num_certain, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_query_len", args.max_query_len, args.num_certain));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", args.max_context_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_certain", args.num_certain, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", args.max_query_len, args.num_certain));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_context_len", args.max_context_len, 1));
   REPRISE_RETURN_IF_ERROR(CheckRanks(args.key_positions));
   if (args.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", args.slots}, {"query_lens", args.query_lens}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"slots", args.slots}, {"query_lens", args.query_lens}}));
     if (args.table.num_tables > 0) {
-      REPRISE_RETURN_IF_ERROR(CheckPresent({{"seq_len", args.seq_len}}));
+      REPRISE_RETURN_IF_ERROR(CheckGiven("seq_len", args.seq_len));
     }
   }
   if (args.tokens != nullptr) {

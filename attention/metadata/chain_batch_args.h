@@ -59,10 +59,6 @@ constexpr RankRowArgs ChainRowArgs(const ChainBatchArgs& args) {
   return PrepareRows(rows);
 }
 
-constexpr int64_t ContextLimit(const ChainBatchArgs& args) {
-  return ChainRowArgs(args).context_limit;
-}
-
 // Returns a row, checked against its lengths only.
 REPRISE_HOST_DEVICE constexpr CheckedRow ChainRowOf(const ChainBatchArgs& args,
                                                     const RankRowArgs& rows, int row_idx) {

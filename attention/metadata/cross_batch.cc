@@ -1,59 +1,64 @@
 #include "attention/metadata/cross_batch.h"
 
-#include "absl/status/status.h"
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 
-absl::StatusOr<PagedBatch> CrossBatchOver(const CrossBatch& cross) {
-  if (cross.table.block_size < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("table.block_size: expected at least 1, got ", cross.table.block_size));
-  }
-  const int64_t width = int64_t{cross.table.max_blocks} * cross.table.block_size;
-  if (cross.max_encoder_len < 0 || cross.max_encoder_len > width) {
-    return absl::InvalidArgumentError(absl::StrCat("max_encoder_len: expected 0 to ", width,
-                                                   " (max_blocks * block_size), got ",
-                                                   cross.max_encoder_len));
-  }
-  const bool has_lens = cross.encoder_lens || cross.table.num_tables <= 0;
-  if (cross.rows.num_rows > 0 && (!has_lens || !cross.seq_lens || !cross.rows.seq_lens)) {
-    return absl::InvalidArgumentError(
-        "encoder_lens, seq_lens, rows.seq_lens: expected arrays, got an absent one");
-  }
-  return PagedBatch{.query_start_loc = cross.rows.query_start_loc,
-                    .seq_lens = cross.seq_lens,
-                    .table_row = cross.rows.table_row,
-                    .block_table = cross.table.entries,
-                    .block_table_stride = cross.table.row_stride,
-                    .causal = false,
-                    .num_rows = cross.rows.num_rows,
-                    .num_tokens = cross.rows.num_tokens,
-                    .max_query_len = cross.rows.max_query_len,
-                    .max_seq_len = cross.max_encoder_len,
-                    .num_tables = cross.table.num_tables,
-                    .max_blocks = cross.table.max_blocks};
+PagedBatch CrossBatch(const CrossBatchArgs& args) {
+  return {.query_start_loc = args.rows.query_start_loc,
+          .seq_lens = args.seq_lens,
+          .table_row = args.rows.table_row,
+          .block_table = args.table.entries,
+          .block_table_stride = args.table.row_stride,
+          .causal = false,
+          .num_rows = args.rows.num_rows,
+          .num_tokens = args.rows.num_tokens,
+          .max_query_len = args.rows.max_query_len,
+          .max_seq_len = args.max_encoder_len,
+          .num_tables = args.table.num_tables,
+          .max_blocks = args.table.max_blocks};
 }
 
-absl::StatusOr<PagedBatch> BuildCrossBatch(const CrossBatch& cross) {
-  REPRISE_ASSIGN_OR_RETURN(const PagedBatch batch, CrossBatchOver(cross));
-  for (int r = 0; r < cross.rows.num_rows; ++r) {
-    const int32_t seq_len = CrossSeqLen(cross, r);
-    if (seq_len < 0) {
-      const int32_t table_row = cross.rows.table_row ? cross.rows.table_row[r] : r;
-      if (table_row < 0 || table_row >= cross.table.num_tables) {
-        return absl::InvalidArgumentError(absl::StrCat("rows.table_row[", r, "]: expected 0 to ",
-                                                       cross.table.num_tables - 1, ", got ",
-                                                       table_row));
-      }
-      return absl::InvalidArgumentError(absl::StrCat(
-          "encoder_lens[", table_row, "] of row ", r, ": expected 0 to ", cross.max_encoder_len,
-          " (max_encoder_len), got ", cross.encoder_lens[table_row]));
-    }
-    cross.seq_lens[r] = seq_len;
+absl::Status CheckCrossBatch(const CrossBatchArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("max_encoder_len", args.max_encoder_len, 0, TableCapacity(args.table)));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("rows.num_rows", args.rows.num_rows, 0));
+  if (args.rows.num_rows == 0) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(
+      CheckGiven({{"rows.seq_lens", args.rows.seq_lens}, {"seq_lens", args.seq_lens}}));
+  if (args.table.num_tables == 0) return absl::OkStatus();
+  return CheckGiven("encoder_lens", args.encoder_lens);
+}
+
+void CrossBatchOnHost(const CrossBatchArgs& args) {
+  int32_t num_faults = 0;
+  for (int r = 0; r < args.rows.num_rows; ++r) {
+    const CrossRow row = CrossRowOf(args, r);
+    WriteCrossRow(args, r, row);
+    num_faults += row.fault != RowFault::kNone;
   }
-  return batch;
+  if (args.num_faults) *args.num_faults = num_faults;
+}
+
+absl::StatusOr<PagedBatch> BuildCrossBatch(const CrossBatchArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckCrossBatch(args));
+  FaultyRows faulty;
+  for (int r = 0; r < args.rows.num_rows; ++r) faulty.Add(r, CrossRowOf(args, r).fault);
+  REPRISE_RETURN_IF_ERROR(faulty.ToStatus([&](int r) {
+    const int32_t table_row = args.rows.table_row ? args.rows.table_row[r] : r;
+    std::string text = absl::StrCat("table row ", table_row, " of ", args.table.num_tables);
+    if (!HasTableRow(args.table, table_row)) return text;
+    return absl::StrCat(text, ", encoder_len ", args.encoder_lens[table_row], ", max_encoder_len ",
+                        args.max_encoder_len);
+  }));
+  CrossBatchOnHost(args);
+  return CrossBatch(args);
 }
 
 }  // namespace reprise

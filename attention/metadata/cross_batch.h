@@ -7,10 +7,10 @@
 // encoder lengths, or without an encoder (length 0: out is 0), in a captured graph too.
 //
 //   // Slots 2 and 0, whose encoder inputs had 7 and 3 tokens; encoder_lens {3, -, 7} by slot:
-//   CrossBatch cross{.rows = decoder_batch, .encoder_lens = lens, .table = encoder_table,
-//                    .max_encoder_len = 1500, .seq_lens = buffer};
-//   absl::StatusOr<PagedBatch> batch = BuildCrossBatch(cross);     // seq_lens {7, 3}
-//   // on a GPU: CrossBatchOver(cross) once, LaunchCrossBatch(cross, stream) each step
+//   CrossBatchArgs args{.rows = decoder_batch, .encoder_lens = lens, .table = encoder_table,
+//                       .max_encoder_len = 1500, .seq_lens = buffer};
+//   absl::StatusOr<PagedBatch> batch = BuildCrossBatch(args);     // seq_lens {7, 3}
+//   // on a GPU: CrossBatch(args) once per shape, LaunchCrossBatch(args, stream) each step
 //
 // The encoder's keys have their own slots: build a batch with one row per input, with
 // BuildPagedBatch() over sequences {table_row, 0, encoder_len} of the encoder's table. Write with
@@ -23,6 +23,9 @@
 // A window of a cross layer counts from query_positions. Give the batch query_positions that are
 // comparable to positions 0 .. encoder_len - 1, or set no window.
 //
+// A row that cannot be served sees no key, with the reason in row_faults: kTableRow for a table_row
+// outside the table, kLength for an encoder length outside 0 .. max_encoder_len.
+//
 // Thread safety: pure functions. Cost: linear in rows; no allocation.
 
 #ifndef ATTENTION_METADATA_CROSS_BATCH_H_
@@ -30,13 +33,18 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/metadata/batch_builder.h"
 #include "attention/paged_batch.h"
+#include "base/row_fault.h"
+#include "cache/tables/block_table_view.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-struct CrossBatch {
+// Pointers are all on the host or all on the device.
+struct CrossBatchArgs {
   // The decoder's batch. query_start_loc, seq_lens (rows without keys stay padded rows), table_row
   // and capacities are used. It may consist of virtual rows or have masks; masks are ignored.
   PagedBatch rows = {};
@@ -44,24 +52,48 @@ struct CrossBatch {
   BlockTableView table = {};              // of the encoder's keys; rows as in the decoder's
   int max_encoder_len = 0;                // upper bound, constant under capture
   int32_t* seq_lens = nullptr;            // [rows.num_rows] the caller's memory
+  int32_t* row_faults = nullptr;          // [rows.num_rows] RowFault; or absent
+  int32_t* num_faults = nullptr;          // [1] rows with a fault; or absent
 };
 
-// The batch over the buffer; reads no array. Errors: InvalidArgument for an absent array, a
-// negative max_encoder_len, one beyond the table's width, or a block_size below 1.
-absl::StatusOr<PagedBatch> CrossBatchOver(const CrossBatch& cross);
+// The batch over the arrays.
+PagedBatch CrossBatch(const CrossBatchArgs& args);
 
-// Fills the buffer on the host. Errors: those above; InvalidArgument, naming the row, for a
-// table_row outside the table or an encoder length outside 0 .. max_encoder_len.
-absl::StatusOr<PagedBatch> BuildCrossBatch(const CrossBatch& cross);
+// Checks the arguments for both forms; reads no array. Errors: InvalidArgument for an invalid
+// table, a max_encoder_len that is negative or beyond the table's width, negative rows, or an
+// absent array.
+absl::Status CheckCrossBatch(const CrossBatchArgs& args);
 
-// Number of keys that row r sees; -1 if its table row or length is out of range. Used by both
-// forms.
-constexpr int32_t CrossSeqLen(const CrossBatch& cross, int r) {
-  if (cross.rows.seq_lens[r] <= 0) return 0;
-  const int32_t table_row = cross.rows.table_row ? cross.rows.table_row[r] : r;
-  if (table_row < 0 || table_row >= cross.table.num_tables) return -1;
-  const int32_t length = cross.encoder_lens[table_row];
-  return length >= 0 && length <= cross.max_encoder_len ? length : -1;
+// Does the same as the device form, over host memory. REQUIRES: CheckCrossBatch(args) is OK.
+void CrossBatchOnHost(const CrossBatchArgs& args);
+
+// Fills host arrays and returns the batch over them. Errors: those of CheckCrossBatch();
+// InvalidArgument, naming the first row with a fault and its values, before anything is written.
+absl::StatusOr<PagedBatch> BuildCrossBatch(const CrossBatchArgs& args);
+
+// Fills device arrays. No synchronisation; may be captured, because the grid depends only on
+// rows.num_rows. One kernel, preceded by a memset if num_faults is given.
+// Errors: those of CheckCrossBatch(); Internal if a launch fails.
+absl::Status LaunchCrossBatch(const CrossBatchArgs& args, CUstream_st* stream);
+
+// The keys that a row sees, for both forms.
+struct CrossRow {
+  int32_t seq_len = 0;
+  RowFault fault = RowFault::kNone;
+};
+
+constexpr CrossRow CrossRowOf(const CrossBatchArgs& args, int r) {
+  if (args.rows.seq_lens[r] <= 0) return {};
+  const int32_t table_row = args.rows.table_row ? args.rows.table_row[r] : r;
+  if (!HasTableRow(args.table, table_row)) return {0, RowFault::kTableRow};
+  const int32_t length = args.encoder_lens[table_row];
+  if (length < 0 || length > args.max_encoder_len) return {0, RowFault::kLength};
+  return {length, RowFault::kNone};
+}
+
+constexpr void WriteCrossRow(const CrossBatchArgs& args, int r, const CrossRow& row) {
+  args.seq_lens[r] = row.seq_len;
+  if (args.row_faults) args.row_faults[r] = static_cast<int32_t>(row.fault);
 }
 
 }  // namespace reprise

@@ -1,8 +1,11 @@
 #include "attention/metadata/cross_batch.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "attention/metadata/batch_builder.h"
 #include "attention/testing/schedule_generator.h"
 #include "attention/testing/visible_set.h"
 #include "base/testing/allocation_counter.h"
@@ -12,8 +15,8 @@
 namespace reprise {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST(CrossBatchTest, RowsSeeTheEncoderKeysOfTheirSlots) {
   // Rows of slots 2, 0 and a padded one.
@@ -23,20 +26,20 @@ TEST(CrossBatchTest, RowsSeeTheEncoderKeysOfTheirSlots) {
   const int32_t encoder_lens[] = {3, -99, 7};
   const int32_t entries[] = {4, 9, -1, -1, 8, 6};
   int32_t seq_lens[3] = {-77, -77, -77};
-  CrossBatch cross = {.rows = {.query_start_loc = loc,
-                               .seq_lens = lens,
-                               .table_row = table_row,
-                               .num_rows = 3,
-                               .num_tokens = 4,
-                               .max_query_len = 3},
-                      .encoder_lens = encoder_lens,
-                      .table = {.entries = entries,
-                                .row_stride = 2,
-                                .num_tables = 3,
-                                .max_blocks = 2,
-                                .block_size = 4},
-                      .max_encoder_len = 8,
-                      .seq_lens = seq_lens};
+  CrossBatchArgs cross = {.rows = {.query_start_loc = loc,
+                                   .seq_lens = lens,
+                                   .table_row = table_row,
+                                   .num_rows = 3,
+                                   .num_tokens = 4,
+                                   .max_query_len = 3},
+                          .encoder_lens = encoder_lens,
+                          .table = {.entries = entries,
+                                    .row_stride = 2,
+                                    .num_tables = 3,
+                                    .max_blocks = 2,
+                                    .block_size = 4},
+                          .max_encoder_len = 8,
+                          .seq_lens = seq_lens};
   const absl::StatusOr<PagedBatch> batch = BuildCrossBatch(cross);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_THAT(seq_lens, ElementsAre(7, 3, 0));
@@ -48,22 +51,44 @@ TEST(CrossBatchTest, RowsSeeTheEncoderKeysOfTheirSlots) {
   EXPECT_EQ(batch->max_query_len, 3);
 
   const auto refusal = [&] {
+    std::fill(std::begin(seq_lens), std::end(seq_lens), -77);
     const absl::Status status = BuildCrossBatch(cross).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(seq_lens, Each(-77));
     return std::string(status.message());
   };
   cross.max_encoder_len = 6;
-  EXPECT_EQ(refusal(), "encoder_lens[2] of row 0: expected 0 to 6 (max_encoder_len), got 7");
-  cross.max_encoder_len = 9;
-  EXPECT_EQ(refusal(), "max_encoder_len: expected 0 to 8 (max_blocks * block_size), got 9");
+  EXPECT_EQ(refusal(),
+            "rows[0]: a length or a count is negative or too large: table row 2 of 3, encoder_len "
+            "7, max_encoder_len 6");
   cross.max_encoder_len = 8;
   cross.table.num_tables = 2;
-  EXPECT_EQ(refusal(), "rows.table_row[0]: expected 0 to 1, got 2");
-  cross.table.block_size = 0;
-  EXPECT_THAT(refusal(), HasSubstr("table.block_size"));
-  cross.table.block_size = 4;
-  cross.encoder_lens = nullptr;
-  EXPECT_THAT(refusal(), HasSubstr("got an absent one"));
+  EXPECT_EQ(refusal(), "rows[0]: its table row is not one of the table: table row 2 of 2");
+}
+
+TEST(CrossBatchTest, RowsThatCannotBeServedSeeNothingAndSayWhy) {
+  const int32_t lens[] = {1, 1, 1, 1, 0, 1};
+  const int32_t table_row[] = {1, -1, 3, 2, 99, 0};
+  const int32_t encoder_lens[] = {3, -1, 9};
+  const int32_t entries[] = {4, 9, 5, 7, 8, 6};
+  int32_t seq_lens[6], row_faults[6], num_faults = -77;
+  const CrossBatchArgs args = {.rows = {.seq_lens = lens, .table_row = table_row, .num_rows = 6},
+                               .encoder_lens = encoder_lens,
+                               .table = {.entries = entries,
+                                         .row_stride = 2,
+                                         .num_tables = 3,
+                                         .max_blocks = 2,
+                                         .block_size = 4},
+                               .max_encoder_len = 8,
+                               .seq_lens = seq_lens,
+                               .row_faults = row_faults,
+                               .num_faults = &num_faults};
+  CrossBatchOnHost(args);
+  EXPECT_THAT(seq_lens, ElementsAre(0, 0, 0, 0, 0, 3));
+  constexpr auto kLength = static_cast<int>(RowFault::kLength);
+  constexpr auto kTableRow = static_cast<int>(RowFault::kTableRow);
+  EXPECT_THAT(row_faults, ElementsAre(kLength, kTableRow, kTableRow, kLength, 0, 0));
+  EXPECT_EQ(num_faults, 4);
 }
 
 // A table of encoder keys for each table row of a schedule.
@@ -98,7 +123,7 @@ TEST(CrossBatchTest, EveryQuerySeesAllKeysOfItsOwnEncoder) {
     const ScheduledBatchMemory rows(decoder, {.num_rows = decoder.num_rows() + random.Int(0, 2),
                                               .num_tokens = decoder.num_tokens() + 3});
     std::vector<int32_t> seq_lens(rows.built.batch.num_rows, -77);
-    const CrossBatch cross = {
+    const CrossBatchArgs cross = {
         .rows = rows.built.batch,
         .encoder_lens = encoders.lens.data(),
         .table = encoders.schedule.table(),

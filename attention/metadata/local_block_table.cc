@@ -1,21 +1,11 @@
 #include "attention/metadata/local_block_table.h"
 
-#include <string_view>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
-namespace {
-
-absl::Status CheckAtLeast(absl::string_view name, int64_t least, int64_t got) {
-  if (got >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": expected at least ", least, ", got ", got));
-}
-
-}  // namespace
 
 absl::Status CheckLocalBlockTable(const LocalBlockTableArgs& args) {
   const PagedBatch& local = args.local;
@@ -30,21 +20,16 @@ absl::Status CheckLocalBlockTable(const LocalBlockTableArgs& args) {
                                                    " (chunk_size / block_size), got ",
                                                    args.table.max_blocks));
   }
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("local.num_rows", 0, local.num_rows));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("table.num_tables", local.num_rows, args.table.num_tables));
-  if (args.table.num_tables > 1) {
-    REPRISE_RETURN_IF_ERROR(CheckAtLeast("table.row_stride", width, args.table.row_stride));
-  }
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("local.num_rows", local.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("table.num_tables", args.table.num_tables, local.num_rows));
+  REPRISE_RETURN_IF_ERROR(
+      CheckRowStride("table.row_stride", args.table.row_stride, width, args.table.num_tables));
   if (local.num_rows == 0) return absl::OkStatus();
-  if (!local.seq_lens || !local.table_row || !local.key_start) {
-    return absl::InvalidArgumentError(
-        "local: expected a batch with seq_lens, table_row and key_start, got one without");
-  }
-  if (!args.table.entries || !args.seq_lens) {
-    return absl::InvalidArgumentError(
-        "table.entries, seq_lens: expected arrays, got an absent one");
-  }
-  return absl::OkStatus();
+  return CheckGiven({{"local.seq_lens", local.seq_lens},
+                     {"local.table_row", local.table_row},
+                     {"local.key_start", local.key_start},
+                     {"table.entries", args.table.entries},
+                     {"seq_lens", args.seq_lens}});
 }
 
 PagedBatch LocalBlockTableBatch(const LocalBlockTableArgs& args) {
@@ -79,17 +64,15 @@ void LocalBlockTableOnHost(const LocalBlockTableArgs& args) {
 absl::StatusOr<PagedBatch> BuildLocalBlockTable(const LocalBlockTableArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckLocalBlockTable(args));
   const PagedBatch& local = args.local;
-  for (int v = 0; v < local.num_rows; ++v) {
-    const RowFault fault = LocalTableFault(args, v);
-    if (fault == RowFault::kNone) continue;
-    const std::string_view reason = ToString(fault);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rows[", v, "]: ", absl::string_view(reason.data(), reason.size()),
-        ": expected a table_row of 0 to ", local.num_tables - 1,
-        ", a key_start that is a multiple of ", args.table.block_size, " and keys up to ",
-        TableCapacity(TableOf(local, args.table.block_size)), ", got table_row ",
-        local.table_row[v], ", key_start ", local.key_start[v], ", seq_len ", local.seq_lens[v]));
-  }
+  FaultyRows faulty;
+  for (int v = 0; v < local.num_rows; ++v) faulty.Add(v, LocalTableFault(args, v));
+  REPRISE_RETURN_IF_ERROR(faulty.ToStatus([&](int v) {
+    return absl::StrCat("expected a table_row of 0 to ", local.num_tables - 1,
+                        ", a key_start that is a multiple of ", args.table.block_size,
+                        " and keys up to ", TableCapacity(TableOf(local, args.table.block_size)),
+                        ", got table_row ", local.table_row[v], ", key_start ", local.key_start[v],
+                        ", seq_len ", local.seq_lens[v]);
+  }));
   LocalBlockTableOnHost(args);
   return LocalBlockTableBatch(args);
 }

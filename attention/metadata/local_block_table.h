@@ -44,7 +44,7 @@ constexpr int LocalTableWidth(int chunk_size, int block_size) { return chunk_siz
 
 // Pointers are all on the host or all on the device.
 struct LocalBlockTableArgs {
-  PagedBatch local = {};  // of LocalVirtualBatchOver() or BuildLocalVirtualBatch()
+  PagedBatch local = {};  // of LocalVirtualBatch() or BuildLocalVirtualBatch()
   int chunk_size = 0;     // a multiple of table.block_size, the batch's block size
   // The caller's memory: max_blocks is LocalTableWidth(), num_tables at least local.num_rows.
   MutableBlockTableView table = {};

@@ -10,12 +10,14 @@
 //   // Rows of 4, 10 and 5 queries over 6, 17 and 9 keys, chunk_size 4:
 //   //   query_start_loc 0 2 4 5 9 13 14 18 19      seq_lens  4 2 4 4 4 1 4 1
 //   //   table_row       0 0 1 1 1  1  2  2         key_start 0 4 4 8 12 16 4 8
-//   absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(batch, 4, buffers);
+//   LocalVirtualBatchArgs args{.batch = batch, .chunk_size = 4, .buffers = buffers};
+//   absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(args);
+//   // on a GPU: LocalVirtualBatch(args) once per shape, LaunchLocalVirtualBatch(args, stream) each
+//   // step
 //
 // The result always has MaxLocalRows(batch.num_rows, batch.num_tokens, chunk_size) rows, so it has
 // one shape for all live sizes and may be used in a captured graph, for decode, verification of
-// drafts (a chain), chunked prefill and drafting. On a GPU call LaunchLocalVirtualBatch()
-// (attention/metadata/local_virtual_batch_kernel.h) each step, over buffers at fixed addresses.
+// drafts (a chain), chunked prefill and drafting.
 //
 //   array            virtual rows in use                        those beyond
 //   query_start_loc  the row's, cut at chunks                   the live total, continued
@@ -29,6 +31,11 @@
 // A query's chunk follows from its place among its row's keys, key_start + seq_len - query_len + i.
 // query_positions may be given, but must have the same values.
 //
+// The queries of a row that cannot be served see no key, with the reason in row_faults:
+//   kLength    a negative length, more queries than keys, positions beyond int32, tokens that
+//              decrease or exceed num_tokens (the row then has no virtual rows)
+//   kNoRoom    more virtual rows than the bound, which only a query_start_loc that decreases has
+//
 // For kernels that need one table per virtual row: attention/metadata/local_block_table.h.
 //
 // Thread safety: pure functions. Cost: linear in rows and virtual rows; no allocation.
@@ -36,38 +43,37 @@
 #ifndef ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_
 #define ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_
 
-#include <cstdint>
-
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/metadata/local_virtual_rows.h"
+#include "attention/metadata/local_virtual_batch_args.h"
 #include "attention/paged_batch.h"
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Buffers for virtual rows: the caller's memory, on the device of the batch, for max_rows rows.
-struct LocalBatchBuffers {
-  int32_t* query_start_loc = nullptr;  // [max_rows + 1]
-  int32_t* seq_lens = nullptr;         // [max_rows]
-  int32_t* table_row = nullptr;        // [max_rows]
-  int32_t* key_start = nullptr;        // [max_rows]
-  int max_rows = 0;
-};
+// The batch over the buffers: its pointers and capacities; call it once per captured shape.
+// REQUIRES: CheckLocalVirtualBatch(args) is OK.
+PagedBatch LocalVirtualBatch(const LocalVirtualBatchArgs& args);
 
-// The batch over the buffers: its pointers and capacities. Reads no array, so it accepts host and
-// device batches; call it once per captured shape.
-// Errors: InvalidArgument for a chunk_size below 1, buffers that are absent or too small, or a
-// batch whose rows cannot be cut: a batch that is not causal, or has tail_len or keys of several
-// ranks.
-absl::StatusOr<PagedBatch> LocalVirtualBatchOver(const PagedBatch& batch, int chunk_size,
-                                                 const LocalBatchBuffers& buffers);
+// Checks the arguments for both forms; reads no array. Errors: InvalidArgument for a chunk_size
+// below 1, buffers that are absent or too small, or a batch whose rows cannot be cut: a batch that
+// is not causal, or has tail_len or keys of several ranks.
+absl::Status CheckLocalVirtualBatch(const LocalVirtualBatchArgs& args);
+
+// Does the same as the device form, over host memory. REQUIRES: CheckLocalVirtualBatch(args) is OK.
+void LocalVirtualBatchOnHost(const LocalVirtualBatchArgs& args);
 
 // Fills host buffers and returns the batch over them: views that are valid until the next build
-// into the same buffers. Errors: those above; InvalidArgument, naming the row, for a
-// query_start_loc that decreases or exceeds num_tokens, a row with more queries than keys, a
-// negative length, positions beyond int32, or query_positions that differ. On error the buffers'
-// content is undefined.
-absl::StatusOr<PagedBatch> BuildLocalVirtualBatch(const PagedBatch& batch, int chunk_size,
-                                                  const LocalBatchBuffers& buffers);
+// into the same buffers. Errors: those of CheckLocalVirtualBatch(); InvalidArgument, naming the
+// row, for the first row with a fault, a query_start_loc that does not start at 0, or
+// query_positions that differ. On error the buffers' content is undefined.
+absl::StatusOr<PagedBatch> BuildLocalVirtualBatch(const LocalVirtualBatchArgs& args);
+
+// Fills device buffers. One CTA, no synchronisation; may be captured. REQUIRES: query_start_loc is
+// non-decreasing, from 0; otherwise rows are wrong, but nothing outside the buffers is written.
+// Errors: those of CheckLocalVirtualBatch(); Internal if the launch fails.
+absl::Status LaunchLocalVirtualBatch(const LocalVirtualBatchArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 

@@ -14,6 +14,7 @@
 namespace reprise {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -29,12 +30,14 @@ class Memory {
         table_row_(max_rows, -77),
         key_start_(max_rows, -77) {}
 
-  LocalBatchBuffers buffers() {
-    return {.query_start_loc = query_start_loc_.data(),
-            .seq_lens = seq_lens_.data(),
-            .table_row = table_row_.data(),
-            .key_start = key_start_.data(),
-            .max_rows = max_rows_};
+  LocalVirtualBatchArgs Args(const PagedBatch& batch, int chunk_size) {
+    return {.batch = batch,
+            .chunk_size = chunk_size,
+            .buffers = {.query_start_loc = query_start_loc_.data(),
+                        .seq_lens = seq_lens_.data(),
+                        .table_row = table_row_.data(),
+                        .key_start = key_start_.data(),
+                        .max_rows = max_rows_}};
   }
 
  private:
@@ -70,8 +73,7 @@ TEST(LocalVirtualBatchTest, TheWorkedExampleComesOutLiterally) {
   const int num_rows = MaxLocalRows(3, 19, 4);
   EXPECT_EQ(num_rows, 10);  // 2 * 3 + 19 / 4
   Memory memory(num_rows);
-  const absl::StatusOr<PagedBatch> local =
-      BuildLocalVirtualBatch(rows.Batch(), 4, memory.buffers());
+  const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(rows.Batch(), 4));
   ASSERT_TRUE(local.ok()) << local.status();
   EXPECT_EQ(local->num_rows, 10);
   EXPECT_EQ(local->num_tokens, 19);
@@ -88,8 +90,7 @@ TEST(LocalVirtualBatchTest, DecodesStayOneRowEach) {
   const Rows rows({1, 1, 1}, {8, 9, 1});
   EXPECT_EQ(MaxLocalRows(3, 3, 8), 3);
   Memory memory(3);
-  const absl::StatusOr<PagedBatch> local =
-      BuildLocalVirtualBatch(rows.Batch(), 8, memory.buffers());
+  const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(rows.Batch(), 8));
   ASSERT_TRUE(local.ok()) << local.status();
   EXPECT_THAT(Ints(local->query_start_loc, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(Ints(local->seq_lens, 3), ElementsAre(8, 1, 1));
@@ -99,8 +100,7 @@ TEST(LocalVirtualBatchTest, DecodesStayOneRowEach) {
 TEST(LocalVirtualBatchTest, RowsWithoutQueriesVanishAndRowsWithoutKeysSeeNothing) {
   const Rows rows({0, 3, 0, 2, 0}, {7, 0, 0, 5, 0});
   Memory memory(MaxLocalRows(5, 5, 2));
-  const absl::StatusOr<PagedBatch> local =
-      BuildLocalVirtualBatch(rows.Batch(), 2, memory.buffers());
+  const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(rows.Batch(), 2));
   ASSERT_TRUE(local.ok()) << local.status();
   // The three queries without keys in rows of at most two; then positions 3 | 4.
   EXPECT_THAT(Ints(local->query_start_loc, 6), ElementsAre(0, 2, 3, 4, 5, 5));
@@ -111,8 +111,7 @@ TEST(LocalVirtualBatchTest, RowsWithoutQueriesVanishAndRowsWithoutKeysSeeNothing
 TEST(LocalVirtualBatchTest, AnIdleBatchIsNoError) {
   const Rows rows({}, {});
   Memory memory(0);
-  const absl::StatusOr<PagedBatch> local =
-      BuildLocalVirtualBatch(rows.Batch(), 4, memory.buffers());
+  const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(rows.Batch(), 4));
   ASSERT_TRUE(local.ok()) << local.status();
   EXPECT_EQ(local->num_rows, 0);
   EXPECT_EQ(local->query_start_loc[0], 0);
@@ -125,7 +124,7 @@ TEST(LocalVirtualBatchTest, ChunksAreOfPositionsNotOfLocalKeys) {
   PagedBatch batch = rows.Batch();
   batch.key_start = key_start;
   Memory memory(MaxLocalRows(1, 3, 8));
-  const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(batch, 8, memory.buffers());
+  const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(batch, 8));
   ASSERT_TRUE(local.ok()) << local.status();
   EXPECT_THAT(Ints(local->query_start_loc, 3), ElementsAre(0, 1, 3));
   EXPECT_THAT(Ints(local->key_start, 2), ElementsAre(5, 8));
@@ -156,7 +155,7 @@ TEST(LocalVirtualBatchTest, LongSequencesAndChunksDoNotOverflow) {
   Memory memory(2);
   for (int chunk_size : {INT32_MAX, INT32_MAX - 1, 1 << 30}) {
     const absl::StatusOr<PagedBatch> local =
-        BuildLocalVirtualBatch(rows.Batch(), chunk_size, memory.buffers());
+        BuildLocalVirtualBatch(memory.Args(rows.Batch(), chunk_size));
     ASSERT_TRUE(local.ok()) << local.status();
     const int last = (INT32_MAX - 1) / chunk_size * chunk_size;
     EXPECT_EQ(local->key_start[0], (INT32_MAX - 2) / chunk_size * chunk_size);
@@ -166,64 +165,78 @@ TEST(LocalVirtualBatchTest, LongSequencesAndChunksDoNotOverflow) {
   }
 }
 
-TEST(LocalVirtualBatchTest, BadBatchesAreRefusedWithNamesAndValues) {
+TEST(LocalVirtualBatchTest, BadRowsAreRefusedWithTheirValues) {
   const Rows rows({4, 10}, {6, 17});
   Memory memory(20);
-  const auto refusal = [&](const PagedBatch& batch, int chunk_size) {
-    const absl::Status status =
-        BuildLocalVirtualBatch(batch, chunk_size, memory.buffers()).status();
+  const auto refusal = [&](const PagedBatch& batch) {
+    const absl::Status status = BuildLocalVirtualBatch(memory.Args(batch, 4)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  EXPECT_EQ(refusal(rows.Batch(), 0), "chunk_size: expected at least 1, got 0");
-  PagedBatch batch = rows.Batch();
-  batch.causal = false;
-  EXPECT_THAT(refusal(batch, 4), HasSubstr("causal: expected true"));
-  batch = rows.Batch();
-  batch.tail_len = rows.seq_lens.data();
-  EXPECT_THAT(refusal(batch, 4), HasSubstr("tail_len: expected none"));
-  batch = rows.Batch();
-  batch.key_positions.world = 2;
-  EXPECT_THAT(refusal(batch, 4), HasSubstr("key_positions.world: expected 1"));
-  batch = rows.Batch();
-  batch.num_tokens = -1;
-  EXPECT_THAT(refusal(batch, 4), HasSubstr("got 2 and -1"));
-
-  EXPECT_EQ(refusal(Rows({4, 10}, {6, 9}).Batch(), 4),
-            "seq_lens[1]: expected at least 10 (its queries), got 9");
-  EXPECT_EQ(refusal(Rows({4, 10}, {-6, 17}).Batch(), 4),
-            "seq_lens[0]: expected at least 0, got -6");
+  EXPECT_EQ(refusal(Rows({4, 10}, {6, 9}).Batch()),
+            "rows[1]: a length or a count is negative or too large: tokens 4 to 14 of 14, seq_len "
+            "9, key_start 0");
+  EXPECT_THAT(refusal(Rows({4, 10}, {-6, 17}).Batch()),
+              AllOf(HasSubstr("rows[0]: a length"), HasSubstr("seq_len -6")));
   Rows descending({4, 10}, {20, 17});
   descending.query_start_loc = {0, 14, 4};
-  batch = descending.Batch();
+  PagedBatch batch = descending.Batch();
   batch.num_tokens = 14;
-  EXPECT_EQ(refusal(batch, 4),
-            "query_start_loc[2]: expected 14 (the one before) to 14 (num_tokens), got 4");
+  EXPECT_THAT(refusal(batch), AllOf(HasSubstr("rows[1]: a length"), HasSubstr("tokens 14 to 4")));
   descending.query_start_loc = {1, 4, 14};
-  EXPECT_EQ(refusal(descending.Batch(), 4), "query_start_loc[0]: expected 0, got 1");
+  EXPECT_EQ(refusal(descending.Batch()), "query_start_loc[0]: expected 0, got 1");
   const int32_t far[] = {0, INT32_MAX - 16};
   batch = rows.Batch();
   batch.key_start = far;
-  EXPECT_EQ(refusal(batch, 4), "key_start[1]: expected 0 to 2147483630, got 2147483631");
+  EXPECT_THAT(refusal(batch), HasSubstr("seq_len 17, key_start 2147483631"));
   std::vector<int32_t> positions(14);
   std::iota(positions.begin(), positions.begin() + 4, 2);
   std::iota(positions.begin() + 4, positions.end(), 7);
   batch = rows.Batch();
   batch.query_positions = positions.data();
-  EXPECT_TRUE(BuildLocalVirtualBatch(batch, 4, memory.buffers()).ok());
+  EXPECT_TRUE(BuildLocalVirtualBatch(memory.Args(batch, 4)).ok());
   positions[5] = 0;
-  EXPECT_EQ(refusal(batch, 4), "query_positions[5]: expected 8 (its place among the keys), got 0");
+  EXPECT_EQ(refusal(batch), "query_positions[5]: expected 8 (its place among the keys), got 0");
 }
 
-TEST(LocalVirtualBatchTest, BuffersThatDoNotHoldTheBoundAreRefused) {
-  const Rows rows({4, 10, 5}, {6, 17, 9});
-  Memory small(9);
-  EXPECT_EQ(LocalVirtualBatchOver(rows.Batch(), 4, small.buffers()).status().message(),
-            "buffers.max_rows: expected at least 10 (MaxLocalRows), got 9");
-  Memory memory(10);
-  LocalBatchBuffers buffers = memory.buffers();
-  buffers.key_start = nullptr;
-  EXPECT_FALSE(LocalVirtualBatchOver(rows.Batch(), 4, buffers).ok());
+TEST(LocalVirtualBatchTest, RowsThatCannotBeServedSeeNothingAndSayWhy) {
+  // More queries than keys; good; a negative length without queries; positions beyond int32; good.
+  Rows rows({3, 2, 0, 2, 1}, {2, 6, -1, 9, 3});
+  const int32_t key_start[] = {0, 0, 0, INT32_MAX - 8, 0};
+  PagedBatch batch = rows.Batch();
+  batch.key_start = key_start;
+  Memory memory(MaxLocalRows(5, 8, 4));
+  int32_t row_faults[5], num_faults = -77;
+  LocalVirtualBatchArgs args = memory.Args(batch, 4);
+  args.row_faults = row_faults;
+  args.num_faults = &num_faults;
+  LocalVirtualBatchOnHost(args);
+  const PagedBatch local = LocalVirtualBatch(args);
+  EXPECT_THAT(Ints(local.query_start_loc, 9), ElementsAre(0, 3, 5, 7, 8, 8, 8, 8, 8));
+  EXPECT_THAT(Ints(local.seq_lens, 8), ElementsAre(0, 2, 0, 3, 0, 0, 0, 0));
+  EXPECT_THAT(Ints(local.key_start, 8), ElementsAre(0, 4, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(Ints(local.table_row, 8), ElementsAre(0, 1, 0, 4, 0, 0, 0, 0));
+  constexpr auto kLength = static_cast<int>(RowFault::kLength);
+  EXPECT_THAT(row_faults, ElementsAre(kLength, 0, kLength, kLength, 0));
+  EXPECT_EQ(num_faults, 3);
+}
+
+// Decreasing starts count tokens several times: the bound holds, and the rows past it say so.
+TEST(LocalVirtualBatchTest, NoVirtualRowIsWrittenBeyondTheBound) {
+  Rows rows({}, {4, 4, 4, 4});
+  rows.query_start_loc = {0, 4, 0, 4, 0};
+  PagedBatch batch = rows.Batch();
+  batch.num_tokens = 4;
+  Memory memory(4);
+  int32_t row_faults[4], num_faults = -77;
+  LocalVirtualBatchArgs args = memory.Args(batch, 1);
+  args.row_faults = row_faults;
+  args.num_faults = &num_faults;
+  LocalVirtualBatchOnHost(args);
+  EXPECT_THAT(Ints(args.buffers.seq_lens, 4), ElementsAre(1, 1, 1, 1));
+  constexpr auto kLength = static_cast<int>(RowFault::kLength);
+  EXPECT_THAT(row_faults, ElementsAre(0, kLength, static_cast<int>(RowFault::kNoRoom), kLength));
+  EXPECT_EQ(num_faults, 3);
 }
 
 TEST(LocalVirtualBatchTest, TheKeysSeenAreThoseOfTheQuerysOwnChunk) {
@@ -243,10 +256,9 @@ TEST(LocalVirtualBatchTest, TheKeysSeenAreThoseOfTheQuerysOwnChunk) {
     if (random.OneIn(4)) layer.window_left = random.Int(0, 20);
 
     Memory memory(MaxLocalRows(batch.num_rows, batch.num_tokens, static_cast<int>(chunk)));
-    const LocalBatchBuffers buffers = memory.buffers();
+    const LocalVirtualBatchArgs args = memory.Args(batch, static_cast<int>(chunk));
     const AllocationCounter allocations;
-    const absl::StatusOr<PagedBatch> local =
-        BuildLocalVirtualBatch(batch, static_cast<int>(chunk), buffers);
+    const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(args);
     ASSERT_EQ(allocations.count(), 0);
     ASSERT_TRUE(local.ok()) << local.status();
     for (int v = 0; v < local->num_rows; ++v) {

@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/token_tree.h"
 #include "base/host_device.h"
 #include "cache/tables/block_table_view.h"
 
@@ -25,7 +24,7 @@ inline int PackingCtas(int num_rows) {
   return num_rows <= kPackingWarps ? 1 : (num_rows + kPackingWarps - 1) / kPackingWarps;
 }
 
-// The lanes of a warp: see attention/metadata/row_lanes.h.
+// The lanes of a warp: see base/lanes.h.
 class WarpLanes {
  public:
   template <typename Body>
@@ -48,42 +47,6 @@ class WarpLanes {
   REPRISE_HOST_DEVICE void Sync() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp();
-#endif
-  }
-
-  // By doubling: after round k a mask holds the 2^k nearest nodes of its path. `parents` becomes
-  // the next ancestors after them, finally all -1. Both are in shared memory.
-  REPRISE_HOST_DEVICE void PathMasks([[maybe_unused]] int n, [[maybe_unused]] int32_t* parents,
-                                     [[maybe_unused]] uint64_t* masks) const {
-#if defined(__CUDA_ARCH__)
-    const int lane = threadIdx.x % 32;
-    uint64_t mask[2];
-    int32_t ancestor[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int node = lane + 32 * half;
-      mask[half] = NodeBit(node);
-      ancestor[half] = node < n ? parents[node] : -1;
-      if (node < n) masks[node] = mask[half];
-    }
-    __syncwarp();
-    while (__any_sync(~0u, ancestor[0] >= 0 || ancestor[1] >= 0)) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (ancestor[half] < 0) continue;
-        mask[half] |= masks[ancestor[half]];
-        ancestor[half] = parents[ancestor[half]];
-      }
-      __syncwarp();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int node = lane + 32 * half;
-        if (node >= n) continue;
-        masks[node] = mask[half];
-        parents[node] = ancestor[half];
-      }
-      __syncwarp();
-    }
 #endif
   }
 };

@@ -13,7 +13,7 @@
 #include "attention/metadata/context_parallel.h"
 #include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_builder.h"
+#include "attention/metadata/ragged_gather.h"
 #include "attention/reference/batch_picture.h"
 #include "attention/speculation/tree_batch.h"
 #include "base/status_macros.h"
@@ -163,14 +163,16 @@ class CaseDrawing {
     for (int32_t length : lens) num_tokens += std::max(0, length);
     std::vector<int32_t> query_start_loc(lens.size() + 1), key_start_loc(lens.size() + 1);
     std::vector<int32_t> positions(num_tokens);
-    std::vector<int64_t> slot_mapping(num_tokens);
-    REPRISE_ASSIGN_OR_RETURN(const BuiltRaggedBatch built,
-                             BuildRaggedBatch({.lens = lens, .kind = kind},
-                                              {.query_start_loc = absl::MakeSpan(query_start_loc),
-                                               .key_start_loc = absl::MakeSpan(key_start_loc),
-                                               .positions = absl::MakeSpan(positions),
-                                               .slot_mapping = absl::MakeSpan(slot_mapping)}));
-    Add(heading, DrawBatch(built.batch, layer_, options_));
+    REPRISE_ASSIGN_OR_RETURN(const RaggedBatch batch,
+                             BuildRaggedGather({.lens = lens.data(),
+                                                .kind = kind,
+                                                .num_rows = static_cast<int>(lens.size()),
+                                                .num_tokens = static_cast<int>(num_tokens),
+                                                .max_len = static_cast<int>(num_tokens),
+                                                .query_start_loc = query_start_loc.data(),
+                                                .key_start_loc = key_start_loc.data(),
+                                                .positions = positions.data()}));
+    Add(heading, DrawBatch(batch, layer_, options_));
     return absl::OkStatus();
   }
 
@@ -189,12 +191,13 @@ class CaseDrawing {
     const int max_rows = MaxLocalRows(rows.num_rows, rows.num_tokens, *picture_.chunk_size);
     std::vector<int32_t> loc(max_rows + 1), lens(max_rows), table_row(max_rows), start(max_rows);
     REPRISE_ASSIGN_OR_RETURN(const PagedBatch local,
-                             BuildLocalVirtualBatch(rows, *picture_.chunk_size,
-                                                    {.query_start_loc = loc.data(),
-                                                     .seq_lens = lens.data(),
-                                                     .table_row = table_row.data(),
-                                                     .key_start = start.data(),
-                                                     .max_rows = max_rows}));
+                             BuildLocalVirtualBatch({.batch = rows,
+                                                     .chunk_size = *picture_.chunk_size,
+                                                     .buffers = {.query_start_loc = loc.data(),
+                                                                 .seq_lens = lens.data(),
+                                                                 .table_row = table_row.data(),
+                                                                 .key_start = start.data(),
+                                                                 .max_rows = max_rows}}));
     Add(absl::StrCat("virtual rows of chunks of ", *picture_.chunk_size),
         DrawBatch(local, layer_, options_));
     return absl::OkStatus();

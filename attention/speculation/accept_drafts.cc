@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
@@ -29,9 +30,9 @@ std::string DescribeRow(const AcceptDraftsArgs& args, int row) {
 
 absl::Status CheckAcceptDrafts(const AcceptDraftsArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_accepted", args.max_accepted, 1, kMaxTreeNodes));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("max_accepted", args.max_accepted, 1, kMaxTreeNodes));
   if (args.tail_mask != nullptr &&
       (args.accepted_nodes == nullptr || args.move_from == nullptr || args.move_to == nullptr)) {
     return absl::InvalidArgumentError(
@@ -41,16 +42,16 @@ absl::Status CheckAcceptDrafts(const AcceptDraftsArgs& args) {
     return absl::InvalidArgumentError("move_from, move_to: expected both or none, got one");
   }
   if (args.num_rows == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"query_start_loc", args.query_start_loc},
-                                        {"seq_lens", args.seq_lens},
-                                        {"table_row", args.table_row},
-                                        {"num_accepted", args.num_accepted},
-                                        {"next_token", args.next_token},
-                                        {"new_tokens", args.new_tokens},
-                                        {"num_new_tokens", args.num_new_tokens},
-                                        {"next_position", args.next_position}}));
+  REPRISE_RETURN_IF_ERROR(CheckGiven({{"query_start_loc", args.query_start_loc},
+                                      {"seq_lens", args.seq_lens},
+                                      {"table_row", args.table_row},
+                                      {"num_accepted", args.num_accepted},
+                                      {"next_token", args.next_token},
+                                      {"new_tokens", args.new_tokens},
+                                      {"num_new_tokens", args.num_new_tokens},
+                                      {"next_position", args.next_position}}));
   if (args.num_tokens > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"token_ids", args.token_ids}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("token_ids", args.token_ids));
   }
   if (args.tail_mask == nullptr) return absl::OkStatus();
   return CheckRowStride("accepted_stride", args.accepted_stride, args.max_accepted, args.num_rows);

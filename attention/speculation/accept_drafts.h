@@ -1,9 +1,9 @@
 // Applies verification: given which drafts of a verified batch are accepted, updates the state and
 // computes the new tokens and the moves that compact keys and values.
 //
-// The tree of attention/metadata/token_tree.h after 10 cached tokens: node 0 and nodes 2 and 4 on
-// its path are accepted (num_accepted 3, accepted_nodes {0, 2, 4}), and the target chose 77 after
-// them:
+// The tree of attention/speculation/token_tree.h after 10 cached tokens: node 0 and nodes 2 and 4
+// on its path are accepted (num_accepted 3, accepted_nodes {0, 2, 4}), and the target chose 77
+// after them:
 //
 //   seq_len 13    last_token 77    next_position 13    new_tokens {token of 2, token of 4, 77}
 //   moves         key 12 -> 11, key 14 -> 12: as slots, (20 -> 39), (22 -> 20)

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
 #include "base/host_device.h"
 #include "base/row_fault.h"
 #include "cache/tables/block_table_view.h"

@@ -2,32 +2,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 
 PagedBatch AdvancedBatch(const AdvanceStepArgs& args) {
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = 1,
-          .max_seq_len = static_cast<int>(TableCapacity(args.table)),
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  return ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens,
+                     /*max_query_len=*/1);
 }
 
 absl::Status CheckAdvanceStep(const AdvanceStepArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, args.num_rows));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", args.max_context_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, args.num_rows));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_context_len", args.max_context_len, 1));
   if (args.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent(
+    REPRISE_RETURN_IF_ERROR(CheckGiven(
         {{"seq_lens", args.seq_lens}, {"table_row", args.table_row}, {"sampled", args.sampled}}));
   }
   return CheckOutputArrays(args.arrays, args.num_rows, args.num_tokens);
@@ -52,8 +44,9 @@ absl::StatusOr<PagedBatch> AdvanceStep(const AdvanceStepArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckRowFaults(args.arrays.row_faults, args.num_rows));
   AdvanceStepOnHost(args);
   REPRISE_RETURN_IF_ERROR(FirstFault(args.arrays.row_faults, args.num_rows, [&](int row) {
-    return absl::StrCat("limit ", ContextLimit(args), ", num_tables ", args.table.num_tables,
-                        ", num_blocks ", args.table.num_blocks, ", sampled ", args.sampled[row]);
+    return absl::StrCat("limit ", ContextLimit(args.table, args.max_context_len), ", num_tables ",
+                        args.table.num_tables, ", num_blocks ", args.table.num_blocks, ", sampled ",
+                        args.sampled[row]);
   }));
   return AdvancedBatch(args);
 }

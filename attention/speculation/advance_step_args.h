@@ -8,7 +8,6 @@
 
 #include "attention/metadata/batch_arrays.h"
 #include "attention/metadata/batch_rows.h"
-#include "attention/metadata/row_lanes.h"
 #include "base/host_device.h"
 #include "cache/tables/block_table_view.h"
 
@@ -36,10 +35,6 @@ constexpr RowArgs AdvanceRowArgs(const AdvanceStepArgs& args) {
   rows.max_query_len = 1;
   rows.arrays = args.arrays;
   return PrepareRows(rows);
-}
-
-constexpr int64_t ContextLimit(const AdvanceStepArgs& args) {
-  return AdvanceRowArgs(args).context_limit;
 }
 
 // A row of the next step: the token sampled from it, or an inert row.

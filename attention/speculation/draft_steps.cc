@@ -7,34 +7,25 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
 
-PagedBatch BatchOf(const DraftRows& rows, const BatchArrays& arrays, int width) {
-  return {.query_start_loc = arrays.query_start_loc,
-          .seq_lens = arrays.seq_lens,
-          .table_row = arrays.table_row,
-          .block_table = rows.table.entries,
-          .block_table_stride = rows.table.row_stride,
-          .num_rows = rows.num_rows,
-          .num_tokens = rows.num_rows * width,
-          .max_query_len = width,
-          .max_seq_len = static_cast<int>(TableCapacity(rows.table)),
-          .num_tables = rows.table.num_tables,
-          .max_blocks = rows.table.max_blocks};
+PagedBatch StepBatch(const DraftRows& rows, const BatchArrays& arrays, int width) {
+  return ArraysBatch(arrays, rows.table, rows.num_rows, rows.num_rows * width, width);
 }
 
 absl::Status CheckRows(const DraftRows& rows) {
   REPRISE_RETURN_IF_ERROR(CheckTable(rows.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", rows.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", rows.max_context_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", rows.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_context_len", rows.max_context_len, 1));
   if (rows.num_rows == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", rows.slots}}));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("slots", rows.slots));
   if (rows.table.num_tables == 0) return absl::OkStatus();
-  return CheckPresent({{"seq_len", rows.seq_len}});
+  return CheckGiven("seq_len", rows.seq_len);
 }
 
 std::string DescribeRow(const DraftRows& rows, int row) {
@@ -43,17 +34,17 @@ std::string DescribeRow(const DraftRows& rows, int row) {
     return absl::StrCat("table row ", slot, " of ", rows.table.num_tables);
   }
   return absl::StrCat("table row ", slot, ", seq_len ", rows.seq_len[slot], ", limit ",
-                      ContextLimit(rows));
+                      ContextLimit(rows.table, rows.max_context_len));
 }
 
 }  // namespace
 
 PagedBatch DraftChainBatch(const DraftChainArgs& args, int step) {
-  return BatchOf(args.rows, StepArraysAt(args.arrays, step, args.rows.num_rows, 1), 1);
+  return StepBatch(args.rows, StepArraysAt(args.arrays, step, args.rows.num_rows, 1), 1);
 }
 
 PagedBatch DraftLevelBatch(const DraftLevelArgs& args) {
-  PagedBatch batch = BatchOf(args.rows, args.arrays, args.width);
+  PagedBatch batch = StepBatch(args.rows, args.arrays, args.width);
   batch.query_positions = args.arrays.positions;
   batch.tail_len = args.arrays.tail_len;
   batch.tail_mask = args.arrays.tail_mask;
@@ -62,23 +53,23 @@ PagedBatch DraftLevelBatch(const DraftLevelArgs& args) {
 
 absl::Status CheckDraftChain(const DraftChainArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckRows(args.rows));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_steps", args.num_steps, 0, kMaxDraftSteps));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_steps", args.num_steps, 0, kMaxDraftSteps));
   if (args.num_steps == 0) return absl::OkStatus();
   return CheckOutputArrays(args.arrays, args.rows.num_rows, args.rows.num_rows);
 }
 
 absl::Status CheckDraftLevel(const DraftLevelArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckRows(args.rows));
-  REPRISE_RETURN_IF_ERROR(CheckSize("width", args.width, 1, kMaxTreeNodes));
-  REPRISE_RETURN_IF_ERROR(CheckSize("step", args.step, 0));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("width", args.width, 1, kMaxTreeNodes));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("step", args.step, 0));
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("(step + 1) * width", (int64_t{args.step} + 1) * args.width, 1, kMaxTreeNodes));
+      CheckBetween("(step + 1) * width", (int64_t{args.step} + 1) * args.width, 1, kMaxTreeNodes));
   const int64_t num_tokens = int64_t{args.rows.num_rows} * args.width;
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows * width", num_tokens, 0, INT32_MAX));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_rows * width", num_tokens, 0, INT32_MAX));
   if (args.rows.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.tail_len", args.arrays.tail_len},
-                                          {"arrays.tail_mask", args.arrays.tail_mask},
-                                          {"node_masks", args.node_masks}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"arrays.tail_len", args.arrays.tail_len},
+                                        {"arrays.tail_mask", args.arrays.tail_mask},
+                                        {"node_masks", args.node_masks}}));
   }
   if (args.parents != nullptr) {
     REPRISE_RETURN_IF_ERROR(
@@ -88,17 +79,17 @@ absl::Status CheckDraftLevel(const DraftLevelArgs& args) {
 }
 
 void DraftChainOnHost(const DraftChainArgs& args) {
+  const RowArgs rows = DraftRowArgs(args.rows, /*width=*/1);
   for (int step = 0; step < args.num_steps; ++step) {
-    if (args.rows.num_rows == 0) {
-      *StepArraysAt(args.arrays, step, 0, 1).query_start_loc = 0;
-    }
-    for (int row = 0; row < args.rows.num_rows; ++row) WriteDraftChainRow(args, step, row);
+    if (rows.num_rows == 0) *StepArraysAt(args.arrays, step, 0, 1).query_start_loc = 0;
+    for (int row = 0; row < rows.num_rows; ++row) WriteDraftChainRow(args, rows, step, row);
   }
 }
 
 void DraftLevelOnHost(const DraftLevelArgs& args) {
-  if (args.rows.num_rows == 0) args.arrays.query_start_loc[0] = 0;
-  for (int row = 0; row < args.rows.num_rows; ++row) WriteDraftLevelRow(SerialLanes(), args, row);
+  const RowArgs rows = DraftRowArgs(args.rows, args.width);
+  if (rows.num_rows == 0) args.arrays.query_start_loc[0] = 0;
+  for (int row = 0; row < rows.num_rows; ++row) WriteDraftLevelRow(SerialLanes(), args, rows, row);
 }
 
 absl::Status BuildDraftChain(const DraftChainArgs& args) {

@@ -7,8 +7,11 @@
 #include <cstdint>
 
 #include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/token_tree.h"
+#include "attention/metadata/batch_rows.h"
+#include "attention/speculation/token_tree.h"
 #include "base/host_device.h"
+#include "base/lanes.h"
+#include "base/row_fault.h"
 #include "cache/tables/block_table_view.h"
 
 namespace reprise {
@@ -43,9 +46,48 @@ constexpr BatchArrays StepArraysAt(const BatchArrays& arrays, int step, int num_
   return at;
 }
 
-constexpr int64_t ContextLimit(const DraftRows& rows) {
-  const int64_t room = TableCapacity(rows.table);
-  return room < rows.max_context_len ? room : rows.max_context_len;
+// Rows of `width` tokens, whose arrays are given to each step.
+constexpr RowArgs DraftRowArgs(const DraftRows& drafts, int width) {
+  RowArgs rows;
+  rows.table = drafts.table;
+  rows.max_context_len = drafts.max_context_len;
+  rows.num_rows = drafts.num_rows;
+  rows.max_query_len = width;
+  return PrepareRows(rows);
+}
+
+// Returns the row's tokens from key seq_len + num_before on, checked against its lengths only. They
+// are clipped all together: a row that they would take past the limit is inert.
+REPRISE_HOST_DEVICE constexpr CheckedRow DraftRowOf(const DraftRows& drafts, const RowArgs& rows,
+                                                    int num_before, int row_idx) {
+  RowRequest request;
+  const int32_t slot = drafts.slots[row_idx];
+  if (slot < 0) return {};
+  request.is_padded = false;
+  request.table_row = slot;
+  if (HasTableRow(drafts.table, slot)) request.context_len = drafts.seq_len[slot];
+  CheckedRow row = CheckRow(rows, request);
+  const int64_t first = int64_t{row.context_len} + num_before;
+  if (row.fault != RowFault::kNone || first + rows.max_query_len > rows.context_limit) return row;
+  row.context_len = static_cast<int32_t>(first);
+  row.query_len = rows.max_query_len;
+  return row;
+}
+
+// Writes the per-row entries. Rows keep their places, live or not.
+REPRISE_HOST_DEVICE constexpr void WriteDraftRow(const BatchArrays& arrays, const RowArgs& rows,
+                                                 int row_idx, const CheckedRow& row, int tail_len) {
+  const int width = rows.max_query_len;
+  RowEntry entry;
+  if (row.is_live()) {
+    entry.seq_len = row.context_len + width;
+    entry.table_row = row.table_row;
+    entry.tail_len = tail_len;
+  }
+  entry.last_token = (row_idx + 1) * width - 1;
+  arrays.query_start_loc[row_idx] = row_idx * width;
+  if (row_idx == rows.num_rows - 1) arrays.query_start_loc[row_idx + 1] = (row_idx + 1) * width;
+  WriteRow(arrays, row_idx, entry, row.fault);
 }
 
 // Maximum steps of one launch: the limit of the y dimension of a grid.
@@ -58,40 +100,19 @@ struct DraftChainArgs {
   BatchArrays arrays = {};
 };
 
-// Row `row` of step `step`.
-REPRISE_HOST_DEVICE constexpr void WriteDraftChainRow(const DraftChainArgs& args, int step,
-                                                      int row) {
-  const DraftRows& rows = args.rows;
+// Writes a row of step `step`. `rows`: DraftRowArgs() of width 1.
+REPRISE_HOST_DEVICE inline void WriteDraftChainRow(const DraftChainArgs& args, const RowArgs& rows,
+                                                   int step, int row_idx) {
   const BatchArrays arrays = StepArraysAt(args.arrays, step, rows.num_rows, 1);
-  const int32_t slot = rows.slots[row];
-  RowEntry row_entry;
-  TokenEntry token_entry;
-  RowFault fault = RowFault::kNone;
-  if (slot >= 0) {
-    const int64_t limit = ContextLimit(rows);
-    const bool has_row = HasTableRow(rows.table, slot);
-    const int64_t seq_len = has_row ? rows.seq_len[slot] : 0;
-    const int64_t position = seq_len + step;
-    if (!has_row) {
-      fault = RowFault::kTableRow;
-    } else if (seq_len < 0 || seq_len > limit) {
-      fault = RowFault::kLength;
-    } else if (position < limit) {  // else the draft is clipped
-      token_entry.slot = TableSlot(rows.table, slot, position);
-      if (token_entry.slot < 0) {
-        fault = RowFault::kNoBlock;
-      } else {
-        token_entry.position = static_cast<int32_t>(position);
-        row_entry.seq_len = static_cast<int32_t>(position + 1);
-        row_entry.table_row = slot;
-      }
-    }
+  CheckedRow row = DraftRowOf(args.rows, rows, step, row_idx);
+  if (row.is_live() && !HasBlocks(SerialLanes(), rows, row)) row.fault = RowFault::kNoBlock;
+  TokenEntry entry;
+  if (row.is_live()) {
+    entry.position = row.context_len;
+    entry.slot = NewTokenSlot(rows, row, /*group=*/0, /*i=*/0);
   }
-  row_entry.last_token = row;
-  arrays.query_start_loc[row] = row;
-  if (row == rows.num_rows - 1) arrays.query_start_loc[row + 1] = row + 1;
-  WriteRow(arrays, row, row_entry, fault);
-  WriteToken(arrays, row, token_entry);
+  WriteToken(arrays, row_idx, entry);
+  WriteDraftRow(arrays, rows, row_idx, row, /*tail_len=*/0);
 }
 
 // `width` nodes per row and step: topk > 1, a level of a tree.
@@ -109,64 +130,36 @@ struct DraftLevelArgs {
   BatchArrays arrays = {};  // of this level; token_ids is not written
 };
 
-// Writes one row of this level.
+// Writes one row of this level. `rows`: DraftRowArgs() of the level's width.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteDraftLevelRow(const Lanes& lanes, const DraftLevelArgs& args,
-                                            int row) {
-  const DraftRows& rows = args.rows;
-  const BatchArrays& arrays = args.arrays;
-  const int32_t slot = rows.slots[row];
-  const int32_t* parents = args.parents ? args.parents + row * args.parent_stride : nullptr;
-  uint64_t* masks = args.node_masks + static_cast<int64_t>(row) * kMaxTreeNodes;
+                                            const RowArgs& rows, int row_idx) {
+  const int32_t* parents = args.parents ? args.parents + row_idx * args.parent_stride : nullptr;
+  uint64_t* masks = args.node_masks + static_cast<int64_t>(row_idx) * kMaxTreeNodes;
   const int first_node = args.step * args.width;
-  const bool has_row = slot >= 0 && HasTableRow(rows.table, slot);
-  const int64_t limit = ContextLimit(rows);
-  const int64_t prefix = has_row ? rows.seq_len[slot] : 0;
-  const int64_t first = prefix + first_node;  // key of the level's first node
   const auto parent_of = [&](int i) { return parents ? parents[i] : -1; };
-
-  RowFault fault = RowFault::kNone;
-  bool is_live = has_row;
-  if (slot >= 0 && !has_row) {
-    fault = RowFault::kTableRow;
-  } else if (prefix < 0 || prefix > limit) {
-    fault = RowFault::kLength;
-  } else if (first + args.width > limit) {
-    is_live = false;  // this level and all later ones are clipped
-  } else if (has_row && lanes.Any(args.width, [&](int i) {
-               const int32_t parent = parent_of(i);
-               return parent < -1 || parent >= first_node || (parent >= 0 && masks[parent] == 0);
-             })) {
-    fault = RowFault::kTree;
-  } else if (has_row && lanes.Any(args.width, [&](int i) {
-               return TableSlot(rows.table, slot, first + i) < 0;
-             })) {
-    fault = RowFault::kNoBlock;
+  CheckedRow row = DraftRowOf(args.rows, rows, first_node, row_idx);
+  if (row.is_live() && lanes.Any(args.width, [&](int i) {
+        const int32_t parent = parent_of(i);
+        return !IsParent(parent, first_node) || (parent >= 0 && masks[parent] == 0);
+      })) {
+    row.fault = RowFault::kTree;
   }
-  is_live = is_live && fault == RowFault::kNone;
-
+  if (row.is_live() && !HasBlocks(lanes, rows, row)) row.fault = RowFault::kNoBlock;
   lanes.ForEach(args.width, [&](int i) {
     TokenEntry entry;
-    if (is_live) {
+    if (row.is_live()) {
       const int32_t parent = parent_of(i);
       entry.tail_mask = NodeBit(first_node + i) | (parent >= 0 ? masks[parent] : 0);
-      entry.position = static_cast<int32_t>(NodePosition(prefix, entry.tail_mask));
-      entry.slot = TableSlot(rows.table, slot, first + i);
+      entry.position =
+          static_cast<int32_t>(NodePosition(row.context_len - first_node, entry.tail_mask));
+      entry.slot = NewTokenSlot(rows, row, /*group=*/0, i);
     }
     masks[first_node + i] = entry.tail_mask;  // 0: may not be a parent
-    WriteToken(arrays, static_cast<int64_t>(row) * args.width + i, entry);
+    WriteToken(args.arrays, static_cast<int64_t>(row_idx) * args.width + i, entry);
   });
   lanes.ForEach(1, [&](int) {
-    RowEntry entry;
-    if (is_live) {
-      entry.seq_len = static_cast<int32_t>(first + args.width);
-      entry.table_row = slot;
-      entry.tail_len = first_node + args.width;
-    }
-    entry.last_token = (row + 1) * args.width - 1;
-    arrays.query_start_loc[row] = row * args.width;
-    if (row == rows.num_rows - 1) arrays.query_start_loc[row + 1] = (row + 1) * args.width;
-    WriteRow(arrays, row, entry, fault);
+    WriteDraftRow(args.arrays, rows, row_idx, row, /*tail_len=*/first_node + args.width);
   });
 }
 

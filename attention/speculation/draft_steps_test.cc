@@ -69,7 +69,7 @@ TEST(DraftLevelTest, TheTreeGrowsByALevelAStep) {
   args.step = 2;
   const absl::Status status = BuildDraftLevel(args).status();
   EXPECT_EQ(status.message(),
-            "rows[0]: a node does not stand behind its parent: table row 0, seq_len 10, limit 16, "
+            "rows[0]: a node does not follow its parent: table row 0, seq_len 10, limit 16, "
             "step 2, parents 2 4");
   args.step = 32;
   EXPECT_EQ(BuildDraftLevel(args).status().message(),

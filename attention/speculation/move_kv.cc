@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
 
@@ -38,15 +39,15 @@ void MovePartOfLayer(const MoveKvArgs& args, const MovePart& part, void* data, i
 
 absl::Status CheckPart(std::string_view head_dim, std::string_view dim_chunk,
                        const MovePart& part) {
-  REPRISE_RETURN_IF_ERROR(CheckSize(head_dim, part.head_dim, 1));
-  return CheckSize(dim_chunk, part.view.dim_chunk, 1);
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(head_dim, part.head_dim, 1));
+  return CheckAtLeast(dim_chunk, part.view.dim_chunk, 1);
 }
 
 }  // namespace
 
 absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers) {
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("num_layers", static_cast<int64_t>(layers.size()), 1, kMaxMoveLayers));
+      CheckBetween("num_layers", static_cast<int64_t>(layers.size()), 1, kMaxMoveLayers));
   const KvLayer& first = layers[0];
   MoveKvArgs args;
   args.k = {.view = first.k, .head_dim = first.head_dim_qk};
@@ -75,12 +76,12 @@ absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers) {
 }
 
 absl::Status CheckMoveKv(const MoveKvArgs& args) {
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_layers", args.num_layers, 1, kMaxMoveLayers));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_heads", args.num_heads, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("block_size", args.block_size, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_blocks", args.num_blocks, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_moves", args.max_moves, 0));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_layers", args.num_layers, 1, kMaxMoveLayers));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_heads", args.num_heads, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_blocks", args.num_blocks, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_moves", args.max_moves, 0));
   const int bytes = args.element_bytes;
   if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) {
     return absl::InvalidArgumentError(
@@ -91,12 +92,12 @@ absl::Status CheckMoveKv(const MoveKvArgs& args) {
     REPRISE_RETURN_IF_ERROR(CheckPart("v.head_dim", "v.view.dim_chunk", args.v));
   }
   if (args.num_rows == 0 || args.max_moves == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"move_from", args.move_from}, {"move_to", args.move_to}}));
+  REPRISE_RETURN_IF_ERROR(CheckGiven({{"move_from", args.move_from}, {"move_to", args.move_to}}));
   REPRISE_RETURN_IF_ERROR(
       CheckRowStride("row_stride", args.row_stride, args.max_moves, args.num_rows));
   for (int layer = 0; layer < args.num_layers; ++layer) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"k_data", args.k_data[layer]}}));
-    if (!args.v_within_k) REPRISE_RETURN_IF_ERROR(CheckPresent({{"v_data", args.v_data[layer]}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("k_data", args.k_data[layer]));
+    if (!args.v_within_k) REPRISE_RETURN_IF_ERROR(CheckGiven("v_data", args.v_data[layer]));
   }
   return absl::OkStatus();
 }

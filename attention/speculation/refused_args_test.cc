@@ -1,5 +1,5 @@
-// What the builders of speculative batches refuse, they refuse in both forms and with one message:
-// on the host, and, in builds with CUDA, at the launch, before any call of CUDA. No GPU is needed.
+// What the builders of batches refuse, they refuse in both forms and with one message: on the host,
+// and, in builds with CUDA, at the launch, before any call of CUDA. No GPU is needed.
 
 #include <cstdint>
 #include <functional>
@@ -7,7 +7,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "attention/metadata/batch_gather.h"
 #include "attention/metadata/chain_batch.h"
+#include "attention/metadata/cross_batch.h"
+#include "attention/metadata/local_block_table.h"
+#include "attention/metadata/local_virtual_batch.h"
+#include "attention/metadata/ragged_gather.h"
 #include "attention/speculation/accept_drafts.h"
 #include "attention/speculation/advance_step.h"
 #include "attention/speculation/draft_steps.h"
@@ -104,6 +109,8 @@ std::vector<Refusal<Args>> ArrayRefusals() {
 }
 
 BlockTableView& TableOf(ChainBatchArgs& args) { return args.table; }
+BlockTableView& TableOf(BatchGatherArgs& args) { return args.table; }
+BlockTableView& TableOf(CrossBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(TreeBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(DraftChainArgs& args) { return args.rows.table; }
 BlockTableView& TableOf(DraftLevelArgs& args) { return args.rows.table; }
@@ -144,6 +151,190 @@ TEST(RefusedArgsTest, ChainBatches) {
           args.token_stride = 4;
           args.first_token = nullptr;
         }}});
+}
+
+// Two rows of a table of 2 * 3 blocks of 4 tokens.
+struct Arrays {
+  BlockTableView Table() const {
+    return {.entries = ints,
+            .row_stride = 3,
+            .num_tables = 2,
+            .max_blocks = 3,
+            .block_size = 4,
+            .num_blocks = 10};
+  }
+  PagedBatch Rows() const {
+    return {.query_start_loc = ints,
+            .seq_lens = ints,
+            .table_row = ints,
+            .key_start = ints,
+            .num_rows = 2,
+            .num_tokens = 2,
+            .max_query_len = 1};
+  }
+
+  int32_t ints[6] = {};  // inputs
+  int32_t out[6] = {};
+  int64_t slots[2] = {};
+};
+
+TEST(RefusedArgsTest, GatheredBatches) {
+  Arrays arrays;
+  using Args = BatchGatherArgs;
+  const Args good = {.table_row = arrays.ints,
+                     .query_lens = arrays.ints,
+                     .seq_lens = arrays.ints,
+                     .key_start = arrays.ints,
+                     .table = arrays.Table(),
+                     .num_rows = 2,
+                     .num_tokens = 2,
+                     .arrays = {.positions = arrays.out,
+                                .slot_mapping = arrays.slots,
+                                .query_start_loc = arrays.out,
+                                .seq_lens = arrays.out,
+                                .table_row = arrays.out,
+                                .key_start = arrays.out}};
+  const Forms<Args> forms = {CheckBatchGather, CheckBatchGather, REPRISE_LAUNCH(LaunchBatchGather)};
+  ExpectTableRefused(forms, good);
+  ExpectRefused(forms, good, ArrayRefusals<Args>());
+  ExpectRefused<Args>(
+      forms, good,
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
+       {"write_window: expected at least 0, got -1", [](Args& args) { args.write_window = -1; }},
+       {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
+       {"query_lens: expected an array, got none", [](Args& args) { args.query_lens = nullptr; }},
+       {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }},
+       {"arrays.key_start: expected an array, got none",
+        [](Args& args) { args.arrays.key_start = nullptr; }}});
+}
+
+TEST(RefusedArgsTest, CrossBatches) {
+  Arrays arrays;
+  using Args = CrossBatchArgs;
+  const Args good = {.rows = arrays.Rows(),
+                     .encoder_lens = arrays.ints,
+                     .table = arrays.Table(),
+                     .max_encoder_len = 12,
+                     .seq_lens = arrays.out};
+  const Forms<Args> forms = {CheckCrossBatch,
+                             [](const Args& args) { return BuildCrossBatch(args).status(); },
+                             REPRISE_LAUNCH(LaunchCrossBatch)};
+  ExpectTableRefused(forms, good);
+  ExpectRefused<Args>(
+      forms, good,
+      {{"max_encoder_len: expected 0 to 12, got 13", [](Args& args) { args.max_encoder_len = 13; }},
+       {"max_encoder_len: expected 0 to 12, got -1", [](Args& args) { args.max_encoder_len = -1; }},
+       {"rows.num_rows: expected at least 0, got -1", [](Args& args) { args.rows.num_rows = -1; }},
+       {"rows.seq_lens: expected an array, got none",
+        [](Args& args) { args.rows.seq_lens = nullptr; }},
+       {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }},
+       {"encoder_lens: expected an array, got none",
+        [](Args& args) { args.encoder_lens = nullptr; }}});
+}
+
+TEST(RefusedArgsTest, VirtualRowsOfChunks) {
+  Arrays arrays;
+  using Args = LocalVirtualBatchArgs;
+  const Args good = {.batch = arrays.Rows(),
+                     .chunk_size = 4,
+                     .buffers = {.query_start_loc = arrays.out,
+                                 .seq_lens = arrays.out,
+                                 .table_row = arrays.out,
+                                 .key_start = arrays.out,
+                                 .max_rows = 2}};
+  const Forms<Args> forms = {CheckLocalVirtualBatch,
+                             [](const Args& args) { return BuildLocalVirtualBatch(args).status(); },
+                             REPRISE_LAUNCH(LaunchLocalVirtualBatch)};
+  ExpectRefused<Args>(
+      forms, good,
+      {{"chunk_size: expected at least 1, got 0", [](Args& args) { args.chunk_size = 0; }},
+       {"batch.num_rows: expected at least 0, got -1",
+        [](Args& args) { args.batch.num_rows = -1; }},
+       {"batch.num_tokens: expected at least 0, got -1",
+        [](Args& args) { args.batch.num_tokens = -1; }},
+       {"batch.causal: expected true, got false", [](Args& args) { args.batch.causal = false; }},
+       {"batch.tail_len: expected none, got one",
+        [](Args& args) { args.batch.tail_len = args.batch.seq_lens; }},
+       {"batch.key_positions.world: expected 1, got 2",
+        [](Args& args) { args.batch.key_positions.world = 2; }},
+       {"buffers.max_rows: expected at least 2, got 1",
+        [](Args& args) { args.buffers.max_rows = 1; }},
+       {"batch.query_start_loc: expected an array, got none",
+        [](Args& args) { args.batch.query_start_loc = nullptr; }},
+       {"batch.seq_lens: expected an array, got none",
+        [](Args& args) { args.batch.seq_lens = nullptr; }},
+       {"buffers.query_start_loc: expected an array, got none",
+        [](Args& args) { args.buffers.query_start_loc = nullptr; }},
+       {"buffers.seq_lens: expected an array, got none",
+        [](Args& args) { args.buffers.seq_lens = nullptr; }},
+       {"buffers.table_row: expected an array, got none",
+        [](Args& args) { args.buffers.table_row = nullptr; }},
+       {"buffers.key_start: expected an array, got none",
+        [](Args& args) { args.buffers.key_start = nullptr; }}});
+}
+
+TEST(RefusedArgsTest, LocalBlockTables) {
+  Arrays arrays;
+  using Args = LocalBlockTableArgs;
+  const Args good = {.local = arrays.Rows(),
+                     .chunk_size = 4,
+                     .table = {.entries = arrays.out,
+                               .row_stride = 2,
+                               .num_tables = 2,
+                               .max_blocks = 2,
+                               .block_size = 2},
+                     .seq_lens = arrays.out};
+  const Forms<Args> forms = {CheckLocalBlockTable,
+                             [](const Args& args) { return BuildLocalBlockTable(args).status(); },
+                             REPRISE_LAUNCH(LaunchLocalBlockTable)};
+  ExpectRefused<Args>(
+      forms, good,
+      {{"chunk_size: expected a multiple of block_size (2), got 5",
+        [](Args& args) { args.chunk_size = 5; }},
+       {"table.max_blocks: expected 2 (chunk_size / block_size), got 3",
+        [](Args& args) { args.table.max_blocks = 3; }},
+       {"local.num_rows: expected at least 0, got -1",
+        [](Args& args) { args.local.num_rows = -1; }},
+       {"table.num_tables: expected at least 2, got 0",
+        [](Args& args) { args.table.num_tables = 0; }},
+       {"table.row_stride: expected at least 2, got 0",
+        [](Args& args) { args.table.row_stride = 0; }},
+       {"local.seq_lens: expected an array, got none",
+        [](Args& args) { args.local.seq_lens = nullptr; }},
+       {"local.table_row: expected an array, got none",
+        [](Args& args) { args.local.table_row = nullptr; }},
+       {"local.key_start: expected an array, got none",
+        [](Args& args) { args.local.key_start = nullptr; }},
+       {"table.entries: expected an array, got none",
+        [](Args& args) { args.table.entries = nullptr; }},
+       {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }}});
+}
+
+TEST(RefusedArgsTest, RaggedBatches) {
+  Arrays arrays;
+  using Args = RaggedGatherArgs;
+  const Args good = {.lens = arrays.ints,
+                     .num_rows = 2,
+                     .num_tokens = 2,
+                     .max_len = 1,
+                     .query_start_loc = arrays.out,
+                     .key_start_loc = arrays.out,
+                     .positions = arrays.out};
+  const Forms<Args> forms = {CheckRaggedGather,
+                             [](const Args& args) { return BuildRaggedGather(args).status(); },
+                             REPRISE_LAUNCH(LaunchRaggedGather)};
+  ExpectRefused<Args>(
+      forms, good,
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
+       {"max_len: expected at least 0, got -1", [](Args& args) { args.max_len = -1; }},
+       {"lens: expected an array, got none", [](Args& args) { args.lens = nullptr; }},
+       {"positions: expected an array, got none", [](Args& args) { args.positions = nullptr; }},
+       {"query_start_loc: expected an array, got none",
+        [](Args& args) { args.query_start_loc = nullptr; }},
+       {"key_start_loc: expected an array, got none",
+        [](Args& args) { args.key_start_loc = nullptr; }}});
 }
 
 TEST(RefusedArgsTest, TreeBatches) {

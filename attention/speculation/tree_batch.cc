@@ -1,16 +1,28 @@
 #include "attention/speculation/tree_batch.h"
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "attention/metadata/builder_sizes.h"
-#include "attention/metadata/row_lanes.h"
+#include "attention/speculation/token_tree.h"
 #include "attention/speculation/tree_check.h"
+#include "base/check.h"
+#include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
+
+class SerialTreeLanes : public SerialLanes {
+ public:
+  void PathMasks(int n, const int32_t* parents, uint64_t* masks) const {
+    for (int node = 0; node < n; ++node) {
+      masks[node] = NodeBit(node) | (parents[node] >= 0 ? masks[parents[node]] : 0);
+    }
+  }
+};
 
 std::string DescribeRow(const TreeBatchArgs& args, int row) {
   if (static_cast<RowFault>(args.arrays.row_faults[row]) == RowFault::kTree) {
@@ -24,45 +36,38 @@ std::string DescribeRow(const TreeBatchArgs& args, int row) {
   }
   return absl::StrCat("table row ", slot, ", seq_len ", args.seq_len[slot], ", num_nodes ",
                       args.num_nodes[row], ", max_nodes ", args.max_nodes, ", limit ",
-                      ContextLimit(args), ", num_tokens ", args.num_tokens);
+                      ContextLimit(args.table, args.max_context_len), ", num_tokens ",
+                      args.num_tokens);
 }
 
 }  // namespace
 
 PagedBatch TreeBatch(const TreeBatchArgs& args) {
-  return {.query_start_loc = args.arrays.query_start_loc,
-          .seq_lens = args.arrays.seq_lens,
-          .table_row = args.arrays.table_row,
-          .block_table = args.table.entries,
-          .block_table_stride = args.table.row_stride,
-          .query_positions = args.arrays.positions,
-          .tail_len = args.arrays.tail_len,
-          .tail_mask = args.arrays.tail_mask,
-          .num_rows = args.num_rows,
-          .num_tokens = args.num_tokens,
-          .max_query_len = args.max_nodes,
-          .max_seq_len = static_cast<int>(TableCapacity(args.table)),
-          .num_tables = args.table.num_tables,
-          .max_blocks = args.table.max_blocks};
+  PagedBatch batch =
+      ArraysBatch(args.arrays, args.table, args.num_rows, args.num_tokens, args.max_nodes);
+  batch.query_positions = args.arrays.positions;
+  batch.tail_len = args.arrays.tail_len;
+  batch.tail_mask = args.arrays.tail_mask;
+  return batch;
 }
 
 absl::Status CheckTreeBatch(const TreeBatchArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_nodes", args.max_nodes, 1, kMaxTreeNodes));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_context_len", args.max_context_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("max_nodes", args.max_nodes, 1, kMaxTreeNodes));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_context_len", args.max_context_len, 1));
   if (args.num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots", args.slots},
-                                          {"num_nodes", args.num_nodes},
-                                          {"parents", args.parents},
-                                          {"arrays.tail_len", args.arrays.tail_len}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven({{"slots", args.slots},
+                                        {"num_nodes", args.num_nodes},
+                                        {"parents", args.parents},
+                                        {"arrays.tail_len", args.arrays.tail_len}}));
     if (args.table.num_tables > 0) {
-      REPRISE_RETURN_IF_ERROR(CheckPresent({{"seq_len", args.seq_len}}));
+      REPRISE_RETURN_IF_ERROR(CheckGiven("seq_len", args.seq_len));
     }
   }
   if (args.num_tokens > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"arrays.tail_mask", args.arrays.tail_mask}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.tail_mask", args.arrays.tail_mask));
   }
   if (args.parent_stride != 0) {
     REPRISE_RETURN_IF_ERROR(

@@ -9,12 +9,53 @@
 
 #include "absl/status/status.h"
 #include "attention/metadata/row_packing.cuh"
+#include "attention/speculation/token_tree.h"
 #include "attention/speculation/tree_batch.h"
 #include "base/cuda_status.h"
+#include "base/host_device.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
+
+class WarpTreeLanes : public WarpLanes {
+ public:
+  // By doubling: after round k a mask holds the 2^k nearest nodes of its path. `parents` becomes
+  // the next ancestors after them, finally all -1. Both are in shared memory.
+  REPRISE_HOST_DEVICE void PathMasks([[maybe_unused]] int n, [[maybe_unused]] int32_t* parents,
+                                     [[maybe_unused]] uint64_t* masks) const {
+#if defined(__CUDA_ARCH__)
+    const int lane = threadIdx.x % 32;
+    uint64_t mask[2];
+    int32_t ancestor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int node = lane + 32 * half;
+      mask[half] = NodeBit(node);
+      ancestor[half] = node < n ? parents[node] : -1;
+      if (node < n) masks[node] = mask[half];
+    }
+    __syncwarp();
+    while (__any_sync(~0u, ancestor[0] >= 0 || ancestor[1] >= 0)) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (ancestor[half] < 0) continue;
+        mask[half] |= masks[ancestor[half]];
+        ancestor[half] = parents[ancestor[half]];
+      }
+      __syncwarp();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int node = lane + 32 * half;
+        if (node >= n) continue;
+        masks[node] = mask[half];
+        parents[node] = ancestor[half];
+      }
+      __syncwarp();
+    }
+#endif
+  }
+};
 
 __global__ void __launch_bounds__(kPackingThreads)
     TreeBatchKernel(const __grid_constant__ TreeBatchArgs args,
@@ -34,7 +75,7 @@ __global__ void __launch_bounds__(kPackingThreads)
       });
   const int row = RowOfWarp();
   if (row < args.num_rows) {
-    WriteTreeRow(WarpLanes(), args, rows, row, packed.start, scratch[threadIdx.x / 32]);
+    WriteTreeRow(WarpTreeLanes(), args, rows, row, packed.start, scratch[threadIdx.x / 32]);
   }
   FinishTokens(args.arrays, args.num_rows, args.num_tokens, packed.total);
 }

@@ -2,7 +2,7 @@
 // pass, and for drafting of a tree whose shape is known beforehand (Medusa, EAGLE-1). S6.
 //
 // One sequence of 10 tokens in blocks of 4, {7, 2, 9, 5}; the tree of
-// attention/metadata/token_tree.h:
+// attention/speculation/token_tree.h:
 //
 //   BuildTreeBatch({.slots = {0}, .seq_len = {10}, .num_nodes = {5}, .parents = {-1, 0, 0, 1, 2},
 //                   ...})

@@ -8,7 +8,7 @@
 
 #include "attention/metadata/batch_arrays.h"
 #include "attention/metadata/batch_rows.h"
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
 #include "base/host_device.h"
 #include "cache/tables/block_table_view.h"
 
@@ -55,10 +55,6 @@ constexpr RowArgs TreeRowArgs(const TreeBatchArgs& args) {
   return PrepareRows(rows);
 }
 
-constexpr int64_t ContextLimit(const TreeBatchArgs& args) {
-  return TreeRowArgs(args).context_limit;
-}
-
 // Returns a row, checked against its lengths only; its new tokens are the nodes.
 REPRISE_HOST_DEVICE constexpr CheckedRow TreeRowOf(const TreeBatchArgs& args, const RowArgs& rows,
                                                    int row_idx) {
@@ -90,7 +86,10 @@ struct TreeScratch {
   int32_t parents[kMaxTreeNodes];
 };
 
-// Writes a row whose nodes begin at token `start`, after those of all previous rows.
+// Writes a row whose nodes begin at token `start`, after those of all previous rows. Its lanes have
+// one more function than those of base/lanes.h:
+//   lanes.PathMasks(n, parents, masks)   the path masks of n <= 64 nodes (token_tree.h), each of
+//                                        which follows its parent; may change `parents`
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteTreeRow(const Lanes& lanes, const TreeBatchArgs& args,
                                       const RowArgs& rows, int row_idx, int64_t start,

@@ -95,8 +95,8 @@ TEST_F(OneTree, BadInputIsRefusedWithNamesAndValues) {
   };
   parents[3] = 4;
   EXPECT_EQ(refusal(),
-            "rows[0]: a node does not stand behind its parent: parents[3]: expected -1 to 2 (a "
-            "parent stands before its children), got 4");
+            "rows[0]: a node does not follow its parent: parents[3]: expected -1 to 2 (a "
+            "parent comes before its children), got 4");
   EXPECT_EQ(seq_lens[0], 0);
   EXPECT_THAT(slot_mapping, ElementsAre(-1, -1, -1, -1, -1, -1));
   parents[4] = 3;

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -24,7 +24,7 @@ absl::Status RefuseParent(absl::Span<const int32_t> parents, int node) {
     at = parents[at];
   }
   return absl::InvalidArgumentError(absl::StrCat("parents[", node, "]: expected -1 to ", node - 1,
-                                                 " (a parent stands before its children), got ",
+                                                 " (a parent comes before its children), got ",
                                                  parents[node]));
 }
 
@@ -32,7 +32,7 @@ absl::Status RefuseParent(absl::Span<const int32_t> parents, int node) {
 
 absl::Status CheckTree(absl::Span<const int32_t> parents) {
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("num_nodes", static_cast<int64_t>(parents.size()), 1, kMaxTreeNodes));
+      CheckBetween("num_nodes", static_cast<int64_t>(parents.size()), 1, kMaxTreeNodes));
   const int num_nodes = static_cast<int>(parents.size());
   for (int node = 0; node < num_nodes; ++node) {
     if (parents[node] < -1 || parents[node] >= num_nodes) {

@@ -1,4 +1,5 @@
-// Checks on the host whether parents form a tree of draft tokens (attention/metadata/token_tree.h).
+// Checks on the host whether parents form a tree of draft tokens
+// (attention/speculation/token_tree.h).
 
 #ifndef ATTENTION_SPECULATION_TREE_CHECK_H_
 #define ATTENTION_SPECULATION_TREE_CHECK_H_

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/metadata/token_tree.h"
+#include "attention/speculation/token_tree.h"
 #include "attention/testing/draft_generator.h"
 #include "attention/testing/random.h"
 #include "base/testing/allocation_counter.h"
@@ -49,10 +49,10 @@ TEST(TreeCheckTest, WhatIsNoTreeIsRefusedWithTheNode) {
   EXPECT_EQ(Refusal({-1, 0, 4, 2, 3}),
             "parents: expected a tree, got a cycle through nodes 2, 4, 3");
   EXPECT_EQ(Refusal({-1, 2, 0}),
-            "parents[1]: expected -1 to 0 (a parent stands before its children), got 2");
+            "parents[1]: expected -1 to 0 (a parent comes before its children), got 2");
   // Node 1 leads into a cycle of others.
   EXPECT_EQ(Refusal({-1, 2, 3, 2}),
-            "parents[1]: expected -1 to 0 (a parent stands before its children), got 2");
+            "parents[1]: expected -1 to 0 (a parent comes before its children), got 2");
 }
 
 TEST(TreeCheckTest, RandomTreesAreTreesAndTheirMasksFollowTheParents) {

@@ -13,7 +13,7 @@
 #include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_block_table.h"
 #include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_builder.h"
+#include "attention/metadata/ragged_gather.h"
 #include "attention/metadata/window_rows.h"
 #include "attention/testing/schedule_generator.h"
 #include "attention/testing/visible_set.h"
@@ -249,12 +249,14 @@ BuilderCase ChunkedCase(CaseMaker& maker, BuilderKind kind, Random& random) {
       MaxLocalRows(memory.built.batch.num_rows, memory.built.batch.num_tokens, chunk);
   std::vector<int32_t> loc(max_rows + 1), lens(max_rows + 1), row(max_rows + 1),
       start(max_rows + 1);
-  const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.built.batch, chunk,
-                                                                  {.query_start_loc = loc.data(),
-                                                                   .seq_lens = lens.data(),
-                                                                   .table_row = row.data(),
-                                                                   .key_start = start.data(),
-                                                                   .max_rows = max_rows});
+  const absl::StatusOr<PagedBatch> local =
+      BuildLocalVirtualBatch({.batch = memory.built.batch,
+                              .chunk_size = chunk,
+                              .buffers = {.query_start_loc = loc.data(),
+                                          .seq_lens = lens.data(),
+                                          .table_row = row.data(),
+                                          .key_start = start.data(),
+                                          .max_rows = max_rows}});
   CHECK(local.ok()) << local.status();
   const VisiblePairs pairs = SetByDefinition(
       schedule, [&](int64_t p, int64_t key) { return key <= p && key / chunk == p / chunk; });
@@ -320,21 +322,24 @@ BuilderCase EncoderKeysCase(CaseMaker& maker, BuilderKind kind, Random& random) 
 
 BuilderCase RaggedCase(CaseMaker& maker, RaggedKind kind, Random& random) {
   std::vector<int32_t> lens(random.Int(0, 4));
-  for (int32_t& length : lens) length = random.Int(0, 50);
+  int longest = 0;
+  for (int32_t& length : lens) longest = std::max(longest, length = random.Int(0, 50));
   AttentionParams& params = maker.layer().params;
   if (random.OneIn(3)) params.window_left = random.Int(0, 20);
   if (random.OneIn(3)) params.window_right = random.Int(0, 20);
   const int num_tokens = std::accumulate(lens.begin(), lens.end(), random.Int(0, 3));
   const int num_rows = static_cast<int>(lens.size()) + random.Int(0, 2);
+  lens.resize(num_rows);
   std::vector<int32_t> loc(num_rows + 1), keys(num_rows + 1), positions(num_tokens);
-  std::vector<int64_t> slots(num_tokens);
-  const absl::StatusOr<BuiltRaggedBatch> built =
-      BuildRaggedBatch({.lens = lens, .kind = kind, .padded = PaddedSize{num_rows, num_tokens}},
-                       {.query_start_loc = absl::MakeSpan(loc),
-                        .key_start_loc = absl::MakeSpan(keys),
-                        .positions = absl::MakeSpan(positions),
-                        .slot_mapping = absl::MakeSpan(slots)});
-  CHECK(built.ok()) << built.status();
+  const absl::StatusOr<RaggedBatch> batch = BuildRaggedGather({.lens = lens.data(),
+                                                               .kind = kind,
+                                                               .num_rows = num_rows,
+                                                               .num_tokens = num_tokens,
+                                                               .max_len = longest,
+                                                               .query_start_loc = loc.data(),
+                                                               .key_start_loc = keys.data(),
+                                                               .positions = positions.data()});
+  CHECK(batch.ok()) << batch.status();
   VisiblePairs pairs;
   int first = 0;
   for (const int32_t length : lens) {
@@ -348,7 +353,7 @@ BuilderCase RaggedCase(CaseMaker& maker, RaggedKind kind, Random& random) {
     }
     first += length;
   }
-  return maker.Ragged(built->batch, pairs);
+  return maker.Ragged(*batch, pairs);
 }
 
 }  // namespace

@@ -326,7 +326,8 @@ std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed
     return args;
   });
   DrawChainBatch(random, shape, 0, host.args());
-  const int64_t limit = ContextLimit(host.args());
+  const int64_t limit =
+      ContextLimit(host.args().table, host.args().max_context_len, host.args().key_positions);
   for (int row = 0; row < shape.num_tables; ++row) {
     auto& seq_len = const_cast<int32_t&>(host.args().seq_len[row]);
     seq_len = static_cast<int32_t>(std::min<int64_t>(seq_len, limit));
@@ -385,12 +386,12 @@ std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t se
   AttentionParams layer = DrawLayer(random);
   // The first blocks of all rows that are cached are those of row 0.
   const BlockTableView& table = host.args().table;
+  const int64_t limit = ContextLimit(table, host.args().max_context_len);
   int64_t shared = INT64_MAX;
   for (int row = 0; row < shape.num_tables; ++row) {
     auto& seq_len = const_cast<int32_t&>(host.args().seq_len[row]);
     if (seq_len < 2 * shape.block_size) {
-      seq_len =
-          static_cast<int32_t>(std::min<int64_t>(2 * shape.block_size, ContextLimit(host.args())));
+      seq_len = static_cast<int32_t>(std::min<int64_t>(2 * shape.block_size, limit));
     }
     shared = std::min<int64_t>(shared, seq_len / shape.block_size * shape.block_size);
   }
@@ -424,8 +425,7 @@ std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t se
   };
   Attended attended(device, table, shape.num_tokens);
   for (int row = 0; row < shape.num_tables; ++row) {
-    const int64_t num_keys =
-        std::min<int64_t>(ContextLimit(host.args()), host.args().seq_len[row] + shape.max_new);
+    const int64_t num_keys = std::min<int64_t>(limit, host.args().seq_len[row] + shape.max_new);
     for (int64_t place = 0; place < num_keys; ++place) {
       attended.Write(SlotByDefinition(table, row, place), place < shared ? 0 : row, place);
     }

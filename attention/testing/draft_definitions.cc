@@ -48,7 +48,9 @@ int64_t LimitOf(const BlockTableView& table, int64_t max_context_len) {
 std::vector<SeenKey> ChainByDefinition(const ChainBatchArgs& args, std::optional<int> window_left) {
   Collector seen(window_left);
   int64_t limit = LimitOf(args.table, args.max_context_len);
-  if (args.key_positions.world > 1) limit = ContextLimit(args);
+  if (args.key_positions.world > 1) {
+    limit = ContextLimit(args.table, args.max_context_len, args.key_positions);
+  }
   int token = 0;
   for (int r = 0; r < args.num_rows; ++r) {
     const int32_t slot = args.slots[r];

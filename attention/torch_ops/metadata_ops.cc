@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/local_virtual_rows.h"
 #include "attention/speculation/advance_step.h"
 #include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/batch_arguments.h"
@@ -14,10 +13,6 @@
 #include "attention/torch_ops/status_launch.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
-#ifdef REPRISE_WITH_CUDA
-#include "attention/metadata/local_virtual_batch_kernel.h"
-#include "base/cuda_status.h"
-#endif
 
 namespace reprise {
 namespace {
@@ -47,20 +42,21 @@ absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
   const at::Tensor seq_lens = Ints(max_rows, device);
   const at::Tensor table_row = Ints(max_rows, device);
   const at::Tensor key_start = Ints(max_rows, device);
-  const LocalBatchBuffers buffers = {.query_start_loc = query_start_loc.mutable_data_ptr<int32_t>(),
-                                     .seq_lens = seq_lens.mutable_data_ptr<int32_t>(),
-                                     .table_row = table_row.mutable_data_ptr<int32_t>(),
-                                     .key_start = key_start.mutable_data_ptr<int32_t>(),
-                                     .max_rows = static_cast<int>(max_rows)};
+  const LocalVirtualBatchArgs args = {
+      .batch = batch,
+      .chunk_size = chunk_size,
+      .buffers = {.query_start_loc = query_start_loc.mutable_data_ptr<int32_t>(),
+                  .seq_lens = seq_lens.mutable_data_ptr<int32_t>(),
+                  .table_row = table_row.mutable_data_ptr<int32_t>(),
+                  .key_start = key_start.mutable_data_ptr<int32_t>(),
+                  .max_rows = static_cast<int>(max_rows)}};
   if (device.is_cpu()) {
-    REPRISE_RETURN_IF_ERROR(BuildLocalVirtualBatch(batch, chunk_size, buffers).status());
+    REPRISE_RETURN_IF_ERROR(BuildLocalVirtualBatch(args).status());
   } else {
-    REPRISE_RETURN_IF_ERROR(LocalVirtualBatchOver(batch, chunk_size, buffers).status());
     REPRISE_RETURN_IF_ERROR(
         LaunchOn(device, "local_virtual_batches", [&]([[maybe_unused]] CUstream_st* stream) {
 #ifdef REPRISE_WITH_CUDA
-          return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, stream),
-                            "local_virtual_batches");
+          return LaunchLocalVirtualBatch(args, stream);
 #else
                                        return absl::OkStatus();
 #endif

@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "absl/status/status.h"
 #include "base/fence.h"
 
 namespace reprise {
@@ -31,10 +32,11 @@ class FakeFence : public Fence {
     return !armed_;
   }
 
-  void Wait() override {
+  absl::Status Wait() override {
     std::unique_lock lock(mutex_);
     ++num_waits_;
     passed_.wait(lock, [this] { return !armed_; });
+    return absl::OkStatus();
   }
 
   void Pass() {

@@ -190,7 +190,7 @@ TEST(BlockManagerForkTest, ABlockThatASwapStillReadsIsNotWrittenInPlace) {
    public:
     void Arm() override { is_armed_ = true; }
     bool Passed() override { return !is_armed_; }
-    void Wait() override {}
+    absl::Status Wait() override { return absl::OkStatus(); }
 
    private:
     bool is_armed_ = false;

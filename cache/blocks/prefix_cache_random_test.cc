@@ -35,7 +35,10 @@ class DeviceFence : public Fence {
   explicit DeviceFence(Device* device) : device_(device) {}
   void Arm() override { position_ = device_->num_submitted; }
   bool Passed() override { return device_->num_done >= position_; }
-  void Wait() override { device_->num_done = std::max(device_->num_done, position_); }
+  absl::Status Wait() override {
+    device_->num_done = std::max(device_->num_done, position_);
+    return absl::OkStatus();
+  }
 
  private:
   Device* device_;

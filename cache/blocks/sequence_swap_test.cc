@@ -31,7 +31,7 @@ class PassedFence : public Fence {
  public:
   void Arm() override {}
   bool Passed() override { return true; }
-  void Wait() override {}
+  absl::Status Wait() override { return absl::OkStatus(); }
 };
 
 std::vector<std::unique_ptr<Fence>> Fences() {

@@ -331,7 +331,7 @@ TEST_F(KvSwapperGpuTest, SmallTicketsPassInTheirOrderAndFencesFollowTheStream) {
   ASSERT_TRUE(swapper->Wait(second).ok());
   EXPECT_TRUE(swapper->Passed(first));
   EXPECT_TRUE(swapper->Passed(second));
-  fence->Wait();
+  ASSERT_EQ(fence->Wait(), absl::OkStatus());
   EXPECT_TRUE(swapper->Await(first).ok());
   const float* const host =
       reinterpret_cast<const float*>(swapper->host_blocks().extents()[0].data +

@@ -47,8 +47,9 @@ class DelayedStream {
     explicit StreamFence(DelayedStream* stream) : stream_(stream) {}
     void Arm() override { position_ = stream_->num_submitted_; }
     bool Passed() override { return stream_->num_done() >= position_; }
-    void Wait() override {
+    absl::Status Wait() override {
       while (!Passed()) stream_->RunOldest();
+      return absl::OkStatus();
     }
 
    private:

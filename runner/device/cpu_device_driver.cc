@@ -15,13 +15,17 @@ class PassedFence : public Fence {
  public:
   void Arm() override {}
   bool Passed() override { return true; }
-  void Wait() override {}
+  absl::Status Wait() override { return absl::OkStatus(); }
 };
 
 class CpuDeviceDriver : public DeviceDriver {
  public:
   CpuDeviceDriver(std::unique_ptr<GraphBackend> graphs, std::unique_ptr<LinearContext> linears)
       : graphs_(std::move(graphs)), linears_(std::move(linears)) {}
+
+  c10::Device device() const override { return c10::kCPU; }
+  c10::Stream stream() const override { return c10::Stream(c10::Stream::DEFAULT, device()); }
+  absl::Status Health() override { return absl::OkStatus(); }
 
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override { return work(); }
 
@@ -49,9 +53,8 @@ class CpuDeviceDriver : public DeviceDriver {
     return absl::OkStatus();
   }
 
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
-    return BuildLocalVirtualBatch(batch, chunk_size, buffers).status();
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
+    return BuildLocalVirtualBatch(args).status();
   }
 
   absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
@@ -67,6 +70,10 @@ class CpuDeviceDriver : public DeviceDriver {
   GraphBackend& graphs() override { return *graphs_; }
   LinearContext& linears() override { return *linears_; }
   std::optional<int64_t> free_bytes() override { return std::nullopt; }
+  absl::StatusOr<int64_t> MeasurePeakBytes(absl::FunctionRef<absl::Status()> work) override {
+    REPRISE_RETURN_IF_ERROR(work());
+    return 0;
+  }
 
  private:
   std::unique_ptr<GraphBackend> graphs_;
@@ -76,9 +83,9 @@ class CpuDeviceDriver : public DeviceDriver {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver(
-    const LinearContextOptions& linear_options) {
+    const DeviceDriverOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
-                           MakeLinearContext(c10::kCPU, linear_options));
+                           MakeLinearContext(c10::kCPU, options.linears));
   return std::make_unique<CpuDeviceDriver>(MakeRecordedBackend(), std::move(linears));
 }
 

@@ -11,7 +11,7 @@
 namespace reprise {
 
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver(
-    const LinearContextOptions& linears);
+    const DeviceDriverOptions& options);
 
 }  // namespace reprise
 

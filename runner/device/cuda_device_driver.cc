@@ -1,6 +1,7 @@
 #include "runner/device/cuda_device_driver.h"
 
 #ifdef REPRISE_WITH_CUDA
+#include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -10,8 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/local_virtual_batch_kernel.h"
+#include "attention/metadata/local_virtual_batch.h"
 #include "attention/work_map/work_map_build.h"
+#include "base/cuda_device_scope.h"
 #include "base/cuda_fence.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
@@ -38,7 +40,24 @@ class CudaDeviceDriver : public DeviceDriver {
         lanes_(std::move(lanes)),
         stream_(c10::cuda::getStreamFromExternal(graphs_->stream(), device.index())) {}
 
-  ~CudaDeviceDriver() override { stream_.synchronize(); }
+  ~CudaDeviceDriver() override {
+    // A device that has failed has nothing left to wait for.
+    const CudaDeviceScope scope(device_.index());
+    cudaStreamSynchronize(graphs_->stream());
+  }
+
+  c10::Device device() const override { return device_; }
+  c10::Stream stream() const override { return stream_; }
+
+  absl::Status Health() override {
+    const CudaDeviceScope scope(device_.index());
+    const cudaError_t error = cudaStreamQuery(graphs_->stream());
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // clears it
+      return absl::OkStatus();
+    }
+    return CudaStatus(error, "cudaStreamQuery");
+  }
 
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
     return CatchTorch([&] {
@@ -48,6 +67,7 @@ class CudaDeviceDriver : public DeviceDriver {
   }
 
   absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) override {
+    const CudaDeviceScope scope(device_.index());
     return MappedBuffer::AllocateMapped(bytes);
   }
 
@@ -56,6 +76,7 @@ class CudaDeviceDriver : public DeviceDriver {
   }
 
   absl::Status Refill(const RefillArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
     return LaunchRefill(args, graphs_->stream());
   }
 
@@ -71,25 +92,28 @@ class CudaDeviceDriver : public DeviceDriver {
 
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
                          const WorkMap& map) override {
+    const CudaDeviceScope scope(device_.index());
     return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream());
   }
 
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
                          const WorkMap& map) override {
+    const CudaDeviceScope scope(device_.index());
     return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream());
   }
 
-  absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                              const LocalBatchBuffers& buffers) override {
-    return CudaStatus(LaunchLocalVirtualBatch(batch, chunk_size, buffers, lanes_->stream()),
-                      "local virtual batch");
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchLocalVirtualBatch(args, lanes_->stream());
   }
 
   absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
+    const CudaDeviceScope scope(device_.index());
     return lanes_->Run(num_lanes, work);
   }
 
   absl::Status Upload(const void* from, void* to, int64_t bytes) override {
+    const CudaDeviceScope scope(device_.index());
     return CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                                       graphs_->stream()),
                       "upload");
@@ -99,12 +123,29 @@ class CudaDeviceDriver : public DeviceDriver {
   LinearContext& linears() override { return *linears_; }
 
   std::optional<int64_t> free_bytes() override {
+    const CudaDeviceScope scope(device_.index());
     // Memory that LibTorch caches without using it would count as taken.
     c10::cuda::CUDACachingAllocator::emptyCache();
     size_t free = 0;
     size_t total = 0;
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
     return static_cast<int64_t>(free);
+  }
+
+  absl::StatusOr<int64_t> MeasurePeakBytes(absl::FunctionRef<absl::Status()> work) override {
+    namespace allocator = c10::cuda::CUDACachingAllocator;
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return CatchTorchOr([&]() -> absl::StatusOr<int64_t> {
+      const c10::cuda::CUDAStreamGuard guard(stream_);
+      allocator::emptyCache();
+      const int64_t before =
+          allocator::getDeviceStats(device_.index()).reserved_bytes[kAll].current;
+      allocator::resetPeakStats(device_.index());
+      absl::Status status = work();
+      status.Update(CudaStatus(cudaStreamSynchronize(graphs_->stream()), "cudaStreamSynchronize"));
+      REPRISE_RETURN_IF_ERROR(status);
+      return allocator::getDeviceStats(device_.index()).reserved_bytes[kAll].peak - before;
+    });
   }
 
  private:
@@ -119,15 +160,15 @@ class CudaDeviceDriver : public DeviceDriver {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
-    c10::Device device, const LinearContextOptions& linear_options) {
-  const int index = device.has_index() ? device.index() : 0;
+    c10::Device device, const DeviceDriverOptions& options) {
   const int num_devices = c10::cuda::device_count();
-  if (index >= num_devices) {
+  if (num_devices == 0 || (device.has_index() && device.index() >= num_devices)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("device must be a GPU of this machine: expected ", "fewer than ", num_devices,
-                     ", got cuda:", index));
+        absl::StrCat("device must be a GPU of this machine: expected one of ", num_devices,
+                     ", got ", device.str()));
   }
   return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<DeviceDriver>> {
+    const int index = device.has_index() ? device.index() : c10::cuda::current_device();
     const c10::Device chosen(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
     const c10::cuda::CUDAGuard guard(chosen);
     int num_sms = 0;
@@ -135,9 +176,13 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
         CudaStatus(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, index),
                    "cudaDeviceGetAttribute"));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGraphBackend> graphs,
-                             CudaGraphBackend::Create({.device = index}));
+                             CudaGraphBackend::Create({.device = index, .stream = options.stream}));
+    // Before all else: what the caller has enqueued.
+    at::cuda::CUDAEvent given;
+    given.record(c10::cuda::getCurrentCUDAStream(chosen.index()));
+    given.block(c10::cuda::getStreamFromExternal(graphs->stream(), chosen.index()));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
-                             MakeLinearContext(chosen, linear_options));
+                             MakeLinearContext(chosen, options.linears));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLanes> lanes, CudaLanes::Create(graphs->stream()));
     return std::make_unique<CudaDeviceDriver>(chosen, num_sms, std::move(graphs),
                                               std::move(linears), std::move(lanes));
@@ -147,7 +192,7 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
 #else  // !REPRISE_WITH_CUDA
 
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(c10::Device,
-                                                                   const LinearContextOptions&) {
+                                                                   const DeviceDriverOptions&) {
   return absl::UnimplementedError("this is a build without CUDA: expected device cpu, got cuda");
 }
 

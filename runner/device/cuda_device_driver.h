@@ -1,5 +1,4 @@
-// The DeviceDriver of an NVIDIA GPU: everything is enqueued on one long-lived stream that the
-// driver owns.
+// The DeviceDriver of an NVIDIA GPU: everything is enqueued on one long-lived stream.
 
 #ifndef RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
 #define RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
@@ -15,7 +14,7 @@ namespace reprise {
 
 // Errors: InvalidArgument if there is no such GPU; Unimplemented in a build without CUDA.
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
-    c10::Device device, const LinearContextOptions& linears);
+    c10::Device device, const DeviceDriverOptions& options);
 
 }  // namespace reprise
 

@@ -6,13 +6,13 @@
 
 namespace reprise {
 
-absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(
-    c10::Device device, const LinearContextOptions& linears) {
+absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device,
+                                                               const DeviceDriverOptions& options) {
   switch (device.type()) {
     case c10::DeviceType::CPU:
-      return MakeCpuDeviceDriver(linears);
+      return MakeCpuDeviceDriver(options);
     case c10::DeviceType::CUDA:
-      return MakeCudaDeviceDriver(device, linears);
+      return MakeCudaDeviceDriver(device, options);
     default:
       return absl::UnimplementedError(absl::StrCat(
           "device must be a CPU or a CUDA GPU: expected cpu or cuda, got ", device.str()));

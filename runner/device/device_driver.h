@@ -8,6 +8,12 @@
 //   absl::StatusOr<std::unique_ptr<DeviceDriver>> driver = MakeDeviceDriver(c10::kCPU, {});
 //   (*driver)->OnStream([&] { return model.Forward(step).status(); });
 //
+// Streams. All work is on stream(), in the order of the calls. What the caller's current stream of
+// the device had been given when the driver was made (a model's weights, for example) comes before
+// it. Tensors that the driver's work uses later are allocated and filled inside OnStream().
+//
+// Devices. Any device may be current when a method is called; it is current again afterwards.
+//
 // Thread safety: none; one owner.
 
 #ifndef RUNNER_DEVICE_DEVICE_DRIVER_H_
@@ -15,6 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <memory>
@@ -37,11 +44,28 @@
 #include "runner/sampling/sampling.h"
 #include "runner/slots/refill.h"
 
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
 namespace reprise {
+
+struct DeviceDriverOptions {
+  LinearContextOptions linears = {};
+  // GPU: the stream of the work, of the driver's device, not a default stream, and alive as long as
+  // the driver. nullopt: a stream of the driver's own.
+  std::optional<CUstream_st*> stream = {};
+};
 
 class DeviceDriver {
  public:
   virtual ~DeviceDriver() = default;
+
+  // With its index, and the stream of the calls below.
+  virtual c10::Device device() const = 0;
+  virtual c10::Stream stream() const = 0;
+
+  // OK, or why the device can do no more work: an illegal access or a lost device, which CUDA
+  // reports from every later call. Does not wait.
+  virtual absl::Status Health() = 0;
 
   // Runs `work` with the driver's stream current. The calls below use that stream by themselves.
   virtual absl::Status OnStream(absl::FunctionRef<absl::Status()> work) = 0;
@@ -64,8 +88,7 @@ class DeviceDriver {
   virtual absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
                                  const WorkMap& map) = 0;
   // Cuts the rows of a step at chunks, into buffers on the device.
-  virtual absl::Status BuildLocalRows(const PagedBatch& batch, int chunk_size,
-                                      const LocalBatchBuffers& buffers) = 0;
+  virtual absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) = 0;
 
   // Runs work(0) to work(num_lanes - 1). Work that the two calls above enqueue in different lanes
   // may run concurrently on the device; later work waits for all of it. May be captured.
@@ -80,12 +103,17 @@ class DeviceDriver {
 
   // Bytes that may still be allocated; nullopt on the CPU, where no limit is known.
   virtual std::optional<int64_t> free_bytes() = 0;
+
+  // Runs `work` as OnStream() does, waits for it, and returns the most bytes that tensors took
+  // meanwhile, beyond what was allocated before; 0 on the CPU. Errors: the work's.
+  virtual absl::StatusOr<int64_t> MeasurePeakBytes(absl::FunctionRef<absl::Status()> work) = 0;
 };
 
-// Errors: Unimplemented for a device other than a CPU or a GPU, or a GPU in a build without CUDA;
+// A GPU without an index is the current one. Errors: Unimplemented for a device other than a CPU or
+// a GPU, or a GPU in a build without CUDA; InvalidArgument for a stream that cannot be captured;
 // Internal if the GPU does not answer.
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device,
-                                                               const LinearContextOptions& linears);
+                                                               const DeviceDriverOptions& options);
 
 }  // namespace reprise
 

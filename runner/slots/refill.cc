@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
@@ -22,13 +22,13 @@ class Refill {
         arrays_(args.arrays),
         rows_(RefillRowArgs(args)),
         counts_(ClampCounts(*args.delta.counts, args)),
-        num_bad_(counts_.num_beyond) {}
+        num_faults_(counts_.num_beyond) {}
 
   void ApplyLeaves() {
     for (int i = 0; i < counts_.num_leaves; ++i) {
       const int32_t slot = args_.delta.leaves[i];
       if (!IsSlot(slot, slots_)) {
-        ++num_bad_;
+        ++num_faults_;
         continue;
       }
       slots_.seq_len[slot] = 0;
@@ -46,7 +46,7 @@ class Refill {
     for (int i = 0; i < counts_.num_joins; ++i) {
       const SlotJoin& join = args_.delta.joins[i];
       if (!IsValidJoin(join, args_, rows_)) {
-        ++num_bad_;
+        ++num_faults_;
         continue;
       }
       slots_.seq_len[join.slot] = join.seq_len;
@@ -61,7 +61,7 @@ class Refill {
     for (int i = 0; i < counts_.num_updates; ++i) {
       const BlockTableUpdate& update = args_.delta.updates[i];
       if (!IsValidUpdate(update, args_)) {
-        ++num_bad_;
+        ++num_faults_;
         continue;
       }
       slots_.table_row(update.group, update.slot)[update.column] = update.block;
@@ -81,7 +81,7 @@ class Refill {
         },
         [&](int r, const CheckedRow& row) { FinishRow(r, row); });
     *arrays_.common_prefix_len = CommonPrefixLenOf(*args_.delta.counts);
-    *arrays_.num_bad_rows = num_bad_ + counts.num_faults;
+    *arrays_.num_faults = num_faults_ + counts.num_faults;
   }
 
  private:
@@ -113,18 +113,18 @@ class Refill {
   const StepArrays& arrays_;
   const RowArgs rows_;
   const RefillCounts counts_;
-  int32_t num_bad_ = 0;
+  int32_t num_faults_ = 0;
 };
 
 }  // namespace
 
 absl::Status CheckRefill(const RefillArgs& args) {
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("padded_num_rows", args.padded_num_rows, 0, args.arrays.max_rows));
+      CheckBetween("padded_num_rows", args.padded_num_rows, 0, args.arrays.max_rows));
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("padded_num_tokens", args.padded_num_tokens, 0, args.arrays.max_tokens));
-  REPRISE_RETURN_IF_ERROR(CheckSize("block_size", args.block_size, 1));
-  return CheckSize("num_groups", args.slots.num_groups, 1, kMaxKvGroups);
+      CheckBetween("padded_num_tokens", args.padded_num_tokens, 0, args.arrays.max_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
+  return CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups);
 }
 
 void RefillOnHost(const RefillArgs& args) {

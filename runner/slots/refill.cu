@@ -58,7 +58,7 @@ struct StaticShared {
   alignas(16) BlockTableUpdate updates[kUpdateChunk];
   int32_t leaves[kFetchedLeaves];
   int64_t warp_sums[kWarps];
-  int num_bad;
+  int num_faults;
   int num_long_rows;
   int num_tokens;  // of all served rows
 };
@@ -153,7 +153,7 @@ __device__ void ApplyLeaves(const RefillArgs& args, int num_leaves, StaticShared
   for (int i = 0; i < num_leaves; ++i) {
     const int32_t slot = i < kFetchedLeaves ? shared.leaves[i] : args.delta.leaves[i];
     if (!IsSlot(slot, args.slots)) {
-      if (threadIdx.x == 0) ++shared.num_bad;
+      if (threadIdx.x == 0) ++shared.num_faults;
       continue;
     }
     for (int g = 0; g < args.slots.num_groups; ++g) {
@@ -178,7 +178,7 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
     if (IsValidJoin(join, args, row_args)) {
       atomicMin(&rows.claim[join.slot], -1 - i);
     } else {
-      atomicAdd(&shared.num_bad, 1);
+      atomicAdd(&shared.num_faults, 1);
     }
   }
   __syncthreads();
@@ -201,7 +201,7 @@ __device__ void ApplyUpdateChunk(const RefillArgs& args, int count, StaticShared
   for (int first = 0; first < count; first += kWarpSize) {
     const int i = first + lane;
     const bool is_valid = i < count && IsValidUpdate(shared.updates[i], args);
-    if (i < count && !is_valid) atomicAdd(&shared.num_bad, 1);
+    if (i < count && !is_valid) atomicAdd(&shared.num_faults, 1);
     // The target's offset; updates without a target have distinct values.
     int64_t offset = -1 - lane;
     if (is_valid) {
@@ -321,7 +321,7 @@ __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& sh
     if (fits) atomicMax(&shared.num_tokens, static_cast<int>(start) + query_len);
     if (is_row && !fits) {
       if (is_checked) rows.seq_len[r] = NotServed(is_good ? RowFault::kNoRoom : RowFault::kNoBlock);
-      atomicAdd(&shared.num_bad, 1);
+      atomicAdd(&shared.num_faults, 1);
     }
     if (r < args.padded_num_rows) {
       rows.start[r] =
@@ -409,7 +409,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__
   ClearClaims(args, rows);
   __syncthreads();
   const RefillCounts counts = ClampCounts(shared.counts, args);
-  if (threadIdx.x == 0) shared.num_bad = counts.num_beyond;
+  if (threadIdx.x == 0) shared.num_faults = counts.num_beyond;
   if (counts.num_leaves + counts.num_joins + counts.num_updates > 0) {
     __syncthreads();
     ApplyLeaves(args, counts.num_leaves, shared);
@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__
   if (threadIdx.x == 0) {
     args.arrays.query_start_loc[args.padded_num_rows] = shared.num_tokens;
     *args.arrays.common_prefix_len = CommonPrefixLenOf(shared.counts);
-    *args.arrays.num_bad_rows = shared.num_bad;
+    *args.arrays.num_faults = shared.num_faults;
   }
 }
 

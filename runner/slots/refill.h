@@ -27,7 +27,7 @@
 //              need them from there
 //   kNoRoom    its tokens, after those of the good rows before it, pass padded_num_tokens; then no
 //              later row is served either
-// Rows beyond padded_num_rows are not served. num_bad_rows counts all that was skipped or inert.
+// Rows beyond padded_num_rows are not served. num_faults counts all that was skipped or inert.
 // common_prefix_len is copied from the delta, or 0 if that is negative; readers of the step's rows
 // check it against their lengths.
 
@@ -48,7 +48,7 @@ absl::Status CheckRefill(const RefillArgs& args);
 // REQUIRES: CheckRefill(args) is OK; counts are within the delta's capacities. Thread safety: none.
 void RefillOnHost(const RefillArgs& args);
 
-// The same on the GPU, in one launch. Pointers are device addresses; the delta and num_bad_rows may
+// The same on the GPU, in one launch. Pointers are device addresses; the delta and num_faults may
 // be mapped host memory. May be captured.
 // Errors: those of CheckRefill(); Internal if the launch fails, or if num_slots and padded_num_rows
 // are too many for shared memory (some 8000 each).

@@ -50,7 +50,7 @@ class RefillTest : public ::testing::Test {
   RefillArgs& args() { return memory_.args(); }
   const StepArrays& arrays() { return memory_.args().arrays; }
   const SlotState& slots() { return memory_.args().slots; }
-  int num_bad_rows() { return *arrays().num_bad_rows; }
+  int num_faults() { return *arrays().num_faults; }
 
   template <typename T>
   std::vector<T> First(const T* array, int count) {
@@ -76,7 +76,7 @@ TEST_F(RefillTest, APromptThenATokenOfTheDevice) {
   EXPECT_THAT(First(arrays().table_row, 2), ElementsAre(3, 0));
   EXPECT_THAT(First(arrays().logits_indices, 2), ElementsAre(4, 0));
   EXPECT_THAT(First(arrays().sample_slot, 2), ElementsAre(3, -1));
-  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_EQ(num_faults(), 0);
   EXPECT_EQ(slots().seq_len[3], 5);
   EXPECT_EQ(slots().sample_index[3], 5);
 
@@ -142,7 +142,7 @@ TEST_F(RefillTest, ARowThatCannotBeServedIsAsAPaddedOne) {
   PromptRow(1, {20});  // has no block: its entry is the null block
   PromptRow(2, {30}, /*samples=*/0);
   Refill(4, 4);
-  EXPECT_EQ(num_bad_rows(), 1);
+  EXPECT_EQ(num_faults(), 1);
   EXPECT_THAT(First(arrays().query_start_loc, 5), ElementsAre(0, 2, 2, 3, 3));
   EXPECT_THAT(First(arrays().seq_lens, 4), ElementsAre(2, 0, 1, 0));
   EXPECT_THAT(First(arrays().table_row, 4), ElementsAre(0, 0, 2, 0));
@@ -170,7 +170,7 @@ TEST_F(RefillTest, EveryRowThatIsNotServedSaysWhy) {
               ElementsAre(0, fault(RowFault::kTableRow), fault(RowFault::kTableRow),
                           fault(RowFault::kLength), fault(RowFault::kNoBlock),
                           fault(RowFault::kToken), 0, 0));
-  EXPECT_EQ(num_bad_rows(), 5);
+  EXPECT_EQ(num_faults(), 5);
 
   PromptRow(0, {1, 2});
   PromptRow(3, {1, 2});
@@ -184,7 +184,7 @@ TEST_F(RefillTest, TheSecondRowOfASlotIsInertEvenIfTheFirstWasBad) {
   Row({.slot = 0, .query_len = 0});
   PromptRow(0, {10});
   Refill(2, 2);
-  EXPECT_EQ(num_bad_rows(), 2);
+  EXPECT_EQ(num_faults(), 2);
   EXPECT_THAT(First(arrays().query_start_loc, 3), Each(0));
 }
 
@@ -197,7 +197,7 @@ TEST_F(RefillTest, RowsStopWhereTheTokensNoLongerFit) {
   PromptRow(1, {3, 4, 5});
   PromptRow(2, {6});  // would fit, but comes after one that does not
   Refill(3, 4);
-  EXPECT_EQ(num_bad_rows(), 2);
+  EXPECT_EQ(num_faults(), 2);
   EXPECT_THAT(First(arrays().query_start_loc, 4), ElementsAre(0, 2, 2, 2));
   EXPECT_THAT(First(arrays().token_ids, 4), ElementsAre(1, 2, 0, 0));
   EXPECT_EQ(slots().seq_len[2], 0);
@@ -208,11 +208,11 @@ TEST_F(RefillTest, PositionsEndWithTheTable) {
   Update(4, 5, 3);
   PromptRow(4, {1});
   Refill(1, 1);
-  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_EQ(num_faults(), 0);
   EXPECT_EQ(arrays().slot_mapping[0], 3 * 4 + 3);
   PromptRow(4, {2});
   Refill(1, 1);
-  EXPECT_EQ(num_bad_rows(), 1);
+  EXPECT_EQ(num_faults(), 1);
   EXPECT_EQ(slots().seq_len[4], 24);
 }
 
@@ -244,7 +244,7 @@ TEST_F(RefillTest, EveryLiveCountOfAPaddedSizeResetsTheRest) {
   for (int live : {8, 1, 5, 0, 7, 2, 3, 6, 4}) {
     for (int slot = 0; slot < live; ++slot) Row({.slot = slot});
     Refill(8, 8);
-    EXPECT_EQ(num_bad_rows(), 0);
+    EXPECT_EQ(num_faults(), 0);
     for (int r = 0; r < 8; ++r) {
       EXPECT_EQ(arrays().query_start_loc[r + 1], std::min(r + 1, live));
       EXPECT_EQ(arrays().seq_lens[r] > 0, r < live);
@@ -258,7 +258,7 @@ TEST_F(RefillTest, CountsBeyondCapacityAreClampedAndCounted) {
   std::fill_n(args().delta.leaves, 8, 0);
   counts_ = {.num_leaves = 10, .num_joins = -5, .num_updates = -1, .num_rows = -1};
   Refill(4, 4);
-  EXPECT_EQ(num_bad_rows(), 2);  // leaves 9 and 10
+  EXPECT_EQ(num_faults(), 2);  // leaves 9 and 10
   EXPECT_THAT(First(arrays().seq_lens, 4), Each(0));
 }
 
@@ -281,7 +281,7 @@ TEST_F(RefillGroupsTest, EachGroupWritesIntoItsOwnBlocks) {
   for (int group : {0, 1, 2, 3}) Update(3, 0, 10 + group, group);
   PromptRow(3, {7, 8});
   Refill(2, 3);
-  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_EQ(num_faults(), 0);
   EXPECT_THAT(Slots(0, 3), ElementsAre(40, 41, -1));
   EXPECT_THAT(Slots(1, 3), ElementsAre(44, 45, -1));
   EXPECT_THAT(Slots(2, 3), ElementsAre(48, 49, -1));
@@ -299,7 +299,7 @@ TEST_F(RefillGroupsTest, ARowNeedsItsBlockInEveryGroupButCrossGroups) {
     }
     PromptRow(0, {1});
     Refill(1, 1);
-    EXPECT_EQ(num_bad_rows(), 1) << "group " << missing;
+    EXPECT_EQ(num_faults(), 1) << "group " << missing;
     EXPECT_EQ(slots().seq_len[0], 0);
   }
 }
@@ -310,7 +310,7 @@ TEST_F(RefillGroupsTest, BlocksThatLeftTheWindowOrTheChunkMayBeNull) {
   for (int group : {0, 1, 2}) Update(1, 4, 20 + group, group);
   PromptRow(1, {1, 2});
   Refill(1, 2);
-  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_EQ(num_faults(), 0);
   EXPECT_THAT(Slots(1, 2), ElementsAre(21 * 4 + 1, 21 * 4 + 2));
 }
 
@@ -322,7 +322,7 @@ TEST_F(RefillGroupsTest, PromptTokensOlderThanTheWindowMayStayUnwritten) {
   for (int column : {2, 3}) Update(2, column, 30 + column, 2);
   PromptRow(2, std::vector<int32_t>(16, 9));
   Refill(1, 16);
-  EXPECT_EQ(num_bad_rows(), 0);
+  EXPECT_EQ(num_faults(), 0);
   EXPECT_THAT(Slots(0, 16), Each(::testing::Ge(40)));
   for (int group : {1, 2}) {
     EXPECT_THAT(First<int64_t>(arrays().group_slots(group), 8), Each(-1));
@@ -338,7 +338,7 @@ TEST_F(RefillGroupsTest, PromptTokensOlderThanTheWindowMayStayUnwritten) {
   Update(2, 2, 0, 1);
   PromptRow(2, std::vector<int32_t>(16, 9));
   Refill(1, 16);
-  EXPECT_EQ(num_bad_rows(), 1);
+  EXPECT_EQ(num_faults(), 1);
 }
 
 TEST_F(RefillGroupsTest, ASlotThatLeavesIsClearedInEveryGroup) {
@@ -359,7 +359,7 @@ TEST_F(RefillGroupsTest, UpdatesOfGroupsThatAreNotThereAreSkippedAndCounted) {
   Join({.slot = 0, .num_encoder_tokens = 25});  // 6 blocks of 4 hold 24
   Join({.slot = 1, .num_encoder_tokens = -1});
   Refill(1, 1);
-  EXPECT_EQ(num_bad_rows(), 4);
+  EXPECT_EQ(num_faults(), 4);
   for (int group : {0, 1, 2, 3}) EXPECT_EQ(slots().table_row(group, 0)[0], 0);
 }
 
@@ -371,12 +371,12 @@ class NaiveModel {
   // Expects what `args`, refilled, should hold.
   void ExpectStep(const RefillArgs& args) {
     const StepDelta& delta = args.delta;
-    int num_bad = 0;
+    int num_faults = 0;
     for (int i = 0; i < delta.counts->num_leaves; ++i) {
       if (Exists(delta.leaves[i])) {
         sequences_.erase(delta.leaves[i]);
       } else {
-        ++num_bad;
+        ++num_faults;
       }
     }
     for (int i = 0; i < delta.counts->num_joins; ++i) {
@@ -386,7 +386,7 @@ class NaiveModel {
         sequences_[join.slot].seq_len = join.seq_len;
         sequences_[join.slot].encoder_len = join.num_encoder_tokens;
       } else {
-        ++num_bad;
+        ++num_faults;
       }
     }
     for (int i = 0; i < delta.counts->num_updates; ++i) {
@@ -396,10 +396,10 @@ class NaiveModel {
           update.group < num_groups()) {
         sequences_[update.slot].blocks[{update.group, update.column}] = update.block;
       } else {
-        ++num_bad;
+        ++num_faults;
       }
     }
-    ExpectRows(args, num_bad);
+    ExpectRows(args, num_faults);
   }
 
  private:
@@ -461,7 +461,7 @@ class NaiveModel {
     return true;
   }
 
-  void ExpectRows(const RefillArgs& args, int num_bad) {
+  void ExpectRows(const RefillArgs& args, int num_faults) {
     const StepArrays& arrays = args.arrays;
     std::set<int32_t> seen;
     int num_tokens = 0;
@@ -471,7 +471,7 @@ class NaiveModel {
       bool good = Exists(row.slot) && seen.insert(row.slot).second && IsGood(row, args);
       if (good && num_tokens + row.query_len > args.padded_num_tokens) is_full = true;
       good = good && !is_full;
-      if (r < args.delta.counts->num_rows && !good) ++num_bad;
+      if (r < args.delta.counts->num_rows && !good) ++num_faults;
       EXPECT_EQ(arrays.query_start_loc[r], num_tokens);
       if (!good) {
         EXPECT_EQ(arrays.seq_lens[r], 0);
@@ -506,7 +506,7 @@ class NaiveModel {
       EXPECT_EQ(arrays.logits_indices[r], num_tokens - 1);
       EXPECT_EQ(arrays.sample_slot[r], row.samples ? row.slot : -1);
     }
-    num_bad += std::max(0, args.delta.counts->num_rows - args.padded_num_rows);
+    num_faults += std::max(0, args.delta.counts->num_rows - args.padded_num_rows);
     EXPECT_EQ(arrays.query_start_loc[args.padded_num_rows], num_tokens);
     for (int t = num_tokens; t < args.padded_num_tokens; ++t) {
       EXPECT_EQ(arrays.token_ids[t], 0);
@@ -515,7 +515,7 @@ class NaiveModel {
         EXPECT_EQ(arrays.group_slots(group)[t], -1);
       }
     }
-    EXPECT_EQ(*arrays.num_bad_rows, num_bad);
+    EXPECT_EQ(*arrays.num_faults, num_faults);
   }
 
   RefillShape shape_;

@@ -36,6 +36,14 @@ struct ScheduledEncode {
   absl::Span<const int32_t> tokens = {};
 };
 
+// What a batch without rows does.
+enum class IdleStep : int8_t {
+  kSkipModel,
+  // Runs the model over one inert row, by the graph of one row: for a rank whose forward pass has
+  // collectives in which it must take part. No sequence changes. Reports count it as a row.
+  kRunModel,
+};
+
 // Spans belong to the scheduler and are read before ModelRunner::Launch() returns. Applied in the
 // order of the fields.
 struct ScheduledBatch {
@@ -47,6 +55,7 @@ struct ScheduledBatch {
   absl::Span<const BlockCopy> copies = {};
   absl::Span<const ScheduledEncode> encodes = {};
   absl::Span<const ScheduledRow> rows = {};  // distinct slots
+  IdleStep idle = IdleStep::kSkipModel;
 };
 
 }  // namespace reprise

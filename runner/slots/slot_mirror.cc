@@ -1,6 +1,8 @@
 #include "runner/slots/slot_mirror.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -12,6 +14,11 @@ namespace {
 template <typename... Parts>
 absl::Status Refusal(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::Status CheckCount(const char* part, size_t count, int64_t most) {
+  if (count <= static_cast<size_t>(most)) return absl::OkStatus();
+  return Refusal(part, ": a batch has at most ", most, ", got ", count);
 }
 
 absl::Status CheckSampling(int slot, const SamplingParams& sampling) {
@@ -46,6 +53,9 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
   before_ = state_;
   StepDemand demand;
   const absl::Status status = [&] {
+    // The delta that carries the batch has room for so many; the other parts bound themselves.
+    REPRISE_RETURN_IF_ERROR(CheckCount("leaves", batch.leaves.size(), limits_.num_slots));
+    REPRISE_RETURN_IF_ERROR(CheckCount("updates", batch.updates.size(), limits_.max_updates()));
     for (const SlotId slot : batch.leaves) {
       REPRISE_RETURN_IF_ERROR(CheckSlot("leaves", slot.value()));
       state_.slots[slot.value()] = {};

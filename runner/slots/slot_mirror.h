@@ -38,6 +38,11 @@ struct SlotLimits {
   std::vector<KvGroupSpec> groups = {{}};
   int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
   int max_encoder_step_tokens = 0;  // of a step
+
+  // The most updates of a batch: every entry of every table.
+  int64_t max_updates() const {
+    return static_cast<int64_t>(groups.size()) * num_slots * max_blocks;
+  }
 };
 
 // What a batch requires.

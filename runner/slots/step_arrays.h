@@ -43,7 +43,7 @@ struct StepArrays {
   // [1] The number of rows that could not be served (a slot, column or block out of range, a
   // position beyond the table). They are made inert; the host reads the count together with the
   // step's tokens. Reset by refill.
-  int32_t* num_bad_rows = nullptr;
+  int32_t* num_faults = nullptr;
   int max_rows = 0;
   int max_tokens = 0;
 

@@ -1,4 +1,4 @@
-// Tests that are instantiated for the CPU and for CUDA; the latter are skipped without a GPU.
+// Tests that are instantiated for the CPU and for GPUs; those of a GPU that is not there are skipped.
 
 #ifndef RUNNER_TESTING_DEVICE_SUITE_H_
 #define RUNNER_TESTING_DEVICE_SUITE_H_
@@ -7,20 +7,25 @@
 #include <c10/core/Device.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 
 namespace reprise {
 
-class DeviceSuite : public testing::TestWithParam<c10::DeviceType> {
+class DeviceSuite : public testing::TestWithParam<c10::Device> {
  protected:
   void SetUp() override {
-    if (GetParam() == c10::kCUDA &&
-        (!c10::impl::hasDeviceGuardImpl(c10::kCUDA) ||
-         c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount() == 0)) {
-      GTEST_SKIP() << "no GPU on this machine";
+    if (GetParam().is_cuda()) {
+      const int num_gpus = c10::impl::hasDeviceGuardImpl(c10::kCUDA)
+                               ? c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount()
+                               : 0;
+      if (num_gpus <= std::max<int>(GetParam().index(), 0)) {
+        GTEST_SKIP() << "no " << GetParam().str() << " on this machine";
+      }
     }
     // Steps this small are over before a second thread has begun.
-    if (GetParam() == c10::kCPU) at::set_num_threads(1);
+    if (GetParam().is_cpu()) at::set_num_threads(1);
   }
 };
 

@@ -122,7 +122,7 @@ std::vector<SlotId> FirstSlots(int n) {
   return slots;
 }
 
-std::unique_ptr<LayeredHarness> Make(c10::DeviceType device, const Case& c,
+std::unique_ptr<LayeredHarness> Make(c10::Device device, const Case& c,
                                      const ModelRunnerOptions& options) {
   LayeredModelOptions model = c.model;
   model.vocab_size = kVocab;
@@ -239,8 +239,7 @@ TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
       ASSERT_STEP(on->Step(slots));
       ASSERT_STEP(off->Step(slots));
       const int64_t n = static_cast<int64_t>(slots.size());
-      ASSERT_TRUE(
-          at::equal(on->runner().logits().narrow(0, 0, n), off->runner().logits().narrow(0, 0, n)))
+      ASSERT_TRUE(at::equal(on->logits().narrow(0, 0, n), off->logits().narrow(0, 0, n)))
           << "step " << step;
       if (step == 0) continue;
       EXPECT_EQ(on->decision().kind, GraphDecision::Kind::kReplay);
@@ -306,8 +305,7 @@ TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
     for (int step = 0; step < 8; ++step) {
       ASSERT_STEP(alone->Step({SlotId(0)}));
       ASSERT_STEP(together->Step(FirstSlots(6)));
-      ASSERT_TRUE(at::equal(alone->runner().logits()[0], together->runner().logits()[3]))
-          << "step " << step;
+      ASSERT_TRUE(at::equal(alone->logits()[0], together->logits()[3])) << "step " << step;
     }
     EXPECT_EQ(alone->sequence(SlotId(0)).text, together->sequence(SlotId(3)).text);
   }

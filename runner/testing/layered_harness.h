@@ -53,6 +53,8 @@ class LayeredHarness {
   // Whether its next row is of one token.
   bool decodes(SlotId slot) const;
   const GraphDecision& decision() const { return decision_; }
+  // Of the last step, [rows, vocab_size].
+  const at::Tensor& logits() const { return logits_; }
   ModelRunner& runner() { return *runner_; }
   const BlockManager& blocks() const { return *blocks_; }
   // Blocks that the sequence holds in a group.
@@ -73,6 +75,7 @@ class LayeredHarness {
   std::vector<SlotJoin> joins_;
   std::vector<ScheduledEncode> encodes_;
   std::vector<bool> was_held_;  // by block
+  at::Tensor logits_;
   struct RowResult {
     SlotId slot;
     bool sampled;

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr int kVocab = 61;
 
-std::unique_ptr<RunnerHarness> Make(c10::DeviceType device, ModelRunnerOptions options) {
+std::unique_ptr<RunnerHarness> Make(c10::Device device, ModelRunnerOptions options) {
   auto harness = RunnerHarness::Create(options, {.vocab_size = kVocab, .device = device});
   EXPECT_TRUE(harness.ok()) << harness.status();
   return *std::move(harness);
@@ -157,6 +157,21 @@ TEST_P(ModelRunnerSuite, AnIdleStepIsLegalAndTakesItsDeltas) {
   ASSERT_STEP(harness->Step({}));
   harness->Join(SlotId(0), {4});
   ASSERT_STEP(harness->Step({SlotId(0)}));
+  harness->ExpectTokensAndLogits();
+}
+
+TEST_P(ModelRunnerSuite, AnIdleStepRunsTheModelOnRequestByAGraph) {
+  auto harness = Make(GetParam(), {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = 16});
+  harness->Join(SlotId(1), {1, 2, 3});
+  ASSERT_STEP(harness->Step({SlotId(1)}));
+  for (int i = 0; i < 3; ++i) {
+    const auto idle = harness->runner().Step({.idle = IdleStep::kRunModel});
+    ASSERT_TRUE(idle.ok()) << idle.status();
+    EXPECT_EQ(idle->decision.kind, GraphDecision::Kind::kReplay);
+    EXPECT_EQ(idle->decision.key.padded_num_seqs, 1);
+    EXPECT_TRUE(idle->tokens.empty());
+  }
+  ASSERT_STEP(harness->Step({SlotId(1)}));
   harness->ExpectTokensAndLogits();
 }
 

@@ -56,7 +56,7 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.arrays.sample_slot = carver.Take<int32_t>(shape.max_rows);
   args.arrays.row_faults = carver.Take<int32_t>(shape.max_rows);
   args.arrays.common_prefix_len = carver.Take<int32_t>(1);
-  args.arrays.num_bad_rows = carver.Take<int32_t>(1);
+  args.arrays.num_faults = carver.Take<int32_t>(1);
   args.arrays.max_rows = shape.max_rows;
   args.arrays.max_tokens = shape.max_tokens;
   args.delta.counts = carver.Take<StepDeltaCounts>(1);
@@ -160,7 +160,7 @@ void RefillMemory::PoisonArrays() {
     std::fill_n(array, arrays.max_rows, kAbsurd);
   }
   *arrays.common_prefix_len = kAbsurd;
-  *arrays.num_bad_rows = kAbsurd;
+  *arrays.num_faults = kAbsurd;
 }
 
 void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostility,
@@ -246,7 +246,7 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   }
   const StepArrays& x = a.arrays;
   const StepArrays& y = b.arrays;
-  Report("num_bad_rows", x.num_bad_rows, y.num_bad_rows, 1, difference);
+  Report("num_faults", x.num_faults, y.num_faults, 1, difference);
   Report("common_prefix_len", x.common_prefix_len, y.common_prefix_len, 1, difference);
   Report("query_start_loc", x.query_start_loc, y.query_start_loc, shape.max_rows + 1, difference);
   Report("seq_lens", x.seq_lens, y.seq_lens, shape.max_rows, difference);

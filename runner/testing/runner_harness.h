@@ -44,9 +44,12 @@ class RunnerHarness {
   // Checks that the last step's tokens follow from its logits, and that these are within 1e-4
   // (models of 16 bits: 0.05) of a dense forward over each row's tokens.
   void ExpectTokensAndLogits();
+  // The largest difference of the last step's logits from a dense forward; NaN if any is.
+  double MaxLogitsError() const;
 
   const GraphDecision& decision() const { return decision_; }
-  const at::Tensor& logits() const { return runner_->logits(); }
+  // Of the newest step, [rows, vocab_size].
+  const at::Tensor& logits() const { return logits_; }
   const std::vector<int32_t>& text(SlotId slot) const { return sequences_[slot.value()].text; }
   ModelRunner& runner() { return *runner_; }
 
@@ -68,6 +71,7 @@ class RunnerHarness {
   std::vector<SlotJoin> joins_;
   std::vector<SlotId> rows_;  // of the last step
   GraphDecision decision_;
+  at::Tensor logits_;
 };
 
 }  // namespace reprise

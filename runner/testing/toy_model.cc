@@ -50,15 +50,19 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
                        .out = random(q_width, kWidth, 1 / std::sqrt(q_width))});
   }
   head_ = random(kWidth, options.vocab_size, 1 / std::sqrt(kWidth));
-  spec_ = {
-      .layers = std::vector<LayerSpec>(kNumLayers, {.params = {.num_q_heads = options.num_q_heads,
-                                                               .num_kv_heads = options.num_kv_heads,
-                                                               .head_dim_qk = options.head_dim,
-                                                               .head_dim_v = options.head_dim}}),
-      .vocab_size = options.vocab_size,
-      .max_position = options.max_position,
-      .dtype = options.dtype,
-      .device = options.device};
+  LayerSpec layer = {.params = {.num_q_heads = options.num_q_heads,
+                                .num_kv_heads = options.num_kv_heads,
+                                .head_dim_qk = options.head_dim,
+                                .head_dim_v = options.head_dim},
+                     .k_scale = options.kv_scale,
+                     .v_scale = options.kv_scale};
+  layer.params.scale = layer.params.resolved_scale() / options.kv_factor;
+  spec_ = {.layers = std::vector<LayerSpec>(kNumLayers, layer),
+           .vocab_size = options.vocab_size,
+           .max_position = options.max_position,
+           .dtype = options.dtype,
+           .logits_dtype = options.logits_dtype,
+           .device = options.device};
 }
 
 absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
@@ -74,9 +78,10 @@ absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
     };
     REPRISE_ASSIGN_OR_RETURN(
         const at::Tensor out,
-        step.Attend(i, heads(layer.q, options_.num_q_heads), heads(layer.k, options_.num_kv_heads),
-                    heads(layer.v, options_.num_kv_heads)));
-    x = x + at::mm(out.view({n, -1}).to(at::kFloat), layer.out);
+        step.Attend(i, heads(layer.q, options_.num_q_heads),
+                    heads(layer.k, options_.num_kv_heads) * options_.kv_factor,
+                    heads(layer.v, options_.num_kv_heads) * options_.kv_factor));
+    x = x + at::mm(out.view({n, -1}).to(at::kFloat) / options_.kv_factor, layer.out);
   }
   return at::mm(x.index_select(0, step.logits_indices()), head_);
 }

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -22,7 +23,12 @@ struct ToyModelOptions {
   int num_kv_heads = 2;
   int head_dim = 32;
   int max_position = 256;
-  DType dtype = DType::kFloat32;  // of q, k, v and the logits; all else is float32
+  DType dtype = DType::kFloat32;           // of q, k, v; all else is float32
+  std::optional<DType> logits_dtype = {};  // as in ModelSpec
+  // Keys and values are made so many times larger, which the rest of the layer takes back: all else
+  // is as with 1.
+  float kv_factor = 1;
+  std::optional<float> kv_scale = {};  // k_scale and v_scale of every LayerSpec
   c10::Device device = c10::kCPU;
   uint64_t seed = 1;
 };

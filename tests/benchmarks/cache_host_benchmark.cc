@@ -56,7 +56,7 @@ class PassedFence : public Fence {
  public:
   void Arm() override {}
   bool Passed() override { return true; }
-  void Wait() override {}
+  absl::Status Wait() override { return absl::OkStatus(); }
 };
 
 void CountItems(benchmark::State& state, int64_t num_a_round) {

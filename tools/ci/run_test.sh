@@ -8,6 +8,13 @@ mkdir -p "$checkout/.ci" "$checkout/tools/ci" "$checkout/tools/setup" "$checkout
 cp -L .ci/run "$checkout/.ci/"
 cp -L tools/ci/count_cases.sh "$checkout/tools/ci/"
 cp -L tools/setup/device.sh "$checkout/tools/setup/"
+# FAKE_BREACH: what it finds.
+cat >"$checkout/tools/ci/check_house.sh" <<'END'
+#!/bin/bash
+echo "${FAKE_BREACH:-the house is as DESIGN.md draws it}"
+[[ -z ${FAKE_BREACH:-} ]]
+END
+chmod +x "$checkout/tools/ci/check_house.sh"
 echo 'have_nvidia_driver() { [[ -n ${FAKE_DRIVER:-} ]]; }' >>"$checkout/tools/setup/device.sh"
 touch "$checkout/examples/embed/WORKSPACE"
 export calls=$work/calls
@@ -70,6 +77,10 @@ expect_equal "$status $(tail -n 1 <<<"$output")" "1 1 passed, 2 failed, 0 skippe
 FAKE_FAILING=cuda run ci
 expect_equal "$status $(tail -n 1 <<<"$output")" "1 2 passed, 1 failed, 0 skipped" "a case that fails in the CUDA build"
 expect_output "bazelw test in . for cuda ended with status 3" "a case that fails in the CUDA build"
+
+FAKE_BREACH="base includes what stands on it: base/a.h" run ci
+expect_equal "$status $(tail -n 1 <<<"$output")" "1 3 passed, 1 failed, 0 skipped" "sources that breach the plan"
+expect_output "base includes what stands on it: base/a.h" "the breach is said"
 
 FAKE_BROKEN=test run ci
 expect_equal "$status $(tail -n 1 <<<"$output")" "1 0 passed, 1 failed, 0 skipped" "tests that could not run"

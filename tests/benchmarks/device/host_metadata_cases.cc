@@ -6,7 +6,7 @@
 #include "attention/metadata/batch_split.h"
 #include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_builder.h"
+#include "attention/metadata/ragged_gather.h"
 #include "glog/logging.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
@@ -54,22 +54,27 @@ struct Decodes {
     return *built;
   }
 
-  LocalBatchBuffers LocalBuffers() {
+  LocalVirtualBatchArgs LocalArgs() {
     const int rows = static_cast<int>(sequences.size());
-    return {.query_start_loc = local.data(),
-            .seq_lens = local.data() + rows + 1,
-            .table_row = local.data() + 2 * rows + 1,
-            .key_start = local.data() + 3 * rows + 1,
-            .max_rows = rows};
+    return {.batch = batch,
+            .chunk_size = kChunkSize,
+            .buffers = {.query_start_loc = local.data(),
+                        .seq_lens = local.data() + rows + 1,
+                        .table_row = local.data() + 2 * rows + 1,
+                        .key_start = local.data() + 3 * rows + 1,
+                        .max_rows = rows}};
   }
 
-  RaggedBuffers Ragged() {
-    const auto rows = sequences.size();
-    const absl::Span<int32_t> ints = absl::MakeSpan(ragged);
-    return {.query_start_loc = ints.subspan(0, rows + 1),
-            .key_start_loc = ints.subspan(rows + 1, rows + 1),
-            .positions = ints.subspan(2 * rows + 2, rows),
-            .slot_mapping = absl::MakeSpan(ragged_slots)};
+  RaggedGatherArgs RaggedArgs() {
+    const int rows = static_cast<int>(sequences.size());
+    return {.lens = ones.data(),
+            .num_rows = rows,
+            .num_tokens = rows,
+            .max_len = 1,
+            .query_start_loc = ragged.data(),
+            .key_start_loc = ragged.data() + rows + 1,
+            .positions = ragged.data() + 2 * rows + 2,
+            .slot_mapping = ragged_slots.data()};
   }
 
   std::vector<BatchSequence> sequences;
@@ -83,27 +88,24 @@ struct Decodes {
 
 std::vector<HostMetadataCase> HostMetadataCases(int num_rows) {
   const auto decodes = std::make_shared<Decodes>(num_rows);
-  return {
-      {"BatchBuilder::Build, decode", [decodes] { decodes->Build(); }},
-      {"SplitBatch, decode",
-       [decodes] {
-         CHECK(SplitBatch(decodes->sequences, {}, absl::MakeSpan(decodes->order)).ok());
-       }},
-      {"BuildLocalVirtualBatch, decode",
-       [decodes] {
-         CHECK(BuildLocalVirtualBatch(decodes->batch, kChunkSize, decodes->LocalBuffers()).ok());
-       }},
-      {"BuildCrossBatch, decode",
-       [decodes] {
-         CHECK(BuildCrossBatch({.rows = decodes->batch,
-                                .encoder_lens = decodes->encoder_lens.data(),
-                                .table = decodes->Table(),
-                                .max_encoder_len = 1500,
-                                .seq_lens = decodes->cross_lens.data()})
-                   .ok());
-       }},
-      {"BuildRaggedBatch, 1 token a row",
-       [decodes] { CHECK(BuildRaggedBatch({.lens = decodes->ones}, decodes->Ragged()).ok()); }}};
+  return {{"BatchBuilder::Build, decode", [decodes] { decodes->Build(); }},
+          {"SplitBatch, decode",
+           [decodes] {
+             CHECK(SplitBatch(decodes->sequences, {}, absl::MakeSpan(decodes->order)).ok());
+           }},
+          {"BuildLocalVirtualBatch, decode",
+           [decodes] { CHECK(BuildLocalVirtualBatch(decodes->LocalArgs()).ok()); }},
+          {"BuildCrossBatch, decode",
+           [decodes] {
+             CHECK(BuildCrossBatch({.rows = decodes->batch,
+                                    .encoder_lens = decodes->encoder_lens.data(),
+                                    .table = decodes->Table(),
+                                    .max_encoder_len = 1500,
+                                    .seq_lens = decodes->cross_lens.data()})
+                       .ok());
+           }},
+          {"BuildRaggedGather, 1 token a row",
+           [decodes] { CHECK(BuildRaggedGather(decodes->RaggedArgs()).ok()); }}};
 }
 
 }  // namespace reprise

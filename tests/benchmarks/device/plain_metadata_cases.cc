@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "attention/metadata/batch_gather.h"
 #include "attention/metadata/batch_tables.h"
-#include "attention/metadata/cross_batch_kernel.h"
+#include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_block_table.h"
-#include "attention/metadata/local_virtual_batch_kernel.h"
-#include "attention/metadata/ragged_builder_kernel.h"
+#include "attention/metadata/local_virtual_batch.h"
+#include "attention/metadata/ragged_gather.h"
 #include "cache/tables/convert_tables.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
@@ -85,7 +85,6 @@ class Rows {
 
 using SharedRows = std::shared_ptr<Rows>;
 
-// For a launcher that returns a Status: its arguments are valid here.
 MetadataCase GatherCase(const std::string& shape, const SharedRows& rows) {
   const BatchGatherArgs args = {.table_row = rows->Batch().table_row,
                                 .query_lens = rows->query_lens(),
@@ -98,31 +97,33 @@ MetadataCase GatherCase(const std::string& shape, const SharedRows& rows) {
                                            .query_start_loc = rows->Out(rows->num_rows() + 1),
                                            .seq_lens = rows->Out(rows->num_rows()),
                                            .table_row = rows->Out(rows->num_rows())},
-                                .num_bad_rows = rows->Out(1)};
+                                .num_faults = rows->Out(1)};
   return {"batch_gather, " + shape,
           [rows, args](cudaStream_t stream) { return ErrorOf(LaunchBatchGather(args, stream)); }};
 }
 
-LocalBatchBuffers LocalBuffers(const SharedRows& rows) {
+LocalVirtualBatchArgs LocalArgs(const SharedRows& rows) {
   const int max_rows = MaxLocalRows(rows->num_rows(), rows->num_tokens(), kChunkSize);
-  return {.query_start_loc = rows->Out(max_rows + 1),
-          .seq_lens = rows->Out(max_rows),
-          .table_row = rows->Out(max_rows),
-          .key_start = rows->Out(max_rows),
-          .max_rows = max_rows};
+  return {.batch = rows->Batch(),
+          .chunk_size = kChunkSize,
+          .buffers = {.query_start_loc = rows->Out(max_rows + 1),
+                      .seq_lens = rows->Out(max_rows),
+                      .table_row = rows->Out(max_rows),
+                      .key_start = rows->Out(max_rows),
+                      .max_rows = max_rows}};
 }
 
 MetadataCase LocalCase(const std::string& shape, const SharedRows& rows) {
-  const LocalBatchBuffers buffers = LocalBuffers(rows);
-  return {"local_virtual_batch, " + shape, [rows, buffers](cudaStream_t stream) {
-            return LaunchLocalVirtualBatch(rows->Batch(), kChunkSize, buffers, stream);
+  const LocalVirtualBatchArgs args = LocalArgs(rows);
+  return {"local_virtual_batch, " + shape, [rows, args](cudaStream_t stream) {
+            return ErrorOf(LaunchLocalVirtualBatch(args, stream));
           }};
 }
 
 MetadataCase LocalTableCase(const std::string& shape, const SharedRows& rows) {
-  const LocalBatchBuffers buffers = LocalBuffers(rows);
-  const PagedBatch local = *LocalVirtualBatchOver(rows->Batch(), kChunkSize, buffers);
-  static_cast<void>(LaunchLocalVirtualBatch(rows->Batch(), kChunkSize, buffers, nullptr));
+  const LocalVirtualBatchArgs rows_args = LocalArgs(rows);
+  const PagedBatch local = LocalVirtualBatch(rows_args);
+  static_cast<void>(LaunchLocalVirtualBatch(rows_args, nullptr));
   const int width = LocalTableWidth(kChunkSize, kBlockSize);
   const LocalBlockTableArgs args = {.local = local,
                                     .chunk_size = kChunkSize,
@@ -153,27 +154,27 @@ MetadataCase PackedCase(const std::string& shape, const SharedRows& rows) {
 }
 
 MetadataCase CrossCase(const std::string& shape, const SharedRows& rows) {
-  const CrossBatch cross = {.rows = rows->Batch(),
-                            .encoder_lens = rows->seq_lens(),
-                            .table = rows->Table(),
-                            .max_encoder_len = kMaxBlocks * kBlockSize,
-                            .seq_lens = rows->Out(rows->num_rows())};
+  const CrossBatchArgs args = {.rows = rows->Batch(),
+                               .encoder_lens = rows->seq_lens(),
+                               .table = rows->Table(),
+                               .max_encoder_len = kMaxBlocks * kBlockSize,
+                               .seq_lens = rows->Out(rows->num_rows())};
   return {"cross_batch, " + shape,
-          [rows, cross](cudaStream_t stream) { return LaunchCrossBatch(cross, stream); }};
+          [rows, args](cudaStream_t stream) { return ErrorOf(LaunchCrossBatch(args, stream)); }};
 }
 
 MetadataCase RaggedCase(const std::string& shape, const SharedRows& rows) {
-  const RaggedGather gather = {.lens = rows->query_lens(),
-                               .num_rows = rows->num_rows(),
-                               .num_tokens = rows->num_tokens(),
-                               .max_len = rows->num_tokens(),
-                               .query_start_loc = rows->Out(rows->num_rows() + 1),
-                               .key_start_loc = rows->Out(rows->num_rows() + 1),
-                               .positions = rows->Out(rows->num_tokens()),
-                               .slot_mapping = rows->slots(),
-                               .num_bad_rows = rows->Out(1)};
-  return {"ragged_builder, " + shape,
-          [rows, gather](cudaStream_t stream) { return LaunchRaggedGather(gather, stream); }};
+  const RaggedGatherArgs args = {.lens = rows->query_lens(),
+                                 .num_rows = rows->num_rows(),
+                                 .num_tokens = rows->num_tokens(),
+                                 .max_len = rows->num_tokens(),
+                                 .query_start_loc = rows->Out(rows->num_rows() + 1),
+                                 .key_start_loc = rows->Out(rows->num_rows() + 1),
+                                 .positions = rows->Out(rows->num_tokens()),
+                                 .slot_mapping = rows->slots(),
+                                 .num_faults = rows->Out(1)};
+  return {"ragged_gather, " + shape,
+          [rows, args](cudaStream_t stream) { return ErrorOf(LaunchRaggedGather(args, stream)); }};
 }
 
 }  // namespace

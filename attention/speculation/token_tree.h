@@ -15,8 +15,8 @@
 // Pure functions, constexpr, so that nvcc compiles them for the device.
 // attention/speculation/tree_check.h reports what is wrong with an invalid tree.
 
-#ifndef ATTENTION_METADATA_TOKEN_TREE_H_
-#define ATTENTION_METADATA_TOKEN_TREE_H_
+#ifndef ATTENTION_SPECULATION_TOKEN_TREE_H_
+#define ATTENTION_SPECULATION_TOKEN_TREE_H_
 
 #include <bit>
 #include <cstdint>
@@ -56,4 +56,4 @@ REPRISE_HOST_DEVICE constexpr int64_t NodePosition(int64_t prefix, uint64_t mask
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_TOKEN_TREE_H_
+#endif  // ATTENTION_SPECULATION_TOKEN_TREE_H_

@@ -1,0 +1,42 @@
+// Makes a GPU the current one of this thread for a scope.
+//
+//   const CudaDeviceScope scope(device);
+//   kernel<<<grid, cta, 0, stream>>>(args);   // `stream` belongs to `device`
+//
+// Launches, events and attributes of kernels refer to the current device, which is the caller's
+// choice: code that owns a stream of one device opens a scope before it uses the stream.
+//
+// If CUDA refuses the device, the scope changes nothing, and the calls inside it report the error.
+// Cost: one query if the device is current already. Only in builds with CUDA (REPRISE_WITH_CUDA).
+
+#ifndef BASE_CUDA_DEVICE_SCOPE_H_
+#define BASE_CUDA_DEVICE_SCOPE_H_
+
+#ifdef REPRISE_WITH_CUDA
+
+#include <cuda_runtime_api.h>
+
+namespace reprise {
+
+class CudaDeviceScope {
+ public:
+  explicit CudaDeviceScope(int device) {
+    if (cudaGetDevice(&previous_) != cudaSuccess || previous_ == device) return;
+    is_switched_ = cudaSetDevice(device) == cudaSuccess;
+  }
+  CudaDeviceScope(const CudaDeviceScope&) = delete;
+  CudaDeviceScope& operator=(const CudaDeviceScope&) = delete;
+  ~CudaDeviceScope() {
+    if (is_switched_) cudaSetDevice(previous_);
+  }
+
+ private:
+  int previous_ = 0;
+  bool is_switched_ = false;
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_CUDA
+
+#endif  // BASE_CUDA_DEVICE_SCOPE_H_

@@ -1,0 +1,336 @@
+// The ModelRunner's part before the first step: memory, the size of the cache, graphs, and the work
+// of a step at a key.
+
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "base/shape_check.h"
+#include "base/status_macros.h"
+#include "base/torch_status.h"
+#include "runner/model_runner.h"
+#include "runner/model_runner_options.h"
+
+namespace reprise {
+namespace {
+
+// Logits are read after the graph: they must be in the runner's memory, not in the graph's.
+absl::Status MoveInto(const at::Tensor& kept, const at::Tensor& logits) {
+  ShapeChecker dims;
+  dims.Bind("num_logits", kept.size(0));
+  dims.Bind("vocab_size", kept.size(1));
+  REPRISE_RETURN_IF_ERROR(dims.Check("logits of the model", logits, {"num_logits", "vocab_size"}));
+  if (logits.data_ptr() != kept.data_ptr()) kept.copy_(logits);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Values that captured steps hold: constant during the life of the graphs.
+struct ModelRunner::Constants {
+  Model* model = nullptr;
+  const StepMetadata* metadata = nullptr;
+  std::vector<KvLayer> kv;  // one per layer
+};
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
+    Model* model, const ModelRunnerOptions& options, std::unique_ptr<DeviceDriver> driver) {
+  const ModelSpec& spec = model->spec();
+  REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved, ResolveRunnerOptions(options, spec));
+  REPRISE_ASSIGN_OR_RETURN(LayerClasses classes, CollectLayerClasses(spec.layers));
+  if (classes.num_groups() < 1 || classes.num_groups() > kMaxKvGroups) {
+    return absl::UnimplementedError(
+        absl::StrCat("the layers of the model's spec must make 1 to ", kMaxKvGroups,
+                     " KV groups (attention/layer_classes.h): got ", classes.num_groups()));
+  }
+  if (driver == nullptr) {
+    const bool invariant = resolved.batch_invariance == BatchInvariance::kOn;
+    REPRISE_ASSIGN_OR_RETURN(driver,
+                             MakeDeviceDriver(spec.device, {.linears = {.deterministic = invariant},
+                                                            .stream = resolved.stream}));
+  }
+  auto runner = std::unique_ptr<ModelRunner>(
+      new ModelRunner(model, resolved, std::move(classes), std::move(driver)));
+  // On the stream of the steps, so that what is filled here is there when they read it.
+  REPRISE_RETURN_IF_ERROR(
+      CatchTorch([&] { return runner->driver_->OnStream([&] { return runner->Allocate(); }); }));
+  return runner;
+}
+
+ModelRunner::ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes,
+                         std::unique_ptr<DeviceDriver> driver)
+    : model_(model),
+      options_(options),
+      classes_(std::move(classes)),
+      max_blocks_((std::max(*options.max_seq_len, *options.max_encoder_tokens) - 1) /
+                      options.block_size +
+                  1),
+      driver_(std::move(driver)) {}
+
+ModelRunner::~ModelRunner() {
+  // Steps in flight may still read the memory that is freed: waits for them.
+  while (num_awaited_ < num_launched_) {
+    outputs_[num_awaited_++ % outputs_.size()].written->Wait().IgnoreError();
+  }
+}
+
+absl::Status ModelRunner::Allocate() {
+  const ModelSpec& spec = model_->spec();
+  const bool invariant = options_.batch_invariance == BatchInvariance::kOn;
+  const StepMetadataOptions metadata = {
+      .layers = spec.layers,
+      .classes = classes_,
+      .within = spec.within,
+      .dtype = spec.dtype,
+      .device = driver_->device(),
+      .max_rows = options_.max_num_seqs,
+      .max_tokens = options_.max_num_tokens,
+      .max_seq_len = max_seq_len(),
+      .max_encoder_tokens = *options_.max_encoder_tokens,
+      .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
+      .shared_prefix =
+          options_.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
+  REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));
+  REPRISE_ASSIGN_OR_RETURN(memory_, StepMemory::Allocate({.max_rows = options_.max_num_seqs,
+                                                          .max_tokens = options_.max_num_tokens,
+                                                          .max_blocks = max_blocks_,
+                                                          .num_groups = classes_.num_groups(),
+                                                          .vocab_size = spec.vocab_size,
+                                                          .logits_dtype = logits_dtype()},
+                                                         driver_->device()));
+  if (*options_.max_encoder_tokens > 0) {
+    REPRISE_ASSIGN_OR_RETURN(encoder_,
+                             EncoderPass::Create({.metadata = metadata,
+                                                  .max_step_tokens = max_encoder_step_tokens(),
+                                                  .max_blocks = max_blocks_,
+                                                  .block_size = options_.block_size,
+                                                  .num_passes_in_flight = max_steps_in_flight()},
+                                                 driver_.get()));
+  }
+  if (SizeOf(*options_.kv_dtype) == 1) {
+    REPRISE_ASSIGN_OR_RETURN(
+        kv_scales_, KvScales::Allocate(spec.layers, options_.kv_scale_shape, driver_->device()));
+    calibrates_ = options_.kv_calibration == KvCalibration::kFirstStep;
+  }
+  REPRISE_RETURN_IF_ERROR(AllocateRings());
+  MakeCascade();
+  REPRISE_ASSIGN_OR_RETURN(
+      graphs_, GraphSet::Create({.mode = *options_.graphs,
+                                 .max_num_seqs = options_.max_num_seqs,
+                                 .sizes = options_.graph_sizes,
+                                 .max_seq_len = max_seq_len(),
+                                 .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
+                                                     : GraphSetOptions::Cascade::kNotCaptured,
+                                 .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
+                                 .memory_budget_bytes = options_.graph_memory_budget_bytes},
+                                &driver_->graphs()));
+
+  REPRISE_RETURN_IF_ERROR(SizeCache());
+  mirror_.emplace(Limits());
+  return CaptureGraphs();
+}
+
+// What graphs and eager steps take is measured with a cache of the smallest size; the cache gets
+// the rest.
+absl::Status ModelRunner::SizeCache() {
+  REPRISE_ASSIGN_OR_RETURN(const CachePlan plan,
+                           CachePlan::Create(options_, model_->spec(), classes_));
+  if (driver_->free_bytes().has_value()) {
+    REPRISE_RETURN_IF_ERROR(AllocateCache(plan, /*num_blocks=*/2));
+    REPRISE_ASSIGN_OR_RETURN(memory_use_.eager_bytes,
+                             driver_->MeasurePeakBytes([&] { return RunLargestStep(); }));
+    if (*options_.graphs != GraphSetOptions::Mode::kOff) {
+      REPRISE_ASSIGN_OR_RETURN(
+          memory_use_.graph_bytes,
+          graphs_->EstimateBytes([this](const GraphKey& key) { return MakeStep(key); }));
+    }
+    kv_cache_.reset();
+    memory_use_.free_bytes = driver_->free_bytes();
+  }
+  REPRISE_ASSIGN_OR_RETURN(num_blocks_,
+                           plan.ChooseNumBlocks(memory_use_.free_bytes,
+                                                memory_use_.eager_bytes + memory_use_.graph_bytes));
+  REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
+  memory_use_.step_bytes = memory_->bytes();
+  memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
+  REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
+  return absl::OkStatus();
+}
+
+// Over the arrays of an empty step: every token is inert, and keys go to the null block.
+absl::Status ModelRunner::RunLargestStep() {
+  if (encoder_ != nullptr) {
+    const int max_tokens = max_encoder_tokens();
+    const std::vector<int32_t> input(max_tokens, 0);
+    std::vector<ScheduledEncode> encodes;
+    const int num_inputs = std::min(max_encoder_step_tokens() / max_tokens, max_num_seqs());
+    for (int i = 0; i < num_inputs; ++i) encodes.push_back({.slot = SlotId(i), .tokens = input});
+    REPRISE_RETURN_IF_ERROR(encoder_->Run(encodes, *model_, kv_layers()));
+  }
+  return MakeStep({.padded_num_seqs = max_num_seqs(),
+                   .padded_num_tokens = max_num_tokens(),
+                   .max_query_len = max_num_tokens() - max_num_seqs() + 1})();
+}
+
+// Only products of the captured shapes are timed: the first prompt of a shape must not wait for a
+// search. They are timed now in each mode, also without graphs or with lazily captured ones: so all
+// modes compute the same bits.
+absl::Status ModelRunner::CaptureGraphs() {
+  const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
+  driver_->linears().SetTiming(LinearTiming::kOn);
+  if (*options_.graphs != GraphSetOptions::Mode::kEager && driver_->device().is_cuda()) {
+    for (const GraphKey& key : graphs_->keys()) {
+      REPRISE_RETURN_IF_ERROR(driver_->OnStream(make_step(key)));
+    }
+  }
+  REPRISE_RETURN_IF_ERROR(graphs_->CaptureAll(make_step, fingerprint_));
+  driver_->linears().SetTiming(LinearTiming::kOff);
+  return absl::OkStatus();
+}
+
+DType ModelRunner::logits_dtype() const {
+  return model_->spec().logits_dtype.value_or(model_->spec().dtype);
+}
+
+absl::Span<const KvLayer> ModelRunner::kv_layers() const { return constants_->kv; }
+
+SlotLimits ModelRunner::Limits() const {
+  return {.num_slots = options_.max_num_seqs,
+          .max_num_tokens = options_.max_num_tokens,
+          .max_seq_len = max_seq_len(),
+          .max_blocks = max_blocks_,
+          .block_size = options_.block_size,
+          .num_blocks = num_blocks_,
+
+          .vocab_size = model_->spec().vocab_size,
+          .groups = classes_.groups,
+          .max_encoder_tokens = *options_.max_encoder_tokens,
+          .max_encoder_step_tokens = max_encoder_step_tokens()};
+}
+
+void ModelRunner::MakeCascade() {
+  StepCascadeOptions options = {.costs = options_.cascade_costs,
+                                .num_slots = options_.max_num_seqs,
+                                .max_blocks = max_blocks_,
+                                .block_size = options_.block_size,
+                                .max_seq_len = max_seq_len()};
+  for (int i = 0; i < classes_.num_classes(); ++i) {
+    if (!metadata_->TakesPrefix(i)) continue;
+    const LayerClass& layer_class = classes_.classes[i];
+    const LayerSpec& layer = model_->spec().layers[layer_class.first_layer];
+    options.classes.push_back(
+        {.layer = {.num_q_heads = layer.params.num_q_heads,
+                   .num_kv_heads = layer.params.num_kv_heads,
+                   .head_dim_qk = layer.params.head_dim_qk,
+                   .head_dim_v = layer.params.head_dim_v,
+                   .v_in_k = layer.v_in_k,
+                   .bytes_per_element = static_cast<int>(SizeOf(*options_.kv_dtype)),
+                   .tile_queries = metadata_->cascade_map(i).main.tile_queries},
+         .num_layers = static_cast<int>(absl::c_count(classes_.class_of_layer, i))});
+    if (!absl::c_linear_search(options.groups, *layer_class.kv_group)) {
+      options.groups.push_back(*layer_class.kv_group);
+    }
+  }
+  if (options.classes.empty()) return;
+  cascade_.emplace(options);
+  if (!cascade_->least_rows().has_value()) cascade_.reset();
+}
+
+absl::Status ModelRunner::AllocateRings() {
+  const int num_slots = max_steps_in_flight() + 1;
+  delta_capacity_ = {.num_slots = options_.max_num_seqs,
+                     .max_updates = Limits().max_updates(),
+                     .max_rows = options_.max_num_seqs,
+                     .max_tokens = options_.max_num_tokens};
+  REPRISE_ASSIGN_OR_RETURN(delta_memory_,
+                           driver_->AllocateMapped(num_slots * StepDeltaBytes(delta_capacity_)));
+  std::vector<std::unique_ptr<Fence>> read;
+  for (int i = 0; i < num_slots; ++i) {
+    REPRISE_ASSIGN_OR_RETURN(read.emplace_back(), driver_->MakeFence());
+  }
+  REPRISE_ASSIGN_OR_RETURN(delta_ring_,
+                           StagingRing::Create(delta_memory_->host_bytes(), std::move(read)));
+
+  // One token per row, and the number of faults.
+  const int64_t output_size = options_.max_num_seqs + 1;
+  REPRISE_ASSIGN_OR_RETURN(
+      output_memory_, driver_->AllocateMapped(num_slots * output_size * int64_t{sizeof(int32_t)}));
+  for (int i = 0; i < num_slots; ++i) {
+    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Fence> written, driver_->MakeFence());
+    Output output = {.tokens = output_memory_->host<int32_t>() + i * output_size,
+                     .device_tokens = output_memory_->device<int32_t>() + i * output_size,
+                     .written = std::move(written)};
+    if (options_.step_logits == StepLogits::kOfEvery) {
+      const at::Tensor logits = at::empty_like(memory_->logits());
+      for (int rows = 0; rows <= max_num_seqs(); ++rows) {
+        output.logits.push_back(logits.narrow(0, 0, rows));
+      }
+    }
+    outputs_.push_back(std::move(output));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
+  kv_cache_.reset();  // before the new one: both might not fit
+  REPRISE_ASSIGN_OR_RETURN(kv_cache_, plan.Allocate(num_blocks, driver_->device()));
+  for (int i = 0; kv_scales_ && i < static_cast<int>(model_->spec().layers.size()); ++i) {
+    if (const std::optional<int> layer = plan.cache_layer(i)) {
+      kv_cache_->SetScales(*layer, kv_scales_->k_scale(i), kv_scales_->v_scale(i));
+    }
+  }
+  constants_ = std::make_shared<const Constants>(
+      Constants{.model = model_, .metadata = metadata_.get(), .kv = plan.LayersOf(*kv_cache_)});
+  fingerprint_ = MakeFingerprint(num_blocks);
+  return absl::OkStatus();
+}
+
+std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
+                                                    const KvScales* calibrated) const {
+  const StepArrays& arrays = memory_->arrays();
+  StepBatches batches = metadata_->BatchesAt(key, *memory_);
+  const int64_t num_tokens = key.padded_num_tokens;
+  std::vector<at::Tensor> slot_mappings;
+  for (int group = 0; group < classes_.num_groups(); ++group) {
+    slot_mappings.push_back(memory_->View(arrays.group_slots(group), num_tokens));
+  }
+  auto step = std::make_shared<const reprise::Step>(reprise::Step::Parts{
+      .token_ids = memory_->View(arrays.token_ids, num_tokens),
+      .positions = memory_->View(arrays.positions, num_tokens),
+      .slot_mappings = std::move(slot_mappings),
+      .logits_indices = memory_->View(arrays.logits_indices, key.padded_num_seqs),
+      .logits = memory_->logits(key.padded_num_seqs),
+      .kv = constants_->kv,
+      .batches = batches,
+      .metadata = metadata_.get(),
+      .linears = &driver_->linears(),
+      .dtype = model_->spec().dtype,
+      .calibrated = calibrated});
+  return [step, batches = std::move(batches), constants = constants_]() -> absl::Status {
+    return CatchTorch([&]() -> absl::Status {
+      REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches));
+      REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
+      return MoveInto(step->logits(), logits);
+    });
+  };
+}
+
+Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
+  Fingerprint fingerprint;
+  fingerprint.AddValue("max_seq_len", max_seq_len());
+  fingerprint.AddValue("block_size", options_.block_size);
+  fingerprint.AddValue("num_blocks", num_blocks);
+  memory_->AddTo(fingerprint);
+  metadata_->AddTo(fingerprint);
+  for (const KvLayer& layer : constants_->kv) {
+    fingerprint.AddAddress("k", layer.k.data);
+    fingerprint.AddAddress("v", layer.v.data);
+  }
+  return fingerprint;
+}
+
+}  // namespace reprise

@@ -1,0 +1,299 @@
+// What fails in a step, whom it concerns, and how the runner reports it.
+
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/equal.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/model_runner.h"
+#include "runner/testing/forwarding_driver.h"
+#include "runner/testing/toy_model.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kBlockSize = 4;
+constexpr int kColumns = 4;  // of a slot: its blocks are 1 + slot * kColumns and the next ones
+
+// A device that fails on request, over the CPU.
+struct DeviceFaults {
+  absl::Status refill;
+  absl::Status sample;
+  absl::Status fence;
+  absl::Status health;
+};
+
+class FaultyFence : public Fence {
+ public:
+  explicit FaultyFence(const DeviceFaults* faults) : faults_(faults) {}
+  void Arm() override {}
+  bool Passed() override { return true; }
+  absl::Status Wait() override { return faults_->fence; }
+
+ private:
+  const DeviceFaults* faults_;
+};
+
+class FaultyDriver : public ForwardingDriver {
+ public:
+  FaultyDriver(std::unique_ptr<DeviceDriver> cpu, const DeviceFaults* faults)
+      : ForwardingDriver(std::move(cpu)), faults_(faults) {}
+
+  absl::Status Health() override { return faults_->health; }
+  absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override {
+    return std::make_unique<FaultyFence>(faults_);
+  }
+  absl::Status Refill(const RefillArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(faults_->refill);
+    return ForwardingDriver::Refill(args);
+  }
+  absl::Status Sample(const SampleArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(faults_->sample);
+    return ForwardingDriver::Sample(args);
+  }
+
+ private:
+  const DeviceFaults* faults_;
+};
+
+class FailingModel : public ToyModel {
+ public:
+  using ToyModel::ToyModel;
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    REPRISE_RETURN_IF_ERROR(failure);
+    if (throws) throw std::runtime_error("thrown by the model");
+    return ToyModel::Forward(step);
+  }
+  absl::Status failure;
+  bool throws = false;
+};
+
+class StepFailureTest : public testing::Test {
+ protected:
+  StepFailureTest() { Make(1); }
+
+  void Make(int max_steps_in_flight, StepLogits step_logits = StepLogits::kOfNewest) {
+    faults_ = {};
+    runner_ = nullptr;
+    auto runner = ModelRunner::Create(
+        &model_,
+        {.max_num_seqs = 3,
+         .max_num_tokens = 16,
+         .max_seq_len = kBlockSize * kColumns,
+         .block_size = kBlockSize,
+         .max_steps_in_flight = max_steps_in_flight,
+         .step_logits = step_logits},
+        std::make_unique<FaultyDriver>(*MakeDeviceDriver(c10::kCPU, {}), &faults_));
+    ASSERT_TRUE(runner.ok()) << runner.status();
+    runner_ = *std::move(runner);
+  }
+
+  // The slots' sequences enter with their prompts, all others of `slots` decode; `leaves` leave.
+  absl::StatusOr<StepTicket> Launch(const std::vector<int>& slots, const std::vector<int>& joins,
+                                    const std::vector<int>& leaves = {}) {
+    std::vector<SlotId> leaving(leaves.begin(), leaves.end());
+    std::vector<SlotJoin> joining;
+    std::vector<BlockTableUpdate> updates;
+    for (const int slot : joins) {
+      joining.push_back({.slot = slot});
+      for (int column = 0; column < kColumns; ++column) {
+        updates.push_back({slot, column, 1 + slot * kColumns + column});
+      }
+    }
+    std::vector<ScheduledRow> rows;
+    for (const int slot : slots) {
+      const bool is_new = absl::c_linear_search(joins, slot);
+      rows.push_back(
+          {.slot = SlotId(slot),
+           .tokens = is_new ? absl::MakeConstSpan(prompts_[slot]) : absl::Span<const int32_t>()});
+    }
+    return runner_->Launch({.leaves = leaving, .joins = joining, .updates = updates, .rows = rows});
+  }
+
+  // A step of these slots; its tokens.
+  absl::StatusOr<std::vector<int32_t>> Step(const std::vector<int>& slots,
+                                            const std::vector<int>& joins = {},
+                                            const std::vector<int>& leaves = {}) {
+    REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, Launch(slots, joins, leaves));
+    REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(ticket));
+    return std::vector<int32_t>(result.tokens.begin(), result.tokens.end());
+  }
+
+  // The tokens that the slot's prompt gives alone.
+  std::vector<int32_t> Alone(int slot, int num_tokens) const {
+    std::vector<int32_t> text = prompts_[slot];
+    std::vector<int32_t> tokens;
+    while (static_cast<int>(tokens.size()) < num_tokens) {
+      tokens.push_back(model_.DenseLogits(text).argmax().item<int32_t>());
+      text.push_back(tokens.back());
+    }
+    return tokens;
+  }
+
+  const std::vector<std::vector<int32_t>> prompts_ = {{1, 2, 3}, {7, 5}, {9, 9, 1, 4}};
+  FailingModel model_{ToyModelOptions()};
+  DeviceFaults faults_;
+  std::unique_ptr<ModelRunner> runner_;
+};
+
+TEST_F(StepFailureTest, AFailingForwardFailsTheRowsOfItsStepAndNoOthers) {
+  const std::vector<int32_t> expected = Alone(1, 4);
+  EXPECT_THAT(*Step({0, 1}, {0, 1}), ElementsAre(Alone(0, 1)[0], expected[0]));
+  for (const bool throws : {false, true}) {
+    SCOPED_TRACE(throws);
+    model_.failure = throws ? absl::OkStatus() : absl::InvalidArgumentError("no such expert");
+    model_.throws = throws;
+    // The batch fits, so it is accepted: the error is the step's.
+    const auto ticket = throws ? Launch({2}, {2}, {0, 2}) : Launch({0}, {});
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    const absl::Status failed = runner_->Await(*ticket).status();
+    EXPECT_EQ(failed.code(),
+              throws ? absl::StatusCode::kInternal : absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(failed.message()),
+                HasSubstr(throws ? "thrown by the model" : "no such expert"));
+    EXPECT_EQ(runner_->status(), absl::OkStatus());
+    model_.failure = absl::OkStatus();
+    model_.throws = false;
+    EXPECT_THAT(*Step({1}), ElementsAre(expected[throws ? 2 : 1]));
+  }
+  // The slots of the failed sequences serve again.
+  EXPECT_THAT(*Step({2, 1, 0}, {0, 2}, {2}),
+              ElementsAre(Alone(2, 1)[0], expected[3], Alone(0, 1)[0]));
+}
+
+TEST_F(StepFailureTest, AnEarlierStepInFlightKeepsItsTokens) {
+  Make(2);
+  const auto first = Launch({0, 1}, {0, 1});
+  model_.failure = absl::AbortedError("no forward today");
+  const auto second = Launch({0}, {});
+  model_.failure = absl::OkStatus();
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_THAT(runner_->Await(*first)->tokens, ElementsAre(Alone(0, 1)[0], Alone(1, 1)[0]));
+  EXPECT_EQ(runner_->Await(*second).status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(*Step({1}, {}, {0}), ElementsAre(Alone(1, 2)[1]));
+}
+
+TEST_F(StepFailureTest, AfterAFaultOfTheDeviceTheOldTokensInTheRingAreNotReported) {
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(Step({0}, i == 0 ? std::vector{0} : std::vector<int>()).ok());
+  const auto ticket = Launch({0}, {});
+  faults_.fence = faults_.health = absl::InternalError("an illegal memory access");
+  const auto result = runner_->Await(*ticket);
+  EXPECT_EQ(result.status(), faults_.fence);
+  EXPECT_EQ(runner_->status(), faults_.fence);
+  const absl::Status next = Launch({0}, {}).status();
+  EXPECT_EQ(next.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(next.message()), HasSubstr("an illegal memory access"));
+}
+
+TEST_F(StepFailureTest, AFaultThatAStepMeetsEndsTheRunner) {
+  ASSERT_TRUE(Step({0}, {0}).ok());
+  faults_.sample = absl::InternalError("launch failure");
+  faults_.health = absl::InternalError("the device is lost");
+  const auto ticket = Launch({0}, {});
+  ASSERT_TRUE(ticket.ok());
+  EXPECT_EQ(runner_->status(), faults_.health);
+  EXPECT_EQ(runner_->Await(*ticket).status(), faults_.sample);
+}
+
+TEST_F(StepFailureTest, ASamplingThatFailsOnAHealthyDeviceFailsTheStep) {
+  ASSERT_TRUE(Step({1, 0}, {0, 1}).ok());
+  faults_.sample = absl::ResourceExhaustedError("no memory");
+  EXPECT_EQ(Step({0}).status(), faults_.sample);
+  faults_.sample = absl::OkStatus();
+  EXPECT_THAT(*Step({1}), ElementsAre(Alone(1, 2)[1]));
+}
+
+// The device's slots are then behind the host's, for good.
+TEST_F(StepFailureTest, ARefillThatFailsEndsTheRunner) {
+  ASSERT_TRUE(Step({0}, {0}).ok());
+  faults_.refill = absl::InternalError("launch failure");
+  EXPECT_EQ(Step({0}).status(), faults_.refill);
+  EXPECT_EQ(runner_->status(), faults_.refill);
+  faults_.refill = absl::OkStatus();
+  EXPECT_EQ(Step({0}).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StepFailureTest, ARefusedBatchChangesNothing) {
+  const std::vector<int32_t> expected = Alone(0, 3);
+  EXPECT_THAT(*Step({0}, {0}), ElementsAre(expected[0]));
+  EXPECT_EQ(Launch({0, 2}, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Launch({0, 0}, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Launch({0}, {}, {0, 1, 2, 0}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(*Step({0}), ElementsAre(expected[1]));
+  EXPECT_THAT(*Step({0}), ElementsAre(expected[2]));
+}
+
+TEST_F(StepFailureTest, MoreUpdatesThanTheDeltaHoldsAreRefused) {
+  const std::vector<SlotJoin> join = {{.slot = 0}};
+  const int num_entries = 3 * kColumns;  // of all slots
+  const std::vector<BlockTableUpdate> updates(num_entries + 1, {0, 0, 1});
+  const absl::Status status = runner_->Launch({.joins = join, .updates = updates}).status();
+  EXPECT_EQ(status.message(), "updates: a batch has at most 12, got 13");
+  const auto most = absl::MakeConstSpan(updates).first(num_entries);
+  EXPECT_TRUE(runner_->Step({.joins = join, .updates = most}).ok());
+}
+
+TEST_F(StepFailureTest, StepsOutOfTurnAreRefused) {
+  EXPECT_EQ(runner_->Await({0}).status().code(), absl::StatusCode::kFailedPrecondition);
+  const auto first = Launch({0}, {0});
+  EXPECT_EQ(Launch({0}, {}).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner_->Await({1}).status().message(),
+            "steps are awaited once, in the order of their launch: expected step 0, got step 1");
+  EXPECT_THAT(runner_->Await(*first)->tokens, SizeIs(1));
+  EXPECT_EQ(runner_->Await(*first).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(*Step({0}), ElementsAre(Alone(0, 2)[1]));
+}
+
+TEST_F(StepFailureTest, EachStepInFlightHasLogitsOfItsOwn) {
+  Make(3, StepLogits::kOfEvery);
+  std::vector<StepTicket> tickets = {*Launch({0, 1}, {0, 1}), *Launch({1}, {}),
+                                     *Launch({0, 1}, {})};
+  for (const StepTicket ticket : tickets) {
+    const auto result = runner_->Await(ticket);
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_EQ(result->logits.size(0), static_cast<int64_t>(result->tokens.size()));
+    for (size_t row = 0; row < result->tokens.size(); ++row) {
+      EXPECT_EQ(result->logits[row].argmax().item<int32_t>(), result->tokens[row]);
+    }
+  }
+  Make(3);
+  EXPECT_FALSE(runner_->Await(*Launch({0}, {0}))->logits.defined());
+  Make(1);
+  EXPECT_EQ(runner_->Await(*Launch({0}, {0}))->logits.size(0), 1);
+}
+
+TEST(LogitsDtypeTest, FloatLogitsOfA16BitModelAreNotRounded) {
+  const std::vector<SlotJoin> join = {{.slot = 0}};
+  const std::vector<BlockTableUpdate> update = {{.slot = 0, .column = 0, .block = 1}};
+  const std::vector<int32_t> tokens = {1, 2};
+  const std::vector<ScheduledRow> row = {{.slot = SlotId(0), .tokens = tokens}};
+  const auto first_logits = [&](std::optional<DType> logits_dtype) {
+    ToyModel model({.dtype = DType::kBFloat16, .logits_dtype = logits_dtype});
+    auto runner = *ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 8});
+    return runner->Step({.joins = join, .updates = update, .rows = row})->logits.clone();
+  };
+  const at::Tensor rounded = first_logits(std::nullopt);
+  const at::Tensor exact = first_logits(DType::kFloat32);
+  EXPECT_EQ(rounded.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(exact.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(exact.to(at::kBFloat16), rounded));
+  EXPECT_FALSE(at::equal(exact.to(at::kBFloat16).to(at::kFloat), exact));
+}
+
+}  // namespace
+}  // namespace reprise

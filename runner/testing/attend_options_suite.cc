@@ -1,0 +1,250 @@
+#include "runner/testing/attend_options_suite.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/einsum.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "runner/model_runner.h"
+
+namespace reprise {
+
+// A build without CUDA has no GPU to instantiate it for.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttendOptionsSuite);
+
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kVocab = 31;
+constexpr int kQHeads = 4;
+constexpr int kKvHeads = 2;
+constexpr int kDim = 32;
+constexpr int kMaxTokens = 16;
+
+// Queries, keys and values of each token id, of one attention layer.
+class OneLayerModel : public Model {
+ public:
+  // What a test does in the forward pass; `kept` outlives it.
+  using Attention = std::function<absl::Status(const Step& step, const at::Tensor& q,
+                                               const at::Tensor& k, const at::Tensor& v)>;
+
+  OneLayerModel(c10::Device device, Attention attention) : attention_(std::move(attention)) {
+    std::mt19937 rng(5);
+    std::normal_distribution<float> normal;
+    embedding_ = at::zeros({kVocab, kQHeads + 2 * kKvHeads, kDim}, at::kFloat);
+    for (int64_t i = 0; i < embedding_.numel(); ++i) embedding_.data_ptr<float>()[i] = normal(rng);
+    embedding_ = embedding_.to(at::kBFloat16).to(device);
+    spec_ = {.layers = {{.params = {.num_q_heads = kQHeads,
+                                    .num_kv_heads = kKvHeads,
+                                    .head_dim_qk = kDim,
+                                    .head_dim_v = kDim}}},
+             .vocab_size = kVocab,
+             .max_position = 64,
+             .dtype = DType::kBFloat16,
+             .device = device};
+  }
+
+  const ModelSpec& spec() const override { return spec_; }
+
+  // Every token that is sampled is 0.
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    const at::Tensor x = embedding_.index_select(0, step.token_ids());
+    REPRISE_RETURN_IF_ERROR(attention_(step, x.narrow(1, 0, kQHeads),
+                                       x.narrow(1, kQHeads, kKvHeads),
+                                       x.narrow(1, kQHeads + kKvHeads, kKvHeads)));
+    step.logits().zero_();
+    return step.logits();
+  }
+
+  // Of each token of `text`: out [n, kQHeads, kDim] and lse [n, kQHeads], float64 on the CPU.
+  std::pair<at::Tensor, at::Tensor> Dense(const std::vector<int32_t>& text) const {
+    const int64_t n = static_cast<int64_t>(text.size());
+    const at::Tensor x = embedding_.cpu().to(at::kDouble).index_select(0, at::tensor(text));
+    const at::Tensor q = x.narrow(1, 0, kQHeads);
+    const auto repeated = [&](int64_t first) {
+      return x.narrow(1, first, kKvHeads).repeat_interleave(kQHeads / kKvHeads, 1);
+    };
+    const at::Tensor hidden = at::ones({n, n}, at::kBool).tril().logical_not();
+    const at::Tensor scores =
+        (at::einsum("qhd,khd->hqk", {q, repeated(kQHeads)}) / std::sqrt(double{kDim}))
+            .masked_fill(hidden, -std::numeric_limits<double>::infinity());
+    const at::Tensor out =
+        at::einsum("hqk,khd->qhd", {at::softmax(scores, -1), repeated(kQHeads + kKvHeads)});
+    return {out, at::logsumexp(scores, -1).transpose(0, 1)};
+  }
+
+ private:
+  Attention attention_;
+  ModelSpec spec_;
+  at::Tensor embedding_;
+};
+
+const std::vector<int32_t> kPrompt = {3, 1, 4, 15, 9, 2, 6};
+
+// A prompt, then decodes; calls `check` after each step with the text up to the step's last token
+// and the number of the step's tokens.
+void RunSteps(OneLayerModel& model, DType kv_dtype,
+              const std::function<void(const std::vector<int32_t>& text, int num_new)>& check) {
+  auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1,
+                                             .max_num_tokens = kMaxTokens,
+                                             .block_size = 4,
+                                             .kv_dtype = kv_dtype,
+                                             .graphs = GraphSetOptions::Mode::kEager,
+                                             .max_steps_in_flight = 1});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const std::vector<SlotJoin> join = {{.slot = 0}};
+  std::vector<BlockTableUpdate> updates;
+  for (int column = 0; column < 4; ++column) updates.push_back({0, column, 4 - column});
+  const std::vector<ScheduledRow> prompt = {{.slot = SlotId(0), .tokens = kPrompt}};
+  const std::vector<ScheduledRow> decode = {{.slot = SlotId(0)}};
+  std::vector<int32_t> text = kPrompt;
+  auto result = (*runner)->Step({.joins = join, .updates = updates, .rows = prompt});
+  ASSERT_TRUE(result.ok()) << result.status();
+  check(text, static_cast<int>(kPrompt.size()));
+  for (int step = 0; step < 4; ++step) {
+    text.push_back(0);
+    result = (*runner)->Step({.rows = decode});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->decision.kind, GraphDecision::Kind::kReplay);
+    check(text, 1);
+  }
+}
+
+double MaxError(const at::Tensor& got, const at::Tensor& want, int num_new) {
+  return (got.narrow(0, 0, num_new).cpu().to(at::kDouble) -
+          want.narrow(0, want.size(0) - num_new, num_new))
+      .abs()
+      .max()
+      .item<double>();
+}
+
+// Of a result rounded to bfloat16, below 4.
+constexpr double kRounding = 4.0 / 256;
+
+}  // namespace
+
+TEST_P(AttendOptionsSuite, OutAndLseGoWhereTheCallerWants) {
+  const auto options = at::TensorOptions(GetParam());
+  at::Tensor out = at::zeros({kMaxTokens, kQHeads, kDim}, options.dtype(at::kFloat));
+  at::Tensor lse = at::zeros({kQHeads, kMaxTokens}, options.dtype(at::kFloat)).t();
+  const void* returned = nullptr;
+  OneLayerModel model(
+      GetParam(),
+      [&](const Step& step, const auto& q, const auto& k, const auto& v) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(const at::Tensor result,
+                                 step.Attend(0, q, k, v, {.out = out, .lse = lse}));
+        returned = result.data_ptr();
+        return absl::OkStatus();
+      });
+  RunSteps(model, DType::kBFloat16, [&](const std::vector<int32_t>& text, int num_new) {
+    const auto [want_out, want_lse] = model.Dense(text);
+    EXPECT_LT(MaxError(out, want_out, num_new), kRounding);
+    EXPECT_LT(MaxError(lse, want_lse, num_new), 1e-3);
+    EXPECT_EQ(returned, out.data_ptr());
+  });
+}
+
+TEST_P(AttendOptionsSuite, ExactNewKeysAreNotRoundedToTheCache) {
+  const auto kept = [&] {
+    return at::zeros({kMaxTokens, kQHeads, kDim}, at::TensorOptions(GetParam()).dtype(at::kFloat));
+  };
+  at::Tensor exact = kept();
+  at::Tensor cached = kept();
+  using NewKeys = AttendOptions::NewKeys;
+  OneLayerModel model(
+      GetParam(),
+      [&](const Step& step, const auto& q, const auto& k, const auto& v) -> absl::Status {
+        REPRISE_RETURN_IF_ERROR(
+            step.Attend(0, q, k, v, {.out = exact, .new_keys = NewKeys::kExact}).status());
+        return step.Attend(0, q, {.out = cached}).status();
+      });
+  RunSteps(model, DType::kFp8E4M3, [&](const std::vector<int32_t>& text, int num_new) {
+    const at::Tensor want = model.Dense(text).first;
+    // A prompt has no other keys; the one of a decode is much of what it sees.
+    EXPECT_LT(MaxError(exact, want, num_new), num_new > 1 ? kRounding : 0.3);
+    EXPECT_GT(MaxError(cached, want, num_new), kRounding);
+    EXPECT_LT(MaxError(cached, want, num_new), 0.3);
+    EXPECT_GT((exact - cached).narrow(0, 0, num_new).abs().max().item<double>(), 1e-3);
+  });
+}
+
+TEST_P(AttendOptionsSuite, Fp8QueriesGiveResultsOfTheModelsDtype) {
+  at::Tensor kept =
+      at::zeros({kMaxTokens, kQHeads, kDim}, at::TensorOptions(GetParam()).dtype(at::kFloat));
+  at::ScalarType dtype = at::kFloat;
+  OneLayerModel model(
+      GetParam(),
+      [&](const Step& step, const auto& q, const auto& k, const auto& v) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(const at::Tensor out,
+                                 step.Attend(0, q.to(at::kFloat8_e4m3fn), k, v));
+        dtype = out.scalar_type();
+        kept.narrow(0, 0, out.size(0)).copy_(out);
+        return absl::OkStatus();
+      });
+  RunSteps(model, DType::kFp8E4M3, [&](const std::vector<int32_t>& text, int num_new) {
+    EXPECT_EQ(dtype, at::kBFloat16);
+    EXPECT_LT(MaxError(kept, model.Dense(text).first, num_new), 0.5);
+  });
+}
+
+TEST_P(AttendOptionsSuite, AQuantisedOutIsDividedByItsScale) {
+  constexpr float kScale = 1.0f / 64;
+  at::Tensor out = at::zeros({kMaxTokens, kQHeads, kDim},
+                             at::TensorOptions(GetParam()).dtype(at::kFloat8_e4m3fn));
+  OneLayerModel model(GetParam(),
+                      [&](const Step& step, const auto& q, const auto& k, const auto& v) {
+                        AttendOptions options = {.out = out};
+                        options.extras.out_scale = {.value = kScale};
+                        options.extras.max_tier = 1;
+                        return step.Attend(0, q, k, v, options).status();
+                      });
+  RunSteps(model, DType::kBFloat16, [&](const std::vector<int32_t>& text, int num_new) {
+    // 4 significant bits of values below 4.
+    EXPECT_LT(MaxError(out.to(at::kFloat) * kScale, model.Dense(text).first, num_new), 4.0 / 16);
+  });
+}
+
+TEST_P(AttendOptionsSuite, WhatDoesNotFitIsRefusedWithTheStep) {
+  const auto refusal = [&](const AttendOptions& options) {
+    OneLayerModel model(
+        GetParam(),
+        [&](const Step& step, const auto& q, const auto& k, const auto& v) -> absl::Status {
+          REPRISE_RETURN_IF_ERROR(step.Write(0, k, v));
+          return step.Attend(0, q, options).status();
+        });
+    return std::string(ModelRunner::Create(&model, {.max_num_seqs = 1,
+                                                    .max_num_tokens = kMaxTokens,
+                                                    .graphs = GraphSetOptions::Mode::kEager})
+                           .status()
+                           .message());
+  };
+  EXPECT_THAT(refusal({.new_keys = AttendOptions::NewKeys::kExact}),
+              HasSubstr("new_keys of layer 0 are exact, so the call must bring them"));
+  EXPECT_THAT(refusal({.out = at::zeros({kMaxTokens, kQHeads, kDim + 1},
+                                        at::TensorOptions(GetParam()).dtype(at::kBFloat16))}),
+              HasSubstr("out"));
+  EXPECT_THAT(refusal({.lse = at::zeros({kMaxTokens, kQHeads},
+                                        at::TensorOptions(GetParam()).dtype(at::kBFloat16))}),
+              HasSubstr("lse"));
+}
+
+}  // namespace reprise

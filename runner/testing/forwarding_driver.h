@@ -1,0 +1,71 @@
+// A DeviceDriver that passes each call on to another one: tests override the calls they change.
+//
+//   class NoSampling : public ForwardingDriver {
+//    public:
+//     using ForwardingDriver::ForwardingDriver;
+//     absl::Status Sample(const SampleArgs&) override { return absl::InternalError("no sampling"); }
+//   };
+//   auto runner = ModelRunner::Create(
+//       &model, {}, std::make_unique<NoSampling>(*MakeDeviceDriver(c10::kCPU, {})));
+
+#ifndef RUNNER_TESTING_FORWARDING_DRIVER_H_
+#define RUNNER_TESTING_FORWARDING_DRIVER_H_
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "runner/device/device_driver.h"
+
+namespace reprise {
+
+class ForwardingDriver : public DeviceDriver {
+ public:
+  explicit ForwardingDriver(std::unique_ptr<DeviceDriver> driver) : driver_(std::move(driver)) {}
+
+  c10::Device device() const override { return driver_->device(); }
+  c10::Stream stream() const override { return driver_->stream(); }
+  absl::Status Health() override { return driver_->Health(); }
+  absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
+    return driver_->OnStream(work);
+  }
+  absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) override {
+    return driver_->AllocateMapped(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override { return driver_->MakeFence(); }
+  absl::Status Refill(const RefillArgs& args) override { return driver_->Refill(args); }
+  absl::Status Sample(const SampleArgs& args) override { return driver_->Sample(args); }
+  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
+    return driver_->PlanWork(options);
+  }
+  absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
+                         const WorkMap& map) override {
+    return driver_->BuildWork(layer, batch, map);
+  }
+  absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
+                         const WorkMap& map) override {
+    return driver_->BuildWork(layer, batch, map);
+  }
+  absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {
+    return driver_->BuildLocalRows(args);
+  }
+  absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int)> work) override {
+    return driver_->InLanes(num_lanes, work);
+  }
+  absl::Status Upload(const void* from, void* to, int64_t bytes) override {
+    return driver_->Upload(from, to, bytes);
+  }
+  GraphBackend& graphs() override { return driver_->graphs(); }
+  LinearContext& linears() override { return driver_->linears(); }
+  std::optional<int64_t> free_bytes() override { return driver_->free_bytes(); }
+  absl::StatusOr<int64_t> MeasurePeakBytes(absl::FunctionRef<absl::Status()> work) override {
+    return driver_->MeasurePeakBytes(work);
+  }
+
+ private:
+  std::unique_ptr<DeviceDriver> driver_;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_FORWARDING_DRIVER_H_
