@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "runner/sampling/sampling_check.h"
 
 namespace reprise {
 namespace {
@@ -19,20 +20,6 @@ absl::Status Refusal(const Parts&... parts) {
 absl::Status CheckCount(const char* part, size_t count, int64_t most) {
   if (count <= static_cast<size_t>(most)) return absl::OkStatus();
   return Refusal(part, ": a batch has at most ", most, ", got ", count);
-}
-
-absl::Status CheckSampling(int slot, const SamplingParams& sampling) {
-  if (!(sampling.temperature >= 0.0f)) {
-    return Refusal("joins: temperature of slot ", slot, " must be at least 0, got ",
-                   sampling.temperature);
-  }
-  if (!(sampling.top_p > 0.0f && sampling.top_p <= 1.0f)) {
-    return Refusal("joins: top_p of slot ", slot, " must be in (0, 1], got ", sampling.top_p);
-  }
-  if (sampling.top_k < 0) {
-    return Refusal("joins: top_k of slot ", slot, " must be at least 0, got ", sampling.top_k);
-  }
-  return absl::OkStatus();
 }
 
 // True for windows and chunks: columns at the front become null.
@@ -97,7 +84,9 @@ absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
     return Refusal("joins: num_encoder_tokens of slot ", join.slot, " must be in [0, ",
                    limits_.max_encoder_tokens, "], got ", join.num_encoder_tokens);
   }
-  REPRISE_RETURN_IF_ERROR(CheckSampling(join.slot, join.sampling));
+  if (const absl::Status status = CheckSampling(join.sampling); !status.ok()) {
+    return Refusal("joins: sampling of slot ", join.slot, ": ", status.message());
+  }
   slot = {.joined = true,
           .seq_len = join.seq_len,
           .num_encoder_tokens = join.num_encoder_tokens,

@@ -97,7 +97,9 @@ TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
   const SlotJoin hot[] = {{.slot = 0, .sampling = {.temperature = -1.0f}}};
   EXPECT_THAT(Refused(mirror, {.joins = hot}), HasSubstr("temperature"));
   const SlotJoin no_mass[] = {{.slot = 0, .sampling = {.top_p = 0.0f}}};
-  EXPECT_THAT(Refused(mirror, {.joins = no_mass}), HasSubstr("top_p"));
+  EXPECT_THAT(Refused(mirror, {.joins = no_mass}), HasSubstr("sampling of slot 0: top_p"));
+  const SlotJoin below_zero[] = {{.slot = 0, .sampling = {.top_k = -1}}};
+  EXPECT_THAT(Refused(mirror, {.joins = below_zero}), HasSubstr("top_k"));
   EXPECT_THAT(Refused(mirror, {.updates = kBlock0}), HasSubstr("updates: slot 0 has no sequence"));
   const BlockTableUpdate gap[] = {{.slot = 0, .column = 1, .block = 1}};
   EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = gap}), HasSubstr("got 1"));
