@@ -30,22 +30,6 @@
 
 namespace reprise {
 
-// What sequences may ask for. Each takes memory, so the default is nothing.
-struct LogitsOptions {
-  // Repetition, presence and frequency: 2 bytes for each slot and token of the vocabulary.
-  bool penalties = false;
-  // The most biases of a sequence. OpenAI's interface allows 300.
-  int max_biases = 0;
-  // Masks of allowed tokens: max_rows * vocab_size / 8 bytes of pinned memory for each step that may
-  // be in flight, and one more.
-  bool allowed_tokens = false;
-  // The most of the top of a row, up to kMaxTopLogProbs; 0: of the chosen token only; -1: none.
-  // Together with any of the others, or with stages: a copy of the logits [max_rows, vocab_size].
-  int max_log_probs = -1;
-  // The user's own, at most 30, which must outlive the stages.
-  std::vector<LogitsStage*> stages = {};
-};
-
 struct LogitsStagesOptions {
   LogitsOptions logits = {};
   c10::Device device = c10::kCPU;

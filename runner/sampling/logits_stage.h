@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "runner/sampling/sampling_params.h"
@@ -44,6 +45,22 @@ class LogitsStage {
   // must not wait for the device or read its memory. An error fails the step.
   virtual absl::Status BeforeSample(const LogitsStep& step) = 0;
   virtual absl::Status AfterSample(const LogitsStep&) { return absl::OkStatus(); }
+};
+
+// What sequences may ask for. Each takes memory, so the default is nothing.
+struct LogitsOptions {
+  // Repetition, presence and frequency: 2 bytes for each slot and token of the vocabulary.
+  bool penalties = false;
+  // The most biases of a sequence. OpenAI's interface allows 300.
+  int max_biases = 0;
+  // Masks of allowed tokens: max_rows * vocab_size / 8 bytes of pinned memory for each step that may
+  // be in flight, and one more.
+  bool allowed_tokens = false;
+  // The most of the top of a row, up to kMaxTopLogProbs; 0: of the chosen token only; -1: none.
+  // Together with any of the others, or with stages: a copy of the logits [max_rows, vocab_size].
+  int max_log_probs = -1;
+  // The user's own, at most 30, which must outlive the stages.
+  std::vector<LogitsStage*> stages = {};
 };
 
 }  // namespace reprise
