@@ -2,58 +2,80 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace reprise {
+namespace {
+
+// OK for runners that never give up.
+template <typename Runner>
+absl::Status StatusOf(const Runner& runner) {
+  if constexpr (requires { runner.status(); }) {
+    return runner.status();
+  } else {
+    return absl::OkStatus();
+  }
+}
+
+class ModelSteps final : public StepRunner {
+ public:
+  explicit ModelSteps(ModelRunner* runner) : runner_(*runner) {}
+
+  absl::Status CheckTokens(std::string_view argument,
+                           absl::Span<const int32_t> tokens) const override {
+    return runner_.CheckTokens(argument, tokens);
+  }
+
+  absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
+    REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_.Launch(batch));
+    return ticket.step;
+  }
+
+  absl::StatusOr<Result> Await(int64_t ticket) override {
+    REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_.Await({.step = ticket}));
+    return Result{.tokens = result.tokens};
+  }
+
+  absl::Status status() const override { return StatusOf(runner_); }
+  int64_t num_replays() const override { return runner_.graph_report().num_replays(); }
+  int64_t num_eager_steps() const override { return runner_.graph_report().num_eager_steps(); }
+
+ private:
+  ModelRunner& runner_;
+};
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const EngineOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
                            ModelRunner::Create(model, options.runner));
+  auto steps = std::make_unique<ModelSteps>(runner.get());
   REPRISE_ASSIGN_OR_RETURN(
-      std::unique_ptr<Scheduler> scheduler,
-      Scheduler::Create({.max_num_seqs = runner->max_num_seqs(),
+      std::unique_ptr<EngineCore> core,
+      EngineCore::Create(
+          steps.get(),
+          {.scheduler = {.max_num_seqs = runner->max_num_seqs(),
                          .max_num_tokens = runner->max_num_tokens(),
                          .prefill_chunk = options.prefill_chunk,
+                         .max_prefill_tokens_while_decoding =
+                             options.max_prefill_tokens_while_decoding,
                          .max_seq_len = runner->max_seq_len(),
                          .max_steps_in_flight = runner->max_steps_in_flight(),
+                         .max_waiting = options.max_waiting,
                          .num_blocks = runner->num_blocks(),
                          .block_size = runner->block_size(),
                          .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
                          .max_encoder_tokens = runner->max_encoder_tokens(),
                          .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
                          .prefix_reuse = options.prefix_reuse,
-                         .partial_hits = options.partial_hits}));
-  return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(scheduler)));
+                         .partial_hits = options.partial_hits,
+                         .seed = options.seed},
+           .clock = options.clock}));
+  return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(steps), std::move(core)));
 }
 
-Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<Scheduler> scheduler)
-    : runner_(std::move(runner)), scheduler_(std::move(scheduler)) {
-  in_flight_.reserve(runner_->max_steps_in_flight());
-}
-
-absl::StatusOr<SequenceId> Engine::Add(Request request) {
-  REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("prompt", request.prompt));
-  REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("forced_tokens", request.forced_tokens));
-  REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("encoder_tokens", request.encoder_tokens));
-  return scheduler_->Add(std::move(request));
-}
-
-absl::Status Engine::Step(std::vector<TokenEvent>& events) {
-  bool launched = false;
-  if (scheduler_->can_schedule()) {
-    const ScheduledBatch& batch = scheduler_->Schedule();
-    if (!batch.rows.empty()) {
-      REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_->Launch(batch));
-      in_flight_.push_back(ticket);
-      launched = true;
-    }
-  }
-  if (in_flight_.empty() || (launched && scheduler_->can_schedule())) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(in_flight_.front()));
-  in_flight_.erase(in_flight_.begin());
-  scheduler_->Commit(result.tokens, events);
-  return absl::OkStatus();
-}
+Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<StepRunner> steps,
+               std::unique_ptr<EngineCore> core)
+    : runner_(std::move(runner)), steps_(std::move(steps)), core_(std::move(core)) {}
 
 }  // namespace reprise

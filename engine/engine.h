@@ -6,26 +6,40 @@
 //   while (engine->has_work()) {
 //     events.clear();
 //     REPRISE_RETURN_IF_ERROR(engine->Step(events));
-//     for (const TokenEvent& e : events) { ... e.sequence has got e.token ... }
+//     for (const TokenEvent& e : events) {
+//       if (e.token.has_value()) ...   // e.sequence has got *e.token
+//       if (e.finish == FinishReason::kError) ...   // it has ended: e.error says why
+//     }
 //   }
 //
 // Connects a Scheduler (which sequences take part) and a ModelRunner (the computation). Requests
-// may be added at any time between steps; a sequence that ends makes room for one that waits.
+// may be added and cancelled at any time between steps; a sequence that ends makes room for one
+// that waits. What a failure ends is said in engine/engine_core.h. To add and cancel from other
+// threads, put an AsyncEngine around it (engine/async_engine.h).
 //
 // Thread safety: none; one owner. The model must outlive the engine.
 
 #ifndef ENGINE_ENGINE_H_
 #define ENGINE_ENGINE_H_
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cache/blocks/prefix_cache.h"
 #include "cache/prefix/prefix_match.h"
+#include "engine/engine_core.h"
+#include "engine/engine_metrics.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/step_engine.h"
+#include "engine/step_runner.h"
 #include "runner/model.h"
 #include "runner/model_runner.h"
 
@@ -38,32 +52,47 @@ struct EngineOptions {
   // kOn: a prompt begins after its prefix that earlier sequences have computed.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
   PartialHits partial_hits = PartialHits::kNone;  // of the scheduler
+  // These, too, as in SchedulerOptions.
+  int max_prefill_tokens_while_decoding = 0;
+  int max_waiting = 0;
+  std::optional<uint64_t> seed = std::nullopt;
+  // What deadlines are compared with and latencies are measured by.
+  std::function<absl::Time()> clock = absl::Now;
 };
 
-class Engine {
+class Engine final : public StepEngine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const EngineOptions& options);
 
-  // Queues a request. Errors: those of Scheduler::Add(), and InvalidArgument for token ids outside
-  // the vocabulary.
-  absl::StatusOr<SequenceId> Add(Request request);
+  // Queues a request. Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the
+  // vocabulary; Unavailable, with the cause, after a failure of the device.
+  absl::StatusOr<SequenceId> Add(Request request) override {
+    return core_->Add(std::move(request));
+  }
 
-  bool has_work() const { return scheduler_->has_work(); }
+  absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events) override {
+    return core_->Cancel(id, events);
+  }
+
+  bool has_work() const override { return core_->has_work(); }
 
   // Launches the next step and, once as many steps are in flight as the runner allows or nothing
-  // can be launched, takes the tokens of the oldest. Appends the new tokens to the events. After an
-  // error the engine is unusable.
-  absl::Status Step(std::vector<TokenEvent>& events);
+  // can be launched, takes the tokens of the oldest. Appends what has happened to the events.
+  // Errors: why the runner can run no more steps; all sequences have ended then. A failure that
+  // ends some sequences only is in their events.
+  absl::Status Step(std::vector<TokenEvent>& events) override { return core_->Step(events); }
 
+  EngineMetrics metrics() const override { return core_->metrics(); }
   const ModelRunner& runner() const { return *runner_; }
-  const Scheduler& scheduler() const { return *scheduler_; }
+  const Scheduler& scheduler() const { return core_->scheduler(); }
 
  private:
-  Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<Scheduler> scheduler);
+  Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<StepRunner> steps,
+         std::unique_ptr<EngineCore> core);
 
   std::unique_ptr<ModelRunner> runner_;
-  std::unique_ptr<Scheduler> scheduler_;
-  std::vector<StepTicket> in_flight_;  // oldest first
+  std::unique_ptr<StepRunner> steps_;  // of the runner
+  std::unique_ptr<EngineCore> core_;
 };
 
 }  // namespace reprise

@@ -71,7 +71,8 @@ class EngineLayersTest : public testing::Test {
       ASSERT_TRUE(status.ok()) << status;
       (*engine)->scheduler().CheckInvariants();
     }
-    for (const TokenEvent& event : events) texts[event.sequence].push_back(event.token);
+    for (const TokenEvent& event : events)
+      texts[event.sequence].push_back(event.token.value_or(-1));
     ASSERT_EQ(texts.size(), requests.size());
     for (const auto& [id, text] : texts) {
       const Request& request = *request_of[id];

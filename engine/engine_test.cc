@@ -1,14 +1,19 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "attention/merge/cascade_rule.h"
 #include "attention/merge/common_prefix.h"
 #include "cache/blocks/prefix_cache.h"
 #include "cache/prefix/prefix_match.h"
+#include "engine/async_engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/testing/toy_model.h"
@@ -38,7 +43,10 @@ std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
     const absl::Status status = engine.Step(events);
     EXPECT_TRUE(status.ok()) << status;
     if (!status.ok()) break;
-    for (const TokenEvent& event : events) texts[event.sequence.value()].push_back(event.token);
+    for (const TokenEvent& event : events) {
+      EXPECT_TRUE(event.error.ok()) << event.error;
+      texts[event.sequence.value()].push_back(event.token.value_or(-1));
+    }
     engine.scheduler().CheckInvariants();
   }
   return texts;
@@ -149,7 +157,7 @@ class WatchfulModel : public ToyModel {
     const PagedBatch& batch = step.batch(0);
     if (batch.common_prefix_len != nullptr) {
       EXPECT_EQ(*batch.common_prefix_len,
-                CommonPrefixLen({.batch = batch, .block_size = kBlockSize}));
+                CommonPrefixOnHost({.batch = batch, .block_size = kBlockSize}));
       longest_ = std::max(longest_, *batch.common_prefix_len);
     }
     return ToyModel::Forward(step);
@@ -250,6 +258,197 @@ TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
   EXPECT_EQ(texts[1], texts[0]);
   EXPECT_EQ(texts[2], texts[0]);
   EXPECT_NE(texts[0], DenseGreedy(model, request.prompt, 20));  // it does sample
+}
+
+TEST(EngineTest, ABadRequestIsRefusedAndTheOthersHearNothingOfIt) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto id = (*engine)->Add({.prompt = {1, 2, 3}, .max_new_tokens = 10});
+  ASSERT_TRUE(id.ok()) << id.status();
+  std::vector<TokenEvent> events;
+  ASSERT_TRUE((*engine)->Step(events).ok());
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const SamplingOptions& bad :
+       {SamplingOptions{.temperature = -1}, SamplingOptions{.temperature = kNan},
+        SamplingOptions{.temperature = 1, .top_p = 0}, SamplingOptions{.top_p = kNan},
+        SamplingOptions{.top_k = -3}}) {
+    EXPECT_EQ((*engine)->Add({.prompt = {1}, .sampling = bad}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  std::vector<int32_t> text;
+  for (const TokenEvent& event : events) text.push_back(event.token.value_or(-1));
+  const auto rest = RunAll(**engine);
+  text.insert(text.end(), rest.at(id->value()).begin(), rest.at(id->value()).end());
+  EXPECT_EQ(text, DenseGreedy(model, {1, 2, 3}, 10));
+}
+
+TEST(EngineTest, EqualRequestsWithoutASeedGetDifferentTexts) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 2}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  for (int i = 0; i < 2; ++i) {
+    const Request request = {
+        .prompt = {1, 2}, .max_new_tokens = 20, .sampling = {.temperature = 5}};
+    ASSERT_TRUE((*engine)->Add(request).ok());
+  }
+  const auto texts = RunAll(**engine);
+  EXPECT_NE(texts.at(0), texts.at(1));
+}
+
+TEST(EngineTest, SequencesOfARequestGetTheTextsOfRequestsWithTheirSeeds) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  const Request request = {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9},
+                           .max_new_tokens = 12,
+                           .sampling = {.temperature = 2, .seed = 100},
+                           .num_sequences = 3};
+  for (const PrefixReuse reuse : {PrefixReuse::kOn, PrefixReuse::kOff}) {
+    for (const int max_steps_in_flight : {1, 2}) {
+      auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4,
+                                                       .block_size = 4,
+                                                       .max_steps_in_flight = max_steps_in_flight},
+                                            .prefix_reuse = reuse});
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      ASSERT_TRUE((*engine)->Add(request).ok());
+      std::vector<std::vector<int32_t>> texts(3);
+      std::vector<TokenEvent> events;
+      while ((*engine)->has_work()) {
+        events.clear();
+        ASSERT_TRUE((*engine)->Step(events).ok());
+        for (const TokenEvent& event : events) texts[event.sample].push_back(*event.token);
+      }
+      EXPECT_EQ((*engine)->scheduler().num_forks(), 2);
+      for (int i = 0; i < 3; ++i) {
+        auto alone = Engine::Create(&model, {.runner = {.max_num_seqs = 1}});
+        ASSERT_TRUE(alone.ok()) << alone.status();
+        Request one = request;
+        one.num_sequences = 1;
+        one.sampling.seed = 100 + i;
+        ASSERT_TRUE((*alone)->Add(one).ok());
+        EXPECT_EQ(texts[i], RunAll(**alone).at(0)) << "sample " << i;
+      }
+    }
+  }
+}
+
+TEST(EngineTest, CancelsLeaveTheOthersAsTheyAre) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto engine =
+      Engine::Create(&model, {.runner = {.max_num_seqs = 2, .block_size = 4, .num_blocks = 20}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 4; ++i) {
+    const auto id = (*engine)->Add({.prompt = {i, 2, 3}, .max_new_tokens = 15});
+    ASSERT_TRUE(id.ok()) << id.status();
+    ids.push_back(*id);
+  }
+  std::map<SequenceId, std::vector<int32_t>> texts;
+  std::vector<TokenEvent> events;
+  for (int step = 0; (*engine)->has_work(); ++step) {
+    events.clear();
+    if (step == 5) {
+      ASSERT_TRUE((*engine)->Cancel(ids[0], events).ok());  // runs
+      ASSERT_TRUE((*engine)->Cancel(ids[2], events).ok());  // waits
+    }
+    ASSERT_TRUE((*engine)->Step(events).ok());
+    for (const TokenEvent& event : events) {
+      if (event.token.has_value()) texts[event.sequence].push_back(*event.token);
+    }
+  }
+  EXPECT_LT(texts[ids[0]].size(), 15u);
+  EXPECT_EQ(texts[ids[1]], DenseGreedy(model, {1, 2, 3}, 15));
+  EXPECT_TRUE(texts[ids[2]].empty());
+  EXPECT_EQ(texts[ids[3]], DenseGreedy(model, {3, 2, 3}, 15));
+  EXPECT_EQ((*engine)->scheduler().blocks().pool().num_used(), 0);
+}
+
+// Fails or throws in one of its passes.
+class FallibleModel : public ToyModel {
+ public:
+  enum class Fault { kStatus, kInvalidArgument, kException };
+  FallibleModel() : ToyModel({.vocab_size = kVocab, .max_position = 64}) {}
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    if (num_until_fault-- == 0) {
+      if (fault == Fault::kException) TORCH_CHECK(false, "the model threw");
+      if (fault == Fault::kInvalidArgument) return absl::InvalidArgumentError("the model refused");
+      return absl::InternalError("the model failed");
+    }
+    return ToyModel::Forward(step);
+  }
+
+  int num_until_fault = -1;
+  Fault fault = Fault::kStatus;
+};
+
+template <typename Runner>
+constexpr bool kReportsFailuresByAwait = requires(const Runner& runner) {
+  runner.status();
+};
+
+TEST(EngineTest, AModelThatFailsEndsTheSequencesOfItsStep) {
+  if (!kReportsFailuresByAwait<ModelRunner>) GTEST_SKIP() << "Launch() is not transactional yet";
+  for (const auto fault : {FallibleModel::Fault::kStatus, FallibleModel::Fault::kInvalidArgument,
+                           FallibleModel::Fault::kException}) {
+    for (const int max_steps_in_flight : {1, 2}) {
+      FallibleModel model;
+      auto engine = Engine::Create(
+          &model,
+          {.runner = {
+               .max_num_seqs = 2, .graphs = kOff, .max_steps_in_flight = max_steps_in_flight}});
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      model.fault = fault;
+      for (int i = 0; i < 5; ++i) {
+        ASSERT_TRUE((*engine)->Add({.prompt = {i, 2, 3}, .max_new_tokens = 12}).ok());
+      }
+      std::map<int64_t, std::vector<int32_t>> texts;
+      std::map<int64_t, FinishReason> finishes;
+      std::vector<TokenEvent> events;
+      for (int step = 0; (*engine)->has_work(); ++step) {
+        events.clear();
+        if (step == 4) model.num_until_fault = 0;
+        const absl::Status status = (*engine)->Step(events);
+        ASSERT_TRUE(status.ok()) << status;
+        (*engine)->scheduler().CheckInvariants();
+        for (const TokenEvent& event : events) {
+          if (event.token.has_value()) texts[event.sequence.value()].push_back(*event.token);
+          finishes[event.sequence.value()] = event.finish;
+          EXPECT_EQ(event.error.ok(), event.finish != FinishReason::kError);
+        }
+      }
+      for (int i = 0; i < 5; ++i) {
+        const std::vector<int32_t> whole = DenseGreedy(model, {i, 2, 3}, 12);
+        EXPECT_EQ(finishes[i], i < 2 ? FinishReason::kError : FinishReason::kLength);
+        if (i < 2) {
+          EXPECT_LT(texts[i].size(), whole.size());
+          EXPECT_TRUE(std::equal(texts[i].begin(), texts[i].end(), whole.begin()));
+        } else {
+          EXPECT_EQ(texts[i], whole);
+        }
+      }
+      EXPECT_EQ((*engine)->scheduler().blocks().pool().num_used(), 0);
+    }
+  }
+}
+
+TEST(EngineTest, AnAsyncEngineGivesTheSameTexts) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto inner = Engine::Create(&model, {.runner = {.max_num_seqs = 3, .max_steps_in_flight = 2}});
+  ASSERT_TRUE(inner.ok()) << inner.status();
+  std::vector<std::vector<int32_t>> texts(8);
+  AsyncEngine engine(*std::move(inner));
+  for (int i = 0; i < 8; ++i) {
+    const auto id = engine.Add(
+        {.prompt = {i, 4}, .max_new_tokens = 10},
+        [&text = texts[i]](const TokenEvent& event) { text.push_back(event.token.value_or(-1)); });
+    ASSERT_TRUE(id.ok()) << id.status();
+  }
+  ASSERT_TRUE(engine.Drain().ok());
+  ASSERT_TRUE(engine.Shutdown().ok());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(texts[i], DenseGreedy(model, {i, 4}, 10)) << "request " << i;
+  }
+  EXPECT_EQ(engine.metrics().num_generated_tokens, 80);
+  EXPECT_GT(engine.metrics().num_graph_replays, 0);
 }
 
 TEST(EngineTest, EveryDecodeStepIsReplayed) {

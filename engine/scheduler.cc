@@ -12,6 +12,14 @@
 #include "glog/logging.h"
 
 namespace reprise {
+namespace {
+
+uint64_t SeedFromSystem() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOptions& options) {
   const auto at_least = [](const char* name, int value, int least) {
@@ -22,8 +30,11 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   REPRISE_RETURN_IF_ERROR(at_least("max_num_seqs", options.max_num_seqs, 1));
   REPRISE_RETURN_IF_ERROR(at_least("max_num_tokens", options.max_num_tokens, options.max_num_seqs));
   REPRISE_RETURN_IF_ERROR(at_least("prefill_chunk", options.prefill_chunk, 0));
+  REPRISE_RETURN_IF_ERROR(
+      at_least("max_prefill_tokens_while_decoding", options.max_prefill_tokens_while_decoding, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_seq_len", options.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(at_least("max_steps_in_flight", options.max_steps_in_flight, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("max_waiting", options.max_waiting, 0));
   REPRISE_RETURN_IF_ERROR(at_least("block_size", options.block_size, 1));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
@@ -46,7 +57,10 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
-    : options_(options), blocks_(std::move(blocks)) {
+    : options_(options),
+      blocks_(std::move(blocks)),
+      seeds_(options.seed.has_value() ? *options.seed : SeedFromSystem()),
+      by_slot_(options.max_num_seqs, nullptr) {
   if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
   has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
   // The device may be behind by a chunk for each step in flight.
@@ -69,46 +83,6 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
 
 Scheduler::~Scheduler() = default;
 
-absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
-  const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
-  if (num_prompt == 0) return absl::InvalidArgumentError("prompt must have at least one token");
-  if (request.max_new_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_new_tokens must be at least 1: got ", request.max_new_tokens));
-  }
-  if (num_prompt > options_.max_seq_len) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt is longer than max_seq_len: expected at most ", options_.max_seq_len,
-                     " tokens, got ", num_prompt));
-  }
-  if (num_prompt > max_cached_tokens_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt is longer than the whole KV cache: expected at most ",
-                     max_cached_tokens_, " tokens (", options_.num_blocks - 1, " blocks of ",
-                     options_.block_size, "), got ", num_prompt));
-  }
-  if (static_cast<int64_t>(request.encoder_tokens.size()) > options_.max_encoder_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("encoder_tokens are too long: expected at most ", options_.max_encoder_tokens,
-                     options_.max_encoder_tokens == 0 ? " (the model has no encoder)" : "",
-                     ", got ", request.encoder_tokens.size()));
-  }
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = SequenceId(next_id_++);
-  sequence->request = std::move(request);
-  const Request& kept = sequence->request;
-  sequence->tokens.reserve(num_prompt + std::min(sequence->max_generated(), options_.max_seq_len) +
-                           1);
-  sequence->tokens = kept.prompt;
-  sequence->tokens.insert(sequence->tokens.end(), kept.forced_tokens.begin(),
-                          kept.forced_tokens.end());
-  sequence->num_known = static_cast<int>(num_prompt);
-  waiting_.push_back(sequence.get());
-  const SequenceId id = sequence->id;
-  sequences_.emplace(id, std::move(sequence));
-  return id;
-}
-
 bool Scheduler::has_work() const {
   return !waiting_.empty() || !running_.empty() || !open_.empty();
 }
@@ -122,19 +96,20 @@ const ScheduledBatch& Scheduler::Schedule() {
   encodes_.clear();
   rows_.clear();
   num_row_tokens_ = 0;
+  num_prefill_tokens_ = 0;
+  num_decode_rows_ = 0;
   num_encoder_tokens_ = 0;
   open_.push_back(std::move(spare_.back()));
   spare_.pop_back();
 
-  // Preemption takes the last of running_, which has no row yet: this loop goes in order of
-  // admission.
+  // Preemption takes the last of running_, which has no row yet: this loop goes in their order.
   for (size_t i = 0; i < running_.size(); ++i) ScheduleDecode(*running_[i]);
   for (size_t i = 0; i < running_.size(); ++i) SchedulePrefill(*running_[i]);
   AdmitWaiting();
 
   batch_was_launched_ = !rows_.empty();
   if (!batch_was_launched_) {
-    spare_.push_back(std::move(open_.back()));
+    Recycle(std::move(open_.back()));
     open_.pop_back();
     batch_ = {};  // updates and copies wait for a batch with rows
     return batch_;
@@ -159,6 +134,7 @@ void Scheduler::ScheduleDecode(Sequence& sequence) {
     tokens = absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, 1);
   }
   AddRow(sequence, tokens, RowOutput::kToken);
+  ++num_decode_rows_;
 }
 
 bool Scheduler::MakeRoom(Sequence& sequence, int num_tokens) {
@@ -175,7 +151,11 @@ bool Scheduler::MakeRoom(Sequence& sequence, int num_tokens) {
 }
 
 int Scheduler::ChunkBudget() const {
-  return std::min(options_.max_num_tokens - num_row_tokens_, options_.prefill_chunk);
+  int budget = std::min(options_.max_num_tokens - num_row_tokens_, options_.prefill_chunk);
+  if (num_decode_rows_ > 0 && options_.max_prefill_tokens_while_decoding > 0) {
+    budget = std::min(budget, options_.max_prefill_tokens_while_decoding - num_prefill_tokens_);
+  }
+  return budget;
 }
 
 void Scheduler::SchedulePrefill(Sequence& sequence) {
@@ -192,50 +172,7 @@ void Scheduler::SchedulePrefill(Sequence& sequence) {
   }
   AddRow(sequence, absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, chunk),
          chunk == remaining ? RowOutput::kToken : RowOutput::kNone);
-}
-
-void Scheduler::AdmitWaiting() {
-  while (!waiting_.empty() && !free_slots_.empty() && num_row_tokens_ < options_.max_num_tokens) {
-    Sequence& sequence = *waiting_.front();
-    const SlotId slot = free_slots_.back();
-    SequencePrompt prompt = {.tokens =
-                                 absl::MakeConstSpan(sequence.tokens).first(sequence.num_known)};
-    if (has_windows_) prompt.num_new_tokens = ChunkBudget();
-    const absl::Span<const int32_t> input = sequence.request.encoder_tokens;
-    const int num_input = static_cast<int>(input.size());
-    if (num_encoder_tokens_ + num_input > options_.max_encoder_step_tokens) return;
-    // Its tokens identify it.
-    const ExtraKey input_key = {
-        .kind = ExtraKeyKind::kOther,
-        .value = {reinterpret_cast<const char*>(input.data()), input.size() * sizeof(int32_t)}};
-    if (num_input > 0) {
-      prompt.num_encoder_tokens = num_input;
-      prompt.encoder_keys = absl::MakeConstSpan(&input_key, 1);
-    }
-    const absl::StatusOr<PromptHits> hits = blocks_.Add(slot, prompt);
-    if (!hits.ok()) {  // first come, first served
-      CHECK(absl::IsResourceExhausted(hits.status())) << hits.status();
-      return;
-    }
-    waiting_.pop_front();
-    free_slots_.pop_back();
-    sequence.slot = slot;
-    sequence.num_scheduled = hits->num_tokens;
-    sequence.num_in_flight = 0;
-    sequence.prefill_end = sequence.num_known;
-    running_.push_back(&sequence);
-    joins_.push_back({.slot = slot.value(),
-                      .seq_len = hits->num_tokens,
-                      .sample_index = sequence.num_generated(),
-                      .sampling = sequence.request.sampling,
-                      .num_encoder_tokens = num_input,
-                      .encoder_is_cached = hits->has_encoder});
-    if (num_input > 0 && !hits->has_encoder) {
-      encodes_.push_back({.slot = slot, .tokens = input});
-      num_encoder_tokens_ += num_input;
-    }
-    SchedulePrefill(sequence);
-  }
+  num_prefill_tokens_ += chunk;
 }
 
 void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output) {
@@ -243,10 +180,10 @@ void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, Row
   sequence.num_scheduled += row.query_len();
   num_row_tokens_ += row.query_len();
   sequence.num_in_flight += output == RowOutput::kToken;
-  ++sequence.num_open_rows;
+  ++sequence.added->num_open_rows;
   rows_.push_back(row);
   open_.back().push_back({.sequence = &sequence,
-                          .run = sequence.run,
+                          .admission = sequence.admission,
                           .num_tokens = row.query_len(),
                           .encodes = !encodes_.empty() && encodes_.back().slot == row.slot,
                           .output = output});

@@ -13,16 +13,38 @@
 //     scheduler.Commit(tokens, events);   // ... and hand back its tokens, oldest batch first
 //   }
 //
-// Life of a sequence: waiting -> running -> finished; running -> waiting if it is preempted,
-// because blocks ran out: its blocks are freed, and its tokens are computed again later (the same
-// tokens: the sampling counter continues where it was). The sequence admitted last is preempted
-// first. A token sampled by a step that was launched before the host saw the end of its sequence is
-// discarded.
+// Life of a sequence:
+//
+//   state     slot, blocks   leaves by
+//   waiting   no             admission -> running; Cancel, EndExpired, EndAll -> finished
+//   running   yes            its last token, Cancel, EndExpired, a failure -> finished;
+//                            preemption -> waiting
+//   finished  no             forgotten when no batch in flight has a row of it
+//
+// A sequence is preempted if blocks run out: its blocks are freed, and its tokens are computed
+// again later (the same tokens: the sampling counter continues where it was). A row of a batch in
+// flight whose sequence has left its slot meanwhile is discarded.
+//
+// Order. Waiting sequences are admitted by priority, then in the order in which they were added.
+// The one with the lowest priority is preempted first, of several the one admitted last. A
+// sequence that waits does not take the place of a running one.
 //
 // Prefix reuse. Computed keys stay in the cache until their blocks are needed for something else: a
 // prompt, or a preempted sequence, begins after its cached prefix (SlotJoin::seq_len). Only keys of
-// committed batches are found. With partial hits a prompt also reuses the next block's first
-// tokens, as far as they are equal: in a copy of it, made before the step (ScheduledBatch::copies).
+// committed batches are found. If a running sequence of no lower priority is computing full blocks
+// that a waiting one begins with, the waiting one is admitted when they are committed; a slot is
+// kept for it. With
+// partial hits a prompt also reuses the next block's first tokens, as far as they are equal: in a
+// copy of it, made before the step (ScheduledBatch::copies). Requests with different salts share
+// nothing.
+//
+// Several sequences of one request. The first to be admitted computes the prompt. The others wait
+// for it, then fork its blocks and compute the last prompt token again, each for its own logits.
+// One that is admitted when none of the others runs any more begins like any prompt.
+//
+// Failures. A step whose tokens never came (CommitFailed), a row without a token and a batch that
+// the runner refused (AbandonLaunch) end the sequences concerned with FinishReason::kError; what
+// they were to compute is never found as a prefix, and all others continue.
 //
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache.
@@ -33,9 +55,13 @@
 // Invariants, checked by CheckInvariants():
 //   1. Every running sequence has its own slot; waiting ones have none and hold no blocks.
 //   2. The block manager holds, for every running sequence, blocks for all tokens scheduled so far,
-//      and counts those of committed batches as committed.
+//      and counts those of committed batches as committed; it holds no others.
 //   3. Batches are committed in the order they were scheduled; at most max_steps_in_flight are
 //      open.
+//   4. Running sequences are in order of priority, those of one priority in order of admission;
+//      waiting ones in order of priority, then of Add().
+//   5. Each request has as many open rows as its sequences have in open batches, and is forgotten
+//      when all its sequences have finished and it has none.
 //
 // Thread safety: none; one owner. Host only; no heap allocation in the steady state.
 
@@ -46,11 +72,13 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
 #include "cache/blocks/block_manager.h"
@@ -67,9 +95,13 @@ struct SchedulerOptions {
   int max_num_seqs = 0;    // rows of a step, and slots
   int max_num_tokens = 0;  // of a step; at least max_num_seqs
   int prefill_chunk = 0;   // the most prompt tokens of one row in a step; 0: max_num_tokens
-  int max_seq_len = 0;     // tokens of a sequence whose keys are cached
+  // The most prompt tokens, over all rows, of a step that has decodes: it bounds how long a decode
+  // waits for its next token. 0: what max_num_tokens leaves.
+  int max_prefill_tokens_while_decoding = 0;
+  int max_seq_len = 0;  // tokens of a sequence whose keys are cached
   int max_steps_in_flight = 1;
-  int num_blocks = 0;  // null block included
+  int max_waiting = 0;  // sequences that may wait before Add() refuses; 0: any number
+  int num_blocks = 0;   // null block included
   int block_size = 16;
   std::vector<KvGroupSpec> groups = {};  // of the model's layers; none: one full group
   // The longest input of the model's encoder, and the most tokens that one step encodes. 0: the
@@ -82,6 +114,8 @@ struct SchedulerOptions {
   // kCopied: a cached prefix may end within a block, which saves up to block_size - 1 tokens of a
   // prompt for a copy of a block. The scheduler then keeps the cache's tokens, 4 bytes each.
   PartialHits partial_hits = PartialHits::kNone;
+  // Of the generator that draws seeds for requests without one. nullopt: from the operating system.
+  std::optional<uint64_t> seed = std::nullopt;
 };
 
 class Scheduler {
@@ -90,10 +124,21 @@ class Scheduler {
   static absl::StatusOr<std::unique_ptr<Scheduler>> Create(const SchedulerOptions& options);
   ~Scheduler();
 
-  // Queues a request. Errors: InvalidArgument for an empty prompt, max_new_tokens < 1, a prompt
-  // longer than max_seq_len or than the whole cache: waiting would never help; for an encoder input
-  // that is too long, or if the model has no encoder.
+  // Queues a request. Errors, with nothing changed:
+  //   InvalidArgument    waiting would never help: an empty prompt, max_new_tokens < 1, a prompt
+  //                      longer than max_seq_len or than the whole cache; an encoder input that is
+  //                      too long, or none expected; num_sequences outside [1, max_num_seqs];
+  //                      sampling that CheckSampling() refuses
+  //   ResourceExhausted  max_waiting sequences wait; retry after some have been admitted
   absl::StatusOr<SequenceId> Add(Request request);
+
+  // Ends the request's sequences, waiting or running, with an event kCancelled each. They get no
+  // other event. Errors: NotFound if none is unfinished.
+  absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events);
+
+  // Ends the sequences whose deadline is `now` or earlier with an event kDeadline each. Call it
+  // before Schedule(). O(1) unless a deadline has passed.
+  void EndExpired(absl::Time now, std::vector<TokenEvent>& events);
 
   // Whether any sequence is unfinished or any batch uncommitted.
   bool has_work() const;
@@ -109,9 +154,22 @@ class Scheduler {
   const ScheduledBatch& Schedule();
 
   // The tokens of the oldest open batch, one per row (ignored where RowOutput::kNone). Appends each
-  // sequence's new token to `events`. REQUIRES: num_in_flight() > 0, tokens.size() == rows of that
-  // batch.
+  // sequence's new token to `events`. A negative token, such as kNanRow, ends its sequence with
+  // kError. REQUIRES: num_in_flight() > 0, tokens.size() == rows of that batch.
   void Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events);
+
+  // The oldest open batch was launched and failed because of `cause`: the sequences of its rows end
+  // with kError. REQUIRES: num_in_flight() > 0, !cause.ok().
+  void CommitFailed(const absl::Status& cause, std::vector<TokenEvent>& events);
+
+  // The batch that Schedule() has just returned was refused because of `cause`: the runner does not
+  // know of it. All running sequences end with kError; those that wait continue to wait. Earlier
+  // batches stay open. REQUIRES: no other call since Schedule(), whose batch had rows; !cause.ok().
+  void AbandonLaunch(const absl::Status& cause, std::vector<TokenEvent>& events);
+
+  // Ends all sequences with kError, and forgets all open batches: the runner will run no more steps
+  // because of `cause`. has_work() is false afterwards. REQUIRES: !cause.ok().
+  void EndAll(const absl::Status& cause, std::vector<TokenEvent>& events);
 
   // The most tokens of a sequence whose keys can be cached: max_seq_len, or what the blocks allow.
   int max_cached_tokens() const { return max_cached_tokens_; }
@@ -119,18 +177,22 @@ class Scheduler {
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   int num_running() const { return static_cast<int>(running_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
+  // Sequences that began with the forked blocks of another one of their request.
+  int64_t num_forks() const { return num_forks_; }
   // Lookups, and the tokens requested and found: a preempted sequence counts again when it is
   // readmitted.
   PrefixStatistics prefix_statistics() const { return blocks_.prefix_cache().index().statistics(); }
   const BlockManager& blocks() const { return blocks_; }
+  const SchedulerOptions& options() const { return options_; }
 
   void CheckInvariants() const;
 
  private:
+  struct AddedRequest;
   struct Sequence;
   struct OpenRow {
     Sequence* sequence;
-    uint32_t run;  // of the sequence: a row of an earlier run is discarded
+    int64_t admission;  // of the sequence: a row of another one is discarded
     int num_tokens;
     bool encodes;  // the sequence's encoder input, in the same step
     RowOutput output;
@@ -138,33 +200,70 @@ class Scheduler {
   using OpenBatch = std::vector<OpenRow>;
 
   Scheduler(const SchedulerOptions& options, BlockManager blocks);
+
+  // ---- Rows of a batch (scheduler.cc).
   // Schedules a running sequence's next token, if it has one to compute.
   void ScheduleDecode(Sequence& sequence);
   // Schedules as much of a running sequence's prompt as the budget and the blocks allow.
   void SchedulePrefill(Sequence& sequence);
   // How many tokens of one prompt still fit into the batch that is being made.
   int ChunkBudget() const;
-  // Allocates blocks of a running sequence for `num_tokens`; if necessary, preempts the sequences
-  // admitted last. False if that was the sequence itself.
+  // Allocates blocks of a running sequence for `num_tokens`; if necessary, preempts the last of
+  // running_. False if that was the sequence itself.
   bool MakeRoom(Sequence& sequence, int num_tokens);
-  void AdmitWaiting();
   void AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output);
+
+  // ---- From waiting to running (scheduler_admission.cc).
+  absl::Status CheckRequest(const Request& request) const;
+  void AdmitWaiting();
+  // Whether admission is better put off, since keys that the sequence begins with are being
+  // computed.
+  bool AwaitsKeys(Sequence& sequence) const;
+  bool AwaitsSibling(Sequence& sequence) const;
+  bool AwaitsEqualPrefix(Sequence& sequence) const;
+  // Puts the sequence's known tokens into a slot. ResourceExhausted if the blocks do not suffice.
+  absl::StatusOr<PromptHits> TakeSlot(const Sequence& sequence, SlotId slot);
+  // The same by the blocks of `sibling`. nullopt, with nothing changed, if it has lost blocks that
+  // are needed, or one more cannot be had.
+  std::optional<PromptHits> Fork(const Sequence& sibling, SlotId slot);
+  // A running sequence of the same request whose prompt is computed as far as `sequence` begins
+  // with it. Null if there is none, or nothing to share.
+  const Sequence* ForkableSibling(const Sequence& sequence) const;
+  void InsertWaiting(Sequence& sequence);
+
+  // ---- What a step has computed (scheduler_commit.cc).
+  OpenBatch TakeOldestBatch();
+  void CommitRow(const OpenRow& row, int row_idx, int32_t token, std::vector<TokenEvent>& events);
+  // The next tokens of a running sequence have been computed.
+  void CommitTokens(const Sequence& sequence, int num_tokens);
+  FinishReason ReasonToFinish(Sequence& sequence, int32_t token) const;
+
+  // ---- From running or waiting to finished (scheduler_end.cc).
+  // Ends an unfinished sequence without a token.
+  void End(Sequence& sequence, FinishReason reason, const absl::Status& error,
+           std::vector<TokenEvent>& events);
   // Takes away a running sequence's slot and blocks.
   void LeaveSlot(Sequence& sequence);
   void PreemptLast();
-  // The next tokens of a running sequence have been computed.
-  void CommitTokens(const Sequence& sequence, int num_tokens);
-  FinishReason ReasonToFinish(const Sequence& sequence, int32_t token) const;
+  // Returns the memory of a batch that is no longer open.
+  void Recycle(OpenBatch batch);
+  // Forgets the request if nothing of it is left. Invalidates its sequences then.
+  void ForgetIfDone(const AddedRequest& added);
 
   SchedulerOptions options_;
   BlockManager blocks_;
   int max_cached_tokens_ = 0;  // of a sequence: max_seq_len, or what the whole pool holds
   bool has_windows_ = false;   // prompts get their blocks chunk by chunk
+  std::mt19937_64 seeds_;
   int64_t next_id_ = 0;
+  int64_t num_admissions_ = 0;
   int64_t num_preemptions_ = 0;
-  absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::deque<Sequence*> waiting_;
-  std::vector<Sequence*> running_;  // in order of admission
+  int64_t num_forks_ = 0;
+  absl::Time next_deadline_ = absl::InfiniteFuture();  // of all sequences, or earlier
+  absl::flat_hash_map<SequenceId, std::unique_ptr<AddedRequest>> requests_;
+  std::deque<Sequence*> waiting_;   // in the order of admission
+  std::vector<Sequence*> running_;  // the last one is preempted first
+  std::vector<Sequence*> by_slot_;  // null: the slot is free
   std::vector<SlotId> free_slots_;
   std::vector<OpenBatch> open_;   // oldest first
   std::vector<OpenBatch> spare_;  // committed batches, whose memory is reused
@@ -177,6 +276,8 @@ class Scheduler {
   std::vector<ScheduledEncode> encodes_;
   std::vector<ScheduledRow> rows_;
   int num_row_tokens_ = 0;
+  int num_prefill_tokens_ = 0;  // of them
+  int num_decode_rows_ = 0;
   int num_encoder_tokens_ = 0;
   ScheduledBatch batch_;
 };

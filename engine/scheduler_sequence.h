@@ -1,9 +1,10 @@
-// The Scheduler's state of a sequence; private to engine/scheduler.h.
+// The Scheduler's state of a request and its sequences; private to engine/scheduler.h.
 
 #ifndef ENGINE_SCHEDULER_SEQUENCE_H_
 #define ENGINE_SCHEDULER_SEQUENCE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -21,25 +22,57 @@ namespace reprise {
 // num_known. From then on num_scheduled = num_known + num_in_flight - 1, for the last token has no
 // key yet: with two batches or more in flight it exceeds num_known.
 struct Scheduler::Sequence {
-  SequenceId id;
-  Request request;
+  // Keys that an admitted sequence is computing: they are there when it has committed num_tokens.
+  struct Awaited {
+    SlotId slot;
+    int64_t admission = 0;
+    int num_tokens = 0;
+  };
+
+  AddedRequest* added = nullptr;
+  int sample = 0;
+  uint64_t seed = 0;
+  std::unique_ptr<StopMatcher> stop_matcher;
   std::vector<int32_t> tokens;  // known ones, then forced ones not yet reached
   int num_known = 0;
   int num_scheduled = 0;
   int num_in_flight = 0;
   int prefill_end = 0;  // tokens known at admission: up to here they are fed by the host, in chunks
-  uint32_t run = 0;     // counts admissions and ends
-  int num_open_rows = 0;  // in batches in flight, of any run
+  int64_t admission = 0;  // which one of the scheduler's it has its slot by; 0: it has none
   bool finished = false;
   std::optional<SlotId> slot;
+  std::optional<Awaited> awaited;
 
-  int num_prompt() const { return static_cast<int>(request.prompt.size()); }
+  const Request& request() const;
+  SequenceId id() const;
+  int num_prompt() const { return static_cast<int>(request().prompt.size()); }
   int num_generated() const { return num_known - num_prompt(); }
-  bool forced() const { return !request.forced_tokens.empty(); }
+  bool forced() const { return !request().forced_tokens.empty(); }
   int max_generated() const {
-    return forced() ? static_cast<int>(request.forced_tokens.size()) : request.max_new_tokens;
+    return forced() ? static_cast<int>(request().forced_tokens.size()) : request().max_new_tokens;
   }
+  // By priority, then in order of Add().
+  bool IsBefore(const Sequence& other) const;
 };
+
+struct Scheduler::AddedRequest {
+  SequenceId id;
+  Request request;
+  std::vector<Sequence> sequences;  // their addresses do not change
+  int num_unfinished = 0;
+  int num_open_rows = 0;  // in batches in flight, of any admission
+};
+
+inline const Request& Scheduler::Sequence::request() const { return added->request; }
+
+inline SequenceId Scheduler::Sequence::id() const { return added->id; }
+
+inline bool Scheduler::Sequence::IsBefore(const Sequence& other) const {
+  if (request().priority != other.request().priority) {
+    return request().priority > other.request().priority;
+  }
+  return id() != other.id() ? id() < other.id() : sample < other.sample;
+}
 
 }  // namespace reprise
 

@@ -1,10 +1,8 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,6 +10,7 @@
 #include "cache/blocks/prefix_cache.h"
 #include "cache/kv_group.h"
 #include "cache/prefix/prefix_match.h"
+#include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,139 +21,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr int kVocab = 50;
-
-// The next token of a text: any wrongly fed token changes all that follow.
-int32_t NextToken(const std::vector<int32_t>& text) {
-  uint64_t h = 1469598103934665603u;
-  for (const int32_t token : text) h = (h ^ static_cast<uint64_t>(token + 1)) * 1099511628211u;
-  return static_cast<int32_t>((h >> 17) % kVocab);
-}
-
-// Simulates the device's work on the batches: tokens are written to the blocks that the updates
-// have named, in place of their keys, and a slot that joins behind a prefix hit finds its text
-// there. Checks what a device cannot: that rows are distinct and within the blocks of their slot,
-// and that the tokens which each layer group still sees are those of the slot's own text.
-class PuppetDevice {
- public:
-  explicit PuppetDevice(const SchedulerOptions& options)
-      : options_(options), groups_(options.groups) {
-    if (groups_.empty()) groups_.emplace_back();
-  }
-
-  void Launch(const ScheduledBatch& batch) {
-    for (const SlotId slot : batch.leaves) slots_.erase(slot.value());
-    for (const SlotJoin& join : batch.joins) {
-      ASSERT_FALSE(slots_.contains(join.slot)) << "slot " << join.slot << " joined twice";
-      slots_[join.slot] = {.sample_index = join.sample_index, .num_hits = join.seq_len};
-    }
-    for (const BlockTableUpdate& update : batch.updates) {
-      slots_[update.slot].blocks[{update.group, update.column}] = update.block;
-    }
-    Copy(batch.copies);
-    for (auto& [id, slot] : slots_) {
-      if (slot.num_hits > 0) FindText(slot);
-    }
-    std::vector<int32_t> tokens;
-    int num_tokens = 0;
-    std::vector<int> seen;
-    for (const ScheduledRow& row : batch.rows) {
-      ASSERT_TRUE(slots_.contains(row.slot.value())) << "row of a slot that never joined";
-      ASSERT_THAT(seen, testing::Not(testing::Contains(row.slot.value())));
-      seen.push_back(row.slot.value());
-      Slot& slot = slots_[row.slot.value()];
-      if (row.tokens.empty()) {
-        slot.text.push_back(slot.last_token);
-      } else {
-        slot.text.insert(slot.text.end(), row.tokens.begin(), row.tokens.end());
-      }
-      num_tokens += row.query_len();
-      const int first = static_cast<int>(slot.text.size()) - row.query_len();
-      for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
-        for (int i = first; i < static_cast<int>(slot.text.size()); ++i) {
-          ASSERT_NE(BlockAt(slot, group, i), 0) << "no block for token " << i;
-          Memory(slot, group, i) = slot.text[i];
-        }
-        // The keys that the row's first token sees, and all after them.
-        for (int i = static_cast<int>(FirstNeededPosition(groups_[group], first)); i < first; ++i) {
-          ASSERT_NE(BlockAt(slot, group, i), 0)
-              << "token " << i << " of group " << group << " is gone";
-          ASSERT_EQ(Memory(slot, group, i), slot.text[i])
-              << "token " << i << " of group " << group << " has been overwritten";
-        }
-      }
-      if (row.output == RowOutput::kToken) {
-        slot.last_token = NextToken(slot.text);
-        ++slot.sample_index;
-        tokens.push_back(slot.last_token);
-      } else {
-        tokens.push_back(-1);
-      }
-    }
-    ASSERT_LE(num_tokens, options_.max_num_tokens);
-    pending_.push_back(std::move(tokens));
-  }
-
-  std::vector<int32_t> Finish() {
-    std::vector<int32_t> tokens = pending_.front();
-    pending_.pop_front();
-    return tokens;
-  }
-
- private:
-  struct Slot {
-    std::vector<int32_t> text = {};
-    int32_t last_token = -1;
-    int64_t sample_index = 0;
-    int num_hits = 0;  // tokens that it joined with, until they are looked up
-    std::map<std::pair<int, int>, int> blocks = {};  // by group and column
-  };
-
-  int BlockAt(Slot& slot, int group, int position) const {
-    return slot.blocks[{group, position / options_.block_size}];
-  }
-  // The token that was written there last.
-  int32_t& Memory(Slot& slot, int group, int position) {
-    return memory_[BlockAt(slot, group, position) * options_.block_size +
-                   position % options_.block_size];
-  }
-  void Copy(absl::Span<const BlockCopy> copies) {
-    for (const BlockCopy& copy : copies) {
-      for (int i = 0; i < options_.block_size; ++i) {
-        memory_[copy.dst * options_.block_size + i] = memory_[copy.src * options_.block_size + i];
-      }
-    }
-  }
-  // The text before a slot's first row is the content of its blocks. REQUIRES: a full group.
-  void FindText(Slot& slot) {
-    for (int i = 0; i < slot.num_hits; ++i) {
-      int32_t token = -1;
-      for (int group = 0; group < static_cast<int>(groups_.size()) && token < 0; ++group) {
-        if (groups_[group].retention == KvRetention::kFull) token = Memory(slot, group, i);
-      }
-      slot.text.push_back(token);
-    }
-    num_hit_tokens_ += slot.num_hits;
-    slot.num_hits = 0;
-  }
-
-  SchedulerOptions options_;
-  std::vector<KvGroupSpec> groups_;
-  std::map<int, int32_t> memory_;  // by slot of the cache
-  int64_t num_hit_tokens_ = 0;
-  std::map<int, Slot> slots_;
-  std::deque<std::vector<int32_t>> pending_;
-};
-
-struct Outcome {
-  std::vector<int32_t> tokens;
-  FinishReason finish = FinishReason::kNone;
-};
-
 // Runs until all is done, committing only when the scheduler requires it.
-std::map<int64_t, Outcome> RunAll(Scheduler& scheduler, const SchedulerOptions& options) {
+std::map<int64_t, PuppetText> RunAll(Scheduler& scheduler, const SchedulerOptions& options) {
   PuppetDevice device(options);
-  std::map<int64_t, Outcome> outcomes;
+  std::map<int64_t, PuppetText> outcomes;
   std::vector<TokenEvent> events;
   for (int step = 0; scheduler.has_work(); ++step) {
     if (step > 100000) {
@@ -174,39 +44,17 @@ std::map<int64_t, Outcome> RunAll(Scheduler& scheduler, const SchedulerOptions& 
     }
     if (launched && scheduler.can_schedule()) continue;
     events.clear();
-    scheduler.Commit(device.Finish(), events);
+    scheduler.Commit(*device.Await(), events);
     for (const TokenEvent& event : events) {
-      Outcome& outcome = outcomes[event.sequence.value()];
+      PuppetText& outcome = outcomes[event.sequence.value()];
       EXPECT_EQ(event.index, static_cast<int>(outcome.tokens.size()));
       EXPECT_EQ(outcome.finish, FinishReason::kNone) << "a token after the end";
-      outcome.tokens.push_back(event.token);
+      outcome.tokens.push_back(*event.token);
       outcome.finish = event.finish;
     }
     scheduler.CheckInvariants();
   }
   return outcomes;
-}
-
-Outcome Expected(const Request& request, const SchedulerOptions& options, int longest) {
-  std::vector<int32_t> text = request.prompt;
-  Outcome outcome;
-  while (outcome.finish == FinishReason::kNone) {
-    const size_t index = outcome.tokens.size();
-    const bool forced = !request.forced_tokens.empty();
-    const int32_t token = forced ? request.forced_tokens[index] : NextToken(text);
-    const size_t most = forced ? request.forced_tokens.size() : request.max_new_tokens;
-    outcome.tokens.push_back(token);
-    text.push_back(token);
-    if (!forced && std::count(request.stop_tokens.begin(), request.stop_tokens.end(), token)) {
-      outcome.finish = FinishReason::kStop;
-    } else if (outcome.tokens.size() >= most) {
-      outcome.finish = FinishReason::kLength;
-    } else if (static_cast<int>(text.size()) > longest) {
-      outcome.finish =
-          longest < options.max_seq_len ? FinishReason::kCacheFull : FinishReason::kLength;
-    }
-  }
-  return outcome;
 }
 
 std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
@@ -295,8 +143,8 @@ TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
   ASSERT_TRUE(scheduler->Add(request).ok());
   const auto outcomes = RunAll(*scheduler, options);
   EXPECT_EQ(scheduler->num_preemptions(), 1);
-  EXPECT_EQ(outcomes.at(0).tokens, Expected(request, options, 6).tokens);
-  EXPECT_EQ(outcomes.at(1).tokens, Expected(request, options, 6).tokens);
+  EXPECT_EQ(outcomes.at(0).tokens, ExpectedText(request, 0, options, 6).tokens);
+  EXPECT_EQ(outcomes.at(1).tokens, ExpectedText(request, 0, options, 6).tokens);
 }
 
 TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
@@ -365,12 +213,12 @@ TEST(SchedulerTest, TokensInFlightAreNotFound) {
                                     .max_seq_len = 8,
                                     .max_steps_in_flight = 2,
                                     .num_blocks = 9,
-                                    .block_size = 2};
+                                    .block_size = 4};
   auto scheduler = Make(options);
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
   EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
-  EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);
+  EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);  // no full block: it does not wait
 }
 
 TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
@@ -477,6 +325,12 @@ TEST(SchedulerTest, RefusesOptionsByName) {
   bad.max_steps_in_flight = 0;
   EXPECT_THAT(message(bad), HasSubstr("max_steps_in_flight"));
   bad = good;
+  bad.max_waiting = -1;
+  EXPECT_THAT(message(bad), HasSubstr("max_waiting"));
+  bad = good;
+  bad.max_prefill_tokens_while_decoding = -1;
+  EXPECT_THAT(message(bad), HasSubstr("max_prefill_tokens_while_decoding"));
+  bad = good;
   bad.block_size = 0;
   EXPECT_THAT(message(bad), HasSubstr("block_size"));
   bad = good;
@@ -522,71 +376,6 @@ TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
   EXPECT_THAT(std::string(without->Add({.prompt = {1}, .encoder_tokens = {1}}).status().message()),
               HasSubstr("the model has no encoder"));
 }
-
-// Every sequence gets the tokens it would get alone, whatever the batching, the chunks, the steps
-// in flight and the preemptions.
-class SchedulerRandomTest : public testing::TestWithParam<int> {};
-
-TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
-  const int seed = GetParam();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 rng(seed);
-  const auto uniform = [&](int low, int high) {
-    return std::uniform_int_distribution<int>(low, high)(rng);
-  };
-  SchedulerOptions options;
-  options.max_num_seqs = uniform(1, 6);
-  options.max_num_tokens = options.max_num_seqs + uniform(0, 12);
-  options.prefill_chunk = uniform(0, 5);
-  options.max_seq_len = uniform(8, 40);
-  options.max_steps_in_flight = uniform(1, 3);
-  options.block_size = uniform(1, 6);
-  options.num_blocks = 1 + uniform(2, 40);  // small pools preempt
-  if (uniform(0, 2) == 0) {
-    const bool is_window = uniform(0, 1);
-    options.groups = {
-        {},
-        {.retention = is_window ? KvRetention::kSlidingWindow : KvRetention::kChunkedLocal,
-         .span = uniform(1, 12)}};
-  }
-  if (uniform(0, 3) == 0) options.prefix_reuse = PrefixReuse::kOff;
-  if (options.prefix_reuse == PrefixReuse::kOn && uniform(0, 1)) {
-    options.partial_hits = PartialHits::kCopied;
-  }
-  auto scheduler = Make(options);
-  const int longest_prompt = scheduler->max_cached_tokens();
-  std::map<int64_t, Request> requests;
-  for (int i = uniform(1, 12); i > 0; --i) {
-    Request request;
-    if (!requests.empty() && uniform(0, 2)) {  // begins as an earlier one
-      request.prompt = requests.begin()->second.prompt;
-      request.prompt.resize(uniform(0, static_cast<int>(request.prompt.size())));
-    }
-    for (int n = uniform(request.prompt.empty(), longest_prompt); n > 0; --n) {
-      request.prompt.push_back(uniform(0, kVocab - 1));
-    }
-    request.prompt.resize(std::min<size_t>(request.prompt.size(), longest_prompt));
-    request.max_new_tokens = uniform(1, 30);
-    if (uniform(0, 1)) request.stop_tokens = {uniform(0, kVocab - 1)};
-    if (uniform(0, 4) == 0) {
-      for (int n = uniform(1, 9); n > 0; --n)
-        request.forced_tokens.push_back(uniform(0, kVocab - 1));
-    }
-    const auto id = scheduler->Add(request);
-    ASSERT_TRUE(id.ok()) << id.status();
-    requests[id->value()] = request;
-  }
-  const std::map<int64_t, Outcome> outcomes = RunAll(*scheduler, options);
-  for (const auto& [id, request] : requests) {
-    const Outcome expected = Expected(request, options, longest_prompt);
-    ASSERT_TRUE(outcomes.contains(id)) << "sequence " << id << " never got a token";
-    EXPECT_EQ(outcomes.at(id).tokens, expected.tokens) << "sequence " << id;
-    EXPECT_EQ(outcomes.at(id).finish, expected.finish) << "sequence " << id;
-  }
-  EXPECT_EQ(scheduler->num_running(), 0);
-}
-
-INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerRandomTest, testing::Range(0, 300));
 
 }  // namespace
 }  // namespace reprise

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,8 @@ struct StepOptions {
   at::ScalarType kv_type = at::kBFloat16;
   ValueSource values = ValueSource::kOwn;
   int shared_prefix_len = 0;  // keys that all rows have in common; used by the map
+  bool has_sinks = false;
+  std::optional<float> softcap = {};
   WorkMapMode mode = WorkMapMode::kBalanced;
   RowSplit split = RowSplit::kByBatch;
   int max_tier = 2;
@@ -93,7 +97,12 @@ class Step {
     layer_ = {.num_q_heads = heads * options.group_size,
               .num_kv_heads = heads,
               .head_dim_qk = options.head_dim,
-              .head_dim_v = options.head_dim_v};
+              .head_dim_v = options.head_dim_v,
+              .softcap = options.softcap};
+    if (options.has_sinks) {
+      sinks_ = at::randn({layer_.num_q_heads}, Gpu(at::kFloat));
+      layer_.sinks = sinks_.const_data_ptr<float>();
+    }
   }
 
   // Sets the lengths of the next run; the remaining rows are padded.
@@ -224,6 +233,7 @@ class Step {
   Random random_;
   int max_tokens_ = 0;
   AttentionParams layer_;
+  at::Tensor sinks_;        // [num_q_heads], where the layer has them
   at::Tensor block_table_;  // [max_rows, max_blocks]
   at::Tensor k_;            // [num_blocks, block_size, num_kv_heads, head_dim]
   at::Tensor v_;            // [num_blocks, block_size, num_kv_heads, head_dim_v]
@@ -250,8 +260,11 @@ at::Tensor Step::Expected(int row, int token, int num_keys) const {
         .transpose(0, 1);
   };
   const at::Tensor q = q_[token].to(at::kDouble).unsqueeze(1);  // [heads, 1, head_dim]
-  const at::Tensor scores = q.matmul(keys(k_).transpose(1, 2)) / std::sqrt(options_.head_dim);
-  return scores.softmax(-1).matmul(keys(v_)).squeeze(1);  // [heads, head_dim]
+  at::Tensor scores = q.matmul(keys(k_).transpose(1, 2)) / std::sqrt(options_.head_dim);
+  if (options_.softcap) scores = (scores / *options_.softcap).tanh() * *options_.softcap;
+  if (options_.has_sinks) scores = at::cat({scores, sinks_.to(at::kDouble).view({-1, 1, 1})}, 2);
+  const at::Tensor weights = scores.softmax(-1).slice(2, 0, num_keys);
+  return weights.matmul(keys(v_)).squeeze(1);  // [heads, head_dim]
 }
 
 class CapturedStep {
@@ -420,13 +433,28 @@ TEST_F(AttentionGraphGpuTest, LatentHeadsReplayAsWell) {
   }
 }
 
-// Rows that are shorter than the prefix, padded or of one token switch sharing off and on.
+std::string NameOf(const StepOptions& options) {
+  return "query_len " + std::to_string(options.max_query_len) + ", head_dim " +
+         std::to_string(options.head_dim) + ", tier " + std::to_string(options.max_tier) +
+         ", KV of " + c10::toString(options.kv_type) + ", shared " +
+         std::to_string(options.shared_prefix_len) + ", mode " +
+         std::to_string(static_cast<int>(options.mode)) + ", split " +
+         std::to_string(static_cast<int>(options.split));
+}
+
+// Rows that are shorter than the prefix, padded or of one token switch sharing off and on. Sinks
+// count once, at the merge of the prefix with each row's own keys.
 TEST_F(AttentionGraphGpuTest, SharedPrefixesReplayAsWell) {
-  for (int max_query_len : {1, 3}) {
-    Step step({.max_rows = 20,
-               .max_query_len = max_query_len,
-               .max_seq_len = 700,
-               .shared_prefix_len = 512});
+  const StepOptions plain = {.max_rows = 20, .max_seq_len = 700, .shared_prefix_len = 512};
+  StepOptions drafts = plain;
+  drafts.max_query_len = 3;
+  StepOptions special = drafts;
+  special.kv_type = at::kFloat8_e4m3fn;
+  special.has_sinks = true;
+  special.softcap = 2.0f;
+  for (const StepOptions& options : {plain, drafts, special}) {
+    SCOPED_TRACE(NameOf(options));
+    Step step(options);
     ReplayEveryLiveCount(step);
     CapturedStep captured(step);
     for (int round = 0; round < 10; ++round) {
@@ -434,7 +462,7 @@ TEST_F(AttentionGraphGpuTest, SharedPrefixesReplayAsWell) {
       for (int r = step.random().Int(2, 20); r > 0; --r) {
         const bool is_padded = step.random().OneIn(9);
         seq_lens.push_back(is_padded ? 0 : step.random().Int(515, 700));
-        query_lens.push_back(step.random().Int(is_padded ? 0 : 1, max_query_len));
+        query_lens.push_back(step.random().Int(is_padded ? 0 : 1, options.max_query_len));
       }
       ExpectReplayEqualsEager(step, captured, seq_lens, query_lens);
       if (HasFatalFailure()) return;
@@ -466,15 +494,6 @@ std::vector<StepOptions> StepsThatMerge() {
        .head_dim_v = 512,
        .values = ValueSource::kKeyTile},
   };
-}
-
-std::string NameOf(const StepOptions& options) {
-  return "query_len " + std::to_string(options.max_query_len) + ", head_dim " +
-         std::to_string(options.head_dim) + ", tier " + std::to_string(options.max_tier) +
-         ", KV of " + c10::toString(options.kv_type) + ", shared " +
-         std::to_string(options.shared_prefix_len) + ", mode " +
-         std::to_string(static_cast<int>(options.mode)) + ", split " +
-         std::to_string(static_cast<int>(options.split));
 }
 
 TEST_F(AttentionGraphGpuTest, AnAbortedReplayLeavesNothingBehind) {

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
 namespace reprise {
 namespace {
 
@@ -36,7 +40,20 @@ int Find(const CommonPrefixArgs& args) {
 
 }  // namespace
 
-int CommonPrefixLen(const CommonPrefixArgs& args) {
+absl::Status CheckCommonPrefix(const CommonPrefixArgs& args) {
+  const PagedBatch& batch = args.batch;
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", batch.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tables", batch.num_tables, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_blocks", batch.max_blocks, 0));
+  if (batch.num_rows == 0) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(
+      CheckGiven({{"query_start_loc", batch.query_start_loc}, {"seq_lens", batch.seq_lens}}));
+  if (batch.num_tables == 0 || batch.max_blocks == 0) return absl::OkStatus();
+  return CheckGiven({{"block_table", batch.block_table}});
+}
+
+int CommonPrefixOnHost(const CommonPrefixArgs& args) {
   const int len = Find(args);
   if (args.common_prefix_len) *args.common_prefix_len = len;
   return len;

@@ -14,8 +14,8 @@ namespace reprise {
 struct CommonPrefixArgs {
   PagedBatch batch = {};
   int block_size = 0;
-  int32_t* common_prefix_len = nullptr;  // [1]
-  // [2] on the device: all 0 before the first launch, and again after each. Not used on the host.
+  int32_t* common_prefix_len = nullptr;  // [1]; may be absent on the host
+  // [2] used on the device only: all 0 before the first launch, and again after each.
   uint32_t* scratch = nullptr;
 };
 

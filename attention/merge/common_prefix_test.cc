@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <climits>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "attention/attention_params.h"
+#include "attention/testing/host_work_map.h"
 #include "attention/testing/prefix_generator.h"
 #include "attention/testing/random.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_check.h"
 #include "base/testing/allocation_counter.h"
 #include "base/testing/builder_memory.h"
 #include "gtest/gtest.h"
@@ -40,33 +45,33 @@ class PrefixOfTwo : public ::testing::Test {
 };
 
 TEST_F(PrefixOfTwo, WholeBlocksInFrontOfTheQueriesAreCommon) {
-  EXPECT_EQ(CommonPrefixLen(args), 32);
+  EXPECT_EQ(CommonPrefixOnHost(args), 32);
   EXPECT_EQ(len, 32);
   seq_lens[1] = 32;  // its query is token 31, within block 2
-  EXPECT_EQ(CommonPrefixLen(args), 16);
+  EXPECT_EQ(CommonPrefixOnHost(args), 16);
   args.batch.causal = false;  // cross attention: queries are no keys
-  EXPECT_EQ(CommonPrefixLen(args), 32);
+  EXPECT_EQ(CommonPrefixOnHost(args), 32);
 }
 
 TEST_F(PrefixOfTwo, EqualBlocksBehindADifferentOneAreNotAPrefix) {
   table_row[1] = 2;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
 TEST_F(PrefixOfTwo, ATreeIsNoPartOfThePrefix) {
   const int32_t tail_len[] = {9, 1};
   args.batch.tail_len = tail_len;
-  EXPECT_EQ(CommonPrefixLen(args), 16);  // 40 - 9 = 31
+  EXPECT_EQ(CommonPrefixOnHost(args), 16);  // 40 - 9 = 31
 }
 
 TEST_F(PrefixOfTwo, RowsWithoutQueriesOrKeysTakeNoPart) {
   table_row[1] = 2;
   seq_lens[1] = 0;
-  EXPECT_EQ(CommonPrefixLen(args), 32);  // of row 0 alone
+  EXPECT_EQ(CommonPrefixOnHost(args), 32);  // of row 0 alone
   seq_lens[0] = 0;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
   args.batch.num_rows = 0;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
 TEST_F(PrefixOfTwo, KeysStartAtTheSamePlaceOrNothingIsCommon) {
@@ -74,19 +79,54 @@ TEST_F(PrefixOfTwo, KeysStartAtTheSamePlaceOrNothingIsCommon) {
   seq_lens[0] = 30;
   seq_lens[1] = 30;
   args.batch.key_start = key_start;
-  EXPECT_EQ(CommonPrefixLen(args), 22);  // tokens 10..31
+  EXPECT_EQ(CommonPrefixOnHost(args), 22);  // tokens 10..31
   key_start[1] = 9;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
 TEST_F(PrefixOfTwo, RowsOutsideTheTableShareNothing) {
   seq_lens[1] = 49;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
   seq_lens[1] = INT32_MAX;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
   seq_lens[1] = 34;
   table_row[1] = 3;
-  EXPECT_EQ(CommonPrefixLen(args), 0);
+  EXPECT_EQ(CommonPrefixOnHost(args), 0);
+}
+
+TEST_F(PrefixOfTwo, BadArgumentsAreRefusedWithNamesInBothForms) {
+  const CommonPrefixArgs good = args;
+  const auto refusal = [&] {
+    const absl::Status status = CheckCommonPrefix(args);
+#ifdef REPRISE_WITH_CUDA
+    EXPECT_EQ(LaunchCommonPrefix(args, nullptr), status);
+#endif
+    args = good;
+    return std::string(status.message());
+  };
+  ASSERT_EQ(CheckCommonPrefix(args), absl::OkStatus());
+  args.block_size = 0;
+  EXPECT_EQ(refusal(), "block_size: expected at least 1, got 0");
+  args.batch.num_rows = -1;
+  EXPECT_EQ(refusal(), "num_rows: expected at least 0, got -1");
+  args.batch.num_tables = -1;
+  EXPECT_EQ(refusal(), "num_tables: expected at least 0, got -1");
+  args.batch.max_blocks = -1;
+  EXPECT_EQ(refusal(), "max_blocks: expected at least 0, got -1");
+  args.batch.query_start_loc = nullptr;
+  EXPECT_EQ(refusal(), "query_start_loc: expected an array, got none");
+  args.batch.seq_lens = nullptr;
+  EXPECT_EQ(refusal(), "seq_lens: expected an array, got none");
+  args.batch.block_table = nullptr;
+  EXPECT_EQ(refusal(), "block_table: expected an array, got none");
+#ifdef REPRISE_WITH_CUDA
+  const std::string no_array = "common_prefix_len, scratch: expected arrays, got none";
+  EXPECT_EQ(LaunchCommonPrefix(args, nullptr).message(), no_array);
+  uint32_t scratch[2] = {0, 0};
+  args.scratch = scratch;
+  args.common_prefix_len = nullptr;
+  EXPECT_EQ(LaunchCommonPrefix(args, nullptr).message(), no_array);
+#endif
 }
 
 // The longest len of which every row's first len keys are the same slots.
@@ -124,12 +164,59 @@ TEST(CommonPrefixTest, IsTheLongestRunOfWholeBlocksOverRandomBatches) {
         [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); });
     DrawPrefix(random, shape, 0, memory.args());
     const AllocationCounter allocations;
-    const int len = CommonPrefixLen(memory.args());
+    const int len = CommonPrefixOnHost(memory.args());
     ASSERT_EQ(allocations.count(), 0);
     ASSERT_EQ(len, PrefixByDefinition(memory.args())) << "seed " << seed;
     num_found += len > 0;
   }
   EXPECT_GT(num_found, 5000);
+}
+
+// Cascade: each row's keys are those of the prefix, in shared items, and its own after them
+// (invariant 1 of a work map), for the prefix that was found or a shorter one.
+TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
+  int num_shared = 0;
+  for (uint64_t seed = 0; seed < 5000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    PrefixShape shape = DrawPrefixShape(random);
+    shape.max_blocks = std::min(std::max(shape.max_blocks, 10), 400 / shape.block_size + 1);
+    BuilderMemory<CommonPrefixArgs> memory(
+        [&](ArrayCarver& carver) { return CarvePrefix(shape, carver); });
+    DrawPrefix(random, shape, 0, memory.args());
+    int32_t len = CommonPrefixOnHost(memory.args());
+    if (random.OneIn(4)) len = random.Pick({-3, 0, random.Int(0, len)});
+    PagedBatch batch = memory.args().batch;
+    batch.common_prefix_len = &len;
+    batch.num_tokens = batch.query_start_loc[batch.num_rows];
+    batch.max_query_len = 5;
+    batch.max_seq_len = shape.max_blocks * shape.block_size;
+    AttentionParams layer = {
+        .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
+    if (random.OneIn(3)) layer.window_left = random.Int(0, 100);
+    HostWorkMap work({.num_q_heads = layer.num_q_heads,
+                      .num_kv_heads = layer.num_kv_heads,
+                      .head_dim_qk = layer.head_dim_qk,
+                      .head_dim_v = layer.head_dim_v,
+                      .max_rows = batch.num_rows,
+                      .max_tokens = batch.num_tokens,
+                      .max_query_len = batch.max_query_len,
+                      .max_seq_len = batch.max_seq_len,
+                      .num_sms = random.Pick({1, 7, 132}),
+                      .shared_prefix = SharedPrefix::kTaken,
+                      .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall})});
+    ASSERT_EQ(WorkMapOnHost(batch, WindowOf(layer), work.map()), absl::OkStatus());
+    ASSERT_EQ(CheckWorkMap(work.map(), batch, WindowOf(layer)), absl::OkStatus());
+    int shared_keys = 0;
+    for (int i = 0; i < work.map().main.counts[0]; ++i) {
+      const WorkItem& item = work.map().main.items[i];
+      if (item.row == kSharedRow) shared_keys = std::max(shared_keys, item.key_end);
+    }
+    const bool is_read_flat = layer.window_left || batch.num_tokens < 2 || len < kWorkStepKeys;
+    ASSERT_EQ(shared_keys, is_read_flat ? 0 : len / kWorkStepKeys * kWorkStepKeys);
+    num_shared += shared_keys > 0;
+  }
+  EXPECT_GT(num_shared, 300);
 }
 
 }  // namespace

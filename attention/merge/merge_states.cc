@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "attention/metadata/builder_sizes.h"
 #include "base/check.h"
 #include "base/element_access.h"
 #include "base/status_macros.h"
@@ -24,38 +25,38 @@ absl::Status CheckDType(absl::string_view name, DType dtype) {
 }
 
 // Computes the weight of each part and the merged lse; without any key, weights 0 and -inf.
-float Weights(const MergeStatesParams& params, int64_t token, int64_t head, float* weights) {
+float Weights(const MergeStatesArgs& args, int64_t token, int64_t head, float* weights) {
   float largest = kNoKeys;
-  for (int part = 0; part < params.num_parts; ++part) {
-    largest = std::max(largest, PartLse(params, part, token, head));
+  for (int part = 0; part < args.num_parts; ++part) {
+    largest = std::max(largest, PartLse(args, part, token, head));
   }
-  std::fill_n(weights, params.num_parts, 0.0f);
+  std::fill_n(weights, args.num_parts, 0.0f);
   if (largest == kNoKeys) return kNoKeys;
-  if (params.sinks) largest = std::max(largest, params.sinks[head]);
-  float total = params.sinks ? std::exp(params.sinks[head] - largest) : 0.0f;
-  for (int part = 0; part < params.num_parts; ++part) {
-    weights[part] = std::exp(PartLse(params, part, token, head) - largest);
+  if (args.sinks) largest = std::max(largest, args.sinks[head]);
+  float total = args.sinks ? std::exp(args.sinks[head] - largest) : 0.0f;
+  for (int part = 0; part < args.num_parts; ++part) {
+    weights[part] = std::exp(PartLse(args, part, token, head) - largest);
     total += weights[part];
   }
-  for (int part = 0; part < params.num_parts; ++part) weights[part] /= total;
+  for (int part = 0; part < args.num_parts; ++part) weights[part] /= total;
   return largest + std::log(total);
 }
 
 }  // namespace
 
-absl::Status CheckMergeStates(const MergeStatesParams& params) {
-  REPRISE_RETURN_IF_ERROR(CheckBetween("num_parts", params.num_parts, 1, kMaxMergeParts));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", params.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_heads", params.num_heads, 1));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim", params.head_dim, 1));
-  REPRISE_RETURN_IF_ERROR(CheckDType("part.dtype", params.part.dtype));
-  REPRISE_RETURN_IF_ERROR(CheckDType("out.dtype", params.out.dtype));
-  if (params.num_tokens == 0) return absl::OkStatus();
-  if (params.out.data == nullptr) {
+absl::Status CheckMergeStates(const MergeStatesArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_parts", args.num_parts, 1, kMaxMergeParts));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_heads", args.num_heads, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim", args.head_dim, 1));
+  REPRISE_RETURN_IF_ERROR(CheckDType("part.dtype", args.part.dtype));
+  REPRISE_RETURN_IF_ERROR(CheckDType("out.dtype", args.out.dtype));
+  if (args.num_tokens == 0) return absl::OkStatus();
+  if (args.out.data == nullptr) {
     return absl::InvalidArgumentError("out: expected an address, got none");
   }
-  for (int part = 0; part < params.num_parts; ++part) {
-    if (params.part_out[part] == nullptr || params.part_lse[part] == nullptr) {
+  for (int part = 0; part < args.num_parts; ++part) {
+    if (args.part_out[part] == nullptr || args.part_lse[part] == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat("part_out[", part, "], part_lse[", part, "]: expected addresses, got none"));
     }
@@ -63,28 +64,50 @@ absl::Status CheckMergeStates(const MergeStatesParams& params) {
   return absl::OkStatus();
 }
 
-absl::Status MergeStates(const MergeStatesParams& params) {
-  REPRISE_RETURN_IF_ERROR(CheckMergeStates(params));
+void MergeStatesOnHost(const MergeStatesArgs& args) {
   float weights[kMaxMergeParts];
-  for (int64_t token = 0; token < params.num_tokens; ++token) {
-    for (int64_t head = 0; head < params.num_heads; ++head) {
-      const float lse = Weights(params, token, head, weights);
-      const int64_t from = params.part.Offset(token, head);
-      const int64_t to = params.out.Offset(token, head);
-      for (int dim = 0; dim < params.head_dim; ++dim) {
+  for (int64_t token = 0; token < args.num_tokens; ++token) {
+    for (int64_t head = 0; head < args.num_heads; ++head) {
+      const float lse = Weights(args, token, head, weights);
+      const int64_t from = args.part.Offset(token, head);
+      const int64_t to = args.out.Offset(token, head);
+      for (int dim = 0; dim < args.head_dim; ++dim) {
         float sum = 0;
-        for (int part = 0; part < params.num_parts; ++part) {
+        for (int part = 0; part < args.num_parts; ++part) {
           if (weights[part] == 0.0f) continue;  // its out may be NaN
-          sum += weights[part] *
-                 LoadElement<float>(params.part_out[part], params.part.dtype, from + dim);
+          sum +=
+              weights[part] * LoadElement<float>(args.part_out[part], args.part.dtype, from + dim);
         }
-        StoreElement(params.out.data, params.out.dtype, to + dim, sum);
+        StoreElement(args.out.data, args.out.dtype, to + dim, sum);
       }
-      if (params.lse.data) {
-        params.lse.data[token * params.lse.token_stride + head * params.lse.head_stride] = lse;
-      }
+      if (args.lse.data) args.lse.data[args.lse.Offset(token, head)] = lse;
     }
   }
+}
+
+absl::Status MergeStates(const MergeStatesArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckMergeStates(args));
+  MergeStatesOnHost(args);
+  return absl::OkStatus();
+}
+
+absl::Status CheckConvertLse(const ConvertLseArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_heads", args.num_heads, 0));
+  if (args.num_tokens == 0 || args.num_heads == 0) return absl::OkStatus();
+  return CheckGiven({{"from", args.from.data}, {"to", args.to.data}});
+}
+
+void ConvertLseOnHost(const ConvertLseArgs& args) {
+  const float factor = LogFactor(args);
+  for (int64_t token = 0; token < args.num_tokens; ++token) {
+    for (int64_t head = 0; head < args.num_heads; ++head) ConvertLseAt(args, factor, token, head);
+  }
+}
+
+absl::Status ConvertLse(const ConvertLseArgs& args) {
+  REPRISE_RETURN_IF_ERROR(CheckConvertLse(args));
+  ConvertLseOnHost(args);
   return absl::OkStatus();
 }
 

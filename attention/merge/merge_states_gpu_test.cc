@@ -8,9 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "attention/merge/lse_format.h"
+#include "absl/status/status.h"
 #include "attention/merge/merge_states.h"
-#include "attention/merge/merge_states_kernel.h"
 #include "attention/testing/random.h"
 #include "base/element_access.h"
 #include "base/testing/device_array.h"
@@ -67,7 +66,7 @@ void MergeOnBoth(uint64_t seed) {
                                   << num_tokens << ", heads " << num_heads << " of " << head_dim
                                   << ", " << part_dtype << " into " << out_dtype);
   const int64_t size = num_tokens * token_stride;
-  MergeStatesParams host;
+  MergeStatesArgs host;
   host.num_parts = num_parts;
   host.num_tokens = num_tokens;
   host.num_heads = num_heads;
@@ -75,7 +74,7 @@ void MergeOnBoth(uint64_t seed) {
   host.part = {nullptr, part_dtype, token_stride, head_stride};
   host.part_lse_view =
       random.OneIn(2) ? TokensByHeads(nullptr, num_heads) : HeadsByTokens(nullptr, num_tokens);
-  MergeStatesParams device = host;
+  MergeStatesArgs device = host;
   Copies copies;
   std::vector<std::vector<uint8_t>> part_out(num_parts);
   std::vector<std::vector<float>> part_lse(num_parts);
@@ -113,7 +112,7 @@ void MergeOnBoth(uint64_t seed) {
   host.lse = TokensByHeads(lse.data(), num_heads);
   device.lse = TokensByHeads(copies.Of(lse), num_heads);
 
-  CapturedWork work([&](cudaStream_t stream) { CheckCuda(LaunchMergeStates(device, stream)); });
+  CapturedWork work([&](cudaStream_t stream) { CheckLaunch(LaunchMergeStates(device, stream)); });
   work.Replay();
   ASSERT_TRUE(MergeStates(host).ok());
   const std::vector<uint8_t> got = Copies::Back(device_out, out.size());
@@ -160,29 +159,18 @@ TEST_F(MergeStatesGpuTest, LseConvertsBetweenBasesAndOrders) {
   }
   std::vector<float> to(from.size(), kNan);
   Copies copies;
-  LseConversion host = {.from = TokensByHeads(from.data(), kHeads),
-                        .from_base = LogBase::kTwo,
-                        .to = HeadsByTokens(to.data(), kTokens),
-                        .num_tokens = kTokens,
-                        .num_heads = kHeads};
-  LseConversion device = host;
+  ConvertLseArgs host = {.from = TokensByHeads(from.data(), kHeads),
+                         .from_base = LogBase::kTwo,
+                         .to = HeadsByTokens(to.data(), kTokens),
+                         .num_tokens = kTokens,
+                         .num_heads = kHeads};
+  ConvertLseArgs device = host;
   device.from.data = copies.Of(from);
   device.to.data = copies.Of(to);
-  ASSERT_EQ(LaunchConvertLse(device, nullptr), cudaSuccess);
+  ASSERT_EQ(LaunchConvertLse(device, nullptr), absl::OkStatus());
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  ConvertLse(host);
+  ASSERT_EQ(ConvertLse(host), absl::OkStatus());
   EXPECT_EQ(Copies::Back(device.to.data, to.size()), to);  // one product: the same bits
-}
-
-TEST_F(MergeStatesGpuTest, WhatTheHostRefusesIsInvalid) {
-  MergeStatesParams params;
-  EXPECT_EQ(LaunchMergeStates(params, nullptr), cudaErrorInvalidValue);
-  params.num_parts = 1;
-  params.num_tokens = 1;
-  params.num_heads = 1;
-  params.head_dim = 1;
-  params.part.dtype = DType::kFp8E5M2;
-  EXPECT_EQ(LaunchMergeStates(params, nullptr), cudaErrorInvalidValue);
 }
 
 }  // namespace

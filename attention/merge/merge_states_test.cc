@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "attention/merge/lse_format.h"
 #include "attention/testing/random.h"
 #include "base/element_access.h"
 #include "gmock/gmock.h"
@@ -23,18 +22,18 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 class TwoParts : public ::testing::Test {
  protected:
   TwoParts() {
-    params.part_out[0] = out_0;
-    params.part_out[1] = out_1;
-    params.part_lse[0] = &lse_0;
-    params.part_lse[1] = &lse_1;
-    params.num_parts = 2;
-    params.part = {.token_stride = 2, .head_stride = 2};
-    params.part_lse_view = {.token_stride = 1, .head_stride = 1};
-    params.out = {.data = out, .token_stride = 2, .head_stride = 2};
-    params.lse = {.data = &lse, .token_stride = 1, .head_stride = 1};
-    params.num_tokens = 1;
-    params.num_heads = 1;
-    params.head_dim = 2;
+    args.part_out[0] = out_0;
+    args.part_out[1] = out_1;
+    args.part_lse[0] = &lse_0;
+    args.part_lse[1] = &lse_1;
+    args.num_parts = 2;
+    args.part = {.token_stride = 2, .head_stride = 2};
+    args.part_lse_view = {.token_stride = 1, .head_stride = 1};
+    args.out = {.data = out, .token_stride = 2, .head_stride = 2};
+    args.lse = {.data = &lse, .token_stride = 1, .head_stride = 1};
+    args.num_tokens = 1;
+    args.num_heads = 1;
+    args.head_dim = 2;
   }
 
   float out_0[2] = {1, 2};
@@ -43,11 +42,11 @@ class TwoParts : public ::testing::Test {
   float lse_1 = 0;
   float out[2] = {kNan, kNan};
   float lse = kNan;
-  MergeStatesParams params;
+  MergeStatesArgs args;
 };
 
 TEST_F(TwoParts, PartsWeighAsTheirKeysDo) {
-  ASSERT_TRUE(MergeStates(params).ok());
+  ASSERT_TRUE(MergeStates(args).ok());
   EXPECT_FLOAT_EQ(out[0], 2);
   EXPECT_FLOAT_EQ(out[1], 3);
   EXPECT_FLOAT_EQ(lse, std::log(4.0f));
@@ -56,7 +55,7 @@ TEST_F(TwoParts, PartsWeighAsTheirKeysDo) {
 TEST_F(TwoParts, APartWithoutKeysIsLeftOutWhateverItHolds) {
   lse_1 = -kInf;
   out_1[0] = out_1[1] = kNan;
-  ASSERT_TRUE(MergeStates(params).ok());
+  ASSERT_TRUE(MergeStates(args).ok());
   EXPECT_FLOAT_EQ(out[0], 1);
   EXPECT_FLOAT_EQ(out[1], 2);
   EXPECT_FLOAT_EQ(lse, std::log(3.0f));
@@ -65,11 +64,11 @@ TEST_F(TwoParts, APartWithoutKeysIsLeftOutWhateverItHolds) {
 TEST_F(TwoParts, WithoutAnyKeyOutIsZeroSinksOrNot) {
   const float sink = 3;
   for (const float* sinks : {static_cast<const float*>(nullptr), &sink}) {
-    params.sinks = sinks;
+    args.sinks = sinks;
     lse_0 = lse_1 = -kInf;
     out_0[0] = kNan;
     out[0] = out[1] = kNan;
-    ASSERT_TRUE(MergeStates(params).ok());
+    ASSERT_TRUE(MergeStates(args).ok());
     EXPECT_EQ(out[0], 0);
     EXPECT_EQ(out[1], 0);
     EXPECT_EQ(lse, -kInf);
@@ -78,8 +77,8 @@ TEST_F(TwoParts, WithoutAnyKeyOutIsZeroSinksOrNot) {
 
 TEST_F(TwoParts, ASinkCountsOnce) {
   const float sink = std::log(4.0f);
-  params.sinks = &sink;
-  ASSERT_TRUE(MergeStates(params).ok());
+  args.sinks = &sink;
+  ASSERT_TRUE(MergeStates(args).ok());
   EXPECT_FLOAT_EQ(out[0], 1);  // (3 * 1 + 1 * 5) / (4 + 4)
   EXPECT_FLOAT_EQ(lse, std::log(8.0f));
 }
@@ -87,39 +86,45 @@ TEST_F(TwoParts, ASinkCountsOnce) {
 TEST_F(TwoParts, HugeLogitsDoNotOverflow) {
   lse_0 = 30000;
   lse_1 = 30000;
-  ASSERT_TRUE(MergeStates(params).ok());
+  ASSERT_TRUE(MergeStates(args).ok());
   EXPECT_FLOAT_EQ(out[0], 3);
   EXPECT_FLOAT_EQ(lse, 30000 + std::log(2.0f));
   const float sink = 1e30f;
-  params.sinks = &sink;
-  ASSERT_TRUE(MergeStates(params).ok());
+  args.sinks = &sink;
+  ASSERT_TRUE(MergeStates(args).ok());
   EXPECT_EQ(out[0], 0);
   EXPECT_EQ(lse, 1e30f);
 }
 
 TEST_F(TwoParts, ThePartsMayBeOverwritten) {
-  params.out.data = out_0;
-  params.lse.data = &lse_0;
-  ASSERT_TRUE(MergeStates(params).ok());
+  args.out.data = out_0;
+  args.lse.data = &lse_0;
+  ASSERT_TRUE(MergeStates(args).ok());
   EXPECT_FLOAT_EQ(out_0[1], 3);
   EXPECT_FLOAT_EQ(lse_0, std::log(4.0f));
 }
 
-TEST_F(TwoParts, BadParametersAreRefusedWithNames) {
-  const auto refusal = [&] { return std::string(MergeStates(params).message()); };
-  params.num_parts = 0;
+TEST_F(TwoParts, BadArgumentsAreRefusedWithNamesInBothForms) {
+  const auto refusal = [&] {
+    const absl::Status status = MergeStates(args);
+#ifdef REPRISE_WITH_CUDA
+    EXPECT_EQ(LaunchMergeStates(args, nullptr), status);
+#endif
+    return std::string(status.message());
+  };
+  args.num_parts = 0;
   EXPECT_EQ(refusal(), "num_parts: expected 1 to 64, got 0");
-  params.num_parts = 3;
+  args.num_parts = 3;
   EXPECT_EQ(refusal(), "part_out[2], part_lse[2]: expected addresses, got none");
-  params.num_parts = 2;
-  params.out.dtype = DType::kFp8E4M3;
-  EXPECT_EQ(MergeStates(params).code(), absl::StatusCode::kUnimplemented);
+  args.num_parts = 2;
+  args.out.dtype = DType::kFp8E4M3;
+  EXPECT_EQ(MergeStates(args).code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(refusal(), HasSubstr("out.dtype: expected float32, float16 or bfloat16, got float8"));
-  params.out.dtype = DType::kFloat32;
-  params.out.data = nullptr;
+  args.out.dtype = DType::kFloat32;
+  args.out.data = nullptr;
   EXPECT_EQ(refusal(), "out: expected an address, got none");
-  params.num_tokens = 0;
-  EXPECT_TRUE(MergeStates(params).ok());
+  args.num_tokens = 0;
+  EXPECT_EQ(refusal(), "");
 }
 
 // Softmax over all keys at once in float64, against parts of it merged; any strides and dtypes.
@@ -139,24 +144,24 @@ TEST(MergeStatesTest, IsTheSoftmaxOverAllKeys) {
     std::vector<std::vector<float>> part_lse(num_parts);
     std::vector<float> sinks(num_heads), out(num_tokens * token_stride, kNan);
     std::vector<float> lse(num_tokens * num_heads, kNan);
-    MergeStatesParams params;
-    params.num_parts = num_parts;
-    params.part = {nullptr, dtype, token_stride, head_stride};
-    params.out = {out.data(), DType::kFloat32, token_stride, head_stride};
-    params.lse = TokensByHeads(lse.data(), num_heads);
-    params.num_tokens = num_tokens;
-    params.num_heads = num_heads;
-    params.head_dim = head_dim;
+    MergeStatesArgs args;
+    args.num_parts = num_parts;
+    args.part = {nullptr, dtype, token_stride, head_stride};
+    args.out = {out.data(), DType::kFloat32, token_stride, head_stride};
+    args.lse = TokensByHeads(lse.data(), num_heads);
+    args.num_tokens = num_tokens;
+    args.num_heads = num_heads;
+    args.head_dim = head_dim;
     const bool has_sinks = random.OneIn(2);
     for (float& sink : sinks) sink = static_cast<float>(random.Real(-3, 3));
-    if (has_sinks) params.sinks = sinks.data();
+    if (has_sinks) args.sinks = sinks.data();
     for (int part = 0; part < num_parts; ++part) {
       part_out[part].resize(num_tokens * token_stride * SizeOf(dtype));
       part_lse[part].assign(num_tokens * num_heads, kNan);
-      params.part_out[part] = part_out[part].data();
-      params.part_lse[part] = part_lse[part].data();
+      args.part_out[part] = part_out[part].data();
+      args.part_lse[part] = part_lse[part].data();
     }
-    params.part_lse_view =
+    args.part_lse_view =
         heads_first ? HeadsByTokens(nullptr, num_tokens) : TokensByHeads(nullptr, num_heads);
     for (int t = 0; t < num_tokens; ++t) {
       for (int h = 0; h < num_heads; ++h) {
@@ -172,23 +177,22 @@ TEST(MergeStatesTest, IsTheSoftmaxOverAllKeys) {
             part_total += weight;
             for (double& value : part_sum) value += weight * random.Real(-1, 1);
           }
-          const int64_t at = params.part.Offset(t, h);
+          const int64_t at = args.part.Offset(t, h);
           for (int d = 0; d < head_dim; ++d) {
             const double value = num_keys == 0 ? kNan : part_sum[d] / part_total;
             StoreElement(part_out[part].data(), dtype, at + d, value);
             const double stored = LoadElement<double>(part_out[part].data(), dtype, at + d);
             if (num_keys > 0) sum[d] += part_total * stored;
           }
-          part_lse[part]
-                  [t * params.part_lse_view.token_stride + h * params.part_lse_view.head_stride] =
-                      static_cast<float>(std::log(part_total));
+          part_lse[part][t * args.part_lse_view.token_stride + h * args.part_lse_view.head_stride] =
+              static_cast<float>(std::log(part_total));
           total += part_total;
           has_keys = has_keys || num_keys > 0;
         }
-        ASSERT_TRUE(MergeStates(params).ok());
+        ASSERT_TRUE(MergeStates(args).ok());
         const float got_lse = lse[t * num_heads + h];
         for (int d = 0; d < head_dim; ++d) {
-          const float got = out[params.out.Offset(t, h) + d];
+          const float got = out[args.out.Offset(t, h) + d];
           ASSERT_NEAR(got, has_keys ? sum[d] / total : 0, 4e-6);
         }
         if (has_keys) {
@@ -201,24 +205,44 @@ TEST(MergeStatesTest, IsTheSoftmaxOverAllKeys) {
   }
 }
 
-TEST(LseFormatTest, BasesAndOrdersGoThereAndBack) {
+TEST(ConvertLseTest, BasesAndOrdersGoThereAndBack) {
   // 2 tokens, 3 heads; base 2 by token, natural by head.
-  const std::vector<float> theirs = {0, 1, 2, -kInf, 4, 5};
+  std::vector<float> theirs = {0, 1, 2, -kInf, 4, 5};
   std::vector<float> ours(6, kNan), back(6, kNan);
-  ConvertLse({.from = TokensByHeads(const_cast<float*>(theirs.data()), 3),
-              .from_base = LogBase::kTwo,
-              .to = HeadsByTokens(ours.data(), 2),
-              .num_tokens = 2,
-              .num_heads = 3});
+  ASSERT_TRUE(ConvertLse({.from = TokensByHeads(theirs.data(), 3),
+                          .from_base = LogBase::kTwo,
+                          .to = HeadsByTokens(ours.data(), 2),
+                          .num_tokens = 2,
+                          .num_heads = 3})
+                  .ok());
   EXPECT_FLOAT_EQ(ours[2], std::log(2.0f));   // token 0, head 1: log2 is 1
   EXPECT_FLOAT_EQ(ours[3], std::log(16.0f));  // token 1, head 1
   EXPECT_EQ(ours[1], -kInf);                  // token 1, head 0
-  ConvertLse({.from = HeadsByTokens(ours.data(), 2),
-              .to = TokensByHeads(back.data(), 3),
-              .to_base = LogBase::kTwo,
-              .num_tokens = 2,
-              .num_heads = 3});
+  ASSERT_TRUE(ConvertLse({.from = HeadsByTokens(ours.data(), 2),
+                          .to = TokensByHeads(back.data(), 3),
+                          .to_base = LogBase::kTwo,
+                          .num_tokens = 2,
+                          .num_heads = 3})
+                  .ok());
   for (int i = 0; i < 6; ++i) EXPECT_FLOAT_EQ(back[i], theirs[i]) << i;
+}
+
+TEST(ConvertLseTest, BadArgumentsAreRefusedWithNamesInBothForms) {
+  const auto refusal = [](const ConvertLseArgs& args) {
+    const absl::Status status = ConvertLse(args);
+#ifdef REPRISE_WITH_CUDA
+    EXPECT_EQ(LaunchConvertLse(args, nullptr), status);
+#endif
+    return std::string(status.message());
+  };
+  float lse = 0;
+  EXPECT_EQ(refusal({.num_tokens = -1}), "num_tokens: expected at least 0, got -1");
+  EXPECT_EQ(refusal({.num_heads = -1}), "num_heads: expected at least 0, got -1");
+  EXPECT_EQ(refusal({.to = {&lse, 1, 1}, .num_tokens = 1, .num_heads = 1}),
+            "from: expected an array, got none");
+  EXPECT_EQ(refusal({.from = {&lse, 1, 1}, .num_tokens = 1, .num_heads = 1}),
+            "to: expected an array, got none");
+  EXPECT_EQ(refusal({.num_tokens = 0, .num_heads = 1}), "");
 }
 
 }  // namespace

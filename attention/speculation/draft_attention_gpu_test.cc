@@ -1,5 +1,5 @@
-// Attention on a GPU through the builders of speculative, context-parallel and cascade batches,
-// each made on the device.
+// Attention on a GPU through the builders of speculative and context-parallel batches, each made on
+// the device, and over a shared prefix that is found there and read once for several rows.
 
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -9,9 +9,8 @@
 #include <string>
 
 #include "attention/cuda/attention_cuda.h"
-#include "attention/merge/cascade_batch_kernel.h"
-#include "attention/merge/common_prefix_kernel.h"
-#include "attention/merge/merge_states_kernel.h"
+#include "attention/merge/common_prefix.h"
+#include "attention/merge/merge_states.h"
 #include "attention/metadata/chain_batch.h"
 #include "attention/speculation/draft_steps.h"
 #include "attention/speculation/tree_batch.h"
@@ -28,16 +27,18 @@ cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream(); }
 
 absl::Status AttendOnGpu(const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
                          const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
-  GpuWorkMap work({.dtype = DType::kFloat32,
-                   .num_q_heads = layer.num_q_heads,
-                   .num_kv_heads = layer.num_kv_heads,
-                   .head_dim_qk = layer.head_dim_qk,
-                   .head_dim_v = layer.head_dim_v,
-                   .max_rows = batch.num_rows,
-                   .max_tokens = batch.num_tokens,
-                   .max_query_len = std::max(1, batch.max_query_len),
-                   .max_seq_len = batch.max_seq_len,
-                   .num_sms = 7});
+  GpuWorkMap work(
+      {.dtype = DType::kFloat32,
+       .num_q_heads = layer.num_q_heads,
+       .num_kv_heads = layer.num_kv_heads,
+       .head_dim_qk = layer.head_dim_qk,
+       .head_dim_v = layer.head_dim_v,
+       .max_rows = batch.num_rows,
+       .max_tokens = batch.num_tokens,
+       .max_query_len = std::max(1, batch.max_query_len),
+       .max_seq_len = batch.max_seq_len,
+       .num_sms = 7,
+       .shared_prefix = batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored});
   const absl::Status built = LaunchWorkMap(batch, WindowOf(layer), work.map(), Stream());
   if (!built.ok()) return built;
   return PagedAttentionCuda(layer, batch, work.map(), q, kv, out, &lse);
@@ -52,7 +53,6 @@ DraftAttentionDevice Gpu() {
           .tree = launch(LaunchTreeBatch),
           .draft_level = launch(LaunchDraftLevel),
           .common_prefix = launch(LaunchCommonPrefix),
-          .cascade = launch(LaunchCascadeBatch),
           .merge = launch(LaunchMergeStates),
           .attend = AttendOnGpu};
 }
@@ -85,7 +85,7 @@ TEST_F(DraftAttentionGpuTest, RanksTogetherAttendAsTheDefinitionSays) {
 }
 
 TEST_F(DraftAttentionGpuTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
-  RunSeeds(AttendThroughCascade);
+  RunSeeds(AttendThroughSharedPrefix);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
-// Attention on the CPU through the builders of speculative, context-parallel and cascade batches.
+// Attention on the CPU through the builders of speculative and context-parallel batches, and over a
+// shared prefix.
 
 #include "attention/testing/draft_attention.h"
 
 #include <cstdint>
 
 #include "attention/attention.h"
-#include "attention/merge/cascade_batch.h"
 #include "attention/merge/common_prefix.h"
 #include "attention/merge/merge_states.h"
 #include "attention/metadata/chain_batch.h"
@@ -21,9 +21,8 @@ DraftAttentionDevice Cpu() {
           .chain = ChainBatchOnHost,
           .tree = TreeBatchOnHost,
           .draft_level = DraftLevelOnHost,
-          .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixLen(args); },
-          .cascade = CascadeBatchOnHost,
-          .merge = [](const MergeStatesParams& params) { ASSERT_TRUE(MergeStates(params).ok()); },
+          .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixOnHost(args); },
+          .merge = [](const MergeStatesArgs& args) { ASSERT_TRUE(MergeStates(args).ok()); },
           .attend =
               [](const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
                  const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
@@ -50,7 +49,7 @@ TEST(DraftAttentionTest, LevelsOfTreesAttendAsTheDefinitionSays) {
 TEST(DraftAttentionTest, RanksTogetherAttendAsTheDefinitionSays) { RunSeeds(AttendThroughRanks); }
 
 TEST(DraftAttentionTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
-  RunSeeds(AttendThroughCascade);
+  RunSeeds(AttendThroughSharedPrefix);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "attention/merge/cascade_batch.h"
 #include "attention/metadata/chain_batch.h"
 #include "attention/metadata/context_parallel.h"
 #include "attention/speculation/draft_steps.h"
@@ -55,7 +54,8 @@ struct Dense {
 };
 
 Dense Attend(const std::vector<SeenKey>& seen, int num_tokens, const float* sinks,
-             const std::function<int64_t(const SeenKey&)>& content_row) {
+             const std::function<int64_t(const SeenKey&)>& content_row,
+             std::optional<float> softcap = {}) {
   Dense dense = {std::vector<double>(int64_t{num_tokens} * kHeads * kDim, 0.0),
                  std::vector<double>(int64_t{num_tokens} * kHeads, -kInf)};
   std::vector<std::vector<const SeenKey*>> of_token(num_tokens);
@@ -73,7 +73,8 @@ Dense Attend(const std::vector<SeenKey>& seen, int num_tokens, const float* sink
           score += Content(kQuery, 0, t, h * kDim + d) *
                    Content(kKey, content_row(*key), key->place, kv_head * kDim + d);
         }
-        scores.push_back(score / std::sqrt(static_cast<double>(kDim)));
+        score /= std::sqrt(static_cast<double>(kDim));
+        scores.push_back(softcap ? *softcap * std::tanh(score / *softcap) : score);
         largest = std::max(largest, scores.back());
       }
       double total = sinks ? std::exp(sinks[h] - largest) : 0;
@@ -159,6 +160,25 @@ AttentionParams DrawLayer(Random& random) {
   return layer;
 }
 
+// Sinks of a layer, on the host and on the device; absent in half of all cases.
+class Sinks {
+ public:
+  Sinks(Random& random, const at::Device& device) : host_(kHeads) {
+    for (float& sink : host_) sink = static_cast<float>(random.Real(-2, 2));
+    if (random.OneIn(2)) host_.clear();
+    device_ = at::empty({static_cast<int64_t>(host_.size())}, Floats(at::kCPU));
+    std::ranges::copy(host_, device_.mutable_data_ptr<float>());
+    device_ = device_.to(device);
+  }
+
+  const float* host() const { return host_.empty() ? nullptr : host_.data(); }
+  const float* device() const { return host_.empty() ? nullptr : device_.const_data_ptr<float>(); }
+
+ private:
+  std::vector<float> host_;
+  at::Tensor device_;
+};
+
 // Empty if they agree up to a few float32 roundings.
 std::string Difference(const at::Tensor& out, const at::Tensor& lse, const Dense& expected) {
   const at::Tensor got = out.to(at::kCPU).contiguous();
@@ -181,7 +201,7 @@ std::string Difference(const at::Tensor& out, const at::Tensor& lse, const Dense
 }
 
 // Strides and sizes of a merge of results like `out` and `lse` into them.
-void MergeInto(MergeStatesParams& merge, at::Tensor& out, at::Tensor& lse) {
+void MergeInto(MergeStatesArgs& merge, at::Tensor& out, at::Tensor& lse) {
   merge.part = {.token_stride = kHeads * kDim, .head_stride = kDim};
   merge.part_lse_view = {.token_stride = kHeads, .head_stride = 1};
   merge.out = merge.part;
@@ -313,11 +333,7 @@ std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed
   const int world = random.Int(2, 4);
   const int interleave = random.Pick({1, 2, 16});
   const AttentionParams layer = DrawLayer(random);
-  std::vector<float> sinks(kHeads);
-  for (float& sink : sinks) sink = static_cast<float>(random.Real(-2, 2));
-  const bool has_sinks = random.OneIn(2);
-  const at::Tensor sinks_on_device =
-      at::from_blob(sinks.data(), {kHeads}, Floats(at::kCPU)).clone().to(device.torch);
+  const Sinks sinks(random, device.torch);
 
   // Lengths are global; every rank has tables of its own, here of the same blocks.
   BuilderMemory<ChainBatchArgs> host([&](ArrayCarver& carver) {
@@ -337,7 +353,7 @@ std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed
     return LocalLen(num_tokens, {.rank = rank, .world = world, .interleave = interleave});
   };
 
-  MergeStatesParams merge;
+  MergeStatesArgs merge;
   std::vector<Attended> ranks;
   ranks.reserve(world);
   for (int rank = 0; rank < world; ++rank) {
@@ -367,47 +383,44 @@ std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed
   at::Tensor lse = at::full_like(ranks[0].lse(), kNan);
   MergeInto(merge, out, lse);
   merge.num_parts = world;
-  if (has_sinks) merge.sinks = sinks_on_device.data_ptr<float>();
+  merge.sinks = sinks.device();
   device.merge(merge);
   const Dense expected = Attend(ChainByDefinition(host.args(), layer.window_left), shape.num_tokens,
-                                has_sinks ? sinks.data() : nullptr, OwnRow);
+                                sinks.host(), OwnRow);
   return Describe(shape, Difference(out, lse, expected));
 }
 
-std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t seed) {
+std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device, uint64_t seed) {
   Random random(seed);
   DraftShape shape = SmallShape(random);
+  shape.max_blocks = (300 + shape.block_size - 1) / shape.block_size;
+  shape.max_context_len = 300;
   shape.num_rows = std::max(shape.num_rows, 2);
   shape.num_tables = std::max(shape.num_tables, shape.num_rows);
   shape.num_tokens = shape.num_rows * shape.max_new;
   BuilderMemory<ChainBatchArgs> host(
       [&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
   DrawChainBatch(random, shape, 0, host.args());
+  const Sinks sinks(random, device.torch);
   AttentionParams layer = DrawLayer(random);
+  layer.sinks = sinks.device();
+  if (random.OneIn(2)) layer.softcap = static_cast<float>(random.Real(0.5, 3));
   // The first blocks of all rows that are cached are those of row 0.
   const BlockTableView& table = host.args().table;
   const int64_t limit = ContextLimit(table, host.args().max_context_len);
+  const int least = random.Pick({2 * shape.block_size, 150});
   int64_t shared = INT64_MAX;
   for (int row = 0; row < shape.num_tables; ++row) {
     auto& seq_len = const_cast<int32_t&>(host.args().seq_len[row]);
-    if (seq_len < 2 * shape.block_size) {
-      seq_len = static_cast<int32_t>(std::min<int64_t>(2 * shape.block_size, limit));
-    }
+    if (seq_len < least) seq_len = static_cast<int32_t>(std::min<int64_t>(least, limit));
     shared = std::min<int64_t>(shared, seq_len / shape.block_size * shape.block_size);
   }
   auto* entries = const_cast<int32_t*>(table.entries);
-  for (int64_t at = 0; at < shape.num_tables * table.row_stride; ++at) {
-    const int64_t column = at % table.row_stride;
-    entries[at] = static_cast<int32_t>(
-        column < shared / shape.block_size
-            ? 1 + column
-            : 1 + (at / table.row_stride * shape.max_blocks + column) % (shape.num_blocks() - 1));
-  }
-  // Own blocks follow the shared ones, which are row 0's.
-  for (int row = 1; row < shape.num_tables; ++row) {
-    for (int64_t column = shared / shape.block_size; column < shape.max_blocks; ++column) {
+  for (int row = 0; row < shape.num_tables; ++row) {
+    for (int64_t column = 0; column < shape.max_blocks; ++column) {
+      const int owner = column < shared / shape.block_size ? 0 : row;
       entries[row * table.row_stride + column] =
-          static_cast<int32_t>(1 + row * shape.max_blocks + column);
+          static_cast<int32_t>(1 + owner * shape.max_blocks + column);
     }
   }
   OnDevice<ChainBatchArgs> on_device(device, host);
@@ -437,41 +450,7 @@ std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t se
   }
   const absl::Status status = attended.Run(layer, batch);
   if (!status.ok()) return status.ToString();
-  const Dense expected = Attend(seen, shape.num_tokens, nullptr, content_row);
-  const std::string flat = Difference(attended.out(), attended.lse(), expected);
-  if (!flat.empty()) return Describe(shape, "flat: " + flat);
-
-  batch.query_positions = on_device.args().arrays.positions;  // windows need them
-  at::Tensor arrays =
-      at::full({5 + 2 * shape.num_rows}, -7, at::TensorOptions(device.torch).dtype(at::kInt));
-  int32_t* at = arrays.data_ptr<int32_t>();
-  const CascadeBatchArgs cut = {.batch = batch,
-                                .block_size = shape.block_size,
-                                .prefix_query_start_loc = at,
-                                .prefix_seq_lens = at + 2,
-                                .prefix_table_row = at + 3,
-                                .prefix_key_start = at + 4,
-                                .suffix_seq_lens = at + 5,
-                                .suffix_key_start = at + 5 + shape.num_rows};
-  device.cascade(cut);
-  const at::Tensor parts =
-      at::full({2, shape.num_tokens, kHeads, kDim}, kNan, Floats(device.torch));
-  const at::Tensor lses = at::full({2, shape.num_tokens, kHeads}, kNan, Floats(device.torch));
-  MergeStatesParams merge;
-  merge.num_parts = 2;
-  for (int part = 0; part < 2; ++part) {
-    attended.out().fill_(kNan);
-    attended.lse().fill_(kNan);
-    const absl::Status run =
-        attended.Run(layer, part == 0 ? PrefixBatchOf(cut) : SuffixBatchOf(cut));
-    if (!run.ok()) return run.ToString();
-    parts[part].copy_(attended.out());
-    lses[part].copy_(attended.lse());
-    merge.part_out[part] = parts[part].data_ptr();
-    merge.part_lse[part] = lses[part].data_ptr<float>();
-  }
-  MergeInto(merge, attended.out(), attended.lse());
-  device.merge(merge);
+  const Dense expected = Attend(seen, shape.num_tokens, sinks.host(), content_row, layer.softcap);
   return Describe(shape, Difference(attended.out(), attended.lse(), expected));
 }
 

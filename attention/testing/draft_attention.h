@@ -1,5 +1,5 @@
-// Attention through the builders of speculative, context-parallel and cascade batches, against a
-// dense float64 computation over the keys that the definition lets each query see: one suite for
+// Attention through the builders of speculative and context-parallel batches and over a shared
+// prefix, against a dense float64 computation over the keys that the definition lets each query see: one suite for
 // the CPU and for a GPU.
 //
 //   DraftAttentionDevice device = {.torch = at::kCPU, .chain = ..., .attend = ...};
@@ -20,9 +20,8 @@
 
 #include "absl/status/status.h"
 #include "attention/attention_params.h"
-#include "attention/merge/cascade_batch_args.h"
 #include "attention/merge/common_prefix_args.h"
-#include "attention/merge/merge_states_params.h"
+#include "attention/merge/merge_states_args.h"
 #include "attention/metadata/chain_batch_args.h"
 #include "attention/paged_batch.h"
 #include "attention/speculation/draft_steps_args.h"
@@ -38,8 +37,8 @@ struct DraftAttentionDevice {
   std::function<void(const TreeBatchArgs&)> tree;
   std::function<void(const DraftLevelArgs&)> draft_level;
   std::function<void(const CommonPrefixArgs&)> common_prefix;
-  std::function<void(const CascadeBatchArgs&)> cascade;
-  std::function<void(const MergeStatesParams&)> merge;
+  std::function<void(const MergeStatesArgs&)> merge;
+  // Takes the prefix of a batch that has common_prefix_len, where it uses a work map.
   std::function<absl::Status(const AttentionParams&, const PagedBatch&, const at::Tensor& q,
                              const KvLayer&, at::Tensor& out, at::Tensor& lse)>
       attend;
@@ -50,9 +49,9 @@ std::string AttendThroughTree(const DraftAttentionDevice& device, uint64_t seed)
 std::string AttendThroughDraftLevels(const DraftAttentionDevice& device, uint64_t seed);
 // 2..4 simulated ranks, merged; sinks once.
 std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed);
-// Rows that share blocks, with common_prefix_len found by the builder: once in one call that takes
-// it as a hint, and once cut at the prefix, in two calls and a merge.
-std::string AttendThroughCascade(const DraftAttentionDevice& device, uint64_t seed);
+// Rows that share their first blocks, with common_prefix_len found by the builder; with and without
+// sinks and a softcap.
+std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device, uint64_t seed);
 
 }  // namespace reprise
 

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/merge/cascade_batch_args.h"
-#include "attention/merge/common_prefix.h"
 #include "attention/merge/common_prefix_args.h"
 #include "attention/testing/random.h"
 #include "base/testing/builder_memory.h"
@@ -76,37 +74,6 @@ inline void DrawPrefix(Random& random, const PrefixShape& shape, double hostilit
   }
   put(args.batch.query_start_loc, shape.num_rows, first);
   args.scratch[0] = args.scratch[1] = 0;
-}
-
-inline CascadeBatchArgs CarveCascade(const PrefixShape& shape, ArrayCarver& carver) {
-  const CommonPrefixArgs prefix = CarvePrefix(shape, carver);
-  CascadeBatchArgs args;
-  args.batch = prefix.batch;
-  args.batch.common_prefix_len = prefix.common_prefix_len;
-  args.block_size = shape.block_size;
-  args.prefix_query_start_loc = carver.Take<int32_t>("prefix_query_start_loc", 2);
-  args.prefix_seq_lens = carver.Take<int32_t>("prefix_seq_lens", 1);
-  args.prefix_table_row = carver.Take<int32_t>("prefix_table_row", 1);
-  args.prefix_key_start = carver.Take<int32_t>("prefix_key_start", 1);
-  args.suffix_seq_lens = carver.Take<int32_t>("suffix_seq_lens", shape.num_rows);
-  args.suffix_key_start = carver.Take<int32_t>("suffix_key_start", shape.num_rows);
-  return args;
-}
-
-// Has the prefix that the rows have in common, or a shorter one.
-inline void DrawCascade(Random& random, const PrefixShape& shape, double hostility,
-                        CascadeBatchArgs& args) {
-  uint32_t scratch[2];
-  CommonPrefixArgs prefix = {
-      .batch = args.batch,
-      .block_size = shape.block_size,
-      .common_prefix_len = const_cast<int32_t*>(args.batch.common_prefix_len),
-      .scratch = scratch};
-  DrawPrefix(random, shape, hostility, prefix);
-  CommonPrefixLen(prefix);
-  const int len = *prefix.common_prefix_len;
-  if (random.OneIn(4)) *prefix.common_prefix_len = random.Int(0, len);
-  if (hostility > 0 && random.OneIn(3)) *prefix.common_prefix_len = random.Pick({-3, 1 << 30});
 }
 
 }  // namespace reprise

@@ -14,10 +14,6 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
-#ifdef REPRISE_WITH_CUDA
-#include "attention/merge/merge_states_kernel.h"
-#include "base/cuda_status.h"
-#endif
 
 namespace reprise {
 namespace {
@@ -67,8 +63,8 @@ absl::Status CheckLike(const char* list, const at::Tensor& first, const at::Tens
       absl::StrCat(list, " must be alike: expected shape and strides of the first"));
 }
 
-absl::StatusOr<MergeStatesParams> MakeParams(const Parts& parts, const at::Tensor& out,
-                                             const std::optional<at::Tensor>& lse) {
+absl::StatusOr<MergeStatesArgs> MakeArgs(const Parts& parts, const at::Tensor& out,
+                                         const std::optional<at::Tensor>& lse) {
   REPRISE_RETURN_IF_ERROR(CheckLists(parts));
   ShapeChecker dims;
   const at::Tensor& first = parts.outs[0];
@@ -82,40 +78,40 @@ absl::StatusOr<MergeStatesParams> MakeParams(const Parts& parts, const at::Tenso
   REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {at::kFloat, at::kHalf, at::kBFloat16}));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out", out));
   REPRISE_RETURN_IF_ERROR(CheckDevice("out", out, first.device()));
-  MergeStatesParams params = {.num_parts = static_cast<int>(parts.outs.size()),
-                              .part = ViewOf(first),
-                              .part_lse_view = LseViewOf(parts.lses[0]),
-                              .out = ViewOf(out),
-                              .num_tokens = static_cast<int>(first.size(0)),
-                              .num_heads = static_cast<int>(first.size(1)),
-                              .head_dim = static_cast<int>(first.size(2))};
-  for (int i = 0; i < params.num_parts; ++i) {
+  MergeStatesArgs args = {.num_parts = static_cast<int>(parts.outs.size()),
+                          .part = ViewOf(first),
+                          .part_lse_view = LseViewOf(parts.lses[0]),
+                          .out = ViewOf(out),
+                          .num_tokens = static_cast<int>(first.size(0)),
+                          .num_heads = static_cast<int>(first.size(1)),
+                          .head_dim = static_cast<int>(first.size(2))};
+  for (int i = 0; i < args.num_parts; ++i) {
     REPRISE_RETURN_IF_ERROR(CheckLike("outs", first, parts.outs[i]));
     REPRISE_RETURN_IF_ERROR(CheckLike("lses", parts.lses[0], parts.lses[i]));
-    params.part_out[i] = parts.outs[i].const_data_ptr();
-    params.part_lse[i] = parts.lses[i].const_data_ptr<float>();
+    args.part_out[i] = parts.outs[i].const_data_ptr();
+    args.part_lse[i] = parts.lses[i].const_data_ptr<float>();
   }
   if (lse) {
     REPRISE_RETURN_IF_ERROR(dims.Check("lse", *lse, {"num_tokens", "num_heads"}, at::kFloat));
     REPRISE_RETURN_IF_ERROR(CheckDevice("lse", *lse, first.device()));
-    params.lse = LseViewOf(*lse);
+    args.lse = LseViewOf(*lse);
   }
   if (parts.sinks) {
     REPRISE_RETURN_IF_ERROR(dims.Check("sinks", *parts.sinks, {"num_heads"}, at::kFloat));
     REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("sinks", *parts.sinks));
     REPRISE_RETURN_IF_ERROR(CheckDevice("sinks", *parts.sinks, first.device()));
-    params.sinks = parts.sinks->const_data_ptr<float>();
+    args.sinks = parts.sinks->const_data_ptr<float>();
   }
-  return params;
+  return args;
 }
 
 absl::Status Merge(const Parts& parts, const at::Tensor& out,
                    const std::optional<at::Tensor>& lse) {
-  REPRISE_ASSIGN_OR_RETURN(const MergeStatesParams params, MakeParams(parts, out, lse));
-  if (out.is_cpu()) return MergeStates(params);
+  REPRISE_ASSIGN_OR_RETURN(const MergeStatesArgs args, MakeArgs(parts, out, lse));
+  if (out.is_cpu()) return MergeStates(args);
   return LaunchOn(out.device(), "merge_states", [&]([[maybe_unused]] CUstream_st* stream) {
 #ifdef REPRISE_WITH_CUDA
-    return CudaStatus(LaunchMergeStates(params, stream), "merge_states");
+    return LaunchMergeStates(args, stream);
 #else
     return absl::OkStatus();
 #endif

@@ -199,7 +199,7 @@ absl::StatusOr<T> Choose(const char* flag, const std::string& name,
       "--", flag, ": expected ", absl::StrJoin(names, ", "), ", got ", DescribeJson(name)));
 }
 
-absl::StatusOr<SamplingParams> SamplingOf(const DecodeArguments& arguments) {
+absl::StatusOr<SamplingOptions> SamplingOf(const DecodeArguments& arguments) {
   // Beyond this a float32 logit divided by it is noise; infinity and NaN are not temperatures.
   constexpr double kMaxTemperature = 1e6;
   if (!(arguments.temperature >= 0 && arguments.temperature <= kMaxTemperature)) {
@@ -212,7 +212,7 @@ absl::StatusOr<SamplingParams> SamplingOf(const DecodeArguments& arguments) {
         absl::StrCat("--top_p: expected a number in (0, 1], got ", arguments.top_p));
   }
   REPRISE_RETURN_IF_ERROR(AtLeast("top_k", 0, arguments.top_k));
-  return SamplingParams{.temperature = static_cast<float>(arguments.temperature),
+  return SamplingOptions{.temperature = static_cast<float>(arguments.temperature),
                         .top_k = arguments.top_k,
                         .top_p = static_cast<float>(arguments.top_p),
                         .seed = arguments.seed};

@@ -15,8 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "engine/request.h"
 #include "examples/decode/prompt.h"
-#include "runner/sampling/sampling_params.h"
 
 namespace reprise {
 
@@ -64,7 +64,7 @@ struct DecodeOptions {
   std::vector<Prompt> prompts = {};       // empty: a default prompt for that model
   int max_new_tokens = 256;
   StopChoice stop = StopChoice::kAtEndOfText;
-  SamplingParams sampling = {};
+  SamplingOptions sampling = {};
   std::optional<DType> dtype = {};  // nullopt: the checkpoint's
   DeviceChoice device = DeviceChoice::kAuto;
   GraphChoice graphs = GraphChoice::kOn;

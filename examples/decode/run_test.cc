@@ -107,7 +107,7 @@ TEST(DecodeRunTest, WithoutGraphsTheSameTokensAreMadeEagerly) {
 }
 
 TEST(DecodeRunTest, APromptGivesTheSameAloneAndAmongOthers) {
-  const SamplingParams sampling = {.temperature = 0.9f, .top_k = 50, .top_p = 0.9f, .seed = 7};
+  const SamplingOptions sampling = {.temperature = 0.9f, .top_k = 50, .top_p = 0.9f, .seed = 7};
   const std::vector<Prompt> prompts = {
       {.content = "foo\n"}, {.content = "LOGIC, n."}, {.content = "grep\n"}};
   const std::vector<json> together = DecodeJson(

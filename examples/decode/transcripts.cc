@@ -71,16 +71,17 @@ void Transcripts::Add(int request, const TokenEvent& event) {
   Generation& generation = generations_[request];
   CHECK(generation.finish == FinishReason::kNone) << "request " << request;
   const bool is_first = generation.tokens.empty();
-  generation.tokens.push_back(event.token);
+  const int32_t token = *event.token;
+  generation.tokens.push_back(token);
   generation.finish = event.finish;
   const bool is_finished = event.finish != FinishReason::kNone;
   std::string piece;
   if (generation.text.has_value()) {
-    piece = decoders_[request].Push(event.token);
+    piece = decoders_[request].Push(token);
     if (is_finished) piece += decoders_[request].Finish();
     *generation.text += piece;
   } else {
-    piece = absl::StrCat(is_first ? "" : " ", event.token);
+    piece = absl::StrCat(is_first ? "" : " ", token);
   }
   if (printer_ == nullptr) return;
   printer_->Append(request, piece);

@@ -53,7 +53,10 @@ absl::Status Run() {
   if (!added.ok()) return added.status();
   for (std::vector<reprise::TokenEvent> events; (*engine)->has_work(); events.clear()) {
     if (absl::Status status = (*engine)->Step(events); !status.ok()) return status;
-    for (const reprise::TokenEvent& event : events) std::cout << event.token << ' ';
+    for (const reprise::TokenEvent& event : events) {
+      if (!event.error.ok()) return event.error;
+      std::cout << *event.token << ' ';
+    }
   }
   std::cout << std::endl;
   return absl::OkStatus();

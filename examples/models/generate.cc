@@ -31,6 +31,7 @@ absl::Status Generate(Engine& engine, absl::Span<const Request> requests, TokenL
     events.clear();
     REPRISE_RETURN_IF_ERROR(engine.Step(events));
     for (const TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
       REPRISE_RETURN_IF_ERROR(on_token(request_of.at(event.sequence), event));
     }
   }

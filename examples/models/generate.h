@@ -3,7 +3,7 @@
 //
 //   LogitsRecorder recorder(requests.size());
 //   REPRISE_RETURN_IF_ERROR(Generate(*engine, requests, [&](int request, const TokenEvent& event) {
-//     tokens[request].push_back(event.token);
+//     tokens[request].push_back(*event.token);
 //     return recorder.Record(request, engine->runner().logits(), event.row);
 //   }));
 //   REPRISE_RETURN_IF_ERROR(recorder.Write("logits.safetensors"));
@@ -34,11 +34,12 @@ namespace reprise {
 
 // Called for every token, in the order in which the engine reports them, right after the step that
 // reported it: with one step in flight, row `event.row` of engine.runner().logits() is what the
-// token was chosen from. An error ends the run.
+// token was chosen from. Every event has a token. An error ends the run.
 using TokenListener = absl::FunctionRef<absl::Status(int request, const TokenEvent& event)>;
 
 // REQUIRES: the engine has no work. Errors: those of Engine::Add(), naming the request by number if
-// there are several, before any step has run; those of Engine::Step() and of the listener.
+// there are several, before any step has run; those of Engine::Step() and of the listener; why a
+// sequence failed.
 absl::Status Generate(Engine& engine, absl::Span<const Request> requests, TokenListener on_token);
 
 // Keeps the logits from which the tokens of several requests were chosen, as float32. A row is copied

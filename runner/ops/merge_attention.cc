@@ -10,8 +10,6 @@
 #include "base/torch_dtype.h"
 #include "runner/ops/activation_type.h"
 #ifdef REPRISE_WITH_CUDA
-#include "attention/merge/merge_states_kernel.h"
-#include "base/cuda_status.h"
 #include "runner/ops/cuda_launch.h"
 #endif
 
@@ -63,7 +61,7 @@ absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const 
                             const at::Tensor& out) {
   REPRISE_RETURN_IF_ERROR(Check(outs, lses, out));
   if (out.numel() == 0) return absl::OkStatus();
-  MergeStatesParams params = {
+  MergeStatesArgs args = {
       .num_parts = static_cast<int>(outs.size()),
       .part = ViewOf(outs[0]),
       .part_lse_view = {.token_stride = lses[0].stride(0), .head_stride = lses[0].stride(1)},
@@ -72,18 +70,16 @@ absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const 
       .num_heads = static_cast<int>(out.size(1)),
       .head_dim = static_cast<int>(out.size(2))};
   for (size_t i = 0; i < outs.size(); ++i) {
-    params.part_out[i] = outs[i].const_data_ptr();
-    params.part_lse[i] = lses[i].const_data_ptr<float>();
+    args.part_out[i] = outs[i].const_data_ptr();
+    args.part_lse[i] = lses[i].const_data_ptr<float>();
   }
 #ifdef REPRISE_WITH_CUDA
   if (out.is_cuda()) {
-    REPRISE_RETURN_IF_ERROR(CheckMergeStates(params));
-    return LaunchOnCurrentStream(out, [&](cudaStream_t stream) {
-      return CudaStatus(LaunchMergeStates(params, stream), "MergeAttention");
-    });
+    return LaunchOnCurrentStream(
+        out, [&](cudaStream_t stream) { return LaunchMergeStates(args, stream); });
   }
 #endif
-  return MergeStates(params);
+  return MergeStates(args);
 }
 
 }  // namespace reprise

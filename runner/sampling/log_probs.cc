@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/element_access.h"
 #include "base/status_macros.h"
 
@@ -68,21 +68,22 @@ absl::Status CheckLogProbs(const LogProbsArgs& args) {
     return absl::InvalidArgumentError(absl::StrCat(
         "dtype: expected float32, float16 or bfloat16, got ", std::string(DTypeName(args.dtype))));
   }
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("vocab_size", args.vocab_size, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_slots", args.num_slots, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_top", args.max_top, 0, kMaxTopLogProbs));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("vocab_size", args.vocab_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_slots", args.num_slots, 0));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("max_top", args.max_top, 0, kMaxTopLogProbs));
   if (args.num_rows == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"logits", args.logits},
-                                        {"sample_slot", args.sample_slot},
-                                        {"params", args.params},
-                                        {"tokens", args.tokens},
-                                        {"out.token_log_probs", args.out.token_log_probs}}));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("logits", args.logits));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("sample_slot", args.sample_slot));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("params", args.params));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("tokens", args.tokens));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("out.token_log_probs", args.out.token_log_probs));
   if (args.max_top > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent(
-        {{"out.top_tokens", args.out.top_tokens}, {"out.top_log_probs", args.out.top_log_probs}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("out.top_tokens", args.out.top_tokens));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("out.top_log_probs", args.out.top_log_probs));
   }
-  return CheckRowStride("logits_stride", args.logits_stride, args.vocab_size, args.num_rows);
+  return args.num_rows > 1 ? CheckAtLeast("logits_stride", args.logits_stride, args.vocab_size)
+                           : absl::OkStatus();
 }
 
 void LogProbsOnHost(const LogProbsArgs& args) {

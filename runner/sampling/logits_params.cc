@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -29,7 +29,7 @@ absl::Status CheckLogitsParams(const LogitsParams& params, absl::Span<const Logi
   }
   REPRISE_RETURN_IF_ERROR(CheckFinite("presence_penalty", params.presence_penalty));
   REPRISE_RETURN_IF_ERROR(CheckFinite("frequency_penalty", params.frequency_penalty));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_log_probs", params.num_log_probs, -1, kMaxTopLogProbs));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_log_probs", params.num_log_probs, -1, kMaxTopLogProbs));
   if (params.num_biases != static_cast<int64_t>(biases.size())) {
     return absl::InvalidArgumentError(absl::StrCat("num_biases must be that of the list: expected ",
                                                    biases.size(), ", got ", params.num_biases));
@@ -55,12 +55,12 @@ absl::Status CheckLogitsParams(const LogitsParams& params, absl::Span<const Logi
 }
 
 absl::Status CheckLogitsSlots(const LogitsSlots& slots) {
-  REPRISE_RETURN_IF_ERROR(CheckSize("slots.num_slots", slots.num_slots, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("slots.max_biases", slots.max_biases, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("slots.vocab_size", slots.vocab_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("slots.num_slots", slots.num_slots, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("slots.max_biases", slots.max_biases, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("slots.vocab_size", slots.vocab_size, 1));
   if (slots.num_slots == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots.params", slots.params}}));
-  if (slots.max_biases > 0) REPRISE_RETURN_IF_ERROR(CheckPresent({{"slots.biases", slots.biases}}));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("slots.params", slots.params));
+  if (slots.max_biases > 0) REPRISE_RETURN_IF_ERROR(CheckGiven("slots.biases", slots.biases));
   if (reinterpret_cast<uintptr_t>(slots.counts) % 16 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("slots.counts: expected a multiple of 16, got ",
                                                  reinterpret_cast<uintptr_t>(slots.counts)));

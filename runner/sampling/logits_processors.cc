@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/element_access.h"
 #include "base/status_macros.h"
 
@@ -57,18 +57,19 @@ absl::Status CheckLogitsProcessors(const LogitsProcessorsArgs& args) {
     return absl::InvalidArgumentError(absl::StrCat(
         "dtype: expected float32, float16 or bfloat16, got ", std::string(DTypeName(args.dtype))));
   }
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_masks", args.num_masks, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_masks", args.num_masks, 0));
   const int vocab_size = args.slots.vocab_size;
   if (args.num_masks > 0) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"allowed_tokens", args.allowed_tokens}}));
-    REPRISE_RETURN_IF_ERROR(
-        CheckRowStride("mask_stride", args.mask_stride, MaskWords(vocab_size), args.num_masks));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("allowed_tokens", args.allowed_tokens));
+    if (args.num_masks > 1)
+      REPRISE_RETURN_IF_ERROR(CheckAtLeast("mask_stride", args.mask_stride, MaskWords(vocab_size)));
   }
   if (args.num_rows == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(
-      CheckPresent({{"logits", args.logits}, {"sample_slot", args.sample_slot}}));
-  return CheckRowStride("logits_stride", args.logits_stride, vocab_size, args.num_rows);
+  REPRISE_RETURN_IF_ERROR(CheckGiven("logits", args.logits));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("sample_slot", args.sample_slot));
+  return args.num_rows > 1 ? CheckAtLeast("logits_stride", args.logits_stride, vocab_size)
+                           : absl::OkStatus();
 }
 
 void LogitsProcessorsOnHost(const LogitsProcessorsArgs& args) {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
@@ -35,18 +35,18 @@ LogitsStages::LogitsStages(const LogitsStagesOptions& options)
 
 absl::StatusOr<std::unique_ptr<LogitsStages>> LogitsStages::Create(
     const LogitsStagesOptions& options, const LogitsStagesMemory& memory) {
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_slots", options.num_slots, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_rows", options.max_rows, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("vocab_size", options.vocab_size, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_seq_len", options.max_seq_len, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("max_steps_in_flight", options.max_steps_in_flight, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("logits.max_biases", options.logits.max_biases, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_slots", options.num_slots, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_rows", options.max_rows, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("vocab_size", options.vocab_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", options.max_seq_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_steps_in_flight", options.max_steps_in_flight, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("logits.max_biases", options.logits.max_biases, 0));
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("logits.max_log_probs", options.logits.max_log_probs, -1, kMaxTopLogProbs));
-  REPRISE_RETURN_IF_ERROR(CheckSize(
+      CheckBetween("logits.max_log_probs", options.logits.max_log_probs, -1, kMaxTopLogProbs));
+  REPRISE_RETURN_IF_ERROR(CheckBetween(
       "logits.stages", static_cast<int64_t>(options.logits.stages.size()), 0, kMaxUserStages));
   for (const LogitsStage* stage : options.logits.stages) {
-    REPRISE_RETURN_IF_ERROR(CheckPresent({{"logits.stages", stage}}));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("logits.stages", stage));
   }
   auto stages = std::unique_ptr<LogitsStages>(new LogitsStages(options));
   REPRISE_RETURN_IF_ERROR(CatchTorch([&] { return stages->Allocate(memory); }));
@@ -78,17 +78,17 @@ absl::Status LogitsStages::CheckRequest(const LogitsRequest& request) const {
       return absl::InvalidArgumentError("penalties: the options do not provide for them");
     }
     REPRISE_RETURN_IF_ERROR(
-        CheckSize("biases", static_cast<int64_t>(request.biases.size()), 0, logits.max_biases));
+        CheckBetween("biases", static_cast<int64_t>(request.biases.size()), 0, logits.max_biases));
     REPRISE_RETURN_IF_ERROR(
-        CheckSize("num_log_probs", params.num_log_probs, -1, logits.max_log_probs));
+        CheckBetween("num_log_probs", params.num_log_probs, -1, logits.max_log_probs));
     if ((uint64_t{request.stages} >> logits.stages.size()) != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "stages: the options have ", logits.stages.size(), ", got the set ", request.stages));
     }
     if (!HasPenalties(params)) return absl::OkStatus();
-    return CheckSize("prompt and output",
-                     static_cast<int64_t>(request.prompt.size() + request.output.size()), 0,
-                     options_.max_seq_len);
+    return CheckBetween("prompt and output",
+                        static_cast<int64_t>(request.prompt.size() + request.output.size()), 0,
+                        options_.max_seq_len);
   }();
   return status.ok() ? status : Refusal(request, status);
 }
@@ -116,7 +116,7 @@ absl::Status LogitsStages::Check(const LogitsBatch& batch) const {
         absl::StrCat(part, ": slot must be in [0, ", options_.num_slots, "), got ", slot));
   };
   REPRISE_RETURN_IF_ERROR(
-      CheckSize("rows", static_cast<int64_t>(batch.sample_slot.size()), 0, options_.max_rows));
+      CheckBetween("rows", static_cast<int64_t>(batch.sample_slot.size()), 0, options_.max_rows));
   for (const int32_t slot : batch.sample_slot) {
     if (slot != -1) REPRISE_RETURN_IF_ERROR(check_slot("rows", slot));
   }
@@ -200,8 +200,9 @@ absl::Status LogitsStages::CheckStep(const LogitsStep& step) const {
   REPRISE_RETURN_IF_ERROR(dims.Check("logits", step.logits, {"num_rows", "vocab_size"},
                                      ToScalarType(options_.logits_dtype)));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("logits", step.logits));
-  REPRISE_RETURN_IF_ERROR(CheckSize("rows", step.logits.size(0), 0, options_.max_rows));
-  return CheckPresent({{"sample_slot", step.sample_slot}, {"last_token", step.slots.last_token}});
+  REPRISE_RETURN_IF_ERROR(CheckBetween("rows", step.logits.size(0), 0, options_.max_rows));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("sample_slot", step.sample_slot));
+  return CheckGiven("last_token", step.slots.last_token);
 }
 
 absl::Status LogitsStages::BeforeSample(const LogitsStep& step) {

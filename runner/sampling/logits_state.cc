@@ -3,27 +3,28 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 
 absl::Status CheckJoinLogits(const JoinLogitsArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckLogitsSlots(args.slots));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_joins", args.num_joins, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_biases", args.num_biases, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_tokens", args.num_tokens, 0));
-  if (args.num_joins > 0) REPRISE_RETURN_IF_ERROR(CheckPresent({{"joins", args.joins}}));
-  if (args.num_biases > 0) REPRISE_RETURN_IF_ERROR(CheckPresent({{"biases", args.biases}}));
-  if (args.num_tokens > 0) REPRISE_RETURN_IF_ERROR(CheckPresent({{"tokens", args.tokens}}));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_joins", args.num_joins, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_biases", args.num_biases, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  if (args.num_joins > 0) REPRISE_RETURN_IF_ERROR(CheckGiven("joins", args.joins));
+  if (args.num_biases > 0) REPRISE_RETURN_IF_ERROR(CheckGiven("biases", args.biases));
+  if (args.num_tokens > 0) REPRISE_RETURN_IF_ERROR(CheckGiven("tokens", args.tokens));
   return absl::OkStatus();
 }
 
 absl::Status CheckCountTokens(const CountTokensArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckLogitsSlots(args.slots));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
   if (args.num_rows == 0) return absl::OkStatus();
-  return CheckPresent({{"sample_slot", args.sample_slot}, {"last_token", args.last_token}});
+  REPRISE_RETURN_IF_ERROR(CheckGiven("sample_slot", args.sample_slot));
+  return CheckGiven("last_token", args.last_token);
 }
 
 void JoinLogitsOnHost(const JoinLogitsArgs& args) {

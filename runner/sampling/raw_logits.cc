@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -17,17 +17,18 @@ absl::Status CheckKeepRawLogits(const RawLogitsArgs& args) {
     return absl::InvalidArgumentError(absl::StrCat(
         "dtype: expected float32, float16 or bfloat16, got ", std::string(DTypeName(args.dtype))));
   }
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_rows", args.num_rows, 0));
-  REPRISE_RETURN_IF_ERROR(CheckSize("vocab_size", args.vocab_size, 1));
-  REPRISE_RETURN_IF_ERROR(CheckSize("num_slots", args.num_slots, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("vocab_size", args.vocab_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_slots", args.num_slots, 0));
   if (args.num_rows == 0) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(CheckPresent({{"logits", args.logits},
-                                        {"raw", args.raw},
-                                        {"sample_slot", args.sample_slot},
-                                        {"params", args.params}}));
-  REPRISE_RETURN_IF_ERROR(
-      CheckRowStride("logits_stride", args.logits_stride, args.vocab_size, args.num_rows));
-  return CheckRowStride("raw_stride", args.raw_stride, args.vocab_size, args.num_rows);
+  REPRISE_RETURN_IF_ERROR(CheckGiven("logits", args.logits));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("raw", args.raw));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("sample_slot", args.sample_slot));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("params", args.params));
+  if (args.num_rows > 1)
+    REPRISE_RETURN_IF_ERROR(CheckAtLeast("logits_stride", args.logits_stride, args.vocab_size));
+  return args.num_rows > 1 ? CheckAtLeast("raw_stride", args.raw_stride, args.vocab_size)
+                           : absl::OkStatus();
 }
 
 void KeepRawLogitsOnHost(const RawLogitsArgs& args) {

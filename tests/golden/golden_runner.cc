@@ -74,7 +74,7 @@ absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requ
   const auto run_some = [&](int begin, int count) {
     return Generate(*engine, requests.subspan(begin, count),
                     [&](int request, const TokenEvent& event) {
-                      run.tracks[begin + request].tokens.push_back(event.token);
+                      run.tracks[begin + request].tokens.push_back(*event.token);
                       return recorder.Record(begin + request, engine->runner().logits(), event.row);
                     });
   };

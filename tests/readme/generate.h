@@ -21,7 +21,10 @@ absl::StatusOr<std::vector<int32_t>> Generate(reprise::Model& model, std::vector
   std::vector<int32_t> tokens;
   for (std::vector<reprise::TokenEvent> events; engine->has_work(); events.clear()) {
     REPRISE_RETURN_IF_ERROR(engine->Step(events));
-    for (const reprise::TokenEvent& event : events) tokens.push_back(event.token);
+    for (const reprise::TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
+      tokens.push_back(*event.token);
+    }
   }
   return tokens;
 }

@@ -122,7 +122,7 @@ LongRun Generated(LlamaModel& model, int num_seqs, std::optional<int> num_blocks
   }
   LogitsRecorder recorder(num_seqs);
   const absl::Status status = Generate(**engine, requests, [&](int i, const TokenEvent& event) {
-    run.tokens[i].push_back(event.token);
+    run.tokens[i].push_back(*event.token);
     return recorder.Record(i, (*engine)->runner().logits(), event.row);
   });
   CHECK(status.ok()) << status;

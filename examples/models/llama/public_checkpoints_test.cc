@@ -62,7 +62,7 @@ std::vector<int32_t> Generated(LlamaModel& model) {
   std::vector<int32_t> tokens;
   const Request request = {.prompt = {3, 1, 4, 1, 5, 9}, .max_new_tokens = 90};
   const absl::Status status = Generate(**engine, {request}, [&](int, const TokenEvent& event) {
-    tokens.push_back(event.token);
+    tokens.push_back(*event.token);
     return absl::OkStatus();
   });
   EXPECT_TRUE(status.ok()) << status;

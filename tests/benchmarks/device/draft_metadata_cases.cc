@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/merge/common_prefix_kernel.h"
-#include "attention/merge/merge_states_kernel.h"
+#include "attention/merge/common_prefix.h"
+#include "attention/merge/merge_states.h"
 #include "attention/metadata/chain_batch.h"
 #include "attention/speculation/accept_drafts.h"
 #include "attention/speculation/advance_step.h"
@@ -222,22 +222,24 @@ MetadataCase MergeCase(int num_rows, int num_parts) {
   const at::TensorOptions floats = at::TensorOptions(at::kCUDA).dtype(at::kFloat);
   const at::Tensor parts = at::empty({num_parts + 1, num_rows, kHeads, kDim}, floats).zero_();
   const at::Tensor lses = at::empty({num_parts + 1, num_rows, kHeads}, floats).zero_();
-  MergeStatesParams params;
+  MergeStatesArgs args;
   for (int part = 0; part < num_parts; ++part) {
-    params.part_out[part] = parts[part].data_ptr();
-    params.part_lse[part] = lses[part].data_ptr<float>();
+    args.part_out[part] = parts[part].data_ptr();
+    args.part_lse[part] = lses[part].data_ptr<float>();
   }
-  params.num_parts = num_parts;
-  params.part = {.token_stride = kHeads * kDim, .head_stride = kDim};
-  params.part_lse_view = TokensByHeads(nullptr, kHeads);
-  params.out = params.part;
-  params.out.data = parts[num_parts].data_ptr();
-  params.lse = TokensByHeads(lses[num_parts].data_ptr<float>(), kHeads);
-  params.num_tokens = num_rows;
-  params.num_heads = kHeads;
-  params.head_dim = kDim;
+  args.num_parts = num_parts;
+  args.part = {.token_stride = kHeads * kDim, .head_stride = kDim};
+  args.part_lse_view = TokensByHeads(nullptr, kHeads);
+  args.out = args.part;
+  args.out.data = parts[num_parts].data_ptr();
+  args.lse = TokensByHeads(lses[num_parts].data_ptr<float>(), kHeads);
+  args.num_tokens = num_rows;
+  args.num_heads = kHeads;
+  args.head_dim = kDim;
   return {"merge_states, " + std::to_string(num_parts) + " parts of 32 x 128",
-          [parts, lses, params](cudaStream_t stream) { return LaunchMergeStates(params, stream); }};
+          [parts, lses, args](cudaStream_t stream) {
+            return ErrorOf(LaunchMergeStates(args, stream));
+          }};
 }
 
 }  // namespace

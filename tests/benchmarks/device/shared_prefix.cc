@@ -32,11 +32,8 @@
 #include "absl/strings/str_cat.h"
 #include "attention/device_profile.h"
 #include "attention/merge/cascade_rule.h"
-#include "attention/merge/lse_format.h"
-#include "attention/merge/merge_states_kernel.h"
-#include "attention/merge/merge_states_params.h"
+#include "attention/merge/merge_states.h"
 #include "attention/work_map/work_map_plan.h"
-#include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "tests/benchmarks/device/attention_case.h"
 #include "tests/benchmarks/device/replay_timer.h"
@@ -89,25 +86,24 @@ absl::StatusOr<double> MergeUs(int num_rows) {
   const at::TensorOptions floats = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
   const at::Tensor parts = at::empty({3, num_rows, kHeads, kDim}, floats).zero_();
   const at::Tensor lses = at::empty({2, num_rows, kHeads}, floats.dtype(at::kFloat)).zero_();
-  MergeStatesParams params;
+  MergeStatesArgs args;
   for (int part = 0; part < 2; ++part) {
-    params.part_out[part] = parts[part].data_ptr();
-    params.part_lse[part] = lses[part].data_ptr<float>();
+    args.part_out[part] = parts[part].data_ptr();
+    args.part_lse[part] = lses[part].data_ptr<float>();
   }
-  params.num_parts = 2;
-  params.part = {.dtype = DType::kBFloat16, .token_stride = kHeads * kDim, .head_stride = kDim};
-  params.part_lse_view = TokensByHeads(nullptr, kHeads);
-  params.out = params.part;
-  params.out.data = parts[2].data_ptr();
-  params.num_tokens = num_rows;
-  params.num_heads = kHeads;
-  params.head_dim = kDim;
+  args.num_parts = 2;
+  args.part = {.dtype = DType::kBFloat16, .token_stride = kHeads * kDim, .head_stride = kDim};
+  args.part_lse_view = TokensByHeads(nullptr, kHeads);
+  args.out = args.part;
+  args.out.data = parts[2].data_ptr();
+  args.num_tokens = num_rows;
+  args.num_heads = kHeads;
+  args.head_dim = kDim;
   const auto launches = [&](int count) {
     return TimeReplays(
         [&]() -> absl::Status {
           for (int i = 0; i < count; ++i) {
-            REPRISE_RETURN_IF_ERROR(CudaStatus(
-                LaunchMergeStates(params, c10::cuda::getCurrentCUDAStream()), "merge_states"));
+            REPRISE_RETURN_IF_ERROR(LaunchMergeStates(args, c10::cuda::getCurrentCUDAStream()));
           }
           return absl::OkStatus();
         },

@@ -8,10 +8,15 @@
 // Bound: latency, then rows times columns of the table, read once: 256 rows of 256 columns are
 // 256 KB, over 32 CTAs.
 
+#include <cuda_runtime.h>
+
 #include <climits>
 
-#include "attention/merge/common_prefix_kernel.h"
+#include "absl/status/status.h"
+#include "attention/merge/common_prefix.h"
 #include "attention/metadata/row_packing.cuh"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -108,13 +113,13 @@ __global__ void __launch_bounds__(kPackingThreads) CommonPrefixKernel(const Comm
 
 }  // namespace
 
-cudaError_t LaunchCommonPrefix(const CommonPrefixArgs& args, cudaStream_t stream) {
-  if (args.block_size < 1 || args.batch.num_rows < 0 || args.common_prefix_len == nullptr ||
-      args.scratch == nullptr) {
-    return cudaErrorInvalidValue;
+absl::Status LaunchCommonPrefix(const CommonPrefixArgs& args, CUstream_st* stream) {
+  REPRISE_RETURN_IF_ERROR(CheckCommonPrefix(args));
+  if (args.common_prefix_len == nullptr || args.scratch == nullptr) {
+    return absl::InvalidArgumentError("common_prefix_len, scratch: expected arrays, got none");
   }
   CommonPrefixKernel<<<PackingCtas(args.batch.num_rows), kPackingThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return CudaStatus(cudaGetLastError(), "LaunchCommonPrefix");
 }
 
 }  // namespace reprise

@@ -1,0 +1,85 @@
+// Arguments of a merge of partial attention results and of a conversion of their lse; shared by the
+// host and device forms (attention/merge/merge_states.h).
+
+#ifndef ATTENTION_MERGE_MERGE_STATES_ARGS_H_
+#define ATTENTION_MERGE_MERGE_STATES_ARGS_H_
+
+#include <cstdint>
+
+#include "attention/token_view.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+// Maximum parts of one merge: their addresses are kernel arguments.
+inline constexpr int kMaxMergeParts = 64;
+
+// lse of (token, head) at data[token * token_stride + head * head_stride].
+struct LseView {
+  float* data = nullptr;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+
+  constexpr int64_t Offset(int64_t token, int64_t head) const {
+    return token * token_stride + head * head_stride;
+  }
+};
+
+// Views of [num_tokens, num_heads] and of [num_heads, num_tokens].
+constexpr LseView TokensByHeads(float* data, int num_heads) { return {data, num_heads, 1}; }
+constexpr LseView HeadsByTokens(float* data, int num_tokens) { return {data, 1, num_tokens}; }
+
+struct MergeStatesArgs {
+  // Parts differ only in their addresses.
+  const void* part_out[kMaxMergeParts] = {};   // [num_tokens, num_heads, head_dim]
+  const float* part_lse[kMaxMergeParts] = {};  // [num_tokens, num_heads], natural logarithm
+  int num_parts = 0;
+  TokenView part = {};         // dtype and strides of every part_out; data is not used
+  LseView part_lse_view = {};  // strides of every part_lse; data is not used
+
+  TokenView out = {};  // [num_tokens, num_heads, head_dim]
+  LseView lse = {};    // data may be absent
+  // [num_heads] a logit per head without a value, not included in any part; or absent.
+  const float* sinks = nullptr;
+
+  int num_tokens = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+};
+
+// The part's lse of (token, head).
+constexpr float PartLse(const MergeStatesArgs& args, int part, int64_t token, int64_t head) {
+  return args.part_lse[part][args.part_lse_view.Offset(token, head)];
+}
+
+enum class LogBase {
+  kNatural,
+  kTwo,
+};
+
+struct ConvertLseArgs {
+  // The same memory only with equal strides.
+  LseView from = {};
+  LogBase from_base = LogBase::kNatural;
+  LseView to = {};
+  LogBase to_base = LogBase::kNatural;
+  int num_tokens = 0;
+  int num_heads = 0;
+};
+
+// The factor from a logarithm in from_base to that of the same number in to_base.
+constexpr float LogFactor(const ConvertLseArgs& args) {
+  if (args.from_base == args.to_base) return 1.0f;
+  constexpr float kLog2OfE = 1.4426950408889634f;
+  constexpr float kLogOf2 = 0.6931471805599453f;
+  return args.to_base == LogBase::kTwo ? kLog2OfE : kLogOf2;
+}
+
+constexpr void ConvertLseAt(const ConvertLseArgs& args, float factor, int64_t token, int64_t head) {
+  args.to.data[args.to.Offset(token, head)] =
+      factor * args.from.data[args.from.Offset(token, head)];
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_MERGE_MERGE_STATES_ARGS_H_

@@ -1,0 +1,186 @@
+#include "engine/async_engine.h"
+
+#include <utility>
+
+#include "glog/logging.h"
+
+namespace reprise {
+
+AsyncEngine::AsyncEngine(std::unique_ptr<StepEngine> engine) : engine_(std::move(engine)) {
+  metrics_ = engine_->metrics();
+  thread_ = std::thread([this] { Run(); });
+  thread_id_ = thread_.get_id();
+}
+
+AsyncEngine::~AsyncEngine() {
+  const absl::Status stopped = Shutdown();
+  CHECK(stopped.ok()) << stopped;
+}
+
+// ---- From any thread.
+
+absl::StatusOr<SequenceId> AsyncEngine::Add(Request request, Listener listener) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!is_open_) {
+    return absl::UnavailableError("the engine takes no more requests: it is drained or shut down");
+  }
+  const SequenceId id(next_id_++);
+  ++num_open_;
+  auto added = std::make_unique<NewRequest>(
+      NewRequest{.request = std::move(request), .listener = std::move(listener)});
+  commands_.push_back({.id = id, .added = std::move(added)});
+  changed_.notify_one();
+  return id;
+}
+
+void AsyncEngine::Cancel(SequenceId id) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_stopping_) return;  // all are cancelled
+  commands_.push_back({.id = id, .added = nullptr});
+  changed_.notify_one();
+}
+
+absl::Status AsyncEngine::Drain() {
+  if (std::this_thread::get_id() == thread_id_) {
+    return absl::FailedPreconditionError("Drain() waits for the listener that calls it");
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  is_open_ = false;
+  idle_.wait(lock, [this] { return num_open_ == 0; });
+  return absl::OkStatus();
+}
+
+absl::Status AsyncEngine::Shutdown() {
+  if (std::this_thread::get_id() == thread_id_) {
+    return absl::FailedPreconditionError("Shutdown() waits for the listener that calls it");
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = false;
+    is_stopping_ = true;
+    changed_.notify_one();
+  }
+  const std::lock_guard<std::mutex> lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+  return absl::OkStatus();
+}
+
+EngineMetrics AsyncEngine::metrics() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return metrics_;
+}
+
+absl::Status AsyncEngine::status() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return status_;
+}
+
+// ---- On the engine's thread.
+
+void AsyncEngine::Run() {
+  std::vector<Command> commands;
+  while (TakeCommands(commands)) {
+    for (Command& command : commands) {
+      if (command.added != nullptr) {
+        Admit(command.id, *std::move(command.added));
+      } else {
+        CancelOne(command.id);
+      }
+    }
+    commands.clear();
+    if (engine_->has_work()) StepOnce();
+    Publish();
+  }
+  for (Command& command : commands) {
+    if (command.added == nullptr) continue;
+    Refuse(command.id, *std::move(command.added),
+           absl::UnavailableError("the engine has been shut down"));
+  }
+  CancelAll();
+  while (engine_->has_work()) StepOnce();  // steps in flight
+  Publish();
+}
+
+bool AsyncEngine::TakeCommands(std::vector<Command>& commands) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!engine_->has_work()) {
+    changed_.wait(lock, [this] { return is_stopping_ || !commands_.empty(); });
+  }
+  commands.swap(commands_);
+  return !is_stopping_;
+}
+
+void AsyncEngine::Admit(SequenceId id, NewRequest added) {
+  const int num_sequences = added.request.num_sequences;
+  const absl::StatusOr<SequenceId> inner = engine_->Add(std::move(added.request));
+  if (!inner.ok()) {
+    Refuse(id, std::move(added), inner.status());
+    return;
+  }
+  inner_.emplace(id, *inner);
+  running_.emplace(
+      *inner,
+      Running{.id = id, .listener = std::move(added.listener), .num_unfinished = num_sequences});
+}
+
+void AsyncEngine::CancelOne(SequenceId id) {
+  const auto it = inner_.find(id);
+  if (it == inner_.end()) return;  // it has ended
+  const absl::Status cancelled = engine_->Cancel(it->second, events_);
+  LOG_IF(WARNING, !cancelled.ok()) << cancelled;
+  Deliver();
+}
+
+void AsyncEngine::StepOnce() {
+  const absl::Status status = engine_->Step(events_);
+  if (!status.ok()) {  // known before the listeners hear of it
+    const std::lock_guard<std::mutex> lock(mutex_);
+    LOG_IF(ERROR, status_.ok()) << "the engine can run no more steps: " << status;
+    status_.Update(status);
+  }
+  Deliver();
+}
+
+void AsyncEngine::Deliver() {
+  for (TokenEvent& event : events_) {
+    const auto it = running_.find(event.sequence);
+    CHECK(it != running_.end()) << "an event of sequence " << event.sequence << ", which has ended";
+    Running& running = it->second;
+    event.sequence = running.id;
+    if (running.listener) running.listener(event);
+    if (event.finish == FinishReason::kNone || --running.num_unfinished > 0) continue;
+    inner_.erase(running.id);
+    running_.erase(it);
+    Forget();
+  }
+  events_.clear();
+}
+
+void AsyncEngine::Refuse(SequenceId id, NewRequest added, const absl::Status& why) {
+  if (added.listener) {
+    added.listener({.sequence = id, .finish = FinishReason::kRefused, .error = why});
+    added.listener = nullptr;  // before Forget(): Drain() may return then
+  }
+  Forget();
+}
+
+void AsyncEngine::Forget() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (--num_open_ == 0) idle_.notify_all();
+}
+
+void AsyncEngine::CancelAll() {
+  for (const auto& [id, running] : running_) {
+    const absl::Status cancelled = engine_->Cancel(id, events_);
+    LOG_IF(WARNING, !cancelled.ok()) << cancelled;
+  }
+  Deliver();
+}
+
+void AsyncEngine::Publish() {
+  const EngineMetrics metrics = engine_->metrics();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  metrics_ = metrics;
+}
+
+}  // namespace reprise

@@ -1,0 +1,148 @@
+#include "engine/engine_core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "glog/logging.h"
+
+namespace reprise {
+
+absl::StatusOr<std::unique_ptr<EngineCore>> EngineCore::Create(StepRunner* runner,
+                                                               const EngineCoreOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler,
+                           Scheduler::Create(options.scheduler));
+  return std::unique_ptr<EngineCore>(new EngineCore(runner, std::move(scheduler), options));
+}
+
+EngineCore::EngineCore(StepRunner* runner, std::unique_ptr<Scheduler> scheduler,
+                       const EngineCoreOptions& options)
+    : runner_(runner), scheduler_(std::move(scheduler)), clock_(options.clock) {
+  if (!clock_) clock_ = absl::Now;
+  in_flight_.reserve(options.scheduler.max_steps_in_flight);
+}
+
+absl::StatusOr<SequenceId> EngineCore::Add(Request request) {
+  const absl::Time now = clock_();
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
+  const int num_sequences = request.num_sequences;
+  const absl::StatusOr<SequenceId> id = [&]() -> absl::StatusOr<SequenceId> {
+    if (const absl::Status status = runner_->status(); !status.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("the runner can run no more steps: ", status.ToString()));
+    }
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("prompt", request.prompt));
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("forced_tokens", request.forced_tokens));
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("encoder_tokens", request.encoder_tokens));
+    return scheduler_->Add(std::move(request));
+  }();
+  if (!id.ok()) {
+    ++counts_.num_refused;
+    return id;
+  }
+  ++counts_.num_requests;
+  counts_.num_prompt_tokens += num_prompt;
+  times_.emplace(*id, Times{.added = now,
+                            .last_token = std::vector<absl::Time>(num_sequences, now),
+                            .num_unfinished = num_sequences});
+  return id;
+}
+
+absl::Status EngineCore::Cancel(SequenceId id, std::vector<TokenEvent>& events) {
+  const size_t num_before = events.size();
+  const absl::Status status = scheduler_->Cancel(id, events);
+  Count(absl::MakeConstSpan(events).subspan(num_before));
+  return status;
+}
+
+absl::Status EngineCore::Step(std::vector<TokenEvent>& events) {
+  const size_t num_before = events.size();
+  const absl::Status status = RunStep(events);
+  Count(absl::MakeConstSpan(events).subspan(num_before));
+  return status;
+}
+
+absl::Status EngineCore::RunStep(std::vector<TokenEvent>& events) {
+  REPRISE_RETURN_IF_ERROR(CheckRunner(events));
+  scheduler_->EndExpired(clock_(), events);
+  const bool launched = LaunchNext(events);
+  if (!in_flight_.empty() && !(launched && scheduler_->can_schedule())) AwaitOldest(events);
+  return CheckRunner(events);
+}
+
+bool EngineCore::LaunchNext(std::vector<TokenEvent>& events) {
+  if (!scheduler_->can_schedule()) return false;
+  const ScheduledBatch& batch = scheduler_->Schedule();
+  if (batch.rows.empty()) return false;
+  const absl::StatusOr<int64_t> ticket = runner_->Launch(batch);
+  if (ticket.ok()) {
+    in_flight_.push_back(*ticket);
+    ++counts_.num_steps;
+    return true;
+  }
+  ++counts_.num_failed_steps;
+  LOG(ERROR) << "the runner refused a batch of " << batch.rows.size()
+             << " rows: " << ticket.status();
+  scheduler_->AbandonLaunch(ticket.status(), events);
+  return false;
+}
+
+void EngineCore::AwaitOldest(std::vector<TokenEvent>& events) {
+  const absl::StatusOr<StepRunner::Result> result = runner_->Await(in_flight_.front());
+  in_flight_.erase(in_flight_.begin());
+  if (result.ok()) {
+    scheduler_->Commit(result->tokens, events);
+    return;
+  }
+  ++counts_.num_failed_steps;
+  LOG(ERROR) << "a step failed: " << result.status();
+  scheduler_->CommitFailed(result.status(), events);
+}
+
+absl::Status EngineCore::CheckRunner(std::vector<TokenEvent>& events) {
+  const absl::Status status = runner_->status();
+  if (status.ok()) return status;
+  scheduler_->EndAll(status, events);
+  in_flight_.clear();
+  return status;
+}
+
+void EngineCore::Count(absl::Span<const TokenEvent> events) {
+  if (events.empty()) return;
+  const absl::Time now = clock_();
+  for (const TokenEvent& event : events) {
+    const auto it = times_.find(event.sequence);
+    CHECK(it != times_.end()) << "sequence " << event.sequence;
+    Times& times = it->second;
+    if (event.token.has_value()) {
+      absl::Time& last = times.last_token[event.sample];
+      LatencyHistogram& latencies =
+          event.index == 0 ? counts_.time_to_first_token : counts_.inter_token_latency;
+      latencies.Observe(now - last);
+      last = now;
+      ++counts_.num_generated_tokens;
+    }
+    if (event.finish == FinishReason::kNone) continue;
+    ++counts_.num_finished[static_cast<int>(event.finish)];
+    if (--times.num_unfinished == 0) times_.erase(it);
+  }
+}
+
+EngineMetrics EngineCore::metrics() const {
+  EngineMetrics metrics = counts_;
+  metrics.num_waiting = scheduler_->num_waiting();
+  metrics.num_running = scheduler_->num_running();
+  metrics.num_blocks = scheduler_->options().num_blocks - 1;
+  metrics.num_blocks_used = scheduler_->blocks().pool().num_used();
+  metrics.num_preemptions = scheduler_->num_preemptions();
+  metrics.num_forks = scheduler_->num_forks();
+  const PrefixStatistics prefixes = scheduler_->prefix_statistics();
+  metrics.num_prefix_tokens = prefixes.num_tokens_asked;
+  metrics.num_prefix_tokens_hit = prefixes.num_tokens_hit;
+  metrics.num_graph_replays = runner_->num_replays();
+  metrics.num_eager_steps = runner_->num_eager_steps();
+  return metrics;
+}
+
+}  // namespace reprise

@@ -1,0 +1,289 @@
+#include "engine/engine_core.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/testing/allocation_counter.h"
+#include "engine/testing/puppet_device.h"
+#include "engine/testing/puppet_runner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class EngineCoreTest : public testing::Test {
+ protected:
+  EngineCoreTest() {
+    options_.max_num_seqs = 3;
+    options_.max_num_tokens = 8;
+    options_.max_seq_len = 64;
+    options_.max_steps_in_flight = 2;
+    options_.num_blocks = 60;
+    options_.block_size = 4;
+  }
+
+  void Start() {
+    runner_.emplace(options_);
+    auto engine =
+        EngineCore::Create(&*runner_, {.scheduler = options_, .clock = [this] { return now_; }});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+  }
+
+  SequenceId Add(const Request& request) {
+    const auto id = engine_->Add(request);
+    EXPECT_TRUE(id.ok()) << id.status();
+    requests_[*id] = request;
+    return *id;
+  }
+
+  // A step of one second; the events that it brings.
+  std::vector<TokenEvent> Step() {
+    now_ += absl::Seconds(1);
+    std::vector<TokenEvent> events;
+    const absl::Status status = engine_->Step(events);
+    EXPECT_EQ(status, runner_->death);
+    engine_->scheduler().CheckInvariants();
+    for (const TokenEvent& event : events) {
+      if (event.token.has_value()) texts_[event.sequence].tokens.push_back(*event.token);
+      texts_[event.sequence].finish = event.finish;
+      if (!event.error.ok()) errors_[event.sequence] = event.error;
+    }
+    return events;
+  }
+
+  void RunAll() {
+    for (int i = 0; engine_->has_work(); ++i) {
+      ASSERT_LT(i, 10000);
+      Step();
+    }
+  }
+
+  // Each request has got the text that it gets alone.
+  void ExpectWhole(SequenceId id) {
+    EXPECT_EQ(texts_[id], ExpectedText(requests_.at(id), 0, options_, 64)) << "sequence " << id;
+  }
+
+  SchedulerOptions options_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::optional<PuppetRunner> runner_;
+  std::unique_ptr<EngineCore> engine_;
+  std::map<SequenceId, Request> requests_;
+  std::map<SequenceId, PuppetText> texts_;
+  std::map<SequenceId, absl::Status> errors_;
+};
+
+TEST_F(EngineCoreTest, GivesEveryRequestItsText) {
+  Start();
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 7; ++i) {
+    ids.push_back(Add({.prompt = {i, 2, 3}, .max_new_tokens = 3 + 2 * i}));
+  }
+  RunAll();
+  for (const SequenceId id : ids) ExpectWhole(id);
+}
+
+TEST_F(EngineCoreTest, AFailedStepEndsItsSequencesAndIsNoError) {
+  Start();
+  const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
+  runner_->fate_of_next = {.fails = true};
+  Step();
+  const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 9});
+  RunAll();
+  EXPECT_THAT(texts_[hit].tokens, IsEmpty());
+  EXPECT_EQ(texts_[hit].finish, FinishReason::kError);
+  EXPECT_EQ(errors_[hit], absl::InternalError("the step failed"));
+  ExpectWhole(spared);
+  EXPECT_EQ(engine_->metrics().num_failed_steps, 1);
+  EXPECT_EQ(engine_->scheduler().blocks().pool().num_used(), 0);
+}
+
+TEST_F(EngineCoreTest, ANanRowEndsItsSequenceAlone) {
+  Start();
+  const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
+  const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 9});
+  runner_->fate_of_next = {.nan_rows = {0}};
+  RunAll();
+  EXPECT_EQ(texts_[hit].finish, FinishReason::kError);
+  EXPECT_THAT(std::string(errors_[hit].message()), HasSubstr("no token could be chosen"));
+  ExpectWhole(spared);
+}
+
+TEST_F(EngineCoreTest, ARefusedBatchEndsWhatRunsAndTheEngineGoesOn) {
+  options_.max_num_seqs = 2;
+  Start();
+  const SequenceId runs = Add({.prompt = {1}, .max_new_tokens = 9});
+  for (int i = 0; i < 3; ++i) Step();
+  const SequenceId joins = Add({.prompt = {2}, .max_new_tokens = 9});
+  const SequenceId waits = Add({.prompt = {3}, .max_new_tokens = 9});
+  runner_->refusal_of_next = absl::InternalError("refuse");
+  RunAll();
+  for (const SequenceId id : {runs, joins}) {
+    EXPECT_EQ(texts_[id].finish, FinishReason::kError);
+    EXPECT_EQ(errors_[id], absl::InvalidArgumentError("rows: refused"));
+  }
+  EXPECT_THAT(texts_[runs].tokens, SizeIs(2));
+  ExpectWhole(waits);
+}
+
+TEST_F(EngineCoreTest, ADeadRunnerEndsAllWithTheCauseAndTakesNoMore) {
+  Start();
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(Add({.prompt = {i}, .max_new_tokens = 9}));
+  for (int i = 0; i < 3; ++i) Step();
+  runner_->death = absl::DataLossError("uncorrectable ECC error");
+  EXPECT_THAT(Step(), SizeIs(5));
+  for (const SequenceId id : ids) {
+    EXPECT_EQ(texts_[id].finish, FinishReason::kError);
+    EXPECT_EQ(errors_[id], runner_->death);
+  }
+  EXPECT_FALSE(engine_->has_work());
+  EXPECT_THAT(Step(), IsEmpty());
+  const absl::Status refused = engine_->Add({.prompt = {1}}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("uncorrectable ECC error"));
+}
+
+// Dies while it is awaited, like a device.
+class DyingRunner : public PuppetRunner {
+ public:
+  using PuppetRunner::PuppetRunner;
+  absl::StatusOr<Result> Await(int64_t) override {
+    death = absl::InternalError("illegal address");
+    return absl::InternalError("the step was lost");
+  }
+};
+
+TEST_F(EngineCoreTest, ARunnerThatDiesInAStepEndsTheOthersInTheSameStep) {
+  DyingRunner runner(options_);
+  auto engine = EngineCore::Create(&runner, {.scheduler = options_});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE((*engine)->Add({.prompt = {i}}).ok());
+  std::vector<TokenEvent> events;
+  EXPECT_TRUE((*engine)->Step(events).ok());  // two may be in flight
+  EXPECT_EQ((*engine)->Step(events), runner.death);
+  EXPECT_THAT(events, SizeIs(5));
+  EXPECT_FALSE((*engine)->has_work());
+}
+
+TEST_F(EngineCoreTest, DeadlinesFollowTheClock) {
+  Start();
+  const SequenceId late =
+      Add({.prompt = {1}, .max_new_tokens = 50, .deadline = now_ + absl::Seconds(5)});
+  const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 20});
+  RunAll();
+  EXPECT_EQ(texts_[late].finish, FinishReason::kDeadline);
+  // Launched at 1 to 4 s, and awaited one step later each; the one at 5 s is not.
+  EXPECT_THAT(texts_[late].tokens, SizeIs(3));
+  ExpectWhole(spared);
+}
+
+TEST_F(EngineCoreTest, CancelEndsAtOnce) {
+  Start();
+  const SequenceId id = Add({.prompt = {1}, .max_new_tokens = 50});
+  for (int i = 0; i < 4; ++i) Step();
+  std::vector<TokenEvent> events;
+  ASSERT_TRUE(engine_->Cancel(id, events).ok());
+  EXPECT_THAT(events, ElementsAre(TokenEvent{
+                          .sequence = id, .index = 3, .finish = FinishReason::kCancelled}));
+  EXPECT_THAT(Step(), IsEmpty());
+  EXPECT_FALSE(engine_->has_work());
+  EXPECT_TRUE(absl::IsNotFound(engine_->Cancel(id, events)));
+}
+
+TEST_F(EngineCoreTest, RefusesTokensOutsideTheVocabulary) {
+  Start();
+  EXPECT_THAT(std::string(engine_->Add({.prompt = {-1}}).status().message()), HasSubstr("prompt"));
+  EXPECT_THAT(std::string(engine_->Add({.prompt = {1}, .forced_tokens = {50}}).status().message()),
+              HasSubstr("forced_tokens"));
+  EXPECT_EQ(engine_->metrics().num_refused, 2);
+  EXPECT_FALSE(engine_->has_work());
+}
+
+TEST_F(EngineCoreTest, CountsWhatItDoes) {
+  options_.max_steps_in_flight = 1;
+  options_.max_num_seqs = 1;
+  Start();
+  Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 3});  // tokens at 1, 2 and 3 s
+  Add({.prompt = {1, 2, 3, 4, 6}, .max_new_tokens = 2});  // at 4 and 5 s
+  Step();
+  EngineMetrics now = engine_->metrics();
+  EXPECT_EQ(now.num_waiting, 1);
+  EXPECT_EQ(now.num_running, 1);
+  EXPECT_EQ(now.num_blocks, 59);
+  EXPECT_EQ(now.num_blocks_used, 2);
+  RunAll();
+  now = engine_->metrics();
+  EXPECT_EQ(now.num_running, 0);
+  EXPECT_EQ(now.num_requests, 2);
+  EXPECT_EQ(now.num_prompt_tokens, 10);
+  EXPECT_EQ(now.num_generated_tokens, 5);
+  EXPECT_EQ(now.num_finished[static_cast<int>(FinishReason::kLength)], 2);
+  EXPECT_EQ(now.num_prefix_tokens, 10);
+  EXPECT_EQ(now.num_prefix_tokens_hit, 4);
+  EXPECT_EQ(now.num_steps, 5);
+  EXPECT_EQ(now.num_graph_replays, 5);
+  EXPECT_EQ(now.time_to_first_token.count(), 2);
+  EXPECT_EQ(now.time_to_first_token.sum_seconds(), 1 + 4);
+  EXPECT_EQ(now.inter_token_latency.count(), 3);
+  EXPECT_EQ(now.inter_token_latency.sum_seconds(), 3);
+}
+
+// Gives every row token 5, without allocating.
+class FlatRunner : public StepRunner {
+ public:
+  absl::Status CheckTokens(std::string_view, absl::Span<const int32_t>) const override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> Launch(const ScheduledBatch&) override { return 0; }
+  absl::StatusOr<Result> Await(int64_t) override { return Result{.tokens = tokens_}; }
+  absl::Status status() const override { return absl::OkStatus(); }
+
+ private:
+  const std::vector<int32_t> tokens_ = std::vector<int32_t>(4, 5);
+};
+
+TEST_F(EngineCoreTest, SteadyDecodingAllocatesNothingOnTheHeap) {
+  options_.max_num_seqs = 4;
+  options_.max_num_tokens = 16;
+  options_.max_seq_len = 512;
+  options_.num_blocks = 600;
+  FlatRunner runner;
+  auto engine = EngineCore::Create(&runner, {.scheduler = options_});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE((*engine)
+                    ->Add({.prompt = {1, 2, 3},
+                           .max_new_tokens = 400,
+                           .deadline = absl::Now() + absl::Hours(9)})
+                    .ok());
+  }
+  std::vector<TokenEvent> events;
+  events.reserve(8);
+  for (int warmup = 0; warmup < 4; ++warmup) {
+    events.clear();
+    ASSERT_TRUE((*engine)->Step(events).ok());
+  }
+  AllocationCounter allocations;
+  for (int step = 0; step < 300; ++step) {
+    events.clear();
+    ASSERT_TRUE((*engine)->Step(events).ok());
+  }
+  EXPECT_EQ(allocations.count(), 0);
+  EXPECT_THAT(events, SizeIs(4));
+}
+
+}  // namespace
+}  // namespace reprise

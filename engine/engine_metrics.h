@@ -1,0 +1,74 @@
+// What an engine counts, as a struct and as text for Prometheus.
+//
+//   const EngineMetrics metrics = engine.metrics();
+//   response.body = PrometheusText(metrics);
+//
+// Thread safety: values.
+
+#ifndef ENGINE_ENGINE_METRICS_H_
+#define ENGINE_ENGINE_METRICS_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/time/time.h"
+#include "engine/request.h"
+
+namespace reprise {
+
+// Counts durations by size. Fixed size; observing allocates nothing.
+class LatencyHistogram {
+ public:
+  // Upper bounds in seconds, each included: from a fast decode step to a long queue. There is one
+  // more bucket, for all that is longer.
+  static constexpr std::array<double, 16> kBounds = {
+      0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+  static constexpr int kNumBuckets = static_cast<int>(kBounds.size()) + 1;
+
+  // A negative duration, of a clock that was set back, counts as none.
+  void Observe(absl::Duration duration);
+
+  int64_t count() const { return count_; }
+  double sum_seconds() const { return sum_seconds_; }
+  int64_t bucket(int i) const { return buckets_[i]; }  // durations in this bucket alone
+
+ private:
+  std::array<int64_t, kNumBuckets> buckets_ = {};
+  int64_t count_ = 0;
+  double sum_seconds_ = 0;
+};
+
+struct EngineMetrics {
+  // Now.
+  int num_waiting = 0;  // sequences
+  int num_running = 0;
+  int num_blocks = 0;       // of the cache, without the null block
+  int num_blocks_used = 0;  // by running sequences
+
+  // Since the engine was made.
+  int64_t num_requests = 0;  // added
+  int64_t num_refused = 0;   // Add() returned an error
+  int64_t num_prompt_tokens = 0;
+  int64_t num_generated_tokens = 0;
+  std::array<int64_t, kNumFinishReasons> num_finished = {};  // sequences, by FinishReason
+  int64_t num_preemptions = 0;
+  int64_t num_forks = 0;              // sequences that shared the prefill of their request
+  int64_t num_prefix_tokens = 0;      // tokens looked up in the cache
+  int64_t num_prefix_tokens_hit = 0;  // of them, found
+  int64_t num_steps = 0;              // launched
+  int64_t num_failed_steps = 0;       // refused at launch, or failed afterwards
+  int64_t num_graph_replays = 0;
+  int64_t num_eager_steps = 0;
+  LatencyHistogram time_to_first_token;  // of each sequence, from Add()
+  LatencyHistogram inter_token_latency;  // between two tokens of a sequence
+};
+
+// Prometheus' text format, version 0.0.4. Names begin with `prefix` and an underscore, such as
+// reprise_generated_tokens_total. REQUIRES: the prefix is a metric name.
+std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix = "reprise");
+
+}  // namespace reprise
+
+#endif  // ENGINE_ENGINE_METRICS_H_

@@ -1,0 +1,81 @@
+#include "engine/engine_metrics.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+TEST(LatencyHistogramTest, CountsADurationInTheFirstBucketThatHoldsIt) {
+  LatencyHistogram latencies;
+  latencies.Observe(absl::Milliseconds(1));  // a bound is in its bucket
+  latencies.Observe(absl::Microseconds(1001));
+  latencies.Observe(absl::Seconds(300));
+  latencies.Observe(absl::Seconds(301));
+  latencies.Observe(absl::InfiniteDuration());
+  EXPECT_EQ(latencies.bucket(0), 1);
+  EXPECT_EQ(latencies.bucket(1), 1);
+  EXPECT_EQ(latencies.bucket(LatencyHistogram::kNumBuckets - 2), 1);
+  EXPECT_EQ(latencies.bucket(LatencyHistogram::kNumBuckets - 1), 2);
+  EXPECT_EQ(latencies.count(), 5);
+}
+
+TEST(LatencyHistogramTest, AClockThatWasSetBackCountsAsNoTime) {
+  LatencyHistogram latencies;
+  latencies.Observe(-absl::Hours(1));
+  latencies.Observe(-absl::InfiniteDuration());
+  EXPECT_EQ(latencies.bucket(0), 2);
+  EXPECT_EQ(latencies.sum_seconds(), 0);
+}
+
+TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
+  EngineMetrics metrics;
+  metrics.num_waiting = 3;
+  metrics.num_blocks = 1024;
+  metrics.num_generated_tokens = int64_t{1} << 60;  // not rounded
+  metrics.num_finished[static_cast<int>(FinishReason::kCancelled)] = 4;
+  metrics.time_to_first_token.Observe(absl::Milliseconds(30));
+  metrics.time_to_first_token.Observe(absl::Seconds(1000));
+  const std::string text = PrometheusText(metrics);
+  EXPECT_THAT(text, HasSubstr("# TYPE reprise_waiting_sequences gauge\n"
+                              "reprise_waiting_sequences 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_cache_blocks 1024\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE reprise_generated_tokens_total counter\n"
+                              "reprise_generated_tokens_total 1152921504606846976\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_finished_sequences_total{reason=\"cancelled\"} 4\n"));
+  EXPECT_THAT(text, Not(HasSubstr("reason=\"\"")));
+  // Buckets count all that is no longer.
+  EXPECT_THAT(text, HasSubstr("reprise_time_to_first_token_seconds_bucket{le=\"0.02\"} 0\n"
+                              "reprise_time_to_first_token_seconds_bucket{le=\"0.05\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("reprise_time_to_first_token_seconds_bucket{le=\"300\"} 1\n"
+                              "reprise_time_to_first_token_seconds_bucket{le=\"+Inf\"} 2\n"
+                              "reprise_time_to_first_token_seconds_sum 1000.030000\n"
+                              "reprise_time_to_first_token_seconds_count 2\n"));
+  EXPECT_THAT(PrometheusText(metrics, "chat"), HasSubstr("\nchat_waiting_sequences 3\n"));
+}
+
+TEST(PrometheusTextTest, IsWellFormed) {
+  std::set<std::string> named;
+  const std::string text = PrometheusText({});
+  EXPECT_EQ(text.back(), '\n');
+  std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  lines.pop_back();
+  for (const std::string& line : lines) {
+    EXPECT_THAT(line, MatchesRegex("# (HELP|TYPE) reprise_[a-z_]+ .+|"
+                                   "reprise_[a-z_]+(\\{[a-z]+=\"[^\"]+\"\\})? [0-9.]+"));
+    EXPECT_TRUE(named.insert(line).second) << line << " occurs twice";
+  }
+}
+
+}  // namespace
+}  // namespace reprise

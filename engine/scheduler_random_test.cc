@@ -1,0 +1,300 @@
+// Random traffic. Every sequence gets the tokens it would get alone, whatever the batching, the
+// chunks, the steps in flight, the priorities, the preemptions, the forks and the failures of others.
+//
+// REPRISE_SEED=<seed> takes the place of every case's own seed.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/testing/test_seed.h"
+#include "cache/blocks/prefix_cache.h"
+#include "cache/kv_group.h"
+#include "cache/prefix/prefix_match.h"
+#include "engine/scheduler.h"
+#include "engine/testing/puppet_device.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+// How often, in 1,000 steps.
+struct Mishaps {
+  int fails = 0;     // a step fails after its launch
+  int nan_rows = 0;  // a row is NaN
+  int refusals = 0;  // a launch is refused
+  int cancels = 0;
+  int deaths = 0;  // the runner gives up
+};
+
+class Traffic {
+ public:
+  Traffic(unsigned seed, const Mishaps& mishaps) : rng_(seed), mishaps_(mishaps) {
+    options_.max_num_seqs = Uniform(1, 6);
+    options_.max_num_tokens = options_.max_num_seqs + Uniform(0, 12);
+    options_.prefill_chunk = Uniform(0, 5);
+    if (Chance(300)) options_.max_prefill_tokens_while_decoding = Uniform(1, 6);
+    options_.max_seq_len = Uniform(8, 40);
+    options_.max_steps_in_flight = Uniform(1, 3);
+    options_.block_size = Uniform(1, 6);
+    options_.num_blocks = 1 + Uniform(2, 40);  // small pools preempt
+    if (Chance(330)) {
+      const bool is_window = Chance(500);
+      options_.groups = {
+          {},
+          {.retention = is_window ? KvRetention::kSlidingWindow : KvRetention::kChunkedLocal,
+           .span = Uniform(1, 12)}};
+    }
+    if (Chance(200)) {
+      options_.groups.resize(std::max<size_t>(options_.groups.size(), 1));
+      options_.groups.push_back({.retention = KvRetention::kCross});
+      options_.max_encoder_tokens = Uniform(1, 10);
+      options_.max_encoder_step_tokens = options_.max_encoder_tokens + Uniform(0, 10);
+      options_.num_blocks += options_.max_encoder_tokens;
+    }
+    if (Chance(250)) options_.prefix_reuse = PrefixReuse::kOff;
+    if (options_.prefix_reuse == PrefixReuse::kOn && Chance(500)) {
+      options_.partial_hits = PartialHits::kCopied;
+    }
+    auto scheduler = Scheduler::Create(options_);
+    EXPECT_TRUE(scheduler.ok()) << scheduler.status();
+    scheduler_ = *std::move(scheduler);
+    device_.emplace(options_);
+  }
+
+  // Runs `num_requests`, at most `num_at_once` of them unfinished at a time, to their ends.
+  void Run(int num_requests, int num_at_once, int steps_between_checks) {
+    int num_to_add = num_requests;
+    for (int64_t step = 0; num_to_add > 0 || scheduler_->has_work(); ++step) {
+      while (num_to_add > 0 && static_cast<int>(live_.size()) < num_at_once &&
+             (live_.empty() || Chance(600))) {
+        AddOne();
+        --num_to_add;
+      }
+      ASSERT_NO_FATAL_FAILURE(Step());
+      if (testing::Test::HasFailure()) return;
+      if (step % steps_between_checks == 0) scheduler_->CheckInvariants();
+    }
+    scheduler_->CheckInvariants();
+    EXPECT_TRUE(live_.empty()) << live_.begin()->first << " never ended";
+    EXPECT_EQ(scheduler_->num_running(), 0);
+    EXPECT_EQ(scheduler_->num_waiting(), 0);
+    EXPECT_EQ(scheduler_->blocks().pool().num_used(), 0) << "leaked blocks";
+    EXPECT_EQ(scheduler_->blocks().num_sequences(), 0);
+  }
+
+  const Scheduler& scheduler() const { return *scheduler_; }
+  int64_t num_finished(FinishReason reason) const {
+    const auto it = num_finished_.find(reason);
+    return it == num_finished_.end() ? 0 : it->second;
+  }
+
+ private:
+  struct Live {
+    Request request;
+    std::vector<PuppetText> texts;  // by sample
+    int num_unfinished = 0;
+  };
+
+  int Uniform(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng_); }
+  bool Chance(int per_thousand) { return Uniform(0, 999) < per_thousand; }
+
+  void AddOne() {
+    const int longest_prompt = scheduler_->max_cached_tokens();
+    Request request;
+    if (!stems_.empty() && Chance(660)) {  // begins as an earlier one
+      request.prompt = stems_[Uniform(0, static_cast<int>(stems_.size()) - 1)];
+      if (Chance(700)) request.prompt.resize(Uniform(0, static_cast<int>(request.prompt.size())));
+    }
+    const int num_own =
+        request.prompt.empty() || Chance(800) ? Uniform(request.prompt.empty(), longest_prompt) : 0;
+    for (int n = num_own; n > 0; --n) request.prompt.push_back(Uniform(0, kPuppetVocab - 1));
+    request.prompt.resize(std::min<size_t>(request.prompt.size(), longest_prompt));
+    if (stems_.size() < 5) stems_.push_back(request.prompt);
+    request.max_new_tokens = Uniform(1, 30);
+    if (Chance(500)) request.sampling = {.temperature = 1, .seed = rng_() % 100};
+    if (Chance(500)) request.stop_tokens = {Uniform(0, kPuppetVocab - 1)};
+    if (Chance(200)) {
+      for (int n = Uniform(1, 9); n > 0; --n) {
+        request.forced_tokens.push_back(Uniform(0, kPuppetVocab - 1));
+      }
+    }
+    if (options_.max_encoder_tokens > 0 && Chance(800)) {
+      // Few different ones, so that some are found.
+      request.encoder_tokens.resize(Uniform(1, options_.max_encoder_tokens), Uniform(0, 1));
+    }
+    if (Chance(300)) request.num_sequences = Uniform(1, options_.max_num_seqs);
+    if (Chance(400)) request.priority = Uniform(-2, 2);
+    if (Chance(200)) request.prefix_salt = Chance(500) ? "a" : "b";
+    if (mishaps_.cancels > 0 && Chance(100))
+      request.deadline = now_ + absl::Seconds(Uniform(0, 60));
+    const auto id = scheduler_->Add(request);
+    ASSERT_TRUE(id.ok()) << id.status();
+    Live& live = live_[id->value()];
+    live.texts.resize(request.num_sequences);
+    live.num_unfinished = request.num_sequences;
+    live.request = std::move(request);
+  }
+
+  void Step() {
+    std::vector<TokenEvent> events;
+    now_ += absl::Seconds(1);
+    if (!live_.empty() && Chance(mishaps_.cancels)) {
+      auto it = live_.begin();
+      std::advance(it, Uniform(0, static_cast<int>(live_.size()) - 1));
+      const SequenceId id(it->first);
+      const absl::Status status = scheduler_->Cancel(id, events);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(absl::IsNotFound(scheduler_->Cancel(id, events)));
+    }
+    scheduler_->EndExpired(now_, events);
+    if (Chance(mishaps_.deaths)) {
+      scheduler_->EndAll(absl::InternalError("the runner is dead"), events);
+      EXPECT_FALSE(scheduler_->has_work());
+      Restart();
+    } else {
+      RunStep(events);
+    }
+    for (const TokenEvent& event : events) Take(event);
+  }
+
+  // After EndAll() a scheduler serves no other runner: a new one takes over.
+  void Restart() {
+    EXPECT_EQ(scheduler_->blocks().pool().num_used(), 0) << "leaked blocks";
+    scheduler_->CheckInvariants();
+    auto scheduler = Scheduler::Create(options_);
+    ASSERT_TRUE(scheduler.ok()) << scheduler.status();
+    scheduler_ = *std::move(scheduler);
+    device_.emplace(options_);
+  }
+
+  void RunStep(std::vector<TokenEvent>& events) {
+    bool launched = false;
+    if (scheduler_->can_schedule()) {
+      const ScheduledBatch& batch = scheduler_->Schedule();
+      launched = !batch.rows.empty();
+      if (launched && Chance(mishaps_.refusals)) {
+        scheduler_->AbandonLaunch(absl::InvalidArgumentError("refused"), events);
+        return;
+      }
+      PuppetDevice::Fate fate = {.fails = Chance(mishaps_.fails)};
+      if (launched && Chance(mishaps_.nan_rows)) {
+        const int last = static_cast<int>(batch.rows.size()) - 1;  // often that of a prompt
+        fate.nan_rows.insert(Chance(500) ? last : Uniform(0, last));
+      }
+      if (launched) device_->Launch(batch, fate);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    if (scheduler_->num_in_flight() == 0) {
+      EXPECT_FALSE(scheduler_->has_work()) << "work left, but nothing to do";
+      return;
+    }
+    if (launched && scheduler_->can_schedule()) return;
+    const auto tokens = device_->Await();
+    if (tokens.ok()) {
+      scheduler_->Commit(*tokens, events);
+    } else {
+      scheduler_->CommitFailed(tokens.status(), events);
+    }
+  }
+
+  void Take(const TokenEvent& event) {
+    const auto it = live_.find(event.sequence.value());
+    ASSERT_TRUE(it != live_.end()) << "an event of " << event.sequence << " behind its end";
+    Live& live = it->second;
+    PuppetText& text = live.texts[event.sample];
+    EXPECT_EQ(text.finish, FinishReason::kNone) << "an event behind the end";
+    EXPECT_EQ(event.index, static_cast<int>(text.tokens.size()));
+    if (event.token.has_value()) text.tokens.push_back(*event.token);
+    text.finish = event.finish;
+    EXPECT_EQ(event.error.ok(), event.finish != FinishReason::kError);
+    if (event.finish == FinishReason::kNone) return;
+    ++num_finished_[event.finish];
+    CheckText(it->first, live.request, event.sample, text);
+    if (--live.num_unfinished == 0) live_.erase(it);
+  }
+
+  void CheckText(int64_t id, const Request& request, int sample, const PuppetText& text) const {
+    SCOPED_TRACE(testing::Message() << "sequence " << id << ", sample " << sample);
+    const PuppetText expected =
+        ExpectedText(request, sample, options_, scheduler_->max_cached_tokens());
+    if (text.finish != FinishReason::kCancelled && text.finish != FinishReason::kDeadline &&
+        text.finish != FinishReason::kError) {
+      EXPECT_EQ(text, expected) << "finished by " << text.finish;
+      return;
+    }
+    ASSERT_LT(text.tokens.size(), expected.tokens.size());
+    const std::vector<int32_t> begun(expected.tokens.begin(),
+                                     expected.tokens.begin() + text.tokens.size());
+    EXPECT_EQ(text.tokens, begun) << "ended by " << text.finish;
+  }
+
+  std::mt19937 rng_;
+  Mishaps mishaps_;
+  SchedulerOptions options_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::optional<PuppetDevice> device_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::vector<std::vector<int32_t>> stems_;
+  std::map<int64_t, Live> live_;
+  std::map<FinishReason, int64_t> num_finished_;
+};
+
+class SchedulerRandomTest : public testing::TestWithParam<unsigned> {};
+
+unsigned SeedOr(unsigned otherwise) {
+  return std::getenv("REPRISE_SEED") == nullptr ? otherwise : TestSeed();
+}
+
+TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
+  const unsigned seed = SeedOr(GetParam());
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Traffic traffic(seed, {});
+  traffic.Run(/*num_requests=*/12, /*num_at_once=*/12, /*steps_between_checks=*/1);
+}
+
+TEST_P(SchedulerRandomTest, SequencesThatFailOrAreCancelledLeaveTheOthersAsTheyAre) {
+  const unsigned seed = SeedOr(GetParam() + 1000);
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Traffic traffic(seed, {.fails = 30, .nan_rows = 60, .refusals = 10, .cancels = 60, .deaths = 3});
+  traffic.Run(/*num_requests=*/24, /*num_at_once=*/12, /*steps_between_checks=*/1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerRandomTest, testing::Range(0u, 300u));
+
+TEST(SchedulerLongRunTest, TenThousandRequestsLeakNothing) {
+  int64_t num_preemptions = 0;
+  int64_t num_forks = 0;
+  std::map<FinishReason, int64_t> num_finished;
+  for (unsigned i = 0; i < 10; ++i) {
+    const unsigned seed = SeedOr(5000 + i);
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Traffic traffic(seed, {.fails = 5, .nan_rows = 30, .refusals = 2, .cancels = 30});
+    traffic.Run(/*num_requests=*/1000, /*num_at_once=*/20, /*steps_between_checks=*/100);
+    num_preemptions += traffic.scheduler().num_preemptions();
+    num_forks += traffic.scheduler().num_forks();
+    for (int r = 0; r < kNumFinishReasons; ++r) {
+      num_finished[FinishReason(r)] += traffic.num_finished(FinishReason(r));
+    }
+  }
+  // The traffic is what it is meant to be.
+  EXPECT_GT(num_preemptions, 100);
+  EXPECT_GT(num_forks, 100);
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
+        FinishReason::kDeadline, FinishReason::kError}) {
+    EXPECT_GT(num_finished[reason], 50) << reason;
+  }
+}
+
+}  // namespace
+}  // namespace reprise

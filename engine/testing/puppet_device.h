@@ -1,0 +1,109 @@
+// Simulates the device's work on the batches of a Scheduler, and fails where a test says so.
+//
+//   PuppetDevice device(options);
+//   device.Launch(scheduler.Schedule());
+//   scheduler.Commit(*device.Await(), events);
+//
+// Tokens are written to the blocks that the updates have named, in place of their keys, and a slot
+// that joins behind a prefix finds its text there, and its encoder's input. Checks what a device cannot: that slots leave
+// and join in turn, that rows are distinct and within the blocks of their slot, and that the tokens
+// which each layer group still sees are those of the slot's own text.
+//
+// Failures are hostile. A step that fails, and a row that is NaN, leave rubbish in place of their
+// keys; a sequence that finds it as a prefix fails the test.
+//
+// Thread safety: none; one owner.
+
+#ifndef ENGINE_TESTING_PUPPET_DEVICE_H_
+#define ENGINE_TESTING_PUPPET_DEVICE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cache/kv_group.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "runner/slots/scheduled_batch.h"
+
+namespace reprise {
+
+inline constexpr int kPuppetVocab = 50;
+
+// The token that follows a text, given an encoder's input: any wrongly fed token, seed or index
+// changes all that follow. Greedy rows do not depend on the seed or on `index`, the number of
+// tokens generated before.
+int32_t PuppetToken(const std::vector<int32_t>& input, const std::vector<int32_t>& text,
+                    const SamplingParams& sampling, int64_t index);
+
+// What a sequence alone would get.
+struct PuppetText {
+  std::vector<int32_t> tokens = {};
+  FinishReason finish = FinishReason::kNone;
+
+  friend bool operator==(const PuppetText&, const PuppetText&) = default;
+};
+
+// The text of sequence `sample` of a request with a seed, or a greedy one, if it runs to its end.
+// `max_cached_tokens`: the scheduler's.
+PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptions& options,
+                        int max_cached_tokens);
+
+class PuppetDevice {
+ public:
+  // What happens to a step.
+  struct Fate {
+    bool fails = false;           // Await() returns an error
+    std::set<int> nan_rows = {};  // indices; those that sample get -2 for a token
+  };
+
+  explicit PuppetDevice(const SchedulerOptions& options);
+
+  void Launch(const ScheduledBatch& batch) { Launch(batch, Fate()); }
+  void Launch(const ScheduledBatch& batch, const Fate& fate);
+
+  // Of the oldest step that was launched. REQUIRES: there is one.
+  absl::StatusOr<std::vector<int32_t>> Await();
+
+  int64_t num_copies() const { return num_copies_; }
+
+ private:
+  struct Slot {
+    SamplingParams sampling = {};
+    std::vector<int32_t> text = {};
+    int32_t last_token = -1;
+    int64_t sample_index = 0;
+    int num_encoder_tokens = 0;
+    int num_hits = 0;        // tokens that it joined with, until they are looked up
+    bool is_doomed = false;  // a row of it has failed: what follows is rubbish
+    std::map<std::pair<int, int>, int> blocks = {};  // by group and column
+  };
+
+  int BlockAt(Slot& slot, int group, int position) const;
+  // The token that was written there last.
+  int32_t& Memory(Slot& slot, int group, int position);
+  void Copy(absl::Span<const BlockCopy> copies);
+  // The text before a slot's first row is the content of its blocks. REQUIRES: a full group.
+  void FindText(Slot& slot);
+  void Encode(const ScheduledEncode& encode, Slot& slot);
+  // The encoder's input as the cross groups hold it.
+  std::vector<int32_t> FindInput(Slot& slot);
+  // Writes the row's tokens, after a look at those before them.
+  void RunRow(const ScheduledRow& row, Slot& slot);
+
+  SchedulerOptions options_;
+  std::vector<KvGroupSpec> groups_;
+  std::map<int, int32_t> memory_;  // by slot of the cache
+  std::map<int, Slot> slots_;
+  std::deque<absl::StatusOr<std::vector<int32_t>>> pending_;
+  int64_t num_copies_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // ENGINE_TESTING_PUPPET_DEVICE_H_
