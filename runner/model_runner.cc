@@ -14,14 +14,16 @@ namespace reprise {
 
 absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   if (!status_.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the runner has failed and can run no more steps: ", std::string(status_.message())));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the runner has failed and can run no more steps: ", std::string(status_.message())));
   }
   if (num_launched_ - num_awaited_ >= max_steps_in_flight()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the oldest step must be awaited before another is launched: expected fewer ", "than ",
         max_steps_in_flight(), " in flight, got ", num_launched_ - num_awaited_));
   }
+  const LogitsBatch logits = LogitsBatchOf(batch);
+  REPRISE_RETURN_IF_ERROR(CheckLogits(batch, logits));
   REPRISE_ASSIGN_OR_RETURN(StepDemand demand, mirror_->Advance(batch));
   // The batch is accepted. What fails from here on fails the step, and Await() returns it.
   StepCascade::Decision cascade;
@@ -34,7 +36,7 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   output.decision = graphs_->Decide(demand.shape);
   output.num_rows = static_cast<int>(batch.rows.size());
   const int common_prefix_len = output.decision.key.cascade ? cascade.common_prefix_len : 0;
-  output.status = Prepare(batch, common_prefix_len, output);
+  output.status = Prepare(batch, logits, common_prefix_len, output);
   if (!output.status.ok()) {
     status_ = output.status;  // the slots on the device are no longer those of the mirror
   } else {
@@ -45,12 +47,41 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   return StepTicket{num_launched_++};
 }
 
-absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, int common_prefix_len,
-                                  const Output& output) {
+LogitsBatch ModelRunner::LogitsBatchOf(const ScheduledBatch& batch) {
+  sample_slot_.clear();
+  masks_.clear();
+  for (const ScheduledRow& row : batch.rows) {
+    if (!row.allowed_tokens.empty()) {
+      masks_.push_back({.row = static_cast<int>(sample_slot_.size()), .mask = row.allowed_tokens});
+    }
+    sample_slot_.push_back(row.output == RowOutput::kToken ? row.slot.value() : kNotSampled);
+  }
+  return {.leaves = batch.leaves,
+          .requests = batch.logits_requests,
+          .masks = masks_,
+          .sample_slot = sample_slot_};
+}
+
+absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
+                                      const LogitsBatch& logits) const {
+  if (logits.requests.empty() && logits.masks.empty()) return absl::OkStatus();
+  for (const LogitsRequest& request : logits.requests) {
+    if (absl::c_any_of(batch.joins,
+                       [&](const SlotJoin& join) { return join.slot == request.slot.value(); })) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat("logits_requests: slot ", request.slot.value(),
+                                                   " does not join in this batch"));
+  }
+  return stages_->Check(logits);
+}
+
+absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
+                                  int common_prefix_len, const Output& output) {
   REPRISE_RETURN_IF_ERROR(Copy(batch.copies));
   REPRISE_RETURN_IF_ERROR(Refill(batch, output.decision.key, common_prefix_len, output));
   if (encoder_ != nullptr) encoder_->Follow(batch.updates);
-  return absl::OkStatus();
+  return driver_->OnStream([&] { return stages_->Begin(logits); });
 }
 
 absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand& demand,
@@ -61,12 +92,7 @@ absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand&
   if (demand.shape.num_seqs > 0) {
     REPRISE_ASSIGN_OR_RETURN(output.decision, RunStep(output.decision));
     REPRISE_RETURN_IF_ERROR(KeepLogits(output));
-    REPRISE_RETURN_IF_ERROR(
-        driver_->Sample({.logits = memory_->logits(output.decision.key.padded_num_seqs),
-                         .slots = memory_->slots().sampling_slots(),
-                         .sample_slot = memory_->arrays().sample_slot,
-                         .out = output.device_tokens,
-                         .features = demand.features}));
+    REPRISE_RETURN_IF_ERROR(ChooseTokens(demand, output));
   }
   graphs_->Count(output.decision, demand.shape);
   return absl::OkStatus();
@@ -80,6 +106,23 @@ absl::Status ModelRunner::KeepLogits(const Output& output) {
       return absl::OkStatus();
     });
   });
+}
+
+absl::Status ModelRunner::ChooseTokens(const StepDemand& demand, const Output& output) {
+  const LogitsStep step = {.logits = memory_->logits(output.decision.key.padded_num_seqs),
+                           .slots = memory_->slots().sampling_slots(),
+                           .sample_slot = memory_->arrays().sample_slot};
+  if (stages_->is_needed()) {
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->BeforeSample(step); }));
+  }
+  REPRISE_RETURN_IF_ERROR(driver_->Sample({.logits = step.logits,
+                                           .slots = step.slots,
+                                           .sample_slot = step.sample_slot,
+                                           .out = output.device_tokens,
+                                           .features = demand.features}));
+  if (!stages_->is_needed()) return absl::OkStatus();
+  const int output_idx = static_cast<int>(num_launched_ % static_cast<int64_t>(outputs_.size()));
+  return driver_->OnStream([&] { return stages_->AfterSample(step, output_idx); });
 }
 
 absl::Status ModelRunner::Copy(absl::Span<const BlockCopy> copies) {
@@ -128,7 +171,8 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
                      num_awaited_ == num_launched_ ? "none" : absl::StrCat("step ", num_awaited_),
                      ", got step ", ticket.step));
   }
-  const Output& output = outputs_[num_awaited_++ % outputs_.size()];
+  const int output_idx = static_cast<int>(num_awaited_++ % static_cast<int64_t>(outputs_.size()));
+  const Output& output = outputs_[output_idx];
   // After a fault of the device the tokens in the ring are those of an earlier step.
   const absl::Status written = output.written->Wait();
   status_.Update(written);
@@ -141,6 +185,8 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
   }
   return StepResult{.tokens = absl::MakeConstSpan(output.tokens, output.num_rows),
                     .logits = LogitsOf(output),
+                    .log_probs = options_.logits.max_log_probs >= 0 ? stages_->log_probs(output_idx)
+                                                                    : RowLogProbsView(),
                     .decision = output.decision};
 }
 

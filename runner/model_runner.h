@@ -75,6 +75,7 @@
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
+#include "runner/sampling/logits_stages.h"
 #include "runner/slots/scheduled_batch.h"
 #include "runner/slots/slot_mirror.h"
 #include "runner/slots/step_delta_layout.h"
@@ -90,13 +91,18 @@ struct StepTicket {
 };
 
 struct StepResult {
-  // One per row, in the batch's order; -1 for rows with RowOutput::kNone. Valid until
+  // One per row, in the batch's order; kNotSampled for rows with RowOutput::kNone, kNanRow for rows
+  // whose logits leave nothing to choose: their sequences must leave. Valid until
   // max_steps_in_flight() further launches.
   absl::Span<const int32_t> tokens;
-  // [rows, vocab_size] of the runner's logits dtype: what each row's token was chosen from. Valid
+  // [rows, vocab_size] of the runner's logits dtype: as the model gave them, or, if they are not
+  // copies (StepLogits), as the stages between them and the tokens left them. Valid
   // until the next launch, or as StepLogits says. Undefined if they are not kept: with several
   // steps in flight, unless ModelRunnerOptions::step_logits asks for them.
   at::Tensor logits;
+  // By row; those of rows whose sequences did not ask are undefined. Empty if
+  // ModelRunnerOptions::logits does not provide for them. Valid as long as `tokens`.
+  RowLogProbsView log_probs;
   GraphDecision decision;
 };
 
@@ -202,11 +208,17 @@ class ModelRunner {
   SlotLimits Limits() const;
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
 
+  // The batch as the stages between logits and tokens see it, in memory of the runner.
+  LogitsBatch LogitsBatchOf(const ScheduledBatch& batch);
+  absl::Status CheckLogits(const ScheduledBatch& batch, const LogitsBatch& logits) const;
   // Brings slots and step arrays up to date with the batch.
-  absl::Status Prepare(const ScheduledBatch& batch, int common_prefix_len, const Output& output);
+  absl::Status Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
+                       int common_prefix_len, const Output& output);
   // Enqueues encoder, forward pass and sampling.
   absl::Status Compute(const ScheduledBatch& batch, const StepDemand& demand, Output& output);
   absl::Status KeepLogits(const Output& output);
+  // Chooses tokens, with the stages that the step needs before and after.
+  absl::Status ChooseTokens(const StepDemand& demand, const Output& output);
   at::Tensor LogitsOf(const Output& output) const;
   absl::Status Copy(absl::Span<const BlockCopy> copies);
   absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
@@ -237,6 +249,9 @@ class ModelRunner {
   std::unique_ptr<GraphSet> graphs_;  // after all that its graphs read
 
   std::optional<SlotMirror> mirror_;
+  std::unique_ptr<LogitsStages> stages_;
+  std::vector<int32_t> sample_slot_;  // of the batch's rows; -1: without a token
+  std::vector<AllowedTokens> masks_;  // of the batch
   std::optional<StepCascade> cascade_;
   StepDeltaCapacity delta_capacity_;
   std::optional<MappedBuffer> delta_memory_;

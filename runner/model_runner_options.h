@@ -15,6 +15,7 @@
 #include "graphs/graph_set_options.h"
 #include "runner/kv_scales.h"
 #include "runner/model.h"
+#include "runner/sampling/logits_stage.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -91,6 +92,9 @@ struct ModelRunnerOptions {
   std::optional<int> max_steps_in_flight = {};
 
   StepLogits step_logits = StepLogits::kOfNewest;
+
+  // What sequences may ask for between logits and tokens (docs/sampling.md). Nothing by default.
+  LogitsOptions logits = {};
 
   BatchInvariance batch_invariance = BatchInvariance::kOff;
 

@@ -117,6 +117,20 @@ absl::Status ModelRunner::Allocate() {
     calibrates_ = options_.kv_calibration == KvCalibration::kFirstStep;
   }
   REPRISE_RETURN_IF_ERROR(AllocateRings());
+  const auto allocate_mapped = [&](int64_t bytes) { return driver_->AllocateMapped(bytes); };
+  const auto make_fence = [&] { return driver_->MakeFence(); };
+  REPRISE_ASSIGN_OR_RETURN(stages_,
+                           LogitsStages::Create({.logits = options_.logits,
+                                                 .device = driver_->device(),
+                                                 .logits_dtype = logits_dtype(),
+                                                 .num_slots = options_.max_num_seqs,
+                                                 .max_rows = options_.max_num_seqs,
+                                                 .vocab_size = spec.vocab_size,
+                                                 .max_seq_len = max_seq_len(),
+                                                 .max_steps_in_flight = max_steps_in_flight()},
+                                                {allocate_mapped, make_fence}));
+  sample_slot_.reserve(options_.max_num_seqs);
+  masks_.reserve(options_.max_num_seqs);
   MakeCascade();
   REPRISE_ASSIGN_OR_RETURN(
       graphs_, GraphSet::Create({.mode = *options_.graphs,
@@ -155,7 +169,7 @@ absl::Status ModelRunner::SizeCache() {
                            plan.ChooseNumBlocks(memory_use_.free_bytes,
                                                 memory_use_.eager_bytes + memory_use_.graph_bytes));
   REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
-  memory_use_.step_bytes = memory_->bytes();
+  memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes();
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -34,13 +35,15 @@ const float* FloatRow(const SamplingArgs& args, int row, std::vector<float>& buf
   return buffer.data();
 }
 
-// The token of the largest logit, the lowest of equals.
+// The token of the largest logit, the lowest of equals; kNanRow if none can be chosen.
 int32_t Greedy(const float* logits, int vocab_size) {
-  int32_t best = 0;
-  while (best < vocab_size && logits[best] != logits[best]) ++best;
-  if (best == vocab_size) return 0;  // all NaN
-  for (int32_t token = best + 1; token < vocab_size; ++token) {
-    if (logits[token] > logits[best]) best = token;
+  int32_t best = kNanRow;
+  float best_logit = -std::numeric_limits<float>::infinity();
+  for (int32_t token = 0; token < vocab_size; ++token) {
+    if (logits[token] > best_logit) {
+      best = token;
+      best_logit = logits[token];
+    }
   }
   return best;
 }
@@ -92,6 +95,7 @@ uint32_t Threshold(const float* logits, int vocab_size, float max_logit,
 int32_t Draw(const float* logits, int vocab_size, float max_logit, const SamplingParams& params,
              int64_t sample_index) {
   const uint32_t threshold = Threshold(logits, vocab_size, max_logit, params);
+  const uint64_t least_mass = LeastMass(params);
   uint64_t best = kNoChoice;
   // The token of the largest logit is kept, and its score is at least this.
   float best_score = kMinGumbel;
@@ -102,6 +106,7 @@ int32_t Draw(const float* logits, int vocab_size, float max_logit, const Samplin
     if (key < threshold || key == 0) continue;
     const float distance = ScaledDistance(logits[token], max_logit, params.temperature);
     if (distance + kMaxGumbel < best_score) continue;  // cannot win
+    if (!KeepsMass(least_mass, distance)) continue;
     if (token / 4 != bits_group) {
       bits_group = token / 4;
       bits = RandomBitsOf(params, sample_index, bits_group);
@@ -122,17 +127,17 @@ void SampleOnHost(const SamplingArgs& args) {
   for (int row = 0; row < args.num_rows; ++row) {
     const int32_t slot = args.sample_slot[row];
     if (slot < 0 || slot >= args.slots.num_slots) {
-      args.out[row] = -1;
+      args.out[row] = kNotSampled;
       continue;
     }
     const float* logits = FloatRow(args, row, buffer);
     const SamplingParams& params = args.slots.params[slot];
     int32_t token = Greedy(logits, args.vocab_size);
-    if (args.features == SamplingFeatures::kGeneral && !IsGreedy(params)) {
+    if (args.features == SamplingFeatures::kGeneral && !IsGreedy(params) && token != kNanRow) {
       token = Draw(logits, args.vocab_size, logits[token], params, args.slots.sample_index[slot]);
     }
     args.out[row] = token;
-    args.slots.last_token[slot] = token;
+    args.slots.last_token[slot] = token == kNanRow ? 0 : token;
     ++args.slots.sample_index[slot];
   }
 }

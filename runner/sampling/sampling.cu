@@ -6,7 +6,8 @@
 //   2. Top-k: the largest threshold that k logits reach; then top-p: the largest threshold that
 //      enough probability reaches. Each pass narrows an interval of order keys to an eighth, with
 //      counts or masses at 7 pivots in registers: no sort, no histogram, no atomics.
-//   3. Gumbel-max over the kept tokens; Philox runs only for tokens that can still win.
+//   3. Gumbel-max over the kept tokens. Philox and the test of min_p run only for tokens that can
+//      still win.
 // All sums are sums of integers and all choices are maxima of integers, so the result does not
 // depend on the team's size or the order of threads.
 //
@@ -24,6 +25,7 @@
 
 #include "base/cuda_status.h"
 #include "runner/ops/vector_access.cuh"
+#include "runner/sampling/logits_row.cuh"
 #include "runner/sampling/sampling_args.h"
 #include "runner/sampling/sampling_rules.h"
 
@@ -133,63 +135,12 @@ class Team {
   int parity_ = 0;
 };
 
-// A row's logits, distributed over the threads of its team.
-template <typename T, int kVector>
-struct Row {
-  const T* logits;  // [size]
-  int size;
-
-  // Calls visit(first, values) for each piece of kVector logits of this thread, tokens ascending.
-  // Missing values of the last piece are NaN, which is never chosen.
-  template <typename Visit>
-  __device__ void ForEachPiece(const Team& team, Visit visit) const {
-    const int num_pieces = (size + kVector - 1) / kVector;
-    for (int piece = team.thread(); piece < num_pieces; piece += team.num_threads()) {
-      const int first = piece * kVector;
-      float values[kVector];
-      if (first + kVector <= size) {
-        const Vector<T, kVector> vector = LoadVector<T, kVector>(logits + first);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) values[j] = ToFloat(vector.value[j]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          values[j] = first + j < size ? ToFloat(logits[first + j]) : __int_as_float(0x7fffffff);
-        }
-      }
-      visit(first, values);
-    }
-  }
-
-  template <typename Visit>
-  __device__ void ForEach(const Team& team, Visit visit) const {
-    ForEachPiece(team, [&](int first, const float(&values)[kVector]) {
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) visit(first + j, values[j]);
-    });
-  }
-};
-
-template <typename T, int kVector>
-__device__ uint64_t Largest(const Row<T, kVector>& row, Team& team) {
-  uint32_t best_key = 0;
-  int best_token = 0;
-  row.ForEach(team, [&](int token, float logit) {
-    const uint32_t key = OrderKey(logit);
-    if (key > best_key) {  // tokens ascend: equals keep the lower one
-      best_key = key;
-      best_token = token;
-    }
-  });
-  return team.Max(best_key == 0 ? kNoChoice : PackChoice(best_key, best_token));
-}
-
 // The largest threshold t >= `low` for which weight(key, logit), summed over keys >= t, reaches
 // `target`. Weights of keys below `low` do not count. With `kStopAtEqual`, any threshold that
 // exactly `target` reaches will do. REQUIRES: `low` reaches it, and is a multiple of
 // 2^kConstantKeyBits; no key is above max_key.
 template <bool kStopAtEqual, typename T, int kVector, typename Weight>
-__device__ uint32_t LargestThreshold(const Row<T, kVector>& row, Team& team, uint32_t low,
+__device__ uint32_t LargestThreshold(const LogitsRow<T, kVector>& row, Team& team, uint32_t low,
                                      uint32_t max_key, uint64_t target, Weight weight) {
   constexpr int kShift = kConstantKeyBits<T>;
   uint32_t begin = low >> kShift;                               // reaches target
@@ -224,8 +175,8 @@ __device__ uint32_t LargestThreshold(const Row<T, kVector>& row, Team& team, uin
 
 // Tokens whose keys are at least this are kept.
 template <typename T, int kVector>
-__device__ uint32_t Threshold(const Row<T, kVector>& row, Team& team, const SamplingParams& params,
-                              float max_logit) {
+__device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
+                              const SamplingParams& params, float max_logit) {
   const uint32_t max_key = OrderKey(max_logit);
   uint32_t threshold = 0;
   if (HasTopK(params, row.size)) {
@@ -247,9 +198,10 @@ __device__ uint32_t Threshold(const Row<T, kVector>& row, Team& team, const Samp
 }
 
 template <typename T, int kVector>
-__device__ uint64_t Draw(const Row<T, kVector>& row, Team& team, const SamplingParams& params,
+__device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, const SamplingParams& params,
                          int64_t sample_index, float max_logit) {
   const uint32_t threshold = Threshold(row, team, params, max_logit);
+  const uint64_t least_mass = LeastMass(params);
   uint64_t best = kNoChoice;
   // The token of the largest logit is kept, and its score is at least this.
   float best_score = kMinGumbel;
@@ -262,6 +214,7 @@ __device__ uint64_t Draw(const Row<T, kVector>& row, Team& team, const SamplingP
       if (key < threshold || key == 0) continue;
       const float distance = ScaledDistance(logits[j], max_logit, params.temperature);
       if (distance + kMaxGumbel < best_score) continue;  // cannot win
+      if (!KeepsMass(least_mass, distance)) continue;
       const int token = first + j;
       if (token / 4 != bits_group) {
         bits_group = token / 4;
@@ -286,27 +239,27 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
   const int rank = blockIdx.x % team_size;
   const int32_t slot = args.sample_slot[row_idx];
   if (slot < 0 || slot >= args.slots.num_slots) {
-    if (rank == 0 && threadIdx.x == 0) args.out[row_idx] = -1;
+    if (rank == 0 && threadIdx.x == 0) args.out[row_idx] = kNotSampled;
     return;  // the whole team
   }
-  const Row<T, kVector> row = {static_cast<const T*>(args.logits) + row_idx * args.logits_stride,
-                               args.vocab_size};
+  const LogitsRow<T, kVector> row = {
+      static_cast<const T*>(args.logits) + row_idx * args.logits_stride, args.vocab_size};
   // The whole team reads it before the barriers after which its first thread advances it.
   const int64_t sample_index = args.slots.sample_index[slot];
 
   Team team(shared, rank, team_size);
-  uint64_t choice = Largest(row, team);
+  uint64_t choice = team.Max(row.Largest(team));
   if constexpr (kGeneral) {
     const SamplingParams params = args.slots.params[slot];
-    if (!IsGreedy(params) && choice != kNoChoice) {
+    if (!IsGreedy(params) && CanBeChosen(choice)) {
       const float max_logit = ToFloat(row.logits[TokenOf(choice)]);
       choice = Draw(row, team, params, sample_index, max_logit);
     }
   }
   if (rank == 0 && threadIdx.x == 0) {
-    const int32_t token = TokenOf(choice);
+    const int32_t token = CanBeChosen(choice) ? TokenOf(choice) : kNanRow;
     args.out[row_idx] = token;
-    args.slots.last_token[slot] = token;
+    args.slots.last_token[slot] = token == kNanRow ? 0 : token;
     args.slots.sample_index[slot] = sample_index + 1;
   }
 }

@@ -34,9 +34,10 @@ struct SampleArgs {
   at::Tensor logits;  // [num_rows, vocab_size] float32, float16 or bfloat16; rows may be strided
   SamplingSlots slots = {};  // on the device of the logits
   // [num_rows] the row's slot. A row whose slot is outside [0, num_slots), such as -1, does not
-  // sample, and its token is -1. No slot occurs twice.
+  // sample, and its token is kNotSampled. No slot occurs twice.
   const int32_t* sample_slot = nullptr;
-  int32_t* out = nullptr;  // [num_rows]; on a GPU it may be mapped host memory
+  // [num_rows] tokens, kNotSampled or kNanRow; on a GPU it may be mapped host memory
+  int32_t* out = nullptr;
   // kGreedy: every row is greedy; the parameters of the slots are ignored.
   SamplingFeatures features = SamplingFeatures::kGeneral;
 };

@@ -18,6 +18,9 @@ absl::Status CheckSampling(const SamplingParams& params) {
   if (!(params.top_p > 0.0f && params.top_p <= 1.0f)) {
     return absl::InvalidArgumentError(absl::StrCat("top_p must be in (0, 1]: got ", params.top_p));
   }
+  if (!(params.min_p >= 0.0f && params.min_p <= 1.0f)) {
+    return absl::InvalidArgumentError(absl::StrCat("min_p must be in [0, 1]: got ", params.min_p));
+  }
   return absl::OkStatus();
 }
 

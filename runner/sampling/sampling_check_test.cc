@@ -25,6 +25,9 @@ TEST(SamplingCheckTest, TakesTheWholeRangeOfEachField) {
   for (const float top_p : {kTiny, 0.5f, 1.0f}) {
     EXPECT_TRUE(CheckSampling({.temperature = 1, .top_p = top_p}).ok()) << top_p;
   }
+  for (const float min_p : {0.0f, -0.0f, kTiny, 0.5f, 1.0f}) {
+    EXPECT_TRUE(CheckSampling({.temperature = 1, .min_p = min_p}).ok()) << min_p;
+  }
   EXPECT_TRUE(CheckSampling({.top_k = std::numeric_limits<int32_t>::max()}).ok());
 }
 
@@ -39,6 +42,9 @@ TEST(SamplingCheckTest, RefusesWhatIsOutOfRangeByName) {
   }
   for (const float top_p : {0.0f, -0.0f, -0.5f, 1.0000001f, kInfinity, -kInfinity, kNan}) {
     EXPECT_THAT(message({.top_p = top_p}), HasSubstr("top_p must be in (0, 1]"));
+  }
+  for (const float min_p : {-kTiny, -0.5f, 1.0000001f, kInfinity, -kInfinity, kNan}) {
+    EXPECT_THAT(message({.min_p = min_p}), HasSubstr("min_p must be in [0, 1]"));
   }
   EXPECT_THAT(message({.top_k = -1}), HasSubstr("top_k must be at least 0: got -1"));
   EXPECT_THAT(message({.top_k = std::numeric_limits<int32_t>::min()}), HasSubstr("top_k"));

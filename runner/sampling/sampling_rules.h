@@ -35,6 +35,12 @@ constexpr int32_t TokenOf(uint64_t choice) {
 // The packed choice before any token has been seen: token 0 with key 0, the key of a NaN.
 inline constexpr uint64_t kNoChoice = PackChoice(0, 0);
 
+constexpr uint32_t KeyOf(uint64_t choice) { return static_cast<uint32_t>(choice >> 32); }
+
+// Whether the largest logit of a row can be chosen: it is above -inf.
+inline constexpr uint32_t kLowestKey = 0x007fffffu;  // of -inf
+constexpr bool CanBeChosen(uint64_t largest) { return KeyOf(largest) > kLowestKey; }
+
 // The natural logarithm of a positive, normal, finite x, to about a unit in the last place: the
 // polynomial of Cephes' logf (Moshier) on [sqrt(1/2), sqrt(2)].
 constexpr float LogOf(float x) {
@@ -108,12 +114,28 @@ constexpr uint64_t TopPTarget(float top_p, uint64_t total) {
   return static_cast<double>(target) < wanted ? target + 1 : target;
 }
 
+// The least mass of a token that min_p keeps; the mass of the largest logit is 2^40. At least 1, and
+// never more than 2^40, so that the largest is kept whatever min_p is.
+constexpr uint64_t MinPTarget(float min_p) {
+  return min_p < 1.0f ? TopPTarget(min_p, uint64_t{1} << 40) : uint64_t{1} << 40;
+}
+
 // Which steps of sampling the parameters use.
 constexpr bool IsGreedy(const SamplingParams& params) { return !(params.temperature > 0.0f); }
 constexpr bool HasTopK(const SamplingParams& params, int64_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
 }
 constexpr bool HasTopP(const SamplingParams& params) { return params.top_p < 1.0f; }
+constexpr bool HasMinP(const SamplingParams& params) { return params.min_p > 0.0f; }
+
+// The mass that a token needs to be kept by min_p; 0 without min_p. The test is made for each token
+// that could win the draw, so it costs no pass of its own.
+constexpr uint64_t LeastMass(const SamplingParams& params) {
+  return HasMinP(params) ? MinPTarget(params.min_p) : 0;
+}
+constexpr bool KeepsMass(uint64_t least_mass, float distance) {
+  return least_mass == 0 || MassOf(distance) >= least_mass;
+}
 
 // The random bits of tokens 4 * group .. 4 * group + 3.
 constexpr PhiloxBlock RandomBitsOf(const SamplingParams& params, int64_t sample_index,

@@ -32,6 +32,16 @@ TEST(PackChoiceTest, TheLargerKeyWinsThenTheLowerToken) {
   EXPECT_EQ(TokenOf(PackChoice(7, 128255)), 128255);
   EXPECT_EQ(TokenOf(kNoChoice), 0);
   EXPECT_GT(PackChoice(OrderKey(-kInfinity), 1 << 30), kNoChoice);
+  EXPECT_EQ(KeyOf(PackChoice(7, 128255)), 7);
+}
+
+TEST(PackChoiceTest, OnlyWhatIsAboveMinusInfinityCanBeChosen) {
+  EXPECT_EQ(OrderKey(-kInfinity), kLowestKey);
+  EXPECT_FALSE(CanBeChosen(kNoChoice));
+  EXPECT_FALSE(CanBeChosen(PackChoice(OrderKey(kNan), 3)));
+  EXPECT_FALSE(CanBeChosen(PackChoice(OrderKey(-kInfinity), 3)));
+  EXPECT_TRUE(CanBeChosen(PackChoice(OrderKey(-3.4e38f), 3)));
+  EXPECT_TRUE(CanBeChosen(PackChoice(OrderKey(kInfinity), 3)));
 }
 
 TEST(LogOfTest, IsRightToTwoUnitsInTheLastPlace) {
@@ -99,6 +109,20 @@ TEST(TopPTargetTest, RoundsUpAndIsNeverZero) {
   EXPECT_EQ(TopPTarget(0, 11), 1);
   EXPECT_EQ(TopPTarget(-1, 11), 1);
   EXPECT_LE(TopPTarget(0.99999994f, uint64_t{1} << 57), uint64_t{1} << 57);
+}
+
+TEST(MinPTargetTest, IsAFractionOfTheLargestMassAndKeepsTheLargestAlways) {
+  EXPECT_EQ(MinPTarget(0.5f), uint64_t{1} << 39);
+  EXPECT_EQ(MinPTarget(1e-20f), 1);
+  EXPECT_EQ(MinPTarget(0x1.8p-40f), 2);  // rounded up
+  for (float all : {1.0f, 1.5f, kInfinity, kNan}) EXPECT_EQ(MinPTarget(all), MassOf(0)) << all;
+  EXPECT_EQ(LeastMass({}), 0);
+  EXPECT_EQ(LeastMass({.min_p = kNan}), 0);
+  EXPECT_EQ(LeastMass({.min_p = -1}), 0);
+  EXPECT_TRUE(KeepsMass(0, -kInfinity));
+  EXPECT_FALSE(KeepsMass(1, -kInfinity));
+  EXPECT_TRUE(KeepsMass(MinPTarget(1), 0));
+  EXPECT_FALSE(KeepsMass(MinPTarget(1), -1e-6f));
 }
 
 TEST(RandomBitsOfTest, SeedIndexAndTokenAllCount) {

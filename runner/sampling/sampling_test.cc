@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -119,25 +120,44 @@ TEST_F(SamplingTest, GreedyTakesTheLargestLogitAndTheLowestOfEquals) {
   for (SamplingFeatures features : {SamplingFeatures::kGreedy, SamplingFeatures::kGeneral}) {
     Batch batch(logits, std::vector<SamplingParams>(5));
     batch.features = features;
-    EXPECT_THAT(Tokens(batch), ElementsAre(1, 0, 3, 1, 0));
+    EXPECT_THAT(Tokens(batch), ElementsAre(1, 0, 3, 1, kNanRow));
   }
 }
 
-TEST_F(SamplingTest, ANanIsNeverChosenUnlessAllAre) {
-  const at::Tensor logits = Logits({{kNan, 1, kNan, 2},
-                                    {kNan, kNan, -kInfinity, kNan},
-                                    {kNan, kNan, kNan, kNan},
-                                    {kNan, kInfinity, kNan, 0}});
-  EXPECT_THAT(Tokens(Batch(logits, std::vector<SamplingParams>(4))), ElementsAre(3, 2, 0, 1));
-  for (const SamplingParams& params : {SamplingParams{.temperature = 1, .seed = 3},
-                                       {.temperature = 1, .top_k = 3, .seed = 3},
-                                       {.temperature = 1, .top_p = 0.9f, .seed = 3}}) {
+// Each way to sample: greedy, and with every step of the general kernel.
+std::vector<SamplingParams> EachKind(uint64_t seed) {
+  return {{},
+          {.temperature = 1, .seed = seed},
+          {.temperature = 1, .top_k = 3, .seed = seed},
+          {.temperature = 1, .top_p = 0.9f, .seed = seed},
+          {.temperature = 1, .min_p = 0.1f, .seed = seed},
+          {.temperature = 1, .top_k = 3, .top_p = 0.9f, .min_p = 1e-20f, .seed = seed}};
+}
+
+TEST_F(SamplingTest, ANanIsNeverChosen) {
+  const at::Tensor logits = Logits({{kNan, 1, kNan, 2}, {kNan, kInfinity, kNan, 0}});
+  for (const SamplingParams& params : EachKind(3)) {
     const std::vector<int32_t> tokens =
-        Tokens(Batch(logits, std::vector<SamplingParams>(4, params)));
+        Tokens(Batch(logits, std::vector<SamplingParams>(2, params)));
     EXPECT_EQ(tokens[0] % 2, 1);
-    EXPECT_EQ(tokens[1], 2);
-    EXPECT_EQ(tokens[2], 0);
-    EXPECT_EQ(tokens[3], 1);
+    EXPECT_EQ(tokens[1], 1);
+  }
+}
+
+TEST_F(SamplingTest, ARowWithNothingAboveMinusInfinityIsReportedAndLeavesAValidToken) {
+  const at::Tensor logits = Logits({{kNan, kNan, kNan, kNan},
+                                    {-kInfinity, -kInfinity, -kInfinity, -kInfinity},
+                                    {kNan, kNan, -kInfinity, kNan},
+                                    {kNan, -3e38f, -kInfinity, kNan}});
+  for (SamplingFeatures features : {SamplingFeatures::kGreedy, SamplingFeatures::kGeneral}) {
+    for (const SamplingParams& params : EachKind(4)) {
+      Batch batch(logits, std::vector<SamplingParams>(4, params));
+      batch.features = features;
+      const Result result = Run(batch);
+      EXPECT_THAT(result.tokens, ElementsAre(kNanRow, kNanRow, kNanRow, 1));
+      EXPECT_THAT(result.last_token, ElementsAre(1, 0, 0, 0));  // by slot: in reverse order
+      EXPECT_THAT(result.sample_index, ElementsAre(1, 101, 201, 301));
+    }
   }
 }
 
@@ -145,7 +165,7 @@ TEST_F(SamplingTest, AdvancesTheSlotsThatSampleAndNoOthers) {
   Batch batch(Logits({{0, 1, 0}, {2, 1, 0}, {0, 0, 5}, {1, 0, 0}}), std::vector<SamplingParams>(4));
   batch.sample_slot = {2, -1, 0, 4};  // there is no slot 4
   const Result result = Run(batch);
-  EXPECT_THAT(result.tokens, ElementsAre(1, -1, 2, -1));
+  EXPECT_THAT(result.tokens, ElementsAre(1, kNotSampled, 2, kNotSampled));
   EXPECT_THAT(result.last_token, ElementsAre(2, -7, 1, -7));
   EXPECT_THAT(result.sample_index, ElementsAre(1, 100, 201, 300));
 }
@@ -157,11 +177,12 @@ TEST_F(SamplingTest, GreedyFeaturesIgnoreTheSlotsTemperature) {
 }
 
 // The definition of runner/sampling/sampling_params.h, in float64 and with a sort. `margin`,
-// between the best and the second best score, tells whether rounding may decide.
+// between the best and the second best score, and between a probability and what min_p asks, tells
+// whether rounding may decide.
 struct Expected {
   std::set<int32_t> kept;
   int32_t token = 0;
-  double margin = 0;
+  double margin = 1e300;
 };
 
 Expected ByDefinition(const at::Tensor& row, const SamplingParams& params, int64_t sample_index) {
@@ -193,9 +214,16 @@ Expected ByDefinition(const at::Tensor& row, const SamplingParams& params, int64
     }
   }
   Expected expected;
+  double min_p_margin = 1e300;
   double best = -1e300;
   for (size_t i = 0; i < num_kept; ++i) {
     const int32_t v = order[i];
+    if (params.min_p > 0) {
+      const double of_largest =
+          std::exp((double{logits[v]} - logits[order[0]]) / params.temperature);
+      min_p_margin = std::min(min_p_margin, std::abs(of_largest / params.min_p - 1));
+      if (of_largest < params.min_p) continue;
+    }
     expected.kept.insert(v);
     const PhiloxBlock bits =
         Philox4x32({{static_cast<uint32_t>(v / 4), 0, static_cast<uint32_t>(sample_index), 0}},
@@ -210,6 +238,7 @@ Expected ByDefinition(const at::Tensor& row, const SamplingParams& params, int64
       expected.margin = std::min(expected.margin, best - score);
     }
   }
+  expected.margin = std::min(expected.margin, min_p_margin);
   return expected;
 }
 
@@ -221,6 +250,7 @@ std::vector<SamplingParams> ManyParams(std::mt19937& random, int num_rows, int v
     p.temperature = row % 7 == 0 ? 0.0f : 0.3f * (1 + row % 5);
     if (row % 3 == 1) p.top_k = 1 + static_cast<int32_t>(random() % std::min(vocab_size, 300));
     if (row % 4 >= 2) p.top_p = 0.05f + 0.9f * static_cast<float>(random() % 1000) / 1000;
+    if (row % 5 >= 3) p.min_p = std::pow(10.0f, -static_cast<float>(random() % 500) / 100);
     p.seed = (static_cast<uint64_t>(random()) << 32) | random();
   }
   return params;
@@ -238,16 +268,17 @@ TEST_F(SamplingTest, FollowsTheDefinitionForManySeeds) {
       for (int row = 0; row < kRows; ++row) {
         const int slot = batch.sample_slot[row];
         const SamplingParams& params = batch.params[slot];
-        SCOPED_TRACE(testing::Message() << dtype << " vocabulary " << vocab_size << " row " << row
-                                        << " temperature " << params.temperature << " top_k "
-                                        << params.top_k << " top_p " << params.top_p);
+        SCOPED_TRACE(testing::Message()
+                     << dtype << " vocabulary " << vocab_size << " row " << row << " temperature "
+                     << params.temperature << " top_k " << params.top_k << " top_p " << params.top_p
+                     << " min_p " << params.min_p);
         if (params.temperature == 0) {
           EXPECT_EQ(tokens[row], batch.logits[row].to(at::kFloat).argmax().item<int64_t>());
           continue;
         }
         const Expected expected = ByDefinition(batch.logits[row], params, batch.sample_index[slot]);
-        EXPECT_TRUE(expected.kept.contains(tokens[row]));
         if (expected.margin < 1e-4) continue;  // a matter of rounding
+        EXPECT_TRUE(expected.kept.contains(tokens[row]));
         EXPECT_EQ(tokens[row], expected.token);
         ++num_compared;
       }
@@ -338,6 +369,29 @@ TEST_F(SamplingTest, DrawsInProportionToTheProbabilities) {
   EXPECT_LT(chi_square, 35);  // 7 degrees of freedom: one in 100,000 is above
 }
 
+TEST_F(SamplingTest, DrawsWhatMinPKeepsInProportionToTheProbabilities) {
+  // At temperature 0.8, exp((row[v] - 2) / 0.8) is 1, 0.535, 0.287, 0.153, 0.082, 0.044, ...
+  const std::vector<float> row = {2, 1.5f, 1, 0.5f, 0, -0.5f, -1, -1.5f};
+  constexpr int kDraws = 40000;
+  constexpr int kKept = 4;  // those of at least 0.1
+  constexpr float kTemperature = 0.8f;
+  const at::Tensor logits = Logits({row}).expand({kDraws, 8});
+  std::vector<int> count(8);
+  for (int32_t token :
+       Tokens(Batch(logits, WithSeeds({.temperature = kTemperature, .min_p = 0.1f}, kDraws)))) {
+    ++count[token];
+  }
+  double total = 0;
+  for (int v = 0; v < kKept; ++v) total += std::exp(row[v] / kTemperature);
+  double chi_square = 0;
+  for (int v = 0; v < kKept; ++v) {
+    const double expected = kDraws * std::exp(row[v] / kTemperature) / total;
+    chi_square += (count[v] - expected) * (count[v] - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 26);  // 3 degrees of freedom: one in 100,000 is above
+  EXPECT_EQ(std::accumulate(count.begin() + kKept, count.end(), 0), 0);
+}
+
 TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
   // Probabilities 0.4, 0.2, 0.2, 0.1, 0.1, scattered.
   const float half = std::log(0.5f);
@@ -361,11 +415,23 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
       {{.temperature = 1, .top_k = 3, .top_p = 0.49f}, {1}},
       {{.temperature = 1, .top_k = 3, .top_p = 0.51f}, {1, 2, 4}},
       {{.temperature = 1e-30f}, {1}},
+      {{.temperature = 1, .min_p = 0.2f}, {0, 1, 2, 3, 4}},
+      {{.temperature = 1, .min_p = 0.26f}, {1, 2, 4}},  // 0.1 / 0.4 is less
+      {{.temperature = 1, .min_p = 0.49f}, {1, 2, 4}},
+      {{.temperature = 1, .min_p = 0.51f}, {1}},
+      {{.temperature = 1, .min_p = 1}, {1}},
+      {{.temperature = 1, .min_p = 1e-30f}, {0, 1, 2, 3, 4}},
+      {{.temperature = 2, .min_p = 0.49f}, {0, 1, 2, 3, 4}},  // sqrt(1/4): of scaled logits
+      {{.temperature = 1, .top_k = 1, .min_p = 0.2f}, {1}},
+      // top_p counts the tokens that min_p drops: without them, 1 alone would be half.
+      {{.temperature = 1, .top_p = 0.45f, .min_p = 0.26f}, {1, 2, 4}},
+      {{.temperature = 1, .top_p = 0.79f, .min_p = 0.51f}, {1}},
+      {{.temperature = 1, .top_p = 0.39f, .min_p = 0.2f}, {1}},
   };
   for (const auto& [params, kept] : cases) {
     const std::vector<int32_t> tokens = Tokens(Batch(logits, WithSeeds(params, 400)));
     EXPECT_EQ(std::set<int32_t>(tokens.begin(), tokens.end()), kept)
-        << "top_k " << params.top_k << " top_p " << params.top_p;
+        << "top_k " << params.top_k << " top_p " << params.top_p << " min_p " << params.min_p;
   }
 }
 
@@ -374,6 +440,7 @@ TEST_F(SamplingTest, MaskedTokensAreNeverDrawn) {
   logits.narrow(1, 300, 3).fill_(1);
   for (const SamplingParams& params : {SamplingParams{.temperature = 2},
                                        {.temperature = 2, .top_p = 0.99f},
+                                       {.temperature = 2, .min_p = 0.01f},
                                        {.temperature = 2, .top_k = 500}}) {
     EXPECT_THAT(Tokens(Batch(logits, WithSeeds(params, 50))), Each(testing::AnyOf(300, 301, 302)));
   }

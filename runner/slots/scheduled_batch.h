@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "cache/block_copy.h"
 #include "cache/tables/block_table_view.h"
+#include "runner/sampling/logits_request.h"
 #include "runner/slots/step_delta.h"
 
 namespace reprise {
@@ -24,6 +25,9 @@ struct ScheduledRow {
   // The row's tokens. Empty: one token, the slot's last, which the host need not know yet.
   absl::Span<const int32_t> tokens = {};
   RowOutput output = RowOutput::kToken;
+  // The tokens that may be chosen, a mask of MaskWords(vocab_size) words in xgrammar's layout
+  // (runner/sampling/logits_processors.h). Empty: any. Only for rows with RowOutput::kToken.
+  absl::Span<const int32_t> allowed_tokens = {};
 
   int query_len() const { return tokens.empty() ? 1 : static_cast<int>(tokens.size()); }
 };
@@ -49,6 +53,9 @@ enum class IdleStep : int8_t {
 struct ScheduledBatch {
   absl::Span<const SlotId> leaves = {};
   absl::Span<const SlotJoin> joins = {};
+  // What sequences that join ask for beyond their SamplingParams: penalties, biases,
+  // log-probabilities, stages of the user's own. Those without a request ask for nothing.
+  absl::Span<const LogitsRequest> logits_requests = {};
   absl::Span<const BlockTableUpdate> updates = {};
   // Blocks to copy, in all layers, after the previous step and before this one: the first tokens of
   // forks and of prefixes that end within a block (BlockManager::TakeCopies()).

@@ -1,0 +1,145 @@
+// The stages that come with the runner, and the state of slots that they share: what LogitsStages
+// (runner/sampling/logits_stages.h) is made of.
+//
+// Thread safety: none; one owner. All work goes to LibTorch's current stream, which must be that of
+// the fences. No allocation after Create().
+
+#ifndef RUNNER_SAMPLING_BUILT_IN_STAGES_H_
+#define RUNNER_SAMPLING_BUILT_IN_STAGES_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/fence.h"
+#include "base/mapped_buffer.h"
+#include "base/staging_ring.h"
+#include "runner/sampling/log_probs_args.h"
+#include "runner/sampling/logits_params.h"
+#include "runner/sampling/logits_request.h"
+#include "runner/sampling/logits_stage.h"
+
+namespace reprise {
+
+struct LogitsStagesOptions {
+  LogitsOptions logits = {};
+  c10::Device device = c10::kCPU;
+  DType logits_dtype = DType::kFloat32;
+  int num_slots = 0;
+  int max_rows = 0;
+  int vocab_size = 0;
+  int max_seq_len = 0;
+  int max_steps_in_flight = 1;
+};
+
+// Where mapped memory and fences of the steps' stream come from; used during Create() only.
+struct LogitsStagesMemory {
+  absl::FunctionRef<absl::StatusOr<MappedBuffer>(int64_t bytes)> allocate_mapped;
+  absl::FunctionRef<absl::StatusOr<std::unique_ptr<Fence>>()> make_fence;
+};
+
+// Log-probabilities of a step, as the host reads them; those of rows that did not ask are undefined
+// (runner/sampling/log_probs.h).
+struct RowLogProbsView {
+  absl::Span<const float> token_log_probs;  // [max_rows]
+  absl::Span<const int32_t> token_ranks;    // [max_rows]
+  absl::Span<const int32_t> top_tokens;     // [max_rows, max_log_probs]
+  absl::Span<const float> top_log_probs;    // [max_rows, max_log_probs]
+};
+
+// LogitsSlots in memory of the device, and their parameters' way to it.
+class LogitsSlotStates {
+ public:
+  static absl::StatusOr<std::unique_ptr<LogitsSlotStates>> Create(
+      const LogitsStagesOptions& options, const LogitsStagesMemory& memory);
+
+  // Sets the slots of the requests, in as many launches as the ring has to be filled. REQUIRES: the
+  // lists of each are within the options.
+  absl::Status Join(absl::Span<const LogitsRequest> requests);
+
+  const LogitsSlots& slots() const { return slots_; }
+  int64_t device_bytes() const;
+
+ private:
+  explicit LogitsSlotStates(const LogitsStagesOptions& options) : options_(options) {}
+  absl::Status Allocate(const LogitsStagesMemory& memory);
+
+  LogitsStagesOptions options_;
+  LogitsSlots slots_;
+  at::Tensor params_, biases_, counts_;  // their memory
+  std::optional<MappedBuffer> memory_;
+  std::optional<StagingRing> ring_;
+};
+
+// Penalties, biases and masks; after the choice, the count of its token.
+class ProcessorsStage : public LogitsStage {
+ public:
+  static absl::StatusOr<std::unique_ptr<ProcessorsStage>> Create(const LogitsStagesOptions& options,
+                                                                 const LogitsSlots& slots,
+                                                                 const LogitsStagesMemory& memory);
+
+  // The masks of the step that follows. REQUIRES: there are none, or the options provide for them.
+  void SetMasks(absl::Span<const AllowedTokens> masks);
+
+  absl::Status BeforeSample(const LogitsStep& step) override;
+  absl::Status AfterSample(const LogitsStep& step) override;
+
+ private:
+  ProcessorsStage(const LogitsStagesOptions& options, const LogitsSlots& slots)
+      : options_(options), slots_(slots) {}
+
+  LogitsStagesOptions options_;
+  LogitsSlots slots_;
+  std::optional<MappedBuffer> memory_;
+  std::optional<StagingRing> ring_;
+  std::optional<StagingSlot> masks_;  // the step's, until the kernel that reads them is launched
+  int num_masks_ = 0;
+};
+
+// Log-probabilities of raw logits.
+class LogProbsStage : public LogitsStage {
+ public:
+  static absl::StatusOr<std::unique_ptr<LogProbsStage>> Create(const LogitsStagesOptions& options,
+                                                               const LogitsSlots& slots,
+                                                               const LogitsStagesMemory& memory);
+
+  // Of the step that follows: whether other stages may change its logits, and where its
+  // log-probabilities go.
+  void set_keeps_raw(bool keeps_raw) { keeps_raw_ = keeps_raw; }
+  void set_output(int output) { output_ = output; }
+
+  absl::Status BeforeSample(const LogitsStep& step) override;
+  absl::Status AfterSample(const LogitsStep& step) override;
+
+  RowLogProbsView On(int output) const;
+  int64_t device_bytes() const { return raw_.defined() ? static_cast<int64_t>(raw_.nbytes()) : 0; }
+
+ private:
+  LogProbsStage(const LogitsStagesOptions& options, const LogitsSlots& slots)
+      : options_(options), slots_(slots) {}
+  LogProbs At(std::byte* base, int output) const;
+
+  LogitsStagesOptions options_;
+  LogitsSlots slots_;
+  std::optional<MappedBuffer> memory_;
+  int64_t output_bytes_ = 0;
+  at::Tensor raw_;  // [max_rows, vocab_size]; undefined: nothing changes logits
+  bool keeps_raw_ = false;
+  int output_ = 0;
+};
+
+// Whether the options provide for a stage that changes logits.
+bool HasProcessors(const LogitsOptions& options);
+
+}  // namespace reprise
+
+#endif  // RUNNER_SAMPLING_BUILT_IN_STAGES_H_

@@ -1,0 +1,46 @@
+// What the rows of a batch ask of the stages between logits and tokens (runner/sampling/
+// logits_stages.h). No LibTorch.
+
+#ifndef RUNNER_SAMPLING_LOGITS_REQUEST_H_
+#define RUNNER_SAMPLING_LOGITS_REQUEST_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/ids.h"
+#include "runner/sampling/logits_params.h"
+
+namespace reprise {
+
+// Some of the user's stages: bit i is LogitsOptions::stages[i].
+using LogitsStageSet = uint32_t;
+
+// What a sequence that joins in a batch asks for. Sequences without a request ask for nothing.
+struct LogitsRequest {
+  SlotId slot = {};
+  LogitsParams params = {};  // num_biases is that of `biases`
+  absl::Span<const LogitBias> biases = {};
+  // The sequence's tokens so far; read only if it has penalties. `output` is not empty after a
+  // preemption. Tokens that rows bring later on, in place of sampled ones, are not counted.
+  absl::Span<const int32_t> prompt = {};
+  absl::Span<const int32_t> output = {};
+  LogitsStageSet stages = 0;
+};
+
+// The tokens that may follow in a row of the batch (runner/sampling/logits_processors.h).
+struct AllowedTokens {
+  int row = 0;                          // one that samples
+  absl::Span<const int32_t> mask = {};  // [MaskWords(vocab_size)]
+};
+
+// A batch as far as it concerns stages. Read during the call.
+struct LogitsBatch {
+  absl::Span<const SlotId> leaves = {};           // before the requests
+  absl::Span<const LogitsRequest> requests = {};  // distinct slots
+  absl::Span<const AllowedTokens> masks = {};     // distinct rows
+  absl::Span<const int32_t> sample_slot = {};     // of each row; -1: it does not sample
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SAMPLING_LOGITS_REQUEST_H_

@@ -1,0 +1,77 @@
+// The logits of a row as kernels read them: by a team of threads, each of which has the same pieces
+// in every pass, so that passes after the first read them from L1.
+//
+//   const LogitsRow<T, kVector> row = {logits, vocab_size};
+//   row.ForEach(team, [&](int token, float logit) { ... });
+//
+// A team has thread(), the index of the calling thread, and num_threads(). Files that include this
+// one must be compiled without contraction (runner/sampling/sampling_rules.h).
+//
+//   T         float, __half, __nv_bfloat16
+//   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+
+#ifndef RUNNER_SAMPLING_LOGITS_ROW_CUH_
+#define RUNNER_SAMPLING_LOGITS_ROW_CUH_
+
+#include <cstdint>
+
+#include "runner/ops/vector_access.cuh"
+#include "runner/sampling/sampling_rules.h"
+
+namespace reprise {
+
+// A row's logits, distributed over the threads of a team.
+template <typename T, int kVector>
+struct LogitsRow {
+  const T* logits;  // [size]
+  int size;
+
+  // Calls visit(first, values) for each piece of kVector logits of this thread, tokens ascending.
+  // Missing values of the last piece are NaN, which is never chosen.
+  template <typename Team, typename Visit>
+  __device__ void ForEachPiece(const Team& team, Visit visit) const {
+    const int num_pieces = (size + kVector - 1) / kVector;
+    for (int piece = team.thread(); piece < num_pieces; piece += team.num_threads()) {
+      const int first = piece * kVector;
+      float values[kVector];
+      if (first + kVector <= size) {
+        const Vector<T, kVector> vector = LoadVector<T, kVector>(logits + first);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) values[j] = ToFloat(vector.value[j]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          values[j] = first + j < size ? ToFloat(logits[first + j]) : __int_as_float(0x7fffffff);
+        }
+      }
+      visit(first, values);
+    }
+  }
+
+  template <typename Team, typename Visit>
+  __device__ void ForEach(const Team& team, Visit visit) const {
+    ForEachPiece(team, [&](int first, const float(&values)[kVector]) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) visit(first + j, values[j]);
+    });
+  }
+
+  // This thread's largest choice; kNoChoice if it has none. The team's largest is the row's.
+  template <typename Team>
+  __device__ uint64_t Largest(const Team& team) const {
+    uint32_t best_key = 0;
+    int best_token = 0;
+    ForEach(team, [&](int token, float logit) {
+      const uint32_t key = OrderKey(logit);
+      if (key > best_key) {  // tokens ascend: equals keep the lower one
+        best_key = key;
+        best_token = token;
+      }
+    });
+    return best_key == 0 ? kNoChoice : PackChoice(best_key, best_token);
+  }
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SAMPLING_LOGITS_ROW_CUH_
