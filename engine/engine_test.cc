@@ -275,7 +275,7 @@ TEST(EngineTest, ABadRequestIsRefusedAndTheOthersHearNothingOfIt) {
   for (const SamplingOptions& bad :
        {SamplingOptions{.temperature = -1}, SamplingOptions{.temperature = kNan},
         SamplingOptions{.temperature = 1, .top_p = 0}, SamplingOptions{.top_p = kNan},
-        SamplingOptions{.top_k = -3}}) {
+        SamplingOptions{.top_k = -3}, SamplingOptions{.min_p = 1.5f}}) {
     EXPECT_EQ((*engine)->Add({.prompt = {1}, .sampling = bad}).status().code(),
               absl::StatusCode::kInvalidArgument);
   }

@@ -6,6 +6,7 @@ SamplingParams ToSamplingParams(const SamplingOptions& options, uint64_t seed) {
   return {.temperature = options.temperature,
           .top_k = options.top_k,
           .top_p = options.top_p,
+          .min_p = options.min_p,
           .seed = seed};
 }
 

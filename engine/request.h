@@ -25,6 +25,7 @@ struct SamplingOptions {
   float temperature = 0.0f;  // 0: greedy
   int top_k = 0;             // 0: all
   float top_p = 1.0f;        // 1: all
+  float min_p = 0.0f;        // 0: all
   // Equal requests with equal seeds get equal texts. nullopt: the engine draws one, so that equal
   // requests differ.
   std::optional<uint64_t> seed = std::nullopt;
