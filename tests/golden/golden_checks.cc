@@ -171,6 +171,7 @@ void ExpectEveryLiveCountIsServed(Model& model, const Golden& golden, double tol
     const GoldenPrompt& prompt = golden.prompts[i % golden.prompts.size()];
     const GoldenTrack& track = i % 2 == 0 ? prompt.greedy : prompt.forced;
     requests.push_back(ForcedRequest(prompt, track, i + 2));
+    requests.back().prefix_salt = std::to_string(i);  // else it would wait for an equal prompt
     tracks.push_back(&track);
   }
   const GoldenRunOptions options = {.graph_sizes = {1, 2, 4, 8, 16}, .max_num_seqs = kNumRequests};
@@ -224,7 +225,10 @@ void ExpectTracksContinuePrompts(Model& model, const Golden& golden, double tole
 }
 
 void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden) {
-  const std::vector<Request> requests = BothTracks(golden);
+  std::vector<Request> requests = BothTracks(golden);
+  // Else the second request of a prompt would wait for the first to compute it.
+  for (Request& request : requests)
+    request.prefix_salt = std::to_string(&request - requests.data());
   const GoldenRun run = Run(model, requests, {});
   // 10 sequences of 40 tokens: the first comes from the prompts' step, which is a decode step if
   // they are of one token.
