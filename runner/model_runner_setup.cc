@@ -175,7 +175,7 @@ absl::Status ModelRunner::SizeCache() {
   return absl::OkStatus();
 }
 
-// Over the arrays of an empty step: every token is inert, and keys go to the null block.
+// As many tokens as a step may have, in rows as long as they may be; their blocks are the null block.
 absl::Status ModelRunner::RunLargestStep() {
   if (encoder_ != nullptr) {
     const int max_tokens = max_encoder_tokens();
@@ -185,9 +185,22 @@ absl::Status ModelRunner::RunLargestStep() {
     for (int i = 0; i < num_inputs; ++i) encodes.push_back({.slot = SlotId(i), .tokens = input});
     REPRISE_RETURN_IF_ERROR(encoder_->Run(encodes, *model_, kv_layers()));
   }
-  return MakeStep({.padded_num_seqs = max_num_seqs(),
-                   .padded_num_tokens = max_num_tokens(),
-                   .max_query_len = max_num_tokens() - max_num_seqs() + 1})();
+  const int num_rows = max_num_seqs();
+  std::vector<int32_t> query_start_loc = {0};
+  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> positions;
+  for (int row = 0; row < num_rows; ++row) {
+    const int num_left = max_num_tokens() - query_start_loc.back() - (num_rows - 1 - row);
+    seq_lens.push_back(std::min(num_left, max_seq_len()));
+    query_start_loc.push_back(query_start_loc.back() + seq_lens.back());
+    for (int i = 0; i < seq_lens.back(); ++i) positions.push_back(i);
+  }
+  memory_->FillLiveRows(query_start_loc, seq_lens, positions, max_encoder_tokens());
+  const absl::Status status = MakeStep({.padded_num_seqs = num_rows,
+                                        .padded_num_tokens = query_start_loc.back(),
+                                        .max_query_len = seq_lens.front()})();
+  memory_->Zero();
+  return status;
 }
 
 // Only products of the captured shapes are timed: the first prompt of a shape must not wait for a

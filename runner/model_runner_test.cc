@@ -1,12 +1,18 @@
 #include "runner/model_runner.h"
 
+#include <ATen/ops/argmax.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/testing/forwarding_driver.h"
 #include "runner/testing/model_runner_suite.h"
 #include "runner/testing/toy_model.h"
 
@@ -95,6 +101,53 @@ TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
   EXPECT_EQ(allocations.count(), 0);
   ASSERT_NE(runner.cascade(), nullptr);
   EXPECT_GE(runner.cascade()->num_steps(CascadeReason::kNoPrefix), 100);
+}
+
+// A device with little memory, over the CPU.
+class SmallDevice : public ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  std::optional<int64_t> free_bytes() override { return 150'000; }
+  absl::StatusOr<int64_t> MeasurePeakBytes(absl::FunctionRef<absl::Status()> work) override {
+    REPRISE_RETURN_IF_ERROR(work());
+    return 100'000;
+  }
+};
+
+// Notes the largest step that it was given.
+class NotingModel : public ToyModel {
+ public:
+  NotingModel() : ToyModel({}) {}
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    num_tokens = std::max(num_tokens, step.num_tokens());
+    max_query_len = std::max(max_query_len, step.max_query_len());
+    return ToyModel::Forward(step);
+  }
+  int num_tokens = 0;
+  int max_query_len = 0;
+};
+
+TEST(ModelRunnerTest, TheCacheGetsWhatTheLargestStepLeaves) {
+  NotingModel model;
+  auto created =
+      ModelRunner::Create(&model, {.max_num_seqs = 3, .max_num_tokens = 20, .max_seq_len = 16},
+                          std::make_unique<SmallDevice>(*MakeDeviceDriver(c10::kCPU, {})));
+  ASSERT_TRUE(created.ok()) << created.status();
+  ModelRunner& runner = **created;
+  EXPECT_EQ(model.num_tokens, 20);  // rows of 16, 3 and 1
+  EXPECT_EQ(model.max_query_len, 16);
+  EXPECT_EQ(runner.memory_use().eager_bytes, 100'000);
+  EXPECT_EQ(runner.memory_use().free_bytes, 150'000);
+  // 9/10 of the rest, in blocks of 16 tokens: 2 layers of k and v, 2 heads of 32 dims, 4 bytes.
+  EXPECT_EQ(runner.num_blocks(), 45'000 / (16 * 2 * 2 * 2 * 32 * 4));
+  // What that step left behind is gone.
+  const std::vector<SlotJoin> join = {{.slot = 0}};
+  const std::vector<BlockTableUpdate> update = {{.slot = 0, .column = 0, .block = 1}};
+  const std::vector<int32_t> tokens = {5, 6};
+  const std::vector<ScheduledRow> row = {{.slot = SlotId(0), .tokens = tokens}};
+  const auto result = runner.Step({.joins = join, .updates = update, .rows = row});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->tokens[0], model.DenseLogits(tokens).argmax().item<int32_t>());
 }
 
 TEST(ModelRunnerTest, RefusesTokensOutsideTheVocabularyByArgumentAndIndex) {

@@ -49,7 +49,8 @@ namespace reprise {
 struct AttendOptions {
   // Where the result goes, [num_tokens, num_q_heads, head_dim_v] of any dtype that
   // attention/attention.h allows; it must outlive the graph. Undefined: memory of the step, of q's
-  // dtype, or of the model's if q is fp8.
+  // dtype, or of the model's if q is fp8. (On a GPU q has the model's dtype, for which the work of
+  // a step is planned.)
   at::Tensor out = {};
   // Written if defined: [num_tokens, num_q_heads] float32, natural logarithm.
   at::Tensor lse = {};

@@ -1,5 +1,7 @@
 #include "runner/step_memory.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
@@ -94,6 +96,28 @@ at::Tensor StepMemory::View(int32_t* array, int64_t count) const {
 at::Tensor StepMemory::View(int64_t* array, int64_t count) const {
   return at::from_blob(array, {count}, at::TensorOptions(device_).dtype(at::kLong));
 }
+
+void StepMemory::FillLiveRows(absl::Span<const int32_t> query_start_loc,
+                              absl::Span<const int32_t> seq_lens,
+                              absl::Span<const int32_t> positions, int encoder_len) {
+  const auto fill = [&](int32_t* array, absl::Span<const int32_t> values) {
+    const int64_t count = static_cast<int64_t>(values.size());
+    View(array, count)
+        .copy_(at::from_blob(const_cast<int32_t*>(values.data()), {count},
+                             at::TensorOptions(at::kInt)));
+  };
+  const int64_t num_rows = static_cast<int64_t>(seq_lens.size());
+  fill(arrays_.query_start_loc, query_start_loc);
+  fill(arrays_.seq_lens, seq_lens);
+  fill(arrays_.positions, positions);
+  View(arrays_.encoder_lens, num_rows).fill_(encoder_len);
+  View(arrays_.table_row, num_rows).copy_(at::arange(num_rows, at::TensorOptions(at::kInt)));
+  View(arrays_.logits_indices, num_rows)
+      .copy_(View(arrays_.query_start_loc, num_rows + 1).narrow(0, 1, num_rows) - 1);
+  View(arrays_.slot_mapping, int64_t{slots_.num_groups} * arrays_.max_tokens).fill_(-1);
+}
+
+void StepMemory::Zero() { bytes_.zero_(); }
 
 int64_t StepMemory::bytes() const {
   return buffers_.bytes() + static_cast<int64_t>(logits().nbytes());

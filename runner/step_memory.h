@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "graphs/fingerprint.h"
 #include "graphs/step_buffers.h"
@@ -45,6 +46,14 @@ class StepMemory {
   // The first `count` elements of an array as a tensor over the same memory.
   at::Tensor View(int32_t* array, int64_t count) const;
   at::Tensor View(int64_t* array, int64_t count) const;
+
+  // Fills the arrays as refill does for rows of prompts in slots 0, 1, ..., whose keys have no slots:
+  // for a step that only takes time and memory. `query_start_loc` [rows + 1], `seq_lens` [rows],
+  // `positions` [tokens]; each row has `encoder_len` keys of an encoder. On LibTorch's current
+  // stream, as Zero(), which sets slots and arrays to zero again.
+  void FillLiveRows(absl::Span<const int32_t> query_start_loc, absl::Span<const int32_t> seq_lens,
+                    absl::Span<const int32_t> positions, int encoder_len);
+  void Zero();
 
   int64_t bytes() const;
   void AddTo(Fingerprint& fingerprint) const;
