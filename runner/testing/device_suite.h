@@ -24,8 +24,8 @@ class DeviceSuite : public testing::TestWithParam<c10::Device> {
         GTEST_SKIP() << "no " << GetParam().str() << " on this machine";
       }
     }
-    // Steps this small are over before a second thread has begun.
-    if (GetParam().is_cpu()) at::set_num_threads(1);
+    // Steps and references this small are over before a second thread has begun.
+    at::set_num_threads(1);
   }
 };
 
