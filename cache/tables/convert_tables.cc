@@ -5,17 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/check.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
 namespace reprise {
 namespace {
-
-absl::Status CheckAtLeast(absl::string_view name, int64_t least, int64_t got) {
-  if (got >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": expected at least ", least, ", got ", got));
-}
 
 absl::Status CheckEqual(absl::string_view name, absl::string_view other, int64_t expected,
                         int64_t got) {
@@ -35,17 +30,17 @@ absl::Status CheckAbsent(absl::string_view name, absl::string_view with, const v
 }
 
 absl::Status CheckTable(const std::string& name, const BlockTableView& table) {
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".block_size", 1, table.block_size));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".num_tables", 0, table.num_tables));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".max_blocks", 0, table.max_blocks));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".num_blocks", 0, table.num_blocks));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".block_size", table.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".num_tables", table.num_tables, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".max_blocks", table.max_blocks, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".num_blocks", table.num_blocks, 0));
   if (table.num_tables < 2) return absl::OkStatus();
-  return CheckAtLeast(name + ".row_stride", table.max_blocks, table.row_stride);
+  return CheckAtLeast(name + ".row_stride", table.row_stride, table.max_blocks);
 }
 
 absl::Status CheckPacked(const std::string& name, const PackedBlockTable& packed) {
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".block_size", 1, packed.block_size));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".max_indices", 0, packed.max_indices));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".block_size", packed.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast(name + ".max_indices", packed.max_indices, 0));
   REPRISE_RETURN_IF_ERROR(
       CheckGiven(name + ".block_indices", packed.block_indices, packed.max_indices));
   return CheckGiven(name + ".last_block_len", packed.last_block_len, packed.num_rows);
@@ -74,7 +69,7 @@ absl::Status CheckPaddedInput(const ConvertTablesArgs& args) {
     REPRISE_RETURN_IF_ERROR(
         CheckGiven("query_start_loc", args.query_start_loc, int64_t{args.num_rows} + 1));
   }
-  return CheckAtLeast("selection.window_left", 0, args.selection.window_left);
+  return CheckAtLeast("selection.window_left", args.selection.window_left, 0);
 }
 
 absl::Status CheckOutputs(const ConvertTablesArgs& args) {
@@ -82,12 +77,12 @@ absl::Status CheckOutputs(const ConvertTablesArgs& args) {
   if (out.table.entries) {
     REPRISE_RETURN_IF_ERROR(CheckTable("out.table", out.table));
     REPRISE_RETURN_IF_ERROR(
-        CheckAtLeast("out.table.num_tables", args.num_rows, out.table.num_tables));
+        CheckAtLeast("out.table.num_tables", out.table.num_tables, args.num_rows));
   }
   if (out.packed.block_indptr) {
     REPRISE_RETURN_IF_ERROR(CheckPacked("out.packed", out.packed));
     REPRISE_RETURN_IF_ERROR(
-        CheckAtLeast("out.packed.num_rows", args.num_rows, out.packed.num_rows));
+        CheckAtLeast("out.packed.num_rows", out.packed.num_rows, args.num_rows));
     REPRISE_RETURN_IF_ERROR(CheckEqual("out.packed.block_size", "the input's",
                                        SourceBlockSize(args), out.packed.block_size));
   }
@@ -153,7 +148,7 @@ void Advance(const ConvertTablesArgs& args, const SourceRow& row, RowPlace& plac
 }  // namespace
 
 absl::Status CheckConvertTables(const ConvertTablesArgs& args) {
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", 0, args.num_rows));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
   REPRISE_RETURN_IF_ERROR(args.packed.block_indptr ? CheckPackedInput(args)
                                                    : CheckPaddedInput(args));
   return CheckOutputs(args);
