@@ -150,6 +150,8 @@ void Fields(Archive& archive,
   Enum(archive, row.output, RowOutput::kToken);
   archive.Array(row.tokens);
   archive.Array(row.allowed_tokens);
+  Enum(archive, row.logits, RowLogits::kAll);
+  archive.Value(row.next_token);
 }
 
 template <typename Archive, typename Encode>

@@ -54,7 +54,11 @@ class FullBatch {
                                         {.slot = 0, .column = 2, .block = 9, .group = 1}};
   const BlockCopy copies_[1] = {{.src = 2, .dst = 4}};
   const ScheduledEncode encodes_[1] = {{.slot = SlotId(3), .tokens = source_}};
-  const ScheduledRow rows_[3] = {{.slot = SlotId(3), .tokens = prompt_, .output = RowOutput::kNone},
+  const ScheduledRow rows_[3] = {{.slot = SlotId(3),
+                                  .tokens = prompt_,
+                                  .output = RowOutput::kNone,
+                                  .logits = RowLogits::kAll,
+                                  .next_token = 17},
                                  {.slot = SlotId(0), .allowed_tokens = mask_},
                                  {.slot = SlotId(2), .tokens = source_}};
   ScheduledBatch batch_;
@@ -99,6 +103,8 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   EXPECT_EQ(batch.rows[0].slot, SlotId(3));
   EXPECT_THAT(batch.rows[0].tokens, ElementsAre(5, 6, 7));
   EXPECT_EQ(batch.rows[0].output, RowOutput::kNone);
+  EXPECT_EQ(batch.rows[0].logits, RowLogits::kAll);
+  EXPECT_EQ(batch.rows[0].next_token, 17);
   EXPECT_TRUE(batch.rows[1].tokens.empty());
   EXPECT_EQ(batch.rows[1].output, RowOutput::kToken);
   EXPECT_THAT(batch.rows[1].allowed_tokens, ElementsAre(-1, 9));
