@@ -151,12 +151,10 @@ bool GraphSet::HasRowsKey(const GraphKey& key) const {
 
 bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
-  if (!Has(options_.mixed_tokens, num_tokens) || key.max_query_len != num_tokens ||
-      key.padded_num_seqs > num_tokens || !HasInput(key.input) || key.cascade) {
-    return false;
-  }
-  return Has(options_.mixed_sizes, key.padded_num_seqs) ||
-         (key.padded_num_seqs == num_tokens && num_tokens < options_.mixed_sizes.back());
+  return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&
+         key == MixedKeyOf(key.padded_num_seqs, num_tokens, key.input) &&
+         (Has(options_.mixed_sizes, key.padded_num_seqs) ||
+          (key.padded_num_seqs == num_tokens && num_tokens < options_.mixed_sizes.back()));
 }
 
 GraphDecision GraphSet::Decide(const StepShape& shape) const {
