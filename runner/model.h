@@ -26,7 +26,8 @@
 //     }
 //     // in Forward(): step.Attend(self_layer, q, k, v), then step.Attend(cross_layer, q)
 //
-// Forward runs inside graph capture. It must enqueue the same work for every step of a shape: it
+// Forward runs inside graph capture: of decode steps, and of steps with several tokens a row, unless
+// ModelRunnerOptions::mixed_graphs is off. It must enqueue the same work for every step of a shape: it
 // may use the sizes of the step's tensors, but no host value that changes from step to step, no
 // value read back from the device, and no synchronisation.
 //

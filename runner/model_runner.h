@@ -37,7 +37,8 @@
 // Errors. A step fails in one of three places:
 //
 //   Launch() returns an error   the batch was refused; nothing has changed
-//   Await() returns an error    the step failed (the model's forward pass, memory, a broken row):
+//   Await() returns an error    the step failed (the model's forward pass, memory, a broken row, a
+//                               replay that ReplayCheck finds wrong):
 //                               the keys and tokens of its rows are undefined, so their sequences
 //                               must leave; those of other sequences are as they were
 //   status() is an error        the device has failed: no sequence can go on
@@ -75,6 +76,7 @@
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
+#include "runner/replay_check.h"
 #include "runner/sampling/logits_stages.h"
 #include "runner/slots/scheduled_batch.h"
 #include "runner/slots/slot_mirror.h"
@@ -82,6 +84,8 @@
 #include "runner/step_cascade.h"
 #include "runner/step_memory.h"
 #include "runner/step_metadata.h"
+#include "runner/step_trace.h"
+#include "runner/step_watch.h"
 
 namespace reprise {
 
@@ -208,9 +212,11 @@ class ModelRunner {
   absl::Status CaptureGraphs();
 
   // The work of a step at `key`: metadata, forward pass, logits in place. `calibrated`: the scales
-  // that it sets, or null.
-  std::function<absl::Status()> MakeStep(const GraphKey& key,
-                                         const KvScales* calibrated = nullptr) const;
+  // that it sets, or null. `watch`: sees its tensors, or null.
+  std::function<absl::Status()> MakeStep(const GraphKey& key, const KvScales* calibrated = nullptr,
+                                         StepWatch* watch = nullptr) const;
+  // That of a graph.
+  std::function<absl::Status()> MakeCapturedStep(const GraphKey& key) const;
   DType logits_dtype() const;
   SlotLimits Limits() const;
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
@@ -231,7 +237,9 @@ class ModelRunner {
   absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
                       const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
-  absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision);
+  absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision, const StepShape& shape);
+  // Runs the step that was replayed eagerly, and compares.
+  absl::Status CheckReplay(const GraphKey& key, const StepShape& shape);
   // Of what captured steps read, as it is now.
   Fingerprint MakeFingerprint(int num_blocks) const;
 
@@ -252,8 +260,9 @@ class ModelRunner {
   std::unique_ptr<StepMetadata> metadata_;
   std::unique_ptr<EncoderPass> encoder_;  // null: the model has none
   std::shared_ptr<const Constants> constants_;
-  Fingerprint fingerprint_;           // of the constants
-  std::unique_ptr<GraphSet> graphs_;  // after all that its graphs read
+  Fingerprint fingerprint_;                 // of the constants
+  std::unique_ptr<ReplayChecker> checker_;  // null: replays are not checked
+  std::unique_ptr<GraphSet> graphs_;        // after all that its graphs read
 
   std::optional<SlotMirror> mirror_;
   std::unique_ptr<LogitsStages> stages_;

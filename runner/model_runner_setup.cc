@@ -136,12 +136,18 @@ absl::Status ModelRunner::Allocate() {
       graphs_, GraphSet::Create({.mode = *options_.graphs,
                                  .max_num_seqs = options_.max_num_seqs,
                                  .sizes = options_.graph_sizes,
+                                 .mixed_tokens = options_.mixed_graph_tokens,
+                                 .mixed_sizes = options_.mixed_graph_sizes,
                                  .max_seq_len = max_seq_len(),
                                  .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
                                  .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
                                  .memory_budget_bytes = options_.graph_memory_budget_bytes},
                                 &driver_->graphs()));
+
+  if (options_.replay_check == ReplayCheck::kEveryReplay) {
+    checker_ = std::make_unique<ReplayChecker>();
+  }
 
   REPRISE_RETURN_IF_ERROR(SizeCache());
   mirror_.emplace(Limits());
@@ -207,7 +213,7 @@ absl::Status ModelRunner::RunLargestStep() {
 // search. They are timed now in each mode, also without graphs or with lazily captured ones: so all
 // modes compute the same bits.
 absl::Status ModelRunner::CaptureGraphs() {
-  const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
+  const auto make_step = [this](const GraphKey& key) { return MakeCapturedStep(key); };
   driver_->linears().SetTiming(LinearTiming::kOn);
   if (*options_.graphs != GraphSetOptions::Mode::kEager && driver_->device().is_cuda()) {
     for (const GraphKey& key : graphs_->keys()) {
@@ -316,8 +322,8 @@ absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
   return absl::OkStatus();
 }
 
-std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
-                                                    const KvScales* calibrated) const {
+std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key, const KvScales* calibrated,
+                                                    StepWatch* watch) const {
   const StepArrays& arrays = memory_->arrays();
   StepBatches batches = metadata_->BatchesAt(key, *memory_);
   const int64_t num_tokens = key.padded_num_tokens;
@@ -336,14 +342,23 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
       .metadata = metadata_.get(),
       .linears = &driver_->linears(),
       .dtype = model_->spec().dtype,
-      .calibrated = calibrated});
-  return [step, batches = std::move(batches), constants = constants_]() -> absl::Status {
+      .calibrated = calibrated,
+      .watch = watch});
+  return [step, batches = std::move(batches), constants = constants_, watch]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
+      if (watch != nullptr) watch->Begin();
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches));
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
-      return MoveInto(step->logits(), logits);
+      REPRISE_RETURN_IF_ERROR(MoveInto(step->logits(), logits));
+      step->Watch("logits", step->logits());
+      return watch != nullptr ? watch->End() : absl::OkStatus();
     });
   };
+}
+
+std::function<absl::Status()> ModelRunner::MakeCapturedStep(const GraphKey& key) const {
+  return MakeStep(key, /*calibrated=*/nullptr,
+                  checker_ != nullptr ? checker_->WatchOf(key) : nullptr);
 }
 
 Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
