@@ -89,6 +89,7 @@ KvMemory::KvMemory(const KvMemoryOptions& options) {
   } else if (options.layout != KvMemoryLayout::kDiffKv && options.layout != KvMemoryLayout::kMla) {
     one_tensor = false;
   }
+  block_gap_ = options.block_gap;
   k.block_stride = k_block + options.block_gap;
   v.block_stride = v_block + options.block_gap;
   k_memory_ = NaNs(options.num_blocks * k.block_stride, options.dtype);
@@ -101,6 +102,14 @@ KvLayer KvMemory::View(const Placement& place) const {
   layer.v.data = v_within_k() ? static_cast<char*>(layer.k.data) + v_offset_ * SizeOf(layer.dtype)
                               : place(v_memory_.data(), v_memory_.size());
   return layer;
+}
+
+void KvMemory::Grow(int num_blocks) {
+  CHECK_GE(num_blocks, layer_.num_blocks);
+  layer_.num_blocks = num_blocks;
+  const int64_t size = SizeOf(layer_.dtype);
+  k_memory_.resize(num_blocks * layer_.k.block_stride * size, 0xff);
+  if (!v_within_k()) v_memory_.resize(num_blocks * layer_.v.block_stride * size, 0xff);
 }
 
 void KvMemory::SetK(int block, int token, int head, int dim, double value) {

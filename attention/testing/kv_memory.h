@@ -61,11 +61,17 @@ class KvMemory {
   void SetK(int block, int token, int head, int dim, double value);
   void SetV(int block, int token, int head, int dim, double value);
 
+  // Adds blocks of NaN. REQUIRES: num_blocks is not less than before. Views taken before are void.
+  void Grow(int num_blocks);
+  int num_blocks() const { return layer_.num_blocks; }
+  int block_gap() const { return block_gap_; }
+
  private:
   bool v_within_k() const { return v_memory_.empty(); }
 
   KvLayer layer_;         // pointers null
   int64_t v_offset_ = 0;  // elements, if V lives in K's tensor
+  int block_gap_ = 0;
   std::vector<uint8_t> k_memory_;
   std::vector<uint8_t> v_memory_;
 };
