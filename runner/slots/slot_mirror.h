@@ -34,6 +34,7 @@ struct SlotLimits {
   int max_blocks = 0;  // columns of the block table
   int block_size = 0;
   int num_blocks = 0;
+  int num_swap_blocks = 0;  // on the host, host block 0 included; 0: none
   int vocab_size = 0;
   std::vector<KvGroupSpec> groups = {{}};
   int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
@@ -56,8 +57,9 @@ class SlotMirror {
  public:
   explicit SlotMirror(const SlotLimits& limits);
 
-  // Applies the batch: leaves, joins, updates, copies, encodes, rows. Errors, with nothing changed:
-  // InvalidArgument naming the first part that does not fit, with what was expected and got.
+  // Applies the batch: leaves, joins, updates, swaps, copies, encodes, rows. Errors, with nothing
+  // changed: InvalidArgument naming the first part that does not fit, with what was expected and
+  // got.
   absl::StatusOr<StepDemand> Advance(const ScheduledBatch& batch);
 
   // Tokens of the slot whose keys are cached after the last batch; 0 if the slot is free.
@@ -86,7 +88,9 @@ class SlotMirror {
   absl::Status CheckSlot(const char* part, int slot) const;
   absl::Status ApplyJoin(const SlotJoin& join);
   absl::Status ApplyUpdate(const BlockTableUpdate& update);
-  absl::Status CheckCopy(const BlockCopy& copy) const;
+  // Copies between blocks [1, num_src) and [1, num_dst).
+  absl::Status CheckCopies(const char* part, absl::Span<const BlockCopy> copies, int num_src,
+                           int num_dst) const;
   absl::Status ApplyEncode(const ScheduledEncode& encode, StepDemand& demand);
   absl::Status ApplyRow(const ScheduledRow& row, StepDemand& demand);
   absl::Status CheckTokens(const char* part, int slot, absl::Span<const int32_t> tokens) const;
