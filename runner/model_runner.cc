@@ -84,7 +84,7 @@ absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
 absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
                                   int common_prefix_len, const Output& output) {
   const StepTrace::Span span(options_.trace, "refill", num_launched_);
-  REPRISE_RETURN_IF_ERROR(Copy(batch.copies));
+  REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
   REPRISE_RETURN_IF_ERROR(Refill(batch, output.decision.key, common_prefix_len, output));
   if (encoder_ != nullptr) encoder_->Follow(batch.updates);
   return driver_->OnStream([&] { return stages_->Begin(logits); });
@@ -133,10 +133,20 @@ absl::Status ModelRunner::ChooseTokens(const StepDemand& demand, const Output& o
   return driver_->OnStream([&] { return stages_->AfterSample(step, output_idx); });
 }
 
-absl::Status ModelRunner::Copy(absl::Span<const BlockCopy> copies) {
-  if (copies.empty()) return absl::OkStatus();
+absl::Status ModelRunner::MoveBlocks(const ScheduledBatch& batch) {
+  if (batch.swap_outs.empty() && batch.swap_ins.empty() && batch.copies.empty()) {
+    return absl::OkStatus();
+  }
   // On the stream of the steps: after all that were launched, before this one.
-  return driver_->OnStream([&] { return CopyBlocks(*block_store_, *block_store_, copies); });
+  return driver_->OnStream([&]() -> absl::Status {
+    if (!batch.swap_outs.empty()) {
+      REPRISE_RETURN_IF_ERROR(CopyBlocks(*block_store_, *swap_store_, batch.swap_outs));
+    }
+    if (!batch.swap_ins.empty()) {
+      REPRISE_RETURN_IF_ERROR(CopyBlocks(*swap_store_, *block_store_, batch.swap_ins));
+    }
+    return CopyBlocks(*block_store_, *block_store_, batch.copies);
+  });
 }
 
 absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& key,

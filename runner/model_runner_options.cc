@@ -122,6 +122,15 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
       return absl::InvalidArgumentError("num_blocks and kv_memory_bytes exclude each other");
     }
   }
+  REPRISE_RETURN_IF_ERROR(AtLeast("num_swap_blocks", resolved.num_swap_blocks, 0));
+  REPRISE_RETURN_IF_ERROR(AtLeast("swap_memory_bytes", resolved.swap_memory_bytes, 0));
+  if (resolved.num_swap_blocks == 1) {
+    return absl::InvalidArgumentError(
+        "num_swap_blocks must be 0, or at least 2, for host block 0 is never used: got 1");
+  }
+  if (resolved.num_swap_blocks > 0 && resolved.swap_memory_bytes > 0) {
+    return absl::InvalidArgumentError("num_swap_blocks and swap_memory_bytes exclude each other");
+  }
   return resolved;
 }
 

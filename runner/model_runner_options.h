@@ -96,6 +96,11 @@ struct ModelRunnerOptions {
   // the memory that graphs leave free.
   std::optional<int> num_blocks = {};
   std::optional<int64_t> kv_memory_bytes = {};
+  // Host memory for blocks of sequences that gave theirs up (ScheduledBatch::swap_outs): this many
+  // blocks, host block 0 included, which is never used, or as many as fit into this many bytes.
+  // Pinned on a GPU. Both 0: none.
+  int num_swap_blocks = 0;
+  int64_t swap_memory_bytes = 0;
   // Of the cache. nullopt: the model's dtype.
   std::optional<DType> kv_dtype = {};
   KvOrder kv_order = KvOrder::kNHD;

@@ -81,6 +81,11 @@ TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
   EXPECT_THAT(refused({.block_size = 0}), HasSubstr("block_size"));
   EXPECT_THAT(refused({.num_blocks = 1}), HasSubstr("num_blocks"));
   EXPECT_THAT(refused({.num_blocks = 4, .kv_memory_bytes = 9}), HasSubstr("exclude each other"));
+  EXPECT_THAT(refused({.num_swap_blocks = -1}), HasSubstr("num_swap_blocks is too small"));
+  EXPECT_THAT(refused({.num_swap_blocks = 1}), HasSubstr("or at least 2"));
+  EXPECT_THAT(refused({.swap_memory_bytes = -1}), HasSubstr("swap_memory_bytes is too small"));
+  EXPECT_THAT(refused({.num_swap_blocks = 4, .swap_memory_bytes = 9}),
+              HasSubstr("num_swap_blocks and swap_memory_bytes exclude each other"));
   EXPECT_THAT(refused({.max_steps_in_flight = 0}), HasSubstr("max_steps_in_flight"));
   EXPECT_THAT(refused({.max_num_tokens = 99, .max_earlier_logits = 100}),
               HasSubstr("max_earlier_logits: expected 0 to 99, got 100"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -178,6 +179,24 @@ absl::Status ModelRunner::SizeCache() {
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes();
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
+  return AllocateSwapStore();
+}
+
+absl::Status ModelRunner::AllocateSwapStore() {
+  int64_t num_swap_blocks = options_.num_swap_blocks;
+  if (options_.swap_memory_bytes > 0) {
+    num_swap_blocks = std::min<int64_t>(options_.swap_memory_bytes / bytes_per_block(),
+                                        std::numeric_limits<int32_t>::max());
+    if (num_swap_blocks < 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "swap_memory_bytes must hold host block 0, which is never used, and one more: expected ",
+          "at least ", 2 * bytes_per_block(), ", got ", options_.swap_memory_bytes));
+    }
+  }
+  if (num_swap_blocks == 0) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(swap_store_,
+                           BlockStore::Pinned(*block_store_, static_cast<int>(num_swap_blocks)));
+  memory_use_.swap_bytes = num_swap_blocks * bytes_per_block();
   return absl::OkStatus();
 }
 
@@ -238,7 +257,7 @@ SlotLimits ModelRunner::Limits() const {
           .max_blocks = max_blocks_,
           .block_size = options_.block_size,
           .num_blocks = num_blocks_,
-
+          .num_swap_blocks = num_swap_blocks(),
           .vocab_size = model_->spec().vocab_size,
           .groups = classes_.groups,
           .max_encoder_tokens = *options_.max_encoder_tokens,

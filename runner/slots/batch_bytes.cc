@@ -186,6 +186,8 @@ void Fields(Archive& archive, Batch& batch, const Kept& kept) {
   archive.Array(batch.joins);
   archive.Structs(batch.logits_requests, kept.logits_requests, fields);
   archive.Array(batch.updates);
+  archive.Array(batch.swap_outs);
+  archive.Array(batch.swap_ins);
   archive.Array(batch.copies);
   archive.Structs(batch.encodes, kept.encodes, fields);
   archive.Structs(batch.rows, kept.rows, fields);

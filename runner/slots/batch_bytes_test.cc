@@ -25,6 +25,8 @@ class FullBatch {
               .joins = joins_,
               .logits_requests = requests_,
               .updates = updates_,
+              .swap_outs = swap_outs_,
+              .swap_ins = swap_ins_,
               .copies = copies_,
               .encodes = encodes_,
               .rows = rows_,
@@ -52,6 +54,8 @@ class FullBatch {
                                        .stages = 5}};
   const BlockTableUpdate updates_[2] = {{.slot = 3, .column = 1, .block = 8},
                                         {.slot = 0, .column = 2, .block = 9, .group = 1}};
+  const BlockCopy swap_outs_[1] = {{.src = 6, .dst = 1}};
+  const BlockCopy swap_ins_[2] = {{.src = 1, .dst = 7}, {.src = 2, .dst = 8}};
   const BlockCopy copies_[1] = {{.src = 2, .dst = 4}};
   const ScheduledEncode encodes_[1] = {{.slot = SlotId(3), .tokens = source_}};
   const ScheduledRow rows_[3] = {{.slot = SlotId(3),
@@ -93,6 +97,10 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   ASSERT_EQ(batch.updates.size(), 2);
   EXPECT_EQ(batch.updates[0].block, 8);
   EXPECT_EQ(batch.updates[1].group, 1);
+  ASSERT_EQ(batch.swap_outs.size(), 1);
+  EXPECT_EQ(batch.swap_outs[0].src, 6);
+  ASSERT_EQ(batch.swap_ins.size(), 2);
+  EXPECT_EQ(batch.swap_ins[1].dst, 8);
   ASSERT_EQ(batch.copies.size(), 1);
   EXPECT_EQ(batch.copies[0].src, 2);
   EXPECT_EQ(batch.copies[0].dst, 4);
