@@ -58,24 +58,24 @@ class GraphSet {
   GraphSet& operator=(const GraphSet&) = delete;
 
   // The keys of this set in the order of capture, largest first: by padded tokens, then sequences.
-  // Flat ones before those with a common prefix, mixed ones last, so that a budget is spent first on
-  // the graphs that serve most steps.
+  // Flat ones come before those with a common prefix, mixed ones last, so that a budget is spent
+  // first on the graphs that serve most steps.
   std::vector<GraphKey> keys() const;
 
   // The graph that serves `shape`, or the reason why none does: the smallest captured query length
   // and number of sequences that hold it; the flat graph of that size if none reads the common
-  // prefix once. If these do not hold it, the mixed graph of the fewest tokens, then sequences, that
-  // does, unless a common prefix is to be read once: no mixed graph does that. If none serves it,
-  // the reason is why no graph of a query length does. Does not count the step, and depends only on
-  // options and captured graphs. In kLazy mode an uncaptured key is answered with kReplay; Replay()
-  // captures it.
+  // prefix once. If these do not hold it, the mixed graph of the fewest tokens, then sequences,
+  // that does, unless a common prefix is to be read once: no mixed graph does that. If none serves
+  // it, the reason is why no graph of a query length does. Does not count the step, and depends
+  // only on options and captured graphs. In kLazy mode an uncaptured key is answered with kReplay;
+  // Replay() captures it.
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 
   // The memory that capturing all keys is going to take, by trial captures of the largest key of
-  // each kind (query length or mixed, input, cascade): the largest of their pools, plus that of mixed
-  // keys, which are captured after smaller ones, and the driver's share for every key, but no more
-  // than the budget. 0 for kOff. Call it with a minimal KV cache, before
+  // each kind (query length or mixed, input, cascade): the largest of their pools, plus that of
+  // mixed keys, which are captured after smaller ones, and the driver's share for every key, but no
+  // more than the budget. 0 for kOff. Call it with a minimal KV cache, before
   // the real one is sized. Does not change the set.
   absl::StatusOr<int64_t> EstimateBytes(const StepMaker& make_step) const;
 

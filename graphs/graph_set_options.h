@@ -3,8 +3,8 @@
 //   GraphSetOptions options{.max_num_seqs = 64, .query_lens = {1, 5}, .max_seq_len = 8192};
 //
 // There are two forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
-// tokens each: decodes, and verification of drafts. A mixed step has so many tokens in all, split in
-// any way into up to `mixed_sizes` rows: chunks of prompts together with decodes.
+// tokens each: decodes, and verification of drafts. A mixed step has `mixed_tokens` tokens in all,
+// split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes.
 //
 // Plain values.
 
@@ -59,8 +59,8 @@ struct GraphSetOptions {
 // included if it is at most 512. REQUIRES: max_num_seqs >= 1.
 std::vector<int> DefaultGraphSizes(int max_num_seqs);
 
-// 64, 128, 192, ..., 512, cut at max_num_tokens, which is itself included if it is at most 512. Larger
-// steps keep a GPU busy for longer than the host takes to launch them.
+// 64, 128, 192, ..., 512, cut at max_num_tokens, which is itself included if it is at most 512.
+// Larger steps keep a GPU busy for longer than the host takes to launch them.
 // REQUIRES: max_num_tokens >= 1.
 std::vector<int> DefaultMixedTokens(int max_num_tokens);
 
@@ -68,7 +68,8 @@ std::vector<int> DefaultMixedTokens(int max_num_tokens);
 // REQUIRES: max_num_seqs >= 1.
 std::vector<int> DefaultMixedSizes(int max_num_seqs);
 
-// The options with `sizes` and `mixed_sizes` filled in. Errors: InvalidArgument naming the field out of range.
+// The options with `sizes` and `mixed_sizes` filled in.
+// Errors: InvalidArgument naming the field out of range.
 absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options);
 
 }  // namespace reprise

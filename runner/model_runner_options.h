@@ -32,12 +32,13 @@ enum class BatchInvariance : int8_t {
   kOn,
 };
 
-// Whether mixed steps, which have chunks of prompts in some rows and decodes in others, are replayed
-// from graphs as decode steps are. With graphs switched off they are padded as if they were.
+// Whether mixed steps, which have chunks of prompts in some rows and decodes in others, are
+// replayed from graphs as decode steps are. With graphs switched off they are padded as if they
+// were.
 enum class MixedGraphs : int8_t {
   kOff,  // they run eagerly, and are not padded
-  // Steps of up to the last of mixed_graph_tokens are padded to the next of them. Model::Forward() is
-  // captured with rows of several tokens, too. These graphs take capture time and memory.
+  // Steps of up to the last of mixed_graph_tokens are padded to the next of them. Model::Forward()
+  // is captured with rows of several tokens, too. These graphs take capture time and memory.
   kOn,
 };
 
@@ -46,10 +47,10 @@ enum class ReplayCheck : int8_t {
   kOff,
   // After each replay the step is run again, eagerly, over the same step arrays. What Step::Watch()
   // names must be the same bits in both: q, k, v and out of every attention layer, the logits, and
-  // what the model adds. If not, the step fails: Await() returns Internal with the first tensor that
-  // differs, in the order of the forward pass, and where. A graph that has frozen a value of the
-  // host, or reads memory that moved, shows so. Each step waits for the device, and the graphs keep a
-  // copy of all such tensors of the largest step; leave memory for it (num_blocks).
+  // what the model adds. If not, the step fails: Await() returns Internal with the first tensor
+  // that differs, in the order of the forward pass, and where. So a graph shows that has frozen a
+  // value of the host or reads memory that moved. Each step waits for the device, and the graphs
+  // keep a copy of all such tensors of the largest step; leave memory for it (num_blocks).
   kEveryReplay,
 };
 
@@ -116,7 +117,7 @@ struct ModelRunnerOptions {
   std::vector<int> graph_sizes = {};
   std::optional<int64_t> graph_memory_budget_bytes = {};
   // nullopt: kOn on a GPU; kOff on the CPU, where a replay saves no launches and padded tokens take
-  // time as others do.
+  // time as live ones do.
   std::optional<MixedGraphs> mixed_graphs = {};
   // Captured numbers of tokens of mixed steps, at most max_num_tokens, and of their rows. Empty:
   // DefaultMixedTokens(max_num_tokens), DefaultMixedSizes(max_num_seqs).

@@ -6,8 +6,8 @@
 //   // After a replay the step is run again over the same step arrays, with this one:
 //   ReplayComparison eager = checker.Compare(key, shape);
 //   REPRISE_RETURN_IF_ERROR(RunEagerly(key, &eager));   // returns eager.End()
-//   // Internal: the replay of 4 seqs x 1, tokens is not the step that it was captured from: expected
-//   // the layer 1 out of the eager run, at [2, 0, 17] 0.5, got 0.25
+//   // Internal: the replay of 4 seqs x 1, tokens is not the step that it was captured from:
+//   // expected 'layer 1 out' at [2, 0, 17] 0.5 as in the eager run, got 0.25
 //
 // What is kept is in memory of the checker, which graphs write and which does not move while it
 // lives. All keys share it: only the newest replay's tensors can be compared.

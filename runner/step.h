@@ -147,8 +147,8 @@ class Step {
   const PagedBatch& batch(int layer) const;
   const WorkMap& work_map(int layer) const;
 
-  // Names a tensor of the forward pass for the debug mode that compares replayed steps with eager ones
-  // (ReplayCheck), which otherwise knows those of attention, "layer 3 q", and "logits":
+  // Names a tensor of the forward pass for the debug mode that compares replayed steps with eager
+  // ones (ReplayCheck), which otherwise knows those of attention, "layer 3 q", and "logits":
   //
   //   step.Watch("mlp of layer 3", x);
   //
