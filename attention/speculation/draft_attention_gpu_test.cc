@@ -34,26 +34,44 @@ namespace {
 
 cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream(); }
 
-AttendPlan PlanOnGpu(const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
-                     const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
-  const auto work = std::make_shared<GpuWorkMap>(WorkMapOptions{
-      .dtype = *FromScalarType(q.scalar_type()),
-      .num_q_heads = layer.num_q_heads,
-      .num_kv_heads = layer.num_kv_heads,
-      .head_dim_qk = layer.head_dim_qk,
-      .head_dim_v = layer.head_dim_v,
-      .max_rows = batch.num_rows,
-      .max_tokens = batch.num_tokens,
-      .max_query_len = std::max(1, batch.max_query_len),
-      .max_seq_len = batch.max_seq_len,
-      .num_sms = 7,
-      .shared_prefix = batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored});
-  return {.run = [=, &out, &lse]() -> absl::Status {
+// A map for this batch, and the attention that reads it.
+template <typename Batch, typename Run>
+AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::Tensor& q,
+                   SharedPrefix shared_prefix, const Run& run) {
+  const auto work =
+      std::make_shared<GpuWorkMap>(WorkMapOptions{.dtype = *FromScalarType(q.scalar_type()),
+                                                  .num_q_heads = layer.num_q_heads,
+                                                  .num_kv_heads = layer.num_kv_heads,
+                                                  .head_dim_qk = layer.head_dim_qk,
+                                                  .head_dim_v = layer.head_dim_v,
+                                                  .max_rows = batch.num_rows,
+                                                  .max_tokens = batch.num_tokens,
+                                                  .max_query_len = std::max(1, batch.max_query_len),
+                                                  .max_seq_len = batch.max_seq_len,
+                                                  .num_sms = 7,
+                                                  .shared_prefix = shared_prefix});
+  return {.run = [=]() -> absl::Status {
             const absl::Status built = LaunchWorkMap(batch, WindowOf(layer), work->map(), Stream());
-            if (!built.ok()) return built;
-            return PagedAttentionCuda(layer, batch, work->map(), q, kv, out, &lse);
+            return built.ok() ? run(work->map()) : built;
           },
           .poison = [work] { work->Poison(); }};
+}
+
+AttendPlan PlanOnGpu(const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
+                     const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
+  const SharedPrefix shared_prefix =
+      batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored;
+  return PlanFor(layer, batch, q, shared_prefix, [=, &out, &lse](const WorkMap& map) {
+    return PagedAttentionCuda(layer, batch, map, q, kv, out, &lse);
+  });
+}
+
+AttendPlan PlanRaggedOnGpu(const AttentionParams& layer, const RaggedBatch& batch,
+                           const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           at::Tensor& out, at::Tensor& lse) {
+  return PlanFor(layer, batch, q, SharedPrefix::kIgnored, [=, &out, &lse](const WorkMap& map) {
+    return RaggedAttentionCuda(layer, batch, map, q, k, v, out, &lse);
+  });
 }
 
 // The step as a graph: only kernels and memsets.
@@ -82,6 +100,7 @@ DraftAttentionDevice Gpu() {
           .common_prefix = launch(LaunchCommonPrefix),
           .merge = launch(LaunchMergeStates),
           .plan = PlanOnGpu,
+          .plan_ragged = PlanRaggedOnGpu,
           .capture = CaptureOnGpu};
 }
 
@@ -123,6 +142,10 @@ TEST_F(DraftAttentionGpuTest, LevelsOfTreesAttendAsTheDefinitionSays) {
 
 TEST_F(DraftAttentionGpuTest, RanksTogetherAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughRanks);
+}
+
+TEST_F(DraftAttentionGpuTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSays) {
+  RunSeeds(AttendThroughContextsOfRanks);
 }
 
 TEST_F(DraftAttentionGpuTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {

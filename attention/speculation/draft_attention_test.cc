@@ -26,8 +26,16 @@ DraftAttentionDevice Cpu() {
       .chain = ChainBatchOnHost,
       .tree = TreeBatchOnHost,
       .draft_level = DraftLevelOnHost,
-      .local = LocalVirtualBatchOnHost,
-      .cross = CrossBatchOnHost,
+      .local =
+          [](const LocalVirtualBatchArgs& args) {
+            ASSERT_EQ(CheckLocalVirtualBatch(args), absl::OkStatus());
+            LocalVirtualBatchOnHost(args);
+          },
+      .cross =
+          [](const CrossBatchArgs& args) {
+            ASSERT_EQ(CheckCrossBatch(args), absl::OkStatus());
+            CrossBatchOnHost(args);
+          },
       .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixOnHost(args); },
       .merge = [](const MergeStatesArgs& args) { ASSERT_TRUE(MergeStates(args).ok()); },
       .plan = [](const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
@@ -35,6 +43,14 @@ DraftAttentionDevice Cpu() {
         return {.run = [=, &out,
                         &lse] { return PagedAttention(layer, batch, WorkMap(), q, kv, out, &lse); },
                 .poison = {}};
+      },
+      .plan_ragged = [](const AttentionParams& layer, const RaggedBatch& batch, const at::Tensor& q,
+                        const at::Tensor& k, const at::Tensor& v, at::Tensor& out,
+                        at::Tensor& lse) -> AttendPlan {
+        return {
+            .run = [=, &out,
+                    &lse] { return RaggedAttention(layer, batch, WorkMap(), q, k, v, out, &lse); },
+            .poison = {}};
       },
       .capture =
           [](const std::function<absl::Status()>& step) -> absl::StatusOr<std::function<void()>> {
@@ -70,6 +86,10 @@ TEST(DraftAttentionTest, LevelsOfTreesAttendAsTheDefinitionSays) {
 }
 
 TEST(DraftAttentionTest, RanksTogetherAttendAsTheDefinitionSays) { RunSeeds(AttendThroughRanks); }
+
+TEST(DraftAttentionTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSays) {
+  RunSeeds(AttendThroughContextsOfRanks);
+}
 
 TEST(DraftAttentionTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughSharedPrefix);

@@ -291,15 +291,21 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
   fixture.layer = like ? like->layer.Redrawn(capacities.num_tables, random)
                        : DrawLayer(shape, features, capacities.num_tables, max_position, random);
   const int num_blocks = FillBlockTable(fixture, shape.block_size, random);
-  const int block_gap = features.Has(Feature::kBlockGap) ? 16 * random.Int(1, 4) : 0;
-  fixture.kv.emplace(KvMemoryOptions{.layout = shape.layout,
-                                     .dtype = shape.kv_dtype,
-                                     .num_blocks = num_blocks,
-                                     .block_size = shape.block_size,
-                                     .num_kv_heads = shape.num_kv_heads,
-                                     .head_dim_qk = shape.head_dim_qk,
-                                     .head_dim_v = shape.head_dim_v,
-                                     .block_gap = like ? like->kv->block_gap() : block_gap});
+  KvMemoryOptions memory = {.layout = shape.layout,
+                            .dtype = shape.kv_dtype,
+                            .block_size = shape.block_size,
+                            .num_kv_heads = shape.num_kv_heads,
+                            .head_dim_qk = shape.head_dim_qk,
+                            .head_dim_v = shape.head_dim_v};
+  if (features.Has(Feature::kBlockGap)) {
+    // Multiples of 16 elements keep 16-byte loads aligned.
+    memory.block_gap = 16 * random.Int(1, 4);
+    memory.head_gap = random.Pick({0, 0, 16});
+    memory.token_gap = random.Pick({0, 0, 16, 32});
+  }
+  if (like) memory = like->kv->options();
+  memory.num_blocks = num_blocks;
+  fixture.kv.emplace(memory);
   if (like) {
     fixture.q = like->q.Cleared(capacities.num_tokens);
     if (!like->new_k.bytes.empty()) fixture.new_k = like->new_k.Cleared(capacities.num_tokens);
@@ -373,7 +379,7 @@ FixturePair<PagedFixture> MakePagedFixturePair(const FixtureOptions& options) {
   to.num_tables = std::max(to.num_tables, other.num_tables);
   to.max_blocks = std::max(to.max_blocks, other.max_blocks);
   to.block_table_stride = std::max(to.block_table_stride, other.block_table_stride);
-  const int num_blocks = std::max(first.kv->num_blocks(), second.kv->num_blocks());
+  const int num_blocks = std::max(first.kv->options().num_blocks, second.kv->options().num_blocks);
   Random random(options.seed + 1);
   Grow(to, num_blocks, random, first);
   Grow(to, num_blocks, random, second);

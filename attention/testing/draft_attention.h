@@ -28,6 +28,7 @@
 #include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_virtual_batch_args.h"
 #include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
 #include "attention/speculation/draft_steps_args.h"
 #include "attention/speculation/tree_batch_args.h"
 #include "base/dtype.h"
@@ -61,6 +62,10 @@ struct DraftAttentionDevice {
   std::function<AttendPlan(const AttentionParams&, const PagedBatch&, const at::Tensor& q,
                            const KvLayer&, at::Tensor& out, at::Tensor& lse)>
       plan;
+  std::function<AttendPlan(const AttentionParams&, const RaggedBatch&, const at::Tensor& q,
+                           const at::Tensor& k, const at::Tensor& v, at::Tensor& out,
+                           at::Tensor& lse)>
+      plan_ragged;
   // Records a step, which has run before, and returns what runs it again and waits: the replay of a
   // captured graph, or on the CPU the same call.
   std::function<absl::StatusOr<std::function<void()>>(const std::function<absl::Status()>& step)>
@@ -83,6 +88,9 @@ std::string AttendThroughDraftLevels(const DraftAttentionDevice& device,
 // 2..4 simulated ranks, merged; sinks once.
 std::string AttendThroughRanks(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                                uint64_t seed);
+// The same, with the step's own keys as a part that is not in the caches.
+std::string AttendThroughContextsOfRanks(const DraftAttentionDevice& device,
+                                         const DraftAttentionTypes& types, uint64_t seed);
 // Rows that share their first blocks, with common_prefix_len found by the builder; with and without
 // sinks and a softcap.
 std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
