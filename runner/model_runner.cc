@@ -38,6 +38,7 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   Output& output = outputs_[num_launched_ % outputs_.size()];
   output.decision = graphs_->Decide(demand.shape);
   output.num_rows = static_cast<int>(batch.rows.size());
+  output.num_earlier_logits = demand.shape.num_earlier_logits;
   const int common_prefix_len = output.decision.key.cascade ? cascade.common_prefix_len : 0;
   plan.reset();
   if (options_.trace != nullptr) options_.trace->AddCounts(demand.shape, output.decision.key);
@@ -54,17 +55,20 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
 
 LogitsBatch ModelRunner::LogitsBatchOf(const ScheduledBatch& batch) {
   sample_slot_.clear();
+  scored_slots_.clear();
   masks_.clear();
   for (const ScheduledRow& row : batch.rows) {
     if (!row.allowed_tokens.empty()) {
       masks_.push_back({.row = static_cast<int>(sample_slot_.size()), .mask = row.allowed_tokens});
     }
     sample_slot_.push_back(row.output == RowOutput::kToken ? row.slot.value() : kNotSampled);
+    if (row.is_scored()) scored_slots_.push_back(row.slot.value());
   }
   return {.leaves = batch.leaves,
           .requests = batch.logits_requests,
           .masks = masks_,
-          .sample_slot = sample_slot_};
+          .sample_slot = sample_slot_,
+          .scored_slots = scored_slots_};
 }
 
 absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
@@ -101,6 +105,7 @@ absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand&
     const StepTrace::Span span(options_.trace, "sample", num_launched_);
     REPRISE_RETURN_IF_ERROR(KeepLogits(output));
     REPRISE_RETURN_IF_ERROR(ChooseTokens(demand, output));
+    REPRISE_RETURN_IF_ERROR(ScoreTokens(output));
   }
   graphs_->Count(output.decision, demand.shape);
   return absl::OkStatus();
@@ -111,6 +116,11 @@ absl::Status ModelRunner::KeepLogits(const Output& output) {
   return driver_->OnStream([&] {
     return CatchTorch([&] {
       output.logits[output.num_rows].copy_(memory_->logits(output.num_rows));
+      if (output.num_earlier_logits > 0) {
+        output.earlier_logits.narrow(0, 0, output.num_earlier_logits)
+            .copy_(memory_->logits().narrow(0, output.decision.key.padded_num_seqs,
+                                            output.num_earlier_logits));
+      }
       return absl::OkStatus();
     });
   });
@@ -129,8 +139,18 @@ absl::Status ModelRunner::ChooseTokens(const StepDemand& demand, const Output& o
                                            .out = output.device_tokens,
                                            .features = demand.features}));
   if (!stages_->is_needed()) return absl::OkStatus();
-  const int output_idx = static_cast<int>(num_launched_ % static_cast<int64_t>(outputs_.size()));
-  return driver_->OnStream([&] { return stages_->AfterSample(step, output_idx); });
+  return driver_->OnStream([&] { return stages_->AfterSample(step, IndexOf(num_launched_)); });
+}
+
+absl::Status ModelRunner::ScoreTokens(const Output& output) {
+  if (!stages_->scores()) return absl::OkStatus();
+  const GraphKey& key = output.decision.key;
+  return driver_->OnStream([&] {
+    return stages_->Score({.logits = memory_->logits(key.padded_num_seqs + key.num_earlier_logits),
+                           .slot = memory_->arrays().scored_slot,
+                           .token = memory_->arrays().scored_token},
+                          IndexOf(num_launched_));
+  });
 }
 
 absl::Status ModelRunner::MoveBlocks(const ScheduledBatch& batch) {
@@ -159,6 +179,8 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& ke
                   .arrays = memory_->arrays(),
                   .padded_num_rows = key.padded_num_seqs,
                   .padded_num_tokens = key.padded_num_tokens,
+                  .padded_num_earlier_logits = key.num_earlier_logits,
+                  .has_scored_rows = !scored_slots_.empty(),
                   .block_size = options_.block_size,
                   .num_blocks = num_blocks_};
   absl::c_copy(classes_.groups, args.groups);
@@ -202,7 +224,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
                      ", got step ", ticket.step));
   }
   const StepTrace::Span span(options_.trace, "await", ticket.step);
-  const int output_idx = static_cast<int>(num_awaited_++ % static_cast<int64_t>(outputs_.size()));
+  const int output_idx = IndexOf(num_awaited_++);
   const Output& output = outputs_[output_idx];
   // After a fault of the device the tokens in the ring are those of an earlier step.
   const absl::Status written = output.written->Wait();
@@ -214,16 +236,31 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
     return absl::InternalError(absl::StrCat("step ", ticket.step, ": the device refused ",
                                             num_faults, " parts of the batch"));
   }
-  return StepResult{.tokens = absl::MakeConstSpan(output.tokens, output.num_rows),
-                    .logits = LogitsOf(output),
-                    .log_probs = options_.logits.max_log_probs >= 0 ? stages_->log_probs(output_idx)
-                                                                    : RowLogProbsView(),
-                    .decision = output.decision};
+  StepResult result = {.tokens = absl::MakeConstSpan(output.tokens, output.num_rows),
+                       .logits = LogitsOf(output),
+                       .log_probs = {},
+                       .earlier_logits = EarlierLogitsOf(output),
+                       .decision = output.decision};
+  if (options_.logits.max_log_probs >= 0) {
+    const RowLogProbsView log_probs = stages_->log_probs(output_idx);
+    result.log_probs = log_probs.Rows(0, output.num_rows);
+    result.earlier_log_probs =
+        log_probs.Rows(output.decision.key.padded_num_seqs, output.num_earlier_logits);
+  }
+  return result;
 }
 
 at::Tensor ModelRunner::LogitsOf(const Output& output) const {
   if (!output.logits.empty()) return output.logits[output.num_rows];
   return max_steps_in_flight() == 1 ? memory_->logits(output.num_rows) : at::Tensor();
+}
+
+at::Tensor ModelRunner::EarlierLogitsOf(const Output& output) const {
+  const int64_t count = output.num_earlier_logits;
+  if (count == 0) return at::Tensor();
+  if (output.earlier_logits.defined()) return output.earlier_logits.narrow(0, 0, count);
+  if (max_steps_in_flight() > 1) return at::Tensor();
+  return memory_->logits().narrow(0, output.decision.key.padded_num_seqs, count);
 }
 
 absl::StatusOr<StepResult> ModelRunner::Step(const ScheduledBatch& batch) {

@@ -150,10 +150,10 @@ class ModelRunner {
   ~ModelRunner();
 
   // Enqueues a step. An empty batch is legal. Errors, with nothing changed: InvalidArgument for a
-  // batch that does not fit: slots out of range or twice, more rows, tokens or updates than the
-  // options allow, a sequence beyond max_seq_len, a position without a block in one of the groups,
-  // token ids outside the vocabulary; FailedPrecondition if max_steps_in_flight() steps are in
-  // flight, or the device has failed.
+  // batch that does not fit: slots out of range or twice, more rows, tokens, updates or earlier
+  // logits than the options allow, a sequence beyond max_seq_len, a position without a block in one
+  // of the groups, token ids outside the vocabulary; FailedPrecondition if max_steps_in_flight()
+  // steps are in flight, or the device has failed.
   absl::StatusOr<StepTicket> Launch(const ScheduledBatch& batch);
 
   // Blocks until the step's tokens are known. Steps are awaited in the order of their launch.
@@ -210,7 +210,9 @@ class ModelRunner {
     int32_t* device_tokens = nullptr;
     std::unique_ptr<Fence> written;
     std::vector<at::Tensor> logits = {};  // [i]: of i rows; empty if they are not kept
+    at::Tensor earlier_logits = {};       // [max_earlier_logits, vocab_size], likewise
     int num_rows = 0;
+    int num_earlier_logits = 0;
     GraphDecision decision = {};
     absl::Status status = {};
   };
@@ -245,11 +247,17 @@ class ModelRunner {
   // Enqueues encoder, forward pass and sampling.
   absl::Status Compute(const ScheduledBatch& batch, const StepDemand& demand, Output& output);
   absl::Status KeepLogits(const Output& output);
+  // Log-probabilities of known tokens, if the step has rows that ask for them.
+  absl::Status ScoreTokens(const Output& output);
   // Chooses tokens, with the stages that the step needs before and after.
   absl::Status ChooseTokens(const StepDemand& demand, const Output& output);
   at::Tensor LogitsOf(const Output& output) const;
   // Moves the batch's blocks to and from the host, and copies those of the cache.
   absl::Status MoveBlocks(const ScheduledBatch& batch);
+  at::Tensor EarlierLogitsOf(const Output& output) const;
+  int IndexOf(int64_t step) const {
+    return static_cast<int>(step % static_cast<int64_t>(outputs_.size()));
+  }
   absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
                       const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
@@ -283,8 +291,9 @@ class ModelRunner {
 
   std::optional<SlotMirror> mirror_;
   std::unique_ptr<LogitsStages> stages_;
-  std::vector<int32_t> sample_slot_;  // of the batch's rows; -1: without a token
-  std::vector<AllowedTokens> masks_;  // of the batch
+  std::vector<int32_t> sample_slot_;   // of the batch's rows; -1: without a token
+  std::vector<int32_t> scored_slots_;  // of the batch's rows that are scored
+  std::vector<AllowedTokens> masks_;   // of the batch
   std::optional<StepCascade> cascade_;
   StepDeltaCapacity delta_capacity_;
   std::optional<MappedBuffer> delta_memory_;

@@ -96,13 +96,15 @@ absl::Status ModelRunner::Allocate() {
       .shared_prefix =
           options_.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
   REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));
-  REPRISE_ASSIGN_OR_RETURN(memory_, StepMemory::Allocate({.max_rows = options_.max_num_seqs,
-                                                          .max_tokens = options_.max_num_tokens,
-                                                          .max_blocks = max_blocks_,
-                                                          .num_groups = classes_.num_groups(),
-                                                          .vocab_size = spec.vocab_size,
-                                                          .logits_dtype = logits_dtype()},
-                                                         driver_->device()));
+  REPRISE_ASSIGN_OR_RETURN(memory_,
+                           StepMemory::Allocate({.max_rows = options_.max_num_seqs,
+                                                 .max_tokens = options_.max_num_tokens,
+                                                 .max_blocks = max_blocks_,
+                                                 .num_groups = classes_.num_groups(),
+                                                 .max_earlier_logits = options_.max_earlier_logits,
+                                                 .vocab_size = spec.vocab_size,
+                                                 .logits_dtype = logits_dtype()},
+                                                driver_->device()));
   if (*options_.max_encoder_tokens > 0) {
     REPRISE_ASSIGN_OR_RETURN(encoder_,
                              EncoderPass::Create({.metadata = metadata,
@@ -126,11 +128,13 @@ absl::Status ModelRunner::Allocate() {
                                                  .logits_dtype = logits_dtype(),
                                                  .num_slots = options_.max_num_seqs,
                                                  .max_rows = options_.max_num_seqs,
+                                                 .max_earlier_logits = options_.max_earlier_logits,
                                                  .vocab_size = spec.vocab_size,
                                                  .max_seq_len = max_seq_len(),
                                                  .max_steps_in_flight = max_steps_in_flight()},
                                                 {allocate_mapped, make_fence}));
   sample_slot_.reserve(options_.max_num_seqs);
+  scored_slots_.reserve(options_.max_num_seqs);
   masks_.reserve(options_.max_num_seqs);
   MakeCascade();
   REPRISE_ASSIGN_OR_RETURN(
@@ -223,7 +227,8 @@ absl::Status ModelRunner::RunLargestStep() {
   memory_->FillLiveRows(query_start_loc, seq_lens, positions, max_encoder_tokens());
   const absl::Status status = MakeStep({.padded_num_seqs = num_rows,
                                         .padded_num_tokens = query_start_loc.back(),
-                                        .max_query_len = seq_lens.front()})();
+                                        .max_query_len = seq_lens.front(),
+                                        .num_earlier_logits = options_.max_earlier_logits})();
   memory_->Zero();
   return status;
 }
@@ -259,6 +264,7 @@ SlotLimits ModelRunner::Limits() const {
           .num_blocks = num_blocks_,
           .num_swap_blocks = num_swap_blocks(),
           .vocab_size = model_->spec().vocab_size,
+          .max_earlier_logits = options_.max_earlier_logits,
           .groups = classes_.groups,
           .max_encoder_tokens = *options_.max_encoder_tokens,
           .max_encoder_step_tokens = max_encoder_step_tokens()};
@@ -321,6 +327,7 @@ absl::Status ModelRunner::AllocateRings() {
       for (int rows = 0; rows <= max_num_seqs(); ++rows) {
         output.logits.push_back(logits.narrow(0, 0, rows));
       }
+      output.earlier_logits = logits.narrow(0, max_num_seqs(), options_.max_earlier_logits);
     }
     outputs_.push_back(std::move(output));
   }
@@ -346,6 +353,7 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key, const K
   const StepArrays& arrays = memory_->arrays();
   StepBatches batches = metadata_->BatchesAt(key, *memory_);
   const int64_t num_tokens = key.padded_num_tokens;
+  const int num_logits = key.padded_num_seqs + key.num_earlier_logits;
   std::vector<at::Tensor> slot_mappings;
   for (int group = 0; group < classes_.num_groups(); ++group) {
     slot_mappings.push_back(memory_->View(arrays.group_slots(group), num_tokens));
@@ -354,8 +362,8 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key, const K
       .token_ids = memory_->View(arrays.token_ids, num_tokens),
       .positions = memory_->View(arrays.positions, num_tokens),
       .slot_mappings = std::move(slot_mappings),
-      .logits_indices = memory_->View(arrays.logits_indices, key.padded_num_seqs),
-      .logits = memory_->logits(key.padded_num_seqs),
+      .logits_indices = memory_->View(arrays.logits_indices, num_logits),
+      .logits = memory_->logits(num_logits),
       .kv = constants_->kv,
       .batches = batches,
       .metadata = metadata_.get(),

@@ -16,11 +16,11 @@ absl::StatusOr<std::unique_ptr<StepMemory>> StepMemory::Allocate(const StepMemor
   return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<StepMemory>> {
     auto memory = std::unique_ptr<StepMemory>(new StepMemory(device));
     REPRISE_RETURN_IF_ERROR(memory->Cut(shape));
-    const at::Tensor logits =
-        at::zeros({shape.max_rows, shape.vocab_size},
+    memory->all_logits_ =
+        at::zeros({int64_t{shape.max_rows} + shape.max_earlier_logits, shape.vocab_size},
                   at::TensorOptions(device).dtype(ToScalarType(shape.logits_dtype)));
     for (int rows = 0; rows <= shape.max_rows; ++rows) {
-      memory->logits_.push_back(logits.narrow(0, 0, rows));
+      memory->logits_.push_back(memory->all_logits_.narrow(0, 0, rows));
     }
     return memory;
   });
@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<StepMemory>> StepMemory::Allocate(const StepMemor
 absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
   const int rows = shape.max_rows;
   const int tokens = shape.max_tokens;
+  const int64_t num_logits = int64_t{rows} + shape.max_earlier_logits;
   StepBuffers& b = buffers_;
   // A row of the table starts at a multiple of 16 bytes, so that kernels may load four entries at
   // once.
@@ -50,8 +51,11 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
   REPRISE_ASSIGN_OR_RETURN(const auto context_lens, b.Plan<int32_t>("context_lens", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto encoder_lens, b.Plan<int32_t>("encoder_lens", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto table_row, b.Plan<int32_t>("table_row", rows));
-  REPRISE_ASSIGN_OR_RETURN(const auto logits_indices, b.Plan<int32_t>("logits_indices", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto logits_indices,
+                           b.Plan<int32_t>("logits_indices", num_logits));
   REPRISE_ASSIGN_OR_RETURN(const auto sample_slot, b.Plan<int32_t>("sample_slot", rows));
+  REPRISE_ASSIGN_OR_RETURN(const auto scored_slot, b.Plan<int32_t>("scored_slot", num_logits));
+  REPRISE_ASSIGN_OR_RETURN(const auto scored_token, b.Plan<int32_t>("scored_token", num_logits));
   REPRISE_ASSIGN_OR_RETURN(const auto common_prefix_len, b.Plan<int32_t>("common_prefix_len", 1));
 
   // LibTorch aligns to 64 bytes on the CPU: room to begin at a multiple of kAlignment.
@@ -83,9 +87,12 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
              .table_row = b.data(table_row),
              .logits_indices = b.data(logits_indices),
              .sample_slot = b.data(sample_slot),
+             .scored_slot = b.data(scored_slot),
+             .scored_token = b.data(scored_token),
              .common_prefix_len = b.data(common_prefix_len),
              .max_rows = rows,
-             .max_tokens = tokens};
+             .max_tokens = tokens,
+             .max_earlier_logits = shape.max_earlier_logits};
   return absl::OkStatus();
 }
 

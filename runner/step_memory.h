@@ -26,6 +26,7 @@ struct StepMemoryShape {
   int max_tokens = 0;
   int max_blocks = 0;  // of a sequence, in each group
   int num_groups = 1;
+  int max_earlier_logits = 0;  // rows of logits after those of the rows
   int vocab_size = 0;
   DType logits_dtype = DType::kFloat32;
 };
@@ -39,9 +40,13 @@ class StepMemory {
   const SlotState& slots() const { return slots_; }
   // num_faults is null: it differs from step to step.
   const StepArrays& arrays() const { return arrays_; }
-  const at::Tensor& logits() const { return logits_.back(); }  // [max_rows, vocab_size]
-  // The first rows of it, made beforehand. REQUIRES: 0 <= num_rows <= max_rows.
-  const at::Tensor& logits(int num_rows) const { return logits_[num_rows]; }
+  // [max_rows + max_earlier_logits, vocab_size]
+  const at::Tensor& logits() const { return all_logits_; }
+  // The first rows of it; up to max_rows they are made beforehand. REQUIRES: it has so many.
+  at::Tensor logits(int num_rows) const {
+    return num_rows < static_cast<int>(logits_.size()) ? logits_[num_rows]
+                                                       : all_logits_.narrow(0, 0, num_rows);
+  }
 
   // The first `count` elements of an array as a tensor over the same memory.
   at::Tensor View(int32_t* array, int64_t count) const;
@@ -68,6 +73,7 @@ class StepMemory {
   StepBuffers buffers_;
   SlotState slots_;
   StepArrays arrays_;
+  at::Tensor all_logits_;
   std::vector<at::Tensor> logits_;  // [i]: of i rows
 };
 

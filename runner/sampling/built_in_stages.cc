@@ -174,10 +174,11 @@ Masks CarveMasks(const LogitsStagesOptions& options, Carver& carver) {
 }
 
 LogProbs CarveLogProbs(const LogitsStagesOptions& options, Carver& carver) {
-  const int64_t num_top = int64_t{options.max_rows} * options.logits.max_log_probs;
+  const int64_t num_logits = int64_t{options.max_rows} + options.max_earlier_logits;
+  const int64_t num_top = num_logits * options.logits.max_log_probs;
   LogProbs log_probs;
-  log_probs.token_log_probs = carver.Take<float>(options.max_rows);
-  log_probs.token_ranks = carver.Take<int32_t>(options.max_rows);
+  log_probs.token_log_probs = carver.Take<float>(num_logits);
+  log_probs.token_ranks = carver.Take<int32_t>(num_logits);
   log_probs.top_tokens = carver.Take<int32_t>(num_top);
   log_probs.top_log_probs = carver.Take<float>(num_top);
   return log_probs;
@@ -360,6 +361,21 @@ absl::Status LogProbsStage::AfterSample(const LogitsStep& step) {
                           .out = At(memory_->device<std::byte>(), output_)});
 }
 
+absl::Status LogProbsStage::Score(const ScoredLogits& scored) {
+  return Run(kLogProbs, scored.logits,
+             LogProbsArgs{.dtype = options_.logits_dtype,
+                          .logits = scored.logits.const_data_ptr(),
+                          .logits_stride = scored.logits.stride(0),
+                          .num_rows = static_cast<int>(scored.logits.size(0)),
+                          .vocab_size = options_.vocab_size,
+                          .sample_slot = scored.slot,
+                          .params = slots_.params,
+                          .row_tokens = scored.token,
+                          .num_slots = slots_.num_slots,
+                          .max_top = options_.logits.max_log_probs,
+                          .out = At(memory_->device<std::byte>(), output_)});
+}
+
 LogProbs LogProbsStage::At(std::byte* base, int output) const {
   Carver carver(base + output * output_bytes_);
   return CarveLogProbs(options_, carver);
@@ -367,7 +383,7 @@ LogProbs LogProbsStage::At(std::byte* base, int output) const {
 
 RowLogProbsView LogProbsStage::On(int output) const {
   const LogProbs arrays = At(memory_->host<std::byte>(), output);
-  const auto num_rows = static_cast<size_t>(options_.max_rows);
+  const auto num_rows = static_cast<size_t>(options_.max_rows + options_.max_earlier_logits);
   const size_t num_top = num_rows * static_cast<size_t>(options_.logits.max_log_probs);
   return {{arrays.token_log_probs, num_rows},
           {arrays.token_ranks, num_rows},

@@ -37,6 +37,7 @@ struct LogitsStagesOptions {
   DType logits_dtype = DType::kFloat32;
   int num_slots = 0;
   int max_rows = 0;
+  int max_earlier_logits = 0;  // rows of logits after those of the rows (RowLogits::kAll)
   int vocab_size = 0;
   int max_seq_len = 0;
   int max_steps_in_flight = 1;
@@ -46,6 +47,14 @@ struct LogitsStagesOptions {
 struct LogitsStagesMemory {
   absl::FunctionRef<absl::StatusOr<MappedBuffer>(int64_t bytes)> allocate_mapped;
   absl::FunctionRef<absl::StatusOr<std::unique_ptr<Fence>>()> make_fence;
+};
+
+// The logits of a step, with the known token of each row of them, on the device: log-probabilities
+// are those of the token, for the slot that it belongs to.
+struct ScoredLogits {
+  at::Tensor logits;               // [num_logits, vocab_size]
+  const int32_t* slot = nullptr;   // [num_logits] -1: the row has no known token
+  const int32_t* token = nullptr;  // [num_logits]
 };
 
 // LogitsSlots in memory of the device, and their parameters' way to it.
@@ -111,6 +120,8 @@ class LogProbsStage : public LogitsStage {
 
   absl::Status BeforeSample(const LogitsStep& step) override;
   absl::Status AfterSample(const LogitsStep& step) override;
+  // Writes the entries of rows of logits that have a known token, and no others.
+  absl::Status Score(const ScoredLogits& scored);
 
   RowLogProbsView On(int output) const;
   int64_t device_bytes() const { return raw_.defined() ? static_cast<int64_t>(raw_.nbytes()) : 0; }

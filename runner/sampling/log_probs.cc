@@ -28,7 +28,7 @@ void WriteRow(const LogProbsArgs& args, int row, int num_top) {
   const auto logit_of = [&](int32_t token) {
     return LoadElement<float>(args.logits, args.dtype, row * args.logits_stride + token);
   };
-  const int32_t token = args.tokens[args.sample_slot[row]];
+  const int32_t token = LogProbTokenOf(args, row);
   const uint32_t token_key =
       token >= 0 && token < args.vocab_size ? OrderKey(logit_of(token)) : 0;  // 0: of a NaN
   int32_t num_larger = 0;
@@ -76,7 +76,7 @@ absl::Status CheckLogProbs(const LogProbsArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckGiven("logits", args.logits));
   REPRISE_RETURN_IF_ERROR(CheckGiven("sample_slot", args.sample_slot));
   REPRISE_RETURN_IF_ERROR(CheckGiven("params", args.params));
-  REPRISE_RETURN_IF_ERROR(CheckGiven("tokens", args.tokens));
+  if (args.row_tokens == nullptr) REPRISE_RETURN_IF_ERROR(CheckGiven("tokens", args.tokens));
   REPRISE_RETURN_IF_ERROR(CheckGiven("out.token_log_probs", args.out.token_log_probs));
   if (args.max_top > 0) {
     REPRISE_RETURN_IF_ERROR(CheckGiven("out.top_tokens", args.out.top_tokens));

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) LogProbsKernel(const LogProbsArgs ar
   if (num_top < 0) return;  // the whole CTA
   const LogitsRow<T, kVector> row = {
       static_cast<const T*>(args.logits) + row_idx * args.logits_stride, args.vocab_size};
-  const int32_t token = args.tokens[args.sample_slot[row_idx]];
+  const int32_t token = LogProbTokenOf(args, row_idx);
   const bool is_token = token >= 0 && token < args.vocab_size;
   const float token_logit = is_token ? ToFloat(row.logits[token]) : 0.0f;
   const uint32_t token_key = is_token ? OrderKey(token_logit) : 0;

@@ -6,6 +6,9 @@
 //                   .params = logits_slots.params, .tokens = slots.last_token, .num_slots = 64,
 //                   .max_top = 5, .out = log_probs}, stream);
 //
+// `row_tokens` gives each row a token of its own in place of its slot's: those of a prompt, for
+// example, of which a slot has many rows.
+//
 // They are log_softmax of the logits that are given, in float32, without temperature. Give it the
 // model's raw logits, from before penalties, biases and masks, as vLLM's engine v1 does by default
 // (logprobs_mode "raw_logprobs"). Logits processors change logits in place, so a row that has both

@@ -17,7 +17,7 @@ namespace reprise {
 // Where log-probabilities are written. Arrays may be mapped host memory. Rows that ask for none are
 // not written.
 struct LogProbs {
-  float* token_log_probs = nullptr;  // [num_rows] of the slot's token
+  float* token_log_probs = nullptr;  // [num_rows] of the row's token
   // [num_rows] 1 + the number of tokens with a larger logit; may be absent
   int32_t* token_ranks = nullptr;
   // [num_rows, max_top] the most probable tokens, the lower id first among equals, and theirs. The
@@ -35,6 +35,8 @@ struct LogProbsArgs {
   const int32_t* sample_slot = nullptr;  // [num_rows] as for Sample()
   const LogitsParams* params = nullptr;  // [num_slots] only num_log_probs is read
   const int32_t* tokens = nullptr;       // [num_slots] such as last_token, after Sample()
+  // [num_rows] the row's token; absent: that of its slot in `tokens`, which may be absent otherwise.
+  const int32_t* row_tokens = nullptr;
   int num_slots = 0;
   int max_top = 0;  // columns, at most kMaxTopLogProbs; a row that asks for more gets so many
   LogProbs out = {};
@@ -46,6 +48,11 @@ constexpr int NumTopOf(const LogProbsArgs& args, int row) {
   if (slot < 0 || slot >= args.num_slots) return -1;
   const int asked = args.params[slot].num_log_probs;
   return asked < 0 ? -1 : (asked < args.max_top ? asked : args.max_top);
+}
+
+// The token of a row that asks.
+constexpr int32_t LogProbTokenOf(const LogProbsArgs& args, int row) {
+  return args.row_tokens != nullptr ? args.row_tokens[row] : args.tokens[args.sample_slot[row]];
 }
 
 inline constexpr float kNoLogProb = std::numeric_limits<float>::quiet_NaN();

@@ -174,7 +174,7 @@ TEST(LogProbsTest, FollowTheDefinitionForManyShapes) {
       if (slot < 0 || args.params[slot].num_log_probs < 0) continue;
       ++num_rows;
       const Expected expected = ByDefinition(args, row);
-      const int32_t token = args.tokens[slot];
+      const int32_t token = shape.has_row_tokens ? args.row_tokens[row] : args.tokens[slot];
       const auto check = [&](int32_t v, float got) {
         largest_error = std::max(largest_error, std::abs(got - expected.log_probs[v]));
       };
@@ -194,6 +194,25 @@ TEST(LogProbsTest, FollowTheDefinitionForManyShapes) {
   EXPECT_GT(num_rows, 100);
   // Half a unit in the last place of a distance of 32 to 64 is 1.9e-6.
   EXPECT_LT(largest_error, 3e-6);
+}
+
+TEST(LogProbsTest, RowsOfOneSlotHaveTokensOfTheirOwn) {
+  const std::vector<float> logits = {0, 0, 0, 0, /**/ 1, 2, 3, 4, /**/ 4, 3, 2, 1};
+  const int32_t sample_slot[] = {0, -1, 0};
+  const int32_t row_tokens[] = {2, 3, 0};
+  const LogitsParams params = {.num_log_probs = 0};
+  float log_probs[] = {7, 7, 7};
+  LogProbsOnHost({.logits = logits.data(),
+                  .logits_stride = 4,
+                  .num_rows = 3,
+                  .vocab_size = 4,
+                  .sample_slot = sample_slot,
+                  .params = &params,
+                  .row_tokens = row_tokens,  // and no `tokens`
+                  .num_slots = 1,
+                  .out = {.token_log_probs = log_probs}});
+  EXPECT_THAT(log_probs,
+              ElementsAre(FloatNear(-std::log(4.0f), 1e-6f), 7, FloatNear(-0.4401897f, 1e-6f)));
 }
 
 TEST(LogProbsTest, AllocateNothingInSteadyState) {
@@ -233,6 +252,10 @@ TEST(LogProbsTest, RefuseWhatNeitherFormCanServe) {
                  [](Args& a) { a.sample_slot = nullptr; });
   expect_refused("params: expected an array, got none", [](Args& a) { a.params = nullptr; });
   expect_refused("tokens: expected an array, got none", [](Args& a) { a.tokens = nullptr; });
+  LogProbsArgs of_rows = good;
+  of_rows.tokens = nullptr;
+  of_rows.row_tokens = good.tokens;
+  EXPECT_EQ(CheckLogProbs(of_rows), absl::OkStatus());
   expect_refused("out.token_log_probs: expected an array, got none",
                  [](Args& a) { a.out.token_log_probs = nullptr; });
   expect_refused("out.top_tokens: expected an array, got none",

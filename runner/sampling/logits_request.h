@@ -39,6 +39,8 @@ struct LogitsBatch {
   absl::Span<const LogitsRequest> requests = {};  // distinct slots
   absl::Span<const AllowedTokens> masks = {};     // distinct rows
   absl::Span<const int32_t> sample_slot = {};     // of each row; -1: it does not sample
+  // Slots of the rows that have logits of known tokens (ScheduledRow::is_scored()).
+  absl::Span<const int32_t> scored_slots = {};
 };
 
 }  // namespace reprise

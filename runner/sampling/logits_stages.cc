@@ -37,6 +37,7 @@ absl::StatusOr<std::unique_ptr<LogitsStages>> LogitsStages::Create(
     const LogitsStagesOptions& options, const LogitsStagesMemory& memory) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_slots", options.num_slots, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_rows", options.max_rows, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_earlier_logits", options.max_earlier_logits, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("vocab_size", options.vocab_size, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", options.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_steps_in_flight", options.max_steps_in_flight, 1));
@@ -120,6 +121,9 @@ absl::Status LogitsStages::Check(const LogitsBatch& batch) const {
   for (const int32_t slot : batch.sample_slot) {
     if (slot != -1) REPRISE_RETURN_IF_ERROR(check_slot("rows", slot));
   }
+  for (const int32_t slot : batch.scored_slots) {
+    REPRISE_RETURN_IF_ERROR(check_slot("rows", slot));
+  }
   for (const SlotId slot : batch.leaves) {
     REPRISE_RETURN_IF_ERROR(check_slot("leaves", slot.value()));
   }
@@ -192,6 +196,8 @@ void LogitsStages::Select(const LogitsBatch& batch) {
     if (((user_stages >> i) & 1) != 0) selected_.push_back(options_.logits.stages[i]);
   }
   if (needs_log_probs) log_probs_->set_keeps_raw(selected_.size() > 1);
+  scores_ = std::any_of(batch.scored_slots.begin(), batch.scored_slots.end(),
+                        [&](int32_t slot) { return slots_[slot].params.num_log_probs >= 0; });
 }
 
 absl::Status LogitsStages::CheckStep(const LogitsStep& step) const {
@@ -217,6 +223,20 @@ absl::Status LogitsStages::AfterSample(const LogitsStep& step, int output) {
   if (log_probs_ != nullptr) log_probs_->set_output(output);
   for (LogitsStage* stage : selected_) REPRISE_RETURN_IF_ERROR(stage->AfterSample(step));
   return absl::OkStatus();
+}
+
+absl::Status LogitsStages::Score(const ScoredLogits& scored, int output) {
+  CHECK(log_probs_ != nullptr);
+  CHECK(output >= 0 && output <= options_.max_steps_in_flight) << output;
+  ShapeChecker dims;
+  dims.Bind("vocab_size", options_.vocab_size);
+  REPRISE_RETURN_IF_ERROR(dims.Check("logits", scored.logits, {"num_logits", "vocab_size"},
+                                     ToScalarType(options_.logits_dtype)));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("logits", scored.logits));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_logits", scored.logits.size(0), 0,
+                                       options_.max_rows + options_.max_earlier_logits));
+  log_probs_->set_output(output);
+  return log_probs_->Score(scored);
 }
 
 RowLogProbsView LogitsStages::log_probs(int output) const {

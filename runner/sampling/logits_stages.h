@@ -9,12 +9,17 @@
 //   REPRISE_RETURN_IF_ERROR(stages->BeforeSample(step));
 //   REPRISE_RETURN_IF_ERROR(Sample(...));
 //   REPRISE_RETURN_IF_ERROR(stages->AfterSample(step, /*output=*/0));
+//   if (stages->scores()) REPRISE_RETURN_IF_ERROR(stages->Score(scored, /*output=*/0));
 //   // When the step has run, until its output is used again:
 //   const RowLogProbsView log_probs = stages->log_probs(/*output=*/0);
 //
 // Stages run in this order: raw logits are kept, if log-probabilities need them; logits processors;
 // the user's, in the order of the options. After the choice: log-probabilities are computed, tokens
 // are counted, then the user's. A step in which no row that samples needs a stage enqueues nothing.
+//
+// Logits of known tokens (the earlier tokens of a row with RowLogits::kAll, the last of a row with a
+// next_token) get log-probabilities alone, by Score(): no stage is for them. Rows that sample are not
+// among them.
 //
 // Parameters travel once, in the step in which a sequence joins. Masks of allowed tokens travel with
 // the row, since they change with each token, in a ring of mapped memory that the kernel reads: no
@@ -63,11 +68,18 @@ class LogitsStages {
   absl::Status BeforeSample(const LogitsStep& step);
   absl::Status AfterSample(const LogitsStep& step, int output);
 
-  // Of the step that was given `output`. REQUIRES: the step has run, and max_log_probs >= 0.
+  // On the step's stream, after AfterSample(): log-probabilities of known tokens, for the slots that
+  // ask for any. REQUIRES: max_log_probs >= 0; `output` as above. Errors: those of the launch.
+  absl::Status Score(const ScoredLogits& scored, int output);
+
+  // Of the step that was given `output`: [max_rows + max_earlier_logits] entries, one for each row of
+  // the step's logits. REQUIRES: the step has run, and max_log_probs >= 0.
   RowLogProbsView log_probs(int output) const;
 
-  // Whether the step that Begin() was called for has any stage.
+  // Whether the step that Begin() was called for has any stage, and any known token whose
+  // log-probability is asked for.
   bool is_needed() const { return !selected_.empty(); }
+  bool scores() const { return scores_; }
   int64_t device_bytes() const;
 
  private:
@@ -93,6 +105,7 @@ class LogitsStages {
   std::unique_ptr<ProcessorsStage> processors_;  // null: not provided for
   std::unique_ptr<LogProbsStage> log_probs_;     // likewise
   std::vector<LogitsStage*> selected_;           // of the step, in order
+  bool scores_ = false;                          // of the step
 };
 
 }  // namespace reprise

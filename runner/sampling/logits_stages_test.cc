@@ -449,6 +449,61 @@ TEST_F(LogitsStagesTest, AStepWithoutRowsThatAskHasNoStage) {
   EXPECT_EQ(bonus.num_calls, 0);
 }
 
+TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) {
+  Bonus bonus(kSlots, device());
+  LogitsStagesOptions options = Options(DType::kFloat32, {&bonus});
+  options.max_earlier_logits = 3;
+  const std::unique_ptr<LogitsStages> stages = Make(options);
+  const LogitsRequest request[] = {
+      {.slot = SlotId(1), .params = {.presence_penalty = 1, .num_log_probs = 1}, .stages = 1},
+      {.slot = SlotId(2)},
+  };
+  const std::vector<int32_t> sample_slot = {-1, -1};
+  const auto scores = [&](const LogitsBatch& batch) {
+    EXPECT_EQ(stages->Check(batch), absl::OkStatus());
+    EXPECT_EQ(stages->Begin(batch), absl::OkStatus());
+    EXPECT_FALSE(stages->is_needed());
+    return stages->scores();
+  };
+  EXPECT_FALSE(scores({.requests = request, .sample_slot = sample_slot}));
+  EXPECT_FALSE(scores({.sample_slot = sample_slot, .scored_slots = std::vector<int32_t>{2}}));
+  EXPECT_TRUE(scores({.sample_slot = sample_slot, .scored_slots = std::vector<int32_t>{2, 1}}));
+  EXPECT_EQ(bonus.num_calls, 0);
+
+  // Two rows, and three earlier tokens: the last of padding.
+  at::Tensor logits = at::zeros({5, kVocab}, at::kFloat);
+  for (int row = 0; row < 5; ++row) logits[row][10 + row] = 1.0f + row;
+  const at::Tensor expected = logits.to(at::kDouble).log_softmax(1);
+  logits = logits.to(device());
+  const at::Tensor slot = OnDevice<int32_t>({-1, 1, 1, 2, -1}, device());
+  const at::Tensor token = OnDevice<int32_t>({10, 11, 3, 4, 5}, device());
+  const ScoredLogits scored = {logits, Data<int32_t>(slot), Data<int32_t>(token)};
+  ASSERT_EQ(stages->Score(scored, /*output=*/1), absl::OkStatus());
+  logits.cpu();  // waits
+  const RowLogProbsView log_probs = stages->log_probs(1);
+  ASSERT_EQ(log_probs.token_log_probs.size(), kMaxRows + 3);
+  EXPECT_NEAR(log_probs.token_log_probs[1], expected[1][11].item<double>(), 1e-6);
+  EXPECT_NEAR(log_probs.token_log_probs[2], expected[2][3].item<double>(), 1e-6);
+  EXPECT_EQ(log_probs.token_ranks[1], 1);
+  EXPECT_EQ(log_probs.top_tokens_of(2)[0], 12);
+  const RowLogProbsView earlier = log_probs.Rows(2, 1);
+  EXPECT_EQ(earlier.token_log_probs.size(), 1);
+  EXPECT_EQ(earlier.token_ranks[0], log_probs.token_ranks[2]);
+  EXPECT_EQ(earlier.top_tokens_of(0)[0], 12);
+  EXPECT_EQ(earlier.top_log_probs_of(0)[0], log_probs.top_log_probs_of(2)[0]);
+
+  EXPECT_THAT(
+      std::string(
+          stages->Check({.sample_slot = sample_slot, .scored_slots = std::vector<int32_t>{kSlots}})
+              .message()),
+      HasSubstr("rows: slot must be in"));
+  EXPECT_FALSE(stages
+                   ->Score({at::zeros({kMaxRows + 4, kVocab}, logits.options()),
+                            Data<int32_t>(slot), Data<int32_t>(token)},
+                           0)
+                   .ok());
+}
+
 TEST_F(LogitsStagesTest, MasksOfAStepThatWasGivenUpDoNotReachTheNext) {
   const std::unique_ptr<LogitsStages> stages = Make(Options(DType::kFloat32, {}));
   const std::vector<int32_t> nothing(MaskWords(kVocab), 0);

@@ -191,6 +191,7 @@ LogitsShape DrawLogitsShape(std::mt19937& random) {
   shape.num_joins = Int(random, 1, shape.num_slots);
   shape.num_listed_biases = Int(random, 0, 60);
   shape.num_listed_tokens = Int(random, 0, 3000);
+  shape.has_row_tokens = Happens(random, 0.5);
   return shape;
 }
 
@@ -260,6 +261,7 @@ LogProbsArgs CarveLogProbs(const LogitsShape& shape, ArrayCarver& carver) {
   args.sample_slot = carver.Take<int32_t>("sample_slot", shape.num_rows);
   args.params = carver.Take<LogitsParams>("params", shape.num_slots);
   args.tokens = carver.Take<int32_t>("tokens", shape.num_slots);
+  if (shape.has_row_tokens) args.row_tokens = carver.Take<int32_t>("row_tokens", shape.num_rows);
   args.num_slots = shape.num_slots;
   args.max_top = shape.max_top;
   args.out.token_log_probs = carver.Take<float>("token_log_probs", shape.num_rows);
@@ -341,6 +343,9 @@ void DrawLogProbs(std::mt19937& random, const LogitsShape& shape, double hostili
   for (int slot = 0; slot < shape.num_slots; ++slot) {
     Writable(args.params)[slot] = DrawParams(random, shape.max_biases, hostility);
     Writable(args.tokens)[slot] = DrawId(random, shape.vocab_size, hostility);
+  }
+  for (int row = 0; shape.has_row_tokens && row < shape.num_rows; ++row) {
+    Writable(args.row_tokens)[row] = DrawId(random, shape.vocab_size, hostility);
   }
 }
 

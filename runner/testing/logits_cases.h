@@ -41,6 +41,7 @@ struct LogitsShape {
   int num_masks = 3;
   bool has_mask_map = true;  // mask_of_row
   int max_top = 5;
+  bool has_row_tokens = false;
   int num_joins = 3;
   int num_listed_biases = 20;
   int num_listed_tokens = 200;

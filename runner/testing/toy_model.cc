@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
@@ -65,6 +66,15 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
            .device = options.device};
 }
 
+at::Tensor ToyModel::Product(const at::Tensor& x, const at::Tensor& weight) const {
+  if (!options_.row_by_row) return at::mm(x, weight);
+  std::vector<at::Tensor> rows;
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    rows.push_back(at::mm(x.narrow(0, row, 1), weight));
+  }
+  return at::cat(rows);
+}
+
 absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
   ++num_forwards_;
   const int64_t n = step.num_tokens();
@@ -74,19 +84,23 @@ absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
   for (int i = 0; i < kNumLayers; ++i) {
     const Layer& layer = layers_[i];
     const auto heads = [&](const at::Tensor& weight, int num_heads) {
-      return at::mm(x, weight).view({n, num_heads, options_.head_dim}).to(dtype);
+      return Product(x, weight).view({n, num_heads, options_.head_dim}).to(dtype);
     };
     REPRISE_ASSIGN_OR_RETURN(
         const at::Tensor out,
         step.Attend(i, heads(layer.q, options_.num_q_heads),
                     heads(layer.k, options_.num_kv_heads) * options_.kv_factor,
                     heads(layer.v, options_.num_kv_heads) * options_.kv_factor));
-    x = x + at::mm(out.view({n, -1}).to(at::kFloat) / options_.kv_factor, layer.out);
+    x = x + Product(out.view({n, -1}).to(at::kFloat) / options_.kv_factor, layer.out);
   }
-  return at::mm(x.index_select(0, step.logits_indices()), head_);
+  return Product(x.index_select(0, step.logits_indices()), head_);
 }
 
 at::Tensor ToyModel::DenseLogits(absl::Span<const int32_t> tokens) const {
+  return AllDenseLogits(tokens)[static_cast<int64_t>(tokens.size()) - 1];
+}
+
+at::Tensor ToyModel::AllDenseLogits(absl::Span<const int32_t> tokens) const {
   const int64_t n = static_cast<int64_t>(tokens.size());
   const int group_size = options_.num_q_heads / options_.num_kv_heads;
   const at::Tensor ids =
@@ -110,7 +124,7 @@ at::Tensor ToyModel::DenseLogits(absl::Span<const int32_t> tokens) const {
         scores.masked_fill(hidden, -std::numeric_limits<float>::infinity()), -1);  // [heads, n, n]
     x = x + at::mm(at::matmul(p, v).transpose(0, 1).reshape({n, -1}), layer.out);
   }
-  return at::mm(x.narrow(0, n - 1, 1), head_).view({-1});
+  return at::mm(x, head_);
 }
 
 }  // namespace reprise

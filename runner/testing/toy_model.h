@@ -28,6 +28,8 @@ struct ToyModelOptions {
   // Keys and values are made so many times larger, which the rest of the layer takes back: all else
   // is as with 1.
   float kv_factor = 1;
+  // One product for each row, so that a row's bits do not depend on the others. Slow.
+  bool row_by_row = false;
   std::optional<float> kv_scale = {};  // k_scale and v_scale of every LayerSpec
   c10::Device device = c10::kCPU;
   uint64_t seed = 1;
@@ -43,6 +45,8 @@ class ToyModel : public Model {
   // The logits [vocab_size] after `tokens`, without a cache, in float32: what a runner must
   // reproduce.
   at::Tensor DenseLogits(absl::Span<const int32_t> tokens) const;
+  // [num_tokens, vocab_size] after each of them.
+  at::Tensor AllDenseLogits(absl::Span<const int32_t> tokens) const;
 
   int num_forwards() const { return num_forwards_; }
 
@@ -50,6 +54,8 @@ class ToyModel : public Model {
   struct Layer {
     at::Tensor q, k, v, out;  // [width, heads * head_dim] and back
   };
+
+  at::Tensor Product(const at::Tensor& x, const at::Tensor& weight) const;
 
   ToyModelOptions options_;
   ModelSpec spec_;
