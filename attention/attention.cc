@@ -93,7 +93,8 @@ absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& ba
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(batch));
     RaggedAttentionOnHost(layer, batch, ViewOf(q), ViewOf(k), ViewOf(v), OutputOf(out, lse, extras),
-                          TorchThreads());
+                          TorchThreads(), BestVectorKernels(),
+                          {.k = extras.k_scale, .v = extras.v_scale});
     return absl::OkStatus();
   });
 }

@@ -27,6 +27,11 @@ struct AttentionExtras {
   const at::Tensor* new_k = nullptr;
   const at::Tensor* new_v = nullptr;
 
+  // RaggedAttention only: the scales of k and v, which may be fp8. Those of a cache are in its
+  // KvLayer.
+  Scale k_scale = {};
+  Scale v_scale = {};
+
   // Quantised output: out is the result divided by the scale and rounded; in an fp8 tensor it
   // saturates at the largest value. The scale is a host float, or one float on the device of q.
   Scale out_scale = {};

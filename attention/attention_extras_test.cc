@@ -6,6 +6,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
@@ -148,8 +149,46 @@ TEST(AttentionExtrasTest, RefusesWhatDoesNotFitByName) {
   EXPECT_THAT(call.Message(), HasSubstr("out_scale: expected none beside out_block_scales"));
   call.extras = {.out_block_scales = &odd_scales};
   EXPECT_THAT(call.Message(), HasSubstr("expected blocks of a multiple of 4 columns"));
+  call.extras = {.k_scale = {.value = 0.5f}};
+  EXPECT_THAT(call.Message(), HasSubstr("extras.k_scale and extras.v_scale: expected none"));
   call.extras = {};
   EXPECT_TRUE(call.Run().ok());
+}
+
+TEST(AttentionExtrasTest, ContiguousFp8KeysAreThoseOfACacheWithTheSameScales) {
+  Call call;
+  const std::vector<int32_t> key_start_loc = {0, 5};
+  const std::vector<float> k_scales = {0.25f}, v_scales = {3.0f};
+  const RaggedBatch ragged = {.query_start_loc = call.query_start_loc.data(),
+                              .key_start_loc = key_start_loc.data(),
+                              .num_rows = 1,
+                              .num_tokens = 2,
+                              .num_keys = 5,
+                              .max_query_len = 2,
+                              .max_seq_len = 5};
+  for (const at::ScalarType type : {at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+    call.k = at::rand({3, 4, 1, 16}).to(type);
+    call.v = at::rand({3, 4, 1, 16}).to(type);
+    KvLayer kv = call.Kv();
+    kv.dtype = type == at::kFloat8_e5m2 ? DType::kFp8E5M2 : DType::kFp8E4M3;
+    kv.k_scale = {.data = k_scales.data()};
+    kv.v_scale = {.data = v_scales.data()};
+    at::Tensor expected = at::empty({2, 2, 16});
+    ASSERT_TRUE(
+        PagedAttention(call.layer, call.batch, WorkMap{}, call.q, kv, expected, nullptr).ok());
+
+    const auto contiguous = [](const at::Tensor& cache) {  // blocks 2 and 1
+      const at::Tensor bytes = cache.view(at::kByte);
+      return at::cat({bytes[2], bytes[1].narrow(0, 0, 1)}).view(cache.scalar_type());
+    };
+    const at::Tensor k = contiguous(call.k), v = contiguous(call.v);
+    const AttentionExtras scales = {.k_scale = kv.k_scale, .v_scale = kv.v_scale};
+    ASSERT_TRUE(
+        RaggedAttention(call.layer, ragged, WorkMap{}, call.q, k, v, call.out, nullptr, scales)
+            .ok());
+    EXPECT_LT(Distance(call.out, expected), 1e-6f);
+    EXPECT_GT(expected.abs().max().item<float>(), 1.0f);  // v_scale is 3
+  }
 }
 
 TEST(AttentionExtrasTest, QueriesMayBeQuantisedAndThenOutHasATypeOfItsOwn) {

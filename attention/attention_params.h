@@ -5,14 +5,14 @@
 // (attention/paged_batch.h):
 //
 //   s = scale * q_scale * k_scale * dot(rope(q, p), rope(k, P))    rope: identity without `rotary`
-//   s = softcap * tanh(s / softcap)                                if softcap is set
-//   s = s + alibi_slopes[h] * (P - p)                              if alibi_slopes is set
+//   s = softcap * tanh(s / softcap)                                if softcap is above 0
+//   s = s - alibi_slopes[h] * |p - P|                              if alibi_slopes is set
 //   out = v_scale * sum_k exp(s) * v / Z,  lse = log(Z)            natural logarithm
 //   Z = sum_k exp(s) + exp(sinks[h])                               the second term if sinks is set
 //
 // q head h reads kv head h / group_size. k_scale and v_scale are in the KvLayer, next to the data
-// they belong to. The order of softcap and ALiBi follows FlashAttention. Sinks follow gpt-oss (a
-// logit per head without a value).
+// they belong to. ALiBi follows FlashAttention: it comes after the soft cap, and counts the distance
+// to either side. Sinks follow gpt-oss (a logit per head without a value).
 //
 // A value; pointers are on the device of the queries and must live as long as the calls (or graphs)
 // that use them.
@@ -46,7 +46,7 @@ struct RotaryParams {
 //   off = (tp_rank * num_kv_heads + kv_head) * -head_sliding_step + 1   for a negative one.
 struct BlockSparseParams {
   int local_blocks = 0;
-  int vertical_stride = 1;  // active only above 1
+  int vertical_stride = 1;  // from 0; active only above 1
   int block_size = 64;      // tokens of a sparse block, a multiple of the cache's block_size
   int head_sliding_step = 0;
   int tp_rank = 0;
@@ -61,13 +61,15 @@ struct AttentionParams {
   std::optional<int> window_left =
       {};  // keys before the query's own; a window of W tokens is W - 1
   std::optional<int> window_right = {};  // keys after it; causal batches have 0 already
-  std::optional<float> softcap = {};     // > 0
+  std::optional<float> softcap = {};     // 0: none
   const float* alibi_slopes = nullptr;   // [num_q_heads]
   const float* sinks = nullptr;          // [num_q_heads]
   Scale q_scale = {};                    // head_stride per kv head
   std::optional<RotaryParams> rotary = {};
   std::optional<BlockSparseParams> sparse = {};
 
+  bool has_softcap() const { return softcap.value_or(0.0f) > 0.0f; }
+  bool is_sparse() const { return sparse && sparse->vertical_stride > 1; }
   int group_size() const { return num_q_heads / num_kv_heads; }
   float resolved_scale() const {
     return scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim_qk)));

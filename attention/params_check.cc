@@ -47,7 +47,7 @@ absl::Status CheckRotary(const RotaryParams& rotary, int head_dim_qk) {
 
 absl::Status CheckSparse(const BlockSparseParams& sparse) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("sparse.local_blocks", sparse.local_blocks, 0));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("sparse.vertical_stride", sparse.vertical_stride, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("sparse.vertical_stride", sparse.vertical_stride, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("sparse.block_size", sparse.block_size, 1));
   return CheckAtLeast("sparse.tp_rank", sparse.tp_rank, 0);
 }
@@ -66,7 +66,7 @@ absl::Status CheckKeyPositions(const AttentionParams& layer, const PagedBatch& b
         "tail_len: expected none under context parallelism (world ", ranks.world, "), got one"));
   }
   const bool positions_matter = batch.causal || layer.window_left || layer.window_right ||
-                                layer.alibi_slopes || layer.rotary || layer.sparse;
+                                layer.alibi_slopes || layer.rotary || layer.is_sparse();
   if (!positions_matter || batch.num_tokens == 0) return absl::OkStatus();
   return CheckGiven("query_positions, under context parallelism", batch.query_positions);
 }
@@ -91,7 +91,9 @@ absl::Status CheckAttentionParams(const AttentionParams& layer) {
   if (layer.window_right) {
     REPRISE_RETURN_IF_ERROR(CheckAtLeast("window_right", *layer.window_right, 0));
   }
-  if (layer.softcap) REPRISE_RETURN_IF_ERROR(CheckPositive("softcap", *layer.softcap));
+  if (layer.softcap && !(std::isfinite(*layer.softcap) && *layer.softcap >= 0)) {
+    return Refused("softcap", "a finite number, at least 0", *layer.softcap);
+  }
   if (layer.rotary) REPRISE_RETURN_IF_ERROR(CheckRotary(*layer.rotary, layer.head_dim_qk));
   if (layer.sparse) return CheckSparse(*layer.sparse);
   return absl::OkStatus();
@@ -134,17 +136,19 @@ absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv) {
   REPRISE_RETURN_IF_ERROR(CheckEqual("kv.num_kv_heads", kv.num_kv_heads, layer.num_kv_heads));
   REPRISE_RETURN_IF_ERROR(CheckEqual("kv.head_dim_qk", kv.head_dim_qk, layer.head_dim_qk));
   REPRISE_RETURN_IF_ERROR(CheckEqual("kv.head_dim_v", kv.head_dim_v, layer.head_dim_v));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.num_blocks", kv.num_blocks, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.num_blocks", kv.num_blocks, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.block_size", kv.block_size, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.k.dim_chunk", kv.k.dim_chunk, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.v.dim_chunk", kv.v.dim_chunk, 1));
-  REPRISE_RETURN_IF_ERROR(CheckGiven("kv.k", kv.k.data));
-  REPRISE_RETURN_IF_ERROR(CheckGiven("kv.v", kv.v.data));
+  if (kv.num_blocks > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("kv.k", kv.k.data));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("kv.v", kv.v.data));
+  }
   if (kv.dtype == DType::kFloat64) {
     return Refused("kv.dtype", "float32, float16, bfloat16 or an fp8 type",
                    std::string(DTypeName(kv.dtype)));
   }
-  if (layer.sparse && layer.sparse->block_size % kv.block_size != 0) {
+  if (layer.is_sparse() && layer.sparse->block_size % kv.block_size != 0) {
     return Refused("sparse.block_size",
                    absl::StrCat("a multiple of the cache's block_size (", kv.block_size, ")"),
                    layer.sparse->block_size);

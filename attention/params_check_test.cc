@@ -51,8 +51,8 @@ TEST(ParamsCheckTest, RefusalsNameTheFieldWhatWasExpectedAndWhatWasGot) {
             "head_dim_qk: expected at least 1, got 0");
   EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.window_left = -1; }),
             "window_left: expected at least 0, got -1");
-  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.softcap = 0.0f; }),
-            "softcap: expected a finite number above 0, got 0");
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.softcap = -0.5f; }),
+            "softcap: expected a finite number, at least 0, got -0.5");
   EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.scale = NAN; }), HasSubstr("scale"));
 }
 
@@ -70,10 +70,19 @@ TEST(ParamsCheckTest, RotaryNeedsAnEvenPartOfTheHead) {
               HasSubstr("rotary.rope_scale"));
 }
 
-TEST(ParamsCheckTest, SparsePatternsNeedPositiveStrides) {
+TEST(ParamsCheckTest, SparsePatternsNeedStridesFromZero) {
   EXPECT_THAT(
-      RefusalOf([](AttentionParams& p) { p.sparse = BlockSparseParams{.vertical_stride = 0}; }),
+      RefusalOf([](AttentionParams& p) { p.sparse = BlockSparseParams{.vertical_stride = -1}; }),
       HasSubstr("sparse.vertical_stride"));
+}
+
+TEST(ParamsCheckTest, TheOffValuesOfOtherSystemsPass) {
+  AttentionParams params = GoodParams();
+  params.softcap = 0.0f;
+  params.sparse = BlockSparseParams{.vertical_stride = 0};
+  EXPECT_TRUE(CheckAttentionParams(params).ok());
+  EXPECT_FALSE(params.has_softcap());
+  EXPECT_FALSE(params.is_sparse());
 }
 
 struct Arrays {
@@ -190,6 +199,21 @@ TEST(ParamsCheckTest, TheCacheMustBeThatOfTheLayer) {
   sparse.sparse = BlockSparseParams{.vertical_stride = 2, .block_size = 24};
   EXPECT_EQ(Refusal(CheckKvLayer(sparse, good)),
             "sparse.block_size: expected a multiple of the cache's block_size (16), got 24");
+  sparse.sparse->vertical_stride = 1;  // inactive
+  EXPECT_TRUE(CheckKvLayer(sparse, good).ok());
+}
+
+TEST(ParamsCheckTest, ACacheMayHaveNoBlocksAndThenNoMemory) {
+  const KvView view = {.dim_chunk = 64};
+  KvLayer kv = {.k = view,
+                .v = view,
+                .block_size = 16,
+                .num_kv_heads = 2,
+                .head_dim_qk = 64,
+                .head_dim_v = 64};
+  EXPECT_TRUE(CheckKvLayer(GoodParams(), kv).ok());
+  kv.num_blocks = -1;
+  EXPECT_EQ(Refusal(CheckKvLayer(GoodParams(), kv)), "kv.num_blocks: expected at least 0, got -1");
 }
 
 }  // namespace

@@ -105,8 +105,9 @@ absl::Status CheckQueriesAndOutputs(ShapeChecker& dims, const AttentionParams& l
 
 absl::Status CheckKeys(ShapeChecker& dims, const char* name, const at::Tensor& keys,
                        const char* head_dim, const at::Tensor& q) {
+  REPRISE_RETURN_IF_ERROR(dims.Check(name, keys, {AtLeast("num_keys"), "num_kv_heads", head_dim}));
   REPRISE_RETURN_IF_ERROR(
-      dims.Check(name, keys, {AtLeast("num_keys"), "num_kv_heads", head_dim}, q.scalar_type()));
+      CheckDType(name, keys, {q.scalar_type(), at::kFloat8_e4m3fn, at::kFloat8_e5m2}));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne(name, keys));
   return CheckDevice(name, keys, q.device());
 }
@@ -122,6 +123,11 @@ absl::Status ValidatePagedAttention(const AttentionParams& layer, const PagedBat
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, out, lse));
   REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, out, extras));
+  if (!IsOne(extras.k_scale) || !IsOne(extras.v_scale)) {
+    return absl::InvalidArgumentError(
+        "extras.k_scale and extras.v_scale: expected none with a cache, which has its own, got "
+        "one");
+  }
   return CheckNewKeys(dims, q, extras);
 }
 
@@ -139,7 +145,8 @@ absl::Status ValidateRaggedAttention(const AttentionParams& layer, const RaggedB
   }
   dims.Bind("num_keys", batch.num_keys);
   REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "k", k, "head_dim_qk", q));
-  return CheckKeys(dims, "v", v, "head_dim_v", q);
+  REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "v", v, "head_dim_v", q));
+  return CheckDType("v", v, {k.scalar_type()});
 }
 
 }  // namespace reprise

@@ -160,7 +160,7 @@ TEST(ValidateTest, WhatDoesNotFitIsRefusedByNameAndNothingIsWritten) {
   }
 }
 
-TEST(ValidateTest, ContiguousKeysAreOfTheQueriesType) {
+TEST(ValidateTest, ContiguousKeysAreOfTheQueriesTypeOrFp8) {
   const std::vector<int32_t> query_start_loc = {0, 2}, key_start_loc = {0, 5};
   const AttentionParams layer = {
       .num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16};
@@ -178,6 +178,18 @@ TEST(ValidateTest, ContiguousKeysAreOfTheQueriesType) {
       ValidateRaggedAttention(layer, batch, q, k, v.to(at::kHalf), out, nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message().substr(0, 1), "v") << status;
+
+  const at::Tensor k8 = k.to(at::kFloat8_e5m2), v8 = v.to(at::kFloat8_e5m2);
+  const AttentionExtras scales = {.k_scale = {.value = 0.5f}, .v_scale = {.value = 2.0f}};
+  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, k8, v8, out, nullptr, scales),
+            absl::OkStatus());
+  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, k8, v.to(at::kFloat8_e4m3fn), out, nullptr)
+                .message(),
+            "v has the wrong dtype: expected float8_e5m2, got float8_e4m3fn");
+  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, k.to(at::kHalf), v, out, nullptr)
+                .message()
+                .substr(0, 1),
+            "k");
 }
 
 }  // namespace

@@ -66,9 +66,14 @@ run_sanitizer() {
 
 run_ops() {
   [ -e "$here/libreprise_ops.so" ] || { note ops skipped "no libreprise_ops.so in the bundle"; return; }
-  python3 -W ignore::UserWarning attention/torch_ops/operators_test.py "$here/libreprise_ops.so" >"$out/ops.log" 2>&1
-  local rc=$?
-  [ $rc -eq 0 ] && note ops ok "$(grep -E '^Ran' "$out/ops.log")" || { tail -40 "$out/ops.log"; note ops FAILED "rc $rc"; }
+  local test
+  for test in operators_test operator_oracles_test; do
+    local log=$out/$test.log
+    python3 -W ignore attention/torch_ops/$test.py "$here/libreprise_ops.so" >"$log" 2>&1
+    local rc=$?
+    sed -n '/^oracle /,$p' "$log"
+    [ $rc -eq 0 ] && note $test ok "$(grep -E '^Ran' "$log")" || { tail -40 "$log"; note $test FAILED "rc $rc"; }
+  done
 }
 
 # benchmark PROGRAM FLAGS...: runs it and shows what it printed.

@@ -206,7 +206,7 @@ void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch,
 void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batch,
                            const TokenView& q, const TokenView& k, const TokenView& v,
                            const HostOutput& output, const HostThreads& threads,
-                           const VectorKernels& kernels) {
+                           const VectorKernels& kernels, const KeyScales& scales) {
   static constexpr int32_t kOneBlock = 0;
   const HostCall call = {.layer = layer,
                          .kv = {.k = AsBlock(k, layer.head_dim_qk),
@@ -216,7 +216,9 @@ void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batc
                                 .block_size = std::numeric_limits<int32_t>::max(),
                                 .num_kv_heads = layer.num_kv_heads,
                                 .head_dim_qk = layer.head_dim_qk,
-                                .head_dim_v = layer.head_dim_v},
+                                .head_dim_v = layer.head_dim_v,
+                                .k_scale = scales.k,
+                                .v_scale = scales.v},
                          .q = q,
                          .output = output,
                          .kernels = &kernels};

@@ -49,10 +49,17 @@ void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch,
                           const VectorKernels& kernels = BestVectorKernels(),
                           const NewKeys& new_keys = {});
 
+// The scales of contiguous keys and values.
+struct KeyScales {
+  Scale k = {};
+  Scale v = {};
+};
+
 void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batch,
                            const TokenView& q, const TokenView& k, const TokenView& v,
                            const HostOutput& output, const HostThreads& threads,
-                           const VectorKernels& kernels = BestVectorKernels());
+                           const VectorKernels& kernels = BestVectorKernels(),
+                           const KeyScales& scales = {});
 
 }  // namespace reprise
 

@@ -158,7 +158,7 @@ void KeyBlock::NotePositions(const HostCall& call, const HostTile& tile) {
   for (int query = 0; query < tile.num_queries(); ++query) {
     const int64_t position = QueryPosition(tile.row, tile.query_begin + query);
     for (int j = 0; j < num_keys_; ++j) {
-      distances_[query * kKeyBlockLen + j] = static_cast<float>(positions_[j] - position);
+      distances_[query * kKeyBlockLen + j] = static_cast<float>(std::abs(positions_[j] - position));
     }
   }
 }
@@ -179,8 +179,9 @@ void KeyBlock::SelectAny(const HostCall& call, const HostTile& tile, KeyRange ra
       // Queries may see a key of the tail at different positions; with rotary a tile holds only
       // one.
       positions_[num_keys_] = *position;
+      const int64_t query_position = QueryPosition(tile.row, tile.query_begin + query);
       distances_[query * kKeyBlockLen + num_keys_] =
-          static_cast<float>(*position - QueryPosition(tile.row, tile.query_begin + query));
+          static_cast<float>(std::abs(*position - query_position));
     }
     locals_[num_keys_] = key;
     num_keys_ += any;

@@ -36,7 +36,7 @@ class KeyBlock {
   bool all_seen() const { return all_seen_; }
   const uint8_t* seen(int tile_row) const { return &seen_[tile_row * kKeyBlockLen]; }
 
-  // P - p of each key for each query of the tile. REQUIRES: the layer has ALiBi.
+  // |p - P| of each key for each query of the tile. REQUIRES: the layer has ALiBi.
   const float* distances(int query) const { return &distances_[query * kKeyBlockLen]; }
 
   // Loads K, turned to its position if the layer has rotary, and V.

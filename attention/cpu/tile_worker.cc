@@ -213,11 +213,11 @@ void TileWorker::TransformScores(const HostCall& call, const HostTile& tile, int
   for (int i = 0; i < tile.num_rows(); ++i) {
     float* scores = &scores_[i * kKeyBlockLen];
     call.kernels->scale(scores, num_keys, scale);
-    if (layer.softcap) call.kernels->soft_cap(scores, num_keys, *layer.softcap);
+    if (layer.has_softcap()) call.kernels->soft_cap(scores, num_keys, *layer.softcap);
     if (layer.alibi_slopes) {
       const float slope = layer.alibi_slopes[tile.head_begin + i % tile.num_heads()];
       const float* distances = keys_.distances(i / tile.num_heads());
-      for (int j = 0; j < num_keys; ++j) scores[j] += slope * distances[j];
+      for (int j = 0; j < num_keys; ++j) scores[j] -= slope * distances[j];
     }
     if (!keys_.all_seen()) {
       const uint8_t* seen = keys_.seen(i);

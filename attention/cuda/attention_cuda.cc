@@ -96,7 +96,7 @@ void TakeLayer(const AttentionParams& layer, AttentionKernelParams& params) {
     params.rope_scale = layer.rotary->rope_scale;
     params.rope_theta = layer.rotary->rope_theta;
   }
-  if (layer.sparse && layer.sparse->vertical_stride > 1) {
+  if (layer.is_sparse()) {
     params.sparse_stride = layer.sparse->vertical_stride;
     params.sparse_local_blocks = layer.sparse->local_blocks;
     params.sparse_block_size = layer.sparse->block_size;
@@ -318,7 +318,8 @@ void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
 }
 
 // The cache that contiguous k and v are: one block of all keys.
-KvLayer OneBlock(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v) {
+KvLayer OneBlock(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v,
+                 const AttentionExtras& extras) {
   const auto view = [](const at::Tensor& tensor, int head_dim) {
     // The kernel only reads.
     return KvView{.data = const_cast<void*>(tensor.const_data_ptr()),
@@ -332,7 +333,9 @@ KvLayer OneBlock(const AttentionParams& layer, const at::Tensor& k, const at::Te
           .num_blocks = 1,
           .num_kv_heads = layer.num_kv_heads,
           .head_dim_qk = layer.head_dim_qk,
-          .head_dim_v = layer.head_dim_v};
+          .head_dim_v = layer.head_dim_v,
+          .k_scale = extras.k_scale,
+          .v_scale = extras.v_scale};
 }
 
 }  // namespace
@@ -354,7 +357,7 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
                                  const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    const KvLayer kv = OneBlock(layer, k, v);
+    const KvLayer kv = OneBlock(layer, k, v, extras);
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
     return Launch(params, batch, work, kv, extras, q.device());
@@ -381,7 +384,7 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
                                                       const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    const KvLayer kv = OneBlock(layer, k, v);
+    const KvLayer kv = OneBlock(layer, k, v, extras);
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
     TakeBatch(batch, params);
     return NamesOf(params, batch, work, kv, extras, q.device());

@@ -62,8 +62,8 @@ struct Logits {
 
   T Of(const AttentionParams& layer, T dot, int64_t key_position) const {
     T s = scale * dot;
-    if (layer.softcap) s = *layer.softcap * std::tanh(s / *layer.softcap);
-    return s + alibi_slope * static_cast<T>(key_position - query_position);
+    if (layer.has_softcap()) s = *layer.softcap * std::tanh(s / *layer.softcap);
+    return s - alibi_slope * static_cast<T>(std::abs(key_position - query_position));
   }
 };
 

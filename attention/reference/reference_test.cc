@@ -148,6 +148,18 @@ TEST(ReferenceTest, SoftcapComesBeforeAlibi) {
   EXPECT_NEAR(query.Attend().lse[0], std::log(std::exp(1) + std::exp(-2.5) + 1), 1e-12);
 }
 
+TEST(ReferenceTest, AlibiGrowsWithTheDistanceToEitherSide) {
+  OneQuery query(4);
+  const std::array<float, 1> slopes = {0.5f};
+  const std::array<int32_t, 1> positions = {1};
+  query.layer.alibi_slopes = slopes.data();
+  query.batch.query_positions = positions.data();
+  query.batch.causal = false;
+  for (int key : {0, 1, 2, 3}) query.SetKey(key, {0, 0}, {1, 1});
+  const double sum = std::exp(-0.5) + 1 + std::exp(-0.5) + std::exp(-1.0);
+  EXPECT_NEAR(query.Attend().lse[0], std::log(sum), 1e-12);
+}
+
 TEST(ReferenceTest, ASinkTakesWeightAndCountsInLse) {
   OneQuery query(1);
   const std::array<float, 1> sinks = {0.0f};

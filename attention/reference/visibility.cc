@@ -21,7 +21,7 @@ bool InWindow(const AttentionParams& layer, int64_t query_position, int64_t key_
 
 bool InSparsePattern(const AttentionParams& layer, int q_head, int64_t query_position,
                      int64_t key_position) {
-  if (!layer.sparse || layer.sparse->vertical_stride <= 1) return true;
+  if (!layer.is_sparse()) return true;
   const BlockSparseParams& sparse = *layer.sparse;
   const int64_t query_block = FloorDiv(query_position, sparse.block_size);
   const int64_t key_block = FloorDiv(key_position, sparse.block_size);
@@ -119,7 +119,7 @@ std::vector<VisibleKey> VisibleKeys(const AttentionParams& layer, const BatchRow
 }
 
 bool IsInterval(const AttentionParams& layer, const BatchRow& row) {
-  return row.tail_len == 0 && !(layer.sparse && layer.sparse->vertical_stride > 1);
+  return row.tail_len == 0 && !layer.is_sparse();
 }
 
 KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int query) {

@@ -64,8 +64,8 @@ ReferenceResult<double> Dense(const LayerFixture& layer, const TokenView& q, int
         double logit = params.resolved_scale() * dot;
         if (params.softcap) logit = *params.softcap * std::tanh(logit / *params.softcap);
         if (!layer.alibi_slopes.empty()) {
-          logit += double{layer.alibi_slopes[head]} *
-                   static_cast<double>(pairs[i].key_position - pairs[i].query_position);
+          const int64_t distance = std::abs(pairs[i].key_position - pairs[i].query_position);
+          logit -= double{layer.alibi_slopes[head]} * static_cast<double>(distance);
         }
         logits.push_back(logit);
       }

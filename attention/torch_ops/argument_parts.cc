@@ -14,6 +14,12 @@ absl::StatusOr<int> CountArgument(const char* argument, int64_t value) {
       absl::StrCat(argument, " is out of range: expected 0 .. ", kMost, ", got ", value));
 }
 
+absl::StatusOr<std::optional<int>> WindowArgument(const char* argument,
+                                                  std::optional<int64_t> value) {
+  if (!value || *value == -1) return std::optional<int>();
+  return CountArgument(argument, *value);
+}
+
 void ReadCacheOptions(OperatorCall& call, KvTensors& kv) {
   kv.layout = call.String("layout");
   kv.kv_dtype = call.MaybeString("kv_dtype");

@@ -1,9 +1,10 @@
-// Parts of arguments that several operators share: counts, and how to read a cache.
+// Parts of arguments that several operators share: counts, windows, and how to read a cache.
 
 #ifndef ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
 #define ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "attention/torch_ops/kv_tensors.h"
@@ -13,6 +14,11 @@ namespace reprise {
 
 // A size or an upper bound. Errors: InvalidArgument, naming the argument, unless 0 <= value < 2^31.
 absl::StatusOr<int> CountArgument(const char* argument, int64_t value);
+
+// A side of a window: none if absent or -1, which says so in FlashAttention and FlashInfer. Errors:
+// as for CountArgument().
+absl::StatusOr<std::optional<int>> WindowArgument(const char* argument,
+                                                  std::optional<int64_t> value);
 
 #define REPRISE_CACHE_OPTIONS_SCHEMA \
   "str layout=\"NHD\", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None"

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +40,8 @@ namespace {
 #define REPRISE_RAGGED_SCHEMA                                                       \
   "Tensor q, Tensor k, Tensor v, Tensor query_start_loc, Tensor key_start_loc, *, " \
   "Tensor? query_positions=None, bool causal=True, int? max_query_len=None, "       \
-  "int? max_seq_len=None, " REPRISE_LAYER_SCHEMA ", " REPRISE_OUTPUT_SCHEMA         \
+  "int? max_seq_len=None, str? kv_dtype=None, Tensor? k_scale=None, "               \
+  "Tensor? v_scale=None, " REPRISE_LAYER_SCHEMA ", " REPRISE_OUTPUT_SCHEMA          \
   ", " REPRISE_WORK_SCHEMA
 
 struct Outputs {
@@ -222,6 +224,8 @@ absl::Status PagedAttentionOutOp(OperatorCall& call) {
 struct RaggedArguments {
   at::Tensor q, k, v;
   RaggedBatchArguments batch;
+  std::optional<std::string> kv_dtype;
+  std::optional<at::Tensor> k_scale, v_scale;
   LayerArguments layer;
   ExtraArguments extras;
   WorkTensors work;
@@ -238,6 +242,9 @@ RaggedArguments ReadRagged(OperatorCall& call) {
   arguments.batch.causal = call.Bool("causal");
   arguments.batch.max_query_len = call.MaybeInt("max_query_len");
   arguments.batch.max_seq_len = call.MaybeInt("max_seq_len");
+  arguments.kv_dtype = call.MaybeString("kv_dtype");
+  arguments.k_scale = call.MaybeTensor("k_scale");
+  arguments.v_scale = call.MaybeTensor("v_scale");
   arguments.layer = ReadLayerArguments(call);
   ReadOutputOptions(call, arguments.extras);
   arguments.work = ReadWork(call);
@@ -260,14 +267,19 @@ absl::StatusOr<Outputs> RunRagged(RaggedArguments& arguments, OutputArguments ou
   REPRISE_ASSIGN_OR_RETURN(
       const RaggedBatch batch,
       MakeRaggedBatch(arguments.batch, q.size(0), arguments.k.size(0), q.device()));
-  REPRISE_ASSIGN_OR_RETURN(const AttentionExtras extras, MakeExtras(arguments.extras, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(AttentionExtras extras, MakeExtras(arguments.extras, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(extras.k_scale,
+                           ScaleOf("k_scale", arguments.k_scale, layer.num_kv_heads, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(extras.v_scale,
+                           ScaleOf("v_scale", arguments.v_scale, layer.num_kv_heads, q.device()));
   if (!outputs.given) outputs.given = NewOutputs(q, layer.head_dim_v, outputs.out_dtype);
   at::Tensor* const lse = outputs.given->lse ? &*outputs.given->lse : nullptr;
   at::Tensor keep_alive;
   REPRISE_ASSIGN_OR_RETURN(const WorkMap work,
                            WorkFor(arguments.work, extras.products, layer, batch, q, keep_alive));
-  REPRISE_RETURN_IF_ERROR(RaggedAttention(layer, batch, work, q, arguments.k, arguments.v,
-                                          outputs.given->out, lse, extras));
+  REPRISE_RETURN_IF_ERROR(
+      RaggedAttention(layer, batch, work, q, Fp8Of(arguments.k, arguments.kv_dtype),
+                      Fp8Of(arguments.v, arguments.kv_dtype), outputs.given->out, lse, extras));
   return *std::move(outputs.given);
 }
 

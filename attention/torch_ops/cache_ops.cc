@@ -1,10 +1,11 @@
-// torch.ops.reprise.write_kv, read_kv, copy_blocks and swap_blocks: a cache given as tensors. See
-// docs/operators.md.
+// torch.ops.reprise.write_kv, write_latent_kv, read_kv, copy_blocks and swap_blocks: a cache given
+// as tensors. See docs/operators.md.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,33 @@ absl::Status WriteKvOp(OperatorCall& call) {
   ReadCacheOptions(call, kv);
   REPRISE_ASSIGN_OR_RETURN(const KvLayer layer, KvLayerOf(kv));
   REPRISE_RETURN_IF_ERROR(CheckDevice("k_cache", kv.k_cache, k.device()));
-  REPRISE_RETURN_IF_ERROR(WriteKv(layer, k, v, slot_mapping));
+  REPRISE_RETURN_IF_ERROR(
+      WriteKv(layer, Fp8Of(k, kv.kv_dtype), Fp8Of(v, kv.kv_dtype), slot_mapping));
+  call.Return({});
+  return absl::OkStatus();
+}
+
+absl::Status WriteLatentKvOp(OperatorCall& call) {
+  const at::Tensor latent = call.Tensor("latent");
+  const at::Tensor rope = call.Tensor("rope");
+  const at::Tensor cache = call.Tensor("cache");
+  const at::Tensor slot_mapping = call.Tensor("slot_mapping");
+  KvTensors kv;
+  kv.kv_dtype = call.MaybeString("kv_dtype");
+  const std::optional<at::Tensor> scale = call.MaybeTensor("scale");
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(dims.Check("latent", latent, {"num_tokens", AtLeast(1)}));
+  REPRISE_RETURN_IF_ERROR(dims.Check("rope", rope, {"num_rope_tokens", AtLeast(1)}));
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("cache", cache, {"num_blocks", "block_size", latent.size(1) + rope.size(1)}));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("cache", cache, latent.device()));
+  kv.k_cache = cache.unsqueeze(2);
+  kv.v_cache = kv.k_cache.narrow(3, 0, latent.size(1));
+  REPRISE_ASSIGN_OR_RETURN(KvLayer layer, KvLayerOf(kv));
+  REPRISE_ASSIGN_OR_RETURN(layer.k_scale,
+                           ScaleOf("scale", scale, /*num_kv_heads=*/1, cache.device()));
+  REPRISE_RETURN_IF_ERROR(
+      WriteLatentKv(layer, Fp8Of(latent, kv.kv_dtype), Fp8Of(rope, kv.kv_dtype), slot_mapping));
   call.Return({});
   return absl::OkStatus();
 }
@@ -167,6 +194,10 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
                  "write_kv(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, "
                  "Tensor slot_mapping, *, " REPRISE_CACHE_OPTIONS_SCHEMA ") -> ()",
                  WriteKvOp);
+  DefineOperator(library,
+                 "write_latent_kv(Tensor latent, Tensor rope, Tensor(a!) cache, "
+                 "Tensor slot_mapping, *, str? kv_dtype=None, Tensor? scale=None) -> ()",
+                 WriteLatentKvOp);
   DefineOperator(library,
                  "read_kv(Tensor k_cache, Tensor v_cache, Tensor slot_mapping, *, "
                  "ScalarType dtype, " REPRISE_CACHE_OPTIONS_SCHEMA ") -> (Tensor k, Tensor v)",

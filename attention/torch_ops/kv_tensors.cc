@@ -2,7 +2,8 @@
 
 #include <ATen/ops/item.h>
 
-#include <vector>
+#include <algorithm>
+#include <array>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -85,6 +86,12 @@ absl::Status CheckShapes(const KvTensors& tensors, KvForm form) {
 
 }  // namespace
 
+at::Tensor Fp8Of(const at::Tensor& tensor, const std::optional<std::string>& kv_dtype) {
+  if (tensor.scalar_type() != at::kByte || !kv_dtype) return tensor;
+  const std::optional<DType> dtype = ParseDType(*kv_dtype);
+  return dtype && IsFp8(*dtype) ? tensor.view(ToScalarType(*dtype)) : tensor;
+}
+
 absl::StatusOr<Scale> ScaleOf(const char* argument, const std::optional<at::Tensor>& scale,
                               int num_kv_heads, at::Device device) {
   if (!scale) return Scale{};
@@ -113,22 +120,35 @@ absl::StatusOr<KvLayer> KvLayerOf(const KvTensors& tensors) {
   REPRISE_RETURN_IF_ERROR(CheckShapes(tensors, form));
   REPRISE_ASSIGN_OR_RETURN(const DType dtype, CacheDType(tensors));
   const bool is_k_packed = form == KvForm::kKPacked;
+  // The sizes are checked as those of a pair with one block more, since these may have none, and x
+  // of a K-packed cache is the tensor's.
   REPRISE_ASSIGN_OR_RETURN(
       const KvLayout layout,
       KvLayout::Create(
-          {.num_blocks = static_cast<int>(k.size(0)),
+          {.num_blocks = static_cast<int>(std::max<int64_t>(k.size(0), 1)),
            .block_size = static_cast<int>(k.size(is_k_packed ? 3 : 1)),
            .num_kv_heads = static_cast<int>(k.size(is_k_packed ? 1 : 2)),
            .head_dim_qk = static_cast<int>(is_k_packed ? k.size(2) * k.size(4) : k.size(3)),
            .head_dim_v = static_cast<int>(v.size(is_k_packed ? 2 : 3)),
            .dtype = dtype,
-           .form = form}));
-  const auto strides = [](const at::Tensor& t) {
-    return absl::MakeConstSpan(t.strides().data(), t.strides().size());
+           .form = KvForm::kPair}));
+  // In the order block, token, head, dim.
+  using Dims = std::array<int, 4>;
+  constexpr Dims kInOrder = {0, 1, 2, 3};
+  const auto strides = [](const at::Tensor& t, const Dims& dims) {
+    return std::array<int64_t, 4>{t.stride(dims[0]), t.stride(dims[1]), t.stride(dims[2]),
+                                  t.stride(dims[3])};
   };
-  const KvTensorRef refs[] = {{const_cast<void*>(k.const_data_ptr()), strides(k)},
-                              {const_cast<void*>(v.const_data_ptr()), strides(v)}};
+  const std::array<int64_t, 4> k_strides = strides(k, is_k_packed ? Dims{0, 3, 1, 4} : kInOrder);
+  const std::array<int64_t, 4> v_strides = strides(v, is_k_packed ? Dims{0, 3, 1, 2} : kInOrder);
+  const KvTensorRef refs[] = {{const_cast<void*>(k.const_data_ptr()), k_strides},
+                              {const_cast<void*>(v.const_data_ptr()), v_strides}};
   KvLayer layer = layout.MakeKvLayer(refs);
+  layer.num_blocks = static_cast<int>(k.size(0));
+  if (is_k_packed) {
+    layer.k.dim_chunk = static_cast<int>(k.size(4));
+    layer.k.dim_chunk_stride = k.stride(2);
+  }
   REPRISE_ASSIGN_OR_RETURN(layer.k_scale,
                            ScaleOf("k_scale", tensors.k_scale, layer.num_kv_heads, k.device()));
   REPRISE_ASSIGN_OR_RETURN(layer.v_scale,

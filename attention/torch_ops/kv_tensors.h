@@ -6,8 +6,10 @@
 //   layout      k_cache                                        v_cache
 //   "NHD"       [num_blocks, block_size, heads, head_dim_qk]   [.., head_dim_v]
 //   "HND"       [num_blocks, heads, block_size, head_dim_qk]   [.., head_dim_v]
-//   "K-packed"  [num_blocks, heads, head_dim_qk / x, block_size, x], x = 16 / element size;
+//   "K-packed"  [num_blocks, heads, head_dim_qk / x, block_size, x], any x;
 //               v_cache [num_blocks, heads, head_dim_v, block_size]
+//
+// A cache may have no blocks.
 //
 //   packed [num_blocks, 2, ...]      kv[:, 0], kv[:, 1]
 //   K and V in the last dimension    kv[..., :head_dim_qk], kv[..., head_dim_qk:]
@@ -17,6 +19,8 @@
 //
 // A scale is float32: one element, [num_kv_heads] or [num_tables, num_kv_heads], of any strides
 // (expanded ones too), on the cache's device; or one element on the CPU, which the host reads.
+//
+// Keys and values outside of a cache may be bytes, too (Fp8Of).
 //
 // Errors: InvalidArgument naming the argument. Thread safety: pure functions.
 
@@ -44,6 +48,9 @@ struct KvTensors {
 
 // The layer points into the tensors.
 absl::StatusOr<KvLayer> KvLayerOf(const KvTensors& tensors);
+
+// Keys or values: if they are uint8 and kv_dtype names an fp8 type, their bytes as that type.
+at::Tensor Fp8Of(const at::Tensor& tensor, const std::optional<std::string>& kv_dtype);
 
 // `argument` is the scale's name. Absent: 1.
 absl::StatusOr<Scale> ScaleOf(const char* argument, const std::optional<at::Tensor>& scale,

@@ -73,6 +73,27 @@ TEST(KvTensorsTest, KPackedFindsTheDimsThatStandTogether) {
             v.select(0, 2).select(0, 1).select(0, 21).select(0, 9).const_data_ptr());
 }
 
+TEST(KvTensorsTest, XOfAKPackedCacheIsTheTensors) {
+  // vLLM keeps x of the model's type in fp8 caches: 8. 24 / 8 chunks are no multiple of 16 bytes.
+  const at::Tensor k = Cache({3, 2, 3, 16, 8}, at::kByte);
+  const at::Tensor v = Cache({3, 2, 24, 16}, at::kByte);
+  const KvLayer kv =
+      *KvLayerOf({.k_cache = k, .v_cache = v, .layout = "K-packed", .kv_dtype = "fp8"});
+  EXPECT_EQ(kv.head_dim_qk, 24);
+  EXPECT_EQ(kv.k.dim_chunk, 8);
+  EXPECT_EQ(At(kv, kv.k, 2, 9, 1, 21),
+            k.select(0, 2).select(0, 1).select(0, 2).select(0, 9).select(0, 5).const_data_ptr());
+  EXPECT_EQ(At(kv, kv.v, 2, 9, 1, 21),
+            v.select(0, 2).select(0, 1).select(0, 21).select(0, 9).const_data_ptr());
+}
+
+TEST(KvTensorsTest, ACacheMayHaveNoBlocks) {
+  const at::Tensor none = Cache({0, 8, 2, 32});
+  const KvLayer kv = *KvLayerOf({.k_cache = none, .v_cache = none});
+  EXPECT_EQ(kv.num_blocks, 0);
+  EXPECT_EQ(kv.block_size, 8);
+}
+
 TEST(KvTensorsTest, BytesAreFp8IfTheCallerSaysSo) {
   const at::Tensor bytes = Cache({4, 8, 2, 32}, at::kByte);
   const KvLayer kv = *KvLayerOf({.k_cache = bytes, .v_cache = bytes, .kv_dtype = "fp8_e5m2"});
@@ -82,6 +103,11 @@ TEST(KvTensorsTest, BytesAreFp8IfTheCallerSaysSo) {
               HasSubstr("expected float16, got Byte"));
   EXPECT_THAT(Refusal({.k_cache = bytes, .v_cache = bytes, .kv_dtype = "fp7"}),
               HasSubstr("got fp7"));
+  // Keys outside of a cache, too.
+  EXPECT_EQ(Fp8Of(bytes, "fp8_e5m2").scalar_type(), at::kFloat8_e5m2);
+  EXPECT_EQ(Fp8Of(bytes, "fp8_e5m2").const_data_ptr(), bytes.const_data_ptr());
+  EXPECT_EQ(Fp8Of(bytes, "float16").scalar_type(), at::kByte);
+  EXPECT_EQ(Fp8Of(bytes, std::nullopt).scalar_type(), at::kByte);
 }
 
 TEST(KvTensorsTest, ScalesComeInEveryForm) {

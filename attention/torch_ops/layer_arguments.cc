@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "attention/torch_ops/argument_parts.h"
 #include "attention/torch_ops/kv_tensors.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
@@ -17,11 +18,6 @@ absl::StatusOr<int> ToInt(const char* argument, int64_t value) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat(argument, " is out of range: expected a 32-bit number, got ", value));
-}
-
-absl::StatusOr<std::optional<int>> ToInt(const char* argument, std::optional<int64_t> value) {
-  if (!value) return std::optional<int>();
-  return ToInt(argument, *value);
 }
 
 // [num_q_heads] float32, dense.
@@ -77,8 +73,10 @@ absl::StatusOr<AttentionParams> MakeAttentionParams(const LayerArguments& argume
                             .head_dim_v = heads.head_dim_v};
   if (arguments.scale) params.scale = static_cast<float>(*arguments.scale);
   if (arguments.softcap) params.softcap = static_cast<float>(*arguments.softcap);
-  REPRISE_ASSIGN_OR_RETURN(params.window_left, ToInt("window_left", arguments.window_left));
-  REPRISE_ASSIGN_OR_RETURN(params.window_right, ToInt("window_right", arguments.window_right));
+  REPRISE_ASSIGN_OR_RETURN(params.window_left,
+                           WindowArgument("window_left", arguments.window_left));
+  REPRISE_ASSIGN_OR_RETURN(params.window_right,
+                           WindowArgument("window_right", arguments.window_right));
   REPRISE_ASSIGN_OR_RETURN(params.alibi_slopes,
                            PerHead("alibi_slopes", arguments.alibi_slopes, heads, device));
   REPRISE_ASSIGN_OR_RETURN(params.sinks, PerHead("sinks", arguments.sinks, heads, device));

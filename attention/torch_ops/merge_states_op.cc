@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -44,13 +45,16 @@ LseView LseViewOf(const at::Tensor& lse) {
           .head_stride = lse.stride(1)};
 }
 
+// More parts than one launch takes are merged in groups of as many, and the groups then.
+constexpr size_t kMaxParts = size_t{kMaxMergeParts} * kMaxMergeParts;
+
 absl::Status CheckLists(const Parts& parts) {
   if (!parts.outs.empty() && parts.outs.size() == parts.lses.size() &&
-      parts.outs.size() <= kMaxMergeParts) {
+      parts.outs.size() <= kMaxParts) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("outs and lses must be lists of as many parts, 1 to ", kMaxMergeParts, ": got ",
+      absl::StrCat("outs and lses must be lists of as many parts, 1 to ", kMaxParts, ": got ",
                    parts.outs.size(), " and ", parts.lses.size()));
 }
 
@@ -105,8 +109,8 @@ absl::StatusOr<MergeStatesArgs> MakeArgs(const Parts& parts, const at::Tensor& o
   return args;
 }
 
-absl::Status Merge(const Parts& parts, const at::Tensor& out,
-                   const std::optional<at::Tensor>& lse) {
+absl::Status MergeOnce(const Parts& parts, const at::Tensor& out,
+                       const std::optional<at::Tensor>& lse) {
   REPRISE_ASSIGN_OR_RETURN(const MergeStatesArgs args, MakeArgs(parts, out, lse));
   if (out.is_cpu()) return MergeStates(args);
   return LaunchOn(out.device(), "merge_states", [&]([[maybe_unused]] CUstream_st* stream) {
@@ -116,6 +120,32 @@ absl::Status Merge(const Parts& parts, const at::Tensor& out,
     return absl::OkStatus();
 #endif
   });
+}
+
+// The groups' results, float32: allocates.
+absl::StatusOr<Parts> MergeGroups(const Parts& parts) {
+  Parts groups = {.outs = {}, .lses = {}, .sinks = parts.sinks};
+  for (size_t first = 0; first < parts.outs.size(); first += kMaxMergeParts) {
+    const size_t end = std::min(first + kMaxMergeParts, parts.outs.size());
+    const Parts group = {.outs = {parts.outs.begin() + first, parts.outs.begin() + end},
+                         .lses = {parts.lses.begin() + first, parts.lses.begin() + end},
+                         .sinks = {}};
+    const auto options = parts.outs[0].options().dtype(at::kFloat);
+    // Groups are alike only if all parts are: the first of the list stands for them.
+    REPRISE_RETURN_IF_ERROR(CheckLike("outs", parts.outs[0], group.outs[0]));
+    groups.outs.push_back(at::empty(parts.outs[0].sizes(), options));
+    groups.lses.push_back(at::empty(parts.lses[0].sizes(), options));
+    REPRISE_RETURN_IF_ERROR(MergeOnce(group, groups.outs.back(), groups.lses.back()));
+  }
+  return groups;
+}
+
+absl::Status Merge(const Parts& parts, const at::Tensor& out,
+                   const std::optional<at::Tensor>& lse) {
+  REPRISE_RETURN_IF_ERROR(CheckLists(parts));
+  if (parts.outs.size() <= kMaxMergeParts) return MergeOnce(parts, out, lse);
+  REPRISE_ASSIGN_OR_RETURN(const Parts groups, MergeGroups(parts));
+  return MergeOnce(groups, out, lse);
 }
 
 absl::Status MergeStatesOp(OperatorCall& call) {

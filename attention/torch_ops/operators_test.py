@@ -312,6 +312,108 @@ class OperatorsTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 OPS.merge_states([whole], [whole_lse, whole_lse])
 
+    def test_more_parts_than_a_launch_takes_are_merged(self):
+        for device in DEVICES:
+            for count in (64, 65, 130):
+                outs = [torch.randn(3, 2, 8, device=device) for _ in range(count)]
+                lses = [torch.randn(3, 2, device=device) for _ in range(count)]
+                sinks = torch.randn(2, device=device)
+                column = sinks.expand(1, 3, 2)
+                want_lse = torch.logsumexp(torch.cat([torch.stack(lses), column]).double(), dim=0)
+                weights = torch.exp(torch.stack(lses).double() - want_lse)
+                want = (weights[..., None] * torch.stack(outs).double()).sum(dim=0)
+                out, lse = OPS.merge_states(outs, lses, sinks=sinks)
+                self.close(out, want, 2e-6)
+                self.close(lse, want_lse, 2e-6)
+                OPS.merge_states.out(outs, lses, sinks=sinks, out=outs[0], lse=lses[0])
+                self.assertTrue(torch.equal(outs[0], out) and torch.equal(lses[0], lse))
+            for odd in (outs[1].half(), outs[1].cpu().double(), outs[1][:2]):
+                with self.assertRaises(ValueError):
+                    OPS.merge_states(outs[:64] + [odd], lses[:65])
+            with self.assertRaises(ValueError) as raised:
+                OPS.merge_states([outs[1]] * 4097, [lses[1]] * 4097)
+            self.assertIn("1 to 4096", str(raised.exception))
+
+    def test_a_cache_may_have_no_blocks_if_no_row_has_keys(self):
+        for device in DEVICES:
+            for layout, shape in (("NHD", (0, 4, 2, 32)), ("HND", (0, 2, 4, 32))):
+                cache = torch.zeros(shape, device=device)
+                q, table = torch.randn(3, 4, 32, device=device), ints([[0], [0]], device)
+                call = lambda lens: OPS.paged_attention(q, cache, cache, table, ints(lens, device),
+                                                        ints([0, 1, 3], device), layout=layout)
+                out, lse = call([0, 0])
+                self.assertTrue(torch.equal(out, torch.zeros_like(out)))
+                self.assertTrue(torch.equal(lse, torch.full_like(lse, -math.inf)))
+                nowhere = torch.tensor([-1, -1, -1], dtype=torch.int64, device=device)
+                OPS.write_kv(q[:, :2], q[:, :2], cache, cache, nowhere, layout=layout)
+                if device == "cpu":
+                    with self.assertRaises(ValueError) as raised:
+                        call([0, 2])
+                    self.assertIn("block_table[1]", str(raised.exception))
+
+    def test_the_off_values_of_other_systems_are_off(self):
+        for device in DEVICES:
+            batch = Batch([90, 17], [1, 1], device)
+            batch.write()
+            want, want_lse = OPS.paged_attention(*batch.arguments())
+            out, lse = OPS.paged_attention(*batch.arguments(), softcap=0.0, window_left=-1,
+                                           window_right=-1, block_sparse=[0, 0, 7])
+            self.assertTrue(torch.equal(out, want) and torch.equal(lse, want_lse))
+            plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
+                                     max_rows=2, max_tokens=2, max_seq_len=96,
+                                     dtype=torch.float32, device=device)
+            map_of = lambda **window: OPS.work_map(*batch.arguments()[3:], plan, num_tokens=2,
+                                                   **window)
+            out, _ = OPS.paged_attention(*batch.arguments(), max_query_len=1, max_seq_len=96,
+                                         plan=plan, workspace=map_of(window_left=-1))
+            self.close(out, want, 2e-6)
+            with self.assertRaises(ValueError):
+                map_of(window_left=-2)
+
+    def test_the_caller_says_how_often_a_row_is_split(self):
+        for device in DEVICES:
+            batch = Batch([3000, 17], [1, 1], device)
+            batch.write()
+            want, want_lse = batch.expected()
+            sizes = dict(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32, max_rows=2,
+                         max_tokens=2, max_seq_len=4096, dtype=torch.float32, device=device)
+            needed = []
+            for max_splits in (1, 2, 16):
+                plan = OPS.work_map_plan(**sizes, max_splits=max_splits)
+                needed.append(plan[0].item())
+                workspace = OPS.work_map(*batch.arguments()[3:], plan)
+                out, lse = OPS.paged_attention(*batch.arguments(), max_query_len=1,
+                                               max_seq_len=4096, plan=plan, workspace=workspace)
+                self.close(out, want, 2e-5)
+                self.close(lse, want_lse, 2e-5)
+            self.assertEqual(needed, sorted(set(needed)))  # room for more partial results
+            for wrong in (0, 17):
+                with self.assertRaises(ValueError) as raised:
+                    OPS.work_map_plan(**sizes, max_splits=wrong)
+                self.assertIn("max_splits", str(raised.exception))
+
+    def test_latents_are_written_from_their_two_parts(self):
+        for device in DEVICES:
+            for kv_dtype in (None, "fp8"):
+                storage = torch.uint8 if kv_dtype else torch.bfloat16
+                cache = torch.zeros(4, 8, 576, dtype=storage, device=device)
+                fused = torch.randn(5, 600, device=device, dtype=torch.bfloat16)
+                latent, rope = fused[:, :512], fused[:, 520:584]
+                slots = torch.tensor([9, -1, 8, 31, 0], dtype=torch.int64, device=device)
+                scale = torch.tensor([0.5], device=device) if kv_dtype else None
+                OPS.write_latent_kv(latent, rope, cache, slots, kv_dtype=kv_dtype, scale=scale)
+                want = torch.zeros(32, 576, dtype=storage, device=device)
+                for token, slot in enumerate(slots.tolist()):
+                    if slot < 0:
+                        continue
+                    key = torch.cat([latent[token], rope[token]])
+                    want[slot] = key if not kv_dtype else \
+                        (key.float() / 0.5).to(torch.float8_e4m3fn).view(torch.uint8)
+                self.assertTrue(torch.equal(cache.view(32, 576), want))
+            with self.assertRaises(ValueError) as raised:
+                OPS.write_latent_kv(latent, rope[:, :60], cache, slots)
+            self.assertIn("cache must be", str(raised.exception))
+
     def test_chunks_become_virtual_rows(self):
         for device in DEVICES:
             table = torch.zeros(3, 9, dtype=torch.int32, device=device)
@@ -417,6 +519,8 @@ class OperatorsTest(unittest.TestCase):
             (OPS.ragged_attention.default, ragged, dict(causal=False)),
             (OPS.ragged_attention.out, ragged, dict(out=out.clone())),
             (OPS.write_kv.default, (k, v, batch.k_cache, batch.v_cache, batch.slots()), {}),
+            (OPS.write_latent_kv.default,
+             (k[:, 0], v[:, 0], torch.zeros(8, 8, 64, device=device), batch.slots()), {}),
             (OPS.read_kv.default, (batch.k_cache, batch.v_cache, batch.slots()),
              dict(dtype=torch.float32)),
             (OPS.copy_blocks.default, ([batch.k_cache, batch.v_cache], pair), {}),

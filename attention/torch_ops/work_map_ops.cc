@@ -60,6 +60,10 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
                        c10::toString(*products)));
     }
   }
+  if (const std::optional<int64_t> max_splits = call.MaybeInt("max_splits")) {
+    options.mode = WorkMapMode::kDeterministic;
+    REPRISE_ASSIGN_OR_RETURN(options.max_splits, CountArgument("max_splits", *max_splits));
+  }
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan, MakePlanTensor(options));
   call.Return({plan});
   return absl::OkStatus();
@@ -74,9 +78,7 @@ struct MapRequest {
 absl::Status ReadWindow(OperatorCall& call, MapRequest& request) {
   request.num_tokens = call.MaybeInt("num_tokens");
   const auto read = [&call](const char* name, std::optional<int>& side) -> absl::Status {
-    const std::optional<int64_t> given = call.MaybeInt(name);
-    if (!given) return absl::OkStatus();
-    REPRISE_ASSIGN_OR_RETURN(side, CountArgument(name, *given));
+    REPRISE_ASSIGN_OR_RETURN(side, WindowArgument(name, call.MaybeInt(name)));
     return absl::OkStatus();
   };
   REPRISE_RETURN_IF_ERROR(read("window_left", request.window.left));
@@ -171,7 +173,8 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
                  "work_map_plan(*, int num_q_heads, int num_kv_heads, int head_dim_qk, "
                  "int head_dim_v, int max_rows, int max_tokens, int max_query_len=1, "
                  "int max_seq_len, ScalarType dtype, bool deterministic=False, "
-                 "Device device=\"cuda\", bool shared_prefix=False, ScalarType? products=None) "
+                 "Device device=\"cuda\", bool shared_prefix=False, ScalarType? products=None, "
+                 "int? max_splits=None) "
                  "-> Tensor",
                  WorkMapPlanOp);
   DefineOperator(library, "work_map(" REPRISE_WORK_MAP_SCHEMA ") -> Tensor",

@@ -33,6 +33,7 @@ enum PlanField {
   kMode,
   kSharedPrefix,
   kProducts,  // 0: as q, else 1 + the type
+  kMaxSplits,
   kNumFields,
 };
 
@@ -60,6 +61,7 @@ absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options) {
   fields[kNumSms] = options.num_sms;
   fields[kMode] = static_cast<int64_t>(options.mode);
   fields[kSharedPrefix] = static_cast<int64_t>(options.shared_prefix);
+  fields[kMaxSplits] = options.max_splits;
   fields[kProducts] = options.products ? 1 + static_cast<int64_t>(*options.products) : 0;
   return tensor;
 }
@@ -98,6 +100,7 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
                         .max_seq_len = field(kMaxSeqLen),
                         .num_sms = field(kNumSms),
                         .mode = static_cast<WorkMapMode>(field(kMode)),
+                        .max_splits = field(kMaxSplits),
                         .products = products,
                         .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
                         // The operators that build a map and those that use it receive bounds

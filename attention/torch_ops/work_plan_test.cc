@@ -23,7 +23,8 @@ WorkMapOptions Options() {
           .max_query_len = 4,
           .max_seq_len = 333,
           .num_sms = 78,
-          .mode = WorkMapMode::kDeterministic};
+          .mode = WorkMapMode::kDeterministic,
+          .max_splits = 3};
 }
 
 TEST(WorkPlanTest, APlanSaysHowMuchWorkspaceItsMapNeeds) {
@@ -35,6 +36,7 @@ TEST(WorkPlanTest, TheOptionsComeBackAsTheyWere) {
   const WorkMapOptions read = *ReadPlanTensor(*MakePlanTensor(Options()));
   const WorkMapOptions made = Options();
   EXPECT_EQ(read.dtype, made.dtype);
+  EXPECT_EQ(read.max_splits, made.max_splits);
   EXPECT_EQ(read.num_q_heads, made.num_q_heads);
   EXPECT_EQ(read.num_kv_heads, made.num_kv_heads);
   EXPECT_EQ(read.head_dim_qk, made.head_dim_qk);

@@ -68,7 +68,7 @@ namespace reprise {
 enum class WorkMapMode : int32_t {
   kBalanced,  // rows are cut wherever that makes the columns even
   // A row is cut by its own data alone, so its bits do not depend on the rest of the batch: into at
-  // most kMaxDeterministicSplits pieces of at least kMinDeterministicSteps steps.
+  // most max_splits pieces of at least kMinDeterministicSteps steps.
   kDeterministic,
 };
 
@@ -183,6 +183,7 @@ struct TileMap {
   int num_columns = 0;
   int num_ctas = 0;  // heads_per_column * num_columns: the grid of the kernels
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int max_splits = kMaxDeterministicSplits;  // in deterministic mode
 };
 
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.

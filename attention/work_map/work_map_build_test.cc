@@ -1,6 +1,7 @@
 #include "attention/work_map/work_map_build.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -367,6 +368,22 @@ TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
     EXPECT_EQ(cuts_of_row({131072, 0, len}, 2), alone);
   }
   EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 steps: 3 pieces of 6
+}
+
+TEST(WorkMapBuildTest, InDeterministicModeTheCallerSaysHowOftenARowIsCutAtMost) {
+  for (int max_splits : {1, 2, 5, 16}) {
+    Rows rows({100000, 700, 5000});
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.mode = WorkMapMode::kDeterministic;
+    options.max_splits = max_splits;
+    HostWorkMap work(options);
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    std::array<int, 3> pieces = {};
+    for (const WorkItem& item : ItemsOf(work.map().main)) ++pieces[item.row];
+    // 11 and 79 steps, at least 8 to a piece.
+    EXPECT_THAT(pieces, ElementsAre(max_splits, std::min(max_splits, 2), std::min(max_splits, 10)));
+  }
 }
 
 // Two decodes, a prompt, a padded row, a row without queries and another decode.

@@ -376,7 +376,7 @@ class WorkMapBuilder {
           AtMost(map_.tile_queries, rows_.query_start_loc[rows_.num_rows] - t * map_.tile_queries);
       tile.key_end = shared_keys_;
       tile.num_pieces = 1;
-      cost = Cutter::template CostOf<Sum>(1, map_.tile_cost, tile);
+      cost = Cutter::template CostOf<Sum>(map_.max_splits, map_.tile_cost, tile);
     } else {
       tile.row = RowOfTile(t);
       const WorkMapRow row = rows_are_loaded_ ? row_[tile.row] : LoadRow(rows_, tile.row);
@@ -389,7 +389,8 @@ class WorkMapBuilder {
         tile.key_end = AtMost(keys.end, map_.max_seq_len);
         if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
         tile.num_pieces = 1;
-        cost = Cutter::template CostOf<Sum>(RowTiles(row), map_.tile_cost, tile);
+        const int most_pieces = map_.max_splits / RowTiles(row);
+        cost = Cutter::template CostOf<Sum>(most_pieces, map_.tile_cost, tile);
       }
     }
     tiles_[t] = tile;

@@ -212,7 +212,7 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
   return StepOfKey(tile.key_end + kWorkStepKeys - 1) - StepOfKey(tile.key_begin);
 }
 
-// The two ways to cut a range. CostOf() returns its cost, given how many ranges the row has; Cut()
+// The two ways to cut a range. CostOf() returns its cost, given the most pieces of a range; Cut()
 // sets how many pieces there are, once all costs are known; StepOf() returns the step of the range
 // at which a piece after the first begins, and ColumnOf() the column that a piece is in.
 
@@ -265,9 +265,8 @@ struct BalancedCut {
 struct DeterministicCut {
   static constexpr bool kMayGiveColumns = false;
 
-  // Steps of a piece. `row_tiles`: ranges of the row.
-  REPRISE_HOST_DEVICE static int ChunkOf(int steps, int row_tiles) {
-    int pieces = kMaxDeterministicSplits / row_tiles;
+  // Steps of a piece.
+  REPRISE_HOST_DEVICE static int ChunkOf(int steps, int pieces) {
     const int most = (steps + kMinDeterministicSteps - 1) / kMinDeterministicSteps;
     if (pieces > most) pieces = most;
     if (pieces <= 1) return steps > 0 ? steps : 1;
@@ -275,9 +274,9 @@ struct DeterministicCut {
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static Sum CostOf(int row_tiles, int tile_cost, WorkTile& tile) {
+  REPRISE_HOST_DEVICE static Sum CostOf(int most_pieces, int tile_cost, WorkTile& tile) {
     const int steps = NumSteps(tile);
-    tile.cut = ChunkOf(steps, row_tiles);
+    tile.cut = ChunkOf(steps, most_pieces);
     tile.num_pieces = steps > 0 ? (steps + tile.cut - 1) / tile.cut : 1;
     return static_cast<Sum>(tile.num_pieces) * tile_cost + static_cast<Sum>(steps) * kStepCost;
   }

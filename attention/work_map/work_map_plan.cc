@@ -59,6 +59,12 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", 1, options.max_query_len));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", 0, options.max_seq_len));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_sms", 1, options.num_sms));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_splits", 1, options.max_splits));
+  if (options.max_splits > kMaxDeterministicSplits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_splits of WorkMapOptions: expected <= ", kMaxDeterministicSplits,
+                     ", got ", options.max_splits));
+  }
   REPRISE_RETURN_IF_ERROR(CheckCosts(options.costs));
   if (options.shared_prefix == SharedPrefix::kTaken && options.mode != WorkMapMode::kBalanced) {
     return absl::InvalidArgumentError(
@@ -87,12 +93,13 @@ Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
   return {tiles + cuts, merges, cuts + merges};
 }
 
-Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, int64_t steps) {
+Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, int64_t steps,
+                           int64_t max_splits) {
   const int64_t longest = CeilDiv(steps, kMinDeterministicSteps);
   Bounds a_row;  // beyond one item a tile
-  most_row_tiles = std::min<int64_t>(most_row_tiles, kMaxDeterministicSplits / 2);
+  most_row_tiles = std::min<int64_t>(most_row_tiles, max_splits / 2);
   for (int64_t row_tiles = 1; row_tiles <= most_row_tiles; ++row_tiles) {
-    const int64_t pieces = std::min(kMaxDeterministicSplits / row_tiles, longest);
+    const int64_t pieces = std::min(max_splits / row_tiles, longest);
     if (pieces < 2) continue;
     a_row.items = std::max(a_row.items, row_tiles * (pieces - 1));
     a_row.partials = std::max(a_row.partials, row_tiles * pieces);
@@ -205,6 +212,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   map.head_dim_qk = options.head_dim_qk;
   map.head_dim_v = options.head_dim_v;
   map.mode = options.mode;
+  map.max_splits = options.max_splits;
 
   map.tile_rows = tile.rows();
   map.tile_cost = TileCostOf(tile, options.costs);
@@ -229,7 +237,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
   Bounds bounds = options.mode == WorkMapMode::kBalanced
                       ? BalancedBounds(tiles, map.num_columns, steps)
-                      : DeterministicBounds(tiles, rows, most_row_tiles, steps);
+                      : DeterministicBounds(tiles, rows, most_row_tiles, steps, options.max_splits);
   bounds.partials *= std::min(map.tile_queries, options.max_query_len);
   if (shares) {
     const Bounds shared = SharedBounds(tiles, shared_tiles, map, steps);

@@ -18,7 +18,7 @@
 // The bounds, of each map. Let T = max_tokens, R = min(max_rows, T), q = tile_queries. Query ranges
 // are at most R + min((T - R) / q, R * ((max_query_len - 1) / q)). In balanced mode a cut is a
 // column's border, so there are at most num_columns - 1 of them, as many items beyond one a range,
-// and twice as many partials; in deterministic mode at most kMaxDeterministicSplits partials a row.
+// and twice as many partials; in deterministic mode at most max_splits partials a row.
 // A range of at most kWorkStepKeys keys is never cut. A partial belongs to one query; a piece has
 // one for each of its queries. With SharedPrefix::kTaken, SharedTiles selects the size of tiles,
 // query ranges also end at multiples of q tokens, there are ceil(T / q) shared ranges more, and
@@ -65,6 +65,8 @@ struct WorkMapOptions {
   // Multiprocessors of the device. Any number is correct; the card's own is fastest.
   int num_sms = 132;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  // Deterministic mode: the most pieces of a row, up to kMaxDeterministicSplits; 1: no row is cut.
+  int max_splits = kMaxDeterministicSplits;
   // The type to multiply in where calls request one other than q's (AttentionExtras::products).
   std::optional<DType> products = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;

@@ -264,6 +264,9 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_query_len = 0; }), HasSubstr("max_query_len"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = -1; }), HasSubstr("max_rows"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.num_sms = 0; }), HasSubstr("num_sms"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_splits = 0; }), HasSubstr("max_splits"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_splits = 17; }),
+              HasSubstr("max_splits of WorkMapOptions: expected <= 16, got 17"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_qk = 577; }), HasSubstr("577"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_v = 513; }), HasSubstr("513"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.dtype = DType::kFloat64; }), HasSubstr("float64"));

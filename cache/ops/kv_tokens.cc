@@ -6,13 +6,14 @@
 namespace reprise {
 
 absl::Status CheckKvLayer(const KvLayer& kv) {
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.num_blocks", kv.num_blocks, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.num_blocks", kv.num_blocks, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.block_size", kv.block_size, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.num_kv_heads", kv.num_kv_heads, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.head_dim_qk", kv.head_dim_qk, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.head_dim_v", kv.head_dim_v, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.k.dim_chunk", kv.k.dim_chunk, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.v.dim_chunk", kv.v.dim_chunk, 1));
+  if (kv.num_blocks == 0) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(CheckGiven("kv.k", kv.k.data));
   return CheckGiven("kv.v", kv.v.data);
 }
@@ -21,6 +22,12 @@ absl::Status CheckHasNoRows(std::string_view name, const Scale& scale) {
   if (scale.data == nullptr || scale.row_stride == 0) return absl::OkStatus();
   return CheckEqual(absl::StrCat(absl::string_view(name.data(), name.size()), ".row_stride"),
                     scale.row_stride, 0);
+}
+
+absl::Status CheckIsOne(std::string_view name, const Scale& scale) {
+  if (scale.data == nullptr && scale.value == 1.0f) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::string_view(name.data(), name.size()), ": expected none, got one"));
 }
 
 }  // namespace reprise

@@ -180,6 +180,9 @@ absl::Status CheckKvArgs(const Args& args) {
 // That a scale does not depend on the row of a block table: tokens given by slot have none.
 absl::Status CheckHasNoRows(std::string_view name, const Scale& scale);
 
+// That there is no scale.
+absl::Status CheckIsOne(std::string_view name, const Scale& scale);
+
 }  // namespace reprise
 
 #endif  // CACHE_OPS_KV_TOKENS_H_

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -103,14 +104,25 @@ absl::Status WriteKvOnHost(const WriteKvArgs& args) {
   const int64_t bytes_per_token =
       int64_t{kv.num_kv_heads} * (kv.head_dim_qk + kv.head_dim_v) * SizeOf(kv.dtype);
   const int64_t tokens_per_thread = std::max<int64_t>(kBytesPerThread / bytes_per_token, 1);
+  const auto write = [&]<typename Src, typename Dst>(Src, Dst) {
+    at::parallel_for(0, args.num_tokens, tokens_per_thread,
+                     [&](int64_t begin, int64_t end) { WriteTokens<Src, Dst>(args, begin, end); });
+    return absl::OkStatus();
+  };
+  if (IsFp8(args.dtype)) {  // copied, whichever of its types it is
+    return write(TorchElements::Fp8E4M3(), TorchElements::Fp8E4M3());
+  }
   return WithTokenType<TorchElements>(args.dtype, [&]<typename Src>(Src) {
-    return WithCacheType<TorchElements>(kv.dtype, [&]<typename Dst>(Dst) {
-      at::parallel_for(0, args.num_tokens, tokens_per_thread, [&](int64_t begin, int64_t end) {
-        WriteTokens<Src, Dst>(args, begin, end);
-      });
-      return absl::OkStatus();
-    });
+    return WithCacheType<TorchElements>(kv.dtype,
+                                        [&]<typename Dst>(Dst) { return write(Src(), Dst()); });
   });
+}
+
+// Of k and v; CheckWriteKv() compares fp8 types.
+absl::StatusOr<DType> SourceDType(const KvLayer& kv, const at::Tensor& k) {
+  const std::optional<DType> dtype = FromScalarType(k.scalar_type());
+  if (dtype && IsFp8(*dtype) && IsFp8(kv.dtype)) return *dtype;
+  return SupportedDType("KV write", kv, k);
 }
 
 // Binds num_tokens.
@@ -138,14 +150,15 @@ absl::Status WriteKv(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v
     REPRISE_RETURN_IF_ERROR(CheckSlots(slot_mapping, dims));
     REPRISE_RETURN_IF_ERROR(CheckKvTensors(kv, k, v, dims));
     REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slot_mapping, k.device()));
-    REPRISE_ASSIGN_OR_RETURN(const DType dtype, SupportedDType("KV write", kv, k));
-    const WriteKvArgs args = {.kv = kv,
-                              .k = ConstTokensOf(k),
-                              .v = ConstTokensOf(v),
-                              .dtype = dtype,
-                              .slot_mapping = slot_mapping.const_data_ptr<int64_t>(),
-                              .num_tokens = slot_mapping.numel(),
-                              .num_sides = v.defined() ? 2 : 1};
+    REPRISE_ASSIGN_OR_RETURN(const DType dtype, SourceDType(kv, k));
+    WriteKvArgs args = {.kv = kv,
+                        .k = ConstTokensOf(k),
+                        .v = ConstTokensOf(v),
+                        .dtype = dtype,
+                        .slot_mapping = slot_mapping.const_data_ptr<int64_t>(),
+                        .num_tokens = slot_mapping.numel(),
+                        .num_sides = v.defined() ? 2 : 1};
+    if (IsFp8(dtype)) args.kv.k_scale = args.kv.v_scale = {};
 #ifdef REPRISE_WITH_CUDA
     if (k.is_cuda()) {
       const c10::cuda::CUDAGuard guard(k.device());

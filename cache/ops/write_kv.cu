@@ -136,6 +136,10 @@ absl::Status LaunchWriteKv(const WriteKvArgs& args, cudaStream_t stream) {
         parts, (side.accesses_per_token + side.accesses_per_cta - 1) / side.accesses_per_cta);
   }
   const dim3 grid(static_cast<unsigned>(groups), args.num_sides, static_cast<unsigned>(parts));
+  if (IsFp8(args.dtype)) {  // copied, whichever of its types it is
+    using Byte = CudaElements::Fp8E4M3;
+    return Launch<Byte, Byte>(params, grid, stream);
+  }
   return WithTokenType<CudaElements>(args.dtype, [&]<typename Src>(Src) {
     return WithCacheType<CudaElements>(
         args.kv.dtype, [&]<typename Dst>(Dst) { return Launch<Src, Dst>(params, grid, stream); });

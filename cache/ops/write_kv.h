@@ -10,14 +10,16 @@
 //
 // and the same for v. Sources are converted through float32 (float64 stays float64 in a float64
 // cache) and rounded to nearest, ties to even. fp8 saturates to the largest finite value; NaN stays
-// NaN. Without conversion and scale the bits are copied.
+// NaN. Without conversion and scale the bits are copied. Keys and values that are fp8 already are
+// copied too: the scales do not apply to them.
 //
 //   slot_mapping  [num_tokens] int64, contiguous. Of two equal slots either may win.
 //                 [rows, columns] is the same as its num_tokens = rows * columns slots, row by row
 //   k             [>= num_tokens, num_kv_heads, head_dim_qk], any strides
 //   v             [>= num_tokens, num_kv_heads, head_dim_v], any strides, k's dtype. Undefined for
 //                 a latent cache, whose v is a part of k
-//   dtypes        k, v: float32, float16, bfloat16, on the CPU float64 too; caches: those and fp8
+//   dtypes        k, v: float32, float16, bfloat16, on the CPU float64 too, or the cache's fp8
+//                 type; caches: those and fp8
 //   scales        of kv: host floats, or floats on k's device by head (cache/ops/kv_scale.h makes
 //                 them from tensors); row_stride must be 0, because a token has no table row here
 //

@@ -4,8 +4,10 @@
 #define CACHE_OPS_WRITE_KV_ARGS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
@@ -20,7 +22,8 @@ struct WriteKvArgs {
   KvLayer kv = {};
   ConstKvTokens k = {};
   ConstKvTokens v = {};
-  DType dtype = DType::kFloat32;          // of k and v
+  // Of k and v. If it is fp8, it is the cache's type, and the cache's scales are 1.
+  DType dtype = DType::kFloat32;
   const int64_t* slot_mapping = nullptr;  // [num_tokens]
   int64_t num_tokens = 0;
   int num_sides = 2;  // K and V; 1: K alone
@@ -36,6 +39,15 @@ inline absl::Status CheckWriteKv(const WriteKvArgs& args) {
   }
   if (args.kv.v_scale.data == nullptr) {
     REPRISE_RETURN_IF_ERROR(CheckPositive("kv.v_scale", args.kv.v_scale.value));
+  }
+  if (IsFp8(args.dtype)) {
+    if (args.dtype != args.kv.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "k and v have another fp8 type than the cache: expected ",
+          std::string(DTypeName(args.kv.dtype)), ", got ", std::string(DTypeName(args.dtype))));
+    }
+    REPRISE_RETURN_IF_ERROR(CheckIsOne("kv.k_scale, for keys in fp8", args.kv.k_scale));
+    REPRISE_RETURN_IF_ERROR(CheckIsOne("kv.v_scale, for values in fp8", args.kv.v_scale));
   }
   return args.num_tokens == 0 ? absl::OkStatus() : CheckGiven("slot_mapping", args.slot_mapping);
 }

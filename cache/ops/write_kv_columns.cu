@@ -272,7 +272,7 @@ absl::Status Launch(const KernelParams& params, dim3 grid, int shared_bytes, cud
 }  // namespace
 
 bool CanWriteKvColumns(const WriteKvArgs& args) {
-  return args.num_sides == 2 && IsColumns(args, SideOf(args, 0)) &&
+  return args.num_sides == 2 && !IsFp8(args.dtype) && IsColumns(args, SideOf(args, 0)) &&
          IsColumns(args, SideOf(args, 1)) &&
          SharedBytes(args.kv, kMinTileTokens) <= kMaxSharedBytes;
 }

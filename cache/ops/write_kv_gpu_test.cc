@@ -2,6 +2,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isnan.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -18,6 +19,7 @@
 
 #include "base/testing/device_array.h"
 #include "base/testing/test_seed.h"
+#include "base/torch_dtype.h"
 #include "cache/ops/write_kv.h"
 #include "cache/storage/kv_cache.h"
 #include "cache/storage/kv_layout.h"
@@ -185,6 +187,34 @@ TEST_F(WriteKvGpuTest, NanStaysNanAndInfinitySaturatesFp8) {
     EXPECT_EQ(got_k[6].item<float>(), lowest);
     EXPECT_TRUE(std::isnan(got_v[1].item<float>()));
     EXPECT_EQ(got_v[2].item<float>(), lowest);
+  }
+}
+
+TEST_F(WriteKvGpuTest, Fp8KeysAreCopiedWhateverTheScales) {
+  for (DType dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
+    for (KvForm form : {KvForm::kPair, KvForm::kKPacked}) {
+      SCOPED_TRACE(testing::Message() << dtype << " " << form);
+      KvLayoutOptions options = LlamaLayout(form, KvOrder::kNHD);
+      options.dtype = dtype;
+      options.num_blocks = 3;
+      KvCache device = *KvCache::Create(*KvLayout::Create(options), kGpu);
+      KvCache host = *KvCache::Create(*KvLayout::Create(options), at::kCPU);
+      device.SetScales(0, {.value = 2.0f}, {.value = 0.5f});
+      host.SetScales(0, {.value = 2.0f}, {.value = 0.5f});
+      ASSERT_TRUE(device.Fill(0).ok() && host.Fill(0).ok());
+      const at::ScalarType type = ToScalarType(dtype);
+      const at::Tensor k = at::randn({20, 8, 128}).to(type), v = at::randn({20, 8, 128}).to(type);
+      std::vector<int64_t> slots;
+      for (int64_t token = 0; token < 20; ++token)
+        slots.push_back(token % 7 == 3 ? -1 : 40 - token);
+      ASSERT_TRUE(WriteKv(device.layer(0), OnGpu(k), OnGpu(v), Slots(slots)).ok());
+      ASSERT_TRUE(WriteKv(host.layer(0), k, v, at::tensor(slots, at::kLong)).ok());
+      for (int i : {0, 1}) {
+        const at::Tensor expected = host.tensors(0)[i].view(at::kByte);
+        EXPECT_TRUE(device.tensors(0)[i].view(at::kByte).cpu().equal(expected));
+        EXPECT_GT(expected.count_nonzero().item<int64_t>(), 10000);
+      }
+    }
   }
 }
 

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/testing/test_seed.h"
+#include "base/torch_dtype.h"
 #include "cache/storage/kv_cache.h"
 #include "cache/storage/kv_layout.h"
 #include "cache/testing/write_kv_case.h"
@@ -107,6 +108,37 @@ TEST(WriteKvTest, Fp8DividesByTheScaleAndSaturates) {
                                                         std::pair(2, largest), std::pair(3, 0)));
     EXPECT_EQ(Written(cache, 1)[0], std::pair(0, 6.0f));  // v's own scale
   }
+}
+
+TEST(WriteKvTest, Fp8KeysAreCopiedWhateverTheScales) {
+  for (const auto& [dtype, other] :
+       {std::pair(DType::kFp8E4M3, DType::kFp8E5M2), std::pair(DType::kFp8E5M2, DType::kFp8E4M3)}) {
+    SCOPED_TRACE(testing::Message() << dtype);
+    KvCache cache = SmallCache(dtype);
+    cache.SetScales(0, {.value = 2.0f}, {.value = 8.0f});
+    const at::ScalarType type = ToScalarType(dtype);
+    const at::Tensor k = Values({6, -3, 1.5f, 0.5f}).to(type), v = Values({1, 2, 3, 4}).to(type);
+    ASSERT_TRUE(WriteKv(cache.layer(0), k, v, Slots({5, 0})).ok());
+    EXPECT_THAT(Written(cache, 0), testing::ElementsAre(std::pair(0, 1.5f), std::pair(1, 0.5f),
+                                                        std::pair(10, 6.0f), std::pair(11, -3.0f)));
+    EXPECT_THAT(Written(cache, 1), testing::ElementsAre(std::pair(0, 3.0f), std::pair(1, 4.0f),
+                                                        std::pair(10, 1.0f), std::pair(11, 2.0f)));
+    const at::Tensor wrong = k.to(at::kFloat).to(ToScalarType(other));
+    const absl::Status status = WriteKv(cache.layer(0), wrong, wrong, Slots({5, 0}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("another fp8 type than the cache"));
+    EXPECT_EQ(WriteKv(SmallCache().layer(0), k, v, Slots({5, 0})).code(),
+              absl::StatusCode::kUnimplemented);
+  }
+}
+
+TEST(WriteKvTest, ACacheWithoutBlocksTakesNothing) {
+  KvLayer kv = SmallCache().layer(0);
+  kv.num_blocks = 0;
+  kv.k.data = kv.v.data = nullptr;
+  const at::Tensor keys = Values({1, 2, 3, 4});
+  EXPECT_TRUE(WriteKv(kv, keys, keys, Slots({-1, -1})).ok());
+  EXPECT_EQ(WriteKv(kv, keys, keys, Slots({-1, 0})).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(WriteKvTest, NanStaysNan) {

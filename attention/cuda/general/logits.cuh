@@ -265,7 +265,7 @@ __device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const Wor
     float term = -INFINITY;
     if (position != INT_MIN) {
       const float slope = p.alibi_slopes ? p.alibi_slopes[row.q_head] * kLog2E : 0.0f;
-      term = slope * static_cast<float>(position - row.position);
+      term = -slope * fabsf(static_cast<float>(position - row.position));
     }
     terms[i] = term;
   }
@@ -291,8 +291,8 @@ __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, con
     for (int j = 0; j < 2; ++j) {
       const int key = first + threadIdx.x % 4 * 2 + n * 8 + j;
       float& logit = s[n][r * 2 + j];
-      const float term = slope * static_cast<float>(key - row_key);
-      logit = key >= from && key <= to ? logit + term : -INFINITY;
+      const float distance = fabsf(static_cast<float>(key - row_key));
+      logit = key >= from && key <= to ? logit - slope * distance : -INFINITY;
     }
   }
 }
