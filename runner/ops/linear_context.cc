@@ -31,10 +31,13 @@ std::string Reason(const LinearChoice& choice) {
 }  // namespace
 
 std::string ToString(const LinearChoice& choice) {
-  return absl::StrCat(choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows),
-                      ", ", choice.in_features, " -> ", choice.out_features, " ", DTypes(choice),
-                      ": algorithm ", choice.algorithm, " tile ", choice.tile, " split ",
-                      choice.split_k, Reason(choice));
+  return absl::StrCat(
+      choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows), ", ",
+      choice.in_features, " -> ", choice.out_features, " ", DTypes(choice), ": ",
+      choice.skinny_strip > 0 ? absl::StrCat("few rows, strip ", choice.skinny_strip)
+                              : absl::StrCat("algorithm ", choice.algorithm, " tile ", choice.tile,
+                                             " split ", choice.split_k),
+      Reason(choice));
 }
 
 }  // namespace reprise

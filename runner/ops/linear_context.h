@@ -38,6 +38,9 @@ struct LinearChoice {
   int algorithm = 0;   // the library's number of the kernel family
   int tile = 0;        // cublasLtMatmulTile_t
   int split_k = 1;     // 1: the sum over in_features is made by one CTA
+  // Above 0: the project's own kernel for few rows is used in place of the library's, with strips
+  // of so many units (runner/ops/skinny_linear_args.h).
+  int skinny_strip = 0;
 };
 
 // Whether shapes that are seen for the first time are timed, if the context's options ask for it.

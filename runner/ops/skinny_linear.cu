@@ -1,0 +1,336 @@
+// Products of 1 to 8 rows of x with a weight of megabytes.
+//
+// Bound: the bytes of the weight. Everything else serves to have loads under way all the time, from
+// before the kernel before this one ends until the last byte.
+//
+//   unit    16 rows of the weight. CTAs take even, contiguous shares of the units, one after the
+//           other in strips of kStrip units, so that none is left with a tail.
+//   step    512 of the in_features of a strip: 64 a warp, which is a line of 128 bytes of each row.
+//           Each of the 8 warps sums its own share of the in_features with mma m16n8k16: 16 weight
+//           rows are A, up to 8 rows of x are B. At the end of a strip the warps' sums are added in
+//           shared memory, in the order of the warps.
+//   ring    kStages steps of weights in shared memory. Each warp copies what it alone reads, by
+//           cp.async, kStages - 1 steps ahead: no barrier in the loop but __syncwarp().
+//   x       from L2 to registers, a step ahead. It is small, and read again for each strip.
+//
+// So the order of a sum depends on in_features alone: the same bits for any number of rows, and for
+// any kStrip.
+//
+// Shared memory of a CTA, 132 to 156 KB: more than half of an SM's on purpose. If two of these CTAs
+// fitted an SM, a dependent launch would put two where room is first and none elsewhere; and less
+// than 160 KB, so that a CTA of attention fits beside it.
+//
+// How a warp copies and reads a unit (after which the hardware's fragments fit without ldmatrix):
+//   copies  4 rows x 128 bytes an instruction: lane l has 16 bytes, chunk l % 8 of row l / 8. Full
+//           lines are a tenth quicker than 8 rows x 64 bytes.
+//   reads   lane l = 4 g + t has 16 bytes of row g and of row g + 8: chunk t or 4 + t. Eight
+//           in_features side by side stand in for the columns 2t, 2t + 1, 2t + 8, 2t + 9 of two
+//           fragments; x is read with the same columns, and a sum does not mind their order.
+//   banks   odd rows have their halves of a line swapped, so the 8 lanes of a phase, of two rows,
+//           use all banks once.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/dependent_launch.cuh"
+#include "base/status_macros.h"
+#include "runner/ops/skinny_linear_args.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+constexpr int kUnitRows = 16;
+constexpr int kLine = 64;  // in_features of a warp's step: 128 bytes
+constexpr int kStepFeatures = kWarps * kLine;
+constexpr int kUnitChunks = kUnitRows * 8;  // of 16 bytes, of a unit in a warp's step
+constexpr int kSumsOfUnit = kUnitRows * 8;  // floats, a warp
+
+template <int kStrip>
+struct Traits {
+  // About 100 KB in flight a CTA; more is not quicker.
+  static constexpr int kStages = kStrip == 1 ? 8 : kStrip == 2 ? 4 : 3;
+  static constexpr int kStageChunks = kWarps * kStrip * kUnitChunks;
+  static constexpr int kSharedBytes =
+      kStages * kStageChunks * 16 + kWarps * kStrip * kSumsOfUnit * 4;
+};
+
+__device__ uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Weights are read once a step of the model: they are the first to leave the L2 cache.
+__device__ uint64_t EvictFirst() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ void CopyChunk(uint32_t to, const void* from, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(policy)
+               : "memory");
+}
+
+__device__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int kPending>
+__device__ void AwaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// From L2: the kernel before this one has written it, and an SM's L1 knows nothing of that.
+__device__ uint4 LoadFromL2(const void* pointer) {
+  uint4 v;
+  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(pointer)
+               : "memory");
+  return v;
+}
+
+__device__ void Mma(const __nv_bfloat16*, float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                    uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ void Mma(const __half*, float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                    uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ float ToFloat(__half value) { return __half2float(value); }
+__device__ void Store(float* to, float value) { *to = value; }
+__device__ void Store(__nv_bfloat16* to, float value) { *to = __float2bfloat16(value); }
+__device__ void Store(__half* to, float value) { *to = __float2half(value); }
+
+// The weights of a CTA's units, strip by strip, as a warp copies them into its part of the ring.
+template <typename T, int kStrip>
+class WeightRing {
+ public:
+  __device__ WeightRing(const SkinnyLinearArgs& args, uint4* ring, int first_unit, int end_unit)
+      : stride_(args.weight_stride),
+        end_unit_(end_unit),
+        num_steps_(args.in_features / kStepFeatures),
+        unit_(first_unit),
+        policy_(EvictFirst()) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int row = lane / 8, chunk = lane % 8;
+    from_ = static_cast<const T*>(args.weight) + row * stride_ + warp * kLine + chunk * 8;
+    to_ = SharedAddress(ring + warp * kStrip * kUnitChunks + row * 8 + (chunk ^ (row % 2 * 4)));
+  }
+
+  // Copies the next step, if there is one. Called once a step, by all lanes.
+  __device__ void CopyNext() {
+    if (unit_ < end_unit_) {
+      const T* from = from_ + unit_ * kUnitRows * stride_ + step_ * kStepFeatures;
+      const uint32_t to = to_ + slot_ * (Traits<kStrip>::kStageChunks * 16);
+#pragma unroll
+      for (int u = 0; u < kStrip; ++u) {
+        if (unit_ + u >= end_unit_) break;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          CopyChunk(to + (u * kUnitChunks + i * 32) * 16, from + (u * kUnitRows + i * 4) * stride_,
+                    policy_);
+        }
+      }
+      if (++step_ == num_steps_) {
+        step_ = 0;
+        unit_ += kStrip;
+      }
+      if (++slot_ == Traits<kStrip>::kStages) slot_ = 0;
+    }
+    CommitCopies();  // an empty group keeps the count
+  }
+
+ private:
+  const T* from_;
+  int64_t stride_;
+  uint32_t to_;
+  int end_unit_;
+  int num_steps_;
+  int64_t unit_;
+  int step_ = 0;
+  int slot_ = 0;
+  uint64_t policy_;
+};
+
+// Adds the warps' sums of a strip's units and stores the results. `sums` [kWarps, kStrip,
+// kSumsOfUnit], each as mma leaves them: float i of lane l at i * 32 + l.
+template <typename T, typename Out, int kStrip>
+__device__ void StoreStrip(const SkinnyLinearArgs& args, const float* sums, int unit,
+                           int end_unit) {
+  for (int e = threadIdx.x; e < kStrip * kSumsOfUnit; e += kThreads) {
+    const int u = e / kSumsOfUnit, i = e / 32 % 4, lane = e % 32;
+    const int row = lane % 4 * 2 + i % 2;  // of x
+    if (row >= args.num_rows || unit + u >= end_unit) continue;
+    float value = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) {
+      value += sums[warp * kStrip * kSumsOfUnit + e];
+    }
+    const int feature = (unit + u) * kUnitRows + lane / 4 + i / 2 * 8;
+    if (args.bias != nullptr) value += ToFloat(static_cast<const T*>(args.bias)[feature]);
+    Store(static_cast<Out*>(args.out) + row * args.out_stride + feature, value);
+  }
+}
+
+template <typename T, typename Out, int kStrip>
+__global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLinearArgs args) {
+  using Shape = Traits<kStrip>;
+  extern __shared__ __align__(128) uint4 shared[];
+  uint4* const ring = shared;  // [kStages, kWarps, kStrip, kUnitChunks]
+  float* const sums = reinterpret_cast<float*>(shared + Shape::kStages * Shape::kStageChunks);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int g = lane / 4, t = lane % 4;
+  const int64_t num_units = args.out_features / kUnitRows;
+  const int first_unit = static_cast<int>(num_units * blockIdx.x / gridDim.x);
+  const int end_unit = static_cast<int>(num_units * (blockIdx.x + 1) / gridDim.x);
+  const int num_steps = args.in_features / kStepFeatures;
+
+  LetNextKernelIn();
+  if (args.weights != SkinnyWeights::kEarly) AwaitKernelBefore();
+  WeightRing<T, kStrip> weights(args, ring, first_unit, end_unit);
+#pragma unroll
+  for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
+  if (args.weights == SkinnyWeights::kEarly) AwaitKernelBefore();
+
+  // Rows beyond the last are computed from the last one, and not stored.
+  const T* const x = static_cast<const T*>(args.x) + min(g, args.num_rows - 1) * args.x_stride +
+                     warp * kLine + t * 8;
+  const uint4* const own = ring + warp * kStrip * kUnitChunks + g * 8 + (t ^ (g % 2 * 4));
+  const int other_half = g % 2 == 0 ? 4 : -4;
+  uint4 next_x[2] = {LoadFromL2(x), LoadFromL2(x + kLine / 2)};
+  int slot = 0;
+  for (int unit = first_unit; unit < end_unit; unit += kStrip) {
+    float sum[kStrip][4] = {};
+    for (int step = 0; step < num_steps; ++step) {
+      const uint4 b[2] = {next_x[0], next_x[1]};
+      const T* const x_after = x + (step + 1 == num_steps ? 0 : step + 1) * kStepFeatures;
+      next_x[0] = LoadFromL2(x_after);
+      next_x[1] = LoadFromL2(x_after + kLine / 2);
+      AwaitCopies<Shape::kStages - 2>();
+      __syncwarp();
+      const uint4* const stage = own + slot * Shape::kStageChunks;
+#pragma unroll
+      for (int u = 0; u < kStrip; ++u) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4 low = stage[u * kUnitChunks + half * other_half];
+          const uint4 high = stage[u * kUnitChunks + 64 + half * other_half];
+          Mma(static_cast<const T*>(nullptr), sum[u], low.x, high.x, low.y, high.y, b[half].x,
+              b[half].y);
+          Mma(static_cast<const T*>(nullptr), sum[u], low.z, high.z, low.w, high.w, b[half].z,
+              b[half].w);
+        }
+      }
+      if (++slot == Shape::kStages) slot = 0;
+      __syncwarp();  // all lanes have read the stage that is copied into next
+      weights.CopyNext();
+    }
+#pragma unroll
+    for (int u = 0; u < kStrip; ++u) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sums[(warp * kStrip + u) * kSumsOfUnit + i * 32 + lane] = sum[u][i];
+      }
+    }
+    __syncthreads();
+    StoreStrip<T, Out, kStrip>(args, sums, unit, end_unit);
+    __syncthreads();
+  }
+}
+
+struct Device {
+  int id = 0;
+  int num_sms = 0;
+};
+
+absl::Status CurrentDevice(Device& device) {
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device.id), "cudaGetDevice"));
+  return CudaStatus(
+      cudaDeviceGetAttribute(&device.num_sms, cudaDevAttrMultiProcessorCount, device.id),
+      "cudaDeviceGetAttribute");
+}
+
+template <typename T, typename Out, int kStrip>
+absl::Status LaunchStrip(const SkinnyLinearArgs& args, cudaStream_t stream) {
+  Device device;
+  REPRISE_RETURN_IF_ERROR(CurrentDevice(device));
+  constexpr auto kernel = SkinnyLinearKernel<T, Out, kStrip>;
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      Traits<kStrip>::kSharedBytes),
+                 "cudaFuncSetAttribute"));
+  const int grid = std::min(device.num_sms, args.out_features / kUnitRows);
+  return CudaStatus(
+      LaunchDependent(kernel, grid, kThreads, Traits<kStrip>::kSharedBytes, stream, args),
+      "SkinnyLinear");
+}
+
+template <typename T, typename Out>
+absl::Status LaunchTypes(const SkinnyLinearArgs& args, int strip, cudaStream_t stream) {
+  switch (strip) {
+    case 1:
+      return LaunchStrip<T, Out, 1>(args, stream);
+    case 2:
+      return LaunchStrip<T, Out, 2>(args, stream);
+    default:
+      return LaunchStrip<T, Out, 3>(args, stream);
+  }
+}
+
+template <typename T>
+absl::Status LaunchOf(const SkinnyLinearArgs& args, int strip, cudaStream_t stream) {
+  return args.out_dtype == DType::kFloat32 ? LaunchTypes<T, float>(args, strip, stream)
+                                           : LaunchTypes<T, T>(args, strip, stream);
+}
+
+bool IsAligned(const void* pointer, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride * 2 % 16 == 0;
+}
+
+}  // namespace
+
+bool SkinnyLinearServes(const SkinnyLinearArgs& args) {
+  const bool is_16_bit = args.dtype == DType::kFloat16 || args.dtype == DType::kBFloat16;
+  return is_16_bit && (args.out_dtype == args.dtype || args.out_dtype == DType::kFloat32) &&
+         args.num_rows >= 1 && args.num_rows <= kMaxSkinnyRows && args.out_features > 0 &&
+         args.out_features % kUnitRows == 0 && args.in_features > 0 &&
+         args.in_features % kStepFeatures == 0 && IsAligned(args.x, args.x_stride) &&
+         IsAligned(args.weight, args.weight_stride);
+}
+
+absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstream_st* stream) {
+  if (strip < 1 || strip > kMaxSkinnyStrip) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("strip: expected 1 to ", kMaxSkinnyStrip, ", got ", strip));
+  }
+  if (!SkinnyLinearServes(args)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected 1 to ", kMaxSkinnyRows,
+        " aligned 16-bit rows, out_features a multiple of 16 and in_features of ", kStepFeatures,
+        ": got ", args.num_rows, " rows, ", args.in_features, " -> ", args.out_features));
+  }
+  return args.dtype == DType::kBFloat16 ? LaunchOf<__nv_bfloat16>(args, strip, stream)
+                                        : LaunchOf<__half>(args, strip, stream);
+}
+
+}  // namespace reprise
