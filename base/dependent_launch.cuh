@@ -44,7 +44,9 @@ __device__ inline void PrefetchToL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// Enqueues kernel(arguments...) on `stream`, which must be of the current device.
+// Enqueues kernel(arguments...) on `stream`, which must be of the current device. Such kernels prefer
+// all of an SM's memory as shared memory: an SM changes the split only when it is idle, and a kernel
+// that needs much shared memory could not start beside this one.
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, size_t shared_bytes,
                             cudaStream_t stream, const Arguments&... arguments) {
@@ -53,6 +55,9 @@ cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, 
   cudaFuncAttributes compiled;
   const cudaError_t error = cudaFuncGetAttributes(&compiled, kernel);
   if (error != cudaSuccess) return error;
+  const cudaError_t preferred = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (preferred != cudaSuccess) return preferred;
 
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

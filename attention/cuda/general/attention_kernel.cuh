@@ -443,6 +443,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+  LetNextKernelIn();
   AwaitKernelBefore();
 
   if constexpr (Traits::kRotates) {

@@ -64,6 +64,7 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
   }
   if (threadIdx.x < Traits::kKeys / 32) shared.seen[threadIdx.x] = 0;
   __syncthreads();
+  LetNextKernelIn();
   AwaitKernelBefore();
   if (threadIdx.x >= Traits::kThreads + Traits::kWeigherThreads) {
     ReduceRegisters<Traits::kLoaderRegisters>();
