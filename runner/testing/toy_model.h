@@ -29,6 +29,8 @@ struct ToyModelOptions {
   // is as with 1.
   float kv_factor = 1;
   std::optional<float> kv_scale = {};  // k_scale and v_scale of every LayerSpec
+  bool takes_embeddings = false;       // float32 models only
+  int num_position_dims = 1;           // with several, each has a table of its own; they are added
   c10::Device device = c10::kCPU;
   uint64_t seed = 1;
 };
@@ -43,6 +45,12 @@ class ToyModel : public Model {
   // The logits [vocab_size] after `tokens`, without a cache, in float32: what a runner must
   // reproduce.
   at::Tensor DenseLogits(absl::Span<const int32_t> tokens) const;
+  // The same after n tokens with these embeddings [n, width], at these positions
+  // [num_position_dims, n] int32.
+  at::Tensor DenseLogitsOf(const at::Tensor& embeddings, const at::Tensor& positions) const;
+
+  // [n, width], on the model's device: what token ids are replaced by.
+  at::Tensor Embeddings(absl::Span<const int32_t> tokens) const;
 
   int num_forwards() const { return num_forwards_; }
 
@@ -51,10 +59,13 @@ class ToyModel : public Model {
     at::Tensor q, k, v, out;  // [width, heads * head_dim] and back
   };
 
+  // [n, width], of positions [n] or [num_position_dims, n].
+  at::Tensor PositionEmbeddings(const at::Tensor& positions) const;
+
   ToyModelOptions options_;
   ModelSpec spec_;
-  at::Tensor token_embedding_;     // [vocab_size, width]
-  at::Tensor position_embedding_;  // [max_position, width]
+  at::Tensor token_embedding_;                   // [vocab_size, width]
+  std::vector<at::Tensor> position_embeddings_;  // by dimension, [max_position, width]
   std::vector<Layer> layers_;
   at::Tensor head_;  // [width, vocab_size]
   int num_forwards_ = 0;
