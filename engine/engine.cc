@@ -1,8 +1,12 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
+#include "base/shape_check.h"
 #include "base/status_macros.h"
+#include "base/torch_dtype.h"
 #include "engine/step_runner.h"
 
 namespace reprise {
@@ -13,6 +17,11 @@ class Engine::ModelSteps final : public StepRunner {
   absl::Status CheckTokens(std::string_view argument,
                            absl::Span<const int32_t> tokens) const override {
     return runner_.CheckTokens(argument, tokens);
+  }
+
+  absl::Status CheckEmbeddings(std::string_view argument,
+                               const EmbeddingRows& rows) const override {
+    return runner_.CheckEmbeddings(argument, rows);
   }
 
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
@@ -37,6 +46,25 @@ class Engine::ModelSteps final : public StepRunner {
   at::Tensor logits_;  // of the step that was awaited last
 };
 
+absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
+                                                      std::string content) {
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(dims.Check("rows", rows, {"tokens", "dim"}));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("rows", rows));
+  REPRISE_RETURN_IF_ERROR(CheckDType("rows", rows, {at::kFloat, at::kHalf, at::kBFloat16}));
+  const bool is_on_gpu = rows.is_cuda();
+  return RequestEmbeddings{.first_token = first_token,
+                           .rows = {.data = rows.data_ptr(),
+                                    // Of a single row LibTorch allows any.
+                                    .row_stride = std::max(rows.stride(0), rows.size(1)),
+                                    .num_rows = static_cast<int>(rows.size(0)),
+                                    .dim = static_cast<int>(rows.size(1)),
+                                    .dtype = *FromScalarType(rows.scalar_type()),
+                                    .gpu = is_on_gpu ? rows.device().index() : kHostMemory},
+                           .owner = std::make_shared<const at::Tensor>(rows),
+                           .content = std::move(content)};
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const EngineOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
                            ModelRunner::Create(model, options.runner));
@@ -58,6 +86,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
                          .max_encoder_tokens = runner->max_encoder_tokens(),
                          .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
+                         .num_position_dims = runner->num_position_dims(),
+                         .max_position = model->spec().max_position,
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,
                          .num_swap_blocks = runner->num_swap_blocks(),

@@ -28,6 +28,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,13 +66,21 @@ struct EngineOptions {
   std::function<absl::Time()> clock = absl::Now;
 };
 
+// For Request::embeddings: `rows` [tokens, dim] of the model's dtype, on the host or on the model's
+// GPU, whose memory it keeps. What another stream writes there must be written before Add().
+// Errors: InvalidArgument for a tensor of another rank, without elements, of an unknown dtype, or
+// whose rows are not contiguous.
+absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
+                                                      std::string content = {});
+
 class Engine final : public StepEngine {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const EngineOptions& options);
   ~Engine() override;
 
   // Queues a request. Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the
-  // vocabulary; Unavailable, with the cause, after a failure of the device.
+  // vocabulary, and embeddings that the model does not take; Unavailable, with the cause, after a
+  // failure of the device.
   absl::StatusOr<SequenceId> Add(Request request) override {
     return core_->Add(std::move(request));
   }

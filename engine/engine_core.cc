@@ -1,5 +1,6 @@
 #include "engine/engine_core.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,10 @@ absl::StatusOr<SequenceId> EngineCore::Add(Request request) {
     REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("prompt", request.prompt));
     REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("forced_tokens", request.forced_tokens));
     REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("encoder_tokens", request.encoder_tokens));
+    for (size_t i = 0; i < request.embeddings.size(); ++i) {
+      REPRISE_RETURN_IF_ERROR(runner_->CheckEmbeddings(absl::StrCat("embeddings[", i, "]"),
+                                                       request.embeddings[i].rows));
+    }
     return scheduler_->Add(std::move(request));
   }();
   if (!id.ok()) {

@@ -44,8 +44,9 @@ class EngineCore final : public StepEngine {
   static absl::StatusOr<std::unique_ptr<EngineCore>> Create(StepRunner* runner,
                                                             const EngineCoreOptions& options);
 
-  // Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the vocabulary;
-  // Unavailable, with the cause, if the runner can run no more steps.
+  // Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the vocabulary, and
+  // embeddings that the runner does not take; Unavailable, with the cause, if the runner can run no
+  // more steps.
   absl::StatusOr<SequenceId> Add(Request request) override;
 
   absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events) override;

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/ids.h"
 #include "runner/sampling/sampling_params.h"
+#include "runner/slots/embedding_rows.h"
 
 namespace reprise {
 
@@ -45,8 +46,29 @@ class StopMatcher {
   virtual bool Ends(int32_t token) = 0;
 };
 
+// Embeddings of some of a prompt's tokens in place of those of their ids: of an image, a piece of
+// audio, or any other input that another model has encoded.
+struct RequestEmbeddings {
+  int first_token = 0;      // of the prompt
+  EmbeddingRows rows = {};  // one a token, of the model's dtype
+  // Released when the request's sequences have ended and no step reads the rows any more: what
+  // keeps their memory. Null: the caller keeps it as long, and unchanged.
+  std::shared_ptr<const void> owner = {};
+  // Names the content by any bytes, such as a digest of the image and of how it was encoded: equal
+  // ones share cached keys, others never do. Empty: the bytes of rows in host memory do; rows on a
+  // GPU are then shared by the sequences of this request only.
+  std::string content = {};
+};
+
 struct Request {
   std::vector<int32_t> prompt = {};  // at least one token
+  // For models that take embeddings: ascending by first_token, without overlaps. The prompt's ids
+  // at their places may be any in the vocabulary.
+  std::vector<RequestEmbeddings> embeddings = {};
+  // For models whose positions have several dimensions (M-RoPE): [num_position_dims, prompt]. What
+  // follows the prompt continues in all dimensions one beyond the largest. Empty: every token has
+  // its index.
+  std::vector<int32_t> positions = {};
   // The input of the encoder, for models that have one.
   std::vector<int32_t> encoder_tokens = {};
   int max_new_tokens = 128;  // at least one

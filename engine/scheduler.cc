@@ -47,6 +47,10 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   REPRISE_RETURN_IF_ERROR(at_least("max_steps_in_flight", options.max_steps_in_flight, 1));
   REPRISE_RETURN_IF_ERROR(at_least("max_waiting", options.max_waiting, 0));
   REPRISE_RETURN_IF_ERROR(at_least("block_size", options.block_size, 1));
+  REPRISE_RETURN_IF_ERROR(at_least("num_position_dims", options.num_position_dims, 1));
+  if (options.num_position_dims > 1) {
+    REPRISE_RETURN_IF_ERROR(at_least("max_position", options.max_position, options.max_seq_len));
+  }
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
                                    options.max_encoder_tokens));
@@ -126,6 +130,7 @@ const ScheduledBatch& Scheduler::Schedule() {
   joins_.clear();
   encodes_.clear();
   rows_.clear();
+  embeddings_.clear();
   num_row_tokens_ = 0;
   num_prefill_tokens_ = 0;
   num_decode_rows_ = 0;
@@ -152,14 +157,15 @@ const ScheduledBatch& Scheduler::Schedule() {
             .swap_ins = swap_ins_,
             .copies = blocks_.TakeCopies(),
             .encodes = encodes_,
-            .rows = rows_};
+            .rows = rows_,
+            .embeddings = embeddings_};
   return batch_;
 }
 
 void Scheduler::ScheduleDecode(Sequence& sequence) {
   if (sequence.num_scheduled < sequence.prefill_end) return;
   if (sequence.num_generated() + sequence.num_in_flight >= sequence.max_generated()) return;
-  if (sequence.num_scheduled >= max_cached_tokens_) return;
+  if (sequence.num_scheduled >= MaxCachedTokens(sequence)) return;
   DCHECK_EQ(sequence.num_scheduled, sequence.num_known + sequence.num_in_flight - 1);
   if (!MakeRoom(sequence, sequence.num_scheduled + 1)) return;
   absl::Span<const int32_t> tokens;  // none: what the device sampled last
@@ -208,8 +214,23 @@ void Scheduler::SchedulePrefill(Sequence& sequence) {
   num_prefill_tokens_ += chunk;
 }
 
+int Scheduler::MaxCachedTokens(const Sequence& sequence) const {
+  if (options_.num_position_dims == 1) return max_cached_tokens_;
+  // Beyond the prompt a token's position is its index + position_delta.
+  return static_cast<int>(std::min<int64_t>(
+      max_cached_tokens_, int64_t{options_.max_position} - sequence.added->content.position_delta));
+}
+
 void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output) {
-  const ScheduledRow row{.slot = *sequence.slot, .tokens = tokens, .output = output};
+  ScheduledRow row{.slot = *sequence.slot, .tokens = tokens, .output = output};
+  const AddedRequest& added = *sequence.added;
+  if (!tokens.empty() && !added.request.positions.empty()) {
+    row.positions = PositionsOf(added.request, sequence.num_scheduled, row.query_len());
+  }
+  if (!tokens.empty() && !added.content.ranges.empty()) {
+    AppendEmbeddings(added.request, added.content, sequence.num_scheduled, row.query_len(),
+                     static_cast<int>(rows_.size()), copies_, embeddings_);
+  }
   sequence.num_scheduled += row.query_len();
   num_row_tokens_ += row.query_len();
   sequence.num_in_flight += output == RowOutput::kToken;

@@ -51,6 +51,10 @@
 // the runner refused (AbandonLaunch) end the sequences concerned with FinishReason::kError; what
 // they were to compute is never found as a prefix, and all others continue.
 //
+// Embeddings. A prompt's tokens may have embeddings in place of those of their ids: the rows of
+// those that a chunk feeds go with its row. A block's key in the prefix index depends on them, so
+// placeholders of different images are different, and those of equal images equal.
+//
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache, or return from the host.
 //
@@ -87,6 +91,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "attention/metadata/placeholder_map.h"
 #include "base/ids.h"
 #include "cache/block_copy.h"
 #include "cache/blocks/block_manager.h"
@@ -118,6 +123,10 @@ struct SchedulerOptions {
   // model has no encoder.
   int max_encoder_tokens = 0;
   int max_encoder_step_tokens = 0;
+  // Of the model's positions: how many dimensions, and what all are below. The latter is read only
+  // with several dimensions, where positions may differ from a token's index.
+  int num_position_dims = 1;
+  int max_position = 0;
   // Whether sequences reuse cached prefixes. The generated texts are the same as without it,
   // provided that the kernels give the same keys for other lengths of chunks.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
@@ -152,7 +161,8 @@ class Scheduler {
   //   InvalidArgument    waiting would never help: an empty prompt, max_new_tokens < 1, a prompt
   //                      longer than max_seq_len or than the whole cache; an encoder input that is
   //                      too long, or none expected; num_sequences outside [1, max_num_seqs];
-  //                      sampling that CheckSampling() refuses
+  //                      sampling that CheckSampling() refuses; embeddings or positions that
+  //                      CheckPromptContent() refuses (engine/prompt_content.h)
   //   ResourceExhausted  max_waiting sequences wait; retry after some have been admitted
   absl::StatusOr<SequenceId> Add(Request request);
 
@@ -238,10 +248,13 @@ class Scheduler {
   // Allocates blocks of a running sequence for `num_tokens`; if necessary, preempts the last of
   // running_. False if that was the sequence itself.
   bool MakeRoom(Sequence& sequence, int num_tokens);
+  // The most tokens of the sequence whose keys can be cached.
+  int MaxCachedTokens(const Sequence& sequence) const;
   void AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output);
 
   // ---- From waiting to running (scheduler_admission.cc).
   absl::Status CheckRequest(const Request& request) const;
+  void AddContent(AddedRequest& added);
   void AdmitWaiting();
   // Whether admission is better put off, since keys that the sequence begins with are being
   // computed.
@@ -326,6 +339,8 @@ class Scheduler {
   std::vector<BlockCopy> swap_ins_;
   std::vector<ScheduledEncode> encodes_;
   std::vector<ScheduledRow> rows_;
+  std::vector<ScheduledEmbeddings> embeddings_;
+  std::vector<PlaceholderCopy> copies_;
   int num_row_tokens_ = 0;
   int num_prefill_tokens_ = 0;  // of them
   int num_decode_rows_ = 0;

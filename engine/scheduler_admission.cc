@@ -44,6 +44,9 @@ absl::Status Scheduler::CheckRequest(const Request& request) const {
                      "], the rows of a step: ", "got ", request.num_sequences));
   }
   REPRISE_RETURN_IF_ERROR(CheckSampling(ToSamplingParams(request.sampling, 0)));
+  REPRISE_RETURN_IF_ERROR(CheckPromptContent(
+      request,
+      {.num_position_dims = options_.num_position_dims, .max_position = options_.max_position}));
   if (options_.max_waiting == 0) return absl::OkStatus();
   if (request.num_sequences > options_.max_waiting) {
     return absl::InvalidArgumentError(
@@ -64,6 +67,7 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
   added->id = SequenceId(next_id_++);
   added->request = std::move(request);
   const Request& kept = added->request;
+  AddContent(*added);
   added->sequences.resize(kept.num_sequences);
   added->num_unfinished = kept.num_sequences;
   for (int i = 0; i < kept.num_sequences; ++i) {
@@ -85,6 +89,20 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
   const SequenceId id = added->id;
   requests_.emplace(id, std::move(added));
   return id;
+}
+
+void Scheduler::AddContent(AddedRequest& added) {
+  const PrefixCache& cache = blocks_.prefix_cache();
+  added.content = MakePromptContent(
+      added.request,
+      {.num_position_dims = options_.num_position_dims, .max_position = options_.max_position},
+      cache.is_on() ? &cache.hasher() : nullptr, added.id.value());
+  for (const ContentKey& key : added.content.keys) {
+    added.range_keys.push_back({.kind = key.kind,
+                                .value = key.value,
+                                .first_token = key.first_token,
+                                .num_tokens = key.num_tokens});
+  }
 }
 
 void Scheduler::InsertWaiting(Sequence& sequence) {
@@ -131,7 +149,8 @@ void Scheduler::AdmitWaiting() {
                       .sample_index = sequence.num_generated(),
                       .sampling = ToSamplingParams(sequence.request().sampling, sequence.seed),
                       .num_encoder_tokens = num_input,
-                      .encoder_is_cached = hits->has_encoder});
+                      .encoder_is_cached = hits->has_encoder,
+                      .position_delta = sequence.added->content.position_delta});
     if (num_input > 0 && !hits->has_encoder) {
       encodes_.push_back({.slot = slot, .tokens = input});
       num_encoder_tokens_ += num_input;
@@ -155,6 +174,7 @@ absl::StatusOr<PromptHits> Scheduler::AsPrompt(
   const Request& request = sequence.request();
   SequencePrompt prompt = {.tokens =
                                absl::MakeConstSpan(sequence.tokens).first(sequence.num_known)};
+  prompt.range_keys = sequence.added->range_keys;
   if (has_windows_) prompt.num_new_tokens = ChunkBudget();
   const ExtraKey salt = {.kind = ExtraKeyKind::kSalt, .value = request.prefix_salt};
   if (!request.prefix_salt.empty()) prompt.extra_keys = absl::MakeConstSpan(&salt, 1);
@@ -233,7 +253,9 @@ bool Scheduler::AwaitsEqualPrefix(Sequence& sequence) const {
     if (num_committed >= other->prefill_end) continue;
     const int num_compared = std::min(sequence.num_known - 1, other->prefill_end);
     const auto end = std::mismatch(first, first + num_compared, other->tokens.begin()).first;
-    const int num_blocks = static_cast<int>(end - first) / options_.block_size;
+    const int num_equal = NumEqualTokens(sequence.added->content.keys, other->added->content.keys,
+                                         static_cast<int>(end - first));
+    const int num_blocks = num_equal / options_.block_size;
     if (num_blocks <= num_committed / options_.block_size) continue;
     if (other->request().prefix_salt != request.prefix_salt) continue;
     if (other->request().encoder_tokens != request.encoder_tokens) continue;

@@ -102,9 +102,10 @@ FinishReason Scheduler::ReasonToFinish(Sequence& sequence, int32_t token) const 
   }
   if (sequence.num_generated() >= sequence.max_generated()) return FinishReason::kLength;
   // The newest token has no keys yet, and would need room for them to continue.
-  if (sequence.num_known > max_cached_tokens_) {
-    return max_cached_tokens_ < options_.max_seq_len ? FinishReason::kCacheFull
-                                                     : FinishReason::kLength;
+  if (sequence.num_known > MaxCachedTokens(sequence)) {
+    const bool is_full = sequence.num_known > max_cached_tokens_;
+    return is_full && max_cached_tokens_ < options_.max_seq_len ? FinishReason::kCacheFull
+                                                                : FinishReason::kLength;
   }
   return FinishReason::kNone;
 }

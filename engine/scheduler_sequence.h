@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "cache/blocks/sequence_content.h"
+#include "engine/prompt_content.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 
@@ -60,7 +62,9 @@ struct Scheduler::Sequence {
 struct Scheduler::AddedRequest {
   SequenceId id;
   Request request;
-  std::vector<Sequence> sequences;  // their addresses do not change
+  PromptContent content;
+  std::vector<RangeKey> range_keys;  // of content.keys
+  std::vector<Sequence> sequences;   // their addresses do not change
   int num_unfinished = 0;
   int num_open_rows = 0;  // in batches in flight, of any admission
 };

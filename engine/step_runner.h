@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "runner/slots/embedding_rows.h"
 #include "runner/slots/scheduled_batch.h"
 
 namespace reprise {
@@ -28,6 +29,11 @@ class StepRunner {
   // InvalidArgument, naming `argument`, unless all ids are in the vocabulary.
   virtual absl::Status CheckTokens(std::string_view argument,
                                    absl::Span<const int32_t> tokens) const = 0;
+
+  // InvalidArgument, naming `argument`, unless the rows can be ScheduledEmbeddings::rows.
+  virtual absl::Status CheckEmbeddings(std::string_view argument, const EmbeddingRows& rows) const {
+    return CheckEmbeddingRows(argument, rows, {});
+  }
 
   // Enqueues a step; its ticket. An error refuses the batch: nothing has changed.
   virtual absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) = 0;

@@ -86,7 +86,7 @@ struct GraphDecision {
   EagerReason reason = EagerReason::kDisabled;  // kNone if kind == kReplay
   // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts; for kDisabled
   // the key that would have been replayed, if any, so that a run without graphs computes the same
-  // bits. key.cascade: whether a common prefix is read once. A step whose prefix may be read once
+  // bits; for embeddings without a graph that of tokens, for the same reason. key.cascade: whether a common prefix is read once. A step whose prefix may be read once
   // is replayed flat if it has a flat graph only.
   GraphKey key;
 

@@ -149,6 +149,8 @@ bool GraphSet::HasRowsKey(const GraphKey& key) const {
   return Has(options_.sizes, key.padded_num_seqs) && Has(options_.query_lens, key.max_query_len) &&
          key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
          key.num_earlier_logits == 0 && HasInput(key.input) &&
+         (key.input == StepInput::kTokens ||
+          key.max_query_len >= options_.least_embedding_query_len) &&
          (!key.cascade || (options_.cascade == GraphSetOptions::Cascade::kCaptured &&
                            key.padded_num_seqs >= options_.least_cascade_seqs));
 }
@@ -161,8 +163,21 @@ bool GraphSet::HasMixedKey(const GraphKey& key) const {
           (key.padded_num_seqs == num_tokens && num_tokens < options_.mixed_sizes.back()));
 }
 
+GraphDecision GraphSet::PadLikeTokens(const StepShape& shape) const {
+  if (!HasInput(StepInput::kTokens)) return Pad(shape);
+  StepShape tokens = shape;
+  tokens.input = StepInput::kTokens;
+  GraphDecision decision = Pad(tokens);
+  decision.key.input = shape.input;
+  if (decision.kind == GraphDecision::Kind::kReplay && !HasKey(decision.key)) {
+    decision.kind = GraphDecision::Kind::kEager;
+    decision.reason = EagerReason::kNotCaptured;
+  }
+  return decision;
+}
+
 GraphDecision GraphSet::Decide(const StepShape& shape) const {
-  GraphDecision decision = Pad(shape);
+  GraphDecision decision = PadLikeTokens(shape);
   if (options_.mode == GraphSetOptions::Mode::kOff) {
     decision.kind = GraphDecision::Kind::kEager;
     decision.reason = EagerReason::kDisabled;

@@ -68,7 +68,8 @@ class GraphSet {
   // that does, unless a common prefix is to be read once: no mixed graph does that. If none serves
   // it, the reason is why no graph of a query length does. Does not count the step, and depends
   // only on options and captured graphs. In kLazy mode an uncaptured key is answered with kReplay;
-  // Replay() captures it.
+  // Replay() captures it. If tokens have graphs, embeddings are padded like them, whether they
+  // have the same graphs or not.
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 
@@ -117,6 +118,8 @@ class GraphSet {
   bool HasInput(StepInput input) const;
   // Mixed, and not of a query length too.
   bool IsMixed(const GraphKey& key) const { return HasMixedKey(key) && !HasRowsKey(key); }
+  // The same for either input: with the key that holds as many tokens, if it has one.
+  GraphDecision PadLikeTokens(const StepShape& shape) const;
   absl::Status CaptureOne(const GraphKey& key, const StepMaker& make_step,
                           const Fingerprint& fingerprint);
 

@@ -78,6 +78,8 @@ absl::Status CheckOptions(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAscending("query_lens", options.query_lens));
   REPRISE_RETURN_IF_ERROR(CheckMixed(options));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", options.max_seq_len, 1));
+  REPRISE_RETURN_IF_ERROR(
+      CheckAtLeast("least_embedding_query_len", options.least_embedding_query_len, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("least_cascade_seqs", options.least_cascade_seqs, 1));
   REPRISE_RETURN_IF_ERROR(
       CheckBounded("query_lens", options.query_lens.back(), "max_seq_len", options.max_seq_len));

@@ -47,6 +47,9 @@ struct GraphSetOptions {
   // The longest row of a captured step; a capture constant. At least the last of query_lens.
   int max_seq_len = 0;
   std::vector<StepInput> inputs = {StepInput::kTokens};
+  // Steps of embeddings have graphs of their own where rows may have so many tokens; with fewer
+  // they run eagerly, padded like steps of tokens. 2: embeddings come with prompts only.
+  int least_embedding_query_len = 1;
   Cascade cascade = Cascade::kNotCaptured;
   // The fewest sequences of a cascade graph: with fewer, reading the prefix once does not pay.
   int least_cascade_seqs = 1;

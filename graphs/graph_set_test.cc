@@ -242,6 +242,36 @@ TEST_F(GraphSetTest, AnInputWithoutAGraphIsNotCaptured) {
   EXPECT_EQ(ReasonOf(shape), EagerReason::kNotCaptured);
 }
 
+// So that the embeddings of a text's own tokens give the same bits as the text.
+TEST_F(GraphSetTest, EmbeddingsArePaddedLikeTokensWhetherTheyHaveGraphsOrNot) {
+  for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
+    GraphSetOptions options = Options(mode);
+    options.query_lens = {1, 3};
+    options.inputs = {StepInput::kTokens, StepInput::kEmbeddings};
+    options.least_embedding_query_len = 2;
+    MakeCaptured(options);
+    EXPECT_EQ(set_->keys().size(), 5u * 2 + 5u);  // embeddings: of 3 tokens a row
+    for (int query_len = 1; query_len <= 4; ++query_len) {
+      StepShape shape = {.num_seqs = 3, .num_tokens = 2 + query_len, .max_query_len = query_len};
+      const GraphDecision tokens = set_->Decide(shape);
+      shape.input = StepInput::kEmbeddings;
+      const GraphDecision embeddings = set_->Decide(shape);
+      GraphKey key = tokens.key;
+      key.input = StepInput::kEmbeddings;
+      EXPECT_EQ(embeddings.key, key) << query_len;
+      if (query_len == 1 && mode != Mode::kOff) {
+        EXPECT_EQ(tokens.kind, Kind::kReplay);
+        EXPECT_EQ(embeddings.kind, Kind::kEager);
+        EXPECT_EQ(embeddings.reason, EagerReason::kNotCaptured);
+      } else {
+        EXPECT_EQ(embeddings.kind, tokens.kind) << query_len;
+        EXPECT_EQ(embeddings.reason, tokens.reason) << query_len;
+      }
+    }
+    set_.reset();
+  }
+}
+
 StepShape CascadeOf(int num_seqs) {
   StepShape shape = DecodeOf(num_seqs);
   shape.cascade = true;
@@ -679,7 +709,8 @@ TEST_F(GraphSetTest, WhatNoMixedGraphHoldsNamesTheReasonThatItHadWithoutThem) {
   EXPECT_EQ(ReasonOf(MixedOf(3, 64, 60, 1025)), EagerReason::kQueryTooLong);
   StepShape embeddings = MixedOf(3, 64, 60);
   embeddings.input = StepInput::kEmbeddings;
-  EXPECT_EQ(ReasonOf(embeddings), EagerReason::kQueryTooLong);
+  EXPECT_EQ(ReasonOf(embeddings), EagerReason::kNotCaptured);  // but padded like tokens
+  EXPECT_EQ(set_->Decide(embeddings).key.padded_num_seqs, 4);
   EXPECT_EQ(set_->Decide(MixedOf(3, 129, 100)).key.padded_num_tokens, 129);  // live counts
 }
 

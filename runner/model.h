@@ -5,6 +5,7 @@
 //     const ModelSpec& spec() const override { return spec_; }
 //     absl::StatusOr<at::Tensor> Forward(const Step& step) override {
 //       at::Tensor x = embedding_.index_select(0, step.token_ids());
+//       // if it takes embeddings: REPRISE_ASSIGN_OR_RETURN(x, step.Embed(x));
 //       for (int layer = 0; layer < num_layers_; ++layer) {
 //         ... q, k, v [num_tokens, heads, head_dim] from x, rotated by step.positions() ...
 //         REPRISE_ASSIGN_OR_RETURN(at::Tensor out, step.Attend(layer, q, k, v));
@@ -76,6 +77,12 @@ struct ModelSpec {
   // Of the logits that sampling reads: float32, or a 16-bit dtype, which rounds them. nullopt:
   // dtype.
   std::optional<DType> logits_dtype = {};
+  // Elements of an embedding that callers may bring in place of a token id's, of `dtype`: what
+  // Step::Embed() puts in. 0: the model takes token ids only.
+  int input_embedding_dim = 0;
+  // Of a token's position, as in M-RoPE. With several, callers may bring those of a prompt, and
+  // step.positions() has a row for each dimension.
+  int num_position_dims = 1;
   // A GPU without an index: the one that is current in ModelRunner::Create().
   c10::Device device = c10::kCPU;
 };

@@ -100,6 +100,10 @@ absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand&
     const StepTrace::Span span(options_.trace, "encode", num_launched_);
     REPRISE_RETURN_IF_ERROR(encoder_->Run(batch.encodes, *model_, kv_layers()));
   }
+  if (!batch.embeddings.empty()) {
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream(
+        [&] { return embeddings_->Write(batch, output.decision.key.padded_num_tokens); }));
+  }
   if (demand.shape.num_seqs > 0) {
     REPRISE_ASSIGN_OR_RETURN(output.decision, RunStep(output.decision, demand.shape));
     const StepTrace::Span span(options_.trace, "sample", num_launched_);
@@ -172,7 +176,8 @@ absl::Status ModelRunner::MoveBlocks(const ScheduledBatch& batch) {
 absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& key,
                                  int common_prefix_len, const Output& output) {
   StagingSlot slot = delta_ring_->Acquire();
-  WriteStepDelta(batch, common_prefix_len, StepDeltaAt(delta_capacity_, slot.bytes().data()));
+  WriteStepDelta(batch, common_prefix_len, delta_capacity_,
+                 StepDeltaAt(delta_capacity_, slot.bytes().data()));
   RefillArgs args{.delta = StepDeltaAt(delta_capacity_,
                                        delta_memory_->device<std::byte>() + slot.offset_bytes()),
                   .slots = memory_->slots(),
@@ -266,6 +271,11 @@ at::Tensor ModelRunner::EarlierLogitsOf(const Output& output) const {
 absl::StatusOr<StepResult> ModelRunner::Step(const ScheduledBatch& batch) {
   REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, Launch(batch));
   return Await(ticket);
+}
+
+absl::Status ModelRunner::CheckEmbeddings(std::string_view argument,
+                                          const EmbeddingRows& rows) const {
+  return CheckEmbeddingRows(argument, rows, embedding_format());
 }
 
 absl::Status ModelRunner::CheckTokens(std::string_view argument,

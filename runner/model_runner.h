@@ -35,6 +35,13 @@
 //
 // One stream orders all of it, so a block on either side may be used again by the next batch.
 //
+// Models that take embeddings (ModelSpec::input_embedding_dim) get those of images and the like in
+// place of those of the tokens at their places; positions of several dimensions come with the row:
+//
+//   const ScheduledRow prefill[] = {{.slot = SlotId(0), .tokens = prompt, .positions = positions}};
+//   const ScheduledEmbeddings image[] = {{.row = 0, .first_token = 4, .rows = rows}};
+//   runner->Step({.joins = join, .updates = update, .rows = prefill, .embeddings = image});
+//
 // The runner owns everything that a captured graph reads: slot state, step arrays, KV cache,
 // logits, work maps. It does not decide which sequences take part (Scheduler) or which blocks they
 // use (BlockManager): the batch specifies both.
@@ -87,10 +94,12 @@
 #include "runner/model_runner_options.h"
 #include "runner/replay_check.h"
 #include "runner/sampling/logits_stages.h"
+#include "runner/slots/embedding_rows.h"
 #include "runner/slots/scheduled_batch.h"
 #include "runner/slots/slot_mirror.h"
 #include "runner/slots/step_delta_layout.h"
 #include "runner/step_cascade.h"
+#include "runner/step_embeddings.h"
 #include "runner/step_memory.h"
 #include "runner/step_metadata.h"
 #include "runner/step_trace.h"
@@ -152,8 +161,9 @@ class ModelRunner {
   // Enqueues a step. An empty batch is legal. Errors, with nothing changed: InvalidArgument for a
   // batch that does not fit: slots out of range or twice, more rows, tokens, updates or earlier
   // logits than the options allow, a sequence beyond max_seq_len, a position without a block in one
-  // of the groups, token ids outside the vocabulary; FailedPrecondition if max_steps_in_flight()
-  // steps are in flight, or the device has failed.
+  // of the groups, token ids outside the vocabulary, embeddings or positions that the model does
+  // not take; FailedPrecondition if max_steps_in_flight() steps are in flight, or the device has
+  // failed.
   absl::StatusOr<StepTicket> Launch(const ScheduledBatch& batch);
 
   // Blocks until the step's tokens are known. Steps are awaited in the order of their launch.
@@ -168,6 +178,9 @@ class ModelRunner {
   // InvalidArgument, naming `argument`, unless all ids are in [0, vocab_size).
   absl::Status CheckTokens(std::string_view argument, absl::Span<const int32_t> tokens) const;
 
+  // InvalidArgument, naming `argument`, unless the rows can be ScheduledEmbeddings::rows.
+  absl::Status CheckEmbeddings(std::string_view argument, const EmbeddingRows& rows) const;
+
   // OK, or why no further step can run. What the device does not know yet is not in it.
   const absl::Status& status() const { return status_; }
 
@@ -180,6 +193,7 @@ class ModelRunner {
   int max_seq_len() const { return *options_.max_seq_len; }
   int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
   int max_encoder_tokens() const { return *options_.max_encoder_tokens; }
+  int num_position_dims() const { return model_->spec().num_position_dims; }
   // Of all inputs that one step encodes.
   int max_encoder_step_tokens() const {
     return max_encoder_tokens() == 0 ? 0 : std::max(max_encoder_tokens(), max_num_tokens());
@@ -236,6 +250,7 @@ class ModelRunner {
   std::function<absl::Status()> MakeCapturedStep(const GraphKey& key) const;
   DType logits_dtype() const;
   SlotLimits Limits() const;
+  EmbeddingFormat embedding_format() const;
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
 
   // The batch as the stages between logits and tokens see it, in memory of the runner.
@@ -283,7 +298,8 @@ class ModelRunner {
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::optional<BlockStore> swap_store_;   // blocks of host memory; none: no swaps
   std::unique_ptr<StepMetadata> metadata_;
-  std::unique_ptr<EncoderPass> encoder_;  // null: the model has none
+  std::unique_ptr<StepEmbeddings> embeddings_;  // null: the model takes token ids only
+  std::unique_ptr<EncoderPass> encoder_;        // null: the model has none
   std::shared_ptr<const Constants> constants_;
   Fingerprint fingerprint_;                 // of the constants
   std::unique_ptr<ReplayChecker> checker_;  // null: replays are not checked

@@ -44,6 +44,10 @@ absl::Status CheckSpec(const ModelSpec& spec) {
   }
   REPRISE_RETURN_IF_ERROR(AtLeast("vocab_size of the model's spec", spec.vocab_size, 1));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_position of the model's spec", spec.max_position, 1));
+  REPRISE_RETURN_IF_ERROR(
+      AtLeast("input_embedding_dim of the model's spec", spec.input_embedding_dim, 0));
+  REPRISE_RETURN_IF_ERROR(
+      AtLeast("num_position_dims of the model's spec", spec.num_position_dims, 1));
   bool has_cross = false;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     has_cross |= spec.layers[i].kind == AttentionKind::kEncoderDecoder;

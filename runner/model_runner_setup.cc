@@ -102,9 +102,15 @@ absl::Status ModelRunner::Allocate() {
                                                  .max_blocks = max_blocks_,
                                                  .num_groups = classes_.num_groups(),
                                                  .max_earlier_logits = options_.max_earlier_logits,
+                                                 .num_position_dims = spec.num_position_dims,
                                                  .vocab_size = spec.vocab_size,
                                                  .logits_dtype = logits_dtype()},
                                                 driver_->device()));
+  if (spec.input_embedding_dim > 0) {
+    REPRISE_ASSIGN_OR_RETURN(
+        embeddings_,
+        StepEmbeddings::Allocate(options_.max_num_tokens, embedding_format(), driver_->device()));
+  }
   if (*options_.max_encoder_tokens > 0) {
     REPRISE_ASSIGN_OR_RETURN(encoder_,
                              EncoderPass::Create({.metadata = metadata,
@@ -137,6 +143,8 @@ absl::Status ModelRunner::Allocate() {
   scored_slots_.reserve(options_.max_num_seqs);
   masks_.reserve(options_.max_num_seqs);
   MakeCascade();
+  std::vector<StepInput> inputs = {StepInput::kTokens};
+  if (embeddings_ != nullptr) inputs.push_back(StepInput::kEmbeddings);
   REPRISE_ASSIGN_OR_RETURN(
       graphs_, GraphSet::Create({.mode = *options_.graphs,
                                  .max_num_seqs = options_.max_num_seqs,
@@ -144,6 +152,9 @@ absl::Status ModelRunner::Allocate() {
                                  .mixed_tokens = options_.mixed_graph_tokens,
                                  .mixed_sizes = options_.mixed_graph_sizes,
                                  .max_seq_len = max_seq_len(),
+                                 .inputs = inputs,
+                                 // Sampled tokens have no embeddings of a caller's.
+                                 .least_embedding_query_len = 2,
                                  .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
                                  .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
@@ -180,7 +191,8 @@ absl::Status ModelRunner::SizeCache() {
                            plan.ChooseNumBlocks(memory_use_.free_bytes,
                                                 memory_use_.eager_bytes + memory_use_.graph_bytes));
   REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
-  memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes();
+  memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
+                           (embeddings_ == nullptr ? 0 : embeddings_->bytes());
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
   return AllocateSwapStore();
@@ -225,10 +237,12 @@ absl::Status ModelRunner::RunLargestStep() {
     for (int i = 0; i < seq_lens.back(); ++i) positions.push_back(i);
   }
   memory_->FillLiveRows(query_start_loc, seq_lens, positions, max_encoder_tokens());
-  const absl::Status status = MakeStep({.padded_num_seqs = num_rows,
-                                        .padded_num_tokens = query_start_loc.back(),
-                                        .max_query_len = seq_lens.front(),
-                                        .num_earlier_logits = options_.max_earlier_logits})();
+  const absl::Status status =
+      MakeStep({.padded_num_seqs = num_rows,
+                .padded_num_tokens = query_start_loc.back(),
+                .max_query_len = seq_lens.front(),
+                .input = embeddings_ == nullptr ? StepInput::kTokens : StepInput::kEmbeddings,
+                .num_earlier_logits = options_.max_earlier_logits})();
   memory_->Zero();
   return status;
 }
@@ -253,6 +267,13 @@ DType ModelRunner::logits_dtype() const {
   return model_->spec().logits_dtype.value_or(model_->spec().dtype);
 }
 
+EmbeddingFormat ModelRunner::embedding_format() const {
+  const c10::Device device = driver_->device();
+  return {.dim = model_->spec().input_embedding_dim,
+          .dtype = model_->spec().dtype,
+          .gpu = device.is_cuda() ? device.index() : kHostMemory};
+}
+
 absl::Span<const KvLayer> ModelRunner::kv_layers() const { return constants_->kv; }
 
 SlotLimits ModelRunner::Limits() const {
@@ -267,7 +288,10 @@ SlotLimits ModelRunner::Limits() const {
           .max_earlier_logits = options_.max_earlier_logits,
           .groups = classes_.groups,
           .max_encoder_tokens = *options_.max_encoder_tokens,
-          .max_encoder_step_tokens = max_encoder_step_tokens()};
+          .max_encoder_step_tokens = max_encoder_step_tokens(),
+          .embeddings = embedding_format(),
+          .num_position_dims = num_position_dims(),
+          .max_position = model_->spec().max_position};
 }
 
 void ModelRunner::MakeCascade() {
@@ -303,7 +327,8 @@ absl::Status ModelRunner::AllocateRings() {
   delta_capacity_ = {.num_slots = options_.max_num_seqs,
                      .max_updates = Limits().max_updates(),
                      .max_rows = options_.max_num_seqs,
-                     .max_tokens = options_.max_num_tokens};
+                     .max_tokens = options_.max_num_tokens,
+                     .num_position_dims = num_position_dims()};
   REPRISE_ASSIGN_OR_RETURN(delta_memory_,
                            driver_->AllocateMapped(num_slots * StepDeltaBytes(delta_capacity_)));
   std::vector<std::unique_ptr<Fence>> read;
@@ -358,9 +383,12 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key, const K
   for (int group = 0; group < classes_.num_groups(); ++group) {
     slot_mappings.push_back(memory_->View(arrays.group_slots(group), num_tokens));
   }
+  const bool is_embedded = key.input == StepInput::kEmbeddings;
   auto step = std::make_shared<const reprise::Step>(reprise::Step::Parts{
       .token_ids = memory_->View(arrays.token_ids, num_tokens),
-      .positions = memory_->View(arrays.positions, num_tokens),
+      .positions = memory_->ModelPositions(num_tokens),
+      .embeddings = is_embedded ? embeddings_->rows(num_tokens) : at::Tensor(),
+      .is_embedded = is_embedded ? embeddings_->is_embedded(num_tokens) : at::Tensor(),
       .slot_mappings = std::move(slot_mappings),
       .logits_indices = memory_->View(arrays.logits_indices, num_logits),
       .logits = memory_->logits(num_logits),
@@ -395,6 +423,7 @@ Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
   fingerprint.AddValue("num_blocks", num_blocks);
   memory_->AddTo(fingerprint);
   metadata_->AddTo(fingerprint);
+  if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
   for (const KvLayer& layer : constants_->kv) {
     fingerprint.AddAddress("k", layer.k.data);
     fingerprint.AddAddress("v", layer.v.data);

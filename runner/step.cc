@@ -1,9 +1,11 @@
 #include "runner/step.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 
 #include "absl/strings/str_cat.h"
 #include "attention/attention.h"
+#include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
@@ -28,6 +30,19 @@ AttentionPart PartOf(const AttentionParams& params, const at::Tensor& q, int num
 }
 
 }  // namespace
+
+absl::StatusOr<at::Tensor> Step::Embed(const at::Tensor& from_ids) const {
+  if (input() == StepInput::kTokens) return from_ids;
+  const at::Tensor& given = parts_.embeddings;
+  ShapeChecker dims;
+  dims.Bind("num_tokens", given.size(0));
+  dims.Bind("input_embedding_dim", given.size(1));
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("from_ids", from_ids, {"num_tokens", "input_embedding_dim"}, given.scalar_type()));
+  return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
+    return at::where(parts_.is_embedded, given, from_ids);
+  });
+}
 
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const AttendOptions& options) const {

@@ -40,6 +40,7 @@
 #include "attention/work_map/work_map.h"
 #include "base/dtype.h"
 #include "cache/storage/kv_layer.h"
+#include "graphs/graph_key.h"
 #include "runner/kv_scales.h"
 #include "runner/ops/linear_context.h"
 #include "runner/step_metadata.h"
@@ -76,6 +77,10 @@ class Step {
   struct Parts {
     at::Tensor token_ids;
     at::Tensor positions;
+    // [num_tokens, dim], and [num_tokens, 1] bool: which of their rows are given. Undefined in
+    // steps of tokens alone.
+    at::Tensor embeddings = {};
+    at::Tensor is_embedded = {};
     std::vector<at::Tensor> slot_mappings;  // one per KV group
     at::Tensor logits_indices;
     at::Tensor logits;
@@ -91,9 +96,22 @@ class Step {
   explicit Step(Parts parts) : parts_(std::move(parts)) {}
 
   int num_tokens() const { return static_cast<int>(parts_.token_ids.size(0)); }
-  const at::Tensor& token_ids() const { return parts_.token_ids; }            // [num_tokens] int32
-  const at::Tensor& positions() const { return parts_.positions; }            // [num_tokens] int32
+  const at::Tensor& token_ids() const { return parts_.token_ids; }  // [num_tokens] int32
+  // [num_tokens] int32; of models with positions of several dimensions (ModelSpec)
+  // [num_position_dims, num_tokens], each row contiguous.
+  const at::Tensor& positions() const { return parts_.positions; }
   const at::Tensor& logits_indices() const { return parts_.logits_indices; }  // [num_logits] int32
+
+  // Whether callers have brought embeddings for some of the tokens: a constant of the step's graph.
+  StepInput input() const {
+    return parts_.embeddings.defined() ? StepInput::kEmbeddings : StepInput::kTokens;
+  }
+
+  // The embeddings of the step's tokens: those that callers brought, and `from_ids` for all other
+  // tokens. `from_ids` [num_tokens, input_embedding_dim] of the model's dtype: what the model makes
+  // of token_ids(), scaled, before anything depends on it. In steps of tokens alone `from_ids`
+  // itself, at no cost. Errors: InvalidArgument for another shape or dtype.
+  absl::StatusOr<at::Tensor> Embed(const at::Tensor& from_ids) const;
 
   // Where logits may be written: [num_logits, vocab_size] of the runner's logits dtype, persistent.
   const at::Tensor& logits() const { return parts_.logits; }

@@ -38,11 +38,18 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
                            b.Plan<int32_t>("block_table", shape.num_groups * rows * table_stride));
   REPRISE_ASSIGN_OR_RETURN(const auto seq_len, b.Plan<int32_t>("seq_len", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto encoder_len, b.Plan<int32_t>("encoder_len", rows));
+  // Where the model sees the positions that attention uses, there are no others.
+  const int dims = shape.num_position_dims;
+  REPRISE_ASSIGN_OR_RETURN(const auto position_delta,
+                           b.Plan<int32_t>("position_delta", dims > 1 ? rows : 0));
   REPRISE_ASSIGN_OR_RETURN(const auto last_token, b.Plan<int32_t>("last_token", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sample_index, b.Plan<int64_t>("sample_index", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sampling, b.Plan<SamplingParams>("sampling", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto token_ids, b.Plan<int32_t>("token_ids", tokens));
   REPRISE_ASSIGN_OR_RETURN(const auto positions, b.Plan<int32_t>("positions", tokens));
+  REPRISE_ASSIGN_OR_RETURN(
+      const auto model_positions,
+      b.Plan<int32_t>("model_positions", dims > 1 ? int64_t{dims} * tokens : 0));
   REPRISE_ASSIGN_OR_RETURN(const auto slot_mapping,
                            b.Plan<int64_t>("slot_mapping", int64_t{shape.num_groups} * tokens));
   REPRISE_ASSIGN_OR_RETURN(const auto query_start_loc,
@@ -71,6 +78,7 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
             .block_table_group_stride = rows * table_stride,
             .seq_len = b.data(seq_len),
             .encoder_len = b.data(encoder_len),
+            .position_delta = b.data(position_delta),
             .last_token = b.data(last_token),
             .sample_index = b.data(sample_index),
             .sampling = b.data(sampling),
@@ -79,6 +87,7 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
             .num_groups = shape.num_groups};
   arrays_ = {.token_ids = b.data(token_ids),
              .positions = b.data(positions),
+             .model_positions = b.data(model_positions),
              .slot_mapping = b.data(slot_mapping),
              .query_start_loc = b.data(query_start_loc),
              .seq_lens = b.data(seq_lens),
@@ -92,7 +101,8 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
              .common_prefix_len = b.data(common_prefix_len),
              .max_rows = rows,
              .max_tokens = tokens,
-             .max_earlier_logits = shape.max_earlier_logits};
+             .max_earlier_logits = shape.max_earlier_logits,
+             .num_position_dims = dims};
   return absl::OkStatus();
 }
 
@@ -102,6 +112,13 @@ at::Tensor StepMemory::View(int32_t* array, int64_t count) const {
 
 at::Tensor StepMemory::View(int64_t* array, int64_t count) const {
   return at::from_blob(array, {count}, at::TensorOptions(device_).dtype(at::kLong));
+}
+
+at::Tensor StepMemory::ModelPositions(int64_t num_tokens) const {
+  if (arrays_.num_position_dims == 1) return View(arrays_.positions, num_tokens);
+  return View(arrays_.model_positions, int64_t{arrays_.num_position_dims} * arrays_.max_tokens)
+      .view({arrays_.num_position_dims, arrays_.max_tokens})
+      .narrow(1, 0, num_tokens);
 }
 
 void StepMemory::FillLiveRows(absl::Span<const int32_t> query_start_loc,
@@ -117,6 +134,10 @@ void StepMemory::FillLiveRows(absl::Span<const int32_t> query_start_loc,
   fill(arrays_.query_start_loc, query_start_loc);
   fill(arrays_.seq_lens, seq_lens);
   fill(arrays_.positions, positions);
+  const int64_t num_tokens = static_cast<int64_t>(positions.size());
+  if (arrays_.num_position_dims > 1) {
+    ModelPositions(num_tokens).copy_(View(arrays_.positions, num_tokens));
+  }
   View(arrays_.encoder_lens, num_rows).fill_(encoder_len);
   View(arrays_.table_row, num_rows).copy_(at::arange(num_rows, at::TensorOptions(at::kInt)));
   View(arrays_.logits_indices, num_rows)

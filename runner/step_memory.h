@@ -27,6 +27,7 @@ struct StepMemoryShape {
   int max_blocks = 0;  // of a sequence, in each group
   int num_groups = 1;
   int max_earlier_logits = 0;  // rows of logits after those of the rows
+  int num_position_dims = 1;
   int vocab_size = 0;
   DType logits_dtype = DType::kFloat32;
 };
@@ -51,6 +52,9 @@ class StepMemory {
   // The first `count` elements of an array as a tensor over the same memory.
   at::Tensor View(int32_t* array, int64_t count) const;
   at::Tensor View(int64_t* array, int64_t count) const;
+  // The positions of the first `num_tokens` as the model sees them: [num_tokens], or with several
+  // dimensions [num_position_dims, num_tokens].
+  at::Tensor ModelPositions(int64_t num_tokens) const;
 
   // Fills the arrays as refill does for rows of prompts in slots 0, 1, ..., whose keys have no slots:
   // for a step that only takes time and memory. `query_start_loc` [rows + 1], `seq_lens` [rows],

@@ -25,6 +25,12 @@ int32_t PuppetToken(const std::vector<int32_t>& input, const std::vector<int32_t
   return static_cast<int32_t>((h >> 17) % kPuppetVocab);
 }
 
+int32_t PuppetContent(int32_t token, const float* embedding, absl::Span<const int32_t> positions) {
+  int64_t content = embedding == nullptr ? token : kPuppetVocab + static_cast<int64_t>(*embedding);
+  for (const int32_t position : positions) content = (content * 31 + position + 7) % 1000003;
+  return static_cast<int32_t>(content);
+}
+
 PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptions& options,
                         int max_cached_tokens) {
   const SamplingParams sampling =
@@ -135,12 +141,39 @@ std::vector<int32_t> PuppetDevice::FindInput(Slot& slot) {
   return input;
 }
 
-void PuppetDevice::RunRow(const ScheduledRow& row, Slot& slot) {
-  if (row.tokens.empty()) {
-    slot.text.push_back(slot.last_token);
-  } else {
-    slot.text.insert(slot.text.end(), row.tokens.begin(), row.tokens.end());
+std::vector<int32_t> PuppetDevice::ContentOf(const ScheduledRow& row,
+                                             absl::Span<const ScheduledEmbeddings> embeddings,
+                                             const Slot& slot) const {
+  std::vector<int32_t> tokens(row.tokens.begin(), row.tokens.end());
+  if (tokens.empty()) tokens.push_back(slot.last_token);
+  const int num_tokens = static_cast<int>(tokens.size());
+  std::vector<const float*> given(tokens.size(), nullptr);
+  for (const ScheduledEmbeddings& range : embeddings) {
+    for (int i = 0; i < range.rows.num_rows; ++i) {
+      given.at(range.first_token + i) = static_cast<const float*>(range.rows.row(i));
+    }
   }
+  std::vector<int32_t> positions(options_.num_position_dims);
+  if (options_.num_position_dims == 1) positions.clear();
+  const int num_before = static_cast<int>(slot.text.size());
+  if (row.positions.count > 0) {
+    EXPECT_EQ(row.positions.num_dims, options_.num_position_dims);
+  }
+  for (int i = 0; i < num_tokens; ++i) {
+    for (size_t dim = 0; dim < positions.size(); ++dim) {
+      positions[dim] = i < row.positions.count
+                           ? row.positions.data[dim * row.positions.dim_stride + i]
+                           : num_before + i + slot.position_delta;
+    }
+    tokens[i] = PuppetContent(tokens[i], given[i], positions);
+  }
+  return tokens;
+}
+
+void PuppetDevice::RunRow(const ScheduledRow& row, absl::Span<const ScheduledEmbeddings> embeddings,
+                          Slot& slot) {
+  const std::vector<int32_t> content = ContentOf(row, embeddings, slot);
+  slot.text.insert(slot.text.end(), content.begin(), content.end());
   const int end = static_cast<int>(slot.text.size());
   const int first = end - row.query_len();
   for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
@@ -168,6 +201,7 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
     slots_[join.slot] = {.sampling = join.sampling,
                          .sample_index = join.sample_index,
                          .num_encoder_tokens = join.num_encoder_tokens,
+                         .position_delta = join.position_delta,
                          .num_hits = join.seq_len};
   }
   for (const BlockTableUpdate& update : batch.updates) {
@@ -187,6 +221,7 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
   std::vector<int32_t> tokens;
   int num_tokens = 0;
   std::set<int> seen;
+  size_t next_range = 0;  // of embeddings
   for (const ScheduledRow& row : batch.rows) {
     ASSERT_TRUE(slots_.contains(row.slot.value())) << "row of a slot that never joined";
     ASSERT_TRUE(seen.insert(row.slot.value()).second) << "slot " << row.slot << " has two rows";
@@ -194,7 +229,13 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
     const bool is_nan =
         row.output == RowOutput::kToken && fate.nan_rows.contains(static_cast<int>(tokens.size()));
     slot.is_doomed |= fate.fails || is_nan;
-    ASSERT_NO_FATAL_FAILURE(RunRow(row, slot));
+    const size_t first_range = next_range;
+    while (next_range < batch.embeddings.size() &&
+           batch.embeddings[next_range].row == static_cast<int>(tokens.size())) {
+      ++next_range;
+    }
+    ASSERT_NO_FATAL_FAILURE(
+        RunRow(row, batch.embeddings.subspan(first_range, next_range - first_range), slot));
     num_tokens += row.query_len();
     if (row.output == RowOutput::kNone) {
       tokens.push_back(-1);
@@ -207,6 +248,7 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
     tokens.push_back(is_nan ? -2 : slot.last_token);
   }
   ASSERT_LE(num_tokens, options_.max_num_tokens);
+  ASSERT_EQ(next_range, batch.embeddings.size()) << "embeddings of no row";
   if (fate.fails) {
     pending_.push_back(absl::InternalError("the step failed"));
   } else {

@@ -41,6 +41,10 @@ inline constexpr int kPuppetVocab = 50;
 int32_t PuppetToken(const std::vector<int32_t>& input, const std::vector<int32_t>& text,
                     const SamplingParams& sampling, int64_t index);
 
+// What a token is to the device: its id, or the first element of its embedding, and, for models
+// with positions of several dimensions, where it is.
+int32_t PuppetContent(int32_t token, const float* embedding, absl::Span<const int32_t> positions);
+
 // What a sequence alone would get.
 struct PuppetText {
   std::vector<int32_t> tokens = {};
@@ -79,6 +83,7 @@ class PuppetDevice {
     int32_t last_token = -1;
     int64_t sample_index = 0;
     int num_encoder_tokens = 0;
+    int position_delta = 0;
     int num_hits = 0;        // tokens that it joined with, until they are looked up
     bool is_doomed = false;  // a row of it has failed: what follows is rubbish
     std::map<std::pair<int, int>, int> blocks = {};  // by group and column
@@ -97,7 +102,12 @@ class PuppetDevice {
   // The encoder's input as the cross groups hold it.
   std::vector<int32_t> FindInput(Slot& slot);
   // Writes the row's tokens, after a look at those before them.
-  void RunRow(const ScheduledRow& row, Slot& slot);
+  void RunRow(const ScheduledRow& row, absl::Span<const ScheduledEmbeddings> embeddings,
+              Slot& slot);
+  // The row's tokens as PuppetContent().
+  std::vector<int32_t> ContentOf(const ScheduledRow& row,
+                                 absl::Span<const ScheduledEmbeddings> embeddings,
+                                 const Slot& slot) const;
 
   SchedulerOptions options_;
   std::vector<KvGroupSpec> groups_;

@@ -98,6 +98,8 @@ class Reader {
     structs = *kept;
   }
 
+  bool ok() const { return status_.ok(); }
+
   absl::Status Finish() {
     if (status_.ok() && !bytes_.empty()) Fail(absl::StrCat(bytes_.size(), " bytes too many"));
     return status_;
@@ -141,6 +143,74 @@ void Enum(Reader& reader, E& value, E largest) {
   reader.Enum(value, largest);
 }
 
+// ---- What is not an array in one piece.
+
+void Positions(Writer& writer, const RowPositions& positions) {
+  writer.Value(positions.count);
+  if (positions.count == 0) return;
+  writer.Value(positions.num_dims);
+  for (int dim = 0; dim < positions.num_dims; ++dim) {
+    writer.Array(absl::MakeConstSpan(positions.data + dim * positions.dim_stride, positions.count));
+  }
+}
+
+// The dimensions follow each other at one distance, as Array() aligns them alike.
+void Positions(Reader& reader, RowPositions& positions) {
+  reader.Value(positions.count);
+  if (positions.count == 0) return;
+  reader.Value(positions.num_dims);
+  if (positions.count < 0 || positions.num_dims < 0) {
+    reader.Fail(absl::StrCat(positions.count, " positions of ", positions.num_dims, " dimensions"));
+  }
+  absl::Span<const int32_t> of_dim;
+  for (int dim = 0; dim < positions.num_dims && reader.ok(); ++dim) {
+    reader.Array(of_dim);
+    if (of_dim.size() != static_cast<size_t>(positions.count)) reader.Fail("too few positions");
+    if (dim == 0) positions.data = of_dim.data();
+    if (dim == 1) positions.dim_stride = of_dim.data() - positions.data;
+  }
+  if (!reader.ok()) positions = {};
+}
+
+void Rows(Writer& writer, const EmbeddingRows& rows) {
+  writer.Value(rows.num_rows);
+  writer.Value(rows.dim);
+  writer.Value(static_cast<int32_t>(rows.dtype));
+  writer.Value(rows.gpu);
+  if (rows.gpu != kHostMemory) return;
+  const size_t row_bytes = size_t{1} * rows.dim * SizeOf(rows.dtype);
+  for (int i = 0; i < rows.num_rows; ++i) {
+    writer.Array(absl::MakeConstSpan(static_cast<const std::byte*>(rows.row(i)), row_bytes));
+  }
+}
+
+// Row by row, which Array() puts at one distance.
+void Rows(Reader& reader, EmbeddingRows& rows) {
+  int32_t dtype = 0;
+  reader.Value(rows.num_rows);
+  reader.Value(rows.dim);
+  reader.Value(dtype);
+  reader.Value(rows.gpu);
+  const bool is_dtype = dtype >= 0 && dtype <= static_cast<int32_t>(DType::kFp8E5M2);
+  if (!is_dtype || rows.num_rows < 0 || rows.dim < 0) {
+    reader.Fail(absl::StrCat(rows.num_rows, " embeddings of ", rows.dim, " dims, dtype ", dtype));
+  }
+  rows.dtype = is_dtype ? static_cast<DType>(dtype) : DType::kFloat32;
+  rows.row_stride = rows.dim;
+  const size_t row_bytes = size_t{1} * rows.dim * SizeOf(rows.dtype);
+  absl::Span<const std::byte> row;
+  for (int i = 0; rows.gpu == kHostMemory && i < rows.num_rows && reader.ok(); ++i) {
+    reader.Array(row);
+    if (row.size() != row_bytes) reader.Fail("an embedding of another size");
+    if (i == 0) rows.data = row.data();
+    if (i == 1) {
+      rows.row_stride =
+          (row.data() - static_cast<const std::byte*>(rows.data)) / SizeOf(rows.dtype);
+    }
+  }
+  if (!reader.ok()) rows = {};
+}
+
 // The fields of each struct, once for both directions.
 
 template <typename Archive, typename Row>
@@ -152,6 +222,15 @@ void Fields(Archive& archive,
   archive.Array(row.allowed_tokens);
   Enum(archive, row.logits, RowLogits::kAll);
   archive.Value(row.next_token);
+  Positions(archive, row.positions);
+}
+
+template <typename Archive, typename Embeddings>
+void Fields(Archive& archive, Embeddings& embeddings) requires
+    std::is_same_v<std::remove_const_t<Embeddings>, ScheduledEmbeddings> {
+  archive.Value(embeddings.row);
+  archive.Value(embeddings.first_token);
+  Rows(archive, embeddings.rows);
 }
 
 template <typename Archive, typename Encode>
@@ -177,6 +256,7 @@ struct Kept {
   std::vector<ScheduledRow>* rows = nullptr;
   std::vector<ScheduledEncode>* encodes = nullptr;
   std::vector<LogitsRequest>* logits_requests = nullptr;
+  std::vector<ScheduledEmbeddings>* embeddings = nullptr;
 };
 
 template <typename Archive, typename Batch>
@@ -191,6 +271,7 @@ void Fields(Archive& archive, Batch& batch, const Kept& kept) {
   archive.Array(batch.copies);
   archive.Structs(batch.encodes, kept.encodes, fields);
   archive.Structs(batch.rows, kept.rows, fields);
+  archive.Structs(batch.embeddings, kept.embeddings, fields);
   Enum(archive, batch.idle, IdleStep::kRunModel);
 }
 
@@ -209,7 +290,10 @@ absl::StatusOr<const ScheduledBatch*> BatchReader::Read(absl::Span<const std::by
   if (mark != kMark) reader.Fail("no mark of this build");
   batch_ = {};
   Fields(reader, batch_,
-         {.rows = &rows_, .encodes = &encodes_, .logits_requests = &logits_requests_});
+         {.rows = &rows_,
+          .encodes = &encodes_,
+          .logits_requests = &logits_requests_,
+          .embeddings = &embeddings_});
   REPRISE_RETURN_IF_ERROR(reader.Finish());
   return &batch_;
 }

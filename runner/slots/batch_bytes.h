@@ -13,6 +13,9 @@
 // A batch holds nothing that a device owns, and sampling depends on seeds alone: runners that launch
 // the same batches keep the same slots and choose the same tokens, so no token has to travel.
 //
+// Embeddings travel as they are if they are in memory of the host. Rows on a GPU have no bytes: they
+// arrive without data, and Launch() refuses them.
+//
 // The bytes are meant for processes of one build: structs are stored as they are in memory. They
 // begin with a mark that tells another build or another byte order.
 
@@ -46,6 +49,7 @@ class BatchReader {
   std::vector<ScheduledRow> rows_;
   std::vector<ScheduledEncode> encodes_;
   std::vector<LogitsRequest> logits_requests_;
+  std::vector<ScheduledEmbeddings> embeddings_;
   ScheduledBatch batch_;
 };
 

@@ -30,12 +30,14 @@ class FullBatch {
               .copies = copies_,
               .encodes = encodes_,
               .rows = rows_,
+              .embeddings = embeddings_,
               .idle = IdleStep::kRunModel};
   }
   const ScheduledBatch& operator*() const { return batch_; }
 
  private:
   const int32_t prompt_[3] = {5, 6, 7};
+  const int32_t positions_[7] = {10, 11, 12, -1, 20, 21, 22};
   const int32_t mask_[2] = {-1, 9};
   const int32_t source_[1] = {3};
   const LogitBias biases_[2] = {{.token = 4, .bias = -1.5f}, {.token = 9, .bias = 2.0f}};
@@ -45,7 +47,8 @@ class FullBatch {
                                .sample_index = int64_t{1} << 40,
                                .sampling = {.temperature = 0.5f, .top_k = 7, .seed = ~uint64_t{0}},
                                .num_encoder_tokens = 1,
-                               .encoder_is_cached = 1}};
+                               .encoder_is_cached = 1,
+                               .position_delta = -4}};
   const LogitsRequest requests_[1] = {{.slot = SlotId(3),
                                        .params = {.presence_penalty = 0.25f, .num_biases = 2},
                                        .biases = biases_,
@@ -58,13 +61,28 @@ class FullBatch {
   const BlockCopy swap_ins_[2] = {{.src = 1, .dst = 7}, {.src = 2, .dst = 8}};
   const BlockCopy copies_[1] = {{.src = 2, .dst = 4}};
   const ScheduledEncode encodes_[1] = {{.slot = SlotId(3), .tokens = source_}};
-  const ScheduledRow rows_[3] = {{.slot = SlotId(3),
-                                  .tokens = prompt_,
-                                  .output = RowOutput::kNone,
-                                  .logits = RowLogits::kAll,
-                                  .next_token = 17},
-                                 {.slot = SlotId(0), .allowed_tokens = mask_},
-                                 {.slot = SlotId(2), .tokens = source_}};
+  const ScheduledRow rows_[3] = {
+      {.slot = SlotId(3),
+       .tokens = prompt_,
+       .output = RowOutput::kNone,
+       .logits = RowLogits::kAll,
+       .next_token = 17,
+       .positions = {.data = positions_, .dim_stride = 4, .num_dims = 2, .count = 3}},
+      {.slot = SlotId(0), .allowed_tokens = mask_},
+      {.slot = SlotId(2), .tokens = source_}};
+  // Rows apart from each other, and rows on a GPU.
+  const float values_[7] = {1, 2, 3, -1, 4, 5, 6};
+  const ScheduledEmbeddings embeddings_[2] = {
+      {.row = 0,
+       .first_token = 1,
+       .rows = {.data = values_, .row_stride = 4, .num_rows = 2, .dim = 3}},
+      {.row = 2,
+       .rows = {.data = values_,
+                .row_stride = 8,
+                .num_rows = 1,
+                .dim = 8,
+                .dtype = DType::kBFloat16,
+                .gpu = 3}}};
   ScheduledBatch batch_;
 };
 
@@ -113,6 +131,28 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   EXPECT_EQ(batch.rows[0].output, RowOutput::kNone);
   EXPECT_EQ(batch.rows[0].logits, RowLogits::kAll);
   EXPECT_EQ(batch.rows[0].next_token, 17);
+  const RowPositions& positions = batch.rows[0].positions;
+  ASSERT_EQ(positions.count, 3);
+  ASSERT_EQ(positions.num_dims, 2);
+  EXPECT_THAT(absl::MakeConstSpan(positions.data, 3), ElementsAre(10, 11, 12));
+  EXPECT_THAT(absl::MakeConstSpan(positions.data + positions.dim_stride, 3),
+              ElementsAre(20, 21, 22));
+  EXPECT_EQ(batch.rows[1].positions.count, 0);
+  EXPECT_EQ(batch.joins[0].position_delta, -4);
+  ASSERT_EQ(batch.embeddings.size(), 2);
+  EXPECT_EQ(batch.embeddings[0].row, 0);
+  EXPECT_EQ(batch.embeddings[0].first_token, 1);
+  const EmbeddingRows& rows = batch.embeddings[0].rows;
+  EXPECT_TRUE(CheckEmbeddingRows("rows", rows, {.dim = 3}).ok());
+  ASSERT_EQ(rows.num_rows, 2);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(absl::MakeConstSpan(static_cast<const float*>(rows.row(i)), 3),
+                ElementsAre(1 + 3 * i, 2 + 3 * i, 3 + 3 * i));
+  }
+  EXPECT_EQ(batch.embeddings[1].row, 2);
+  EXPECT_EQ(batch.embeddings[1].rows.gpu, 3);
+  EXPECT_EQ(batch.embeddings[1].rows.dtype, DType::kBFloat16);
+  EXPECT_EQ(batch.embeddings[1].rows.data, nullptr);  // there, no runner takes them
   EXPECT_TRUE(batch.rows[1].tokens.empty());
   EXPECT_EQ(batch.rows[1].output, RowOutput::kToken);
   EXPECT_THAT(batch.rows[1].allowed_tokens, ElementsAre(-1, 9));
@@ -192,6 +232,18 @@ TEST(BatchBytesTest, AnyBytesAreSafeToRead) {
     for (const ScheduledRow& row : (*read)->rows) {
       for (const int32_t token : row.tokens) sum += token;
       for (const int32_t word : row.allowed_tokens) sum += word;
+    }
+    for (const ScheduledRow& row : (*read)->rows) {
+      for (int dim = 0; row.positions.count > 0 && dim < row.positions.num_dims; ++dim) {
+        const int32_t* of_dim = row.positions.data + dim * row.positions.dim_stride;
+        for (int token = 0; token < row.positions.count; ++token) sum += of_dim[token] % 100;
+      }
+    }
+    for (const ScheduledEmbeddings& range : (*read)->embeddings) {
+      for (int row = 0; range.rows.data != nullptr && row < range.rows.num_rows; ++row) {
+        const auto* data = static_cast<const unsigned char*>(range.rows.row(row));
+        for (int i = 0; i < range.rows.dim * SizeOf(range.rows.dtype); ++i) sum += data[i];
+      }
     }
     for (const LogitsRequest& request : (*read)->logits_requests) sum += request.biases.size();
     EXPECT_NE(sum, std::numeric_limits<int64_t>::min());

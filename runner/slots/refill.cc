@@ -33,6 +33,7 @@ class Refill {
       }
       slots_.seq_len[slot] = 0;
       slots_.encoder_len[slot] = 0;
+      if (HasModelPositions(args_)) slots_.position_delta[slot] = 0;
       slots_.last_token[slot] = 0;
       slots_.sample_index[slot] = 0;
       slots_.sampling[slot] = {};
@@ -51,6 +52,7 @@ class Refill {
       }
       slots_.seq_len[join.slot] = join.seq_len;
       slots_.encoder_len[join.slot] = join.num_encoder_tokens;
+      if (HasModelPositions(args_)) slots_.position_delta[join.slot] = join.position_delta;
       slots_.last_token[join.slot] = 0;
       slots_.sample_index[join.slot] = join.sample_index;
       slots_.sampling[join.slot] = join.sampling;
@@ -84,6 +86,10 @@ class Refill {
                                           : args_.delta.host_tokens[row.first_host_token + i];
         },
         [&](int r, const CheckedRow& row) { FinishRow(r, row); });
+    for (int token = counts.num_tokens; HasModelPositions(args_) && token < args_.padded_num_tokens;
+         ++token) {
+      ClearModelPositions(args_, token);
+    }
     *arrays_.common_prefix_len = CommonPrefixLenOf(*args_.delta.counts);
     *arrays_.num_faults = num_faults_ + counts.num_faults;
   }
@@ -126,11 +132,22 @@ class Refill {
     }
   }
 
+  // Of a live row's tokens, as the model sees them.
+  void WritePositions(int r, const CheckedRow& row) {
+    for (int i = 0; i < row.query_len; ++i) {
+      WriteModelPositions(args_, *args_.delta.counts, args_.delta.rows[r], row.context_len,
+                          slots_.position_delta[row.table_row], i, arrays_.query_start_loc[r] + i);
+    }
+  }
+
   // The step's arrays that are not common to all row builders.
   void FinishRow(int r, const CheckedRow& row) {
     arrays_.encoder_lens[r] = row.is_live() ? slots_.encoder_len[row.table_row] : 0;
     arrays_.sample_slot[r] = row.is_live() && args_.delta.rows[r].samples != 0 ? row.table_row : -1;
-    if (row.is_live()) slots_.seq_len[row.table_row] = row.context_len + row.query_len;
+    if (row.is_live()) {
+      slots_.seq_len[row.table_row] = row.context_len + row.query_len;
+      if (HasModelPositions(args_)) WritePositions(r, row);
+    }
     if (args_.has_scored_rows) WriteScores(r, row);
   }
 
@@ -160,7 +177,12 @@ absl::Status CheckRefill(const RefillArgs& args) {
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.scored_token", args.arrays.scored_token));
   }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
-  return CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups);
+  REPRISE_RETURN_IF_ERROR(CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_position_dims", args.arrays.num_position_dims, 1));
+  if (!HasModelPositions(args)) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.model_positions", args.arrays.model_positions));
+  REPRISE_RETURN_IF_ERROR(CheckGiven("delta.host_positions", args.delta.host_positions));
+  return CheckGiven("slots.position_delta", args.slots.position_delta);
 }
 
 void RefillOnHost(const RefillArgs& args) {

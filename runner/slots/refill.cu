@@ -52,7 +52,7 @@ constexpr int kMaxBlocksOfThread = 4;
 
 static_assert(sizeof(StepRow) == sizeof(int4));
 static_assert(sizeof(BlockTableUpdate) == sizeof(int4));
-static_assert(sizeof(StepDeltaCounts) == 7 * sizeof(int32_t));
+static_assert(sizeof(StepDeltaCounts) == 8 * sizeof(int32_t));
 
 struct StaticShared {
   StepDeltaCounts counts;
@@ -168,6 +168,7 @@ __device__ void ApplyLeaves(const RefillArgs& args, int num_leaves, StaticShared
     if (threadIdx.x == 0) {
       args.slots.seq_len[slot] = 0;
       args.slots.encoder_len[slot] = 0;
+      if (HasModelPositions(args)) args.slots.position_delta[slot] = 0;
       args.slots.last_token[slot] = 0;
       args.slots.sample_index[slot] = 0;
       args.slots.sampling[slot] = SamplingParams();
@@ -192,6 +193,7 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
     if (!IsValidJoin(join, args, row_args) || rows.claim[join.slot] != -1 - i) continue;
     args.slots.seq_len[join.slot] = join.seq_len;
     args.slots.encoder_len[join.slot] = join.num_encoder_tokens;
+    if (HasModelPositions(args)) args.slots.position_delta[join.slot] = join.position_delta;
     args.slots.last_token[join.slot] = 0;
     args.slots.sample_index[join.slot] = join.sample_index;
     args.slots.sampling[join.slot] = join.sampling;
@@ -400,6 +402,9 @@ __device__ void WriteRowOfStep(const RefillArgs& args, const RowArgs& row_args, 
   WriteIdAndPosition(row_args, start,
                      first < 0 ? rows.last_token[r] : args.delta.host_tokens[first],
                      row.context_len);
+  if (!HasModelPositions(args)) return;
+  WriteModelPositions(args, shared.counts, rows.rows[r], row.context_len,
+                      args.slots.position_delta[row.table_row], /*i=*/0, start);
 }
 
 // The row of a token: the last one that begins at or before it. Never an unserved row: that begins
@@ -425,12 +430,17 @@ __device__ void WriteTokens(const RefillArgs& args, const RowArgs& row_args, int
     const int r = RowOfToken(token, num_rows, rows);
     if (rows.rows[r].query_len == 1) continue;
     const int i = token - rows.start[r];
+    const CheckedRow row = ServedRow(rows, r);
     const int32_t token_id = args.delta.host_tokens[rows.rows[r].first_host_token + i];
-    WriteNewToken(row_args, ServedRow(rows, r), i, token, token_id);
+    WriteNewToken(row_args, row, i, token, token_id);
     // It is the next token of the one before it.
     if (args.padded_num_earlier_logits > 0 && i > 0 && rows.first_earlier[r] >= 0) {
       WriteEarlierLogits(args, rows.first_earlier[r] + i - 1, token - 1,
                          {rows.rows[r].slot, token_id});
+    }
+    if (HasModelPositions(args)) {
+      WriteModelPositions(args, shared.counts, rows.rows[r], row.context_len,
+                          args.slots.position_delta[row.table_row], i, token);
     }
   }
 }
@@ -486,6 +496,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__
   for (int token = shared.num_tokens + threadIdx.x; token < args.padded_num_tokens;
        token += kThreads) {
     WriteInertToken(row_args, token);
+    if (HasModelPositions(args)) ClearModelPositions(args, token);
   }
   if (threadIdx.x == 0) {
     args.arrays.query_start_loc[args.padded_num_rows] = shared.num_tokens;

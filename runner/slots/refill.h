@@ -10,7 +10,7 @@
 //
 // In this order:
 //   leaves   the slot becomes as at creation: nothing cached, its table rows null blocks
-//   joins    lengths, sample_index and sampling of the slot are set, last_token is 0
+//   joins    lengths, position_delta, sample_index and sampling of the slot are set, last_token is 0
 //   updates  entries of the groups' block tables are set; block 0 clears one
 //   rows     seq_len of the row's slot grows by query_len: the step's keys count as cached for what
 //            follows on the stream. The arrays are filled as runner/slots/step_arrays.h says.
@@ -43,7 +43,8 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 namespace reprise {
 
 // Errors: InvalidArgument naming the size or array: padded sizes beyond the arrays, no block_size, a
-// number of groups outside 1 .. kMaxKvGroups, arrays of scores missing where they are needed.
+// number of groups outside 1 .. kMaxKvGroups, arrays of scores or of positions of several dimensions
+// missing where they are needed.
 absl::Status CheckRefill(const RefillArgs& args);
 
 // REQUIRES: CheckRefill(args) is OK; counts are within the delta's capacities. Thread safety: none.

@@ -127,10 +127,16 @@ constexpr bool IsSlot(int32_t slot, const SlotState& slots) {
   return slot >= 0 && slot < slots.num_slots;
 }
 
+// Whether no position of a sequence passes an int32.
+constexpr bool IsValidPositionDelta(int32_t delta, int64_t limit) {
+  return delta >= -limit && delta <= INT32_MAX - limit;
+}
+
 constexpr bool IsValidJoin(const SlotJoin& join, const RefillArgs& args, const RowArgs& rows) {
   const int64_t limit = rows.context_limit;
-  return IsSlot(join.slot, args.slots) && join.seq_len >= 0 && join.seq_len <= limit &&
-         join.num_encoder_tokens >= 0 && join.num_encoder_tokens <= limit;
+  return IsValidPositionDelta(join.position_delta, limit) && IsSlot(join.slot, args.slots) &&
+         join.seq_len >= 0 && join.seq_len <= limit && join.num_encoder_tokens >= 0 &&
+         join.num_encoder_tokens <= limit;
 }
 
 constexpr bool IsValidUpdate(const BlockTableUpdate& update, const RefillArgs& args) {
@@ -145,6 +151,33 @@ constexpr bool HasTokens(const StepRow& row, int num_host_tokens) {
   if (row.first_host_token == -1) return row.query_len == 1;
   return row.first_host_token >= 0 &&
          static_cast<int64_t>(row.first_host_token) + row.query_len <= num_host_tokens;
+}
+
+constexpr bool HasModelPositions(const RefillArgs& args) {
+  return args.arrays.num_position_dims > 1;
+}
+
+// The positions, in every dimension, of the `i`-th token of a live row, which is token `token` of
+// the step. `delta`: of its slot. REQUIRES: HasModelPositions().
+REPRISE_HOST_DEVICE constexpr void WriteModelPositions(const RefillArgs& args,
+                                                       const StepDeltaCounts& counts,
+                                                       const StepRow& row, int32_t context_len,
+                                                       int32_t delta, int i, int64_t token) {
+  const int64_t max_tokens = args.arrays.max_tokens;
+  const bool is_given = counts.has_positions != 0 && row.first_host_token >= 0;
+  for (int dim = 0; dim < args.arrays.num_position_dims; ++dim) {
+    const int32_t given =
+        is_given ? args.delta.host_positions[dim * max_tokens + row.first_host_token + i] : -1;
+    args.arrays.model_positions[dim * max_tokens + token] =
+        given >= 0 ? given : context_len + i + delta;
+  }
+}
+
+// The same of an inert token. REQUIRES: HasModelPositions().
+REPRISE_HOST_DEVICE constexpr void ClearModelPositions(const RefillArgs& args, int64_t token) {
+  for (int dim = 0; dim < args.arrays.num_position_dims; ++dim) {
+    args.arrays.model_positions[int64_t{dim} * args.arrays.max_tokens + token] = 0;
+  }
 }
 
 // A row of the step, all but its blocks. `is_first`: no earlier row has its slot. `seq_len`: the

@@ -463,6 +463,70 @@ TEST_F(RefillGroupsTest, UpdatesOfGroupsThatAreNotThereAreSkippedAndCounted) {
   for (int group : {0, 1, 2, 3}) EXPECT_EQ(slots().table_row(group, 0)[0], 0);
 }
 
+class RefillPositionsTest : public RefillTest {
+ protected:
+  RefillPositionsTest() : RefillTest({.num_position_dims = 3}) {}
+};
+
+TEST_F(RefillPositionsTest, PromptsBringTheirsAndWhatFollowsKeepsTheDistance) {
+  const StepArrays& arrays = memory_.args().arrays;
+  const auto of_dim = [&](int dim, int count) {
+    return First(arrays.model_positions + dim * arrays.max_tokens, count);
+  };
+  // A token of text, an image of 2 x 2, and the next token.
+  Join({.slot = 2, .position_delta = -2});
+  for (int column : {0, 1, 2}) Update(2, column, 7 + column);
+  const std::vector<std::vector<int32_t>> given = {
+      {0, 1, 1, 1, 1, 3}, {0, 1, 1, 2, 2, 3}, {0, 1, 2, 1, 2, 3}};
+  PromptRow(2, {10, 11, 12, 13, 14, 15});
+  for (int dim = 0; dim < 3; ++dim) {
+    std::copy(given[dim].begin(), given[dim].end(),
+              memory_.args().delta.host_positions + dim * arrays.max_tokens);
+  }
+  counts_.has_positions = 1;
+  Refill(1, 8);
+  EXPECT_EQ(num_faults(), 0);
+  EXPECT_THAT(of_dim(0, 8), ElementsAre(0, 1, 1, 1, 1, 3, 0, 0));
+  EXPECT_THAT(of_dim(1, 8), ElementsAre(0, 1, 1, 2, 2, 3, 0, 0));
+  EXPECT_THAT(of_dim(2, 8), ElementsAre(0, 1, 2, 1, 2, 3, 0, 0));
+  // Attention's own count keys.
+  EXPECT_THAT(First(arrays.positions, 8), ElementsAre(0, 1, 2, 3, 4, 5, 0, 0));
+
+  for (int step = 0; step < 3; ++step) {
+    Row({.slot = 2});
+    Refill(1, 2);
+    for (int dim = 0; dim < 3; ++dim) EXPECT_THAT(of_dim(dim, 2), ElementsAre(4 + step, 0));
+    EXPECT_THAT(First(arrays.positions, 2), ElementsAre(6 + step, 0));
+  }
+  // Without a distance of its own the next sequence there begins at 0.
+  Leave(2);
+  Join({.slot = 2});
+  Update(2, 0, 7);
+  PromptRow(2, {10, 11});
+  Refill(1, 2);
+  for (int dim = 0; dim < 3; ++dim) EXPECT_THAT(of_dim(dim, 2), ElementsAre(0, 1));
+}
+
+TEST_F(RefillPositionsTest, JoinsThatWouldPassAnInt32AreSkippedAndCounted) {
+  Join({.slot = 0, .position_delta = INT32_MAX - 23});  // 6 blocks of 4 hold 24
+  Join({.slot = 1, .position_delta = INT32_MIN});
+  Join({.slot = 2, .position_delta = INT32_MAX - 24});
+  Refill(1, 1);
+  EXPECT_EQ(num_faults(), 2);
+  EXPECT_EQ(slots().position_delta[2], INT32_MAX - 24);
+}
+
+TEST_F(RefillPositionsTest, SeveralDimensionsNeedTheirArrays) {
+  RefillArgs args = memory_.args();
+  EXPECT_TRUE(CheckRefill(args).ok());
+  args.arrays.model_positions = nullptr;
+  EXPECT_EQ(CheckRefill(args).code(), absl::StatusCode::kInvalidArgument);
+  args.arrays.num_position_dims = 1;
+  EXPECT_TRUE(CheckRefill(args).ok());
+  args.arrays.num_position_dims = 0;
+  EXPECT_EQ(CheckRefill(args).code(), absl::StatusCode::kInvalidArgument);
+}
+
 // The same rules in other words: sequences as lists, looked up by name.
 class NaiveModel {
  public:
@@ -482,9 +546,11 @@ class NaiveModel {
     for (int i = 0; i < delta.counts->num_joins; ++i) {
       const SlotJoin& join = delta.joins[i];
       if (Exists(join.slot) && join.seq_len >= 0 && join.seq_len <= Room() &&
-          join.num_encoder_tokens >= 0 && join.num_encoder_tokens <= Room()) {
+          join.num_encoder_tokens >= 0 && join.num_encoder_tokens <= Room() &&
+          join.position_delta >= -Room() && join.position_delta + Room() <= INT32_MAX) {
         sequences_[join.slot].seq_len = join.seq_len;
         sequences_[join.slot].encoder_len = join.num_encoder_tokens;
+        sequences_[join.slot].position_delta = join.position_delta;
       } else {
         ++num_faults;
       }
@@ -506,6 +572,7 @@ class NaiveModel {
   struct Sequence {
     int64_t seq_len = 0;
     int32_t encoder_len = 0;
+    int64_t position_delta = 0;
     std::map<std::pair<int, int64_t>, int32_t> blocks;  // by group and column
 
     int32_t BlockOf(int group, int64_t position, int block_size) const {
@@ -611,6 +678,15 @@ class NaiveModel {
                                   : args.delta.host_tokens[row.first_host_token + i];
         EXPECT_EQ(arrays.token_ids[num_tokens], token);
         EXPECT_EQ(arrays.positions[num_tokens], sequence.seq_len);
+        for (int dim = 0; shape_.num_position_dims > 1 && dim < shape_.num_position_dims; ++dim) {
+          int64_t position = sequence.seq_len + sequence.position_delta;
+          if (args.delta.counts->has_positions != 0 && row.first_host_token >= 0) {
+            const int32_t given =
+                args.delta.host_positions[dim * shape_.max_tokens + row.first_host_token + i];
+            if (given != -1) position = given;
+          }
+          EXPECT_EQ(arrays.model_positions[dim * shape_.max_tokens + num_tokens], position);
+        }
         for (int group = 0; group < num_groups(); ++group) {
           const int64_t block = sequence.BlockOf(group, sequence.seq_len, shape_.block_size);
           const bool is_written =
@@ -640,6 +716,9 @@ class NaiveModel {
     for (int t = num_tokens; t < args.padded_num_tokens; ++t) {
       EXPECT_EQ(arrays.token_ids[t], 0);
       EXPECT_EQ(arrays.positions[t], 0);
+      for (int dim = 0; shape_.num_position_dims > 1 && dim < shape_.num_position_dims; ++dim) {
+        EXPECT_EQ(arrays.model_positions[dim * shape_.max_tokens + t], 0);
+      }
       for (int group = 0; group < num_groups(); ++group) {
         EXPECT_EQ(arrays.group_slots(group)[t], -1);
       }
@@ -677,6 +756,7 @@ TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
        .max_tokens = 90,
        .max_updates = 150,
        .max_earlier_logits = 60},
+      {.num_slots = 6, .max_rows = 6, .max_updates = 40, .num_position_dims = 3},
       {.max_updates = 100, .groups = {{.retention = KvRetention::kSlidingWindow, .span = 5}, {}}},
       {.num_slots = 5,
        .max_blocks = 8,

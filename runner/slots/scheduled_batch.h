@@ -10,6 +10,7 @@
 #include "cache/block_copy.h"
 #include "cache/tables/block_table_view.h"
 #include "runner/sampling/logits_request.h"
+#include "runner/slots/embedding_rows.h"
 #include "runner/slots/step_delta.h"
 
 namespace reprise {
@@ -29,6 +30,17 @@ enum class RowLogits : int8_t {
   kAll,
 };
 
+// Positions of a row's first tokens as the model sees them, for models with positions of several
+// dimensions (ModelSpec::num_position_dims).
+struct RowPositions {
+  const int32_t* data = nullptr;  // [num_dims, count], each in [0, max_position)
+  int64_t dim_stride = 0;         // elements from dimension to dimension
+  int num_dims = 0;               // the model's; 0 without positions
+  // 0 to query_len. The row's other tokens have, in all dimensions, the position
+  // seq_len before the step + i + SlotJoin::position_delta.
+  int count = 0;
+};
+
 struct ScheduledRow {
   SlotId slot = {};
   // The row's tokens. Empty: one token, the slot's last, which the host need not know yet.
@@ -42,6 +54,8 @@ struct ScheduledRow {
   // or a forced one. The row's log-probabilities are those of this token, in place of one that is
   // chosen. -1: none. Only for rows with RowOutput::kNone.
   int32_t next_token = -1;
+  // Only for rows with `tokens`.
+  RowPositions positions = {};
 
   int query_len() const { return tokens.empty() ? 1 : static_cast<int>(tokens.size()); }
   // Tokens before the last whose logits are computed.
@@ -58,6 +72,14 @@ struct ScheduledEncode {
   absl::Span<const int32_t> tokens = {};
 };
 
+// Embeddings of some of a row's tokens, in place of those of their ids, which may be any in the
+// vocabulary. For models that take them (ModelSpec::input_embedding_dim).
+struct ScheduledEmbeddings {
+  int row = 0;          // of the batch's rows: one that has `tokens`
+  int first_token = 0;  // of the row
+  EmbeddingRows rows = {};
+};
+
 // What a batch without rows does.
 enum class IdleStep : int8_t {
   kSkipModel,
@@ -66,8 +88,9 @@ enum class IdleStep : int8_t {
   kRunModel,
 };
 
-// Spans belong to the scheduler and are read before ModelRunner::Launch() returns. Applied in the
-// order of the fields, all on the stream of the steps: after every step that was launched before.
+// Spans belong to the scheduler and are read before ModelRunner::Launch() returns; only the memory
+// of `embeddings`' rows is read later (runner/slots/embedding_rows.h). Applied in the order of the
+// fields, all on the stream of the steps: after every step that was launched before.
 struct ScheduledBatch {
   absl::Span<const SlotId> leaves = {};
   absl::Span<const SlotJoin> joins = {};
@@ -86,6 +109,8 @@ struct ScheduledBatch {
   absl::Span<const BlockCopy> copies = {};
   absl::Span<const ScheduledEncode> encodes = {};
   absl::Span<const ScheduledRow> rows = {};  // distinct slots
+  // Ascending by row, then token; ranges do not overlap.
+  absl::Span<const ScheduledEmbeddings> embeddings = {};
   IdleStep idle = IdleStep::kSkipModel;
 };
 

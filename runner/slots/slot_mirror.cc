@@ -62,7 +62,9 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
     }
     for (Slot& slot : state_.slots) slot.has_row = false;
     for (const ScheduledRow& row : batch.rows) REPRISE_RETURN_IF_ERROR(ApplyRow(row, demand));
-    return absl::OkStatus();
+    if (batch.embeddings.empty()) return absl::OkStatus();
+    demand.shape.input = StepInput::kEmbeddings;
+    return CheckEmbeddings(batch);
   }();
   if (!status.ok()) {
     std::swap(state_, before_);
@@ -88,12 +90,18 @@ absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
     return Refusal("joins: num_encoder_tokens of slot ", join.slot, " must be in [0, ",
                    limits_.max_encoder_tokens, "], got ", join.num_encoder_tokens);
   }
+  if (join.position_delta != 0 && limits_.num_position_dims == 1) {
+    return Refusal("joins: position_delta of slot ", join.slot,
+                   " must be 0, for the model's positions have one dimension: got ",
+                   join.position_delta);
+  }
   if (const absl::Status status = CheckSampling(join.sampling); !status.ok()) {
     return Refusal("joins: sampling of slot ", join.slot, ": ", status.message());
   }
   slot = {.joined = true,
           .seq_len = join.seq_len,
           .num_encoder_tokens = join.num_encoder_tokens,
+          .position_delta = join.position_delta,
           .is_encoded = join.num_encoder_tokens == 0 || join.encoder_is_cached != 0,
           .sampling = join.sampling};
   return absl::OkStatus();
@@ -227,6 +235,72 @@ absl::Status SlotMirror::CheckRowBlocks(int slot, int64_t seq_len) const {
   return absl::OkStatus();
 }
 
+absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
+  const int id = row.slot.value();
+  const RowPositions& positions = row.positions;
+  const int num_tokens = static_cast<int>(row.tokens.size());
+  if (positions.count != 0 &&
+      (limits_.num_position_dims == 1 || positions.num_dims != limits_.num_position_dims)) {
+    return Refusal("rows: positions of slot ", id, " must have the model's dimensions: expected ",
+                   limits_.num_position_dims == 1 ? "none, for it has one"
+                                                  : absl::StrCat(limits_.num_position_dims),
+                   ", got ", positions.num_dims);
+  }
+  if (positions.count < 0 || positions.count > num_tokens) {
+    return Refusal("rows: positions of slot ", id, " are of its first tokens: expected 0 to ",
+                   num_tokens, ", got ", positions.count);
+  }
+  if (positions.count > 0 && positions.data == nullptr) {
+    return Refusal("rows: positions of slot ", id, " must not be null");
+  }
+  for (int dim = 0; dim < limits_.num_position_dims; ++dim) {
+    for (int i = 0; i < positions.count; ++i) {
+      const int32_t position = positions.data[dim * positions.dim_stride + i];
+      if (position >= 0 && position < limits_.max_position) continue;
+      return Refusal("rows: positions of slot ", id, " must be in [0, ", limits_.max_position,
+                     "), got ", position, " for token ", i, " in dimension ", dim);
+    }
+  }
+  // Of the tokens that have none of their own.
+  const Slot& slot = state_.slots[id];
+  const int64_t first = int64_t{slot.seq_len} + positions.count + slot.position_delta;
+  const int64_t last = int64_t{slot.seq_len} + row.query_len() - 1 + slot.position_delta;
+  if (positions.count == row.query_len() || (first >= 0 && last < limits_.max_position)) {
+    return absl::OkStatus();
+  }
+  return Refusal("rows: slot ", id, " with position_delta ", slot.position_delta,
+                 " would have positions outside of the model's: expected [0, ",
+                 limits_.max_position, "), got ", first, " to ", last);
+}
+
+absl::Status SlotMirror::CheckEmbeddings(const ScheduledBatch& batch) const {
+  int end_row = 0;        // of the range before
+  int64_t end_token = 0;  // of that row
+  for (size_t i = 0; i < batch.embeddings.size(); ++i) {
+    const ScheduledEmbeddings& range = batch.embeddings[i];
+    if (range.row < 0 || static_cast<size_t>(range.row) >= batch.rows.size()) {
+      return Refusal("embeddings[", i, "]: row must be in [0, ", batch.rows.size(), "), got ",
+                     range.row);
+    }
+    REPRISE_RETURN_IF_ERROR(
+        CheckEmbeddingRows(absl::StrCat("embeddings[", i, "]"), range.rows, limits_.embeddings));
+    const int64_t num_tokens = static_cast<int64_t>(batch.rows[range.row].tokens.size());
+    const int64_t end = int64_t{range.first_token} + range.rows.num_rows;
+    if (range.first_token < 0 || end > num_tokens) {
+      return Refusal("embeddings[", i, "]: expected tokens within the ", num_tokens, " that row ",
+                     range.row, " brings, got ", range.first_token, " to ", end);
+    }
+    if (range.row < end_row || (range.row == end_row && range.first_token < end_token)) {
+      return Refusal("embeddings[", i, "]: expected it after the one before, which ends at token ",
+                     end_token, " of row ", end_row, ", got token ", range.first_token, " of row ",
+                     range.row);
+    }
+    end_row = range.row;
+    end_token = end;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   const int id = row.slot.value();
   REPRISE_RETURN_IF_ERROR(CheckSlot("rows", id));
@@ -247,6 +321,9 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   if (seq_len > limits_.max_seq_len) {
     return Refusal("rows: slot ", id, " would be longer than max_seq_len: expected at most ",
                    limits_.max_seq_len, " tokens, got ", seq_len);
+  }
+  if (limits_.num_position_dims > 1 || row.positions.count != 0) {
+    REPRISE_RETURN_IF_ERROR(CheckPositions(row));
   }
   REPRISE_RETURN_IF_ERROR(CheckRowBlocks(id, seq_len));
   if (slot.num_encoder_tokens > 0) REPRISE_RETURN_IF_ERROR(CheckEncoderBlocks("rows", id));

@@ -23,6 +23,7 @@
 #include "cache/kv_group.h"
 #include "graphs/graph_key.h"
 #include "runner/sampling/sampling_params.h"
+#include "runner/slots/embedding_rows.h"
 #include "runner/slots/scheduled_batch.h"
 
 namespace reprise {
@@ -40,6 +41,9 @@ struct SlotLimits {
   std::vector<KvGroupSpec> groups = {{}};
   int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
   int max_encoder_step_tokens = 0;  // of a step
+  EmbeddingFormat embeddings = {};  // what the model takes in place of token ids
+  int num_position_dims = 1;
+  int max_position = 0;  // beyond all positions; read only with several dimensions
 
   // The most updates of a batch: every entry of every table.
   int64_t max_updates() const {
@@ -74,6 +78,7 @@ class SlotMirror {
     bool has_token = false;  // the device knows a last token
     int seq_len = 0;
     int num_encoder_tokens = 0;
+    int position_delta = 0;
     bool is_encoded = false;  // the encoder's keys are in the cache, or will be after the encode
     SamplingParams sampling;
   };
@@ -97,6 +102,8 @@ class SlotMirror {
   absl::Status ApplyRow(const ScheduledRow& row, StepDemand& demand);
   // The row's logits beyond its last and the token that follows it.
   absl::Status ApplyScores(const ScheduledRow& row, StepDemand& demand) const;
+  absl::Status CheckPositions(const ScheduledRow& row) const;
+  absl::Status CheckEmbeddings(const ScheduledBatch& batch) const;
   absl::Status CheckTokens(const char* part, int slot, absl::Span<const int32_t> tokens) const;
   // Whether the row has blocks for the keys that it reads and writes, up to `seq_len`.
   absl::Status CheckRowBlocks(int slot, int64_t seq_len) const;

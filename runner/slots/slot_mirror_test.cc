@@ -316,6 +316,105 @@ TEST_F(SlotMirrorGroupsTest, RefusesEncodesThatDoNotFit) {
               HasSubstr("encodes: token of slot 0"));
 }
 
+// ---- Embeddings, and positions of several dimensions.
+
+SlotLimits LimitsWithEmbeddings() {
+  SlotLimits limits = kLimits;
+  limits.embeddings = {.dim = 3, .dtype = DType::kBFloat16};
+  limits.num_position_dims = 2;
+  limits.max_position = 8;
+  return limits;
+}
+
+constexpr int16_t kRows[4 * 3] = {};
+constexpr EmbeddingRows kTwoRows = {
+    .data = kRows, .row_stride = 3, .num_rows = 2, .dim = 3, .dtype = DType::kBFloat16};
+
+TEST(SlotMirrorTest, StepsWithEmbeddingsAreOfThatInput) {
+  SlotMirror mirror(LimitsWithEmbeddings());
+  ScheduledBatch batch = Enter();
+  const ScheduledEmbeddings ranges[] = {{.first_token = 0, .rows = kTwoRows.Part(0, 1)},
+                                        {.first_token = 1, .rows = kTwoRows}};
+  batch.embeddings = ranges;
+  auto demand = mirror.Advance(batch);
+  ASSERT_TRUE(demand.ok()) << demand.status();
+  EXPECT_EQ(demand->shape.input, StepInput::kEmbeddings);
+  const ScheduledRow decode[] = {{.slot = SlotId(0)}};
+  demand = mirror.Advance({.rows = decode});
+  ASSERT_TRUE(demand.ok()) << demand.status();
+  EXPECT_EQ(demand->shape.input, StepInput::kTokens);
+}
+
+TEST(SlotMirrorTest, RefusesEmbeddingsThatDoNotFitWithNothingChanged) {
+  SlotMirror mirror(LimitsWithEmbeddings());
+  const auto refused = [&](std::vector<ScheduledEmbeddings> ranges) {
+    ScheduledBatch batch = Enter();
+    batch.embeddings = ranges;
+    return Refused(mirror, batch);
+  };
+  EXPECT_THAT(refused({{.row = 1, .rows = kTwoRows}}),
+              HasSubstr("embeddings[0]: row must be in [0, 1), got 1"));
+  EXPECT_THAT(refused({{.row = -1, .rows = kTwoRows}}), HasSubstr("got -1"));
+  EXPECT_THAT(refused({{.first_token = 2, .rows = kTwoRows}}),
+              HasSubstr("expected tokens within the 3 that row 0 brings, got 2 to 4"));
+  EXPECT_THAT(refused({{.first_token = -1, .rows = kTwoRows}}), HasSubstr("got -1 to 1"));
+  EXPECT_THAT(refused({{.first_token = 0, .rows = kTwoRows}, {.first_token = 1, .rows = kTwoRows}}),
+              HasSubstr("embeddings[1]: expected it after the one before, which ends at token 2"));
+  EXPECT_THAT(refused({{.first_token = 2, .rows = kTwoRows.Part(0, 1)},
+                       {.first_token = 0, .rows = kTwoRows}}),
+              HasSubstr("embeddings[1]: expected it after"));
+  EmbeddingRows other = kTwoRows;
+  other.dtype = DType::kFloat32;
+  EXPECT_THAT(refused({{.rows = other}}), HasSubstr("dtype must be bfloat16: got float32"));
+  EXPECT_EQ(mirror.seq_len(SlotId(0)), 0);
+  ASSERT_TRUE(mirror.Advance(Enter()).ok());  // it has not joined yet
+
+  // A row of the device's own token.
+  const ScheduledRow decode[] = {{.slot = SlotId(0)}};
+  const ScheduledEmbeddings range[] = {{.rows = kTwoRows.Part(0, 1)}};
+  EXPECT_THAT(Refused(mirror, {.rows = decode, .embeddings = range}),
+              HasSubstr("within the 0 that row 0 brings"));
+
+  SlotMirror plain(kLimits);
+  ScheduledBatch batch = Enter();
+  batch.embeddings = range;
+  EXPECT_THAT(Refused(plain, batch), HasSubstr("the model takes token ids only"));
+}
+
+TEST(SlotMirrorTest, RefusesPositionsThatTheModelDoesNotHave) {
+  const int32_t positions[] = {0, 1, 2, 0, 1, 7};
+  const auto refused = [&](const SlotLimits& limits, const RowPositions& given, int delta) {
+    SlotMirror mirror(limits);
+    const SlotJoin join[] = {{.slot = 0, .position_delta = delta}};
+    const ScheduledRow row[] = {{.slot = SlotId(0), .tokens = kPrompt, .positions = given}};
+    const auto demand = mirror.Advance({.joins = join, .updates = kBlock0, .rows = row});
+    return std::string(demand.status().message());
+  };
+  const SlotLimits limits = LimitsWithEmbeddings();
+  const RowPositions all = {.data = positions, .dim_stride = 3, .num_dims = 2, .count = 3};
+  EXPECT_EQ(refused(limits, all, -50), "");  // the rest of the row has none
+  EXPECT_EQ(refused(limits, {}, 0), "");
+  EXPECT_EQ(refused(limits, {}, 5), "");  // 5, 6, 7
+  EXPECT_THAT(refused(limits, {}, 6), HasSubstr("expected [0, 8), got 6 to 8"));
+  EXPECT_THAT(refused(limits, {}, -1), HasSubstr("got -1 to 1"));
+  EXPECT_THAT(refused(limits, {.data = positions, .dim_stride = 3, .num_dims = 2, .count = 1}, -2),
+              HasSubstr("got -1 to 0"));
+  EXPECT_THAT(refused(limits, {.data = positions, .dim_stride = 3, .num_dims = 2, .count = 4}, 0),
+              HasSubstr("expected 0 to 3, got 4"));
+  EXPECT_THAT(refused(limits, {.data = positions, .dim_stride = 3, .num_dims = 2, .count = -1}, 0),
+              HasSubstr("got -1"));
+  EXPECT_THAT(refused(limits, {.dim_stride = 3, .num_dims = 2, .count = 2}, 0),
+              HasSubstr("must not be null"));
+  EXPECT_THAT(refused(limits, {.data = positions, .dim_stride = 3, .num_dims = 3, .count = 1}, 0),
+              HasSubstr("must have the model's dimensions: expected 2, got 3"));
+  SlotLimits fewer = limits;
+  fewer.max_position = 7;
+  EXPECT_THAT(refused(fewer, all, 0),
+              HasSubstr("must be in [0, 7), got 7 for token 2 in dimension 1"));
+  EXPECT_THAT(refused(kLimits, all, 0), HasSubstr("expected none, for it has one, got 2"));
+  EXPECT_THAT(refused(kLimits, {}, 1), HasSubstr("position_delta of slot 0 must be 0"));
+}
+
 TEST_F(SlotMirrorGroupsTest, RefusesGroupsThatAreNotThere) {
   const SlotJoin join[] = {{.slot = 0}};
   for (int group : {-1, 4}) {

@@ -28,6 +28,8 @@ struct SlotState {
   int32_t* seq_len = nullptr;
   // [num_slots] tokens of the encoder's input, whose keys are in the blocks of cross groups
   int32_t* encoder_len = nullptr;
+  // [num_slots] see SlotJoin; null for models whose positions have one dimension
+  int32_t* position_delta = nullptr;
   int32_t* last_token = nullptr;       // [num_slots] newest token, its keys not yet in the cache
   int64_t* sample_index = nullptr;     // [num_slots] tokens sampled so far: the Philox counter
   SamplingParams* sampling = nullptr;  // [num_slots]

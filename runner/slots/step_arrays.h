@@ -7,6 +7,8 @@
 //   array            live                                             padded
 //   token_ids        the row's tokens                                 0
 //   positions        seq_len before the step + i                      0
+//   model_positions  those of the delta, else, in each dimension,     0
+//                    positions + the slot's position_delta
 //   slot_mapping     block * block_size + offset, in each group's     -1
 //                    blocks; -1 in cross groups, and without a block
 //   query_start_loc  prefix sums of query_len                         the live total, continued
@@ -38,8 +40,11 @@
 namespace reprise {
 
 struct StepArrays {
-  int32_t* token_ids = nullptr;          // [max_tokens]
-  int32_t* positions = nullptr;          // [max_tokens]
+  int32_t* token_ids = nullptr;  // [max_tokens]
+  int32_t* positions = nullptr;  // [max_tokens]
+  // [num_position_dims, max_tokens] What the model sees, where it has several dimensions. Null with
+  // one: the model sees `positions`, which attention uses in any case.
+  int32_t* model_positions = nullptr;
   int64_t* slot_mapping = nullptr;       // [num_groups, max_tokens]
   int32_t* query_start_loc = nullptr;    // [max_rows + 1]
   int32_t* seq_lens = nullptr;           // [max_rows]
@@ -60,6 +65,7 @@ struct StepArrays {
   int max_rows = 0;
   int max_tokens = 0;
   int max_earlier_logits = 0;
+  int num_position_dims = 1;
 
   // The slots of a group [max_tokens].
   constexpr int64_t* group_slots(int group) const {

@@ -31,6 +31,9 @@ struct SlotJoin {
   // 1: those keys are in the blocks already (a prefix hit, a swap-in). 0: the batch with this join,
   // or a later one before the slot's first row, encodes them. Only the host reads this field.
   int32_t encoder_is_cached = 0;
+  // For models with positions of several dimensions: what a token's position exceeds its index by,
+  // in each dimension, unless its row says otherwise (RowPositions). Stays until the slot leaves.
+  int32_t position_delta = 0;
 };
 
 // A row of the step.
@@ -61,6 +64,8 @@ struct StepDeltaCounts {
   // The number of leading keys that all rows share in the same blocks and that are read once for
   // all rows. 0: each row reads its own.
   int32_t common_prefix_len = 0;
+  // 1: host_positions holds positions of this step.
+  int32_t has_positions = 0;
 };
 
 // Views of one ring slot, as the reader addresses it. Each array is aligned to 16 bytes.
@@ -72,6 +77,9 @@ struct StepDelta {
   StepRow* rows = nullptr;              // [max_rows]
   int32_t* host_tokens = nullptr;       // [max_tokens]
   StepRowScore* scores = nullptr;       // [max_rows] of the rows
+  // [num_position_dims, max_tokens] of the host_tokens, for models with several dimensions, else
+  // null. -1: the token's index in its sequence + the slot's position_delta.
+  int32_t* host_positions = nullptr;
   // The capacity of `updates`. The GPU reads the first updates together with the counts, in one
   // PCIe round trip instead of two; at 0 it waits for the counts.
   int max_updates = 0;

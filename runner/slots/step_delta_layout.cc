@@ -40,9 +40,28 @@ StepDelta Carve(const StepDeltaCapacity& capacity, Carver& carver) {
   delta.updates = carver.Take<BlockTableUpdate>(capacity.max_updates);
   delta.host_tokens = carver.Take<int32_t>(capacity.max_tokens);
   delta.scores = carver.Take<StepRowScore>(capacity.max_rows);
+  if (capacity.num_position_dims > 1) {
+    delta.host_positions =
+        carver.Take<int32_t>(int64_t{capacity.num_position_dims} * capacity.max_tokens);
+  }
   delta.max_updates =
       static_cast<int>(std::min<int64_t>(capacity.max_updates, std::numeric_limits<int>::max()));
   return delta;
+}
+
+void WritePositions(const ScheduledBatch& batch, const StepDeltaCapacity& capacity,
+                    const StepDelta& delta) {
+  for (int dim = 0; dim < capacity.num_position_dims; ++dim) {
+    int32_t* next = delta.host_positions + int64_t{dim} * capacity.max_tokens;
+    for (const ScheduledRow& row : batch.rows) {
+      const int64_t num_tokens = static_cast<int64_t>(row.tokens.size());
+      if (row.positions.count > 0) {
+        std::copy_n(row.positions.data + dim * row.positions.dim_stride, row.positions.count, next);
+      }
+      std::fill(next + row.positions.count, next + num_tokens, -1);
+      next += num_tokens;
+    }
+  }
 }
 
 }  // namespace
@@ -58,7 +77,8 @@ StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base) {
   return Carve(capacity, carver);
 }
 
-void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const StepDelta& delta) {
+void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
+                    const StepDeltaCapacity& capacity, const StepDelta& delta) {
   StepDeltaCounts counts = {.common_prefix_len = common_prefix_len};
   for (const SlotId slot : batch.leaves) delta.leaves[counts.num_leaves++] = slot.value();
   for (const SlotJoin& join : batch.joins) delta.joins[counts.num_joins++] = join;
@@ -72,7 +92,9 @@ void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const St
     std::copy(row.tokens.begin(), row.tokens.end(), delta.host_tokens + counts.num_host_tokens);
     counts.num_host_tokens += static_cast<int32_t>(row.tokens.size());
     counts.num_tokens += row.query_len();
+    counts.has_positions |= row.positions.count > 0;
   }
+  if (counts.has_positions != 0) WritePositions(batch, capacity, delta);
   *delta.counts = counts;
   if (!absl::c_any_of(batch.rows, [](const ScheduledRow& row) { return row.is_scored(); })) return;
   for (size_t r = 0; r < batch.rows.size(); ++r) {

@@ -17,6 +17,7 @@ struct StepDeltaCapacity {
   int64_t max_updates = 0;
   int max_rows = 0;
   int max_tokens = 0;
+  int num_position_dims = 1;
 };
 
 // Bytes of a delta, a multiple of 256.
@@ -27,8 +28,10 @@ int64_t StepDeltaBytes(const StepDeltaCapacity& capacity);
 StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base);
 
 // Writes `batch`, whose rows read `common_prefix_len` first keys together; scores only if a row is
-// scored (ScheduledRow::is_scored()). REQUIRES: it fits the capacity of `delta`.
-void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const StepDelta& delta);
+// scored (ScheduledRow::is_scored()). REQUIRES: it fits the `capacity`, with which `delta` was laid
+// out.
+void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
+                    const StepDeltaCapacity& capacity, const StepDelta& delta);
 
 }  // namespace reprise
 

@@ -64,7 +64,7 @@ TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
                                {.slot = SlotId(1), .tokens = prompt, .output = RowOutput::kNone}};
   const StepDelta delta = StepDeltaAt(kCapacity, base());
   WriteStepDelta({.leaves = leaves, .joins = joins, .updates = updates, .rows = rows},
-                 /*common_prefix_len=*/48, delta);
+                 /*common_prefix_len=*/48, kCapacity, delta);
 
   EXPECT_EQ(delta.counts->num_leaves, 1);
   EXPECT_EQ(delta.counts->num_joins, 1);
@@ -93,28 +93,60 @@ TEST_F(StepDeltaLayoutTest, WritesScoresOfAllRowsIfOneHasAny) {
   const int32_t prompt[] = {11, 12, 13};
   ScheduledRow rows[] = {{.slot = SlotId(0), .logits = RowLogits::kAll},  // has one token
                          {.slot = SlotId(1), .tokens = prompt, .output = RowOutput::kNone}};
-  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, delta);
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, kCapacity, delta);
   EXPECT_EQ(delta.scores[0].all_logits, 7);  // untouched
   EXPECT_EQ(delta.scores[1].next_token, 7);
 
   rows[1].logits = RowLogits::kAll;
-  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, delta);
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, kCapacity, delta);
   EXPECT_EQ(delta.scores[0].next_token, -1);
   EXPECT_EQ(delta.scores[1].all_logits, 1);
   EXPECT_EQ(delta.scores[1].next_token, -1);
 
   rows[1].logits = RowLogits::kLast;
   rows[1].next_token = 5;
-  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, delta);
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, kCapacity, delta);
   EXPECT_EQ(delta.scores[1].all_logits, 0);
   EXPECT_EQ(delta.scores[1].next_token, 5);
+}
+
+TEST(StepDeltaPositionsTest, GoWithTheTokensOfTheHostThatHaveThem) {
+  constexpr StepDeltaCapacity kThreeDims = {
+      .num_slots = 3, .max_updates = 5, .max_rows = 3, .max_tokens = 7, .num_position_dims = 3};
+  std::vector<Line> memory(StepDeltaBytes(kThreeDims) / sizeof(Line));
+  const StepDelta delta = StepDeltaAt(kThreeDims, memory.data()->bytes);
+  ASSERT_NE(delta.host_positions, nullptr);
+  EXPECT_LE(reinterpret_cast<const std::byte*>(delta.host_positions + 3 * 7),
+            memory.data()->bytes + StepDeltaBytes(kThreeDims));
+  EXPECT_EQ(StepDeltaAt(kCapacity, memory.data()->bytes).host_positions, nullptr);
+
+  const int32_t prompt[] = {11, 12, 13};
+  const int32_t positions[] = {5, 6, 0, 7, 8, 0, 9, 10};  // of two tokens, three apart
+  const ScheduledRow rows[] = {
+      {.slot = SlotId(0), .tokens = absl::MakeConstSpan(prompt, 2)},
+      {.slot = SlotId(1)},
+      {.slot = SlotId(2),
+       .tokens = prompt,
+       .positions = {.data = positions, .dim_stride = 3, .num_dims = 3, .count = 2}}};
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, kThreeDims, delta);
+  EXPECT_EQ(delta.counts->has_positions, 1);
+  const auto of_dim = [&](int dim) {
+    return std::vector<int32_t>(delta.host_positions + dim * 7, delta.host_positions + dim * 7 + 5);
+  };
+  EXPECT_THAT(of_dim(0), ElementsAre(-1, -1, 5, 6, -1));
+  EXPECT_THAT(of_dim(1), ElementsAre(-1, -1, 7, 8, -1));
+  EXPECT_THAT(of_dim(2), ElementsAre(-1, -1, 9, 10, -1));
+
+  WriteStepDelta({.rows = absl::MakeConstSpan(rows, 2)}, /*common_prefix_len=*/0, kThreeDims,
+                 delta);
+  EXPECT_EQ(delta.counts->has_positions, 0);
 }
 
 TEST_F(StepDeltaLayoutTest, AnEmptyBatchClearsTheCountsOfAnEarlierOne) {
   const ScheduledRow rows[] = {{.slot = SlotId(0)}};
   const StepDelta delta = StepDeltaAt(kCapacity, base());
-  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/48, delta);
-  WriteStepDelta({}, /*common_prefix_len=*/0, delta);
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/48, kCapacity, delta);
+  WriteStepDelta({}, /*common_prefix_len=*/0, kCapacity, delta);
   EXPECT_EQ(delta.counts->num_rows, 0);
   EXPECT_EQ(delta.counts->num_tokens, 0);
   EXPECT_EQ(delta.counts->common_prefix_len, 0);

@@ -38,6 +38,8 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
       carver.Take<int32_t>(args.slots.num_groups * args.slots.block_table_group_stride);
   args.slots.seq_len = carver.Take<int32_t>(shape.num_slots);
   args.slots.encoder_len = carver.Take<int32_t>(shape.num_slots);
+  const int dims = shape.num_position_dims;
+  if (dims > 1) args.slots.position_delta = carver.Take<int32_t>(shape.num_slots);
   args.slots.last_token = carver.Take<int32_t>(shape.num_slots);
   args.slots.sample_index = carver.Take<int64_t>(shape.num_slots);
   args.slots.sampling = carver.Take<SamplingParams>(shape.num_slots);
@@ -45,6 +47,9 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.slots.max_blocks = shape.max_blocks;
   args.arrays.token_ids = carver.Take<int32_t>(shape.max_tokens);
   args.arrays.positions = carver.Take<int32_t>(shape.max_tokens);
+  if (dims > 1) {
+    args.arrays.model_positions = carver.Take<int32_t>(int64_t{dims} * shape.max_tokens);
+  }
   args.arrays.slot_mapping =
       carver.Take<int64_t>(static_cast<int64_t>(args.slots.num_groups) * shape.max_tokens);
   args.arrays.query_start_loc = carver.Take<int32_t>(shape.max_rows + 1);
@@ -63,6 +68,7 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.arrays.max_rows = shape.max_rows;
   args.arrays.max_tokens = shape.max_tokens;
   args.arrays.max_earlier_logits = shape.max_earlier_logits;
+  args.arrays.num_position_dims = dims;
   args.delta.counts = carver.Take<StepDeltaCounts>(1);
   args.delta.leaves = carver.Take<int32_t>(shape.num_slots);
   args.delta.joins = carver.Take<SlotJoin>(shape.num_slots);
@@ -70,6 +76,7 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.delta.rows = carver.Take<StepRow>(shape.max_rows);
   args.delta.host_tokens = carver.Take<int32_t>(shape.max_tokens);
   args.delta.scores = carver.Take<StepRowScore>(shape.max_rows);
+  if (dims > 1) args.delta.host_positions = carver.Take<int32_t>(int64_t{dims} * shape.max_tokens);
   args.delta.max_updates = shape.max_updates;
   args.padded_num_rows = shape.max_rows;
   args.padded_num_tokens = shape.max_tokens;
@@ -150,7 +157,7 @@ std::ostream& operator<<(std::ostream& out, const RefillShape& shape) {
   return out << shape.num_slots << " slots of " << shape.max_blocks << " blocks of "
              << shape.block_size << ", " << shape.max_rows << " rows, " << shape.max_tokens
              << " tokens, " << shape.groups.size() << " groups, " << shape.max_earlier_logits
-             << " earlier logits";
+             << " earlier logits, positions of " << shape.num_position_dims << " dimensions";
 }
 
 int64_t RefillBytes(const RefillShape& shape) {
@@ -179,6 +186,9 @@ void RefillMemory::PoisonArrays() {
   const StepArrays& arrays = args_.arrays;
   for (int32_t* array : {arrays.token_ids, arrays.positions}) {
     std::fill_n(array, arrays.max_tokens, kAbsurd);
+  }
+  if (arrays.num_position_dims > 1) {
+    std::fill_n(arrays.model_positions, arrays.num_position_dims * arrays.max_tokens, kAbsurd);
   }
   std::fill_n(arrays.slot_mapping, args_.slots.num_groups * arrays.max_tokens, kAbsurd);
   std::fill_n(arrays.query_start_loc, arrays.max_rows + 1, kAbsurd);
@@ -216,6 +226,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
                          .top_p = 0.1f * Between(random, 1, 10),
                          .seed = random()},
             .num_encoder_tokens = Between(random, 0, max_blocks * shape.block_size)};
+    if (shape.num_position_dims > 1) join.position_delta = Between(random, -20, 20);
     if (Chance(random, hostility)) join.slot = Nonsense(random, 0, shape.num_slots - 1);
     if (Chance(random, hostility)) {
       join.seq_len = Nonsense(random, 0, max_blocks * shape.block_size);
@@ -252,6 +263,16 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
   for (int i = 0; i < counts.num_host_tokens; ++i) {
     args.delta.host_tokens[i] = Between(random, 0, 30000);
   }
+  if (shape.num_position_dims > 1) {
+    counts.has_positions = Chance(random, 0.5);
+    for (int i = 0; i < shape.num_position_dims * shape.max_tokens; ++i) {
+      args.delta.host_positions[i] = Chance(random, 0.5) ? Between(random, 0, 500) : -1;
+    }
+    if (counts.num_joins > 0 && Chance(random, hostility)) {
+      const int last = counts.num_joins - 1;
+      args.delta.joins[last].position_delta = Nonsense(random, -1000, 1000);
+    }
+  }
   counts.num_tokens = 12345;  // not for refill to trust
   counts.common_prefix_len = Chance(random, hostility)
                                  ? Nonsense(random, 0, max_blocks * shape.block_size)
@@ -265,6 +286,10 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   Report("block_table", a.slots.block_table, b.slots.block_table, table_size, difference);
   Report("seq_len", a.slots.seq_len, b.slots.seq_len, shape.num_slots, difference);
   Report("encoder_len", a.slots.encoder_len, b.slots.encoder_len, shape.num_slots, difference);
+  if (shape.num_position_dims > 1) {
+    Report("position_delta", a.slots.position_delta, b.slots.position_delta, shape.num_slots,
+           difference);
+  }
   Report("last_token", a.slots.last_token, b.slots.last_token, shape.num_slots, difference);
   Report("sample_index", a.slots.sample_index, b.slots.sample_index, shape.num_slots, difference);
   for (int i = 0; i < shape.num_slots && difference.empty(); ++i) {
@@ -292,6 +317,10 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   Report("row_faults", x.row_faults, y.row_faults, shape.max_rows, difference);
   Report("token_ids", x.token_ids, y.token_ids, shape.max_tokens, difference);
   Report("positions", x.positions, y.positions, shape.max_tokens, difference);
+  if (shape.num_position_dims > 1) {
+    Report("model_positions", x.model_positions, y.model_positions,
+           shape.num_position_dims * shape.max_tokens, difference);
+  }
   Report("slot_mapping", x.slot_mapping, y.slot_mapping, a.slots.num_groups * shape.max_tokens,
          difference);
   return difference;

@@ -30,6 +30,7 @@ struct RefillShape {
   int max_updates = 24;
   int max_earlier_logits = 0;  // above 0: most steps have scored rows
   std::vector<KvGroupSpec> groups = {{}};
+  int num_position_dims = 1;
 };
 
 std::ostream& operator<<(std::ostream& out, const RefillShape& shape);

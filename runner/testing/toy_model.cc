@@ -41,7 +41,7 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
   const int64_t q_width = int64_t{options.num_q_heads} * options.head_dim;
   const int64_t kv_width = int64_t{options.num_kv_heads} * options.head_dim;
   token_embedding_ = random(options.vocab_size, kWidth, 1.0);
-  position_embedding_ = random(options.max_position, kWidth, 0.5);
+  position_embeddings_ = {random(options.max_position, kWidth, 0.5)};
   for (int i = 0; i < kNumLayers; ++i) {
     // A deviation that keeps activations near 1 from layer to layer, so that errors do not grow.
     const double from_width = 1 / std::sqrt(kWidth);
@@ -51,6 +51,9 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
                        .out = random(q_width, kWidth, 1 / std::sqrt(q_width))});
   }
   head_ = random(kWidth, options.vocab_size, 1 / std::sqrt(kWidth));
+  for (int dim = 1; dim < options.num_position_dims; ++dim) {
+    position_embeddings_.push_back(random(options.max_position, kWidth, 0.5));
+  }
   LayerSpec layer = {.params = {.num_q_heads = options.num_q_heads,
                                 .num_kv_heads = options.num_kv_heads,
                                 .head_dim_qk = options.head_dim,
@@ -63,6 +66,8 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
            .max_position = options.max_position,
            .dtype = options.dtype,
            .logits_dtype = options.logits_dtype,
+           .input_embedding_dim = options.takes_embeddings ? kWidth : 0,
+           .num_position_dims = options.num_position_dims,
            .device = options.device};
 }
 
@@ -75,12 +80,32 @@ at::Tensor ToyModel::Product(const at::Tensor& x, const at::Tensor& weight) cons
   return at::cat(rows);
 }
 
+at::Tensor ToyModel::PositionEmbeddings(const at::Tensor& positions) const {
+  if (options_.num_position_dims == 1) {
+    return position_embeddings_[0].index_select(0, positions.view({-1}));
+  }
+  at::Tensor sum = position_embeddings_[0].index_select(0, positions[0]);
+  for (int dim = 1; dim < options_.num_position_dims; ++dim) {
+    sum = sum + position_embeddings_[dim].index_select(0, positions[dim]);
+  }
+  return sum;
+}
+
+at::Tensor ToyModel::Embeddings(absl::Span<const int32_t> tokens) const {
+  const at::Tensor ids =
+      at::tensor(at::ArrayRef<int32_t>(tokens.data(), tokens.size()), at::kInt).to(options_.device);
+  return token_embedding_.index_select(0, ids);
+}
+
 absl::StatusOr<at::Tensor> ToyModel::Forward(const Step& step) {
   ++num_forwards_;
   const int64_t n = step.num_tokens();
   const at::ScalarType dtype = ToScalarType(options_.dtype);
-  at::Tensor x = token_embedding_.index_select(0, step.token_ids()) +
-                 position_embedding_.index_select(0, step.positions());  // [n, width]
+  at::Tensor x = token_embedding_.index_select(0, step.token_ids());  // [n, width]
+  if (options_.takes_embeddings) {
+    REPRISE_ASSIGN_OR_RETURN(x, step.Embed(x));
+  }
+  x = x + PositionEmbeddings(step.positions());
   for (int i = 0; i < kNumLayers; ++i) {
     const Layer& layer = layers_[i];
     const auto heads = [&](const at::Tensor& weight, int num_heads) {
@@ -102,14 +127,22 @@ at::Tensor ToyModel::DenseLogits(absl::Span<const int32_t> tokens) const {
 
 at::Tensor ToyModel::AllDenseLogits(absl::Span<const int32_t> tokens) const {
   const int64_t n = static_cast<int64_t>(tokens.size());
-  const int group_size = options_.num_q_heads / options_.num_kv_heads;
-  const at::Tensor ids =
-      at::tensor(at::ArrayRef<int32_t>(tokens.data(), tokens.size()), at::kInt).to(options_.device);
   const at::Tensor positions = at::arange(n, at::TensorOptions(options_.device).dtype(at::kInt));
+  return AllDenseLogitsOf(Embeddings(tokens), positions.expand({options_.num_position_dims, n}));
+}
+
+at::Tensor ToyModel::DenseLogitsOf(const at::Tensor& embeddings,
+                                   const at::Tensor& positions) const {
+  return AllDenseLogitsOf(embeddings, positions)[embeddings.size(0) - 1];
+}
+
+at::Tensor ToyModel::AllDenseLogitsOf(const at::Tensor& embeddings,
+                                      const at::Tensor& positions) const {
+  const int64_t n = embeddings.size(0);
+  const int group_size = options_.num_q_heads / options_.num_kv_heads;
   const at::Tensor hidden =
       at::ones({n, n}, at::TensorOptions(options_.device).dtype(at::kBool)).tril().logical_not();
-  at::Tensor x =
-      token_embedding_.index_select(0, ids) + position_embedding_.index_select(0, positions);
+  at::Tensor x = embeddings + PositionEmbeddings(positions);
   for (const Layer& layer : layers_) {
     // [heads, n, head_dim]
     const auto heads = [&](const at::Tensor& weight, int num_heads) {

@@ -31,6 +31,8 @@ struct ToyModelOptions {
   // One product for each row, so that a row's bits do not depend on the others. Slow.
   bool row_by_row = false;
   std::optional<float> kv_scale = {};  // k_scale and v_scale of every LayerSpec
+  bool takes_embeddings = false;       // float32 models only
+  int num_position_dims = 1;           // with several, each has a table of its own; they are added
   c10::Device device = c10::kCPU;
   uint64_t seed = 1;
 };
@@ -47,6 +49,12 @@ class ToyModel : public Model {
   at::Tensor DenseLogits(absl::Span<const int32_t> tokens) const;
   // [num_tokens, vocab_size] after each of them.
   at::Tensor AllDenseLogits(absl::Span<const int32_t> tokens) const;
+  // As DenseLogits(), after n tokens with these embeddings [n, width], at these positions
+  // [num_position_dims, n] int32.
+  at::Tensor DenseLogitsOf(const at::Tensor& embeddings, const at::Tensor& positions) const;
+
+  // [n, width], on the model's device: what token ids are replaced by.
+  at::Tensor Embeddings(absl::Span<const int32_t> tokens) const;
 
   int num_forwards() const { return num_forwards_; }
 
@@ -56,11 +64,14 @@ class ToyModel : public Model {
   };
 
   at::Tensor Product(const at::Tensor& x, const at::Tensor& weight) const;
+  at::Tensor AllDenseLogitsOf(const at::Tensor& embeddings, const at::Tensor& positions) const;
+  // [n, width], of positions [n] or [num_position_dims, n].
+  at::Tensor PositionEmbeddings(const at::Tensor& positions) const;
 
   ToyModelOptions options_;
   ModelSpec spec_;
-  at::Tensor token_embedding_;     // [vocab_size, width]
-  at::Tensor position_embedding_;  // [max_position, width]
+  at::Tensor token_embedding_;                   // [vocab_size, width]
+  std::vector<at::Tensor> position_embeddings_;  // by dimension, [max_position, width]
   std::vector<Layer> layers_;
   at::Tensor head_;  // [width, vocab_size]
   int num_forwards_ = 0;

@@ -108,8 +108,8 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig
       at::Tensor table,
       MakeRotaryTable(RopeFrequencies(config.rope, config.head_dim), max_position,
                       static_cast<float>(attention_factor), weights.embedding.device()));
-  return std::unique_ptr<LlamaModel>(
-      new LlamaModel(config, std::move(weights), std::move(table), max_position));
+  return std::unique_ptr<LlamaModel>(new LlamaModel(config, std::move(weights), std::move(table),
+                                                    max_position, options.takes_embeddings));
 }
 
 absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& folder,
@@ -121,7 +121,7 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& 
 }
 
 LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
-                       int max_position)
+                       int max_position, bool takes_embeddings)
     : config_(config),
       weights_(std::move(weights)),
       rotary_table_(std::move(rotary_table)),
@@ -129,6 +129,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tens
             .vocab_size = config.vocab_size,
             .max_position = max_position,
             .dtype = weights_.dtype,
+            .input_embedding_dim = takes_embeddings ? config.hidden_size : 0,
             .device = weights_.embedding.device()},
       embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))) {}
 
@@ -162,6 +163,7 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
 absl::Status LlamaModel::Embed(const Step& step, Scratch& scratch) const {
   REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
   if (config_.scale_embedding) scratch.hidden.mul_(embedding_scale_);
+  REPRISE_ASSIGN_OR_RETURN(scratch.hidden, step.Embed(scratch.hidden));
   return RmsNorm(scratch.hidden, weights_.layers.front().input_norm, eps(), scratch.normed,
                  config_.norm_weight);
 }

@@ -36,6 +36,9 @@ struct LlamaModelOptions {
   // Positions to serve: the number of rows of the rotary table, each of head_dim float32. nullopt:
   // the config's max_seq_len, which it must not exceed.
   std::optional<int> max_position = {};
+  // Whether requests may bring embeddings in place of token ids (ModelSpec::input_embedding_dim):
+  // rows of hidden_size, already scaled where the model scales those of its tokens.
+  bool takes_embeddings = false;
 };
 
 class LlamaModel : public Model {
@@ -62,7 +65,7 @@ class LlamaModel : public Model {
   struct Scratch;
 
   LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
-             int max_position);
+             int max_position, bool takes_embeddings);
 
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 

@@ -5,6 +5,8 @@
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,7 +41,7 @@ LlamaConfig TinyConfig() {
   return config;
 }
 
-std::unique_ptr<LlamaModel> Made(const LlamaConfig& config) {
+std::unique_ptr<LlamaModel> Made(const LlamaConfig& config, const LlamaModelOptions& options = {}) {
   auto weights = MakeRandomWeights(config, {.dtype = DType::kFloat32, .seed = 3});
   CHECK(weights.ok()) << weights.status();
   // Of deviation 0.02, attention would be almost uniform; rotation and mask would hardly matter.
@@ -53,7 +55,7 @@ std::unique_ptr<LlamaModel> Made(const LlamaConfig& config) {
       if (norm.has_value()) norm->add_(at::linspace(-0.5, 0.5, norm->numel()));
     }
   }
-  auto model = LlamaModel::Create(config, *std::move(weights), {});
+  auto model = LlamaModel::Create(config, *std::move(weights), options);
   CHECK(model.ok()) << model.status();
   return *std::move(model);
 }
@@ -105,6 +107,36 @@ TEST(LlamaModelTest, AnyHeadDim) {
     config.head_dim = head_dim;
     ExpectDense(config);
   }
+}
+
+TEST(LlamaModelTest, TheEmbeddingsOfATextsOwnTokensGiveItsLogits) {
+  LlamaConfig config = TinyConfig();
+  config.scale_embedding = true;
+  const std::unique_ptr<LlamaModel> model = Made(config, {.takes_embeddings = true});
+  auto engine =
+      Engine::Create(model.get(), {.runner = {.max_num_seqs = 1, .max_steps_in_flight = 1}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 12; ++i) tokens.push_back((i * i * 7 + 3) % config.vocab_size);
+  const at::Tensor rows =
+      model->weights().embedding.index_select(0, at::tensor(tokens, at::kInt).narrow(0, 2, 8)) *
+      std::sqrt(static_cast<float>(config.hidden_size));
+  const auto embeddings = RequestEmbeddingsOf(/*first_token=*/2, rows);
+  ASSERT_TRUE(embeddings.ok()) << embeddings.status();
+  std::vector<int32_t> placeholders = tokens;
+  std::fill(placeholders.begin() + 2, placeholders.begin() + 10, 0);
+  const Request requests[] = {
+      {.prompt = tokens, .max_new_tokens = 5},
+      {.prompt = placeholders, .embeddings = {*embeddings}, .max_new_tokens = 5}};
+  LogitsRecorder recorder(2);
+  const absl::Status status = Generate(**engine, requests, [&](int i, const TokenEvent& event) {
+    return recorder.Record(i, (*engine)->logits(event));
+  });
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<float> want(recorder.rows(0).begin(), recorder.rows(0).end());
+  const std::vector<float> got(recorder.rows(1).begin(), recorder.rows(1).end());
+  ASSERT_EQ(want.size(), size_t{5} * config.vocab_size);
+  EXPECT_EQ(got, want);
 }
 
 TEST(LlamaModelTest, BiasesAndAHeadOfItsOwn) {
