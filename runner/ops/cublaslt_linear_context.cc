@@ -135,7 +135,6 @@ class CublasLtLinearContext : public LinearContext {
   }
 
   void SetTiming(LinearTiming timing) override { timing_ = timing; }
-  bool deterministic() const override { return options_.deterministic; }
 
   std::vector<LinearChoice> Choices() const override { return choices_; }
 

@@ -63,7 +63,7 @@ TEST_F(ExpertLinearTest, EachPairIsMultipliedByTheWeightOfItsExpert) {
     for (const auto& [num_rows, per_row, num_experts, in, out] :
          {std::tuple(1, 1, 1, 8, 1), std::tuple(1, 2, 8, 64, 96), std::tuple(4, 2, 1, 32, 33),
           std::tuple(9, 1, 1, 40, 32), std::tuple(5, 3, 7, 13, 5), std::tuple(33, 8, 3, 24, 70),
-          std::tuple(2, 4, 128, 256, 31)}) {
+          std::tuple(33, 8, 3, 24, 72), std::tuple(2, 4, 128, 256, 31)}) {
       const bool biased = random() % 2 == 0;
       SCOPED_TRACE(testing::Message()
                    << dtype << " " << num_rows << " x " << per_row << " of " << num_experts << ", "
@@ -86,6 +86,8 @@ TEST_F(ExpertLinearTest, EachPairIsMultipliedByTheWeightOfItsExpert) {
       EXPECT_TRUE(IsAsGoodAs(got, Products(x, chosen, weight, bias, at::kFloat).to(dtype),
                              Products(x, chosen, weight, bias, at::kDouble)));
 
+      // cuBLASLt has no algorithm for every alignment.
+      if (!device().is_cpu() && (in % 8 != 0 || out % 8 != 0)) continue;
       const at::Tensor all = NanRows({num_rows, num_experts, out}, 8, dtype, device());
       ASSERT_TRUE(linear
                       ->ApplyAll(*context_,
@@ -109,8 +111,6 @@ TEST_F(ExpertLinearTest, ARowDoesNotDependOnTheBatch) {
   ASSERT_TRUE(linear.ok());
   auto context = MakeLinearContext(device(), {.deterministic = true});
   ASSERT_TRUE(context.ok());
-  EXPECT_TRUE((*context)->deterministic());
-  EXPECT_FALSE(context_->deterministic());
   const at::Tensor chosen = at::tensor(RandomChoice(random, 80, 4)).to(device());
   const at::Tensor together = at::empty({80, 48}, x.options());
   ASSERT_TRUE(linear->Apply(**context, x, chosen, together).ok());

@@ -45,8 +45,6 @@ class HostLinearContext : public LinearContext {
     });
   }
 
-  bool deterministic() const override { return rows_ == HostRows::kOneByOne; }
-
   // There is nothing to choose.
   void SetTiming(LinearTiming) override {}
   std::vector<LinearChoice> Choices() const override { return {}; }

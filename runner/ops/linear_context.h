@@ -58,10 +58,6 @@ class LinearContext {
   // must not be slow, such as the prompts of a server. Shapes seen before keep their algorithm.
   virtual void SetTiming(LinearTiming timing) = 0;
 
-  // Whether a row's bits do not depend on the rest of the batch. Operations that may compute a row in
-  // more than one way then have one.
-  virtual bool deterministic() const = 0;
-
   // Returns the choices so far, in the order in which they were made; on the CPU none.
   virtual std::vector<LinearChoice> Choices() const = 0;
 };
