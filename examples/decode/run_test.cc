@@ -245,8 +245,11 @@ TEST(DecodeRunTest, WindowsAndChunksHoldFewBlocksHoweverLongATextBecomes) {
   EXPECT_EQ(chunk.at("graph_hits"), kLength - 8 - 1);
 }
 
-TEST(DecodeRunTest, LatentAttentionIsRunLikewise) {
-  const std::string folder = "tests/goldens/deepseek-mla";
+// One of each other kind of model.
+class DecodeFamilyTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(DecodeFamilyTest, IsRunLikewise) {
+  const std::string folder = std::string("tests/goldens/") + GetParam();
   const auto golden = SafetensorsFile::Open(folder + "/golden.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.status();
   const auto tokens = [&](const char* name) {
@@ -265,6 +268,15 @@ TEST(DecodeRunTest, LatentAttentionIsRunLikewise) {
             TokenList(expected.begin(), expected.begin() + kNumTokens));
   EXPECT_GE(lines[1].at("stats").at("graph_hits"), kNumTokens - 1);
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, DecodeFamilyTest,
+                         testing::Values("bloom-alibi", "deepseek-mla", "gemma3", "gpt-oss-sinks",
+                                         "gpt2", "qwen3-moe"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(DecodeRunTest, AnEncodersInputIsWhatIsGivenAsThePrompt) {
   const std::string folder = "tests/goldens/bart";

@@ -35,6 +35,7 @@ CheckpointReader::CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint,
 
 absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& parts) {
   std::vector<const TensorView*> views;
+  std::vector<std::vector<int64_t>> shapes;
   int64_t num_rows = 0;
   for (const TensorPart& part : parts) {
     REPRISE_ASSIGN_OR_RETURN(TensorView view, checkpoint_->Find(part.name));
@@ -44,24 +45,28 @@ absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& 
           absl::StrCat(part.name, " must be of 16, 32 or 64 bit floats, got ",
                        std::string(StoredTypeName(view.type)), " ", ShapeString(view.shape)));
     }
-    num_rows += view.shape[0];
+    shapes.push_back(part.shape.empty() ? view.shape : part.shape);
+    num_rows += shapes.back()[0];
+    // Rows to unzip are rows of the target.
+    if (!part.is_transposed) view.shape = shapes.back();
     views_.push_back(std::move(view));
     views.push_back(&views_.back());
   }
-  if (parts.size() == 1 && !parts[0].unzipped_head.has_value()) {
+  if (parts.size() == 1 && !parts[0].unzipped_head.has_value() && !parts[0].is_transposed) {
     if (std::optional<at::Tensor> mapped = Mapped(*views[0])) return *std::move(mapped);
   }
-  std::vector<int64_t> shape = views[0]->shape;
+  std::vector<int64_t> shape = shapes[0];
   shape[0] = num_rows;
   const at::Tensor tensor = at::empty(shape, options_);
   if (options_.device().is_cpu()) PreferHugePages(tensor);
   int64_t row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     copies_.push_back({.source = views[i],
-                       .target = tensor.narrow(0, row, views[i]->shape[0]),
+                       .target = tensor.narrow(0, row, shapes[i][0]),
+                       .is_transposed = parts[i].is_transposed,
                        .unzipped_head = parts[i].unzipped_head,
                        .kept_rows = parts[i].kept_rows});
-    row += views[i]->shape[0];
+    row += shapes[i][0];
   }
   return tensor;
 }

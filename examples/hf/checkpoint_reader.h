@@ -35,6 +35,10 @@ struct TensorPart {
   // As in TensorCopy.
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
+  // The shape of these rows; empty: the tensor's own. As many elements.
+  std::vector<int64_t> shape = {};
+  // As in TensorCopy. REQUIRES: at least two dimensions in the checkpoint.
+  bool is_transposed = false;
 };
 
 class CheckpointReader {
@@ -43,8 +47,8 @@ class CheckpointReader {
   CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype);
 
   // Concatenates the parts along dimension 0 in one tensor. Run() sets its values. On the CPU, a
-  // single part that has the wanted dtype already stays in the mapped file, which lives as long as
-  // the tensor. REQUIRES: parts are not empty, and alike but for their first dimension.
+  // single part that has the wanted dtype and order already stays in the mapped file, which lives as
+  // long as the tensor. REQUIRES: parts are not empty, and alike but for their first dimension.
   // Errors: NotFound, naming the tensor; InvalidArgument if it is not of 16, 32 or 64 bit floats.
   // Throws LibTorch's exceptions.
   absl::StatusOr<at::Tensor> Add(const std::vector<TensorPart>& parts);

@@ -137,6 +137,35 @@ TEST_F(CheckpointReaderTest, HeadsAreUnzippedAcrossPieces) {
   EXPECT_TRUE(at::equal(bias.cpu(), Unzipped(folder["bias"].to(at::kFloat), 8)));
 }
 
+TEST_F(CheckpointReaderTest, MatricesAreTransposedAndTheirColumnsUnzipped) {
+  // Matrices of no whole number of tiles; of three dimensions in several pieces (12 MB), each of
+  // which holds whole matrices.
+  const Folder folder("transposed", {{"flat", at::randn({37, 50})},
+                                     {"experts", at::randn({3, 700, 1430})},
+                                     {"half", at::randn({4, 33, 6}).to(at::kHalf)},
+                                     {"bias", at::randn({4, 6})}});
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    SCOPED_TRACE(testing::Message() << dtype);
+    const at::ScalarType type = ToScalarType(dtype);
+    CheckpointReader reader = folder.Reader(dtype);
+    const at::Tensor flat =
+        Added(reader, {{.name = "flat", .shape = {50, 37}, .is_transposed = true}});
+    const at::Tensor experts =
+        Added(reader, {{.name = "experts", .shape = {3 * 1430, 700}, .is_transposed = true}});
+    const at::Tensor half =
+        Added(reader,
+              {{.name = "half", .unzipped_head = 6, .shape = {4 * 6, 33}, .is_transposed = true}});
+    const at::Tensor bias = Added(reader, {{.name = "bias", .unzipped_head = 6, .shape = {24}}});
+    ASSERT_TRUE(reader.Run({}).ok());
+    EXPECT_TRUE(at::equal(flat.cpu(), folder["flat"].t().to(type)));
+    EXPECT_TRUE(at::equal(experts.cpu(), folder["experts"].transpose(1, 2).flatten(0, 1).to(type)));
+    EXPECT_TRUE(
+        at::equal(half.cpu(),
+                  Unzipped(folder["half"].transpose(1, 2).flatten(0, 1).contiguous(), 6).to(type)));
+    EXPECT_TRUE(at::equal(bias.cpu(), Unzipped(folder["bias"].view({24}), 6).to(type)));
+  }
+}
+
 TEST_F(CheckpointReaderTest, TheFirstRowsOfAHeadMayStay) {
   const Folder folder("kept", {{"q", at::randn({14, 5})}});
   CheckpointReader reader = folder.Reader(DType::kFloat32);

@@ -222,6 +222,39 @@ double RopeAttentionFactor(const RopeConfig& config) {
   return yarn != nullptr ? yarn->attention_factor : 1;
 }
 
+absl::StatusOr<LayerRopes> ReadLayerRopes(const JsonFields& config, const RopeDefaults& defaults,
+                                          double window_theta) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> window,
+                           config.OptionalDouble("rope_local_base_freq", kThetaRange));
+  RopeDefaults window_defaults = defaults;
+  window_defaults.theta = window.value_or(window_theta);
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> parameters,
+                           config.OptionalObject("rope_parameters"));
+  LayerRopes ropes;
+  const bool is_nested = parameters && (parameters->Find("full_attention") != nullptr ||
+                                        parameters->Find("sliding_attention") != nullptr);
+  if (!is_nested) {
+    REPRISE_ASSIGN_OR_RETURN(ropes.full, ReadRopeConfig(config, defaults));
+    ropes.window.theta = window_defaults.theta;
+    return ropes;
+  }
+  REPRISE_RETURN_IF_ERROR(parameters->RefuseOthers({"full_attention", "sliding_attention"}));
+  // As if each kind of layer had a file of its own.
+  const auto read = [&](const char* kind,
+                        const RopeDefaults& of_kind) -> absl::StatusOr<RopeConfig> {
+    nlohmann::json alone = config.object();
+    alone.erase("rope_theta");
+    alone["rope_parameters"] = parameters->object().value(kind, nlohmann::json());
+    REPRISE_ASSIGN_OR_RETURN(
+        const JsonFields fields,
+        JsonFields::Of(alone, absl::StrCat(config.where(), ": rope_parameters.", kind)));
+    return ReadRopeConfig(fields, of_kind);
+  };
+  REPRISE_ASSIGN_OR_RETURN(ropes.full, read("full_attention", defaults));
+  REPRISE_ASSIGN_OR_RETURN(ropes.window, read("sliding_attention", window_defaults));
+  return ropes;
+}
+
 absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDefaults& defaults) {
   REPRISE_ASSIGN_OR_RETURN(const std::optional<JsonFields> parameters,
                            config.OptionalObject("rope_parameters"));

@@ -93,6 +93,18 @@ struct RopeDefaults {
 // part of the head.
 absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonFields& config, const RopeDefaults& defaults);
 
+// The RoPEs of a model whose layers of windowed attention have one of their own.
+struct LayerRopes {
+  RopeConfig full;
+  RopeConfig window;
+};
+
+// Both, in either form: "rope_parameters" with members "full_attention" and "sliding_attention",
+// each as in ReadRopeConfig(); or one for the full layers, as there, and "rope_local_base_freq" for
+// the windows', which is plain. `window_theta`: the default of the latter. Errors: as above.
+absl::StatusOr<LayerRopes> ReadLayerRopes(const JsonFields& config, const RopeDefaults& defaults,
+                                          double window_theta);
+
 }  // namespace reprise
 
 #endif  // EXAMPLES_HF_ROPE_H_

@@ -170,6 +170,43 @@ TEST(RopeConfigTest, YarnsAttentionFactorIsARatioWhereBothScalesAreGiven) {
   EXPECT_EQ(factor(R"("mscale": 0, "mscale_all_dim": 1.0)"), alone);
 }
 
+TEST(RopeConfigTest, WindowsMayHaveARopeOfTheirOwn) {
+  const auto read = [](const std::string& text) {
+    const json config = json::parse(text);
+    return ReadLayerRopes(*JsonFields::Of(config, "config.json"),
+                          {.max_seq_len = 131072, .theta = 1e6}, 1e4);
+  };
+  const LinearRope linear = {.factor = 8};
+  for (const char* const text : {R"({"rope_theta": 5e5, "rope_local_base_freq": 2e4,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0}})",
+                                 R"({"rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}})"}) {
+    const auto ropes = read(text);
+    ASSERT_TRUE(ropes.ok()) << ropes.status();
+    EXPECT_TRUE(ropes->full == (RopeConfig{.theta = 5e5, .scaling = linear}));
+    EXPECT_TRUE(ropes->window == (RopeConfig{.theta = 2e4}));
+  }
+  const auto absent = read("{}");
+  ASSERT_TRUE(absent.ok()) << absent.status();
+  EXPECT_EQ(absent->full.theta, 1e6);
+  EXPECT_EQ(absent->window.theta, 1e4);
+  const auto half = read(R"({"rope_parameters": {"full_attention": {"rope_type": "default"}}})");
+  ASSERT_TRUE(half.ok()) << half.status();
+  EXPECT_EQ(half->full.theta, 1e6);
+  EXPECT_EQ(half->window.theta, 1e4);
+  EXPECT_THAT(read(R"({"rope_parameters": {"full_attention": {}, "chunked_attention": {}}})")
+                  .status()
+                  .message(),
+              HasSubstr("\"chunked_attention\" is not supported"));
+  EXPECT_THAT(read(R"({"rope_parameters": {"sliding_attention": {"rope_type": "spiral"}}})")
+                  .status()
+                  .message(),
+              HasSubstr("rope_parameters.sliding_attention"));
+  EXPECT_THAT(read(R"({"rope_local_base_freq": 0})").status().message(),
+              HasSubstr("rope_local_base_freq: expected a number in [1, "));
+}
+
 TEST(RopeConfigTest, RefusesYarnThatTwistsAParameter) {
   const json good = json::parse(R"({"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn",
       "factor": 4, "original_max_position_embeddings": 32768}})");

@@ -28,7 +28,7 @@ constexpr int64_t kPieceBytes = int64_t{8} << 20;
 constexpr int kThreadsForGpu = 8;
 constexpr std::chrono::milliseconds kProgressInterval(50);
 
-// Rows [begin, end) of a copy.
+// Rows [begin, end) of a copy. Rows are along the source's first dimension.
 struct Piece {
   const TensorCopy* copy = nullptr;
   int64_t begin = 0;
@@ -44,16 +44,24 @@ struct Piece {
   int64_t target_bytes() const { return num_rows() * target_row_bytes(); }
   DType from() const { return *ToDType(copy->source->type); }
   DType to() const { return *FromScalarType(copy->target.scalar_type()); }
-  bool IsPlain() const { return from() == to() && !copy->unzipped_head.has_value(); }
+  bool IsPlain() const {
+    return from() == to() && !copy->unzipped_head.has_value() && !copy->is_transposed;
+  }
 };
+
+// Rows that a piece holds or not, but no part of, since what they hold is reordered.
+int64_t WholeRows(const TensorCopy& copy) {
+  if (!copy.is_transposed) return copy.unzipped_head.value_or(1);
+  const std::vector<int64_t>& shape = copy.source->shape;
+  return shape.size() == 2 ? shape[0] : 1;
+}
 
 std::vector<Piece> CutIntoPieces(absl::Span<const TensorCopy> copies) {
   std::vector<Piece> pieces;
   for (const TensorCopy& copy : copies) {
     if (copy.target.numel() == 0) continue;
     Piece whole = {.copy = &copy, .begin = 0, .end = copy.source->shape[0]};
-    // Heads are not split, since their rows are reordered.
-    const int64_t unit = copy.unzipped_head.value_or(1);
+    const int64_t unit = WholeRows(copy);
     const int64_t row_bytes = std::max(whole.source_row_bytes(), whole.target_row_bytes());
     const int64_t num_rows = std::max<int64_t>(1, kPieceBytes / row_bytes / unit) * unit;
     for (int64_t begin = 0; begin < whole.end; begin += num_rows) {
@@ -72,7 +80,53 @@ int64_t UnzippedRow(int64_t row, int64_t head, int64_t kept) {
   return row - pair_row + pair_row / 2 + (pair_row % 2) * ((head - kept) / 2);
 }
 
+// target[t, r] = source[r, c], where t is the target's row of column c.
+template <typename Element>
+void Transpose(const TensorCopy& copy, int64_t num_rows, int64_t num_columns, const Element* source,
+               Element* target) {
+  constexpr int64_t kTile = 32;  // so that the lines of both stay in the L1 cache
+  for (int64_t first = 0; first < num_rows; first += kTile) {
+    const int64_t last = std::min(first + kTile, num_rows);
+    for (int64_t column = 0; column < num_columns; ++column) {
+      const int64_t row = copy.unzipped_head.has_value()
+                              ? UnzippedRow(column, *copy.unzipped_head, copy.kept_rows)
+                              : column;
+      for (int64_t r = first; r < last; ++r) {
+        target[row * num_rows + r] = source[r * num_columns + column];
+      }
+    }
+  }
+}
+
+void ConvertTransposed(const Piece& piece, const char* source, char* target) {
+  const std::vector<int64_t>& shape = piece.copy->source->shape;
+  const int64_t num_rows = shape[shape.size() - 2];
+  const int64_t num_columns = shape.back();
+  const int64_t matrix = num_rows * num_columns;
+  const int64_t num_matrices = piece.num_rows() * piece.row_elements() / matrix;
+  const int64_t target_bytes = piece.copy->target.element_size();
+  std::vector<char> converted(matrix * target_bytes);
+  for (int64_t i = 0; i < num_matrices; ++i) {
+    ConvertElements(piece.from(), source + i * matrix * SizeOf(piece.copy->source->type),
+                    piece.to(), converted.data(), matrix);
+    char* const to = target + i * matrix * target_bytes;
+    if (target_bytes == 2) {
+      Transpose(*piece.copy, num_rows, num_columns,
+                reinterpret_cast<const uint16_t*>(converted.data()),
+                reinterpret_cast<uint16_t*>(to));
+    } else {
+      Transpose(*piece.copy, num_rows, num_columns,
+                reinterpret_cast<const uint32_t*>(converted.data()),
+                reinterpret_cast<uint32_t*>(to));
+    }
+  }
+}
+
 void ConvertRows(const Piece& piece, const char* source, char* target) {
+  if (piece.copy->is_transposed) {
+    ConvertTransposed(piece, source, target);
+    return;
+  }
   if (!piece.copy->unzipped_head.has_value()) {
     ConvertElements(piece.from(), source, piece.to(), target,
                     piece.num_rows() * piece.row_elements());

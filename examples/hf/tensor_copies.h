@@ -27,11 +27,15 @@ namespace reprise {
 struct TensorCopy {
   // Of the checkpoint; float16, bfloat16, float32 or float64.
   const TensorView* source = nullptr;
-  // Contiguous, of the same shape; float32, float16 or bfloat16. All targets are on one device.
+  // Contiguous, with as many elements; float32, float16 or bfloat16. All targets are on one device.
   at::Tensor target = {};
+  // Whether the target holds the source's last two dimensions swapped: of a source [..., rows,
+  // columns] each matrix as [columns, rows]. Each is read as a whole.
+  bool is_transposed = false;
   // Rows per head, if each head's even rows are copied first, then its odd rows
-  // (RopePairs::kNeighbours). The first `kept_rows` of a head keep their order. REQUIRES: divides
-  // the number of rows; even after subtracting kept_rows.
+  // (RopePairs::kNeighbours). The first `kept_rows` of a head keep their order. Rows are those of
+  // the target. REQUIRES: divides the number of rows, transposed that of a matrix; even after
+  // subtracting kept_rows.
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
 };

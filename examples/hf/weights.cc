@@ -44,6 +44,10 @@ std::vector<int64_t> ShapeOf(int64_t num_rows, const std::vector<int64_t>& row_s
   return shape;
 }
 
+std::vector<int64_t> StoredShape(const WeightPart& part, const std::vector<int64_t>& row_shape) {
+  return part.stored_shape.empty() ? ShapeOf(part.num_rows, row_shape) : part.stored_shape;
+}
+
 // Records the requests.
 class TensorList : public WeightSource {
  public:
@@ -52,7 +56,7 @@ class TensorList : public WeightSource {
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
     int64_t num_rows = 0;
     for (const WeightPart& part : request.parts) {
-      tensors.push_back({part.name, ShapeOf(part.num_rows, request.row_shape)});
+      tensors.push_back({part.name, StoredShape(part, request.row_shape)});
       num_rows += part.num_rows;
     }
     return at::empty(ShapeOf(num_rows, request.row_shape), at::TensorOptions(at::kMeta));
@@ -69,7 +73,11 @@ class CheckpointSource : public WeightSource {
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
     std::vector<TensorPart> parts;
     for (const WeightPart& part : request.parts) {
-      parts.push_back({part.name, part.unzipped_head, part.kept_rows});
+      parts.push_back({.name = part.name,
+                       .unzipped_head = part.unzipped_head,
+                       .kept_rows = part.kept_rows,
+                       .shape = ShapeOf(part.num_rows, request.row_shape),
+                       .is_transposed = part.is_transposed});
     }
     return reader.Add(parts);
   }
@@ -104,13 +112,24 @@ absl::StatusOr<at::Tensor> LayerReader::Bias(std::string_view name, int64_t size
   return Add({{std::string(name), size}}, {}, WeightKind::kBias, "", 1);
 }
 
+absl::StatusOr<at::Tensor> LayerReader::Rows(const std::vector<WeightPart>& parts,
+                                             std::vector<int64_t> row_shape,
+                                             WeightKind kind) const {
+  return Add(parts, std::move(row_shape), kind, "", 1);
+}
+
 absl::StatusOr<Linear> LayerReader::Projection(const std::vector<WeightPart>& parts,
                                                int64_t in_features, LinearBias bias) const {
   REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
                            Add(parts, {in_features}, WeightKind::kMatrix, ".weight", 1));
   std::optional<at::Tensor> added;
   if (bias == LinearBias::kAdded) {
-    REPRISE_ASSIGN_OR_RETURN(added, Add(parts, {}, WeightKind::kBias, ".bias", 1));
+    std::vector<WeightPart> vectors = parts;
+    for (WeightPart& part : vectors) {
+      part.stored_shape.clear();
+      part.is_transposed = false;
+    }
+    REPRISE_ASSIGN_OR_RETURN(added, Add(vectors, {}, WeightKind::kBias, ".bias", 1));
   }
   return Linear::Create(std::move(weight), std::move(added));
 }

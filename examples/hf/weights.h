@@ -48,6 +48,10 @@ struct WeightPart {
   // As in TensorCopy.
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
+  // Its shape in the checkpoint, of as many elements. Empty: num_rows, then the shape of a row.
+  std::vector<int64_t> stored_shape = {};
+  // Whether the last two of stored_shape are {in_features, out_features}, as in TensorCopy.
+  bool is_transposed = false;
 };
 
 enum class WeightKind : int8_t { kMatrix, kNorm, kBias };
@@ -90,8 +94,12 @@ class LayerReader {
   absl::StatusOr<at::Tensor> Norm(std::string_view name, int64_t size, double neutral = 1) const;
   absl::StatusOr<at::Tensor> Bias(std::string_view name, int64_t size) const;
 
+  // The rows of all `parts` one after the other, [num_rows, row_shape...], named in full.
+  absl::StatusOr<at::Tensor> Rows(const std::vector<WeightPart>& parts,
+                                  std::vector<int64_t> row_shape, WeightKind kind) const;
+
   // One product for all `parts`, with concatenated outputs. Parts are named without ".weight" and
-  // ".bias". Errors: also those of Linear::Create().
+  // ".bias"; biases are stored as vectors. Errors: also those of Linear::Create().
   absl::StatusOr<Linear> Projection(const std::vector<WeightPart>& parts, int64_t in_features,
                                     LinearBias bias) const;
 

@@ -14,6 +14,8 @@
 #include "examples/models/bart/bart_weights.h"
 #include "examples/models/deepseek/mla_model.h"
 #include "examples/models/deepseek/mla_weights.h"
+#include "examples/models/gpt/gpt_model.h"
+#include "examples/models/gpt/gpt_weights.h"
 #include "examples/models/llama/llama_families.h"
 #include "examples/models/llama/llama_model.h"
 #include "examples/models/llama/llama_weights.h"
@@ -25,6 +27,7 @@ namespace {
 std::vector<ExpectedTensor> TensorsOf(const LlamaConfig& config) { return LlamaTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const MlaConfig& config) { return MlaTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const BartConfig& config) { return BartTensors(config); }
+std::vector<ExpectedTensor> TensorsOf(const GptConfig& config) { return GptTensors(config); }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const LlamaConfig& config,
                                             const LoadModelOptions& options) {
@@ -44,6 +47,12 @@ absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartC
   return BartModel::Create(config, std::move(weights));
 }
 
+absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const GptConfig& config,
+                                            const LoadModelOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(GptWeights weights, LoadGptWeights(path, config, options.weights));
+  return GptModel::Create(config, std::move(weights), {.max_position = options.max_position});
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
@@ -53,10 +62,12 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   std::vector<ModelKind> kinds = LlamaKinds();
   const size_t num_llama_kinds = kinds.size();
   kinds.insert(kinds.end(), {kMlaKind, kBartKind});
+  kinds.insert(kinds.end(), kGptKinds.begin(), kGptKinds.end());
   REPRISE_ASSIGN_OR_RETURN(const size_t kind, FindModelKind(fields, kinds));
   if (kind < num_llama_kinds) return LoadLlamaConfig(folder);
   if (kind == num_llama_kinds) return LoadMlaConfig(folder);
-  return LoadBartConfig(folder);
+  if (kind == num_llama_kinds + 1) return LoadBartConfig(folder);
+  return LoadGptConfig(folder);
 }
 
 int64_t NumParameters(const ModelConfig& config) {

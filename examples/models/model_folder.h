@@ -22,12 +22,13 @@
 #include "examples/hf/weights.h"
 #include "examples/models/bart/bart_config.h"
 #include "examples/models/deepseek/mla_config.h"
+#include "examples/models/gpt/gpt_config.h"
 #include "examples/models/llama/llama_config.h"
 #include "runner/model.h"
 
 namespace reprise {
 
-using ModelConfig = std::variant<LlamaConfig, MlaConfig, BartConfig>;
+using ModelConfig = std::variant<LlamaConfig, MlaConfig, BartConfig, GptConfig>;
 
 // Reads <folder>/config.json, of the family that it names. Errors: InvalidArgument, naming all
 // supported families; those of the family's Load...Config().

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -57,6 +58,20 @@ TEST(ModelFolderTest, LatentAttentionIsKnownByItsConfig) {
   EXPECT_FALSE(folder->tokenizer.has_value());
 }
 
+TEST(ModelFolderTest, Gpt2AndBloomAreKnownByTheirConfigs) {
+  for (const auto& [name, family, length] : {std::tuple("gpt2", GptFamily::kGpt2, 512),
+                                             std::tuple("bloom-alibi", GptFamily::kBloom, 2048)}) {
+    const auto folder = ModelFolder::Open(std::string("tests/goldens/") + name);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    const auto* const config = std::get_if<GptConfig>(&folder->config);
+    ASSERT_NE(config, nullptr) << name;
+    EXPECT_EQ(config->family, family);
+    EXPECT_EQ(folder->max_seq_len(), length);
+    EXPECT_GT(NumParameters(folder->config), 100'000);
+    EXPECT_FALSE(LoadModel(folder->path, folder->config, {.max_position = length + 1}).ok());
+  }
+}
+
 TEST(ModelFolderTest, ATokenizerIsNotNeeded) {
   const std::string folder = CopyOfModel("without_tokenizer");
   fs::remove(folder + "/tokenizer.json");
@@ -82,8 +97,9 @@ TEST(ModelFolderTest, OfAnUnknownArchitectureAllThatAreSupportedAreNamed) {
             folder +
                 "/config.json: architectures: expected a supported architecture "
                 "(LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-                "Llama4ForCausalLM, Gemma2ForCausalLM, DeepseekV2ForCausalLM, "
-                "BartForConditionalGeneration), got [\"Phi3ForCausalLM\"]");
+                "Llama4ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, Qwen3MoeForCausalLM, "
+                "GptOssForCausalLM, DeepseekV2ForCausalLM, BartForConditionalGeneration, "
+                "GPT2LMHeadModel, BloomForCausalLM), got [\"Phi3ForCausalLM\"]");
   std::ofstream(folder + "/config.json") << "[]";
   EXPECT_THAT(Problem(folder), HasSubstr("config.json: expected an object, got []"));
 }

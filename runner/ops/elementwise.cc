@@ -29,7 +29,8 @@ void ApplyToPiece(Function function, const T* x, int64_t size, int64_t first, in
   for (int64_t i = first; i < last; ++i) {
     float value = function(static_cast<float>(x[i]));
     if constexpr (Function::kIsGated) {
-      value = static_cast<float>(static_cast<T>(value)) * static_cast<float>(x[size + i]);
+      value = static_cast<float>(static_cast<T>(value)) *
+              Function::Factor(static_cast<float>(x[size + i]));
     }
     out[i] = static_cast<T>(value);
   }
@@ -99,6 +100,18 @@ ElementwiseArgs ArgsInPlace(ElementwiseFunction function, const at::Tensor& x) {
           .size = static_cast<int>(x.size(1))};
 }
 
+ElementwiseFunction GateOf(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return ElementwiseFunction::kSiluGate;
+    case Activation::kGeluTanh:
+      return ElementwiseFunction::kGeluTanhGate;
+    case Activation::kClampedSwiglu:
+      break;
+  }
+  return ElementwiseFunction::kClampedSwigluGate;
+}
+
 }  // namespace
 
 absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at::Tensor& out) {
@@ -112,8 +125,7 @@ absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at:
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("gate_up", gate_up));
   if (out.numel() == 0) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(CheckHasKernels("out", out));
-  return Run(out, {.function = activation == Activation::kSilu ? ElementwiseFunction::kSiluGate
-                                                               : ElementwiseFunction::kGeluTanhGate,
+  return Run(out, {.function = GateOf(activation),
                    .dtype = *FromScalarType(out.scalar_type()),
                    .x = gate_up.const_data_ptr(),
                    .x_stride = gate_up.stride(0),
@@ -123,11 +135,13 @@ absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at:
                    .size = static_cast<int>(out.size(1))});
 }
 
-absl::Status Gelu(const at::Tensor& x) {
+absl::Status Gelu(const at::Tensor& x, GeluForm form) {
   REPRISE_RETURN_IF_ERROR(CheckRows(x));
   if (x.numel() == 0) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(CheckHasKernels("x", x));
-  return Run(x, ArgsInPlace(ElementwiseFunction::kGelu, x));
+  return Run(x, ArgsInPlace(form == GeluForm::kErf ? ElementwiseFunction::kGelu
+                                                   : ElementwiseFunction::kGeluTanh,
+                            x));
 }
 
 absl::Status Softcap(const at::Tensor& x, float cap) {

@@ -48,7 +48,7 @@ __global__ void ElementwiseKernel(ElementwiseArgs args) {
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
       const float activated = RoundTo<T>(function(ToFloat(v.value[j])));
-      result.value[j] = FromFloat<T>(activated * ToFloat(up.value[j]));
+      result.value[j] = FromFloat<T>(activated * Function::Factor(ToFloat(up.value[j])));
     }
   } else {
 #pragma unroll

@@ -5,7 +5,7 @@
 //   GateMul(Activation::kSilu, gate_up, activated);
 //
 //   weights.up.Apply(step.linears(), x, inner);
-//   Gelu(inner);
+//   Gelu(inner);  // or Gelu(inner, GeluForm::kTanh)
 //
 //   weights.lm_head.Apply(step.linears(), last, step.logits());
 //   Softcap(step.logits(), 30.0f);
@@ -32,12 +32,12 @@ namespace reprise {
 // The gate of a gated feed-forward (Shazeer, 2020): out = activation(gate) * up. gate_up [num_rows,
 // 2 * size] holds the gate in its first half; out [num_rows, size] has its dtype and device and
 // must not overlap it. The activation is rounded to the dtype before the product, as in Hugging
-// Face's models.
+// Face's models. kClampedSwiglu clamps gate and up first and multiplies by up + 1.
 absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at::Tensor& out);
 
-// GELU by its definition (Hendrycks and Gimpel, 2016), for feed-forwards without a gate:
-// x = x / 2 * (1 + erf(x / sqrt(2))). x [num_rows, size], in place.
-absl::Status Gelu(const at::Tensor& x);
+// GELU (Hendrycks and Gimpel, 2016) for feed-forwards without a gate, in place: x = x / 2 *
+// (1 + erf(x / sqrt(2))), or its tanh approximation. x [num_rows, size].
+absl::Status Gelu(const at::Tensor& x, GeluForm form = GeluForm::kErf);
 
 // Soft cap of logits as in Gemma 2: x = cap * tanh(x / cap). x [num_rows, size], in place; cap > 0.
 absl::Status Softcap(const at::Tensor& x, float cap);

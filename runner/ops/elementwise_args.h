@@ -6,6 +6,7 @@
 //   F::kIsGated           x has rows of 2 * size elements: the first half is the input of the
 //                         function, the second half multiplies the rounded result
 //   F::kHasHeads          rows may consist of several heads, with gaps between them
+//   F::Factor(up)         of gated functions: the factor that the second half stands for
 //   F::OfRow(args, row)   the function for the elements of a row
 //   f.IsIdentity()        whether it leaves every element as it is, so that a row in place needs
 //                         no write
@@ -29,12 +30,14 @@ namespace reprise {
 enum class ElementwiseFunction : int8_t {
   kSiluGate,
   kGeluTanhGate,
+  kClampedSwigluGate,
   kGelu,
+  kGeluTanh,
   kSoftcap,
   kTemperature,
 };
 
-// out = f(x), or of gated functions out = round(f(x)) * factor. Strides are in elements.
+// out = f(x), or of gated functions out = round(f(x)) * Factor(up). Strides are in elements.
 struct ElementwiseArgs {
   ElementwiseFunction function = ElementwiseFunction::kGelu;
   DType dtype = DType::kFloat32;  // of x and out: float32, float16 or bfloat16
@@ -51,9 +54,16 @@ struct ElementwiseArgs {
   QueryTemperature temperature = {};   // kTemperature
 };
 
+// The tanh approximation of GELU.
+REPRISE_HOST_DEVICE inline float TanhGelu(float x) {
+  constexpr float kSqrtTwoOverPi = 0.7978845608028654f;
+  return 0.5f * x * (1.0f + tanhf(kSqrtTwoOverPi * (x + 0.044715f * x * x * x)));
+}
+
 struct SiluGate {
   static constexpr bool kIsGated = true;
   static constexpr bool kHasHeads = false;
+  REPRISE_HOST_DEVICE static float Factor(float up) { return up; }
   REPRISE_HOST_DEVICE static SiluGate OfRow(const ElementwiseArgs&, int64_t) { return {}; }
   REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
   REPRISE_HOST_DEVICE float operator()(float x) const { return x / (1.0f + expf(-x)); }
@@ -62,12 +72,35 @@ struct SiluGate {
 struct GeluTanhGate {
   static constexpr bool kIsGated = true;
   static constexpr bool kHasHeads = false;
+  REPRISE_HOST_DEVICE static float Factor(float up) { return up; }
   REPRISE_HOST_DEVICE static GeluTanhGate OfRow(const ElementwiseArgs&, int64_t) { return {}; }
   REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
-  REPRISE_HOST_DEVICE float operator()(float x) const {
-    constexpr float kSqrtTwoOverPi = 0.7978845608028654f;
-    return 0.5f * x * (1.0f + tanhf(kSqrtTwoOverPi * (x + 0.044715f * x * x * x)));
+  REPRISE_HOST_DEVICE float operator()(float x) const { return TanhGelu(x); }
+};
+
+// Both clamps keep NaN, so that a bad row stays visible.
+struct ClampedSwigluGate {
+  static constexpr bool kIsGated = true;
+  static constexpr bool kHasHeads = false;
+  static constexpr float kLimit = 7.0f;
+  static constexpr float kAlpha = 1.702f;
+  REPRISE_HOST_DEVICE static float Factor(float up) {
+    return (up > kLimit ? kLimit : up < -kLimit ? -kLimit : up) + 1.0f;
   }
+  REPRISE_HOST_DEVICE static ClampedSwigluGate OfRow(const ElementwiseArgs&, int64_t) { return {}; }
+  REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
+  REPRISE_HOST_DEVICE float operator()(float x) const {
+    const float gate = x > kLimit ? kLimit : x;
+    return gate / (1.0f + expf(-kAlpha * gate));
+  }
+};
+
+struct TanhGeluInPlace {
+  static constexpr bool kIsGated = false;
+  static constexpr bool kHasHeads = false;
+  REPRISE_HOST_DEVICE static TanhGeluInPlace OfRow(const ElementwiseArgs&, int64_t) { return {}; }
+  REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
+  REPRISE_HOST_DEVICE float operator()(float x) const { return TanhGelu(x); }
 };
 
 struct ErfGelu {
@@ -118,6 +151,10 @@ auto VisitElementwiseFunction(ElementwiseFunction function, Visitor&& visit) {
       return visit.template operator()<SiluGate>();
     case ElementwiseFunction::kGeluTanhGate:
       return visit.template operator()<GeluTanhGate>();
+    case ElementwiseFunction::kClampedSwigluGate:
+      return visit.template operator()<ClampedSwigluGate>();
+    case ElementwiseFunction::kGeluTanh:
+      return visit.template operator()<TanhGeluInPlace>();
     case ElementwiseFunction::kSoftcap:
       return visit.template operator()<TanhSoftcap>();
     case ElementwiseFunction::kTemperature:
@@ -133,8 +170,10 @@ constexpr const char* NameOf(ElementwiseFunction function) {
   switch (function) {
     case ElementwiseFunction::kSiluGate:
     case ElementwiseFunction::kGeluTanhGate:
+    case ElementwiseFunction::kClampedSwigluGate:
       return "GateMul";
     case ElementwiseFunction::kGelu:
+    case ElementwiseFunction::kGeluTanh:
       return "Gelu";
     case ElementwiseFunction::kSoftcap:
       return "Softcap";

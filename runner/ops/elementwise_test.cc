@@ -5,11 +5,13 @@
 #include <ATen/ops/floor.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/log1p.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -27,6 +29,11 @@ class GateMulTest : public DeviceTest {};
 at::Tensor ActivatedTimesUp(Activation activation, const at::Tensor& gate_up) {
   const int64_t size = gate_up.size(1) / 2;
   const at::Tensor gate = gate_up.narrow(1, 0, size);
+  if (activation == Activation::kClampedSwiglu) {
+    const at::Tensor clamped = gate.clamp_max(7);
+    const at::Tensor up = gate_up.narrow(1, size, size).clamp(-7, 7);
+    return clamped * at::sigmoid(clamped * 1.702) * (up + 1);
+  }
   const at::Tensor activated =
       activation == Activation::kSilu ? at::silu(gate) : at::gelu(gate, "tanh");
   return activated * gate_up.narrow(1, size, size);
@@ -39,7 +46,7 @@ TEST_F(GateMulTest, AgreesWithFloat64ForAnySizeAndStride) {
       for (int64_t num_rows : {1, 3, 300}) {
         if (num_rows * size > 1000000) continue;
         const int64_t gap = random() % 2 == 0 ? 0 : 7;
-        const Activation activation = random() % 2 == 0 ? Activation::kSilu : Activation::kGeluTanh;
+        const Activation activation = static_cast<Activation>(random() % 3);
         SCOPED_TRACE(testing::Message() << dtype << " " << num_rows << " x " << size << " + " << gap
                                         << ", activation " << static_cast<int>(activation));
         const at::Tensor gate_up = RandomNormal(random, {num_rows, 2 * size}, dtype) * 4;
@@ -66,6 +73,26 @@ TEST_F(GateMulTest, LargeGatesNeitherOverflowNorBecomeNan) {
     EXPECT_EQ(out[1].item<float>(), 1e4f);
     EXPECT_EQ(out[2].item<float>(), infinity);
   }
+}
+
+TEST_F(GateMulTest, TheClampedGateKeepsWithinItsLimits) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  // Pairs of gate and up.
+  const at::Tensor gate_up =
+      at::tensor(std::vector<float>{100, 100, infinity, -infinity, -1e4f, 3, 0, 1, 7, -1, nan, 1})
+          .view({6, 2})
+          .to(device());
+  const at::Tensor out = at::empty({6, 1}, gate_up.options());
+  ASSERT_TRUE(GateMul(Activation::kClampedSwiglu, gate_up, out).ok());
+  const at::Tensor got = out.cpu();
+  const float seven = 7 / (1 + std::exp(-1.702f * 7));
+  EXPECT_NEAR(got[0].item<float>(), seven * 8, 1e-4);
+  EXPECT_NEAR(got[1].item<float>(), seven * -6, 1e-4);
+  EXPECT_EQ(got[2].item<float>(), 0);
+  EXPECT_EQ(got[3].item<float>(), 0);
+  EXPECT_EQ(got[4].item<float>(), 0);  // up + 1 is 0
+  EXPECT_TRUE(std::isnan(got[5].item<float>()));
 }
 
 TEST_F(GateMulTest, NamesTheArgumentThatIsWrong) {
@@ -116,6 +143,20 @@ TEST_F(GeluTest, IsTheDefinitionAndNotItsTanhFormula) {
   EXPECT_NEAR(got[0][4].item<float>(), 0.84134475, 1e-7);
   EXPECT_NEAR(got[0][5].item<float>(), 4.9999986, 1e-6);
   EXPECT_EQ(got[0][6].item<float>(), 100);
+}
+
+TEST_F(GeluTest, TheTanhFormAgreesWithFloat64) {
+  std::mt19937 random(2);
+  for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (int64_t size : {1, 7, 256, 5001}) {
+      SCOPED_TRACE(testing::Message() << dtype << " " << size);
+      const at::Tensor x = RandomNormal(random, {5, size}, dtype) * 3;
+      const at::Tensor got = WithGaps(x.to(device()), size % 2 == 0 ? 0 : 7);
+      ASSERT_TRUE(Gelu(got, GeluForm::kTanh).ok());
+      EXPECT_TRUE(IsAsGoodAs(got, at::gelu(x.to(at::kFloat), "tanh").to(dtype),
+                             at::gelu(x.to(at::kDouble), "tanh")));
+    }
+  }
 }
 
 TEST_F(GeluTest, NamesTheArgumentThatIsWrong) {

@@ -22,13 +22,20 @@ namespace {
 constexpr int64_t kGrainElements = 16384;
 
 template <typename T>
-void NormaliseHead(T* x, const T* weight, int64_t head_dim, float eps) {
+void NormaliseHead(T* x, const T* weight, int64_t head_dim, const HeadNormOptions& options) {
   double sum = 0;
   for (int64_t i = 0; i < head_dim; ++i) {
     sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   }
   const float mean = static_cast<float>(sum / static_cast<double>(head_dim));
-  const float scale = 1.0f / std::sqrt(mean + eps);
+  const float scale = 1.0f / std::sqrt(mean + options.eps);
+  if (weight != nullptr && options.form == NormWeight::kOnePlus) {
+    for (int64_t i = 0; i < head_dim; ++i) {
+      x[i] =
+          static_cast<T>(static_cast<float>(x[i]) * scale * (1.0f + static_cast<float>(weight[i])));
+    }
+    return;
+  }
   for (int64_t i = 0; i < head_dim; ++i) {
     const T normalised = static_cast<T>(static_cast<float>(x[i]) * scale);
     x[i] = weight == nullptr
@@ -38,7 +45,8 @@ void NormaliseHead(T* x, const T* weight, int64_t head_dim, float eps) {
 }
 
 template <typename T>
-void NormaliseOnHost(const at::Tensor& heads, const std::optional<at::Tensor>& weight, float eps) {
+void NormaliseOnHost(const at::Tensor& heads, const std::optional<at::Tensor>& weight,
+                     const HeadNormOptions& options) {
   const int64_t head_dim = heads.size(2);
   const T* const weights = weight.has_value() ? weight->const_data_ptr<T>() : nullptr;
   const int64_t row = std::max<int64_t>(1, heads.size(1) * head_dim);
@@ -47,7 +55,7 @@ void NormaliseOnHost(const at::Tensor& heads, const std::optional<at::Tensor>& w
     for (int64_t token = begin; token < end; ++token) {
       for (int64_t head = 0; head < heads.size(1); ++head) {
         T* const x = heads.mutable_data_ptr<T>() + token * heads.stride(0) + head * heads.stride(1);
-        NormaliseHead(x, weights, head_dim, eps);
+        NormaliseHead(x, weights, head_dim, options);
       }
     }
   });
@@ -73,7 +81,8 @@ absl::Status NormaliseOnGpu(const at::Tensor& q, const at::Tensor& k,
                              .k_weight = pointer(options.k_weight),
                              .num_tokens = static_cast<int>(q.size(0)),
                              .head_dim = static_cast<int>(q.size(2)),
-                             .eps = options.eps};
+                             .eps = options.eps,
+                             .form = options.form};
   return LaunchOnCurrentStream(q,
                                [&](cudaStream_t stream) { return LaunchHeadNorm(args, stream); });
 }
@@ -114,8 +123,8 @@ absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
   REPRISE_RETURN_IF_ERROR(CheckDevice("q", q, at::kCPU));
   VisitActivationType(q.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    NormaliseOnHost<T>(q, options.q_weight, options.eps);
-    NormaliseOnHost<T>(k, options.k_weight, options.eps);
+    NormaliseOnHost<T>(q, options.q_weight, options);
+    NormaliseOnHost<T>(k, options.k_weight, options);
   });
   return absl::OkStatus();
 }

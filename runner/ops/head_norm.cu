@@ -51,6 +51,15 @@ __global__ void __launch_bounds__(kWarpsPerCta* kWarpSize) HeadNormKernel(HeadNo
 
   for (int i = lane * kVector; i < args.head_dim; i += kWarpSize * kVector) {
     Vector<T, kVector> v = LoadVector<T, kVector>(x + i);
+    if (weight != nullptr && args.form == NormWeight::kOnePlus) {
+      const Vector<T, kVector> w = LoadVector<T, kVector>(weight + i);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        v.value[j] = FromFloat<T>(ToFloat(v.value[j]) * scale * (1.0f + ToFloat(w.value[j])));
+      }
+      StoreVector(x + i, v);
+      continue;
+    }
 #pragma unroll
     for (int j = 0; j < kVector; ++j) v.value[j] = FromFloat<T>(ToFloat(v.value[j]) * scale);
     if (weight != nullptr) {

@@ -1,6 +1,7 @@
 // Root-mean-square normalisation of each head of q and k, in place: "QK norm" (Henry et al., 2020).
 //
 //   x = round(x / sqrt(mean(x^2) + eps)) * weight      Qwen 3, before the rotation
+//   x = x / sqrt(mean(x^2) + eps) * (1 + weight)       Gemma 3: NormWeight::kOnePlus
 //   x = x / sqrt(mean(x^2) + eps)                      Llama 4, without a weight
 //
 // The mean is over the dims of a head. Computed in float32, rounded as by RmsNorm() of
@@ -23,6 +24,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -31,6 +33,7 @@ struct HeadNormOptions {
   std::optional<at::Tensor> q_weight = {};
   std::optional<at::Tensor> k_weight = {};
   float eps = 1e-6f;
+  NormWeight form = NormWeight::kScale;
 };
 
 // q [num_tokens, num_q_heads, head_dim], k [num_tokens, num_kv_heads, head_dim]: float32, float16

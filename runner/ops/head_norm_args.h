@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "base/dtype.h"
+#include "runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -30,6 +31,7 @@ struct HeadNormArgs {
   int num_tokens = 0;
   int head_dim = 0;
   float eps = 0;
+  NormWeight form = NormWeight::kScale;
 };
 
 // Enqueues the kernel. REQUIRES: arguments as CheckHeadNorm() checks them. Errors: those of

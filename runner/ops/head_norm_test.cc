@@ -21,11 +21,16 @@ constexpr float kEps = 1e-6f;
 
 class HeadNormTest : public DeviceTest {};
 
-// In the given precision, rounded to the dtype of `x` before the weight as Qwen 3 does.
-at::Tensor Normalised(const at::Tensor& x, const std::optional<at::Tensor>& weight,
+// In the given precision, rounded to the dtype of `x` before the weight as Qwen 3 does, or after it
+// as Gemma 3 does.
+at::Tensor Normalised(const at::Tensor& x, const std::optional<at::Tensor>& weight, NormWeight form,
                       at::ScalarType precision) {
   const at::Tensor wide = x.to(precision);
   at::Tensor normalised = wide * at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + kEps);
+  if (weight.has_value() && form == NormWeight::kOnePlus) {
+    normalised = normalised * (weight->to(precision) + 1);
+    return precision == at::kFloat ? normalised.to(x.scalar_type()) : normalised;
+  }
   if (precision == at::kFloat) normalised = normalised.to(x.scalar_type());
   return weight.has_value() ? normalised * weight->to(normalised.scalar_type()) : normalised;
 }
@@ -58,7 +63,8 @@ TEST_F(HeadNormTest, AgreesWithFloat64ForAnyHeadsAndLeavesVAlone) {
         const at::Tensor values =
             RandomNormal(random, {num_tokens, (num_q + 2 * num_kv) * head_dim}, dtype);
         std::optional<at::Tensor> q_weight, k_weight;
-        HeadNormOptions options = {.eps = kEps};
+        HeadNormOptions options = {
+            .eps = kEps, .form = random() % 2 == 0 ? NormWeight::kScale : NormWeight::kOnePlus};
         if (weighted) {
           q_weight = RandomNormal(random, {head_dim}, dtype);
           k_weight = RandomNormal(random, {head_dim}, dtype);
@@ -70,8 +76,8 @@ TEST_F(HeadNormTest, AgreesWithFloat64ForAnyHeadsAndLeavesVAlone) {
         ASSERT_TRUE(NormaliseHeads(after.q, after.k, options).ok());
         // Compared together: LibTorch's own error of a few values may be nearly 0 by chance.
         const auto expected = [&](at::ScalarType precision) {
-          return at::cat({Normalised(before.q, q_weight, precision),
-                          Normalised(before.k, k_weight, precision)},
+          return at::cat({Normalised(before.q, q_weight, options.form, precision),
+                          Normalised(before.k, k_weight, options.form, precision)},
                          1);
         };
         EXPECT_TRUE(IsAsGoodAs(at::cat({after.q, after.k}, 1), expected(at::kFloat),

@@ -12,9 +12,18 @@ namespace reprise {
 enum class Activation : int8_t {
   kSilu,      // x / (1 + exp(-x)): the Llama family
   kGeluTanh,  // the tanh approximation of GELU (Hendrycks and Gimpel, 2016): Gemma
+  // gpt-oss: x / (1 + exp(-1.702 x)) of x = min(gate, 7), times 1 + the up half clamped to [-7, 7]
+  kClampedSwiglu,
 };
 
-// What a norm does with its weight: RmsNorm() of runner/ops/norm.h.
+// The form of GELU without a gate: Gelu() of runner/ops/elementwise.h.
+enum class GeluForm : int8_t {
+  kErf,   // by its definition: BART
+  kTanh,  // the tanh approximation: GPT-2, BLOOM
+};
+
+// What a norm does with its weight: RmsNorm() of runner/ops/norm.h, NormaliseHeads() of
+// runner/ops/head_norm.h.
 enum class NormWeight : int8_t {
   kScale,    // times weight: Llama
   kOnePlus,  // times (1 + weight): Gemma

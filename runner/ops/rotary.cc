@@ -245,7 +245,8 @@ absl::Status TakeNorm(const at::Tensor& q, const at::Tensor& k,
     args.norm = {.is_on = true,
                  .q_weight = pointer(norm->q_weight),
                  .k_weight = pointer(norm->k_weight),
-                 .eps = norm->eps};
+                 .eps = norm->eps,
+                 .form = norm->form};
     if (CanNormaliseWhileRotating(args)) return absl::OkStatus();
     args.norm = {};
   }

@@ -161,6 +161,14 @@ __device__ void Normalise(const RotaryArgs& args, const NormWeights<T, kVector>&
     sum += __shfl_xor_sync(head_lanes, sum, offset);
   }
   const float scale = 1.0f / sqrtf(sum / static_cast<float>(args.head_dim_qk) + args.norm.eps);
+  if (weights.are_there && args.norm.form == NormWeight::kOnePlus) {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      first.value[j] = RoundTo<T>(first.value[j] * scale * (1.0f + weights.first.value[j]));
+      second.value[j] = RoundTo<T>(second.value[j] * scale * (1.0f + weights.second.value[j]));
+    }
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
     first.value[j] = RoundTo<T>(first.value[j] * scale);

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "cache/storage/kv_layer.h"
 #include "runner/ops/head_norm_args.h"
+#include "runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -20,6 +21,7 @@ struct RotaryNorm {
   const void* q_weight = nullptr;  // [head_dim_qk] of q's dtype; null: none
   const void* k_weight = nullptr;
   float eps = 0;
+  NormWeight form = NormWeight::kScale;
 };
 
 struct RotaryArgs {

@@ -250,7 +250,8 @@ TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
         Projection other = p;
         other.q = p.q.clone();
         other.k = p.k.clone();
-        HeadNormOptions norm = {.eps = 1e-5f};
+        HeadNormOptions norm = {
+            .eps = 1e-5f, .form = random() % 2 == 0 ? NormWeight::kScale : NormWeight::kOnePlus};
         if (has_weights) {
           norm.q_weight = RandomNormal(random, {dim}, dtype).to(device());
           norm.k_weight = RandomNormal(random, {dim}, dtype).to(device());

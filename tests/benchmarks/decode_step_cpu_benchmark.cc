@@ -83,7 +83,7 @@ class Products {
     context_ = *std::move(context);
     const LlamaLayerWeights& layer = weights_.layers.front();
     for (const Linear* linear :
-         {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &weights_.lm_head}) {
+         {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down, &weights_.lm_head}) {
       const auto options = at::TensorOptions().dtype(ToScalarType(weights_.dtype));
       in_.push_back(at::randn({num_rows, linear->in_features()}).to(options));
       out_.push_back(at::empty({num_rows, linear->out_features()}, options));
@@ -94,8 +94,8 @@ class Products {
     for (const LlamaLayerWeights& layer : weights_.layers) {
       CheckOk(layer.qkv.Apply(*context_, in_[0], out_[0]));
       CheckOk(layer.o.Apply(*context_, in_[1], out_[1]));
-      CheckOk(layer.gate_up.Apply(*context_, in_[2], out_[2]));
-      CheckOk(layer.down.Apply(*context_, in_[3], out_[3]));
+      CheckOk(layer.gate_up->Apply(*context_, in_[2], out_[2]));
+      CheckOk(layer.down->Apply(*context_, in_[3], out_[3]));
     }
     CheckOk(weights_.lm_head.Apply(*context_, in_[4], out_[4]));
   }

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "graphs/graph_key.h"
 #include "gtest/gtest.h"
 #include "tests/golden/golden_measures.h"
@@ -45,6 +48,47 @@ GoldenRun Run(Model& model, const std::vector<Request>& requests, const GoldenRu
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Margins of router logits above which 16-bit rounding does not change the choice.
+constexpr double kDecidingMargin = 0.05;
+
+// Appends the rms error of each position of the track whose margin decides.
+void AddDecidedErrors(const std::vector<float>& logits, const GoldenTrack& track,
+                      const std::vector<double>& margins, std::vector<double>& errors) {
+  ASSERT_EQ(margins.size(), track.tokens.size());
+  ASSERT_EQ(logits.size(), track.tokens.size() * track.vocab_size);
+  const absl::Span<const float> rows = absl::MakeConstSpan(logits);
+  for (size_t i = 0; i < margins.size(); ++i) {
+    if (margins[i] < kDecidingMargin) continue;
+    errors.push_back(RmsError(rows.subspan(i * track.vocab_size, track.vocab_size),
+                              track.LogitsBefore(static_cast<int>(i), 1)));
+  }
+}
+
+double RootMeanSquare(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+// Of a model with experts; see the header.
+void ExpectDecidedErrorAtMostTwiceBf16(const GoldenRun& run, const Golden& golden,
+                                       const std::vector<std::vector<double>>& margins) {
+  ASSERT_EQ(margins.size(), run.tracks.size());
+  std::vector<double> errors, bf16_errors;
+  size_t num_positions = 0;
+  for (size_t i = 0; i < run.tracks.size(); ++i) {
+    const GoldenTrack& track = TrackOf(golden, static_cast<int>(i));
+    AddDecidedErrors(run.tracks[i].logits, track, margins[i], errors);
+    bf16_errors.push_back(track.bf16_rms);
+    num_positions += track.tokens.size();
+  }
+  ASSERT_GE(2 * errors.size(), num_positions) << "too few positions for a test";
+  EXPECT_LE(RootMeanSquare(errors), 2 * RootMeanSquare(bf16_errors));
+  std::nth_element(errors.begin(), errors.begin() + errors.size() / 2, errors.end());
+  EXPECT_LE(errors[errors.size() / 2],
+            2 * *std::min_element(bf16_errors.begin(), bf16_errors.end()));
 }
 
 }  // namespace
@@ -91,16 +135,29 @@ void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptio
   }
 }
 
-void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden,
-                                const GoldenRunOptions& options) {
+void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden, const GoldenRunOptions& options,
+                                const std::vector<std::vector<double>>& margins) {
   SCOPED_TRACE(ToString(options));
   const GoldenRun run = Run(model, BothTracks(golden), options);
+  if (!margins.empty()) return ExpectDecidedErrorAtMostTwiceBf16(run, golden, margins);
   for (size_t i = 0; i < run.tracks.size(); ++i) {
     const int request = static_cast<int>(i);
     const GoldenTrack& track = TrackOf(golden, request);
     EXPECT_LE(RmsError(run.tracks[i].logits, track.AllLogits()), 2 * track.bf16_rms)
         << Name(request);
   }
+}
+
+std::vector<std::vector<int32_t>> TrackInputs(const Golden& golden) {
+  std::vector<std::vector<int32_t>> inputs;
+  for (const GoldenPrompt& prompt : golden.prompts) {
+    for (const GoldenTrack* const track : {&prompt.greedy, &prompt.forced}) {
+      std::vector<int32_t> tokens(prompt.prompt.begin(), prompt.prompt.end());
+      tokens.insert(tokens.end(), track->tokens.begin(), track->tokens.end() - 1);
+      inputs.push_back(std::move(tokens));
+    }
+  }
+  return inputs;
 }
 
 void ExpectGraphsChangeNoBit(Model& model, const Golden& golden, GoldenRunOptions options) {

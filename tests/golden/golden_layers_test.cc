@@ -37,9 +37,13 @@ struct Family {
 TEST(GoldenLayersTest, AFamilyHasTheClassesAndGroupsThatItNeeds) {
   const std::vector<Family> families = {
       {"bart", 3, {kFull, kCross}},  // the encoder's layers keep nothing
+      {"bloom-alibi", 1, {kFull}},
       {"deepseek-mla", 1, {kFull}},
       {"deepseek-mla-yarn", 1, {kFull}},
       {"gemma2", 2, {kWindow, kFull}},
+      {"gemma3", 2, {kWindow, kFull}},
+      {"gpt-oss-sinks", 2, {kWindow, kFull}},
+      {"gpt2", 1, {kFull}},
       {"llama-bias-untied", 1, {kFull}},
       {"llama-gqa5", 1, {kFull}},
       {"llama-rope-linear", 1, {kFull}},
@@ -48,6 +52,7 @@ TEST(GoldenLayersTest, AFamilyHasTheClassesAndGroupsThatItNeeds) {
       {"mistral-window", 1, {kWindow}},
       {"qwen2", 1, {kFull}},
       {"qwen3", 1, {kFull}},
+      {"qwen3-moe", 1, {kFull}},
       {"qwen3-rope-yarn", 1, {kFull}},
   };
   for (const Family& family : families) {

@@ -6,10 +6,14 @@
 #include <c10/core/Device.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
+#include "examples/models/llama/dense_llama.h"
+#include "examples/models/llama/llama_model.h"
 #include "gtest/gtest.h"
 #include "tests/golden/golden_checks.h"
 #include "tests/golden/golden_measures.h"
@@ -57,6 +61,24 @@ class GoldenTest : public testing::TestWithParam<const char*> {
     return model.ok() ? *std::move(model) : nullptr;
   }
 
+  // Of models with experts, as ExpectErrorAtMostTwiceBf16() takes them; else empty.
+  std::vector<std::vector<double>> RouterMargins() {
+    const auto model = LoadGoldenModel(golden_, c10::kCPU, DType::kFloat32);
+    EXPECT_TRUE(model.ok()) << model.status();
+    const auto* const llama = model.ok() ? dynamic_cast<LlamaModel*>(model->get()) : nullptr;
+    if (llama == nullptr || !llama->config().experts.has_value()) return {};
+    std::vector<std::vector<double>> margins;
+    const std::vector<std::vector<int32_t>> inputs = TrackInputs(golden_);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const GoldenPrompt& prompt = golden_.prompts[i / 2];
+      const at::Tensor all = DenseRouterMargins(*llama, inputs[i]).contiguous();
+      const double* const data = all.const_data_ptr<double>();
+      margins.emplace_back(data + prompt.prompt.size() - 1, data + all.numel());
+      EXPECT_EQ(margins.back().size(), prompt.greedy.tokens.size());
+    }
+    return margins;
+  }
+
   Golden golden_;
 };
 
@@ -69,12 +91,13 @@ TEST_P(GoldenTest, InFloat32LogitsAndTokensAreGoldenWhateverBlocksChunksAndGraph
 }
 
 TEST_P(GoldenTest, InSixteenBitsTheErrorIsAtMostTwiceThatOfTransformersInBFloat16) {
+  const std::vector<std::vector<double>> margins = RouterMargins();
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(testing::Message() << dtype);
     const auto model = Load(dtype);
     ASSERT_NE(model, nullptr);
     for (const GoldenRunOptions& options : SomeGoldenRunOptions()) {
-      ExpectErrorAtMostTwiceBf16(*model, golden_, options);
+      ExpectErrorAtMostTwiceBf16(*model, golden_, options, margins);
     }
   }
 }
@@ -128,10 +151,11 @@ TEST_P(GoldenTest, EveryDecodeStepAfterTheFirstIsAReplay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
-                         testing::Values("bart", "deepseek-mla", "deepseek-mla-yarn", "gemma2",
+                         testing::Values("bart", "bloom-alibi", "deepseek-mla", "deepseek-mla-yarn",
+                                         "gemma2", "gemma3", "gpt-oss-sinks", "gpt2",
                                          "llama-bias-untied", "llama-gqa5", "llama-rope-linear",
                                          "llama-rope-llama3", "llama4-chunked", "mistral-window",
-                                         "qwen2", "qwen3", "qwen3-rope-yarn"),
+                                         "qwen2", "qwen3", "qwen3-moe", "qwen3-rope-yarn"),
                          TestName);
 
 }  // namespace

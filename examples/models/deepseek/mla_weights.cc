@@ -5,12 +5,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
 #include "base/status_macros.h"
-#include "base/torch_dtype.h"
 #include "base/torch_status.h"
-#include "glog/logging.h"
+#include "examples/models/model_weights.h"
 
 namespace reprise {
 namespace {
@@ -105,30 +102,12 @@ absl::StatusOr<MlaLayerWeights> ReadLayer(const MlaConfig& config, int layer,
 
 // All except the values of HeadLinears that are copies.
 absl::StatusOr<MlaWeights> ReadAll(const MlaConfig& config, WeightSource& source) {
-  const LayerReader in(source, "");
-  const int64_t hidden = config.hidden_size;
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
-                           in.Matrix("model.embed_tokens.weight", {config.vocab_size, hidden}));
-  std::vector<MlaLayerWeights> layers;
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    REPRISE_ASSIGN_OR_RETURN(MlaLayerWeights read, ReadLayer(config, layer, source));
-    layers.push_back(std::move(read));
-  }
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor final_norm, in.Norm("model.norm.weight", hidden));
-  at::Tensor head = embedding;
-  if (!config.tie_word_embeddings) {
-    REPRISE_ASSIGN_OR_RETURN(head, in.Matrix("lm_head.weight", {config.vocab_size, hidden}));
-  }
-  REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(std::move(head), std::nullopt));
-  return MlaWeights{.embedding = std::move(embedding),
-                    .layers = std::move(layers),
-                    .final_norm = std::move(final_norm),
-                    .lm_head = std::move(lm_head),
-                    .dtype = source.dtype()};
-}
-
-auto ReaderOf(const MlaConfig& config) {
-  return [&config](WeightSource& source) { return ReadAll(config, source); };
+  return ReadDecoder<MlaWeights>({.vocab_size = config.vocab_size,
+                                  .hidden_size = config.hidden_size,
+                                  .num_layers = config.num_layers,
+                                  .ties_embeddings = config.tie_word_embeddings},
+                                 source,
+                                 [&](int layer) { return ReadLayer(config, layer, source); });
 }
 
 std::vector<NamedWeight> NamedWeights(const MlaWeights& weights) {
@@ -147,21 +126,20 @@ std::vector<NamedWeight> NamedWeights(const MlaWeights& weights) {
   return named;
 }
 
+bool IsUnused(const MlaConfig& config, const std::string& name) {
+  return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
+}
+
+constexpr ModelWeights<MlaConfig, MlaWeights> kWeights = {
+    .read = ReadAll, .named = NamedWeights, .is_unused = IsUnused};
+
 }  // namespace
 
-std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config) {
-  absl::StatusOr<std::vector<ExpectedTensor>> tensors = ListTensors(ReaderOf(config));
-  CHECK(tensors.ok()) << tensors.status();
-  return *std::move(tensors);
-}
+std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config) { return kWeights.Tensors(config); }
 
 absl::StatusOr<MlaWeights> LoadMlaWeights(const std::string& folder, const MlaConfig& config,
                                           const LoadWeightsOptions& options) {
-  const auto is_unused = [&](const std::string& name) {
-    return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
-  };
-  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights,
-                           LoadWeights(folder, options, is_unused, ReaderOf(config)));
+  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, kWeights.Load(folder, config, options));
   REPRISE_RETURN_IF_ERROR(FillAbsorb(config, weights));
   return weights;
 }
@@ -169,20 +147,13 @@ absl::StatusOr<MlaWeights> LoadMlaWeights(const std::string& folder, const MlaCo
 absl::StatusOr<MlaWeights> MakeRandomMlaWeights(const MlaConfig& config,
                                                 const RandomWeightsOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(MlaWeights weights,
-                           MakeRandom(options, ReaderOf(config), RandomSpread::kLively));
+                           kWeights.Random(config, options, RandomSpread::kLively));
   REPRISE_RETURN_IF_ERROR(FillAbsorb(config, weights));
   return weights;
 }
 
 absl::Status CheckMlaWeights(const MlaConfig& config, const MlaWeights& weights) {
-  REPRISE_ASSIGN_OR_RETURN(const MlaWeights shapes, ShapesOf(ReaderOf(config)));
-  if (weights.layers.size() != shapes.layers.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("layers must be num_layers: expected ",
-                                                   shapes.layers.size(), ", got ",
-                                                   weights.layers.size()));
-  }
-  REPRISE_RETURN_IF_ERROR(CheckWeights(NamedWeights(shapes), NamedWeights(weights)));
-  return CheckDType("embedding", weights.embedding, {ToScalarType(weights.dtype)});
+  return kWeights.Check(config, weights);
 }
 
 }  // namespace reprise

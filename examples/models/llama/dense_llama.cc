@@ -11,8 +11,10 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/rsqrt.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -24,6 +26,8 @@
 #include "examples/hf/rope.h"
 #include "examples/models/llama/llama_config.h"
 #include "examples/models/llama/llama_weights.h"
+#include "examples/models/moe/experts.h"
+#include "runner/ops/expert_linear.h"
 #include "runner/ops/linear.h"
 
 namespace reprise {
@@ -34,7 +38,7 @@ class DenseLlama {
   explicit DenseLlama(const LlamaModel& model)
       : config_(model.config()), weights_(model.weights()) {}
 
-  at::Tensor Logits(const std::vector<int32_t>& tokens) const {
+  at::Tensor Logits(const std::vector<int32_t>& tokens) {
     at::Tensor x =
         Double(weights_.embedding)
             .index_select(0, at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())));
@@ -47,6 +51,9 @@ class DenseLlama {
     }
     return Capped(Apply(weights_.lm_head, Norm(x, weights_.final_norm)), config_.logit_softcap);
   }
+
+  // Of the tokens of Logits(), one tensor per layer.
+  const std::vector<at::Tensor>& router_margins() const { return router_margins_; }
 
  private:
   static at::Tensor Double(const at::Tensor& x) { return x.to(at::kDouble); }
@@ -75,11 +82,12 @@ class DenseLlama {
   }
 
   // x [heads, num_tokens, head_dim]
-  at::Tensor Rotate(const at::Tensor& x) const {
-    const std::vector<float> frequencies = RopeFrequencies(config_.rope, config_.head_dim);
+  at::Tensor Rotate(int i, const at::Tensor& x) const {
+    const RopeConfig& rope = config_.RopeOf(i);
+    const std::vector<float> frequencies = RopeFrequencies(rope, config_.head_dim);
     const at::Tensor angles =
         at::outer(at::arange(x.size(1), at::kDouble), at::tensor(frequencies, at::kDouble));
-    const std::vector<at::Tensor> halves = (x * RopeAttentionFactor(config_.rope)).chunk(2, -1);
+    const std::vector<at::Tensor> halves = (x * RopeAttentionFactor(rope)).chunk(2, -1);
     return at::cat({halves[0] * angles.cos() - halves[1] * angles.sin(),
                     halves[1] * angles.cos() + halves[0] * angles.sin()},
                    -1);
@@ -88,9 +96,9 @@ class DenseLlama {
   // q or k [heads, n, head_dim] as attention takes it, exactly by the families' papers: a weighted
   // norm before the rotation, a plain one after it.
   at::Tensor Prepared(int i, at::Tensor x, const std::optional<at::Tensor>& weight) const {
-    if (config_.qk_norm == QkNorm::kWeighted) x = Normalised(x) * Double(*weight);
+    if (config_.qk_norm == QkNorm::kWeighted) x = Norm(x, *weight);
     if (!config_.AttentionOf(i).rotates) return x;
-    x = Rotate(x);
+    x = Rotate(i, x);
     return config_.qk_norm == QkNorm::kPlain ? Normalised(x) : x;
   }
 
@@ -136,26 +144,79 @@ class DenseLlama {
     const double scale = config_.attention_scale.value_or(1 / std::sqrt(config_.head_dim));
     const at::Tensor scores =
         Capped(at::matmul(q, k.transpose(1, 2)) * scale, config_.attention_softcap);
+    at::Tensor visible = scores + Mask(i, n);
+    if (config_.sinks) {  // one more key, without a value
+      visible =
+          at::cat({visible, Double(*layer.sinks).view({num_q, 1, 1}).expand({num_q, n, 1})}, 2);
+    }
     const at::Tensor out =
-        at::matmul(at::softmax(scores + Mask(i, n), -1), v);  // [num_q, n, head_dim]
+        at::matmul(at::softmax(visible, -1).narrow(2, 0, n), v);  // [num_q, n, head_dim]
     return Apply(layer.o, out.transpose(0, 1).reshape({n, num_q * config_.head_dim}));
   }
 
-  at::Tensor FeedForward(const LlamaLayerWeights& layer, const at::Tensor& x) const {
-    const std::vector<at::Tensor> halves = Apply(layer.gate_up, x).chunk(2, -1);
-    const at::Tensor gate =
-        config_.activation == Activation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
-    return Apply(layer.down, gate * halves[1]);
+  static at::Tensor Gated(Activation activation, const at::Tensor& gate_up) {
+    const std::vector<at::Tensor> halves = gate_up.chunk(2, -1);
+    if (activation == Activation::kClampedSwiglu) {
+      const at::Tensor gate = halves[0].clamp_max(7);
+      return gate * at::sigmoid(gate * 1.702) * (halves[1].clamp(-7, 7) + 1);
+    }
+    return (activation == Activation::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh")) *
+           halves[1];
+  }
+
+  // x of one token and the output of one expert.
+  at::Tensor OfExpert(const ExpertWeights& experts, int64_t expert, const at::Tensor& x) const {
+    const auto apply = [&](const ExpertLinear& linear, const at::Tensor& input) {
+      std::optional<at::Tensor> bias;
+      if (linear.bias().has_value()) bias = Double((*linear.bias())[expert]);
+      return at::linear(input, Double(linear.weight()[expert]), bias);
+    };
+    return apply(experts.down, Gated(config_.experts->activation, apply(experts.gate_up, x)));
+  }
+
+  at::Tensor Mixture(const ExpertWeights& experts, const at::Tensor& x) {
+    const int64_t num_chosen = config_.experts->num_chosen;
+    at::Tensor logits = Apply(experts.router, x);
+    if (experts.router_bias.has_value()) logits = logits + Double(*experts.router_bias);
+    const auto [sorted, order] = logits.sort(-1, /*descending=*/true);
+    if (num_chosen < logits.size(1)) {
+      router_margins_.push_back(sorted.select(1, num_chosen - 1) - sorted.select(1, num_chosen));
+    }
+    const at::Tensor all = at::softmax(logits, -1);
+    std::vector<at::Tensor> rows;
+    for (int64_t token = 0; token < x.size(0); ++token) {
+      const at::Tensor chosen = order[token].narrow(0, 0, num_chosen);
+      at::Tensor factors = all[token].index_select(0, chosen);
+      if (config_.experts->normalises) factors = factors / factors.sum();
+      at::Tensor sum = at::zeros({x.size(1)}, at::kDouble);
+      for (int64_t i = 0; i < num_chosen; ++i) {
+        sum = sum + OfExpert(experts, chosen[i].item<int64_t>(), x[token]) * factors[i];
+      }
+      rows.push_back(sum);
+    }
+    return at::stack(rows);
+  }
+
+  at::Tensor FeedForward(const LlamaLayerWeights& layer, const at::Tensor& x) {
+    if (layer.experts.has_value()) return Mixture(*layer.experts, x);
+    return Apply(*layer.down, Gated(config_.activation, Apply(*layer.gate_up, x)));
   }
 
   const LlamaConfig& config_;
   const LlamaWeights& weights_;
+  std::vector<at::Tensor> router_margins_;
 };
 
 }  // namespace
 
 at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens) {
   return DenseLlama(model).Logits(tokens);
+}
+
+at::Tensor DenseRouterMargins(const LlamaModel& model, const std::vector<int32_t>& tokens) {
+  DenseLlama dense(model);
+  dense.Logits(tokens);
+  return at::stack(dense.router_margins()).amin(0);
 }
 
 }  // namespace reprise

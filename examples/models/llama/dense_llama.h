@@ -18,6 +18,11 @@ namespace reprise {
 // [num_tokens, vocab_size] float64: the logits after each token, of a model on the CPU.
 at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens);
 
+// [num_tokens] float64: by how much the router's logit of the last expert chosen for a token
+// exceeds that of the first that is not; the least of all layers. Rounding errors that are smaller
+// than half of it choose the same experts. REQUIRES: a model with experts, more than a token takes.
+at::Tensor DenseRouterMargins(const LlamaModel& model, const std::vector<int32_t>& tokens);
+
 }  // namespace reprise
 
 #endif  // EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_

@@ -83,8 +83,15 @@ absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFam
                            fields.OptionalBool("tie_word_embeddings"));
   config.tie_word_embeddings = tied.value_or(family.ties_embeddings);
   REPRISE_ASSIGN_OR_RETURN(config.activation, ReadActivation(fields, family));
-  REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, {.max_seq_len = config.max_seq_len,
-                                                                .theta = family.default_theta}));
+  const RopeDefaults rope = {.max_seq_len = config.max_seq_len, .theta = family.default_theta};
+  if (family.default_window_theta.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(LayerRopes ropes,
+                             ReadLayerRopes(fields, rope, *family.default_window_theta));
+    config.rope = ropes.full;
+    config.window_rope = ropes.window;
+  } else {
+    REPRISE_ASSIGN_OR_RETURN(config.rope, ReadRopeConfig(fields, rope));
+  }
   REPRISE_ASSIGN_OR_RETURN(config.dtype, ReadWeightDType(fields));
   REPRISE_ASSIGN_OR_RETURN(
       const std::optional<int64_t> bos_token_id,

@@ -24,13 +24,24 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "examples/hf/rope.h"
+#include "examples/models/moe/experts_config.h"
 #include "nlohmann/json.hpp"
 #include "runner/ops/op_options.h"
 
 namespace reprise {
 
 // The known families; see llama_families.h.
-enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kLlama4, kGemma2 };
+enum class Architecture {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kLlama4,
+  kGemma2,
+  kGemma3,
+  kQwen3Moe,
+  kGptOss,
+};
 
 // How one layer attends.
 struct LayerAttention {
@@ -46,7 +57,7 @@ struct LayerAttention {
 // Where q and k are normalised, head by head.
 enum class QkNorm : int8_t {
   kNone,
-  kWeighted,  // with weights, before the rotation
+  kWeighted,  // with weights in the form of norm_weight, before the rotation
   kPlain,     // without weights, after the rotation, in the layers that rotate
 };
 
@@ -78,6 +89,7 @@ struct LlamaConfig {
   bool o_bias = false;               // on attention's output projection
   bool mlp_bias = false;             // on gate, up and down projections
   RopeConfig rope;
+  std::optional<RopeConfig> window_rope;  // of layers with a window, if theirs differs
   RopePairs rope_pairs = RopePairs::kHalves;
 
   Activation activation = Activation::kSilu;
@@ -88,11 +100,15 @@ struct LlamaConfig {
 
   std::optional<double> attention_scale;  // nullopt: 1 / sqrt(head_dim)
   std::optional<double> attention_softcap;
+  bool sinks = false;  // a logit per head without a value
   std::optional<double> logit_softcap;
   // Of queries in the layers that do not rotate.
   std::optional<QueryTemperature> temperature;
   // One per layer; empty: all attend to everything before them, and rotate.
   std::vector<LayerAttention> attention;
+
+  // The feed-forward of every layer; nullopt: one of intermediate_size, not a mixture.
+  std::optional<ExpertsConfig> experts;
 
   // The type that the weights were saved in; nullopt if the file does not specify it.
   std::optional<DType> dtype;
@@ -103,6 +119,9 @@ struct LlamaConfig {
   LayerAttention AttentionOf(int layer) const {
     return attention.empty() ? LayerAttention() : attention[layer];
   }
+  const RopeConfig& RopeOf(int layer) const {
+    return window_rope.has_value() && AttentionOf(layer).window.has_value() ? *window_rope : rope;
+  }
 };
 
 // Reads the members of config.json: those of all families here, and its family's own
@@ -111,6 +130,7 @@ struct LlamaConfig {
 //   head_dim             hidden_size / heads, or the family's own
 //   hidden_act           "silu"                     rope_theta            10000; Llama 4: 500000
 //   hidden_activation    "gelu_pytorch_tanh", Gemma's name for it
+// Gemma 3: rope_theta 1000000; rope_local_base_freq 10000. gpt-oss: rope_theta 150000.
 // RoPE is read from "rope_parameters", or from "rope_scaling" and "rope_theta" (rope_config.h).
 // Errors: InvalidArgument, naming the field, what was expected and what was got:
 //   a field that is missing, of another type, or outside its range (negative, 2^40, 64.0, "NaN")

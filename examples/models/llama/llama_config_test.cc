@@ -125,7 +125,8 @@ TEST(LlamaConfigTest, HeadsNeedNotFillTheHiddenSize) {
 TEST(LlamaConfigTest, RefusesAnotherArchitectureInOneSentence) {
   const std::string supported =
       "expected a supported architecture (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-      "Qwen3ForCausalLM, Llama4ForCausalLM, Gemma2ForCausalLM), got ";
+      "Qwen3ForCausalLM, Llama4ForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM, "
+      "Qwen3MoeForCausalLM, GptOssForCausalLM), got ";
   EXPECT_EQ(ErrorWith("architectures", {"GPT2LMHeadModel"}),
             "config.json: architectures: " + supported + "[\"GPT2LMHeadModel\"]");
   for (const json& value : {json("LlamaForCausalLM"), json::array(), json(1), json::object(),

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "examples/models/moe/experts_config.h"
 
 namespace reprise {
 namespace {
@@ -122,6 +123,91 @@ absl::Status ReadQwen3(const JsonFields& fields, LlamaConfig& config) {
   return ReadQwenWindows(fields, config);
 }
 
+// Refuses the member unless it is absent, null or `only`.
+absl::Status CheckIs(const JsonFields& fields, const char* name, bool only) {
+  REPRISE_ASSIGN_OR_RETURN(const bool flag, ReadFlag(fields, name, only));
+  if (flag == only) return absl::OkStatus();
+  return fields.Unexpected(name, only ? "true or null" : "false or null");
+}
+
+constexpr IntRange kExpertsRange = {.min = 1, .max = 1 << 12};
+
+// The experts' number, size and how many a token takes.
+absl::StatusOr<ExpertsConfig> ReadExperts(const JsonFields& fields, const char* num_experts,
+                                          const char* inner_size, int64_t default_chosen) {
+  ExpertsConfig experts;
+  REPRISE_ASSIGN_OR_RETURN(experts.num_experts, ReadInt(fields, num_experts, kExpertsRange));
+  REPRISE_ASSIGN_OR_RETURN(experts.inner_size, ReadInt(fields, inner_size, kWidthRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> chosen,
+                           fields.OptionalInt("num_experts_per_tok", kExpertsRange));
+  experts.num_chosen = static_cast<int>(chosen.value_or(default_chosen));
+  if (experts.num_chosen > experts.num_experts) {
+    return fields.Unexpected("num_experts_per_tok",
+                             absl::StrCat("at most ", num_experts, " (", experts.num_experts, ")"));
+  }
+  if (int64_t{experts.num_experts} * 2 * experts.inner_size > kMaxProjection) {
+    return fields.Unexpected(
+        inner_size, absl::StrCat("at most ", kMaxProjection, " / 2 for all experts together"));
+  }
+  return experts;
+}
+
+absl::Status ReadQwen3Moe(const JsonFields& fields, LlamaConfig& config) {
+  REPRISE_RETURN_IF_ERROR(ReadQwen3(fields, config));
+  // Every `step` layers one is a mixture; mlp_only_layers are not.
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> step,
+                           fields.OptionalInt("decoder_sparse_step", {.min = 1, .max = 1 << 20}));
+  if (step.value_or(1) != 1) {
+    return fields.Unexpected("decoder_sparse_step",
+                             "1, as layers without experts beside layers "
+                             "with experts are not supported");
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<int64_t>> dense,
+                           fields.OptionalInts("mlp_only_layers", {.min = 0, .max = 1 << 20}));
+  if (dense.has_value() && !dense->empty()) {
+    return fields.Unexpected("mlp_only_layers",
+                             "[], as layers without experts beside layers with "
+                             "experts are not supported");
+  }
+  // transformers 5 writes num_local_experts for what older files call num_experts.
+  const bool is_new = fields.Find("num_local_experts") != nullptr;
+  if (is_new && fields.Find("num_experts") != nullptr) {
+    return fields.Unexpected("num_experts", "nothing beside num_local_experts");
+  }
+  REPRISE_ASSIGN_OR_RETURN(config.experts,
+                           ReadExperts(fields, is_new ? "num_local_experts" : "num_experts",
+                                       "moe_intermediate_size", 8));
+  config.experts->activation = config.activation;
+  REPRISE_ASSIGN_OR_RETURN(config.experts->normalises, ReadFlag(fields, "norm_topk_prob", false));
+  return absl::OkStatus();
+}
+
+absl::Status ReadGptOss(const JsonFields& fields, LlamaConfig& config) {
+  if (config.activation != Activation::kSilu) return fields.Unexpected("hidden_act", "\"silu\"");
+  REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", true));
+  config.o_bias = config.qkv_bias;
+  config.sinks = true;
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<double> limit,
+                           fields.OptionalDouble("swiglu_limit", {.min = 0, .max = 1e6}));
+  if (limit.value_or(7) != 7) return fields.Unexpected("swiglu_limit", "7");
+  REPRISE_ASSIGN_OR_RETURN(config.experts,
+                           ReadExperts(fields, "num_local_experts", "intermediate_size", 4));
+  config.experts->activation = Activation::kClampedSwiglu;
+  config.experts->router_bias = true;
+  config.experts->expert_bias = true;
+  config.experts->files = ExpertFiles::kStacked;
+
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
+                           ReadSpan(fields, "sliding_window", 128));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
+                           ReadLocalLayers(fields, config, "sliding_attention"));
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const bool is_local = local ? (*local)[layer] : layer % 2 == 0;
+    config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RefuseExperts(const JsonFields& fields, const LlamaConfig& config) {
   constexpr char kExpected[] = "[], as mixtures of experts are not supported";
   if (fields.Find("moe_layers") != nullptr) {
@@ -208,10 +294,9 @@ absl::Status ReadLlama4(const JsonFields& fields, LlamaConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status ReadGemma2(const JsonFields& fields, LlamaConfig& config) {
-  REPRISE_ASSIGN_OR_RETURN(const bool both_ways,
-                           ReadFlag(fields, "use_bidirectional_attention", false));
-  if (both_ways) return fields.Unexpected("use_bidirectional_attention", "false or null");
+// What all Gemmas have.
+absl::Status ReadGemma(const JsonFields& fields, LlamaConfig& config) {
+  REPRISE_RETURN_IF_ERROR(CheckIs(fields, "use_bidirectional_attention", false));
   REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", false));
   config.o_bias = config.qkv_bias;
   config.norm_weight = NormWeight::kOnePlus;
@@ -221,6 +306,11 @@ absl::Status ReadGemma2(const JsonFields& fields, LlamaConfig& config) {
       const std::optional<double> pre_scalar,
       fields.OptionalDouble("query_pre_attn_scalar", {.min = 1e-3, .max = 1e6}));
   config.attention_scale = 1 / std::sqrt(pre_scalar.value_or(256));
+  return absl::OkStatus();
+}
+
+absl::Status ReadGemma2(const JsonFields& fields, LlamaConfig& config) {
+  REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
   REPRISE_ASSIGN_OR_RETURN(config.attention_softcap,
                            ReadSoftcap(fields, "attn_logit_softcapping", 50));
   REPRISE_ASSIGN_OR_RETURN(config.logit_softcap,
@@ -232,6 +322,34 @@ absl::Status ReadGemma2(const JsonFields& fields, LlamaConfig& config) {
                            ReadLocalLayers(fields, config, "sliding_attention"));
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const bool is_local = local ? (*local)[layer] : layer % 2 == 0;
+    config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadGemma3(const JsonFields& fields, LlamaConfig& config) {
+  REPRISE_RETURN_IF_ERROR(ReadGemma(fields, config));
+  config.qk_norm = QkNorm::kWeighted;
+  REPRISE_ASSIGN_OR_RETURN(config.attention_softcap,
+                           fields.OptionalDouble("attn_logit_softcapping", kSoftcapRange));
+  REPRISE_ASSIGN_OR_RETURN(config.logit_softcap,
+                           fields.OptionalDouble("final_logit_softcapping", kSoftcapRange));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
+                           ReadSpan(fields, "sliding_window", 4096));
+  // transformers 5 writes the second, beside layer_types.
+  int64_t interval = 6;
+  for (const char* const name : {"sliding_window_pattern", "_sliding_window_pattern"}) {
+    REPRISE_ASSIGN_OR_RETURN(const std::optional<int64_t> given,
+                             fields.OptionalInt(name, {.min = 1, .max = 1 << 20}));
+    interval = given.value_or(interval);
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
+                           ReadLocalLayers(fields, config, "sliding_attention"));
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const bool is_local = local ? (*local)[layer] : (layer + 1) % interval != 0;
+    if (is_local && !window) {
+      return fields.Unexpected("sliding_window", "a number, as there are layers with a window");
+    }
     config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
   }
   return absl::OkStatus();
@@ -263,6 +381,23 @@ constexpr std::array kFamilies = {
                 .activation_field = "hidden_activation",
                 .default_activation = Activation::kGeluTanh,
                 .read = ReadGemma2},
+    LlamaFamily{.architecture = Architecture::kGemma3,
+                .kind = {"Gemma3ForCausalLM", "gemma3_text"},
+                .default_theta = 1000000,
+                .default_window_theta = 10000,
+                .default_head_dim = 256,
+                .ties_embeddings = true,
+                .activation_field = "hidden_activation",
+                .default_activation = Activation::kGeluTanh,
+                .read = ReadGemma3},
+    LlamaFamily{.architecture = Architecture::kQwen3Moe,
+                .kind = {"Qwen3MoeForCausalLM", "qwen3_moe"},
+                .read = ReadQwen3Moe},
+    LlamaFamily{.architecture = Architecture::kGptOss,
+                .kind = {"GptOssForCausalLM", "gpt_oss"},
+                .default_theta = 150000,
+                .default_head_dim = 64,
+                .read = ReadGptOss},
 };
 
 }  // namespace

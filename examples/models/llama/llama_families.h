@@ -9,8 +9,13 @@
 //   Llama 4  the dense text model: neighbours are rotated together; chunked-local layers with a
 //            plain norm of q and k, and layers without rotation whose queries grow with the
 //            position
+//   Qwen 3 MoE  Qwen 3 with a mixture of experts in every layer
+//   gpt-oss  a mixture of experts with biases and a clamped gate, sinks, alternate layers of a
+//            window, biases on all projections
 //   Gemma 2  soft caps, alternate layers of a window, norms before and after with one plus their
 //            weight, scaled embeddings, a scale of its own for queries
+//   Gemma 3  as Gemma 2, without soft caps; norms of q and k; five layers of a window, with a RoPE
+//            of their own, to a full one
 //
 //   REPRISE_ASSIGN_OR_RETURN(const LlamaFamily* family, FindLlamaFamily(fields));
 //   REPRISE_RETURN_IF_ERROR(family->read(fields, config));
@@ -36,7 +41,8 @@ struct LlamaFamily {
   ModelKind kind;
   // The defaults of fields that config.json leaves out.
   double default_theta = 10000;
-  std::optional<int> default_head_dim = {};  // nullopt: hidden_size / num_attention_heads
+  std::optional<double> default_window_theta = {};  // of families with a RoPE for windows
+  std::optional<int> default_head_dim = {};         // nullopt: hidden_size / num_attention_heads
   bool ties_embeddings = false;
   // The member that names the activation, and the default activation.
   const char* activation_field = "hidden_act";

@@ -67,9 +67,10 @@ json Llama4() {
 
 TEST(LlamaFamiliesTest, EachIsFoundByItsClassAndByItsModelType) {
   const std::vector<ModelKind> kinds = LlamaKinds();
-  const Architecture architectures[] = {Architecture::kLlama,  Architecture::kMistral,
-                                        Architecture::kQwen2,  Architecture::kQwen3,
-                                        Architecture::kLlama4, Architecture::kGemma2};
+  const Architecture architectures[] = {
+      Architecture::kLlama,  Architecture::kMistral,  Architecture::kQwen2,
+      Architecture::kQwen3,  Architecture::kLlama4,   Architecture::kGemma2,
+      Architecture::kGemma3, Architecture::kQwen3Moe, Architecture::kGptOss};
   ASSERT_EQ(kinds.size(), std::size(architectures));
   for (size_t i = 0; i < kinds.size(); ++i) {
     SCOPED_TRACE(kinds[i].class_name);
@@ -266,6 +267,127 @@ TEST(LlamaFamiliesTest, WhatGemma2LeavesOutOrSetsToNull) {
               HasSubstr("use_bidirectional_attention: expected false or null, got true"));
   EXPECT_THAT(ErrorOf(With(gemma, "query_pre_attn_scalar", -256)),
               HasSubstr("query_pre_attn_scalar: expected a number in ["));
+}
+
+// google/gemma-3-1b-it, without what only other tasks use.
+json Gemma3() {
+  return json::parse(R"({
+      "architectures": ["Gemma3ForCausalLM"], "attention_bias": false,
+      "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation": "hybrid",
+      "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
+      "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+      "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4,
+      "num_hidden_layers": 26, "num_key_value_heads": 1, "pad_token_id": 0,
+      "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000,
+      "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
+      "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "vocab_size": 262144})");
+}
+
+TEST(LlamaFamiliesTest, Gemma3HasFiveLayersOfAWindowToAFullOneAndTwoRopes) {
+  const LlamaConfig config = Parsed(Gemma3());
+  EXPECT_EQ(config.architecture, Architecture::kGemma3);
+  EXPECT_TRUE(config.tie_word_embeddings);
+  EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
+  EXPECT_EQ(config.norm_weight, NormWeight::kOnePlus);
+  EXPECT_EQ(config.attention_scale, 1.0 / 16);
+  EXPECT_EQ(config.attention_softcap, std::nullopt);
+  EXPECT_EQ(config.logit_softcap, std::nullopt);
+  ASSERT_EQ(config.attention.size(), 26u);
+  for (int layer = 0; layer < 26; ++layer) {
+    EXPECT_EQ(config.AttentionOf(layer), layer % 6 == 5 ? kFull : Window(512)) << layer;
+    EXPECT_EQ(config.RopeOf(layer).theta, layer % 6 == 5 ? 1e6 : 1e4) << layer;
+  }
+  json other = Gemma3();
+  other["num_hidden_layers"] = 2;
+  other["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_THAT(Parsed(other).attention, ElementsAre(kFull, Window(512)));
+  EXPECT_THAT(ErrorOf(With(other, "sliding_window", nullptr)),
+              HasSubstr("sliding_window: expected a number, as there are layers with a window"));
+  EXPECT_THAT(ErrorOf(With(other, "use_bidirectional_attention", true)),
+              HasSubstr("use_bidirectional_attention: expected false"));
+  EXPECT_THAT(ErrorOf(With(Gemma3(), "sliding_window_pattern", 0)),
+              HasSubstr("sliding_window_pattern: expected an integer in [1, "));
+}
+
+// Qwen/Qwen3-30B-A3B, without what only other tasks use.
+json Qwen3Moe() {
+  return json::parse(R"({
+      "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "bos_token_id": 151643,
+      "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+      "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 40960,
+      "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+      "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32,
+      "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+      "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06,
+      "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+      "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+      "use_sliding_window": false, "vocab_size": 151936})");
+}
+
+TEST(LlamaFamiliesTest, Qwen3MoeHasExpertsInEveryLayer) {
+  const LlamaConfig config = Parsed(Qwen3Moe());
+  EXPECT_EQ(config.architecture, Architecture::kQwen3Moe);
+  EXPECT_EQ(config.qk_norm, QkNorm::kWeighted);
+  ASSERT_TRUE(config.experts.has_value());
+  EXPECT_EQ(*config.experts,
+            (ExpertsConfig{.num_experts = 128, .num_chosen = 8, .inner_size = 768}));
+  EXPECT_FALSE(Parsed(Without(Qwen3Moe(), "norm_topk_prob")).experts->normalises);
+  json renamed = With(Without(Qwen3Moe(), "num_experts"), "num_local_experts", 64);
+  EXPECT_EQ(Parsed(renamed).experts->num_experts, 64);
+  EXPECT_THAT(ErrorOf(With(renamed, "num_experts", 64)),
+              HasSubstr("num_experts: expected nothing beside num_local_experts"));
+  EXPECT_THAT(ErrorOf(With(Qwen3Moe(), "num_experts_per_tok", 129)),
+              HasSubstr("num_experts_per_tok: expected at most num_experts (128), got 129"));
+  EXPECT_THAT(ErrorOf(With(Qwen3Moe(), "decoder_sparse_step", 2)),
+              HasSubstr("decoder_sparse_step: expected 1, as layers without experts"));
+  EXPECT_THAT(ErrorOf(With(Qwen3Moe(), "mlp_only_layers", {0, 47})),
+              HasSubstr("mlp_only_layers: expected [], as layers without experts"));
+  EXPECT_THAT(ErrorOf(Without(Qwen3Moe(), "num_experts")), HasSubstr("num_experts: expected"));
+  EXPECT_THAT(ErrorOf(With(Qwen3Moe(), "moe_intermediate_size", 1 << 20)),
+              HasSubstr("moe_intermediate_size: expected at most"));
+}
+
+// openai/gpt-oss-20b with weights that are not quantised.
+json GptOss() {
+  return json::parse(R"({
+      "architectures": ["GptOssForCausalLM"], "attention_bias": true, "eos_token_id": 200002,
+      "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+      "initial_context_length": 4096, "intermediate_size": 2880,
+      "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64,
+      "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8,
+      "num_local_experts": 32, "output_router_logits": false, "pad_token_id": 199999,
+      "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+      "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+      "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+      "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088})");
+}
+
+TEST(LlamaFamiliesTest, GptOssHasSinksAndExpertsWithBiases) {
+  const LlamaConfig config = Parsed(GptOss());
+  EXPECT_EQ(config.architecture, Architecture::kGptOss);
+  EXPECT_TRUE(config.sinks);
+  EXPECT_TRUE(config.qkv_bias && config.o_bias);
+  ASSERT_TRUE(config.experts.has_value());
+  EXPECT_EQ(*config.experts, (ExpertsConfig{.num_experts = 32,
+                                            .num_chosen = 4,
+                                            .inner_size = 2880,
+                                            .activation = Activation::kClampedSwiglu,
+                                            .router_bias = true,
+                                            .expert_bias = true,
+                                            .files = ExpertFiles::kStacked}));
+  ASSERT_EQ(config.attention.size(), 24u);
+  EXPECT_EQ(config.AttentionOf(0), Window(128));
+  EXPECT_EQ(config.AttentionOf(1), kFull);
+  EXPECT_EQ(config.rope.theta, 150000);
+  ASSERT_TRUE(std::holds_alternative<YarnRope>(config.rope.scaling));
+  EXPECT_FALSE(std::get<YarnRope>(config.rope.scaling).truncate);
+  EXPECT_THAT(ErrorOf(With(GptOss(), "swiglu_limit", 5)), HasSubstr("swiglu_limit: expected 7"));
+  EXPECT_THAT(ErrorOf(With(GptOss(), "hidden_act", "gelu_pytorch_tanh")),
+              HasSubstr("hidden_act: expected \"silu\""));
+  EXPECT_THAT(ErrorOf(With(GptOss(), "num_experts_per_tok", 33)),
+              HasSubstr("num_experts_per_tok: expected at most num_local_experts (32), got 33"));
+  EXPECT_THAT(ErrorOf(With(GptOss(), "quantization_config", {{"quant_method", "mxfp4"}})),
+              HasSubstr("quantization_config"));
 }
 
 TEST(LlamaFamiliesTest, EveryFamilyScalesItsRotationLikeEveryOther) {

@@ -12,6 +12,7 @@
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
 #include "examples/hf/rope.h"
+#include "examples/models/moe/experts.h"
 #include "runner/ops/elementwise.h"
 #include "runner/ops/gather_rows.h"
 #include "runner/ops/head_norm.h"
@@ -22,28 +23,6 @@
 
 namespace reprise {
 namespace {
-
-// The runner's spec of each layer.
-std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config) {
-  std::vector<LayerSpec> layers;
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const LayerAttention attention = config.AttentionOf(layer);
-    LayerSpec spec = {.params = {.num_q_heads = config.num_q_heads,
-                                 .num_kv_heads = config.num_kv_heads,
-                                 .head_dim_qk = config.head_dim,
-                                 .head_dim_v = config.head_dim},
-                      .chunk_size = attention.chunk};
-    if (config.attention_scale.has_value()) {
-      spec.params.scale = static_cast<float>(*config.attention_scale);
-    }
-    if (config.attention_softcap.has_value()) {
-      spec.params.softcap = static_cast<float>(*config.attention_softcap);
-    }
-    if (attention.window.has_value()) spec.params.window_left = *attention.window - 1;
-    layers.push_back(spec);
-  }
-  return layers;
-}
 
 // A plain norm of heads comes after the rotation, which multiplies lengths by the attention factor
 // a. A norm before a rotation that changes no length is the same with eps / a^2:
@@ -72,8 +51,10 @@ struct LlamaModel::Scratch {
     hidden = at::empty({num_tokens, config.hidden_size}, options);
     normed = at::empty({num_tokens, config.hidden_size}, options);
     qkv = at::empty({num_tokens, q_size + 2 * kv_size}, options);
-    gate_up = at::empty({num_tokens, 2 * int64_t{config.intermediate_size}}, options);
-    gated = at::empty({num_tokens, config.intermediate_size}, options);
+    if (!config.experts.has_value()) {
+      gate_up = at::empty({num_tokens, 2 * int64_t{config.intermediate_size}}, options);
+      gated = at::empty({num_tokens, config.intermediate_size}, options);
+    }
     const auto heads = [&](int64_t begin, int64_t num_heads) {
       return qkv.narrow(1, begin, num_heads * config.head_dim)
           .unflatten(1, {num_heads, config.head_dim});
@@ -89,8 +70,8 @@ struct LlamaModel::Scratch {
   at::Tensor q;        // [num_tokens, num_q_heads, head_dim], of qkv's memory
   at::Tensor k;        // [num_tokens, num_kv_heads, head_dim], likewise
   at::Tensor v;        // [num_tokens, num_kv_heads, head_dim], likewise
-  at::Tensor gate_up;  // [num_tokens, 2 * intermediate_size]
-  at::Tensor gated;    // [num_tokens, intermediate_size]
+  at::Tensor gate_up;  // [num_tokens, 2 * intermediate_size], unless there are experts
+  at::Tensor gated;    // [num_tokens, intermediate_size], likewise
 };
 
 absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig& config,
@@ -102,14 +83,48 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig
     return absl::InvalidArgumentError(
         absl::StrCat("max_position must be in [1, ", config.max_seq_len, "]: got ", max_position));
   }
-  const double attention_factor =
-      NormUndoesAttentionFactor(config) ? 1 : RopeAttentionFactor(config.rope);
-  REPRISE_ASSIGN_OR_RETURN(
-      at::Tensor table,
-      MakeRotaryTable(RopeFrequencies(config.rope, config.head_dim), max_position,
-                      static_cast<float>(attention_factor), weights.embedding.device()));
-  return std::unique_ptr<LlamaModel>(new LlamaModel(config, std::move(weights), std::move(table),
+  const auto make_table = [&](const RopeConfig& rope) {
+    const double attention_factor =
+        NormUndoesAttentionFactor(config) ? 1 : RopeAttentionFactor(rope);
+    return MakeRotaryTable(RopeFrequencies(rope, config.head_dim), max_position,
+                           static_cast<float>(attention_factor), weights.embedding.device());
+  };
+  Tables tables;
+  REPRISE_ASSIGN_OR_RETURN(tables.rotary, make_table(config.rope));
+  tables.window_rotary = tables.rotary;
+  if (config.window_rope.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(tables.window_rotary, make_table(*config.window_rope));
+  }
+  REPRISE_RETURN_IF_ERROR(CatchTorch([&] {
+    for (const LlamaLayerWeights& layer : weights.layers) {
+      if (layer.sinks.has_value()) tables.sinks.push_back(layer.sinks->to(at::kFloat));
+    }
+    return absl::OkStatus();
+  }));
+  return std::unique_ptr<LlamaModel>(new LlamaModel(config, std::move(weights), std::move(tables),
                                                     max_position, options.takes_embeddings));
+}
+
+std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config, const Tables& tables) {
+  std::vector<LayerSpec> layers;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const LayerAttention attention = config.AttentionOf(layer);
+    LayerSpec spec = {.params = {.num_q_heads = config.num_q_heads,
+                                 .num_kv_heads = config.num_kv_heads,
+                                 .head_dim_qk = config.head_dim,
+                                 .head_dim_v = config.head_dim},
+                      .chunk_size = attention.chunk};
+    if (config.attention_scale.has_value()) {
+      spec.params.scale = static_cast<float>(*config.attention_scale);
+    }
+    if (config.attention_softcap.has_value()) {
+      spec.params.softcap = static_cast<float>(*config.attention_softcap);
+    }
+    if (attention.window.has_value()) spec.params.window_left = *attention.window - 1;
+    if (config.sinks) spec.params.sinks = tables.sinks[layer].const_data_ptr<float>();
+    layers.push_back(spec);
+  }
+  return layers;
 }
 
 absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& folder,
@@ -120,12 +135,12 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& 
   return Create(config, std::move(weights), options);
 }
 
-LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
+LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables tables,
                        int max_position, bool takes_embeddings)
     : config_(config),
       weights_(std::move(weights)),
-      rotary_table_(std::move(rotary_table)),
-      spec_{.layers = MakeLayerSpecs(config),
+      tables_(std::move(tables)),
+      spec_{.layers = MakeLayerSpecs(config, tables_),
             .vocab_size = config.vocab_size,
             .max_position = max_position,
             .dtype = weights_.dtype,
@@ -180,12 +195,16 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
   const bool rotates = config_.AttentionOf(layer).rotates;
   std::optional<HeadNormOptions> norm;
   if (config_.qk_norm == QkNorm::kWeighted || (config_.qk_norm == QkNorm::kPlain && rotates)) {
-    norm = {.q_weight = weights.q_norm, .k_weight = weights.k_norm, .eps = HeadNormEps(config_)};
+    norm = {.q_weight = weights.q_norm,
+            .k_weight = weights.k_norm,
+            .eps = HeadNormEps(config_),
+            .form = config_.norm_weight};
   }
   if (rotates) {
-    REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(),
-                                          rotary_table_, step.kv(layer), step.slot_mapping(layer),
-                                          norm));
+    const at::Tensor& table =
+        config_.AttentionOf(layer).window.has_value() ? tables_.window_rotary : tables_.rotary;
+    REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(), table,
+                                          step.kv(layer), step.slot_mapping(layer), norm));
     return step.Attend(layer, scratch.q);
   }
   if (norm.has_value()) REPRISE_RETURN_IF_ERROR(NormaliseHeads(scratch.q, scratch.k, *norm));
@@ -197,9 +216,13 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
 
 absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
   const LlamaLayerWeights& weights = weights_.layers[layer];
-  REPRISE_RETURN_IF_ERROR(weights.gate_up.Apply(step.linears(), scratch.normed, scratch.gate_up));
+  if (weights.experts.has_value()) {
+    return ApplyExperts(*config_.experts, *weights.experts, step.linears(), scratch.normed,
+                        scratch.normed);
+  }
+  REPRISE_RETURN_IF_ERROR(weights.gate_up->Apply(step.linears(), scratch.normed, scratch.gate_up));
   REPRISE_RETURN_IF_ERROR(GateMul(config_.activation, scratch.gate_up, scratch.gated));
-  return weights.down.Apply(step.linears(), scratch.gated, scratch.normed);
+  return weights.down->Apply(step.linears(), scratch.gated, scratch.normed);
 }
 
 absl::Status LlamaModel::AddAndNormalise(const std::optional<at::Tensor>& output_norm,

@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -64,8 +65,16 @@ class LlamaModel : public Model {
  private:
   struct Scratch;
 
-  LlamaModel(const LlamaConfig& config, LlamaWeights weights, at::Tensor rotary_table,
-             int max_position, bool takes_embeddings);
+  // What layers need that is neither weight nor activation.
+  struct Tables {
+    at::Tensor rotary;              // [max_position, head_dim] float32
+    at::Tensor window_rotary;       // the same, of layers with a window
+    std::vector<at::Tensor> sinks;  // one per layer, [num_q_heads] float32; or empty
+  };
+
+  LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables tables, int max_position,
+             bool takes_embeddings);
+  static std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config, const Tables& tables);
 
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
 
@@ -82,7 +91,7 @@ class LlamaModel : public Model {
 
   LlamaConfig config_;
   LlamaWeights weights_;
-  at::Tensor rotary_table_;  // [max_position, head_dim] float32
+  Tables tables_;  // before the spec, which points into it
   ModelSpec spec_;
   double embedding_scale_;  // rounded to the dtype
 };

@@ -51,8 +51,14 @@ std::unique_ptr<LlamaModel> Made(const LlamaConfig& config, const LlamaModelOpti
     qkv.mul_(40);
     for (std::optional<at::Tensor> norm :
          {std::optional(layer.input_norm), std::optional(layer.mlp_norm), layer.q_norm,
-          layer.k_norm, layer.attention_output_norm, layer.mlp_output_norm}) {
+          layer.k_norm, layer.attention_output_norm, layer.mlp_output_norm, layer.sinks}) {
       if (norm.has_value()) norm->add_(at::linspace(-0.5, 0.5, norm->numel()));
+    }
+    if (layer.experts.has_value()) {
+      for (at::Tensor weight : {layer.experts->router.weight(), layer.experts->gate_up.weight(),
+                                layer.experts->down.weight()}) {
+        weight.mul_(10);
+      }
     }
   }
   auto model = LlamaModel::Create(config, *std::move(weights), options);
@@ -209,6 +215,43 @@ TEST(LlamaModelTest, EverythingThatGemma2Has) {
   config.attention_softcap = 3;
   config.logit_softcap = 0.5;
   config.attention = {{.window = 4}, {}};
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, EverythingThatGemma3Has) {
+  LlamaConfig config = TinyConfig();
+  config.activation = Activation::kGeluTanh;
+  config.norm_weight = NormWeight::kOnePlus;
+  config.norm_placement = NormPlacement::kBeforeAndAfter;
+  config.qk_norm = QkNorm::kWeighted;
+  config.scale_embedding = true;
+  config.attention_scale = 0.2;
+  config.attention = {{.window = 4}, {}};
+  config.rope = {.theta = 100, .scaling = LinearRope{.factor = 8}};
+  config.window_rope = RopeConfig{.theta = 10};
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, Sinks) {
+  LlamaConfig config = TinyConfig();
+  config.sinks = true;
+  ExpectDense(config);
+  config.attention = {{.window = 3}, {}};
+  ExpectDense(config);
+}
+
+TEST(LlamaModelTest, ExpertsInPlaceOfTheFeedForward) {
+  LlamaConfig config = TinyConfig();
+  config.experts =
+      ExpertsConfig{.num_experts = 8, .num_chosen = 2, .inner_size = 24, .normalises = false};
+  ExpectDense(config);
+  config.experts = ExpertsConfig{.num_experts = 4,
+                                 .num_chosen = 3,
+                                 .inner_size = 40,
+                                 .activation = Activation::kClampedSwiglu,
+                                 .router_bias = true,
+                                 .expert_bias = true,
+                                 .files = ExpertFiles::kStacked};
   ExpectDense(config);
 }
 

@@ -3,11 +3,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
 #include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "glog/logging.h"
+#include "examples/models/model_weights.h"
 
 namespace reprise {
 namespace {
@@ -32,6 +29,11 @@ LayerNames LayerNamesOf(const LlamaConfig& config) {
   return names;
 }
 
+// The value of a norm's weight that changes nothing.
+double NeutralNorm(const LlamaConfig& config) {
+  return config.norm_weight == NormWeight::kOnePlus ? 0 : 1;
+}
+
 absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer,
                                             WeightSource& source) {
   const LayerReader in(source, DecoderLayerPrefix(layer));
@@ -40,7 +42,7 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
   const int64_t inner = config.intermediate_size;
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
   const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
-  const double neutral = config.norm_weight == NormWeight::kOnePlus ? 0 : 1;
+  const double neutral = NeutralNorm(config);
   const auto optional_norm = [&](const std::string& name, int64_t size,
                                  double one) -> absl::StatusOr<std::optional<at::Tensor>> {
     if (name.empty()) return std::optional<at::Tensor>();
@@ -60,61 +62,54 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
                                                      hidden, BiasIf(config.qkv_bias)));
   REPRISE_ASSIGN_OR_RETURN(
       std::optional<at::Tensor> q_norm,
-      optional_norm(norms_heads ? "self_attn.q_norm.weight" : "", config.head_dim, 1));
+      optional_norm(norms_heads ? "self_attn.q_norm.weight" : "", config.head_dim, neutral));
   REPRISE_ASSIGN_OR_RETURN(
       std::optional<at::Tensor> k_norm,
-      optional_norm(norms_heads ? "self_attn.k_norm.weight" : "", config.head_dim, 1));
+      optional_norm(norms_heads ? "self_attn.k_norm.weight" : "", config.head_dim, neutral));
+  std::optional<at::Tensor> sinks;
+  if (config.sinks) {
+    REPRISE_ASSIGN_OR_RETURN(sinks, in.Bias("self_attn.sinks", config.num_q_heads));
+  }
   REPRISE_ASSIGN_OR_RETURN(
       Linear o, in.Projection({{"self_attn.o_proj", hidden}}, q_size, BiasIf(config.o_bias)));
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> attention_output_norm,
                            optional_norm(names.attention_output_norm, hidden, neutral));
   REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm, in.Norm(names.mlp_norm, hidden, neutral));
-  REPRISE_ASSIGN_OR_RETURN(Linear gate_up, in.Projection({{names.mlp + ".gate_proj", inner},
-                                                          {names.mlp + ".up_proj", inner}},
-                                                         hidden, BiasIf(config.mlp_bias)));
-  REPRISE_ASSIGN_OR_RETURN(Linear down, in.Projection({{names.mlp + ".down_proj", hidden}}, inner,
-                                                      BiasIf(config.mlp_bias)));
+  std::optional<Linear> gate_up, down;
+  std::optional<ExpertWeights> experts;
+  if (config.experts.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(experts, ReadExperts(*config.experts, in, hidden));
+  } else {
+    REPRISE_ASSIGN_OR_RETURN(
+        gate_up, in.Projection({{names.mlp + ".gate_proj", inner}, {names.mlp + ".up_proj", inner}},
+                               hidden, BiasIf(config.mlp_bias)));
+    REPRISE_ASSIGN_OR_RETURN(
+        down, in.Projection({{names.mlp + ".down_proj", hidden}}, inner, BiasIf(config.mlp_bias)));
+  }
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> mlp_output_norm,
                            optional_norm(names.mlp_output_norm, hidden, neutral));
   return LlamaLayerWeights{.input_norm = std::move(input_norm),
                            .qkv = std::move(qkv),
                            .q_norm = std::move(q_norm),
                            .k_norm = std::move(k_norm),
+                           .sinks = std::move(sinks),
                            .o = std::move(o),
                            .attention_output_norm = std::move(attention_output_norm),
                            .mlp_norm = std::move(mlp_norm),
                            .gate_up = std::move(gate_up),
                            .down = std::move(down),
+                           .experts = std::move(experts),
                            .mlp_output_norm = std::move(mlp_output_norm)};
 }
 
 absl::StatusOr<LlamaWeights> ReadAll(const LlamaConfig& config, WeightSource& source) {
-  const LayerReader in(source, "");
-  const int64_t hidden = config.hidden_size;
-  const double neutral = config.norm_weight == NormWeight::kOnePlus ? 0 : 1;
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
-                           in.Matrix("model.embed_tokens.weight", {config.vocab_size, hidden}));
-  std::vector<LlamaLayerWeights> layers;
-  layers.reserve(config.num_layers);
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    REPRISE_ASSIGN_OR_RETURN(LlamaLayerWeights read, ReadLayer(config, layer, source));
-    layers.push_back(std::move(read));
-  }
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor final_norm, in.Norm("model.norm.weight", hidden, neutral));
-  at::Tensor head = embedding;
-  if (!config.tie_word_embeddings) {
-    REPRISE_ASSIGN_OR_RETURN(head, in.Matrix("lm_head.weight", {config.vocab_size, hidden}));
-  }
-  REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(std::move(head), std::nullopt));
-  return LlamaWeights{.embedding = std::move(embedding),
-                      .layers = std::move(layers),
-                      .final_norm = std::move(final_norm),
-                      .lm_head = std::move(lm_head),
-                      .dtype = source.dtype()};
-}
-
-auto ReaderOf(const LlamaConfig& config) {
-  return [&config](WeightSource& source) { return ReadAll(config, source); };
+  return ReadDecoder<LlamaWeights>({.vocab_size = config.vocab_size,
+                                    .hidden_size = config.hidden_size,
+                                    .num_layers = config.num_layers,
+                                    .ties_embeddings = config.tie_word_embeddings,
+                                    .neutral_norm = NeutralNorm(config)},
+                                   source,
+                                   [&](int layer) { return ReadLayer(config, layer, source); });
 }
 
 std::vector<NamedWeight> NamedWeights(const LlamaWeights& weights) {
@@ -122,52 +117,48 @@ std::vector<NamedWeight> NamedWeights(const LlamaWeights& weights) {
                                     Named("final_norm", weights.final_norm),
                                     Named("lm_head", weights.lm_head)};
   for (const LlamaLayerWeights& layer : weights.layers) {
-    named.insert(named.end(),
-                 {Named("input_norm", layer.input_norm), Named("qkv", layer.qkv),
-                  Named("q_norm", layer.q_norm), Named("k_norm", layer.k_norm), Named("o", layer.o),
-                  Named("attention_output_norm", layer.attention_output_norm),
-                  Named("mlp_norm", layer.mlp_norm), Named("gate_up", layer.gate_up),
-                  Named("down", layer.down), Named("mlp_output_norm", layer.mlp_output_norm)});
+    named.insert(
+        named.end(),
+        {Named("input_norm", layer.input_norm), Named("qkv", layer.qkv),
+         Named("q_norm", layer.q_norm), Named("k_norm", layer.k_norm), Named("sinks", layer.sinks),
+         Named("o", layer.o), Named("attention_output_norm", layer.attention_output_norm),
+         Named("mlp_norm", layer.mlp_norm), Named("gate_up", layer.gate_up),
+         Named("down", layer.down), Named("mlp_output_norm", layer.mlp_output_norm)});
+    const std::vector<NamedWeight> experts = NamedExpertWeights(layer.experts);
+    named.insert(named.end(), experts.begin(), experts.end());
   }
   return named;
 }
 
+bool IsUnused(const LlamaConfig& config, const std::string& name) {
+  return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
+}
+
+constexpr ModelWeights<LlamaConfig, LlamaWeights> kWeights = {
+    .read = ReadAll, .named = NamedWeights, .is_unused = IsUnused};
+
 }  // namespace
 
 std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config) {
-  absl::StatusOr<std::vector<ExpectedTensor>> tensors = ListTensors(ReaderOf(config));
-  CHECK(tensors.ok()) << tensors.status();
-  return *std::move(tensors);
+  return kWeights.Tensors(config);
 }
 
 absl::Status CheckLlamaTensors(const LlamaConfig& config, const TensorViews& tensors) {
-  return CheckTensors(LlamaTensors(config), tensors, [&](const std::string& name) {
-    return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
-  });
+  return kWeights.CheckCheckpoint(config, tensors);
 }
 
 absl::StatusOr<LlamaWeights> LoadLlamaWeights(const std::string& folder, const LlamaConfig& config,
                                               const LoadWeightsOptions& options) {
-  const auto is_unused = [&](const std::string& name) {
-    return IsUnusedDecoderTensor(name, config.tie_word_embeddings);
-  };
-  return LoadWeights(folder, options, is_unused, ReaderOf(config));
+  return kWeights.Load(folder, config, options);
 }
 
 absl::StatusOr<LlamaWeights> MakeRandomWeights(const LlamaConfig& config,
                                                const RandomWeightsOptions& options) {
-  return MakeRandom(options, ReaderOf(config));
+  return kWeights.Random(config, options, RandomSpread::kUntrained);
 }
 
 absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& weights) {
-  REPRISE_ASSIGN_OR_RETURN(const LlamaWeights shapes, ShapesOf(ReaderOf(config)));
-  if (weights.layers.size() != shapes.layers.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("layers must be num_layers: expected ",
-                                                   shapes.layers.size(), ", got ",
-                                                   weights.layers.size()));
-  }
-  REPRISE_RETURN_IF_ERROR(CheckWeights(NamedWeights(shapes), NamedWeights(weights)));
-  return CheckDType("embedding", weights.embedding, {ToScalarType(weights.dtype)});
+  return kWeights.Check(config, weights);
 }
 
 }  // namespace reprise

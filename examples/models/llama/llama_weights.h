@@ -21,6 +21,7 @@
 #include "examples/hf/safetensors.h"
 #include "examples/hf/weights.h"
 #include "examples/models/llama/llama_config.h"
+#include "examples/models/moe/experts.h"
 #include "examples/models/random_source.h"
 #include "runner/ops/linear.h"
 
@@ -34,11 +35,14 @@ struct LlamaLayerWeights {
   Linear qkv;
   std::optional<at::Tensor> q_norm = {};                 // [head_dim]
   std::optional<at::Tensor> k_norm = {};                 // [head_dim]
+  std::optional<at::Tensor> sinks = {};                  // [num_q_heads]
   Linear o;                                              // num_q_heads * head_dim -> hidden_size
   std::optional<at::Tensor> attention_output_norm = {};  // [hidden_size]
-  at::Tensor mlp_norm;                                   // [hidden_size], of the gate's input
-  Linear gate_up;  // hidden_size -> 2 * intermediate_size, gate first
-  Linear down;     // intermediate_size -> hidden_size
+  at::Tensor mlp_norm;  // [hidden_size], of the feed-forward's input
+  // The feed-forward, or its experts.
+  std::optional<Linear> gate_up = {};  // hidden_size -> 2 * intermediate_size, gate first
+  std::optional<Linear> down = {};     // intermediate_size -> hidden_size
+  std::optional<ExpertWeights> experts = {};
   std::optional<at::Tensor> mlp_output_norm = {};  // [hidden_size]
 };
 

@@ -103,10 +103,10 @@ TEST(LlamaWeightsTest, ProjectionsOfTheSameInputAreOneMatrix) {
                 file[layer + "self_attn.v_proj.bias"]});
   expect_equal(loaded.o.weight(), {file[layer + "self_attn.o_proj.weight"]});
   expect_equal(*loaded.o.bias(), {file[layer + "self_attn.o_proj.bias"]});
-  expect_equal(loaded.gate_up.weight(),
+  expect_equal(loaded.gate_up->weight(),
                {file[layer + "mlp.gate_proj.weight"], file[layer + "mlp.up_proj.weight"]});
-  EXPECT_FALSE(loaded.gate_up.bias().has_value());
-  expect_equal(loaded.down.weight(), {file[layer + "mlp.down_proj.weight"]});
+  EXPECT_FALSE(loaded.gate_up->bias().has_value());
+  expect_equal(loaded.down->weight(), {file[layer + "mlp.down_proj.weight"]});
   expect_equal(loaded.input_norm, {file[layer + "input_layernorm.weight"]});
   expect_equal(loaded.mlp_norm, {file[layer + "post_attention_layernorm.weight"]});
   expect_equal(weights.embedding, {file["model.embed_tokens.weight"]});
@@ -122,10 +122,11 @@ TEST(LlamaWeightsTest, BiasesOfTheFeedForwardAreFusedLikewise) {
   const CheckpointFile file("mlp_bias", config, DType::kFloat32);
   const LlamaWeights weights = Loaded(file, config, {});
   EXPECT_FALSE(weights.layers[0].qkv.bias().has_value());
-  EXPECT_TRUE(at::equal(*weights.layers[0].gate_up.bias(),
+  EXPECT_TRUE(at::equal(*weights.layers[0].gate_up->bias(),
                         at::cat({file["model.layers.0.mlp.gate_proj.bias"],
                                  file["model.layers.0.mlp.up_proj.bias"]})));
-  EXPECT_TRUE(at::equal(*weights.layers[0].down.bias(), file["model.layers.0.mlp.down_proj.bias"]));
+  EXPECT_TRUE(
+      at::equal(*weights.layers[0].down->bias(), file["model.layers.0.mlp.down_proj.bias"]));
 }
 
 TEST(LlamaWeightsTest, NeighboursBecomeHalvesInTheLayersThatRotate) {

@@ -72,7 +72,7 @@ std::unique_ptr<LlamaModel> Moved(const LlamaModel& model, c10::Device device) {
   for (LlamaLayerWeights& layer : weights.layers) {
     move(layer.input_norm);
     move(layer.mlp_norm);
-    for (Linear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+    for (Linear* linear : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
       move_linear(*linear);
     }
   }

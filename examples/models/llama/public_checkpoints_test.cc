@@ -82,7 +82,7 @@ TEST_P(PublicCheckpointTest, ShardsLoadLikeOneFileAndTheModelGenerates) {
     const LlamaLayerWeights& x = (*a)->weights().layers[layer];
     const LlamaLayerWeights& y = (*b)->weights().layers[layer];
     EXPECT_TRUE(at::equal(x.qkv.weight(), y.qkv.weight()));
-    EXPECT_TRUE(at::equal(x.gate_up.weight(), y.gate_up.weight()));
+    EXPECT_TRUE(at::equal(x.gate_up->weight(), y.gate_up->weight()));
     EXPECT_FALSE(at::equal(x.qkv.weight(), (*a)->weights().layers[1 - layer].qkv.weight()));
   }
   const std::vector<int32_t> tokens = Generated(**a);

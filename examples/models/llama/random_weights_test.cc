@@ -30,7 +30,7 @@ TEST(RandomWeightsTest, FitTheModelTheyAreMadeFor) {
     const auto model = LlamaModel::Create(config, Made(config, {}), {});
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->weights().layers[3].qkv.bias().has_value(), biased);
-    EXPECT_EQ((*model)->weights().layers[3].down.bias().has_value(), biased);
+    EXPECT_EQ((*model)->weights().layers[3].down->bias().has_value(), biased);
   }
 }
 
@@ -41,7 +41,7 @@ TEST(RandomWeightsTest, AreNormalWithTheDeviationOfUntrainedModels) {
   EXPECT_NEAR(embedding.mean().item<float>(), 0, 1e-4);
   EXPECT_NEAR(embedding.std().item<float>(), 0.02, 1e-4);
   EXPECT_TRUE(at::equal(weights.final_norm, at::ones({256})));
-  EXPECT_FALSE(at::equal(weights.layers[0].down.weight(), weights.layers[1].down.weight()));
+  EXPECT_FALSE(at::equal(weights.layers[0].down->weight(), weights.layers[1].down->weight()));
 }
 
 TEST(RandomWeightsTest, TheSameSeedGivesTheSameBits) {
@@ -50,8 +50,8 @@ TEST(RandomWeightsTest, TheSameSeedGivesTheSameBits) {
   const LlamaWeights b = Made(config, {.seed = 5});
   const LlamaWeights c = Made(config, {.seed = 6});
   EXPECT_EQ(a.dtype, DType::kBFloat16);
-  EXPECT_TRUE(at::equal(a.layers[5].gate_up.weight(), b.layers[5].gate_up.weight()));
-  EXPECT_FALSE(at::equal(a.layers[5].gate_up.weight(), c.layers[5].gate_up.weight()));
+  EXPECT_TRUE(at::equal(a.layers[5].gate_up->weight(), b.layers[5].gate_up->weight()));
+  EXPECT_FALSE(at::equal(a.layers[5].gate_up->weight(), c.layers[5].gate_up->weight()));
 }
 
 TEST(RandomWeightsTest, LibTorchsOwnGeneratorIsLeftAlone) {

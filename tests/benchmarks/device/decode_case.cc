@@ -135,7 +135,7 @@ class DecodingBatch {
 std::vector<const Linear*> ProductsOf(const LlamaModel& model) {
   std::vector<const Linear*> products;
   for (const LlamaLayerWeights& layer : model.weights().layers) {
-    products.insert(products.end(), {&layer.qkv, &layer.o, &layer.gate_up, &layer.down});
+    products.insert(products.end(), {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down});
   }
   products.push_back(&model.weights().lm_head);
   return products;

@@ -123,7 +123,7 @@ int64_t Touch(const at::Tensor& tensor) {
 int64_t TouchAll(const LlamaWeights& weights) {
   int64_t sum = Touch(weights.embedding) + Touch(weights.lm_head.weight());
   for (const LlamaLayerWeights& layer : weights.layers) {
-    for (const Linear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+    for (const Linear* linear : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
       sum += Touch(linear->weight());
     }
   }

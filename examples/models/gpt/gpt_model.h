@@ -1,0 +1,77 @@
+// GPT-2 and BLOOM as the runner sees them: decoder layers of attention with as many KV heads as
+// query heads and a feed-forward by GELU, each after a norm of mean and variance.
+//
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Load(folder, {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//
+// GPT-2 adds a learned row for each position to the embedding. BLOOM has none: its scores are
+// lowered in proportion to the distance, by a slope for each head (attention/alibi_slopes.h).
+//
+// Host decisions of a forward pass depend only on the sizes of the step's tensors, so it may be
+// captured. Thread safety: as Model.
+
+#ifndef EXAMPLES_MODELS_GPT_GPT_MODEL_H_
+#define EXAMPLES_MODELS_GPT_GPT_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "examples/hf/weights.h"
+#include "examples/models/gpt/gpt_config.h"
+#include "examples/models/gpt/gpt_weights.h"
+#include "runner/model.h"
+#include "runner/step.h"
+
+namespace reprise {
+
+struct GptModelOptions {
+  // Positions to serve. nullopt: the config's max_seq_len, which it must not exceed.
+  std::optional<int> max_position = {};
+};
+
+class GptModel : public Model {
+ public:
+  // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
+  // config's shapes, or max_position is out of range.
+  static absl::StatusOr<std::unique_ptr<GptModel>> Create(const GptConfig& config,
+                                                          GptWeights weights,
+                                                          const GptModelOptions& options);
+
+  // The model of a Hugging Face folder. Errors: those of LoadGptConfig(), LoadGptWeights() and
+  // Create().
+  static absl::StatusOr<std::unique_ptr<GptModel>> Load(const std::string& folder,
+                                                        const LoadWeightsOptions& load,
+                                                        const GptModelOptions& options = {});
+
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+
+  const GptConfig& config() const { return config_; }
+  const GptWeights& weights() const { return weights_; }
+
+ private:
+  struct Scratch;
+
+  GptModel(const GptConfig& config, GptWeights weights, at::Tensor slopes, int max_position);
+
+  absl::Status Normalise(const at::Tensor& x, const GptNorm& norm, const at::Tensor& out) const;
+  // hidden = the tokens' embeddings.
+  absl::Status Embed(const Step& step, Scratch& scratch) const;
+  // Both add their output to scratch.hidden.
+  absl::Status Attend(const Step& step, int layer, Scratch& scratch) const;
+  absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
+
+  const GptConfig config_;
+  const GptWeights weights_;
+  const at::Tensor slopes_;  // [num_heads] float32: BLOOM
+  const ModelSpec spec_;     // points to slopes_
+};
+
+}  // namespace reprise
+
+#endif  // EXAMPLES_MODELS_GPT_GPT_MODEL_H_
