@@ -10,10 +10,12 @@ std::string ToString(const GraphKey& key) {
   // A captured key has max_query_len tokens per sequence; an eager step may have fewer.
   const bool is_full =
       key.padded_num_tokens == int64_t{key.padded_num_seqs} * int64_t{key.max_query_len};
-  return absl::StrCat(key.padded_num_seqs, " seqs x ", key.max_query_len,
-                      is_full ? "" : absl::StrCat(" (", key.padded_num_tokens, " tokens)"),
-                      key.input == StepInput::kTokens ? ", tokens" : ", embeddings",
-                      key.cascade ? ", cascade" : "");
+  return absl::StrCat(
+      key.padded_num_seqs, " seqs x ", key.max_query_len,
+      is_full ? "" : absl::StrCat(" (", key.padded_num_tokens, " tokens)"),
+      key.input == StepInput::kTokens ? ", tokens" : ", embeddings", key.cascade ? ", cascade" : "",
+      key.num_earlier_logits == 0 ? ""
+                                  : absl::StrCat(", ", key.num_earlier_logits, " earlier logits"));
 }
 
 std::ostream& operator<<(std::ostream& out, const GraphKey& key) { return out << ToString(key); }
@@ -38,6 +40,8 @@ std::string_view EagerReasonName(EagerReason reason) {
       return "over memory budget";
     case EagerReason::kCalibrates:
       return "calibrates the cache";
+    case EagerReason::kEarlierLogits:
+      return "earlier logits";
   }
   LOG(FATAL) << "unknown EagerReason: " << static_cast<int>(reason);
 }

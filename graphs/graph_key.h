@@ -27,16 +27,21 @@ struct GraphKey {
   int max_query_len = 1;  // rows hold 1..max_query_len tokens, packed; trailing tokens are inert
   StepInput input = StepInput::kTokens;
   bool cascade = false;  // the batch has a common prefix that is read once
+  // Logits of tokens before the last of their rows, padded: the step has padded_num_seqs +
+  // num_earlier_logits rows of logits. 0 in all keys of a GraphSet.
+  int num_earlier_logits = 0;
 
   friend bool operator==(const GraphKey&, const GraphKey&) = default;
   template <typename H>
   friend H AbslHashValue(H state, const GraphKey& key) {
     return H::combine(std::move(state), key.padded_num_seqs, key.padded_num_tokens,
-                      key.max_query_len, static_cast<int>(key.input), key.cascade);
+                      key.max_query_len, static_cast<int>(key.input), key.cascade,
+                      key.num_earlier_logits);
   }
 };
 
-// "16 seqs x 1, tokens", "8 seqs x 5, embeddings, cascade".
+// "16 seqs x 1, tokens", "8 seqs x 5, embeddings, cascade", "2 seqs x 9 (12 tokens), tokens, 10
+// earlier logits".
 std::string ToString(const GraphKey& key);
 std::ostream& operator<<(std::ostream& out, const GraphKey& key);
 
@@ -47,7 +52,8 @@ struct StepShape {
   int max_query_len = 1;  // of the longest row
   int max_seq_len = 0;    // of the longest row, this step's tokens included
   StepInput input = StepInput::kTokens;
-  bool cascade = false;  // a common prefix may be read once; see GraphDecision::key
+  bool cascade = false;        // a common prefix may be read once; see GraphDecision::key
+  int num_earlier_logits = 0;  // of tokens before the last of their rows
 };
 
 // Why a step runs eagerly; counted per reason in GraphReport.
@@ -61,8 +67,9 @@ enum class EagerReason : int8_t {
   kNotCaptured,      // no graph for this input, or the key was not captured yet
   kOverBudget,       // capturing this key would pass the memory budget
   kCalibrates,       // the step sets scales of a quantised cache, once
+  kEarlierLogits,    // logits of tokens before the last of their rows, which no graph computes
 };
-inline constexpr int kNumEagerReasons = 9;
+inline constexpr int kNumEagerReasons = 10;
 
 // "none", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
 std::string_view EagerReasonName(EagerReason reason);

@@ -26,6 +26,9 @@ TEST(GraphKeyTest, ReadsAsASentence) {
 TEST(GraphKeyTest, SaysTheTokensWhereTheyAreNoMultipleOfTheRows) {
   const GraphKey live{.padded_num_seqs = 3, .padded_num_tokens = 20, .max_query_len = 18};
   EXPECT_EQ(ToString(live), "3 seqs x 18 (20 tokens), tokens");
+  GraphKey all_logits = live;
+  all_logits.num_earlier_logits = 17;
+  EXPECT_EQ(ToString(all_logits), "3 seqs x 18 (20 tokens), tokens, 17 earlier logits");
 }
 
 TEST(GraphKeyTest, LargestCountsDoNotOverflow) {
@@ -35,12 +38,13 @@ TEST(GraphKeyTest, LargestCountsDoNotOverflow) {
 }
 
 TEST(GraphKeyTest, EveryFieldTellsKeysApart) {
-  std::vector<GraphKey> keys(6, kDecode);
+  std::vector<GraphKey> keys(7, kDecode);
   keys[1].padded_num_seqs = 17;
   keys[2].padded_num_tokens = 17;
   keys[3].max_query_len = 2;
   keys[4].input = StepInput::kEmbeddings;
   keys[5].cascade = true;
+  keys[6].num_earlier_logits = 1;
   EXPECT_EQ(absl::flat_hash_set<GraphKey>(keys.begin(), keys.end()).size(), keys.size());
   EXPECT_TRUE(absl::VerifyTypeImplementsAbslHashCorrectly(keys));
 }

@@ -38,7 +38,8 @@ GraphDecision Eager(EagerReason reason, const StepShape& shape) {
                   .padded_num_tokens = shape.num_tokens,
                   .max_query_len = shape.max_query_len,
                   .input = shape.input,
-                  .cascade = shape.cascade}};
+                  .cascade = shape.cascade,
+                  .num_earlier_logits = shape.num_earlier_logits}};
 }
 
 GraphDecision ReplayOf(const GraphKey& key) {
@@ -81,7 +82,9 @@ GraphDecision GraphSet::Pad(const StepShape& shape) const {
   CHECK_GE(shape.max_query_len, 1);
   CHECK_LE(shape.num_tokens, int64_t{shape.num_seqs} * shape.max_query_len)
       << "more tokens than rows hold";
+  CHECK_GE(shape.num_earlier_logits, 0);
   if (shape.num_seqs == 0) return Eager(EagerReason::kIdle, shape);
+  if (shape.num_earlier_logits > 0) return Eager(EagerReason::kEarlierLogits, shape);
   const auto size = std::lower_bound(options_.sizes.begin(), options_.sizes.end(), shape.num_seqs);
   if (size == options_.sizes.end()) return Eager(EagerReason::kTooManySeqs, shape);
   const auto query_len =
@@ -102,6 +105,7 @@ bool GraphSet::HasKey(const GraphKey& key) const {
   };
   return has(options_.sizes, key.padded_num_seqs) && has(options_.query_lens, key.max_query_len) &&
          key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
+         key.num_earlier_logits == 0 &&
          std::find(options_.inputs.begin(), options_.inputs.end(), key.input) !=
              options_.inputs.end() &&
          (!key.cascade || (options_.cascade == GraphSetOptions::Cascade::kCaptured &&

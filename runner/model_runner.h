@@ -100,9 +100,16 @@ struct StepResult {
   // until the next launch, or as StepLogits says. Undefined if they are not kept: with several
   // steps in flight, unless ModelRunnerOptions::step_logits asks for them.
   at::Tensor logits;
-  // By row; those of rows whose sequences did not ask are undefined. Empty if
-  // ModelRunnerOptions::logits does not provide for them. Valid as long as `tokens`.
+  // By row, of the token that was chosen, or of ScheduledRow::next_token. Those of rows whose
+  // sequences did not ask are undefined. Empty if ModelRunnerOptions::logits does not provide for
+  // them. Valid as long as `tokens`.
   RowLogProbsView log_probs;
+  // Of the tokens before the last of rows with RowLogits::kAll: all such tokens of the first such
+  // row, then those of the next. [num_earlier_logits, vocab_size]; no stage changes them. Undefined
+  // as `logits` is, or if there are none. Valid as long as `logits`.
+  at::Tensor earlier_logits = {};
+  // The same for log-probabilities, each of the token that follows in the row.
+  RowLogProbsView earlier_log_probs = {};
   GraphDecision decision;
 };
 

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -66,6 +67,8 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
   REPRISE_RETURN_IF_ERROR(AtLeast("max_num_seqs", resolved.max_num_seqs, 1));
   REPRISE_RETURN_IF_ERROR(
       AtLeast("max_num_tokens", resolved.max_num_tokens, resolved.max_num_seqs));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("max_earlier_logits", resolved.max_earlier_logits, 0, resolved.max_num_tokens));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_seq_len", *resolved.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(AtLeast("block_size", resolved.block_size, 1));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_steps_in_flight", *resolved.max_steps_in_flight, 1));

@@ -93,6 +93,11 @@ struct ModelRunnerOptions {
 
   StepLogits step_logits = StepLogits::kOfNewest;
 
+  // The most tokens of a step, other than the last of each row, whose logits are computed
+  // (RowLogits::kAll), 0 to max_num_tokens. Takes [max_earlier_logits, vocab_size] of the logits'
+  // dtype, and with StepLogits::kOfEvery as much for each step that may be in flight and one more.
+  int max_earlier_logits = 0;
+
   // What sequences may ask for between logits and tokens (docs/sampling.md). Nothing by default.
   LogitsOptions logits = {};
 

@@ -57,6 +57,9 @@ TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
   EXPECT_THAT(refused({.num_blocks = 1}), HasSubstr("num_blocks"));
   EXPECT_THAT(refused({.num_blocks = 4, .kv_memory_bytes = 9}), HasSubstr("exclude each other"));
   EXPECT_THAT(refused({.max_steps_in_flight = 0}), HasSubstr("max_steps_in_flight"));
+  EXPECT_THAT(refused({.max_num_tokens = 99, .max_earlier_logits = 100}),
+              HasSubstr("max_earlier_logits: expected 0 to 99, got 100"));
+  EXPECT_THAT(refused({.max_earlier_logits = -1}), HasSubstr("max_earlier_logits"));
 }
 
 TEST(ModelRunnerOptionsTest, PrefixesAreReadOnceWhereThatIsMeasuredAndAllowed) {

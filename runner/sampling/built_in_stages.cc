@@ -372,7 +372,8 @@ RowLogProbsView LogProbsStage::On(int output) const {
   return {{arrays.token_log_probs, num_rows},
           {arrays.token_ranks, num_rows},
           {arrays.top_tokens, num_top},
-          {arrays.top_log_probs, num_top}};
+          {arrays.top_log_probs, num_top},
+          options_.logits.max_log_probs};
 }
 
 }  // namespace reprise

@@ -24,6 +24,7 @@
 #include "base/mapped_buffer.h"
 #include "base/staging_ring.h"
 #include "runner/sampling/log_probs_args.h"
+#include "runner/sampling/log_probs_view.h"
 #include "runner/sampling/logits_params.h"
 #include "runner/sampling/logits_request.h"
 #include "runner/sampling/logits_stage.h"
@@ -45,15 +46,6 @@ struct LogitsStagesOptions {
 struct LogitsStagesMemory {
   absl::FunctionRef<absl::StatusOr<MappedBuffer>(int64_t bytes)> allocate_mapped;
   absl::FunctionRef<absl::StatusOr<std::unique_ptr<Fence>>()> make_fence;
-};
-
-// Log-probabilities of a step, as the host reads them; those of rows that did not ask are undefined
-// (runner/sampling/log_probs.h).
-struct RowLogProbsView {
-  absl::Span<const float> token_log_probs;  // [max_rows]
-  absl::Span<const int32_t> token_ranks;    // [max_rows]
-  absl::Span<const int32_t> top_tokens;     // [max_rows, max_log_probs]
-  absl::Span<const float> top_log_probs;    // [max_rows, max_log_probs]
 };
 
 // LogitsSlots in memory of the device, and their parameters' way to it.

@@ -20,6 +20,15 @@ enum class RowOutput : int8_t {
   kToken,  // becomes the slot's last token, and is reported
 };
 
+// Which of a row's tokens the model's logits are computed of.
+enum class RowLogits : int8_t {
+  kLast,
+  // Of all of them, whatever `output` is: those of the last one as with kLast, those of the earlier
+  // ones raw, in StepResult::earlier_logits. A row of one token is the same with kLast.
+  // ModelRunnerOptions::max_earlier_logits bounds the earlier tokens of a step.
+  kAll,
+};
+
 struct ScheduledRow {
   SlotId slot = {};
   // The row's tokens. Empty: one token, the slot's last, which the host need not know yet.
@@ -28,8 +37,17 @@ struct ScheduledRow {
   // The tokens that may be chosen, a mask of MaskWords(vocab_size) words in xgrammar's layout
   // (runner/sampling/logits_processors.h). Empty: any. Only for rows with RowOutput::kToken.
   absl::Span<const int32_t> allowed_tokens = {};
+  RowLogits logits = RowLogits::kLast;
+  // The token that follows the row, where the caller knows it: the first of the next prompt chunk,
+  // or a forced one. The row's log-probabilities are those of this token, in place of one that is
+  // chosen. -1: none. Only for rows with RowOutput::kNone.
+  int32_t next_token = -1;
 
   int query_len() const { return tokens.empty() ? 1 : static_cast<int>(tokens.size()); }
+  // Tokens before the last whose logits are computed.
+  int num_earlier_logits() const { return logits == RowLogits::kAll ? query_len() - 1 : 0; }
+  // Whether log-probabilities of tokens that the caller knows may be reported for the row.
+  bool is_scored() const { return num_earlier_logits() > 0 || next_token != -1; }
 };
 
 // The encoder's input of a slot that joined with num_encoder_tokens: it is encoded in this step,

@@ -249,6 +249,29 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   if (slot.sampling.temperature > 0.0f && row.output == RowOutput::kToken) {
     demand.features = SamplingFeatures::kGeneral;
   }
+  return row.is_scored() ? ApplyScores(row, demand) : absl::OkStatus();
+}
+
+absl::Status SlotMirror::ApplyScores(const ScheduledRow& row, StepDemand& demand) const {
+  const int id = row.slot.value();
+  if (row.next_token != -1) {
+    if (row.output == RowOutput::kToken) {
+      return Refusal("rows: next_token of slot ", id,
+                     " is for rows with RowOutput::kNone: expected -1, got ", row.next_token);
+    }
+    if (row.next_token < 0 || row.next_token >= limits_.vocab_size) {
+      return Refusal("rows: next_token of slot ", id, " must be -1 or in [0, ", limits_.vocab_size,
+                     "), got ", row.next_token);
+    }
+  }
+  int& num_earlier_logits = demand.shape.num_earlier_logits;
+  num_earlier_logits += row.num_earlier_logits();
+  if (num_earlier_logits > limits_.max_earlier_logits) {
+    return Refusal("rows: slot ", id, " asks for logits of more tokens before the last of their ",
+                   "rows than max_earlier_logits: expected at most ", limits_.max_earlier_logits,
+                   ", got ", num_earlier_logits, " or more");
+  }
+  demand.has_scored_rows = true;
   return absl::OkStatus();
 }
 

@@ -35,6 +35,7 @@ struct SlotLimits {
   int block_size = 0;
   int num_blocks = 0;
   int vocab_size = 0;
+  int max_earlier_logits = 0;  // of a step (RowLogits::kAll)
   std::vector<KvGroupSpec> groups = {{}};
   int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
   int max_encoder_step_tokens = 0;  // of a step
@@ -50,6 +51,7 @@ struct StepDemand {
   StepShape shape;
   SamplingFeatures features = SamplingFeatures::kGreedy;  // that its rows' sampling needs
   int num_encoder_tokens = 0;
+  bool has_scored_rows = false;  // ScheduledRow::is_scored()
 };
 
 class SlotMirror {
@@ -89,6 +91,8 @@ class SlotMirror {
   absl::Status CheckCopy(const BlockCopy& copy) const;
   absl::Status ApplyEncode(const ScheduledEncode& encode, StepDemand& demand);
   absl::Status ApplyRow(const ScheduledRow& row, StepDemand& demand);
+  // The row's logits beyond its last and the token that follows it.
+  absl::Status ApplyScores(const ScheduledRow& row, StepDemand& demand) const;
   absl::Status CheckTokens(const char* part, int slot, absl::Span<const int32_t> tokens) const;
   // Whether the row has blocks for the keys that it reads and writes, up to `seq_len`.
   absl::Status CheckRowBlocks(int slot, int64_t seq_len) const;

@@ -85,6 +85,58 @@ TEST(SlotMirrorTest, NamesTheFeaturesThatSamplingNeeds) {
   EXPECT_EQ(demand->features, SamplingFeatures::kGeneral);
 }
 
+TEST(SlotMirrorTest, CountsLogitsOfEarlierTokensAndRefusesTooManyWithNothingChanged) {
+  SlotLimits limits = kLimits;
+  limits.max_earlier_logits = 2;
+  SlotMirror mirror(limits);
+  ScheduledRow rows[] = {{.slot = SlotId(0),
+                          .tokens = kPrompt,
+                          .output = RowOutput::kNone,
+                          .logits = RowLogits::kAll,
+                          .next_token = 99}};
+  const ScheduledBatch batch = {.joins = kJoin0, .updates = kBlock0, .rows = rows};
+  const auto demand = mirror.Advance(batch);
+  ASSERT_TRUE(demand.ok()) << demand.status();
+  EXPECT_EQ(demand->shape.num_earlier_logits, 2);
+  EXPECT_TRUE(demand->has_scored_rows);
+
+  const SlotId leaves[] = {SlotId(0)};
+  ScheduledBatch again = batch;
+  again.leaves = leaves;
+  const int32_t four[] = {1, 2, 3, 4};
+  rows[0].tokens = four;
+  EXPECT_THAT(Refused(mirror, again),
+              HasSubstr("max_earlier_logits: expected at most 2, got 3 or more"));
+  EXPECT_EQ(mirror.seq_len(SlotId(0)), 3);
+  SlotMirror without(kLimits);
+  EXPECT_THAT(Refused(without, batch), HasSubstr("expected at most 0, got 3 or more"));
+
+  // A row of one token has no earlier ones.
+  const int32_t one[] = {7};
+  rows[0] = {.slot = SlotId(0), .tokens = one, .logits = RowLogits::kAll};
+  const auto plain = without.Advance(batch);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->shape.num_earlier_logits, 0);
+  EXPECT_FALSE(plain->has_scored_rows);
+}
+
+TEST(SlotMirrorTest, TheNextTokenIsOneOfTheVocabularyAndOfARowThatDoesNotSample) {
+  SlotMirror mirror(kLimits);
+  ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt, .next_token = 5}};
+  const ScheduledBatch batch = {.joins = kJoin0, .updates = kBlock0, .rows = rows};
+  EXPECT_THAT(Refused(mirror, batch), HasSubstr("next_token of slot 0 is for rows with"));
+  rows[0].output = RowOutput::kNone;
+  for (const int32_t wild : {-2, 100}) {
+    rows[0].next_token = wild;
+    EXPECT_THAT(Refused(mirror, batch), HasSubstr("must be -1 or in [0, 100), got"));
+  }
+  rows[0].next_token = 99;
+  const auto demand = mirror.Advance(batch);
+  ASSERT_TRUE(demand.ok()) << demand.status();
+  EXPECT_TRUE(demand->has_scored_rows);
+  EXPECT_EQ(demand->shape.num_earlier_logits, 0);
+}
+
 TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
   SlotMirror mirror(kLimits);
   const SlotId bad_leave[] = {SlotId(2)};
