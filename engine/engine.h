@@ -67,7 +67,8 @@ class Engine final : public StepEngine {
   ~Engine() override;
 
   // Queues a request. Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the
-  // vocabulary; Unavailable, with the cause, after a failure of the device.
+  // vocabulary, and for what ModelRunnerOptions::logits does not provide for; Unavailable, with the
+  // cause, after a failure of the device.
   absl::StatusOr<SequenceId> Add(Request request) override {
     return core_->Add(std::move(request));
   }

@@ -57,8 +57,7 @@ class EngineCoreTest : public testing::Test {
     EXPECT_EQ(status, runner_->death);
     engine_->scheduler().CheckInvariants();
     for (const TokenEvent& event : events) {
-      if (event.token.has_value()) texts_[event.sequence].tokens.push_back(*event.token);
-      texts_[event.sequence].finish = event.finish;
+      texts_[event.sequence].Add(event);
       if (!event.error.ok()) errors_[event.sequence] = event.error;
     }
     return events;
@@ -160,7 +159,7 @@ TEST_F(EngineCoreTest, ADeadRunnerEndsAllWithTheCauseAndTakesNoMore) {
 class DyingRunner : public PuppetRunner {
  public:
   using PuppetRunner::PuppetRunner;
-  absl::StatusOr<Result> Await(int64_t) override {
+  absl::StatusOr<StepOutput> Await(int64_t) override {
     death = absl::InternalError("illegal address");
     return absl::InternalError("the step was lost");
   }
@@ -247,8 +246,9 @@ class FlatRunner : public StepRunner {
   absl::Status CheckTokens(std::string_view, absl::Span<const int32_t>) const override {
     return absl::OkStatus();
   }
+  absl::Status CheckLogits(const LogitsRequest&) const override { return absl::OkStatus(); }
   absl::StatusOr<int64_t> Launch(const ScheduledBatch&) override { return 0; }
-  absl::StatusOr<Result> Await(int64_t) override { return Result{.tokens = tokens_}; }
+  absl::StatusOr<StepOutput> Await(int64_t) override { return StepOutput{.tokens = tokens_}; }
   absl::Status status() const override { return absl::OkStatus(); }
 
  private:

@@ -154,6 +154,12 @@ class ModelRunner {
   // InvalidArgument, naming `argument`, unless all ids are in [0, vocab_size).
   absl::Status CheckTokens(std::string_view argument, absl::Span<const int32_t> tokens) const;
 
+  // InvalidArgument, naming the parameter, unless sequences may ask for this
+  // (ModelRunnerOptions::logits). Its slot does not matter.
+  absl::Status CheckLogitsRequest(const LogitsRequest& request) const {
+    return stages_->CheckRequest(request);
+  }
+
   // OK, or why no further step can run. What the device does not know yet is not in it.
   const absl::Status& status() const { return status_; }
 
