@@ -68,6 +68,10 @@ class Refill {
     }
   }
 
+  void ClearEarlierLogits() {
+    for (int i = 0; i < args_.padded_num_earlier_logits; ++i) WriteEarlierLogits(args_, i, 0, {});
+  }
+
   void GatherRows() {
     // Kept from step to step: a step allocates nothing.
     static thread_local std::vector<char> taken;
@@ -86,7 +90,7 @@ class Refill {
 
  private:
   // Marks the slot as taken, whether its row is good or not.
-  CheckedRow RowAt(int r, std::vector<char>& taken) const {
+  CheckedRow RowAt(int r, std::vector<char>& taken) {
     if (r >= counts_.num_rows) return {};
     const StepRow& step_row = args_.delta.rows[r];
     bool is_first = false;
@@ -98,7 +102,28 @@ class Refill {
     }
     CheckedRow row = CheckStepRow(step_row, is_first, seq_len, counts_.num_host_tokens, rows_);
     if (row.is_live() && !HasBlocks(SerialLanes(), rows_, row)) row.fault = RowFault::kNoBlock;
+    if (args_.has_scored_rows && row.is_live()) PlaceEarlierLogits(r, row);
     return row;
+  }
+
+  // Gives the row's earlier tokens their places among those of the step.
+  void PlaceEarlierLogits(int r, CheckedRow& row) {
+    const int count = NumEarlierLogits(row.query_len, args_.delta.scores[r]);
+    first_earlier_ = num_earlier_;
+    num_earlier_ += count;
+    if (count > 0 && num_earlier_ > args_.padded_num_earlier_logits) row.fault = RowFault::kNoRoom;
+  }
+
+  void WriteScores(int r, const CheckedRow& row) {
+    if (!row.is_live()) return WriteScoredToken(arrays_, r, {});
+    const StepRowScore& score = args_.delta.scores[r];
+    WriteScoredToken(arrays_, r, ScoredByLast(args_.delta.rows[r], score));
+    const int32_t first_token = arrays_.query_start_loc[r];
+    for (int i = 0; i < NumEarlierLogits(row.query_len, score); ++i) {
+      const int32_t token = first_token + i;
+      WriteEarlierLogits(args_, first_earlier_ + i, token,
+                         {row.table_row, arrays_.token_ids[token + 1]});
+    }
   }
 
   // The step's arrays that are not common to all row builders.
@@ -106,6 +131,7 @@ class Refill {
     arrays_.encoder_lens[r] = row.is_live() ? slots_.encoder_len[row.table_row] : 0;
     arrays_.sample_slot[r] = row.is_live() && args_.delta.rows[r].samples != 0 ? row.table_row : -1;
     if (row.is_live()) slots_.seq_len[row.table_row] = row.context_len + row.query_len;
+    if (args_.has_scored_rows) WriteScores(r, row);
   }
 
   const RefillArgs& args_;
@@ -114,6 +140,8 @@ class Refill {
   const RowArgs rows_;
   const RefillCounts counts_;
   int32_t num_faults_ = 0;
+  int64_t num_earlier_ = 0;    // earlier tokens of the rows so far
+  int64_t first_earlier_ = 0;  // place of the newest row's
 };
 
 }  // namespace
@@ -123,6 +151,14 @@ absl::Status CheckRefill(const RefillArgs& args) {
       CheckBetween("padded_num_rows", args.padded_num_rows, 0, args.arrays.max_rows));
   REPRISE_RETURN_IF_ERROR(
       CheckBetween("padded_num_tokens", args.padded_num_tokens, 0, args.arrays.max_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("padded_num_earlier_logits", args.padded_num_earlier_logits,
+                                       0,
+                                       args.has_scored_rows ? args.arrays.max_earlier_logits : 0));
+  if (args.has_scored_rows) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("delta.scores", args.delta.scores));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.scored_slot", args.arrays.scored_slot));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.scored_token", args.arrays.scored_token));
+  }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
   return CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups);
 }
@@ -133,6 +169,7 @@ void RefillOnHost(const RefillArgs& args) {
   refill.ApplyLeaves();
   refill.ApplyJoins();
   refill.ApplyUpdates();
+  refill.ClearEarlierLogits();
   refill.GatherRows();
 }
 

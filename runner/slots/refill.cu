@@ -14,7 +14,8 @@
 //   rows     the first row that names a slot takes it; thread r checks row r
 //   blocks   a thread checks the blocks of one row in one group; rows over several blocks are
 //            checked by a warp each
-//   place    exclusive prefix sums of the good rows' query_len; rows that pass the end are bad
+//   place    exclusive prefix sums of the good rows' query_len; rows that pass the end are bad. In
+//            steps with scored rows before that the same for their earlier logits
 //   arrays   rows, then tokens, then the padding of both
 //
 // Bound: latency, not the 10 KB that 256 rows read over PCIe nor the 16 KB that they write (2 KB
@@ -71,7 +72,10 @@ struct DynamicShared {
   int32_t* encoder_len;  // [padded_num_rows]
   int32_t* start;     // [padded_num_rows] 1: all its blocks are there; from `place` on, first token
   int32_t* long_row;  // [padded_num_rows] rows that warps have to check
-  int32_t* claim;     // [num_slots] the row or join that takes the slot
+  // [padded_num_rows], in the place of long_row, from `place` on in steps with earlier logits: the
+  // place of the row's first among those of the step; -1: it has none.
+  int32_t* first_earlier;
+  int32_t* claim;  // [num_slots] the row or join that takes the slot
 };
 
 __host__ __device__ int64_t DynamicBytes(int padded_num_rows, int num_slots) {
@@ -87,6 +91,7 @@ __device__ DynamicShared Carve(char* memory, int padded_num_rows) {
   shared.encoder_len = shared.last_token + padded_num_rows;
   shared.start = shared.encoder_len + padded_num_rows;
   shared.long_row = shared.start + padded_num_rows;
+  shared.first_earlier = shared.long_row;
   shared.claim = shared.long_row + padded_num_rows;
   return shared;
 }
@@ -303,6 +308,28 @@ __device__ Prefix ExclusiveSum(int64_t value, StaticShared& shared) {
   return prefix;
 }
 
+// Gives rows the places of their earlier logits, drops those that do not fit, and clears all places.
+// In steps with scored rows only, before PlaceRows().
+__device__ void PlaceEarlierLogits(const RefillArgs& args, int num_rows, StaticShared& shared,
+                                   const DynamicShared& rows) {
+  int64_t carry = 0;
+  for (int base = 0; base < num_rows; base += kThreads) {
+    const int r = base + threadIdx.x;
+    const bool is_good = r < num_rows && rows.seq_len[r] >= 0 && rows.start[r] != 0;
+    const int count = is_good ? NumEarlierLogits(rows.rows[r].query_len, args.delta.scores[r]) : 0;
+    const Prefix prefix = ExclusiveSum(count, shared);
+    const int64_t first = carry + prefix.before;
+    const bool fits = first + count <= args.padded_num_earlier_logits;
+    if (count > 0 && !fits) rows.seq_len[r] = NotServed(RowFault::kNoRoom);
+    if (r < num_rows) rows.first_earlier[r] = count > 0 && fits ? static_cast<int>(first) : -1;
+    carry += prefix.total;
+  }
+  for (int i = threadIdx.x; i < args.padded_num_earlier_logits; i += kThreads) {
+    WriteEarlierLogits(args, i, 0, {});
+  }
+  __syncthreads();
+}
+
 // Gives rows their first tokens and drops those that do not fit. A row that is not served has the
 // first token of the next one, or, at the end, the number of tokens.
 __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& shared,
@@ -362,6 +389,10 @@ __device__ void WriteRowOfStep(const RefillArgs& args, const RowArgs& row_args, 
   const bool is_live = row.is_live();
   args.arrays.encoder_lens[r] = is_live ? rows.encoder_len[r] : 0;
   args.arrays.sample_slot[r] = is_live && rows.rows[r].samples != 0 ? row.table_row : -1;
+  if (args.has_scored_rows) {
+    WriteScoredToken(args.arrays, r,
+                     is_live ? ScoredByLast(rows.rows[r], args.delta.scores[r]) : ScoredToken());
+  }
   if (!is_live) return;
   args.slots.seq_len[row.table_row] = row.context_len + row.query_len;
   if (row.query_len > 1) return;
@@ -394,8 +425,13 @@ __device__ void WriteTokens(const RefillArgs& args, const RowArgs& row_args, int
     const int r = RowOfToken(token, num_rows, rows);
     if (rows.rows[r].query_len == 1) continue;
     const int i = token - rows.start[r];
-    WriteNewToken(row_args, ServedRow(rows, r), i, token,
-                  args.delta.host_tokens[rows.rows[r].first_host_token + i]);
+    const int32_t token_id = args.delta.host_tokens[rows.rows[r].first_host_token + i];
+    WriteNewToken(row_args, ServedRow(rows, r), i, token, token_id);
+    // It is the next token of the one before it.
+    if (args.padded_num_earlier_logits > 0 && i > 0 && rows.first_earlier[r] >= 0) {
+      WriteEarlierLogits(args, rows.first_earlier[r] + i - 1, token - 1,
+                         {rows.rows[r].slot, token_id});
+    }
   }
 }
 
@@ -435,6 +471,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__
     CheckLongRow(row_args, rows.long_row[i], rows);
   }
   __syncthreads();
+  if (args.has_scored_rows) PlaceEarlierLogits(args, counts.num_rows, shared, rows);
   PlaceRows(args, counts.num_rows, shared, rows);
 
   WriteSlots(row_args, counts.num_rows, rows);

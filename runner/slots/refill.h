@@ -26,7 +26,8 @@
 //              slot -1. Their keys are not in the cache then, so queries before the last must not
 //              need them from there
 //   kNoRoom    its tokens, after those of the good rows before it, pass padded_num_tokens; then no
-//              later row is served either
+//              later row is served either. Or its earlier tokens whose logits are wanted pass
+//              padded_num_earlier_logits; then no later row that wants some is served
 // Rows beyond padded_num_rows are not served. num_faults counts all that was skipped or inert.
 // common_prefix_len is copied from the delta, or 0 if that is negative; readers of the step's rows
 // check it against their lengths.
@@ -41,8 +42,8 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Errors: InvalidArgument naming the size: padded sizes beyond the arrays, no block_size, or a
-// number of groups outside 1 .. kMaxKvGroups.
+// Errors: InvalidArgument naming the size or array: padded sizes beyond the arrays, no block_size, a
+// number of groups outside 1 .. kMaxKvGroups, arrays of scores missing where they are needed.
 absl::Status CheckRefill(const RefillArgs& args);
 
 // REQUIRES: CheckRefill(args) is OK; counts are within the delta's capacities. Thread safety: none.

@@ -22,6 +22,10 @@ struct RefillArgs {
   StepArrays arrays;
   int padded_num_rows = 0;    // rows that the step's graph has; >= delta rows
   int padded_num_tokens = 0;  // >= delta tokens
+  // Entries of logits_indices after those of the padded rows; above 0 only with has_scored_rows.
+  int padded_num_earlier_logits = 0;
+  // Whether delta.scores is read, and scored_slot and scored_token are written.
+  bool has_scored_rows = false;
   int block_size = 0;
   int num_blocks = 0;
   KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
@@ -54,6 +58,37 @@ constexpr RowArgs RefillRowArgs(const RefillArgs& args) {
   rows.arrays.logits_indices = args.arrays.logits_indices;
   rows.arrays.row_faults = args.arrays.row_faults;
   return PrepareRows(rows);
+}
+
+// A known token whose log-probability a row of logits may give, and whose it is. -1, -1: none.
+struct ScoredToken {
+  int32_t slot = -1;
+  int32_t token = -1;
+};
+
+constexpr void WriteScoredToken(const StepArrays& arrays, int64_t logits_row,
+                                const ScoredToken& scored) {
+  arrays.scored_slot[logits_row] = scored.slot;
+  arrays.scored_token[logits_row] = scored.token;
+}
+
+// Of the last logits of a live row.
+constexpr ScoredToken ScoredByLast(const StepRow& row, const StepRowScore& score) {
+  if (row.samples != 0 || score.next_token < 0) return {};
+  return {row.slot, score.next_token};
+}
+
+// The tokens of a live row before its last whose logits are wanted.
+constexpr int NumEarlierLogits(int query_len, const StepRowScore& score) {
+  return score.all_logits != 0 ? query_len - 1 : 0;
+}
+
+// The i-th earlier token of the step is `token` of the batch; {0, {}} for padding.
+constexpr void WriteEarlierLogits(const RefillArgs& args, int64_t i, int32_t token,
+                                  const ScoredToken& scored) {
+  const int64_t logits_row = args.padded_num_rows + i;
+  args.arrays.logits_indices[logits_row] = token;
+  WriteScoredToken(args.arrays, logits_row, scored);
 }
 
 // The delta's counts, clamped to what may be read.

@@ -56,6 +56,8 @@ class Twins {
     args.delta.max_updates = max_updates;
     args.padded_num_rows = host_args().padded_num_rows;
     args.padded_num_tokens = host_args().padded_num_tokens;
+    args.padded_num_earlier_logits = host_args().padded_num_earlier_logits;
+    args.has_scored_rows = host_args().has_scored_rows;
 
     EXPECT_EQ(LaunchRefill(args, nullptr), absl::OkStatus());
     RefillOnHost(host_args());
@@ -108,7 +110,17 @@ TEST_F(RefillGpuTest, AgreesWithTheHostOverManyHostileSteps) {
        .num_blocks = 9000,
        .max_rows = 1400,
        .max_tokens = 6000,
-       .max_updates = 3000},
+       .max_updates = 3000,
+       .max_earlier_logits = 3000},
+      // Scored rows.
+      {.num_slots = 20,
+       .max_blocks = 20,
+       .block_size = 8,
+       .num_blocks = 900,
+       .max_rows = 16,
+       .max_tokens = 160,
+       .max_updates = 300,
+       .max_earlier_logits = 100},
       {.num_slots = 256,
        .max_blocks = 16,
        .block_size = 16,

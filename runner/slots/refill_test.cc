@@ -46,6 +46,11 @@ class RefillTest : public ::testing::Test {
     RefillOnHost(args());
     counts_ = {};
   }
+  // The newest row is scored.
+  void Score(StepRowScore score) {
+    args().has_scored_rows = true;
+    args().delta.scores[counts_.num_rows - 1] = score;
+  }
 
   RefillArgs& args() { return memory_.args(); }
   const StepArrays& arrays() { return memory_.args().arrays; }
@@ -201,6 +206,101 @@ TEST_F(RefillTest, RowsStopWhereTheTokensNoLongerFit) {
   EXPECT_THAT(First(arrays().query_start_loc, 4), ElementsAre(0, 2, 2, 2));
   EXPECT_THAT(First(arrays().token_ids, 4), ElementsAre(1, 2, 0, 0));
   EXPECT_EQ(slots().seq_len[2], 0);
+}
+
+class RefillScoresTest : public RefillTest {
+ protected:
+  RefillScoresTest() : RefillTest({.max_earlier_logits = 10}) {
+    for (int slot : {0, 1, 2, 3}) {
+      Join({.slot = slot});
+      for (int column : {0, 1}) Update(slot, column, 1 + 2 * slot + column);
+    }
+    Refill(1, 1);
+    memory_.PoisonArrays();
+  }
+};
+
+TEST_F(RefillScoresTest, EarlierTokensFollowThePaddedRowsRowByRow) {
+  PromptRow(2, {20, 21, 22}, /*samples=*/0);
+  Score({.all_logits = 1, .next_token = 23});
+  PromptRow(0, {10, 11});
+  Score({});
+  PromptRow(3, {30});
+  Score({.all_logits = 1});
+  PromptRow(1, {40, 41, 42, 43});
+  Score({.all_logits = 1});
+  args().padded_num_earlier_logits = 7;
+  Refill(6, 12);
+  EXPECT_EQ(num_faults(), 0);
+  EXPECT_THAT(First(arrays().token_ids, 12),
+              ElementsAre(20, 21, 22, 10, 11, 30, 40, 41, 42, 43, 0, 0));
+  // Four rows and two padded ones, then tokens 0 and 1 of the first row, three of the last.
+  EXPECT_THAT(First(arrays().logits_indices, 13),
+              ElementsAre(2, 4, 5, 9, 0, 0, /**/ 0, 1, 6, 7, 8, 0, 0));
+  EXPECT_THAT(First(arrays().scored_slot, 13),
+              ElementsAre(2, -1, -1, -1, -1, -1, /**/ 2, 2, 1, 1, 1, -1, -1));
+  EXPECT_THAT(First(arrays().scored_token, 13),
+              ElementsAre(23, -1, -1, -1, -1, -1, /**/ 21, 22, 41, 42, 43, -1, -1));
+  EXPECT_THAT(First(arrays().sample_slot, 6), ElementsAre(-1, 0, 3, 1, -1, -1));
+  // Nothing beyond the padded sizes.
+  EXPECT_THAT(First(arrays().logits_indices + 13, 5), Each(0x5a5a5a5a));
+}
+
+TEST_F(RefillScoresTest, AStepWithoutScoredRowsWritesOnlyItsRows) {
+  PromptRow(0, {10, 11});
+  args().delta.scores[0] = {.all_logits = 1, .next_token = 3};  // of an earlier step
+  Refill(2, 4);
+  EXPECT_EQ(num_faults(), 0);
+  EXPECT_THAT(First(arrays().logits_indices, 2), ElementsAre(1, 0));
+  EXPECT_THAT(First(arrays().logits_indices + 2, 16), Each(0x5a5a5a5a));
+  EXPECT_THAT(First(arrays().scored_slot, 18), Each(0x5a5a5a5a));
+  EXPECT_THAT(First(arrays().scored_token, 18), Each(0x5a5a5a5a));
+}
+
+TEST_F(RefillScoresTest, AKnownNextTokenNeedsNoEarlierLogits) {
+  PromptRow(0, {10, 11}, /*samples=*/0);
+  Score({.next_token = 12});
+  PromptRow(1, {20, 21}, /*samples=*/1);
+  Score({.next_token = 22});  // but this row samples
+  Row({.slot = 2, .samples = 0});
+  Score({.next_token = 32});
+  Refill(4, 8);
+  EXPECT_EQ(num_faults(), 0);
+  EXPECT_THAT(First(arrays().scored_slot, 4), ElementsAre(0, -1, 2, -1));
+  EXPECT_THAT(First(arrays().scored_token, 4), ElementsAre(12, -1, 32, -1));
+}
+
+TEST_F(RefillScoresTest, RowsWhoseEarlierLogitsDoNotFitAreInertAndCounted) {
+  PromptRow(0, {10, 11});
+  Score({.all_logits = 1});
+  PromptRow(1, {20, 21, 22});
+  Score({.all_logits = 1});
+  PromptRow(2, {30, 31});
+  Score({.all_logits = 1});  // would fit, but comes after one that does not
+  PromptRow(3, {40, 41});
+  Score({});
+  args().padded_num_earlier_logits = 2;
+  Refill(4, 16);
+  EXPECT_EQ(num_faults(), 2);
+  EXPECT_THAT(First(arrays().row_faults, 4), ElementsAre(0, static_cast<int>(RowFault::kNoRoom),
+                                                         static_cast<int>(RowFault::kNoRoom), 0));
+  EXPECT_THAT(First(arrays().token_ids, 5), ElementsAre(10, 11, 40, 41, 0));
+  EXPECT_THAT(First(arrays().logits_indices, 6), ElementsAre(1, 0, 0, 3, /**/ 0, 0));
+  EXPECT_THAT(First(arrays().scored_token, 6), ElementsAre(-1, -1, -1, -1, /**/ 11, -1));
+  EXPECT_EQ(slots().seq_len[1], 0);
+  EXPECT_EQ(slots().seq_len[3], 2);
+}
+
+TEST_F(RefillScoresTest, RefusesEarlierLogitsWithoutRoomOrScores) {
+  args().padded_num_earlier_logits = 1;
+  EXPECT_EQ(CheckRefill(args()).message(), "padded_num_earlier_logits: expected 0 to 0, got 1");
+  args().has_scored_rows = true;
+  EXPECT_EQ(CheckRefill(args()), absl::OkStatus());
+  args().padded_num_earlier_logits = 11;
+  EXPECT_EQ(CheckRefill(args()).message(), "padded_num_earlier_logits: expected 0 to 10, got 11");
+  args().padded_num_earlier_logits = 0;
+  args().delta.scores = nullptr;
+  EXPECT_EQ(CheckRefill(args()).message(), "delta.scores: expected an array, got none");
 }
 
 TEST_F(RefillTest, PositionsEndWithTheTable) {
@@ -461,14 +561,29 @@ class NaiveModel {
     return true;
   }
 
+  // What a row of logits is of.
+  struct Logits {
+    int32_t token = 0;
+    int32_t scored_slot = -1;
+    int32_t scored_token = -1;
+  };
+
   void ExpectRows(const RefillArgs& args, int num_faults) {
     const StepArrays& arrays = args.arrays;
     std::set<int32_t> seen;
     int num_tokens = 0;
     bool is_full = false;
+    std::vector<Logits> logits(args.padded_num_rows + args.padded_num_earlier_logits);
+    int64_t num_earlier = 0;
     for (int r = 0; r < args.padded_num_rows; ++r) {
       const StepRow row = r < args.delta.counts->num_rows ? args.delta.rows[r] : StepRow{-1};
       bool good = Exists(row.slot) && seen.insert(row.slot).second && IsGood(row, args);
+      const int64_t first_earlier = num_earlier;
+      const bool wants_all = good && args.has_scored_rows && args.delta.scores[r].all_logits != 0;
+      if (wants_all && row.query_len > 1) {
+        num_earlier += row.query_len - 1;
+        good = num_earlier <= args.padded_num_earlier_logits;
+      }
       if (good && num_tokens + row.query_len > args.padded_num_tokens) is_full = true;
       good = good && !is_full;
       if (r < args.delta.counts->num_rows && !good) ++num_faults;
@@ -483,6 +598,13 @@ class NaiveModel {
         continue;
       }
       Sequence& sequence = sequences_[row.slot];
+      if (args.has_scored_rows && !row.samples && args.delta.scores[r].next_token >= 0) {
+        logits[r] = {0, row.slot, args.delta.scores[r].next_token};
+      }
+      for (int i = 0; wants_all && i + 1 < row.query_len; ++i) {
+        logits[args.padded_num_rows + first_earlier + i] = {
+            num_tokens + i, row.slot, args.delta.host_tokens[row.first_host_token + i + 1]};
+      }
       for (int i = 0; i < row.query_len; ++i, ++num_tokens, ++sequence.seq_len) {
         const int32_t token = row.first_host_token == -1
                                   ? args.slots.last_token[row.slot]
@@ -505,6 +627,13 @@ class NaiveModel {
       EXPECT_EQ(arrays.table_row[r], row.slot);
       EXPECT_EQ(arrays.logits_indices[r], num_tokens - 1);
       EXPECT_EQ(arrays.sample_slot[r], row.samples ? row.slot : -1);
+    }
+    for (int i = 0; args.has_scored_rows && i < static_cast<int>(logits.size()); ++i) {
+      if (i >= args.padded_num_rows) {
+        EXPECT_EQ(arrays.logits_indices[i], logits[i].token);
+      }
+      EXPECT_EQ(arrays.scored_slot[i], logits[i].scored_slot);
+      EXPECT_EQ(arrays.scored_token[i], logits[i].scored_token);
     }
     num_faults += std::max(0, args.delta.counts->num_rows - args.padded_num_rows);
     EXPECT_EQ(arrays.query_start_loc[args.padded_num_rows], num_tokens);
@@ -539,6 +668,15 @@ TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
        .max_rows = 6,
        .max_tokens = 100,
        .max_updates = 30},
+      {.max_updates = 100, .max_earlier_logits = 20},
+      {.num_slots = 12,
+       .max_blocks = 12,
+       .block_size = 8,
+       .num_blocks = 400,
+       .max_rows = 10,
+       .max_tokens = 90,
+       .max_updates = 150,
+       .max_earlier_logits = 60},
       {.max_updates = 100, .groups = {{.retention = KvRetention::kSlidingWindow, .span = 5}, {}}},
       {.num_slots = 5,
        .max_blocks = 8,
@@ -559,6 +697,7 @@ TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
       RefillMemory memory(shape);
       NaiveModel model(shape);
       int num_good = 0;
+      int num_earlier = 0;
       for (int step = 0; step < 500 && !testing::Test::HasFailure(); ++step) {
         memory.PoisonArrays();
         RandomDelta(random, shape, hostility, memory.args());
@@ -567,8 +706,15 @@ TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
         for (int r = 0; r < memory.args().padded_num_rows; ++r) {
           num_good += memory.args().arrays.seq_lens[r] > 0;
         }
+        for (int i = 0; i < memory.args().padded_num_earlier_logits; ++i) {
+          const int logits_row = memory.args().padded_num_rows + i;
+          num_earlier += memory.args().arrays.scored_slot[logits_row] >= 0;
+        }
       }
       EXPECT_GT(num_good, 30);  // else nothing was tested
+      if (shape.max_earlier_logits > 0) {
+        EXPECT_GT(num_earlier, 30);
+      }
     }
   }
 }

@@ -17,6 +17,17 @@
 //   logits_indices   the row's last token                             0
 //   sample_slot      the slot, or -1 if the row does not sample       -1
 //
+// logits_indices has further entries after those of the padded rows, in steps that have them: the
+// tokens before the last of rows that want their logits, row by row, then 0 for padding.
+//
+// Two arrays have an entry for each of logits_indices. They are written only in steps with such
+// rows, or with rows whose next token is known, and serve log-probabilities of known tokens:
+//
+//   array            rows                      earlier tokens         none, padded
+//   scored_slot      the slot, if the next     the row's slot         -1
+//                    token is known
+//   scored_token     that token                the row's next token   -1
+//
 // common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
 
 #ifndef RUNNER_SLOTS_STEP_ARRAYS_H_
@@ -35,8 +46,10 @@ struct StepArrays {
   int32_t* context_lens = nullptr;       // [max_rows]
   int32_t* encoder_lens = nullptr;       // [max_rows]
   int32_t* table_row = nullptr;          // [max_rows]
-  int32_t* logits_indices = nullptr;     // [max_rows]
+  int32_t* logits_indices = nullptr;     // [max_rows + max_earlier_logits]
   int32_t* sample_slot = nullptr;        // [max_rows]
+  int32_t* scored_slot = nullptr;        // [max_rows + max_earlier_logits]
+  int32_t* scored_token = nullptr;       // [max_rows + max_earlier_logits]
   int32_t* common_prefix_len = nullptr;  // [1]
   // [max_rows] RowFault of each row (base/row_fault.h); may be absent.
   int32_t* row_faults = nullptr;
@@ -46,6 +59,7 @@ struct StepArrays {
   int32_t* num_faults = nullptr;
   int max_rows = 0;
   int max_tokens = 0;
+  int max_earlier_logits = 0;
 
   // The slots of a group [max_tokens].
   constexpr int64_t* group_slots(int group) const {

@@ -44,6 +44,13 @@ struct StepRow {
   int32_t samples = 1;
 };
 
+// What a row asks for beyond its last logits. Read only in steps in which a row does
+// (RefillArgs::has_scored_rows).
+struct StepRowScore {
+  int32_t all_logits = 0;   // 1: logits of the row's tokens before its last, too
+  int32_t next_token = -1;  // the token that follows a row with samples 0; -1: not known
+};
+
 struct StepDeltaCounts {
   int32_t num_leaves = 0;
   int32_t num_joins = 0;
@@ -64,6 +71,7 @@ struct StepDelta {
   BlockTableUpdate* updates = nullptr;  // [max_updates]
   StepRow* rows = nullptr;              // [max_rows]
   int32_t* host_tokens = nullptr;       // [max_tokens]
+  StepRowScore* scores = nullptr;       // [max_rows] of the rows
   // The capacity of `updates`. The GPU reads the first updates together with the counts, in one
   // PCIe round trip instead of two; at 0 it waits for the counts.
   int max_updates = 0;

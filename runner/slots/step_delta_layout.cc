@@ -1,7 +1,10 @@
 #include "runner/slots/step_delta_layout.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
+
+#include "absl/algorithm/container.h"
 
 namespace reprise {
 namespace {
@@ -36,6 +39,7 @@ StepDelta Carve(const StepDeltaCapacity& capacity, Carver& carver) {
   delta.joins = carver.Take<SlotJoin>(capacity.num_slots);
   delta.updates = carver.Take<BlockTableUpdate>(capacity.max_updates);
   delta.host_tokens = carver.Take<int32_t>(capacity.max_tokens);
+  delta.scores = carver.Take<StepRowScore>(capacity.max_rows);
   delta.max_updates =
       static_cast<int>(std::min<int64_t>(capacity.max_updates, std::numeric_limits<int>::max()));
   return delta;
@@ -70,6 +74,11 @@ void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const St
     counts.num_tokens += row.query_len();
   }
   *delta.counts = counts;
+  if (!absl::c_any_of(batch.rows, [](const ScheduledRow& row) { return row.is_scored(); })) return;
+  for (size_t r = 0; r < batch.rows.size(); ++r) {
+    delta.scores[r] = {.all_logits = batch.rows[r].logits == RowLogits::kAll,
+                       .next_token = batch.rows[r].next_token};
+  }
 }
 
 }  // namespace reprise

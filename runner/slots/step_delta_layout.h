@@ -26,8 +26,8 @@ int64_t StepDeltaBytes(const StepDeltaCapacity& capacity);
 // for refill. REQUIRES: base is aligned to 256 bytes.
 StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base);
 
-// Writes `batch`, whose rows read `common_prefix_len` first keys together. REQUIRES: it fits the
-// capacity of `delta`.
+// Writes `batch`, whose rows read `common_prefix_len` first keys together; scores only if a row is
+// scored (ScheduledRow::is_scored()). REQUIRES: it fits the capacity of `delta`.
 void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len, const StepDelta& delta);
 
 }  // namespace reprise

@@ -41,6 +41,7 @@ TEST_F(StepDeltaLayoutTest, ArraysOfFullCapacityLieWithinTheBytesAndApart) {
   follows(delta.updates, kCapacity.max_updates);
   EXPECT_EQ(delta.max_updates, kCapacity.max_updates);
   follows(delta.host_tokens, kCapacity.max_tokens);
+  follows(delta.scores, kCapacity.max_rows);
   EXPECT_LE(previous_end, base() + StepDeltaBytes(kCapacity));
 }
 
@@ -83,6 +84,30 @@ TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
   EXPECT_EQ(delta.rows[1].samples, 0);
   EXPECT_THAT(std::vector<int32_t>(delta.host_tokens, delta.host_tokens + 3),
               ElementsAre(11, 12, 13));
+}
+
+TEST_F(StepDeltaLayoutTest, WritesScoresOfAllRowsIfOneHasAny) {
+  const StepDelta delta = StepDeltaAt(kCapacity, base());
+  constexpr StepRowScore kOld = {.all_logits = 7, .next_token = 7};
+  delta.scores[0] = delta.scores[1] = kOld;
+  const int32_t prompt[] = {11, 12, 13};
+  ScheduledRow rows[] = {{.slot = SlotId(0), .logits = RowLogits::kAll},  // has one token
+                         {.slot = SlotId(1), .tokens = prompt, .output = RowOutput::kNone}};
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, delta);
+  EXPECT_EQ(delta.scores[0].all_logits, 7);  // untouched
+  EXPECT_EQ(delta.scores[1].next_token, 7);
+
+  rows[1].logits = RowLogits::kAll;
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, delta);
+  EXPECT_EQ(delta.scores[0].next_token, -1);
+  EXPECT_EQ(delta.scores[1].all_logits, 1);
+  EXPECT_EQ(delta.scores[1].next_token, -1);
+
+  rows[1].logits = RowLogits::kLast;
+  rows[1].next_token = 5;
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, delta);
+  EXPECT_EQ(delta.scores[1].all_logits, 0);
+  EXPECT_EQ(delta.scores[1].next_token, 5);
 }
 
 TEST_F(StepDeltaLayoutTest, AnEmptyBatchClearsTheCountsOfAnEarlierOne) {

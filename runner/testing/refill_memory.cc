@@ -52,19 +52,24 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.arrays.context_lens = carver.Take<int32_t>(shape.max_rows);
   args.arrays.encoder_lens = carver.Take<int32_t>(shape.max_rows);
   args.arrays.table_row = carver.Take<int32_t>(shape.max_rows);
-  args.arrays.logits_indices = carver.Take<int32_t>(shape.max_rows);
+  const int max_logits = shape.max_rows + shape.max_earlier_logits;
+  args.arrays.logits_indices = carver.Take<int32_t>(max_logits);
+  args.arrays.scored_slot = carver.Take<int32_t>(max_logits);
+  args.arrays.scored_token = carver.Take<int32_t>(max_logits);
   args.arrays.sample_slot = carver.Take<int32_t>(shape.max_rows);
   args.arrays.row_faults = carver.Take<int32_t>(shape.max_rows);
   args.arrays.common_prefix_len = carver.Take<int32_t>(1);
   args.arrays.num_faults = carver.Take<int32_t>(1);
   args.arrays.max_rows = shape.max_rows;
   args.arrays.max_tokens = shape.max_tokens;
+  args.arrays.max_earlier_logits = shape.max_earlier_logits;
   args.delta.counts = carver.Take<StepDeltaCounts>(1);
   args.delta.leaves = carver.Take<int32_t>(shape.num_slots);
   args.delta.joins = carver.Take<SlotJoin>(shape.num_slots);
   args.delta.updates = carver.Take<BlockTableUpdate>(shape.max_updates);
   args.delta.rows = carver.Take<StepRow>(shape.max_rows);
   args.delta.host_tokens = carver.Take<int32_t>(shape.max_tokens);
+  args.delta.scores = carver.Take<StepRowScore>(shape.max_rows);
   args.delta.max_updates = shape.max_updates;
   args.padded_num_rows = shape.max_rows;
   args.padded_num_tokens = shape.max_tokens;
@@ -118,12 +123,34 @@ void RandomRow(std::mt19937& random, const RefillArgs& args, double hostility, i
   }
 }
 
+// Scores of some rows, mostly within the room for earlier logits.
+void RandomScores(std::mt19937& random, const RefillShape& shape, double hostility, int num_rows,
+                  RefillArgs& args) {
+  args.has_scored_rows = shape.max_earlier_logits > 0 && Chance(random, 0.8);
+  args.padded_num_earlier_logits =
+      args.has_scored_rows ? Between(random, 0, shape.max_earlier_logits) : 0;
+  int num_left = args.padded_num_earlier_logits;
+  for (int r = 0; r < num_rows; ++r) {
+    StepRowScore& score = args.delta.scores[r];
+    score = {};
+    if (Chance(random, 0.3)) score.next_token = Between(random, 0, 30000);
+    const int count = std::clamp(args.delta.rows[r].query_len, 1, shape.max_tokens) - 1;
+    if (Chance(random, 0.5) && (count <= num_left || Chance(random, hostility))) {
+      score.all_logits = 1;
+      num_left -= count;
+    }
+    if (Chance(random, hostility)) score.next_token = Nonsense(random, 0, 30000);
+    if (Chance(random, hostility)) score.all_logits = Nonsense(random, 0, 1);
+  }
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const RefillShape& shape) {
   return out << shape.num_slots << " slots of " << shape.max_blocks << " blocks of "
              << shape.block_size << ", " << shape.max_rows << " rows, " << shape.max_tokens
-             << " tokens, " << shape.groups.size() << " groups";
+             << " tokens, " << shape.groups.size() << " groups, " << shape.max_earlier_logits
+             << " earlier logits";
 }
 
 int64_t RefillBytes(const RefillShape& shape) {
@@ -156,8 +183,11 @@ void RefillMemory::PoisonArrays() {
   std::fill_n(arrays.slot_mapping, args_.slots.num_groups * arrays.max_tokens, kAbsurd);
   std::fill_n(arrays.query_start_loc, arrays.max_rows + 1, kAbsurd);
   for (int32_t* array : {arrays.seq_lens, arrays.context_lens, arrays.encoder_lens,
-                         arrays.table_row, arrays.logits_indices, arrays.sample_slot}) {
+                         arrays.table_row, arrays.sample_slot}) {
     std::fill_n(array, arrays.max_rows, kAbsurd);
+  }
+  for (int32_t* array : {arrays.logits_indices, arrays.scored_slot, arrays.scored_token}) {
+    std::fill_n(array, arrays.max_rows + arrays.max_earlier_logits, kAbsurd);
   }
   *arrays.common_prefix_len = kAbsurd;
   *arrays.num_faults = kAbsurd;
@@ -218,6 +248,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
     RandomRow(random, args, hostility, slot, counts.num_host_tokens,
               args.delta.rows[counts.num_rows++]);
   }
+  RandomScores(random, shape, hostility, num_rows, args);
   for (int i = 0; i < counts.num_host_tokens; ++i) {
     args.delta.host_tokens[i] = Between(random, 0, 30000);
   }
@@ -253,7 +284,10 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
   Report("context_lens", x.context_lens, y.context_lens, shape.max_rows, difference);
   Report("encoder_lens", x.encoder_lens, y.encoder_lens, shape.max_rows, difference);
   Report("table_row", x.table_row, y.table_row, shape.max_rows, difference);
-  Report("logits_indices", x.logits_indices, y.logits_indices, shape.max_rows, difference);
+  const int max_logits = shape.max_rows + shape.max_earlier_logits;
+  Report("logits_indices", x.logits_indices, y.logits_indices, max_logits, difference);
+  Report("scored_slot", x.scored_slot, y.scored_slot, max_logits, difference);
+  Report("scored_token", x.scored_token, y.scored_token, max_logits, difference);
   Report("sample_slot", x.sample_slot, y.sample_slot, shape.max_rows, difference);
   Report("row_faults", x.row_faults, y.row_faults, shape.max_rows, difference);
   Report("token_ids", x.token_ids, y.token_ids, shape.max_tokens, difference);

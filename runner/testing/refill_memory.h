@@ -28,6 +28,7 @@ struct RefillShape {
   int max_rows = 8;
   int max_tokens = 32;
   int max_updates = 24;
+  int max_earlier_logits = 0;  // above 0: most steps have scored rows
   std::vector<KvGroupSpec> groups = {{}};
 };
 
