@@ -78,6 +78,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .max_earlier_logits = options.runner.max_earlier_logits,
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,
+                         .num_swap_blocks = runner->num_swap_blocks(),
+                         .bytes_per_block = runner->bytes_per_block(),
+                         .preemption = options.preemption,
+                         .preemption_costs = options.preemption_costs,
                          .seed = options.seed},
            .clock = options.clock}));
   return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(steps), std::move(core)));

@@ -38,6 +38,7 @@
 #include "cache/prefix/prefix_match.h"
 #include "engine/engine_core.h"
 #include "engine/engine_metrics.h"
+#include "engine/preemption_rule.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/step_engine.h"
@@ -56,6 +57,9 @@ struct EngineOptions {
   // These, too, as in SchedulerOptions.
   int max_prefill_tokens_while_decoding = 0;
   int max_waiting = 0;
+  // How a sequence gives up its blocks. Swaps need runner.num_swap_blocks or swap_memory_bytes.
+  PreemptionMode preemption = PreemptionMode::kAuto;
+  PreemptionCosts preemption_costs = H200PreemptionCosts();
   std::optional<uint64_t> seed = std::nullopt;
   // What deadlines are compared with and latencies are measured by.
   std::function<absl::Time()> clock = absl::Now;

@@ -156,6 +156,15 @@ EngineMetrics EngineCore::metrics() const {
   metrics.num_blocks = scheduler_->options().num_blocks - 1;
   metrics.num_blocks_used = scheduler_->blocks().pool().num_used();
   metrics.num_preemptions = scheduler_->num_preemptions();
+  if (const SwapStore* const store = scheduler_->swap_store()) {
+    const SwapStatistics& swaps = scheduler_->swap_statistics();
+    const int64_t bytes_per_block = scheduler_->options().bytes_per_block;
+    metrics.num_swap_blocks = store->host_pool().num_blocks() - 1;
+    metrics.num_swap_blocks_used = store->host_pool().num_used();
+    metrics.num_swap_preemptions = swaps.num_swap_outs;
+    metrics.num_swapped_out_bytes = swaps.num_blocks_out * bytes_per_block;
+    metrics.num_swapped_in_bytes = swaps.num_blocks_in * bytes_per_block;
+  }
   metrics.num_forks = scheduler_->num_forks();
   const PrefixStatistics prefixes = scheduler_->prefix_statistics();
   metrics.num_prefix_tokens = prefixes.num_tokens_asked;

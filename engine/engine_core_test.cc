@@ -241,6 +241,32 @@ TEST_F(EngineCoreTest, CountsWhatItDoes) {
   EXPECT_EQ(now.inter_token_latency.sum_seconds(), 3);
 }
 
+TEST_F(EngineCoreTest, CountsWhatMovesToTheHostAndBack) {
+  options_.max_num_seqs = 2;
+  options_.block_size = 1;
+  options_.num_blocks = 7;
+  options_.prefix_reuse = PrefixReuse::kOff;
+  options_.num_swap_blocks = 9;
+  options_.bytes_per_block = 1000;
+  options_.preemption = PreemptionMode::kSwap;
+  Start();
+  Add({.prompt = {1}, .max_new_tokens = 5});
+  Add({.prompt = {2}, .max_new_tokens = 5});
+  while (engine_->metrics().num_preemptions == 0) Step();
+  EngineMetrics now = engine_->metrics();
+  EXPECT_EQ(now.num_swap_blocks, 8);
+  EXPECT_GT(now.num_swap_blocks_used, 0);
+  EXPECT_EQ(now.num_swap_preemptions, 1);
+  EXPECT_EQ(now.num_swapped_out_bytes, 1000 * now.num_swap_blocks_used);
+  EXPECT_EQ(now.num_swapped_in_bytes, 0);
+  RunAll();
+  const int64_t num_swapped_out_bytes = now.num_swapped_out_bytes;
+  now = engine_->metrics();
+  EXPECT_EQ(now.num_swap_blocks_used, 0);
+  EXPECT_EQ(now.num_preemptions, 1);
+  EXPECT_EQ(now.num_swapped_in_bytes, num_swapped_out_bytes);
+}
+
 // Gives every row token 5, without allocating.
 class FlatRunner : public StepRunner {
  public:

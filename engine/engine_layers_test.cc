@@ -89,11 +89,13 @@ class EngineLayersTest : public testing::Test {
     }
     num_replays_ = (*engine)->runner().graph_report().num_replays();
     num_preemptions_ = (*engine)->scheduler().num_preemptions();
+    num_swap_ins_ = (*engine)->scheduler().swap_statistics().num_swap_ins;
     num_found_ = (*engine)->scheduler().prefix_statistics().num_tokens_hit;
   }
 
   int64_t num_replays_ = 0;
   int64_t num_preemptions_ = 0;
+  int64_t num_swap_ins_ = 0;
   int64_t num_found_ = 0;
 };
 
@@ -182,6 +184,29 @@ TEST_F(EngineLayersTest, EncodersServeRequestsOfDifferentLengths) {
       {.runner = {.max_num_seqs = 3, .max_num_tokens = 16, .max_seq_len = 40, .block_size = 4}},
       requests);
   EXPECT_GT(num_replays_, 30);
+}
+
+TEST_F(EngineLayersTest, WindowsChunksAndEncodersKeysAreSwapped) {
+  std::mt19937 rng(6);
+  std::vector<Request> requests;
+  for (int i = 0; i < 7; ++i) {
+    requests.push_back({.prompt = RandomTokens(rng, 1 + 2 * i),
+                        .encoder_tokens = RandomTokens(rng, 3 + 2 * i),
+                        .max_new_tokens = 30});
+  }
+  ExpectDense({.layers = {OfKind(AttentionKind::kEncoder), Window(8), Chunked(16), Full(),
+                          OfKind(AttentionKind::kEncoderDecoder)},
+               .max_encoder_position = 20},
+              {.runner = {.max_num_seqs = 4,
+                          .max_num_tokens = 32,
+                          .max_seq_len = 64,
+                          .block_size = 4,
+                          .num_blocks = 45,
+                          .num_swap_blocks = 100},
+               .preemption = PreemptionMode::kSwap},
+              requests);
+  EXPECT_GT(num_swap_ins_, 1);
+  EXPECT_GT(num_replays_, 40);
 }
 
 }  // namespace

@@ -81,6 +81,10 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
   lines.Gauge("running_sequences", "Sequences that have a slot.", metrics.num_running);
   lines.Gauge("cache_blocks", "Blocks of the KV cache.", metrics.num_blocks);
   lines.Gauge("cache_blocks_used", "Blocks that running sequences hold.", metrics.num_blocks_used);
+  lines.Gauge("swap_blocks", "Blocks of host memory for sequences that gave theirs up.",
+              metrics.num_swap_blocks);
+  lines.Gauge("swap_blocks_used", "Host blocks that waiting sequences hold.",
+              metrics.num_swap_blocks_used);
   lines.Counter("requests_total", "Requests that were added.", metrics.num_requests);
   lines.Counter("refused_requests_total", "Requests that were refused.", metrics.num_refused);
   lines.Counter("prompt_tokens_total", "Tokens of the prompts of added requests.",
@@ -92,6 +96,12 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
   lines.Finished(metrics.num_finished);
   lines.Counter("preemptions_total", "Sequences that gave up their blocks to others.",
                 metrics.num_preemptions);
+  lines.Counter("swap_preemptions_total", "Of them, those whose blocks went to host memory.",
+                metrics.num_swap_preemptions);
+  lines.Counter("swapped_out_bytes_total", "Bytes of blocks that went to host memory.",
+                metrics.num_swapped_out_bytes);
+  lines.Counter("swapped_in_bytes_total", "Bytes of blocks that came back from host memory.",
+                metrics.num_swapped_in_bytes);
   lines.Counter("forks_total", "Sequences that shared the prefill of their request.",
                 metrics.num_forks);
   lines.Counter("prefix_tokens_total", "Tokens that were looked up in the cache.",

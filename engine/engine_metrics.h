@@ -44,8 +44,10 @@ struct EngineMetrics {
   // Now.
   int num_waiting = 0;  // sequences
   int num_running = 0;
-  int num_blocks = 0;       // of the cache, without the null block
-  int num_blocks_used = 0;  // by running sequences
+  int num_blocks = 0;            // of the cache, without the null block
+  int num_blocks_used = 0;       // by running sequences
+  int num_swap_blocks = 0;       // of host memory, without host block 0
+  int num_swap_blocks_used = 0;  // by waiting sequences
 
   // Since the engine was made.
   int64_t num_requests = 0;  // added
@@ -55,6 +57,9 @@ struct EngineMetrics {
   int64_t num_forced_tokens = 0;  // fed in place of generated ones; latencies do not count them
   std::array<int64_t, kNumFinishReasons> num_finished = {};  // sequences, by FinishReason
   int64_t num_preemptions = 0;
+  int64_t num_swap_preemptions = 0;   // of them, by a swap; the others recompute
+  int64_t num_swapped_out_bytes = 0;  // moved to host memory, and back
+  int64_t num_swapped_in_bytes = 0;
   int64_t num_forks = 0;              // sequences that shared the prefill of their request
   int64_t num_prefix_tokens = 0;      // tokens looked up in the cache
   int64_t num_prefix_tokens_hit = 0;  // of them, found

@@ -42,6 +42,10 @@ TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
   EngineMetrics metrics;
   metrics.num_waiting = 3;
   metrics.num_blocks = 1024;
+  metrics.num_swap_blocks = 77;
+  metrics.num_swap_preemptions = 5;
+  metrics.num_swapped_out_bytes = 600;
+  metrics.num_swapped_in_bytes = 500;
   metrics.num_generated_tokens = int64_t{1} << 60;  // not rounded
   metrics.num_finished[static_cast<int>(FinishReason::kCancelled)] = 4;
   metrics.time_to_first_token.Observe(absl::Milliseconds(30));
@@ -50,6 +54,10 @@ TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
   EXPECT_THAT(text, HasSubstr("# TYPE reprise_waiting_sequences gauge\n"
                               "reprise_waiting_sequences 3\n"));
   EXPECT_THAT(text, HasSubstr("\nreprise_cache_blocks 1024\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_swap_blocks 77\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_swap_preemptions_total 5\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_swapped_out_bytes_total 600\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_swapped_in_bytes_total 500\n"));
   EXPECT_THAT(text, HasSubstr("# TYPE reprise_generated_tokens_total counter\n"
                               "reprise_generated_tokens_total 1152921504606846976\n"));
   EXPECT_THAT(text, HasSubstr("\nreprise_finished_sequences_total{reason=\"cancelled\"} 4\n"));

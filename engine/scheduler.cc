@@ -6,6 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "base/passed_fence.h"
 #include "base/status_macros.h"
 #include "cache/group_retention.h"
 #include "engine/scheduler_sequence.h"
@@ -17,6 +18,16 @@ namespace {
 uint64_t SeedFromSystem() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
+}
+
+// Swaps are on the stream of the steps, and whatever uses their blocks next is, too.
+SwapFences FencesOfOneStream() {
+  SwapFences fences;
+  for (int i = 0; i < 2; ++i) {
+    fences.device.push_back(std::make_unique<PassedFence>());
+    fences.host.push_back(std::make_unique<PassedFence>());
+  }
+  return fences;
 }
 
 }  // namespace
@@ -41,6 +52,16 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
                                    options.max_encoder_tokens));
+  REPRISE_RETURN_IF_ERROR(at_least("num_swap_blocks", options.num_swap_blocks, 0));
+  if (options.num_swap_blocks > 0) {
+    REPRISE_RETURN_IF_ERROR(at_least("num_swap_blocks", options.num_swap_blocks, 2));
+    if (options.bytes_per_block < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bytes_per_block must be at least 1 where num_swap_blocks are given: got ",
+                       options.bytes_per_block));
+    }
+    REPRISE_RETURN_IF_ERROR(CheckPreemptionCosts(options.preemption_costs));
+  }
   // The width of any group's row, as in the runner's tables.
   const int max_row_tokens = std::max(options.max_seq_len, options.max_encoder_tokens);
   REPRISE_ASSIGN_OR_RETURN(
@@ -55,7 +76,13 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
                                                  ? PrefixTokens::kStored
                                                  : PrefixTokens::kNotStored,
                             .partial_hits = options.partial_hits}));
-  return std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
+  auto scheduler = std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
+  if (options.num_swap_blocks > 0 && options.preemption != PreemptionMode::kRecompute) {
+    REPRISE_ASSIGN_OR_RETURN(scheduler->swap_store_,
+                             SwapStore::Create({.num_host_blocks = options.num_swap_blocks},
+                                               &scheduler->blocks_, FencesOfOneStream()));
+  }
+  return scheduler;
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
@@ -92,7 +119,11 @@ bool Scheduler::has_work() const {
 
 const ScheduledBatch& Scheduler::Schedule() {
   CHECK(can_schedule()) << "max_steps_in_flight = " << options_.max_steps_in_flight;
-  if (batch_was_launched_) leaves_.clear();  // else they still wait for a batch with rows
+  if (batch_was_launched_) {  // else they still wait for a batch with rows
+    leaves_.clear();
+    swap_outs_.clear();
+    swap_ins_.clear();
+  }
   leaves_.insert(leaves_.end(), next_leaves_.begin(), next_leaves_.end());
   next_leaves_.clear();
   joins_.clear();
@@ -123,6 +154,8 @@ const ScheduledBatch& Scheduler::Schedule() {
             .joins = joins_,
             .logits_requests = logits_requests_,
             .updates = blocks_.TakeUpdates(),
+            .swap_outs = swap_outs_,
+            .swap_ins = swap_ins_,
             .copies = blocks_.TakeCopies(),
             .encodes = encodes_,
             .rows = rows_};

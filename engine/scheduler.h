@@ -16,14 +16,18 @@
 // Life of a sequence:
 //
 //   state     slot, blocks   leaves by
-//   waiting   no             admission -> running; Cancel, EndExpired, EndAll -> finished
+//   waiting   no; perhaps    admission -> running; Cancel, EndExpired, EndAll -> finished
+//             host blocks
 //   running   yes            its last token, Cancel, EndExpired, a failure -> finished;
 //                            preemption -> waiting
 //   finished  no             forgotten when no batch in flight has a row of it
 //
-// A sequence is preempted if blocks run out: its blocks are freed, and its tokens are computed
-// again later (the same tokens: the sampling counter continues where it was). A row of a batch in
-// flight whose sequence has left its slot meanwhile is discarded.
+// A sequence is preempted if blocks run out. Its blocks are freed, and its tokens are computed
+// again later; or their content is moved to host memory and back (ScheduledBatch::swap_outs,
+// swap_ins), where that costs less time (engine/preemption_rule.h) and host blocks are free. Its
+// text stays the same: the sampling counter continues where it was. Only committed tokens are
+// moved. A row of a batch in flight whose sequence has left its slot meanwhile is discarded: its
+// token is computed again. Host blocks are freed when the sequence returns or ends.
 //
 // Order. Waiting sequences are admitted by priority, then in the order in which they were added.
 // The one with the lowest priority is preempted first, of several the one admitted last. A
@@ -39,7 +43,8 @@
 // nothing.
 //
 // Several sequences of one request. The first to be admitted computes the prompt. The others wait
-// for it, then fork its blocks and compute the last prompt token again, each for its own logits.
+// for it, and for its encoder's pass to be committed, then fork its blocks and compute the last
+// prompt token again, each for its own logits.
 // One that is admitted when none of the others runs any more begins like any prompt.
 //
 // Failures. A step whose tokens never came (CommitFailed), a row without a token and a batch that
@@ -54,7 +59,7 @@
 // (RowLogits::kAll), as far as max_earlier_logits allows.
 //
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
-// same input are in the cache.
+// same input are in the cache, or return from the host.
 //
 // Groups. With layers of several kinds the blocks that left a window are given back when batches
 // are committed, and prompts get their blocks chunk by chunk; a chunk that finds none waits.
@@ -67,7 +72,8 @@
 //      open.
 //   4. Running sequences are in order of priority, those of one priority in order of admission;
 //      waiting ones in order of priority, then of Add().
-//   5. Each request has as many open rows as its sequences have in open batches, and is forgotten
+//   5. The sequences in the swap store are waiting ones, each stored once.
+//   6. Each request has as many open rows as its sequences have in open batches, and is forgotten
 //      when all its sequences have finished and it has none.
 //
 // Thread safety: none; one owner. Host only; no heap allocation in the steady state.
@@ -83,16 +89,20 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
+#include "cache/block_copy.h"
 #include "cache/blocks/block_manager.h"
 #include "cache/blocks/prefix_cache.h"
+#include "cache/blocks/swap_store.h"
 #include "cache/kv_group.h"
 #include "cache/prefix/prefix_index.h"
 #include "cache/prefix/prefix_match.h"
+#include "engine/preemption_rule.h"
 #include "engine/request.h"
 #include "engine/step_output.h"
 #include "runner/sampling/logits_request.h"
@@ -128,8 +138,22 @@ struct SchedulerOptions {
   // kCopied: a cached prefix may end within a block, which saves up to block_size - 1 tokens of a
   // prompt for a copy of a block. The scheduler then keeps the cache's tokens, 4 bytes each.
   PartialHits partial_hits = PartialHits::kNone;
+  // Host blocks of the runner, host block 0 included; 0: preempted sequences are always computed
+  // again. bytes_per_block: what a swap of one moves, for the costs.
+  int num_swap_blocks = 0;
+  int64_t bytes_per_block = 0;
+  PreemptionMode preemption = PreemptionMode::kAuto;
+  PreemptionCosts preemption_costs = H200PreemptionCosts();
   // Of the generator that draws seeds for requests without one. nullopt: from the operating system.
   std::optional<uint64_t> seed = std::nullopt;
+};
+
+// What preemptions have moved to the host and back.
+struct SwapStatistics {
+  int64_t num_swap_outs = 0;  // preemptions by a swap; the others recompute
+  int64_t num_swap_ins = 0;   // returns by a swap
+  int64_t num_blocks_out = 0;
+  int64_t num_blocks_in = 0;
 };
 
 class Scheduler {
@@ -198,7 +222,10 @@ class Scheduler {
 
   int num_waiting() const { return static_cast<int>(waiting_.size()); }
   int num_running() const { return static_cast<int>(running_.size()); }
-  int64_t num_preemptions() const { return num_preemptions_; }
+  int64_t num_preemptions() const { return num_preemptions_; }  // by either means
+  const SwapStatistics& swap_statistics() const { return swap_statistics_; }
+  // Null without host blocks.
+  const SwapStore* swap_store() const { return swap_store_ ? &*swap_store_ : nullptr; }
   // Sequences that began with the forked blocks of another one of their request.
   int64_t num_forks() const { return num_forks_; }
   // Lookups, and the tokens requested and found: a preempted sequence counts again when it is
@@ -267,7 +294,11 @@ class Scheduler {
   bool AwaitsSibling(Sequence& sequence) const;
   bool AwaitsEqualPrefix(Sequence& sequence) const;
   // Puts the sequence's known tokens into a slot. ResourceExhausted if the blocks do not suffice.
-  absl::StatusOr<PromptHits> TakeSlot(const Sequence& sequence, SlotId slot);
+  absl::StatusOr<PromptHits> TakeSlot(Sequence& sequence, SlotId slot);
+  // Calls `use` with the sequence's known tokens as a prompt, and returns its result.
+  absl::StatusOr<PromptHits> AsPrompt(
+      const Sequence& sequence,
+      absl::FunctionRef<absl::StatusOr<PromptHits>(const SequencePrompt&)> use) const;
   // The same by the blocks of `sibling`. nullopt, with nothing changed, if it has lost blocks that
   // are needed, or one more cannot be had.
   std::optional<PromptHits> Fork(const Sequence& sibling, SlotId slot);
@@ -295,14 +326,32 @@ class Scheduler {
            std::vector<TokenEvent>& events);
   // Takes away a running sequence's slot and blocks.
   void LeaveSlot(Sequence& sequence);
-  void PreemptLast();
+  // Takes away its slot, whose blocks are freed.
+  void VacateSlot(Sequence& sequence);
   // Returns the memory of a batch that is no longer open.
   void Recycle(OpenBatch batch);
   // Forgets the request if nothing of it is left. Invalidates its sequences then.
   void ForgetIfDone(const AddedRequest& added);
 
+  // ---- From running to waiting and back (scheduler_preempt.cc).
+  void PreemptLast();
+  // Moves the blocks of a running sequence to the host and frees its slot's; false, with nothing
+  // changed, if the rule or the lack of host blocks is against it.
+  bool SwapOut(Sequence& sequence);
+  // As TakeSlot() of a sequence in the swap store, by whichever means costs less.
+  absl::StatusOr<PromptHits> TakeSlotAgain(Sequence& sequence, SlotId slot);
+  absl::StatusOr<PromptHits> SwapIn(Sequence& sequence, SlotId slot);
+  // Frees the host blocks of a sequence, if it has any.
+  void DropStored(Sequence& sequence);
+  // Leading tokens of a running sequence in blocks that others use too.
+  int NumTokensUsedByOthers(SlotId slot) const;
+  void CheckSwapInvariants() const;
+
   SchedulerOptions options_;
   BlockManager blocks_;
+  std::optional<SwapStore> swap_store_;  // over blocks_; none: no host blocks
+  int64_t next_stored_id_ = 0;
+  SwapStatistics swap_statistics_;
   int max_cached_tokens_ = 0;  // of a sequence: max_seq_len, or what the whole pool holds
   bool has_windows_ = false;   // prompts get their blocks chunk by chunk
   std::mt19937_64 seeds_;
@@ -325,6 +374,8 @@ class Scheduler {
   std::vector<SlotId> next_leaves_;  // left since that batch was made
   std::vector<SlotJoin> joins_;
   std::vector<LogitsRequest> logits_requests_;
+  std::vector<BlockCopy> swap_outs_;  // they wait for a batch with rows, too
+  std::vector<BlockCopy> swap_ins_;
   std::vector<ScheduledEncode> encodes_;
   std::vector<ScheduledRow> rows_;
   std::vector<int32_t> masks_;  // [max_num_seqs, mask_words] by row; empty until a masker comes

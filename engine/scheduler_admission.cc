@@ -159,10 +159,18 @@ void Scheduler::AdmitWaiting() {
   }
 }
 
-absl::StatusOr<PromptHits> Scheduler::TakeSlot(const Sequence& sequence, SlotId slot) {
+absl::StatusOr<PromptHits> Scheduler::TakeSlot(Sequence& sequence, SlotId slot) {
+  if (sequence.stored_as.has_value()) return TakeSlotAgain(sequence, slot);
   if (const Sequence* const sibling = ForkableSibling(sequence)) {
     if (const std::optional<PromptHits> hits = Fork(*sibling, slot)) return *hits;
   }
+  return AsPrompt(sequence,
+                  [&](const SequencePrompt& prompt) { return blocks_.Add(slot, prompt); });
+}
+
+absl::StatusOr<PromptHits> Scheduler::AsPrompt(
+    const Sequence& sequence,
+    absl::FunctionRef<absl::StatusOr<PromptHits>(const SequencePrompt&)> use) const {
   const Request& request = sequence.request();
   SequencePrompt prompt = {.tokens =
                                absl::MakeConstSpan(sequence.tokens).first(sequence.num_known)};
@@ -181,12 +189,13 @@ absl::StatusOr<PromptHits> Scheduler::TakeSlot(const Sequence& sequence, SlotId 
     prompt.num_encoder_tokens = static_cast<int>(input.size());
     prompt.encoder_keys = absl::MakeConstSpan(&input_key, 1);
   }
-  return blocks_.Add(slot, prompt);
+  return use(prompt);
 }
 
 // ---- Keys that others compute.
 
 bool Scheduler::AwaitsKeys(Sequence& sequence) const {
+  if (sequence.stored_as.has_value()) return false;  // it has its own
   if (sequence.awaited.has_value()) {
     const Sequence* const other = by_slot_[sequence.awaited->slot.value()];
     if (other != nullptr && other->admission == sequence.awaited->admission &&
@@ -212,11 +221,13 @@ int NumForkable(const Request& request) {
 
 const Scheduler::Sequence* Scheduler::ForkableSibling(const Sequence& sequence) const {
   if (sequence.num_generated() > 0 || sequence.num_prompt() == 1) return nullptr;
+  const Request& request = sequence.request();
   for (const Sequence& sibling : sequence.added->sequences) {
-    if (sibling.slot.has_value() &&
-        blocks_.num_committed(*sibling.slot) >= NumForkable(sequence.request())) {
-      return &sibling;
-    }
+    if (!sibling.slot.has_value()) continue;
+    if (blocks_.num_committed(*sibling.slot) < NumForkable(request)) continue;
+    // One that came back may have found its tokens in the cache, and be encoding its input again.
+    if (!request.encoder_tokens.empty() && !blocks_.has_encoder(*sibling.slot)) continue;
+    return &sibling;
   }
   return nullptr;
 }

@@ -339,6 +339,81 @@ TEST(SchedulerAdmissionTest, TheSequencesOfARequestShareOnePrefill) {
   }
 }
 
+// A cross group, whose blocks are given back before those of the full group.
+SchedulerOptions EncoderOptions() {
+  return {.max_num_seqs = 2,
+          .max_num_tokens = 8,
+          .max_seq_len = 16,
+          .max_steps_in_flight = 2,
+          .num_blocks = 10,
+          .block_size = 1,
+          .groups = {{.retention = KvRetention::kCross}, {}},
+          .max_encoder_tokens = 2,
+          .max_encoder_step_tokens = 4};
+}
+
+TEST(SchedulerAdmissionTest, AnEncodersPassIsCommittedBeforeItsSequenceIsForked) {
+  for (const bool fails : {false, true}) {
+    auto scheduler = Make(EncoderOptions());
+    Add(*scheduler,
+        {.prompt = {1, 2}, .encoder_tokens = {7, 8}, .max_new_tokens = 3, .num_sequences = 2});
+    const ScheduledBatch& first = scheduler->Schedule();
+    EXPECT_THAT(first.joins, SizeIs(1));
+    EXPECT_THAT(first.encodes, SizeIs(1));
+    EXPECT_THAT(scheduler->Schedule().joins, IsEmpty());  // the pass is in flight
+    std::vector<TokenEvent> events;
+    if (fails) {
+      scheduler->CommitFailed(absl::InternalError("the device caught fire"), events);
+      ASSERT_THAT(events, SizeIs(1));
+      EXPECT_EQ(events[0].finish, FinishReason::kError);
+    } else {
+      scheduler->Commit({9}, events);
+    }
+    const ScheduledBatch& next = scheduler->Schedule();
+    ASSERT_THAT(next.joins, SizeIs(1));
+    EXPECT_EQ(scheduler->num_forks(), fails ? 0 : 1);
+    EXPECT_EQ(next.joins[0].encoder_is_cached, fails ? 0 : 1);
+    EXPECT_THAT(next.encodes, SizeIs(fails ? 1 : 0));
+    scheduler->CheckInvariants();
+  }
+}
+
+TEST(SchedulerAdmissionTest, ASequenceThatEncodesAgainIsForkedWhenThatIsCommitted) {
+  for (const bool fails : {false, true}) {
+    auto scheduler = Make(EncoderOptions());
+    const SequenceId other = Add(*scheduler, {.prompt = {3}, .max_new_tokens = 9, .priority = 1});
+    Add(*scheduler,
+        {.prompt = {1, 2}, .encoder_tokens = {7, 8}, .max_new_tokens = 5, .num_sequences = 2});
+    std::vector<TokenEvent> events;
+    for (const int32_t token : {20, 22, 24}) {  // 5, 7 and 9 blocks
+      ASSERT_THAT(scheduler->Schedule().rows, SizeIs(2));
+      scheduler->Commit({token, token + 1}, events);
+    }
+    // The other one takes a block of the encoder's keys; those of the tokens are still there.
+    ASSERT_THAT(scheduler->Schedule().rows, SizeIs(1));
+    ASSERT_EQ(scheduler->num_preemptions(), 1);
+    scheduler->Commit({26}, events);
+    ASSERT_TRUE(scheduler->Cancel(other, events).ok());
+    const ScheduledBatch& back = scheduler->Schedule();
+    ASSERT_THAT(back.joins, SizeIs(1));  // and not the second one, too
+    EXPECT_EQ(back.joins[0].seq_len, 4);
+    EXPECT_EQ(back.joins[0].encoder_is_cached, 0);
+    EXPECT_THAT(back.encodes, SizeIs(1));
+    EXPECT_THAT(scheduler->Schedule().joins, IsEmpty());
+    if (fails) {
+      scheduler->CommitFailed(absl::InternalError("the device caught fire"), events);
+    } else {
+      scheduler->Commit({27}, events);
+    }
+    const ScheduledBatch& next = scheduler->Schedule();
+    ASSERT_THAT(next.joins, SizeIs(1));
+    EXPECT_EQ(next.joins[0].sample_index, 0);
+    EXPECT_EQ(next.joins[0].encoder_is_cached, fails ? 0 : 1);
+    EXPECT_THAT(next.encodes, SizeIs(fails ? 1 : 0));
+    scheduler->CheckInvariants();
+  }
+}
+
 TEST(SchedulerAdmissionTest, SequencesOfARequestThatFindNoSlotComeLater) {
   const SchedulerOptions options = {
       .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 30, .block_size = 4};

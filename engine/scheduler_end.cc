@@ -104,6 +104,7 @@ void Scheduler::End(Sequence& sequence, FinishReason reason, const absl::Status&
   } else {
     const auto is_before = [](const Sequence* a, const Sequence* b) { return a->IsBefore(*b); };
     waiting_.erase(absl::c_lower_bound(waiting_, &sequence, is_before));
+    DropStored(sequence);
   }
   sequence.finished = true;
   --sequence.added->num_unfinished;
@@ -112,25 +113,16 @@ void Scheduler::End(Sequence& sequence, FinishReason reason, const absl::Status&
 void Scheduler::LeaveSlot(Sequence& sequence) {
   const absl::Status freed = blocks_.Free(*sequence.slot);
   CHECK(freed.ok()) << freed;
+  VacateSlot(sequence);
+}
+
+void Scheduler::VacateSlot(Sequence& sequence) {
   next_leaves_.push_back(*sequence.slot);
   free_slots_.push_back(*sequence.slot);
   by_slot_[sequence.slot->value()] = nullptr;
   sequence.slot.reset();
   sequence.admission = 0;
   running_.erase(absl::c_find(running_, &sequence));
-}
-
-void Scheduler::PreemptLast() {
-  Sequence& last = *running_.back();
-  LeaveSlot(last);
-  // The slot leaves in the batch that is being made: it may be joined again there.
-  leaves_.push_back(next_leaves_.back());
-  next_leaves_.pop_back();
-  // The same goes for what a sequence that has just joined asked for.
-  std::erase_if(logits_requests_,
-                [&](const LogitsRequest& request) { return request.slot == leaves_.back(); });
-  InsertWaiting(last);
-  ++num_preemptions_;
 }
 
 void Scheduler::Recycle(OpenBatch batch) {
@@ -144,6 +136,7 @@ void Scheduler::ForgetIfDone(const AddedRequest& added) {
 
 void Scheduler::CheckInvariants() const {
   blocks_.CheckInvariants();
+  CheckSwapInvariants();
   std::vector<bool> taken(options_.max_num_seqs, false);
   for (const SlotId slot : free_slots_) {
     CHECK(!taken[slot.value()]) << "1: slot " << slot << " is free twice";
@@ -183,11 +176,11 @@ void Scheduler::CheckInvariants() const {
     for (const OpenRow& row : batch) ++num_open_rows[row.sequence->added];
   }
   for (const auto& [id, added] : requests_) {
-    CHECK_EQ(added->num_open_rows, num_open_rows[added.get()]) << "5: request " << id;
-    CHECK(added->num_unfinished > 0 || added->num_open_rows > 0) << "5: request " << id;
+    CHECK_EQ(added->num_open_rows, num_open_rows[added.get()]) << "6: request " << id;
+    CHECK(added->num_unfinished > 0 || added->num_open_rows > 0) << "6: request " << id;
     num_unfinished -= added->num_unfinished;
   }
-  CHECK_EQ(num_unfinished, 0) << "5";
+  CHECK_EQ(num_unfinished, 0) << "6";
 }
 
 }  // namespace reprise

@@ -1,5 +1,6 @@
 // Random traffic. Every sequence gets the tokens it would get alone, whatever the batching, the
-// chunks, the steps in flight, the priorities, the preemptions, the forks and the failures of others.
+// chunks, the steps in flight, the priorities, the preemptions by either means, the forks and the
+// failures of others.
 //
 // REPRISE_SEED=<seed> takes the place of every case's own seed.
 
@@ -19,6 +20,7 @@
 #include "cache/blocks/prefix_cache.h"
 #include "cache/kv_group.h"
 #include "cache/prefix/prefix_match.h"
+#include "engine/preemption_rule.h"
 #include "engine/scheduler.h"
 #include "engine/testing/puppet_device.h"
 #include "engine/testing/puppet_masker.h"
@@ -40,7 +42,8 @@ struct Mishaps {
 
 class Traffic {
  public:
-  Traffic(unsigned seed, const Mishaps& mishaps) : rng_(seed), mishaps_(mishaps) {
+  // `swaps`: how often, in 1,000, there is host memory.
+  Traffic(unsigned seed, const Mishaps& mishaps, int swaps = 660) : rng_(seed), mishaps_(mishaps) {
     options_.max_num_seqs = Uniform(1, 6);
     options_.max_num_tokens = options_.max_num_seqs + Uniform(0, 12);
     options_.prefill_chunk = Uniform(0, 5);
@@ -69,6 +72,17 @@ class Traffic {
     if (options_.prefix_reuse == PrefixReuse::kOn && Chance(500)) {
       options_.partial_hits = PartialHits::kCopied;
     }
+    if (Chance(swaps)) {
+      options_.num_swap_blocks = Uniform(2, 60);
+      options_.bytes_per_block = 1000 * Uniform(1, 10);
+      options_.preemption =
+          Chance(500) ? PreemptionMode::kAuto
+                      : (Chance(900) ? PreemptionMode::kSwap : PreemptionMode::kRecompute);
+      options_.preemption_costs = {.us_per_prompt_token = 1.0 * Uniform(1, 9),
+                                   .num_hidden_tokens = Uniform(0, 3),
+                                   .out_gb_per_s = 1.0 * Uniform(1, 9),
+                                   .in_gb_per_s = 1.0 * Uniform(1, 9)};
+    }
     auto scheduler = Scheduler::Create(options_);
     EXPECT_TRUE(scheduler.ok()) << scheduler.status();
     scheduler_ = *std::move(scheduler);
@@ -94,6 +108,7 @@ class Traffic {
     EXPECT_EQ(scheduler_->num_waiting(), 0);
     EXPECT_EQ(scheduler_->blocks().pool().num_used(), 0) << "leaked blocks";
     EXPECT_EQ(scheduler_->blocks().num_sequences(), 0);
+    ExpectNothingStored();
   }
 
   const Scheduler& scheduler() const { return *scheduler_; }
@@ -183,9 +198,16 @@ class Traffic {
     for (const TokenEvent& event : events) Take(event);
   }
 
+  void ExpectNothingStored() const {
+    if (scheduler_->swap_store() == nullptr) return;
+    EXPECT_EQ(scheduler_->swap_store()->num_sequences(), 0);
+    EXPECT_EQ(scheduler_->swap_store()->host_pool().num_used(), 0) << "leaked host blocks";
+  }
+
   // After EndAll() a scheduler serves no other runner: a new one takes over.
   void Restart() {
     EXPECT_EQ(scheduler_->blocks().pool().num_used(), 0) << "leaked blocks";
+    ExpectNothingStored();
     scheduler_->CheckInvariants();
     auto scheduler = Scheduler::Create(options_);
     ASSERT_TRUE(scheduler.ok()) << scheduler.status();
@@ -292,21 +314,28 @@ INSTANTIATE_TEST_SUITE_P(Seeds, SchedulerRandomTest, testing::Range(0u, 300u));
 
 TEST(SchedulerLongRunTest, TenThousandRequestsOfOneSchedulerLeakNothing) {
   int64_t num_preemptions = 0;
+  int64_t num_swaps = 0;
+  int64_t num_returns = 0;
   int64_t num_forks = 0;
   std::map<FinishReason, int64_t> num_finished;
   for (unsigned i = 0; i < 3; ++i) {
     const unsigned seed = SeedOr(5000 + i);
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Traffic traffic(seed, {.fails = 5, .nan_rows = 30, .refusals = 2, .cancels = 30});
+    Traffic traffic(seed, {.fails = 5, .nan_rows = 30, .refusals = 2, .cancels = 30},
+                    /*swaps=*/1000);
     traffic.Run(/*num_requests=*/10000, /*num_at_once=*/20, /*steps_between_checks=*/100);
     num_preemptions += traffic.scheduler().num_preemptions();
+    num_swaps += traffic.scheduler().swap_statistics().num_swap_outs;
+    num_returns += traffic.scheduler().swap_statistics().num_swap_ins;
     num_forks += traffic.scheduler().num_forks();
     for (int r = 0; r < kNumFinishReasons; ++r) {
       num_finished[FinishReason(r)] += traffic.num_finished(FinishReason(r));
     }
   }
   // The traffic is what it is meant to be.
-  EXPECT_GT(num_preemptions, 100);
+  EXPECT_GT(num_preemptions - num_swaps, 100);
+  EXPECT_GT(num_swaps, 100);
+  EXPECT_GT(num_returns, 100);
   EXPECT_GT(num_forks, 100);
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,

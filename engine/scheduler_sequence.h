@@ -45,6 +45,8 @@ struct Scheduler::Sequence {
   bool finished = false;
   std::optional<SlotId> slot;
   std::optional<Awaited> awaited;
+  // Its name in the swap store, while it waits and its committed tokens are in host memory.
+  std::optional<SequenceId> stored_as;
 
   const Request& request() const;
   SequenceId id() const;

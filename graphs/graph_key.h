@@ -3,6 +3,8 @@
 //
 //   const GraphKey key{.padded_num_seqs = 8, .padded_num_tokens = 40, .max_query_len = 5};
 //   LOG(INFO) << key;                           // 8 seqs x 5, tokens
+//   const GraphKey mixed{.padded_num_seqs = 8, .padded_num_tokens = 64, .max_query_len = 64};
+//   LOG(INFO) << mixed;                         // 8 seqs x 64 (64 tokens), tokens
 //   LOG(INFO) << EagerReason::kQueryTooLong;    // query too long
 //
 // Plain values: copied freely, compared and hashed field by field. No function here fails.
@@ -23,7 +25,9 @@ enum class StepInput : int8_t { kTokens, kEmbeddings };
 // Identifies a captured step. Everything else is data in the step buffers.
 struct GraphKey {
   int padded_num_seqs = 0;
-  int padded_num_tokens = 0;  // padded_num_seqs * max_query_len
+  // padded_num_seqs * max_query_len; of a mixed step max_query_len, so that any split of the tokens
+  // into rows is the same step.
+  int padded_num_tokens = 0;
   int max_query_len = 1;  // rows hold 1..max_query_len tokens, packed; trailing tokens are inert
   StepInput input = StepInput::kTokens;
   bool cascade = false;  // the batch has a common prefix that is read once

@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -22,13 +21,23 @@ GraphKey KeyOf(int num_seqs, int query_len, StepInput input, bool cascade) {
           .cascade = cascade};
 }
 
-// Descending, flat keys first, so that a budget is spent first on graphs that serve every step.
-// Ties are broken so that the order is deterministic.
+GraphKey MixedKeyOf(int num_seqs, int num_tokens, StepInput input) {
+  return {.padded_num_seqs = std::min(num_seqs, num_tokens),  // a row has at least a token
+          .padded_num_tokens = num_tokens,
+          .max_query_len = num_tokens,
+          .input = input};
+}
+
+// Descending. Ties are broken so that the order is deterministic.
 bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   const auto order = [](const GraphKey& key) {
     return std::make_tuple(key.cascade, -key.padded_num_tokens, -key.padded_num_seqs, key.input);
   };
   return order(a) < order(b);
+}
+
+bool Has(const std::vector<int>& ascending, int value) {
+  return std::binary_search(ascending.begin(), ascending.end(), value);
 }
 
 GraphDecision Eager(EagerReason reason, const StepShape& shape) {
@@ -67,12 +76,24 @@ std::vector<GraphKey> GraphSet::keys() const {
       for (const StepInput input : options_.inputs) {
         for (const bool cascade : {false, true}) {
           const GraphKey key = KeyOf(num_seqs, query_len, input, cascade);
-          if (HasKey(key)) keys.push_back(key);
+          if (HasRowsKey(key)) keys.push_back(key);
         }
       }
     }
   }
+  std::vector<GraphKey> mixed;
+  for (const int num_tokens : options_.mixed_tokens) {
+    for (const int num_seqs : options_.mixed_sizes) {
+      for (const StepInput input : options_.inputs) {
+        const GraphKey key = MixedKeyOf(num_seqs, num_tokens, input);
+        if (IsMixed(key)) mixed.push_back(key);
+      }
+      if (num_seqs >= num_tokens) break;  // the next ones are the same key
+    }
+  }
   std::sort(keys.begin(), keys.end(), ComesFirst);
+  std::sort(mixed.begin(), mixed.end(), ComesFirst);
+  keys.insert(keys.end(), mixed.begin(), mixed.end());
   return keys;
 }
 
@@ -85,6 +106,13 @@ GraphDecision GraphSet::Pad(const StepShape& shape) const {
   CHECK_GE(shape.num_earlier_logits, 0);
   if (shape.num_seqs == 0) return Eager(EagerReason::kIdle, shape);
   if (shape.num_earlier_logits > 0) return Eager(EagerReason::kEarlierLogits, shape);
+  const GraphDecision rows = PadRows(shape);
+  if (rows.kind == GraphDecision::Kind::kReplay) return rows;
+  const std::optional<GraphKey> mixed = MixedKey(shape);
+  return mixed.has_value() ? ReplayOf(*mixed) : rows;
+}
+
+GraphDecision GraphSet::PadRows(const StepShape& shape) const {
   const auto size = std::lower_bound(options_.sizes.begin(), options_.sizes.end(), shape.num_seqs);
   if (size == options_.sizes.end()) return Eager(EagerReason::kTooManySeqs, shape);
   const auto query_len =
@@ -94,22 +122,43 @@ GraphDecision GraphSet::Pad(const StepShape& shape) const {
     return Eager(EagerReason::kSequenceTooLong, shape);
   }
   GraphKey key = KeyOf(*size, *query_len, shape.input, shape.cascade);
-  if (!HasKey(key)) key.cascade = false;
-  return HasKey(key) ? ReplayOf(key) : Eager(EagerReason::kNotCaptured, shape);
+  if (!HasRowsKey(key)) key.cascade = false;
+  return HasRowsKey(key) ? ReplayOf(key) : Eager(EagerReason::kNotCaptured, shape);
 }
 
-bool GraphSet::HasKey(const GraphKey& key) const {
-  // Both lists ascend (CheckedOptions); there are two inputs at most.
-  const auto has = [](const std::vector<int>& values, int value) {
-    return std::binary_search(values.begin(), values.end(), value);
-  };
-  return has(options_.sizes, key.padded_num_seqs) && has(options_.query_lens, key.max_query_len) &&
+std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
+  if (shape.cascade || shape.max_seq_len > options_.max_seq_len || !HasInput(shape.input)) {
+    return std::nullopt;
+  }
+  const auto num_tokens = std::lower_bound(options_.mixed_tokens.begin(),
+                                           options_.mixed_tokens.end(), shape.num_tokens);
+  if (num_tokens == options_.mixed_tokens.end()) return std::nullopt;
+  const auto num_seqs =
+      std::lower_bound(options_.mixed_sizes.begin(), options_.mixed_sizes.end(), shape.num_seqs);
+  // Rows without tokens are no step of a runner; such a shape may have more rows than tokens.
+  if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
+  return MixedKeyOf(*num_seqs, *num_tokens, shape.input);
+}
+
+bool GraphSet::HasInput(StepInput input) const {
+  // There are two at most.
+  return std::find(options_.inputs.begin(), options_.inputs.end(), input) != options_.inputs.end();
+}
+
+bool GraphSet::HasRowsKey(const GraphKey& key) const {
+  return Has(options_.sizes, key.padded_num_seqs) && Has(options_.query_lens, key.max_query_len) &&
          key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
-         key.num_earlier_logits == 0 &&
-         std::find(options_.inputs.begin(), options_.inputs.end(), key.input) !=
-             options_.inputs.end() &&
+         key.num_earlier_logits == 0 && HasInput(key.input) &&
          (!key.cascade || (options_.cascade == GraphSetOptions::Cascade::kCaptured &&
                            key.padded_num_seqs >= options_.least_cascade_seqs));
+}
+
+bool GraphSet::HasMixedKey(const GraphKey& key) const {
+  const int num_tokens = key.padded_num_tokens;
+  return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&
+         key == MixedKeyOf(key.padded_num_seqs, num_tokens, key.input) &&
+         (Has(options_.mixed_sizes, key.padded_num_seqs) ||
+          (key.padded_num_seqs == num_tokens && num_tokens < options_.mixed_sizes.back()));
 }
 
 GraphDecision GraphSet::Decide(const StepShape& shape) const {
@@ -130,18 +179,24 @@ GraphDecision GraphSet::Decide(const StepShape& shape) const {
 
 absl::StatusOr<int64_t> GraphSet::EstimateBytes(const StepMaker& make_step) const {
   if (options_.mode == GraphSetOptions::Mode::kOff) return 0;
+  struct Kind {
+    GraphBytes bytes;  // of its largest key
+    int64_t num_keys = 0;
+  };
+  absl::flat_hash_map<GraphKey, Kind> kinds;  // as keys of size 0; mixed ones of query length 0
   int64_t pool_bytes = 0;
-  int64_t driver_bytes = 0;
-  absl::flat_hash_set<GraphKey> seen;  // kinds, as keys of size 0
+  int64_t mixed_pool_bytes = 0;
   for (const GraphKey& key : keys()) {
-    const GraphKey kind = KeyOf(0, key.max_query_len, key.input, key.cascade);
-    if (!seen.insert(kind).second) continue;
-    absl::StatusOr<GraphBytes> bytes = backend_->TrialCapture(make_step(key));
-    if (!bytes.ok()) return bytes.status();
-    pool_bytes = std::max(pool_bytes, bytes->pool);
-    driver_bytes += bytes->driver * static_cast<int64_t>(options_.sizes.size());
+    const bool is_mixed = IsMixed(key);
+    Kind& kind = kinds[KeyOf(0, is_mixed ? 0 : key.max_query_len, key.input, key.cascade)];
+    if (++kind.num_keys > 1) continue;
+    REPRISE_ASSIGN_OR_RETURN(kind.bytes, backend_->TrialCapture(make_step(key)));
+    int64_t& most = is_mixed ? mixed_pool_bytes : pool_bytes;
+    most = std::max(most, kind.bytes.pool);
   }
-  const int64_t all_bytes = pool_bytes + driver_bytes;
+  int64_t driver_bytes = 0;
+  for (const auto& [unused, kind] : kinds) driver_bytes += kind.bytes.driver * kind.num_keys;
+  const int64_t all_bytes = pool_bytes + mixed_pool_bytes + driver_bytes;
   return std::min(all_bytes, options_.memory_budget_bytes.value_or(all_bytes));
 }
 

@@ -20,8 +20,8 @@
 //
 // Thread safety: none; one owner. Ownership: the set owns the graphs; the backend and the buffers
 // that captured code reads and writes belong to the caller and must outlive the set, at unchanged
-// addresses. Cost: Decide, Replay of a captured key and Count are O(log sizes + log query_lens) and
-// allocate nothing.
+// addresses. Cost: Decide, Replay of a captured key and Count are O(log) in the numbers of captured
+// sizes, query lengths and tokens, and allocate nothing.
 
 #ifndef GRAPHS_GRAPH_SET_H_
 #define GRAPHS_GRAPH_SET_H_
@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -56,20 +57,25 @@ class GraphSet {
   GraphSet(const GraphSet&) = delete;
   GraphSet& operator=(const GraphSet&) = delete;
 
-  // The keys of this set, largest first: by padded tokens, then sequences. Flat ones before those
-  // with a common prefix.
+  // The keys of this set in the order of capture, largest first: by padded tokens, then sequences.
+  // Flat ones come before those with a common prefix, mixed ones last, so that a budget is spent
+  // first on the graphs that serve most steps.
   std::vector<GraphKey> keys() const;
 
   // The graph that serves `shape`, or the reason why none does: the smallest captured query length
   // and number of sequences that hold it; the flat graph of that size if none reads the common
-  // prefix once. Does not count the step, and depends only on options and captured graphs. In kLazy
-  // mode an uncaptured key is answered with kReplay; Replay() captures it.
+  // prefix once. If these do not hold it, the mixed graph of the fewest tokens, then sequences,
+  // that does, unless a common prefix is to be read once: no mixed graph does that. If none serves
+  // it, the reason is why no graph of a query length does. Does not count the step, and depends
+  // only on options and captured graphs. In kLazy mode an uncaptured key is answered with kReplay;
+  // Replay() captures it.
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 
   // The memory that capturing all keys is going to take, by trial captures of the largest key of
-  // each kind (query length, input, cascade): the largest of their pools, and the driver's share
-  // for every key, but no more than the budget. 0 for kOff. Call it with a minimal KV cache, before
+  // each kind (query length or mixed, input, cascade): the largest of their pools, plus that of
+  // mixed keys, which are captured after smaller ones, and the driver's share for every key, but no
+  // more than the budget. 0 for kOff. Call it with a minimal KV cache, before
   // the real one is sized. Does not change the set.
   absl::StatusOr<int64_t> EstimateBytes(const StepMaker& make_step) const;
 
@@ -103,11 +109,18 @@ class GraphSet {
 
   // The key that holds `shape`, captured or not, or the reason why none does.
   GraphDecision Pad(const StepShape& shape) const;
-  bool HasKey(const GraphKey& key) const;
+  GraphDecision PadRows(const StepShape& shape) const;  // to a key of a query length
+  std::optional<GraphKey> MixedKey(const StepShape& shape) const;
+  bool HasKey(const GraphKey& key) const { return HasRowsKey(key) || HasMixedKey(key); }
+  bool HasRowsKey(const GraphKey& key) const;
+  bool HasMixedKey(const GraphKey& key) const;
+  bool HasInput(StepInput input) const;
+  // Mixed, and not of a query length too.
+  bool IsMixed(const GraphKey& key) const { return HasMixedKey(key) && !HasRowsKey(key); }
   absl::Status CaptureOne(const GraphKey& key, const StepMaker& make_step,
                           const Fingerprint& fingerprint);
 
-  GraphSetOptions options_;  // sizes filled in
+  GraphSetOptions options_;  // sizes and mixed_sizes filled in
   GraphBackend* backend_;
   absl::flat_hash_map<GraphKey, Entry> graphs_;
   bool over_budget_ = false;

@@ -16,6 +16,11 @@ namespace {
 // Steps of more than 512 sequences take so long that the launch cost of eager steps is small.
 constexpr int kLargestDefaultSize = 512;
 
+// Mixed steps of more tokens are bound by their products. Between two captured numbers are few
+// tokens, for padded ones cost as much as others there.
+constexpr int kLargestDefaultTokens = 512;
+constexpr int kDefaultTokenStep = 64;
+
 // Names `field`, for example "sizes", in its errors.
 absl::Status CheckAscending(const char* field, const std::vector<int>& values) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -50,7 +55,20 @@ absl::Status CheckInputs(const std::vector<StepInput>& inputs) {
   return absl::OkStatus();
 }
 
-// REQUIRES: sizes are filled in.
+// REQUIRES: mixed_sizes are filled in.
+absl::Status CheckMixed(const GraphSetOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckAscending("mixed_tokens", options.mixed_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckAscending("mixed_sizes", options.mixed_sizes));
+  if (options.mixed_tokens.empty() != options.mixed_sizes.empty()) {
+    return absl::InvalidArgumentError(
+        "mixed_sizes are those of mixed_tokens: expected none without mixed_tokens");
+  }
+  if (options.mixed_sizes.empty()) return absl::OkStatus();
+  return CheckBounded("mixed_sizes", options.mixed_sizes.back(), "max_num_seqs",
+                      options.max_num_seqs);
+}
+
+// REQUIRES: sizes and mixed_sizes are filled in.
 absl::Status CheckOptions(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAscending("sizes", options.sizes));
   REPRISE_RETURN_IF_ERROR(
@@ -58,6 +76,7 @@ absl::Status CheckOptions(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(
       CheckAtLeast("query_lens", static_cast<int64_t>(options.query_lens.size()), 1));
   REPRISE_RETURN_IF_ERROR(CheckAscending("query_lens", options.query_lens));
+  REPRISE_RETURN_IF_ERROR(CheckMixed(options));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", options.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("least_cascade_seqs", options.least_cascade_seqs, 1));
   REPRISE_RETURN_IF_ERROR(
@@ -85,10 +104,35 @@ std::vector<int> DefaultGraphSizes(int max_num_seqs) {
   return sizes;
 }
 
+std::vector<int> DefaultMixedTokens(int max_num_tokens) {
+  CHECK_GE(max_num_tokens, 1);
+  const int last = std::min(max_num_tokens, kLargestDefaultTokens);
+  std::vector<int> tokens;
+  for (int count = kDefaultTokenStep; count < last; count += kDefaultTokenStep) {
+    tokens.push_back(count);
+  }
+  tokens.push_back(last);
+  return tokens;
+}
+
+std::vector<int> DefaultMixedSizes(int max_num_seqs) {
+  CHECK_GE(max_num_seqs, 1);
+  const int last = std::min(max_num_seqs, kLargestDefaultSize);
+  std::vector<int> sizes;
+  for (const int size : {16, 128}) {
+    if (size < last) sizes.push_back(size);
+  }
+  sizes.push_back(last);
+  return sizes;
+}
+
 absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options) {
   GraphSetOptions filled = options;
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_num_seqs", filled.max_num_seqs, 1));
   if (filled.sizes.empty()) filled.sizes = DefaultGraphSizes(filled.max_num_seqs);
+  if (!filled.mixed_tokens.empty() && filled.mixed_sizes.empty()) {
+    filled.mixed_sizes = DefaultMixedSizes(filled.max_num_seqs);
+  }
   REPRISE_RETURN_IF_ERROR(CheckOptions(filled));
   return filled;
 }

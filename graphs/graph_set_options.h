@@ -2,6 +2,10 @@
 //
 //   GraphSetOptions options{.max_num_seqs = 64, .query_lens = {1, 5}, .max_seq_len = 8192};
 //
+// There are two forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
+// tokens each: decodes, and verification of drafts. A mixed step has `mixed_tokens` tokens in all,
+// split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes.
+//
 // Plain values.
 
 #ifndef GRAPHS_GRAPH_SET_OPTIONS_H_
@@ -33,6 +37,13 @@ struct GraphSetOptions {
   std::vector<int> sizes = {};
   // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
+  // Captured numbers of tokens of mixed steps, strictly ascending; empty: mixed steps run eagerly.
+  std::vector<int> mixed_tokens = {};
+  // The numbers of sequences at which each of them is captured, strictly ascending, at most
+  // max_num_seqs; a step of fewer tokens is captured for as many sequences as it has tokens. Few:
+  // a padded row costs a row of the product that makes the logits. Empty, with mixed_tokens:
+  // DefaultMixedSizes(max_num_seqs).
+  std::vector<int> mixed_sizes = {};
   // The longest row of a captured step; a capture constant. At least the last of query_lens.
   int max_seq_len = 0;
   std::vector<StepInput> inputs = {StepInput::kTokens};
@@ -48,7 +59,17 @@ struct GraphSetOptions {
 // included if it is at most 512. REQUIRES: max_num_seqs >= 1.
 std::vector<int> DefaultGraphSizes(int max_num_seqs);
 
-// The options with `sizes` filled in. Errors: InvalidArgument naming the field out of range.
+// 64, 128, 192, ..., 512, cut at max_num_tokens, which is itself included if it is at most 512.
+// Larger steps keep a GPU busy for longer than the host takes to launch them.
+// REQUIRES: max_num_tokens >= 1.
+std::vector<int> DefaultMixedTokens(int max_num_tokens);
+
+// 16, 128, 512, cut at max_num_seqs, which is itself included if it is at most 512.
+// REQUIRES: max_num_seqs >= 1.
+std::vector<int> DefaultMixedSizes(int max_num_seqs);
+
+// The options with `sizes` and `mixed_sizes` filled in.
+// Errors: InvalidArgument naming the field out of range.
 absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options);
 
 }  // namespace reprise

@@ -57,6 +57,31 @@ TEST(DefaultGraphSizesDeathTest, NoSequencesHaveNoSizes) {
   EXPECT_DEATH(DefaultGraphSizes(0), "0 vs. 1");
 }
 
+TEST(DefaultMixedTokensTest, AreMultiplesOf64UpToTheMostTokensOrTo512) {
+  EXPECT_THAT(DefaultMixedTokens(1), ElementsAre(1));
+  EXPECT_THAT(DefaultMixedTokens(64), ElementsAre(64));
+  EXPECT_THAT(DefaultMixedTokens(65), ElementsAre(64, 65));
+  EXPECT_THAT(DefaultMixedTokens(300), ElementsAre(64, 128, 192, 256, 300));
+  EXPECT_THAT(DefaultMixedTokens(8192), ElementsAre(64, 128, 192, 256, 320, 384, 448, 512));
+}
+
+TEST(DefaultMixedSizesTest, AreFewAndEndAtTheMaximumOrAt512) {
+  EXPECT_THAT(DefaultMixedSizes(1), ElementsAre(1));
+  EXPECT_THAT(DefaultMixedSizes(16), ElementsAre(16));
+  EXPECT_THAT(DefaultMixedSizes(17), ElementsAre(16, 17));
+  EXPECT_THAT(DefaultMixedSizes(200), ElementsAre(16, 128, 200));
+  EXPECT_THAT(DefaultMixedSizes(4096), ElementsAre(16, 128, 512));
+}
+
+TEST(GraphSetOptionsTest, MixedSizesAreFilledInOnlyForMixedTokens) {
+  GraphSetOptions options{.max_num_seqs = 20, .max_seq_len = 64};
+  EXPECT_TRUE(CheckedOptions(options)->mixed_sizes.empty());
+  options.mixed_tokens = {64};
+  EXPECT_THAT(CheckedOptions(options)->mixed_sizes, ElementsAre(16, 20));
+  options.mixed_sizes = {3};
+  EXPECT_THAT(CheckedOptions(options)->mixed_sizes, ElementsAre(3));
+}
+
 TEST(GraphSetOptionsTest, SizesAreFilledInIfNoneAreGivenAndKeptIfSome) {
   GraphSetOptions options{.max_num_seqs = 13, .max_seq_len = 64};
   EXPECT_THAT(CheckedOptions(options)->sizes, ElementsAre(1, 2, 4, 8, 13));
@@ -125,6 +150,24 @@ TEST(GraphSetOptionsTest, RefusesHostileOptionsByName) {
          o.query_lens = {max};
        },
        "expected at most 2147483647 tokens, got 4611686014132420609"},
+      {"zero mixed tokens",
+       [](auto& o) {
+         o.mixed_tokens = {0, 64};
+       },
+       "expected mixed_tokens[0] >= 1, got 0"},
+      {"repeated mixed tokens",
+       [](auto& o) {
+         o.mixed_tokens = {64, 64};
+       },
+       "expected mixed_tokens[1] >= 65, got 64"},
+      {"mixed sizes past the buffers",
+       [](auto& o) {
+         o.mixed_tokens = {64};
+         o.mixed_sizes = {8, 17};
+       },
+       "mixed_sizes must not pass max_num_seqs: expected at most 16, got 17"},
+      {"mixed sizes alone", [](auto& o) { o.mixed_sizes = {8}; },
+       "expected none without mixed_tokens"},
       {"no input", [](auto& o) { o.inputs = {}; }, "inputs: expected at least 1, got 0"},
       {"repeated input",
        [](auto& o) {

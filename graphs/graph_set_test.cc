@@ -606,6 +606,127 @@ TEST_F(GraphSetTest, AStepInTheSteadyStateAllocatesNothing) {
   EXPECT_EQ(set->report().num_replays(), 16);
 }
 
+GraphKey Mixed(int num_seqs, int num_tokens) {
+  return {
+      .padded_num_seqs = num_seqs, .padded_num_tokens = num_tokens, .max_query_len = num_tokens};
+}
+
+StepShape MixedOf(int num_seqs, int num_tokens, int max_query_len, int max_seq_len = 100) {
+  return {.num_seqs = num_seqs,
+          .num_tokens = num_tokens,
+          .max_query_len = max_query_len,
+          .max_seq_len = max_seq_len};
+}
+
+GraphSetOptions MixedOptions(Mode mode = Mode::kEager) {
+  GraphSetOptions options = Options(mode);
+  options.max_num_seqs = 32;
+  options.mixed_tokens = {8, 64, 128};
+  options.mixed_sizes = {4, 32};
+  return options;
+}
+
+TEST_F(GraphSetTest, MixedKeysComeLastLargestFirstWithAtMostAsManyRowsAsTokens) {
+  Make(MixedOptions());
+  EXPECT_THAT(set_->keys(),
+              ElementsAre(Key(16), Key(8), Key(4), Key(2), Key(1), Mixed(32, 128), Mixed(4, 128),
+                          Mixed(32, 64), Mixed(4, 64), Mixed(8, 8), Mixed(4, 8)));
+}
+
+TEST_F(GraphSetTest, AMixedStepIsPaddedToTheFewestTokensThenSequencesThatHoldIt) {
+  for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
+    MakeCaptured(MixedOptions(mode));
+    EXPECT_EQ(set_->Decide(MixedOf(1, 2, 2)).key, Mixed(4, 8));
+    EXPECT_EQ(set_->Decide(MixedOf(4, 8, 5)).key, Mixed(4, 8));  // exactly full
+    EXPECT_EQ(set_->Decide(MixedOf(5, 8, 4)).key, Mixed(8, 8));
+    EXPECT_EQ(set_->Decide(MixedOf(7, 8, 2)).key, Mixed(8, 8));
+    EXPECT_EQ(set_->Decide(MixedOf(4, 9, 6)).key, Mixed(4, 64));
+    EXPECT_EQ(set_->Decide(MixedOf(1, 64, 64)).key, Mixed(4, 64));
+    EXPECT_EQ(set_->Decide(MixedOf(32, 64, 33)).key, Mixed(32, 64));
+    EXPECT_EQ(set_->Decide(MixedOf(2, 128, 100)).key, Mixed(4, 128));
+    EXPECT_EQ(set_->Decide(MixedOf(2, 128, 100)).reason,
+              mode == Mode::kOff ? EagerReason::kDisabled : EagerReason::kNone);
+    set_.reset();
+  }
+}
+
+TEST_F(GraphSetTest, DecodesTakeMixedGraphsOnlyWhereNoOtherHoldsThem) {
+  MakeCaptured(MixedOptions());
+  for (int num_seqs = 1; num_seqs <= 16; ++num_seqs) {
+    EXPECT_EQ(set_->Decide(DecodeOf(num_seqs)).key.max_query_len, 1);
+  }
+  EXPECT_EQ(set_->Decide(DecodeOf(17)).key, Mixed(32, 64));
+  EXPECT_EQ(set_->Decide(DecodeOf(32)).key, Mixed(32, 64));
+  EXPECT_EQ(ReasonOf(DecodeOf(33)), EagerReason::kTooManySeqs);
+  // Which reads a prefix once, as no mixed graph does.
+  EXPECT_EQ(ReasonOf(CascadeOf(17)), EagerReason::kTooManySeqs);
+  EXPECT_TRUE(set_->Decide(CascadeOf(17)).key.cascade);
+}
+
+TEST_F(GraphSetTest, DraftsAreVerifiedByTheGraphsOfTheirQueryLength) {
+  GraphSetOptions options = MixedOptions();
+  options.query_lens = {1, 4};
+  MakeCaptured(options);
+  EXPECT_EQ(set_->Decide(MixedOf(3, 8, 4)).key, Key(4, 4));
+  EXPECT_EQ(set_->Decide(MixedOf(3, 8, 5)).key, Mixed(4, 8));
+}
+
+TEST_F(GraphSetTest, WhatNoMixedGraphHoldsNamesTheReasonThatItHadWithoutThem) {
+  MakeCaptured(MixedOptions());
+  EXPECT_EQ(ReasonOf(MixedOf(3, 129, 100)), EagerReason::kQueryTooLong);
+  EXPECT_EQ(ReasonOf(MixedOf(33, 64, 2)), EagerReason::kTooManySeqs);
+  EXPECT_EQ(ReasonOf(MixedOf(3, 64, 60, 1024)), EagerReason::kNone);
+  EXPECT_EQ(ReasonOf(MixedOf(3, 64, 60, 1025)), EagerReason::kQueryTooLong);
+  StepShape embeddings = MixedOf(3, 64, 60);
+  embeddings.input = StepInput::kEmbeddings;
+  EXPECT_EQ(ReasonOf(embeddings), EagerReason::kQueryTooLong);
+  EXPECT_EQ(set_->Decide(MixedOf(3, 129, 100)).key.padded_num_tokens, 129);  // live counts
+}
+
+TEST_F(GraphSetTest, MixedKeysOfOtherSplitsAreNotTheSetsOwn) {
+  Make(MixedOptions(Mode::kLazy));
+  GraphKey split = Mixed(4, 64);
+  split.max_query_len = 32;
+  GraphKey cascade = Mixed(4, 64);
+  cascade.cascade = true;
+  for (const GraphKey& key :
+       {Mixed(5, 64), Mixed(32, 8), Mixed(4, 65), Mixed(64, 64), split, cascade, Mixed(0, 64)}) {
+    EXPECT_EQ(set_->Replay(key, make_step_, fingerprint_).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << key;
+  }
+  EXPECT_THAT(runs_, IsEmpty());
+  EXPECT_EQ(Step(MixedOf(2, 40, 39)).kind, Kind::kReplay);
+  EXPECT_EQ(set_->report().Find(Mixed(4, 64))->num_replays, 1);
+  EXPECT_EQ(set_->report().padded_rows(), 2);
+}
+
+TEST_F(GraphSetTest, ABudgetIsSpentOnDecodesBeforeMixedSteps) {
+  backend_.set_price({.pool = 0, .driver = 10});
+  GraphSetOptions options = MixedOptions();
+  options.memory_budget_bytes = 70;  // 5 of decodes, 2 mixed ones
+  MakeCaptured(options);
+  EXPECT_EQ(ReasonOf(DecodeOf(1)), EagerReason::kNone);
+  EXPECT_EQ(ReasonOf(MixedOf(3, 100, 90)), EagerReason::kNone);
+  EXPECT_EQ(ReasonOf(MixedOf(3, 50, 40)), EagerReason::kOverBudget);
+  EXPECT_EQ(set_->Decide(MixedOf(3, 50, 40)).key.padded_num_tokens, 50);  // live counts
+  EXPECT_EQ(set_->report().graphs().size(), 7u);
+}
+
+TEST_F(GraphSetTest, TheEstimateAddsThePoolOfMixedStepsAndCountsTheirKeys) {
+  Make(MixedOptions());
+  const GraphSet::StepMaker priced = [&](const GraphKey& key) -> std::function<absl::Status()> {
+    return [this, key] {
+      runs_.push_back(key);
+      backend_.set_price({.pool = 1000 * key.padded_num_tokens, .driver = key.max_query_len});
+      return absl::OkStatus();
+    };
+  };
+  // Pool of 16 and of 128 tokens; driver 5 x 1 and 6 x 128.
+  EXPECT_EQ(*set_->EstimateBytes(priced), 16'000 + 128'000 + 5 + 768);
+  EXPECT_THAT(runs_, ElementsAre(Key(16), Mixed(32, 128)));
+}
+
 // For all options and shapes, a replay holds the step and is the smallest that does.
 TEST_F(GraphSetTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
   const uint32_t seed = TestSeed();
@@ -623,6 +744,10 @@ TEST_F(GraphSetTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
                             .query_lens = ascending(1 + below(3), 4),
                             .max_seq_len = 64};
     options.max_num_seqs = options.sizes.back() + below(10);
+    if (round % 2 == 1) {
+      options.mixed_tokens = ascending(1 + below(3), 60);
+      options.mixed_sizes = {1 + below(options.max_num_seqs)};
+    }
     Make(options);
     for (int i = 0; i < 50; ++i) {
       const int num_seqs = below(options.max_num_seqs + 5);
@@ -632,11 +757,20 @@ TEST_F(GraphSetTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
                             .max_query_len = query_len,
                             .max_seq_len = below(80)};
       const GraphDecision decision = set_->Decide(shape);
-      std::vector<GraphKey> holding;  // in the order of keys(): smallest last
+      // In the order of keys(): smallest last, mixed ones only if there are no others.
+      std::vector<GraphKey> holding;
+      bool is_mixed = true;
       for (const GraphKey& key : set_->keys()) {
+        const bool is_row_key =
+            std::binary_search(options.query_lens.begin(), options.query_lens.end(),
+                               key.max_query_len) &&
+            key == Key(key.padded_num_seqs, key.max_query_len) &&
+            std::binary_search(options.sizes.begin(), options.sizes.end(), key.padded_num_seqs);
+        if (!is_mixed && !is_row_key) break;
         if (key.padded_num_seqs >= num_seqs && key.max_query_len >= query_len && num_seqs > 0 &&
-            shape.max_seq_len <= 64) {
+            key.padded_num_tokens >= shape.num_tokens && shape.max_seq_len <= 64) {
           holding.push_back(key);
+          is_mixed &= !is_row_key;
         }
       }
       ASSERT_EQ(decision.kind == Kind::kReplay, !holding.empty()) << decision;

@@ -26,9 +26,10 @@
 //     }
 //     // in Forward(): step.Attend(self_layer, q, k, v), then step.Attend(cross_layer, q)
 //
-// Forward runs inside graph capture. It must enqueue the same work for every step of a shape: it
-// may use the sizes of the step's tensors, but no host value that changes from step to step, no
-// value read back from the device, and no synchronisation.
+// Forward runs inside graph capture, of decode steps and, unless ModelRunnerOptions::mixed_graphs
+// is off, of steps with several tokens a row. It must enqueue the same work for every step of a
+// shape: it may use the sizes of the step's tensors, but no host value that changes from step to
+// step, no value read back from the device, and no synchronisation. ReplayCheck finds what differs.
 //
 // Streams: Forward and Encode are called with the runner's stream and device current, and enqueue
 // their work there, LibTorch's ops by themselves. What the stream that is current in

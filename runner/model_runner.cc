@@ -1,6 +1,7 @@
 #include "runner/model_runner.h"
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -13,6 +14,8 @@
 namespace reprise {
 
 absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
+  const StepTrace::Span launch(options_.trace, "launch", num_launched_);
+  std::optional<StepTrace::Span> plan(std::in_place, options_.trace, "plan", num_launched_);
   if (!status_.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the runner has failed and can run no more steps: ", std::string(status_.message())));
@@ -36,6 +39,8 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   output.decision = graphs_->Decide(demand.shape);
   output.num_rows = static_cast<int>(batch.rows.size());
   const int common_prefix_len = output.decision.key.cascade ? cascade.common_prefix_len : 0;
+  plan.reset();
+  if (options_.trace != nullptr) options_.trace->AddCounts(demand.shape, output.decision.key);
   output.status = Prepare(batch, logits, common_prefix_len, output);
   if (!output.status.ok()) {
     status_ = output.status;  // the slots on the device are no longer those of the mirror
@@ -78,7 +83,8 @@ absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
 
 absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
                                   int common_prefix_len, const Output& output) {
-  REPRISE_RETURN_IF_ERROR(Copy(batch.copies));
+  const StepTrace::Span span(options_.trace, "refill", num_launched_);
+  REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
   REPRISE_RETURN_IF_ERROR(Refill(batch, output.decision.key, common_prefix_len, output));
   if (encoder_ != nullptr) encoder_->Follow(batch.updates);
   return driver_->OnStream([&] { return stages_->Begin(logits); });
@@ -87,10 +93,12 @@ absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch
 absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand& demand,
                                   Output& output) {
   if (!batch.encodes.empty()) {
+    const StepTrace::Span span(options_.trace, "encode", num_launched_);
     REPRISE_RETURN_IF_ERROR(encoder_->Run(batch.encodes, *model_, kv_layers()));
   }
   if (demand.shape.num_seqs > 0) {
-    REPRISE_ASSIGN_OR_RETURN(output.decision, RunStep(output.decision));
+    REPRISE_ASSIGN_OR_RETURN(output.decision, RunStep(output.decision, demand.shape));
+    const StepTrace::Span span(options_.trace, "sample", num_launched_);
     REPRISE_RETURN_IF_ERROR(KeepLogits(output));
     REPRISE_RETURN_IF_ERROR(ChooseTokens(demand, output));
   }
@@ -125,10 +133,20 @@ absl::Status ModelRunner::ChooseTokens(const StepDemand& demand, const Output& o
   return driver_->OnStream([&] { return stages_->AfterSample(step, output_idx); });
 }
 
-absl::Status ModelRunner::Copy(absl::Span<const BlockCopy> copies) {
-  if (copies.empty()) return absl::OkStatus();
+absl::Status ModelRunner::MoveBlocks(const ScheduledBatch& batch) {
+  if (batch.swap_outs.empty() && batch.swap_ins.empty() && batch.copies.empty()) {
+    return absl::OkStatus();
+  }
   // On the stream of the steps: after all that were launched, before this one.
-  return driver_->OnStream([&] { return CopyBlocks(*block_store_, *block_store_, copies); });
+  return driver_->OnStream([&]() -> absl::Status {
+    if (!batch.swap_outs.empty()) {
+      REPRISE_RETURN_IF_ERROR(CopyBlocks(*block_store_, *swap_store_, batch.swap_outs));
+    }
+    if (!batch.swap_ins.empty()) {
+      REPRISE_RETURN_IF_ERROR(CopyBlocks(*swap_store_, *block_store_, batch.swap_ins));
+    }
+    return CopyBlocks(*block_store_, *block_store_, batch.copies);
+  });
 }
 
 absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& key,
@@ -148,20 +166,32 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& ke
   return driver_->Refill(args);
 }
 
-absl::StatusOr<GraphDecision> ModelRunner::RunStep(const GraphDecision& decision) {
+absl::StatusOr<GraphDecision> ModelRunner::RunStep(const GraphDecision& decision,
+                                                   const StepShape& shape) {
+  StepTrace::Span span(options_.trace, "forward", num_launched_);
+  GraphDecision outcome = decision;
   if (calibrates_) {
+    outcome.kind = GraphDecision::Kind::kEager;
+    outcome.reason = EagerReason::kCalibrates;
     REPRISE_RETURN_IF_ERROR(driver_->OnStream(MakeStep(decision.key, &*kv_scales_)));
     calibrates_ = false;
-    return GraphDecision{.kind = GraphDecision::Kind::kEager,
-                         .reason = EagerReason::kCalibrates,
-                         .key = decision.key};
+  } else if (decision.kind == GraphDecision::Kind::kReplay) {
+    const auto make_step = [this](const GraphKey& key) { return MakeCapturedStep(key); };
+    REPRISE_ASSIGN_OR_RETURN(outcome, graphs_->Replay(decision.key, make_step, fingerprint_));
+  } else {
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream(MakeStep(decision.key)));
   }
-  const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
-  if (decision.kind == GraphDecision::Kind::kReplay) {
-    return graphs_->Replay(decision.key, make_step, fingerprint_);
+  if (checker_ != nullptr && outcome.kind == GraphDecision::Kind::kReplay) {
+    REPRISE_RETURN_IF_ERROR(CheckReplay(outcome.key, shape));
   }
-  REPRISE_RETURN_IF_ERROR(driver_->OnStream(make_step(decision.key)));
-  return decision;
+  span.SetDecision(outcome);
+  return outcome;
+}
+
+absl::Status ModelRunner::CheckReplay(const GraphKey& key, const StepShape& shape) {
+  // Keys are written again, to the same slots.
+  ReplayComparison comparison = checker_->Compare(key, shape);
+  return driver_->OnStream(MakeStep(key, /*calibrated=*/nullptr, &comparison));
 }
 
 absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
@@ -171,6 +201,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
                      num_awaited_ == num_launched_ ? "none" : absl::StrCat("step ", num_awaited_),
                      ", got step ", ticket.step));
   }
+  const StepTrace::Span span(options_.trace, "await", ticket.step);
   const int output_idx = static_cast<int>(num_awaited_++ % static_cast<int64_t>(outputs_.size()));
   const Output& output = outputs_[output_idx];
   // After a fault of the device the tokens in the ring are those of an earlier step.

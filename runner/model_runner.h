@@ -26,6 +26,15 @@
 //   const BlockCopy copy[] = {{.src = 1, .dst = 2}};   // done before the step reads or writes them
 //   runner->Step({.joins = join_behind_them, .updates = update, .copies = copy, .rows = rest});
 //
+// A sequence may leave its blocks to others and return later (ModelRunnerOptions::num_swap_blocks):
+//
+//   const BlockCopy out[] = {{.src = 1, .dst = 1}};   // block 1 of the cache to host block 1
+//   runner->Step({.leaves = slot_0, .joins = other, .updates = update, .swap_outs = out, ...});
+//   const BlockCopy in[] = {{.src = 1, .dst = 5}};    // host block 1 to block 5 of the cache
+//   runner->Step({.joins = join_behind_them, .updates = update, .swap_ins = in, .rows = rest});
+//
+// One stream orders all of it, so a block on either side may be used again by the next batch.
+//
 // The runner owns everything that a captured graph reads: slot state, step arrays, KV cache,
 // logits, work maps. It does not decide which sequences take part (Scheduler) or which blocks they
 // use (BlockManager): the batch specifies both.
@@ -37,7 +46,8 @@
 // Errors. A step fails in one of three places:
 //
 //   Launch() returns an error   the batch was refused; nothing has changed
-//   Await() returns an error    the step failed (the model's forward pass, memory, a broken row):
+//   Await() returns an error    the step failed (the model's forward pass, memory, a broken row, a
+//                               replay that ReplayCheck finds wrong):
 //                               the keys and tokens of its rows are undefined, so their sequences
 //                               must leave; those of other sequences are as they were
 //   status() is an error        the device has failed: no sequence can go on
@@ -75,6 +85,7 @@
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
+#include "runner/replay_check.h"
 #include "runner/sampling/logits_stages.h"
 #include "runner/slots/scheduled_batch.h"
 #include "runner/slots/slot_mirror.h"
@@ -82,6 +93,8 @@
 #include "runner/step_cascade.h"
 #include "runner/step_memory.h"
 #include "runner/step_metadata.h"
+#include "runner/step_trace.h"
+#include "runner/step_watch.h"
 
 namespace reprise {
 
@@ -122,6 +135,7 @@ struct MemoryUse {
   // nullopt on the CPU.
   std::optional<int64_t> free_bytes = {};
   int64_t cache_bytes = 0;
+  int64_t swap_bytes = 0;  // of the host
 };
 
 class ModelRunner {
@@ -177,6 +191,10 @@ class ModelRunner {
     return max_encoder_tokens() == 0 ? 0 : std::max(max_encoder_tokens(), max_num_tokens());
   }
   int num_blocks() const { return num_blocks_; }
+  // Blocks of host memory for swaps, host block 0 included; 0: none.
+  int num_swap_blocks() const { return swap_store_ ? swap_store_->num_blocks() : 0; }
+  // Of a block over all layers: what a swap or a copy of it moves.
+  int64_t bytes_per_block() const { return block_store_->bytes_per_block(); }
   int max_blocks() const { return max_blocks_; }  // columns of each group's table
   int block_size() const { return options_.block_size; }
   // At least one: what a block manager keeps for each sequence.
@@ -207,6 +225,7 @@ class ModelRunner {
               std::unique_ptr<DeviceDriver> driver);
   absl::Status Allocate();
   absl::Status SizeCache();
+  absl::Status AllocateSwapStore();
   absl::Status RunLargestStep();
   void MakeCascade();
   absl::Status AllocateRings();
@@ -214,9 +233,11 @@ class ModelRunner {
   absl::Status CaptureGraphs();
 
   // The work of a step at `key`: metadata, forward pass, logits in place. `calibrated`: the scales
-  // that it sets, or null.
-  std::function<absl::Status()> MakeStep(const GraphKey& key,
-                                         const KvScales* calibrated = nullptr) const;
+  // that it sets, or null. `watch`: sees its tensors, or null.
+  std::function<absl::Status()> MakeStep(const GraphKey& key, const KvScales* calibrated = nullptr,
+                                         StepWatch* watch = nullptr) const;
+  // That of a graph.
+  std::function<absl::Status()> MakeCapturedStep(const GraphKey& key) const;
   DType logits_dtype() const;
   SlotLimits Limits() const;
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
@@ -233,11 +254,14 @@ class ModelRunner {
   // Chooses tokens, with the stages that the step needs before and after.
   absl::Status ChooseTokens(const StepDemand& demand, const Output& output);
   at::Tensor LogitsOf(const Output& output) const;
-  absl::Status Copy(absl::Span<const BlockCopy> copies);
+  // Moves the batch's blocks to and from the host, and copies those of the cache.
+  absl::Status MoveBlocks(const ScheduledBatch& batch);
   absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
                       const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
-  absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision);
+  absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision, const StepShape& shape);
+  // Runs the step that was replayed eagerly, and compares.
+  absl::Status CheckReplay(const GraphKey& key, const StepShape& shape);
   // Of what captured steps read, as it is now.
   Fingerprint MakeFingerprint(int num_blocks) const;
 
@@ -255,11 +279,13 @@ class ModelRunner {
   std::optional<KvScales> kv_scales_;      // of a quantised cache
   bool calibrates_ = false;                // the next step with rows sets them
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
+  std::optional<BlockStore> swap_store_;   // blocks of host memory; none: no swaps
   std::unique_ptr<StepMetadata> metadata_;
   std::unique_ptr<EncoderPass> encoder_;  // null: the model has none
   std::shared_ptr<const Constants> constants_;
-  Fingerprint fingerprint_;           // of the constants
-  std::unique_ptr<GraphSet> graphs_;  // after all that its graphs read
+  Fingerprint fingerprint_;                 // of the constants
+  std::unique_ptr<ReplayChecker> checker_;  // null: replays are not checked
+  std::unique_ptr<GraphSet> graphs_;        // after all that its graphs read
 
   std::optional<SlotMirror> mirror_;
   std::unique_ptr<LogitsStages> stages_;

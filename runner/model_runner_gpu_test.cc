@@ -1,3 +1,4 @@
+#include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -59,10 +60,21 @@ class ProductModel : public Model {
     return step.logits();
   }
 
- private:
+ protected:
   ModelSpec spec_;
   at::Tensor embedding_;
   std::optional<Linear> head_;
+};
+
+// The same, of every token of the step.
+class EveryTokenModel : public ProductModel {
+ public:
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    const at::Tensor x = embedding_.index_select(0, step.token_ids());
+    at::Tensor products = at::empty({x.size(0), kVocab}, x.options());
+    REPRISE_RETURN_IF_ERROR(head_->Apply(step.linears(), x, products));
+    return products.index_select(0, step.logits_indices());
+  }
 };
 
 class ModelRunnerGpuTest : public DeviceSuite {};
@@ -108,6 +120,24 @@ TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfTheSizesThatGraphsServe) {
       if (choice.source == LinearChoice::Source::kTimed) timed.push_back(choice.num_rows);
     }
     EXPECT_THAT(timed, testing::UnorderedElementsAre(1, 2, 4, 8));
+  }
+}
+
+TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfMixedSteps) {
+  using Mode = GraphSetOptions::Mode;
+  for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
+    SCOPED_TRACE(static_cast<int>(mode));
+    EveryTokenModel model;
+    auto made = *MakeDeviceDriver(c10::kCUDA, {});
+    DeviceDriver* const driver = made.get();
+    auto runner = ModelRunner::Create(
+        &model, {.max_num_seqs = 2, .max_num_tokens = 200, .graphs = mode}, std::move(made));
+    ASSERT_TRUE(runner.ok()) << runner.status();
+    std::vector<int64_t> timed;
+    for (const LinearChoice& choice : driver->linears().Choices()) {
+      if (choice.source == LinearChoice::Source::kTimed) timed.push_back(choice.num_rows);
+    }
+    EXPECT_THAT(timed, testing::UnorderedElementsAre(1, 2, 64, 128, 192, 200));
   }
 }
 

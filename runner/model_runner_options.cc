@@ -16,6 +16,28 @@ absl::Status AtLeast(const char* name, int64_t value, int64_t least) {
       absl::StrCat(name, " is too small: expected at least ", least, ", got ", value));
 }
 
+// Fills in the captured sizes of mixed steps, or removes them.
+absl::Status ResolveMixedGraphs(bool on_cpu, ModelRunnerOptions& options) {
+  if (!options.mixed_graphs) {
+    options.mixed_graphs = on_cpu ? MixedGraphs::kOff : MixedGraphs::kOn;
+  }
+  if (options.mixed_graphs == MixedGraphs::kOff) {
+    options.mixed_graph_tokens.clear();
+    options.mixed_graph_sizes.clear();
+    return absl::OkStatus();
+  }
+  if (options.mixed_graph_tokens.empty()) {
+    options.mixed_graph_tokens = DefaultMixedTokens(options.max_num_tokens);
+  }
+  if (options.mixed_graph_sizes.empty()) {
+    options.mixed_graph_sizes = DefaultMixedSizes(options.max_num_seqs);
+  }
+  if (options.mixed_graph_tokens.back() <= options.max_num_tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("mixed_graph_tokens must not pass max_num_tokens: expected at most ",
+                   options.max_num_tokens, ", got ", options.mixed_graph_tokens.back()));
+}
+
 absl::Status CheckSpec(const ModelSpec& spec) {
   if (spec.layers.empty()) {
     return absl::InvalidArgumentError("the model's spec names no attention layer");
@@ -69,6 +91,7 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
       AtLeast("max_num_tokens", resolved.max_num_tokens, resolved.max_num_seqs));
   REPRISE_RETURN_IF_ERROR(
       CheckBetween("max_earlier_logits", resolved.max_earlier_logits, 0, resolved.max_num_tokens));
+  REPRISE_RETURN_IF_ERROR(ResolveMixedGraphs(on_cpu, resolved));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_seq_len", *resolved.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(AtLeast("block_size", resolved.block_size, 1));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_steps_in_flight", *resolved.max_steps_in_flight, 1));
@@ -98,6 +121,15 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
     if (resolved.kv_memory_bytes) {
       return absl::InvalidArgumentError("num_blocks and kv_memory_bytes exclude each other");
     }
+  }
+  REPRISE_RETURN_IF_ERROR(AtLeast("num_swap_blocks", resolved.num_swap_blocks, 0));
+  REPRISE_RETURN_IF_ERROR(AtLeast("swap_memory_bytes", resolved.swap_memory_bytes, 0));
+  if (resolved.num_swap_blocks == 1) {
+    return absl::InvalidArgumentError(
+        "num_swap_blocks must be 0, or at least 2, for host block 0 is never used: got 1");
+  }
+  if (resolved.num_swap_blocks > 0 && resolved.swap_memory_bytes > 0) {
+    return absl::InvalidArgumentError("num_swap_blocks and swap_memory_bytes exclude each other");
   }
   return resolved;
 }

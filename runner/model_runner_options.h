@@ -21,6 +21,8 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
+class StepTrace;
+
 // Whether rounding may let a row's tokens depend on what else is in its step.
 enum class BatchInvariance : int8_t {
   kOff,
@@ -28,6 +30,28 @@ enum class BatchInvariance : int8_t {
   // products use one algorithm for all numbers of rows. Slower. Holds for models whose products go
   // through Step::linears().
   kOn,
+};
+
+// Whether mixed steps, which have chunks of prompts in some rows and decodes in others, are
+// replayed from graphs as decode steps are. With graphs switched off they are padded as if they
+// were.
+enum class MixedGraphs : int8_t {
+  kOff,  // they run eagerly, and are not padded
+  // Steps of up to the last of mixed_graph_tokens are padded to the next of them. Model::Forward()
+  // is captured with rows of several tokens, too. These graphs take capture time and memory.
+  kOn,
+};
+
+// A debug mode: whether replayed steps are compared with what they should compute.
+enum class ReplayCheck : int8_t {
+  kOff,
+  // After each replay the step is run again, eagerly, over the same step arrays. What Step::Watch()
+  // names must be the same bits in both: q, k, v and out of every attention layer, the logits, and
+  // what the model adds. If not, the step fails: Await() returns Internal with the first tensor
+  // that differs, in the order of the forward pass, and where. So a graph shows that has frozen a
+  // value of the host or reads memory that moved. Each step waits for the device, and the graphs
+  // keep a copy of all such tensors of the largest step; leave memory for it (num_blocks).
+  kEveryReplay,
 };
 
 // Whether decode steps whose rows share a prefix of blocks read it once for all of them.
@@ -73,6 +97,11 @@ struct ModelRunnerOptions {
   // the memory that graphs leave free.
   std::optional<int> num_blocks = {};
   std::optional<int64_t> kv_memory_bytes = {};
+  // Host memory for blocks of sequences that gave theirs up (ScheduledBatch::swap_outs): this many
+  // blocks, host block 0 included, which is never used, or as many as fit into this many bytes.
+  // Pinned on a GPU. Both 0: none.
+  int num_swap_blocks = 0;
+  int64_t swap_memory_bytes = 0;
   // Of the cache. nullopt: the model's dtype.
   std::optional<DType> kv_dtype = {};
   KvOrder kv_order = KvOrder::kNHD;
@@ -87,6 +116,14 @@ struct ModelRunnerOptions {
   // Captured numbers of rows. Empty: DefaultGraphSizes(max_num_seqs).
   std::vector<int> graph_sizes = {};
   std::optional<int64_t> graph_memory_budget_bytes = {};
+  // nullopt: kOn on a GPU; kOff on the CPU, where a replay saves no launches and padded tokens take
+  // time as live ones do.
+  std::optional<MixedGraphs> mixed_graphs = {};
+  // Captured numbers of tokens of mixed steps, at most max_num_tokens, and of their rows. Empty:
+  // DefaultMixedTokens(max_num_tokens), DefaultMixedSizes(max_num_seqs).
+  std::vector<int> mixed_graph_tokens = {};
+  std::vector<int> mixed_graph_sizes = {};
+  ReplayCheck replay_check = ReplayCheck::kOff;
 
   // Steps launched before the oldest is awaited. nullopt: 1 on the CPU, 2 on a GPU.
   std::optional<int> max_steps_in_flight = {};
@@ -111,6 +148,9 @@ struct ModelRunnerOptions {
   // batch_invariance excludes it; else kOff. The CPU path always reads a prefix row by row.
   std::optional<CascadeMode> cascade = {};
   CascadeCosts cascade_costs = H200Profile().cascade_map;
+
+  // Gets the spans of each step (runner/step_trace.h); must outlive the runner. Null: none.
+  StepTrace* trace = nullptr;
 };
 
 // `options` with every default that depends on the model filled in, except the size of the cache.

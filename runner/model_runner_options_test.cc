@@ -42,6 +42,28 @@ TEST(ModelRunnerOptionsTest, DefaultsFollowTheModelAndTheDevice) {
   EXPECT_EQ(on_gpu->max_steps_in_flight, 2);
 }
 
+TEST(ModelRunnerOptionsTest, MixedGraphsAreForGpusOrOnRequest) {
+  EXPECT_EQ(Resolved({}).mixed_graphs, MixedGraphs::kOff);
+  EXPECT_TRUE(Resolved({.mixed_graph_tokens = {32}}).mixed_graph_tokens.empty());
+  const ModelRunnerOptions on =
+      Resolved({.max_num_seqs = 20, .max_num_tokens = 130, .mixed_graphs = MixedGraphs::kOn});
+  EXPECT_THAT(on.mixed_graph_tokens, testing::ElementsAre(64, 128, 130));
+  EXPECT_THAT(on.mixed_graph_sizes, testing::ElementsAre(16, 20));
+  const ModelRunnerOptions given = Resolved({.mixed_graphs = MixedGraphs::kOn,
+                                             .mixed_graph_tokens = {32, 512},
+                                             .mixed_graph_sizes = {5}});
+  EXPECT_THAT(given.mixed_graph_tokens, testing::ElementsAre(32, 512));
+  EXPECT_THAT(given.mixed_graph_sizes, testing::ElementsAre(5));
+
+  ModelSpec spec = Spec();
+  spec.device = c10::Device(c10::kCUDA, 0);
+  const auto on_gpu = ResolveRunnerOptions({}, spec);
+  ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
+  EXPECT_EQ(on_gpu->mixed_graphs, MixedGraphs::kOn);
+  EXPECT_EQ(on_gpu->mixed_graph_tokens.back(), 512);
+  EXPECT_THAT(on_gpu->mixed_graph_sizes, testing::ElementsAre(8));
+}
+
 TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
   const auto refused = [](ModelRunnerOptions options) {
     const auto resolved = ResolveRunnerOptions(options, Spec());
@@ -51,11 +73,19 @@ TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
   EXPECT_THAT(refused({.max_num_seqs = 0}), HasSubstr("max_num_seqs"));
   EXPECT_THAT(refused({.max_num_seqs = 8, .max_num_tokens = 7}),
               HasSubstr("max_num_tokens is too small: expected at least 8, got 7"));
+  EXPECT_THAT(refused({.mixed_graphs = MixedGraphs::kOn, .mixed_graph_tokens = {64, 513}}),
+              HasSubstr("mixed_graph_tokens must not pass max_num_tokens: expected at most 512, "
+                        "got 513"));
   EXPECT_THAT(refused({.max_seq_len = 65}), HasSubstr("expected at most 64, got 65"));
   EXPECT_THAT(refused({.max_seq_len = 0}), HasSubstr("max_seq_len"));
   EXPECT_THAT(refused({.block_size = 0}), HasSubstr("block_size"));
   EXPECT_THAT(refused({.num_blocks = 1}), HasSubstr("num_blocks"));
   EXPECT_THAT(refused({.num_blocks = 4, .kv_memory_bytes = 9}), HasSubstr("exclude each other"));
+  EXPECT_THAT(refused({.num_swap_blocks = -1}), HasSubstr("num_swap_blocks is too small"));
+  EXPECT_THAT(refused({.num_swap_blocks = 1}), HasSubstr("or at least 2"));
+  EXPECT_THAT(refused({.swap_memory_bytes = -1}), HasSubstr("swap_memory_bytes is too small"));
+  EXPECT_THAT(refused({.num_swap_blocks = 4, .swap_memory_bytes = 9}),
+              HasSubstr("num_swap_blocks and swap_memory_bytes exclude each other"));
   EXPECT_THAT(refused({.max_steps_in_flight = 0}), HasSubstr("max_steps_in_flight"));
   EXPECT_THAT(refused({.max_num_tokens = 99, .max_earlier_logits = 100}),
               HasSubstr("max_earlier_logits: expected 0 to 99, got 100"));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -136,12 +137,18 @@ absl::Status ModelRunner::Allocate() {
       graphs_, GraphSet::Create({.mode = *options_.graphs,
                                  .max_num_seqs = options_.max_num_seqs,
                                  .sizes = options_.graph_sizes,
+                                 .mixed_tokens = options_.mixed_graph_tokens,
+                                 .mixed_sizes = options_.mixed_graph_sizes,
                                  .max_seq_len = max_seq_len(),
                                  .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
                                  .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
                                  .memory_budget_bytes = options_.graph_memory_budget_bytes},
                                 &driver_->graphs()));
+
+  if (options_.replay_check == ReplayCheck::kEveryReplay) {
+    checker_ = std::make_unique<ReplayChecker>();
+  }
 
   REPRISE_RETURN_IF_ERROR(SizeCache());
   mirror_.emplace(Limits());
@@ -172,6 +179,24 @@ absl::Status ModelRunner::SizeCache() {
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes();
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
+  return AllocateSwapStore();
+}
+
+absl::Status ModelRunner::AllocateSwapStore() {
+  int64_t num_swap_blocks = options_.num_swap_blocks;
+  if (options_.swap_memory_bytes > 0) {
+    num_swap_blocks = std::min<int64_t>(options_.swap_memory_bytes / bytes_per_block(),
+                                        std::numeric_limits<int32_t>::max());
+    if (num_swap_blocks < 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "swap_memory_bytes must hold host block 0, which is never used, and one more: expected ",
+          "at least ", 2 * bytes_per_block(), ", got ", options_.swap_memory_bytes));
+    }
+  }
+  if (num_swap_blocks == 0) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(swap_store_,
+                           BlockStore::Pinned(*block_store_, static_cast<int>(num_swap_blocks)));
+  memory_use_.swap_bytes = num_swap_blocks * bytes_per_block();
   return absl::OkStatus();
 }
 
@@ -207,7 +232,7 @@ absl::Status ModelRunner::RunLargestStep() {
 // search. They are timed now in each mode, also without graphs or with lazily captured ones: so all
 // modes compute the same bits.
 absl::Status ModelRunner::CaptureGraphs() {
-  const auto make_step = [this](const GraphKey& key) { return MakeStep(key); };
+  const auto make_step = [this](const GraphKey& key) { return MakeCapturedStep(key); };
   driver_->linears().SetTiming(LinearTiming::kOn);
   if (*options_.graphs != GraphSetOptions::Mode::kEager && driver_->device().is_cuda()) {
     for (const GraphKey& key : graphs_->keys()) {
@@ -232,7 +257,7 @@ SlotLimits ModelRunner::Limits() const {
           .max_blocks = max_blocks_,
           .block_size = options_.block_size,
           .num_blocks = num_blocks_,
-
+          .num_swap_blocks = num_swap_blocks(),
           .vocab_size = model_->spec().vocab_size,
           .groups = classes_.groups,
           .max_encoder_tokens = *options_.max_encoder_tokens,
@@ -316,8 +341,8 @@ absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
   return absl::OkStatus();
 }
 
-std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
-                                                    const KvScales* calibrated) const {
+std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key, const KvScales* calibrated,
+                                                    StepWatch* watch) const {
   const StepArrays& arrays = memory_->arrays();
   StepBatches batches = metadata_->BatchesAt(key, *memory_);
   const int64_t num_tokens = key.padded_num_tokens;
@@ -336,14 +361,23 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
       .metadata = metadata_.get(),
       .linears = &driver_->linears(),
       .dtype = model_->spec().dtype,
-      .calibrated = calibrated});
-  return [step, batches = std::move(batches), constants = constants_]() -> absl::Status {
+      .calibrated = calibrated,
+      .watch = watch});
+  return [step, batches = std::move(batches), constants = constants_, watch]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
+      if (watch != nullptr) watch->Begin();
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches));
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
-      return MoveInto(step->logits(), logits);
+      REPRISE_RETURN_IF_ERROR(MoveInto(step->logits(), logits));
+      step->Watch("logits", step->logits());
+      return watch != nullptr ? watch->End() : absl::OkStatus();
     });
   };
+}
+
+std::function<absl::Status()> ModelRunner::MakeCapturedStep(const GraphKey& key) const {
+  return MakeStep(key, /*calibrated=*/nullptr,
+                  checker_ != nullptr ? checker_->WatchOf(key) : nullptr);
 }
 
 Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status_macros.h"
 #include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "runner/testing/forwarding_driver.h"
 #include "runner/testing/model_runner_suite.h"
 #include "runner/testing/toy_model.h"
@@ -101,6 +103,56 @@ TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
   EXPECT_EQ(allocations.count(), 0);
   ASSERT_NE(runner.cascade(), nullptr);
   EXPECT_GE(runner.cascade()->num_steps(CascadeReason::kNoPrefix), 100);
+}
+
+// A chunk of a prompt and two decodes, again and again; traced.
+TEST(ModelRunnerTest, AReplayedMixedStepAllocatesNothingOnTheHeapAndIsTraced) {
+  SilentModel model;
+  StepTrace trace;
+  auto created = ModelRunner::Create(&model, {.max_num_seqs = 4,
+                                              .max_num_tokens = 16,
+                                              .graph_sizes = {1},
+                                              .mixed_graphs = MixedGraphs::kOn,
+                                              .mixed_graph_tokens = {8, 16},
+                                              .trace = &trace});
+  ASSERT_TRUE(created.ok()) << created.status();
+  ModelRunner& runner = **created;
+  const std::vector<int32_t> tokens = {1, 2};
+  std::vector<SlotJoin> joins;
+  std::vector<BlockTableUpdate> updates;
+  std::vector<ScheduledRow> first;
+  std::vector<ScheduledRow> rows;
+  for (int slot = 0; slot < 3; ++slot) {
+    joins.push_back({.slot = slot});
+    for (int column = 0; column < 8; ++column)
+      updates.push_back({slot, column, 1 + 8 * slot + column});
+    first.push_back({.slot = SlotId(slot), .tokens = tokens});
+    rows.push_back({.slot = SlotId(slot)});
+  }
+  rows[1].tokens = tokens;
+  ASSERT_TRUE(runner.Step({.joins = joins, .updates = updates, .rows = first}).ok());
+  ASSERT_TRUE(runner.Step({.rows = rows}).ok());
+  AllocationCounter allocations;
+  for (int step = 0; step < 50; ++step) {
+    const auto result = runner.Step({.rows = rows});
+    ASSERT_TRUE(result.ok());
+    ASSERT_EQ(result->decision.kind, GraphDecision::Kind::kReplay);
+    ASSERT_EQ(result->decision.key.padded_num_tokens, 8);
+  }
+  EXPECT_EQ(allocations.count(), 0);
+
+  const nlohmann::json events = nlohmann::json::parse(trace.ToJson()).at("traceEvents");
+  std::vector<std::string> names;
+  for (const nlohmann::json& event : events) {
+    const nlohmann::json& args = event.at("args");
+    if (event.at("ph") == "X" && args.at("step") == 51) names.push_back(event.at("name"));
+    if (event.at("name") == "replay") {
+      EXPECT_EQ(args.at("key"), "4 seqs x 8 (8 tokens), tokens");
+    }
+  }
+  EXPECT_THAT(names, testing::ElementsAre("launch", "plan", "refill", "replay", "sample", "await"));
+  EXPECT_EQ(events.back().at("name"), "await");
+  EXPECT_EQ(trace.num_events(), 52 * 7);  // those and the counts
 }
 
 // A device with little memory, over the CPU.

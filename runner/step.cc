@@ -10,6 +10,7 @@
 #include "cache/ops/kv_scale.h"
 #include "cache/ops/write_kv.h"
 #include "glog/logging.h"
+#include "runner/step_watch.h"
 
 namespace reprise {
 namespace {
@@ -61,9 +62,11 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
     at::Tensor out =
         options.out.defined() ? options.out : OutputOf(params, q, num_tokens(), parts_.dtype);
     at::Tensor lse = options.lse;
+    Watch("layer", layer, "q", q);
     REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch(layer), work_map(layer), q,
                                            parts_.kv[layer], out, lse.defined() ? &lse : nullptr,
                                            options.extras));
+    Watch("layer", layer, "out", out);
     return out;
   });
 }
@@ -75,6 +78,8 @@ absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v) co
         "layer ", layer, " keeps V within K: expected one latent for both, got k and v"));
   }
   REPRISE_RETURN_IF_ERROR(Calibrate(layer, k, v));
+  Watch("layer", layer, "k", k);
+  Watch("layer", layer, "v", v);
   return WriteKv(parts_.kv[layer], k, v, slot_mapping(layer));
 }
 
@@ -85,6 +90,7 @@ absl::Status Step::Write(int layer, const at::Tensor& latent) const {
         absl::StrCat("layer ", layer, " keeps K and V apart: expected k and v, got one latent"));
   }
   REPRISE_RETURN_IF_ERROR(Calibrate(layer, latent, /*v=*/at::Tensor()));
+  Watch("layer", layer, "latent", latent);
   return WriteKv(parts_.kv[layer], latent, /*v=*/at::Tensor(), slot_mapping(layer));
 }
 
@@ -115,6 +121,7 @@ absl::StatusOr<AttentionPart> Step::AttendWithin(int attention, const at::Tensor
     REPRISE_RETURN_IF_ERROR(RaggedAttention(params, parts_.batches.within,
                                             parts_.metadata->within_maps()[attention], q, k, v,
                                             part.out, &part.lse));
+    Watch("within", attention, "out", part.out);
     return part;
   });
 }
@@ -133,8 +140,17 @@ absl::StatusOr<AttentionPart> Step::AttendBefore(int layer, const at::Tensor& q)
     REPRISE_RETURN_IF_ERROR(PagedAttention(params, parts_.batches.before[class_index],
                                            parts_.metadata->before_maps()[class_index], q,
                                            parts_.kv[layer], part.out, &part.lse));
+    Watch("layer", layer, "out before the step", part.out);
     return part;
   });
+}
+
+void Step::See(std::string_view name, const at::Tensor& tensor) const {
+  parts_.watch->See(name, tensor);
+}
+
+void Step::Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const {
+  if (parts_.watch != nullptr) See(absl::StrCat(place, " ", index, " ", what), tensor);
 }
 
 const at::Tensor& Step::slot_mapping(int layer) const {

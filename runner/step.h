@@ -26,6 +26,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,8 @@
 #include "runner/step_metadata.h"
 
 namespace reprise {
+
+class StepWatch;
 
 // Optional arguments of Step::Attend.
 struct AttendOptions {
@@ -83,6 +86,7 @@ class Step {
     DType dtype = DType::kFloat32;  // of the model
     // Scales to set from this step's keys before they are written; null: they are as they are.
     const KvScales* calibrated = nullptr;
+    StepWatch* watch = nullptr;  // sees the tensors of Watch(); null: none does
   };
   explicit Step(Parts parts) : parts_(std::move(parts)) {}
 
@@ -143,6 +147,17 @@ class Step {
   const PagedBatch& batch(int layer) const;
   const WorkMap& work_map(int layer) const;
 
+  // Names a tensor of the forward pass for the debug mode that compares replayed steps with eager
+  // ones (ReplayCheck), which otherwise knows those of attention, "layer 3 q", and "logits":
+  //
+  //   step.Watch("mlp of layer 3", x);
+  //
+  // A tensor whose first dimension is num_tokens or num_logits is compared in the live ones alone,
+  // for what padding computes is undefined. Costs the test of a pointer if that mode is off.
+  void Watch(std::string_view name, const at::Tensor& tensor) const {
+    if (parts_.watch != nullptr) See(name, tensor);
+  }
+
   // What matrix products need on a GPU (runner/ops/linear.h); on the CPU an empty one.
   LinearContext& linears() const { return *parts_.linears; }
 
@@ -150,6 +165,9 @@ class Step {
   absl::Status CheckHasCache(int layer) const;
   absl::Status CheckIsWritten(int layer) const;
   absl::Status CheckHasWithin() const;
+  void See(std::string_view name, const at::Tensor& tensor) const;
+  // Watches `what` of a layer: "layer 3 q".
+  void Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const;
   // Sets the layer's scales from k and v, in the step that calibrates.
   absl::Status Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const;
   const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[layer]; }

@@ -1,6 +1,7 @@
 // The attention kernels against the float64 reference, on random hostile batches: every field of
 // PagedBatch, RaggedBatch, AttentionParams and AttentionExtras, every layout, and maps of any
-// split.
+// split. Each runs eagerly and in a captured graph that is replayed over other contents
+// (attention/testing/gpu_check.h).
 //
 // attention/testing/attention_error.h defines the tolerance: twice the error of the same maths in
 // the kernel's precision, per fixture with a floor, and over all fixtures without one.
@@ -44,16 +45,16 @@ DType ProductsOf(DType q_dtype, DType kv_dtype) {
   return q_dtype;
 }
 
-// Runs a case on the GPU and compares.
+// Runs a case on the GPU, eagerly and in a replayed graph, and compares.
 template <typename Fixture>
-void Check(Fixture fixture, const CrossProductCase& c, ErrorTotals& totals) {
-  const ExpectedAttention<Fixture> expected = ExpectedOf(std::move(fixture), c);
-  SCOPED_TRACE(expected.fixture.description);
+void Check(FixturePair<Fixture> pair, const CrossProductCase& c, ErrorTotals& totals) {
+  const ExpectedPair<Fixture> expected = ExpectedOf(std::move(pair), c);
+  SCOPED_TRACE(expected.description());
   const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_EQ(outcome->fault, "") << outcome->kernel << ", out of " << c.out.dtype;
-  ASSERT_EQ(outcome->error.wrong, "");
-  totals.Add(outcome->error);
+  ASSERT_EQ(outcome->fault, "") << outcome->kernel << ", out of " << c.out.dtype;
+  totals.Add(outcome->eager);
+  totals.Add(outcome->replayed);
 }
 
 // A random case for a fixture of these types.
@@ -95,7 +96,7 @@ FixtureOptions OptionsOfRound(uint64_t seed, DType dtype, Random& random) {
 }
 
 void CheckPaged(const CrossProductCase& c, ErrorTotals& totals) {
-  Check(MakePagedFixture(c.fixture), c, totals);
+  Check(MakePagedFixturePair(c.fixture), c, totals);
 }
 
 void CheckRagged(const CrossProductCase& c, ErrorTotals& totals) {
@@ -103,7 +104,7 @@ void CheckRagged(const CrossProductCase& c, ErrorTotals& totals) {
   ragged.fixture.kv_dtype = c.fixture.q_dtype;
   ragged.products = ProductsOf(*c.fixture.q_dtype, *c.fixture.q_dtype);
   if (c.out.dtype == c.products) ragged.out.dtype = ragged.products;
-  Check(MakeRaggedFixture(ragged.fixture), ragged, totals);
+  Check(MakeRaggedFixturePair(ragged.fixture), ragged, totals);
 }
 
 using CheckFunction = void (*)(const CrossProductCase&, ErrorTotals&);

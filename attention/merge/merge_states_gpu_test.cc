@@ -149,28 +149,32 @@ TEST_F(MergeStatesSmallGpuTest, MergesAreThoseOfTheHost) {
   for (uint64_t seed = 0; seed < 10 && !HasFatalFailure(); ++seed) MergeOnBoth(seed);
 }
 
-TEST_F(MergeStatesGpuTest, LseConvertsBetweenBasesAndOrders) {
+TEST_F(MergeStatesGpuTest, AReplayedGraphConvertsLseBetweenBasesAndOrders) {
   constexpr int kTokens = 37;
   constexpr int kHeads = 11;
   Random random(3);
   std::vector<float> from(kTokens * kHeads);
-  for (float& value : from) {
-    value = random.OneIn(7) ? -kInf : static_cast<float>(random.Real(-30, 30));
-  }
   std::vector<float> to(from.size(), kNan);
-  Copies copies;
   ConvertLseArgs host = {.from = TokensByHeads(from.data(), kHeads),
                          .from_base = LogBase::kTwo,
                          .to = HeadsByTokens(to.data(), kTokens),
                          .num_tokens = kTokens,
                          .num_heads = kHeads};
+  DeviceArray<float> device_from(from.size()), device_to(to.size());
   ConvertLseArgs device = host;
-  device.from.data = copies.Of(from);
-  device.to.data = copies.Of(to);
-  ASSERT_EQ(LaunchConvertLse(device, nullptr), absl::OkStatus());
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  ASSERT_EQ(ConvertLse(host), absl::OkStatus());
-  EXPECT_EQ(Copies::Back(device.to.data, to.size()), to);  // one product: the same bits
+  device.from.data = device_from.data();
+  device.to.data = device_to.data();
+  CapturedWork work([&](cudaStream_t stream) { CheckLaunch(LaunchConvertLse(device, stream)); });
+  for (int replay = 0; replay < 3; ++replay) {
+    for (float& value : from) {
+      value = random.OneIn(7) ? -kInf : static_cast<float>(random.Real(-30, 30));
+    }
+    device_from.Upload(from);
+    device_to.Poison();
+    work.Replay();
+    ASSERT_EQ(ConvertLse(host), absl::OkStatus());
+    EXPECT_EQ(device_to.Download(), to);  // one product: the same bits
+  }
 }
 
 }  // namespace

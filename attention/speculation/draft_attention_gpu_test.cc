@@ -1,23 +1,32 @@
-// Attention on a GPU through the builders of speculative and context-parallel batches, each made on
-// the device, and over a shared prefix that is found there and read once for several rows.
+// Attention on a GPU through the builders of speculative, chunked, cross and context-parallel batches,
+// each made on the device, and over a shared prefix that is found there and read once for several
+// rows: builders, work map and attention eagerly, then in one captured graph, replayed over other
+// contents.
 
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "attention/cuda/attention_cuda.h"
 #include "attention/merge/common_prefix.h"
 #include "attention/merge/merge_states.h"
 #include "attention/metadata/chain_batch.h"
+#include "attention/metadata/cross_batch.h"
+#include "attention/metadata/local_virtual_batch.h"
 #include "attention/speculation/draft_steps.h"
 #include "attention/speculation/tree_batch.h"
 #include "attention/testing/draft_attention.h"
 #include "attention/testing/gpu_memory.h"
 #include "attention/work_map/work_map_build.h"
 #include "base/testing/device_array.h"
+#include "base/torch_dtype.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -25,23 +34,57 @@ namespace {
 
 cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream(); }
 
-absl::Status AttendOnGpu(const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
-                         const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
-  GpuWorkMap work(
-      {.dtype = DType::kFloat32,
-       .num_q_heads = layer.num_q_heads,
-       .num_kv_heads = layer.num_kv_heads,
-       .head_dim_qk = layer.head_dim_qk,
-       .head_dim_v = layer.head_dim_v,
-       .max_rows = batch.num_rows,
-       .max_tokens = batch.num_tokens,
-       .max_query_len = std::max(1, batch.max_query_len),
-       .max_seq_len = batch.max_seq_len,
-       .num_sms = 7,
-       .shared_prefix = batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored});
-  const absl::Status built = LaunchWorkMap(batch, WindowOf(layer), work.map(), Stream());
-  if (!built.ok()) return built;
-  return PagedAttentionCuda(layer, batch, work.map(), q, kv, out, &lse);
+// A map for this batch, and the attention that reads it.
+template <typename Batch, typename Run>
+AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::Tensor& q,
+                   SharedPrefix shared_prefix, const Run& run) {
+  const auto work =
+      std::make_shared<GpuWorkMap>(WorkMapOptions{.dtype = *FromScalarType(q.scalar_type()),
+                                                  .num_q_heads = layer.num_q_heads,
+                                                  .num_kv_heads = layer.num_kv_heads,
+                                                  .head_dim_qk = layer.head_dim_qk,
+                                                  .head_dim_v = layer.head_dim_v,
+                                                  .max_rows = batch.num_rows,
+                                                  .max_tokens = batch.num_tokens,
+                                                  .max_query_len = std::max(1, batch.max_query_len),
+                                                  .max_seq_len = batch.max_seq_len,
+                                                  .num_sms = 7,
+                                                  .shared_prefix = shared_prefix});
+  return {.run = [=]() -> absl::Status {
+            const absl::Status built = LaunchWorkMap(batch, WindowOf(layer), work->map(), Stream());
+            return built.ok() ? run(work->map()) : built;
+          },
+          .poison = [work] { work->Poison(); }};
+}
+
+AttendPlan PlanOnGpu(const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
+                     const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
+  const SharedPrefix shared_prefix =
+      batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored;
+  return PlanFor(layer, batch, q, shared_prefix, [=, &out, &lse](const WorkMap& map) {
+    return PagedAttentionCuda(layer, batch, map, q, kv, out, &lse);
+  });
+}
+
+AttendPlan PlanRaggedOnGpu(const AttentionParams& layer, const RaggedBatch& batch,
+                           const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           at::Tensor& out, at::Tensor& lse) {
+  return PlanFor(layer, batch, q, SharedPrefix::kIgnored, [=, &out, &lse](const WorkMap& map) {
+    return RaggedAttentionCuda(layer, batch, map, q, k, v, out, &lse);
+  });
+}
+
+// The step as a graph: only kernels and memsets.
+absl::StatusOr<std::function<void()>> CaptureOnGpu(const std::function<absl::Status()>& step) {
+  CheckCuda(cudaDeviceSynchronize());
+  absl::Status status;
+  const auto graph = std::make_shared<CapturedWork>([&](cudaStream_t stream) {
+    const c10::cuda::CUDAStreamGuard guard(
+        c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
+    status = step();
+  });
+  if (!status.ok()) return status;
+  return [graph] { graph->Replay(); };
 }
 
 DraftAttentionDevice Gpu() {
@@ -52,12 +95,20 @@ DraftAttentionDevice Gpu() {
           .chain = launch(LaunchChainBatch),
           .tree = launch(LaunchTreeBatch),
           .draft_level = launch(LaunchDraftLevel),
+          .local = launch(LaunchLocalVirtualBatch),
+          .cross = launch(LaunchCrossBatch),
           .common_prefix = launch(LaunchCommonPrefix),
           .merge = launch(LaunchMergeStates),
-          .attend = AttendOnGpu};
+          .plan = PlanOnGpu,
+          .plan_ragged = PlanRaggedOnGpu,
+          .capture = CaptureOnGpu};
 }
 
-using Suite = std::string (*)(const DraftAttentionDevice&, uint64_t);
+constexpr DraftAttentionTypes kTypes[] = {{DType::kFloat32, DType::kFloat32},
+                                          {DType::kBFloat16, DType::kBFloat16},
+                                          {DType::kBFloat16, DType::kFp8E4M3}};
+
+using Suite = std::string (*)(const DraftAttentionDevice&, const DraftAttentionTypes&, uint64_t);
 
 class DraftAttentionGpuTest : public ::testing::Test {
  protected:
@@ -66,13 +117,22 @@ class DraftAttentionGpuTest : public ::testing::Test {
   }
 
   void RunSeeds(Suite suite) {
-    for (uint64_t seed = 100; seed < 130; ++seed) {
-      ASSERT_EQ(suite(Gpu(), seed), "") << "seed " << seed;
+    for (const DraftAttentionTypes& types : kTypes) {
+      for (uint64_t seed = 100; seed < 130; ++seed) {
+        ASSERT_EQ(suite(Gpu(), types, seed), "")
+            << "seed " << seed << ", " << types.q << " over " << types.kv;
+      }
     }
   }
 };
 
 TEST_F(DraftAttentionGpuTest, ChainsAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChain); }
+
+TEST_F(DraftAttentionGpuTest, ChunksAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChunks); }
+
+TEST_F(DraftAttentionGpuTest, EncodersKeysAreSeenAsTheDefinitionSays) {
+  RunSeeds(AttendThroughCross);
+}
 
 TEST_F(DraftAttentionGpuTest, TreesAttendAsTheDefinitionSays) { RunSeeds(AttendThroughTree); }
 
@@ -82,6 +142,10 @@ TEST_F(DraftAttentionGpuTest, LevelsOfTreesAttendAsTheDefinitionSays) {
 
 TEST_F(DraftAttentionGpuTest, RanksTogetherAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughRanks);
+}
+
+TEST_F(DraftAttentionGpuTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSays) {
+  RunSeeds(AttendThroughContextsOfRanks);
 }
 
 TEST_F(DraftAttentionGpuTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {

@@ -1,14 +1,18 @@
-// Attention on the CPU through the builders of speculative and context-parallel batches, and over a
-// shared prefix.
+// Attention on the CPU through the builders of speculative, chunked, cross and context-parallel
+// batches, and over a shared prefix; once, and again over other contents in the same memory.
 
 #include "attention/testing/draft_attention.h"
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "attention/attention.h"
 #include "attention/merge/common_prefix.h"
 #include "attention/merge/merge_states.h"
 #include "attention/metadata/chain_batch.h"
+#include "attention/metadata/cross_batch.h"
+#include "attention/metadata/local_virtual_batch.h"
 #include "attention/speculation/draft_steps.h"
 #include "attention/speculation/tree_batch.h"
 #include "gtest/gtest.h"
@@ -17,28 +21,63 @@ namespace reprise {
 namespace {
 
 DraftAttentionDevice Cpu() {
-  return {.torch = at::kCPU,
-          .chain = ChainBatchOnHost,
-          .tree = TreeBatchOnHost,
-          .draft_level = DraftLevelOnHost,
-          .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixOnHost(args); },
-          .merge = [](const MergeStatesArgs& args) { ASSERT_TRUE(MergeStates(args).ok()); },
-          .attend =
-              [](const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
-                 const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
-                return PagedAttention(layer, batch, WorkMap(), q, kv, out, &lse);
-              }};
+  return {
+      .torch = at::kCPU,
+      .chain = ChainBatchOnHost,
+      .tree = TreeBatchOnHost,
+      .draft_level = DraftLevelOnHost,
+      .local =
+          [](const LocalVirtualBatchArgs& args) {
+            ASSERT_EQ(CheckLocalVirtualBatch(args), absl::OkStatus());
+            LocalVirtualBatchOnHost(args);
+          },
+      .cross =
+          [](const CrossBatchArgs& args) {
+            ASSERT_EQ(CheckCrossBatch(args), absl::OkStatus());
+            CrossBatchOnHost(args);
+          },
+      .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixOnHost(args); },
+      .merge = [](const MergeStatesArgs& args) { ASSERT_TRUE(MergeStates(args).ok()); },
+      .plan = [](const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
+                 const KvLayer& kv, at::Tensor& out, at::Tensor& lse) -> AttendPlan {
+        return {.run = [=, &out,
+                        &lse] { return PagedAttention(layer, batch, WorkMap(), q, kv, out, &lse); },
+                .poison = {}};
+      },
+      .plan_ragged = [](const AttentionParams& layer, const RaggedBatch& batch, const at::Tensor& q,
+                        const at::Tensor& k, const at::Tensor& v, at::Tensor& out,
+                        at::Tensor& lse) -> AttendPlan {
+        return {
+            .run = [=, &out,
+                    &lse] { return RaggedAttention(layer, batch, WorkMap(), q, k, v, out, &lse); },
+            .poison = {}};
+      },
+      .capture =
+          [](const std::function<absl::Status()>& step) -> absl::StatusOr<std::function<void()>> {
+        return [step] { ASSERT_EQ(step(), absl::OkStatus()); };
+      }};
 }
 
-using Suite = std::string (*)(const DraftAttentionDevice&, uint64_t);
+constexpr DraftAttentionTypes kTypes[] = {{DType::kFloat32, DType::kFloat32},
+                                          {DType::kBFloat16, DType::kBFloat16},
+                                          {DType::kBFloat16, DType::kFp8E4M3}};
+
+using Suite = std::string (*)(const DraftAttentionDevice&, const DraftAttentionTypes&, uint64_t);
 
 void RunSeeds(Suite suite) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    ASSERT_EQ(suite(Cpu(), seed), "") << "seed " << seed;
+  for (const DraftAttentionTypes& types : kTypes) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      ASSERT_EQ(suite(Cpu(), types, seed), "")
+          << "seed " << seed << ", " << types.q << " over " << types.kv;
+    }
   }
 }
 
 TEST(DraftAttentionTest, ChainsAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChain); }
+
+TEST(DraftAttentionTest, ChunksAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChunks); }
+
+TEST(DraftAttentionTest, EncodersKeysAreSeenAsTheDefinitionSays) { RunSeeds(AttendThroughCross); }
 
 TEST(DraftAttentionTest, TreesAttendAsTheDefinitionSays) { RunSeeds(AttendThroughTree); }
 
@@ -47,6 +86,10 @@ TEST(DraftAttentionTest, LevelsOfTreesAttendAsTheDefinitionSays) {
 }
 
 TEST(DraftAttentionTest, RanksTogetherAttendAsTheDefinitionSays) { RunSeeds(AttendThroughRanks); }
+
+TEST(DraftAttentionTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSays) {
+  RunSeeds(AttendThroughContextsOfRanks);
+}
 
 TEST(DraftAttentionTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughSharedPrefix);

@@ -140,53 +140,20 @@ TEST_F(DraftBuildersGpuTest, DraftChainsAreThoseOfTheHost) {
 }
 
 // All levels of a tree in one graph, whose parents are on the device beforehand.
-struct GrownTree {
-  DraftLevelArgs level;
-  const int32_t* parents = nullptr;  // [num_steps, num_rows, width]
-  int num_steps = 0;
-};
-
-GrownTree CarveGrownTree(const DraftShape& shape, ArrayCarver& carver) {
-  GrownTree tree;
-  tree.level = CarveDraftLevel(shape, 0, carver);
-  tree.num_steps = shape.num_steps;
-  const int64_t count = int64_t{shape.num_rows} * shape.width * shape.num_steps;
-  tree.parents = carver.Take<int32_t>("all parents", count);
-  return tree;
-}
-
-DraftLevelArgs LevelOf(const GrownTree& tree, int step) {
-  DraftLevelArgs args = tree.level;
-  args.step = step;
-  args.parents = tree.parents + int64_t{step} * args.rows.num_rows * args.width;
-  return args;
-}
-
-void DrawGrownTree(Random& random, const DraftShape& shape, double hostility, GrownTree& tree) {
-  for (int step = 0; step < tree.num_steps; ++step) {
-    DraftLevelArgs args = LevelOf(tree, step);
-    DrawDraftLevel(random, shape, hostility, args);
-  }
-  // Not read: each level has its own parents.
-  DraftLevelArgs unused = tree.level;
-  unused.step = 1;
-  DrawDraftLevel(random, shape, 1, unused);
-}
-
 TEST_F(DraftBuildersGpuTest, TreesThatGrowInAGraphAreThoseOfTheHost) {
-  const auto launch = [](const GrownTree& tree, cudaStream_t stream) {
+  const auto launch = [](const GrownTreeArgs& tree, cudaStream_t stream) {
     absl::Status status;
     for (int step = 0; step < tree.num_steps; ++step) {
       status.Update(LaunchDraftLevel(LevelOf(tree, step), stream));
     }
     return status;
   };
-  const auto on_host = [](const GrownTree& tree) {
+  const auto on_host = [](const GrownTreeArgs& tree) {
     for (int step = 0; step < tree.num_steps; ++step) DraftLevelOnHost(LevelOf(tree, step));
   };
-  CompareManyShapes<GrownTree>(CarveGrownTree, launch, DrawGrownTree, on_host, 150);
-  ReplayManyBatches<GrownTree>(CarveGrownTree, launch, DrawGrownTree, on_host,
-                               [](const GrownTree& tree) { return tree.level.rows.slots; });
+  CompareManyShapes<GrownTreeArgs>(CarveGrownTree, launch, DrawGrownTree, on_host, 150);
+  ReplayManyBatches<GrownTreeArgs>(CarveGrownTree, launch, DrawGrownTree, on_host,
+                                   [](const GrownTreeArgs& tree) { return tree.level.rows.slots; });
 }
 
 TEST_F(DraftBuildersGpuTest, AcceptanceIsThatOfTheHost) {

@@ -1,6 +1,7 @@
 #include "attention/testing/batch_generator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <sstream>
 
@@ -209,12 +210,17 @@ NewKeys PagedFixture::New(const Placement& place) const {
   return {.k = k, .v = new_v.bytes.empty() ? k : new_v.View(place)};
 }
 
-PagedFixture MakePagedFixture(const FixtureOptions& options) {
+namespace {
+
+// `like`: a fixture whose features, shape, strides and parameters on the host are taken; may be
+// null.
+PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like) {
   Random random(options.seed);
   PagedFixture fixture;
-  fixture.features = DrawFeatures(options, random);
+  fixture.features = like ? like->features : DrawFeatures(options, random);
   const FeatureSet& features = fixture.features;
-  const FixtureShape shape = DrawShape(options, features, random);
+  fixture.shape = like ? like->shape : DrawShape(options, features, random);
+  const FixtureShape& shape = fixture.shape;
   const RowLengths lengths = DrawRowLengths(options, features, shape.block_size, random);
   const int num_rows = static_cast<int>(lengths.seq_lens.size());
 
@@ -233,6 +239,7 @@ PagedFixture MakePagedFixture(const FixtureOptions& options) {
     const int world = random.Int(2, 4);
     capacities.key_positions = {
         .rank = random.Int(0, world - 1), .world = world, .interleave = random.Pick({1, 1, 4, 7})};
+    if (like) capacities.key_positions = like->capacities.key_positions;
   }
 
   // Arrays with an element a row; rows without keys hold garbage.
@@ -281,20 +288,33 @@ PagedFixture MakePagedFixture(const FixtureOptions& options) {
   }
 
   const int max_position = options.max_seq_len * capacities.key_positions.world;
-  fixture.layer = DrawLayer(shape, features, capacities.num_tables, max_position, random);
+  fixture.layer = like ? like->layer.Redrawn(capacities.num_tables, random)
+                       : DrawLayer(shape, features, capacities.num_tables, max_position, random);
   const int num_blocks = FillBlockTable(fixture, shape.block_size, random);
-  fixture.kv.emplace(
-      KvMemoryOptions{.layout = shape.layout,
-                      .dtype = shape.kv_dtype,
-                      .num_blocks = num_blocks,
-                      .block_size = shape.block_size,
-                      .num_kv_heads = shape.num_kv_heads,
-                      .head_dim_qk = shape.head_dim_qk,
-                      .head_dim_v = shape.head_dim_v,
-                      .block_gap = features.Has(Feature::kBlockGap) ? 16 * random.Int(1, 4) : 0});
-  fixture.q = MakeTokenArray(shape.q_dtype, capacities.num_tokens, shape.num_q_heads,
-                             shape.head_dim_qk, features, random);
-  if (features.Has(Feature::kNewKeys)) {
+  KvMemoryOptions memory = {.layout = shape.layout,
+                            .dtype = shape.kv_dtype,
+                            .block_size = shape.block_size,
+                            .num_kv_heads = shape.num_kv_heads,
+                            .head_dim_qk = shape.head_dim_qk,
+                            .head_dim_v = shape.head_dim_v};
+  if (features.Has(Feature::kBlockGap)) {
+    // Multiples of 16 elements keep 16-byte loads aligned.
+    memory.block_gap = 16 * random.Int(1, 4);
+    memory.head_gap = random.Pick({0, 0, 16});
+    memory.token_gap = random.Pick({0, 0, 16, 32});
+  }
+  if (like) memory = like->kv->options();
+  memory.num_blocks = num_blocks;
+  fixture.kv.emplace(memory);
+  if (like) {
+    fixture.q = like->q.Cleared(capacities.num_tokens);
+    if (!like->new_k.bytes.empty()) fixture.new_k = like->new_k.Cleared(capacities.num_tokens);
+    if (!like->new_v.bytes.empty()) fixture.new_v = like->new_v.Cleared(capacities.num_tokens);
+  } else {
+    fixture.q = MakeTokenArray(shape.q_dtype, capacities.num_tokens, shape.num_q_heads,
+                               shape.head_dim_qk, features, random);
+  }
+  if (features.Has(Feature::kNewKeys) && !like) {
     const DType products = NewKeyType(shape.q_dtype, shape.kv_dtype);
     const auto make = [&](int head_dim) {
       return MakeTokenArray(products, capacities.num_tokens, shape.num_kv_heads, head_dim, features,
@@ -306,6 +326,65 @@ PagedFixture MakePagedFixture(const FixtureOptions& options) {
   FillValues(fixture, shape, random);
   fixture.description = Describe(options, shape, features, lengths.query_lens, lengths.seq_lens);
   return fixture;
+}
+
+// Garbage in what is new; padded rows have no keys and no queries.
+void Grow(const PagedBatch& to, int num_blocks, Random& random, PagedFixture& fixture) {
+  const FeatureSet& features = fixture.features;
+  const auto grow = [&](auto& array, int size) {
+    while (std::ssize(array) < size) array.push_back(Garbage(random));
+  };
+  fixture.query_start_loc.resize(to.num_rows + 1, fixture.query_start_loc.back());
+  fixture.seq_lens.resize(to.num_rows, 0);
+  if (features.Has(Feature::kTableRow)) grow(fixture.table_row, to.num_rows);
+  if (features.Has(Feature::kKeyStart)) grow(fixture.key_start, to.num_rows);
+  if (features.Has(Feature::kTail)) {
+    grow(fixture.tail_len, to.num_rows);
+    grow(fixture.tail_mask, to.num_tokens);
+  }
+  if (features.Has(Feature::kQueryPositions) || features.Has(Feature::kContextParallel)) {
+    grow(fixture.query_positions, to.num_tokens);
+  }
+  const PagedBatch& from = fixture.capacities;
+  std::vector<int32_t> entries;
+  grow(entries, static_cast<int>(std::max<int64_t>(1, to.num_tables * to.block_table_stride)));
+  for (int row = 0; row < from.num_tables; ++row) {
+    std::copy_n(fixture.block_table.begin() + row * from.block_table_stride, from.max_blocks,
+                entries.begin() + row * to.block_table_stride);
+  }
+  fixture.block_table = std::move(entries);
+  fixture.q.Grow(to.num_tokens);
+  if (!fixture.new_k.bytes.empty()) fixture.new_k.Grow(to.num_tokens);
+  if (!fixture.new_v.bytes.empty()) fixture.new_v.Grow(to.num_tokens);
+  fixture.layer.Grow(to.num_tables);
+  fixture.kv->Grow(num_blocks);
+  fixture.capacities = to;
+}
+
+}  // namespace
+
+PagedFixture MakePagedFixture(const FixtureOptions& options) {
+  return MakeFixture(options, nullptr);
+}
+
+FixturePair<PagedFixture> MakePagedFixturePair(const FixtureOptions& options) {
+  PagedFixture first = MakeFixture(options, nullptr);
+  PagedFixture second = MakeFixture(SecondOptions(options, first.capacities.max_query_len), &first);
+  PagedBatch to = first.capacities;
+  const PagedBatch& other = second.capacities;
+  to.num_rows = std::max(to.num_rows, other.num_rows);
+  to.num_tokens = std::max(to.num_tokens, other.num_tokens);
+  to.max_query_len = std::max(to.max_query_len, other.max_query_len);
+  to.max_seq_len = std::max(to.max_seq_len, other.max_seq_len);
+  to.num_tables = std::max(to.num_tables, other.num_tables);
+  to.max_blocks = std::max(to.max_blocks, other.max_blocks);
+  to.block_table_stride = std::max(to.block_table_stride, other.block_table_stride);
+  const int num_blocks = std::max(first.kv->options().num_blocks, second.kv->options().num_blocks);
+  Random random(options.seed + 1);
+  Grow(to, num_blocks, random, first);
+  Grow(to, num_blocks, random, second);
+  second.description = first.description + "; then " + second.description;
+  return {std::move(first), std::move(second)};
 }
 
 }  // namespace reprise

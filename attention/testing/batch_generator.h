@@ -36,6 +36,7 @@ namespace reprise {
 struct PagedFixture {
   std::string description;  // seed, shape and features, for the trace of a failure
   FeatureSet features;
+  FixtureShape shape;
   LayerFixture layer;
   std::optional<KvMemory> kv;
   TokenArray q;
@@ -64,6 +65,10 @@ struct PagedFixture {
 
 // Equal options give equal fixtures.
 PagedFixture MakePagedFixture(const FixtureOptions& options);
+
+// Two sets of contents for the same captured graph (attention/testing/layer_fixture.h). The first is
+// MakePagedFixture(options) with padding.
+FixturePair<PagedFixture> MakePagedFixturePair(const FixtureOptions& options);
 
 }  // namespace reprise
 

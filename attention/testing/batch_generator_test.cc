@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <type_traits>
+#include <vector>
 
 #include "attention/reference/reference.h"
 #include "attention/reference/visibility.h"
@@ -151,6 +153,106 @@ TEST(BatchGeneratorTest, RaggedFixturesAreFiniteWhereTheyAreSeen) {
         fixture.k.View(OnHost), fixture.v.View(OnHost));
     for (double x : result.out) ASSERT_TRUE(std::isfinite(x));
   }
+}
+
+// The addresses and sizes that a fixture asks a placement for.
+template <typename Fixture>
+std::vector<size_t> SizesOf(const Fixture& fixture) {
+  std::vector<size_t> sizes;
+  const Placement note = [&](const void* host, size_t num_bytes) {
+    sizes.push_back(num_bytes);
+    return OnHost(host, num_bytes);
+  };
+  fixture.Layer(note);
+  fixture.Batch(note);
+  if constexpr (std::is_same_v<Fixture, PagedFixture>) {
+    fixture.Q(note);
+    fixture.Kv(note);
+    fixture.New(note);
+  } else {
+    for (const TokenArray* tokens : {&fixture.q, &fixture.k, &fixture.v}) tokens->View(note);
+  }
+  return sizes;
+}
+
+void ExpectFinite(const ReferenceResult<double>& result) {
+  for (double x : result.out) ASSERT_TRUE(std::isfinite(x));
+  for (double x : result.lse) ASSERT_TRUE(std::isfinite(x) || x == -INFINITY);
+}
+
+TEST(BatchGeneratorTest, APairHasOneShapeAndTwoContents) {
+  int num_differ = 0;
+  int num_padded = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const auto [first, second] = MakePagedFixturePair({.seed = seed, .allowed = FeatureSet::All()});
+    SCOPED_TRACE(second.description);
+    EXPECT_EQ(SizesOf(first), SizesOf(second));
+    const PagedBatch a = first.Batch(OnHost);
+    const PagedBatch b = second.Batch(OnHost);
+    EXPECT_EQ(a.num_rows, b.num_rows);
+    EXPECT_EQ(a.num_tokens, b.num_tokens);
+    EXPECT_EQ(a.block_table_stride, b.block_table_stride);
+    EXPECT_EQ(a.key_positions.world, b.key_positions.world);
+    EXPECT_EQ(a.key_positions.rank, b.key_positions.rank);
+    EXPECT_EQ(a.causal, b.causal);
+    const KvLayer a_kv = first.Kv(OnHost);
+    const KvLayer b_kv = second.Kv(OnHost);
+    EXPECT_EQ(a_kv.num_blocks, b_kv.num_blocks);
+    EXPECT_EQ(a_kv.k.block_stride, b_kv.k.block_stride);
+    EXPECT_EQ(a_kv.v.head_stride, b_kv.v.head_stride);
+    EXPECT_EQ(first.layer.params.window_left, second.layer.params.window_left);
+    EXPECT_EQ(first.layer.params.rotary.has_value(), second.layer.params.rotary.has_value());
+    EXPECT_EQ(first.layer.q_scale.row_stride, second.layer.q_scale.row_stride);
+    EXPECT_EQ(first.q.token_stride, second.q.token_stride);
+    EXPECT_EQ(first.q.offset, second.q.offset);
+    num_differ += first.seq_lens != second.seq_lens && first.q.bytes != second.q.bytes;
+    const PagedFixture alone = MakePagedFixture({.seed = seed, .allowed = FeatureSet::All()});
+    num_padded += alone.seq_lens.size() < first.seq_lens.size();
+    for (const PagedFixture* fixture : {&first, &second}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectFinite(ReferencePagedAttention<double>(
+          fixture->Layer(OnHost), fixture->Batch(OnHost), fixture->Q(OnHost), fixture->Kv(OnHost),
+          DType::kFloat64, fixture->New(OnHost))));
+    }
+  }
+  EXPECT_GT(num_differ, 250);
+  EXPECT_GT(num_padded, 50);
+}
+
+TEST(BatchGeneratorTest, ThePaddingOfAPairChangesNoResult) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const PagedFixture alone = MakePagedFixture({.seed = seed});
+    const PagedFixture padded = MakePagedFixturePair({.seed = seed}).first;
+    SCOPED_TRACE(alone.description);
+    const auto result = [](const PagedFixture& fixture) {
+      return ReferencePagedAttention<double>(fixture.Layer(OnHost), fixture.Batch(OnHost),
+                                             fixture.Q(OnHost), fixture.Kv(OnHost))
+          .out;
+    };
+    const std::vector<double> expected = result(alone);
+    std::vector<double> got = result(padded);
+    ASSERT_GE(got.size(), expected.size());
+    for (size_t i = expected.size(); i < got.size(); ++i) ASSERT_EQ(got[i], 0);
+    got.resize(expected.size());
+    ASSERT_EQ(got, expected);
+  }
+}
+
+TEST(BatchGeneratorTest, ARaggedPairHasOneShapeAndTwoContents) {
+  int num_differ = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const auto [first, second] = MakeRaggedFixturePair({.seed = seed});
+    SCOPED_TRACE(second.description);
+    EXPECT_EQ(SizesOf(first), SizesOf(second));
+    EXPECT_EQ(first.capacities.num_keys, second.capacities.num_keys);
+    EXPECT_EQ(first.k.head_stride, second.k.head_stride);
+    num_differ += first.key_start_loc != second.key_start_loc && first.k.bytes != second.k.bytes;
+    for (const RaggedFixture* fixture : {&first, &second}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectFinite(ReferenceRaggedAttention<double>(
+          fixture->Layer(OnHost), fixture->Batch(OnHost), fixture->q.View(OnHost),
+          fixture->k.View(OnHost), fixture->v.View(OnHost))));
+    }
+  }
+  EXPECT_GT(num_differ, 250);
 }
 
 }  // namespace

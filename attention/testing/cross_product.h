@@ -2,8 +2,8 @@
 // the CPU path.
 //
 //   for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
-//     PagedFixture fixture = MakePagedFixture(c.fixture);       // or ragged, if c.keys say so
-//     SCOPED_TRACE(fixture.description);
+//     FixturePair<PagedFixture> pair = MakePagedFixturePair(c.fixture);  // or ragged, by c.keys
+//     SCOPED_TRACE(pair.second.description);
 //     ...
 //   }
 //

@@ -1,13 +1,14 @@
-// Attention through the builders of speculative and context-parallel batches and over a shared
-// prefix, against a dense float64 computation over the keys that the definition lets each query see: one suite for
-// the CPU and for a GPU.
+// Attention through the builders of speculative, chunked, cross and context-parallel batches and over
+// a shared prefix, against a dense float64 computation over the keys that the definition lets each
+// query see: one suite for the CPU and for a GPU.
 //
-//   DraftAttentionDevice device = {.torch = at::kCPU, .chain = ..., .attend = ...};
-//   EXPECT_EQ(AttendThroughTree(device, seed), "");
+//   DraftAttentionDevice device = {.torch = at::kCPU, .chain = ..., .plan = ..., .capture = ...};
+//   EXPECT_EQ(AttendThroughTree(device, {.q = DType::kBFloat16, .kv = DType::kFp8E4M3}, seed), "");
 //
-// Each function draws a case from its seed, runs the builder over the device's memory, writes keys
-// and values where the definition puts them (NaN everywhere else), attends, and returns the
-// difference, or "". float32 throughout.
+// Each function draws a shape and a layer from its seed. A step is the builders, the work map and
+// attention, over memory that stays where it is. The step runs eagerly once. Then it is captured as
+// one graph and replayed over other contents: lengths, tables, trees, masks, keys and values. Keys
+// are where the definition puts them, NaN everywhere else. Returns the first difference, or "".
 
 #ifndef ATTENTION_TESTING_DRAFT_ATTENTION_H_
 #define ATTENTION_TESTING_DRAFT_ATTENTION_H_
@@ -19,16 +20,32 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "attention/attention_params.h"
 #include "attention/merge/common_prefix_args.h"
 #include "attention/merge/merge_states_args.h"
 #include "attention/metadata/chain_batch_args.h"
+#include "attention/metadata/cross_batch.h"
+#include "attention/metadata/local_virtual_batch_args.h"
 #include "attention/paged_batch.h"
+#include "attention/ragged_batch.h"
 #include "attention/speculation/draft_steps_args.h"
 #include "attention/speculation/tree_batch_args.h"
+#include "base/dtype.h"
 #include "cache/storage/kv_layer.h"
 
 namespace reprise {
+
+struct DraftAttentionTypes {
+  DType q = DType::kFloat32;
+  DType kv = DType::kFloat32;
+};
+
+// Attention over tensors and arrays that stay where they are.
+struct AttendPlan {
+  std::function<absl::Status()> run;  // builds the work map, where there is one, and attends
+  std::function<void()> poison;       // the work map; or absent
+};
 
 // What runs where: host forms over host memory, or launches on LibTorch's current stream.
 struct DraftAttentionDevice {
@@ -36,22 +53,48 @@ struct DraftAttentionDevice {
   std::function<void(const ChainBatchArgs&)> chain;
   std::function<void(const TreeBatchArgs&)> tree;
   std::function<void(const DraftLevelArgs&)> draft_level;
+  std::function<void(const LocalVirtualBatchArgs&)> local;
+  std::function<void(const CrossBatchArgs&)> cross;
   std::function<void(const CommonPrefixArgs&)> common_prefix;
   std::function<void(const MergeStatesArgs&)> merge;
-  // Takes the prefix of a batch that has common_prefix_len, where it uses a work map.
-  std::function<absl::Status(const AttentionParams&, const PagedBatch&, const at::Tensor& q,
-                             const KvLayer&, at::Tensor& out, at::Tensor& lse)>
-      attend;
+  // Takes the prefix of a batch that has common_prefix_len, where it uses a work map. The tensors
+  // outlive the plan.
+  std::function<AttendPlan(const AttentionParams&, const PagedBatch&, const at::Tensor& q,
+                           const KvLayer&, at::Tensor& out, at::Tensor& lse)>
+      plan;
+  std::function<AttendPlan(const AttentionParams&, const RaggedBatch&, const at::Tensor& q,
+                           const at::Tensor& k, const at::Tensor& v, at::Tensor& out,
+                           at::Tensor& lse)>
+      plan_ragged;
+  // Records a step, which has run before, and returns what runs it again and waits: the replay of a
+  // captured graph, or on the CPU the same call.
+  std::function<absl::StatusOr<std::function<void()>>(const std::function<absl::Status()>& step)>
+      capture;
 };
 
-std::string AttendThroughChain(const DraftAttentionDevice& device, uint64_t seed);
-std::string AttendThroughTree(const DraftAttentionDevice& device, uint64_t seed);
-std::string AttendThroughDraftLevels(const DraftAttentionDevice& device, uint64_t seed);
+std::string AttendThroughChain(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
+                               uint64_t seed);
+// Virtual rows of chunks, cut from chains: decodes, verified drafts and prompts' chunks.
+std::string AttendThroughChunks(const DraftAttentionDevice& device,
+                                const DraftAttentionTypes& types, uint64_t seed);
+// Chains over the keys of encoders of their own.
+std::string AttendThroughCross(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
+                               uint64_t seed);
+std::string AttendThroughTree(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
+                              uint64_t seed);
+// All levels of a tree in one graph, each with its attention.
+std::string AttendThroughDraftLevels(const DraftAttentionDevice& device,
+                                     const DraftAttentionTypes& types, uint64_t seed);
 // 2..4 simulated ranks, merged; sinks once.
-std::string AttendThroughRanks(const DraftAttentionDevice& device, uint64_t seed);
+std::string AttendThroughRanks(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
+                               uint64_t seed);
+// The same, with the step's own keys as a part that is not in the caches.
+std::string AttendThroughContextsOfRanks(const DraftAttentionDevice& device,
+                                         const DraftAttentionTypes& types, uint64_t seed);
 // Rows that share their first blocks, with common_prefix_len found by the builder; with and without
 // sinks and a softcap.
-std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device, uint64_t seed);
+std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
+                                      const DraftAttentionTypes& types, uint64_t seed);
 
 }  // namespace reprise
 

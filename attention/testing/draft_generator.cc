@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attention/metadata/chain_batch.h"
+
 namespace reprise {
 namespace {
 
@@ -213,6 +215,39 @@ DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& c
   return args;
 }
 
+GrownTreeArgs CarveGrownTree(const DraftShape& shape, ArrayCarver& carver) {
+  GrownTreeArgs tree;
+  tree.level = CarveDraftLevel(shape, 0, carver);
+  tree.num_steps = shape.num_steps;
+  const int64_t count = int64_t{shape.num_rows} * shape.width * shape.num_steps;
+  tree.parents = carver.Take<int32_t>("all parents", count);
+  return tree;
+}
+
+DraftLevelArgs LevelOf(const GrownTreeArgs& tree, int step) {
+  DraftLevelArgs args = tree.level;
+  args.step = step;
+  args.parents = tree.parents + int64_t{step} * args.rows.num_rows * args.width;
+  return args;
+}
+
+CrossDraftArgs CarveCrossDraft(const DraftShape& shape, ArrayCarver& carver) {
+  CrossDraftArgs args;
+  args.decoder = CarveChainBatch(shape, carver);
+  args.cross.rows = ChainBatch(args.decoder);
+  args.cross.encoder_lens = carver.Take<int32_t>("encoder_lens", shape.num_tables);
+  args.cross.table = {.entries = carver.Take<int32_t>("encoder_table",
+                                                      int64_t{shape.num_tables} * shape.max_blocks),
+                      .row_stride = shape.max_blocks,
+                      .num_tables = shape.num_tables,
+                      .max_blocks = shape.max_blocks,
+                      .block_size = shape.block_size,
+                      .num_blocks = shape.num_blocks()};
+  args.cross.max_encoder_len = shape.max_blocks * shape.block_size;
+  args.cross.seq_lens = carver.Take<int32_t>("cross_seq_lens", shape.num_rows);
+  return args;
+}
+
 AcceptDraftsArgs CarveAcceptDrafts(const DraftShape& shape, ArrayCarver& carver) {
   const int max_accepted = std::min(shape.max_new, 10);
   AcceptDraftsArgs args;
@@ -306,6 +341,33 @@ void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
                  ? -1
                  : random.Int(std::max(-1, first_node - 2 * args.width), first_node - 1);
     if (IsHostile(random, hostility / 4)) parent = random.Pick({first_node, Absurd(random)});
+  }
+}
+
+void DrawGrownTree(Random& random, const DraftShape& shape, double hostility, GrownTreeArgs& tree) {
+  for (int step = 0; step < tree.num_steps; ++step) {
+    DraftLevelArgs args = LevelOf(tree, step);
+    DrawDraftLevel(random, shape, hostility, args);
+  }
+  // Not read: each level has its own parents.
+  DraftLevelArgs unused = tree.level;
+  unused.step = 1;
+  DrawDraftLevel(random, shape, 1, unused);
+}
+
+void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& args) {
+  DrawChainBatch(random, shape, 0, args.decoder);
+  auto* lens = const_cast<int32_t*>(args.cross.encoder_lens);
+  auto* entries = const_cast<int32_t*>(args.cross.table.entries);
+  for (int row = 0; row < shape.num_tables; ++row) {
+    lens[row] = random.OneIn(5) ? 0 : random.Int(0, args.cross.max_encoder_len);
+    for (int64_t column = 0; column < shape.max_blocks; ++column) {
+      const bool is_used = column * shape.block_size < lens[row];
+      // Of all blocks each once, in an order that changes.
+      const auto block = static_cast<int32_t>(1 + row * shape.max_blocks +
+                                              (column + lens[row]) % shape.max_blocks);
+      entries[row * shape.max_blocks + column] = is_used ? block : -12345;
+    }
   }
 }
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "attention/metadata/chain_batch_args.h"
+#include "attention/metadata/cross_batch.h"
 #include "attention/speculation/accept_drafts_args.h"
 #include "attention/speculation/advance_step_args.h"
 #include "attention/speculation/draft_steps_args.h"
@@ -65,6 +66,22 @@ DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& c
 AcceptDraftsArgs CarveAcceptDrafts(const DraftShape& shape, ArrayCarver& carver);
 AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver);
 
+// All levels of a tree, whose parents are given beforehand: for one graph.
+struct GrownTreeArgs {
+  DraftLevelArgs level;
+  const int32_t* parents = nullptr;  // [num_steps, num_rows, width]
+  int num_steps = 0;
+};
+GrownTreeArgs CarveGrownTree(const DraftShape& shape, ArrayCarver& carver);
+DraftLevelArgs LevelOf(const GrownTreeArgs& tree, int step);
+
+// Cross attention: the decoder's rows, and encoders' lengths and table.
+struct CrossDraftArgs {
+  ChainBatchArgs decoder;
+  CrossBatchArgs cross;
+};
+CrossDraftArgs CarveCrossDraft(const DraftShape& shape, ArrayCarver& carver);
+
 // These fill only the inputs.
 void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
                     ChainBatchArgs& args);
@@ -75,6 +92,8 @@ void DrawDraftChain(Random& random, const DraftShape& shape, double hostility,
 // nodes before the level.
 void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
                     DraftLevelArgs& args);
+void DrawGrownTree(Random& random, const DraftShape& shape, double hostility, GrownTreeArgs& tree);
+void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& args);
 // A verified batch of trees, and the accepted path of each row.
 void DrawAcceptDrafts(Random& random, const DraftShape& shape, double hostility,
                       AcceptDraftsArgs& args);

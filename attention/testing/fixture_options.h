@@ -40,7 +40,7 @@ enum class Feature {
   kUnalignedQ,   // with odd strides too
   kDifferentV,   // head_dim_v != head_dim_qk
   kOddHeadDim,   // head dims that are not multiples of 8
-  kBlockGap,     // blocks that do not follow each other without a gap
+  kBlockGap,     // blocks, and in half of the caches heads and tokens, with gaps between them
   kLargeLogits,  // softmax close to a maximum
   kNewKeys,      // the rows' own keys from tensors, while the cache's are NaN
   kNumFeatures,  // not a feature

@@ -3,7 +3,9 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,6 +28,11 @@ std::vector<double> ToHost(const at::Tensor& tensor) {
   const at::Tensor host = tensor.contiguous().to(at::kCPU).to(at::kDouble);
   const double* data = host.const_data_ptr<double>();
   return {data, data + host.numel()};
+}
+
+absl::Status Checked(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(call, ": ", cudaGetErrorString(error)));
 }
 
 at::Tensor BytesOf(const at::Tensor& tensor) { return tensor.view(at::kByte); }
@@ -74,8 +81,9 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .shared_tiles = options.shared_tiles});
 }
 
-GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options)
-    : layer_(fixture.Layer(memory_.Placement())), batch_(fixture.Batch(memory_.Placement())) {
+void GpuAttention::Place(const PagedFixture& fixture) {
+  layer_ = fixture.Layer(memory_.Placement());
+  batch_ = fixture.Batch(memory_.Placement());
   const PagedBatch& batch = std::get<PagedBatch>(batch_);
   kv_ = fixture.Kv(memory_.Placement());
   q_ = TensorOf(fixture.Q(memory_.Placement()), batch.num_tokens, layer_.num_q_heads,
@@ -86,11 +94,11 @@ GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOption
     extras_.new_k = &new_k_;
     extras_.new_v = &new_v_;
   }
-  Plan(batch, options, fixture.q.dtype);
 }
 
-GpuAttention::GpuAttention(const RaggedFixture& fixture, const GpuAttentionOptions& options)
-    : layer_(fixture.Layer(memory_.Placement())), batch_(fixture.Batch(memory_.Placement())) {
+void GpuAttention::Place(const RaggedFixture& fixture) {
+  layer_ = fixture.Layer(memory_.Placement());
+  batch_ = fixture.Batch(memory_.Placement());
   const RaggedBatch& batch = std::get<RaggedBatch>(batch_);
   q_ = TensorOf(fixture.q.View(memory_.Placement()), batch.num_tokens, layer_.num_q_heads,
                 layer_.head_dim_qk);
@@ -98,7 +106,26 @@ GpuAttention::GpuAttention(const RaggedFixture& fixture, const GpuAttentionOptio
                 layer_.head_dim_qk);
   v_ = TensorOf(fixture.v.View(memory_.Placement()), batch.num_keys, layer_.num_kv_heads,
                 layer_.head_dim_v);
-  Plan(batch, options, fixture.q.dtype);
+}
+
+GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options) {
+  Place(fixture);
+  Plan(std::get<PagedBatch>(batch_), options, fixture.q.dtype);
+}
+
+GpuAttention::GpuAttention(const RaggedFixture& fixture, const GpuAttentionOptions& options) {
+  Place(fixture);
+  Plan(std::get<RaggedBatch>(batch_), options, fixture.q.dtype);
+}
+
+void GpuAttention::Write(const PagedFixture& fixture) {
+  memory_.Rewind();
+  Place(fixture);
+}
+
+void GpuAttention::Write(const RaggedFixture& fixture) {
+  memory_.Rewind();
+  Place(fixture);
 }
 
 absl::Status GpuAttention::Run() {
@@ -121,27 +148,53 @@ absl::StatusOr<std::string> GpuAttention::KernelName() {
                                    out_, extras_);
 }
 
-std::string GpuAttention::DifferenceOfAnotherRun() {
-  const at::Tensor out = BytesOf(out_memory_).clone();
-  const at::Tensor lse = BytesOf(lse_).clone();
+absl::Status GpuAttention::Capture() {
+  // No work of other streams may be under way on what the capture uses.
+  REPRISE_RETURN_IF_ERROR(Checked(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  REPRISE_RETURN_IF_ERROR(
+      Checked(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture"));
+  const absl::Status status = Run();
+  cudaGraph_t graph = nullptr;
+  const absl::Status ended = Checked(cudaStreamEndCapture(stream, &graph), "end capture");
+  cudaGraphExec_t exec = nullptr;
+  absl::Status made = status.ok() ? ended : status;
+  if (made.ok()) made = Checked(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (made.ok()) graph_ = std::shared_ptr<CUgraphExec_st>(exec, cudaGraphExecDestroy);
+  return made;
+}
+
+void GpuAttention::Poison() {
   work_->Poison();
   BytesOf(out_memory_).fill_(0xff);  // NaN in every type
   BytesOf(lse_).fill_(0xff);
-  at::Tensor scales;
-  if (out_block_scales_.defined()) {
-    scales = BytesOf(out_block_scales_).clone();
-    BytesOf(out_block_scales_).fill_(0xff);
-  }
-  if (const absl::Status status = Run(); !status.ok()) return std::string(status.message());
-  // Gaps and unused rows held NaN of other bits before.
-  const at::Tensor own = out_.slice(0, 0, num_tokens_);
-  const at::Tensor before =
-      at::as_strided(out.view(out_memory_.scalar_type()), own.sizes(), own.strides());
-  if (!at::equal(BytesOf(own.contiguous()), BytesOf(before.contiguous())))
-    return "out differs from run to run";
-  if (!at::equal(BytesOf(lse_), lse)) return "lse differs from run to run";
-  if (scales.defined() && !at::equal(BytesOf(out_block_scales_), scales)) {
-    return "out_block_scales differ from run to run";
+  if (out_block_scales_.defined()) BytesOf(out_block_scales_).fill_(0xff);
+}
+
+absl::Status GpuAttention::Replay() {
+  Poison();
+  REPRISE_RETURN_IF_ERROR(Checked(cudaDeviceSynchronize(), "before a replay"));
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  REPRISE_RETURN_IF_ERROR(Checked(cudaGraphLaunch(graph_.get(), stream), "cudaGraphLaunch"));
+  return Checked(cudaStreamSynchronize(stream), "a replay");
+}
+
+GpuAttention::Bits GpuAttention::CopyBits() const {
+  Bits bits = {.out = BytesOf(out_.slice(0, 0, num_tokens_).contiguous()).clone(),
+               .lse = BytesOf(lse_).clone(),
+               .block_scales = {}};
+  if (out_block_scales_.defined()) bits.block_scales = BytesOf(out_block_scales_).clone();
+  return bits;
+}
+
+std::string GpuAttention::DifferenceFrom(const Bits& bits) const {
+  const Bits own = CopyBits();
+  if (!at::equal(own.out, bits.out)) return "out";
+  if (!at::equal(own.lse, bits.lse)) return "lse";
+  if (bits.block_scales.defined() && !at::equal(own.block_scales, bits.block_scales)) {
+    return "out_block_scales";
   }
   return "";
 }

@@ -1,9 +1,12 @@
 // Runs a fixture on the GPU: uploads it, plans and builds a work map over poisoned memory, and
-// brings back out and lse.
+// brings back out and lse. The same in a captured graph, over changing contents.
 //
-//   GpuAttention gpu(fixture, {.out_dtype = DType::kBFloat16, .num_sms = 3});
+//   GpuAttention gpu(pair.first, {.out_dtype = DType::kBFloat16, .num_sms = 3});
 //   ASSERT_TRUE(gpu.Run().ok());
 //   AttentionValues values = gpu.Values();   // of the batch's tokens
+//   ASSERT_TRUE(gpu.Capture().ok());
+//   gpu.Write(pair.second);
+//   ASSERT_TRUE(gpu.Replay().ok());
 //
 // out and lse have gaps between their strides and rows beyond the batch's; both are NaN before the
 // run.
@@ -15,6 +18,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -31,6 +35,8 @@
 #include "attention/testing/ragged_generator.h"
 #include "attention/work_map/work_map.h"
 #include "base/dtype.h"
+
+struct CUgraphExec_st;
 
 namespace reprise {
 
@@ -57,9 +63,26 @@ class GpuAttention {
   // Builds the map and attends, on the current stream. Does not wait.
   absl::Status Run();
 
-  // Runs once more over a poisoned work map, out and lse: returns "" if all bits are unchanged,
-  // else the difference. REQUIRES: Run() has returned OK. Waits.
-  std::string DifferenceOfAnotherRun();
+  // Captures what Run() does, map and attention, on a stream of its own. Waits. Errors: those of
+  // Run(), and of the capture.
+  absl::Status Capture();
+
+  // Overwrites all arrays, q and the keys with those of `fixture`, at the same addresses. REQUIRES:
+  // `fixture` is of the pair of the one that this was made from.
+  void Write(const PagedFixture& fixture);
+  void Write(const RaggedFixture& fixture);
+
+  // Launches the captured graph over a poisoned work map, out and lse. REQUIRES: Capture() has
+  // returned OK. Waits.
+  absl::Status Replay();
+
+  // All bits of the results; no more than "out", "lse" or "out_block_scales" is said where those of
+  // two runs over the same contents differ. Wait.
+  struct Bits {
+    at::Tensor out, lse, block_scales;
+  };
+  Bits CopyBits() const;
+  std::string DifferenceFrom(const Bits& bits) const;
 
   // The name of the kernel that runs.
   absl::StatusOr<std::string> KernelName();
@@ -81,6 +104,10 @@ class GpuAttention {
  private:
   template <typename Batch>
   void Plan(const Batch& batch, const GpuAttentionOptions& options, DType q_dtype);
+  // Places all contents; the first time anew, then over what is there.
+  void Place(const PagedFixture& fixture);
+  void Place(const RaggedFixture& fixture);
+  void Poison();
 
   GpuMemory memory_;
   AttentionParams layer_;
@@ -99,6 +126,7 @@ class GpuAttention {
   AttentionExtras extras_;
   int num_tokens_ = 0;
   std::optional<GpuWorkMap> work_;
+  std::shared_ptr<CUgraphExec_st> graph_;
 };
 
 }  // namespace reprise

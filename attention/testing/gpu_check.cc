@@ -25,9 +25,7 @@ std::string FaultOf(const AttentionError& error) {
   return "";
 }
 
-}  // namespace
-
-ExpectedAttention<PagedFixture> ExpectedOf(PagedFixture fixture, const CrossProductCase& c) {
+ExpectedAttention<PagedFixture> ExpectedOfOne(PagedFixture fixture, const CrossProductCase& c) {
   const AttentionParams layer = fixture.Layer(OnHost);
   const PagedBatch batch = fixture.Batch(OnHost);
   const TokenView q = fixture.Q(OnHost);
@@ -38,7 +36,7 @@ ExpectedAttention<PagedFixture> ExpectedOf(PagedFixture fixture, const CrossProd
   return {std::move(fixture), std::move(exact), std::move(own)};
 }
 
-ExpectedAttention<RaggedFixture> ExpectedOf(RaggedFixture fixture, const CrossProductCase& c) {
+ExpectedAttention<RaggedFixture> ExpectedOfOne(RaggedFixture fixture, const CrossProductCase& c) {
   const AttentionParams layer = fixture.Layer(OnHost);
   const RaggedBatch batch = fixture.Batch(OnHost);
   const TokenView q = fixture.q.View(OnHost);
@@ -50,36 +48,73 @@ ExpectedAttention<RaggedFixture> ExpectedOf(RaggedFixture fixture, const CrossPr
 }
 
 template <typename Fixture>
-absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<Fixture>& expected,
+ExpectedPair<Fixture> ExpectedOfBoth(FixturePair<Fixture> pair, const CrossProductCase& c) {
+  return {.first = ExpectedOfOne(std::move(pair.first), c),
+          .second = ExpectedOfOne(std::move(pair.second), c)};
+}
+
+// Compares what the GPU holds, and says what is wrong.
+template <typename Fixture>
+std::string FaultOf(const GpuAttention& gpu, const ExpectedAttention<Fixture>& expected,
+                    const CrossProductCase& c, AttentionError& error) {
+  const DType operands = gpu.layer().rotary ? c.products : DType::kFloat32;
+  error = ErrorOf(gpu.Values(), expected.exact, expected.own, gpu.layer().head_dim_v,
+                  {.dtype = c.products, .operands = operands, .head_dim = gpu.layer().head_dim_qk},
+                  c.out);
+  const std::string fault = FaultOf(error);
+  return fault.empty() ? gpu.FaultOutside() : fault;
+}
+
+}  // namespace
+
+ExpectedPair<PagedFixture> ExpectedOf(FixturePair<PagedFixture> pair, const CrossProductCase& c) {
+  return ExpectedOfBoth(std::move(pair), c);
+}
+
+ExpectedPair<RaggedFixture> ExpectedOf(FixturePair<RaggedFixture> pair, const CrossProductCase& c) {
+  return ExpectedOfBoth(std::move(pair), c);
+}
+
+template <typename Fixture>
+absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                                     const CrossProductCase& c) {
-  GpuAttention gpu(expected.fixture, {.out_dtype = c.out.dtype,
-                                      .out_scale = static_cast<float>(c.out.scale),
-                                      .out_block = c.out.block,
-                                      .products = c.asked_products,
-                                      .max_tier = c.max_tier,
-                                      .num_extra_tokens = c.num_extra_tokens,
-                                      .out_head_gap = c.out_gap,
-                                      .out_token_gap = 2 * c.out_gap,
-                                      .num_sms = c.num_sms,
-                                      .mode = c.mode,
-                                      .shared_prefix = c.shared_prefix,
-                                      .shared_tiles = c.shared_tiles});
+  const Fixture& first = expected.first.fixture;
+  GpuAttention gpu(first, {.out_dtype = c.out.dtype,
+                           .out_scale = static_cast<float>(c.out.scale),
+                           .out_block = c.out.block,
+                           .products = c.asked_products,
+                           .max_tier = c.max_tier,
+                           .num_extra_tokens = c.num_extra_tokens,
+                           .out_head_gap = c.out_gap,
+                           .out_token_gap = 2 * c.out_gap,
+                           .num_sms = c.num_sms,
+                           .mode = c.mode,
+                           .shared_prefix = c.shared_prefix,
+                           .shared_tiles = c.shared_tiles});
   GpuOutcome outcome;
+  const auto fails = [&](const char* when, const std::string& fault) {
+    if (!fault.empty()) outcome.fault = absl::StrCat(when, ": ", fault);
+    return !fault.empty();
+  };
   REPRISE_ASSIGN_OR_RETURN(outcome.kernel, gpu.KernelName());
   REPRISE_RETURN_IF_ERROR(gpu.Run());
-  const DType operands = gpu.layer().rotary ? c.products : DType::kFloat32;
-  outcome.error = ErrorOf(
-      gpu.Values(), expected.exact, expected.own, gpu.layer().head_dim_v,
-      {.dtype = c.products, .operands = operands, .head_dim = gpu.layer().head_dim_qk}, c.out);
-  outcome.fault = FaultOf(outcome.error);
-  if (outcome.fault.empty()) outcome.fault = gpu.FaultOutside();
-  if (outcome.fault.empty()) outcome.fault = gpu.DifferenceOfAnotherRun();
+  if (fails("run eagerly", FaultOf(gpu, expected.first, c, outcome.eager))) return outcome;
+  const GpuAttention::Bits bits = gpu.CopyBits();
+  REPRISE_RETURN_IF_ERROR(gpu.Capture());
+  gpu.Write(expected.second.fixture);
+  REPRISE_RETURN_IF_ERROR(gpu.Replay());
+  if (fails("replayed with other contents", FaultOf(gpu, expected.second, c, outcome.replayed))) {
+    return outcome;
+  }
+  gpu.Write(first);
+  REPRISE_RETURN_IF_ERROR(gpu.Replay());
+  fails("replayed with the first contents, these bits changed", gpu.DifferenceFrom(bits));
   return outcome;
 }
 
-template absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<PagedFixture>& expected,
+template absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<PagedFixture>& expected,
                                              const CrossProductCase& c);
-template absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<RaggedFixture>& expected,
+template absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<RaggedFixture>& expected,
                                              const CrossProductCase& c);
 
 }  // namespace reprise

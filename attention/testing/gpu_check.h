@@ -1,7 +1,7 @@
 // Runs a case of the cross-product (attention/testing/cross_product.h) on the GPU and compares it
 // with the reference.
 //
-//   const ExpectedAttention<PagedFixture> expected = ExpectedOf(MakePagedFixture(c.fixture), c);
+//   const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
 //   absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
 //   EXPECT_EQ(outcome->fault, "");
 //
@@ -30,20 +30,35 @@ struct ExpectedAttention {
   ReferenceResult<float> own;
 };
 
-ExpectedAttention<PagedFixture> ExpectedOf(PagedFixture fixture, const CrossProductCase& c);
-ExpectedAttention<RaggedFixture> ExpectedOf(RaggedFixture fixture, const CrossProductCase& c);
+template <typename Fixture>
+struct ExpectedPair {
+  ExpectedAttention<Fixture> first;
+  ExpectedAttention<Fixture> second;
+
+  // Of both.
+  const std::string& description() const { return second.fixture.description; }
+};
+
+ExpectedPair<PagedFixture> ExpectedOf(FixturePair<PagedFixture> pair, const CrossProductCase& c);
+ExpectedPair<RaggedFixture> ExpectedOf(FixturePair<RaggedFixture> pair, const CrossProductCase& c);
 
 struct GpuOutcome {
-  std::string kernel;    // its name
-  AttentionError error;  // of out and lse of the batch's tokens
+  std::string kernel;  // its name
+  // Of out and lse of the batch's tokens: of the first contents, run eagerly, and of the second ones,
+  // replayed.
+  AttentionError eager;
+  AttentionError replayed;
   // Empty, or the fault: an error beyond its limit, NaN, a value where no key is seen, a write
-  // outside of out and lse, or bits that differ from those of a second run.
+  // outside of out and lse, or bits of a replay that differ from those of the eager run.
   std::string fault;
 };
 
-// Runs the case twice over poisoned memory. Errors: those of PagedAttention().
+// Runs the first contents eagerly and captures the work map and attention in one graph. Then it
+// overwrites every array, q and the keys in place by the second contents and replays; then by the
+// first ones again, whose bits must be those of the eager run. All over poisoned maps and results.
+// Errors: those of PagedAttention().
 template <typename Fixture>
-absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedAttention<Fixture>& expected,
+absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                                     const CrossProductCase& c);
 
 }  // namespace reprise

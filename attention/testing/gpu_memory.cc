@@ -36,11 +36,13 @@ int ComputeCapability() {
 
 void* GpuMemory::Copy(const void* host, size_t num_bytes) {
   // One more, so that an empty array has an address.
-  at::Tensor copy = BytesOnGpu(static_cast<int64_t>(num_bytes) + 1);
+  const auto size = static_cast<int64_t>(num_bytes) + 1;
+  if (num_placed_ == copies_.size()) copies_.push_back(BytesOnGpu(size));
+  const at::Tensor& copy = copies_[num_placed_++];
+  CHECK_EQ(copy.numel(), size);
   const cudaError_t error = cudaMemcpyAsync(copy.data_ptr(), host, num_bytes, cudaMemcpyDefault,
                                             c10::cuda::getCurrentCUDAStream());
   CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
-  copies_.push_back(copy);
   return copy.data_ptr();
 }
 

@@ -32,8 +32,12 @@ int ComputeCapability();
 
 class GpuMemory {
  public:
-  // The address of a copy of the bytes, aligned to 16 bytes and more.
+  // The address of a copy of the bytes, aligned to 16 bytes and more. On the current stream.
   void* Copy(const void* host, size_t num_bytes);
+
+  // The next copies go over those made so far, in their order, to the same addresses: other contents
+  // for a captured graph. CHECK-fails if one has another size.
+  void Rewind() { num_placed_ = 0; }
 
   reprise::Placement Placement() {
     return [this](const void* host, size_t num_bytes) { return Copy(host, num_bytes); };
@@ -41,6 +45,7 @@ class GpuMemory {
 
  private:
   std::vector<at::Tensor> copies_;
+  size_t num_placed_ = 0;  // since the last Rewind()
 };
 
 // A view of device memory as a tensor [num_tokens, num_heads, head_dim].

@@ -24,7 +24,7 @@ std::ostream& operator<<(std::ostream& out, KvMemoryLayout layout) {
   return out << kNames[static_cast<int>(layout)];
 }
 
-KvMemory::KvMemory(const KvMemoryOptions& options) {
+KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
   layer_ = {.dtype = options.dtype,
             .num_blocks = options.num_blocks,
             .block_size = options.block_size,
@@ -45,17 +45,21 @@ KvMemory::KvMemory(const KvMemoryOptions& options) {
   switch (options.layout) {
     case KvMemoryLayout::kNhd:
     case KvMemoryLayout::kPackedNhd:
-      k.token_stride = heads * dim_qk;
-      k.head_stride = dim_qk;
-      v.token_stride = heads * dim_v;
-      v.head_stride = dim_v;
+      k.head_stride = dim_qk + options.head_gap;
+      v.head_stride = dim_v + options.head_gap;
+      k.token_stride = heads * k.head_stride + options.token_gap;
+      v.token_stride = heads * v.head_stride + options.token_gap;
+      k_block = tokens * k.token_stride;
+      v_block = tokens * v.token_stride;
       break;
     case KvMemoryLayout::kHnd:
     case KvMemoryLayout::kPackedHnd:
-      k.token_stride = dim_qk;
-      k.head_stride = tokens * dim_qk;
-      v.token_stride = dim_v;
-      v.head_stride = tokens * dim_v;
+      k.token_stride = dim_qk + options.token_gap;
+      v.token_stride = dim_v + options.token_gap;
+      k.head_stride = tokens * k.token_stride + options.head_gap;
+      v.head_stride = tokens * v.token_stride + options.head_gap;
+      k_block = heads * k.head_stride;
+      v_block = heads * v.head_stride;
       break;
     case KvMemoryLayout::kDiffKv:
       k.token_stride = v.token_stride = heads * (dim_qk + dim_v);
@@ -101,6 +105,14 @@ KvLayer KvMemory::View(const Placement& place) const {
   layer.v.data = v_within_k() ? static_cast<char*>(layer.k.data) + v_offset_ * SizeOf(layer.dtype)
                               : place(v_memory_.data(), v_memory_.size());
   return layer;
+}
+
+void KvMemory::Grow(int num_blocks) {
+  CHECK_GE(num_blocks, layer_.num_blocks);
+  layer_.num_blocks = options_.num_blocks = num_blocks;
+  const int64_t size = SizeOf(layer_.dtype);
+  k_memory_.resize(num_blocks * layer_.k.block_stride * size, 0xff);
+  if (!v_within_k()) v_memory_.resize(num_blocks * layer_.v.block_stride * size, 0xff);
 }
 
 void KvMemory::SetK(int block, int token, int head, int dim, double value) {

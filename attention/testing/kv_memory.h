@@ -48,6 +48,9 @@ struct KvMemoryOptions {
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int block_gap = 0;  // unused elements between two blocks
+  // Likewise behind each head and token; of NHD, HND and their packed forms.
+  int head_gap = 0;
+  int token_gap = 0;
 };
 
 class KvMemory {
@@ -61,9 +64,15 @@ class KvMemory {
   void SetK(int block, int token, int head, int dim, double value);
   void SetV(int block, int token, int head, int dim, double value);
 
+  // Adds blocks of NaN. REQUIRES: num_blocks is not less than before. Views taken before are void.
+  void Grow(int num_blocks);
+  // As it was made, with the present number of blocks.
+  const KvMemoryOptions& options() const { return options_; }
+
  private:
   bool v_within_k() const { return v_memory_.empty(); }
 
+  KvMemoryOptions options_;
   KvLayer layer_;         // pointers null
   int64_t v_offset_ = 0;  // elements, if V lives in K's tensor
   std::vector<uint8_t> k_memory_;

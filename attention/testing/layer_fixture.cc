@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/element_access.h"
 
@@ -40,12 +41,59 @@ Scale ScaleArray::View(const Placement& place) const {
           .head_stride = head_stride};
 }
 
+ScaleArray ScaleArray::Redrawn(int num_rows, Random& random) const {
+  ScaleArray scale = *this;
+  if (row_stride > 0) scale.data.resize(num_rows * row_stride);
+  for (float& value : scale.data) value = static_cast<float>(random.Real(0.25, 2.0));
+  return scale;
+}
+
+void ScaleArray::Grow(int num_rows) {
+  if (row_stride == 0 || std::ssize(data) >= num_rows * row_stride) return;
+  data.resize(num_rows * row_stride, NAN);
+}
+
 TokenView TokenArray::View(const Placement& place) const {
   auto* base = static_cast<char*>(place(bytes.data(), bytes.size()));
   return {.data = base + offset * SizeOf(dtype),
           .dtype = dtype,
           .token_stride = token_stride,
           .head_stride = head_stride};
+}
+
+TokenArray TokenArray::Cleared(int num_tokens) const {
+  TokenArray tokens = *this;
+  tokens.bytes.clear();
+  tokens.Grow(num_tokens);
+  return tokens;
+}
+
+void TokenArray::Grow(int num_tokens) {
+  // Not empty, so that it has an address.
+  bytes.resize((offset + num_tokens * token_stride + 1) * SizeOf(dtype), 0xff);
+}
+
+LayerFixture LayerFixture::Redrawn(int num_table_rows, Random& random) const {
+  LayerFixture layer = *this;
+  for (float& slope : layer.alibi_slopes) slope *= static_cast<float>(random.Real(0.5, 1));
+  for (float& sink : layer.sinks) sink = static_cast<float>(random.Real(-4, 6));
+  layer.q_scale = q_scale.Redrawn(num_table_rows, random);
+  layer.k_scale = k_scale.Redrawn(num_table_rows, random);
+  layer.v_scale = v_scale.Redrawn(num_table_rows, random);
+  return layer;
+}
+
+void LayerFixture::Grow(int num_table_rows) {
+  q_scale.Grow(num_table_rows);
+  k_scale.Grow(num_table_rows);
+  v_scale.Grow(num_table_rows);
+}
+
+FixtureOptions SecondOptions(const FixtureOptions& first, int max_query_len) {
+  FixtureOptions second = first;
+  second.seed = first.seed * 0x9e3779b97f4a7c15 + 1;
+  second.max_query_len = std::max(1, std::min(first.max_query_len, max_query_len));
+  return second;
 }
 
 AttentionParams LayerFixture::View(const Placement& place) const {
@@ -154,9 +202,7 @@ TokenArray MakeTokenArray(DType dtype, int num_tokens, int num_heads, int head_d
     tokens.token_stride = num_heads * tokens.head_stride + unit * random.Int(0, 9);
     tokens.offset = unit * random.Int(0, 5);
   }
-  // Not empty, so that it has an address.
-  const int64_t num_elements = tokens.offset + num_tokens * tokens.token_stride + 1;
-  tokens.bytes.assign(num_elements * SizeOf(dtype), 0xff);
+  tokens.Grow(num_tokens);
   return tokens;
 }
 

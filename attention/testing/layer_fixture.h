@@ -24,6 +24,10 @@ struct ScaleArray {
   int64_t head_stride = 0;
 
   Scale View(const Placement& place) const;
+  // The same form, with other floats for `num_rows` rows where it has an array.
+  ScaleArray Redrawn(int num_rows, Random& random) const;
+  // Scales for at least so many rows, if there is one a row; those of new rows are NaN.
+  void Grow(int num_rows);
 };
 
 // A tensor [num_tokens, heads, head_dim] as bytes.
@@ -35,6 +39,10 @@ struct TokenArray {
   std::vector<uint8_t> bytes;
 
   TokenView View(const Placement& place) const;
+  // NaN of the same dtype and strides.
+  TokenArray Cleared(int num_tokens) const;
+  // Adds tokens of NaN. REQUIRES: at least as many as before.
+  void Grow(int num_tokens);
 };
 
 struct LayerFixture {
@@ -46,7 +54,24 @@ struct LayerFixture {
   ScaleArray v_scale;
 
   AttentionParams View(const Placement& place) const;
+  // The same parameters on the host, other floats in the arrays.
+  LayerFixture Redrawn(int num_table_rows, Random& random) const;
+  void Grow(int num_table_rows);
 };
+
+// Two fixtures over which one captured graph serves: all that a graph freezes is the same (features,
+// strides, parameters on the host, capacities, the size of every array), and all that it reads from
+// memory differs. Each has the capacities of the larger one, so rows, tokens, tables and blocks of
+// either may be padding.
+template <typename Fixture>
+struct FixturePair {
+  Fixture first;
+  Fixture second;
+};
+
+// The options of a pair's second fixture: another seed, and rows of no more queries than the
+// first's, whose bound decides on the kernel.
+FixtureOptions SecondOptions(const FixtureOptions& first, int max_query_len);
 
 // Sizes of a layer and its cache, drawn where the options leave them open.
 struct FixtureShape {

@@ -1,7 +1,9 @@
 #include "attention/testing/ragged_generator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "attention/reference/visibility.h"
 #include "attention/testing/random.h"
@@ -58,16 +60,20 @@ RaggedBatch RaggedFixture::Batch(const Placement& place) const {
   return batch;
 }
 
-RaggedFixture MakeRaggedFixture(const FixtureOptions& options) {
+namespace {
+
+// `like`: as for paged fixtures; may be null.
+RaggedFixture MakeFixture(const FixtureOptions& options, const RaggedFixture* like) {
   Random random(options.seed);
   FixtureOptions ragged = options;
   ragged.allowed = options.allowed.Without(kPagedOnly);
   ragged.required = options.required.Without(kPagedOnly);
   ragged.layout = KvMemoryLayout::kNhd;
   RaggedFixture fixture;
-  fixture.features = DrawFeatures(ragged, random);
+  fixture.features = like ? like->features : DrawFeatures(ragged, random);
   const FeatureSet& features = fixture.features;
-  const FixtureShape shape = DrawShape(ragged, features, random);
+  fixture.shape = like ? like->shape : DrawShape(ragged, features, random);
+  const FixtureShape& shape = fixture.shape;
   const RowLengths lengths = DrawRowLengths(ragged, features, shape.block_size, random);
   const int num_rows = static_cast<int>(lengths.seq_lens.size());
 
@@ -92,14 +98,21 @@ RaggedFixture MakeRaggedFixture(const FixtureOptions& options) {
     fixture.query_positions = std::move(positions);
   }
 
-  fixture.layer = DrawLayer(shape, features, std::max(1, num_rows), options.max_seq_len, random);
-  fixture.layer.k_scale = fixture.layer.v_scale = {};  // these belong to a cache
-  fixture.q = MakeTokenArray(shape.q_dtype, capacities.num_tokens, shape.num_q_heads,
-                             shape.head_dim_qk, features, random);
-  fixture.k = MakeTokenArray(shape.q_dtype, capacities.num_keys, shape.num_kv_heads,
-                             shape.head_dim_qk, features, random);
-  fixture.v = MakeTokenArray(shape.q_dtype, capacities.num_keys, shape.num_kv_heads,
-                             shape.head_dim_v, features, random);
+  if (like) {
+    fixture.layer = like->layer.Redrawn(std::max(1, num_rows), random);
+    fixture.q = like->q.Cleared(capacities.num_tokens);
+    fixture.k = like->k.Cleared(capacities.num_keys);
+    fixture.v = like->v.Cleared(capacities.num_keys);
+  } else {
+    fixture.layer = DrawLayer(shape, features, std::max(1, num_rows), options.max_seq_len, random);
+    fixture.layer.k_scale = fixture.layer.v_scale = {};  // these belong to a cache
+    fixture.q = MakeTokenArray(shape.q_dtype, capacities.num_tokens, shape.num_q_heads,
+                               shape.head_dim_qk, features, random);
+    fixture.k = MakeTokenArray(shape.q_dtype, capacities.num_keys, shape.num_kv_heads,
+                               shape.head_dim_qk, features, random);
+    fixture.v = MakeTokenArray(shape.q_dtype, capacities.num_keys, shape.num_kv_heads,
+                               shape.head_dim_v, features, random);
+  }
   FillValues(fixture, random);
 
   std::ostringstream text;
@@ -112,6 +125,45 @@ RaggedFixture MakeRaggedFixture(const FixtureOptions& options) {
   text << ", " << ToString(features);
   fixture.description = text.str();
   return fixture;
+}
+
+void Grow(const RaggedBatch& to, Random& random, RaggedFixture& fixture) {
+  fixture.query_start_loc.resize(to.num_rows + 1, fixture.query_start_loc.back());
+  fixture.key_start_loc.resize(to.num_rows + 1, fixture.key_start_loc.back());
+  if (fixture.features.Has(Feature::kQueryPositions)) {
+    while (std::ssize(fixture.query_positions) < to.num_tokens) {
+      fixture.query_positions.push_back(Garbage(random));
+    }
+  }
+  fixture.q.Grow(to.num_tokens);
+  fixture.k.Grow(to.num_keys);
+  fixture.v.Grow(to.num_keys);
+  fixture.layer.Grow(std::max(1, to.num_rows));
+  fixture.capacities = to;
+}
+
+}  // namespace
+
+RaggedFixture MakeRaggedFixture(const FixtureOptions& options) {
+  return MakeFixture(options, nullptr);
+}
+
+FixturePair<RaggedFixture> MakeRaggedFixturePair(const FixtureOptions& options) {
+  RaggedFixture first = MakeFixture(options, nullptr);
+  RaggedFixture second =
+      MakeFixture(SecondOptions(options, first.capacities.max_query_len), &first);
+  RaggedBatch to = first.capacities;
+  const RaggedBatch& other = second.capacities;
+  to.num_rows = std::max(to.num_rows, other.num_rows);
+  to.num_tokens = std::max(to.num_tokens, other.num_tokens);
+  to.num_keys = std::max(to.num_keys, other.num_keys);
+  to.max_query_len = std::max(to.max_query_len, other.max_query_len);
+  to.max_seq_len = std::max(to.max_seq_len, other.max_seq_len);
+  Random random(options.seed + 1);
+  Grow(to, random, first);
+  Grow(to, random, second);
+  second.description = first.description + "; then " + second.description;
+  return {std::move(first), std::move(second)};
 }
 
 }  // namespace reprise

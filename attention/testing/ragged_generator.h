@@ -22,6 +22,7 @@ namespace reprise {
 struct RaggedFixture {
   std::string description;
   FeatureSet features;
+  FixtureShape shape;
   LayerFixture layer;
   TokenArray q;
   TokenArray k;
@@ -38,6 +39,9 @@ struct RaggedFixture {
 
 // Equal options give equal fixtures.
 RaggedFixture MakeRaggedFixture(const FixtureOptions& options);
+
+// As MakePagedFixturePair().
+FixturePair<RaggedFixture> MakeRaggedFixturePair(const FixtureOptions& options);
 
 }  // namespace reprise
 

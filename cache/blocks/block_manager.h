@@ -107,6 +107,11 @@ class BlockManager {
   // in all groups, and makes room for the rest. At least one token is left to compute.
   absl::StatusOr<PromptHits> Add(SlotId slot, const SequencePrompt& prompt);
 
+  // What Add() of the prompt to this empty slot would find now, if it finds the blocks for the
+  // rest; changes nothing, and does not count as a lookup. Errors: those of Add() but for the lack
+  // of blocks.
+  absl::StatusOr<PromptHits> Lookup(SlotId slot, const SequencePrompt& prompt);
+
   // Makes room for `num_tokens` >= 0 more tokens. May use the reserve.
   absl::Status Append(SlotId slot, int num_tokens);
 
@@ -199,6 +204,8 @@ class BlockManager {
   int num_tokens(SlotId slot) const { return live(slot).num_tokens; }
   int num_committed(SlotId slot) const { return live(slot).num_committed; }
   int num_encoder_tokens(SlotId slot) const { return live(slot).num_encoder_tokens; }
+  // Whether the encoder's blocks are known to be written: found by Add(), or CommitEncoder().
+  bool has_encoder(SlotId slot) const { return live(slot).has_encoder; }
   // The shortest that Truncate() may make the sequence.
   int min_tokens(SlotId slot) const;
   // The sequence's blocks, look-ahead included, null blocks where they left the window. Valid until
@@ -293,7 +300,7 @@ class BlockManager {
     int num_partial_tokens = 0;  // of the block after them, to be copied
     bool has_encoder = false;
   };
-  absl::Status CheckPrompt(const SequencePrompt& prompt) const;
+  absl::Status CheckPrompt(SlotId slot, const SequencePrompt& prompt) const;
   Found Find(SlotId slot, const SequencePrompt& prompt);
   // Shares the blocks that were found, and makes room for the rest.
   absl::StatusOr<PromptHits> AddFound(SlotId slot, const SequencePrompt& prompt,

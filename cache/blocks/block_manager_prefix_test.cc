@@ -108,6 +108,30 @@ TEST(BlockManagerPrefixTest, APreemptedSequenceFindsItsOwnTokensAgain) {
   EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 8);  // of 11
 }
 
+TEST(BlockManagerPrefixTest, ALookupSaysWhatAddWouldFindAndChangesNothing) {
+  BlockManager manager = ManagerOf();
+  Compute(manager, kA, Tokens(1, 11));
+  const std::vector<int32_t> tokens = Tokens(1, 10);
+  const SequencePrompt prompt = {.tokens = tokens};
+  const int64_t num_asked = manager.prefix_cache().index().statistics().num_tokens_asked;
+  const int num_used = manager.pool().num_used();
+  EXPECT_EQ(*manager.Lookup(kB, prompt), (PromptHits{.num_tokens = 8}));
+  EXPECT_FALSE(manager.contains(kB));
+  EXPECT_EQ(manager.pool().num_used(), num_used);
+  EXPECT_EQ(manager.prefix_cache().index().statistics().num_tokens_asked, num_asked);
+  manager.CheckInvariants();
+  EXPECT_EQ(*manager.Add(kB, prompt), (PromptHits{.num_tokens = 8}));
+  EXPECT_EQ(*manager.Lookup(kC, {.tokens = Tokens(50, 10)}), PromptHits{});
+  // What Add() would refuse but for a lack of blocks.
+  EXPECT_TRUE(absl::IsAlreadyExists(manager.Lookup(kB, prompt).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(manager.Lookup(kC, {.tokens = Tokens(1, 25)}).status()));
+  ASSERT_TRUE(manager.Free(kA).ok());
+  ASSERT_TRUE(manager.Free(kB).ok());
+  ASSERT_TRUE(manager.Add(kB, 4 * 6).ok());
+  ASSERT_TRUE(manager.Add(kC, 4 * 6).ok());
+  EXPECT_EQ(manager.Lookup(kA, {.tokens = Tokens(1, 24)})->num_tokens, 8);  // 7 blocks are left
+}
+
 TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesKeepPrefixesApart) {
   BlockManager manager = ManagerOf();
   const std::vector<int32_t> tokens = Tokens(1, 12);

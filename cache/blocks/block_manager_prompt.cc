@@ -12,7 +12,8 @@
 
 namespace reprise {
 
-absl::Status BlockManager::CheckPrompt(const SequencePrompt& prompt) const {
+absl::Status BlockManager::CheckPrompt(SlotId slot, const SequencePrompt& prompt) const {
+  REPRISE_RETURN_IF_ERROR(CheckEmpty(slot));
   const auto not_negative = [](absl::string_view name, int value) {
     return value >= 0 ? absl::OkStatus()
                       : absl::InvalidArgumentError(absl::StrCat(
@@ -25,12 +26,15 @@ absl::Status BlockManager::CheckPrompt(const SequencePrompt& prompt) const {
     REPRISE_RETURN_IF_ERROR(not_negative("first_token of range_keys", range.first_token));
     REPRISE_RETURN_IF_ERROR(not_negative("num_tokens of range_keys", range.num_tokens));
   }
+  // A row holds the whole prompt, even if blocks are allocated for only a part of it at first.
+  const int64_t num_row_tokens = int64_t{options_.max_blocks} * options_.block_size;
+  const int64_t num_prompt = static_cast<int64_t>(prompt.tokens.size());
+  if (num_prompt > num_row_tokens) return CheckLength(slot, num_prompt, 0, 0, 0);
   if (prompt.num_encoder_tokens == 0) return absl::OkStatus();
   if (num_own_groups_ == num_groups()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "num_encoder_tokens need a cross group: expected 0, got ", prompt.num_encoder_tokens));
   }
-  const int64_t num_row_tokens = int64_t{options_.max_blocks} * options_.block_size;
   if (prompt.num_encoder_tokens > num_row_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_encoder_tokens must fit a table row: expected at most ", num_row_tokens,
@@ -41,13 +45,7 @@ absl::Status BlockManager::CheckPrompt(const SequencePrompt& prompt) const {
 }
 
 absl::StatusOr<PromptHits> BlockManager::Add(SlotId slot, const SequencePrompt& prompt) {
-  REPRISE_RETURN_IF_ERROR(CheckEmpty(slot));
-  REPRISE_RETURN_IF_ERROR(CheckPrompt(prompt));
-  const int64_t num_prompt = static_cast<int64_t>(prompt.tokens.size());
-  // A row holds the whole prompt, even if blocks are allocated for only a part of it at first.
-  if (num_prompt > int64_t{options_.max_blocks} * options_.block_size) {
-    return CheckLength(slot, num_prompt, 0, 0, 0);
-  }
+  REPRISE_RETURN_IF_ERROR(CheckPrompt(slot, prompt));
   const Found found = Find(slot, prompt);
   absl::StatusOr<PromptHits> hits = AddFound(slot, prompt, found);
   if (hits.ok() || found.num_partial_tokens == 0) return hits;
@@ -55,6 +53,13 @@ absl::StatusOr<PromptHits> BlockManager::Add(SlotId slot, const SequencePrompt& 
   Found whole_blocks = found;
   whole_blocks.num_partial_tokens = 0;
   return AddFound(slot, prompt, whole_blocks);
+}
+
+absl::StatusOr<PromptHits> BlockManager::Lookup(SlotId slot, const SequencePrompt& prompt) {
+  REPRISE_RETURN_IF_ERROR(CheckPrompt(slot, prompt));
+  const Found found = Find(slot, prompt);
+  return PromptHits{.num_tokens = found.num_blocks * options_.block_size + found.num_partial_tokens,
+                    .has_encoder = found.has_encoder};
 }
 
 absl::StatusOr<PromptHits> BlockManager::AddFound(SlotId slot, const SequencePrompt& prompt,

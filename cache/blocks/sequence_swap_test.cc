@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "base/fence.h"
+#include "base/passed_fence.h"
 #include "cache/blocks/block_manager.h"
 #include "cache/blocks/swap_store.h"
 #include "cache/ops/kv_swapper.h"
@@ -27,13 +28,6 @@ constexpr int kBlockSize = 4;
 constexpr int kLayers = 2;
 
 // On the CPU a swap is done when it was asked for.
-class PassedFence : public Fence {
- public:
-  void Arm() override {}
-  bool Passed() override { return true; }
-  absl::Status Wait() override { return absl::OkStatus(); }
-};
-
 std::vector<std::unique_ptr<Fence>> Fences() {
   std::vector<std::unique_ptr<Fence>> fences;
   for (int i = 0; i < 2; ++i) fences.push_back(std::make_unique<PassedFence>());

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing/device_array.h"
 #include "base/testing/test_seed.h"
 #include "cache/ops/write_kv.h"
 #include "cache/storage/kv_cache.h"
@@ -145,11 +146,15 @@ TEST_F(WriteKvGpuTest, AGraphSeesNewScales) {
   const auto k_of_head = [&](int head) {
     return cache.tensors(0)[0][1][0][head].to(at::kFloat).cpu()[15].item<float>();
   };
-  ASSERT_TRUE(WriteKv(cache.layer(0), values, values, slots).ok());
+  CapturedWork graph([&](cudaStream_t stream) {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, kGpu.index()));
+    ASSERT_TRUE(WriteKv(cache.layer(0), values, values, slots).ok());
+  });
+  graph.Replay();
   EXPECT_EQ(k_of_head(0), 8);
   EXPECT_EQ(k_of_head(1), 4);
   scales.fill_(0.5f);
-  ASSERT_TRUE(WriteKv(cache.layer(0), values, values, slots).ok());
+  graph.Replay();
   EXPECT_EQ(k_of_head(0), 16);
   EXPECT_EQ(k_of_head(1), 16);
 }

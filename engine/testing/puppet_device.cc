@@ -192,6 +192,30 @@ void PuppetDevice::Copy(absl::Span<const BlockCopy> copies) {
   }
 }
 
+void PuppetDevice::SwapOut(absl::Span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    ASSERT_TRUE(copy.src > 0 && copy.src < options_.num_blocks) << copy.src;
+    ASSERT_TRUE(copy.dst > 0 && copy.dst < options_.num_swap_blocks) << copy.dst;
+    std::vector<int32_t>& host = swapped_[copy.dst];
+    host.clear();
+    for (int i = 0; i < options_.block_size; ++i) {
+      host.push_back(memory_[copy.src * options_.block_size + i]);
+    }
+  }
+}
+
+void PuppetDevice::SwapIn(absl::Span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    ASSERT_TRUE(swapped_.contains(copy.src)) << "host block " << copy.src << " was never written";
+    ASSERT_TRUE(copy.dst > 0 && copy.dst < options_.num_blocks) << copy.dst;
+    std::vector<int32_t>& host = swapped_[copy.src];
+    for (int i = 0; i < options_.block_size; ++i) {
+      memory_[copy.dst * options_.block_size + i] = host[i];
+    }
+    host.assign(options_.block_size, kRubbish);
+  }
+}
+
 void PuppetDevice::FindText(Slot& slot) {
   for (int i = 0; i < slot.num_hits; ++i) {
     int32_t token = kRubbish;
@@ -315,6 +339,8 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
   for (const BlockTableUpdate& update : batch.updates) {
     slots_[update.slot].blocks[{update.group, update.column}] = update.block;
   }
+  ASSERT_NO_FATAL_FAILURE(SwapOut(batch.swap_outs));
+  ASSERT_NO_FATAL_FAILURE(SwapIn(batch.swap_ins));
   Copy(batch.copies);
   for (auto& [id, slot] : slots_) {
     if (slot.num_hits > 0) FindText(slot);

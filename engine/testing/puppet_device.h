@@ -130,6 +130,9 @@ class PuppetDevice {
   // The token that was written there last.
   int32_t& Memory(Slot& slot, int group, int position);
   void Copy(absl::Span<const BlockCopy> copies);
+  // Between the cache and the host. What was moved in is rubbish on the host afterwards.
+  void SwapOut(absl::Span<const BlockCopy> copies);
+  void SwapIn(absl::Span<const BlockCopy> copies);
   // The text before a slot's first row is the content of its blocks. REQUIRES: a full group.
   void FindText(Slot& slot);
   void Encode(const ScheduledEncode& encode, Slot& slot);
@@ -143,7 +146,8 @@ class PuppetDevice {
 
   SchedulerOptions options_;
   std::vector<KvGroupSpec> groups_;
-  std::map<int, int32_t> memory_;  // by slot of the cache
+  std::map<int, int32_t> memory_;                // by slot of the cache
+  std::map<int, std::vector<int32_t>> swapped_;  // by host block
   std::map<int, Slot> slots_;
   std::deque<absl::StatusOr<Output>> pending_;
   Output awaited_;

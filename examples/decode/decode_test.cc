@@ -126,7 +126,7 @@ TEST(DecodeTest, HelpNamesEveryFlag) {
   for (const char* const flag :
        {"--model", "--prompt", "--prompt_tokens", "--batch", "--max_new_tokens", "--ignore_eos",
         "--temperature", "--top_k", "--top_p", "--seed", "--dtype", "--device", "--graphs",
-        "--block_size", "--num_blocks", "--prefill_chunk", "--dump_logits", "--json"}) {
+        "--block_size", "--num_blocks", "--prefill_chunk", "--dump_logits", "--trace", "--json"}) {
     EXPECT_THAT(result.out, HasSubstr(std::string(flag) + " ")) << flag;
   }
 }

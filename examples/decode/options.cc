@@ -60,6 +60,9 @@ class DecodeFlags {
     AddPath("dump_logits", arguments.dump_logits,
             "safetensors file to write: logits_<i> float32 [n, vocab], from which the n tokens of "
             "prompt i were, or in place of forced ones would have been, chosen");
+    AddPath("trace", arguments.trace,
+            "file to write: JSON for chrome://tracing and Perfetto, where the host's time of each "
+            "step goes");
     AddSwitch("json", arguments.json,
               "print a JSON object a prompt, in the order of the prompts, and one with statistics");
   }
@@ -291,6 +294,7 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   REPRISE_RETURN_IF_ERROR(AtLeast("prefill_chunk", 0, arguments.prefill_chunk.value_or(0)));
   if (arguments.prefill_chunk != 0) options.prefill_chunk = arguments.prefill_chunk;
   options.dump_logits = arguments.dump_logits;
+  options.trace = arguments.trace;
   options.output = arguments.json ? OutputChoice::kJson : OutputChoice::kText;
   REPRISE_ASSIGN_OR_RETURN(options.prompts, PromptsOf(arguments));
   return options;

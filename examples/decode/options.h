@@ -40,6 +40,7 @@ struct DecodeArguments {
   std::optional<int> num_blocks = {};
   std::optional<int> prefill_chunk = {};
   std::optional<std::string> dump_logits = {};
+  std::optional<std::string> trace = {};
   bool json = false;
 };
 
@@ -72,6 +73,7 @@ struct DecodeOptions {
   std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use
   std::optional<int> prefill_chunk = {};  // nullopt: prompts are computed whole
   std::optional<std::string> dump_logits = {};
+  std::optional<std::string> trace = {};
   OutputChoice output = OutputChoice::kText;
 };
 

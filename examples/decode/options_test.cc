@@ -59,6 +59,7 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
                                       .num_blocks = 9,
                                       .prefill_chunk = 3,
                                       .dump_logits = "/l",
+                                      .trace = "/t",
                                       .json = true});
   EXPECT_EQ(options.model, "/m");
   EXPECT_THAT(options.prompts, ElementsAre(Prompt{.content = TokenList{1, 2}}));
@@ -75,6 +76,7 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
   EXPECT_EQ(options.num_blocks, 9);
   EXPECT_EQ(options.prefill_chunk, 3);
   EXPECT_EQ(options.dump_logits, "/l");
+  EXPECT_EQ(options.trace, "/t");
   EXPECT_EQ(options.output, OutputChoice::kJson);
 }
 
@@ -195,6 +197,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "--prefill_chunk",
                                  "-3",
                                  "--dump_logits=/l",
+                                 "--trace=/t",
                                  "--batch=",
                                  "--ignore_eos",
                                  "--json"});
@@ -215,6 +218,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_EQ(arguments->num_blocks, 9);
   EXPECT_EQ(arguments->prefill_chunk, -3);
   EXPECT_EQ(arguments->dump_logits, "/l");
+  EXPECT_EQ(arguments->trace, "/t");
   EXPECT_TRUE(arguments->json);
   EXPECT_THAT(arguments->texts, IsEmpty());
 }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@
 #include "examples/models/generate.h"
 #include "examples/models/model_folder.h"
 #include "runner/model.h"
+#include "runner/step_trace.h"
 
 namespace reprise {
 namespace {
@@ -83,8 +85,8 @@ class Run {
     }
     REPRISE_ASSIGN_OR_RETURN(folder_, ModelFolder::Open(path));
     REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
-    const EngineOptions engine_options =
-        EngineOptionsFor(options_, requests_, folder_->max_seq_len());
+    EngineOptions engine_options = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
+    if (options_.trace.has_value()) engine_options.runner.trace = &trace_.emplace();
     REPRISE_ASSIGN_OR_RETURN(model_, LoadShowing(progress, *folder_, options_, device,
                                                  *engine_options.runner.max_seq_len));
     progress.Show("setting up");
@@ -128,8 +130,9 @@ class Run {
     }
     streams_.out.flush();
     if (!streams_.out.good()) return absl::InternalError("standard output could not be written");
-    if (!logits.has_value()) return absl::OkStatus();
-    return logits->Write(*options_.dump_logits);
+    absl::Status written = WriteTrace();
+    if (logits.has_value()) written.Update(logits->Write(*options_.dump_logits));
+    return written;
   }
 
  private:
@@ -140,6 +143,15 @@ class Run {
         absl::StrCat("the KV cache does not fit into memory: give fewer --num_blocks, a smaller "
                      "--block_size or fewer --max_new_tokens (",
                      engine.status().message(), ")"));
+  }
+
+  absl::Status WriteTrace() const {
+    if (!trace_.has_value()) return absl::OkStatus();
+    std::ofstream file(*options_.trace);
+    trace_->WriteJson(file);
+    file.close();
+    if (file.good()) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("the trace could not be written: ", *options_.trace));
   }
 
   std::vector<std::string> Headings() const {
@@ -173,6 +185,7 @@ class Run {
   std::optional<ModelFolder> folder_;
   std::vector<Request> requests_;
   std::unique_ptr<Model> model_;
+  std::optional<StepTrace> trace_;
   std::unique_ptr<Engine> engine_;
   DecodeStats stats_;
 };

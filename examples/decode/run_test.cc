@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -191,6 +193,29 @@ TEST(DecodeRunTest, ASequenceThatFillsTheCacheSaysSo) {
 TEST(DecodeRunTest, LogitsThatCannotBeWrittenAreNotLostInSilence) {
   const Output output = Decode({.max_new_tokens = 1, .dump_logits = "/no/such/folder/l"});
   EXPECT_THAT(std::string(output.status.message()), HasSubstr("/no/such/folder/l"));
+  EXPECT_NE(output.out, "");
+}
+
+TEST(DecodeRunTest, ATraceHasASpanForTheForwardPassOfEachStep) {
+  const std::string path = testing::TempDir() + "/decode_run_trace.json";
+  const std::vector<json> lines = DecodeJson({.prompts = {{.content = "foo\n"}},
+                                              .max_new_tokens = 6,
+                                              .dtype = DType::kFloat32,
+                                              .trace = path});
+  std::ifstream file(path);
+  std::map<std::string, int> counts;
+  for (const json& event : json::parse(file).at("traceEvents")) {
+    ++counts[event.at("name").get<std::string>()];
+  }
+  EXPECT_EQ(lines[1].at("stats").at("steps"), 6);
+  EXPECT_EQ(counts["eager"], 1);  // the prompt
+  EXPECT_EQ(counts["replay"], 5);
+  EXPECT_EQ(counts["rows"], counts["launch"]);
+}
+
+TEST(DecodeRunTest, ATraceThatCannotBeWrittenIsNotLostInSilence) {
+  const Output output = Decode({.max_new_tokens = 1, .trace = "/no/such/folder/t"});
+  EXPECT_THAT(std::string(output.status.message()), HasSubstr("/no/such/folder/t"));
   EXPECT_NE(output.out, "");
 }
 

@@ -67,7 +67,7 @@ enum class IdleStep : int8_t {
 };
 
 // Spans belong to the scheduler and are read before ModelRunner::Launch() returns. Applied in the
-// order of the fields.
+// order of the fields, all on the stream of the steps: after every step that was launched before.
 struct ScheduledBatch {
   absl::Span<const SlotId> leaves = {};
   absl::Span<const SlotJoin> joins = {};
@@ -75,6 +75,12 @@ struct ScheduledBatch {
   // log-probabilities, stages of the user's own. Those without a request ask for nothing.
   absl::Span<const LogitsRequest> logits_requests = {};
   absl::Span<const BlockTableUpdate> updates = {};
+  // Blocks to move, in all layers, to the runner's host memory (src: a block of the cache, dst: a
+  // host block) and back (src: a host block, dst: a block of the cache): sequences that give up
+  // their blocks, and such that return (ModelRunnerOptions::num_swap_blocks). Those out are moved
+  // before those in, and all before the copies. The next batch may use every block anew.
+  absl::Span<const BlockCopy> swap_outs = {};
+  absl::Span<const BlockCopy> swap_ins = {};
   // Blocks to copy, in all layers, after the previous step and before this one: the first tokens of
   // forks and of prefixes that end within a block (BlockManager::TakeCopies()).
   absl::Span<const BlockCopy> copies = {};

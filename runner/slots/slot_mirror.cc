@@ -52,7 +52,11 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
     for (const BlockTableUpdate& update : batch.updates) {
       REPRISE_RETURN_IF_ERROR(ApplyUpdate(update));
     }
-    for (const BlockCopy& copy : batch.copies) REPRISE_RETURN_IF_ERROR(CheckCopy(copy));
+    const int num_blocks = limits_.num_blocks;
+    const int num_swap_blocks = limits_.num_swap_blocks;
+    REPRISE_RETURN_IF_ERROR(CheckCopies("swap_outs", batch.swap_outs, num_blocks, num_swap_blocks));
+    REPRISE_RETURN_IF_ERROR(CheckCopies("swap_ins", batch.swap_ins, num_swap_blocks, num_blocks));
+    REPRISE_RETURN_IF_ERROR(CheckCopies("copies", batch.copies, num_blocks, num_blocks));
     for (const ScheduledEncode& encode : batch.encodes) {
       REPRISE_RETURN_IF_ERROR(ApplyEncode(encode, demand));
     }
@@ -133,11 +137,21 @@ absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
   return absl::OkStatus();
 }
 
-absl::Status SlotMirror::CheckCopy(const BlockCopy& copy) const {
-  for (const int32_t block : {copy.src, copy.dst}) {
-    if (block >= 1 && block < limits_.num_blocks) continue;
-    return Refusal("copies: blocks must be in [1, ", limits_.num_blocks, "), got ", copy.src,
-                   " to ", copy.dst);
+absl::Status SlotMirror::CheckCopies(const char* part, absl::Span<const BlockCopy> copies,
+                                     int num_src, int num_dst) const {
+  for (const BlockCopy& copy : copies) {
+    if (num_src < 2 || num_dst < 2) {
+      return Refusal(part, ": the runner has no host memory for swapped blocks: expected none, ",
+                     "got ", copies.size());
+    }
+    if (copy.src < 1 || copy.src >= num_src) {
+      return Refusal(part, ": src blocks must be in [1, ", num_src, "), got ", copy.src, " to ",
+                     copy.dst);
+    }
+    if (copy.dst < 1 || copy.dst >= num_dst) {
+      return Refusal(part, ": dst blocks must be in [1, ", num_dst, "), got ", copy.src, " to ",
+                     copy.dst);
+    }
   }
   return absl::OkStatus();
 }

@@ -34,6 +34,7 @@ struct SlotLimits {
   int max_blocks = 0;  // columns of the block table
   int block_size = 0;
   int num_blocks = 0;
+  int num_swap_blocks = 0;  // on the host, host block 0 included; 0: none
   int vocab_size = 0;
   int max_earlier_logits = 0;  // of a step (RowLogits::kAll)
   std::vector<KvGroupSpec> groups = {{}};
@@ -58,8 +59,9 @@ class SlotMirror {
  public:
   explicit SlotMirror(const SlotLimits& limits);
 
-  // Applies the batch: leaves, joins, updates, copies, encodes, rows. Errors, with nothing changed:
-  // InvalidArgument naming the first part that does not fit, with what was expected and got.
+  // Applies the batch: leaves, joins, updates, swaps, copies, encodes, rows. Errors, with nothing
+  // changed: InvalidArgument naming the first part that does not fit, with what was expected and
+  // got.
   absl::StatusOr<StepDemand> Advance(const ScheduledBatch& batch);
 
   // Tokens of the slot whose keys are cached after the last batch; 0 if the slot is free.
@@ -88,7 +90,9 @@ class SlotMirror {
   absl::Status CheckSlot(const char* part, int slot) const;
   absl::Status ApplyJoin(const SlotJoin& join);
   absl::Status ApplyUpdate(const BlockTableUpdate& update);
-  absl::Status CheckCopy(const BlockCopy& copy) const;
+  // Copies between blocks [1, num_src) and [1, num_dst).
+  absl::Status CheckCopies(const char* part, absl::Span<const BlockCopy> copies, int num_src,
+                           int num_dst) const;
   absl::Status ApplyEncode(const ScheduledEncode& encode, StepDemand& demand);
   absl::Status ApplyRow(const ScheduledRow& row, StepDemand& demand);
   // The row's logits beyond its last and the token that follows it.

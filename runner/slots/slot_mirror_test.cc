@@ -161,7 +161,8 @@ TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
 
   for (const BlockCopy& copy : {BlockCopy{1, 5}, BlockCopy{0, 1}, BlockCopy{-1, 2}}) {
     EXPECT_THAT(Refused(mirror, {.copies = absl::MakeConstSpan(&copy, 1)}),
-                HasSubstr("copies: blocks must be in [1, 5), got"));
+                HasSubstr(copy.src < 1 ? "copies: src blocks must be in [1, 5), got"
+                                       : "copies: dst blocks must be in [1, 5), got"));
   }
 
   const ScheduledRow stranger[] = {{.slot = SlotId(1), .tokens = kPrompt}};
@@ -320,6 +321,37 @@ TEST_F(SlotMirrorGroupsTest, RefusesGroupsThatAreNotThere) {
   for (int group : {-1, 4}) {
     const BlockTableUpdate update[] = {{.slot = 0, .column = 0, .block = 1, .group = group}};
     EXPECT_THAT(Refused(mirror_, {.joins = join, .updates = update}), HasSubstr("[0, 4), got"));
+  }
+}
+
+TEST(SlotMirrorTest, SwapsAreBetweenBlocksOfTheCacheAndOfTheHost) {
+  SlotLimits limits = kLimits;  // 5 blocks
+  const auto one = [](const BlockCopy& copy) { return absl::MakeConstSpan(&copy, 1); };
+  SlotMirror without(limits);
+  const BlockCopy first = {1, 1};
+  EXPECT_THAT(Refused(without, {.swap_outs = one(first)}),
+              HasSubstr("swap_outs: the runner has no host memory"));
+  EXPECT_THAT(Refused(without, {.swap_ins = one(first)}),
+              HasSubstr("swap_ins: the runner has no host memory"));
+  limits.num_swap_blocks = 9;
+  SlotMirror mirror(limits);
+  const BlockCopy to_the_last = {4, 8};
+  const BlockCopy from_the_last = {8, 4};
+  EXPECT_TRUE(mirror.Advance({.swap_outs = one(to_the_last)}).ok());
+  EXPECT_TRUE(mirror.Advance({.swap_ins = one(from_the_last)}).ok());
+  for (const BlockCopy& copy : {BlockCopy{0, 1}, BlockCopy{5, 1}, BlockCopy{-1, 1}}) {
+    EXPECT_THAT(Refused(mirror, {.swap_outs = one(copy)}),
+                HasSubstr("swap_outs: src blocks must be in [1, 5), got"));
+    const BlockCopy back = {copy.dst, copy.src};
+    EXPECT_THAT(Refused(mirror, {.swap_ins = one(back)}),
+                HasSubstr("swap_ins: dst blocks must be in [1, 5), got"));
+  }
+  for (const BlockCopy& copy : {BlockCopy{1, 0}, BlockCopy{1, 9}, BlockCopy{1, -1}}) {
+    EXPECT_THAT(Refused(mirror, {.swap_outs = one(copy)}),
+                HasSubstr("swap_outs: dst blocks must be in [1, 9), got"));
+    const BlockCopy back = {copy.dst, copy.src};
+    EXPECT_THAT(Refused(mirror, {.swap_ins = one(back)}),
+                HasSubstr("swap_ins: src blocks must be in [1, 9), got"));
   }
 }
 

@@ -248,6 +248,64 @@ TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
   }
 }
 
+// Chunks of prompts and decodes together, all of them replayed, whatever the layers are.
+TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
+  for (const Case& c : Cases()) {
+    const uint32_t seed = 31;
+    SCOPED_TRACE(testing::Message() << c.name << ", seed " << seed);
+    std::vector<std::unique_ptr<LayeredHarness>> harnesses;
+    for (const auto mode : {GraphSetOptions::Mode::kLazy, GraphSetOptions::Mode::kOff}) {
+      harnesses.push_back(Make(GetParam(), c,
+                               {.max_num_seqs = 5,
+                                .max_num_tokens = 64,
+                                .max_seq_len = 60,
+                                .block_size = 3,
+                                .graphs = mode,
+                                .graph_sizes = {1, 2},
+                                .mixed_graphs = MixedGraphs::kOn,
+                                .mixed_graph_tokens = {7, 16, 64},
+                                .mixed_graph_sizes = {2, 5}}));
+      ASSERT_NE(harnesses.back(), nullptr);
+    }
+    LayeredHarness& on = *harnesses[0];
+    std::mt19937 rng(seed);
+    std::vector<bool> live(5, false);
+    int num_mixed = 0;
+    for (int step = 0; step < 120; ++step) {
+      SCOPED_TRACE(testing::Message() << "step " << step);
+      std::vector<SlotId> slots;
+      for (const SlotId slot : FirstSlots(5)) {
+        const int id = slot.value();
+        if (live[id] && (on.sequence(slot).text.size() >= 60 || rng() % 30 == 0)) {
+          for (const auto& harness : harnesses) harness->Leave(slot);
+          live[id] = false;
+        }
+        if (!live[id] && rng() % 4 == 0) {
+          const LayeredSequence sequence = RandomSequence(rng, c, 30);
+          for (const auto& harness : harnesses) harness->Join(slot, sequence);
+          live[id] = true;
+          slots.push_back(slot);
+        } else if (live[id] && rng() % 5 != 0) {
+          slots.push_back(slot);
+        }
+      }
+      if (slots.empty()) continue;
+      std::shuffle(slots.begin(), slots.end(), rng);
+      const int max_chunk = 1 + static_cast<int>(rng() % 12);
+      for (const auto& harness : harnesses) ASSERT_STEP(harness->Step(slots, max_chunk));
+      EXPECT_EQ(on.decision().kind, GraphDecision::Kind::kReplay) << on.decision();
+      EXPECT_EQ(on.decision().key, harnesses[1]->decision().key);
+      const int64_t n = static_cast<int64_t>(slots.size());
+      ASSERT_TRUE(at::equal(on.logits().narrow(0, 0, n), harnesses[1]->logits().narrow(0, 0, n)));
+      if (on.decision().key.max_query_len > 1) ++num_mixed;
+      if (step % 4 == 0) on.ExpectTokensAndLogits();
+      if (HasFailure()) return;
+    }
+    EXPECT_GE(num_mixed, 40);
+    EXPECT_EQ(on.runner().graph_report().num_eager_steps(), 0);
+  }
+}
+
 // At 16 times its window or chunk, a sequence holds only the blocks of one, and its results still
 // equal a dense forward.
 TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {

@@ -50,7 +50,8 @@ TEST_P(ModelRunnerSuite, EveryLiveCountIsServedByTheNextGraphOrNamesItsReason) {
                                    .max_num_tokens = 256,
                                    .max_seq_len = 64,
                                    .block_size = 4,
-                                   .graph_sizes = {1, 2, 4, 8, 16}});
+                                   .graph_sizes = {1, 2, 4, 8, 16},
+                                   .mixed_graphs = MixedGraphs::kOff});
   std::mt19937 rng(7);
   for (int n = 1; n <= 17; ++n) {
     SCOPED_TRACE(testing::Message() << n << " rows");
@@ -218,6 +219,7 @@ TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
                                   .max_seq_len = 256,
                                   .block_size = 16,
                                   .graph_sizes = {2, 4, 6},
+                                  .mixed_graphs = MixedGraphs::kOff,
                                   .cascade = CascadeMode::kAuto,
                                   .cascade_costs = kAlwaysOnce};
     const ToyModelOptions model = {.vocab_size = kVocab, .dtype = dtype, .device = GetParam()};

@@ -174,7 +174,9 @@ void ExpectEveryLiveCountIsServed(Model& model, const Golden& golden, double tol
     requests.back().prefix_salt = std::to_string(i);  // else it would wait for an equal prompt
     tracks.push_back(&track);
   }
-  const GoldenRunOptions options = {.graph_sizes = {1, 2, 4, 8, 16}, .max_num_seqs = kNumRequests};
+  const GoldenRunOptions options = {.graph_sizes = {1, 2, 4, 8, 16},
+                                    .mixed_graphs = MixedGraphs::kOff,
+                                    .max_num_seqs = kNumRequests};
   const GoldenRun run = Run(model, requests, options);
   for (int i = 0; i < kNumRequests; ++i) {
     EXPECT_LE(MaxError(run.tracks[i].logits, tracks[i]->LogitsBefore(0, i + 2)), tolerance)
@@ -229,7 +231,7 @@ void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden) {
   // Else the second request of a prompt would wait for the first to compute it.
   for (Request& request : requests)
     request.prefix_salt = std::to_string(&request - requests.data());
-  const GoldenRun run = Run(model, requests, {});
+  const GoldenRun run = Run(model, requests, {.mixed_graphs = MixedGraphs::kOff});
   // 10 sequences of 40 tokens: the first comes from the prompts' step, which is a decode step if
   // they are of one token.
   const bool are_single = std::all_of(requests.begin(), requests.end(), [](const Request& request) {

@@ -31,6 +31,7 @@ EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
                      .num_blocks = options.num_blocks,
                      .graphs = options.graphs,
                      .graph_sizes = options.graph_sizes,
+                     .mixed_graphs = options.mixed_graphs,
                      .max_steps_in_flight = 1},  // logits are read after every step
           .prefill_chunk = options.prefill_chunk};
 }

@@ -20,13 +20,15 @@
 #include "graphs/graph_report.h"
 #include "graphs/graph_set_options.h"
 #include "runner/model.h"
+#include "runner/model_runner_options.h"
 #include "tests/golden/golden.h"
 
 namespace reprise {
 
 struct GoldenRunOptions {
   GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kLazy;
-  std::vector<int> graph_sizes = {};  // empty: the runner's own
+  std::vector<int> graph_sizes = {};             // empty: the runner's own
+  std::optional<MixedGraphs> mixed_graphs = {};  // nullopt: the device's
   int max_num_seqs = 16;
   int block_size = 16;
   std::optional<int> num_blocks = {};

@@ -33,8 +33,8 @@ class JargonGpuTest : public testing::Test {
 TEST_F(JargonGpuTest, InFloat32ItWritesWhatTransformersWrites) {
   const nlohmann::json stats =
       ExpectJargonTexts({.dtype = DType::kFloat32, .device = DeviceChoice::kCuda}, texts_, order_);
-  EXPECT_EQ(stats.at("eager_steps").at("query_too_long"), 1);
-  EXPECT_GE(stats.at("graph_hits"), 95);  // one more is launched before the last token is known
+  EXPECT_EQ(stats.at("eager_steps").at("query_too_long"), 0);  // the prompts are a mixed step
+  EXPECT_GE(stats.at("graph_hits"), 96);  // one more is launched before the last token is known
 }
 
 TEST_F(JargonGpuTest, InBFloat16ItWritesTheSame) {

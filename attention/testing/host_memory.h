@@ -1,0 +1,60 @@
+// Test data in host memory that stays where it is while its contents change: what a captured graph
+// has on a device (attention/testing/gpu_memory.h).
+//
+//   HostMemory memory;
+//   PagedBatch batch = pair.first.Batch(memory.Placement());
+//   ...
+//   memory.Rewind();
+//   pair.second.Batch(memory.Placement());   // in the same order: batch reads the second contents
+//
+// Thread safety: none; one owner.
+
+#ifndef ATTENTION_TESTING_HOST_MEMORY_H_
+#define ATTENTION_TESTING_HOST_MEMORY_H_
+
+#include <glog/logging.h>
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "attention/testing/kv_memory.h"
+
+namespace reprise {
+
+class HostMemory {
+ public:
+  // The address of a copy of the bytes, aligned for every type.
+  void* Copy(const void* host, size_t num_bytes) {
+    if (num_placed_ == copies_.size()) {
+      copies_.push_back({std::make_unique<std::max_align_t[]>(num_bytes / kUnit + 1), num_bytes});
+    }
+    const Array& copy = copies_[num_placed_++];
+    CHECK_EQ(copy.num_bytes, num_bytes);
+    if (num_bytes > 0) std::memcpy(copy.memory.get(), host, num_bytes);
+    return copy.memory.get();
+  }
+
+  reprise::Placement Placement() {
+    return [this](const void* host, size_t num_bytes) { return Copy(host, num_bytes); };
+  }
+
+  // The next copies go over those made so far, in their order, to the same addresses. CHECK-fails if
+  // one has another size.
+  void Rewind() { num_placed_ = 0; }
+
+ private:
+  static constexpr size_t kUnit = sizeof(std::max_align_t);
+  struct Array {
+    std::unique_ptr<std::max_align_t[]> memory;
+    size_t num_bytes;
+  };
+
+  std::vector<Array> copies_;
+  size_t num_placed_ = 0;  // since the last Rewind()
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_HOST_MEMORY_H_

@@ -1,0 +1,23 @@
+// A fence that has always passed: for consumers that are done with their work when they return, and
+// for uses that one stream orders, so that the host need not wait.
+//
+// Thread safety: safe.
+
+#ifndef BASE_PASSED_FENCE_H_
+#define BASE_PASSED_FENCE_H_
+
+#include "absl/status/status.h"
+#include "base/fence.h"
+
+namespace reprise {
+
+class PassedFence : public Fence {
+ public:
+  void Arm() override {}
+  bool Passed() override { return true; }
+  absl::Status Wait() override { return absl::OkStatus(); }
+};
+
+}  // namespace reprise
+
+#endif  // BASE_PASSED_FENCE_H_

@@ -1,0 +1,204 @@
+// Tensor memory that cannot be had, at every point: making an engine fails with a Status, a step that
+// fails ends its own sequences, and all that comes later is as if nothing had happened.
+
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/device/device_driver.h"
+#include "runner/testing/forwarding_driver.h"
+#include "runner/testing/toy_model.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+// LibTorch's allocator of the CPU while it lives, which fails once on request.
+class FailingAllocator final : public c10::Allocator {
+ public:
+  FailingAllocator() : allocator_(c10::GetAllocator(c10::kCPU)) {
+    c10::SetAllocator(c10::kCPU, this, kPriority);
+  }
+  ~FailingAllocator() override { c10::SetAllocator(c10::kCPU, allocator_, kPriority); }
+
+  // The allocation after `count` others fails; -1: none.
+  void FailAfter(int count) {
+    num_left_ = count;
+    has_failed_ = false;
+  }
+  bool has_failed() const { return has_failed_; }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (num_left_ >= 0 && num_left_-- == 0) {
+      has_failed_ = true;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory for ", bytes, " bytes");
+    }
+    return allocator_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return allocator_->raw_deleter(); }
+  void copy_data(void* dest, const void* src, size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
+
+ private:
+  static constexpr uint8_t kPriority = 255;
+  c10::Allocator* allocator_;
+  int num_left_ = -1;
+  bool has_failed_ = false;
+};
+
+constexpr int kVocab = 61;
+
+EngineOptions Options(GraphSetOptions::Mode graphs) {
+  return {.runner = {.max_num_seqs = 3,
+                     .max_num_tokens = 12,
+                     .block_size = 4,
+                     .num_blocks = 30,
+                     .graphs = graphs,
+                     .max_steps_in_flight = 2}};
+}
+
+std::vector<Request> Requests() {
+  return {{.prompt = {5, 6, 7}, .max_new_tokens = 6},
+          {.prompt = {9}, .max_new_tokens = 9},
+          {.prompt = {1, 2, 3, 4, 5, 6, 7, 8}, .max_new_tokens = 4},
+          {.prompt = {11, 12}, .max_new_tokens = 5}};
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  absl::Status error;
+};
+
+// The answers to the requests, in their order; the allocation after `num_allocations` others fails.
+std::vector<Answer> RunAll(Engine& engine, FailingAllocator& allocator, int num_allocations) {
+  std::map<SequenceId, Answer> answers;
+  for (const Request& request : Requests()) {
+    const auto id = engine.Add(request);
+    EXPECT_TRUE(id.ok()) << id.status();
+    answers[*id] = {};
+  }
+  allocator.FailAfter(num_allocations);
+  std::vector<TokenEvent> events;
+  while (engine.has_work()) {
+    events.clear();
+    const absl::Status status = engine.Step(events);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) break;
+    engine.scheduler().CheckInvariants();
+    for (const TokenEvent& event : events) {
+      Answer& answer = answers[event.sequence];
+      if (event.token.has_value()) answer.tokens.push_back(*event.token);
+      answer.error.Update(event.error);
+    }
+  }
+  allocator.FailAfter(-1);
+  std::vector<Answer> result;
+  for (auto& [id, answer] : answers) result.push_back(std::move(answer));
+  return result;
+}
+
+TEST(AllocationFailureTest, MakingAnEngineFailsWithAStatusWhereverMemoryEnds) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  FailingAllocator allocator;
+  int num_failures = 0;
+  for (int i = 0; i < 10000; ++i) {
+    allocator.FailAfter(i);
+    const auto engine = Engine::Create(&model, Options(GraphSetOptions::Mode::kEager));
+    const bool has_failed = allocator.has_failed();
+    allocator.FailAfter(-1);
+    ASSERT_EQ(engine.ok(), !has_failed) << "allocation " << i << ": " << engine.status();
+    if (!has_failed) break;
+    EXPECT_THAT(engine.status().message(), HasSubstr("no memory for")) << i;
+    ++num_failures;
+  }
+  EXPECT_GT(num_failures, 10);
+}
+
+// Mapped memory and fences come from the driver.
+class NothingLeft final : public ForwardingDriver {
+ public:
+  NothingLeft(std::unique_ptr<DeviceDriver> driver, int* num_left)
+      : ForwardingDriver(std::move(driver)), num_left_(num_left) {}
+  absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) override {
+    if ((*num_left_)-- == 0) return absl::ResourceExhaustedError("no mapped memory");
+    return ForwardingDriver::AllocateMapped(bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override {
+    if ((*num_left_)-- == 0) return absl::ResourceExhaustedError("no fence");
+    return ForwardingDriver::MakeFence();
+  }
+
+ private:
+  int* num_left_;
+};
+
+TEST(AllocationFailureTest, MakingARunnerFailsWithTheDriversStatus) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  int num_failures = 0;
+  for (int i = 0;; ++i) {
+    ASSERT_LT(i, 10000);
+    int num_left = i;
+    auto driver = MakeDeviceDriver(c10::kCPU, {});
+    ASSERT_TRUE(driver.ok());
+    const auto runner =
+        ModelRunner::Create(&model, Options(GraphSetOptions::Mode::kLazy).runner,
+                            std::make_unique<NothingLeft>(*std::move(driver), &num_left));
+    ASSERT_EQ(runner.ok(), num_left >= 0) << i << ": " << runner.status();
+    if (runner.ok()) break;
+    EXPECT_EQ(runner.status().code(), absl::StatusCode::kResourceExhausted) << i;
+    ++num_failures;
+  }
+  EXPECT_GT(num_failures, 5);
+}
+
+TEST(AllocationFailureTest, AStepThatFindsNoMemoryEndsItsSequencesAndNothingElse) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  FailingAllocator allocator;
+  for (const auto graphs : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kLazy}) {
+    std::vector<Answer> expected;
+    {
+      const auto engine = Engine::Create(&model, Options(graphs));
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      expected = RunAll(**engine, allocator, -1);
+    }
+    const auto engine = Engine::Create(&model, Options(graphs));
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    int num_runs = 0;
+    for (int i = 0;; i += 1 + i / 8) {
+      ASSERT_LT(i, 100000);
+      const std::vector<Answer> answers = RunAll(**engine, allocator, i);
+      int num_errors = 0;
+      for (size_t r = 0; r < answers.size(); ++r) {
+        if (answers[r].error.ok()) {
+          EXPECT_EQ(answers[r].tokens, expected[r].tokens) << "allocation " << i;
+          continue;
+        }
+        ++num_errors;
+        EXPECT_THAT(answers[r].error.message(), HasSubstr("no memory for"));
+        // What it had got before was right.
+        ASSERT_LE(answers[r].tokens.size(), expected[r].tokens.size());
+        EXPECT_TRUE(std::equal(answers[r].tokens.begin(), answers[r].tokens.end(),
+                               expected[r].tokens.begin()))
+            << "allocation " << i;
+      }
+      if (num_errors == 0) break;
+      ++num_runs;
+      EXPECT_EQ((*engine)->metrics().num_blocks_used, 0);
+    }
+    EXPECT_GT(num_runs, 20);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

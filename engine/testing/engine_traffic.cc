@@ -1,0 +1,230 @@
+#include "engine/testing/engine_traffic.h"
+
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "runner/sampling/sampling.h"
+#include "runner/sampling/sampling_params.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kVocab = 37;
+constexpr int kMaxEncoderTokens = 24;
+// What float32 may change in a logit of these models (runner/testing/layered_model.h).
+constexpr float kRounding = 2e-4f;
+
+LayerSpec Full() {
+  return {.params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16}};
+}
+
+// The token that sampling chooses from these logits.
+int32_t Choose(const std::vector<float>& logits, const SamplingParams& params, int64_t index) {
+  const int32_t slot = 0;
+  int32_t last_token = 0;
+  int32_t token = -1;
+  SampleOnHost({.logits = logits.data(),
+                .logits_stride = kVocab,
+                .num_rows = 1,
+                .vocab_size = kVocab,
+                .slots = {.params = &params,
+                          .last_token = &last_token,
+                          .sample_index = &index,
+                          .num_slots = 1},
+                .sample_slot = &slot,
+                .out = &token});
+  return token;
+}
+
+}  // namespace
+
+EngineTraffic::EngineTraffic(const EngineTrafficOptions& options)
+    : options_(options), rng_(options.seed * 7919 + 1) {
+  model_ = std::make_unique<LayeredModel>(RandomModel(options.device));
+  auto engine = Engine::Create(model_.get(), RandomEngine());
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  if (engine.ok()) engine_ = *std::move(engine);
+  for (int i = 0; i < 3; ++i) prefixes_.push_back(RandomTokens(Uniform(4, 20)));
+}
+
+std::vector<int32_t> EngineTraffic::RandomTokens(int count) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(Uniform(0, kVocab - 1));
+  return tokens;
+}
+
+LayeredModelOptions EngineTraffic::RandomModel(c10::Device device) {
+  LayeredModelOptions model = {
+      .vocab_size = kVocab, .max_position = 128, .device = device, .seed = options_.seed + 1};
+  LayerSpec window = Full();
+  window.params.window_left = Uniform(3, 12);
+  LayerSpec chunked = Full();
+  chunked.chunk_size = Uniform(4, 12);
+  switch (Uniform(0, 3)) {
+    case 0:
+      model.layers = {Full(), Full()};
+      break;
+    case 1:
+      model.layers = {window, Full()};
+      break;
+    case 2:
+      model.layers = {window, Full(), chunked};
+      break;
+    default: {
+      LayerSpec encoder = Full();
+      encoder.kind = AttentionKind::kEncoder;
+      LayerSpec cross = Full();
+      cross.kind = AttentionKind::kEncoderDecoder;
+      model.layers = {encoder, Full(), cross};
+      model.max_encoder_position = kMaxEncoderTokens;
+      has_encoder_ = true;
+    }
+  }
+  return model;
+}
+
+EngineOptions EngineTraffic::RandomEngine() {
+  max_seq_len_ = Uniform(40, 64);
+  EngineOptions options;
+  ModelRunnerOptions& runner = options.runner;
+  runner.max_num_seqs = Uniform(1, 8);
+  runner.max_num_tokens = runner.max_num_seqs + Uniform(2, 24);
+  runner.max_seq_len = max_seq_len_;
+  runner.block_size = Uniform(1, 6);
+  // Room for one sequence, and somewhat more: many seeds preempt.
+  const int num_groups = static_cast<int>(model_->spec().layers.size());
+  const int blocks_per_seq = num_groups * (max_seq_len_ / runner.block_size + 2);
+  runner.num_blocks = 1 + blocks_per_seq + Uniform(0, blocks_per_seq);
+  runner.max_steps_in_flight = Uniform(1, 3);
+  runner.graphs = Chance(20)   ? GraphSetOptions::Mode::kOff
+                  : Chance(50) ? GraphSetOptions::Mode::kLazy
+                               : GraphSetOptions::Mode::kEager;
+  if (Chance(30)) runner.batch_invariance = BatchInvariance::kOn;
+  options.prefill_chunk = Chance(50) ? Uniform(1, 8) : 0;
+  if (Chance(30)) options.max_prefill_tokens_while_decoding = Uniform(1, 8);
+  if (Chance(20)) options.prefix_reuse = PrefixReuse::kOff;
+  if (Chance(40)) options.partial_hits = PartialHits::kCopied;
+  return options;
+}
+
+Request EngineTraffic::RandomRequest() {
+  Request request = {.max_new_tokens = Uniform(1, 20)};
+  if (Chance(50)) request.prompt = prefixes_[Uniform(0, 2)];
+  for (const int32_t token : RandomTokens(Uniform(1, 16))) request.prompt.push_back(token);
+  if (has_encoder_) request.encoder_tokens = RandomTokens(Uniform(1, kMaxEncoderTokens));
+  request.sampling.seed = static_cast<uint64_t>(Uniform(0, 1 << 30));
+  if (Chance(60)) {
+    request.sampling.temperature = Chance(50) ? 1.0f : 0.6f;
+    if (Chance(40)) request.sampling.top_k = Uniform(1, 12);
+    if (Chance(40)) request.sampling.top_p = 0.8f;
+    if (Chance(20)) request.sampling.min_p = 0.05f;
+    request.num_sequences = Uniform(1, engine_->runner().max_num_seqs());
+  }
+  request.priority = Uniform(0, 2);
+  if (Chance(20)) request.prefix_salt = "tenant";
+  if (Chance(15)) request.stop_tokens = RandomTokens(3);
+  return request;
+}
+
+void EngineTraffic::Step() {
+  std::vector<TokenEvent> events;
+  const absl::Status status = engine_->Step(events);
+  ASSERT_TRUE(status.ok()) << status;
+  engine_->scheduler().CheckInvariants();
+  for (const TokenEvent& event : events) {
+    ASSERT_TRUE(event.error.ok()) << event.error;
+    Text& text = texts_[{event.sequence, event.sample}];
+    ASSERT_EQ(text.finish, FinishReason::kNone) << "an event after the last";
+    if (event.token.has_value()) text.tokens.push_back(*event.token);
+    text.finish = event.finish;
+  }
+}
+
+void EngineTraffic::Run() {
+  if (engine_ == nullptr) return;
+  int num_added = 0;
+  while ((num_added < options_.num_requests || engine_->has_work()) &&
+         !testing::Test::HasFatalFailure()) {
+    while (num_added < options_.num_requests && Chance(30)) {
+      Request request = RandomRequest();
+      const auto id = engine_->Add(request);
+      ASSERT_TRUE(id.ok()) << id.status();
+      requests_[*id] = std::move(request);
+      ++num_added;
+    }
+    if (Chance(3) && !requests_.empty()) {
+      auto victim =
+          std::next(requests_.begin(), Uniform(0, static_cast<int>(requests_.size()) - 1));
+      std::vector<TokenEvent> events;
+      engine_->Cancel(victim->first, events).IgnoreError();  // it may have finished
+      for (const TokenEvent& event : events) {
+        Text& text = texts_[{event.sequence, event.sample}];
+        ASSERT_EQ(text.finish, FinishReason::kNone);
+        text.finish = event.finish;
+      }
+    }
+    if (engine_->has_work()) Step();
+  }
+  for (const auto& [id, request] : requests_) {
+    for (int sample = 0; sample < request.num_sequences; ++sample) {
+      SCOPED_TRACE("request " + std::to_string(id.value()) + ", sample " + std::to_string(sample));
+      CheckText(request, sample, texts_[{id, sample}]);
+    }
+  }
+  EXPECT_EQ(engine_->metrics().num_blocks_used, 0);
+  EXPECT_EQ(engine_->scheduler().num_running(), 0);
+  EXPECT_EQ(engine_->scheduler().num_waiting(), 0);
+}
+
+void EngineTraffic::CheckText(const Request& request, int sample, const Text& text) {
+  ASSERT_NE(text.finish, FinishReason::kNone) << "has not ended";
+  if (text.finish != FinishReason::kCancelled) {
+    const bool is_stopped = text.finish == FinishReason::kStop;
+    ASSERT_FALSE(text.tokens.empty());
+    if (!is_stopped && text.finish == FinishReason::kLength) {
+      EXPECT_EQ(static_cast<int>(text.tokens.size()),
+                std::min(request.max_new_tokens,
+                         max_seq_len_ + 1 - static_cast<int>(request.prompt.size())));
+    }
+    EXPECT_EQ(
+        std::count(request.stop_tokens.begin(), request.stop_tokens.end(), text.tokens.back()) > 0,
+        is_stopped);
+  }
+  if (text.tokens.empty()) return;
+  std::vector<int32_t> all = request.prompt;
+  all.insert(all.end(), text.tokens.begin(), text.tokens.end() - 1);
+  const at::Tensor dense = model_->DenseLogits(all, request.encoder_tokens).to(at::kFloat);
+  const SamplingParams params =
+      ToSamplingParams(request.sampling, *request.sampling.seed + static_cast<uint64_t>(sample));
+  for (size_t i = 0; i < text.tokens.size(); ++i) {
+    const float* row =
+        dense[static_cast<int64_t>(request.prompt.size() + i) - 1].const_data_ptr<float>();
+    const std::vector<float> logits(row, row + kVocab);
+    ++num_tokens_;
+    if (Choose(logits, params, static_cast<int64_t>(i)) == text.tokens[i]) continue;
+    // Unless another token is as near as rounding, it is wrong.
+    bool is_near = false;
+    for (int trial = 0; trial < 64 && !is_near; ++trial) {
+      std::vector<float> rounded = logits;
+      for (float& logit : rounded) {
+        logit += std::uniform_real_distribution<float>(-kRounding, kRounding)(rng_);
+      }
+      is_near = Choose(rounded, params, static_cast<int64_t>(i)) == text.tokens[i];
+    }
+    ASSERT_TRUE(is_near) << "token " << i << ": expected "
+                         << Choose(logits, params, static_cast<int64_t>(i)) << ", got "
+                         << text.tokens[i];
+    ++num_near_ties_;
+  }
+}
+
+int64_t EngineTraffic::num_preemptions() const { return engine_->scheduler().num_preemptions(); }
+
+int64_t EngineTraffic::num_replays() const {
+  return engine_->runner().graph_report().num_replays();
+}
+
+}  // namespace reprise

@@ -1,0 +1,79 @@
+// Random traffic over a whole engine: arrivals, cancels, priorities, several sequences a request, salts,
+// shared prefixes, preemptions, several steps in flight, models with windows, chunks and encoders. Every
+// sequence must get the text that it would get alone: each token is what its logits by a dense forward
+// pass in float64 say, for its seed and its index in the sequence.
+//
+//   EngineTraffic traffic({.device = c10::kCPU, .seed = 17});
+//   traffic.Run();   // gtest expectations
+
+#ifndef ENGINE_TESTING_ENGINE_TRAFFIC_H_
+#define ENGINE_TESTING_ENGINE_TRAFFIC_H_
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "runner/testing/layered_model.h"
+
+namespace reprise {
+
+struct EngineTrafficOptions {
+  c10::Device device = c10::kCPU;
+  unsigned seed = 0;
+  int num_requests = 16;
+};
+
+class EngineTraffic {
+ public:
+  explicit EngineTraffic(const EngineTrafficOptions& options);
+
+  // Runs all requests to their ends, and checks their texts, that each sequence ends once, and that
+  // no block is held afterwards.
+  void Run();
+
+  // After Run().
+  int64_t num_preemptions() const;
+  int64_t num_replays() const;
+  int num_tokens() const { return num_tokens_; }
+  // Tokens that only a rounding of the logits explains.
+  int num_near_ties() const { return num_near_ties_; }
+
+ private:
+  struct Text {
+    std::vector<int32_t> tokens;
+    FinishReason finish = FinishReason::kNone;
+  };
+
+  int Uniform(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng_); }
+  bool Chance(int percent) { return Uniform(1, 100) <= percent; }
+  LayeredModelOptions RandomModel(c10::Device device);
+  EngineOptions RandomEngine();
+  Request RandomRequest();
+  std::vector<int32_t> RandomTokens(int count);
+  void Step();
+  void CheckText(const Request& request, int sample, const Text& text);
+
+  EngineTrafficOptions options_;
+  std::mt19937 rng_;
+  int max_seq_len_ = 0;
+  bool has_encoder_ = false;
+  std::vector<std::vector<int32_t>> prefixes_;  // that prompts begin with
+  std::unique_ptr<LayeredModel> model_;
+  std::unique_ptr<Engine> engine_;
+  std::map<SequenceId, Request> requests_;
+  std::map<std::pair<SequenceId, int>, Text> texts_;  // by request and sample
+  int num_tokens_ = 0;
+  int num_near_ties_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // ENGINE_TESTING_ENGINE_TRAFFIC_H_

@@ -1,0 +1,49 @@
+#include "engine/testing/engine_traffic_suite.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/testing/test_seed.h"
+#include "engine/testing/engine_traffic.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+// 300 on the CPU, 50 on a GPU, or REPRISE_TRAFFIC_SEEDS; REPRISE_SEED=<seed> runs that one alone.
+std::vector<unsigned> Seeds(c10::Device device) {
+  const char* text = std::getenv("REPRISE_TRAFFIC_SEEDS");
+  const int count = text != nullptr ? std::atoi(text) : device.is_cuda() ? 50 : 300;
+  std::vector<unsigned> seeds;
+  for (int i = 0; i < count; ++i) seeds.push_back(static_cast<unsigned>(i));
+  return std::getenv("REPRISE_SEED") != nullptr ? TestSeeds({0u}) : seeds;
+}
+
+TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
+  int64_t num_preemptions = 0;
+  int64_t num_replays = 0;
+  int num_tokens = 0;
+  int num_near_ties = 0;
+  const std::vector<unsigned> seeds = Seeds(GetParam());
+  for (const unsigned seed : seeds) {
+    SCOPED_TRACE("REPRISE_SEED=" + std::to_string(seed));
+    EngineTraffic traffic({.device = GetParam(), .seed = seed});
+    traffic.Run();
+    if (HasFatalFailure()) return;
+    num_preemptions += traffic.num_preemptions();
+    num_replays += traffic.num_replays();
+    num_tokens += traffic.num_tokens();
+    num_near_ties += traffic.num_near_ties();
+  }
+  RecordProperty("tokens", num_tokens);
+  RecordProperty("near_ties", num_near_ties);
+  EXPECT_LE(num_near_ties, 1 + num_tokens / 500);
+  if (seeds.size() < 20) return;
+  EXPECT_GT(num_preemptions, 10);
+  EXPECT_GT(num_replays, 500);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,150 @@
+#include "runner/replay_check.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/any.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/nonzero.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+
+namespace reprise {
+namespace {
+
+std::string Describe(std::string_view name, const at::Tensor& tensor) {
+  return absl::StrCat("'", std::string(name), "' [", absl::StrJoin(tensor.sizes(), ", "), "] ",
+                      std::string(tensor.dtype().name()));
+}
+
+// The bytes of each element: [numel, bytes per element].
+at::Tensor Bytes(const at::Tensor& tensor) {
+  return tensor.contiguous().view({-1}).view(at::kByte).view({-1, tensor.element_size()});
+}
+
+// "[2, 0, 17]" for an index into the elements in order.
+std::string Position(const at::Tensor& tensor, int64_t element) {
+  std::vector<int64_t> index(tensor.dim());
+  for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
+    index[d] = element % tensor.size(d);
+    element /= tensor.size(d);
+  }
+  return absl::StrCat("[", absl::StrJoin(index, ", "), "]");
+}
+
+double ValueAt(const at::Tensor& tensor, int64_t element) {
+  return tensor.contiguous().view({-1})[element].to(at::kDouble).item<double>();
+}
+
+}  // namespace
+
+void KeptTensors::Begin() {
+  num_seen_ = 0;
+  status_ = absl::OkStatus();
+  if (!is_complete_) entries_.clear();  // of a pass that failed
+}
+
+at::Tensor KeptTensors::Room(const at::Tensor& tensor) {
+  if (memory_->size() <= num_seen_) memory_->resize(num_seen_ + 1);
+  at::Tensor& bytes = (*memory_)[num_seen_];
+  const int64_t num_bytes = static_cast<int64_t>(tensor.nbytes());
+  // Smaller memory lives on in the entries of keys that graphs were captured with.
+  if (!bytes.defined() || bytes.numel() < num_bytes) {
+    bytes = at::empty({num_bytes}, tensor.options().dtype(at::kByte));
+  }
+  return bytes.narrow(0, 0, num_bytes).view(tensor.scalar_type()).view(tensor.sizes());
+}
+
+void KeptTensors::See(std::string_view name, const at::Tensor& tensor) {
+  if (!status_.ok()) return;
+  if (!is_complete_) entries_.push_back({.name = std::string(name), .tensor = Room(tensor)});
+  if (num_seen_ == entries_.size()) {
+    status_ = absl::InternalError(
+        absl::StrCat("a captured step must watch the same tensors each time: expected ", num_seen_,
+                     ", got one more, ", Describe(name, tensor)));
+    return;
+  }
+  const Entry& entry = entries_[num_seen_++];
+  if (entry.name != name || entry.tensor.sizes() != tensor.sizes() ||
+      entry.tensor.scalar_type() != tensor.scalar_type()) {
+    status_ = absl::InternalError(
+        absl::StrCat("a captured step must watch the same tensors each time: expected ",
+                     Describe(entry.name, entry.tensor), ", got ", Describe(name, tensor)));
+    return;
+  }
+  entry.tensor.copy_(tensor);
+}
+
+absl::Status KeptTensors::End() {
+  if (status_.ok() && num_seen_ < entries_.size()) {
+    status_ = absl::InternalError(
+        absl::StrCat("a captured step must watch the same tensors each time: expected ",
+                     entries_.size(), ", got ", num_seen_));
+  }
+  is_complete_ = is_complete_ || status_.ok();
+  return status_;
+}
+
+void ReplayComparison::Begin() {
+  num_seen_ = 0;
+  status_ = absl::OkStatus();
+}
+
+absl::Status ReplayComparison::Differs(std::string_view expected, std::string_view got) const {
+  return absl::InternalError(absl::StrCat(
+      "the replay of ", ToString(key_), " is not the step that it was captured from: expected ",
+      std::string(expected), " as in the eager run, got ", std::string(got)));
+}
+
+at::Tensor ReplayComparison::Live(const at::Tensor& tensor) const {
+  if (tensor.dim() == 0) return tensor;
+  // Where the two numbers are equal rows need no test of their own: padded rows of what models
+  // gather by logits_indices are those of live tokens.
+  if (tensor.size(0) == key_.padded_num_tokens) return tensor.narrow(0, 0, shape_.num_tokens);
+  if (tensor.size(0) == key_.padded_num_seqs) return tensor.narrow(0, 0, shape_.num_seqs);
+  return tensor;
+}
+
+absl::Status ReplayComparison::Compare(const KeptTensors::Entry& kept,
+                                       const at::Tensor& tensor) const {
+  const at::Tensor replayed = Live(kept.tensor);
+  const at::Tensor eager = Live(tensor);
+  if (eager.numel() == 0) return absl::OkStatus();
+  const at::Tensor differs = (Bytes(replayed) != Bytes(eager)).any(1);
+  if (!differs.any().item<bool>()) return absl::OkStatus();
+  const int64_t element = differs.nonzero()[0].item<int64_t>();
+  return Differs(
+      absl::StrCat("'", kept.name, "' at ", Position(eager, element), " ", ValueAt(eager, element)),
+      absl::StrCat(ValueAt(replayed, element)));
+}
+
+void ReplayComparison::See(std::string_view name, const at::Tensor& tensor) {
+  if (!status_.ok()) return;
+  if (num_seen_ == kept_->entries().size()) {
+    status_ = Differs(Describe(name, tensor), "no such tensor");
+    return;
+  }
+  const KeptTensors::Entry& kept = kept_->entries()[num_seen_++];
+  if (kept.name != name || kept.tensor.sizes() != tensor.sizes() ||
+      kept.tensor.scalar_type() != tensor.scalar_type()) {
+    status_ = Differs(Describe(name, tensor), Describe(kept.name, kept.tensor));
+    return;
+  }
+  status_ = Compare(kept, tensor);
+}
+
+absl::Status ReplayComparison::End() {
+  if (status_.ok() && num_seen_ < kept_->entries().size()) {
+    const KeptTensors::Entry& next = kept_->entries()[num_seen_];
+    status_ = Differs("no more tensors", Describe(next.name, next.tensor));
+  }
+  return status_;
+}
+
+KeptTensors& ReplayChecker::KeptOf(const GraphKey& key) {
+  std::unique_ptr<KeptTensors>& kept = kept_[key];
+  if (kept == nullptr) kept = std::make_unique<KeptTensors>(&memory_);
+  return *kept;
+}
+
+}  // namespace reprise

@@ -1,0 +1,152 @@
+#include "runner/replay_check.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Four sequences of up to 8 tokens; 3 of them live, with 5 tokens.
+constexpr GraphKey kKey = {.padded_num_seqs = 4, .padded_num_tokens = 8, .max_query_len = 8};
+constexpr StepShape kShape = {.num_seqs = 3, .num_tokens = 5, .max_query_len = 3};
+
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+};
+
+absl::Status Pass(StepWatch& watch, const std::vector<Named>& tensors) {
+  watch.Begin();
+  for (const Named& named : tensors) watch.See(named.name, named.tensor);
+  return watch.End();
+}
+
+// A graph that computes `replayed`, and the same step eagerly.
+absl::Status Check(const std::vector<Named>& replayed, const std::vector<Named>& eager) {
+  ReplayChecker checker;
+  StepWatch* kept = checker.WatchOf(kKey);
+  for (int pass = 0; pass < 3; ++pass) {  // warm-up, capture, replay
+    const absl::Status status = Pass(*kept, replayed);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  ReplayComparison comparison = checker.Compare(kKey, kShape);
+  return Pass(comparison, eager);
+}
+
+std::string MessageOf(const absl::Status& status) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  return std::string(status.message());
+}
+
+at::Tensor Numbers() { return at::arange(48, at::kFloat).view({8, 2, 3}); }
+
+TEST(ReplayCheckTest, EqualTensorsPass) {
+  EXPECT_EQ(Check({}, {}), absl::OkStatus());
+  const at::Tensor nan = at::full({3}, std::numeric_limits<float>::quiet_NaN());
+  const std::vector<Named> tensors = {{"a", Numbers()},
+                                      {"b", nan},
+                                      {"empty", at::zeros({0, 4})},
+                                      {"scalar", at::ones({})},
+                                      {"ids", at::arange(8)}};
+  EXPECT_EQ(Check(tensors, tensors), absl::OkStatus());
+}
+
+TEST(ReplayCheckTest, ViewsAreComparedElementByElement) {
+  const at::Tensor wide = at::arange(96, at::kFloat).view({8, 12});
+  const at::Tensor view = wide.narrow(1, 3, 6);
+  EXPECT_EQ(Check({{"a", view}}, {{"a", view.contiguous()}}), absl::OkStatus());
+  at::Tensor other = wide.clone();
+  other[2][4] = -1;
+  EXPECT_THAT(MessageOf(Check({{"a", view}}, {{"a", other.narrow(1, 3, 6)}})),
+              HasSubstr("'a' at [2, 1] -1 as in the eager run, got 28"));
+}
+
+TEST(ReplayCheckTest, TheFirstTensorAndElementThatDifferAreNamed) {
+  at::Tensor replayed = Numbers();
+  replayed[2][1][2] = 0.5;
+  replayed[4][0][0] = 0.25;
+  EXPECT_EQ(
+      MessageOf(Check({{"same", Numbers()}, {"first", replayed}, {"second", replayed}},
+                      {{"same", Numbers()}, {"first", Numbers()}, {"second", Numbers()}})),
+      "the replay of 4 seqs x 8 (8 tokens), tokens is not the step that it was captured from: "
+      "expected 'first' at [2, 1, 2] 17 as in the eager run, got 0.5");
+}
+
+TEST(ReplayCheckTest, OnlyLiveTokensAndRowsAreCompared) {
+  for (const auto& [size, live] : {std::pair{8, 5}, {4, 3}, {7, 7}}) {
+    const at::Tensor eager = at::ones({size, 2});
+    at::Tensor replayed = eager.clone();
+    if (live < size) {
+      replayed.narrow(0, live, size - live).fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    EXPECT_EQ(Check({{"a", replayed}}, {{"a", eager}}), absl::OkStatus()) << size;
+    replayed[live - 1][1] = 7;
+    EXPECT_THAT(MessageOf(Check({{"a", replayed}}, {{"a", eager}})),
+                HasSubstr("at [" + std::to_string(live - 1) + ", 1] 1 as in"))
+        << size;
+  }
+}
+
+TEST(ReplayCheckTest, BitsAreComparedNotValues) {
+  EXPECT_THAT(MessageOf(Check({{"a", at::zeros({1})}}, {{"a", -at::zeros({1})}})),
+              HasSubstr("'a' at [0] -0 as"));
+}
+
+TEST(ReplayCheckTest, OtherTensorsThanTheReplaysAreNamed) {
+  const Named a = {"a", at::ones({2, 3})};
+  const Named b = {"b", at::ones({2, 3})};
+  EXPECT_THAT(MessageOf(Check({a}, {b})),
+              AllOf(HasSubstr("expected 'b' [2, 3] float as"), HasSubstr("got 'a' [2, 3] float")));
+  EXPECT_THAT(MessageOf(Check({a}, {{"a", at::ones({3, 2})}})), HasSubstr("'a' [3, 2] float"));
+  EXPECT_THAT(MessageOf(Check({a}, {{"a", at::ones({2, 3}, at::kInt)}})),
+              HasSubstr("'a' [2, 3] int"));
+  EXPECT_THAT(MessageOf(Check({a}, {a, b})), HasSubstr("got no such tensor"));
+  EXPECT_THAT(MessageOf(Check({a, b}, {a})), HasSubstr("expected no more tensors as in the eager"));
+}
+
+TEST(ReplayCheckTest, ACapturedStepMustWatchTheSameEachTime) {
+  const Named a = {"a", at::ones({2})};
+  const Named b = {"b", at::ones({2})};
+  for (const auto& second :
+       std::vector<std::vector<Named>>{{b}, {}, {a, a}, {{"a", at::ones({3})}}}) {
+    ReplayChecker checker;
+    StepWatch* kept = checker.WatchOf(kKey);
+    ASSERT_EQ(Pass(*kept, {a}), absl::OkStatus());
+    EXPECT_THAT(MessageOf(Pass(*kept, second)), HasSubstr("must watch the same tensors each time"));
+    EXPECT_EQ(Pass(*kept, {a}), absl::OkStatus());
+  }
+}
+
+TEST(ReplayCheckTest, KeysShareMemoryWhichLargerOnesDoNotTakeFromSmallerOnes) {
+  GraphKey large = kKey;
+  large.padded_num_tokens = large.max_query_len = 64;
+  ReplayChecker checker;
+  EXPECT_EQ(checker.WatchOf(kKey), checker.WatchOf(kKey));
+  EXPECT_NE(checker.WatchOf(kKey), checker.WatchOf(large));
+  const auto tensors = [](int num_tokens, float value) {
+    return std::vector<Named>{{"a", at::full({num_tokens, 2}, value)}};
+  };
+  ASSERT_EQ(Pass(*checker.WatchOf(kKey), tensors(8, 1)), absl::OkStatus());
+  ASSERT_EQ(Pass(*checker.WatchOf(large), tensors(64, 2)), absl::OkStatus());
+  // The small one was captured with the memory that it had.
+  ASSERT_EQ(Pass(*checker.WatchOf(kKey), tensors(8, 3)), absl::OkStatus());
+  ReplayComparison same = checker.Compare(kKey, kShape);
+  EXPECT_EQ(Pass(same, tensors(8, 3)), absl::OkStatus());
+  ReplayComparison other = checker.Compare(kKey, kShape);
+  EXPECT_THAT(MessageOf(Pass(other, tensors(8, 1))), HasSubstr("'a' at [0, 0] 1 as"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,217 @@
+#include "runner/slots/batch_bytes.h"
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+constexpr size_t kAlignment = 8;
+
+// The first bytes. Sizes of the stored structs are in it, as far as builds may differ in them.
+constexpr uint64_t kMark = 0x5245505200000000u + (sizeof(SlotJoin) << 20) +
+                           (sizeof(LogitsParams) << 12) + (sizeof(BlockTableUpdate) << 4) + 1;
+
+// What is stored as it is in memory.
+template <typename T>
+concept Plain = std::is_trivially_copyable_v<T>;
+
+class Writer {
+ public:
+  explicit Writer(std::vector<std::byte>& bytes) : bytes_(bytes) { bytes_.clear(); }
+
+  template <Plain T>
+  void Value(const T& value) {
+    Append(&value, sizeof(T));
+  }
+
+  // Its length, and the elements from the next multiple of kAlignment on.
+  template <Plain T>
+  void Array(absl::Span<const T> array) {
+    static_assert(alignof(T) <= kAlignment);
+    Value(static_cast<uint64_t>(array.size()));
+    Append(array.data(), array.size() * sizeof(T));
+  }
+
+  // The elements are written one by one by `each`.
+  template <typename T, typename Each>
+  void Structs(absl::Span<const T> structs, std::vector<T>* /*kept*/, Each each) {
+    Value(static_cast<uint64_t>(structs.size()));
+    for (const T& element : structs) each(element);
+  }
+
+ private:
+  void Append(const void* data, size_t size) {
+    const size_t begin = bytes_.size();
+    bytes_.resize(begin + (size + kAlignment - 1) / kAlignment * kAlignment);
+    if (size > 0) std::memcpy(bytes_.data() + begin, data, size);
+  }
+
+  std::vector<std::byte>& bytes_;
+};
+
+// Once something does not fit, all that is read is empty; status() says what it was.
+class Reader {
+ public:
+  explicit Reader(absl::Span<const std::byte> bytes) : bytes_(bytes) {}
+
+  template <Plain T>
+  void Value(T& value) {
+    if (const std::byte* data = Take(sizeof(T), 1)) std::memcpy(&value, data, sizeof(T));
+  }
+
+  // An enumerator of [0, largest].
+  template <typename E>
+  requires std::is_enum_v<E>
+  void Enum(E& value, E largest) {
+    std::underlying_type_t<E> number = 0;
+    Value(number);
+    if (number < 0 || number > static_cast<std::underlying_type_t<E>>(largest)) {
+      Fail(absl::StrCat("an enumerator of ", static_cast<int>(number)));
+      return;
+    }
+    value = static_cast<E>(number);
+  }
+
+  template <Plain T>
+  void Array(absl::Span<const T>& array) {
+    uint64_t size = 0;
+    Value(size);
+    const std::byte* data = Take(sizeof(T), size);
+    // Aligned as the writer has aligned it. Implicit-lifetime types, written as such.
+    array = data == nullptr ? absl::Span<const T>()
+                            : absl::MakeConstSpan(reinterpret_cast<const T*>(data), size);
+  }
+
+  // The elements are read one by one by `each`; `kept` owns them.
+  template <typename T, typename Each>
+  void Structs(absl::Span<const T>& structs, std::vector<T>* kept, Each each) {
+    uint64_t size = 0;
+    Value(size);
+    kept->clear();
+    // Each takes some bytes: what claims more elements than bytes ends at the first that is missing.
+    for (uint64_t i = 0; i < size && status_.ok(); ++i) each(kept->emplace_back());
+    structs = *kept;
+  }
+
+  absl::Status Finish() {
+    if (status_.ok() && !bytes_.empty()) Fail(absl::StrCat(bytes_.size(), " bytes too many"));
+    return status_;
+  }
+
+  void Fail(const std::string& what) {
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat("bytes: expected a batch that WriteBatch() wrote, got ", what));
+    }
+  }
+
+ private:
+  const std::byte* Take(size_t element_size, uint64_t count) {
+    if (!status_.ok()) return nullptr;
+    if (count > bytes_.size() / element_size) {
+      Fail("too few bytes");
+      return nullptr;
+    }
+    const size_t size = (element_size * count + kAlignment - 1) / kAlignment * kAlignment;
+    if (size > bytes_.size()) {
+      Fail("too few bytes");
+      return nullptr;
+    }
+    const std::byte* data = bytes_.data();
+    bytes_.remove_prefix(size);
+    return data;
+  }
+
+  absl::Span<const std::byte> bytes_;
+  absl::Status status_;
+};
+
+// An enumerator that only a reader has to check.
+template <typename E>
+void Enum(Writer& writer, const E& value, E /*largest*/) {
+  writer.Value(static_cast<std::underlying_type_t<E>>(value));
+}
+template <typename E>
+void Enum(Reader& reader, E& value, E largest) {
+  reader.Enum(value, largest);
+}
+
+// The fields of each struct, once for both directions.
+
+template <typename Archive, typename Row>
+void Fields(Archive& archive,
+            Row& row) requires std::is_same_v<std::remove_const_t<Row>, ScheduledRow> {
+  archive.Value(row.slot);
+  Enum(archive, row.output, RowOutput::kToken);
+  archive.Array(row.tokens);
+  archive.Array(row.allowed_tokens);
+  Enum(archive, row.logits, RowLogits::kAll);
+  archive.Value(row.next_token);
+}
+
+template <typename Archive, typename Encode>
+void Fields(Archive& archive,
+            Encode& encode) requires std::is_same_v<std::remove_const_t<Encode>, ScheduledEncode> {
+  archive.Value(encode.slot);
+  archive.Array(encode.tokens);
+}
+
+template <typename Archive, typename Request>
+void Fields(Archive& archive,
+            Request& request) requires std::is_same_v<std::remove_const_t<Request>, LogitsRequest> {
+  archive.Value(request.slot);
+  archive.Value(request.params);
+  archive.Array(request.biases);
+  archive.Array(request.prompt);
+  archive.Array(request.output);
+  archive.Value(request.stages);
+}
+
+// What owns the structs that are read, and nothing where they are written.
+struct Kept {
+  std::vector<ScheduledRow>* rows = nullptr;
+  std::vector<ScheduledEncode>* encodes = nullptr;
+  std::vector<LogitsRequest>* logits_requests = nullptr;
+};
+
+template <typename Archive, typename Batch>
+void Fields(Archive& archive, Batch& batch, const Kept& kept) {
+  const auto fields = [&](auto& element) { Fields(archive, element); };
+  archive.Array(batch.leaves);
+  archive.Array(batch.joins);
+  archive.Structs(batch.logits_requests, kept.logits_requests, fields);
+  archive.Array(batch.updates);
+  archive.Array(batch.swap_outs);
+  archive.Array(batch.swap_ins);
+  archive.Array(batch.copies);
+  archive.Structs(batch.encodes, kept.encodes, fields);
+  archive.Structs(batch.rows, kept.rows, fields);
+  Enum(archive, batch.idle, IdleStep::kRunModel);
+}
+
+}  // namespace
+
+void WriteBatch(const ScheduledBatch& batch, std::vector<std::byte>& bytes) {
+  Writer writer(bytes);
+  writer.Value(kMark);
+  Fields(writer, batch, Kept());
+}
+
+absl::StatusOr<const ScheduledBatch*> BatchReader::Read(absl::Span<const std::byte> bytes) {
+  Reader reader(bytes);
+  uint64_t mark = 0;
+  reader.Value(mark);
+  if (mark != kMark) reader.Fail("no mark of this build");
+  batch_ = {};
+  Fields(reader, batch_,
+         {.rows = &rows_, .encodes = &encodes_, .logits_requests = &logits_requests_});
+  REPRISE_RETURN_IF_ERROR(reader.Finish());
+  return &batch_;
+}
+
+}  // namespace reprise

@@ -1,0 +1,215 @@
+#include "runner/slots/batch_bytes.h"
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/testing/allocation_counter.h"
+#include "base/testing/test_seed.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A batch that has something in every field.
+class FullBatch {
+ public:
+  FullBatch() {
+    batch_ = {.leaves = leaves_,
+              .joins = joins_,
+              .logits_requests = requests_,
+              .updates = updates_,
+              .swap_outs = swap_outs_,
+              .swap_ins = swap_ins_,
+              .copies = copies_,
+              .encodes = encodes_,
+              .rows = rows_,
+              .idle = IdleStep::kRunModel};
+  }
+  const ScheduledBatch& operator*() const { return batch_; }
+
+ private:
+  const int32_t prompt_[3] = {5, 6, 7};
+  const int32_t mask_[2] = {-1, 9};
+  const int32_t source_[1] = {3};
+  const LogitBias biases_[2] = {{.token = 4, .bias = -1.5f}, {.token = 9, .bias = 2.0f}};
+  const SlotId leaves_[2] = {SlotId(1), SlotId(3)};
+  const SlotJoin joins_[1] = {{.slot = 3,
+                               .seq_len = 2,
+                               .sample_index = int64_t{1} << 40,
+                               .sampling = {.temperature = 0.5f, .top_k = 7, .seed = ~uint64_t{0}},
+                               .num_encoder_tokens = 1,
+                               .encoder_is_cached = 1}};
+  const LogitsRequest requests_[1] = {{.slot = SlotId(3),
+                                       .params = {.presence_penalty = 0.25f, .num_biases = 2},
+                                       .biases = biases_,
+                                       .prompt = prompt_,
+                                       .output = source_,
+                                       .stages = 5}};
+  const BlockTableUpdate updates_[2] = {{.slot = 3, .column = 1, .block = 8},
+                                        {.slot = 0, .column = 2, .block = 9, .group = 1}};
+  const BlockCopy swap_outs_[1] = {{.src = 6, .dst = 1}};
+  const BlockCopy swap_ins_[2] = {{.src = 1, .dst = 7}, {.src = 2, .dst = 8}};
+  const BlockCopy copies_[1] = {{.src = 2, .dst = 4}};
+  const ScheduledEncode encodes_[1] = {{.slot = SlotId(3), .tokens = source_}};
+  const ScheduledRow rows_[3] = {{.slot = SlotId(3),
+                                  .tokens = prompt_,
+                                  .output = RowOutput::kNone,
+                                  .logits = RowLogits::kAll,
+                                  .next_token = 17},
+                                 {.slot = SlotId(0), .allowed_tokens = mask_},
+                                 {.slot = SlotId(2), .tokens = source_}};
+  ScheduledBatch batch_;
+};
+
+TEST(BatchBytesTest, EveryFieldArrives) {
+  const FullBatch full;
+  std::vector<std::byte> bytes;
+  WriteBatch(*full, bytes);
+  BatchReader reader;
+  const auto read = reader.Read(bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const ScheduledBatch& batch = **read;
+  EXPECT_THAT(batch.leaves, ElementsAre(SlotId(1), SlotId(3)));
+  ASSERT_EQ(batch.joins.size(), 1);
+  EXPECT_EQ(batch.joins[0].slot, 3);
+  EXPECT_EQ(batch.joins[0].seq_len, 2);
+  EXPECT_EQ(batch.joins[0].sample_index, int64_t{1} << 40);
+  EXPECT_EQ(batch.joins[0].sampling.temperature, 0.5f);
+  EXPECT_EQ(batch.joins[0].sampling.top_k, 7);
+  EXPECT_EQ(batch.joins[0].sampling.seed, ~uint64_t{0});
+  EXPECT_EQ(batch.joins[0].num_encoder_tokens, 1);
+  EXPECT_EQ(batch.joins[0].encoder_is_cached, 1);
+  ASSERT_EQ(batch.logits_requests.size(), 1);
+  const LogitsRequest& request = batch.logits_requests[0];
+  EXPECT_EQ(request.slot, SlotId(3));
+  EXPECT_EQ(request.params, (LogitsParams{.presence_penalty = 0.25f, .num_biases = 2}));
+  EXPECT_THAT(request.biases, ElementsAre(LogitBias{4, -1.5f}, LogitBias{9, 2.0f}));
+  EXPECT_THAT(request.prompt, ElementsAre(5, 6, 7));
+  EXPECT_THAT(request.output, ElementsAre(3));
+  EXPECT_EQ(request.stages, 5u);
+  ASSERT_EQ(batch.updates.size(), 2);
+  EXPECT_EQ(batch.updates[0].block, 8);
+  EXPECT_EQ(batch.updates[1].group, 1);
+  ASSERT_EQ(batch.swap_outs.size(), 1);
+  EXPECT_EQ(batch.swap_outs[0].src, 6);
+  ASSERT_EQ(batch.swap_ins.size(), 2);
+  EXPECT_EQ(batch.swap_ins[1].dst, 8);
+  ASSERT_EQ(batch.copies.size(), 1);
+  EXPECT_EQ(batch.copies[0].src, 2);
+  EXPECT_EQ(batch.copies[0].dst, 4);
+  ASSERT_EQ(batch.encodes.size(), 1);
+  EXPECT_EQ(batch.encodes[0].slot, SlotId(3));
+  EXPECT_THAT(batch.encodes[0].tokens, ElementsAre(3));
+  ASSERT_EQ(batch.rows.size(), 3);
+  EXPECT_EQ(batch.rows[0].slot, SlotId(3));
+  EXPECT_THAT(batch.rows[0].tokens, ElementsAre(5, 6, 7));
+  EXPECT_EQ(batch.rows[0].output, RowOutput::kNone);
+  EXPECT_EQ(batch.rows[0].logits, RowLogits::kAll);
+  EXPECT_EQ(batch.rows[0].next_token, 17);
+  EXPECT_TRUE(batch.rows[1].tokens.empty());
+  EXPECT_EQ(batch.rows[1].output, RowOutput::kToken);
+  EXPECT_THAT(batch.rows[1].allowed_tokens, ElementsAre(-1, 9));
+  EXPECT_EQ(batch.idle, IdleStep::kRunModel);
+}
+
+TEST(BatchBytesTest, AnEmptyBatchIsABatch) {
+  std::vector<std::byte> bytes(100);  // replaced
+  WriteBatch({}, bytes);
+  BatchReader reader;
+  const auto read = reader.Read(bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE((*read)->rows.empty());
+  EXPECT_EQ((*read)->idle, IdleStep::kSkipModel);
+}
+
+TEST(BatchBytesTest, AReaderForgetsTheBatchBefore) {
+  const FullBatch full;
+  std::vector<std::byte> bytes;
+  WriteBatch(*full, bytes);
+  BatchReader reader;
+  ASSERT_TRUE(reader.Read(bytes).ok());
+  std::vector<std::byte> nothing;
+  WriteBatch({}, nothing);
+  const auto read = reader.Read(nothing);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE((*read)->joins.empty());
+  EXPECT_TRUE((*read)->rows.empty());
+  EXPECT_TRUE((*read)->logits_requests.empty());
+}
+
+TEST(BatchBytesTest, RefusesEveryTruncationAndWhatFollows) {
+  const FullBatch full;
+  std::vector<std::byte> bytes;
+  WriteBatch(*full, bytes);
+  BatchReader reader;
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const auto read = reader.Read(absl::MakeConstSpan(bytes).first(size));
+    ASSERT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument) << size;
+  }
+  bytes.resize(bytes.size() + 8);
+  EXPECT_THAT(reader.Read(bytes).status().message(), HasSubstr("8 bytes too many"));
+}
+
+TEST(BatchBytesTest, RefusesAnotherBuildAndUnknownEnumerators) {
+  std::vector<std::byte> bytes;
+  WriteBatch({}, bytes);
+  BatchReader reader;
+  std::vector<std::byte> other = bytes;
+  other[0] ^= std::byte{1};
+  EXPECT_THAT(reader.Read(other).status().message(), HasSubstr("no mark of this build"));
+  other = bytes;
+  other[other.size() - 8] = std::byte{77};  // idle
+  EXPECT_THAT(reader.Read(other).status().message(), HasSubstr("an enumerator of 77"));
+}
+
+// Whatever the bytes say, nothing beyond them is read (asan) and no memory without end is taken.
+TEST(BatchBytesTest, AnyBytesAreSafeToRead) {
+  const FullBatch full;
+  std::vector<std::byte> bytes;
+  WriteBatch(*full, bytes);
+  std::mt19937 rng(TestSeeds({7}).front());
+  BatchReader reader;
+  int num_read = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<std::byte> hostile = bytes;
+    for (int n = 1 + rng() % 4; n > 0; --n) {
+      // Lengths are among the words: large ones, and those near what fits.
+      const size_t word = rng() % (hostile.size() / 8) * 8;
+      const uint64_t value = rng() % 2 == 0 ? rng() % 64 : ~uint64_t{0} >> rng() % 64;
+      std::memcpy(hostile.data() + word, &value, sizeof(value));
+    }
+    const auto read = reader.Read(hostile);
+    if (!read.ok()) continue;
+    ++num_read;
+    int64_t sum = 0;
+    for (const ScheduledRow& row : (*read)->rows) {
+      for (const int32_t token : row.tokens) sum += token;
+      for (const int32_t word : row.allowed_tokens) sum += word;
+    }
+    for (const LogitsRequest& request : (*read)->logits_requests) sum += request.biases.size();
+    EXPECT_NE(sum, std::numeric_limits<int64_t>::min());
+  }
+  EXPECT_GT(num_read, 100);  // contents may be anything
+}
+
+TEST(BatchBytesTest, TheSteadyStateAllocatesNothing) {
+  const FullBatch full;
+  std::vector<std::byte> bytes;
+  BatchReader reader;
+  WriteBatch(*full, bytes);
+  ASSERT_TRUE(reader.Read(bytes).ok());
+  const AllocationCounter counter;
+  WriteBatch(*full, bytes);
+  ASSERT_TRUE(reader.Read(bytes).ok());
+  EXPECT_EQ(counter.count(), 0);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,105 @@
+// Where the host's time of each step goes, for chrome://tracing and Perfetto.
+//
+//   StepTrace trace(/*capacity=*/100'000);
+//   auto runner = ModelRunner::Create(&model, {.trace = &trace});
+//   ... steps ...
+//   trace.WriteJson(file);
+//
+// A runner adds, for each step:
+//   launch                 ModelRunner::Launch(), which contains
+//     plan                 the batch is checked, and the graph decided
+//     refill               copies of blocks, and the delta to the slots
+//     encode               the encoder's pass; steps that have one
+//     replay or eager      the forward pass, with its key, and the reason if it is eager; "forward"
+//                          if it failed
+//     sample               the stages between logits and tokens, and sampling
+//   await                  ModelRunner::Await(): the host waits for the step's tokens
+//   rows, tokens           counters, of live and of padded ones
+// Others may add their own to the same trace, on the same thread:
+//
+//   { StepTrace::Span span(trace, "schedule", step); ... }   // trace may be null
+//
+// Spans are of the host: on a GPU a replay is a launch, and the device's time shows where the host
+// awaits it.
+//
+// The newest `capacity` events are kept. Memory is allocated once; adding an event allocates
+// nothing. Thread safety: none; one owner, who writes the trace between steps.
+
+#ifndef RUNNER_STEP_TRACE_H_
+#define RUNNER_STEP_TRACE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "graphs/graph_key.h"
+
+namespace reprise {
+
+class StepTrace {
+ public:
+  // REQUIRES: capacity >= 1.
+  explicit StepTrace(int capacity = 100'000);
+
+  // Adds a span from its construction to its destruction. `name` is not copied: a literal.
+  class Span {
+   public:
+    // `trace` may be null: then nothing is done.
+    Span(StepTrace* trace, const char* name, int64_t step)
+        : trace_(trace), name_(name), step_(step), begin_ns_(trace != nullptr ? trace->Now() : 0) {}
+    ~Span() {
+      if (trace_ != nullptr) trace_->AddSpan(name_, step_, begin_ns_, decision_);
+    }
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+    // The step is run so: "replay" or "eager" instead of the name, with key and reason.
+    void SetDecision(const GraphDecision& decision) { decision_ = decision; }
+
+   private:
+    StepTrace* trace_;
+    const char* name_;
+    int64_t step_;
+    int64_t begin_ns_;
+    std::optional<GraphDecision> decision_ = {};
+  };
+
+  // The live counts of a step, and what they were padded to.
+  void AddCounts(const StepShape& shape, const GraphKey& padded);
+
+  int64_t num_events() const;   // kept
+  int64_t num_dropped() const;  // older ones
+
+  // {"traceEvents": [...]}: spans of one thread, outer ones before inner ones, and counters, by
+  // time. Times are microseconds since the trace was made.
+  void WriteJson(std::ostream& out) const;
+  std::string ToJson() const;
+
+ private:
+  struct Event {
+    const char* name = nullptr;  // null: counts
+    int64_t step = 0;
+    int64_t begin_ns = 0;
+    int64_t end_ns = 0;
+    std::optional<GraphDecision> decision = {};
+    StepShape shape = {};  // of counts
+    GraphKey padded = {};
+  };
+
+  int64_t Now() const;
+  void AddSpan(const char* name, int64_t step, int64_t begin_ns,
+               const std::optional<GraphDecision>& decision);
+  void Add(const Event& event);
+  static void WriteEvent(const Event& event, std::ostream& out);
+
+  std::chrono::steady_clock::time_point origin_;
+  std::vector<Event> events_;  // a ring
+  int64_t num_added_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_STEP_TRACE_H_

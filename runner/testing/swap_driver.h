@@ -1,0 +1,102 @@
+// Drives a ModelRunner by hand with sequences that give up their blocks and return: for tests of
+// swaps on any device.
+//
+//   auto driver = *SwapDriver::Create(&model, {.max_num_seqs = 4, .num_swap_blocks = 20});
+//   driver->Join(7, SlotId(0), {.text = {1, 2, 3}});
+//   ASSERT_OK(driver->Step({7}));           // prefill, later decode
+//   driver->Out(7);                         // with the next step, its blocks are another's
+//   driver->Back(7, SlotId(2));             // with the next step that has a row of it
+//
+// A runner without host blocks is a twin of one with: Out() and Back() leave its sequences where
+// they are, and all else is the same.
+//
+// Cache memory is NaN at first. Steps may be launched before earlier ones are awaited.
+
+#ifndef RUNNER_TESTING_SWAP_DRIVER_H_
+#define RUNNER_TESTING_SWAP_DRIVER_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/ids.h"
+#include "cache/block_copy.h"
+#include "cache/blocks/block_manager.h"
+#include "cache/blocks/swap_store.h"
+#include "runner/model_runner.h"
+
+namespace reprise {
+
+struct SwapSequence {
+  std::vector<int32_t> text = {};          // the prompt; sampled tokens are appended
+  std::vector<int32_t> encoder_text = {};  // of models with an encoder
+};
+
+class SwapDriver {
+ public:
+  static absl::StatusOr<std::unique_ptr<SwapDriver>> Create(Model* model,
+                                                            const ModelRunnerOptions& options);
+
+  // A sequence enters with its first row.
+  void Join(int id, SlotId slot, SwapSequence sequence);
+  void Leave(int id);
+  // REQUIRES: no step of the sequence is in flight.
+  void Out(int id);
+  void Back(int id, SlotId slot);
+
+  // A step with a row for each sequence, and its logits [rows, vocab_size] on the CPU.
+  absl::Status Step(const std::vector<int>& ids);
+  absl::Status Launch(const std::vector<int>& ids);
+  absl::Status AwaitOldest();
+
+  const at::Tensor& logits() const { return logits_; }
+  const std::vector<int32_t>& text(int id) const { return sequences_.at(id).text; }
+  ModelRunner& runner() { return *runner_; }
+  const BlockManager& blocks() const { return *blocks_; }
+  const SwapStore* store() const { return store_ ? &*store_ : nullptr; }
+  // Blocks of the cache that have been written again after they went out.
+  int num_reused() const { return num_reused_; }
+
+ private:
+  enum class Entry { kNone, kNew, kReturned };
+  struct Sequence {
+    SlotId slot;
+    std::vector<int32_t> text;
+    std::vector<int32_t> encoder_text;
+    Entry entry = Entry::kNew;  // how the next row enters
+    int num_launched = 0;       // tokens whose keys are cached, or will be by a step in flight
+  };
+  struct InFlight {
+    StepTicket ticket;
+    std::vector<int> ids;
+    std::vector<int> num_tokens;  // of each row
+  };
+
+  SwapDriver() = default;
+  absl::StatusOr<ScheduledRow> RowOf(Sequence& sequence);
+
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<BlockManager> blocks_;
+  std::optional<SwapStore> store_;
+  std::map<int, Sequence> sequences_;
+  std::vector<SlotId> leaves_;
+  std::vector<SlotJoin> joins_;
+  std::vector<ScheduledEncode> encodes_;
+  std::vector<BlockCopy> swap_outs_;
+  std::vector<BlockCopy> swap_ins_;
+  std::deque<InFlight> in_flight_;
+  std::map<int, bool> went_out_;  // blocks of the cache
+  int num_reused_ = 0;
+  at::Tensor logits_;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_SWAP_DRIVER_H_
