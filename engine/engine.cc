@@ -7,7 +7,10 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
+#include "engine/step_output.h"
 #include "engine/step_runner.h"
+#include "runner/sampling/logits_params.h"
+#include "runner/sampling/logits_request.h"
 
 namespace reprise {
 class Engine::ModelSteps final : public StepRunner {
@@ -24,26 +27,37 @@ class Engine::ModelSteps final : public StepRunner {
     return runner_.CheckEmbeddings(argument, rows);
   }
 
+  absl::Status CheckLogits(const LogitsRequest& request) const override {
+    return runner_.CheckLogitsRequest(request);
+  }
+
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
     REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_.Launch(batch));
     return ticket.step;
   }
 
-  absl::StatusOr<Result> Await(int64_t ticket) override {
+  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
     REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_.Await({.step = ticket}));
     logits_ = result.logits;
-    return Result{.tokens = result.tokens};
+    earlier_logits_ = result.earlier_logits;
+    return StepOutput{.tokens = result.tokens,
+                      .log_probs = result.log_probs,
+                      .earlier_log_probs = result.earlier_log_probs};
   }
 
   absl::Status status() const override { return runner_.status(); }
   int64_t num_replays() const override { return runner_.graph_report().num_replays(); }
   int64_t num_eager_steps() const override { return runner_.graph_report().num_eager_steps(); }
 
-  const at::Tensor& logits() const { return logits_; }
+  at::Tensor logits(const TokenEvent& event) const {
+    const at::Tensor& logits = event.earlier < 0 ? logits_ : earlier_logits_;
+    if (!event.token.has_value() || !logits.defined()) return at::Tensor();
+    return logits[event.earlier < 0 ? event.row : event.earlier];
+  }
 
  private:
   ModelRunner& runner_;
-  at::Tensor logits_;  // of the step that was awaited last
+  at::Tensor logits_, earlier_logits_;  // of the step that was awaited last
 };
 
 absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
@@ -88,6 +102,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
                          .num_position_dims = runner->num_position_dims(),
                          .max_position = model->spec().max_position,
+                         .mask_words = options.runner.logits.allowed_tokens
+                                           ? static_cast<int>(MaskWords(model->spec().vocab_size))
+                                           : 0,
+                         .max_earlier_logits = options.runner.max_earlier_logits,
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,
                          .num_swap_blocks = runner->num_swap_blocks(),
@@ -105,9 +123,6 @@ Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> 
 
 Engine::~Engine() = default;
 
-at::Tensor Engine::logits(const TokenEvent& event) const {
-  if (!event.token.has_value() || !steps_->logits().defined()) return at::Tensor();
-  return steps_->logits()[event.row];
-}
+at::Tensor Engine::logits(const TokenEvent& event) const { return steps_->logits(event); }
 
 }  // namespace reprise

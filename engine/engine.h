@@ -79,8 +79,9 @@ class Engine final : public StepEngine {
   ~Engine() override;
 
   // Queues a request. Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the
-  // vocabulary, and embeddings that the model does not take; Unavailable, with the cause, after a
-  // failure of the device.
+  // vocabulary, for embeddings that the model does not take, and for what
+  // ModelRunnerOptions::logits does not provide for; Unavailable, with the cause, after a failure of
+  // the device.
   absl::StatusOr<SequenceId> Add(Request request) override {
     return core_->Add(std::move(request));
   }

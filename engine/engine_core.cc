@@ -6,9 +6,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "engine/step_output.h"
 #include "glog/logging.h"
+#include "runner/sampling/logits_request.h"
 
 namespace reprise {
+namespace {
+
+absl::Status CheckLogits(const StepRunner& runner, const Request& request) {
+  LogitsRequest logits = ToLogitsRequest(request);
+  logits.params.num_log_probs = request.num_log_probs;
+  REPRISE_RETURN_IF_ERROR(runner.CheckLogits(logits));
+  logits = {.params = {.num_log_probs = request.num_prompt_log_probs}};
+  const absl::Status status = runner.CheckLogits(logits);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("of the prompt: ", status.message()));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<EngineCore>> EngineCore::Create(StepRunner* runner,
                                                                const EngineCoreOptions& options) {
@@ -28,6 +43,7 @@ absl::StatusOr<SequenceId> EngineCore::Add(Request request) {
   const absl::Time now = clock_();
   const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
   const int num_sequences = request.num_sequences;
+  const bool is_forced = !request.forced_tokens.empty();
   const absl::StatusOr<SequenceId> id = [&]() -> absl::StatusOr<SequenceId> {
     if (const absl::Status status = runner_->status(); !status.ok()) {
       return absl::UnavailableError(
@@ -40,6 +56,7 @@ absl::StatusOr<SequenceId> EngineCore::Add(Request request) {
       REPRISE_RETURN_IF_ERROR(runner_->CheckEmbeddings(absl::StrCat("embeddings[", i, "]"),
                                                        request.embeddings[i].rows));
     }
+    REPRISE_RETURN_IF_ERROR(CheckLogits(*runner_, request));
     return scheduler_->Add(std::move(request));
   }();
   if (!id.ok()) {
@@ -50,7 +67,8 @@ absl::StatusOr<SequenceId> EngineCore::Add(Request request) {
   counts_.num_prompt_tokens += num_prompt;
   times_.emplace(*id, Times{.added = now,
                             .last_token = std::vector<absl::Time>(num_sequences, now),
-                            .num_unfinished = num_sequences});
+                            .num_unfinished = num_sequences,
+                            .is_forced = is_forced});
   return id;
 }
 
@@ -94,10 +112,10 @@ bool EngineCore::LaunchNext(std::vector<TokenEvent>& events) {
 }
 
 void EngineCore::AwaitOldest(std::vector<TokenEvent>& events) {
-  const absl::StatusOr<StepRunner::Result> result = runner_->Await(in_flight_.front());
+  const absl::StatusOr<StepOutput> result = runner_->Await(in_flight_.front());
   in_flight_.erase(in_flight_.begin());
   if (result.ok()) {
-    scheduler_->Commit(result->tokens, events);
+    scheduler_->Commit(*result, events);
     return;
   }
   ++counts_.num_failed_steps;
@@ -120,7 +138,9 @@ void EngineCore::Count(absl::Span<const TokenEvent> events) {
     const auto it = times_.find(event.sequence);
     CHECK(it != times_.end()) << "sequence " << event.sequence;
     Times& times = it->second;
-    if (event.token.has_value()) {
+    if (event.token.has_value() && times.is_forced) {
+      ++counts_.num_forced_tokens;
+    } else if (event.token.has_value()) {
       absl::Time& last = times.last_token[event.sample];
       LatencyHistogram& latencies =
           event.index == 0 ? counts_.time_to_first_token : counts_.inter_token_latency;

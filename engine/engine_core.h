@@ -44,9 +44,10 @@ class EngineCore final : public StepEngine {
   static absl::StatusOr<std::unique_ptr<EngineCore>> Create(StepRunner* runner,
                                                             const EngineCoreOptions& options);
 
-  // Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the vocabulary, and
-  // embeddings that the runner does not take; Unavailable, with the cause, if the runner can run no
-  // more steps.
+  // Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the vocabulary, for
+  // embeddings that the runner does not take, and for penalties, biases, stages and
+  // log-probabilities that it does not provide for; Unavailable, with the cause, if the runner can
+  // run no more steps.
   absl::StatusOr<SequenceId> Add(Request request) override;
 
   absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events) override;
@@ -66,6 +67,7 @@ class EngineCore final : public StepEngine {
     absl::Time added;
     std::vector<absl::Time> last_token;  // by sample; `added` before the first
     int num_unfinished = 0;
+    bool is_forced = false;  // its tokens are given, not generated
   };
 
   EngineCore(StepRunner* runner, std::unique_ptr<Scheduler> scheduler,

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/testing/allocation_counter.h"
@@ -57,8 +58,7 @@ class EngineCoreTest : public testing::Test {
     EXPECT_EQ(status, runner_->death);
     engine_->scheduler().CheckInvariants();
     for (const TokenEvent& event : events) {
-      if (event.token.has_value()) texts_[event.sequence].tokens.push_back(*event.token);
-      texts_[event.sequence].finish = event.finish;
+      texts_[event.sequence].Add(event);
       if (!event.error.ok()) errors_[event.sequence] = event.error;
     }
     return events;
@@ -160,7 +160,7 @@ TEST_F(EngineCoreTest, ADeadRunnerEndsAllWithTheCauseAndTakesNoMore) {
 class DyingRunner : public PuppetRunner {
  public:
   using PuppetRunner::PuppetRunner;
-  absl::StatusOr<Result> Await(int64_t) override {
+  absl::StatusOr<StepOutput> Await(int64_t) override {
     death = absl::InternalError("illegal address");
     return absl::InternalError("the step was lost");
   }
@@ -273,12 +273,20 @@ class FlatRunner : public StepRunner {
   absl::Status CheckTokens(std::string_view, absl::Span<const int32_t>) const override {
     return absl::OkStatus();
   }
+  absl::Status CheckLogits(const LogitsRequest&) const override { return absl::OkStatus(); }
   absl::StatusOr<int64_t> Launch(const ScheduledBatch&) override { return 0; }
-  absl::StatusOr<Result> Await(int64_t) override { return Result{.tokens = tokens_}; }
+  absl::StatusOr<StepOutput> Await(int64_t) override { return StepOutput{.tokens = tokens_}; }
   absl::Status status() const override { return absl::OkStatus(); }
 
  private:
   const std::vector<int32_t> tokens_ = std::vector<int32_t>(4, 5);
+};
+
+// Allows all.
+class Permissive : public TokenMasker {
+ public:
+  void Fill(absl::Span<int32_t> mask) override { absl::c_fill(mask, -1); }
+  bool Accept(int32_t) override { return true; }
 };
 
 TEST_F(EngineCoreTest, SteadyDecodingAllocatesNothingOnTheHeap) {
@@ -286,29 +294,65 @@ TEST_F(EngineCoreTest, SteadyDecodingAllocatesNothingOnTheHeap) {
   options_.max_num_tokens = 16;
   options_.max_seq_len = 512;
   options_.num_blocks = 600;
-  FlatRunner runner;
-  auto engine = EngineCore::Create(&runner, {.scheduler = options_});
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE((*engine)
-                    ->Add({.prompt = {1, 2, 3},
-                           .max_new_tokens = 400,
-                           .deadline = absl::Now() + absl::Hours(9)})
-                    .ok());
+  options_.mask_words = 2;
+  for (const bool is_masked : {false, true}) {
+    options_.max_steps_in_flight = is_masked ? 1 : 2;  // all rows in each step
+    FlatRunner runner;
+    auto engine = EngineCore::Create(&runner, {.scheduler = options_});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    for (int i = 0; i < 4; ++i) {
+      Request request = {.prompt = {1, 2, 3},
+                         .max_new_tokens = 400,
+                         .sampling = {.presence_penalty = 0.5f},
+                         .deadline = absl::Now() + absl::Hours(9)};
+      if (is_masked) request.new_token_masker = [] { return std::make_unique<Permissive>(); };
+      ASSERT_TRUE((*engine)->Add(request).ok());
+    }
+    std::vector<TokenEvent> events;
+    events.reserve(8);
+    for (int warmup = 0; warmup < 4; ++warmup) {
+      events.clear();
+      ASSERT_TRUE((*engine)->Step(events).ok());
+    }
+    AllocationCounter allocations;
+    for (int step = 0; step < 300; ++step) {
+      events.clear();
+      ASSERT_TRUE((*engine)->Step(events).ok());
+    }
+    EXPECT_EQ(allocations.count(), 0);
+    EXPECT_THAT(events, SizeIs(4));
   }
-  std::vector<TokenEvent> events;
-  events.reserve(8);
-  for (int warmup = 0; warmup < 4; ++warmup) {
-    events.clear();
-    ASSERT_TRUE((*engine)->Step(events).ok());
-  }
-  AllocationCounter allocations;
-  for (int step = 0; step < 300; ++step) {
-    events.clear();
-    ASSERT_TRUE((*engine)->Step(events).ok());
-  }
-  EXPECT_EQ(allocations.count(), 0);
-  EXPECT_THAT(events, SizeIs(4));
+}
+
+TEST_F(EngineCoreTest, WhatTheRunnerDoesNotServeIsRefusedByName) {
+  Start();
+  runner_->max_log_probs = 2;
+  const auto refusal = [&](const Request& request) {
+    return std::string(engine_->Add(request).status().message());
+  };
+  EXPECT_EQ(refusal({.prompt = {1}, .num_log_probs = 3}), "num_log_probs: expected -1 to 2, got 3");
+  EXPECT_EQ(refusal({.prompt = {1}, .num_prompt_log_probs = 3}),
+            "of the prompt: num_log_probs: expected -1 to 2, got 3");
+  EXPECT_THAT(refusal({.prompt = {1}, .num_log_probs = -2}), HasSubstr("num_log_probs"));
+  EXPECT_THAT(refusal({.prompt = {1}, .sampling = {.repetition_penalty = 0}}),
+              HasSubstr("repetition_penalty"));
+  EXPECT_THAT(refusal({.prompt = {1}, .sampling = {.biases = {{.token = kPuppetVocab}}}}),
+              HasSubstr("biases"));
+  EXPECT_EQ(engine_->metrics().num_refused, 5);
+  EXPECT_FALSE(engine_->has_work());
+}
+
+TEST_F(EngineCoreTest, ForcedTokensAreNotCountedAsGenerated) {
+  options_.max_earlier_logits = 4;
+  Start();
+  const SequenceId scored = Add({.prompt = {1, 2}, .num_log_probs = 1, .forced_tokens = {3, 4, 5}});
+  const SequenceId other = Add({.prompt = {6}, .max_new_tokens = 2});
+  RunAll();
+  ExpectWhole(scored);
+  ExpectWhole(other);
+  EXPECT_EQ(engine_->metrics().num_forced_tokens, 3);
+  EXPECT_EQ(engine_->metrics().num_generated_tokens, 2);
+  EXPECT_EQ(engine_->metrics().time_to_first_token.count(), 1);
 }
 
 }  // namespace

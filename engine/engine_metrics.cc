@@ -91,6 +91,8 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
                 metrics.num_prompt_tokens);
   lines.Counter("generated_tokens_total", "Tokens that sequences have got.",
                 metrics.num_generated_tokens);
+  lines.Counter("forced_tokens_total", "Tokens that were fed in place of generated ones.",
+                metrics.num_forced_tokens);
   lines.Finished(metrics.num_finished);
   lines.Counter("preemptions_total", "Sequences that gave up their blocks to others.",
                 metrics.num_preemptions);

@@ -54,6 +54,7 @@ struct EngineMetrics {
   int64_t num_refused = 0;   // Add() returned an error
   int64_t num_prompt_tokens = 0;
   int64_t num_generated_tokens = 0;
+  int64_t num_forced_tokens = 0;  // fed in place of generated ones; latencies do not count them
   std::array<int64_t, kNumFinishReasons> num_finished = {};  // sequences, by FinishReason
   int64_t num_preemptions = 0;
   int64_t num_swap_preemptions = 0;   // of them, by a swap; the others recompute

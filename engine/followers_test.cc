@@ -36,6 +36,10 @@ class TwoRanks final : public StepRunner {
     return leader_.CheckTokens(argument, tokens);
   }
 
+  absl::Status CheckLogits(const LogitsRequest& request) const override {
+    return leader_.CheckLogitsRequest(request);
+  }
+
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
     WriteBatch(batch, bytes_);
     REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, leader_.Launch(batch));
@@ -46,12 +50,12 @@ class TwoRanks final : public StepRunner {
     return ticket.step;
   }
 
-  absl::StatusOr<Result> Await(int64_t ticket) override {
+  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
     REPRISE_ASSIGN_OR_RETURN(const StepResult theirs, follower_.Await({.step = ticket}));
     REPRISE_ASSIGN_OR_RETURN(const StepResult ours, leader_.Await({.step = ticket}));
     EXPECT_THAT(theirs.tokens, ElementsAreArray(ours.tokens));
     num_tokens_ += ours.tokens.size();
-    return Result{.tokens = ours.tokens};
+    return StepOutput{.tokens = ours.tokens};
   }
 
   absl::Status status() const override { return leader_.status(); }

@@ -1,5 +1,7 @@
 #include "engine/request.h"
 
+#include <algorithm>
+
 namespace reprise {
 
 SamplingParams ToSamplingParams(const SamplingOptions& options, uint64_t seed) {
@@ -8,6 +10,19 @@ SamplingParams ToSamplingParams(const SamplingOptions& options, uint64_t seed) {
           .top_p = options.top_p,
           .min_p = options.min_p,
           .seed = seed};
+}
+
+LogitsRequest ToLogitsRequest(const Request& request) {
+  const SamplingOptions& sampling = request.sampling;
+  return {
+      .params = {.repetition_penalty = sampling.repetition_penalty,
+                 .presence_penalty = sampling.presence_penalty,
+                 .frequency_penalty = sampling.frequency_penalty,
+                 .num_biases = static_cast<int32_t>(sampling.biases.size()),
+                 .num_log_probs = std::max(request.num_log_probs, request.num_prompt_log_probs)},
+      .biases = sampling.biases,
+      .prompt = request.prompt,
+      .stages = request.logits_stages};
 }
 
 std::string_view FinishReasonName(FinishReason reason) {

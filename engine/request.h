@@ -14,14 +14,17 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/ids.h"
+#include "runner/sampling/logits_params.h"
+#include "runner/sampling/logits_request.h"
 #include "runner/sampling/sampling_params.h"
 #include "runner/slots/embedding_rows.h"
 
 namespace reprise {
 
-// How the tokens of a request are chosen: SamplingParams as a user gives them. The default is
-// greedy. CheckSampling() names the ranges.
+// How the tokens of a request are chosen: SamplingParams and LogitsParams as a user gives them. The
+// default is greedy. CheckSampling() and CheckLogitsParams() name the ranges.
 struct SamplingOptions {
   float temperature = 0.0f;  // 0: greedy
   int top_k = 0;             // 0: all
@@ -30,10 +33,12 @@ struct SamplingOptions {
   // Equal requests with equal seeds get equal texts. nullopt: the engine draws one, so that equal
   // requests differ.
   std::optional<uint64_t> seed = std::nullopt;
+  // Served if the runner's LogitsOptions provide for them.
+  float repetition_penalty = 1.0f;  // above 0; 1: none
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  std::vector<LogitBias> biases = {};
 };
-
-// What the device is told of one sequence, whose seed is `seed`.
-SamplingParams ToSamplingParams(const SamplingOptions& options, uint64_t seed);
 
 // Says when a text has ended by what was generated so far, such as one of several strings: the
 // engine knows no tokenizer. One sequence's state. Called on the thread that steps the engine.
@@ -60,6 +65,27 @@ struct RequestEmbeddings {
   std::string content = {};
 };
 
+// Says which tokens may follow a text, such as a grammar does: one sequence's state. Called on the
+// thread that steps the engine, between a step's tokens and the launch of the next: it should take
+// less time than a step.
+//
+// A mask depends on the token before it. So with n steps in flight a sequence with a masker takes
+// part in every n-th step, once its last token is known; other sequences take part in all, and no
+// step waits.
+class TokenMasker {
+ public:
+  virtual ~TokenMasker() = default;
+
+  // Writes the mask of the tokens that may come next, behind those that were accepted: bit i of word
+  // w is token 32 w + i, 1 = allowed, as in xgrammar. All words, MaskWords(vocab_size) of them. May
+  // be called again for the same token. If it allows none, the sequence ends with kError.
+  virtual void Fill(absl::Span<int32_t> mask) = 0;
+
+  // `token` is the next generated token. Called once for each, in order. False: the text is complete
+  // with it, and the sequence ends (FinishReason::kStop).
+  virtual bool Accept(int32_t token) = 0;
+};
+
 struct Request {
   std::vector<int32_t> prompt = {};  // at least one token
   // For models that take embeddings: ascending by first_token, without overlaps. The prompt's ids
@@ -71,12 +97,25 @@ struct Request {
   std::vector<int32_t> positions = {};
   // The input of the encoder, for models that have one.
   std::vector<int32_t> encoder_tokens = {};
-  int max_new_tokens = 128;  // at least one
+  // At least one; or 0 together with num_prompt_log_probs: the prompt is scored, and the sequence
+  // ends without a token (kLength).
+  int max_new_tokens = 128;
   SamplingOptions sampling = {};
+  // The user's own stages: bit i asks for LogitsOptions::stages[i] of the runner.
+  LogitsStageSet logits_stages = 0;
+  // Log-probabilities in the token's event: -1: none; 0: of the token; n: also the n most probable
+  // tokens. Of the model's raw logits (runner/sampling/log_probs.h).
+  int num_log_probs = -1;
+  // The same for the tokens of the prompt behind the first, in the first event of each sequence. The
+  // prompt is then computed, not found in the cache, in chunks of as many tokens as the runner gives
+  // logits for (ModelRunnerOptions::max_earlier_logits) and one more.
+  int num_prompt_log_probs = -1;
   // A generated token among these ends the sequence, and is reported as its last token.
   std::vector<int32_t> stop_tokens = {};
-  // Fed in place of sampled tokens, one after the other; generation ends with the last. For scoring
-  // a given text.
+  // Fed in place of sampled tokens; generation ends with the last. For scoring a given text behind a
+  // prompt. In chunks, if the runner gives logits of earlier tokens
+  // (ModelRunnerOptions::max_earlier_logits), else one a step. Stop tokens, matchers and maskers are
+  // not asked.
   std::vector<int32_t> forced_tokens = {};
   // Sequences to generate from the prompt, which is computed once for all of them. 1 to the rows of
   // a step. With a seed, sequence i has seed + i.
@@ -90,11 +129,19 @@ struct Request {
   std::string prefix_salt = {};
   // Makes the matcher of each sequence when the request is added. Empty, or null results: none.
   std::function<std::unique_ptr<StopMatcher>()> new_stop_matcher = {};
+  // The same for maskers. Needs LogitsOptions::allowed_tokens.
+  std::function<std::unique_ptr<TokenMasker>()> new_token_masker = {};
 };
+
+// What the device is told of a sequence when it joins. `seed`: the sequence's.
+SamplingParams ToSamplingParams(const SamplingOptions& options, uint64_t seed);
+// Views of the request; without a slot and without output. It asks for as many log-probabilities as
+// the prompt or the generated tokens do.
+LogitsRequest ToLogitsRequest(const Request& request);
 
 enum class FinishReason : int8_t {
   kNone,       // not finished
-  kStop,       // a stop token, or a StopMatcher
+  kStop,       // a stop token, a StopMatcher, or a TokenMasker
   kLength,     // max_new_tokens, the last forced token, or the longest sequence the runner serves
   kCacheFull,  // the sequence alone fills the whole cache
   kCancelled,  // by Cancel()
@@ -110,6 +157,23 @@ inline std::ostream& operator<<(std::ostream& out, FinishReason reason) {
   return out << FinishReasonName(reason);
 }
 
+// A token's log-probability behind the text before it.
+struct TokenLogProbs {
+  struct Candidate {
+    int32_t token = 0;
+    float log_prob = 0.0f;
+
+    friend bool operator==(const Candidate&, const Candidate&) = default;
+  };
+
+  int32_t token = 0;
+  float log_prob = 0.0f;
+  int32_t rank = 0;                 // 1 + the number of tokens that were more probable
+  std::vector<Candidate> top = {};  // the most probable first, as many as the request asks for
+
+  friend bool operator==(const TokenLogProbs&, const TokenLogProbs&) = default;
+};
+
 // A sequence has got a token, or has ended, or both. Each sequence has exactly one event with a
 // finish, its last.
 struct TokenEvent {
@@ -119,6 +183,14 @@ struct TokenEvent {
   std::optional<int32_t> token = std::nullopt;
   int index = 0;  // 0 for the first generated token. Without a token, how many there are
   int row = 0;    // of the step: which row of its logits the token was chosen from
+  // Which of the step's earlier logits (StepResult::earlier_logits) take the place of the row's: for
+  // forced tokens that were fed in a chunk. -1: none.
+  int earlier = -1;
+  // Of the token; nullopt unless Request::num_log_probs asks for it.
+  std::optional<TokenLogProbs> log_probs = std::nullopt;
+  // Entry i is that of token i + 1 of the prompt. Only in the first event of a sequence that has
+  // computed its prompt, with Request::num_prompt_log_probs; else null. Its sequences share it.
+  std::shared_ptr<const std::vector<TokenLogProbs>> prompt_log_probs = nullptr;
   FinishReason finish = FinishReason::kNone;
   absl::Status error = absl::OkStatus();  // why, where finish is kError or kRefused
 

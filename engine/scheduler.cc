@@ -51,6 +51,8 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   if (options.num_position_dims > 1) {
     REPRISE_RETURN_IF_ERROR(at_least("max_position", options.max_position, options.max_seq_len));
   }
+  REPRISE_RETURN_IF_ERROR(at_least("mask_words", options.mask_words, 0));
+  REPRISE_RETURN_IF_ERROR(at_least("max_earlier_logits", options.max_earlier_logits, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
                                    options.max_encoder_tokens));
@@ -104,6 +106,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
   running_.reserve(options_.max_num_seqs);
   rows_.reserve(options_.max_num_seqs);
   joins_.reserve(options_.max_num_seqs);
+  logits_requests_.reserve(options_.max_num_seqs);
   encodes_.reserve(options_.max_num_seqs);
   leaves_.reserve(options_.max_num_seqs);
   next_leaves_.reserve(options_.max_num_seqs);
@@ -128,6 +131,7 @@ const ScheduledBatch& Scheduler::Schedule() {
   leaves_.insert(leaves_.end(), next_leaves_.begin(), next_leaves_.end());
   next_leaves_.clear();
   joins_.clear();
+  logits_requests_.clear();
   encodes_.clear();
   rows_.clear();
   embeddings_.clear();
@@ -135,13 +139,15 @@ const ScheduledBatch& Scheduler::Schedule() {
   num_prefill_tokens_ = 0;
   num_decode_rows_ = 0;
   num_encoder_tokens_ = 0;
+  num_earlier_logits_ = 0;
+  lacks_blocks_ = false;
   open_.push_back(std::move(spare_.back()));
   spare_.pop_back();
 
   // Preemption takes the last of running_, which has no row yet: this loop goes in their order.
   for (size_t i = 0; i < running_.size(); ++i) ScheduleDecode(*running_[i]);
   for (size_t i = 0; i < running_.size(); ++i) SchedulePrefill(*running_[i]);
-  AdmitWaiting();
+  if (!lacks_blocks_) AdmitWaiting();
 
   batch_was_launched_ = !rows_.empty();
   if (!batch_was_launched_) {
@@ -152,6 +158,7 @@ const ScheduledBatch& Scheduler::Schedule() {
   }
   batch_ = {.leaves = leaves_,
             .joins = joins_,
+            .logits_requests = logits_requests_,
             .updates = blocks_.TakeUpdates(),
             .swap_outs = swap_outs_,
             .swap_ins = swap_ins_,
@@ -166,13 +173,14 @@ void Scheduler::ScheduleDecode(Sequence& sequence) {
   if (sequence.num_scheduled < sequence.prefill_end) return;
   if (sequence.num_generated() + sequence.num_in_flight >= sequence.max_generated()) return;
   if (sequence.num_scheduled >= MaxCachedTokens(sequence)) return;
-  DCHECK_EQ(sequence.num_scheduled, sequence.num_known + sequence.num_in_flight - 1);
+  if (sequence.token_masker != nullptr && sequence.num_in_flight > 0) return;  // no mask yet
+  DCHECK_EQ(sequence.num_scheduled, sequence.last_fed());
   if (!MakeRoom(sequence, sequence.num_scheduled + 1)) return;
   absl::Span<const int32_t> tokens;  // none: what the device sampled last
   if (sequence.forced()) {
     tokens = absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, 1);
   }
-  AddRow(sequence, tokens, RowOutput::kToken);
+  AddRow(sequence, tokens);
   ++num_decode_rows_;
 }
 
@@ -199,18 +207,25 @@ int Scheduler::ChunkBudget() const {
 
 void Scheduler::SchedulePrefill(Sequence& sequence) {
   const int remaining = sequence.prefill_end - sequence.num_scheduled;
-  const int chunk = std::min(remaining, ChunkBudget());
+  int chunk = ScoredChunk(sequence, std::min(remaining, ChunkBudget()));
   if (chunk <= 0) return;
   const int num_tokens = sequence.num_scheduled + chunk;
   const int num_lacking = num_tokens - blocks_.num_tokens(*sequence.slot);
   if (num_lacking > 0 && !blocks_.Append(*sequence.slot, num_lacking).ok()) {
-    // While other sequences run, their steps will free blocks; and a sequence with a row in this
-    // batch cannot be preempted.
-    if (!rows_.empty() || open_.size() > 1) return;
-    if (!MakeRoom(sequence, num_tokens)) return;
+    // What it has room for already. A sequence that has just been admitted has room for a token.
+    chunk -= num_lacking;
+    if (chunk <= 0) {
+      // While other sequences run, their steps will free blocks; and a sequence with a row in this
+      // batch cannot be preempted.
+      if (!rows_.empty() || open_.size() > 1) {
+        lacks_blocks_ = true;
+        return;
+      }
+      if (!MakeRoom(sequence, num_tokens)) return;
+      chunk += num_lacking;
+    }
   }
-  AddRow(sequence, absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, chunk),
-         chunk == remaining ? RowOutput::kToken : RowOutput::kNone);
+  AddRow(sequence, absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, chunk));
   num_prefill_tokens_ += chunk;
 }
 
@@ -221,8 +236,8 @@ int Scheduler::MaxCachedTokens(const Sequence& sequence) const {
       max_cached_tokens_, int64_t{options_.max_position} - sequence.added->content.position_delta));
 }
 
-void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output) {
-  ScheduledRow row{.slot = *sequence.slot, .tokens = tokens, .output = output};
+void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens) {
+  ScheduledRow row{.slot = *sequence.slot, .tokens = tokens};
   const AddedRequest& added = *sequence.added;
   if (!tokens.empty() && !added.request.positions.empty()) {
     row.positions = PositionsOf(added.request, sequence.num_scheduled, row.query_len());
@@ -231,16 +246,19 @@ void Scheduler::AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, Row
     AppendEmbeddings(added.request, added.content, sequence.num_scheduled, row.query_len(),
                      static_cast<int>(rows_.size()), copies_, embeddings_);
   }
+  OpenRow open{.sequence = &sequence,
+               .admission = sequence.admission,
+               .first_token = sequence.num_scheduled,
+               .num_tokens = row.query_len(),
+               .encodes = !encodes_.empty() && encodes_.back().slot == row.slot};
+  SetOutput(sequence, row, open);
   sequence.num_scheduled += row.query_len();
+  sequence.num_in_flight += open.num_new_tokens;
   num_row_tokens_ += row.query_len();
-  sequence.num_in_flight += output == RowOutput::kToken;
+  num_earlier_logits_ += row.num_earlier_logits();
   ++sequence.added->num_open_rows;
   rows_.push_back(row);
-  open_.back().push_back({.sequence = &sequence,
-                          .admission = sequence.admission,
-                          .num_tokens = row.query_len(),
-                          .encodes = !encodes_.empty() && encodes_.back().slot == row.slot,
-                          .output = output});
+  open_.back().push_back(open);
 }
 
 }  // namespace reprise

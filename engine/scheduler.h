@@ -31,7 +31,8 @@
 //
 // Order. Waiting sequences are admitted by priority, then in the order in which they were added.
 // The one with the lowest priority is preempted first, of several the one admitted last. A
-// sequence that waits does not take the place of a running one.
+// sequence that waits does not take the place of a running one, and is not admitted while a running
+// one finds no blocks for its next chunk.
 //
 // Prefix reuse. Computed keys stay in the cache until their blocks are needed for something else: a
 // prompt, or a preempted sequence, begins after its cached prefix (SlotJoin::seq_len). Only keys of
@@ -54,6 +55,13 @@
 // Embeddings. A prompt's tokens may have embeddings in place of those of their ids: the rows of
 // those that a chunk feeds go with its row. A block's key in the prefix index depends on them, so
 // placeholders of different images are different, and those of equal images equal.
+//
+// Maskers. A sequence with a TokenMasker has a row only when all its tokens are known, and the row
+// brings the mask that follows them; others do not wait for it.
+//
+// Scoring. A prompt whose log-probabilities are wanted is computed from its first token whose logits
+// have not come yet. Its chunks, and those of forced tokens, ask for the logits of all their tokens
+// (RowLogits::kAll), as far as max_earlier_logits allows.
 //
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache, or return from the host.
@@ -102,6 +110,8 @@
 #include "cache/prefix/prefix_match.h"
 #include "engine/preemption_rule.h"
 #include "engine/request.h"
+#include "engine/step_output.h"
+#include "runner/sampling/logits_request.h"
 #include "runner/slots/scheduled_batch.h"
 
 namespace reprise {
@@ -127,6 +137,11 @@ struct SchedulerOptions {
   // with several dimensions, where positions may differ from a token's index.
   int num_position_dims = 1;
   int max_position = 0;
+  // Words of a mask of allowed tokens, MaskWords(vocab_size). 0: requests cannot have maskers.
+  int mask_words = 0;
+  // Tokens of a step, other than the last of each row, whose logits the runner gives. 0: prompts are
+  // scored, and forced tokens are fed, one token a step.
+  int max_earlier_logits = 0;
   // Whether sequences reuse cached prefixes. The generated texts are the same as without it,
   // provided that the kernels give the same keys for other lengths of chunks.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
@@ -158,12 +173,14 @@ class Scheduler {
   ~Scheduler();
 
   // Queues a request. Errors, with nothing changed:
-  //   InvalidArgument    waiting would never help: an empty prompt, max_new_tokens < 1, a prompt
-  //                      longer than max_seq_len or than the whole cache; an encoder input that is
-  //                      too long, or none expected; num_sequences outside [1, max_num_seqs];
-  //                      sampling that CheckSampling() refuses; embeddings or positions that
+  //   InvalidArgument    waiting would never help: an empty prompt, max_new_tokens < 1 without
+  //                      prompt log-probabilities, a prompt longer than max_seq_len or than the
+  //                      whole cache; an encoder input that is too long, or none expected;
+  //                      num_sequences outside [1, max_num_seqs]; sampling that CheckSampling()
+  //                      refuses; a masker without mask_words; embeddings or positions that
   //                      CheckPromptContent() refuses (engine/prompt_content.h)
   //   ResourceExhausted  max_waiting sequences wait; retry after some have been admitted
+  // What ToLogitsRequest() makes of the request must be one that the runner accepts.
   absl::StatusOr<SequenceId> Add(Request request);
 
   // Ends the request's sequences, waiting or running, with an event kCancelled each. They get no
@@ -187,10 +204,16 @@ class Scheduler {
   // for a commit: then there is nothing to launch or to commit. REQUIRES: can_schedule().
   const ScheduledBatch& Schedule();
 
-  // The tokens of the oldest open batch, one per row (ignored where RowOutput::kNone). Appends each
-  // sequence's new token to `events`. A negative token, such as kNanRow, ends its sequence with
-  // kError. REQUIRES: num_in_flight() > 0, tokens.size() == rows of that batch.
-  void Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events);
+  // What the oldest open batch has computed; tokens are ignored where RowOutput::kNone. Appends each
+  // sequence's new tokens to `events`. A negative token, such as kNanRow, and a log-probability that
+  // is NaN end their sequence with kError; nothing that it has computed is found as a prefix from
+  // then on. REQUIRES: num_in_flight() > 0, tokens.size() == rows of that batch, and the
+  // log-probabilities that its rows asked for.
+  void Commit(const StepOutput& output, std::vector<TokenEvent>& events);
+  // The same for batches that asked for none.
+  void Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events) {
+    Commit(StepOutput{.tokens = tokens}, events);
+  }
 
   // The oldest open batch was launched and failed because of `cause`: the sequences of its rows end
   // with kError. REQUIRES: num_in_flight() > 0, !cause.ok().
@@ -228,11 +251,16 @@ class Scheduler {
   struct AddedRequest;
   struct Sequence;
   struct OpenRow {
-    Sequence* sequence;
-    int64_t admission;  // of the sequence: a row of another one is discarded
-    int num_tokens;
-    bool encodes;  // the sequence's encoder input, in the same step
-    RowOutput output;
+    Sequence* sequence = nullptr;
+    int64_t admission = 0;  // of the sequence: a row of another one is discarded
+    int first_token = 0;    // position of the row's first
+    int num_tokens = 0;
+    bool encodes = false;  // the sequence's encoder input, in the same step
+    RowOutput output = RowOutput::kNone;
+    int num_new_tokens = 0;      // that the sequence gets by it: several only if they are forced
+    bool scores_prompt = false;  // it brings log-probabilities of tokens of the prompt
+    int first_earlier = 0;       // of the step's earlier logits: where those of the row begin
+    bool has_earlier = false;
   };
   using OpenBatch = std::vector<OpenRow>;
 
@@ -250,7 +278,25 @@ class Scheduler {
   bool MakeRoom(Sequence& sequence, int num_tokens);
   // The most tokens of the sequence whose keys can be cached.
   int MaxCachedTokens(const Sequence& sequence) const;
-  void AddRow(Sequence& sequence, absl::Span<const int32_t> tokens, RowOutput output);
+  // A row of the sequence's next tokens; none: the one that the device sampled last.
+  void AddRow(Sequence& sequence, absl::Span<const int32_t> tokens);
+
+  // ---- What rows ask of logits, and what comes of it (scheduler_logits.cc).
+  // Whether forced tokens are fed like a prompt.
+  bool FeedsForcedInChunks(const Sequence& sequence) const;
+  // How many tokens of a prompt are computed next, as far as logits of earlier tokens matter.
+  int ScoredChunk(const Sequence& sequence, int chunk) const;
+  void AddLogitsRequest(const Sequence& sequence);
+  // Sets what the row asks for besides its tokens, and notes in `open` what will come of it.
+  void SetOutput(Sequence& sequence, ScheduledRow& row, OpenRow& open);
+  // Which of the step's earlier logits are those of the token at `position`, in the row; -1: it is the
+  // row's last.
+  static int EarlierOf(const OpenRow& row, int position);
+  // What follows the token at `position`, in the row: `token`, and the `num_top` most probable.
+  static TokenLogProbs LogProbsOf(const OpenRow& row, int row_idx, int position,
+                                  const StepOutput& output, int32_t token, int num_top);
+  // Takes the prompt's log-probabilities that a row brings. False: one of them is NaN.
+  bool CollectPromptLogProbs(const OpenRow& row, int row_idx, const StepOutput& output);
 
   // ---- From waiting to running (scheduler_admission.cc).
   absl::Status CheckRequest(const Request& request) const;
@@ -277,7 +323,13 @@ class Scheduler {
 
   // ---- What a step has computed (scheduler_commit.cc).
   OpenBatch TakeOldestBatch();
-  void CommitRow(const OpenRow& row, int row_idx, int32_t token, std::vector<TokenEvent>& events);
+  void CommitRow(const OpenRow& row, int row_idx, const StepOutput& output,
+                 std::vector<TokenEvent>& events);
+  // Takes a running sequence's next token from a row. False: the sequence has ended.
+  bool TakeToken(const OpenRow& row, int row_idx, const StepOutput& output,
+                 std::vector<TokenEvent>& events);
+  // Ends a running sequence whose logits are broken, and with them perhaps its keys.
+  void EndBroken(Sequence& sequence, std::vector<TokenEvent>& events);
   // The next tokens of a running sequence have been computed.
   void CommitTokens(const Sequence& sequence, int num_tokens);
   FinishReason ReasonToFinish(Sequence& sequence, int32_t token) const;
@@ -335,16 +387,22 @@ class Scheduler {
   std::vector<SlotId> leaves_;
   std::vector<SlotId> next_leaves_;  // left since that batch was made
   std::vector<SlotJoin> joins_;
+  std::vector<LogitsRequest> logits_requests_;
   std::vector<BlockCopy> swap_outs_;  // they wait for a batch with rows, too
   std::vector<BlockCopy> swap_ins_;
   std::vector<ScheduledEncode> encodes_;
   std::vector<ScheduledRow> rows_;
   std::vector<ScheduledEmbeddings> embeddings_;
   std::vector<PlaceholderCopy> copies_;
+  std::vector<int32_t> masks_;  // [max_num_seqs, mask_words] by row; empty until a masker comes
+  // A running sequence has found no blocks for its next chunk. No other is admitted then: it would
+  // take what the running ones free, without end.
+  bool lacks_blocks_ = false;
   int num_row_tokens_ = 0;
   int num_prefill_tokens_ = 0;  // of them
   int num_decode_rows_ = 0;
   int num_encoder_tokens_ = 0;
+  int num_earlier_logits_ = 0;
   ScheduledBatch batch_;
 };
 

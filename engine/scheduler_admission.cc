@@ -17,9 +17,10 @@ namespace reprise {
 absl::Status Scheduler::CheckRequest(const Request& request) const {
   const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
   if (num_prompt == 0) return absl::InvalidArgumentError("prompt must have at least one token");
-  if (request.max_new_tokens < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_new_tokens must be at least 1: got ", request.max_new_tokens));
+  const int least_new_tokens = request.num_prompt_log_probs >= 0 ? 0 : 1;
+  if (request.max_new_tokens < least_new_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_new_tokens must be at least ", least_new_tokens, ": got ", request.max_new_tokens));
   }
   if (num_prompt > options_.max_seq_len) {
     return absl::InvalidArgumentError(
@@ -47,6 +48,11 @@ absl::Status Scheduler::CheckRequest(const Request& request) const {
   REPRISE_RETURN_IF_ERROR(CheckPromptContent(
       request,
       {.num_position_dims = options_.num_position_dims, .max_position = options_.max_position}));
+  if (request.new_token_masker && options_.mask_words == 0) {
+    return absl::InvalidArgumentError(
+        "new_token_masker must be empty: the runner's LogitsOptions do not provide for masks "
+        "(allowed_tokens)");
+  }
   if (options_.max_waiting == 0) return absl::OkStatus();
   if (request.num_sequences > options_.max_waiting) {
     return absl::InvalidArgumentError(
@@ -70,6 +76,10 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
   AddContent(*added);
   added->sequences.resize(kept.num_sequences);
   added->num_unfinished = kept.num_sequences;
+  if (kept.num_prompt_log_probs >= 0) {
+    added->prompt_log_probs = std::make_shared<std::vector<TokenLogProbs>>();
+    added->prompt_log_probs->reserve(kept.prompt.size() - 1);
+  }
   for (int i = 0; i < kept.num_sequences; ++i) {
     Sequence& sequence = added->sequences[i];
     sequence.added = added.get();
@@ -77,6 +87,10 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
     sequence.seed =
         kept.sampling.seed.has_value() ? *kept.sampling.seed + static_cast<uint64_t>(i) : seeds_();
     if (kept.new_stop_matcher) sequence.stop_matcher = kept.new_stop_matcher();
+    if (kept.new_token_masker && !sequence.forced()) {
+      sequence.token_masker = kept.new_token_masker();
+      masks_.resize(static_cast<size_t>(options_.max_num_seqs) * options_.mask_words);
+    }
     sequence.tokens.reserve(kept.prompt.size() +
                             std::min(sequence.max_generated(), options_.max_seq_len) + 1);
     sequence.tokens = kept.prompt;
@@ -117,7 +131,8 @@ void Scheduler::InsertWaiting(Sequence& sequence) {
 
 void Scheduler::AdmitWaiting() {
   size_t num_put_off = 0;  // the first ones of waiting_; slots are kept for them
-  while (num_put_off < waiting_.size() && num_put_off < free_slots_.size() && ChunkBudget() > 0) {
+  while (num_put_off < waiting_.size() && num_put_off < free_slots_.size() && ChunkBudget() > 0 &&
+         !lacks_blocks_) {
     Sequence& sequence = *waiting_[num_put_off];
     if (AwaitsKeys(sequence)) {
       ++num_put_off;
@@ -140,6 +155,10 @@ void Scheduler::AdmitWaiting() {
     sequence.num_scheduled = hits->num_tokens;
     sequence.num_in_flight = 0;
     sequence.prefill_end = sequence.num_known;
+    if (FeedsForcedInChunks(sequence)) {
+      sequence.prefill_end =
+          std::min(sequence.num_prompt() + sequence.max_generated() - 1, max_cached_tokens_);
+    }
     const auto has_priority = [](const Sequence* a, const Sequence* b) {
       return a->request().priority > b->request().priority;
     };
@@ -151,6 +170,7 @@ void Scheduler::AdmitWaiting() {
                       .num_encoder_tokens = num_input,
                       .encoder_is_cached = hits->has_encoder,
                       .position_delta = sequence.added->content.position_delta});
+    AddLogitsRequest(sequence);
     if (num_input > 0 && !hits->has_encoder) {
       encodes_.push_back({.slot = slot, .tokens = input});
       num_encoder_tokens_ += num_input;
@@ -176,6 +196,9 @@ absl::StatusOr<PromptHits> Scheduler::AsPrompt(
                                absl::MakeConstSpan(sequence.tokens).first(sequence.num_known)};
   prompt.range_keys = sequence.added->range_keys;
   if (has_windows_) prompt.num_new_tokens = ChunkBudget();
+  if (sequence.needs_prompt_log_probs()) {
+    prompt.max_hit_tokens = static_cast<int>(sequence.added->prompt_log_probs->size());
+  }
   const ExtraKey salt = {.kind = ExtraKeyKind::kSalt, .value = request.prefix_salt};
   if (!request.prefix_salt.empty()) prompt.extra_keys = absl::MakeConstSpan(&salt, 1);
   // The tokens of an encoder's input identify it.
@@ -243,7 +266,7 @@ bool Scheduler::AwaitsSibling(Sequence& sequence) const {
 }
 
 bool Scheduler::AwaitsEqualPrefix(Sequence& sequence) const {
-  if (!blocks_.prefix_cache().is_on()) return false;
+  if (!blocks_.prefix_cache().is_on() || sequence.needs_prompt_log_probs()) return false;
   // Of its tokens, the last is computed in any case.
   const auto first = sequence.tokens.begin();
   const Request& request = sequence.request();

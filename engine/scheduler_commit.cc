@@ -1,5 +1,7 @@
 // The Scheduler's part after a step: sampled tokens, and steps that failed.
 
+#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -17,15 +19,15 @@ Scheduler::OpenBatch Scheduler::TakeOldestBatch() {
   return batch;
 }
 
-void Scheduler::Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events) {
+void Scheduler::Commit(const StepOutput& output, std::vector<TokenEvent>& events) {
   OpenBatch batch = TakeOldestBatch();
-  CHECK_EQ(tokens.size(), batch.size());
+  CHECK_EQ(output.tokens.size(), batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
     const OpenRow& row = batch[i];
     AddedRequest& added = *row.sequence->added;
     --added.num_open_rows;
     if (row.admission == row.sequence->admission) {
-      CommitRow(row, static_cast<int>(i), tokens[i], events);
+      CommitRow(row, static_cast<int>(i), output, events);
     }
     ForgetIfDone(added);
   }
@@ -45,16 +47,12 @@ void Scheduler::CommitFailed(const absl::Status& cause, std::vector<TokenEvent>&
   Recycle(std::move(batch));
 }
 
-void Scheduler::CommitRow(const OpenRow& row, int row_idx, int32_t token,
+void Scheduler::CommitRow(const OpenRow& row, int row_idx, const StepOutput& output,
                           std::vector<TokenEvent>& events) {
   Sequence& sequence = *row.sequence;
-  if (row.output == RowOutput::kToken && token < 0) {
-    // Its keys may be no better than its logits: they are not committed.
-    End(sequence, FinishReason::kError,
-        absl::InternalError(absl::StrCat("no token could be chosen behind ", sequence.num_known,
-                                         " tokens of the sequence: expected a logit above -inf, ",
-                                         "got none (", token, ")")),
-        events);
+  const bool has_no_token = row.output == RowOutput::kToken && output.tokens[row_idx] < 0;
+  if (has_no_token || !CollectPromptLogProbs(row, row_idx, output)) {
+    EndBroken(sequence, events);
     return;
   }
   CommitTokens(sequence, row.num_tokens);
@@ -62,31 +60,66 @@ void Scheduler::CommitRow(const OpenRow& row, int row_idx, int32_t token,
     const absl::Status committed = blocks_.CommitEncoder(*sequence.slot);
     CHECK(committed.ok()) << committed;
   }
-  if (row.output != RowOutput::kToken) return;
-  if (sequence.forced()) {
-    token = sequence.tokens[sequence.num_known];
-  } else {
-    sequence.tokens.push_back(token);
+  for (int i = 0; i < row.num_new_tokens; ++i) {
+    if (!TakeToken(row, row_idx, output, events)) return;
+  }
+  if (sequence.max_generated() > 0 || row.first_token + row.num_tokens < sequence.prefill_end) {
+    return;
+  }
+  End(sequence, FinishReason::kLength, absl::OkStatus(), events);  // the prompt is scored
+  events.back().prompt_log_probs = sequence.added->prompt_log_probs;
+}
+
+bool Scheduler::TakeToken(const OpenRow& row, int row_idx, const StepOutput& output,
+                          std::vector<TokenEvent>& events) {
+  Sequence& sequence = *row.sequence;
+  const int fed = sequence.num_known - 1;  // the token whose logits give the new one
+  if (!sequence.forced()) sequence.tokens.push_back(output.tokens[row_idx]);
+  const int32_t token = sequence.tokens[sequence.num_known];
+  std::optional<TokenLogProbs> log_probs;
+  if (sequence.request().num_log_probs >= 0) {
+    log_probs = LogProbsOf(row, row_idx, fed, output, token, sequence.request().num_log_probs);
+    if (std::isnan(log_probs->log_prob)) {
+      EndBroken(sequence, events);
+      return false;
+    }
   }
   ++sequence.num_known;
   --sequence.num_in_flight;
   const FinishReason finish = ReasonToFinish(sequence, token);
+  const bool is_first = sequence.num_generated() == 1;
   events.push_back({.sequence = sequence.id(),
                     .sample = sequence.sample,
                     .token = token,
                     .index = sequence.num_generated() - 1,
                     .row = row_idx,
+                    .earlier = EarlierOf(row, fed),
+                    .log_probs = std::move(log_probs),
+                    .prompt_log_probs = is_first ? sequence.added->prompt_log_probs : nullptr,
                     .finish = finish});
-  if (finish == FinishReason::kNone) return;
+  if (finish == FinishReason::kNone) return true;
   LeaveSlot(sequence);
   sequence.finished = true;
   --sequence.added->num_unfinished;
+  return false;
+}
+
+void Scheduler::EndBroken(Sequence& sequence, std::vector<TokenEvent>& events) {
+  // Its keys may be no better than its logits: those of this row are not committed, and earlier ones
+  // of it are not found any more.
+  const absl::Status forgotten = blocks_.ForgetContent(*sequence.slot);
+  CHECK(forgotten.ok()) << forgotten;
+  End(sequence, FinishReason::kError,
+      absl::InternalError(absl::StrCat("no token could be chosen or scored behind ",
+                                       sequence.num_known, " tokens of the sequence: expected a ",
+                                       "logit above -inf, got none")),
+      events);
 }
 
 void Scheduler::CommitTokens(const Sequence& sequence, int num_tokens) {
   // They are known now: the batches before a step have sampled its input tokens.
   const int num_committed = blocks_.num_committed(*sequence.slot);
-  DCHECK_LE(num_committed + num_tokens, sequence.num_known);
+  DCHECK_LE(static_cast<size_t>(num_committed + num_tokens), sequence.tokens.size());
   const absl::Status committed = blocks_.Commit(
       *sequence.slot, absl::MakeConstSpan(sequence.tokens).subspan(num_committed, num_tokens));
   CHECK(committed.ok()) << committed;
@@ -94,9 +127,11 @@ void Scheduler::CommitTokens(const Sequence& sequence, int num_tokens) {
 
 FinishReason Scheduler::ReasonToFinish(Sequence& sequence, int32_t token) const {
   if (!sequence.forced()) {
-    // The matcher sees every token.
+    // The matcher and the masker see every token.
     const bool is_match = sequence.stop_matcher != nullptr && sequence.stop_matcher->Ends(token);
-    if (is_match || absl::c_linear_search(sequence.request().stop_tokens, token)) {
+    const bool is_complete =
+        sequence.token_masker != nullptr && !sequence.token_masker->Accept(token);
+    if (is_match || is_complete || absl::c_linear_search(sequence.request().stop_tokens, token)) {
       return FinishReason::kStop;
     }
   }

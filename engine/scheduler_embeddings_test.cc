@@ -65,7 +65,7 @@ std::vector<int32_t> TextAlone(const Request& request, int num_dims) {
   for (const int32_t token : request.prompt) push(token);
   std::vector<int32_t> tokens;
   while (static_cast<int>(tokens.size()) < request.max_new_tokens) {
-    tokens.push_back(PuppetToken({}, text, {}, static_cast<int64_t>(tokens.size())));
+    tokens.push_back(PuppetToken({}, text, {}, static_cast<int64_t>(tokens.size())).value());
     push(tokens.back());
   }
   return tokens;

@@ -31,6 +31,9 @@ void Scheduler::PreemptLast() {
   // The slot leaves in the batch that is being made: it may be joined again there.
   leaves_.push_back(next_leaves_.back());
   next_leaves_.pop_back();
+  // The same goes for what a sequence that has just joined asked for.
+  std::erase_if(logits_requests_,
+                [&](const LogitsRequest& request) { return request.slot == leaves_.back(); });
   InsertWaiting(last);
   ++num_preemptions_;
 }

@@ -23,8 +23,10 @@
 #include "engine/preemption_rule.h"
 #include "engine/scheduler.h"
 #include "engine/testing/puppet_device.h"
+#include "engine/testing/puppet_masker.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
@@ -65,6 +67,8 @@ class Traffic {
       options_.num_blocks += options_.max_encoder_tokens;
     }
     if (Chance(250)) options_.prefix_reuse = PrefixReuse::kOff;
+    options_.mask_words = static_cast<int>(MaskWords(kPuppetVocab));
+    if (Chance(500)) options_.max_earlier_logits = Uniform(1, 9);
     if (options_.prefix_reuse == PrefixReuse::kOn && Chance(500)) {
       options_.partial_hits = PartialHits::kCopied;
     }
@@ -143,6 +147,18 @@ class Traffic {
         request.forced_tokens.push_back(Uniform(0, kPuppetVocab - 1));
       }
     }
+    if (Chance(150)) {
+      request.sampling.repetition_penalty = 1.0f + static_cast<float>(Uniform(0, 2)) / 8;
+      request.sampling.frequency_penalty = static_cast<float>(Uniform(-4, 4)) / 8;
+    }
+    if (Chance(100)) request.sampling.biases = {{.token = Uniform(0, 49), .bias = 1.5f}};
+    if (Chance(100)) request.logits_stages = Uniform(0, 3);
+    if (Chance(200)) request.num_log_probs = Uniform(0, 3);
+    if (Chance(150)) {
+      request.num_prompt_log_probs = Uniform(0, 3);
+      if (Chance(300)) request.max_new_tokens = 0;
+    }
+    if (Chance(150)) request.new_token_masker = PuppetMasker::Factory(rng_(), Uniform(1, 20));
     if (options_.max_encoder_tokens > 0 && Chance(800)) {
       // Few different ones, so that some are found.
       request.encoder_tokens.resize(Uniform(1, options_.max_encoder_tokens), Uniform(0, 1));
@@ -223,7 +239,7 @@ class Traffic {
     if (launched && scheduler_->can_schedule()) return;
     const auto tokens = device_->Await();
     if (tokens.ok()) {
-      scheduler_->Commit(*tokens, events);
+      scheduler_->Commit(device_->output(), events);
     } else {
       scheduler_->CommitFailed(tokens.status(), events);
     }
@@ -236,8 +252,7 @@ class Traffic {
     PuppetText& text = live.texts[event.sample];
     EXPECT_EQ(text.finish, FinishReason::kNone) << "an event behind the end";
     EXPECT_EQ(event.index, static_cast<int>(text.tokens.size()));
-    if (event.token.has_value()) text.tokens.push_back(*event.token);
-    text.finish = event.finish;
+    text.Add(event);
     EXPECT_EQ(event.error.ok(), event.finish != FinishReason::kError);
     if (event.finish == FinishReason::kNone) return;
     ++num_finished_[event.finish];
@@ -254,10 +269,14 @@ class Traffic {
       EXPECT_EQ(text, expected) << "finished by " << text.finish;
       return;
     }
-    ASSERT_LT(text.tokens.size(), expected.tokens.size());
-    const std::vector<int32_t> begun(expected.tokens.begin(),
-                                     expected.tokens.begin() + text.tokens.size());
-    EXPECT_EQ(text.tokens, begun) << "ended by " << text.finish;
+    PuppetText begun = expected;
+    ASSERT_LE(text.tokens.size(), expected.tokens.size());
+    EXPECT_TRUE(text.tokens.size() < expected.tokens.size() || expected.tokens.empty());
+    begun.tokens.resize(text.tokens.size());
+    if (request.num_log_probs >= 0) begun.log_probs.resize(text.tokens.size());
+    if (text.tokens.empty()) begun.prompt_log_probs.clear();
+    begun.finish = text.finish;
+    EXPECT_EQ(text, begun) << "ended by " << text.finish;
   }
 
   std::mt19937 rng_;

@@ -17,12 +17,12 @@
 namespace reprise {
 
 // A sequence's tokens are counted in three ways:
-//   num_known      prompt and generated tokens that the host has seen
-//   num_in_flight  further tokens, which batches in flight sample
+//   num_known      prompt and generated tokens that the host has seen, or has been told to feed
+//   num_in_flight  further tokens, which batches in flight bring
 //   num_scheduled  tokens whose keys are cached, or will be by a batch in flight
-// Until the tokens known at admission are fed, num_in_flight = 0 and num_scheduled < prefill_end =
-// num_known. From then on num_scheduled = num_known + num_in_flight - 1, for the last token has no
-// key yet: with two batches or more in flight it exceeds num_known.
+// Until the tokens known at admission are fed, num_in_flight = 0 and num_scheduled < num_known. From
+// then on num_scheduled = num_known + num_in_flight - 1, for the last token has no key yet: with two
+// batches or more in flight it exceeds num_known.
 struct Scheduler::Sequence {
   // Keys that an admitted sequence is computing: they are there when it has committed num_tokens.
   struct Awaited {
@@ -35,11 +35,14 @@ struct Scheduler::Sequence {
   int sample = 0;
   uint64_t seed = 0;
   std::unique_ptr<StopMatcher> stop_matcher;
+  std::unique_ptr<TokenMasker> token_masker;
   std::vector<int32_t> tokens;  // known ones, then forced ones not yet reached
   int num_known = 0;
   int num_scheduled = 0;
   int num_in_flight = 0;
-  int prefill_end = 0;  // tokens known at admission: up to here they are fed by the host, in chunks
+  // Up to here the host feeds tokens, in chunks: those known at admission, and forced ones if they
+  // are fed like a prompt.
+  int prefill_end = 0;
   int64_t admission = 0;  // which one of the scheduler's it has its slot by; 0: it has none
   bool finished = false;
   std::optional<SlotId> slot;
@@ -51,6 +54,9 @@ struct Scheduler::Sequence {
   SequenceId id() const;
   int num_prompt() const { return static_cast<int>(request().prompt.size()); }
   int num_generated() const { return num_known - num_prompt(); }
+  // The token whose logits give the next token that no batch in flight brings.
+  int last_fed() const { return num_known + num_in_flight - 1; }
+  bool needs_prompt_log_probs() const;
   bool forced() const { return !request().forced_tokens.empty(); }
   int max_generated() const {
     return forced() ? static_cast<int>(request().forced_tokens.size()) : request().max_new_tokens;
@@ -67,11 +73,19 @@ struct Scheduler::AddedRequest {
   std::vector<Sequence> sequences;   // their addresses do not change
   int num_unfinished = 0;
   int num_open_rows = 0;  // in batches in flight, of any admission
+  // Those that have come: entry i is of token i + 1. Null: not asked for. Complete, and constant,
+  // when the first sequence has computed the prompt.
+  std::shared_ptr<std::vector<TokenLogProbs>> prompt_log_probs;
 };
 
 inline const Request& Scheduler::Sequence::request() const { return added->request; }
 
 inline SequenceId Scheduler::Sequence::id() const { return added->id; }
+
+inline bool Scheduler::Sequence::needs_prompt_log_probs() const {
+  return added->prompt_log_probs != nullptr &&
+         added->prompt_log_probs->size() + 1 < request().prompt.size();
+}
 
 inline bool Scheduler::Sequence::IsBefore(const Sequence& other) const {
   if (request().priority != other.request().priority) {

@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/step_output.h"
+#include "runner/sampling/logits_request.h"
 #include "runner/slots/embedding_rows.h"
 #include "runner/slots/scheduled_batch.h"
 
@@ -19,11 +21,6 @@ namespace reprise {
 
 class StepRunner {
  public:
-  struct Result {
-    // One per row, in the batch's order. Negative: the row has none. Valid until the next Launch().
-    absl::Span<const int32_t> tokens;
-  };
-
   virtual ~StepRunner() = default;
 
   // InvalidArgument, naming `argument`, unless all ids are in the vocabulary.
@@ -35,12 +32,17 @@ class StepRunner {
     return CheckEmbeddingRows(argument, rows, {});
   }
 
+  // InvalidArgument, naming the parameter, unless sequences may ask for this. Its slot and output
+  // are ignored.
+  virtual absl::Status CheckLogits(const LogitsRequest& request) const = 0;
+
   // Enqueues a step; its ticket. An error refuses the batch: nothing has changed.
   virtual absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) = 0;
 
-  // Blocks until the step's tokens are known. Steps are awaited in the order of their launch. An
-  // error is the step's: others are served as long as status() is OK.
-  virtual absl::StatusOr<Result> Await(int64_t ticket) = 0;
+  // Blocks until the step's tokens are known; what it returns is valid until the next Launch().
+  // Steps are awaited in the order of their launch. An error is the step's: others are served as
+  // long as status() is OK.
+  virtual absl::StatusOr<StepOutput> Await(int64_t ticket) = 0;
 
   // OK, or why no further step can be run.
   virtual absl::Status status() const = 0;

@@ -181,6 +181,12 @@ class ModelRunner {
   // InvalidArgument, naming `argument`, unless the rows can be ScheduledEmbeddings::rows.
   absl::Status CheckEmbeddings(std::string_view argument, const EmbeddingRows& rows) const;
 
+  // InvalidArgument, naming the parameter, unless sequences may ask for this
+  // (ModelRunnerOptions::logits). Its slot does not matter.
+  absl::Status CheckLogitsRequest(const LogitsRequest& request) const {
+    return stages_->CheckRequest(request);
+  }
+
   // OK, or why no further step can run. What the device does not know yet is not in it.
   const absl::Status& status() const { return status_; }
 

@@ -131,6 +131,11 @@ class BlockManager {
   // Reports the encoder's blocks as written: with encoder keys, other sequences find them.
   absl::Status CommitEncoder(SlotId slot);
 
+  // Neither what the sequence has committed, its encoder's input included, nor what it commits from
+  // now on is found any more, in whichever blocks it is: for keys that turned out to be broken.
+  // Other sequences that share its blocks keep them. O(blocks).
+  absl::Status ForgetContent(SlotId slot);
+
   // Puts into the empty slot `to` a sequence with the committed tokens of `from`, sharing their
   // blocks. Does not use the reserve; needs blocks for the look-ahead only.
   absl::Status Fork(SlotId from, SlotId to);

@@ -4,6 +4,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -66,6 +67,30 @@ void BlockManager::Advance(SlotId slot, int64_t num_tokens) {
                  tables_.end(slot, group));
     while (tables_.first(slot, group) < first) Release(tables_.RemoveFront(slot, group));
   }
+}
+
+absl::Status BlockManager::ForgetContent(SlotId slot) {
+  REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
+  if (!cache_.is_on()) return absl::OkStatus();
+  // By key, not by block: some have left a window, and others have computed the same.
+  const auto forget = [&](int group, PrefixHash hash) {
+    for (std::optional<BlockId> block = cache_.index().Find(group, hash); block.has_value();
+         block = cache_.index().Find(group, hash)) {
+      cache_.Forget(*block);
+    }
+  };
+  for (int group = 0; group < num_groups(); ++group) {
+    if (HoldsOwnTokens(options_.groups[group])) {
+      for (int column = 0; column < content_.num_known_blocks(slot); ++column) {
+        forget(group, content_.Key(slot, column, group).hash);
+      }
+    } else {
+      ForEachEncoderKey(slot, sequence(slot).num_encoder_tokens,
+                        [&](int, const PrefixKey& key) { forget(group, key.hash); });
+    }
+  }
+  content_.Forget(slot);
+  return absl::OkStatus();
 }
 
 // ---- The encoder's blocks.

@@ -1,5 +1,6 @@
 // Prefix hits of BlockManager: what prompts find, and what may be found.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -245,6 +246,74 @@ TEST(BlockManagerPrefixTest, NothingIsFoundThatWasComputedBeforePrefixesWereForg
   EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 0);
   ASSERT_TRUE(manager.Commit(kB, tokens).ok());
   EXPECT_EQ(manager.Add(kC, {.tokens = tokens})->num_tokens, 12);
+}
+
+TEST(BlockManagerPrefixTest, ContentThatIsForgottenIsFoundByNoneAndKeptByThoseWhoShareIt) {
+  BlockManager manager = ManagerOf();
+  Compute(manager, kA, Tokens(1, 13));
+  std::vector<int32_t> tokens = Tokens(1, 8);
+  tokens.push_back(90);
+  EXPECT_EQ(Compute(manager, kB, tokens).num_tokens, 8);
+  ASSERT_TRUE(manager.ForgetContent(kA).ok());
+  manager.CheckInvariants();
+  EXPECT_EQ(Compute(manager, kC, Tokens(1, 13)).num_tokens, 0);
+  EXPECT_EQ(manager.num_committed(kB), 9);
+  EXPECT_EQ(manager.blocks(kB)[0], manager.blocks(kA)[0]);
+  // What it commits afterwards has no name either; what the other commits has.
+  ASSERT_TRUE(manager.Append(kA, 3).ok());
+  ASSERT_TRUE(manager.Commit(kA, Tokens(14, 3)).ok());
+  ASSERT_TRUE(manager.Free(kC).ok());
+  EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 17)})->num_tokens, 12);  // kC's own
+  ASSERT_TRUE(manager.Free(kA).ok());
+  manager.CheckInvariants();
+  EXPECT_EQ(manager.ForgetContent(kA).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(manager.ForgetContent(SlotId(3)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(BlockManagerPrefixTest, ForgettingReachesCopiesBlocksBehindAWindowAndTheEncoder) {
+  BlockManager manager =
+      ManagerOf({.groups = {{},
+                            {.retention = KvRetention::kSlidingWindow, .span = 4},
+                            {.retention = KvRetention::kCross}}});
+  const std::vector<int32_t> tokens = Tokens(1, 9);
+  const ExtraKey input = {.kind = ExtraKeyKind::kOther, .value = "input"};
+  const SequencePrompt prompt = {
+      .tokens = tokens, .num_encoder_tokens = 3, .encoder_keys = absl::MakeConstSpan(&input, 1)};
+  for (const SlotId slot : {kA, kB}) {  // both compute it
+    ASSERT_TRUE(manager.Add(slot, prompt).ok());
+  }
+  for (const SlotId slot : {kA, kB}) {
+    ASSERT_TRUE(manager.CommitEncoder(slot).ok());
+    ASSERT_TRUE(manager.Commit(slot, tokens).ok());
+  }
+  EXPECT_EQ(*manager.Add(kC, prompt), (PromptHits{.num_tokens = 8, .has_encoder = true}));
+  ASSERT_TRUE(manager.Free(kC).ok());
+  ASSERT_TRUE(manager.ForgetContent(kA).ok());
+  manager.CheckInvariants();
+  EXPECT_EQ(*manager.Add(kC, prompt), PromptHits{});
+  for (const SlotId slot : {kA, kB, kC}) ASSERT_TRUE(manager.Free(slot).ok());
+  manager.CheckInvariants();
+  EXPECT_EQ(manager.pool().num_used(), 0);
+}
+
+TEST(BlockManagerPrefixTest, APromptTakesNoMoreFromTheCacheThanItWants) {
+  for (const PartialHits partial : {PartialHits::kNone, PartialHits::kCopied}) {
+    BlockManager manager =
+        ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = partial});
+    const std::vector<int32_t> tokens = Tokens(1, 13);
+    Compute(manager, kA, tokens);
+    const bool in_blocks = partial == PartialHits::kCopied;
+    for (const int most : {0, 3, 4, 7, 12, 100}) {
+      const auto hits = manager.Add(kB, {.tokens = tokens, .max_hit_tokens = most});
+      ASSERT_TRUE(hits.ok()) << hits.status();
+      EXPECT_EQ(hits->num_tokens, in_blocks ? std::min(most, 12) : std::min(most, 12) / 4 * 4);
+      ASSERT_TRUE(manager.Free(kB).ok());
+    }
+    EXPECT_THAT(
+        std::string(manager.Add(kB, {.tokens = tokens, .max_hit_tokens = -1}).status().message()),
+        HasSubstr("max_hit_tokens"));
+    manager.CheckInvariants();
+  }
 }
 
 TEST(BlockManagerPrefixTest, ARefusedPromptChangesNothing) {

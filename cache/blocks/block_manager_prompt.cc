@@ -21,6 +21,7 @@ absl::Status BlockManager::CheckPrompt(SlotId slot, const SequencePrompt& prompt
   };
   REPRISE_RETURN_IF_ERROR(not_negative("num_encoder_tokens", prompt.num_encoder_tokens));
   REPRISE_RETURN_IF_ERROR(not_negative("num_new_tokens", prompt.num_new_tokens.value_or(0)));
+  REPRISE_RETURN_IF_ERROR(not_negative("max_hit_tokens", prompt.max_hit_tokens.value_or(0)));
   for (const RangeKey& range : prompt.range_keys) {
     REPRISE_RETURN_IF_ERROR(not_negative("first_token of range_keys", range.first_token));
     REPRISE_RETURN_IF_ERROR(not_negative("num_tokens of range_keys", range.num_tokens));
@@ -140,7 +141,8 @@ BlockManager::Found BlockManager::Find(SlotId slot, const SequencePrompt& prompt
   found.has_encoder = FindEncoder(slot, prompt.num_encoder_tokens);
   if (prompt.tokens.empty()) return found;
   // One token at least is computed: its logits are what the prompt was given for.
-  const int num_usable = static_cast<int>(prompt.tokens.size()) - 1;
+  const int num_before_last = static_cast<int>(prompt.tokens.size()) - 1;
+  const int num_usable = std::min(num_before_last, prompt.max_hit_tokens.value_or(num_before_last));
   found.num_blocks =
       MatchPrefix({.index = cache_.index(),
                    .groups = options_.groups,

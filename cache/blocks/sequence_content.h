@@ -50,6 +50,9 @@ struct SequencePrompt {
   // The most tokens beyond the hits to make room for: a long prompt that is computed in chunks
   // needs fewer blocks in groups with a window. nullopt: all.
   std::optional<int> num_new_tokens = std::nullopt;
+  // The most first tokens to take from the cache: for callers that want logits of a prompt's tokens,
+  // which only computing them gives. nullopt: as many as there are.
+  std::optional<int> max_hit_tokens = std::nullopt;
   // Of the encoder's input, for cross groups.
   int num_encoder_tokens = 0;
   // Identifies that input. Without a key, nothing of a sequence with an encoder is shared.

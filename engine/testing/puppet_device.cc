@@ -1,6 +1,8 @@
 #include "engine/testing/puppet_device.h"
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
@@ -11,18 +13,89 @@ namespace {
 
 constexpr int32_t kRubbish = -777;
 
+// FNV-1a.
+struct Hash {
+  uint64_t value = 1469598103934665603u;
+  void Mix(uint64_t x) { value = (value ^ x) * 1099511628211u; }
+  void Mix(absl::Span<const int32_t> tokens) {
+    for (const int32_t token : tokens) Mix(static_cast<uint64_t>(token + 1));
+    Mix(uint64_t{99});
+  }
+};
+
+bool IsAllowed(absl::Span<const int32_t> mask, int32_t token) {
+  return mask.empty() || ((static_cast<uint32_t>(mask[token / 32]) >> (token % 32)) & 1) != 0;
+}
+
+PuppetLogits LogitsOf(const LogitsRequest& request) {
+  PuppetLogits logits = {.params = request.params,
+                         .biases = {request.biases.begin(), request.biases.end()},
+                         .stages = request.stages};
+  if (HasPenalties(request.params)) {
+    logits.prompt.assign(request.prompt.begin(), request.prompt.end());
+    logits.output.assign(request.output.begin(), request.output.end());
+  }
+  return logits;
+}
+
 }  // namespace
 
-int32_t PuppetToken(const std::vector<int32_t>& input, const std::vector<int32_t>& text,
-                    const SamplingParams& sampling, int64_t index) {
-  uint64_t h = 1469598103934665603u;
-  for (const int32_t token : input) h = (h ^ static_cast<uint64_t>(token + 2)) * 1099511628211u;
-  for (const int32_t token : text) h = (h ^ static_cast<uint64_t>(token + 1)) * 1099511628211u;
+std::optional<int32_t> PuppetToken(const std::vector<int32_t>& input,
+                                   const std::vector<int32_t>& text, const SamplingParams& sampling,
+                                   int64_t index, const PuppetLogits& logits,
+                                   absl::Span<const int32_t> mask) {
+  Hash hash;
+  hash.Mix(input);
+  hash.Mix(text);
   if (sampling.temperature > 0) {
-    h = (h ^ sampling.seed) * 1099511628211u;
-    h = (h ^ static_cast<uint64_t>(index)) * 1099511628211u;
+    hash.Mix(sampling.seed);
+    hash.Mix(static_cast<uint64_t>(index));
   }
-  return static_cast<int32_t>((h >> 17) % kPuppetVocab);
+  const LogitsParams& params = logits.params;
+  if (HasPenalties(params)) {
+    hash.Mix(static_cast<uint64_t>(params.repetition_penalty * 1024));
+    hash.Mix(static_cast<uint64_t>(params.presence_penalty * 1024 + 5000));
+    hash.Mix(static_cast<uint64_t>(params.frequency_penalty * 1024 + 5000));
+    hash.Mix(logits.prompt);
+    hash.Mix(logits.output);
+  }
+  for (const LogitBias& bias : logits.biases) {
+    hash.Mix(static_cast<uint64_t>(bias.token));
+    hash.Mix(static_cast<uint64_t>(bias.bias * 1024 + 5000));
+  }
+  hash.Mix(logits.stages);
+  const auto first = static_cast<int32_t>((hash.value >> 17) % kPuppetVocab);
+  for (int i = 0; i < kPuppetVocab; ++i) {
+    const int32_t token = (first + i) % kPuppetVocab;
+    if (IsAllowed(mask, token)) return token;
+  }
+  return std::nullopt;
+}
+
+TokenLogProbs PuppetLogProbs(absl::Span<const int32_t> text, int32_t token, int num_top) {
+  Hash hash;
+  hash.Mix(text);
+  Hash of_token = hash;
+  of_token.Mix(static_cast<uint64_t>(token));
+  TokenLogProbs result = {.token = token,
+                          .log_prob = -static_cast<float>(of_token.value % 1000) / 8,
+                          .rank = 1 + static_cast<int32_t>(of_token.value % kPuppetVocab)};
+  for (int i = 0; i < num_top; ++i) {
+    hash.Mix(uint64_t{7});
+    result.top.push_back({.token = static_cast<int32_t>(hash.value % kPuppetVocab),
+                          .log_prob = -static_cast<float>(hash.value % 500) / 16});
+  }
+  return result;
+}
+
+void PuppetText::Add(const TokenEvent& event) {
+  if (event.token.has_value()) tokens.push_back(*event.token);
+  if (event.log_probs.has_value()) log_probs.push_back(*event.log_probs);
+  if (event.prompt_log_probs != nullptr) {
+    EXPECT_EQ(event.index, 0);
+    prompt_log_probs = *event.prompt_log_probs;
+  }
+  finish = event.finish;
 }
 
 int32_t PuppetContent(int32_t token, const float* embedding, absl::Span<const int32_t> positions) {
@@ -35,18 +108,43 @@ PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptio
                         int max_cached_tokens) {
   const SamplingParams sampling =
       ToSamplingParams(request.sampling, request.sampling.seed.value_or(0) + sample);
+  PuppetLogits logits = LogitsOf(ToLogitsRequest(request));
+  const bool forced = !request.forced_tokens.empty();
+  std::unique_ptr<TokenMasker> masker;
+  if (request.new_token_masker && !forced) masker = request.new_token_masker();
+  std::vector<int32_t> mask(masker == nullptr ? 0 : options.mask_words);
   std::vector<int32_t> text = request.prompt;
   PuppetText expected;
+  if (request.num_prompt_log_probs >= 0) {
+    for (size_t i = 1; i < text.size(); ++i) {
+      expected.prompt_log_probs.push_back(PuppetLogProbs(absl::MakeConstSpan(text).first(i),
+                                                         text[i], request.num_prompt_log_probs));
+    }
+  }
+  const size_t most =
+      forced ? request.forced_tokens.size() : static_cast<size_t>(request.max_new_tokens);
+  if (most == 0) expected.finish = FinishReason::kLength;
   while (expected.finish == FinishReason::kNone) {
     const size_t index = expected.tokens.size();
-    const bool forced = !request.forced_tokens.empty();
-    const int32_t token =
+    if (masker != nullptr) masker->Fill(absl::MakeSpan(mask));
+    const std::optional<int32_t> chosen =
         forced ? request.forced_tokens[index]
-               : PuppetToken(request.encoder_tokens, text, sampling, static_cast<int64_t>(index));
-    const size_t most = forced ? request.forced_tokens.size() : request.max_new_tokens;
+               : PuppetToken(request.encoder_tokens, text, sampling, static_cast<int64_t>(index),
+                             logits, mask);
+    if (!chosen.has_value()) {
+      expected.finish = FinishReason::kError;
+      break;
+    }
+    const int32_t token = *chosen;
+    if (request.num_log_probs >= 0) {
+      expected.log_probs.push_back(PuppetLogProbs(text, token, request.num_log_probs));
+    }
     expected.tokens.push_back(token);
     text.push_back(token);
-    if (!forced && std::count(request.stop_tokens.begin(), request.stop_tokens.end(), token)) {
+    if (HasPenalties(logits.params)) logits.output.push_back(token);
+    const bool is_complete = masker != nullptr && !masker->Accept(token);
+    if (!forced && (is_complete || std::count(request.stop_tokens.begin(),
+                                              request.stop_tokens.end(), token) > 0)) {
       expected.finish = FinishReason::kStop;
     } else if (expected.tokens.size() >= most) {
       expected.finish = FinishReason::kLength;
@@ -56,6 +154,25 @@ PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptio
     }
   }
   return expected;
+}
+
+void PuppetDevice::LogProbArrays::Add(const TokenLogProbs* row) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  log_probs.push_back(row == nullptr ? kNan : row->log_prob);
+  ranks.push_back(row == nullptr ? 0 : row->rank);
+  for (int i = 0; i < kMaxTopLogProbs; ++i) {
+    const bool is_there = row != nullptr && i < static_cast<int>(row->top.size());
+    top_tokens.push_back(is_there ? row->top[i].token : -1);
+    top_log_probs.push_back(is_there ? row->top[i].log_prob : kNan);
+  }
+}
+
+RowLogProbsView PuppetDevice::LogProbArrays::View() const {
+  return {.token_log_probs = log_probs,
+          .token_ranks = ranks,
+          .top_tokens = top_tokens,
+          .top_log_probs = top_log_probs,
+          .max_top = kMaxTopLogProbs};
 }
 
 PuppetDevice::PuppetDevice(const SchedulerOptions& options)
@@ -192,18 +309,67 @@ void PuppetDevice::RunRow(const ScheduledRow& row, absl::Span<const ScheduledEmb
   }
 }
 
-void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
+void PuppetDevice::Join(const ScheduledBatch& batch) {
   for (const SlotId slot : batch.leaves) {
     ASSERT_EQ(slots_.erase(slot.value()), 1u) << "slot " << slot << " leaves, but never joined";
   }
+  std::set<int> joined;
   for (const SlotJoin& join : batch.joins) {
     ASSERT_FALSE(slots_.contains(join.slot)) << "slot " << join.slot << " joined twice";
+    joined.insert(join.slot);
     slots_[join.slot] = {.sampling = join.sampling,
                          .sample_index = join.sample_index,
                          .num_encoder_tokens = join.num_encoder_tokens,
                          .position_delta = join.position_delta,
                          .num_hits = join.seq_len};
   }
+  for (const LogitsRequest& request : batch.logits_requests) {
+    const int slot = request.slot.value();
+    ASSERT_EQ(joined.erase(slot), 1u) << "slot " << slot << " does not join, or asks twice";
+    slots_[slot].logits = LogitsOf(request);
+    ASSERT_EQ(static_cast<int64_t>(request.output.size()), slots_[slot].sample_index);
+  }
+}
+
+void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output) {
+  const absl::Span<const int32_t> text = slot.text;
+  const int num_top = slot.logits.params.num_log_probs;
+  // Of the token behind the first `count` of the text.
+  const auto score = [&](LogProbArrays& arrays, size_t count, int32_t token) {
+    if (num_top < 0 || token < 0 || slot.is_doomed) {
+      arrays.Add(nullptr);
+      return;
+    }
+    const TokenLogProbs log_probs = PuppetLogProbs(text.first(count), token, num_top);
+    arrays.Add(&log_probs);
+  };
+  for (int i = 0; i < row.num_earlier_logits(); ++i) {
+    const size_t count = text.size() - static_cast<size_t>(row.query_len()) + i + 1;
+    score(output.earlier, count, text[count]);
+  }
+  if (row.output == RowOutput::kNone) {
+    ASSERT_TRUE(row.allowed_tokens.empty());
+    output.tokens.push_back(-1);
+    score(output.log_probs, text.size(), row.next_token);
+    return;
+  }
+  ASSERT_EQ(row.next_token, -1);
+  ASSERT_TRUE(row.allowed_tokens.empty() ||
+              static_cast<int>(row.allowed_tokens.size()) == options_.mask_words);
+  const std::optional<int32_t> token =
+      slot.is_doomed ? 0
+                     : PuppetToken(FindInput(slot), slot.text, slot.sampling, slot.sample_index,
+                                   slot.logits, row.allowed_tokens);
+  slot.last_token = token.value_or(0);
+  ++slot.sample_index;
+  if (HasPenalties(slot.logits.params)) slot.logits.output.push_back(slot.last_token);
+  slot.is_doomed |= !token.has_value();
+  output.tokens.push_back(is_nan || !token.has_value() ? -2 : slot.last_token);
+  score(output.log_probs, text.size(), slot.last_token);
+}
+
+void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
+  ASSERT_NO_FATAL_FAILURE(Join(batch));
   for (const BlockTableUpdate& update : batch.updates) {
     slots_[update.slot].blocks[{update.group, update.column}] = update.block;
   }
@@ -218,48 +384,52 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
     slot.is_doomed |= fate.fails;
     ASSERT_NO_FATAL_FAILURE(Encode(encode, slot));
   }
-  std::vector<int32_t> tokens;
+  Output output;
   int num_tokens = 0;
+  int num_earlier_logits = 0;
   std::set<int> seen;
   size_t next_range = 0;  // of embeddings
   for (const ScheduledRow& row : batch.rows) {
     ASSERT_TRUE(slots_.contains(row.slot.value())) << "row of a slot that never joined";
     ASSERT_TRUE(seen.insert(row.slot.value()).second) << "slot " << row.slot << " has two rows";
     Slot& slot = slots_[row.slot.value()];
-    const bool is_nan =
-        row.output == RowOutput::kToken && fate.nan_rows.contains(static_cast<int>(tokens.size()));
+    const bool tells = row.output == RowOutput::kToken ||
+                       (slot.logits.params.num_log_probs >= 0 && row.is_scored());
+    const bool is_nan = tells && fate.nan_rows.contains(static_cast<int>(output.tokens.size()));
     slot.is_doomed |= fate.fails || is_nan;
     const size_t first_range = next_range;
     while (next_range < batch.embeddings.size() &&
-           batch.embeddings[next_range].row == static_cast<int>(tokens.size())) {
+           batch.embeddings[next_range].row == static_cast<int>(output.tokens.size())) {
       ++next_range;
     }
     ASSERT_NO_FATAL_FAILURE(
         RunRow(row, batch.embeddings.subspan(first_range, next_range - first_range), slot));
     num_tokens += row.query_len();
-    if (row.output == RowOutput::kNone) {
-      tokens.push_back(-1);
-      continue;
-    }
-    slot.last_token =
-        slot.is_doomed ? 0
-                       : PuppetToken(FindInput(slot), slot.text, slot.sampling, slot.sample_index);
-    ++slot.sample_index;
-    tokens.push_back(is_nan ? -2 : slot.last_token);
+    num_earlier_logits += row.num_earlier_logits();
+    ASSERT_NO_FATAL_FAILURE(Choose(row, slot, is_nan, output));
   }
   ASSERT_LE(num_tokens, options_.max_num_tokens);
   ASSERT_EQ(next_range, batch.embeddings.size()) << "embeddings of no row";
+  ASSERT_LE(num_earlier_logits, options_.max_earlier_logits);
   if (fate.fails) {
     pending_.push_back(absl::InternalError("the step failed"));
   } else {
-    pending_.push_back(std::move(tokens));
+    pending_.push_back(std::move(output));
   }
 }
 
 absl::StatusOr<std::vector<int32_t>> PuppetDevice::Await() {
-  absl::StatusOr<std::vector<int32_t>> tokens = std::move(pending_.front());
+  absl::StatusOr<Output> output = std::move(pending_.front());
   pending_.pop_front();
-  return tokens;
+  if (!output.ok()) return output.status();
+  awaited_ = *std::move(output);
+  return awaited_.tokens;
+}
+
+StepOutput PuppetDevice::output() const {
+  return {.tokens = awaited_.tokens,
+          .log_probs = awaited_.log_probs.View(),
+          .earlier_log_probs = awaited_.earlier.View()};
 }
 
 }  // namespace reprise

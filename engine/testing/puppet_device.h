@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -29,17 +30,33 @@
 #include "cache/kv_group.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/step_output.h"
 #include "runner/slots/scheduled_batch.h"
 
 namespace reprise {
 
 inline constexpr int kPuppetVocab = 50;
 
-// The token that follows a text, given an encoder's input: any wrongly fed token, seed or index
-// changes all that follow. Greedy rows do not depend on the seed or on `index`, the number of
-// tokens generated before.
-int32_t PuppetToken(const std::vector<int32_t>& input, const std::vector<int32_t>& text,
-                    const SamplingParams& sampling, int64_t index);
+// What a sequence asks of logits, and the tokens that its penalties count.
+struct PuppetLogits {
+  LogitsParams params = {};
+  std::vector<LogitBias> biases = {};
+  LogitsStageSet stages = 0;
+  std::vector<int32_t> prompt = {};
+  std::vector<int32_t> output = {};
+};
+
+// The token that follows a text, given an encoder's input: any wrongly fed token, seed, index,
+// parameter or count changes all that follow. Greedy rows do not depend on the seed or on `index`,
+// the number of tokens generated before. `mask`: empty, or of the allowed tokens; nullopt if it
+// allows none.
+std::optional<int32_t> PuppetToken(const std::vector<int32_t>& input,
+                                   const std::vector<int32_t>& text, const SamplingParams& sampling,
+                                   int64_t index, const PuppetLogits& logits = {},
+                                   absl::Span<const int32_t> mask = {});
+
+// Those of `token` behind a text, and of `num_top` others.
+TokenLogProbs PuppetLogProbs(absl::Span<const int32_t> text, int32_t token, int num_top);
 
 // What a token is to the device: its id, or the first element of its embedding, and, for models
 // with positions of several dimensions, where it is.
@@ -49,6 +66,11 @@ int32_t PuppetContent(int32_t token, const float* embedding, absl::Span<const in
 struct PuppetText {
   std::vector<int32_t> tokens = {};
   FinishReason finish = FinishReason::kNone;
+  std::vector<TokenLogProbs> log_probs = {};         // as far as asked for
+  std::vector<TokenLogProbs> prompt_log_probs = {};  // likewise
+
+  // Takes over what an event brings.
+  void Add(const TokenEvent& event);
 
   friend bool operator==(const PuppetText&, const PuppetText&) = default;
 };
@@ -62,8 +84,10 @@ class PuppetDevice {
  public:
   // What happens to a step.
   struct Fate {
-    bool fails = false;           // Await() returns an error
-    std::set<int> nan_rows = {};  // indices; those that sample get -2 for a token
+    bool fails = false;  // Await() returns an error
+    // Indices. Those that sample get -2 for a token, the log-probabilities of those that are scored
+    // are NaN; others are as if they were not here.
+    std::set<int> nan_rows = {};
   };
 
   explicit PuppetDevice(const SchedulerOptions& options);
@@ -73,12 +97,30 @@ class PuppetDevice {
 
   // Of the oldest step that was launched. REQUIRES: there is one.
   absl::StatusOr<std::vector<int32_t>> Await();
+  // All that the step has computed that was awaited last, until the next one is.
+  StepOutput output() const;
 
   int64_t num_copies() const { return num_copies_; }
 
  private:
+  // Log-probabilities of rows, in the runner's form; NaN where none were asked for.
+  struct LogProbArrays {
+    std::vector<float> log_probs = {};
+    std::vector<int32_t> ranks = {};
+    std::vector<int32_t> top_tokens = {};
+    std::vector<float> top_log_probs = {};
+
+    void Add(const TokenLogProbs* row);  // null: none
+    RowLogProbsView View() const;
+  };
+  struct Output {
+    std::vector<int32_t> tokens = {};
+    LogProbArrays log_probs = {};
+    LogProbArrays earlier = {};
+  };
   struct Slot {
     SamplingParams sampling = {};
+    PuppetLogits logits = {};
     std::vector<int32_t> text = {};
     int32_t last_token = -1;
     int64_t sample_index = 0;
@@ -101,6 +143,7 @@ class PuppetDevice {
   void Encode(const ScheduledEncode& encode, Slot& slot);
   // The encoder's input as the cross groups hold it.
   std::vector<int32_t> FindInput(Slot& slot);
+  void Join(const ScheduledBatch& batch);
   // Writes the row's tokens, after a look at those before them.
   void RunRow(const ScheduledRow& row, absl::Span<const ScheduledEmbeddings> embeddings,
               Slot& slot);
@@ -108,13 +151,16 @@ class PuppetDevice {
   std::vector<int32_t> ContentOf(const ScheduledRow& row,
                                  absl::Span<const ScheduledEmbeddings> embeddings,
                                  const Slot& slot) const;
+  // Chooses the row's token, or none, and scores what it asks for.
+  void Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output);
 
   SchedulerOptions options_;
   std::vector<KvGroupSpec> groups_;
   std::map<int, int32_t> memory_;                // by slot of the cache
   std::map<int, std::vector<int32_t>> swapped_;  // by host block
   std::map<int, Slot> slots_;
-  std::deque<absl::StatusOr<std::vector<int32_t>>> pending_;
+  std::deque<absl::StatusOr<Output>> pending_;
+  Output awaited_;
   int64_t num_copies_ = 0;
 };
 

@@ -19,8 +19,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "engine/scheduler.h"
+#include "engine/step_output.h"
 #include "engine/step_runner.h"
 #include "engine/testing/puppet_device.h"
+#include "runner/sampling/logits_params.h"
+#include "runner/sampling/logits_request.h"
 
 namespace reprise {
 
@@ -38,6 +41,15 @@ class PuppetRunner : public StepRunner {
     return absl::OkStatus();
   }
 
+  // Serves all but more log-probabilities than `max_log_probs`.
+  absl::Status CheckLogits(const LogitsRequest& request) const override {
+    if (request.params.num_log_probs > max_log_probs) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "num_log_probs: expected -1 to ", max_log_probs, ", got ", request.params.num_log_probs));
+    }
+    return CheckLogitsParams(request.params, request.biases, kPuppetVocab);
+  }
+
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
     if (!death.ok()) return absl::FailedPreconditionError("dead");
     if (!std::exchange(refusal_of_next, absl::OkStatus()).ok()) {
@@ -47,13 +59,12 @@ class PuppetRunner : public StepRunner {
     return num_launched_++;
   }
 
-  absl::StatusOr<Result> Await(int64_t ticket) override {
+  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
     if (ticket != num_awaited_++) return absl::InternalError("awaited out of order");
     if (!death.ok()) return death;
-    absl::StatusOr<std::vector<int32_t>> tokens = device_.Await();
+    const absl::StatusOr<std::vector<int32_t>> tokens = device_.Await();
     if (!tokens.ok()) return tokens.status();
-    tokens_ = *std::move(tokens);
-    return Result{.tokens = tokens_};
+    return device_.output();
   }
 
   absl::Status status() const override { return death; }
@@ -61,12 +72,12 @@ class PuppetRunner : public StepRunner {
 
   // What happens to the next launch. Once death is an error, the runner is dead.
   PuppetDevice::Fate fate_of_next = {};
+  int max_log_probs = kMaxTopLogProbs;
   absl::Status refusal_of_next = absl::OkStatus();
   absl::Status death = absl::OkStatus();
 
  private:
   PuppetDevice device_;
-  std::vector<int32_t> tokens_;
   int64_t num_launched_ = 0;
   int64_t num_awaited_ = 0;
 };

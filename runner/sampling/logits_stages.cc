@@ -73,25 +73,22 @@ absl::Status LogitsStages::CheckRequest(const LogitsRequest& request) const {
   const LogitsParams& params = request.params;
   LogitsParams with_biases = params;
   with_biases.num_biases = static_cast<int32_t>(request.biases.size());
-  const absl::Status status = [&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(CheckLogitsParams(with_biases, request.biases, options_.vocab_size));
-    if (HasPenalties(params) && !logits.penalties) {
-      return absl::InvalidArgumentError("penalties: the options do not provide for them");
-    }
-    REPRISE_RETURN_IF_ERROR(
-        CheckBetween("biases", static_cast<int64_t>(request.biases.size()), 0, logits.max_biases));
-    REPRISE_RETURN_IF_ERROR(
-        CheckBetween("num_log_probs", params.num_log_probs, -1, logits.max_log_probs));
-    if ((uint64_t{request.stages} >> logits.stages.size()) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "stages: the options have ", logits.stages.size(), ", got the set ", request.stages));
-    }
-    if (!HasPenalties(params)) return absl::OkStatus();
-    return CheckBetween("prompt and output",
-                        static_cast<int64_t>(request.prompt.size() + request.output.size()), 0,
-                        options_.max_seq_len);
-  }();
-  return status.ok() ? status : Refusal(request, status);
+  REPRISE_RETURN_IF_ERROR(CheckLogitsParams(with_biases, request.biases, options_.vocab_size));
+  if (HasPenalties(params) && !logits.penalties) {
+    return absl::InvalidArgumentError("penalties: the options do not provide for them");
+  }
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("biases", static_cast<int64_t>(request.biases.size()), 0, logits.max_biases));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("num_log_probs", params.num_log_probs, -1, logits.max_log_probs));
+  if ((uint64_t{request.stages} >> logits.stages.size()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stages: the options have ", logits.stages.size(), ", got the set ", request.stages));
+  }
+  if (!HasPenalties(params)) return absl::OkStatus();
+  return CheckBetween("prompt and output",
+                      static_cast<int64_t>(request.prompt.size() + request.output.size()), 0,
+                      options_.max_seq_len);
 }
 
 absl::Status LogitsStages::CheckMask(const AllowedTokens& allowed,
@@ -135,7 +132,8 @@ absl::Status LogitsStages::Check(const LogitsBatch& batch) const {
       return absl::InvalidArgumentError(
           absl::StrCat("requests: slot ", slot.value(), " occurs twice"));
     }
-    REPRISE_RETURN_IF_ERROR(CheckRequest(batch.requests[i]));
+    const absl::Status status = CheckRequest(batch.requests[i]);
+    if (!status.ok()) return Refusal(batch.requests[i], status);
   }
   for (size_t i = 0; i < batch.masks.size(); ++i) {
     REPRISE_RETURN_IF_ERROR(CheckMask(batch.masks[i], batch.sample_slot));

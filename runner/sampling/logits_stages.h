@@ -58,6 +58,10 @@ class LogitsStages {
   // range or twice, a mask of the wrong length or of a row that does not sample.
   absl::Status Check(const LogitsBatch& batch) const;
 
+  // Whether sequences may ask for this, in any batch; its slot does not matter. Errors:
+  // InvalidArgument naming the parameter.
+  absl::Status CheckRequest(const LogitsRequest& request) const;
+
   // Enqueues what joins and masks of the batch need, and selects the step's stages. On the step's
   // stream, before the other two. REQUIRES: Check(batch) is OK. Errors: those of the launches.
   absl::Status Begin(const LogitsBatch& batch);
@@ -91,7 +95,6 @@ class LogitsStages {
 
   explicit LogitsStages(const LogitsStagesOptions& options);
   absl::Status Allocate(const LogitsStagesMemory& memory);
-  absl::Status CheckRequest(const LogitsRequest& request) const;
   absl::Status CheckMask(const AllowedTokens& allowed, absl::Span<const int32_t> sample_slot) const;
   absl::Status CheckStep(const LogitsStep& step) const;
   // Gives the slots that join or leave their parameters.
