@@ -1,5 +1,5 @@
-// Matrix products of rows with the weights of the experts that were chosen for them, of a mixture of
-// experts: out[p] = x[row of p] weight[chosen[p]]^T + bias[chosen[p]].
+// Matrix products of rows with the weights of the experts that were chosen for them, in a mixture
+// of experts: out[p] = x[row of p] weight[chosen[p]]^T + bias[chosen[p]].
 //
 //   REPRISE_ASSIGN_OR_RETURN(ExpertLinear up, ExpertLinear::Create(weight, std::nullopt));
 //   // chosen [num_tokens * 2]: the two experts of each token
@@ -48,7 +48,7 @@ class ExpertLinear {
   absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& chosen,
                      const at::Tensor& out) const;
 
-  // out[r, e] = x[r, e] weight[e]^T + bias[e]. x [num_rows, num_experts, in_features], whose rows
+  // out[r, e] = round(x[r, e] weight[e]^T) + bias[e]. x [num_rows, num_experts, in_features], which
   // may be the same for all experts (stride 0); out [num_rows, num_experts, out_features]. Strides
   // as in HeadLinear::Apply(). Errors: as there.
   absl::Status ApplyAll(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
