@@ -25,6 +25,7 @@ namespace reprise {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 constexpr int kVocab = 61;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -212,7 +213,9 @@ TEST_P(EngineLogitsTest, EveryRequestGetsWhatItAsksFor) {
        .sampling = {.biases = {{.token = likeliest, .bias = -kInfinity}, {.token = 5, .bias = 2}}},
        .num_log_probs = 2},
       {.prompt = Tokens(5, 11), .max_new_tokens = 20, .new_token_masker = new_masker},
-      {.prompt = prompt, .max_new_tokens = 4, .num_log_probs = 5},
+      {.prompt = prompt, .max_new_tokens = 4, .num_log_probs = 5, .num_prompt_log_probs = 1},
+      {.prompt = Tokens(20, 4), .max_new_tokens = 0, .num_prompt_log_probs = 5},
+      {.prompt = Tokens(6, 1), .num_log_probs = 1, .forced_tokens = Tokens(9, 30)},
   };
   std::vector<int64_t> ids;
   for (const Request& request : requests) {
@@ -234,9 +237,60 @@ TEST_P(EngineLogitsTest, EveryRequestGetsWhatItAsksFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, EngineLogitsTest,
-                         testing::Values(Case{8, 80, 0, 1, 0}, Case{8, 80, 0, 3, 0},
-                                         Case{8, 13, 5, 2, 0},  // preempts
-                                         Case{2, 80, 7, 2, 0}));
+                         testing::Values(Case{8, 80, 0, 1, 0}, Case{8, 80, 0, 3, 16},
+                                         Case{8, 13, 5, 2, 3},  // preempts
+                                         Case{2, 80, 7, 2, 32}));
+
+TEST(EngineScoresTest, ALongPromptIsScoredInChunksAsTokenByToken) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 512});
+  std::vector<std::vector<TokenLogProbs>> scores;
+  for (const int max_earlier_logits : {127, 0}) {
+    auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 2,
+                                                     .max_num_tokens = 128,
+                                                     .max_steps_in_flight = 2,
+                                                     .max_earlier_logits = max_earlier_logits,
+                                                     .logits = {.max_log_probs = 0}}});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const auto id =
+        (*engine)->Add({.prompt = Tokens(400, 3), .max_new_tokens = 0, .num_prompt_log_probs = 0});
+    ASSERT_TRUE(id.ok()) << id.status();
+    scores.push_back(RunAll(**engine).at(id->value()).prompt_log_probs);
+    EXPECT_EQ((*engine)->metrics().num_steps, max_earlier_logits == 0 ? 400 : 4);
+    EXPECT_EQ((*engine)->metrics().num_generated_tokens, 0);
+  }
+  ASSERT_THAT(scores[0], SizeIs(399));
+  ExpectNear(scores[0], scores[1]);
+}
+
+TEST(EngineScoresTest, EventsOfForcedTokensHaveTheirLogits) {
+  ToyModel model({.vocab_size = kVocab, .max_position = 64});
+  auto created = Engine::Create(&model, {.runner = {.max_num_seqs = 2,
+                                                    .max_num_tokens = 16,
+                                                    .max_steps_in_flight = 2,
+                                                    .step_logits = StepLogits::kOfEvery,
+                                                    .max_earlier_logits = 16}});
+  ASSERT_TRUE(created.ok()) << created.status();
+  Engine& engine = **created;
+  std::map<int64_t, std::vector<int32_t>> texts;
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<int32_t> prompt = Tokens(3 + i, i);
+    const auto id = engine.Add({.prompt = prompt, .forced_tokens = Tokens(12, 40 + i)});
+    ASSERT_TRUE(id.ok()) << id.status();
+    texts[id->value()] = prompt;
+  }
+  std::vector<TokenEvent> events;
+  while (engine.has_work()) {
+    events.clear();
+    ASSERT_TRUE(engine.Step(events).ok());
+    for (const TokenEvent& event : events) {
+      std::vector<int32_t>& text = texts[event.sequence.value()];
+      const at::Tensor error = (engine.logits(event) - model.DenseLogits(text)).abs().max();
+      EXPECT_LT(error.item<float>(), 1e-4f);
+      text.push_back(*event.token);
+    }
+  }
+  EXPECT_LT(engine.metrics().num_steps, 8);
+}
 
 TEST(EngineScoresTest, WhatTheRunnerDoesNotProvideForIsRefusedBeforeItWaits) {
   ToyModel model({.vocab_size = kVocab});

@@ -103,8 +103,8 @@ TEST(CheckKvLayerTest, SizesAndMemoryAreNamed) {
     change(kv);
     return std::string(CheckKvLayer(kv).message());
   };
-  EXPECT_EQ(message([](KvLayer& kv) { kv.num_blocks = 0; }),
-            "kv.num_blocks: expected at least 1, got 0");
+  EXPECT_EQ(message([](KvLayer& kv) { kv.num_blocks = -1; }),
+            "kv.num_blocks: expected at least 0, got -1");
   EXPECT_EQ(message([](KvLayer& kv) { kv.block_size = -1; }),
             "kv.block_size: expected at least 1, got -1");
   EXPECT_EQ(message([](KvLayer& kv) { kv.num_kv_heads = 0; }),

@@ -96,7 +96,7 @@ TEST(RefusedArgsTest, Reads) {
                            .num_rows = 1};
   ExpectRefused<ReadKvArgs>(
       good,
-      {{[](auto& a) { a.kv.num_blocks = 0; }, "kv.num_blocks: expected at least 1, got 0"},
+      {{[](auto& a) { a.kv.num_blocks = -1; }, "kv.num_blocks: expected at least 0, got -1"},
        {[](auto& a) { a.num_tokens = -1; }, "num_tokens: expected at least 0, got -1"},
        {[](auto& a) { a.num_tables = -1; }, "num_tables: expected at least 0, got -1"},
        {[](auto& a) { a.max_blocks = -1; }, "max_blocks: expected at least 0, got -1"},

@@ -10,6 +10,10 @@
 #include "gtest/gtest.h"
 
 namespace reprise {
+
+// A build without CUDA has no GPU to instantiate it for.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineTrafficSuite);
+
 namespace {
 
 // 300 on the CPU, 50 on a GPU, or REPRISE_TRAFFIC_SEEDS; REPRISE_SEED=<seed> runs that one alone.

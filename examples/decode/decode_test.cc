@@ -100,6 +100,7 @@ TEST(DecodeTest, AMistakeIsOneSentenceAndAnExitCode) {
       {{"--prompt", "a", "--prompt_tokens=1"}, "only one of"},
       {{"--batch=/no/such/file"}, "/no/such/file"},
       {{"--batch=" + broken}, "line 2"},
+      {{"--perplexity=/no/such/text"}, "/no/such/text"},
       {{"--model=/no/such/model"}, "/no/such/model"},
       {{"--model="}, "folder"},
       {{"--dtype=int8"}, "--dtype"},
@@ -123,10 +124,32 @@ TEST(DecodeTest, AMistakeIsOneSentenceAndAnExitCode) {
 
 TEST(DecodeTest, HelpNamesEveryFlag) {
   const SubprocessResult result = Decode({"--help"});
-  for (const char* const flag :
-       {"--model", "--prompt", "--prompt_tokens", "--batch", "--max_new_tokens", "--ignore_eos",
-        "--temperature", "--top_k", "--top_p", "--seed", "--dtype", "--device", "--graphs",
-        "--block_size", "--num_blocks", "--prefill_chunk", "--dump_logits", "--trace", "--json"}) {
+  for (const char* const flag : {"--model",
+                                 "--prompt",
+                                 "--prompt_tokens",
+                                 "--batch",
+                                 "--max_new_tokens",
+                                 "--ignore_eos",
+                                 "--temperature",
+                                 "--top_k",
+                                 "--top_p",
+                                 "--min_p",
+                                 "--seed",
+                                 "--repetition_penalty",
+                                 "--presence_penalty",
+                                 "--frequency_penalty",
+                                 "--stop",
+                                 "--log_probs",
+                                 "--perplexity",
+                                 "--dtype",
+                                 "--device",
+                                 "--graphs",
+                                 "--block_size",
+                                 "--num_blocks",
+                                 "--prefill_chunk",
+                                 "--dump_logits",
+                                 "--trace",
+                                 "--json"}) {
     EXPECT_THAT(result.out, HasSubstr(std::string(flag) + " ")) << flag;
   }
 }

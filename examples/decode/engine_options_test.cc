@@ -73,5 +73,26 @@ TEST(DecodeEngineOptionsTest, LogitsAreKeptIfTheyAreWanted) {
   EXPECT_EQ(EngineOptionsFor({}, {RequestOf(1, 1)}, 50).runner.step_logits, StepLogits::kOfNewest);
 }
 
+TEST(DecodeEngineOptionsTest, StagesBehindLogitsAreProvidedForIfTheyAreWanted) {
+  const std::vector<Request> plain = {RequestOf(1, 1)};
+  EXPECT_FALSE(EngineOptionsFor({}, plain, 50).runner.logits.penalties);
+  EXPECT_EQ(EngineOptionsFor({}, plain, 50).runner.logits.max_log_probs, -1);
+  EXPECT_EQ(EngineOptionsFor({.num_log_probs = 3}, plain, 50).runner.logits.max_log_probs, 3);
+  Request penalised = RequestOf(1, 1);
+  penalised.sampling.presence_penalty = 0.5f;
+  EXPECT_TRUE(EngineOptionsFor({}, {penalised}, 50).runner.logits.penalties);
+}
+
+TEST(DecodeEngineOptionsTest, TextsAreScoredOneAfterTheOtherInWholeChunks) {
+  const std::vector<Request> windows(3, RequestOf(40, 0));
+  const EngineOptions engine = EngineOptionsFor({.perplexity = "/t"}, windows, 50);
+  EXPECT_EQ(engine.runner.max_num_seqs, 1);
+  EXPECT_EQ(engine.runner.logits.max_log_probs, 0);
+  EXPECT_EQ(engine.runner.max_earlier_logits, 39);
+  EXPECT_EQ(EngineOptionsFor({.prefill_chunk = 1, .perplexity = "/t"}, windows, 50)
+                .runner.max_earlier_logits,
+            0);
+}
+
 }  // namespace
 }  // namespace reprise

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "base/status_macros.h"
 #include "examples/hf/paths.h"
 #include "examples/hf/strict_json.h"
+#include "runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
@@ -44,8 +46,24 @@ class DecodeFlags {
     AddNumber("top_k", arguments.top_k, "sample among so many likeliest tokens; 0: all");
     AddNumber("top_p", arguments.top_p,
               "sample among the likeliest tokens of this total probability");
-    AddNumber("seed", arguments.seed,
-              "of sampling; a prompt gives the same text alone and among others");
+    AddNumber("min_p", arguments.min_p,
+              "sample among the tokens at least so probable as this part of the likeliest one");
+    AddNumber(
+        "seed", arguments.seed,
+        "of sampling: a prompt gives the same text again, alone and among others. Without it, "
+        "another one each time");
+    AddNumber("repetition_penalty", arguments.repetition_penalty,
+              "above 1: tokens of the prompt and of the text so far become less likely");
+    AddNumber("presence_penalty", arguments.presence_penalty,
+              "subtracted from the logits of tokens of the text so far");
+    AddNumber("frequency_penalty", arguments.frequency_penalty,
+              "the same, for each time that they have occurred");
+    Add("stop", "TEXT", "a text that ends with this has ended; may be repeated",
+        [](const std::string&) { return true; });  // Parse() keeps them
+    AddNumber(
+        "log_probs", arguments.log_probs,
+        "with --json: the log-probability of each token, and of so many likeliest tokens; -1: "
+        "none");
     AddChoice("dtype", arguments.dtype,
               "of weights, activations and cache: auto (the checkpoint's), float32, bfloat16, "
               "float16");
@@ -63,6 +81,8 @@ class DecodeFlags {
     AddPath("trace", arguments.trace,
             "file to write: JSON for chrome://tracing and Perfetto, where the host's time of each "
             "step goes");
+    AddPath("perplexity", arguments.perplexity,
+            "text file to score: prints how well the model predicts it, and generates nothing");
     AddSwitch("json", arguments.json,
               "print a JSON object a prompt, in the order of the prompts, and one with statistics");
   }
@@ -97,8 +117,8 @@ class DecodeFlags {
         }
         value = argv[i];
       }
-      if (name == "prompt") {
-        arguments_.texts.push_back(*value);
+      if (name == "prompt" || name == "stop") {
+        (name == "prompt" ? arguments_.texts : arguments_.stops).push_back(*value);
       } else {
         flags.insert(flags.end(), {absl::StrCat("--", name), *value});
       }
@@ -161,7 +181,8 @@ class DecodeFlags {
       return ParseNumber(value, &number);
     })->default_str(absl::StrCat(number));
   }
-  void AddNumber(const char* name, std::optional<int>& number, const char* description) {
+  template <typename Number>
+  void AddNumber(const char* name, std::optional<Number>& number, const char* description) {
     Add(name, "NUMBER", description,
         [&number](const std::string& value) { return ParseNumber(value, &number.emplace()); });
   }
@@ -214,11 +235,55 @@ absl::StatusOr<SamplingOptions> SamplingOf(const DecodeArguments& arguments) {
     return absl::InvalidArgumentError(
         absl::StrCat("--top_p: expected a number in (0, 1], got ", arguments.top_p));
   }
+  if (!(arguments.min_p >= 0 && arguments.min_p <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min_p: expected a number in [0, 1], got ", arguments.min_p));
+  }
   REPRISE_RETURN_IF_ERROR(AtLeast("top_k", 0, arguments.top_k));
+  // As float32 it must not be 0 or infinity.
+  static constexpr double kMaxPenalty = 1e6;
+  if (!(arguments.repetition_penalty >= 1 / kMaxPenalty &&
+        arguments.repetition_penalty <= kMaxPenalty)) {
+    return absl::InvalidArgumentError(absl::StrCat("--repetition_penalty: expected a number in [",
+                                                   1 / kMaxPenalty, ", ", kMaxPenalty, "], got ",
+                                                   arguments.repetition_penalty));
+  }
+  const auto check_penalty = [](const char* flag, double penalty) -> absl::Status {
+    if (std::abs(penalty) <= kMaxPenalty) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, ": expected a number in [",
+                                                   -kMaxPenalty, ", ", kMaxPenalty, "], got ",
+                                                   penalty));
+  };
+  REPRISE_RETURN_IF_ERROR(check_penalty("presence_penalty", arguments.presence_penalty));
+  REPRISE_RETURN_IF_ERROR(check_penalty("frequency_penalty", arguments.frequency_penalty));
   return SamplingOptions{.temperature = static_cast<float>(arguments.temperature),
                          .top_k = arguments.top_k,
                          .top_p = static_cast<float>(arguments.top_p),
-                         .seed = arguments.seed};
+                         .min_p = static_cast<float>(arguments.min_p),
+                         .seed = arguments.seed,
+                         .repetition_penalty = static_cast<float>(arguments.repetition_penalty),
+                         .presence_penalty = static_cast<float>(arguments.presence_penalty),
+                         .frequency_penalty = static_cast<float>(arguments.frequency_penalty)};
+}
+
+// Flags that ask for a part of the output which others leave out.
+absl::Status CheckOutput(const DecodeArguments& arguments) {
+  if (arguments.log_probs < -1 || arguments.log_probs > kMaxTopLogProbs) {
+    return absl::InvalidArgumentError(absl::StrCat("--log_probs: expected -1 to ", kMaxTopLogProbs,
+                                                   ", got ", arguments.log_probs));
+  }
+  if (arguments.log_probs >= 0 && !arguments.json) {
+    return absl::InvalidArgumentError("--log_probs are part of the output of --json: give both");
+  }
+  if (!arguments.perplexity.has_value()) return absl::OkStatus();
+  for (const auto& [flag, is_given] : {std::pair("dump_logits", arguments.dump_logits.has_value()),
+                                       std::pair("log_probs", arguments.log_probs >= 0),
+                                       std::pair("stop", !arguments.stops.empty())}) {
+    if (!is_given) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, " is of texts that are generated: --perplexity generates none"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Prompt>> PromptsOf(const DecodeArguments& arguments) {
@@ -226,11 +291,12 @@ absl::StatusOr<std::vector<Prompt>> PromptsOf(const DecodeArguments& arguments) 
   if (!arguments.texts.empty()) sources.push_back("--prompt");
   if (arguments.prompt_tokens.has_value()) sources.push_back("--prompt_tokens");
   if (arguments.batch.has_value()) sources.push_back("--batch");
+  if (arguments.perplexity.has_value()) sources.push_back("--perplexity");
   if (sources.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("only one of --prompt, --prompt_tokens and "
-                     "--batch may be given, got ",
-                     absl::StrJoin(sources, " and ")));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "only one of --prompt, --prompt_tokens, --batch and --perplexity may be given, "
+        "got ",
+        absl::StrJoin(sources, " and ")));
   }
   if (arguments.batch.has_value()) {
     absl::StatusOr<std::vector<Prompt>> prompts = ReadPromptFile(*arguments.batch);
@@ -293,6 +359,13 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   options.num_blocks = arguments.num_blocks;
   REPRISE_RETURN_IF_ERROR(AtLeast("prefill_chunk", 0, arguments.prefill_chunk.value_or(0)));
   if (arguments.prefill_chunk != 0) options.prefill_chunk = arguments.prefill_chunk;
+  for (const std::string& stop : arguments.stops) {
+    if (stop.empty()) return absl::InvalidArgumentError("--stop: expected a text, got none");
+  }
+  options.stops = arguments.stops;
+  REPRISE_RETURN_IF_ERROR(CheckOutput(arguments));
+  options.num_log_probs = arguments.log_probs;
+  options.perplexity = arguments.perplexity;
   options.dump_logits = arguments.dump_logits;
   options.trace = arguments.trace;
   options.output = arguments.json ? OutputChoice::kJson : OutputChoice::kText;

@@ -32,7 +32,13 @@ struct DecodeArguments {
   double temperature = 0;
   int top_k = 0;
   double top_p = 1;
-  uint64_t seed = 0;
+  double min_p = 0;
+  std::optional<uint64_t> seed = {};
+  double repetition_penalty = 1;
+  double presence_penalty = 0;
+  double frequency_penalty = 0;
+  std::vector<std::string> stops = {};
+  int log_probs = -1;
   std::string dtype = "auto";
   std::string device = "auto";
   std::string graphs = "on";
@@ -41,6 +47,7 @@ struct DecodeArguments {
   std::optional<int> prefill_chunk = {};
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};
+  std::optional<std::string> perplexity = {};
   bool json = false;
 };
 
@@ -50,7 +57,7 @@ struct ParsedFlags {
 };
 
 // Flags are --name value, --name=value or -name value; if one is repeated, the last counts, except
-// for --prompt. Boolean flags are --name, --name=false or --noname. Texts that belong to no flag,
+// for --prompt and --stop. Boolean flags are --name, --name=false or --noname. Texts that belong to no flag,
 // and all after a lone --, are prompts. Errors: InvalidArgument naming the flag that is unknown,
 // has no value or a value of another type.
 absl::StatusOr<ParsedFlags> ParseDecodeFlags(int argc, const char* const* argv);
@@ -66,7 +73,9 @@ struct DecodeOptions {
   int max_new_tokens = 256;
   StopChoice stop = StopChoice::kAtEndOfText;
   SamplingOptions sampling = {};
-  std::optional<DType> dtype = {};  // nullopt: the checkpoint's
+  std::vector<std::string> stops = {};  // texts that end a sequence
+  int num_log_probs = -1;               // as in Request
+  std::optional<DType> dtype = {};      // nullopt: the checkpoint's
   DeviceChoice device = DeviceChoice::kAuto;
   GraphChoice graphs = GraphChoice::kOn;
   int block_size = 16;
@@ -74,6 +83,7 @@ struct DecodeOptions {
   std::optional<int> prefill_chunk = {};  // nullopt: prompts are computed whole
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};
+  std::optional<std::string> perplexity = {};  // a text to score; there are no prompts then
   OutputChoice output = OutputChoice::kText;
 };
 

@@ -41,6 +41,9 @@ TEST(DecodeOptionsTest, WithoutArgumentsModelAndPromptAreLeftToTheProgram) {
   EXPECT_EQ(options.stop, StopChoice::kAtEndOfText);
   EXPECT_EQ(options.output, OutputChoice::kText);
   EXPECT_EQ(options.sampling.temperature, 0);
+  EXPECT_EQ(options.sampling.seed, std::nullopt);
+  EXPECT_EQ(options.num_log_probs, -1);
+  EXPECT_EQ(options.perplexity, std::nullopt);
 }
 
 TEST(DecodeOptionsTest, TakesEveryFlag) {
@@ -51,7 +54,13 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
                                       .temperature = 0.5,
                                       .top_k = 3,
                                       .top_p = 0.25,
+                                      .min_p = 0.125,
                                       .seed = std::numeric_limits<uint64_t>::max(),
+                                      .repetition_penalty = 1.5,
+                                      .presence_penalty = -0.5,
+                                      .frequency_penalty = 0.25,
+                                      .stops = {"a", "b"},
+                                      .log_probs = 20,
                                       .dtype = "bfloat16",
                                       .device = "cuda",
                                       .graphs = "off",
@@ -68,7 +77,13 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
   EXPECT_EQ(options.sampling.temperature, 0.5f);
   EXPECT_EQ(options.sampling.top_k, 3);
   EXPECT_EQ(options.sampling.top_p, 0.25f);
+  EXPECT_EQ(options.sampling.min_p, 0.125f);
   EXPECT_EQ(options.sampling.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(options.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(options.sampling.presence_penalty, -0.5f);
+  EXPECT_EQ(options.sampling.frequency_penalty, 0.25f);
+  EXPECT_THAT(options.stops, ElementsAre("a", "b"));
+  EXPECT_EQ(options.num_log_probs, 20);
   EXPECT_EQ(options.dtype, DType::kBFloat16);
   EXPECT_EQ(options.device, DeviceChoice::kCuda);
   EXPECT_EQ(options.graphs, GraphChoice::kOff);
@@ -104,6 +119,28 @@ TEST(DecodeOptionsTest, NumbersThatAreNoneAreRefused) {
   for (const double top_p : {0.0, -1.0, 1.0001, infinity, std::nan("")}) {
     EXPECT_THAT(Problem({.top_p = top_p}), StartsWith("--top_p: expected"));
   }
+  for (const double penalty : {-1e7, infinity, std::nan("")}) {
+    EXPECT_THAT(Problem({.min_p = penalty}), StartsWith("--min_p: expected"));
+    EXPECT_THAT(Problem({.repetition_penalty = penalty}),
+                StartsWith("--repetition_penalty: expected"));
+    EXPECT_THAT(Problem({.presence_penalty = penalty}), StartsWith("--presence_penalty: expected"));
+    EXPECT_THAT(Problem({.frequency_penalty = penalty}),
+                StartsWith("--frequency_penalty: expected"));
+  }
+  EXPECT_THAT(Problem({.repetition_penalty = 0}), StartsWith("--repetition_penalty: expected"));
+}
+
+TEST(DecodeOptionsTest, FlagsThatContradictEachOtherAreNamed) {
+  EXPECT_THAT(Problem({.log_probs = 1}), HasSubstr("--json"));
+  EXPECT_THAT(Problem({.log_probs = 21, .json = true}), HasSubstr("expected -1 to 20, got 21"));
+  EXPECT_THAT(Problem({.stops = {"a", ""}}), StartsWith("--stop: expected a text"));
+  EXPECT_EQ(Made({.perplexity = "/t"}).perplexity, "/t");
+  EXPECT_THAT(Problem({.texts = {"a"}, .perplexity = "/t"}),
+              HasSubstr("got --prompt and --perplexity"));
+  EXPECT_THAT(Problem({.stops = {"a"}, .perplexity = "/t"}), StartsWith("--stop is of"));
+  EXPECT_THAT(Problem({.dump_logits = "/l", .perplexity = "/t"}), StartsWith("--dump_logits is"));
+  EXPECT_THAT(Problem({.log_probs = 1, .perplexity = "/t", .json = true}),
+              StartsWith("--log_probs is of"));
 }
 
 TEST(DecodeOptionsTest, PromptsComeFromOnePlace) {
@@ -187,6 +224,16 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "1e-1",
                                  "--seed",
                                  "18446744073709551615",
+                                 "--min_p=0.25",
+                                 "--repetition_penalty",
+                                 "1.5",
+                                 "--presence_penalty=-1",
+                                 "--frequency_penalty=2",
+                                 "--stop",
+                                 "--json",
+                                 "--stop=b",
+                                 "--log_probs=3",
+                                 "--perplexity=/t",
                                  "--dtype=float16",
                                  "--device",
                                  "cpu",
@@ -211,6 +258,13 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_EQ(arguments->top_k, 10);
   EXPECT_EQ(arguments->top_p, 0.1);
   EXPECT_EQ(arguments->seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(arguments->min_p, 0.25);
+  EXPECT_EQ(arguments->repetition_penalty, 1.5);
+  EXPECT_EQ(arguments->presence_penalty, -1);
+  EXPECT_EQ(arguments->frequency_penalty, 2);
+  EXPECT_THAT(arguments->stops, ElementsAre("--json", "b"));
+  EXPECT_EQ(arguments->log_probs, 3);
+  EXPECT_EQ(arguments->perplexity, "/t");
   EXPECT_EQ(arguments->dtype, "float16");
   EXPECT_EQ(arguments->device, "cpu");
   EXPECT_EQ(arguments->graphs, "off");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -9,7 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "examples/decode/stop_text.h"
 #include "graphs/graph_set_options.h"
+#include "runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
@@ -50,6 +53,10 @@ int64_t LongestEncoderInput(absl::Span<const Request> requests) {
 absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> prompts,
                                                   const DecodeOptions& options,
                                                   const ModelFolder& folder) {
+  if (!options.stops.empty() && !folder.tokenizer.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--stop is a text, but ", folder.path, " has no tokenizer.json"));
+  }
   std::vector<Request> requests;
   requests.reserve(prompts.size());
   for (const Prompt& prompt : prompts) {
@@ -61,6 +68,7 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
     Request request = {.prompt = {},
                        .max_new_tokens = options.max_new_tokens,
                        .sampling = options.sampling,
+                       .num_log_probs = options.num_log_probs,
                        .forced_tokens = prompt.forced_tokens};
     if (const auto* const bart = std::get_if<BartConfig>(&folder.config)) {
       request.prompt = {bart->decoder_start_token_id};
@@ -70,6 +78,11 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
     }
     if (options.stop == StopChoice::kAtEndOfText) {
       request.stop_tokens = folder.eos_token_ids();
+    }
+    if (!options.stops.empty()) {
+      request.new_stop_matcher = [tokenizer = &*folder.tokenizer, stops = options.stops] {
+        return std::make_unique<StopText>(*tokenizer, stops);
+      };
     }
     requests.push_back(std::move(request));
   }
@@ -96,6 +109,14 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
   engine.runner.num_blocks = options.num_blocks;
   if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
   if (options.dump_logits.has_value()) engine.runner.step_logits = StepLogits::kOfEvery;
+  engine.runner.logits.penalties = HasPenalties(ToLogitsRequest(requests.front()).params);
+  engine.runner.logits.max_log_probs = options.num_log_probs;
+  if (options.perplexity.has_value()) {
+    // One window at a time: its chunks fill the steps.
+    engine.runner.max_num_seqs = 1;
+    engine.runner.logits.max_log_probs = 0;
+    engine.runner.max_earlier_logits = std::max(prefill_chunk - 1, 0);
+  }
   return engine;
 }
 

@@ -24,8 +24,9 @@ namespace reprise {
 // One request per prompt. Texts are encoded with the template of the tokenizer (BOS, for most); the
 // config's end tokens end a sequence unless --ignore_eos. For models with an encoder the prompt is
 // its input, and the decoder begins with the config's first token.
-// Errors: InvalidArgument, naming the prompt by number: a text that cannot be encoded, or for which
-// the folder has no tokenizer. The engine refuses ids beyond the vocabulary.
+// The folder must outlive the requests. Errors: InvalidArgument, naming the prompt by number: a text
+// that cannot be encoded, or for which the folder has no tokenizer; --stop without a tokenizer. The
+// engine refuses ids beyond the vocabulary.
 absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> prompts,
                                                   const DecodeOptions& options,
                                                   const ModelFolder& folder);
@@ -35,7 +36,7 @@ inline constexpr int kMaxDecodeRows = 64;
 
 // One row per request, up to kMaxDecodeRows; sequences as long as the requests can become, up to
 // the model's `max_position`; whole prompts, up to 512 tokens in a step. With --dump_logits, one
-// step in flight. REQUIRES: requests are not empty, max_position >= 1.
+// step in flight. With --perplexity, one row, and logits of whole chunks. REQUIRES: requests are not empty, max_position >= 1.
 EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
                                int max_position);
 

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "engine/engine.h"
 #include "examples/decode/device.h"
+#include "examples/decode/perplexity.h"
 #include "examples/decode/progress_line.h"
 #include "examples/decode/prompt.h"
 #include "examples/decode/requests.h"
@@ -84,7 +85,12 @@ class Run {
       REPRISE_ASSIGN_OR_RETURN(path, DefaultModelFolder());
     }
     REPRISE_ASSIGN_OR_RETURN(folder_, ModelFolder::Open(path));
-    REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
+    if (options_.perplexity.has_value()) {
+      REPRISE_ASSIGN_OR_RETURN(
+          requests_, MakeScoringRequests(*options_.perplexity, *folder_, folder_->max_seq_len()));
+    } else {
+      REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
+    }
     EngineOptions engine_options = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
     if (options_.trace.has_value()) engine_options.runner.trace = &trace_.emplace();
     REPRISE_ASSIGN_OR_RETURN(model_, LoadShowing(progress, *folder_, options_, device,
@@ -93,6 +99,23 @@ class Run {
     REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(engine_options));
     stats_.load_seconds = SecondsSince(begin);
     return absl::OkStatus();
+  }
+
+  absl::Status Score() {
+    PerplexityMeter meter;
+    const Clock::time_point begin = Clock::now();
+    REPRISE_RETURN_IF_ERROR(Generate(
+        *engine_, requests_, [&](int, const TokenEvent& event) { return meter.Add(event); }));
+    stats_.generate_seconds = SecondsSince(begin);
+    CompleteStats();
+    if (options_.output == OutputChoice::kJson) {
+      streams_.out << ToJson(meter.result()) << '\n' << ToJson(stats_) << '\n';
+    } else {
+      streams_.out << Summary(meter.result()) << '\n';
+      streams_.err << Summary(stats_);
+    }
+    REPRISE_RETURN_IF_ERROR(Flush());
+    return WriteTrace();
   }
 
   absl::Status Continue() {
@@ -128,14 +151,19 @@ class Run {
     } else {
       streams_.err << '\n' << Summary(stats_);
     }
-    streams_.out.flush();
-    if (!streams_.out.good()) return absl::InternalError("standard output could not be written");
+    REPRISE_RETURN_IF_ERROR(Flush());
     absl::Status written = WriteTrace();
     if (logits.has_value()) written.Update(logits->Write(*options_.dump_logits));
     return written;
   }
 
  private:
+  absl::Status Flush() {
+    streams_.out.flush();
+    if (streams_.out.good()) return absl::OkStatus();
+    return absl::InternalError("standard output could not be written");
+  }
+
   absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& engine_options) {
     absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model_.get(), engine_options);
     if (!absl::IsResourceExhausted(engine.status())) return engine;
@@ -195,7 +223,7 @@ class Run {
 absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams) {
   Run run(options, streams);
   REPRISE_RETURN_IF_ERROR(run.Load());
-  return run.Continue();
+  return options.perplexity.has_value() ? run.Score() : run.Continue();
 }
 
 }  // namespace reprise

@@ -19,7 +19,8 @@ struct DecodeStreams {
   ProgressLine::Mode progress = ProgressLine::Mode::kSilent;
 };
 
-// Loads the model, continues the prompts as one batch, and prints as README.md shows. On the CPU,
+// Loads the model, continues the prompts as one batch, and prints as README.md shows; or scores a
+// text (DecodeOptions::perplexity). On the CPU,
 // sets LibTorch's number of threads by the model's size, unless OMP_NUM_THREADS is set.
 // Errors: a sentence for the user about the part that failed.
 absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams);

@@ -154,6 +154,67 @@ TEST(DecodeRunTest, LogitsAreThoseThatTokensWereChosenFrom) {
   }
 }
 
+TEST(DecodeRunTest, LogProbabilitiesComeWithTheTokens) {
+  const std::vector<json> lines = DecodeJson({.prompts = {{.content = "foo\n"}},
+                                              .max_new_tokens = 5,
+                                              .num_log_probs = 2,
+                                              .dtype = DType::kFloat32});
+  const json& log_probs = lines[0].at("log_probs");
+  ASSERT_EQ(log_probs.size(), 5u);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(log_probs[i].at("rank"), 1);  // greedy
+    EXPECT_EQ(log_probs[i].at("top").size(), 2u);
+    EXPECT_EQ(log_probs[i].at("top")[0][0], lines[0].at("tokens")[i]);
+    EXPECT_EQ(log_probs[i].at("top")[0][1], log_probs[i].at("log_prob"));
+    EXPECT_LE(log_probs[i].at("log_prob").get<double>(), 0);
+  }
+  EXPECT_FALSE(DecodeJson({.max_new_tokens = 1})[0].contains("log_probs"));
+}
+
+TEST(DecodeRunTest, PenaltiesChangeWhatIsLikeliest) {
+  const DecodeOptions options = {.prompts = {{.content = "foo\n"}},
+                                 .max_new_tokens = 40,
+                                 .stop = StopChoice::kAtLengthOnly,
+                                 .dtype = DType::kFloat32};
+  DecodeOptions penalised = options;
+  penalised.sampling.presence_penalty = 100;  // no token comes twice
+  std::vector<int> tokens = DecodeJson(penalised)[0].at("tokens").get<std::vector<int>>();
+  EXPECT_NE(tokens, DecodeJson(options)[0].at("tokens").get<std::vector<int>>());
+  std::sort(tokens.begin(), tokens.end());
+  EXPECT_EQ(std::adjacent_find(tokens.begin(), tokens.end()), tokens.end());
+}
+
+TEST(DecodeRunTest, ATextEndsWithItsStop) {
+  const std::vector<json> lines = DecodeJson({.prompts = {{.content = "YEAR, n."}},
+                                              .stops = {"no such text", "ee hund"},
+                                              .dtype = DType::kFloat32});
+  const std::string text = lines[0].at("text");
+  EXPECT_THAT(text, StartsWith("  A period of three hund"));
+  EXPECT_LT(text.size(), std::string("  A period of three hundred and").size());
+  EXPECT_EQ(lines[0].at("finish_reason"), "stop");
+}
+
+TEST(DecodeRunTest, PerplexityByChunksIsThatByTokens) {
+  const std::string path = testing::TempDir() + "/decode_run_text";
+  std::ofstream(path) << "YEAR, n.  A period of three hundred and sixty-five disappointments.\n";
+  DecodeOptions options = {.dtype = DType::kFloat32, .perplexity = path};
+  std::vector<json> whole = DecodeJson(options);
+  ASSERT_THAT(whole, SizeIs(2));
+  options.prefill_chunk = 1;
+  const std::vector<json> steps = DecodeJson(options);
+  const int num_tokens = whole[0].at("tokens");
+  EXPECT_GT(num_tokens, 15);
+  EXPECT_EQ(steps[0].at("tokens"), num_tokens);
+  const double perplexity = whole[0].at("perplexity");
+  EXPECT_NEAR(steps[0].at("perplexity").get<double>(), perplexity, 1e-4 * perplexity);
+  EXPECT_GT(perplexity, 1);
+  EXPECT_LT(perplexity, 100);  // the model was trained on it
+  EXPECT_EQ(whole[1].at("stats").at("steps"), 1);
+  EXPECT_EQ(steps[1].at("stats").at("steps"), num_tokens + 1);
+  const Output output = Decode({.dtype = DType::kFloat32, .perplexity = path});
+  EXPECT_THAT(output.out, StartsWith("perplexity "));
+}
+
 TEST(DecodeRunTest, AModelWithoutATokenizerTakesAndGivesIds) {
   const std::string model = CopyDefaultModel("no_tokenizer");
   std::filesystem::remove(model + "/tokenizer.json");
@@ -204,7 +265,8 @@ TEST(DecodeRunTest, ATraceHasASpanForTheForwardPassOfEachStep) {
                                               .trace = path});
   std::ifstream file(path);
   std::map<std::string, int> counts;
-  for (const json& event : json::parse(file).at("traceEvents")) {
+  const json trace = json::parse(file);
+  for (const json& event : trace.at("traceEvents")) {
     ++counts[event.at("name").get<std::string>()];
   }
   EXPECT_EQ(lines[1].at("stats").at("steps"), 6);

@@ -15,6 +15,15 @@ std::string ToJson(const Generation& generation) {
   json["text"] = nullptr;
   if (generation.text.has_value()) json["text"] = *generation.text;
   json["finish_reason"] = std::string(FinishReasonName(generation.finish));
+  for (const TokenLogProbs& token : generation.log_probs) {
+    nlohmann::ordered_json entry = {{"log_prob", token.log_prob},
+                                    {"rank", token.rank},
+                                    {"top", nlohmann::ordered_json::array()}};
+    for (const auto& [id, log_prob] : token.top) {
+      entry["top"].push_back(nlohmann::ordered_json::array({id, log_prob}));
+    }
+    json["log_probs"].push_back(std::move(entry));
+  }
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -74,6 +83,7 @@ void Transcripts::Add(int request, const TokenEvent& event) {
   const int32_t token = *event.token;
   generation.tokens.push_back(token);
   generation.finish = event.finish;
+  if (event.log_probs.has_value()) generation.log_probs.push_back(*event.log_probs);
   const bool is_finished = event.finish != FinishReason::kNone;
   std::string piece;
   if (generation.text.has_value()) {

@@ -35,9 +35,12 @@ struct Generation {
   std::optional<std::string> text =
       {};  // of `tokens`, special ones left out; nullopt: no tokenizer
   FinishReason finish = FinishReason::kNone;
+  std::vector<TokenLogProbs> log_probs = {};  // of `tokens`, if they were asked for
 };
 
 // One line without its end. An absent text is null; invalid UTF-8 in it becomes U+FFFD.
+// Where there are log-probabilities, "log_probs" has an object a token:
+// {"log_prob":-0.5,"rank":1,"top":[[16,-0.5],[9,-1.25]]}.
 std::string ToJson(const Generation& generation);
 
 // Prints the texts of several prompts that are generated at the same time: one after the other, in

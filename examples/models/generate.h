@@ -32,7 +32,8 @@
 namespace reprise {
 
 // Called for every token, in the order in which the engine reports them, right after the step that
-// reported it, while engine.logits(event) is valid. Every event has a token. An error ends the run.
+// reported it, while engine.logits(event) is valid. Every event has a token, but for requests that
+// generate none (Request::max_new_tokens 0): theirs is one without. An error ends the run.
 using TokenListener = absl::FunctionRef<absl::Status(int request, const TokenEvent& event)>;
 
 // REQUIRES: the engine has no work. Errors: those of Engine::Add(), naming the request by number if
