@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/testing/allocation_counter.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "graphs/recorded_backend.h"
 #include "gtest/gtest.h"
@@ -756,61 +754,6 @@ TEST_F(GraphSetTest, TheEstimateAddsThePoolOfMixedStepsAndCountsTheirKeys) {
   // Pool of 16 and of 128 tokens; driver 5 x 1 and 6 x 128.
   EXPECT_EQ(*set_->EstimateBytes(priced), 16'000 + 128'000 + 5 + 768);
   EXPECT_THAT(runs_, ElementsAre(Key(16), Mixed(32, 128)));
-}
-
-// For all options and shapes, a replay holds the step and is the smallest that does.
-TEST_F(GraphSetTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
-  const uint32_t seed = TestSeed();
-  SCOPED_TRACE(absl::StrCat("seed ", seed));
-  std::mt19937 random(seed);
-  const auto below = [&](int n) { return static_cast<int>(random() % n); };
-  const auto ascending = [&](int count, int step) {
-    std::vector<int> values;
-    for (int value = 0, i = 0; i < count; ++i) values.push_back(value += 1 + below(step));
-    return values;
-  };
-  for (int round = 0; round < 200; ++round) {
-    GraphSetOptions options{.mode = Mode::kLazy,
-                            .sizes = ascending(1 + below(8), 20),
-                            .query_lens = ascending(1 + below(3), 4),
-                            .max_seq_len = 64};
-    options.max_num_seqs = options.sizes.back() + below(10);
-    if (round % 2 == 1) {
-      options.mixed_tokens = ascending(1 + below(3), 60);
-      options.mixed_sizes = {1 + below(options.max_num_seqs)};
-    }
-    Make(options);
-    for (int i = 0; i < 50; ++i) {
-      const int num_seqs = below(options.max_num_seqs + 5);
-      const int query_len = 1 + below(14);
-      const StepShape shape{.num_seqs = num_seqs,
-                            .num_tokens = num_seqs * query_len,
-                            .max_query_len = query_len,
-                            .max_seq_len = below(80)};
-      const GraphDecision decision = set_->Decide(shape);
-      // In the order of keys(): smallest last, mixed ones only if there are no others.
-      std::vector<GraphKey> holding;
-      bool is_mixed = true;
-      for (const GraphKey& key : set_->keys()) {
-        const bool is_row_key =
-            std::binary_search(options.query_lens.begin(), options.query_lens.end(),
-                               key.max_query_len) &&
-            key == Key(key.padded_num_seqs, key.max_query_len) &&
-            std::binary_search(options.sizes.begin(), options.sizes.end(), key.padded_num_seqs);
-        if (!is_mixed && !is_row_key) break;
-        if (key.padded_num_seqs >= num_seqs && key.max_query_len >= query_len && num_seqs > 0 &&
-            key.padded_num_tokens >= shape.num_tokens && shape.max_seq_len <= 64) {
-          holding.push_back(key);
-          is_mixed &= !is_row_key;
-        }
-      }
-      ASSERT_EQ(decision.kind == Kind::kReplay, !holding.empty()) << decision;
-      ASSERT_EQ(decision.kind == Kind::kReplay, decision.reason == EagerReason::kNone);
-      if (!holding.empty()) {
-        ASSERT_EQ(decision.key, holding.back());
-      }
-    }
-  }
 }
 
 using GraphSetDeathTest = GraphSetTest;
