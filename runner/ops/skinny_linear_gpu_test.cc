@@ -169,8 +169,12 @@ TEST_F(SkinnyLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
     EXPECT_LT((out.to(at::kDouble) - expected).abs().max().item<double>(), 0.05);
     const LinearChoice choice = (*context)->Choices().back();
     EXPECT_EQ(choice.num_rows, num_rows);
-    if (num_rows > kMaxSkinnyRows) EXPECT_EQ(choice.skinny_strip, 0);
-    if (choice.skinny_strip > 0) EXPECT_THAT(ToString(choice), HasSubstr("few rows, strip"));
+    if (num_rows > kMaxSkinnyRows) {
+      EXPECT_EQ(choice.skinny_strip, 0);
+    }
+    if (choice.skinny_strip > 0) {
+      EXPECT_THAT(ToString(choice), HasSubstr("few rows, strip"));
+    }
   }
 }
 
