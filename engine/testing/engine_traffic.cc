@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -19,6 +21,33 @@ constexpr float kRounding = 2e-4f;
 
 LayerSpec Full() {
   return {.params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16}};
+}
+
+// Whether the maskers of these tests allow `token` behind `last`; -1: behind the prompt.
+bool IsAllowed(int32_t last, int32_t token) { return (token * 5 + last * 3 + 1) % 4 != 0; }
+
+class TestMasker final : public TokenMasker {
+ public:
+  void Fill(absl::Span<int32_t> mask) override {
+    std::fill(mask.begin(), mask.end(), 0);
+    for (int32_t token = 0; token < kVocab; ++token) {
+      if (IsAllowed(last_, token)) mask[token / 32] |= static_cast<int32_t>(1u << token % 32);
+    }
+  }
+  bool Accept(int32_t token) override {
+    last_ = token;
+    return true;
+  }
+
+ private:
+  int32_t last_ = -1;
+};
+
+double LogSumExp(const std::vector<float>& logits) {
+  const double most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - most);
+  return most + std::log(sum);
 }
 
 // The token that sampling chooses from these logits.
@@ -102,6 +131,16 @@ EngineOptions EngineTraffic::RandomEngine() {
   runner.graphs = Chance(20)   ? GraphSetOptions::Mode::kOff
                   : Chance(50) ? GraphSetOptions::Mode::kLazy
                                : GraphSetOptions::Mode::kEager;
+  if (Chance(50)) runner.mixed_graphs = MixedGraphs::kOn;
+  if (Chance(50)) {
+    runner.num_swap_blocks = *runner.num_blocks;
+    options.preemption = Chance(50) ? PreemptionMode::kSwap : PreemptionMode::kAuto;
+  }
+  has_stages_ = Chance(50);
+  if (has_stages_) {
+    runner.logits = {
+        .penalties = true, .max_biases = 4, .allowed_tokens = true, .max_log_probs = 3};
+  }
   if (Chance(30)) runner.batch_invariance = BatchInvariance::kOn;
   options.prefill_chunk = Chance(50) ? Uniform(1, 8) : 0;
   if (Chance(30)) options.max_prefill_tokens_while_decoding = Uniform(1, 8);
@@ -124,6 +163,16 @@ Request EngineTraffic::RandomRequest() {
     request.num_sequences = Uniform(1, engine_->runner().max_num_seqs());
   }
   request.priority = Uniform(0, 2);
+  if (has_stages_ && Chance(60)) {
+    if (Chance(50)) request.sampling.repetition_penalty = 1.3f;
+    if (Chance(50)) request.sampling.presence_penalty = 0.4f;
+    if (Chance(50)) request.sampling.frequency_penalty = 0.3f;
+    if (Chance(50)) {
+      request.sampling.biases = {{.token = 3, .bias = 1.0f}, {.token = 17, .bias = -2.0f}};
+    }
+    if (Chance(40)) request.new_token_masker = [] { return std::make_unique<TestMasker>(); };
+    if (Chance(50)) request.num_log_probs = Uniform(0, 3);
+  }
   if (Chance(20)) request.prefix_salt = "tenant";
   if (Chance(15)) request.stop_tokens = RandomTokens(3);
   return request;
@@ -139,8 +188,31 @@ void EngineTraffic::Step() {
     Text& text = texts_[{event.sequence, event.sample}];
     ASSERT_EQ(text.finish, FinishReason::kNone) << "an event after the last";
     if (event.token.has_value()) text.tokens.push_back(*event.token);
+    if (event.log_probs.has_value()) text.log_probs.push_back(*event.log_probs);
     text.finish = event.finish;
   }
+}
+
+int32_t EngineTraffic::Expected(const Request& request, int sample, std::vector<float> logits,
+                                absl::Span<const int32_t> generated) const {
+  const SamplingOptions& options = request.sampling;
+  for (int32_t token = 0; token < kVocab; ++token) {
+    float& logit = logits[token];
+    const auto count = std::count(generated.begin(), generated.end(), token);
+    if (count + std::count(request.prompt.begin(), request.prompt.end(), token) > 0) {
+      logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
+    }
+    logit -= options.frequency_penalty * static_cast<float>(count);
+    if (count > 0) logit -= options.presence_penalty;
+    for (const LogitBias& bias : options.biases) {
+      if (bias.token == token) logit += bias.bias;
+    }
+    if (request.new_token_masker && !IsAllowed(generated.empty() ? -1 : generated.back(), token)) {
+      logit = -std::numeric_limits<float>::infinity();
+    }
+  }
+  return Choose(logits, ToSamplingParams(options, *options.seed + static_cast<uint64_t>(sample)),
+                static_cast<int64_t>(generated.size()));
 }
 
 void EngineTraffic::Run() {
@@ -175,6 +247,7 @@ void EngineTraffic::Run() {
     }
   }
   EXPECT_EQ(engine_->metrics().num_blocks_used, 0);
+  EXPECT_EQ(engine_->metrics().num_swap_blocks_used, 0);
   EXPECT_EQ(engine_->scheduler().num_running(), 0);
   EXPECT_EQ(engine_->scheduler().num_waiting(), 0);
 }
@@ -197,14 +270,20 @@ void EngineTraffic::CheckText(const Request& request, int sample, const Text& te
   std::vector<int32_t> all = request.prompt;
   all.insert(all.end(), text.tokens.begin(), text.tokens.end() - 1);
   const at::Tensor dense = model_->DenseLogits(all, request.encoder_tokens).to(at::kFloat);
-  const SamplingParams params =
-      ToSamplingParams(request.sampling, *request.sampling.seed + static_cast<uint64_t>(sample));
+  ASSERT_EQ(text.log_probs.size(), request.num_log_probs < 0 ? 0 : text.tokens.size());
   for (size_t i = 0; i < text.tokens.size(); ++i) {
     const float* row =
         dense[static_cast<int64_t>(request.prompt.size() + i) - 1].const_data_ptr<float>();
     const std::vector<float> logits(row, row + kVocab);
+    const auto generated = absl::MakeConstSpan(text.tokens).first(i);
     ++num_tokens_;
-    if (Choose(logits, params, static_cast<int64_t>(i)) == text.tokens[i]) continue;
+    if (!text.log_probs.empty()) {
+      ASSERT_EQ(text.log_probs[i].token, text.tokens[i]);
+      ASSERT_EQ(static_cast<int>(text.log_probs[i].top.size()), request.num_log_probs);
+      ASSERT_NEAR(text.log_probs[i].log_prob, logits[text.tokens[i]] - LogSumExp(logits),
+                  2 * kRounding);
+    }
+    if (Expected(request, sample, logits, generated) == text.tokens[i]) continue;
     // Unless another token is as near as rounding, it is wrong.
     bool is_near = false;
     for (int trial = 0; trial < 64 && !is_near; ++trial) {
@@ -212,16 +291,20 @@ void EngineTraffic::CheckText(const Request& request, int sample, const Text& te
       for (float& logit : rounded) {
         logit += std::uniform_real_distribution<float>(-kRounding, kRounding)(rng_);
       }
-      is_near = Choose(rounded, params, static_cast<int64_t>(i)) == text.tokens[i];
+      is_near = Expected(request, sample, rounded, generated) == text.tokens[i];
     }
     ASSERT_TRUE(is_near) << "token " << i << ": expected "
-                         << Choose(logits, params, static_cast<int64_t>(i)) << ", got "
+                         << Expected(request, sample, logits, generated) << ", got "
                          << text.tokens[i];
     ++num_near_ties_;
   }
 }
 
 int64_t EngineTraffic::num_preemptions() const { return engine_->scheduler().num_preemptions(); }
+
+int64_t EngineTraffic::num_swaps() const {
+  return engine_->scheduler().swap_statistics().num_swap_outs;
+}
 
 int64_t EngineTraffic::num_replays() const {
   return engine_->runner().graph_report().num_replays();

@@ -1,7 +1,8 @@
 // Random traffic over a whole engine: arrivals, cancels, priorities, several sequences a request, salts,
-// shared prefixes, preemptions, several steps in flight, models with windows, chunks and encoders. Every
-// sequence must get the text that it would get alone: each token is what its logits by a dense forward
-// pass in float64 say, for its seed and its index in the sequence.
+// shared prefixes, preemptions by both means, several steps in flight, mixed graphs, penalties, biases,
+// masks, models with windows, chunks and encoders. Every sequence must get the text that it would get
+// alone: each token is what its logits by a dense forward pass in float64 say, after the stages that it
+// asks for, for its seed and its index in the sequence; so do its log-probabilities.
 //
 //   EngineTraffic traffic({.device = c10::kCPU, .seed = 17});
 //   traffic.Run();   // gtest expectations
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/ids.h"
 #include "engine/engine.h"
 #include "engine/request.h"
@@ -41,6 +43,7 @@ class EngineTraffic {
 
   // After Run().
   int64_t num_preemptions() const;
+  int64_t num_swaps() const;
   int64_t num_replays() const;
   int num_tokens() const { return num_tokens_; }
   // Tokens that only a rounding of the logits explains.
@@ -49,6 +52,7 @@ class EngineTraffic {
  private:
   struct Text {
     std::vector<int32_t> tokens;
+    std::vector<TokenLogProbs> log_probs;  // of the tokens; empty unless asked for
     FinishReason finish = FinishReason::kNone;
   };
 
@@ -59,12 +63,16 @@ class EngineTraffic {
   Request RandomRequest();
   std::vector<int32_t> RandomTokens(int count);
   void Step();
+  // The token that follows the request's prompt and `generated`, from the raw logits of that place.
+  int32_t Expected(const Request& request, int sample, std::vector<float> logits,
+                   absl::Span<const int32_t> generated) const;
   void CheckText(const Request& request, int sample, const Text& text);
 
   EngineTrafficOptions options_;
   std::mt19937 rng_;
   int max_seq_len_ = 0;
   bool has_encoder_ = false;
+  bool has_stages_ = false;
   std::vector<std::vector<int32_t>> prefixes_;  // that prompts begin with
   std::unique_ptr<LayeredModel> model_;
   std::unique_ptr<Engine> engine_;

@@ -27,6 +27,7 @@ std::vector<unsigned> Seeds(c10::Device device) {
 
 TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
   int64_t num_preemptions = 0;
+  int64_t num_swaps = 0;
   int64_t num_replays = 0;
   int num_tokens = 0;
   int num_near_ties = 0;
@@ -37,6 +38,7 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
     traffic.Run();
     if (HasFatalFailure()) return;
     num_preemptions += traffic.num_preemptions();
+    num_swaps += traffic.num_swaps();
     num_replays += traffic.num_replays();
     num_tokens += traffic.num_tokens();
     num_near_ties += traffic.num_near_ties();
@@ -46,6 +48,7 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
   EXPECT_LE(num_near_ties, 1 + num_tokens / 500);
   if (seeds.size() < 20) return;
   EXPECT_GT(num_preemptions, 10);
+  EXPECT_GT(num_swaps, 5);
   EXPECT_GT(num_replays, 500);
 }
 
