@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <cmath>
@@ -128,6 +129,8 @@ void LayeredHarness::PoisonFreeBlocks() {
     }
   }
   KvCache& cache = runner_->kv_cache();
+  // On the stream of the steps: a later one may fill the block anew.
+  const c10::StreamGuard guard(runner_->stream());
   for (int block = 1; block < static_cast<int>(held.size()); ++block) {
     if (held[block] || !was_held_[block]) continue;
     for (int layer = 0; layer < cache.num_layers(); ++layer) {

@@ -18,7 +18,7 @@ constexpr Pattern kPatterns[] = {
     {"Argmax", KernelClass::kSampling},      {"gemm", KernelClass::kProducts},
     {"gemv", KernelClass::kProducts},        {"nvjet", KernelClass::kProducts},
     {"splitK", KernelClass::kProducts},      {"cublas", KernelClass::kProducts},
-    {"cutlass", KernelClass::kProducts},
+    {"cutlass", KernelClass::kProducts},     {"SkinnyLinear", KernelClass::kProducts},
 };
 
 }  // namespace
