@@ -53,7 +53,7 @@ struct PromptContent {
 // dimension. Whether a runner takes the rows, it says itself (StepRunner::CheckEmbeddings).
 absl::Status CheckPromptContent(const Request& request, const PositionLimits& limits);
 
-// `hasher`: makes the keys; null: nobody asks for them. `unique`: a value that no other request
+// `hasher`: makes the keys; null: they are not needed. `unique`: a value that no other request
 // has, for embeddings whose content is not known. REQUIRES: CheckPromptContent() is OK.
 // Cost: a pass over positions, and over embeddings in host memory without a `content`.
 PromptContent MakePromptContent(const Request& request, const PositionLimits& limits,

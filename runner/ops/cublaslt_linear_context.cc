@@ -48,6 +48,9 @@ constexpr float kCloseToBest = 1.05f;
 // and 4.21 ms with the other at 1 row of an 8B model on an H200: 3.9 us a product.)
 constexpr float kEarlyStartUs = 2.0f;
 
+// The time of a candidate that fails.
+constexpr float kCannotRun = std::numeric_limits<float>::infinity();
+
 struct DestroyHandle {
   void operator()(cublasLtHandle_t handle) const { cublasLtDestroy(handle); }
 };
@@ -241,7 +244,6 @@ class CublasLtLinearContext : public LinearContext {
     const at::Tensor flush =
         at::zeros({2 * int64_t{l2_bytes} / 4}, at::TensorOptions(device_).dtype(at::kFloat));
     choice.source = LinearChoice::Source::kTimed;
-    constexpr float kCannotRun = std::numeric_limits<float>::infinity();
     std::vector<float> times_us;
     for (const cublasLtMatmulAlgo_t& candidate : candidates) {
       entry.algorithm = candidate;
@@ -270,7 +272,8 @@ class CublasLtLinearContext : public LinearContext {
     int best = 0;
     for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
       entry.skinny_strip = strip;
-      REPRISE_ASSIGN_OR_RETURN(const float us, Time(entry, pointers, flush, stream));
+      // Cards with less shared memory an SM cannot run it.
+      const float us = Time(entry, pointers, flush, stream).value_or(kCannotRun);
       if (us >= limit_us) continue;
       best = strip;
       limit_us = us;
