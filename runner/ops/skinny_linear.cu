@@ -42,6 +42,7 @@
 #include "base/dependent_launch.cuh"
 #include "base/status_macros.h"
 #include "runner/ops/skinny_linear_args.h"
+#include "runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {
@@ -115,12 +116,6 @@ __device__ void Mma(const __half*, float (&sum)[4], uint32_t a0, uint32_t a1, ui
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-__device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ float ToFloat(__half value) { return __half2float(value); }
-__device__ void Store(float* to, float value) { *to = value; }
-__device__ void Store(__nv_bfloat16* to, float value) { *to = __float2bfloat16(value); }
-__device__ void Store(__half* to, float value) { *to = __float2half(value); }
-
 // The weights of a CTA's units, strip by strip, as a warp copies them into its part of the ring.
 template <typename T, int kStrip>
 class WeightRing {
@@ -188,7 +183,7 @@ __device__ void StoreStrip(const SkinnyLinearArgs& args, const float* sums, int 
     }
     const int feature = (unit + u) * kUnitRows + lane / 4 + i / 2 * 8;
     if (args.bias != nullptr) value += ToFloat(static_cast<const T*>(args.bias)[feature]);
-    Store(static_cast<Out*>(args.out) + row * args.out_stride + feature, value);
+    static_cast<Out*>(args.out)[row * args.out_stride + feature] = FromFloat<Out>(value);
   }
 }
 
