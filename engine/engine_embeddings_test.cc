@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/testing/run_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/testing/toy_model.h"
@@ -21,23 +22,6 @@ namespace reprise {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
-  std::map<int64_t, std::vector<int32_t>> texts;
-  std::vector<TokenEvent> events;
-  while (engine.has_work()) {
-    events.clear();
-    const absl::Status status = engine.Step(events);
-    EXPECT_TRUE(status.ok()) << status;
-    if (!status.ok()) break;
-    for (const TokenEvent& event : events) {
-      EXPECT_TRUE(event.error.ok()) << event.error;
-      texts[event.sequence.value()].push_back(event.token.value_or(-1));
-    }
-    engine.scheduler().CheckInvariants();
-  }
-  return texts;
-}
 
 int64_t Add(Engine& engine, const Request& request) {
   const auto id = engine.Add(request);

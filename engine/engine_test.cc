@@ -17,6 +17,7 @@
 #include "cache/blocks/prefix_cache.h"
 #include "cache/prefix/prefix_match.h"
 #include "engine/async_engine.h"
+#include "engine/testing/run_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/testing/toy_model.h"
@@ -36,23 +37,6 @@ std::vector<int32_t> DenseGreedy(const ToyModel& model, std::vector<int32_t> tex
     text.push_back(tokens.back());
   }
   return tokens;
-}
-
-std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
-  std::map<int64_t, std::vector<int32_t>> texts;
-  std::vector<TokenEvent> events;
-  while (engine.has_work()) {
-    events.clear();
-    const absl::Status status = engine.Step(events);
-    EXPECT_TRUE(status.ok()) << status;
-    if (!status.ok()) break;
-    for (const TokenEvent& event : events) {
-      EXPECT_TRUE(event.error.ok()) << event.error;
-      texts[event.sequence.value()].push_back(event.token.value_or(-1));
-    }
-    engine.scheduler().CheckInvariants();
-  }
-  return texts;
 }
 
 struct EngineCase {

@@ -10,6 +10,7 @@
 #include "cache/blocks/prefix_cache.h"
 #include "cache/kv_group.h"
 #include "engine/scheduler.h"
+#include "engine/testing/make_scheduler.h"
 #include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -21,18 +22,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
-  auto scheduler = Scheduler::Create(options);
-  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
-  return *std::move(scheduler);
-}
-
-SequenceId Add(Scheduler& scheduler, Request request) {
-  const auto id = scheduler.Add(std::move(request));
-  EXPECT_TRUE(id.ok()) << id.status();
-  return *id;
-}
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

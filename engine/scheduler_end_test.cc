@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "cache/kv_group.h"
 #include "engine/scheduler.h"
+#include "engine/testing/make_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,18 +21,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
-
-std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
-  auto scheduler = Scheduler::Create(options);
-  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
-  return *std::move(scheduler);
-}
-
-SequenceId Add(Scheduler& scheduler, Request request) {
-  const auto id = scheduler.Add(std::move(request));
-  EXPECT_TRUE(id.ok()) << id.status();
-  return *id;
-}
 
 // Two rows, two steps in flight, blocks of two tokens.
 const SchedulerOptions kOptions = {.max_num_seqs = 2,

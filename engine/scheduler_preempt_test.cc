@@ -13,6 +13,7 @@
 #include "cache/kv_group.h"
 #include "engine/preemption_rule.h"
 #include "engine/scheduler.h"
+#include "engine/testing/make_scheduler.h"
 #include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,18 +25,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
-  auto scheduler = Scheduler::Create(options);
-  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
-  return *std::move(scheduler);
-}
-
-SequenceId Add(Scheduler& scheduler, Request request) {
-  const auto id = scheduler.Add(std::move(request));
-  EXPECT_TRUE(id.ok()) << id.status();
-  return *id;
-}
 
 // 6 blocks of one token, of the cache and of the host. Two sequences that want 1 + 4 each: when
 // both have 3, the second one must go.

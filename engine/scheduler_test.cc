@@ -10,6 +10,7 @@
 #include "cache/blocks/prefix_cache.h"
 #include "cache/kv_group.h"
 #include "cache/prefix/prefix_match.h"
+#include "engine/testing/make_scheduler.h"
 #include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,12 +56,6 @@ std::map<int64_t, PuppetText> RunAll(Scheduler& scheduler, const SchedulerOption
     scheduler.CheckInvariants();
   }
   return outcomes;
-}
-
-std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
-  auto scheduler = Scheduler::Create(options);
-  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
-  return *std::move(scheduler);
 }
 
 TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {

@@ -182,6 +182,21 @@ absl::Status ReadQwen3Moe(const JsonFields& fields, LlamaConfig& config) {
   return absl::OkStatus();
 }
 
+// Every other layer, the first among them, has a window of `sliding_window` tokens, unless `layer_types`
+// says otherwise.
+absl::Status ReadAlternatingWindows(const JsonFields& fields, int default_window,
+                                    LlamaConfig& config) {
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
+                           ReadSpan(fields, "sliding_window", default_window));
+  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
+                           ReadLocalLayers(fields, config, "sliding_attention"));
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const bool is_local = local ? (*local)[layer] : layer % 2 == 0;
+    config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadGptOss(const JsonFields& fields, LlamaConfig& config) {
   if (config.activation != Activation::kSilu) return fields.Unexpected("hidden_act", "\"silu\"");
   REPRISE_ASSIGN_OR_RETURN(config.qkv_bias, ReadFlag(fields, "attention_bias", true));
@@ -197,15 +212,7 @@ absl::Status ReadGptOss(const JsonFields& fields, LlamaConfig& config) {
   config.experts->expert_bias = true;
   config.experts->files = ExpertFiles::kStacked;
 
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
-                           ReadSpan(fields, "sliding_window", 128));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
-                           ReadLocalLayers(fields, config, "sliding_attention"));
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const bool is_local = local ? (*local)[layer] : layer % 2 == 0;
-    config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
-  }
-  return absl::OkStatus();
+  return ReadAlternatingWindows(fields, 128, config);
 }
 
 absl::Status RefuseExperts(const JsonFields& fields, const LlamaConfig& config) {
@@ -316,15 +323,7 @@ absl::Status ReadGemma2(const JsonFields& fields, LlamaConfig& config) {
   REPRISE_ASSIGN_OR_RETURN(config.logit_softcap,
                            ReadSoftcap(fields, "final_logit_softcapping", 30));
 
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<int> window,
-                           ReadSpan(fields, "sliding_window", 4096));
-  REPRISE_ASSIGN_OR_RETURN(const std::optional<std::vector<bool>> local,
-                           ReadLocalLayers(fields, config, "sliding_attention"));
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const bool is_local = local ? (*local)[layer] : layer % 2 == 0;
-    config.attention.push_back(is_local ? LayerAttention{.window = window} : LayerAttention());
-  }
-  return absl::OkStatus();
+  return ReadAlternatingWindows(fields, 4096, config);
 }
 
 absl::Status ReadGemma3(const JsonFields& fields, LlamaConfig& config) {

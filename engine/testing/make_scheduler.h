@@ -1,0 +1,32 @@
+// What tests of the scheduler begin with.
+
+#ifndef ENGINE_TESTING_MAKE_SCHEDULER_H_
+#define ENGINE_TESTING_MAKE_SCHEDULER_H_
+
+#include <memory>
+#include <utility>
+
+#include "base/ids.h"
+#include "engine/request.h"
+#include "engine/scheduler.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+
+// The options must be good.
+inline std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
+  auto scheduler = Scheduler::Create(options);
+  EXPECT_TRUE(scheduler.ok()) << scheduler.status();
+  return *std::move(scheduler);
+}
+
+// The request must be accepted.
+inline SequenceId Add(Scheduler& scheduler, Request request) {
+  const auto id = scheduler.Add(std::move(request));
+  EXPECT_TRUE(id.ok()) << id.status();
+  return *id;
+}
+
+}  // namespace reprise
+
+#endif  // ENGINE_TESTING_MAKE_SCHEDULER_H_

@@ -1,0 +1,35 @@
+// Runs an engine to the end of all its requests.
+
+#ifndef ENGINE_TESTING_RUN_ALL_H_
+#define ENGINE_TESTING_RUN_ALL_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/engine.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+
+// The texts by request; -1 for an end without a token. No step and no sequence may fail.
+inline std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
+  std::map<int64_t, std::vector<int32_t>> texts;
+  std::vector<TokenEvent> events;
+  while (engine.has_work()) {
+    events.clear();
+    const absl::Status status = engine.Step(events);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) break;
+    for (const TokenEvent& event : events) {
+      EXPECT_TRUE(event.error.ok()) << event.error;
+      texts[event.sequence.value()].push_back(event.token.value_or(-1));
+    }
+    engine.scheduler().CheckInvariants();
+  }
+  return texts;
+}
+
+}  // namespace reprise
+
+#endif  // ENGINE_TESTING_RUN_ALL_H_
