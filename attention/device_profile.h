@@ -23,6 +23,8 @@ struct WorkMapCosts {
   int decode_tile = 0;
   int tile = 0;
   int warpgroup_tile = 0;
+  // What the cuts of a column of warpgroup tiles cost it: a tile more, partials and their merge.
+  int warpgroup_cut = 0;
 
   // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows,
   // or warpgroup tiles), and for the others.
@@ -64,6 +66,7 @@ constexpr DeviceProfile H200Profile() {
       .work_map = {.decode_tile = 4,
                    .tile = 8,
                    .warpgroup_tile = 24,
+                   .warpgroup_cut = 80,
                    .merges_per_step_few_rows = 10,
                    .merges_per_step = 5},
       .cascade_launches = {.read_tb_per_s = 4.6,

@@ -244,6 +244,7 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     // The first kernel clears the tokens of no row.
     if (chosen.size() > 1) added.params.num_out_tokens = 0;
     REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(added.params, kv, extras, device));
+    added.params.follows_sibling = chosen.size() > 1 && chosen[0].kernel->lets_sibling_in;
     return absl::OkStatus();
   };
   if (longest_short_row == 0 || batch.max_query_len > longest_short_row) {

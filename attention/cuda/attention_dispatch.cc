@@ -50,6 +50,7 @@ constexpr AttentionKernelEntry WarpgroupEntryOf() {
           .tile = kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)],
           .loading = kLoading,
           .compute_capability = 90,
+          .lets_sibling_in = true,
           .launch = &LaunchWarpgroupAttention<kDType, kHeadDim, kLoading>,
           .shared_bytes = &WarpgroupSharedBytes<kDType, kHeadDim, kLoading>};
 }

@@ -35,6 +35,9 @@ struct AttentionKernelEntry {
   KvLoading loading = KvLoading::kDirect;
   // The only one that the kernel is made for, 90 is 9.0; absent: any.
   std::optional<int> compute_capability = {};
+  // Whether it lets the next kernel of the stream in only after AwaitKernelBefore()
+  // (base/dependent_launch.cuh). Then the kernel for a call's other rows need not wait for its end.
+  bool lets_sibling_in = false;
   cudaError_t (*launch)(const AttentionKernelParams& params, cudaStream_t stream) = nullptr;
   int (*shared_bytes)() = nullptr;
 

@@ -23,6 +23,11 @@
 //   column 3 [216, 288)   item 4: d [0, 100)              item 5: e [0, 300)
 //   merge 0: c = partial 0 + partial 1, by the CTA of column 1 or 2 that arrives last
 //
+// Dealing. Where there are enough query ranges for all CTAs, as in prefill, cuts cost more than
+// they even out. Then no range is cut, and instead of columns the CTAs have the (item, head) pairs
+// in turns, the longest items first: attention/work_map/cta_units.h. The builder decides by the
+// costs; only maps with tiles of kWarpgroupRows rows are dealt, in balanced mode.
+//
 // Shared prefix (cascade). A map planned for it uses the hint PagedBatch::common_prefix_len: keys
 // that all rows have in common are read once for every tile_queries tokens, by shared items whose
 // queries are from several rows. The rows' own items begin after those keys, and the partials of
@@ -50,7 +55,8 @@
 //   3. Counts are within the capacities; partials are below max_partials and distinct.
 //   4. An item with partial < 0 is the only one of its queries and writes out directly; otherwise
 //      its merge entry names its partials.
-//   5. Columns hold the items in order, each item in one column.
+//   5. Columns hold the items in order, each item in one column. Dealt items are whole ranges, each
+//      once in deal_order.
 //   6. In deterministic mode the cut of a row depends on that row's own data alone.
 //
 // Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
@@ -144,9 +150,10 @@ struct WorkMerge {
 struct TileMap {
   WorkItem* items = nullptr;        // [max_items]
   WorkMerge* merges = nullptr;      // [max_merges]
-  int32_t* counts = nullptr;        // [2] num_items, num_merges
+  int32_t* counts = nullptr;        // [3] num_items, num_merges, number of dealt items: all or none
   int32_t* column_items = nullptr;  // [num_columns + 1] first item of each column
-  // [num_columns] a copy of those items, for columns that have any: saves a dependent read.
+  // [num_columns + 1] the item with which CTA c begins, if it has any, at c / heads_per_column:
+  // saves a dependent read.
   WorkItem* column_first = nullptr;
   // [max_merges, num_virtual_heads] arrivals; zero between kernels.
   uint32_t* arrivals = nullptr;
@@ -181,9 +188,15 @@ struct TileMap {
   int num_virtual_heads = 0;
   int heads_per_column = 0;
   int num_columns = 0;
-  int num_ctas = 0;  // heads_per_column * num_columns: the grid of the kernels
+  // The grid of the kernels: heads_per_column * num_columns, or all that fit on the card at a time
+  // if items may be dealt.
+  int num_ctas = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
   int max_splits = kMaxDeterministicSplits;  // in deterministic mode
+
+  bool may_be_dealt = false;
+  int cut_cost = 0;               // of the cuts of a column
+  int32_t* deal_order = nullptr;  // [max_tiles] if may_be_dealt: the dealt items, longest first
 };
 
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.

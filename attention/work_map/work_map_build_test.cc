@@ -136,7 +136,10 @@ TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
   // Ranges of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 steps: 18 in 2 columns of 9.
   Rows rows({128}, /*query_len=*/128);
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
-  options.num_sms = 2;  // a CTA each
+  options.num_q_heads = 2;
+  options.head_dim_qk = options.head_dim_v = 256;  // tiles of 64 rows, which are not dealt
+  options.costs.tile = 3 * kStepCost;
+  options.num_sms = 1;  // two CTAs
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main),

@@ -456,9 +456,35 @@ class WorkMapBuilder {
     return num_beyond == 0;
   }
 
+  // The steps of the longest range if the ranges are to be dealt; else 0.
+  REPRISE_HOST_DEVICE int LongestToDeal(Sum total_cost, int num_tiles) {
+    if (!Cutter::kMayGiveColumns || !map_.may_be_dealt || num_tiles > map_.max_items ||
+        num_tiles > kMostCounted) {
+      return 0;
+    }
+    RangesToDeal ranges;
+    ranges.longest_steps =
+        -team_.Least(num_tiles, [&](int t) -> int { return -NumSteps(tiles_[t]); });
+    const TileCounts all = CountTiles(num_tiles);
+    ranges.count = all.with_keys + all.without_keys;
+    const int both = team_.Total(num_tiles, [&](int t) -> int {
+      const int64_t steps = NumSteps(tiles_[t]);
+      return (steps * 2 > ranges.longest_steps ? 1 : 0) +
+             (steps * 8 > int64_t{ranges.longest_steps} * 7 ? 1 << kCountBits : 0);
+    });
+    ranges.num_over_half = both & kMostCounted;
+    ranges.num_near_longest = both >> kCountBits;
+    return DealEndsFirst(total_cost, ranges, map_) ? ranges.longest_steps : 0;
+  }
+
   // Decides how the ranges are cut, cuts them and returns the counts.
   REPRISE_HOST_DEVICE WorkCounts CutTiles(Sum total_cost, int num_tiles, int least_steps,
                                           Columns<Sum>& columns) {
+    if (const int longest = LongestToDeal(total_cost, num_tiles); longest > 0) {
+      is_dealt_ = true;
+      columns.GiveEachPieceItsOwn(longest);
+      return CutTiles(num_tiles, columns);
+    }
     const bool may_give = Cutter::kMayGiveColumns && num_tiles <= map_.num_columns &&
                           num_tiles <= kMostCounted && shared_keys_ == 0;
     CutWays<Sum> ways(total_cost, may_give ? CountTiles(num_tiles) : TileCounts{}, least_steps,
@@ -576,6 +602,18 @@ class WorkMapBuilder {
     return item;
   }
 
+  // The number of ranges that are dealt before range t: the longer ones, and earlier ones as long.
+  REPRISE_HOST_DEVICE int RankOf(int t, int num_tiles) const {
+    const int steps = NumSteps(tiles_[t]);
+    int rank = 0;
+    for (int other = 0; other < num_tiles; ++other) {
+      if (tiles_[other].num_pieces == 0) continue;
+      const int other_steps = NumSteps(tiles_[other]);
+      rank += other_steps > steps || (other_steps == steps && other < t);
+    }
+    return rank;
+  }
+
   // Writes item i, its merge, and the begin of the columns that begin with it.
   REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items,
                                      const Columns<Sum>& columns) {
@@ -594,7 +632,13 @@ class WorkMapBuilder {
     const int column = Cutter::ColumnOf(columns, tile, piece);
     const int before = ColumnOfItem(columns, i - 1);
     for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
-    if (before < column) map_.column_first[column] = item;
+    if (is_dealt_) {
+      const int rank = RankOf(t, num_tiles);
+      map_.deal_order[rank] = i;
+      if (rank <= map_.num_columns) map_.column_first[rank] = item;
+    } else if (before < column) {
+      map_.column_first[column] = item;
+    }
     if (piece == 0 && item.merge >= 0) {
       map_.merges[item.merge] = {item.row, item.query_begin, item.query_end, item.first_partial,
                                  item.num_partials};
@@ -613,6 +657,7 @@ class WorkMapBuilder {
       if (i > ColumnOfItem(columns, counts.items - 1)) map_.column_items[i] = counts.items;
       if (i == 0) map_.counts[0] = counts.items;
       if (i == 1) map_.counts[1] = counts.merges;
+      if (i == 1) map_.counts[2] = is_dealt_ ? counts.items : 0;
     });
   }
 
@@ -627,6 +672,7 @@ class WorkMapBuilder {
   bool rows_are_loaded_ = false;  // else each range, of a row of its own, loads it
   // Every row has at most one range, at a fixed index.
   bool rows_are_tiles_;
+  bool is_dealt_ = false;
   int shared_keys_ = 0;  // 0: none
   int num_shared_tiles_ = 0;
   int shared_from_row_ = 0;

@@ -1,6 +1,7 @@
 #include "attention/work_map/work_map_check.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +33,12 @@ KeyRange HullOf(const AttentionParams& layer, const BatchRow& row, int query_beg
                         : KeyRange{std::min(hull.begin, first), std::max(hull.end, last + 1)};
   }
   return hull;
+}
+
+// The steps of keys that the item touches.
+int StepsOf(const WorkItem& item) {
+  if (item.key_begin >= item.key_end) return 0;
+  return (item.key_end + kWorkStepKeys - 1) / kWorkStepKeys - item.key_begin / kWorkStepKeys;
 }
 
 class Checker {
@@ -83,8 +90,34 @@ class Checker {
       const int begin = map_.column_items[column];
       const int end = map_.column_items[column + 1];
       if (end < begin) return Broken(5, "column ", column, " ends at ", end);
-      if (begin < end && !(map_.column_first[column] == map_.items[begin])) {
+      const bool begins_so = map_.counts[2] > 0 || map_.column_first[column] == map_.items[begin];
+      if (begin < end && !begins_so) {
         return Broken(5, "column ", column, " does not begin with item ", begin);
+      }
+    }
+    return map_.counts[2] == 0 ? absl::OkStatus() : CheckDeal();
+  }
+
+  // Dealt items are whole ranges; the longest are first, and every CTA finds its first one.
+  absl::Status CheckDeal() const {
+    if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
+      return Broken(5, map_.counts[2], " of ", num_items_, " items are dealt, with ", num_merges_,
+                    " merges");
+    }
+    std::vector<bool> is_dealt(num_items_, false);
+    int before = std::numeric_limits<int>::max();
+    for (int rank = 0; rank < num_items_; ++rank) {
+      const int i = map_.deal_order[rank];
+      if (i < 0 || i >= num_items_ || is_dealt[i]) {
+        return Broken(5, "item ", i, " is dealt at ", rank);
+      }
+      is_dealt[i] = true;
+      const int steps = StepsOf(map_.items[i]);
+      if (steps > before) return Broken(5, "item ", i, " is dealt after a shorter one");
+      before = steps;
+      const bool is_first = rank <= (map_.num_ctas - 1) / map_.heads_per_column;
+      if (is_first && !(map_.column_first[rank] == map_.items[i])) {
+        return Broken(5, "a CTA does not begin with item ", i, ", which is dealt at ", rank);
       }
     }
     return absl::OkStatus();

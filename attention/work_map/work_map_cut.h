@@ -365,6 +365,46 @@ class CutWays {
   Way way_ = Way::kFilled;
 };
 
+// Query ranges that might be dealt (attention/work_map/cta_units.h).
+struct RangesToDeal {
+  int count = 0;
+  int longest_steps = 0;
+  // Those with more than half, and with more than 7/8, of the longest one's steps.
+  int num_over_half = 0;
+  int num_near_longest = 0;
+};
+
+// Whether whole ranges, dealt longest first, end before columns would. An estimate: the largest of
+// the longest range's cost; the cost of all, where those of the last turn are taken from costs that
+// fall evenly from the longest to twice the mean less the longest; and what the CTAs with most of
+// the long ranges have. `total_cost`: of the ranges, for one head.
+REPRISE_HOST_DEVICE inline bool DealEndsFirst(int64_t total_cost, const RangesToDeal& ranges,
+                                              const TileMap& map) {
+  if (ranges.count == 0 || ranges.longest_steps == 0) return false;
+  const int64_t ctas = map.num_ctas;
+  const int64_t heads = map.num_virtual_heads;
+  const int64_t units = ranges.count * heads;
+  const int64_t all_cost = total_cost * heads;
+  const int64_t columns_end =
+      all_cost / (int64_t{map.num_columns} * map.heads_per_column) + map.cut_cost;
+
+  const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + map.tile_cost;
+  const int64_t half_turns = (ranges.num_over_half * heads + ctas - 1) / ctas;
+  const int64_t long_turns = (ranges.num_near_longest * heads + ctas - 1) / ctas;
+  if (longest > columns_end || half_turns * longest / 2 > columns_end ||
+      (long_turns > 1 && long_turns * longest * 7 / 8 > columns_end)) {
+    return false;
+  }
+  const int64_t turns = units / ctas;
+  if (turns == 0) return true;
+  // The last turn is not full: its units are extra for those that have them.
+  const int64_t rest = units - turns * ctas;
+  const int64_t above_mean = longest - total_cost / ranges.count;
+  const int64_t last = longest - 2 * turns * ctas * above_mean / units;
+  const int64_t extra = last > 0 && rest > 0 ? last * (ctas - rest) / ctas : 0;
+  return all_cost / ctas + extra <= columns_end;
+}
+
 }  // namespace reprise
 
 #endif  // ATTENTION_WORK_MAP_WORK_MAP_CUT_H_

@@ -1,6 +1,5 @@
-// How even the columns of a balanced map are: for realistic workloads, the column with the most
-// keys has at most 1.1 times the mean of the columns that have any. (All CTAs of a column have the
-// same keys.)
+// How even a balanced map is: for realistic workloads, in columns or dealt, the CTA with the most
+// keys has at most 1.1 times the mean of the CTAs that have any.
 
 #include <gtest/gtest.h>
 
@@ -13,6 +12,7 @@
 
 #include "attention/paged_batch.h"
 #include "attention/testing/host_work_map.h"
+#include "attention/work_map/cta_units.h"
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_build.h"
 #include "attention/work_map/work_map_plan.h"
@@ -100,13 +100,15 @@ std::vector<Workload> Workloads() {
   return all;
 }
 
-// Keys of each column that has any.
-std::vector<int64_t> KeysOfColumns(const TileMap& map) {
+// Keys of each CTA that has any.
+std::vector<int64_t> KeysOfCtas(const TileMap& map) {
   std::vector<int64_t> keys;
-  for (int column = 0; column < map.num_columns; ++column) {
+  for (int cta = 0; cta < map.num_ctas; ++cta) {
+    const CtaUnits units(map, cta);
     int64_t sum = 0;
-    for (int i = map.column_items[column]; i < map.column_items[column + 1]; ++i) {
-      sum += map.items[i].key_end - map.items[i].key_begin;
+    for (int n = 0; n < units.count(); ++n) {
+      const WorkItem& item = map.items[units.ItemOf(n)];
+      sum += item.key_end - item.key_begin;
     }
     if (sum > 0) keys.push_back(sum);
   }
@@ -114,15 +116,15 @@ std::vector<int64_t> KeysOfColumns(const TileMap& map) {
 }
 
 void ExpectEven(const std::string& name, const TileMap& map) {
-  const std::vector<int64_t> keys = KeysOfColumns(map);
+  const std::vector<int64_t> keys = KeysOfCtas(map);
   if (keys.empty()) return;  // all rows belong to the other map
   const double mean = static_cast<double>(std::accumulate(keys.begin(), keys.end(), int64_t{0})) /
                       static_cast<double>(keys.size());
   const double most = static_cast<double>(*std::max_element(keys.begin(), keys.end()));
-  EXPECT_LE(most, 1.1 * mean) << name << ": " << most / mean << " in " << keys.size() << " columns";
+  EXPECT_LE(most, 1.1 * mean) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
 }
 
-TEST(WorkMapEvennessTest, TheFullestColumnHasAtMostATenthMoreThanTheMean) {
+TEST(WorkMapEvennessTest, TheFullestCtaHasAtMostATenthMoreThanTheMean) {
   for (const Workload& w : Workloads()) {
     std::vector<int32_t> query_start_loc = {0};
     for (const int32_t query_len : w.query_lens) {

@@ -48,12 +48,19 @@ void ExpectSame(const char* what, const T* device, const T* host, int64_t count)
 }
 
 void ExpectSameMap(const TileMap& device, const TileMap& host) {
-  ExpectSame("count", device.counts, host.counts, 2);
+  ExpectSame("count", device.counts, host.counts, 3);
   ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
   const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
   for (int c = 0; c < host.num_columns; ++c) {
-    if (host.column_items[c] == host.column_items[c + 1]) continue;
+    if (host.counts[2] > 0 || host.column_items[c] == host.column_items[c + 1]) continue;
     ASSERT_TRUE(first[c] == host.column_first[c]) << "first item of column " << c;
+  }
+  if (host.counts[2] > 0) {
+    ExpectSame("dealt item", device.deal_order, host.deal_order, host.counts[2]);
+    const int num_first = (host.num_ctas - 1) / host.heads_per_column + 1;
+    for (int rank = 0; rank < std::min(num_first, host.counts[2]); ++rank) {
+      ASSERT_TRUE(ToHost(device.column_first + rank, 1)[0] == host.column_first[rank]) << rank;
+    }
   }
   ExpectSame("item", device.items, host.items, host.counts[0]);
   ExpectSame("merge", device.merges, host.merges, host.counts[1]);

@@ -44,6 +44,7 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.decode_tile", 0, costs.decode_tile));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.tile", 0, costs.tile));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_tile", 0, costs.warpgroup_tile));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_cut", 0, costs.warpgroup_cut));
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
   return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
@@ -135,9 +136,10 @@ class Allotter {
 };
 
 void LayOutItems(TileMap& map, Allotter& allotter) {
-  allotter.Give(map.counts, 2);
+  allotter.Give(map.counts, 3);
   allotter.Give(map.column_items, map.num_columns + 1);
-  allotter.Give(map.column_first, map.num_columns);
+  allotter.Give(map.column_first, map.num_columns + 1);
+  if (map.may_be_dealt) allotter.Give(map.deal_order, map.max_tiles);
   allotter.Give(map.items, map.max_items);
   allotter.Give(map.merges, map.max_merges);
   allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);
@@ -222,7 +224,10 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   const int ctas = options.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
-  map.num_ctas = map.heads_per_column * map.num_columns;
+  map.may_be_dealt = tile.rows() == kWarpgroupRows && options.mode == WorkMapMode::kBalanced &&
+                     options.shared_prefix != SharedPrefix::kTaken;
+  map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
+  map.cut_cost = options.costs.warpgroup_cut;
   map.merges_per_step =
       MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
 

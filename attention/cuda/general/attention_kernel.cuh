@@ -3,10 +3,9 @@
 //
 // Algorithm. FlashAttention-2's loop over steps of keys with online softmax (Dao 2023), over the
 // items of a work map (attention/work_map/work_map.h): split over keys as in Flash-Decoding, with
-// even shares as in Stream-K (Osama et al. 2023). The grid is fixed: CTA c works through the items
-// of column c / heads_per_column for the heads c % heads_per_column, c % heads_per_column +
-// heads_per_column, ... A tile's rows are an item's queries times the q heads of one kv head, so a
-// key is loaded once for the whole group.
+// even shares as in Stream-K (Osama et al. 2023). The grid is fixed; attention/work_map/cta_units.h
+// says which units a CTA works through. A tile's rows are an item's queries times the q heads of
+// one kv head, so a key is loaded once for the whole group.
 //
 // Bound. Decode: memory; each K and V element is read once, for 2 x group_size x queries FLOP. Each
 // warp has two steps of 16 keys in flight, and a multiprocessor runs as many CTAs as fit in shared
@@ -34,6 +33,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/cuda/general/attention_kernel_params.h"
 #include "attention/cuda/general/attention_launchers.h"
@@ -50,6 +50,8 @@
 #include "attention/cuda/general/tile_traits.cuh"
 #include "attention/cuda/general/unit_results.cuh"
 #include "attention/cuda/general/work_unit.cuh"
+#include "attention/work_map/attention_tile.h"
+#include "attention/work_map/cta_units.h"
 #include "base/dependent_launch.cuh"
 
 namespace reprise {
@@ -395,40 +397,82 @@ __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams&
   if (unit.item.partial >= 0) ArriveAndMerge<Traits>(p, unit, shared);
 }
 
-// One CTA per head of a column; the CTAs of a column are adjacent.
-inline dim3 GridOf(const AttentionKernelParams& p) {
-  return dim3(p.work.heads_per_column, p.work.num_columns);
-}
+// The order of a CTA's units: that of its column, in a grid of one CTA per head of a column, in
+// which the CTAs of a column are adjacent.
+class ColumnWalk {
+ public:
+  static dim3 GridOf(const TileMap& work) { return dim3(work.heads_per_column, work.num_columns); }
+  // Address of the CTA's first item, if it has any.
+  static __device__ __forceinline__ const WorkItem* FirstItem(const TileMap& work) {
+    return work.column_first + blockIdx.y;
+  }
 
-// Processes the units of the CTA's column: all threads call `do_unit(unit)`, which may overwrite
-// the unit and the rest of shared memory. REQUIRES: a grid of GridOf().
+  __device__ __forceinline__ explicit ColumnWalk(const TileMap& work)
+      : work_(work),
+        item_(work.column_items[blockIdx.y]),
+        end_item_(work.column_items[blockIdx.y + 1]),
+        head_(blockIdx.x) {}
+
+  __device__ __forceinline__ bool HasUnit() const { return item_ < end_item_; }
+  __device__ __forceinline__ int Item() const { return item_; }
+  __device__ __forceinline__ int Head() const { return head_; }
+  __device__ __forceinline__ void Next() {
+    head_ += work_.heads_per_column;
+    if (head_ < work_.num_virtual_heads) return;
+    head_ = blockIdx.x;
+    ++item_;
+  }
+
+ private:
+  const TileMap& work_;
+  int item_, end_item_, head_;
+};
+
+// The same for maps that may be dealt.
+class DealtWalk {
+ public:
+  static dim3 GridOf(const TileMap& work) { return dim3(work.num_ctas); }
+  static __device__ __forceinline__ const WorkItem* FirstItem(const TileMap& work) {
+    return work.column_first + blockIdx.x / work.heads_per_column;
+  }
+
+  __device__ __forceinline__ explicit DealtWalk(const TileMap& work) : units_(work, blockIdx.x) {}
+
+  __device__ __forceinline__ bool HasUnit() const { return n_ < units_.count(); }
+  __device__ __forceinline__ int Item() const { return units_.ItemOf(n_); }
+  __device__ __forceinline__ int Head() const { return units_.HeadOf(n_); }
+  __device__ __forceinline__ void Next() { ++n_; }
+
+ private:
+  const CtaUnits units_;
+  int n_ = 0;
+};
+
+template <typename Traits>
+using UnitWalk = std::conditional_t<Traits::kRows == kWarpgroupRows, DealtWalk, ColumnWalk>;
+
+// Processes the units of the CTA: all threads call `do_unit(unit)`, which may overwrite the unit
+// and the rest of shared memory. REQUIRES: a grid of UnitWalk<Traits>::GridOf().
 template <typename Traits, typename DoUnit>
 __device__ __forceinline__ void ForUnits(const AttentionKernelParams& p,
                                          AttentionShared<Traits>& shared, const DoUnit& do_unit) {
   const TileMap& work = p.work;
-  const int column = blockIdx.y;
-  const int first_head = blockIdx.x;
   int slot = 0;
-  LoadItem(work.column_first + column, shared.units[slot]);
+  LoadItem(UnitWalk<Traits>::FirstItem(work), shared.units[slot]);
   if (threadIdx.x == 0) {
     CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
   }
   CommitCopies();
-  int item = work.column_items[column];
-  const int end_item = work.column_items[column + 1];
+  UnitWalk<Traits> walk(work);
 #pragma unroll 1
-  for (int head = first_head; item < end_item;) {
+  while (walk.HasUnit()) {
     WorkUnit& unit = shared.units[slot];
     WaitForCopies<0>();
     __syncthreads();  // the item has arrived, and the previous unit's results are written
-    if (threadIdx.x == 0) CompleteUnit<Traits>(p, head, unit);
-    head += work.heads_per_column;
-    if (head >= work.num_virtual_heads) {
-      head = first_head;
-      ++item;
-    }
+    if (threadIdx.x == 0) CompleteUnit<Traits>(p, walk.Head(), unit);
+    walk.Next();
     slot ^= 1;
-    if (item < end_item) LoadItem(work.items + item, shared.units[slot]);
+    if (walk.HasUnit()) LoadItem(work.items + walk.Item(), shared.units[slot]);
     __syncthreads();  // the unit is complete
     do_unit(unit);
   }
@@ -444,7 +488,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
   LetNextKernelIn();
-  AwaitKernelBefore();
+  // Before its sibling, nothing is left to wait for.
+  if (!p.follows_sibling) AwaitKernelBefore();
 
   if constexpr (Traits::kRotates) {
     if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
@@ -458,6 +503,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     }
     FinishThroughShared<Traits>(p, unit, softmax, shared);
   });
+  if (p.follows_sibling) AwaitKernelBefore();
 }
 
 template <int kIndex, KvLoading kLoading>
@@ -478,7 +524,8 @@ cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t st
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, GridOf(params), Traits::kThreads, kSharedBytes, stream, params);
+  return LaunchDependent(kernel, UnitWalk<Traits>::GridOf(params.work), Traits::kThreads,
+                         kSharedBytes, stream, params);
 }
 
 }  // namespace reprise

@@ -85,6 +85,10 @@ struct AttentionKernelParams {
   int32_t out_is_aligned;  // whether they allow stores of 4 elements
 
   TileMap work;
+
+  // 1: the kernel before this one on the stream is of the same call, serves other rows, and lets
+  // this one in only when all work before both has ended (AttentionKernelEntry::lets_sibling_in).
+  int32_t follows_sibling;
 };
 
 }  // namespace reprise

@@ -30,6 +30,7 @@
 #include "attention/cuda/hopper/warpgroup_results.cuh"
 #include "attention/cuda/hopper/warpgroup_shared.cuh"
 #include "attention/cuda/hopper/warpgroup_traits.cuh"
+#include "attention/work_map/cta_units.h"
 #include "base/dependent_launch.cuh"
 
 namespace reprise {
@@ -38,7 +39,7 @@ namespace reprise {
 template <typename Traits>
 __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
                                             WarpgroupShared<Traits>& shared) {
-  const ColumnUnits units(p.work);
+  const CtaUnits units(p.work, blockIdx.x);
   const int num_units = SameInWarp(units.count());
   int step = 0;
   Turns<Traits>::Begin();

@@ -26,6 +26,7 @@
 #include "attention/cuda/hopper/warpgroup_rows.cuh"
 #include "attention/cuda/hopper/warpgroup_shared.cuh"
 #include "attention/cuda/hopper/warpgroup_unit.cuh"
+#include "attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -38,7 +39,7 @@ class WarpgroupLoader {
 
   // Loads all units of the CTA.
   __device__ __forceinline__ void Load() {
-    const ColumnUnits units(p_.work);
+    const CtaUnits units(p_.work, blockIdx.x);
     int step = 0;
     int num_indirect = 0;
     item_ = PieceOf(p_.work.column_first + blockIdx.x / p_.work.heads_per_column);
@@ -163,7 +164,7 @@ class WarpgroupLoader {
   }
 
   // Prepares unit n: computes all that is needed to know about it.
-  __device__ __forceinline__ void Prepare(const ColumnUnits& units, int n) {
+  __device__ __forceinline__ void Prepare(const CtaUnits& units, int n) {
     PreparedUnit<Traits>& prepared = shared_.unit(n);
     WorkUnit& unit = prepared.unit;
     if (thread_ < kItemPieces) reinterpret_cast<uint4*>(&unit.item)[thread_] = item_;
@@ -171,7 +172,7 @@ class WarpgroupLoader {
     const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
     place_of_first_ = places.Find(unit.item.key_begin);
     place_of_second_ = places.Find(unit.item.key_begin + Traits::kKeys);
-    if (n + 1 < units.count()) item_ = PieceOf(units.ItemOf(n + 1));
+    if (n + 1 < units.count()) item_ = PieceOf(p_.work.items + units.ItemOf(n + 1));
     if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
     Meet();
     NoteRow(p_, thread_, prepared);
@@ -246,7 +247,7 @@ class WarpgroupLoader {
 
   // Copies unit n, whose first step is `step`, counted over all units; and prepares the next once
   // there is room for no more copies, or none is left.
-  __device__ __forceinline__ void LoadUnit(const ColumnUnits& units, int n, int step) {
+  __device__ __forceinline__ void LoadUnit(const CtaUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
     const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
     const char* const k = ChunkOf(p_.k, unit.kv_head, p_.head_dim_qk);

@@ -18,32 +18,6 @@
 
 namespace reprise {
 
-// The units of a CTA: the items of its column, for each head that it takes.
-class ColumnUnits {
- public:
-  __device__ __forceinline__ explicit ColumnUnits(const TileMap& work) : work_(work) {
-    column_ = blockIdx.x / work.heads_per_column;
-    first_head_ = blockIdx.x - column_ * work.heads_per_column;
-    num_heads_ =
-        (work.num_virtual_heads - first_head_ + work.heads_per_column - 1) / work.heads_per_column;
-    first_item_ = work.column_items[column_];
-    count_ = (work.column_items[column_ + 1] - first_item_) * num_heads_;
-  }
-
-  __device__ __forceinline__ int count() const { return count_; }
-  __device__ __forceinline__ int HeadOf(int n) const {
-    return first_head_ + n % num_heads_ * work_.heads_per_column;
-  }
-  // Address of the item of unit n. That of unit 0 is also available without looking up the column.
-  __device__ __forceinline__ const WorkItem* ItemOf(int n) const {
-    return work_.items + first_item_ + n / num_heads_;
-  }
-
- private:
-  const TileMap& work_;
-  int column_, first_head_, num_heads_, first_item_, count_;
-};
-
 // Whether a key that no query of the unit sees may be between others that some do. Where positions
 // are consecutive, a query sees an interval, and the next query's interval begins and ends no
 // earlier.

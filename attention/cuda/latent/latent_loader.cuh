@@ -22,6 +22,7 @@
 #include "attention/cuda/hopper/warpgroup_products.cuh"
 #include "attention/cuda/hopper/warpgroup_unit.cuh"
 #include "attention/cuda/latent/latent_shared.cuh"
+#include "attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -43,7 +44,7 @@ class LatentLoader {
 
   // Loads all units of the CTA.
   __device__ __forceinline__ void Load() {
-    const ColumnUnits units(p_.work);
+    const CtaUnits units(p_.work, blockIdx.x);
     int step = 0;
     int num_indirect = 0;
     if (units.count() > 0) {
@@ -155,7 +156,7 @@ class LatentLoader {
   }
 
   // Prepares unit n, of `item`: computes all that is needed to know about it.
-  __device__ __forceinline__ void Prepare(const ColumnUnits& units, int n, const WorkItem* item) {
+  __device__ __forceinline__ void Prepare(const CtaUnits& units, int n, const WorkItem* item) {
     AwaitRoom<0>(shared_.unit_ring, n);
     PreparedUnit<Traits>& prepared = shared_.unit(n).prepared;
     WorkUnit& unit = prepared.unit;
@@ -192,8 +193,7 @@ class LatentLoader {
 
   // Copies unit n, whose first step is `step`, and prepares the next. Returns the next unit's first
   // step.
-  __device__ __forceinline__ int LoadUnit(const ColumnUnits& units, int n, int step,
-                                          int num_steps) {
+  __device__ __forceinline__ int LoadUnit(const CtaUnits& units, int n, int step, int num_steps) {
     const WorkUnit& unit = shared_.unit(n).prepared.unit;
     const char* const k = static_cast<const char*>(p_.k.data) + unit.kv_head * p_.k.head_stride * 2;
     const KeyPlaces<Traits> places(p_, unit.item, OwnRow());
@@ -227,7 +227,7 @@ class LatentLoader {
     for (bool is_prepared = n + 1 == units.count();;) {
       if (!is_prepared && (step == last || (num_steps > 2 && step + 1 == last))) {
         Announce<0>();
-        Prepare(units, n + 1, units.ItemOf(n + 1));
+        Prepare(units, n + 1, p_.work.items + units.ItemOf(n + 1));
         is_prepared = true;
       }
       if (step == last) break;

@@ -12,6 +12,7 @@
 #include "attention/cuda/hopper/wgmma.cuh"
 #include "attention/cuda/latent/latent_results.cuh"
 #include "attention/cuda/latent/latent_shared.cuh"
+#include "attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -69,7 +70,7 @@ __device__ __forceinline__ void AwaitNextLogits(LatentShared<Traits>& shared, in
 template <typename Traits>
 __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
                                            LatentShared<Traits>& shared) {
-  const ColumnUnits units(p.work);
+  const CtaUnits units(p.work, blockIdx.x);
   const int part = threadIdx.x / Traits::kGroupThreads;
   int step = 0;
   int num_indirect = 0;

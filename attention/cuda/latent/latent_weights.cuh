@@ -25,6 +25,7 @@
 #include "attention/cuda/hopper/warpgroup_unit.cuh"
 #include "attention/cuda/hopper/wgmma.cuh"
 #include "attention/cuda/latent/latent_shared.cuh"
+#include "attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -231,7 +232,7 @@ class LatentWeights {
 template <typename Traits>
 __device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
                                            LatentShared<Traits>& shared) {
-  const ColumnUnits units(p.work);
+  const CtaUnits units(p.work, blockIdx.x);
   int step = 0;
 #pragma unroll 1
   for (int n = 0; n < units.count(); ++n) {

@@ -1,0 +1,153 @@
+#include "attention/work_map/cta_units.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "attention/paged_batch.h"
+#include "attention/testing/host_work_map.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_check.h"
+#include "attention/work_map/work_map_plan.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using Place = std::pair<int, int>;  // item, head
+
+std::vector<Place> PlacesOf(const TileMap& map, int cta) {
+  const CtaUnits units(map, cta);
+  std::vector<Place> places;
+  for (int n = 0; n < units.count(); ++n) places.emplace_back(units.ItemOf(n), units.HeadOf(n));
+  return places;
+}
+
+// Prompts of these lengths after as many keys as given.
+struct Prompts {
+  std::vector<int32_t> query_lens;
+  std::vector<int32_t> lens;
+  int num_q_heads = 32;
+  int num_kv_heads = 8;
+};
+
+// The map, checked; every (item, head) is in exactly one CTA.
+class CtaUnitsTest : public ::testing::Test {
+ protected:
+  static std::vector<int64_t> StepsOfCtas(const Prompts& prompts, bool is_dealt) {
+    std::vector<int32_t> query_start_loc = {0};
+    for (const int32_t len : prompts.query_lens) {
+      query_start_loc.push_back(query_start_loc.back() + len);
+    }
+    const PagedBatch batch = {
+        .query_start_loc = query_start_loc.data(),
+        .seq_lens = prompts.lens.data(),
+        .num_rows = static_cast<int>(prompts.lens.size()),
+        .num_tokens = query_start_loc.back(),
+        .max_query_len = *std::max_element(prompts.query_lens.begin(), prompts.query_lens.end()),
+        .max_seq_len = *std::max_element(prompts.lens.begin(), prompts.lens.end())};
+    HostWorkMap work({.num_q_heads = prompts.num_q_heads,
+                      .num_kv_heads = prompts.num_kv_heads,
+                      .head_dim_qk = 128,
+                      .head_dim_v = 128,
+                      .max_rows = batch.num_rows,
+                      .max_tokens = batch.num_tokens,
+                      .max_query_len = batch.max_query_len,
+                      .max_seq_len = batch.max_seq_len});
+    EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
+    EXPECT_TRUE(work.IsGuardIntact());
+    const absl::Status check = CheckWorkMap(work.map(), batch, {});
+    EXPECT_TRUE(check.ok()) << check;
+    const TileMap& map = work.map().main;
+    EXPECT_EQ(map.counts[2] > 0, is_dealt);
+    std::set<Place> seen;
+    std::vector<int64_t> steps(map.num_ctas, 0);
+    for (int cta = 0; cta < map.num_ctas; ++cta) {
+      for (const Place& place : PlacesOf(map, cta)) {
+        EXPECT_TRUE(seen.insert(place).second) << "item " << place.first << " of " << cta;
+        const WorkItem& item = map.items[place.first];
+        steps[cta] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
+      }
+    }
+    EXPECT_EQ(seen.size(), static_cast<size_t>(map.counts[0]) * map.num_virtual_heads);
+    return steps;
+  }
+};
+
+TEST_F(CtaUnitsTest, DealsInAlternatingTurns) {
+  int32_t counts[3] = {4, 0, 4};
+  int32_t order[4] = {2, 0, 3, 1};
+  TileMap map;
+  map.counts = counts;
+  map.deal_order = order;
+  map.num_virtual_heads = 2;
+  map.heads_per_column = 2;
+  map.num_columns = 1;
+  map.num_ctas = 3;
+  map.may_be_dealt = true;
+  EXPECT_THAT(PlacesOf(map, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
+  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(2, 1), Place(3, 0), Place(1, 1)));
+  EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(0, 0), Place(0, 1)));
+}
+
+TEST_F(CtaUnitsTest, ColumnsLeaveCtasBeyondThemWithoutUnits) {
+  int32_t counts[3] = {3, 0, 0};
+  int32_t column_items[3] = {0, 1, 3};
+  TileMap map;
+  map.counts = counts;
+  map.column_items = column_items;
+  map.num_virtual_heads = 2;
+  map.heads_per_column = 2;
+  map.num_columns = 2;
+  map.num_ctas = 5;
+  map.may_be_dealt = true;
+  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(0, 1)));
+  EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(1, 0), Place(2, 0)));
+  EXPECT_THAT(PlacesOf(map, 4), ElementsAre());
+}
+
+TEST_F(CtaUnitsTest, PromptsAreDealtEvenly) {
+  for (const Prompts& prompts :
+       {Prompts{{2048}, {2048}}, Prompts{{8192}, {8192}},
+        Prompts{{2048, 2048, 2048}, {2048, 9000, 2100}}, Prompts{{1024, 1024}, {4096, 1024}},
+        Prompts{{1900, 700, 300, 64}, {1900, 700, 300, 64}}}) {
+    const std::vector<int64_t> steps = StepsOfCtas(prompts, /*is_dealt=*/true);
+    int64_t all = 0;
+    for (const int64_t of_cta : steps) all += of_cta;
+    const int64_t most = *std::max_element(steps.begin(), steps.end());
+    EXPECT_LE(static_cast<double>(most) * static_cast<double>(steps.size()),
+              1.15 * static_cast<double>(all))
+        << prompts.query_lens[0];
+  }
+}
+
+TEST_F(CtaUnitsTest, RowsOfAboutATurnAreDealtWhole) {
+  StepsOfCtas({{512}, {8704}}, /*is_dealt=*/true);
+  StepsOfCtas({std::vector<int32_t>(6, 300), std::vector<int32_t>(6, 300), 4, 4}, true);
+  StepsOfCtas({std::vector<int32_t>(5, 632), std::vector<int32_t>(5, 632), 4, 4}, true);
+}
+
+TEST_F(CtaUnitsTest, FewLongRangesAreCut) {
+  const std::vector<int64_t> steps = StepsOfCtas({{128}, {65536}}, /*is_dealt=*/false);
+  // Four ranges of 1,024 steps in 16 columns.
+  EXPECT_LE(*std::max_element(steps.begin(), steps.end()), 4 * 1024 / 16 + 1);
+  StepsOfCtas({{2048}, {2048}, 8, 1}, false);
+  // 17 long ranges for 8 heads: whole, four CTAs would have two of them.
+  Prompts many_short{{544}, {8736}};
+  many_short.query_lens.resize(41, 64);
+  many_short.lens.resize(41, 64);
+  StepsOfCtas(many_short, false);
+}
+
+TEST_F(CtaUnitsTest, MorePairsOfHeadsThanCtas) {
+  StepsOfCtas({{300, 500}, {300, 500}, 256, 256}, true);
+}
+
+}  // namespace
+}  // namespace reprise
