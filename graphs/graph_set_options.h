@@ -2,9 +2,10 @@
 //
 //   GraphSetOptions options{.max_num_seqs = 64, .query_lens = {1, 5}, .max_seq_len = 8192};
 //
-// There are two forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
+// There are three forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
 // tokens each: decodes, and verification of drafts. A mixed step has `mixed_tokens` tokens in all,
-// split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes.
+// split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes. A step
+// of `num_drafts` has `sizes` rows, each of its sequence's last token and up to so many drafts.
 //
 // Plain values.
 
@@ -37,6 +38,9 @@ struct GraphSetOptions {
   std::vector<int> sizes = {};
   // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
+  // Captured numbers of drafts, strictly ascending: steps that propose up to so many drafts for each
+  // row, and verify them. Empty: such steps run eagerly. Only such steps have these graphs.
+  std::vector<int> num_drafts = {};
   // Captured numbers of tokens of mixed steps, strictly ascending; empty: mixed steps run eagerly.
   std::vector<int> mixed_tokens = {};
   // The numbers of sequences at which each of them is captured, strictly ascending, at most

@@ -33,6 +33,16 @@
 //   const BlockCopy in[] = {{.src = 1, .dst = 5}};    // host block 1 to block 5 of the cache
 //   runner->Step({.joins = join_behind_them, .updates = update, .swap_ins = in, .rows = rest});
 //
+// A step may propose drafts for a row and verify them: one step, several tokens
+// (ModelRunnerOptions::speculation, docs/speculation.md):
+//
+//   const ScheduledRow speculate[] = {{.slot = SlotId(0), .num_drafts = 4}};
+//   REPRISE_ASSIGN_OR_RETURN(StepResult third, runner->Step({.rows = speculate}));
+//   third.NewTokens(0);   // 1 to 5 tokens
+//
+// Until such a step is awaited, the host knows the sequence's length only from above: blocks must be
+// there for all of its tokens, and no row may bring tokens of the host.
+//
 // One stream orders all of it, so a block on either side may be used again by the next batch.
 //
 // Models that take embeddings (ModelSpec::input_embedding_dim) get those of images and the like in
@@ -113,10 +123,14 @@ struct StepTicket {
 };
 
 struct StepResult {
-  // One per row, in the batch's order; kNotSampled for rows with RowOutput::kNone, kNanRow for rows
-  // whose logits leave nothing to choose: their sequences must leave. Valid until
+  // One per row, in the batch's order: the newest token; kNotSampled for rows with RowOutput::kNone,
+  // kNanRow for rows whose logits leave nothing to choose: their sequences must leave. Valid until
   // max_steps_in_flight() further launches.
   absl::Span<const int32_t> tokens;
+  // Of steps with drafts, else empty: how many new tokens each row has, and those, in rows of
+  // 1 + max_drafts(). See NewTokens().
+  absl::Span<const int32_t> num_new_tokens = {};
+  absl::Span<const int32_t> new_tokens = {};
   // [rows, vocab_size] of the runner's logits dtype: as the model gave them, or, if they are not
   // copies (StepLogits), as the stages between them and the tokens left them. Valid
   // until the next launch, or as StepLogits says. Undefined if they are not kept: with several
@@ -133,6 +147,10 @@ struct StepResult {
   // The same for log-probabilities, each of the token that follows in the row.
   RowLogProbsView earlier_log_probs = {};
   GraphDecision decision;
+
+  // A row's new tokens, in order: as many of its drafts as were accepted, and one more. Empty for
+  // kNotSampled and kNanRow.
+  absl::Span<const int32_t> NewTokens(int row) const;
 };
 
 // Memory of the device, as ModelRunner::Create() measured it.
@@ -199,6 +217,7 @@ class ModelRunner {
   int max_seq_len() const { return *options_.max_seq_len; }
   int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
   int max_encoder_tokens() const { return *options_.max_encoder_tokens; }
+  int max_drafts() const { return options_.speculation.max_drafts; }  // of a row; 0: none
   int num_position_dims() const { return model_->spec().num_position_dims; }
   // Of all inputs that one step encodes.
   int max_encoder_step_tokens() const {

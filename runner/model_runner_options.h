@@ -16,6 +16,7 @@
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/sampling/logits_stage.h"
+#include "runner/speculation/speculation_options.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -137,6 +138,9 @@ struct ModelRunnerOptions {
 
   // What sequences may ask for between logits and tokens (docs/sampling.md). Nothing by default.
   LogitsOptions logits = {};
+
+  // Drafts, and what proposes them. Takes logits of max_num_seqs * max_drafts more rows.
+  SpeculationOptions speculation = {};
 
   BatchInvariance batch_invariance = BatchInvariance::kOff;
 
