@@ -27,8 +27,8 @@ ModelSpec WithLayersOf(const ModelSpec& spec, const ModelSpec& draft) {
 
 DraftModel::DraftModel(const DraftModelOptions& options)
     : options_(options),
-      classes_(options.metadata->ClassesOf(
-          options.first_layer, static_cast<int>(options.metadata->layers().size()))) {}
+      classes_(options.metadata->ClassesOf(options.first_layer,
+                                           static_cast<int>(options.metadata->layers().size()))) {}
 
 absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(const DraftModelOptions& options) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<DraftModel>> {
@@ -43,9 +43,8 @@ absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(const DraftModelO
   });
 }
 
-std::shared_ptr<const Step> DraftModel::StepAt(const StepArrays& arrays,
-                                               const StepBatches& batches, int num_logits,
-                                               absl::Span<const KvLayer> kv,
+std::shared_ptr<const Step> DraftModel::StepAt(const StepArrays& arrays, const StepBatches& batches,
+                                               int num_logits, absl::Span<const KvLayer> kv,
                                                const KvScales* calibrated) const {
   const StepMemory& memory = *options_.memory;
   const int64_t num_tokens = batches.rows.num_tokens;
@@ -73,8 +72,8 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
   struct Pass {
     DraftRowsArgs rows;
     StepBatches batches;
-    std::shared_ptr<const Step> step;
-    SampleArgs sample;
+    std::shared_ptr<const Step> step = {};
+    SampleArgs sample = {};
   };
   const StepMemory& memory = *options_.memory;
   DraftRowsArgs rows = {.slots = memory.slots(),

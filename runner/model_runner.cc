@@ -212,8 +212,7 @@ absl::Status ModelRunner::MoveBlocks(const ScheduledBatch& batch) {
 }
 
 absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const StepShape& shape,
-                                 const GraphKey& key, int common_prefix_len,
-                                 const Output& output) {
+                                 const GraphKey& key, int common_prefix_len, const Output& output) {
   StagingSlot slot = delta_ring_->Acquire();
   WriteStepDelta(batch, common_prefix_len, delta_capacity_,
                  StepDeltaAt(delta_capacity_, slot.bytes().data()));
@@ -242,9 +241,8 @@ absl::StatusOr<GraphDecision> ModelRunner::RunStep(const GraphDecision& decision
   if (calibrates_) {
     outcome.kind = GraphDecision::Kind::kEager;
     outcome.reason = EagerReason::kCalibrates;
-    REPRISE_RETURN_IF_ERROR(
-        driver_->OnStream(MakeStep(decision.key, {.calibrated = &*kv_scales_,
-                                                  .runs_draft_model = runs_draft_model})));
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream(MakeStep(
+        decision.key, {.calibrated = &*kv_scales_, .runs_draft_model = runs_draft_model})));
     calibrates_ = false;
   } else if (decision.kind == GraphDecision::Kind::kReplay) {
     const auto make_step = [this](const GraphKey& key) { return MakeCapturedStep(key); };
@@ -295,8 +293,8 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
   if (output.has_drafts) {
     const int32_t* num_new = output.tokens + options_.max_num_seqs + 1;
     result.num_new_tokens = absl::MakeConstSpan(num_new, output.num_rows);
-    result.new_tokens = absl::MakeConstSpan(num_new + options_.max_num_seqs,
-                                            output.num_rows * (1 + max_drafts()));
+    result.new_tokens =
+        absl::MakeConstSpan(num_new + options_.max_num_seqs, output.num_rows * (1 + max_drafts()));
   }
   if (options_.logits.max_log_probs >= 0) {
     const RowLogProbsView log_probs = stages_->log_probs(output_idx);

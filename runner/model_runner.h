@@ -331,8 +331,8 @@ class ModelRunner {
   ModelSpec spec_;              // the model's, with the layers of a draft model after its own
   ModelRunnerOptions options_;  // resolved
   LayerClasses classes_;
-  int max_blocks_ = 0;  // of a sequence
-  int num_blocks_ = 0;  // of the cache
+  int max_blocks_ = 0;        // of a sequence
+  int num_blocks_ = 0;        // of the cache
   int num_cache_blocks_ = 0;  // of the one that is allocated: fewer while memory is measured
   MemoryUse memory_use_;
   absl::Status status_;
@@ -345,9 +345,9 @@ class ModelRunner {
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::optional<BlockStore> swap_store_;   // blocks of host memory; none: no swaps
   std::unique_ptr<StepMetadata> metadata_;
-  std::vector<int> model_classes_;           // of the model's own layers
-  at::Tensor chosen_;                        // [logits rows] of a step with drafts
-  std::unique_ptr<DraftModel> draft_model_;  // null: there is none
+  std::vector<int> model_classes_;              // of the model's own layers
+  at::Tensor chosen_;                           // [logits rows] of a step with drafts
+  std::unique_ptr<DraftModel> draft_model_;     // null: there is none
   std::unique_ptr<StepEmbeddings> embeddings_;  // null: the model takes token ids only
   std::unique_ptr<EncoderPass> encoder_;        // null: the model has none
   std::shared_ptr<const Constants> constants_;

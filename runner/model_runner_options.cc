@@ -129,9 +129,8 @@ absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& optio
   if (speculation.proposer == Proposer::kNgram) {
     REPRISE_RETURN_IF_ERROR(
         CheckBetween("speculation.ngram.min_ngram", speculation.ngram.min_ngram, 1, 16));
-    REPRISE_RETURN_IF_ERROR(CheckBetween("speculation.ngram.max_ngram",
-                                         speculation.ngram.max_ngram, speculation.ngram.min_ngram,
-                                         16));
+    REPRISE_RETURN_IF_ERROR(CheckBetween("speculation.ngram.max_ngram", speculation.ngram.max_ngram,
+                                         speculation.ngram.min_ngram, 16));
   }
   std::vector<int>& sizes = speculation.graph_num_drafts;
   if (sizes.empty()) sizes = {speculation.max_drafts};
@@ -141,9 +140,9 @@ absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& optio
                      speculation.max_drafts, ", got ", sizes.back()));
   }
   const int64_t most = int64_t{options.max_num_seqs} * (1 + speculation.max_drafts);
-  REPRISE_RETURN_IF_ERROR(AtLeast(
-      "max_num_tokens (for max_num_seqs rows of 1 + speculation.max_drafts tokens)",
-      options.max_num_tokens, most));
+  REPRISE_RETURN_IF_ERROR(
+      AtLeast("max_num_tokens (for max_num_seqs rows of 1 + speculation.max_drafts tokens)",
+              options.max_num_tokens, most));
   options.max_earlier_logits =
       std::max(options.max_earlier_logits, options.max_num_seqs * speculation.max_drafts);
   return absl::OkStatus();

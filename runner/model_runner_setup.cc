@@ -15,6 +15,8 @@
 #include "base/torch_status.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
+#include "runner/speculation/drafter.h"
+#include "runner/speculation/ngram_drafts_args.h"
 
 namespace reprise {
 
@@ -92,21 +94,20 @@ absl::Status ModelRunner::Allocate() {
       .shared_prefix =
           options_.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
   REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));
-  REPRISE_ASSIGN_OR_RETURN(memory_,
-                           StepMemory::Allocate({.max_rows = options_.max_num_seqs,
-                                                 .max_tokens = options_.max_num_tokens,
-                                                 .max_blocks = max_blocks_,
-                                                 .num_groups = classes_.num_groups(),
-                                                 .max_earlier_logits = options_.max_earlier_logits,
-                                                 .max_drafts = max_drafts(),
-                                                 .history_len =
-                                                     speculates() ? max_seq_len() : 0,
-                                                 .max_draft_query_len =
-                                                     has_draft_model() ? 1 + max_drafts() : 0,
-                                                 .num_position_dims = spec.num_position_dims,
-                                                 .vocab_size = spec.vocab_size,
-                                                 .logits_dtype = logits_dtype()},
-                                                driver_->device()));
+  REPRISE_ASSIGN_OR_RETURN(
+      memory_,
+      StepMemory::Allocate({.max_rows = options_.max_num_seqs,
+                            .max_tokens = options_.max_num_tokens,
+                            .max_blocks = max_blocks_,
+                            .num_groups = classes_.num_groups(),
+                            .max_earlier_logits = options_.max_earlier_logits,
+                            .max_drafts = max_drafts(),
+                            .history_len = speculates() ? max_seq_len() : 0,
+                            .max_draft_query_len = has_draft_model() ? 1 + max_drafts() : 0,
+                            .num_position_dims = spec.num_position_dims,
+                            .vocab_size = spec.vocab_size,
+                            .logits_dtype = logits_dtype()},
+                           driver_->device()));
   if (spec.input_embedding_dim > 0) {
     REPRISE_ASSIGN_OR_RETURN(
         embeddings_,
@@ -177,8 +178,7 @@ absl::Status ModelRunner::Allocate() {
 // What graphs and eager steps take is measured with a cache of the smallest size; the cache gets
 // the rest.
 absl::Status ModelRunner::SizeCache() {
-  REPRISE_ASSIGN_OR_RETURN(const CachePlan plan,
-                           CachePlan::Create(options_, spec_, classes_));
+  REPRISE_ASSIGN_OR_RETURN(const CachePlan plan, CachePlan::Create(options_, spec_, classes_));
   if (driver_->free_bytes().has_value()) {
     REPRISE_RETURN_IF_ERROR(AllocateCache(plan, /*num_blocks=*/2));
     REPRISE_ASSIGN_OR_RETURN(memory_use_.eager_bytes,
@@ -269,9 +269,7 @@ absl::Status ModelRunner::CaptureGraphs() {
   return absl::OkStatus();
 }
 
-DType ModelRunner::logits_dtype() const {
-  return spec_.logits_dtype.value_or(spec_.dtype);
-}
+DType ModelRunner::logits_dtype() const { return spec_.logits_dtype.value_or(spec_.dtype); }
 
 EmbeddingFormat ModelRunner::embedding_format() const {
   const c10::Device device = driver_->device();
@@ -428,11 +426,10 @@ absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
       kv_cache_->SetScales(*layer, kv_scales_->k_scale(i), kv_scales_->v_scale(i));
     }
   }
-  constants_ = std::make_shared<const Constants>(
-      Constants{.model = model_,
-                .metadata = metadata_.get(),
-                .model_classes = model_classes_,
-                .kv = plan.LayersOf(*kv_cache_)});
+  constants_ = std::make_shared<const Constants>(Constants{.model = model_,
+                                                           .metadata = metadata_.get(),
+                                                           .model_classes = model_classes_,
+                                                           .kv = plan.LayersOf(*kv_cache_)});
   fingerprint_ = MakeFingerprint(num_blocks);
   return absl::OkStatus();
 }

@@ -27,7 +27,7 @@ struct StepMemoryShape {
   int max_blocks = 0;  // of a sequence, in each group
   int num_groups = 1;
   int max_earlier_logits = 0;  // rows of logits after those of the rows
-  int max_drafts = 0;  // of a row
+  int max_drafts = 0;          // of a row
   // Tokens of a slot that are kept for drafters; 0: none.
   int history_len = 0;
   // The most tokens of a row in the first pass of a draft model; 0: there is none.
