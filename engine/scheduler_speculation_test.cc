@@ -147,16 +147,16 @@ TEST(SchedulerSpeculationTest, RejectedDraftsAreNotFoundAsAPrefix) {
 
 TEST(SchedulerSpeculationTest, DraftsStayWithinTheContextAndTheStep) {
   SchedulerOptions options = Options(6);
-  options.max_seq_len = 8;
+  options.max_seq_len = 7;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3, 4}, .max_new_tokens = 50});
   scheduler->Schedule();
   scheduler->Commit({5}, events);
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));  // keys of tokens 4 to 7
-  scheduler->Commit(NewTokens(6, {{6, 7, 8, 9}}).output(), events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2));  // keys of tokens 4 to 6
+  scheduler->Commit(NewTokens(6, {{6, 7, 8}}).output(), events);
   EXPECT_EQ(events.back().finish, FinishReason::kLength);
-  EXPECT_THAT(TokensOf(events), ElementsAre(5, 6, 7, 8, 9));
+  EXPECT_THAT(TokensOf(events), ElementsAre(5, 6, 7, 8));
 
   options = Options(6);
   options.max_num_tokens = 10;

@@ -288,6 +288,7 @@ std::vector<int32_t> PuppetDevice::ContentOf(const ScheduledRow& row,
 }
 
 void PuppetDevice::Write(Slot& slot, int position, int32_t content) {
+  ASSERT_LT(position, options_.max_seq_len);
   for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
     if (groups_[group].retention == KvRetention::kCross) continue;
     ASSERT_NE(BlockAt(slot, group, position), 0) << "no block for token " << position;
