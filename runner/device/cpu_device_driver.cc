@@ -37,6 +37,22 @@ class CpuDeviceDriver : public DeviceDriver {
 
   absl::Status Sample(const SampleArgs& args) override { return reprise::Sample(args); }
 
+  absl::Status ProposeNgrams(const NgramDraftsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckNgramDrafts(args));
+    NgramDraftsOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status DraftRows(const DraftRowsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckDraftRows(args));
+    DraftRowsOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckVerifyDrafts(args));
+    VerifyDraftsOnHost(args);
+    return absl::OkStatus();
+  }
+
   // The CPU path cuts its work by itself.
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override { return WorkMapPlan{}; }
   absl::Status BuildWork(const AttentionParams&, const PagedBatch&, const WorkMap&) override {

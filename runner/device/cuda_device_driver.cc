@@ -84,6 +84,21 @@ class CudaDeviceDriver : public DeviceDriver {
     return OnStream([&] { return reprise::Sample(args); });
   }
 
+  absl::Status ProposeNgrams(const NgramDraftsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchNgramDrafts(args, graphs_->stream());
+  }
+
+  absl::Status DraftRows(const DraftRowsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchDraftRows(args, graphs_->stream());
+  }
+
+  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchVerifyDrafts(args, graphs_->stream());
+  }
+
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     WorkMapOptions with_device = options;
     with_device.num_sms = num_sms_;

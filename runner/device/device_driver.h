@@ -43,6 +43,9 @@
 #include "runner/ops/linear_context.h"
 #include "runner/sampling/sampling.h"
 #include "runner/slots/refill.h"
+#include "runner/speculation/draft_rows.h"
+#include "runner/speculation/ngram_drafts.h"
+#include "runner/speculation/verify_drafts.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -78,6 +81,11 @@ class DeviceDriver {
 
   virtual absl::Status Refill(const RefillArgs& args) = 0;
   virtual absl::Status Sample(const SampleArgs& args) = 0;
+
+  // Speculative steps: drafts, and their verification.
+  virtual absl::Status ProposeNgrams(const NgramDraftsArgs& args) = 0;
+  virtual absl::Status DraftRows(const DraftRowsArgs& args) = 0;
+  virtual absl::Status VerifyDrafts(const VerifyDraftsArgs& args) = 0;
 
   // How attention of a layer class is cut on this device; the driver fills in options.num_sms. A
   // plan without workspace if no map is needed.

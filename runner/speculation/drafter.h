@@ -1,5 +1,5 @@
-// Proposes drafts on the device: device work that the runner captures in the graph of a step, before
-// the model's forward pass.
+// Proposes drafts on the device: device work that the runner captures in the graph of a step,
+// before the model's forward pass.
 //
 //   class Repeat : public Drafter {      // proposes the slot's last token, again and again
 //     absl::Status Propose(const DraftStep& step) override {
@@ -25,9 +25,9 @@ struct CUstream_st;
 namespace reprise {
 
 struct DraftStep {
-  SlotState slots;    // as before the step: last_token, sample_index, history below seq_len
-  StepArrays arrays;  // of the step; refilled
-  int num_rows = 0;   // padded
+  SlotState slots;     // as before the step: last_token, sample_index, history below seq_len
+  StepArrays arrays;   // of the step; refilled
+  int num_rows = 0;    // padded
   int max_drafts = 0;  // of a row of this step: a constant of its graph
   int vocab_size = 0;
   CUstream_st* stream = nullptr;  // of the device, LibTorch's current one; null on the CPU

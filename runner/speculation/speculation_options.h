@@ -34,9 +34,9 @@ struct SpeculationOptions {
   int max_drafts = 0;
   Proposer proposer = Proposer::kNone;
   NgramOptions ngram = {};
-  // Its layers follow those of the model: they share block tables and blocks with them, so prefixes,
-  // forks and swaps keep both. Decoder only, of the model's device, vocabulary and dtype, without
-  // embeddings as inputs. Must outlive the runner.
+  // Its layers follow those of the model: they share block tables and blocks with them, so
+  // prefixes, forks and swaps keep both. Decoder only, of the model's device, vocabulary and dtype,
+  // without embeddings as inputs. Must outlive the runner.
   Model* draft_model = nullptr;
   Drafter* drafter = nullptr;  // must outlive the runner
   // Captured numbers of drafts, ascending, the last at least max_drafts. Empty: max_drafts.
