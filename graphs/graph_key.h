@@ -59,26 +59,27 @@ struct StepShape {
   int max_query_len = 1;  // of the longest row
   int max_seq_len = 0;    // of the longest row, this step's tokens included
   StepInput input = StepInput::kTokens;
-  bool cascade = false;        // a common prefix may be read once; see GraphDecision::key
-  int num_earlier_logits = 0;  // of tokens before the last of their rows
-  int num_drafts = 0;          // of the row that has the most
+  bool cascade = false;           // a common prefix may be read once; see GraphDecision::key
+  int num_earlier_logits = 0;     // of tokens before the last of their rows
+  int num_drafts = 0;             // of the row that has the most
   bool has_given_tokens = false;  // of the host: chunks of prompts, or forced tokens
 };
 
 // Why a step runs eagerly; counted per reason in GraphReport.
 enum class EagerReason : int8_t {
-  kNone,             // a graph is replayed
-  kDisabled,         // graphs are switched off
-  kIdle,             // no sequence
-  kTooManySeqs,      // more sequences than the largest captured size
-  kQueryTooLong,     // a prefill row, or more draft tokens than captured
-  kSequenceTooLong,  // a sequence beyond max_seq_len, a capture constant
-  kNotCaptured,      // no graph for this input, or the key was not captured yet
-  kOverBudget,       // capturing this key would pass the memory budget
-  kCalibrates,       // the step sets scales of a quantised cache, once
-  kEarlierLogits,    // logits of tokens before the last of their rows, which no graph computes
+  kNone,               // a graph is replayed
+  kDisabled,           // graphs are switched off
+  kIdle,               // no sequence
+  kTooManySeqs,        // more sequences than the largest captured size
+  kQueryTooLong,       // a prefill row, or more draft tokens than captured
+  kSequenceTooLong,    // a sequence beyond max_seq_len, a capture constant
+  kNotCaptured,        // no graph for this input, or the key was not captured yet
+  kOverBudget,         // capturing this key would pass the memory budget
+  kCalibrates,         // the step sets scales of a quantised cache, once
+  kEarlierLogits,      // logits of tokens before the last of their rows, which no graph computes
+  kDraftsAmongTokens,  // rows with drafts beside rows that bring tokens
 };
-inline constexpr int kNumEagerReasons = 10;
+inline constexpr int kNumEagerReasons = 11;
 
 // "none", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
 std::string_view EagerReasonName(EagerReason reason);

@@ -98,6 +98,7 @@
 #include "graphs/step_buffers.h"
 #include "runner/cache_plan.h"
 #include "runner/device/device_driver.h"
+#include "runner/draft_model.h"
 #include "runner/encoder_pass.h"
 #include "runner/kv_scales.h"
 #include "runner/model.h"
@@ -218,7 +219,7 @@ class ModelRunner {
   int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
   int max_encoder_tokens() const { return *options_.max_encoder_tokens; }
   int max_drafts() const { return options_.speculation.max_drafts; }  // of a row; 0: none
-  int num_position_dims() const { return model_->spec().num_position_dims; }
+  int num_position_dims() const { return spec_.num_position_dims; }
   // Of all inputs that one step encodes.
   int max_encoder_step_tokens() const {
     return max_encoder_tokens() == 0 ? 0 : std::max(max_encoder_tokens(), max_num_tokens());
@@ -252,6 +253,10 @@ class ModelRunner {
     at::Tensor earlier_logits = {};       // [max_earlier_logits, vocab_size], likewise
     int num_rows = 0;
     int num_earlier_logits = 0;
+    // Of steps with drafts, in the same memory as the tokens: [max_num_seqs] numbers of new tokens,
+    // then [max_num_seqs, 1 + max_drafts] the tokens.
+    bool has_drafts = false;
+    std::vector<UnsettledRow> unsettled = {};
     GraphDecision decision = {};
     absl::Status status = {};
   };
@@ -263,27 +268,38 @@ class ModelRunner {
   absl::Status AllocateSwapStore();
   absl::Status RunLargestStep();
   void MakeCascade();
+  absl::Status AllocateSpeculation();
   absl::Status AllocateRings();
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
 
-  // The work of a step at `key`: metadata, forward pass, logits in place. `calibrated`: the scales
-  // that it sets, or null. `watch`: sees its tensors, or null.
-  std::function<absl::Status()> MakeStep(const GraphKey& key, const KvScales* calibrated = nullptr,
-                                         StepWatch* watch = nullptr) const;
+  struct StepVariant {
+    const KvScales* calibrated = nullptr;  // the scales that the step sets, or null
+    StepWatch* watch = nullptr;            // sees its tensors, or null
+    bool runs_draft_model = false;         // over the step's tokens, too
+    bool proposes_drafts = true;           // false: they are there
+  };
+  // The work of a step at `key`: drafts, metadata, forward pass, logits in place.
+  std::function<absl::Status()> MakeStep(const GraphKey& key, const StepVariant& variant) const;
+  std::function<absl::Status()> MakeDrafts(const GraphKey& key) const;
+  // Whether a step runs the draft model over its tokens: chunks of prompts.
+  bool RunsDraftModel(const GraphKey& key, bool has_given_tokens) const;
   // That of a graph.
   std::function<absl::Status()> MakeCapturedStep(const GraphKey& key) const;
   DType logits_dtype() const;
   SlotLimits Limits() const;
   EmbeddingFormat embedding_format() const;
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
+  int num_model_layers() const { return static_cast<int>(model_->spec().layers.size()); }
+  bool speculates() const { return max_drafts() > 0; }
+  bool has_draft_model() const { return options_.speculation.draft_model != nullptr; }
 
   // The batch as the stages between logits and tokens see it, in memory of the runner.
   LogitsBatch LogitsBatchOf(const ScheduledBatch& batch);
   absl::Status CheckLogits(const ScheduledBatch& batch, const LogitsBatch& logits) const;
   // Brings slots and step arrays up to date with the batch.
   absl::Status Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
-                       int common_prefix_len, const Output& output);
+                       const StepShape& shape, int common_prefix_len, const Output& output);
   // Enqueues encoder, forward pass and sampling.
   absl::Status Compute(const ScheduledBatch& batch, const StepDemand& demand, Output& output);
   absl::Status KeepLogits(const Output& output);
@@ -291,6 +307,10 @@ class ModelRunner {
   absl::Status ScoreTokens(const Output& output);
   // Chooses tokens, with the stages that the step needs before and after.
   absl::Status ChooseTokens(const StepDemand& demand, const Output& output);
+  // Without stages. With drafts: of all their places, and verifies them.
+  absl::Status Sample(const LogitsStep& step, const StepDemand& demand, const Output& output);
+  // Tells the mirror what became of the step's drafts.
+  void Settle(const Output& output);
   at::Tensor LogitsOf(const Output& output) const;
   // Moves the batch's blocks to and from the host, and copies those of the cache.
   absl::Status MoveBlocks(const ScheduledBatch& batch);
@@ -298,8 +318,8 @@ class ModelRunner {
   int IndexOf(int64_t step) const {
     return static_cast<int>(step % static_cast<int64_t>(outputs_.size()));
   }
-  absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
-                      const Output& output);
+  absl::Status Refill(const ScheduledBatch& batch, const StepShape& shape, const GraphKey& key,
+                      int common_prefix_len, const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
   absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision, const StepShape& shape);
   // Runs the step that was replayed eagerly, and compares.
@@ -308,10 +328,12 @@ class ModelRunner {
   Fingerprint MakeFingerprint(int num_blocks) const;
 
   Model* model_;
+  ModelSpec spec_;              // the model's, with the layers of a draft model after its own
   ModelRunnerOptions options_;  // resolved
   LayerClasses classes_;
   int max_blocks_ = 0;  // of a sequence
   int num_blocks_ = 0;  // of the cache
+  int num_cache_blocks_ = 0;  // of the one that is allocated: fewer while memory is measured
   MemoryUse memory_use_;
   absl::Status status_;
 
@@ -323,6 +345,9 @@ class ModelRunner {
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::optional<BlockStore> swap_store_;   // blocks of host memory; none: no swaps
   std::unique_ptr<StepMetadata> metadata_;
+  std::vector<int> model_classes_;           // of the model's own layers
+  at::Tensor chosen_;                        // [logits rows] of a step with drafts
+  std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   std::unique_ptr<StepEmbeddings> embeddings_;  // null: the model takes token ids only
   std::unique_ptr<EncoderPass> encoder_;        // null: the model has none
   std::shared_ptr<const Constants> constants_;

@@ -158,7 +158,8 @@ struct ModelRunnerOptions {
 };
 
 // `options` with every default that depends on the model filled in, except the size of the cache.
-// Errors: InvalidArgument, naming the option or the field of the spec that does not fit.
+// Errors: InvalidArgument, naming the option or the field of the spec that does not fit; also of
+// speculation.draft_model's.
 absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions& options,
                                                         const ModelSpec& spec);
 

@@ -85,6 +85,7 @@ class Step {
     at::Tensor logits_indices;
     at::Tensor logits;
     absl::Span<const KvLayer> kv;  // one per layer
+    int first_layer = 0;           // of `metadata`'s: the model's first one
     StepBatches batches;
     const StepMetadata* metadata = nullptr;
     LinearContext* linears = nullptr;
@@ -115,6 +116,10 @@ class Step {
 
   // Where logits may be written: [num_logits, vocab_size] of the runner's logits dtype, persistent.
   const at::Tensor& logits() const { return parts_.logits; }
+
+  // Copies what the model returned to logits(), unless it is there. The runner's. Errors:
+  // InvalidArgument for another shape.
+  absl::Status KeepLogits(const at::Tensor& returned) const;
 
   // Writes k and v of this step's tokens into the layer's cache, then attends. q [num_tokens,
   // num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any
@@ -188,7 +193,8 @@ class Step {
   void Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const;
   // Sets the layer's scales from k and v, in the step that calibrates.
   absl::Status Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const;
-  const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[layer]; }
+  int place(int layer) const { return parts_.first_layer + layer; }  // among metadata's layers
+  const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[place(layer)]; }
   const LayerClasses& classes() const { return parts_.metadata->classes(); }
 
   Parts parts_;

@@ -153,6 +153,21 @@ absl::Status LogitsStages::Begin(const LogitsBatch& batch) {
   return absl::OkStatus();
 }
 
+bool LogitsStages::HasRequest(SlotId slot, const LogitsBatch& batch) const {
+  if (slot.value() < 0 || static_cast<size_t>(slot.value()) >= slots_.size()) return false;
+  for (const LogitsRequest& request : batch.requests) {
+    if (request.slot != slot) continue;
+    LogitsParams params = request.params;
+    params.num_biases = static_cast<int32_t>(request.biases.size());
+    return params != LogitsParams() || request.stages != 0;
+  }
+  for (const SlotId left : batch.leaves) {
+    if (left == slot) return false;
+  }
+  const Slot& state = slots_[slot.value()];
+  return state.params != LogitsParams() || state.stages != 0;
+}
+
 absl::Status LogitsStages::Join(const LogitsBatch& batch) {
   joins_.clear();
   for (const SlotId slot : batch.leaves) {

@@ -62,6 +62,10 @@ class LogitsStages {
   // InvalidArgument naming the parameter.
   absl::Status CheckRequest(const LogitsRequest& request) const;
 
+  // Whether the slot's sequence, as the batch leaves it, has asked for anything. False for slots out
+  // of range.
+  bool HasRequest(SlotId slot, const LogitsBatch& batch) const;
+
   // Enqueues what joins and masks of the batch need, and selects the step's stages. On the step's
   // stream, before the other two. REQUIRES: Check(batch) is OK. Errors: those of the launches.
   absl::Status Begin(const LogitsBatch& batch);
