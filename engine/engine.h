@@ -42,6 +42,7 @@
 #include "engine/preemption_rule.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/speculation_policy.h"
 #include "engine/step_engine.h"
 #include "runner/model.h"
 #include "runner/model_runner.h"
@@ -55,6 +56,8 @@ struct EngineOptions {
   // kOn: a prompt begins after its prefix that earlier sequences have computed.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
   PartialHits partial_hits = PartialHits::kNone;  // of the scheduler
+  // Drafts of decodes, where runner.speculation proposes them. nullopt: as many as that allows.
+  std::optional<SpeculationPolicy> speculation = std::nullopt;
   // These, too, as in SchedulerOptions.
   int max_prefill_tokens_while_decoding = 0;
   int max_waiting = 0;
@@ -75,6 +78,8 @@ absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at:
 
 class Engine final : public StepEngine {
  public:
+  // Errors: those of ModelRunner::Create() and Scheduler::Create(); InvalidArgument for more drafts
+  // than runner.speculation proposes.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const EngineOptions& options);
   ~Engine() override;
 

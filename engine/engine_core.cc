@@ -174,6 +174,7 @@ EngineMetrics EngineCore::metrics() const {
   const PrefixStatistics prefixes = scheduler_->prefix_statistics();
   metrics.num_prefix_tokens = prefixes.num_tokens_asked;
   metrics.num_prefix_tokens_hit = prefixes.num_tokens_hit;
+  metrics.speculation = scheduler_->speculation_statistics();
   metrics.num_graph_replays = runner_->num_replays();
   metrics.num_eager_steps = runner_->num_eager_steps();
   return metrics;

@@ -95,6 +95,23 @@ TEST_F(EngineCoreTest, GivesEveryRequestItsText) {
   for (const SequenceId id : ids) ExpectWhole(id);
 }
 
+TEST_F(EngineCoreTest, CountsDraftsAndGivesTheSameTexts) {
+  options_.max_num_tokens = 24;
+  options_.speculation = {.num_drafts = 4};
+  Start();
+  const SequenceId id = Add({.prompt = {1, 2, 3}, .max_new_tokens = 41});
+  RunAll();
+  ExpectWhole(id);
+  const EngineMetrics metrics = engine_->metrics();
+  EXPECT_EQ(metrics.speculation.num_rows, 8);
+  EXPECT_EQ(metrics.speculation.num_drafts, 32);
+  EXPECT_EQ(metrics.speculation.num_accepted, 32);
+  EXPECT_EQ(metrics.speculation.num_accepted_at[3], 8);
+  EXPECT_EQ(metrics.speculation.tokens_per_row(), 5);
+  EXPECT_EQ(metrics.num_generated_tokens, 41);
+  EXPECT_EQ(metrics.num_steps, 9);
+}
+
 TEST_F(EngineCoreTest, AFailedStepEndsItsSequencesAndIsNoError) {
   Start();
   const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
