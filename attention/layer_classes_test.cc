@@ -93,7 +93,7 @@ TEST(LayerClassesTest, WhatIsALayersOwnMakesNoClass) {
 }
 
 TEST(LayerClassesTest, EachThingThatMetadataDependsOnMakesAClass) {
-  std::vector<LayerSpec> layers(9, Layer());
+  std::vector<LayerSpec> layers(10, Layer());
   layers[1].params.num_q_heads = 16;
   layers[2].params.num_kv_heads = 4;
   layers[3].params.head_dim_qk = 128;
@@ -102,7 +102,8 @@ TEST(LayerClassesTest, EachThingThatMetadataDependsOnMakesAClass) {
   layers[6].params.window_right = 0;
   layers[7].chunk_size = 64;
   layers[8].v_in_k = true;
-  EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  layers[9].q_dtype = DType::kFp8E4M3;
+  EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
 }
 
 TEST(LayerClassesTest, AWindowAsLongAsAnIntKeepsEverything) {
