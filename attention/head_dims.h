@@ -42,8 +42,8 @@ bool SupportsHeadDims(AttentionDevice device, DType q_dtype, const HeadDims& dim
 // where they have it. None: on the CPU, which has no limit, and for dtypes that are not served.
 std::vector<HeadDims> LargestHeadDims(AttentionDevice device, DType q_dtype);
 
-// The same in words, for messages: "head dims to 256, or to 576 and 512 where V is the first columns
-// of K", "any head dims", "no head dims".
+// The same in words, for messages: "head dims to 256, or to 576 and 512 where V is the first
+// columns of K", "any head dims", "no head dims".
 std::string SupportedHeadDims(AttentionDevice device, DType q_dtype);
 
 }  // namespace reprise

@@ -40,7 +40,7 @@ TEST(HeadDimsTest, TheCpuServesAnySize) {
   EXPECT_EQ(SupportedHeadDims(AttentionDevice::kCpu, DType::kBFloat16), "any head dims");
 }
 
-// The limits are those of what plans a kernel's work: the next size up is refused, by this sentence.
+// The limits are those of what plans a kernel's work: the next size up is refused by this sentence.
 TEST(HeadDimsTest, OnCudaTheLimitsAreThoseOfThePlan) {
   for (const DType q_dtype : kQTypes) {
     const auto plan = [&](int head_dim_qk, int head_dim_v) {

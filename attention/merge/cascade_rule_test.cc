@@ -126,8 +126,8 @@ TEST(CascadeRuleTest, OnAnH200ItChoosesWhatWasQuicker) {
   }
 }
 
-// A later run, with quicker kernels, of shapes and times to which nothing is fitted (the second pairs
-// of docs/performance.md): one launch, in tiles of 4 queries.
+// A later run, with quicker kernels, of shapes and times to which nothing is fitted (the second
+// pairs of docs/performance.md): one launch, in tiles of 4 queries.
 constexpr Measured kHeldOut[] = {
     {2, 256, 128, 8.1, 14.1},    {2, 1024, 128, 9.4, 14.6},    {2, 4096, 128, 14.8, 18.4},
     {2, 16384, 128, 28.0, 34.1}, {8, 256, 128, 9.5, 22.2},     {8, 1024, 128, 12.8, 23.4},

@@ -1,6 +1,6 @@
-// Attention through the builders of speculative, chunked, cross and context-parallel batches and over
-// a shared prefix, against a dense float64 computation over the keys that the definition lets each
-// query see: one suite for the CPU and for a GPU.
+// Attention through the builders of gathered, speculative, chunked, cross and context-parallel
+// batches and over a shared prefix, against a dense float64 computation over the keys that the
+// definition lets each query see: one suite for the CPU and for a GPU.
 //
 //   DraftAttentionDevice device = {.torch = at::kCPU, .chain = ..., .plan = ..., .capture = ...};
 //   EXPECT_EQ(AttendThroughTree(device, {.q = DType::kBFloat16, .kv = DType::kFp8E4M3}, seed), "");
@@ -99,13 +99,13 @@ std::string AttendThroughContextsOfRanks(const DraftAttentionDevice& device,
 // sinks and a softcap.
 std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
                                       const DraftAttentionTypes& types, uint64_t seed);
-// The same as three launches: all queries over the prefix, rows over the rest of their keys, and the
-// merge, at which the sinks are counted.
+// The same as three launches: all queries over the prefix, rows over the rest of their keys, and
+// the merge, at which the sinks are counted.
 std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed);
-// Rows gathered from arrays on the device, in every form of their lengths, with prompts, decodes and
-// empty rows; over their table, or over one that is made in the step from a table of tokens. Entries
-// behind a row's blocks are garbage.
+// Rows gathered from arrays on the device, in every form of their lengths, with prompts, decodes
+// and empty rows; over their table, or over one that is made in the step from a table of tokens.
+// Entries behind a row's blocks are garbage.
 std::string AttendThroughGather(const DraftAttentionDevice& device,
                                 const DraftAttentionTypes& types, uint64_t seed);
 

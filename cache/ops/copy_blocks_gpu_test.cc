@@ -142,8 +142,8 @@ TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
   }
 }
 
-// From one cache to another on the same GPU, whose number of blocks differs: by lists of the host on
-// each path, then by a list on the device in a captured graph.
+// From one cache to another on the same GPU, whose number of blocks differs: by lists of the host
+// on each path, then by a list on the device in a captured graph.
 TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -23,8 +23,8 @@
 
 namespace reprise {
 
-// The shape of a layer's storage, [2, num_blocks, block_size * num_kv_heads * head_dim]: what vLLM's
-// PagedAttention.get_kv_cache_shape() returns.
+// The shape of a layer's storage, [2, num_blocks, block_size * num_kv_heads * head_dim]: what
+// vLLM's PagedAttention.get_kv_cache_shape() returns.
 // Errors: InvalidArgument unless the layout is K-packed with head_dim_qk == head_dim_v.
 absl::StatusOr<std::vector<int64_t>> KPackedStorageShape(const KvLayout& layout);
 
