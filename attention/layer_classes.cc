@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
@@ -92,6 +93,18 @@ absl::Status CheckAlone(int index, const LayerSpec& layer) {
   if (layer.chunk_size && layer.kind != AttentionKind::kDecoder) {
     return Refused(index, "chunk_size", absl::StrCat("none of kind ", KindName(layer.kind)),
                    absl::StrCat(*layer.chunk_size));
+  }
+  // A window counts positions, which the decoder's queries and the encoder's keys do not share.
+  const bool is_cross = layer.kind == AttentionKind::kEncoderDecoder;
+  const std::pair<const char*, std::optional<int>> windows[] = {
+      {"params.window_left", layer.params.window_left},
+      {"params.window_right", layer.params.window_right}};
+  for (const auto& [name, window] : windows) {
+    if (!is_cross || !window) continue;
+    return Refused(index, name,
+                   absl::StrCat("none of kind ", KindName(layer.kind),
+                                ", whose queries and keys have no positions in common"),
+                   absl::StrCat(*window));
   }
   if (layer.v_in_k && layer.params.head_dim_v > layer.params.head_dim_qk) {
     return Refused(index, "params.head_dim_v",

@@ -62,6 +62,7 @@ struct LayerClasses {
 // Errors: InvalidArgument for an empty set of layers, and, naming the layer and the field, for
 //   - params that CheckAttentionParams() refuses (attention/params_check.h);
 //   - a chunk_size below 1, or on a layer that is not a decoder;
+//   - a window on cross attention, whose queries and keys have no positions in common;
 //   - v_in_k with more V columns than K columns;
 //   - a q_dtype other than float32, float16, bfloat16 or an fp8 type;
 //   - shares_kv_with a layer that is not an earlier one, shares a cache itself or has none, is of

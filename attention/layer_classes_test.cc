@@ -144,6 +144,21 @@ TEST(LayerClassesTest, ImpossibleLayersAreRefusedByNameAndValue) {
             "layers[1].params.head_dim_v: expected at most 64 (head_dim_qk) with v_in_k, got 65");
 }
 
+// Beside windows in other layers, cross attention is served; a window of its own means nothing.
+TEST(LayerClassesTest, AWindowOfACrossLayerIsRefused) {
+  std::vector<LayerSpec> layers(2, Layer());
+  layers[0].params.window_left = 7;
+  layers[1].kind = AttentionKind::kEncoderDecoder;
+  EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1));
+  layers[1].params.window_left = 7;
+  EXPECT_EQ(RefusalOf(layers),
+            "layers[1].params.window_left: expected none of kind encoder-decoder, whose queries "
+            "and keys have no positions in common, got 7");
+  layers[1].params.window_left.reset();
+  layers[1].params.window_right = 0;
+  EXPECT_THAT(RefusalOf(layers), HasSubstr("layers[1].params.window_right: expected none"));
+}
+
 TEST(LayerClassesTest, SharingThatCannotWorkIsRefusedWithTheReason) {
   const auto refusal = [](auto change) {
     std::vector<LayerSpec> layers(3, Layer());

@@ -302,6 +302,8 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
     memory.block_gap = 16 * random.Int(1, 4);
     memory.head_gap = random.Pick({0, 0, 16});
     memory.token_gap = random.Pick({0, 0, 16, 32});
+    memory.num_layers = random.Pick({1, 1, 2, 3});
+    memory.layer = random.Int(0, memory.num_layers - 1);
   }
   if (like) memory = like->kv->options();
   memory.num_blocks = num_blocks;

@@ -46,8 +46,8 @@ enum class KvType { kSame, kE4M3, kE5M2, kOther };
 constexpr KvType kKvTypes[] = {KvType::kSame, KvType::kE4M3, KvType::kE5M2, KvType::kOther};
 constexpr KvMemoryLayout kLayouts[] = {KvMemoryLayout::kNhd,       KvMemoryLayout::kHnd,
                                        KvMemoryLayout::kPackedNhd, KvMemoryLayout::kPackedHnd,
-                                       KvMemoryLayout::kDiffKv,    KvMemoryLayout::kKPacked,
-                                       KvMemoryLayout::kMla};
+                                       KvMemoryLayout::kDiffKv,    KvMemoryLayout::kDiffKvHnd,
+                                       KvMemoryLayout::kKPacked,   KvMemoryLayout::kMla};
 constexpr int kBlockSizes[] = {1, 3, 8, 16, 32, 64};
 constexpr int kKvHeadCounts[] = {1, 2, 3};
 constexpr int kGroups[] = {1, 4, 5, 7, 16, 70};

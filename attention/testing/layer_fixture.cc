@@ -113,7 +113,7 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
       random.Pick({shape.q_dtype, shape.q_dtype, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                    DType::kFp8E4M3, DType::kFp8E5M2}));
   shape.layout = options.layout.value_or(
-      random.Pick({kNhd, kNhd, kHnd, kPackedNhd, kPackedHnd, kDiffKv, kKPacked, kMla}));
+      random.Pick({kNhd, kNhd, kHnd, kPackedNhd, kPackedHnd, kDiffKv, kDiffKvHnd, kKPacked, kMla}));
   shape.block_size = options.block_size.value_or(random.Pick({1, 2, 3, 4, 5, 8, 16, 32}));
   shape.num_kv_heads = options.num_kv_heads.value_or(random.Int(1, 3));
   if (shape.layout == kMla) shape.num_kv_heads = 1;

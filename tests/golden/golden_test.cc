@@ -161,6 +161,44 @@ TEST_P(GoldenTest, EveryDecodeStepAfterTheFirstIsAReplay) {
   }
 }
 
+// A model of latents whose cache holds the keys and values of every head: the same goldens.
+class ExpandedMlaGoldenTest : public GoldenTest {
+ protected:
+  std::unique_ptr<Model> LoadExpanded(DType dtype) {
+    auto model = LoadGoldenModel(golden_, kDevice, dtype, MlaCache::kExpanded);
+    EXPECT_TRUE(model.ok()) << model.status();
+    if (!model.ok()) return nullptr;
+    EXPECT_FALSE((*model)->spec().layers[0].v_in_k);
+    return *std::move(model);
+  }
+};
+
+TEST_P(ExpandedMlaGoldenTest, InFloat32LogitsAndTokensAreGoldenWhateverBlocksChunksAndGraphs) {
+  const auto model = LoadExpanded(DType::kFloat32);
+  ASSERT_NE(model, nullptr);
+  for (const GoldenRunOptions& options : AllGoldenRunOptions()) {
+    ExpectGoldenLogits(*model, golden_, options, kTolerance);
+  }
+}
+
+TEST_P(ExpandedMlaGoldenTest, InSixteenBitsTheErrorIsAtMostTwiceThatOfTransformersInBFloat16) {
+  const auto model = LoadExpanded(DType::kBFloat16);
+  ASSERT_NE(model, nullptr);
+  for (const GoldenRunOptions& options : SomeGoldenRunOptions()) {
+    ExpectErrorAtMostTwiceBf16(*model, golden_, options);
+  }
+}
+
+TEST_P(ExpandedMlaGoldenTest, EveryDecodeStepAfterTheFirstIsAReplay) {
+  const auto model = LoadExpanded(DType::kFloat32);
+  ASSERT_NE(model, nullptr);
+  ExpectDecodeStepsAreReplays(*model, golden_);
+  ExpectGraphsChangeNoBit(*model, golden_, {.block_size = 16});
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExpandedMlaGoldenTest,
+                         testing::Values("deepseek-mla", "deepseek-mla-yarn"), TestName);
+
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                          testing::Values("bart", "bloom-alibi", "deepseek-mla", "deepseek-mla-yarn",
                                          "gemma2", "gemma3", "gpt-oss-sinks", "gpt2",
