@@ -45,6 +45,9 @@ enum class Feature {
   kBlockGap,
   kLargeLogits,  // softmax close to a maximum
   kNewKeys,      // the rows' own keys from tensors, while the cache's are NaN
+  kAlibiRows,    // ALiBi slopes of each table row's own
+  kQHeadScales,  // a scale for each q head
+  kCustomMask,   // packed masks of any pattern, in some rows
   kNumFeatures,  // not a feature
 };
 
