@@ -11,15 +11,9 @@
 set -u
 bundle=$(cd "$(dirname "$0")" && pwd)
 cd "$bundle/.."
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
-python3 -m tarfile -e "$bundle/bundle.tar.xz" "$here" || { echo "run.sh: no bundle beside it" >&2; exit 2; }
+source "$bundle/gpu_pack.sh"
+unpack_programs "$bundle"
 out=${OUT:-$(mktemp -d)}
-torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
-[ -e "$torch/lib/libtorch_cuda.so" ] || { echo "run.sh: no LibTorch with CUDA at '$torch'" >&2; exit 2; }
-site=$(dirname "$torch")
-cuda=$(ls -d "$site"/nvidia/*/lib 2>/dev/null | tr '\n' ':')
-export LD_LIBRARY_PATH="$here/lib:$torch/lib:${cuda}${LD_LIBRARY_PATH:-}"
 export REPRISE_TEST_DATA=$bundle/..
 
 parts=("$@")

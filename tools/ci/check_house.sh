@@ -69,6 +69,8 @@ breach "Public targets that the README of their room does not name:" "$unnamed"
 
 breach "Claims of docs/features.txt that its tests do not hold:" "$(tools/ci/features.py 2>&1)"
 
+breach "Faults of tools/mutations/faults.txt that no longer fit the sources:" "$(tools/mutations/mutate.py --check 2>&1)"
+
 breach "Files of more than 800 lines:" \
   "$(sources attention cache base graphs runner engine examples tests | xargs wc -l | awk '$2 != "total" && $1 > 800')"
 breach "Rooms of more than 60 sources:" \
