@@ -4,8 +4,8 @@
 #   tools/ci/check_house.sh
 #
 # What Bazel's visibility cannot say is said here: includes against the arrows between the rooms, public targets
-# that no README names, LibTorch in device files, claims of docs/features.txt without their tests, files and
-# rooms that have become too large.
+# that no README names, LibTorch in device files, claims of docs/features.txt without their tests, planted faults
+# (tools/mutations) that no longer fit the sources, files and rooms that have become too large.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 

@@ -217,6 +217,8 @@ def outcome_of(status, output):
     """(whether the fault was found, what happened) of a test with a fault."""
     if status == 0:
         return False, "ESCAPED"
+    if re.search(r": error: static assertion failed", output):
+        return True, "found by a static_assert"
     if status != 3:  # Bazel's status of tests that failed
         return False, "does not build"
     failed = sorted(set(re.findall(r"^\[  FAILED  \] ([^\s,]+\.[^\s,]+)", output, re.M)))

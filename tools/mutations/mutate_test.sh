@@ -30,12 +30,14 @@ int SumOfNone() {
   return 0;
 }
 END_CC
-# The test fails where Sum() does not add, hangs (which Bazel ends) at "for", and does not build at "?".
+# The test fails where Sum() does not add, hangs (which Bazel ends) at "for", does not build at "?", and is refused by
+# a static_assert at "0 + 0".
 cat >"$project/bazelw" <<'END_BAZELW'
 #!/bin/bash
 echo "$REPRISE_DEVICE $*" >>"$CALLS"
 [[ -z ${FAKE_SLEEP:-} ]] || sleep "$FAKE_SLEEP"
 grep -q '?' room/sum.cc && exit 1
+grep -q '0 + 0' room/sum.cc && echo 'room/sum_test.cc:1: error: static assertion failed' && exit 1
 grep -q 'for (' room/sum.cc && echo "//room:tests TIMEOUT in 120 s" && exit 3
 grep -q 'return a + b' room/sum.cc && exit 0
 echo '[  FAILED  ] SumTest.AddsTwoNumbers (0 ms)'
@@ -93,7 +95,8 @@ expect_equal "$(<"$CALLS")" "" "a check builds nothing"
 
 # ---- Runs.
 
-faults subtracts '  return a - b;' hangs '  for (;;) {}' same '  return a + b;  // as before' broken '  return ?;'
+faults subtracts '  return a - b;' hangs '  for (;;) {}' same '  return a + b;  // as before' broken '  return ?;' \
+  constant '  return 0 + 0;'
 run mutate --jobs 1
 expect_status 1 "a run in which a fault escapes"
 expect_output "subtracts  " "a fault by name"
@@ -101,11 +104,12 @@ expect_output "found by SumTest.AddsTwoNumbers" "a fault that a case finds"
 expect_output "found: out of time" "a fault that hangs"
 expect_output "ESCAPED" "a fault that no case finds"
 expect_output "does not build" "a fault that does not build is not found"
-expect_output "2 of 4 faults were found" "the sum"
+expect_output "found by a static_assert" "a fault that a test refuses to be built with"
+expect_output "3 of 5 faults were found" "the sum"
 expect_equal "$(head -1 "$CALLS")" \
   "cpu test --noshow_progress --jobs=1 --test_output=errors --test_timeout=120 --test_filter=SumTest.* //room:tests" \
   "first without a fault"
-expect_equal "$(grep -c remote_upload "$CALLS")" "4" "what a fault yields is not kept"
+expect_equal "$(grep -c remote_upload "$CALLS")" "5" "what a fault yields is not kept"
 expect_equal "$(git -C "$project" status --porcelain)" "?? tools/" "the checkout is as it was"
 tree=$(echo "$REPRISE_CACHE"/mutations/*.lock)
 tree=${tree%.lock}
