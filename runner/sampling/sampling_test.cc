@@ -435,7 +435,7 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
   }
 }
 
-TEST_F(SamplingTest, TopPKeepsNoTokenBeyondTheOneWithWhichItsMassIsReached) {
+TEST_F(SamplingTest, SmallRowsKeepNoTokenBeyondTheOneWithWhichTopPIsReached) {
   // The first two have the same mass, 2^40, and different logits: half of it is one of them exactly.
   constexpr int kRows = 64;
   const at::Tensor logits = Logits({{-50, 0, -1e-14f, -50, -50}}).expand({kRows, 5}).contiguous();
