@@ -40,9 +40,14 @@ class Draw {
   // `value`, or sometimes an absurd value.
   int32_t Or(int32_t value) {
     if (!IsHostile()) return value;
-    const int32_t absurd[] = {
-        -1, INT_MIN, INT_MAX, value + 1, -value, Below(100), static_cast<int32_t>(random_())};
-    return absurd[Below(std::size(absurd))];
+    const int64_t absurd[] = {-1,
+                              INT_MIN,
+                              INT_MAX,
+                              int64_t{value} + 1,
+                              -int64_t{value},
+                              Below(100),
+                              static_cast<int32_t>(random_())};
+    return static_cast<int32_t>(absurd[Below(std::size(absurd))]);
   }
 
  private:
