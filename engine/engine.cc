@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,18 @@
 #include "runner/sampling/logits_request.h"
 
 namespace reprise {
+namespace {
+
+PreemptionCosts CostsOf(const EngineOptions& options, const ModelRunner& runner) {
+  if (options.preemption_costs.has_value()) return *options.preemption_costs;
+  const std::optional<StepTimes>& times = runner.step_times();
+  if (!times.has_value()) return H200PreemptionCosts();
+  return WithMeasuredSteps(H200PreemptionCosts(), times->num_tokens, times->largest_us,
+                           times->least_us);
+}
+
+}  // namespace
+
 class Engine::ModelSteps final : public StepRunner {
  public:
   explicit ModelSteps(ModelRunner* runner) : runner_(*runner) {}
@@ -136,9 +149,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .num_swap_blocks = runner->num_swap_blocks(),
                          .bytes_per_block = runner->bytes_per_block(),
                          .preemption = options.preemption,
-                         .preemption_costs = options.preemption_costs,
+                         .preemption_costs = CostsOf(options, *runner),
                          .seed = options.seed},
-           .clock = options.clock}));
+           .clock = options.clock,
+           .trace = options.runner.trace}));
   return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(steps), std::move(core)));
 }
 

@@ -63,7 +63,9 @@ struct EngineOptions {
   int max_waiting = 0;
   // How a sequence gives up its blocks. Swaps need runner.num_swap_blocks or swap_memory_bytes.
   PreemptionMode preemption = PreemptionMode::kAuto;
-  PreemptionCosts preemption_costs = H200PreemptionCosts();
+  // nullopt: a swap as H200PreemptionCosts() has it, and computing as the runner has measured it for
+  // this model (ModelRunner::step_times()).
+  std::optional<PreemptionCosts> preemption_costs = std::nullopt;
   std::optional<uint64_t> seed = std::nullopt;
   // What deadlines are compared with and latencies are measured by.
   std::function<absl::Time()> clock = absl::Now;

@@ -164,7 +164,13 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
       std::lower_bound(options_.mixed_sizes.begin(), options_.mixed_sizes.end(), shape.num_seqs);
   // Rows without tokens are no step of a runner; such a shape may have more rows than tokens.
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
-  return MixedKeyOf(*num_seqs, *num_tokens, shape.input);
+  return MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input));
+}
+
+StepInput GraphSet::MixedInput(StepInput input) const {
+  const bool is_shared = options_.mixed_inputs == GraphSetOptions::MixedInputs::kShared &&
+                         HasInput(StepInput::kEmbeddings);
+  return is_shared ? StepInput::kEmbeddings : input;
 }
 
 bool GraphSet::HasInput(StepInput input) const {
@@ -190,13 +196,14 @@ bool GraphSet::HasDraftsKey(const GraphKey& key) const {
 bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
   return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&
+         key.input == MixedInput(key.input) &&
          key == MixedKeyOf(key.padded_num_seqs, num_tokens, key.input) &&
          (Has(options_.mixed_sizes, key.padded_num_seqs) ||
           (key.padded_num_seqs == num_tokens && num_tokens < options_.mixed_sizes.back()));
 }
 
 GraphDecision GraphSet::PadLikeTokens(const StepShape& shape) const {
-  if (!HasInput(StepInput::kTokens)) return Pad(shape);
+  if (shape.input == StepInput::kTokens || !HasInput(StepInput::kTokens)) return Pad(shape);
   StepShape tokens = shape;
   tokens.input = StepInput::kTokens;
   GraphDecision decision = Pad(tokens);

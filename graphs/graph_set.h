@@ -122,6 +122,8 @@ class GraphSet {
   bool HasRowsKey(const GraphKey& key) const;
   bool HasMixedKey(const GraphKey& key) const;
   bool HasInput(StepInput input) const;
+  // Of the mixed graphs that serve steps of `input`.
+  StepInput MixedInput(StepInput input) const;
   // Mixed, and not of a query length too.
   bool IsMixed(const GraphKey& key) const { return HasMixedKey(key) && !HasRowsKey(key); }
   // The same for either input: with the key that holds as many tokens, if it has one.

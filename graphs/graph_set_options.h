@@ -29,6 +29,10 @@ struct GraphSetOptions {
   };
   // Whether steps with a common prefix have graphs of their own in addition to the flat ones.
   enum class Cascade : int8_t { kNotCaptured, kCaptured };
+  // Whether mixed steps of tokens have graphs of their own in a set that has inputs of both kinds, or
+  // replay those of embeddings: half as many graphs, for what it costs a step of many tokens to
+  // choose between two embeddings of each. The owner must mark no token as embedded in such a step.
+  enum class MixedInputs : int8_t { kApart, kShared };
 
   Mode mode = Mode::kEager;
   // The most sequences a step may have; default sizes end here (or at 512). At least 1.
@@ -54,6 +58,7 @@ struct GraphSetOptions {
   // Steps of embeddings have graphs of their own where rows may have so many tokens; with fewer
   // they run eagerly, padded like steps of tokens. 2: embeddings come with prompts only.
   int least_embedding_query_len = 1;
+  MixedInputs mixed_inputs = MixedInputs::kApart;
   Cascade cascade = Cascade::kNotCaptured;
   // The fewest sequences of a cascade graph: with fewer, reading the prefix once does not pay.
   int least_cascade_seqs = 1;

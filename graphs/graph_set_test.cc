@@ -712,6 +712,41 @@ TEST_F(GraphSetTest, WhatNoMixedGraphHoldsNamesTheReasonThatItHadWithoutThem) {
   EXPECT_EQ(set_->Decide(MixedOf(3, 129, 100)).key.padded_num_tokens, 129);  // live counts
 }
 
+// A model that takes embeddings captures half as many mixed graphs, and no step is padded otherwise.
+TEST_F(GraphSetTest, MixedGraphsOfEmbeddingsMayServeTokensToo) {
+  for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
+    GraphSetOptions options = MixedOptions(mode);
+    Make(options);
+    const size_t num_keys = set_->keys().size();
+    set_.reset();
+    const size_t num_rows_keys = options.sizes.size();
+    ASSERT_GT(num_keys, num_rows_keys);
+    options.inputs = {StepInput::kTokens, StepInput::kEmbeddings};
+    options.least_embedding_query_len = 2;
+    MakeCaptured(options);
+    EXPECT_EQ(set_->keys().size(), num_rows_keys + 2 * (num_keys - num_rows_keys));
+    const GraphDecision apart = set_->Decide(MixedOf(3, 60, 50));
+    EXPECT_EQ(apart.key, Mixed(4, 64));
+    set_.reset();
+    options.mixed_inputs = GraphSetOptions::MixedInputs::kShared;
+    MakeCaptured(options);
+    EXPECT_EQ(set_->keys().size(), num_keys);
+    GraphKey shared = Mixed(4, 64);
+    shared.input = StepInput::kEmbeddings;
+    StepShape embeddings = MixedOf(3, 60, 50);
+    embeddings.input = StepInput::kEmbeddings;
+    for (const StepShape& shape : {MixedOf(3, 60, 50), embeddings}) {
+      EXPECT_EQ(set_->Decide(shape).key, shared);
+      EXPECT_EQ(set_->Decide(shape).kind, apart.kind);
+      EXPECT_EQ(set_->Decide(shape).reason, apart.reason);
+    }
+    // Decodes stay with tokens.
+    const StepShape decode = {.num_seqs = 3, .num_tokens = 3, .max_query_len = 1};
+    EXPECT_EQ(set_->Decide(decode).key, Key(4));
+    set_.reset();
+  }
+}
+
 TEST_F(GraphSetTest, MixedKeysOfOtherSplitsAreNotTheSetsOwn) {
   Make(MixedOptions(Mode::kLazy));
   GraphKey split = Mixed(4, 64);

@@ -45,6 +45,7 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   const int common_prefix_len = output.decision.key.cascade ? cascade.common_prefix_len : 0;
   plan.reset();
   if (options_.trace != nullptr) options_.trace->AddCounts(demand.shape, output.decision.key);
+  if (device_spans_ != nullptr) device_spans_->Begin(IndexOf(num_launched_));
   output.status = Prepare(batch, logits, demand.shape, common_prefix_len, output);
   if (!output.status.ok()) {
     status_ = output.status;  // the slots on the device are no longer those of the mirror
@@ -102,7 +103,9 @@ absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch
   REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
   REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
   if (encoder_ != nullptr) encoder_->Follow(batch.updates);
-  return driver_->OnStream([&] { return stages_->Begin(logits); });
+  REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
+  EndPart(DevicePart::kRefill);
+  return absl::OkStatus();
 }
 
 absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand& demand,
@@ -110,17 +113,21 @@ absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand&
   if (!batch.encodes.empty()) {
     const StepTrace::Span span(options_.trace, "encode", num_launched_);
     REPRISE_RETURN_IF_ERROR(encoder_->Run(batch.encodes, *model_, kv_layers()));
+    EndPart(DevicePart::kEncode);
   }
   if (!batch.embeddings.empty()) {
-    REPRISE_RETURN_IF_ERROR(driver_->OnStream(
-        [&] { return embeddings_->Write(batch, output.decision.key.padded_num_tokens); }));
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return embeddings_->Write(batch); }));
+  } else if (output.decision.key.input == StepInput::kEmbeddings) {
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return embeddings_->Clear(); }));
   }
   if (demand.shape.num_seqs > 0) {
     REPRISE_ASSIGN_OR_RETURN(output.decision, RunStep(output.decision, demand.shape));
+    EndPart(DevicePart::kForward);
     const StepTrace::Span span(options_.trace, "sample", num_launched_);
     REPRISE_RETURN_IF_ERROR(KeepLogits(output));
     REPRISE_RETURN_IF_ERROR(ChooseTokens(demand, output));
     REPRISE_RETURN_IF_ERROR(ScoreTokens(output));
+    EndPart(DevicePart::kSample);
   }
   graphs_->Count(output.decision, demand.shape);
   return absl::OkStatus();
@@ -276,6 +283,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
   const Output& output = outputs_[output_idx];
   // After a fault of the device the tokens in the ring are those of an earlier step.
   const absl::Status written = output.written->Wait();
+  if (device_spans_ != nullptr) device_spans_->Collect(output_idx, ticket.step, output.decision);
   status_.Update(written);
   REPRISE_RETURN_IF_ERROR(output.status);
   REPRISE_RETURN_IF_ERROR(written);

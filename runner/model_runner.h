@@ -98,6 +98,8 @@
 #include "graphs/step_buffers.h"
 #include "runner/cache_plan.h"
 #include "runner/device/device_driver.h"
+#include "runner/device/device_timer.h"
+#include "runner/device_spans.h"
 #include "runner/draft_model.h"
 #include "runner/encoder_pass.h"
 #include "runner/kv_scales.h"
@@ -164,6 +166,13 @@ struct MemoryUse {
   std::optional<int64_t> free_bytes = {};
   int64_t cache_bytes = 0;
   int64_t swap_bytes = 0;  // of the host
+};
+
+// What steps take, as ModelRunner::Create() measured it: eagerly, without a prefix.
+struct StepTimes {
+  int num_tokens = 0;     // of the largest step
+  double largest_us = 0;  // of it
+  double least_us = 0;    // of a step of one token, which reads the weights all the same
 };
 
 class ModelRunner {
@@ -238,6 +247,8 @@ class ModelRunner {
   const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
   KvCache& kv_cache() { return *kv_cache_; }
   const MemoryUse& memory_use() const { return memory_use_; }
+  // By the device's clock. Measured for runners that swap, which must weigh it; else nullopt.
+  const std::optional<StepTimes>& step_times() const { return step_times_; }
   // The scales of each layer of the model, to read, or to overwrite on stream(); null if the cache
   // is not quantised.
   const KvScales* kv_scales() const { return kv_scales_.has_value() ? &*kv_scales_ : nullptr; }
@@ -266,7 +277,13 @@ class ModelRunner {
   absl::Status Allocate();
   absl::Status SizeCache();
   absl::Status AllocateSwapStore();
+  bool swaps() const { return options_.num_swap_blocks > 0 || options_.swap_memory_bytes > 0; }
   absl::Status RunLargestStep();
+  // A step of so many tokens in rows as long as they may be; their blocks are the null block. Marks
+  // 0 and 1 of `timer` are around it, unless it is null.
+  absl::Status RunStepOf(int num_rows, int num_tokens, DeviceTimer* timer = nullptr);
+  absl::StatusOr<double> TimeStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
+  absl::Status TimeSteps();
   void MakeCascade();
   absl::Status AllocateSpeculation();
   absl::Status AllocateRings();
@@ -315,6 +332,10 @@ class ModelRunner {
   // Moves the batch's blocks to and from the host, and copies those of the cache.
   absl::Status MoveBlocks(const ScheduledBatch& batch);
   at::Tensor EarlierLogitsOf(const Output& output) const;
+  // The part of the step that is being launched is enqueued.
+  void EndPart(DevicePart part) {
+    if (device_spans_ != nullptr) device_spans_->End(IndexOf(num_launched_), part);
+  }
   int IndexOf(int64_t step) const {
     return static_cast<int>(step % static_cast<int64_t>(outputs_.size()));
   }
@@ -335,6 +356,7 @@ class ModelRunner {
   int num_blocks_ = 0;        // of the cache
   int num_cache_blocks_ = 0;  // of the one that is allocated: fewer while memory is measured
   MemoryUse memory_use_;
+  std::optional<StepTimes> step_times_;
   absl::Status status_;
 
   std::unique_ptr<DeviceDriver> driver_;
@@ -367,6 +389,7 @@ class ModelRunner {
 
   std::optional<MappedBuffer> output_memory_;
   std::vector<Output> outputs_;
+  std::unique_ptr<DeviceSpans> device_spans_;  // null: no trace
   int64_t num_launched_ = 0;
   int64_t num_awaited_ = 0;
 };

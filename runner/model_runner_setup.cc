@@ -160,6 +160,7 @@ absl::Status ModelRunner::Allocate() {
                                  .inputs = inputs,
                                  // Sampled tokens have no embeddings of a caller's.
                                  .least_embedding_query_len = 2,
+                                 .mixed_inputs = GraphSetOptions::MixedInputs::kShared,
                                  .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
                                  .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
@@ -183,6 +184,7 @@ absl::Status ModelRunner::SizeCache() {
     REPRISE_RETURN_IF_ERROR(AllocateCache(plan, /*num_blocks=*/2));
     REPRISE_ASSIGN_OR_RETURN(memory_use_.eager_bytes,
                              driver_->MeasurePeakBytes([&] { return RunLargestStep(); }));
+    if (swaps()) REPRISE_RETURN_IF_ERROR(TimeSteps());
     if (*options_.graphs != GraphSetOptions::Mode::kOff) {
       REPRISE_ASSIGN_OR_RETURN(
           memory_use_.graph_bytes,
@@ -195,6 +197,7 @@ absl::Status ModelRunner::SizeCache() {
                            plan.ChooseNumBlocks(memory_use_.free_bytes,
                                                 memory_use_.eager_bytes + memory_use_.graph_bytes));
   REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
+  if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
                            (embeddings_ == nullptr ? 0 : embeddings_->bytes()) +
                            (draft_model_ == nullptr ? 0 : draft_model_->bytes());
@@ -221,7 +224,7 @@ absl::Status ModelRunner::AllocateSwapStore() {
   return absl::OkStatus();
 }
 
-// As many tokens as a step may have, in rows as long as they may be; their blocks are the null block.
+// As many tokens as a step may have, and what its encoder may take before.
 absl::Status ModelRunner::RunLargestStep() {
   if (encoder_ != nullptr) {
     const int max_tokens = max_encoder_tokens();
@@ -231,26 +234,56 @@ absl::Status ModelRunner::RunLargestStep() {
     for (int i = 0; i < num_inputs; ++i) encodes.push_back({.slot = SlotId(i), .tokens = input});
     REPRISE_RETURN_IF_ERROR(encoder_->Run(encodes, *model_, kv_layers()));
   }
-  const int num_rows = max_num_seqs();
+  return RunStepOf(max_num_seqs(), max_num_tokens());
+}
+
+absl::Status ModelRunner::RunStepOf(int num_rows, int num_tokens, DeviceTimer* timer) {
   std::vector<int32_t> query_start_loc = {0};
   std::vector<int32_t> seq_lens;
   std::vector<int32_t> positions;
   for (int row = 0; row < num_rows; ++row) {
-    const int num_left = max_num_tokens() - query_start_loc.back() - (num_rows - 1 - row);
+    const int num_left = num_tokens - query_start_loc.back() - (num_rows - 1 - row);
     seq_lens.push_back(std::min(num_left, max_seq_len()));
     query_start_loc.push_back(query_start_loc.back() + seq_lens.back());
     for (int i = 0; i < seq_lens.back(); ++i) positions.push_back(i);
   }
   memory_->FillLiveRows(query_start_loc, seq_lens, positions, max_encoder_tokens());
-  const absl::Status status =
+  const std::function<absl::Status()> step =
       MakeStep({.padded_num_seqs = num_rows,
                 .padded_num_tokens = query_start_loc.back(),
                 .max_query_len = seq_lens.front(),
                 .input = embeddings_ == nullptr ? StepInput::kTokens : StepInput::kEmbeddings,
-                .num_earlier_logits = options_.max_earlier_logits},
-               {.runs_draft_model = true})();
+                .num_earlier_logits = timer == nullptr ? options_.max_earlier_logits : 0},
+               {.runs_draft_model = seq_lens.front() > 1});
+  if (timer != nullptr) timer->Mark(0);
+  const absl::Status status = step();
+  if (timer != nullptr) timer->Mark(1);
   memory_->Zero();
   return status;
+}
+
+absl::StatusOr<double> ModelRunner::TimeStepOf(int num_rows, int num_tokens, DeviceTimer* timer) {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Fence> fence, driver_->MakeFence());
+  REPRISE_RETURN_IF_ERROR(RunStepOf(num_rows, num_tokens, timer));
+  fence->Arm();
+  REPRISE_RETURN_IF_ERROR(fence->Wait());
+  REPRISE_ASSIGN_OR_RETURN(const double ns, timer->NsBetween(0, 1));
+  return ns / 1e3;
+}
+
+// A step of one token for the first time waits for the host, which looks for its products.
+absl::Status ModelRunner::TimeSteps() {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceTimer> timer,
+                           driver_->MakeTimer(/*num_marks=*/2));
+  // As many as a step may have, but for sequences shorter than that.
+  const int num_tokens = static_cast<int>(
+      std::min(int64_t{max_num_tokens()}, int64_t{max_num_seqs()} * max_seq_len()));
+  StepTimes times = {.num_tokens = num_tokens};
+  REPRISE_ASSIGN_OR_RETURN(times.largest_us, TimeStepOf(max_num_seqs(), num_tokens, timer.get()));
+  REPRISE_RETURN_IF_ERROR(TimeStepOf(1, 1, timer.get()).status());
+  REPRISE_ASSIGN_OR_RETURN(times.least_us, TimeStepOf(1, 1, timer.get()));
+  step_times_ = times;
+  return absl::OkStatus();
 }
 
 // Only products of the captured shapes are timed: the first prompt of a shape must not wait for a
@@ -371,6 +404,10 @@ absl::Status ModelRunner::AllocateRings() {
     if (speculates()) output.unsettled.reserve(options_.max_num_seqs);
     outputs_.push_back(std::move(output));
   }
+  if (options_.trace == nullptr) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceTimer> timer,
+                           driver_->MakeTimer(DeviceSpans::NumMarks(num_slots)));
+  device_spans_ = std::make_unique<DeviceSpans>(options_.trace, std::move(timer), num_slots);
   return absl::OkStatus();
 }
 

@@ -83,6 +83,7 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
     return absl::InvalidArgumentError(absl::StrCat(
         "new_keys of layer ", layer, " are exact, so the call must bring them: got q alone"));
   }
+  REPRISE_RETURN_IF_ERROR(CheckQuery(layer, q));
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     at::Tensor out =
@@ -160,6 +161,7 @@ absl::StatusOr<AttentionPart> Step::AttendBefore(int layer, const at::Tensor& q)
     return absl::InvalidArgumentError(absl::StrCat(
         "layer ", layer, " has chunks or an encoder's keys: expected full attention or a window"));
   }
+  REPRISE_RETURN_IF_ERROR(CheckQuery(layer, q));
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
     AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
@@ -216,6 +218,15 @@ absl::Status Step::CheckIsWritten(int layer) const {
         "layer ", layer, " reads the encoder's keys and writes none: expected q alone"));
   }
   return absl::OkStatus();
+}
+
+// On the CPU too, where no work is planned: so that what runs there runs on a GPU.
+absl::Status Step::CheckQuery(int layer, const at::Tensor& q) const {
+  const at::ScalarType expected = ToScalarType(spec(layer).q_dtype.value_or(parts_.dtype));
+  if (q.scalar_type() == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "q of layer ", layer, " has the wrong dtype: expected ", at::toString(expected),
+      ", as LayerSpec::q_dtype or the model's spec says, got ", at::toString(q.scalar_type())));
 }
 
 absl::Status Step::CheckHasWithin() const {

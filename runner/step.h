@@ -53,8 +53,7 @@ class StepWatch;
 struct AttendOptions {
   // Where the result goes, [num_tokens, num_q_heads, head_dim_v] of any dtype that
   // attention/attention.h allows; it must outlive the graph. Undefined: memory of the step, of q's
-  // dtype, or of the model's if q is fp8. (On a GPU q has the model's dtype, for which the work of
-  // a step is planned.)
+  // dtype, or of the model's if q is fp8.
   at::Tensor out = {};
   // Written if defined: [num_tokens, num_q_heads] float32, natural logarithm.
   at::Tensor lse = {};
@@ -103,7 +102,8 @@ class Step {
   const at::Tensor& positions() const { return parts_.positions; }
   const at::Tensor& logits_indices() const { return parts_.logits_indices; }  // [num_logits] int32
 
-  // Whether callers have brought embeddings for some of the tokens: a constant of the step's graph.
+  // Whether callers may have brought embeddings for some of the tokens: a constant of the step's
+  // graph.
   StepInput input() const {
     return parts_.embeddings.defined() ? StepInput::kEmbeddings : StepInput::kTokens;
   }
@@ -122,10 +122,11 @@ class Step {
   absl::Status KeepLogits(const at::Tensor& returned) const;
 
   // Writes k and v of this step's tokens into the layer's cache, then attends. q [num_tokens,
-  // num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any
-  // strides with the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype
-  // (AttendOptions may say otherwise). Errors: InvalidArgument for a layer that the table above gives another call; those of WriteKv
-  // and PagedAttention.
+  // num_q_heads, head_dim_qk] of the model's dtype, or as the layer's spec says (LayerSpec::q_dtype);
+  // k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any strides with the last one 1.
+  // Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype (AttendOptions may say
+  // otherwise). Errors: InvalidArgument for a layer that the table above gives another call, and for
+  // q of another dtype; those of WriteKv and PagedAttention.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                     const at::Tensor& v, const AttendOptions& options = {}) const;
 
@@ -188,6 +189,7 @@ class Step {
   absl::Status CheckHasCache(int layer) const;
   absl::Status CheckIsWritten(int layer) const;
   absl::Status CheckHasWithin() const;
+  absl::Status CheckQuery(int layer, const at::Tensor& q) const;
   void See(std::string_view name, const at::Tensor& tensor) const;
   // Watches `what` of a layer: "layer 3 q".
   void Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const;

@@ -29,8 +29,8 @@ StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* dri
       cascade_maps_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
-WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params) const {
-  return {.dtype = options_.dtype,
+WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_dtype) const {
+  return {.dtype = q_dtype,
           .num_q_heads = params.num_q_heads,
           .num_kv_heads = params.num_kv_heads,
           .head_dim_qk = params.head_dim_qk,
@@ -55,10 +55,10 @@ absl::Status StepMetadata::AllocateWithin() {
     const LayerClass& layer_class = options_.classes.classes[i];
     if (layer_class.batch != ClassBatch::kRows) continue;
     REPRISE_ASSIGN_OR_RETURN(before_maps_[i],
-                             NewMap(MapOptions(options_.layers[layer_class.first_layer].params)));
+                             NewMap(MapOptions(options_.layers[layer_class.first_layer])));
   }
   for (const AttentionParams& params : options_.within) {
-    WorkMapOptions plan = MapOptions(params);
+    WorkMapOptions plan = MapOptions(params, options_.dtype);
     plan.max_seq_len = options_.max_tokens;
     REPRISE_ASSIGN_OR_RETURN(within_maps_.emplace_back(), NewMap(plan));
   }
@@ -67,7 +67,7 @@ absl::Status StepMetadata::AllocateWithin() {
 
 WorkMapOptions StepMetadata::ClassMapOptions(int index, int max_tokens, int max_query_len) const {
   const LayerClass& layer_class = options_.classes.classes[index];
-  WorkMapOptions plan = MapOptions(options_.layers[layer_class.first_layer].params);
+  WorkMapOptions plan = MapOptions(options_.layers[layer_class.first_layer]);
   plan.max_tokens = max_tokens;
   plan.max_query_len = max_query_len;
   if (layer_class.batch == ClassBatch::kLocalRows) {

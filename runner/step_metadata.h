@@ -62,7 +62,7 @@ struct StepMetadataOptions {
   std::vector<LayerSpec> layers = {};
   LayerClasses classes = {};  // of the layers
   std::vector<AttentionParams> within = {};
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;  // of q in layers whose spec says nothing else, and in `within`
   c10::Device device = c10::kCPU;
   int max_rows = 0;
   int max_tokens = 0;
@@ -123,7 +123,11 @@ class StepMetadata {
   absl::Status AllocateWithin();
   // Memory for a map, and the map over it.
   absl::StatusOr<WorkMap> NewMap(const WorkMapOptions& options);
-  WorkMapOptions MapOptions(const AttentionParams& params) const;  // of the largest step's rows
+  // Of the largest step's rows.
+  WorkMapOptions MapOptions(const AttentionParams& params, DType q_dtype) const;
+  WorkMapOptions MapOptions(const LayerSpec& layer) const {
+    return MapOptions(layer.params, layer.q_dtype.value_or(options_.dtype));
+  }
   void AllocateLocalRows(int index, int max_rows);
   absl::Status BuildClass(const StepBatches& batches, int index) const;
   void AddWithin(const StepArrays& arrays, StepBatches& batches) const;

@@ -339,9 +339,9 @@ void PuppetDevice::Join(const ScheduledBatch& batch) {
 
 void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output) {
   const absl::Span<const int32_t> text = slot.text;
-  const int num_top = slot.logits.params.num_log_probs;
+  const int num_known_top = slot.logits.params.num_known_log_probs;
   // Of the token behind the first `count` of the text.
-  const auto score = [&](LogProbArrays& arrays, size_t count, int32_t token) {
+  const auto score = [&](LogProbArrays& arrays, size_t count, int32_t token, int num_top) {
     if (num_top < 0 || token < 0 || slot.is_doomed) {
       arrays.Add(nullptr);
       return;
@@ -351,12 +351,12 @@ void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Outp
   };
   for (int i = 0; i < row.num_earlier_logits(); ++i) {
     const size_t count = text.size() - static_cast<size_t>(row.query_len()) + i + 1;
-    score(output.earlier, count, text[count]);
+    score(output.earlier, count, text[count], num_known_top);
   }
   if (row.output == RowOutput::kNone) {
     ASSERT_TRUE(row.allowed_tokens.empty());
     output.tokens.push_back(-1);
-    score(output.log_probs, text.size(), row.next_token);
+    score(output.log_probs, text.size(), row.next_token, num_known_top);
     return;
   }
   ASSERT_EQ(row.next_token, -1);
@@ -371,7 +371,7 @@ void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Outp
   if (HasPenalties(slot.logits.params)) slot.logits.output.push_back(slot.last_token);
   slot.is_doomed |= !token.has_value();
   output.tokens.push_back(is_nan || !token.has_value() ? -2 : slot.last_token);
-  score(output.log_probs, text.size(), slot.last_token);
+  score(output.log_probs, text.size(), slot.last_token, slot.logits.params.num_log_probs);
 }
 
 void PuppetDevice::AddNewTokens(absl::Span<const int32_t> tokens, Output& output) const {
@@ -445,7 +445,7 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
     ASSERT_TRUE(seen.insert(row.slot.value()).second) << "slot " << row.slot << " has two rows";
     Slot& slot = slots_[row.slot.value()];
     const bool tells = row.output == RowOutput::kToken ||
-                       (slot.logits.params.num_log_probs >= 0 && row.is_scored());
+                       (slot.logits.params.num_known_log_probs >= 0 && row.is_scored());
     const bool is_nan = tells && fate.nan_rows.contains(static_cast<int>(output.tokens.size()));
     slot.is_doomed |= fate.fails || is_nan;
     const size_t first_range = next_range;

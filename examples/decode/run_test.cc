@@ -257,22 +257,31 @@ TEST(DecodeRunTest, LogitsThatCannotBeWrittenAreNotLostInSilence) {
   EXPECT_NE(output.out, "");
 }
 
-TEST(DecodeRunTest, ATraceHasASpanForTheForwardPassOfEachStep) {
+TEST(DecodeRunTest, ATraceHasTheSpansOfEngineRunnerAndDevice) {
   const std::string path = testing::TempDir() + "/decode_run_trace.json";
   const std::vector<json> lines = DecodeJson({.prompts = {{.content = "foo\n"}},
                                               .max_new_tokens = 6,
                                               .dtype = DType::kFloat32,
                                               .trace = path});
   std::ifstream file(path);
-  std::map<std::string, int> counts;
+  std::map<std::string, int> counts;  // of the host
+  std::map<std::string, int> on_device;
   const json trace = json::parse(file);
   for (const json& event : trace.at("traceEvents")) {
-    ++counts[event.at("name").get<std::string>()];
+    const bool is_of_device = event.at("ph") == "X" && event.at("tid") == 2;
+    ++(is_of_device ? on_device : counts)[event.at("name").get<std::string>()];
   }
   EXPECT_EQ(lines[1].at("stats").at("steps"), 6);
   EXPECT_EQ(counts["eager"], 1);  // the prompt
   EXPECT_EQ(counts["replay"], 5);
   EXPECT_EQ(counts["rows"], counts["launch"]);
+  EXPECT_EQ(counts["launch"], counts["await"]);
+  EXPECT_EQ(counts["commit"], counts["await"]);
+  EXPECT_GE(counts["schedule"], counts["launch"]);
+  EXPECT_GE(counts["engine"], counts["launch"]);
+  EXPECT_EQ(on_device["eager"], 1);
+  EXPECT_EQ(on_device["replay"], 5);
+  EXPECT_EQ(on_device["sample"], 6);
 }
 
 TEST(DecodeRunTest, ATraceThatCannotBeWrittenIsNotLostInSilence) {

@@ -1,7 +1,10 @@
 #include "runner/device/cpu_device_driver.h"
 
+#include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/passed_fence.h"
 #include "base/status_macros.h"
@@ -10,6 +13,21 @@
 
 namespace reprise {
 namespace {
+
+class ClockTimer : public DeviceTimer {
+ public:
+  explicit ClockTimer(int num_marks) : marks_(num_marks) {}
+
+  void Mark(int mark) override { marks_[mark] = std::chrono::steady_clock::now(); }
+
+  absl::StatusOr<double> NsBetween(int from, int to) override {
+    if (!marks_[from] || !marks_[to]) return absl::FailedPreconditionError("a mark was never set");
+    return std::chrono::duration<double, std::nano>(*marks_[to] - *marks_[from]).count();
+  }
+
+ private:
+  std::vector<std::optional<std::chrono::steady_clock::time_point>> marks_;
+};
 
 class CpuDeviceDriver : public DeviceDriver {
  public:
@@ -28,6 +46,10 @@ class CpuDeviceDriver : public DeviceDriver {
 
   absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override {
     return std::make_unique<PassedFence>();  // everything is done when the call returns
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceTimer>> MakeTimer(int num_marks) override {
+    return std::make_unique<ClockTimer>(num_marks);
   }
 
   absl::Status Refill(const RefillArgs& args) override {

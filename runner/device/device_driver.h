@@ -39,6 +39,7 @@
 #include "base/fence.h"
 #include "base/mapped_buffer.h"
 #include "graphs/graph_backend.h"
+#include "runner/device/device_timer.h"
 #include "runner/ops/linear.h"
 #include "runner/ops/linear_context.h"
 #include "runner/sampling/sampling.h"
@@ -78,6 +79,9 @@ class DeviceDriver {
 
   // A fence after all work enqueued before it is armed.
   virtual absl::StatusOr<std::unique_ptr<Fence>> MakeFence() = 0;
+
+  // Marks in the work enqueued so far, and the times between them. REQUIRES: num_marks >= 1.
+  virtual absl::StatusOr<std::unique_ptr<DeviceTimer>> MakeTimer(int num_marks) = 0;
 
   virtual absl::Status Refill(const RefillArgs& args) = 0;
   virtual absl::Status Sample(const SampleArgs& args) = 0;

@@ -18,8 +18,8 @@
 // are counted, then the user's. A step in which no row that samples needs a stage enqueues nothing.
 //
 // Logits of known tokens (the earlier tokens of a row with RowLogits::kAll, the last of a row with a
-// next_token) get log-probabilities alone, by Score(): no stage is for them. Rows that sample are not
-// among them.
+// next_token) get log-probabilities alone, by Score(), as LogitsParams::num_known_log_probs asks: no
+// stage is for them. Rows that sample are not among them, and do not pay for them.
 //
 // Parameters travel once, in the step in which a sequence joins. Masks of allowed tokens travel with
 // the row, since they change with each token, in a ring of mapped memory that the kernel reads: no

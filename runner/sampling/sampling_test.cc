@@ -483,6 +483,22 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
   }
 }
 
+TEST_F(SamplingTest, SmallRowsKeepNoTokenBeyondTheOneWithWhichTopPIsReached) {
+  // The first two have the same mass, 2^40, and different logits: half of it is one of them exactly.
+  constexpr int kRows = 64;
+  const at::Tensor logits = Logits({{-50, 0, -1e-14f, -50, -50}}).expand({kRows, 5}).contiguous();
+  for (const int top_k : {0, 3}) {
+    std::vector<SamplingParams> params;
+    for (uint64_t seed = 0; seed < kRows; ++seed) {
+      params.push_back({.temperature = 1, .top_k = top_k, .top_p = 0.5f, .seed = seed});
+    }
+    EXPECT_THAT(Tokens(Batch(logits, params)), Each(1));
+    for (SamplingParams& p : params) p.top_p = 0.51f;
+    const std::vector<int32_t> tokens = Tokens(Batch(logits, params));
+    EXPECT_GT(std::count(tokens.begin(), tokens.end(), 2), kRows / 5);
+  }
+}
+
 TEST_F(SamplingTest, MaskedTokensAreNeverDrawn) {
   at::Tensor logits = at::full({50, 1000}, -kInfinity);
   logits.narrow(1, 300, 3).fill_(1);

@@ -7,6 +7,12 @@
 //   step i      start S = Q K(i)^T, out += P(i - 1) V(i - 1)
 //               when S is complete: free K(i); logits, mask, P(i)
 //               when out is complete: free V(i - 1); rescale out
+//
+// The two warpgroups take turns to start products (Turns). Otherwise both would wait for products
+// at the same time, and then compute weights at the same time while the tensor cores are idle.
+//
+// The loop exists twice: for plain units, whose logits are products times a scale, and for all
+// others, whose code would take registers from the loop of plain units.
 
 #ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
 #define ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
@@ -21,6 +27,7 @@
 #include "attention/cuda/general/logits.cuh"
 #include "attention/cuda/general/online_softmax.cuh"
 #include "attention/cuda/general/work_unit.cuh"
+#include "attention/cuda/hopper/warpgroup_barrier.cuh"
 #include "attention/cuda/hopper/warpgroup_products.cuh"
 #include "attention/cuda/hopper/warpgroup_shared.cuh"
 #include "attention/cuda/hopper/warpgroup_special.cuh"
@@ -48,7 +55,38 @@ __device__ __forceinline__ void HideUnseen(const SeenKeys (&seen)[2], int first,
   }
 }
 
+// The turns in which the two warpgroups start products, in units in which both have rows: first
+// warpgroup 0, and so on. Both take the same number of turns in a unit.
 template <typename Traits>
+class Turns {
+ public:
+  // Called once by both, before the first turn.
+  static __device__ __forceinline__ void Begin() {
+    if (threadIdx.x / 128 != 0) Give(0);
+  }
+
+  __device__ __forceinline__ Turns(int warpgroup, bool are_taken)
+      : warpgroup_(warpgroup), are_taken_(are_taken) {}
+
+  __device__ __forceinline__ void Await() const {
+    if (are_taken_) MeetAt(Traits::kTurnBarriers + warpgroup_, Traits::kThreads);
+  }
+  // After the products of a turn have been started.
+  __device__ __forceinline__ void Pass() const {
+    if (are_taken_) Give(1 - warpgroup_);
+  }
+
+ private:
+  __device__ __forceinline__ static void Give(int warpgroup) {
+    ArriveAt(Traits::kTurnBarriers + warpgroup, Traits::kThreads);
+  }
+
+  const int warpgroup_;
+  const bool are_taken_;
+};
+
+// kPlain: for units that are not special, without a softcap.
+template <typename Traits, bool kPlain>
 class WarpgroupAttention {
  public:
   using Element = typename Traits::Element;
@@ -56,7 +94,11 @@ class WarpgroupAttention {
   __device__ __forceinline__ WarpgroupAttention(const AttentionKernelParams& p,
                                                 const PreparedUnit<Traits>& prepared,
                                                 WarpgroupShared<Traits>& shared)
-      : p_(p), unit_(prepared.unit), shared_(shared), is_special_(prepared.is_special) {
+      : p_(p),
+        unit_(prepared.unit),
+        shared_(shared),
+        is_special_(!kPlain && prepared.is_special),
+        warpgroup_(SameInWarp(threadIdx.x / 128)) {
     scale_ = unit_.logit_scale;
     const int row = LaneRow();
     if (is_special_) {
@@ -73,34 +115,41 @@ class WarpgroupAttention {
     }
   }
 
-  // Processes all steps of unit `n`, of which the first is `begin`, counted over all units.
+  // Processes all steps of unit `n`, of which the first is `begin`, counted over all units. The
+  // arguments are the same in all threads of a warp, and known to be (SameInWarp()).
   __device__ __forceinline__ void Attend(OnlineSoftmax<Traits>& softmax, int n, int begin,
                                          int num_steps) {
     const int end = begin + num_steps;
-    if (OwnFirstRow() >= unit_.num_rows || begin == end) return Accompany(n, begin, end);
+    const int num_rows = SameInWarp(unit_.num_rows);
+    if (OwnFirstRow() >= num_rows || begin == end) return Accompany(n, begin, end);
 
+    // Threads that zero values wait for those of the other warpgroup, whose turn it may not be.
+    const Turns<Traits> turns(warpgroup_, kPlain && num_rows > Traits::kRows / 2);
     TakeQueryScales(n);
     float s[Traits::kKeyTiles][4];
     uint32_t p[Traits::kKeys / 16][4];
     float rescale[2];
     int first = unit_.item.key_begin;
     shared_.keys.WaitUntilThere(begin);
+    turns.Await();
     StartLogits(n, begin, s);
+    turns.Pass();
     WaitForProducts<0>();
     ReleaseKeys(n, begin, end);
     Weigh(first, begin, s, softmax, rescale);
     PackWeights(s, p);
-    if (begin + 1 < end) shared_.keys.WaitUntilThere(begin + 1);
 #pragma unroll 1
     for (int step = begin + 1; step < end; ++step) {
+      shared_.keys.WaitUntilThere(step);
+      turns.Await();
       StartLogits(n, step, s);
       TakeValues(step - 1, first);
       StartSum(step - 1, p, softmax.out);
+      turns.Pass();
       first += Traits::kKeys;
       WaitForProducts<1>();
       ReleaseKeys(n, step, end);
       Weigh(first, step, s, softmax, rescale);
-      if (step + 1 < end) shared_.keys.WaitUntilThere(step + 1);
       WaitForProducts<0>();
       Release(shared_.values.free(step - 1));
       PackWeights(s, p);
@@ -114,7 +163,7 @@ class WarpgroupAttention {
 
  private:
   // The warpgroup's first row of the tile.
-  static __device__ __forceinline__ int OwnFirstRow() { return threadIdx.x / 128 * 64; }
+  __device__ __forceinline__ int OwnFirstRow() const { return warpgroup_ * 64; }
   // The first of the lane's rows.
   static __device__ __forceinline__ int LaneRow() {
     return WarpRow<Traits>() + threadIdx.x % 32 / 4;
@@ -208,7 +257,7 @@ class WarpgroupAttention {
       scale[0] = fmaxf(scale[0], FLT_MIN);
       scale[1] = fmaxf(scale[1], FLT_MIN);
     }
-    if (is_special_ || p_.softcap > 0.0f) {
+    if (!kPlain) {
       QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
       if (is_special_) {
         WaitForProducts<0>();  // function calls need all registers
@@ -274,6 +323,7 @@ class WarpgroupAttention {
   const WorkUnit& unit_;
   WarpgroupShared<Traits>& shared_;
   const bool is_special_;
+  const int warpgroup_;
   // Units that are not special:
   float scale_;
   SeenKeys seen_[2];      // seen by the lane's rows

@@ -11,6 +11,16 @@
 
 namespace reprise {
 
+// Arrives at the CTA's barrier `index` (MeetAt()) without waiting, as one of the `num_threads` that
+// meet there.
+__device__ __forceinline__ void ArriveAt(int index, int num_threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(index), "r"(num_threads) : "memory");
+}
+
+// A value that is the same in all threads of the warp, in a form from which the compiler knows it:
+// what follows from it is computed once for the warp. Called by all threads of the warp.
+__device__ __forceinline__ int SameInWarp(int value) { return __shfl_sync(kFullWarp, value, 0); }
+
 // A barrier with phases. Each is complete when as many threads have arrived as Init() was told.
 class Barrier {
  public:

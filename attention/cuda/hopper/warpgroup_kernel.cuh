@@ -3,11 +3,11 @@
 //
 // Algorithm. That of attention_kernel.cuh, over the same items, with a CTA of three warpgroups as
 // in FlashAttention-3 (Shah et al. 2024): one copies (warpgroup_loader.cuh), two multiply
-// (warpgroup_attend.cuh), 64 rows of a tile each. They synchronise only through the barriers of
-// rings of stages (warpgroup_barrier.cuh), so copies run ahead across units: while one unit's last
-// keys are in use and its results are written, the next one's keys arrive. The copying warpgroup
-// also converts what arrives as fp8 (warpgroup_conversion.cuh): it is otherwise idle while copies
-// are in flight.
+// (warpgroup_attend.cuh), 64 rows of a tile each. The two take turns to start products; otherwise
+// they synchronise only through the barriers of rings of stages (warpgroup_barrier.cuh), so copies
+// run ahead across units: while one unit's last keys are in use and its results are written, the
+// next one's keys arrive. The copying warpgroup also converts what arrives as fp8
+// (warpgroup_conversion.cuh): it is otherwise idle while copies are in flight.
 //
 // Bound. Tensor cores: 4 x rows x keys x head_dim FLOP, with one tile of 128 rows per SM at a time.
 //
@@ -30,6 +30,7 @@
 #include "attention/cuda/hopper/warpgroup_results.cuh"
 #include "attention/cuda/hopper/warpgroup_shared.cuh"
 #include "attention/cuda/hopper/warpgroup_traits.cuh"
+#include "base/dependent_launch.cuh"
 
 namespace reprise {
 
@@ -38,14 +39,20 @@ template <typename Traits>
 __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
                                             WarpgroupShared<Traits>& shared) {
   const ColumnUnits units(p.work);
+  const int num_units = SameInWarp(units.count());
   int step = 0;
+  Turns<Traits>::Begin();
 #pragma unroll 1
-  for (int n = 0; n < units.count(); ++n) {
+  for (int n = 0; n < num_units; ++n) {
     shared.queries.WaitUntilThere(n);
     PreparedUnit<Traits>& prepared = shared.unit(n);
-    const int num_steps = prepared.num_steps;
+    const int num_steps = SameInWarp(prepared.num_steps);
     OnlineSoftmax<Traits> softmax;
-    WarpgroupAttention<Traits>(p, prepared, shared).Attend(softmax, n, step, num_steps);
+    if (SameInWarp(prepared.is_special) || p.softcap > 0.0f) {
+      WarpgroupAttention<Traits, false>(p, prepared, shared).Attend(softmax, n, step, num_steps);
+    } else {
+      WarpgroupAttention<Traits, true>(p, prepared, shared).Attend(softmax, n, step, num_steps);
+    }
     step += num_steps;
     FinishWarpgroupUnit<Traits>(p, prepared, softmax, shared);
   }
@@ -66,6 +73,8 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
   }
   if (threadIdx.x < 3 * Traits::kKeys / 32) (&shared.seen[0][0])[threadIdx.x] = 0;
   __syncthreads();
+  AwaitKernelBefore();
+  LetNextKernelIn();
   if (threadIdx.x >= Traits::kThreads) {
     ReduceRegisters<Traits::kLoaderRegisters>();
     WarpgroupLoader<Traits>(p, shared).Load();
@@ -90,8 +99,7 @@ cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaSt
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  kernel<<<params.work.num_ctas, kThreads, kSharedBytes, stream>>>(params);
-  return cudaGetLastError();
+  return LaunchDependent(kernel, params.work.num_ctas, kThreads, kSharedBytes, stream, params);
 }
 
 }  // namespace reprise

@@ -244,7 +244,8 @@ class WarpgroupLoader {
     }
   }
 
-  // Copies unit n, whose first step is `step`, counted over all units; and prepares the next.
+  // Copies unit n, whose first step is `step`, counted over all units; and prepares the next once
+  // there is room for no more copies, or none is left.
   __device__ __forceinline__ void LoadUnit(const ColumnUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
     const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
@@ -275,6 +276,11 @@ class WarpgroupLoader {
     if (num_keys > 0) CopyQueries(unit, n);
     EndCopy(shared_.queries, n, shared_.q(n), n);
     if (num_keys > 0) copy_keys(step, num_keys);
+    bool is_next_prepared = n + 1 >= units.count();
+    const auto prepare_next = [&] {
+      if (!is_next_prepared) Prepare(units, n + 1);
+      is_next_prepared = true;
+    };
 #pragma unroll 1
     for (; num_keys > Traits::kKeys; num_keys -= Traits::kKeys, ++step) {
       place = next;
@@ -282,11 +288,10 @@ class WarpgroupLoader {
       next = places.Find(first + Traits::kKeys);
       copy_keys(step + 1, num_keys - Traits::kKeys);
       copy_values(step, num_keys);
+      prepare_next();
     }
-    // While there is no room for the last values yet.
-    Announce<0>();
-    if (n + 1 < units.count()) Prepare(units, n + 1);
     if (num_keys > 0) copy_values(step, num_keys);
+    prepare_next();
   }
 
   const AttentionKernelParams& p_;

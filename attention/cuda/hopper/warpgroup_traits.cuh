@@ -85,6 +85,7 @@ struct WarpgroupTraits {
   // Barriers of the CTA; 0 is that of all threads.
   static constexpr int kComputeBarrier = 1;
   static constexpr int kLoaderBarrier = 2;
+  static constexpr int kTurnBarriers = 3;  // one for each warpgroup that computes
 
   // Synchronises all threads that compute.
   static __device__ __forceinline__ void Meet() { MeetAt(kComputeBarrier, kThreads); }
