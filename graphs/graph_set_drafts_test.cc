@@ -1,4 +1,5 @@
-// Steps with drafts: which graphs a set captures for them, and which step has one.
+// Steps whose tokens before the last of their rows have logits: only those with drafts have graphs.
+// Which graphs a set captures for them, and which step has one.
 
 #include <memory>
 #include <vector>
@@ -74,6 +75,21 @@ TEST_F(GraphSetDraftsTest, StepsWithoutDraftsHaveOtherGraphs) {
   EXPECT_EQ(ToString(set_->Decide(prompt).key), "16 seqs x 64 (64 tokens), tokens");
   prompt.num_earlier_logits = 8;
   EXPECT_EQ(set_->Decide(prompt).reason, EagerReason::kEarlierLogits);
+}
+
+TEST_F(GraphSetDraftsTest, LogitsOfEarlierTokensMakeTheStepEager) {
+  const StepShape shape = {
+      .num_seqs = 2, .num_tokens = 7, .max_query_len = 6, .num_earlier_logits = 5};
+  const GraphDecision decision = set_->Decide(shape);
+  EXPECT_EQ(decision.kind, Kind::kEager);
+  EXPECT_EQ(decision.reason, EagerReason::kEarlierLogits);
+  EXPECT_EQ(decision.key.num_earlier_logits, 5);
+  EXPECT_EQ(decision.key.padded_num_seqs, 2);
+  // No graph without drafts computes them, whatever the rest of the key.
+  GraphKey key = set_->Decide({.num_seqs = 1, .num_tokens = 1}).key;
+  key.num_earlier_logits = 1;
+  const auto make_step = [](const GraphKey&) { return [] { return absl::OkStatus(); }; };
+  EXPECT_EQ(set_->Replay(key, make_step, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(GraphSetDraftsTest, WhatNoneHoldsIsEagerWithItsReason) {

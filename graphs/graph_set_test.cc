@@ -212,22 +212,6 @@ TEST_F(GraphSetTest, ASequenceBeyondTheCapturedLengthMakesTheStepEager) {
   EXPECT_EQ(ReasonOf(DecodeOf(4, 1025)), EagerReason::kSequenceTooLong);
 }
 
-TEST_F(GraphSetTest, LogitsOfEarlierTokensMakeTheStepEager) {
-  MakeCaptured(Options());
-  const StepShape shape = {
-      .num_seqs = 2, .num_tokens = 7, .max_query_len = 6, .num_earlier_logits = 5};
-  const GraphDecision decision = set_->Decide(shape);
-  EXPECT_EQ(decision.kind, Kind::kEager);
-  EXPECT_EQ(decision.reason, EagerReason::kEarlierLogits);
-  EXPECT_EQ(decision.key.num_earlier_logits, 5);
-  EXPECT_EQ(decision.key.padded_num_seqs, 2);
-  // No graph computes them, whatever the rest of the key.
-  GraphKey key = set_->keys().front();
-  key.num_earlier_logits = 1;
-  EXPECT_EQ(set_->Replay(key, make_step_, fingerprint_).status().code(),
-            absl::StatusCode::kInvalidArgument);
-}
-
 TEST_F(GraphSetTest, AnIdleStepIsEager) {
   MakeCaptured(Options());
   EXPECT_EQ(ReasonOf({.num_seqs = 0, .num_tokens = 0}), EagerReason::kIdle);
