@@ -207,7 +207,8 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
       .tile_rows = params.work.tile_rows,
       .values = ValuesOf(kv),
       .has_rotary = params.rotary_dim > 0,
-      .is_general = params.custom_mask != nullptr || params.q_head_scales != nullptr,
+      .is_general = params.custom_mask != nullptr || params.q_head_scales != nullptr ||
+                    params.alibi_row_stride != 0,
       .products = extras.products,
       .max_shared_bytes = max_shared_bytes,
       .compute_capability = compute_capability,

@@ -22,6 +22,13 @@
 
 namespace reprise {
 
+// Whether a kernel serves custom masks and slopes per sequence. Those of tier 2 do not: the calls
+// would cost them registers.
+template <typename Traits>
+inline constexpr bool kServesRareTerms = requires {
+  Traits::kServesRareTerms;
+};
+
 // One of a lane's two rows.
 struct QueryRow {
   int token;  // -1: the tile has no such row
@@ -281,11 +288,15 @@ inline __device__ __noinline__ float SlopeOfSequence(const AttentionKernelParams
   return p.alibi_slopes[table_row * p.alibi_row_stride + q_head];
 }
 
+template <typename Traits>
 __device__ __forceinline__ float SlopeOf(const AttentionKernelParams& p, const WorkUnit& unit,
                                          const QueryRow& row) {
-  const float slope = p.alibi_row_stride == 0 ? p.alibi_slopes[row.q_head]
-                                              : SlopeOfSequence(p, unit, row.token, row.q_head);
-  return slope * kLog2E;
+  if constexpr (kServesRareTerms<Traits>) {
+    if (p.alibi_row_stride != 0) {
+      return SlopeOfSequence(p, unit, row.token, row.q_head) * kLog2E;
+    }
+  }
+  return p.alibi_slopes[row.q_head] * kLog2E;
 }
 
 // Computes the ALiBi terms of a lane's logits [n * 4 + e], -inf for keys that the row does not see.
@@ -301,7 +312,7 @@ __device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const Wor
     const int position = PositionSeen(p, unit, row, key);
     float term = -INFINITY;
     if (position != INT_MIN) {
-      const float slope = p.alibi_slopes ? SlopeOf(p, unit, row) : 0.0f;
+      const float slope = p.alibi_slopes ? SlopeOf<Traits>(p, unit, row) : 0.0f;
       term = -slope * fabsf(static_cast<float>(position - row.position));
     }
     terms[i] = term;
@@ -315,7 +326,7 @@ __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, con
                                              const QueryRow& row, int first, int r,
                                              float (&s)[Traits::kKeyTiles][4]) {
   float slope = 0.0f;
-  if (p.alibi_slopes && row.token >= 0) slope = SlopeOf(p, unit, row);
+  if (p.alibi_slopes && row.token >= 0) slope = SlopeOf<Traits>(p, unit, row);
   // In local keys, within the step and the item.
   const int origin = unit.item.key_start;
   const int from = max(row.first_seen, origin + first) - origin;
@@ -402,7 +413,9 @@ __device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, c
       logit = terms[i] == -INFINITY ? -INFINITY : logit + terms[i];
     }
   }
-  if (p.custom_mask != nullptr) HideKeys<Traits>(p, unit, rows, first, s);
+  if constexpr (kServesRareTerms<Traits>) {
+    if (p.custom_mask != nullptr) HideKeys<Traits>(p, unit, rows, first, s);
+  }
 
   uint32_t seen = 0;
 #pragma unroll

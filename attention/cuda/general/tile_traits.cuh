@@ -54,6 +54,8 @@ struct TileTraits {
   static constexpr int kRows = kTile.rows();
   static constexpr int kKeys = KeysOfStep(kTile, kLoading);
   static constexpr int kStages = 2;
+  // Custom masks and slopes per sequence, which tuned kernels leave to this one: see logits.cuh.
+  static constexpr bool kServesRareTerms = true;
   static constexpr bool kConverts = kLoading == KvLoading::kConverted;
   static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kRotates = kConverts && !kValuesInKeys;  // only K is rotated
