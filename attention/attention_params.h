@@ -4,15 +4,17 @@
 // For query q of head h at position p and key k at position P that is visible
 // (attention/paged_batch.h):
 //
-//   s = scale * q_scale * k_scale * dot(rope(q, p), rope(k, P))    rope: identity without `rotary`
+//   s = scale * q_scale * q_head_scales[h] * k_scale * dot(rope(q, p), rope(k, P))
+//                                                                  rope: identity without `rotary`
 //   s = softcap * tanh(s / softcap)                                if softcap is above 0
-//   s = s - alibi_slopes[h] * |p - P|                              if alibi_slopes is set
+//   s = s - alibi_slopes[t, h] * |p - P|                           if alibi_slopes is set
 //   out = v_scale * sum_k exp(s) * v / Z,  lse = log(Z)            natural logarithm
 //   Z = sum_k exp(s) + exp(sinks[h])                               the second term if sinks is set
 //
-// q head h reads kv head h / group_size. k_scale and v_scale are in the KvLayer, next to the data
-// they belong to. ALiBi follows FlashAttention: it comes after the soft cap, and counts the distance
-// to either side. Sinks follow gpt-oss (a logit per head without a value).
+// t is the row's table row. q head h reads kv head h / group_size. k_scale and v_scale are in the
+// KvLayer, next to the data they belong to. ALiBi follows FlashAttention: it comes after the soft
+// cap, and counts the distance to either side. Sinks follow gpt-oss (a logit per head without a
+// value).
 //
 // A value; pointers are on the device of the queries and must live as long as the calls (or graphs)
 // that use them.
@@ -62,9 +64,13 @@ struct AttentionParams {
       {};  // keys before the query's own; a window of W tokens is W - 1
   std::optional<int> window_right = {};  // keys after it; causal batches have 0 already
   std::optional<float> softcap = {};     // 0: none
-  const float* alibi_slopes = nullptr;   // [num_q_heads]
+  // [num_q_heads]; or of each sequence, [table rows, num_q_heads], alibi_row_stride elements apart.
+  // The stride is 0 or at least num_q_heads.
+  const float* alibi_slopes = nullptr;
+  int64_t alibi_row_stride = 0;
   const float* sinks = nullptr;          // [num_q_heads]
   Scale q_scale = {};                    // head_stride per kv head
+  const float* q_head_scales = nullptr;  // [num_q_heads] beside q_scale; absent: 1
   std::optional<RotaryParams> rotary = {};
   std::optional<BlockSparseParams> sparse = {};
 

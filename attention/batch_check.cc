@@ -31,6 +31,16 @@ absl::Status CheckStartLoc(absl::string_view name, const int32_t* loc, int num_r
   return CheckElement(name, num_rows, loc[num_rows], 0, capacity, capacity_name);
 }
 
+// Checks that the mask of row `r` is within custom_mask.
+template <typename Batch>
+absl::Status CheckMask(const Batch& batch, int r, const BatchRow& row) {
+  if (!batch.custom_mask || batch.custom_mask_offset[r] == -1) return absl::OkStatus();
+  const int64_t num_bytes = (int64_t{row.query_len} * row.seq_len + 7) / 8;
+  return CheckElement("custom_mask_offset", r, batch.custom_mask_offset[r], 0,
+                      batch.custom_mask_bytes - num_bytes,
+                      "custom_mask_bytes less those of the row, or -1");
+}
+
 absl::Status CheckBlocks(const AttentionParams& layer, const PagedBatch& batch, const KvLayer& kv,
                          const BatchRow& row) {
   KeyRange range = {.begin = row.seq_len, .end = 0};
@@ -70,6 +80,7 @@ absl::Status CheckBatchArrays(const AttentionParams& layer, const PagedBatch& ba
                                          "max_blocks * block_size - seq_len"));
     REPRISE_RETURN_IF_ERROR(
         CheckElement("tail_len", r, row.tail_len, 0, std::min(64, row.seq_len), "64 and seq_len"));
+    REPRISE_RETURN_IF_ERROR(CheckMask(batch, r, row));
     REPRISE_RETURN_IF_ERROR(CheckBlocks(layer, batch, kv, row));
   }
   return absl::OkStatus();
@@ -79,8 +90,15 @@ absl::Status CheckBatchArrays(const RaggedBatch& batch) {
   REPRISE_RETURN_IF_ERROR(CheckStartLoc("query_start_loc", batch.query_start_loc, batch.num_rows,
                                         batch.max_query_len, "max_query_len", batch.num_tokens,
                                         "num_tokens"));
-  return CheckStartLoc("key_start_loc", batch.key_start_loc, batch.num_rows, batch.max_seq_len,
-                       "max_seq_len", batch.num_keys, "num_keys");
+  REPRISE_RETURN_IF_ERROR(CheckStartLoc("key_start_loc", batch.key_start_loc, batch.num_rows,
+                                        batch.max_seq_len, "max_seq_len", batch.num_keys,
+                                        "num_keys"));
+  for (int r = 0; r < batch.num_rows; ++r) {
+    const BatchRow row = RowOf(batch, r);
+    if (row.seq_len == 0 || row.query_len == 0) continue;
+    REPRISE_RETURN_IF_ERROR(CheckMask(batch, r, row));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace reprise

@@ -24,6 +24,8 @@ struct TwoRows {
   std::vector<int32_t> block_table = {3, 1, 2, 4, 5, -9};
   std::vector<int32_t> tail_len = {0, 0};
   std::vector<uint64_t> tail_mask = {0, 0, 0};
+  std::vector<uint8_t> custom_mask = {0, 0, 0, 0};
+  std::vector<int64_t> custom_mask_offset = {-1, -1};
   AttentionParams layer = {.num_q_heads = 1, .num_kv_heads = 1, .head_dim_qk = 8, .head_dim_v = 8};
   KvLayer kv = {.num_blocks = 6, .block_size = 2};
 
@@ -36,12 +38,15 @@ struct TwoRows {
                               .block_table_stride = 3,
                               .tail_len = tail_len.data(),
                               .tail_mask = tail_mask.data(),
+                              .custom_mask = custom_mask.data(),
+                              .custom_mask_offset = custom_mask_offset.data(),
                               .num_rows = 2,
                               .num_tokens = 4,
                               .max_query_len = 3,
                               .max_seq_len = 6,
                               .num_tables = 2,
-                              .max_blocks = 3};
+                              .max_blocks = 3,
+                              .custom_mask_bytes = std::ssize(custom_mask)};
     return CheckBatchArrays(layer, batch, kv);
   }
 };
@@ -100,9 +105,22 @@ TEST(BatchCheckTest, TailsLongerThanTheRowAreRefused) {
             "tail_len[1]: expected 0 to 3 (64 and seq_len), got 4");
 }
 
+TEST(BatchCheckTest, MasksBeyondTheirArrayAreRefused) {
+  // Row 0 has 2 queries and 5 keys: 10 bits.
+  EXPECT_EQ(RefusalOf([](TwoRows& rows) { rows.custom_mask_offset[0] = 3; }),
+            "custom_mask_offset[0]: expected 0 to 2 (custom_mask_bytes less those of the row, or "
+            "-1), got 3");
+  EXPECT_THAT(RefusalOf([](TwoRows& rows) { rows.custom_mask_offset[1] = -2; }),
+              HasSubstr("custom_mask_offset[1]"));
+  TwoRows rows;
+  rows.custom_mask_offset = {2, 3};
+  EXPECT_TRUE(rows.Check().ok());
+}
+
 TEST(BatchCheckTest, RowsWithoutKeysOrQueriesMayHoldGarbage) {
   TwoRows rows;
   rows.seq_lens[1] = 0;
+  rows.custom_mask_offset[1] = -999;
   rows.table_row[1] = rows.key_start[1] = rows.tail_len[1] = -77;
   EXPECT_TRUE(rows.Check().ok());
   rows.seq_lens[1] = 3;
@@ -130,6 +148,25 @@ TEST(BatchCheckTest, RaggedPrefixSumsAreChecked) {
   EXPECT_TRUE(CheckBatchArrays(batch).ok());
   batch.num_keys = 0;
   EXPECT_THAT(std::string(CheckBatchArrays(batch).message()), HasSubstr("(num_keys)"));
+}
+
+TEST(BatchCheckTest, MasksOfRaggedRowsAreChecked) {
+  const std::vector<int32_t> loc = {0, 3, 3};
+  const std::vector<uint8_t> mask(2);
+  std::vector<int64_t> offsets = {0, -999};  // row 1 has no keys
+  const RaggedBatch batch = {.query_start_loc = loc.data(),
+                             .key_start_loc = loc.data(),
+                             .custom_mask = mask.data(),
+                             .custom_mask_offset = offsets.data(),
+                             .num_rows = 2,
+                             .num_tokens = 3,
+                             .num_keys = 3,
+                             .max_query_len = 3,
+                             .max_seq_len = 3,
+                             .custom_mask_bytes = 2};
+  EXPECT_TRUE(CheckBatchArrays(batch).ok());
+  offsets[0] = 1;
+  EXPECT_THAT(std::string(CheckBatchArrays(batch).message()), HasSubstr("custom_mask_offset[0]"));
 }
 
 }  // namespace

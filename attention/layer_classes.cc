@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "attention/attention_kind.h"
 #include "attention/params_check.h"
+#include "base/dtype.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -75,6 +77,11 @@ bool Keeps(const KvGroupSpec& kept, const KvGroupSpec& needed) {
   return false;
 }
 
+bool IsQueryType(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16 ||
+         IsFp8(dtype);
+}
+
 absl::Status CheckAlone(int index, const LayerSpec& layer) {
   if (absl::Status status = CheckAttentionParams(layer.params); !status.ok()) {
     return absl::InvalidArgumentError(
@@ -87,10 +94,26 @@ absl::Status CheckAlone(int index, const LayerSpec& layer) {
     return Refused(index, "chunk_size", absl::StrCat("none of kind ", KindName(layer.kind)),
                    absl::StrCat(*layer.chunk_size));
   }
+  // A window counts positions, which the decoder's queries and the encoder's keys do not share.
+  const bool is_cross = layer.kind == AttentionKind::kEncoderDecoder;
+  const std::pair<const char*, std::optional<int>> windows[] = {
+      {"params.window_left", layer.params.window_left},
+      {"params.window_right", layer.params.window_right}};
+  for (const auto& [name, window] : windows) {
+    if (!is_cross || !window) continue;
+    return Refused(index, name,
+                   absl::StrCat("none of kind ", KindName(layer.kind),
+                                ", whose queries and keys have no positions in common"),
+                   absl::StrCat(*window));
+  }
   if (layer.v_in_k && layer.params.head_dim_v > layer.params.head_dim_qk) {
     return Refused(index, "params.head_dim_v",
                    absl::StrCat("at most ", layer.params.head_dim_qk, " (head_dim_qk) with v_in_k"),
                    absl::StrCat(layer.params.head_dim_v));
+  }
+  if (layer.q_dtype && !IsQueryType(*layer.q_dtype)) {
+    return Refused(index, "q_dtype", "float32, float16, bfloat16 or an fp8 type",
+                   std::string(DTypeName(*layer.q_dtype)));
   }
   return absl::OkStatus();
 }
@@ -144,7 +167,7 @@ auto ClassKey(const LayerSpec& layer) {
   const AttentionParams& params = layer.params;
   return std::tuple(layer.kind, params.num_q_heads, params.num_kv_heads, params.head_dim_qk,
                     params.head_dim_v, params.window_left, params.window_right, layer.chunk_size,
-                    layer.v_in_k);
+                    layer.v_in_k, layer.q_dtype);
 }
 
 // The index of `value` in `values`, to which it is added if it is new.

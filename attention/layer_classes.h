@@ -2,8 +2,8 @@
 //
 // A class is a set of layers that use the same step metadata: one batch (the rows as they are,
 // virtual rows of chunks, the encoder's keys, contiguous keys) and one work map. Layers of a class
-// have the same kind, heads, head sizes, window, chunk size, v_in_k and KV group. They may differ
-// in scale, softcap, sinks and slopes, which are read from each layer's AttentionParams.
+// have the same kind, heads, head sizes, window, chunk size, v_in_k, q_dtype and KV group. They may
+// differ in scale, softcap, sinks and slopes, which are read from each layer's AttentionParams.
 //
 // A KV group is a set of layers that keep the same keys (cache/kv_group.h); each group has one
 // block table. The group follows from what a layer can see: a window of window_left + 1 tokens, a
@@ -62,7 +62,9 @@ struct LayerClasses {
 // Errors: InvalidArgument for an empty set of layers, and, naming the layer and the field, for
 //   - params that CheckAttentionParams() refuses (attention/params_check.h);
 //   - a chunk_size below 1, or on a layer that is not a decoder;
+//   - a window on cross attention, whose queries and keys have no positions in common;
 //   - v_in_k with more V columns than K columns;
+//   - a q_dtype other than float32, float16, bfloat16 or an fp8 type;
 //   - shares_kv_with a layer that is not an earlier one, shares a cache itself or has none, is of
 //     another kind, of other heads, head sizes or v_in_k, or keeps fewer keys than this one needs;
 //   - shares_kv_with on a layer of a kind that has no cache.

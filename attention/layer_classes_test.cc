@@ -93,7 +93,7 @@ TEST(LayerClassesTest, WhatIsALayersOwnMakesNoClass) {
 }
 
 TEST(LayerClassesTest, EachThingThatMetadataDependsOnMakesAClass) {
-  std::vector<LayerSpec> layers(9, Layer());
+  std::vector<LayerSpec> layers(10, Layer());
   layers[1].params.num_q_heads = 16;
   layers[2].params.num_kv_heads = 4;
   layers[3].params.head_dim_qk = 128;
@@ -102,7 +102,8 @@ TEST(LayerClassesTest, EachThingThatMetadataDependsOnMakesAClass) {
   layers[6].params.window_right = 0;
   layers[7].chunk_size = 64;
   layers[8].v_in_k = true;
-  EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
+  layers[9].q_dtype = DType::kFp8E4M3;
+  EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
 }
 
 TEST(LayerClassesTest, AWindowAsLongAsAnIntKeepsEverything) {
@@ -141,6 +142,21 @@ TEST(LayerClassesTest, ImpossibleLayersAreRefusedByNameAndValue) {
               layer.params.head_dim_v = 65;
             }),
             "layers[1].params.head_dim_v: expected at most 64 (head_dim_qk) with v_in_k, got 65");
+}
+
+// Beside windows in other layers, cross attention is served; a window of its own means nothing.
+TEST(LayerClassesTest, AWindowOfACrossLayerIsRefused) {
+  std::vector<LayerSpec> layers(2, Layer());
+  layers[0].params.window_left = 7;
+  layers[1].kind = AttentionKind::kEncoderDecoder;
+  EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1));
+  layers[1].params.window_left = 7;
+  EXPECT_EQ(RefusalOf(layers),
+            "layers[1].params.window_left: expected none of kind encoder-decoder, whose queries "
+            "and keys have no positions in common, got 7");
+  layers[1].params.window_left.reset();
+  layers[1].params.window_right = 0;
+  EXPECT_THAT(RefusalOf(layers), HasSubstr("layers[1].params.window_right: expected none"));
 }
 
 TEST(LayerClassesTest, SharingThatCannotWorkIsRefusedWithTheReason) {

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "attention/attention_params.h"
+#include "base/dtype.h"
 
 namespace reprise {
 
@@ -42,6 +43,9 @@ struct LayerSpec {
   // checkpoint. nullopt: 1, or calibrated by the owner of the cache. Latents have k_scale alone.
   std::optional<float> k_scale = {};
   std::optional<float> v_scale = {};
+  // Of q as attention gets it: an fp8 type with params.q_scale, for example. Metadata is planned for
+  // it. nullopt: the model's.
+  std::optional<DType> q_dtype = {};
 };
 
 }  // namespace reprise

@@ -30,7 +30,10 @@
 //   1. in a row with a tail (tail_len > 0), whether the batch is causal or not:
 //      l < seq_len - tail_len, or bit (l - (seq_len - tail_len)) of tail_mask[t] is set;
 //      bits at or past tail_len mean nothing;
-//   2. in a row without a tail, if causal: P(l) <= p(i);
+//      in a row with a custom mask (custom_mask_offset[r] >= 0), causal or not: bit
+//      i * seq_len + l of the row's mask is set, where bit b is bit b % 8 of byte
+//      custom_mask[custom_mask_offset[r] + b / 8];
+//   2. in a row with neither, if causal: P(l) <= p(i);
 //   3. the layer's window: p(i) - window_left <= P(l) <= p(i) + window_right, each side where it is
 //      given;
 //   4. the layer's sparse pattern, if any.
@@ -84,6 +87,11 @@ struct PagedBatch {
   const int32_t* tail_len = nullptr;
   // [num_tokens]; required with tail_len.
   const uint64_t* tail_mask = nullptr;
+  // Packed bits, of any pattern: see above. A row's mask has query_len * seq_len bits, from a byte
+  // of its own. Excludes tail_len, and world > 1. A batch with masks ignores common_prefix_len.
+  const uint8_t* custom_mask = nullptr;         // [custom_mask_bytes]; absent: no row has one
+  const int64_t* custom_mask_offset = nullptr;  // [num_rows] bytes, -1: none; any in padded rows;
+                                                // required with custom_mask
   // A hint: all rows that have queries and keys share their first common_prefix_len local keys
   // (same key_start, same blocks), which may be read once for all rows. At most the smallest
   // seq_len of those rows. The hint does not change the result.
@@ -99,6 +107,7 @@ struct PagedBatch {
   int max_seq_len = 0;    // >= every seq_len
   int num_tables = 0;
   int max_blocks = 0;  // width of block_table
+  int64_t custom_mask_bytes = 0;
 };
 
 }  // namespace reprise

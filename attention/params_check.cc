@@ -71,6 +71,38 @@ absl::Status CheckKeyPositions(const AttentionParams& layer, const PagedBatch& b
   return CheckGiven("query_positions, under context parallelism", batch.query_positions);
 }
 
+absl::Status CheckSlopes(const AttentionParams& layer) {
+  const int64_t stride = layer.alibi_row_stride;
+  if (stride == 0) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(CheckGiven("alibi_slopes, with alibi_row_stride", layer.alibi_slopes));
+  if (stride >= layer.num_q_heads) return absl::OkStatus();
+  return Refused("alibi_row_stride",
+                 absl::StrCat("0 or at least num_q_heads (", layer.num_q_heads, ")"), stride);
+}
+
+// Of paged and ragged batches.
+template <typename Batch>
+absl::Status CheckCustomMask(const Batch& batch) {
+  if (!batch.custom_mask) {
+    if (!batch.custom_mask_offset) return absl::OkStatus();
+    return CheckGiven("custom_mask, with custom_mask_offset", batch.custom_mask);
+  }
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("custom_mask_bytes", batch.custom_mask_bytes, 0));
+  if (batch.num_rows == 0) return absl::OkStatus();
+  return CheckGiven("custom_mask_offset, with custom_mask", batch.custom_mask_offset);
+}
+
+absl::Status CheckCustomMaskStandsAlone(const PagedBatch& batch) {
+  if (!batch.custom_mask) return absl::OkStatus();
+  if (batch.tail_len) {
+    return absl::InvalidArgumentError("tail_len: expected none beside custom_mask, got one");
+  }
+  if (batch.key_positions.world == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("custom_mask: expected none under context parallelism (world ",
+                   batch.key_positions.world, "), got one"));
+}
+
 }  // namespace
 
 absl::Status CheckAttentionParams(const AttentionParams& layer) {
@@ -94,6 +126,7 @@ absl::Status CheckAttentionParams(const AttentionParams& layer) {
   if (layer.softcap && !(std::isfinite(*layer.softcap) && *layer.softcap >= 0)) {
     return Refused("softcap", "a finite number, at least 0", *layer.softcap);
   }
+  REPRISE_RETURN_IF_ERROR(CheckSlopes(layer));
   if (layer.rotary) REPRISE_RETURN_IF_ERROR(CheckRotary(*layer.rotary, layer.head_dim_qk));
   if (layer.sparse) return CheckSparse(*layer.sparse);
   return absl::OkStatus();
@@ -119,6 +152,8 @@ absl::Status CheckBatchFields(const AttentionParams& layer, const PagedBatch& ba
   if (batch.tail_len && batch.num_tokens > 0) {
     REPRISE_RETURN_IF_ERROR(CheckGiven("tail_mask, with tail_len", batch.tail_mask));
   }
+  REPRISE_RETURN_IF_ERROR(CheckCustomMask(batch));
+  REPRISE_RETURN_IF_ERROR(CheckCustomMaskStandsAlone(batch));
   return CheckKeyPositions(layer, batch);
 }
 
@@ -129,7 +164,8 @@ absl::Status CheckBatchFields(const RaggedBatch& batch) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", batch.max_query_len, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", batch.max_seq_len, 0));
   REPRISE_RETURN_IF_ERROR(CheckGiven("query_start_loc", batch.query_start_loc));
-  return CheckGiven("key_start_loc", batch.key_start_loc);
+  REPRISE_RETURN_IF_ERROR(CheckGiven("key_start_loc", batch.key_start_loc));
+  return CheckCustomMask(batch);
 }
 
 absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv) {

@@ -56,6 +56,24 @@ TEST(ParamsCheckTest, RefusalsNameTheFieldWhatWasExpectedAndWhatWasGot) {
   EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.scale = NAN; }), HasSubstr("scale"));
 }
 
+TEST(ParamsCheckTest, SlopesOfSequencesAreAtLeastARowOfHeadsApart) {
+  const std::array<float, 16> slopes = {};
+  AttentionParams params = GoodParams();
+  params.alibi_slopes = slopes.data();
+  params.alibi_row_stride = 8;
+  EXPECT_TRUE(CheckAttentionParams(params).ok());
+  for (const int stride : {7, -8}) {
+    EXPECT_EQ(
+        RefusalOf([&](AttentionParams& p) {
+          p.alibi_slopes = slopes.data();
+          p.alibi_row_stride = stride;
+        }),
+        "alibi_row_stride: expected 0 or at least num_q_heads (8), got " + std::to_string(stride));
+  }
+  EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.alibi_row_stride = 8; }),
+            "alibi_slopes, with alibi_row_stride: expected an array, got none");
+}
+
 TEST(ParamsCheckTest, RotaryNeedsAnEvenPartOfTheHead) {
   EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.rotary = RotaryParams{.rotary_dim = 66}; }),
             "rotary.rotary_dim: expected an even number up to head_dim_qk (64), got 66");
@@ -161,6 +179,54 @@ TEST(ParamsCheckTest, ContextParallelismExcludesTailsAndNeedsPositions) {
   cross.key_positions = {.rank = 1, .world = 2};
   cross.causal = false;
   EXPECT_TRUE(CheckBatchFields(GoodParams(), cross).ok());
+}
+
+TEST(ParamsCheckTest, CustomMasksNeedOffsetsAndExcludeTailsAndRanks) {
+  using Params = AttentionParams;
+  const std::array<uint8_t, 1> bits = {1};
+  const std::array<int64_t, 1> offset = {0};
+  const auto masked = [&](PagedBatch& b) {
+    b.custom_mask = bits.data();
+    b.custom_mask_offset = offset.data();
+    b.custom_mask_bytes = 1;
+  };
+  const Arrays arrays;
+  PagedBatch good = arrays.Batch();
+  masked(good);
+  EXPECT_TRUE(CheckBatchFields(GoodParams(), good).ok());
+  EXPECT_EQ(BatchRefusal([&](PagedBatch& b, Params&, const Arrays&) {
+              masked(b);
+              b.custom_mask_offset = nullptr;
+            }),
+            "custom_mask_offset, with custom_mask: expected an array, got none");
+  EXPECT_EQ(BatchRefusal([&](PagedBatch& b, Params&, const Arrays&) {
+              masked(b);
+              b.custom_mask = nullptr;
+            }),
+            "custom_mask, with custom_mask_offset: expected an array, got none");
+  EXPECT_EQ(BatchRefusal([&](PagedBatch& b, Params&, const Arrays&) {
+              masked(b);
+              b.custom_mask_bytes = -1;
+            }),
+            "custom_mask_bytes: expected at least 0, got -1");
+  EXPECT_EQ(BatchRefusal([&](PagedBatch& b, Params&, const Arrays& a) {
+              masked(b);
+              b.tail_len = a.one.data();
+              b.tail_mask = a.mask.data();
+            }),
+            "tail_len: expected none beside custom_mask, got one");
+  EXPECT_EQ(BatchRefusal([&](PagedBatch& b, Params&, const Arrays&) {
+              masked(b);
+              b.key_positions = {.rank = 0, .world = 2};
+            }),
+            "custom_mask: expected none under context parallelism (world 2), got one");
+  RaggedBatch ragged = {.query_start_loc = arrays.loc.data(),
+                        .key_start_loc = arrays.loc.data(),
+                        .custom_mask = bits.data(),
+                        .num_rows = 1};
+  EXPECT_THAT(Refusal(CheckBatchFields(ragged)), HasSubstr("custom_mask_offset"));
+  ragged.custom_mask_offset = offset.data();
+  EXPECT_TRUE(CheckBatchFields(ragged).ok());
 }
 
 TEST(ParamsCheckTest, RaggedBatchesNeedBothPrefixSums) {

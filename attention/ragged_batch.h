@@ -20,9 +20,11 @@
 namespace reprise {
 
 struct RaggedBatch {
-  const int32_t* query_start_loc = nullptr;  // [num_rows + 1] non-decreasing, from 0
-  const int32_t* key_start_loc = nullptr;    // [num_rows + 1] non-decreasing, from 0
-  const int32_t* query_positions = nullptr;  // [num_tokens]; absent: seq_len - query_len + i
+  const int32_t* query_start_loc = nullptr;     // [num_rows + 1] non-decreasing, from 0
+  const int32_t* key_start_loc = nullptr;       // [num_rows + 1] non-decreasing, from 0
+  const int32_t* query_positions = nullptr;     // [num_tokens]; absent: seq_len - query_len + i
+  const uint8_t* custom_mask = nullptr;         // [custom_mask_bytes], as in a PagedBatch
+  const int64_t* custom_mask_offset = nullptr;  // [num_rows]
   bool causal = true;
 
   // Host upper bounds, constant under capture.
@@ -31,6 +33,7 @@ struct RaggedBatch {
   int num_keys = 0;
   int max_query_len = 0;
   int max_seq_len = 0;
+  int64_t custom_mask_bytes = 0;
 };
 
 }  // namespace reprise

@@ -165,6 +165,21 @@ TEST(AsyncEngineTest, TellsTheListenerWhatIsRefused) {
   EXPECT_THAT(inbox.events(), SizeIs(1));
 }
 
+// The engine on its thread counts only the requests that it takes: its numbers are others.
+TEST(AsyncEngineTest, ListenersHearTheNumberThatAddGave) {
+  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  Inbox refused;
+  ASSERT_TRUE(engine.Add({.prompt = {}}, refused.listener()).ok());
+  Inbox served;
+  const auto id = engine.Add({.prompt = {1}, .max_new_tokens = 3}, served.listener());
+  ASSERT_TRUE(id.ok()) << id.status();
+  const std::vector<TokenEvent> events = served.WaitForEnd();
+  EXPECT_THAT(events, SizeIs(3));
+  for (const TokenEvent& event : events) EXPECT_EQ(event.sequence, *id);
+  EXPECT_TRUE(engine.Drain().ok());
+  EXPECT_EQ(refused.events()[0].finish, FinishReason::kRefused);
+}
+
 TEST(AsyncEngineTest, CancelsFromAnotherThread) {
   AsyncEngine engine(std::make_unique<PuppetEngine>());
   Inbox inbox;

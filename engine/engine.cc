@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
@@ -13,6 +15,18 @@
 #include "runner/sampling/logits_request.h"
 
 namespace reprise {
+namespace {
+
+PreemptionCosts CostsOf(const EngineOptions& options, const ModelRunner& runner) {
+  if (options.preemption_costs.has_value()) return *options.preemption_costs;
+  const std::optional<StepTimes>& times = runner.step_times();
+  if (!times.has_value()) return H200PreemptionCosts();
+  return WithMeasuredSteps(H200PreemptionCosts(), times->num_tokens, times->largest_us,
+                           times->least_us);
+}
+
+}  // namespace
+
 class Engine::ModelSteps final : public StepRunner {
  public:
   explicit ModelSteps(ModelRunner* runner) : runner_(*runner) {}
@@ -42,7 +56,10 @@ class Engine::ModelSteps final : public StepRunner {
     earlier_logits_ = result.earlier_logits;
     return StepOutput{.tokens = result.tokens,
                       .log_probs = result.log_probs,
-                      .earlier_log_probs = result.earlier_log_probs};
+                      .earlier_log_probs = result.earlier_log_probs,
+                      .num_new_tokens = result.num_new_tokens,
+                      .new_tokens = result.new_tokens,
+                      .stride = 1 + runner_.max_drafts()};
   }
 
   absl::Status status() const override { return runner_.status(); }
@@ -79,7 +96,27 @@ absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at:
                            .content = std::move(content)};
 }
 
+namespace {
+
+// The drafts of decodes: as the options say, and no more than the runner proposes.
+absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
+  const SpeculationOptions& drafts = options.runner.speculation;
+  const bool proposes = drafts.proposer != SpeculationOptions::Proposer::kNone;
+  const int most = proposes ? drafts.max_drafts : 0;
+  if (!options.speculation.has_value()) return SpeculationPolicy{.num_drafts = most};
+  if (options.speculation->num_drafts > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "speculation.num_drafts must be at most what runner.speculation proposes: expected at "
+        "most ",
+        most, proposes ? "" : " (it has no proposer)", ", got ", options.speculation->num_drafts));
+  }
+  return *options.speculation;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const EngineOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const SpeculationPolicy speculation, PolicyOf(options));
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
                            ModelRunner::Create(model, options.runner));
   auto steps = std::make_unique<ModelSteps>(runner.get());
@@ -106,14 +143,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                                            ? static_cast<int>(MaskWords(model->spec().vocab_size))
                                            : 0,
                          .max_earlier_logits = options.runner.max_earlier_logits,
+                         .speculation = speculation,
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,
                          .num_swap_blocks = runner->num_swap_blocks(),
                          .bytes_per_block = runner->bytes_per_block(),
                          .preemption = options.preemption,
-                         .preemption_costs = options.preemption_costs,
+                         .preemption_costs = CostsOf(options, *runner),
                          .seed = options.seed},
-           .clock = options.clock}));
+           .clock = options.clock,
+           .trace = options.runner.trace}));
   return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(steps), std::move(core)));
 }
 

@@ -42,6 +42,7 @@
 #include "engine/preemption_rule.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/speculation_policy.h"
 #include "engine/step_engine.h"
 #include "runner/model.h"
 #include "runner/model_runner.h"
@@ -55,12 +56,16 @@ struct EngineOptions {
   // kOn: a prompt begins after its prefix that earlier sequences have computed.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
   PartialHits partial_hits = PartialHits::kNone;  // of the scheduler
+  // Drafts of decodes, where runner.speculation proposes them. nullopt: as many as that allows.
+  std::optional<SpeculationPolicy> speculation = std::nullopt;
   // These, too, as in SchedulerOptions.
   int max_prefill_tokens_while_decoding = 0;
   int max_waiting = 0;
   // How a sequence gives up its blocks. Swaps need runner.num_swap_blocks or swap_memory_bytes.
   PreemptionMode preemption = PreemptionMode::kAuto;
-  PreemptionCosts preemption_costs = H200PreemptionCosts();
+  // nullopt: a swap as H200PreemptionCosts() has it, and computing as the runner has measured it for
+  // this model (ModelRunner::step_times()).
+  std::optional<PreemptionCosts> preemption_costs = std::nullopt;
   std::optional<uint64_t> seed = std::nullopt;
   // What deadlines are compared with and latencies are measured by.
   std::function<absl::Time()> clock = absl::Now;
@@ -75,6 +80,8 @@ absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at:
 
 class Engine final : public StepEngine {
  public:
+  // Errors: those of ModelRunner::Create() and Scheduler::Create(); InvalidArgument for more drafts
+  // than runner.speculation proposes.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const EngineOptions& options);
   ~Engine() override;
 

@@ -16,6 +16,7 @@ namespace {
 absl::Status CheckLogits(const StepRunner& runner, const Request& request) {
   LogitsRequest logits = ToLogitsRequest(request);
   logits.params.num_log_probs = request.num_log_probs;
+  logits.params.num_known_log_probs = -1;
   REPRISE_RETURN_IF_ERROR(runner.CheckLogits(logits));
   logits = {.params = {.num_log_probs = request.num_prompt_log_probs}};
   const absl::Status status = runner.CheckLogits(logits);
@@ -34,7 +35,10 @@ absl::StatusOr<std::unique_ptr<EngineCore>> EngineCore::Create(StepRunner* runne
 
 EngineCore::EngineCore(StepRunner* runner, std::unique_ptr<Scheduler> scheduler,
                        const EngineCoreOptions& options)
-    : runner_(runner), scheduler_(std::move(scheduler)), clock_(options.clock) {
+    : runner_(runner),
+      scheduler_(std::move(scheduler)),
+      clock_(options.clock),
+      trace_(options.trace) {
   if (!clock_) clock_ = absl::Now;
   in_flight_.reserve(options.scheduler.max_steps_in_flight);
 }
@@ -87,6 +91,7 @@ absl::Status EngineCore::Step(std::vector<TokenEvent>& events) {
 }
 
 absl::Status EngineCore::RunStep(std::vector<TokenEvent>& events) {
+  const StepTrace::Span span(trace_, "engine", counts_.num_steps);
   REPRISE_RETURN_IF_ERROR(CheckRunner(events));
   scheduler_->EndExpired(clock_(), events);
   const bool launched = LaunchNext(events);
@@ -96,7 +101,10 @@ absl::Status EngineCore::RunStep(std::vector<TokenEvent>& events) {
 
 bool EngineCore::LaunchNext(std::vector<TokenEvent>& events) {
   if (!scheduler_->can_schedule()) return false;
-  const ScheduledBatch& batch = scheduler_->Schedule();
+  const ScheduledBatch& batch = [&]() -> const ScheduledBatch& {
+    const StepTrace::Span span(trace_, "schedule", counts_.num_steps);
+    return scheduler_->Schedule();
+  }();
   if (batch.rows.empty()) return false;
   const absl::StatusOr<int64_t> ticket = runner_->Launch(batch);
   if (ticket.ok()) {
@@ -112,8 +120,10 @@ bool EngineCore::LaunchNext(std::vector<TokenEvent>& events) {
 }
 
 void EngineCore::AwaitOldest(std::vector<TokenEvent>& events) {
-  const absl::StatusOr<StepOutput> result = runner_->Await(in_flight_.front());
+  const int64_t ticket = in_flight_.front();
+  const absl::StatusOr<StepOutput> result = runner_->Await(ticket);
   in_flight_.erase(in_flight_.begin());
+  const StepTrace::Span span(trace_, "commit", ticket);
   if (result.ok()) {
     scheduler_->Commit(*result, events);
     return;
@@ -174,6 +184,7 @@ EngineMetrics EngineCore::metrics() const {
   const PrefixStatistics prefixes = scheduler_->prefix_statistics();
   metrics.num_prefix_tokens = prefixes.num_tokens_asked;
   metrics.num_prefix_tokens_hit = prefixes.num_tokens_hit;
+  metrics.speculation = scheduler_->speculation_statistics();
   metrics.num_graph_replays = runner_->num_replays();
   metrics.num_eager_steps = runner_->num_eager_steps();
   return metrics;

@@ -29,6 +29,7 @@
 #include "engine/scheduler.h"
 #include "engine/step_engine.h"
 #include "engine/step_runner.h"
+#include "runner/step_trace.h"
 
 namespace reprise {
 
@@ -36,6 +37,8 @@ struct EngineCoreOptions {
   SchedulerOptions scheduler = {};  // max_steps_in_flight and so on: no more than the runner serves
   // What deadlines are compared with and latencies are measured by.
   std::function<absl::Time()> clock = absl::Now;
+  // Gets the spans of the engine (runner/step_trace.h); must outlive it. Null: none.
+  StepTrace* trace = nullptr;
 };
 
 class EngineCore final : public StepEngine {
@@ -83,6 +86,7 @@ class EngineCore final : public StepEngine {
   StepRunner* runner_;
   std::unique_ptr<Scheduler> scheduler_;
   std::function<absl::Time()> clock_;
+  StepTrace* trace_;                // null: none
   std::vector<int64_t> in_flight_;  // tickets, oldest first
   absl::flat_hash_map<SequenceId, Times> times_;
   EngineMetrics counts_;  // what the scheduler and the runner do not count

@@ -15,6 +15,8 @@
 #include "engine/testing/puppet_runner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "runner/step_trace.h"
 
 namespace reprise {
 namespace {
@@ -37,8 +39,8 @@ class EngineCoreTest : public testing::Test {
 
   void Start() {
     runner_.emplace(options_);
-    auto engine =
-        EngineCore::Create(&*runner_, {.scheduler = options_, .clock = [this] { return now_; }});
+    auto engine = EngineCore::Create(
+        &*runner_, {.scheduler = options_, .clock = [this] { return now_; }, .trace = &trace_});
     ASSERT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
   }
@@ -78,6 +80,7 @@ class EngineCoreTest : public testing::Test {
 
   SchedulerOptions options_;
   absl::Time now_ = absl::UnixEpoch();
+  StepTrace trace_;
   std::optional<PuppetRunner> runner_;
   std::unique_ptr<EngineCore> engine_;
   std::map<SequenceId, Request> requests_;
@@ -93,6 +96,23 @@ TEST_F(EngineCoreTest, GivesEveryRequestItsText) {
   }
   RunAll();
   for (const SequenceId id : ids) ExpectWhole(id);
+}
+
+TEST_F(EngineCoreTest, CountsDraftsAndGivesTheSameTexts) {
+  options_.max_num_tokens = 24;
+  options_.speculation = {.num_drafts = 4};
+  Start();
+  const SequenceId id = Add({.prompt = {1, 2, 3}, .max_new_tokens = 41});
+  RunAll();
+  ExpectWhole(id);
+  const EngineMetrics metrics = engine_->metrics();
+  EXPECT_EQ(metrics.speculation.num_rows, 8);
+  EXPECT_EQ(metrics.speculation.num_drafts, 32);
+  EXPECT_EQ(metrics.speculation.num_accepted, 32);
+  EXPECT_EQ(metrics.speculation.num_accepted_at[3], 8);
+  EXPECT_EQ(metrics.speculation.tokens_per_row(), 5);
+  EXPECT_EQ(metrics.num_generated_tokens, 41);
+  EXPECT_EQ(metrics.num_steps, 9);
 }
 
 TEST_F(EngineCoreTest, AFailedStepEndsItsSequencesAndIsNoError) {
@@ -353,6 +373,38 @@ TEST_F(EngineCoreTest, ForcedTokensAreNotCountedAsGenerated) {
   EXPECT_EQ(engine_->metrics().num_forced_tokens, 3);
   EXPECT_EQ(engine_->metrics().num_generated_tokens, 2);
   EXPECT_EQ(engine_->metrics().time_to_first_token.count(), 1);
+}
+
+TEST_F(EngineCoreTest, StepsAreTraced) {
+  Start();
+  Add({.prompt = {1, 2, 3}, .max_new_tokens = 4});
+  RunAll();
+  std::map<std::string, std::vector<int>> steps;  // by span
+  std::pair<double, double> engine;               // the last one's begin and end
+  const nlohmann::json trace = nlohmann::json::parse(trace_.ToJson());
+  for (const nlohmann::json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    EXPECT_EQ(event.at("tid"), 1);
+    const std::string name = event.at("name");
+    steps[name].push_back(event.at("args").at("step"));
+    const double begin = event.at("ts");
+    const double end = begin + event.at("dur").get<double>();
+    if (name == "engine") {
+      EXPECT_GE(begin, engine.second - 0.01);
+      engine = {begin, end};
+    } else {
+      EXPECT_GE(begin, engine.first - 0.01) << name;
+      EXPECT_LE(end, engine.second + 0.01) << name;
+    }
+  }
+  // The last step's token ends the sequence; the step behind it may have been launched.
+  const int64_t num_steps = engine_->metrics().num_steps;
+  ASSERT_GE(num_steps, 4);
+  ASSERT_EQ(steps["commit"].size(), static_cast<size_t>(num_steps));
+  for (int64_t i = 0; i < num_steps; ++i) EXPECT_EQ(steps["commit"][i], i);
+  EXPECT_GE(steps["schedule"].size(), static_cast<size_t>(num_steps));
+  EXPECT_EQ(steps["schedule"].front(), 0);
+  EXPECT_GE(steps["engine"].size(), steps["schedule"].size());
 }
 
 }  // namespace

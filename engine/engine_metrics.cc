@@ -37,6 +37,20 @@ class PrometheusLines {
     }
   }
 
+  // By place of the draft.
+  void Drafts(absl::string_view name, absl::string_view help,
+              const std::array<int64_t, kMaxDrafts>& counts) {
+    Begin(name, help, "counter");
+    for (int i = 0; i < kMaxDrafts; ++i) {
+      absl::StrAppend(&text_, prefix_, "_", name, "{position=\"", i, "\"} ", counts[i], "\n");
+    }
+  }
+
+  void Average(absl::string_view name, absl::string_view help, double value) {
+    Begin(name, help, "gauge");
+    absl::StrAppend(&text_, prefix_, "_", name, " ", absl::StrFormat("%.6f", value), "\n");
+  }
+
   void Histogram(absl::string_view name, absl::string_view help,
                  const LatencyHistogram& latencies) {
     Begin(name, help, "histogram");
@@ -111,6 +125,13 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
   lines.Counter("steps_total", "Steps that were launched.", metrics.num_steps);
   lines.Counter("failed_steps_total", "Steps that were refused or failed.",
                 metrics.num_failed_steps);
+  lines.Counter("draft_rows_total", "Rows of steps that had drafts.", metrics.speculation.num_rows);
+  lines.Drafts("draft_tokens_total", "Drafts that were verified, by their place in the row.",
+               metrics.speculation.num_drafts_at);
+  lines.Drafts("accepted_draft_tokens_total", "Of them, those that were accepted.",
+               metrics.speculation.num_accepted_at);
+  lines.Average("tokens_per_draft_row", "New tokens of a row with drafts, on average.",
+                metrics.speculation.tokens_per_row());
   lines.Counter("graph_replays_total", "Steps that replayed a graph.", metrics.num_graph_replays);
   lines.Counter("eager_steps_total", "Steps that did not.", metrics.num_eager_steps);
   lines.Histogram("time_to_first_token_seconds", "From a request to a sequence's first token.",

@@ -15,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "engine/request.h"
+#include "engine/speculation_policy.h"
 
 namespace reprise {
 
@@ -65,6 +66,7 @@ struct EngineMetrics {
   int64_t num_prefix_tokens_hit = 0;  // of them, found
   int64_t num_steps = 0;              // launched
   int64_t num_failed_steps = 0;       // refused at launch, or failed afterwards
+  SpeculationStatistics speculation;
   int64_t num_graph_replays = 0;
   int64_t num_eager_steps = 0;
   LatencyHistogram time_to_first_token;  // of each sequence, from Add()

@@ -48,6 +48,8 @@ TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
   metrics.num_swapped_in_bytes = 500;
   metrics.num_generated_tokens = int64_t{1} << 60;  // not rounded
   metrics.num_finished[static_cast<int>(FinishReason::kCancelled)] = 4;
+  metrics.speculation.Add(/*drafts=*/3, /*accepted=*/1);
+  metrics.speculation.Add(/*drafts=*/1, /*accepted=*/1);
   metrics.time_to_first_token.Observe(absl::Milliseconds(30));
   metrics.time_to_first_token.Observe(absl::Seconds(1000));
   const std::string text = PrometheusText(metrics);
@@ -61,6 +63,13 @@ TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
   EXPECT_THAT(text, HasSubstr("# TYPE reprise_generated_tokens_total counter\n"
                               "reprise_generated_tokens_total 1152921504606846976\n"));
   EXPECT_THAT(text, HasSubstr("\nreprise_finished_sequences_total{reason=\"cancelled\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_draft_rows_total 2\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE reprise_draft_tokens_total counter\n"
+                              "reprise_draft_tokens_total{position=\"0\"} 2\n"
+                              "reprise_draft_tokens_total{position=\"1\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("reprise_accepted_draft_tokens_total{position=\"0\"} 2\n"
+                              "reprise_accepted_draft_tokens_total{position=\"1\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nreprise_tokens_per_draft_row 2.000000\n"));
   EXPECT_THAT(text, Not(HasSubstr("reason=\"\"")));
   // Buckets count all that is no longer.
   EXPECT_THAT(text, HasSubstr("reprise_time_to_first_token_seconds_bucket{le=\"0.02\"} 0\n"

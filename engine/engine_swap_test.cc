@@ -80,6 +80,7 @@ class EngineSwapTest : public testing::Test {
 
   EngineMetrics metrics_;  // of the last run
   int64_t bytes_per_block_ = 0;
+  StepTimes times_;
 };
 
 TEST_F(EngineSwapTest, LogitsOfSwappedSequencesAreThoseOfALargeCache) {
@@ -110,6 +111,38 @@ TEST_F(EngineSwapTest, AFullHostMakesTheOthersRecompute) {
   EXPECT_EQ(metrics_.num_swapped_in_bytes, metrics_.num_swapped_out_bytes);
   ASSERT_EQ(alone.size(), swapped.size());
   for (const auto& [at, chosen] : alone) EXPECT_EQ(swapped.at(at).first, chosen.first);
+}
+
+TEST_F(EngineSwapTest, ComputingCostsWhatTheRunnerHasMeasuredUnlessTheOptionsSay) {
+  LayeredModel model(
+      {.layers =
+           {{.params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16}}},
+       .vocab_size = kVocab});
+  const auto costs_of = [&](const EngineOptions& options) {
+    const auto engine = Engine::Create(&model, options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    if (const auto& times = (*engine)->runner().step_times()) times_ = *times;
+    return (*engine)->scheduler().options().preemption_costs;
+  };
+  EngineOptions options = {.runner = {.max_num_seqs = 4,
+                                      .max_num_tokens = 32,
+                                      .max_seq_len = 64,
+                                      .num_blocks = 36,
+                                      .num_swap_blocks = 10}};
+  const PreemptionCosts measured = costs_of(options);
+  EXPECT_DOUBLE_EQ(measured.us_per_prompt_token, times_.largest_us / 32);
+  EXPECT_LE(measured.num_hidden_tokens, 32);
+  EXPECT_EQ(measured.out_gb_per_s, H200PreemptionCosts().out_gb_per_s);
+  options.preemption_costs = PreemptionCosts{
+      .us_per_prompt_token = 3, .num_hidden_tokens = 5, .out_gb_per_s = 7, .in_gb_per_s = 9};
+  EXPECT_EQ(costs_of(options).us_per_prompt_token, 3);
+  EXPECT_EQ(costs_of(options).num_hidden_tokens, 5);
+  // Nothing is measured for an engine without swaps.
+  times_ = {};
+  options.preemption_costs.reset();
+  options.runner.num_swap_blocks = 0;
+  EXPECT_EQ(costs_of(options).us_per_prompt_token, H200PreemptionCosts().us_per_prompt_token);
+  EXPECT_EQ(times_.num_tokens, 0);
 }
 
 }  // namespace

@@ -31,6 +31,18 @@ std::ostream& operator<<(std::ostream& out, PreemptionMode mode) {
   return out << "PreemptionMode(" << static_cast<int>(mode) << ")";
 }
 
+PreemptionCosts WithMeasuredSteps(PreemptionCosts costs, int num_tokens, double largest_us,
+                                  double least_us) {
+  // Comparisons that are false for NaN.
+  if (!(largest_us > 0) || !(least_us > 0) || std::isinf(largest_us)) return costs;
+  // A token costs its share of a full step: that is the time of products if these are the bound. A
+  // step takes least_us whatever it computes, which is the share of so many tokens.
+  costs.us_per_prompt_token = largest_us / num_tokens;
+  costs.num_hidden_tokens =
+      static_cast<int>(std::min(least_us / costs.us_per_prompt_token, 1.0 * num_tokens));
+  return costs;
+}
+
 absl::Status CheckPreemptionCosts(const PreemptionCosts& costs) {
   const auto refusal = [](const char* name, const char* expected, double value) {
     return absl::InvalidArgumentError(

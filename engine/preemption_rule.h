@@ -57,6 +57,12 @@ constexpr PreemptionCosts H200PreemptionCosts() {
           .us_per_swap = 10};
 }
 
+// `costs` with the times of a model's own steps: one of `num_tokens` tokens of prompts, and one of a
+// single token, which takes the time of reading the weights. REQUIRES: num_tokens >= 1. Times that
+// are not above 0 leave `costs` as they are.
+PreemptionCosts WithMeasuredSteps(PreemptionCosts costs, int num_tokens, double largest_us,
+                                  double least_us);
+
 // Errors: InvalidArgument, naming the field, for rates that are not positive and times or counts
 // that are negative.
 absl::Status CheckPreemptionCosts(const PreemptionCosts& costs);

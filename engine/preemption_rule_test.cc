@@ -4,6 +4,8 @@
 #include <limits>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -58,6 +60,28 @@ TEST(PreemptionRuleTest, OnAnH200LongSequencesAreSwappedAndShortOnesComputed) {
   EXPECT_TRUE(pays(256));
   EXPECT_TRUE(pays(8192));
   EXPECT_TRUE(CheckPreemptionCosts(H200PreemptionCosts()).ok());
+}
+
+TEST(PreemptionRuleTest, MeasuredStepsGiveTheCostOfComputing) {
+  // 512 tokens in 8 ms; a step reads its weights in 2 ms, the time of 128 tokens.
+  const PreemptionCosts costs =
+      WithMeasuredSteps(kCosts, /*num_tokens=*/512, /*largest_us=*/8000, /*least_us=*/2000);
+  EXPECT_DOUBLE_EQ(costs.us_per_prompt_token, 8000.0 / 512);
+  EXPECT_EQ(costs.num_hidden_tokens, 128);
+  EXPECT_EQ(costs.out_gb_per_s, kCosts.out_gb_per_s);
+  EXPECT_EQ(costs.in_gb_per_s, kCosts.in_gb_per_s);
+  EXPECT_EQ(costs.us_per_swap, kCosts.us_per_swap);
+  EXPECT_TRUE(CheckPreemptionCosts(costs).ok());
+  // A full step takes no longer than one of a token, or, by noise, less.
+  EXPECT_EQ(WithMeasuredSteps(kCosts, 512, 2000, 2000).num_hidden_tokens, 512);
+  EXPECT_EQ(WithMeasuredSteps(kCosts, 512, 1000, 2000).num_hidden_tokens, 512);
+  // Times that mean nothing.
+  for (const auto& [largest, least] : std::vector<std::pair<double, double>>{
+           {0, 1}, {1, 0}, {-1, 1}, {std::nan(""), 1}, {1, std::nan("")}, {INFINITY, 1}}) {
+    const PreemptionCosts kept = WithMeasuredSteps(kCosts, 512, largest, least);
+    EXPECT_EQ(kept.us_per_prompt_token, kCosts.us_per_prompt_token) << largest << ", " << least;
+    EXPECT_EQ(kept.num_hidden_tokens, kCosts.num_hidden_tokens);
+  }
 }
 
 TEST(PreemptionRuleTest, CostsThatMeanNothingAreRefusedByName) {

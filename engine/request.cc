@@ -14,15 +14,17 @@ SamplingParams ToSamplingParams(const SamplingOptions& options, uint64_t seed) {
 
 LogitsRequest ToLogitsRequest(const Request& request) {
   const SamplingOptions& sampling = request.sampling;
-  return {
-      .params = {.repetition_penalty = sampling.repetition_penalty,
-                 .presence_penalty = sampling.presence_penalty,
-                 .frequency_penalty = sampling.frequency_penalty,
-                 .num_biases = static_cast<int32_t>(sampling.biases.size()),
-                 .num_log_probs = std::max(request.num_log_probs, request.num_prompt_log_probs)},
-      .biases = sampling.biases,
-      .prompt = request.prompt,
-      .stages = request.logits_stages};
+  const bool is_forced = !request.forced_tokens.empty();
+  return {.params = {.repetition_penalty = sampling.repetition_penalty,
+                     .presence_penalty = sampling.presence_penalty,
+                     .frequency_penalty = sampling.frequency_penalty,
+                     .num_biases = static_cast<int32_t>(sampling.biases.size()),
+                     .num_log_probs = is_forced ? -1 : request.num_log_probs,
+                     .num_known_log_probs = std::max(is_forced ? request.num_log_probs : -1,
+                                                     request.num_prompt_log_probs)},
+          .biases = sampling.biases,
+          .prompt = request.prompt,
+          .stages = request.logits_stages};
 }
 
 std::string_view FinishReasonName(FinishReason reason) {

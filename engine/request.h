@@ -117,6 +117,9 @@ struct Request {
   // (ModelRunnerOptions::max_earlier_logits), else one a step. Stop tokens, matchers and maskers are
   // not asked.
   std::vector<int32_t> forced_tokens = {};
+  // The most drafts of a row, where the engine speculates (SpeculationPolicy); the text is the same.
+  // 0: none; -1: the engine's.
+  int max_drafts = -1;
   // Sequences to generate from the prompt, which is computed once for all of them. 1 to the rows of
   // a step. With a seed, sequence i has seed + i.
   int num_sequences = 1;
@@ -184,7 +187,7 @@ struct TokenEvent {
   int index = 0;  // 0 for the first generated token. Without a token, how many there are
   int row = 0;    // of the step: which row of its logits the token was chosen from
   // Which of the step's earlier logits (StepResult::earlier_logits) take the place of the row's: for
-  // forced tokens that were fed in a chunk. -1: none.
+  // forced tokens that were fed in a chunk, and for accepted drafts. -1: none.
   int earlier = -1;
   // Of the token; nullopt unless Request::num_log_probs asks for it.
   std::optional<TokenLogProbs> log_probs = std::nullopt;

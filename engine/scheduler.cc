@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_tokens", options.max_encoder_tokens, 0));
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
                                    options.max_encoder_tokens));
+  REPRISE_RETURN_IF_ERROR(CheckSpeculationPolicy(options.speculation));
   REPRISE_RETURN_IF_ERROR(at_least("num_swap_blocks", options.num_swap_blocks, 0));
   if (options.num_swap_blocks > 0) {
     REPRISE_RETURN_IF_ERROR(at_least("num_swap_blocks", options.num_swap_blocks, 2));
@@ -96,8 +97,10 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
       by_slot_(options.max_num_seqs, nullptr) {
   if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
   has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
-  // The device may be behind by a chunk for each step in flight.
-  const int64_t num_uncommitted = int64_t{options_.max_steps_in_flight} * options_.prefill_chunk;
+  // The device may be behind by a chunk, or by a row with drafts, for each step in flight.
+  const int64_t num_uncommitted =
+      int64_t{options_.max_steps_in_flight} *
+      std::max(options_.prefill_chunk, 1 + options_.speculation.num_drafts);
   const int num_behind =
       static_cast<int>(std::min<int64_t>(num_uncommitted, std::numeric_limits<int>::max()));
   max_cached_tokens_ =
@@ -148,6 +151,7 @@ const ScheduledBatch& Scheduler::Schedule() {
   for (size_t i = 0; i < running_.size(); ++i) ScheduleDecode(*running_[i]);
   for (size_t i = 0; i < running_.size(); ++i) SchedulePrefill(*running_[i]);
   if (!lacks_blocks_) AdmitWaiting();
+  AddDrafts();
 
   batch_was_launched_ = !rows_.empty();
   if (!batch_was_launched_) {
@@ -227,6 +231,50 @@ void Scheduler::SchedulePrefill(Sequence& sequence) {
   }
   AddRow(sequence, absl::MakeConstSpan(sequence.tokens).subspan(sequence.num_scheduled, chunk));
   num_prefill_tokens_ += chunk;
+}
+
+void Scheduler::AddDrafts() {
+  const SpeculationPolicy& policy = options_.speculation;
+  // Steps with prompts replay the graphs of mixed steps. Where blocks are lacking, those that are
+  // freed are for the prompt that waits for them.
+  if (policy.num_drafts == 0 || num_prefill_tokens_ > 0 || lacks_blocks_) return;
+  const int num_rows = static_cast<int>(rows_.size());
+  if (policy.max_speculating_rows > 0 && num_rows > policy.max_speculating_rows) return;
+  bool may_grow = true;
+  for (int i = 0; i < num_rows; ++i) {
+    OpenRow& open = open_.back()[i];
+    Sequence& sequence = *open.sequence;
+    const int most =
+        std::min({sequence.max_drafts(), options_.max_num_tokens - num_row_tokens_,
+                  MaxCachedTokens(sequence) - sequence.num_scheduled,
+                  sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight});
+    if (most <= 0) continue;
+    const int num_drafts = RoomForDrafts(sequence, sequence.draft_length.Next(most), may_grow);
+    if (num_drafts == 0) continue;
+    rows_[i].num_drafts = num_drafts;
+    open.num_drafts = num_drafts;
+    open.num_tokens += num_drafts;
+    open.num_new_tokens += num_drafts;
+    open.first_earlier = num_earlier_logits_;
+    open.has_earlier = true;
+    sequence.num_scheduled += num_drafts;
+    sequence.num_in_flight += num_drafts;
+    num_row_tokens_ += num_drafts;
+    num_earlier_logits_ += num_drafts;
+  }
+}
+
+int Scheduler::RoomForDrafts(const Sequence& sequence, int num_tokens, bool& may_grow) {
+  const SlotId slot = *sequence.slot;
+  const int num_there = blocks_.num_tokens(slot) - sequence.num_scheduled;
+  if (num_there >= num_tokens) return num_tokens;
+  if (may_grow && blocks_.Append(slot, num_tokens - num_there).ok()) return num_tokens;
+  may_grow = false;
+  // What is left of the last block.
+  const int begun = blocks_.num_tokens(slot) % options_.block_size;
+  const int num_left = begun == 0 ? 0 : options_.block_size - begun;
+  const int num_more = std::min(num_left, num_tokens - num_there);
+  return num_more > 0 && blocks_.Append(slot, num_more).ok() ? num_there + num_more : num_there;
 }
 
 int Scheduler::MaxCachedTokens(const Sequence& sequence) const {

@@ -63,6 +63,13 @@
 // have not come yet. Its chunks, and those of forced tokens, ask for the logits of all their tokens
 // (RowLogits::kAll), as far as max_earlier_logits allows.
 //
+// Drafts. A decode's row has drafts in steps without chunks of prompts, where the policy and the
+// sequence's accepted drafts so far are for it (engine/speculation_policy.h): it brings 1 to 1 +
+// drafts tokens. Until its batch is committed the sequence's length is known from above. It has room
+// for all of them; that of rejected ones is kept for its next row. Drafts get the tokens and blocks
+// that the batch's rows leave, and preempt no one. Rows of sequences with a masker, with forced
+// tokens, or which ask for penalties, biases, stages or log-probabilities have none.
+//
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache, or return from the host.
 //
@@ -110,6 +117,7 @@
 #include "cache/prefix/prefix_match.h"
 #include "engine/preemption_rule.h"
 #include "engine/request.h"
+#include "engine/speculation_policy.h"
 #include "engine/step_output.h"
 #include "runner/sampling/logits_request.h"
 #include "runner/slots/scheduled_batch.h"
@@ -142,6 +150,8 @@ struct SchedulerOptions {
   // Tokens of a step, other than the last of each row, whose logits the runner gives. 0: prompts are
   // scored, and forced tokens are fed, one token a step.
   int max_earlier_logits = 0;
+  // Drafts of decodes. num_drafts: no more than the runner serves.
+  SpeculationPolicy speculation = {};
   // Whether sequences reuse cached prefixes. The generated texts are the same as without it,
   // provided that the kernels give the same keys for other lengths of chunks.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
@@ -207,10 +217,10 @@ class Scheduler {
   // What the oldest open batch has computed; tokens are ignored where RowOutput::kNone. Appends each
   // sequence's new tokens to `events`. A negative token, such as kNanRow, and a log-probability that
   // is NaN end their sequence with kError; nothing that it has computed is found as a prefix from
-  // then on. REQUIRES: num_in_flight() > 0, tokens.size() == rows of that batch, and the
-  // log-probabilities that its rows asked for.
+  // then on. REQUIRES: num_in_flight() > 0, tokens.size() == rows of that batch, 1 to 1 + drafts new
+  // tokens of a row with drafts and a token, and the log-probabilities that its rows asked for.
   void Commit(const StepOutput& output, std::vector<TokenEvent>& events);
-  // The same for batches that asked for none.
+  // The same for batches that asked for none, and have no drafts.
   void Commit(absl::Span<const int32_t> tokens, std::vector<TokenEvent>& events) {
     Commit(StepOutput{.tokens = tokens}, events);
   }
@@ -235,6 +245,7 @@ class Scheduler {
   int num_running() const { return static_cast<int>(running_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }  // by either means
   const SwapStatistics& swap_statistics() const { return swap_statistics_; }
+  const SpeculationStatistics& speculation_statistics() const { return speculation_statistics_; }
   // Null without host blocks.
   const SwapStore* swap_store() const { return swap_store_ ? &*swap_store_ : nullptr; }
   // Sequences that began with the forked blocks of another one of their request.
@@ -253,11 +264,13 @@ class Scheduler {
   struct OpenRow {
     Sequence* sequence = nullptr;
     int64_t admission = 0;  // of the sequence: a row of another one is discarded
-    int first_token = 0;    // position of the row's first
+    int first_token = 0;    // position of the row's first; behind drafts a bound from above
     int num_tokens = 0;
     bool encodes = false;  // the sequence's encoder input, in the same step
     RowOutput output = RowOutput::kNone;
-    int num_new_tokens = 0;      // that the sequence gets by it: several only if they are forced
+    // That the sequence gets by it: several if they are forced, and at most so many with drafts.
+    int num_new_tokens = 0;
+    int num_drafts = 0;
     bool scores_prompt = false;  // it brings log-probabilities of tokens of the prompt
     int first_earlier = 0;       // of the step's earlier logits: where those of the row begin
     bool has_earlier = false;
@@ -276,6 +289,11 @@ class Scheduler {
   // Allocates blocks of a running sequence for `num_tokens`; if necessary, preempts the last of
   // running_. False if that was the sequence itself.
   bool MakeRoom(Sequence& sequence, int num_tokens);
+  // Adds drafts to the rows of a batch without prompts.
+  void AddDrafts();
+  // Gets room for up to `num_tokens` tokens beyond those scheduled, from free blocks only; for how
+  // many. `may_grow`: whether blocks may be taken; false from when there were too few.
+  int RoomForDrafts(const Sequence& sequence, int num_tokens, bool& may_grow);
   // The most tokens of the sequence whose keys can be cached.
   int MaxCachedTokens(const Sequence& sequence) const;
   // A row of the sequence's next tokens; none: the one that the device sampled last.
@@ -301,6 +319,7 @@ class Scheduler {
   // ---- From waiting to running (scheduler_admission.cc).
   absl::Status CheckRequest(const Request& request) const;
   void AddContent(AddedRequest& added);
+  int MaxDraftsOf(const Request& request) const;
   void AdmitWaiting();
   // Whether admission is better put off, since keys that the sequence begins with are being
   // computed.
@@ -325,8 +344,12 @@ class Scheduler {
   OpenBatch TakeOldestBatch();
   void CommitRow(const OpenRow& row, int row_idx, const StepOutput& output,
                  std::vector<TokenEvent>& events);
-  // Takes a running sequence's next token from a row. False: the sequence has ended.
-  bool TakeToken(const OpenRow& row, int row_idx, const StepOutput& output,
+  // Takes the tokens of a row with drafts.
+  void CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
+                    std::vector<TokenEvent>& events);
+  // Takes a running sequence's next token from a row; `sampled`: what it is unless it is forced.
+  // False: the sequence has ended.
+  bool TakeToken(const OpenRow& row, int row_idx, int32_t sampled, const StepOutput& output,
                  std::vector<TokenEvent>& events);
   // Ends a running sequence whose logits are broken, and with them perhaps its keys.
   void EndBroken(Sequence& sequence, std::vector<TokenEvent>& events);
@@ -373,6 +396,7 @@ class Scheduler {
   int64_t num_admissions_ = 0;
   int64_t num_preemptions_ = 0;
   int64_t num_forks_ = 0;
+  SpeculationStatistics speculation_statistics_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // of all sequences, or earlier
   absl::flat_hash_map<SequenceId, std::unique_ptr<AddedRequest>> requests_;
   std::deque<Sequence*> waiting_;   // in the order of admission

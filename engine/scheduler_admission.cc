@@ -44,6 +44,10 @@ absl::Status Scheduler::CheckRequest(const Request& request) const {
         absl::StrCat("num_sequences must be in [1, ", options_.max_num_seqs,
                      "], the rows of a step: ", "got ", request.num_sequences));
   }
+  if (request.max_drafts < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_drafts must be at least -1: got ", request.max_drafts));
+  }
   REPRISE_RETURN_IF_ERROR(CheckSampling(ToSamplingParams(request.sampling, 0)));
   REPRISE_RETURN_IF_ERROR(CheckPromptContent(
       request,
@@ -74,6 +78,7 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
   added->request = std::move(request);
   const Request& kept = added->request;
   AddContent(*added);
+  added->max_drafts = MaxDraftsOf(kept);
   added->sequences.resize(kept.num_sequences);
   added->num_unfinished = kept.num_sequences;
   if (kept.num_prompt_log_probs >= 0) {
@@ -103,6 +108,14 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
   const SequenceId id = added->id;
   requests_.emplace(id, std::move(added));
   return id;
+}
+
+int Scheduler::MaxDraftsOf(const Request& request) const {
+  if (!request.forced_tokens.empty() || request.new_token_masker) return 0;
+  const LogitsRequest logits = ToLogitsRequest(request);
+  if (logits.params != LogitsParams() || logits.stages != 0) return 0;
+  const int most = options_.speculation.num_drafts;
+  return request.max_drafts < 0 ? most : std::min(most, request.max_drafts);
 }
 
 void Scheduler::AddContent(AddedRequest& added) {

@@ -55,13 +55,17 @@ void Scheduler::CommitRow(const OpenRow& row, int row_idx, const StepOutput& out
     EndBroken(sequence, events);
     return;
   }
+  if (row.num_drafts > 0) {
+    CommitDrafts(row, row_idx, output, events);
+    return;
+  }
   CommitTokens(sequence, row.num_tokens);
   if (row.encodes) {
     const absl::Status committed = blocks_.CommitEncoder(*sequence.slot);
     CHECK(committed.ok()) << committed;
   }
   for (int i = 0; i < row.num_new_tokens; ++i) {
-    if (!TakeToken(row, row_idx, output, events)) return;
+    if (!TakeToken(row, row_idx, output.tokens[row_idx], output, events)) return;
   }
   if (sequence.max_generated() > 0 || row.first_token + row.num_tokens < sequence.prefill_end) {
     return;
@@ -70,11 +74,31 @@ void Scheduler::CommitRow(const OpenRow& row, int row_idx, const StepOutput& out
   events.back().prompt_log_probs = sequence.added->prompt_log_probs;
 }
 
-bool Scheduler::TakeToken(const OpenRow& row, int row_idx, const StepOutput& output,
-                          std::vector<TokenEvent>& events) {
+void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
+                             std::vector<TokenEvent>& events) {
+  Sequence& sequence = *row.sequence;
+  const absl::Span<const int32_t> tokens = output.NewTokens(row_idx);
+  const int num_accepted = static_cast<int>(tokens.size()) - 1;
+  CHECK(0 <= num_accepted && num_accepted <= row.num_drafts)
+      << "expected 1 to " << 1 + row.num_drafts << " new tokens, got " << tokens.size();
+  sequence.draft_length.Observe(row.num_drafts, num_accepted);
+  speculation_statistics_.Add(row.num_drafts, num_accepted);
+  const int num_rejected = row.num_drafts - num_accepted;
+  sequence.num_in_flight -= num_rejected;
+  sequence.num_scheduled -= num_rejected;
+  row.first_token = sequence.num_known - 1;
+  // The keys of a token are committed when it is known that the text goes on behind it.
+  for (const int32_t token : tokens) {
+    CommitTokens(sequence, 1);
+    if (!TakeToken(row, row_idx, token, output, events)) return;
+  }
+}
+
+bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
+                          const StepOutput& output, std::vector<TokenEvent>& events) {
   Sequence& sequence = *row.sequence;
   const int fed = sequence.num_known - 1;  // the token whose logits give the new one
-  if (!sequence.forced()) sequence.tokens.push_back(output.tokens[row_idx]);
+  if (!sequence.forced()) sequence.tokens.push_back(sampled);
   const int32_t token = sequence.tokens[sequence.num_known];
   std::optional<TokenLogProbs> log_probs;
   if (sequence.request().num_log_probs >= 0) {

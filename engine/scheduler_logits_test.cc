@@ -134,8 +134,10 @@ TEST_F(SchedulerLogitsTest, SequencesJoinWithWhatTheyAskFor) {
   ASSERT_THAT(batch.logits_requests, SizeIs(1));  // the first asks for nothing
   const LogitsRequest& request = batch.logits_requests[0];
   EXPECT_EQ(request.slot.value(), batch.joins[1].slot);
-  EXPECT_EQ(request.params,
-            (LogitsParams{.repetition_penalty = 1.5f, .num_biases = 1, .num_log_probs = 4}));
+  EXPECT_EQ(request.params, (LogitsParams{.repetition_penalty = 1.5f,
+                                          .num_biases = 1,
+                                          .num_log_probs = 1,
+                                          .num_known_log_probs = 4}));
   EXPECT_THAT(request.biases, ElementsAre(LogitBias{.token = 9, .bias = -1.0f}));
   EXPECT_THAT(request.prompt, ElementsAre(3, 4));
   EXPECT_THAT(request.output, IsEmpty());

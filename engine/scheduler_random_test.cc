@@ -1,6 +1,6 @@
 // Random traffic. Every sequence gets the tokens it would get alone, whatever the batching, the
-// chunks, the steps in flight, the priorities, the preemptions by either means, the forks and the
-// failures of others.
+// chunks, the steps in flight, the priorities, the preemptions by either means, the forks, the drafts
+// and the failures of others.
 //
 // REPRISE_SEED=<seed> takes the place of every case's own seed.
 
@@ -43,7 +43,8 @@ struct Mishaps {
 class Traffic {
  public:
   // `swaps`: how often, in 1,000, there is host memory.
-  Traffic(unsigned seed, const Mishaps& mishaps, int swaps = 660) : rng_(seed), mishaps_(mishaps) {
+  Traffic(unsigned seed, const Mishaps& mishaps, int swaps = 660)
+      : rng_(seed), draft_rng_(seed), mishaps_(mishaps) {
     options_.max_num_seqs = Uniform(1, 6);
     options_.max_num_tokens = options_.max_num_seqs + Uniform(0, 12);
     options_.prefill_chunk = Uniform(0, 5);
@@ -83,10 +84,21 @@ class Traffic {
                                    .out_gb_per_s = 1.0 * Uniform(1, 9),
                                    .in_gb_per_s = 1.0 * Uniform(1, 9)};
     }
+    if (draft_rng_() % 2 == 0) {
+      options_.speculation.num_drafts = 1 + static_cast<int>(draft_rng_() % 8);
+      options_.max_num_tokens += static_cast<int>(draft_rng_() % 20);
+      if (draft_rng_() % 4 == 0) {
+        options_.speculation.max_speculating_rows = 1 + static_cast<int>(draft_rng_() % 5);
+      }
+      // None, all, or some of them.
+      constexpr int kRight[] = {0, 1000, 300, 700, 950};
+      right_drafts_ = kRight[draft_rng_() % 5];
+    }
     auto scheduler = Scheduler::Create(options_);
     EXPECT_TRUE(scheduler.ok()) << scheduler.status();
     scheduler_ = *std::move(scheduler);
     device_.emplace(options_);
+    device_->set_right_drafts(right_drafts_);
   }
 
   // Runs `num_requests`, at most `num_at_once` of them unfinished at a time, to their ends.
@@ -168,6 +180,7 @@ class Traffic {
     if (Chance(200)) request.prefix_salt = Chance(500) ? "a" : "b";
     if (mishaps_.cancels > 0 && Chance(100))
       request.deadline = now_ + absl::Seconds(Uniform(0, 60));
+    if (draft_rng_() % 8 == 0) request.max_drafts = static_cast<int>(draft_rng_() % 3);
     const auto id = scheduler_->Add(request);
     ASSERT_TRUE(id.ok()) << id.status();
     Live& live = live_[id->value()];
@@ -213,6 +226,7 @@ class Traffic {
     ASSERT_TRUE(scheduler.ok()) << scheduler.status();
     scheduler_ = *std::move(scheduler);
     device_.emplace(options_);
+    device_->set_right_drafts(right_drafts_);
   }
 
   void RunStep(std::vector<TokenEvent>& events) {
@@ -280,6 +294,8 @@ class Traffic {
   }
 
   std::mt19937 rng_;
+  std::mt19937 draft_rng_;
+  int right_drafts_ = 0;
   Mishaps mishaps_;
   SchedulerOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
@@ -317,6 +333,8 @@ TEST(SchedulerLongRunTest, TenThousandRequestsOfOneSchedulerLeakNothing) {
   int64_t num_swaps = 0;
   int64_t num_returns = 0;
   int64_t num_forks = 0;
+  int64_t num_accepted = 0;
+  int64_t num_rejected = 0;
   std::map<FinishReason, int64_t> num_finished;
   for (unsigned i = 0; i < 3; ++i) {
     const unsigned seed = SeedOr(5000 + i);
@@ -328,6 +346,9 @@ TEST(SchedulerLongRunTest, TenThousandRequestsOfOneSchedulerLeakNothing) {
     num_swaps += traffic.scheduler().swap_statistics().num_swap_outs;
     num_returns += traffic.scheduler().swap_statistics().num_swap_ins;
     num_forks += traffic.scheduler().num_forks();
+    const SpeculationStatistics& drafts = traffic.scheduler().speculation_statistics();
+    num_accepted += drafts.num_accepted;
+    num_rejected += drafts.num_drafts - drafts.num_accepted;
     for (int r = 0; r < kNumFinishReasons; ++r) {
       num_finished[FinishReason(r)] += traffic.num_finished(FinishReason(r));
     }
@@ -337,6 +358,8 @@ TEST(SchedulerLongRunTest, TenThousandRequestsOfOneSchedulerLeakNothing) {
   EXPECT_GT(num_swaps, 100);
   EXPECT_GT(num_returns, 100);
   EXPECT_GT(num_forks, 100);
+  EXPECT_GT(num_accepted, 1000);
+  EXPECT_GT(num_rejected, 1000);
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
         FinishReason::kDeadline, FinishReason::kError}) {

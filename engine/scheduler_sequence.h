@@ -13,12 +13,14 @@
 #include "engine/prompt_content.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/speculation_policy.h"
 
 namespace reprise {
 
 // A sequence's tokens are counted in three ways:
 //   num_known      prompt and generated tokens that the host has seen, or has been told to feed
-//   num_in_flight  further tokens, which batches in flight bring
+//   num_in_flight  further tokens, which batches in flight bring; of rows with drafts the most that
+//                  they can bring, so that this and the next are bounds from above
 //   num_scheduled  tokens whose keys are cached, or will be by a batch in flight
 // Until the tokens known at admission are fed, num_in_flight = 0 and num_scheduled < num_known. From
 // then on num_scheduled = num_known + num_in_flight - 1, for the last token has no key yet: with two
@@ -36,6 +38,7 @@ struct Scheduler::Sequence {
   uint64_t seed = 0;
   std::unique_ptr<StopMatcher> stop_matcher;
   std::unique_ptr<TokenMasker> token_masker;
+  DraftLength draft_length;
   std::vector<int32_t> tokens;  // known ones, then forced ones not yet reached
   int num_known = 0;
   int num_scheduled = 0;
@@ -57,6 +60,8 @@ struct Scheduler::Sequence {
   // The token whose logits give the next token that no batch in flight brings.
   int last_fed() const { return num_known + num_in_flight - 1; }
   bool needs_prompt_log_probs() const;
+  // Of its rows; 0 for sequences whose rows ask for more than tokens.
+  int max_drafts() const;
   bool forced() const { return !request().forced_tokens.empty(); }
   int max_generated() const {
     return forced() ? static_cast<int>(request().forced_tokens.size()) : request().max_new_tokens;
@@ -71,6 +76,7 @@ struct Scheduler::AddedRequest {
   PromptContent content;
   std::vector<RangeKey> range_keys;  // of content.keys
   std::vector<Sequence> sequences;   // their addresses do not change
+  int max_drafts = 0;                // of a row, as far as the request's tokens allow
   int num_unfinished = 0;
   int num_open_rows = 0;  // in batches in flight, of any admission
   // Those that have come: entry i is of token i + 1. Null: not asked for. Complete, and constant,
@@ -81,6 +87,8 @@ struct Scheduler::AddedRequest {
 inline const Request& Scheduler::Sequence::request() const { return added->request; }
 
 inline SequenceId Scheduler::Sequence::id() const { return added->id; }
+
+inline int Scheduler::Sequence::max_drafts() const { return added->max_drafts; }
 
 inline bool Scheduler::Sequence::needs_prompt_log_probs() const {
   return added->prompt_log_probs != nullptr &&

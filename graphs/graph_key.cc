@@ -10,12 +10,17 @@ std::string ToString(const GraphKey& key) {
   // A captured key has max_query_len tokens per sequence; an eager step may have fewer.
   const bool is_full =
       key.padded_num_tokens == int64_t{key.padded_num_seqs} * int64_t{key.max_query_len};
-  return absl::StrCat(
-      key.padded_num_seqs, " seqs x ", key.max_query_len,
-      is_full ? "" : absl::StrCat(" (", key.padded_num_tokens, " tokens)"),
-      key.input == StepInput::kTokens ? ", tokens" : ", embeddings", key.cascade ? ", cascade" : "",
-      key.num_earlier_logits == 0 ? ""
-                                  : absl::StrCat(", ", key.num_earlier_logits, " earlier logits"));
+  const bool is_full_of_drafts =
+      key.num_drafts > 0 &&
+      key.num_earlier_logits == int64_t{key.padded_num_seqs} * int64_t{key.num_drafts};
+  return absl::StrCat(key.padded_num_seqs, " seqs x ", key.max_query_len,
+                      is_full ? "" : absl::StrCat(" (", key.padded_num_tokens, " tokens)"),
+                      key.input == StepInput::kTokens ? ", tokens" : ", embeddings",
+                      key.cascade ? ", cascade" : "",
+                      key.num_drafts == 0 ? "" : absl::StrCat(", ", key.num_drafts, " drafts"),
+                      key.num_earlier_logits == 0 || is_full_of_drafts
+                          ? ""
+                          : absl::StrCat(", ", key.num_earlier_logits, " earlier logits"));
 }
 
 std::ostream& operator<<(std::ostream& out, const GraphKey& key) { return out << ToString(key); }
@@ -42,6 +47,8 @@ std::string_view EagerReasonName(EagerReason reason) {
       return "calibrates the cache";
     case EagerReason::kEarlierLogits:
       return "earlier logits";
+    case EagerReason::kDraftsAmongTokens:
+      return "drafts among given tokens";
   }
   LOG(FATAL) << "unknown EagerReason: " << static_cast<int>(reason);
 }

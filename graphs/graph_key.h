@@ -32,20 +32,23 @@ struct GraphKey {
   StepInput input = StepInput::kTokens;
   bool cascade = false;  // the batch has a common prefix that is read once
   // Logits of tokens before the last of their rows, padded: the step has padded_num_seqs +
-  // num_earlier_logits rows of logits. 0 in all keys of a GraphSet.
+  // num_earlier_logits rows of logits. In keys of a GraphSet 0, or with drafts those of all tokens.
   int num_earlier_logits = 0;
+  // The step proposes up to so many drafts for each row, and verifies them: rows of up to
+  // 1 + num_drafts tokens.
+  int num_drafts = 0;
 
   friend bool operator==(const GraphKey&, const GraphKey&) = default;
   template <typename H>
   friend H AbslHashValue(H state, const GraphKey& key) {
     return H::combine(std::move(state), key.padded_num_seqs, key.padded_num_tokens,
                       key.max_query_len, static_cast<int>(key.input), key.cascade,
-                      key.num_earlier_logits);
+                      key.num_earlier_logits, key.num_drafts);
   }
 };
 
 // "16 seqs x 1, tokens", "8 seqs x 5, embeddings, cascade", "2 seqs x 9 (12 tokens), tokens, 10
-// earlier logits".
+// earlier logits", "4 seqs x 5, tokens, 4 drafts".
 std::string ToString(const GraphKey& key);
 std::ostream& operator<<(std::ostream& out, const GraphKey& key);
 
@@ -56,24 +59,27 @@ struct StepShape {
   int max_query_len = 1;  // of the longest row
   int max_seq_len = 0;    // of the longest row, this step's tokens included
   StepInput input = StepInput::kTokens;
-  bool cascade = false;        // a common prefix may be read once; see GraphDecision::key
-  int num_earlier_logits = 0;  // of tokens before the last of their rows
+  bool cascade = false;           // a common prefix may be read once; see GraphDecision::key
+  int num_earlier_logits = 0;     // of tokens before the last of their rows
+  int num_drafts = 0;             // of the row that has the most
+  bool has_given_tokens = false;  // of the host: chunks of prompts, or forced tokens
 };
 
 // Why a step runs eagerly; counted per reason in GraphReport.
 enum class EagerReason : int8_t {
-  kNone,             // a graph is replayed
-  kDisabled,         // graphs are switched off
-  kIdle,             // no sequence
-  kTooManySeqs,      // more sequences than the largest captured size
-  kQueryTooLong,     // a prefill row, or more draft tokens than captured
-  kSequenceTooLong,  // a sequence beyond max_seq_len, a capture constant
-  kNotCaptured,      // no graph for this input, or the key was not captured yet
-  kOverBudget,       // capturing this key would pass the memory budget
-  kCalibrates,       // the step sets scales of a quantised cache, once
-  kEarlierLogits,    // logits of tokens before the last of their rows, which no graph computes
+  kNone,               // a graph is replayed
+  kDisabled,           // graphs are switched off
+  kIdle,               // no sequence
+  kTooManySeqs,        // more sequences than the largest captured size
+  kQueryTooLong,       // a prefill row, or more draft tokens than captured
+  kSequenceTooLong,    // a sequence beyond max_seq_len, a capture constant
+  kNotCaptured,        // no graph for this input, or the key was not captured yet
+  kOverBudget,         // capturing this key would pass the memory budget
+  kCalibrates,         // the step sets scales of a quantised cache, once
+  kEarlierLogits,      // logits of tokens before the last of their rows, which no graph computes
+  kDraftsAmongTokens,  // rows with drafts beside rows that bring tokens
 };
-inline constexpr int kNumEagerReasons = 10;
+inline constexpr int kNumEagerReasons = 11;
 
 // "none", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
 std::string_view EagerReasonName(EagerReason reason);

@@ -38,13 +38,14 @@ TEST(GraphKeyTest, LargestCountsDoNotOverflow) {
 }
 
 TEST(GraphKeyTest, EveryFieldTellsKeysApart) {
-  std::vector<GraphKey> keys(7, kDecode);
+  std::vector<GraphKey> keys(8, kDecode);
   keys[1].padded_num_seqs = 17;
   keys[2].padded_num_tokens = 17;
   keys[3].max_query_len = 2;
   keys[4].input = StepInput::kEmbeddings;
   keys[5].cascade = true;
   keys[6].num_earlier_logits = 1;
+  keys[7].num_drafts = 1;
   EXPECT_EQ(absl::flat_hash_set<GraphKey>(keys.begin(), keys.end()).size(), keys.size());
   EXPECT_TRUE(absl::VerifyTypeImplementsAbslHashCorrectly(keys));
 }

@@ -28,6 +28,13 @@ GraphKey MixedKeyOf(int num_seqs, int num_tokens, StepInput input) {
           .input = input};
 }
 
+GraphKey DraftsKeyOf(int num_seqs, int num_drafts) {
+  GraphKey key = KeyOf(num_seqs, 1 + num_drafts, StepInput::kTokens, /*cascade=*/false);
+  key.num_earlier_logits = num_seqs * num_drafts;
+  key.num_drafts = num_drafts;
+  return key;
+}
+
 // Descending. Ties are broken so that the order is deterministic.
 bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   const auto order = [](const GraphKey& key) {
@@ -48,7 +55,8 @@ GraphDecision Eager(EagerReason reason, const StepShape& shape) {
                   .max_query_len = shape.max_query_len,
                   .input = shape.input,
                   .cascade = shape.cascade,
-                  .num_earlier_logits = shape.num_earlier_logits}};
+                  .num_earlier_logits = shape.num_earlier_logits,
+                  .num_drafts = shape.num_drafts}};
 }
 
 GraphDecision ReplayOf(const GraphKey& key) {
@@ -81,6 +89,11 @@ std::vector<GraphKey> GraphSet::keys() const {
       }
     }
   }
+  for (const int num_seqs : options_.sizes) {
+    for (const int num_drafts : options_.num_drafts) {
+      keys.push_back(DraftsKeyOf(num_seqs, num_drafts));
+    }
+  }
   std::vector<GraphKey> mixed;
   for (const int num_tokens : options_.mixed_tokens) {
     for (const int num_seqs : options_.mixed_sizes) {
@@ -105,6 +118,7 @@ GraphDecision GraphSet::Pad(const StepShape& shape) const {
       << "more tokens than rows hold";
   CHECK_GE(shape.num_earlier_logits, 0);
   if (shape.num_seqs == 0) return Eager(EagerReason::kIdle, shape);
+  if (shape.num_drafts > 0) return PadDrafts(shape);
   if (shape.num_earlier_logits > 0) return Eager(EagerReason::kEarlierLogits, shape);
   const GraphDecision rows = PadRows(shape);
   if (rows.kind == GraphDecision::Kind::kReplay) return rows;
@@ -126,6 +140,19 @@ GraphDecision GraphSet::PadRows(const StepShape& shape) const {
   return HasRowsKey(key) ? ReplayOf(key) : Eager(EagerReason::kNotCaptured, shape);
 }
 
+GraphDecision GraphSet::PadDrafts(const StepShape& shape) const {
+  if (shape.has_given_tokens) return Eager(EagerReason::kDraftsAmongTokens, shape);
+  const auto size = std::lower_bound(options_.sizes.begin(), options_.sizes.end(), shape.num_seqs);
+  if (size == options_.sizes.end()) return Eager(EagerReason::kTooManySeqs, shape);
+  const auto num_drafts =
+      std::lower_bound(options_.num_drafts.begin(), options_.num_drafts.end(), shape.num_drafts);
+  if (num_drafts == options_.num_drafts.end()) return Eager(EagerReason::kQueryTooLong, shape);
+  if (shape.max_seq_len > options_.max_seq_len) {
+    return Eager(EagerReason::kSequenceTooLong, shape);
+  }
+  return ReplayOf(DraftsKeyOf(*size, *num_drafts));
+}
+
 std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
   if (shape.cascade || shape.max_seq_len > options_.max_seq_len || !HasInput(shape.input)) {
     return std::nullopt;
@@ -137,7 +164,13 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
       std::lower_bound(options_.mixed_sizes.begin(), options_.mixed_sizes.end(), shape.num_seqs);
   // Rows without tokens are no step of a runner; such a shape may have more rows than tokens.
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
-  return MixedKeyOf(*num_seqs, *num_tokens, shape.input);
+  return MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input));
+}
+
+StepInput GraphSet::MixedInput(StepInput input) const {
+  const bool is_shared = options_.mixed_inputs == GraphSetOptions::MixedInputs::kShared &&
+                         HasInput(StepInput::kEmbeddings);
+  return is_shared ? StepInput::kEmbeddings : input;
 }
 
 bool GraphSet::HasInput(StepInput input) const {
@@ -148,23 +181,29 @@ bool GraphSet::HasInput(StepInput input) const {
 bool GraphSet::HasRowsKey(const GraphKey& key) const {
   return Has(options_.sizes, key.padded_num_seqs) && Has(options_.query_lens, key.max_query_len) &&
          key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
-         key.num_earlier_logits == 0 && HasInput(key.input) &&
+         key.num_earlier_logits == 0 && key.num_drafts == 0 && HasInput(key.input) &&
          (key.input == StepInput::kTokens ||
           key.max_query_len >= options_.least_embedding_query_len) &&
          (!key.cascade || (options_.cascade == GraphSetOptions::Cascade::kCaptured &&
                            key.padded_num_seqs >= options_.least_cascade_seqs));
 }
 
+bool GraphSet::HasDraftsKey(const GraphKey& key) const {
+  return Has(options_.sizes, key.padded_num_seqs) && Has(options_.num_drafts, key.num_drafts) &&
+         key == DraftsKeyOf(key.padded_num_seqs, key.num_drafts);
+}
+
 bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
   return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&
+         key.input == MixedInput(key.input) &&
          key == MixedKeyOf(key.padded_num_seqs, num_tokens, key.input) &&
          (Has(options_.mixed_sizes, key.padded_num_seqs) ||
           (key.padded_num_seqs == num_tokens && num_tokens < options_.mixed_sizes.back()));
 }
 
 GraphDecision GraphSet::PadLikeTokens(const StepShape& shape) const {
-  if (!HasInput(StepInput::kTokens)) return Pad(shape);
+  if (shape.input == StepInput::kTokens || !HasInput(StepInput::kTokens)) return Pad(shape);
   StepShape tokens = shape;
   tokens.input = StepInput::kTokens;
   GraphDecision decision = Pad(tokens);
@@ -203,7 +242,9 @@ absl::StatusOr<int64_t> GraphSet::EstimateBytes(const StepMaker& make_step) cons
   int64_t mixed_pool_bytes = 0;
   for (const GraphKey& key : keys()) {
     const bool is_mixed = IsMixed(key);
-    Kind& kind = kinds[KeyOf(0, is_mixed ? 0 : key.max_query_len, key.input, key.cascade)];
+    GraphKey kind_key = KeyOf(0, is_mixed ? 0 : key.max_query_len, key.input, key.cascade);
+    kind_key.num_drafts = key.num_drafts;
+    Kind& kind = kinds[kind_key];
     if (++kind.num_keys > 1) continue;
     REPRISE_ASSIGN_OR_RETURN(kind.bytes, backend_->TrialCapture(make_step(key)));
     int64_t& most = is_mixed ? mixed_pool_bytes : pool_bytes;

@@ -65,7 +65,9 @@ class GraphSet {
   // The graph that serves `shape`, or the reason why none does: the smallest captured query length
   // and number of sequences that hold it; the flat graph of that size if none reads the common
   // prefix once. If these do not hold it, the mixed graph of the fewest tokens, then sequences,
-  // that does, unless a common prefix is to be read once: no mixed graph does that. If none serves
+  // that does, unless a common prefix is to be read once: no mixed graph does that. A step with
+  // drafts has the graph of the smallest captured numbers of drafts and sequences that hold it,
+  // unless some of its rows bring tokens. If none serves
   // it, the reason is why no graph of a query length does. Does not count the step, and depends
   // only on options and captured graphs. In kLazy mode an uncaptured key is answered with kReplay;
   // Replay() captures it. If tokens have graphs, embeddings are padded like them, whether they
@@ -110,12 +112,18 @@ class GraphSet {
 
   // The key that holds `shape`, captured or not, or the reason why none does.
   GraphDecision Pad(const StepShape& shape) const;
-  GraphDecision PadRows(const StepShape& shape) const;  // to a key of a query length
+  GraphDecision PadRows(const StepShape& shape) const;    // to a key of a query length
+  GraphDecision PadDrafts(const StepShape& shape) const;  // to a key with drafts
   std::optional<GraphKey> MixedKey(const StepShape& shape) const;
-  bool HasKey(const GraphKey& key) const { return HasRowsKey(key) || HasMixedKey(key); }
+  bool HasKey(const GraphKey& key) const {
+    return HasRowsKey(key) || HasDraftsKey(key) || HasMixedKey(key);
+  }
+  bool HasDraftsKey(const GraphKey& key) const;
   bool HasRowsKey(const GraphKey& key) const;
   bool HasMixedKey(const GraphKey& key) const;
   bool HasInput(StepInput input) const;
+  // Of the mixed graphs that serve steps of `input`.
+  StepInput MixedInput(StepInput input) const;
   // Mixed, and not of a query length too.
   bool IsMixed(const GraphKey& key) const { return HasMixedKey(key) && !HasRowsKey(key); }
   // The same for either input: with the key that holds as many tokens, if it has one.

@@ -68,6 +68,19 @@ absl::Status CheckMixed(const GraphSetOptions& options) {
                       options.max_num_seqs);
 }
 
+absl::Status CheckDrafts(const GraphSetOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckAscending("num_drafts", options.num_drafts));
+  if (options.num_drafts.empty()) return absl::OkStatus();
+  const int most = options.num_drafts.back();
+  REPRISE_RETURN_IF_ERROR(
+      CheckBounded("num_drafts", most, "max_seq_len - 1", options.max_seq_len - 1));
+  const int64_t max_tokens = int64_t{options.sizes.back()} * (int64_t{most} + 1);
+  if (max_tokens <= std::numeric_limits<int>::max()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("sizes x (1 + num_drafts) must be an int: expected at most ",
+                   std::numeric_limits<int>::max(), " tokens, got ", max_tokens));
+}
+
 // REQUIRES: sizes and mixed_sizes are filled in.
 absl::Status CheckOptions(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAscending("sizes", options.sizes));
@@ -89,6 +102,7 @@ absl::Status CheckOptions(const GraphSetOptions& options) {
         absl::StrCat("sizes x query_lens must be an int: expected at most ",
                      std::numeric_limits<int>::max(), " tokens, got ", max_tokens));
   }
+  REPRISE_RETURN_IF_ERROR(CheckDrafts(options));
   REPRISE_RETURN_IF_ERROR(CheckInputs(options.inputs));
   return CheckAtLeast("memory_budget_bytes", options.memory_budget_bytes.value_or(0), 0);
 }

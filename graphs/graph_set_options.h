@@ -2,9 +2,10 @@
 //
 //   GraphSetOptions options{.max_num_seqs = 64, .query_lens = {1, 5}, .max_seq_len = 8192};
 //
-// There are two forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
+// There are three forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
 // tokens each: decodes, and verification of drafts. A mixed step has `mixed_tokens` tokens in all,
-// split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes.
+// split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes. A step
+// of `num_drafts` has `sizes` rows, each of its sequence's last token and up to so many drafts.
 //
 // Plain values.
 
@@ -28,6 +29,10 @@ struct GraphSetOptions {
   };
   // Whether steps with a common prefix have graphs of their own in addition to the flat ones.
   enum class Cascade : int8_t { kNotCaptured, kCaptured };
+  // Whether mixed steps of tokens have graphs of their own in a set that has inputs of both kinds, or
+  // replay those of embeddings: half as many graphs, for what it costs a step of many tokens to
+  // choose between two embeddings of each. The owner must mark no token as embedded in such a step.
+  enum class MixedInputs : int8_t { kApart, kShared };
 
   Mode mode = Mode::kEager;
   // The most sequences a step may have; default sizes end here (or at 512). At least 1.
@@ -37,6 +42,9 @@ struct GraphSetOptions {
   std::vector<int> sizes = {};
   // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
+  // Captured numbers of drafts, strictly ascending: steps that propose up to so many drafts for each
+  // row, and verify them. Empty: such steps run eagerly. Only such steps have these graphs.
+  std::vector<int> num_drafts = {};
   // Captured numbers of tokens of mixed steps, strictly ascending; empty: mixed steps run eagerly.
   std::vector<int> mixed_tokens = {};
   // The numbers of sequences at which each of them is captured, strictly ascending, at most
@@ -50,6 +58,7 @@ struct GraphSetOptions {
   // Steps of embeddings have graphs of their own where rows may have so many tokens; with fewer
   // they run eagerly, padded like steps of tokens. 2: embeddings come with prompts only.
   int least_embedding_query_len = 1;
+  MixedInputs mixed_inputs = MixedInputs::kApart;
   Cascade cascade = Cascade::kNotCaptured;
   // The fewest sequences of a cascade graph: with fewer, reading the prefix once does not pay.
   int least_cascade_seqs = 1;

@@ -212,22 +212,6 @@ TEST_F(GraphSetTest, ASequenceBeyondTheCapturedLengthMakesTheStepEager) {
   EXPECT_EQ(ReasonOf(DecodeOf(4, 1025)), EagerReason::kSequenceTooLong);
 }
 
-TEST_F(GraphSetTest, LogitsOfEarlierTokensMakeTheStepEager) {
-  MakeCaptured(Options());
-  const StepShape shape = {
-      .num_seqs = 2, .num_tokens = 7, .max_query_len = 6, .num_earlier_logits = 5};
-  const GraphDecision decision = set_->Decide(shape);
-  EXPECT_EQ(decision.kind, Kind::kEager);
-  EXPECT_EQ(decision.reason, EagerReason::kEarlierLogits);
-  EXPECT_EQ(decision.key.num_earlier_logits, 5);
-  EXPECT_EQ(decision.key.padded_num_seqs, 2);
-  // No graph computes them, whatever the rest of the key.
-  GraphKey key = set_->keys().front();
-  key.num_earlier_logits = 1;
-  EXPECT_EQ(set_->Replay(key, make_step_, fingerprint_).status().code(),
-            absl::StatusCode::kInvalidArgument);
-}
-
 TEST_F(GraphSetTest, AnIdleStepIsEager) {
   MakeCaptured(Options());
   EXPECT_EQ(ReasonOf({.num_seqs = 0, .num_tokens = 0}), EagerReason::kIdle);
@@ -710,6 +694,41 @@ TEST_F(GraphSetTest, WhatNoMixedGraphHoldsNamesTheReasonThatItHadWithoutThem) {
   EXPECT_EQ(ReasonOf(embeddings), EagerReason::kNotCaptured);  // but padded like tokens
   EXPECT_EQ(set_->Decide(embeddings).key.padded_num_seqs, 4);
   EXPECT_EQ(set_->Decide(MixedOf(3, 129, 100)).key.padded_num_tokens, 129);  // live counts
+}
+
+// A model that takes embeddings captures half as many mixed graphs, and no step is padded otherwise.
+TEST_F(GraphSetTest, MixedGraphsOfEmbeddingsMayServeTokensToo) {
+  for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
+    GraphSetOptions options = MixedOptions(mode);
+    Make(options);
+    const size_t num_keys = set_->keys().size();
+    set_.reset();
+    const size_t num_rows_keys = options.sizes.size();
+    ASSERT_GT(num_keys, num_rows_keys);
+    options.inputs = {StepInput::kTokens, StepInput::kEmbeddings};
+    options.least_embedding_query_len = 2;
+    MakeCaptured(options);
+    EXPECT_EQ(set_->keys().size(), num_rows_keys + 2 * (num_keys - num_rows_keys));
+    const GraphDecision apart = set_->Decide(MixedOf(3, 60, 50));
+    EXPECT_EQ(apart.key, Mixed(4, 64));
+    set_.reset();
+    options.mixed_inputs = GraphSetOptions::MixedInputs::kShared;
+    MakeCaptured(options);
+    EXPECT_EQ(set_->keys().size(), num_keys);
+    GraphKey shared = Mixed(4, 64);
+    shared.input = StepInput::kEmbeddings;
+    StepShape embeddings = MixedOf(3, 60, 50);
+    embeddings.input = StepInput::kEmbeddings;
+    for (const StepShape& shape : {MixedOf(3, 60, 50), embeddings}) {
+      EXPECT_EQ(set_->Decide(shape).key, shared);
+      EXPECT_EQ(set_->Decide(shape).kind, apart.kind);
+      EXPECT_EQ(set_->Decide(shape).reason, apart.reason);
+    }
+    // Decodes stay with tokens.
+    const StepShape decode = {.num_seqs = 3, .num_tokens = 3, .max_query_len = 1};
+    EXPECT_EQ(set_->Decide(decode).key, Key(4));
+    set_.reset();
+  }
 }
 
 TEST_F(GraphSetTest, MixedKeysOfOtherSplitsAreNotTheSetsOwn) {

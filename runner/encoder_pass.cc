@@ -42,9 +42,10 @@ absl::Status EncoderPass::AllocateWorkMaps() {
   for (int i = 0; i < metadata.classes.num_classes(); ++i) {
     const LayerClass& layer_class = metadata.classes.classes[i];
     if (layer_class.batch != ClassBatch::kContiguous) continue;
-    const AttentionParams& params = metadata.layers[layer_class.first_layer].params;
+    const LayerSpec& layer = metadata.layers[layer_class.first_layer];
+    const AttentionParams& params = layer.params;
     REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
-                             driver_->PlanWork({.dtype = metadata.dtype,
+                             driver_->PlanWork({.dtype = layer.q_dtype.value_or(metadata.dtype),
                                                 .num_q_heads = params.num_q_heads,
                                                 .num_kv_heads = params.num_kv_heads,
                                                 .head_dim_qk = params.head_dim_qk,

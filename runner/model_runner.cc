@@ -1,5 +1,6 @@
 #include "runner/model_runner.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -39,10 +40,13 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   output.decision = graphs_->Decide(demand.shape);
   output.num_rows = static_cast<int>(batch.rows.size());
   output.num_earlier_logits = demand.shape.num_earlier_logits;
+  output.has_drafts = demand.shape.num_drafts > 0;
+  output.unsettled.assign(mirror_->unsettled_rows().begin(), mirror_->unsettled_rows().end());
   const int common_prefix_len = output.decision.key.cascade ? cascade.common_prefix_len : 0;
   plan.reset();
   if (options_.trace != nullptr) options_.trace->AddCounts(demand.shape, output.decision.key);
-  output.status = Prepare(batch, logits, common_prefix_len, output);
+  if (device_spans_ != nullptr) device_spans_->Begin(IndexOf(num_launched_));
+  output.status = Prepare(batch, logits, demand.shape, common_prefix_len, output);
   if (!output.status.ok()) {
     status_ = output.status;  // the slots on the device are no longer those of the mirror
   } else {
@@ -73,6 +77,13 @@ LogitsBatch ModelRunner::LogitsBatchOf(const ScheduledBatch& batch) {
 
 absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
                                       const LogitsBatch& logits) const {
+  for (const ScheduledRow& row : batch.rows) {
+    if (row.draft_count() == 0 || !stages_->HasRequest(row.slot, logits)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows: slot ", row.slot.value(),
+                     " has a LogitsRequest, whose stages do not see drafts: expected no drafts, ",
+                     "got ", row.draft_count()));
+  }
   if (logits.requests.empty() && logits.masks.empty()) return absl::OkStatus();
   for (const LogitsRequest& request : logits.requests) {
     if (absl::c_any_of(batch.joins,
@@ -86,12 +97,15 @@ absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
 }
 
 absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
-                                  int common_prefix_len, const Output& output) {
+                                  const StepShape& shape, int common_prefix_len,
+                                  const Output& output) {
   const StepTrace::Span span(options_.trace, "refill", num_launched_);
   REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
-  REPRISE_RETURN_IF_ERROR(Refill(batch, output.decision.key, common_prefix_len, output));
+  REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
   if (encoder_ != nullptr) encoder_->Follow(batch.updates);
-  return driver_->OnStream([&] { return stages_->Begin(logits); });
+  REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
+  EndPart(DevicePart::kRefill);
+  return absl::OkStatus();
 }
 
 absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand& demand,
@@ -99,17 +113,21 @@ absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand&
   if (!batch.encodes.empty()) {
     const StepTrace::Span span(options_.trace, "encode", num_launched_);
     REPRISE_RETURN_IF_ERROR(encoder_->Run(batch.encodes, *model_, kv_layers()));
+    EndPart(DevicePart::kEncode);
   }
   if (!batch.embeddings.empty()) {
-    REPRISE_RETURN_IF_ERROR(driver_->OnStream(
-        [&] { return embeddings_->Write(batch, output.decision.key.padded_num_tokens); }));
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return embeddings_->Write(batch); }));
+  } else if (output.decision.key.input == StepInput::kEmbeddings) {
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return embeddings_->Clear(); }));
   }
   if (demand.shape.num_seqs > 0) {
     REPRISE_ASSIGN_OR_RETURN(output.decision, RunStep(output.decision, demand.shape));
+    EndPart(DevicePart::kForward);
     const StepTrace::Span span(options_.trace, "sample", num_launched_);
     REPRISE_RETURN_IF_ERROR(KeepLogits(output));
     REPRISE_RETURN_IF_ERROR(ChooseTokens(demand, output));
     REPRISE_RETURN_IF_ERROR(ScoreTokens(output));
+    EndPart(DevicePart::kSample);
   }
   graphs_->Count(output.decision, demand.shape);
   return absl::OkStatus();
@@ -137,13 +155,40 @@ absl::Status ModelRunner::ChooseTokens(const StepDemand& demand, const Output& o
   if (stages_->is_needed()) {
     REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->BeforeSample(step); }));
   }
-  REPRISE_RETURN_IF_ERROR(driver_->Sample({.logits = step.logits,
-                                           .slots = step.slots,
-                                           .sample_slot = step.sample_slot,
-                                           .out = output.device_tokens,
-                                           .features = demand.features}));
+  REPRISE_RETURN_IF_ERROR(Sample(step, demand, output));
   if (!stages_->is_needed()) return absl::OkStatus();
   return driver_->OnStream([&] { return stages_->AfterSample(step, IndexOf(num_launched_)); });
+}
+
+absl::Status ModelRunner::Sample(const LogitsStep& step, const StepDemand& demand,
+                                 const Output& output) {
+  SampleArgs args = {.logits = step.logits,
+                     .slots = step.slots,
+                     .sample_slot = step.sample_slot,
+                     .out = output.device_tokens,
+                     .features = demand.features};
+  if (!output.has_drafts) return driver_->Sample(args);
+  const GraphKey& key = output.decision.key;
+  args.logits = memory_->logits(key.padded_num_seqs + key.num_earlier_logits);
+  args.sample_offset = memory_->arrays().sample_offset;
+  args.out = chosen_.data_ptr<int32_t>();
+  REPRISE_RETURN_IF_ERROR(driver_->Sample(args));
+  int32_t* num_new = output.device_tokens + options_.max_num_seqs + 1;
+  return driver_->VerifyDrafts({.chosen = args.out,
+                                .slots = memory_->slots(),
+                                .arrays = memory_->arrays(),
+                                .num_rows = key.padded_num_seqs,
+                                .max_drafts = max_drafts(),
+                                .tokens = output.device_tokens,
+                                .num_new = num_new,
+                                .new_tokens = num_new + options_.max_num_seqs});
+}
+
+void ModelRunner::Settle(const Output& output) {
+  const int32_t* num_new = output.tokens + options_.max_num_seqs + 1;
+  for (const UnsettledRow& row : output.unsettled) {
+    mirror_->Settle(row, std::max(num_new[row.row], 1));
+  }
 }
 
 absl::Status ModelRunner::ScoreTokens(const Output& output) {
@@ -173,8 +218,8 @@ absl::Status ModelRunner::MoveBlocks(const ScheduledBatch& batch) {
   });
 }
 
-absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& key,
-                                 int common_prefix_len, const Output& output) {
+absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const StepShape& shape,
+                                 const GraphKey& key, int common_prefix_len, const Output& output) {
   StagingSlot slot = delta_ring_->Acquire();
   WriteStepDelta(batch, common_prefix_len, delta_capacity_,
                  StepDeltaAt(delta_capacity_, slot.bytes().data()));
@@ -185,7 +230,9 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const GraphKey& ke
                   .padded_num_rows = key.padded_num_seqs,
                   .padded_num_tokens = key.padded_num_tokens,
                   .padded_num_earlier_logits = key.num_earlier_logits,
-                  .has_scored_rows = !scored_slots_.empty(),
+                  .has_scored_rows = !scored_slots_.empty() || output.has_drafts,
+                  .has_drafts = output.has_drafts,
+                  .runs_draft_model = RunsDraftModel(key, shape.has_given_tokens),
                   .block_size = options_.block_size,
                   .num_blocks = num_blocks_};
   absl::c_copy(classes_.groups, args.groups);
@@ -197,16 +244,19 @@ absl::StatusOr<GraphDecision> ModelRunner::RunStep(const GraphDecision& decision
                                                    const StepShape& shape) {
   StepTrace::Span span(options_.trace, "forward", num_launched_);
   GraphDecision outcome = decision;
+  const bool runs_draft_model = RunsDraftModel(decision.key, shape.has_given_tokens);
   if (calibrates_) {
     outcome.kind = GraphDecision::Kind::kEager;
     outcome.reason = EagerReason::kCalibrates;
-    REPRISE_RETURN_IF_ERROR(driver_->OnStream(MakeStep(decision.key, &*kv_scales_)));
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream(MakeStep(
+        decision.key, {.calibrated = &*kv_scales_, .runs_draft_model = runs_draft_model})));
     calibrates_ = false;
   } else if (decision.kind == GraphDecision::Kind::kReplay) {
     const auto make_step = [this](const GraphKey& key) { return MakeCapturedStep(key); };
     REPRISE_ASSIGN_OR_RETURN(outcome, graphs_->Replay(decision.key, make_step, fingerprint_));
   } else {
-    REPRISE_RETURN_IF_ERROR(driver_->OnStream(MakeStep(decision.key)));
+    REPRISE_RETURN_IF_ERROR(
+        driver_->OnStream(MakeStep(decision.key, {.runs_draft_model = runs_draft_model})));
   }
   if (checker_ != nullptr && outcome.kind == GraphDecision::Kind::kReplay) {
     REPRISE_RETURN_IF_ERROR(CheckReplay(outcome.key, shape));
@@ -218,7 +268,7 @@ absl::StatusOr<GraphDecision> ModelRunner::RunStep(const GraphDecision& decision
 absl::Status ModelRunner::CheckReplay(const GraphKey& key, const StepShape& shape) {
   // Keys are written again, to the same slots.
   ReplayComparison comparison = checker_->Compare(key, shape);
-  return driver_->OnStream(MakeStep(key, /*calibrated=*/nullptr, &comparison));
+  return driver_->OnStream(MakeStep(key, {.watch = &comparison, .proposes_drafts = false}));
 }
 
 absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
@@ -233,6 +283,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
   const Output& output = outputs_[output_idx];
   // After a fault of the device the tokens in the ring are those of an earlier step.
   const absl::Status written = output.written->Wait();
+  if (device_spans_ != nullptr) device_spans_->Collect(output_idx, ticket.step, output.decision);
   status_.Update(written);
   REPRISE_RETURN_IF_ERROR(output.status);
   REPRISE_RETURN_IF_ERROR(written);
@@ -241,11 +292,18 @@ absl::StatusOr<StepResult> ModelRunner::Await(StepTicket ticket) {
     return absl::InternalError(absl::StrCat("step ", ticket.step, ": the device refused ",
                                             num_faults, " parts of the batch"));
   }
+  if (output.has_drafts) Settle(output);
   StepResult result = {.tokens = absl::MakeConstSpan(output.tokens, output.num_rows),
                        .logits = LogitsOf(output),
                        .log_probs = {},
                        .earlier_logits = EarlierLogitsOf(output),
                        .decision = output.decision};
+  if (output.has_drafts) {
+    const int32_t* num_new = output.tokens + options_.max_num_seqs + 1;
+    result.num_new_tokens = absl::MakeConstSpan(num_new, output.num_rows);
+    result.new_tokens =
+        absl::MakeConstSpan(num_new + options_.max_num_seqs, output.num_rows * (1 + max_drafts()));
+  }
   if (options_.logits.max_log_probs >= 0) {
     const RowLogProbsView log_probs = stages_->log_probs(output_idx);
     result.log_probs = log_probs.Rows(0, output.num_rows);
@@ -273,6 +331,14 @@ absl::StatusOr<StepResult> ModelRunner::Step(const ScheduledBatch& batch) {
   return Await(ticket);
 }
 
+absl::Span<const int32_t> StepResult::NewTokens(int row) const {
+  if (num_new_tokens.empty()) {
+    return tokens[row] < 0 ? absl::Span<const int32_t>() : tokens.subspan(row, 1);
+  }
+  const size_t stride = new_tokens.size() / num_new_tokens.size();
+  return new_tokens.subspan(row * stride, num_new_tokens[row]);
+}
+
 absl::Status ModelRunner::CheckEmbeddings(std::string_view argument,
                                           const EmbeddingRows& rows) const {
   return CheckEmbeddingRows(argument, rows, embedding_format());
@@ -280,7 +346,7 @@ absl::Status ModelRunner::CheckEmbeddings(std::string_view argument,
 
 absl::Status ModelRunner::CheckTokens(std::string_view argument,
                                       absl::Span<const int32_t> tokens) const {
-  const int vocab_size = model_->spec().vocab_size;
+  const int vocab_size = spec_.vocab_size;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] >= 0 && tokens[i] < vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat(std::string(argument), " must hold ids in [0, ",

@@ -33,6 +33,16 @@
 //   const BlockCopy in[] = {{.src = 1, .dst = 5}};    // host block 1 to block 5 of the cache
 //   runner->Step({.joins = join_behind_them, .updates = update, .swap_ins = in, .rows = rest});
 //
+// A step may propose drafts for a row and verify them: one step, several tokens
+// (ModelRunnerOptions::speculation, docs/speculation.md):
+//
+//   const ScheduledRow speculate[] = {{.slot = SlotId(0), .num_drafts = 4}};
+//   REPRISE_ASSIGN_OR_RETURN(StepResult third, runner->Step({.rows = speculate}));
+//   third.NewTokens(0);   // 1 to 5 tokens
+//
+// Until such a step is awaited, the host knows the sequence's length only from above: blocks must be
+// there for all of its tokens, and no row may bring tokens of the host.
+//
 // One stream orders all of it, so a block on either side may be used again by the next batch.
 //
 // Models that take embeddings (ModelSpec::input_embedding_dim) get those of images and the like in
@@ -88,6 +98,9 @@
 #include "graphs/step_buffers.h"
 #include "runner/cache_plan.h"
 #include "runner/device/device_driver.h"
+#include "runner/device/device_timer.h"
+#include "runner/device_spans.h"
+#include "runner/draft_model.h"
 #include "runner/encoder_pass.h"
 #include "runner/kv_scales.h"
 #include "runner/model.h"
@@ -113,10 +126,14 @@ struct StepTicket {
 };
 
 struct StepResult {
-  // One per row, in the batch's order; kNotSampled for rows with RowOutput::kNone, kNanRow for rows
-  // whose logits leave nothing to choose: their sequences must leave. Valid until
+  // One per row, in the batch's order: the newest token; kNotSampled for rows with RowOutput::kNone,
+  // kNanRow for rows whose logits leave nothing to choose: their sequences must leave. Valid until
   // max_steps_in_flight() further launches.
   absl::Span<const int32_t> tokens;
+  // Of steps with drafts, else empty: how many new tokens each row has, and those, in rows of
+  // 1 + max_drafts(). See NewTokens().
+  absl::Span<const int32_t> num_new_tokens = {};
+  absl::Span<const int32_t> new_tokens = {};
   // [rows, vocab_size] of the runner's logits dtype: as the model gave them, or, if they are not
   // copies (StepLogits), as the stages between them and the tokens left them. Valid
   // until the next launch, or as StepLogits says. Undefined if they are not kept: with several
@@ -133,6 +150,10 @@ struct StepResult {
   // The same for log-probabilities, each of the token that follows in the row.
   RowLogProbsView earlier_log_probs = {};
   GraphDecision decision;
+
+  // A row's new tokens, in order: as many of its drafts as were accepted, and one more. Empty for
+  // kNotSampled and kNanRow.
+  absl::Span<const int32_t> NewTokens(int row) const;
 };
 
 // Memory of the device, as ModelRunner::Create() measured it.
@@ -145,6 +166,13 @@ struct MemoryUse {
   std::optional<int64_t> free_bytes = {};
   int64_t cache_bytes = 0;
   int64_t swap_bytes = 0;  // of the host
+};
+
+// What steps take, as ModelRunner::Create() measured it: eagerly, without a prefix.
+struct StepTimes {
+  int num_tokens = 0;     // of the largest step
+  double largest_us = 0;  // of it
+  double least_us = 0;    // of a step of one token, which reads the weights all the same
 };
 
 class ModelRunner {
@@ -199,7 +227,8 @@ class ModelRunner {
   int max_seq_len() const { return *options_.max_seq_len; }
   int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
   int max_encoder_tokens() const { return *options_.max_encoder_tokens; }
-  int num_position_dims() const { return model_->spec().num_position_dims; }
+  int max_drafts() const { return options_.speculation.max_drafts; }  // of a row; 0: none
+  int num_position_dims() const { return spec_.num_position_dims; }
   // Of all inputs that one step encodes.
   int max_encoder_step_tokens() const {
     return max_encoder_tokens() == 0 ? 0 : std::max(max_encoder_tokens(), max_num_tokens());
@@ -218,6 +247,8 @@ class ModelRunner {
   const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
   KvCache& kv_cache() { return *kv_cache_; }
   const MemoryUse& memory_use() const { return memory_use_; }
+  // By the device's clock. Measured for runners that swap, which must weigh it; else nullopt.
+  const std::optional<StepTimes>& step_times() const { return step_times_; }
   // The scales of each layer of the model, to read, or to overwrite on stream(); null if the cache
   // is not quantised.
   const KvScales* kv_scales() const { return kv_scales_.has_value() ? &*kv_scales_ : nullptr; }
@@ -233,6 +264,10 @@ class ModelRunner {
     at::Tensor earlier_logits = {};       // [max_earlier_logits, vocab_size], likewise
     int num_rows = 0;
     int num_earlier_logits = 0;
+    // Of steps with drafts, in the same memory as the tokens: [max_num_seqs] numbers of new tokens,
+    // then [max_num_seqs, 1 + max_drafts] the tokens.
+    bool has_drafts = false;
+    std::vector<UnsettledRow> unsettled = {};
     GraphDecision decision = {};
     absl::Status status = {};
   };
@@ -242,29 +277,46 @@ class ModelRunner {
   absl::Status Allocate();
   absl::Status SizeCache();
   absl::Status AllocateSwapStore();
+  bool swaps() const { return options_.num_swap_blocks > 0 || options_.swap_memory_bytes > 0; }
   absl::Status RunLargestStep();
+  // A step of so many tokens in rows as long as they may be; their blocks are the null block. Marks
+  // 0 and 1 of `timer` are around it, unless it is null.
+  absl::Status RunStepOf(int num_rows, int num_tokens, DeviceTimer* timer = nullptr);
+  absl::StatusOr<double> TimeStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
+  absl::Status TimeSteps();
   void MakeCascade();
+  absl::Status AllocateSpeculation();
   absl::Status AllocateRings();
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
 
-  // The work of a step at `key`: metadata, forward pass, logits in place. `calibrated`: the scales
-  // that it sets, or null. `watch`: sees its tensors, or null.
-  std::function<absl::Status()> MakeStep(const GraphKey& key, const KvScales* calibrated = nullptr,
-                                         StepWatch* watch = nullptr) const;
+  struct StepVariant {
+    const KvScales* calibrated = nullptr;  // the scales that the step sets, or null
+    StepWatch* watch = nullptr;            // sees its tensors, or null
+    bool runs_draft_model = false;         // over the step's tokens, too
+    bool proposes_drafts = true;           // false: they are there
+  };
+  // The work of a step at `key`: drafts, metadata, forward pass, logits in place.
+  std::function<absl::Status()> MakeStep(const GraphKey& key, const StepVariant& variant) const;
+  std::function<absl::Status()> MakeDrafts(const GraphKey& key) const;
+  // Whether a step runs the draft model over its tokens: chunks of prompts.
+  bool RunsDraftModel(const GraphKey& key, bool has_given_tokens) const;
   // That of a graph.
   std::function<absl::Status()> MakeCapturedStep(const GraphKey& key) const;
   DType logits_dtype() const;
   SlotLimits Limits() const;
   EmbeddingFormat embedding_format() const;
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
+  int num_model_layers() const { return static_cast<int>(model_->spec().layers.size()); }
+  bool speculates() const { return max_drafts() > 0; }
+  bool has_draft_model() const { return options_.speculation.draft_model != nullptr; }
 
   // The batch as the stages between logits and tokens see it, in memory of the runner.
   LogitsBatch LogitsBatchOf(const ScheduledBatch& batch);
   absl::Status CheckLogits(const ScheduledBatch& batch, const LogitsBatch& logits) const;
   // Brings slots and step arrays up to date with the batch.
   absl::Status Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
-                       int common_prefix_len, const Output& output);
+                       const StepShape& shape, int common_prefix_len, const Output& output);
   // Enqueues encoder, forward pass and sampling.
   absl::Status Compute(const ScheduledBatch& batch, const StepDemand& demand, Output& output);
   absl::Status KeepLogits(const Output& output);
@@ -272,15 +324,23 @@ class ModelRunner {
   absl::Status ScoreTokens(const Output& output);
   // Chooses tokens, with the stages that the step needs before and after.
   absl::Status ChooseTokens(const StepDemand& demand, const Output& output);
+  // Without stages. With drafts: of all their places, and verifies them.
+  absl::Status Sample(const LogitsStep& step, const StepDemand& demand, const Output& output);
+  // Tells the mirror what became of the step's drafts.
+  void Settle(const Output& output);
   at::Tensor LogitsOf(const Output& output) const;
   // Moves the batch's blocks to and from the host, and copies those of the cache.
   absl::Status MoveBlocks(const ScheduledBatch& batch);
   at::Tensor EarlierLogitsOf(const Output& output) const;
+  // The part of the step that is being launched is enqueued.
+  void EndPart(DevicePart part) {
+    if (device_spans_ != nullptr) device_spans_->End(IndexOf(num_launched_), part);
+  }
   int IndexOf(int64_t step) const {
     return static_cast<int>(step % static_cast<int64_t>(outputs_.size()));
   }
-  absl::Status Refill(const ScheduledBatch& batch, const GraphKey& key, int common_prefix_len,
-                      const Output& output);
+  absl::Status Refill(const ScheduledBatch& batch, const StepShape& shape, const GraphKey& key,
+                      int common_prefix_len, const Output& output);
   // Runs the step that `decision` names; the decision as it came out.
   absl::StatusOr<GraphDecision> RunStep(const GraphDecision& decision, const StepShape& shape);
   // Runs the step that was replayed eagerly, and compares.
@@ -289,11 +349,14 @@ class ModelRunner {
   Fingerprint MakeFingerprint(int num_blocks) const;
 
   Model* model_;
+  ModelSpec spec_;              // the model's, with the layers of a draft model after its own
   ModelRunnerOptions options_;  // resolved
   LayerClasses classes_;
-  int max_blocks_ = 0;  // of a sequence
-  int num_blocks_ = 0;  // of the cache
+  int max_blocks_ = 0;        // of a sequence
+  int num_blocks_ = 0;        // of the cache
+  int num_cache_blocks_ = 0;  // of the one that is allocated: fewer while memory is measured
   MemoryUse memory_use_;
+  std::optional<StepTimes> step_times_;
   absl::Status status_;
 
   std::unique_ptr<DeviceDriver> driver_;
@@ -304,6 +367,9 @@ class ModelRunner {
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::optional<BlockStore> swap_store_;   // blocks of host memory; none: no swaps
   std::unique_ptr<StepMetadata> metadata_;
+  std::vector<int> model_classes_;              // of the model's own layers
+  at::Tensor chosen_;                           // [logits rows] of a step with drafts
+  std::unique_ptr<DraftModel> draft_model_;     // null: there is none
   std::unique_ptr<StepEmbeddings> embeddings_;  // null: the model takes token ids only
   std::unique_ptr<EncoderPass> encoder_;        // null: the model has none
   std::shared_ptr<const Constants> constants_;
@@ -323,6 +389,7 @@ class ModelRunner {
 
   std::optional<MappedBuffer> output_memory_;
   std::vector<Output> outputs_;
+  std::unique_ptr<DeviceSpans> device_spans_;  // null: no trace
   int64_t num_launched_ = 0;
   int64_t num_awaited_ = 0;
 };

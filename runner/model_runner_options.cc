@@ -1,6 +1,8 @@
 #include "runner/model_runner_options.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -65,6 +67,87 @@ absl::Status CheckSpec(const ModelSpec& spec) {
                    ": got ", spec.max_encoder_position));
 }
 
+absl::Status CheckDraftModel(const ModelSpec& spec, const ModelRunnerOptions& options) {
+  const SpeculationOptions& speculation = options.speculation;
+  const bool is_wanted = speculation.proposer == SpeculationOptions::Proposer::kModel;
+  if (is_wanted != (speculation.draft_model != nullptr)) {
+    return absl::InvalidArgumentError(
+        is_wanted ? "speculation.draft_model must be given for Proposer::kModel: got null"
+                  : "speculation.draft_model is for Proposer::kModel: expected null");
+  }
+  if (!is_wanted) return absl::OkStatus();
+  const ModelSpec& draft = speculation.draft_model->spec();
+  const auto refusal = [](const auto&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat("speculation.draft_model must ", parts...));
+  };
+  if (draft.vocab_size != spec.vocab_size) {
+    return refusal("have the model's vocabulary: expected vocab_size ", spec.vocab_size, ", got ",
+                   draft.vocab_size);
+  }
+  if (draft.dtype != spec.dtype) {
+    return refusal("have the model's dtype: expected ", std::string(DTypeName(spec.dtype)),
+                   ", got ", std::string(DTypeName(draft.dtype)));
+  }
+  if (draft.device != spec.device) {
+    return refusal("be on the model's device: expected ", spec.device.str(), ", got ",
+                   draft.device.str());
+  }
+  if (draft.max_position < *options.max_seq_len) {
+    return refusal("serve sequences as long: expected a max_position of at least ",
+                   *options.max_seq_len, ", got ", draft.max_position);
+  }
+  if (draft.max_encoder_position > 0 || spec.max_encoder_position > 0) {
+    return refusal("be a decoder, and the model too: expected no encoder");
+  }
+  if (draft.num_position_dims > 1 || spec.num_position_dims > 1) {
+    return refusal("have positions of one dimension, and the model too: got ",
+                   draft.num_position_dims, " and ", spec.num_position_dims);
+  }
+  if (!draft.within.empty()) {
+    return refusal("attend through the cache alone: expected no `within`, got ",
+                   draft.within.size());
+  }
+  return absl::OkStatus();
+}
+
+// Checks the options of speculation, and fills in the sizes that follow from them.
+absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& options) {
+  using Proposer = SpeculationOptions::Proposer;
+  SpeculationOptions& speculation = options.speculation;
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("speculation.max_drafts", speculation.max_drafts, 0, kMaxDrafts));
+  if (speculation.max_drafts == 0) {
+    if (speculation.proposer == Proposer::kNone) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "speculation.max_drafts must be at least 1 for a proposer: got 0");
+  }
+  REPRISE_RETURN_IF_ERROR(CheckDraftModel(spec, options));
+  if ((speculation.proposer == Proposer::kCustom) != (speculation.drafter != nullptr)) {
+    return absl::InvalidArgumentError(
+        "speculation.drafter must be given for Proposer::kCustom, and for no other");
+  }
+  if (speculation.proposer == Proposer::kNgram) {
+    REPRISE_RETURN_IF_ERROR(
+        CheckBetween("speculation.ngram.min_ngram", speculation.ngram.min_ngram, 1, 16));
+    REPRISE_RETURN_IF_ERROR(CheckBetween("speculation.ngram.max_ngram", speculation.ngram.max_ngram,
+                                         speculation.ngram.min_ngram, 16));
+  }
+  std::vector<int>& sizes = speculation.graph_num_drafts;
+  if (sizes.empty()) sizes = {speculation.max_drafts};
+  if (sizes.back() != speculation.max_drafts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("speculation.graph_num_drafts must end with max_drafts: expected ",
+                     speculation.max_drafts, ", got ", sizes.back()));
+  }
+  const int64_t most = int64_t{options.max_num_seqs} * (1 + speculation.max_drafts);
+  REPRISE_RETURN_IF_ERROR(
+      AtLeast("max_num_tokens (for max_num_seqs rows of 1 + speculation.max_drafts tokens)",
+              options.max_num_tokens, most));
+  options.max_earlier_logits =
+      std::max(options.max_earlier_logits, options.max_num_seqs * speculation.max_drafts);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions& options,
@@ -97,6 +180,7 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
       CheckBetween("max_earlier_logits", resolved.max_earlier_logits, 0, resolved.max_num_tokens));
   REPRISE_RETURN_IF_ERROR(ResolveMixedGraphs(on_cpu, resolved));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_seq_len", *resolved.max_seq_len, 1));
+  REPRISE_RETURN_IF_ERROR(ResolveSpeculation(spec, resolved));
   REPRISE_RETURN_IF_ERROR(AtLeast("block_size", resolved.block_size, 1));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_steps_in_flight", *resolved.max_steps_in_flight, 1));
   if (*resolved.max_encoder_tokens > spec.max_encoder_position ||

@@ -16,6 +16,7 @@
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/sampling/logits_stage.h"
+#include "runner/speculation/speculation_options.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -138,6 +139,9 @@ struct ModelRunnerOptions {
   // What sequences may ask for between logits and tokens (docs/sampling.md). Nothing by default.
   LogitsOptions logits = {};
 
+  // Drafts, and what proposes them. Takes logits of max_num_seqs * max_drafts more rows.
+  SpeculationOptions speculation = {};
+
   BatchInvariance batch_invariance = BatchInvariance::kOff;
 
   // The cudaStream_t of all steps, of the model's device, not a default stream, and alive as long
@@ -154,7 +158,8 @@ struct ModelRunnerOptions {
 };
 
 // `options` with every default that depends on the model filled in, except the size of the cache.
-// Errors: InvalidArgument, naming the option or the field of the spec that does not fit.
+// Errors: InvalidArgument, naming the option or the field of the spec that does not fit; also of
+// speculation.draft_model's.
 absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions& options,
                                                         const ModelSpec& spec);
 

@@ -2,6 +2,7 @@
 // of a step at a key.
 
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,39 +11,32 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
+#include "runner/speculation/drafter.h"
+#include "runner/speculation/ngram_drafts_args.h"
 
 namespace reprise {
-namespace {
-
-// Logits are read after the graph: they must be in the runner's memory, not in the graph's.
-absl::Status MoveInto(const at::Tensor& kept, const at::Tensor& logits) {
-  ShapeChecker dims;
-  dims.Bind("num_logits", kept.size(0));
-  dims.Bind("vocab_size", kept.size(1));
-  REPRISE_RETURN_IF_ERROR(dims.Check("logits of the model", logits, {"num_logits", "vocab_size"}));
-  if (logits.data_ptr() != kept.data_ptr()) kept.copy_(logits);
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 // Values that captured steps hold: constant during the life of the graphs.
 struct ModelRunner::Constants {
   Model* model = nullptr;
   const StepMetadata* metadata = nullptr;
-  std::vector<KvLayer> kv;  // one per layer
+  std::vector<int> model_classes;  // of the model's layers
+  std::vector<KvLayer> kv;         // one per layer, those of a draft model included
 };
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
     Model* model, const ModelRunnerOptions& options, std::unique_ptr<DeviceDriver> driver) {
   const ModelSpec& spec = model->spec();
   REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved, ResolveRunnerOptions(options, spec));
-  REPRISE_ASSIGN_OR_RETURN(LayerClasses classes, CollectLayerClasses(spec.layers));
+  const Model* draft = resolved.speculation.draft_model;
+  REPRISE_ASSIGN_OR_RETURN(
+      LayerClasses classes,
+      CollectLayerClasses(draft == nullptr ? spec.layers
+                                           : WithLayersOf(spec, draft->spec()).layers));
   if (classes.num_groups() < 1 || classes.num_groups() > kMaxKvGroups) {
     return absl::UnimplementedError(
         absl::StrCat("the layers of the model's spec must make 1 to ", kMaxKvGroups,
@@ -65,6 +59,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
 ModelRunner::ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes,
                          std::unique_ptr<DeviceDriver> driver)
     : model_(model),
+      spec_(options.speculation.draft_model == nullptr
+                ? model->spec()
+                : WithLayersOf(model->spec(), options.speculation.draft_model->spec())),
       options_(options),
       classes_(std::move(classes)),
       max_blocks_((std::max(*options.max_seq_len, *options.max_encoder_tokens) - 1) /
@@ -80,7 +77,7 @@ ModelRunner::~ModelRunner() {
 }
 
 absl::Status ModelRunner::Allocate() {
-  const ModelSpec& spec = model_->spec();
+  const ModelSpec& spec = spec_;
   const bool invariant = options_.batch_invariance == BatchInvariance::kOn;
   const StepMetadataOptions metadata = {
       .layers = spec.layers,
@@ -92,20 +89,25 @@ absl::Status ModelRunner::Allocate() {
       .max_tokens = options_.max_num_tokens,
       .max_seq_len = max_seq_len(),
       .max_encoder_tokens = *options_.max_encoder_tokens,
+      .max_drafts = max_drafts(),
       .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
       .shared_prefix =
           options_.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
   REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));
-  REPRISE_ASSIGN_OR_RETURN(memory_,
-                           StepMemory::Allocate({.max_rows = options_.max_num_seqs,
-                                                 .max_tokens = options_.max_num_tokens,
-                                                 .max_blocks = max_blocks_,
-                                                 .num_groups = classes_.num_groups(),
-                                                 .max_earlier_logits = options_.max_earlier_logits,
-                                                 .num_position_dims = spec.num_position_dims,
-                                                 .vocab_size = spec.vocab_size,
-                                                 .logits_dtype = logits_dtype()},
-                                                driver_->device()));
+  REPRISE_ASSIGN_OR_RETURN(
+      memory_,
+      StepMemory::Allocate({.max_rows = options_.max_num_seqs,
+                            .max_tokens = options_.max_num_tokens,
+                            .max_blocks = max_blocks_,
+                            .num_groups = classes_.num_groups(),
+                            .max_earlier_logits = options_.max_earlier_logits,
+                            .max_drafts = max_drafts(),
+                            .history_len = speculates() ? max_seq_len() : 0,
+                            .max_draft_query_len = has_draft_model() ? 1 + max_drafts() : 0,
+                            .num_position_dims = spec.num_position_dims,
+                            .vocab_size = spec.vocab_size,
+                            .logits_dtype = logits_dtype()},
+                           driver_->device()));
   if (spec.input_embedding_dim > 0) {
     REPRISE_ASSIGN_OR_RETURN(
         embeddings_,
@@ -125,6 +127,8 @@ absl::Status ModelRunner::Allocate() {
         kv_scales_, KvScales::Allocate(spec.layers, options_.kv_scale_shape, driver_->device()));
     calibrates_ = options_.kv_calibration == KvCalibration::kFirstStep;
   }
+  model_classes_ = metadata_->ClassesOf(0, num_model_layers());
+  REPRISE_RETURN_IF_ERROR(AllocateSpeculation());
   REPRISE_RETURN_IF_ERROR(AllocateRings());
   const auto allocate_mapped = [&](int64_t bytes) { return driver_->AllocateMapped(bytes); };
   const auto make_fence = [&] { return driver_->MakeFence(); };
@@ -149,12 +153,14 @@ absl::Status ModelRunner::Allocate() {
       graphs_, GraphSet::Create({.mode = *options_.graphs,
                                  .max_num_seqs = options_.max_num_seqs,
                                  .sizes = options_.graph_sizes,
+                                 .num_drafts = options_.speculation.graph_num_drafts,
                                  .mixed_tokens = options_.mixed_graph_tokens,
                                  .mixed_sizes = options_.mixed_graph_sizes,
                                  .max_seq_len = max_seq_len(),
                                  .inputs = inputs,
                                  // Sampled tokens have no embeddings of a caller's.
                                  .least_embedding_query_len = 2,
+                                 .mixed_inputs = GraphSetOptions::MixedInputs::kShared,
                                  .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
                                  .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
@@ -173,16 +179,16 @@ absl::Status ModelRunner::Allocate() {
 // What graphs and eager steps take is measured with a cache of the smallest size; the cache gets
 // the rest.
 absl::Status ModelRunner::SizeCache() {
-  REPRISE_ASSIGN_OR_RETURN(const CachePlan plan,
-                           CachePlan::Create(options_, model_->spec(), classes_));
+  REPRISE_ASSIGN_OR_RETURN(const CachePlan plan, CachePlan::Create(options_, spec_, classes_));
   if (driver_->free_bytes().has_value()) {
     REPRISE_RETURN_IF_ERROR(AllocateCache(plan, /*num_blocks=*/2));
     REPRISE_ASSIGN_OR_RETURN(memory_use_.eager_bytes,
                              driver_->MeasurePeakBytes([&] { return RunLargestStep(); }));
+    if (swaps()) REPRISE_RETURN_IF_ERROR(TimeSteps());
     if (*options_.graphs != GraphSetOptions::Mode::kOff) {
       REPRISE_ASSIGN_OR_RETURN(
           memory_use_.graph_bytes,
-          graphs_->EstimateBytes([this](const GraphKey& key) { return MakeStep(key); }));
+          graphs_->EstimateBytes([this](const GraphKey& key) { return MakeCapturedStep(key); }));
     }
     kv_cache_.reset();
     memory_use_.free_bytes = driver_->free_bytes();
@@ -191,8 +197,10 @@ absl::Status ModelRunner::SizeCache() {
                            plan.ChooseNumBlocks(memory_use_.free_bytes,
                                                 memory_use_.eager_bytes + memory_use_.graph_bytes));
   REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
+  if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
-                           (embeddings_ == nullptr ? 0 : embeddings_->bytes());
+                           (embeddings_ == nullptr ? 0 : embeddings_->bytes()) +
+                           (draft_model_ == nullptr ? 0 : draft_model_->bytes());
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
   return AllocateSwapStore();
@@ -216,7 +224,7 @@ absl::Status ModelRunner::AllocateSwapStore() {
   return absl::OkStatus();
 }
 
-// As many tokens as a step may have, in rows as long as they may be; their blocks are the null block.
+// As many tokens as a step may have, and what its encoder may take before.
 absl::Status ModelRunner::RunLargestStep() {
   if (encoder_ != nullptr) {
     const int max_tokens = max_encoder_tokens();
@@ -226,25 +234,56 @@ absl::Status ModelRunner::RunLargestStep() {
     for (int i = 0; i < num_inputs; ++i) encodes.push_back({.slot = SlotId(i), .tokens = input});
     REPRISE_RETURN_IF_ERROR(encoder_->Run(encodes, *model_, kv_layers()));
   }
-  const int num_rows = max_num_seqs();
+  return RunStepOf(max_num_seqs(), max_num_tokens());
+}
+
+absl::Status ModelRunner::RunStepOf(int num_rows, int num_tokens, DeviceTimer* timer) {
   std::vector<int32_t> query_start_loc = {0};
   std::vector<int32_t> seq_lens;
   std::vector<int32_t> positions;
   for (int row = 0; row < num_rows; ++row) {
-    const int num_left = max_num_tokens() - query_start_loc.back() - (num_rows - 1 - row);
+    const int num_left = num_tokens - query_start_loc.back() - (num_rows - 1 - row);
     seq_lens.push_back(std::min(num_left, max_seq_len()));
     query_start_loc.push_back(query_start_loc.back() + seq_lens.back());
     for (int i = 0; i < seq_lens.back(); ++i) positions.push_back(i);
   }
   memory_->FillLiveRows(query_start_loc, seq_lens, positions, max_encoder_tokens());
-  const absl::Status status =
+  const std::function<absl::Status()> step =
       MakeStep({.padded_num_seqs = num_rows,
                 .padded_num_tokens = query_start_loc.back(),
                 .max_query_len = seq_lens.front(),
                 .input = embeddings_ == nullptr ? StepInput::kTokens : StepInput::kEmbeddings,
-                .num_earlier_logits = options_.max_earlier_logits})();
+                .num_earlier_logits = timer == nullptr ? options_.max_earlier_logits : 0},
+               {.runs_draft_model = seq_lens.front() > 1});
+  if (timer != nullptr) timer->Mark(0);
+  const absl::Status status = step();
+  if (timer != nullptr) timer->Mark(1);
   memory_->Zero();
   return status;
+}
+
+absl::StatusOr<double> ModelRunner::TimeStepOf(int num_rows, int num_tokens, DeviceTimer* timer) {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Fence> fence, driver_->MakeFence());
+  REPRISE_RETURN_IF_ERROR(RunStepOf(num_rows, num_tokens, timer));
+  fence->Arm();
+  REPRISE_RETURN_IF_ERROR(fence->Wait());
+  REPRISE_ASSIGN_OR_RETURN(const double ns, timer->NsBetween(0, 1));
+  return ns / 1e3;
+}
+
+// A step of one token for the first time waits for the host, which looks for its products.
+absl::Status ModelRunner::TimeSteps() {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceTimer> timer,
+                           driver_->MakeTimer(/*num_marks=*/2));
+  // As many as a step may have, but for sequences shorter than that.
+  const int num_tokens = static_cast<int>(
+      std::min(int64_t{max_num_tokens()}, int64_t{max_num_seqs()} * max_seq_len()));
+  StepTimes times = {.num_tokens = num_tokens};
+  REPRISE_ASSIGN_OR_RETURN(times.largest_us, TimeStepOf(max_num_seqs(), num_tokens, timer.get()));
+  REPRISE_RETURN_IF_ERROR(TimeStepOf(1, 1, timer.get()).status());
+  REPRISE_ASSIGN_OR_RETURN(times.least_us, TimeStepOf(1, 1, timer.get()));
+  step_times_ = times;
+  return absl::OkStatus();
 }
 
 // Only products of the captured shapes are timed: the first prompt of a shape must not wait for a
@@ -263,18 +302,22 @@ absl::Status ModelRunner::CaptureGraphs() {
   return absl::OkStatus();
 }
 
-DType ModelRunner::logits_dtype() const {
-  return model_->spec().logits_dtype.value_or(model_->spec().dtype);
-}
+DType ModelRunner::logits_dtype() const { return spec_.logits_dtype.value_or(spec_.dtype); }
 
 EmbeddingFormat ModelRunner::embedding_format() const {
   const c10::Device device = driver_->device();
-  return {.dim = model_->spec().input_embedding_dim,
-          .dtype = model_->spec().dtype,
+  return {.dim = spec_.input_embedding_dim,
+          .dtype = spec_.dtype,
           .gpu = device.is_cuda() ? device.index() : kHostMemory};
 }
 
-absl::Span<const KvLayer> ModelRunner::kv_layers() const { return constants_->kv; }
+absl::Span<const KvLayer> ModelRunner::kv_layers() const {
+  return absl::MakeConstSpan(constants_->kv).first(num_model_layers());
+}
+
+bool ModelRunner::RunsDraftModel(const GraphKey& key, bool has_given_tokens) const {
+  return has_draft_model() && key.max_query_len > 1 && (key.num_drafts == 0 || has_given_tokens);
+}
 
 SlotLimits ModelRunner::Limits() const {
   return {.num_slots = options_.max_num_seqs,
@@ -284,14 +327,16 @@ SlotLimits ModelRunner::Limits() const {
           .block_size = options_.block_size,
           .num_blocks = num_blocks_,
           .num_swap_blocks = num_swap_blocks(),
-          .vocab_size = model_->spec().vocab_size,
+          .vocab_size = spec_.vocab_size,
           .max_earlier_logits = options_.max_earlier_logits,
+          .max_drafts = max_drafts(),
+          .has_drafter = options_.speculation.proposer != SpeculationOptions::Proposer::kNone,
           .groups = classes_.groups,
           .max_encoder_tokens = *options_.max_encoder_tokens,
           .max_encoder_step_tokens = max_encoder_step_tokens(),
           .embeddings = embedding_format(),
           .num_position_dims = num_position_dims(),
-          .max_position = model_->spec().max_position};
+          .max_position = spec_.max_position};
 }
 
 void ModelRunner::MakeCascade() {
@@ -303,7 +348,7 @@ void ModelRunner::MakeCascade() {
   for (int i = 0; i < classes_.num_classes(); ++i) {
     if (!metadata_->TakesPrefix(i)) continue;
     const LayerClass& layer_class = classes_.classes[i];
-    const LayerSpec& layer = model_->spec().layers[layer_class.first_layer];
+    const LayerSpec& layer = spec_.layers[layer_class.first_layer];
     options.classes.push_back(
         {.layer = {.num_q_heads = layer.params.num_q_heads,
                    .num_kv_heads = layer.params.num_kv_heads,
@@ -338,8 +383,10 @@ absl::Status ModelRunner::AllocateRings() {
   REPRISE_ASSIGN_OR_RETURN(delta_ring_,
                            StagingRing::Create(delta_memory_->host_bytes(), std::move(read)));
 
-  // One token per row, and the number of faults.
-  const int64_t output_size = options_.max_num_seqs + 1;
+  // One token per row, and the number of faults; with drafts the number of new tokens of each row,
+  // and those.
+  const int64_t max_rows = options_.max_num_seqs;
+  const int64_t output_size = max_rows + 1 + (speculates() ? max_rows * (2 + max_drafts()) : 0);
   REPRISE_ASSIGN_OR_RETURN(
       output_memory_, driver_->AllocateMapped(num_slots * output_size * int64_t{sizeof(int32_t)}));
   for (int i = 0; i < num_slots; ++i) {
@@ -354,29 +401,80 @@ absl::Status ModelRunner::AllocateRings() {
       }
       output.earlier_logits = logits.narrow(0, max_num_seqs(), options_.max_earlier_logits);
     }
+    if (speculates()) output.unsettled.reserve(options_.max_num_seqs);
     outputs_.push_back(std::move(output));
   }
+  if (options_.trace == nullptr) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceTimer> timer,
+                           driver_->MakeTimer(DeviceSpans::NumMarks(num_slots)));
+  device_spans_ = std::make_unique<DeviceSpans>(options_.trace, std::move(timer), num_slots);
   return absl::OkStatus();
+}
+
+absl::Status ModelRunner::AllocateSpeculation() {
+  if (!speculates()) return absl::OkStatus();
+  chosen_ = at::zeros({int64_t{options_.max_num_seqs} + options_.max_earlier_logits},
+                      at::TensorOptions(driver_->device()).dtype(at::kInt));
+  if (!has_draft_model()) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(draft_model_,
+                           DraftModel::Create({.model = options_.speculation.draft_model,
+                                               .first_layer = num_model_layers(),
+                                               .max_num_seqs = options_.max_num_seqs,
+                                               .block_size = options_.block_size,
+                                               .groups = classes_.groups,
+                                               .driver = driver_.get(),
+                                               .memory = memory_.get(),
+                                               .metadata = metadata_.get()}));
+  return absl::OkStatus();
+}
+
+// What proposes the drafts of a step at `key`; null if nothing does.
+std::function<absl::Status()> ModelRunner::MakeDrafts(const GraphKey& key) const {
+  using Proposer = SpeculationOptions::Proposer;
+  const SpeculationOptions& options = options_.speculation;
+  if (key.num_drafts == 0 || options.proposer == Proposer::kNone) return nullptr;
+  if (draft_model_ != nullptr) return draft_model_->Passes(key, constants_->kv, num_cache_blocks_);
+  if (options.proposer == Proposer::kNgram) {
+    const NgramDraftsArgs args = {.slots = memory_->slots(),
+                                  .arrays = memory_->arrays(),
+                                  .num_rows = key.padded_num_seqs,
+                                  .min_ngram = options.ngram.min_ngram,
+                                  .max_ngram = options.ngram.max_ngram};
+    return [args, driver = driver_.get()] { return driver->ProposeNgrams(args); };
+  }
+  const DraftStep step = {
+      .slots = memory_->slots(),
+      .arrays = memory_->arrays(),
+      .num_rows = key.padded_num_seqs,
+      .max_drafts = key.num_drafts,
+      .vocab_size = spec_.vocab_size,
+      .stream = driver_->device().is_cuda()
+                    ? static_cast<CUstream_st*>(driver_->stream().native_handle())
+                    : nullptr};
+  return [step, drafter = options.drafter] { return drafter->Propose(step); };
 }
 
 absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
   kv_cache_.reset();  // before the new one: both might not fit
   REPRISE_ASSIGN_OR_RETURN(kv_cache_, plan.Allocate(num_blocks, driver_->device()));
-  for (int i = 0; kv_scales_ && i < static_cast<int>(model_->spec().layers.size()); ++i) {
+  num_cache_blocks_ = num_blocks;
+  for (int i = 0; kv_scales_ && i < static_cast<int>(spec_.layers.size()); ++i) {
     if (const std::optional<int> layer = plan.cache_layer(i)) {
       kv_cache_->SetScales(*layer, kv_scales_->k_scale(i), kv_scales_->v_scale(i));
     }
   }
-  constants_ = std::make_shared<const Constants>(
-      Constants{.model = model_, .metadata = metadata_.get(), .kv = plan.LayersOf(*kv_cache_)});
+  constants_ = std::make_shared<const Constants>(Constants{.model = model_,
+                                                           .metadata = metadata_.get(),
+                                                           .model_classes = model_classes_,
+                                                           .kv = plan.LayersOf(*kv_cache_)});
   fingerprint_ = MakeFingerprint(num_blocks);
   return absl::OkStatus();
 }
 
-std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key, const KvScales* calibrated,
-                                                    StepWatch* watch) const {
+std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
+                                                    const StepVariant& variant) const {
   const StepArrays& arrays = memory_->arrays();
-  StepBatches batches = metadata_->BatchesAt(key, *memory_);
+  StepBatches batches = metadata_->BatchesAt(key, arrays, memory_->slots());
   const int64_t num_tokens = key.padded_num_tokens;
   const int num_logits = key.padded_num_seqs + key.num_earlier_logits;
   std::vector<at::Tensor> slot_mappings;
@@ -392,28 +490,37 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key, const K
       .slot_mappings = std::move(slot_mappings),
       .logits_indices = memory_->View(arrays.logits_indices, num_logits),
       .logits = memory_->logits(num_logits),
-      .kv = constants_->kv,
+      .kv = absl::MakeConstSpan(constants_->kv).first(num_model_layers()),
       .batches = batches,
       .metadata = metadata_.get(),
       .linears = &driver_->linears(),
-      .dtype = model_->spec().dtype,
-      .calibrated = calibrated,
-      .watch = watch});
-  return [step, batches = std::move(batches), constants = constants_, watch]() -> absl::Status {
+      .dtype = spec_.dtype,
+      .calibrated = variant.calibrated,
+      .watch = variant.watch});
+  std::function<absl::Status()> drafts;
+  if (variant.proposes_drafts) drafts = MakeDrafts(key);
+  std::function<absl::Status()> prompt_pass;
+  if (variant.runs_draft_model && draft_model_ != nullptr) {
+    prompt_pass = draft_model_->PromptPass(key, constants_->kv, variant.calibrated);
+  }
+  return [step, batches = std::move(batches), constants = constants_, drafts = std::move(drafts),
+          prompt_pass = std::move(prompt_pass), watch = variant.watch]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
+      if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
       if (watch != nullptr) watch->Begin();
-      REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches));
+      REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
-      REPRISE_RETURN_IF_ERROR(MoveInto(step->logits(), logits));
+      REPRISE_RETURN_IF_ERROR(step->KeepLogits(logits));
       step->Watch("logits", step->logits());
-      return watch != nullptr ? watch->End() : absl::OkStatus();
+      if (watch != nullptr) REPRISE_RETURN_IF_ERROR(watch->End());
+      return prompt_pass != nullptr ? prompt_pass() : absl::OkStatus();
     });
   };
 }
 
 std::function<absl::Status()> ModelRunner::MakeCapturedStep(const GraphKey& key) const {
-  return MakeStep(key, /*calibrated=*/nullptr,
-                  checker_ != nullptr ? checker_->WatchOf(key) : nullptr);
+  return MakeStep(key, {.watch = checker_ != nullptr ? checker_->WatchOf(key) : nullptr,
+                        .runs_draft_model = RunsDraftModel(key, /*has_given_tokens=*/false)});
 }
 
 Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {

@@ -143,16 +143,28 @@ TEST(ModelRunnerTest, AReplayedMixedStepAllocatesNothingOnTheHeapAndIsTraced) {
 
   const nlohmann::json events = nlohmann::json::parse(trace.ToJson()).at("traceEvents");
   std::vector<std::string> names;
+  std::vector<std::string> device_names;
+  double device_end = 0;
   for (const nlohmann::json& event : events) {
     const nlohmann::json& args = event.at("args");
-    if (event.at("ph") == "X" && args.at("step") == 51) names.push_back(event.at("name"));
+    if (event.at("ph") == "X" && args.at("step") == 51) {
+      const bool is_of_device = event.at("tid") == 2;
+      (is_of_device ? device_names : names).push_back(event.at("name"));
+      if (is_of_device) {
+        device_end = event.at("ts").get<double>() + event.at("dur").get<double>();
+      }
+      if (event.at("name") == "await") {
+        EXPECT_LE(device_end, event.at("ts").get<double>() + 0.01);
+      }
+    }
     if (event.at("name") == "replay") {
       EXPECT_EQ(args.at("key"), "4 seqs x 8 (8 tokens), tokens");
     }
   }
   EXPECT_THAT(names, testing::ElementsAre("launch", "plan", "refill", "replay", "sample", "await"));
+  EXPECT_THAT(device_names, testing::ElementsAre("refill", "replay", "sample"));
   EXPECT_EQ(events.back().at("name"), "await");
-  EXPECT_EQ(trace.num_events(), 52 * 7);  // those and the counts
+  EXPECT_EQ(trace.num_events(), 52 * 10);  // those and the counts
 }
 
 // A device with little memory, over the CPU.

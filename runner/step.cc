@@ -44,6 +44,17 @@ absl::StatusOr<at::Tensor> Step::Embed(const at::Tensor& from_ids) const {
   });
 }
 
+absl::Status Step::KeepLogits(const at::Tensor& returned) const {
+  const at::Tensor& kept = parts_.logits;
+  ShapeChecker dims;
+  dims.Bind("num_logits", kept.size(0));
+  dims.Bind("vocab_size", kept.size(1));
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("logits of the model", returned, {"num_logits", "vocab_size"}));
+  if (returned.data_ptr() != kept.data_ptr()) kept.copy_(returned);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const AttendOptions& options) const {
   REPRISE_RETURN_IF_ERROR(Write(layer, k, v));
@@ -72,6 +83,7 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
     return absl::InvalidArgumentError(absl::StrCat(
         "new_keys of layer ", layer, " are exact, so the call must bring them: got q alone"));
   }
+  REPRISE_RETURN_IF_ERROR(CheckQuery(layer, q));
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     at::Tensor out =
@@ -111,7 +123,7 @@ absl::Status Step::Write(int layer, const at::Tensor& latent) const {
 
 absl::Status Step::Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const {
   if (parts_.calibrated == nullptr) return absl::OkStatus();
-  const KvScales::Layer& scales = parts_.calibrated->layer(layer);
+  const KvScales::Layer& scales = parts_.calibrated->layer(place(layer));
   const KvScaleOptions options = {.cache_dtype = parts_.kv[layer].dtype};
   REPRISE_RETURN_IF_ERROR(ComputeKvScales(k, slot_mapping(layer), scales.k, options));
   if (!v.defined()) {  // V is a part of K
@@ -144,11 +156,12 @@ absl::StatusOr<AttentionPart> Step::AttendWithin(int attention, const at::Tensor
 absl::StatusOr<AttentionPart> Step::AttendBefore(int layer, const at::Tensor& q) const {
   REPRISE_RETURN_IF_ERROR(CheckHasCache(layer));
   REPRISE_RETURN_IF_ERROR(CheckHasWithin());
-  const int class_index = classes().class_of_layer[layer];
+  const int class_index = classes().class_of_layer[place(layer)];
   if (classes().classes[class_index].batch != ClassBatch::kRows) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer ", layer, " has chunks or an encoder's keys: expected full attention or a window"));
   }
+  REPRISE_RETURN_IF_ERROR(CheckQuery(layer, q));
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
     AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
@@ -169,26 +182,26 @@ void Step::Watch(const char* place, int index, const char* what, const at::Tenso
 }
 
 const at::Tensor& Step::slot_mapping(int layer) const {
-  const std::optional<int> group = classes().group_of_layer.at(layer);
+  const std::optional<int> group = classes().group_of_layer.at(place(layer));
   CHECK(group.has_value()) << "layer " << layer << " has no cache";
   return parts_.slot_mappings[*group];
 }
 
 const PagedBatch& Step::batch(int layer) const {
-  return parts_.batches.of_class[classes().class_of_layer.at(layer)];
+  return parts_.batches.of_class[classes().class_of_layer.at(place(layer))];
 }
 
 const WorkMap& Step::work_map(int layer) const {
-  return parts_.batches.work_maps[classes().class_of_layer.at(layer)];
+  return parts_.batches.work_maps[classes().class_of_layer.at(place(layer))];
 }
 
 absl::Status Step::CheckHasCache(int layer) const {
-  const int num_layers = static_cast<int>(parts_.metadata->layers().size());
+  const int num_layers = static_cast<int>(parts_.kv.size());
   if (layer < 0 || layer >= num_layers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer is not in the model's spec: expected 0 to ", num_layers - 1, ", got ", layer));
   }
-  if (classes().group_of_layer[layer]) return absl::OkStatus();
+  if (classes().group_of_layer[place(layer)]) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "layer ", layer, " is the encoder's: expected a decoder or encoder-decoder layer"));
 }
@@ -205,6 +218,15 @@ absl::Status Step::CheckIsWritten(int layer) const {
         "layer ", layer, " reads the encoder's keys and writes none: expected q alone"));
   }
   return absl::OkStatus();
+}
+
+// On the CPU too, where no work is planned: so that what runs there runs on a GPU.
+absl::Status Step::CheckQuery(int layer, const at::Tensor& q) const {
+  const at::ScalarType expected = ToScalarType(spec(layer).q_dtype.value_or(parts_.dtype));
+  if (q.scalar_type() == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "q of layer ", layer, " has the wrong dtype: expected ", at::toString(expected),
+      ", as LayerSpec::q_dtype or the model's spec says, got ", at::toString(q.scalar_type())));
 }
 
 absl::Status Step::CheckHasWithin() const {

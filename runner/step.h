@@ -53,8 +53,7 @@ class StepWatch;
 struct AttendOptions {
   // Where the result goes, [num_tokens, num_q_heads, head_dim_v] of any dtype that
   // attention/attention.h allows; it must outlive the graph. Undefined: memory of the step, of q's
-  // dtype, or of the model's if q is fp8. (On a GPU q has the model's dtype, for which the work of
-  // a step is planned.)
+  // dtype, or of the model's if q is fp8.
   at::Tensor out = {};
   // Written if defined: [num_tokens, num_q_heads] float32, natural logarithm.
   at::Tensor lse = {};
@@ -85,6 +84,7 @@ class Step {
     at::Tensor logits_indices;
     at::Tensor logits;
     absl::Span<const KvLayer> kv;  // one per layer
+    int first_layer = 0;           // of `metadata`'s: the model's first one
     StepBatches batches;
     const StepMetadata* metadata = nullptr;
     LinearContext* linears = nullptr;
@@ -102,7 +102,8 @@ class Step {
   const at::Tensor& positions() const { return parts_.positions; }
   const at::Tensor& logits_indices() const { return parts_.logits_indices; }  // [num_logits] int32
 
-  // Whether callers have brought embeddings for some of the tokens: a constant of the step's graph.
+  // Whether callers may have brought embeddings for some of the tokens: a constant of the step's
+  // graph.
   StepInput input() const {
     return parts_.embeddings.defined() ? StepInput::kEmbeddings : StepInput::kTokens;
   }
@@ -116,11 +117,16 @@ class Step {
   // Where logits may be written: [num_logits, vocab_size] of the runner's logits dtype, persistent.
   const at::Tensor& logits() const { return parts_.logits; }
 
+  // Copies what the model returned to logits(), unless it is there. The runner's. Errors:
+  // InvalidArgument for another shape.
+  absl::Status KeepLogits(const at::Tensor& returned) const;
+
   // Writes k and v of this step's tokens into the layer's cache, then attends. q [num_tokens,
-  // num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any
-  // strides with the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype
-  // (AttendOptions may say otherwise). Errors: InvalidArgument for a layer that the table above gives another call; those of WriteKv
-  // and PagedAttention.
+  // num_q_heads, head_dim_qk] of the model's dtype, or as the layer's spec says (LayerSpec::q_dtype);
+  // k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any strides with the last one 1.
+  // Returns out [num_tokens, num_q_heads, head_dim_v] of q's dtype (AttendOptions may say
+  // otherwise). Errors: InvalidArgument for a layer that the table above gives another call, and for
+  // q of another dtype; those of WriteKv and PagedAttention.
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                     const at::Tensor& v, const AttendOptions& options = {}) const;
 
@@ -183,12 +189,14 @@ class Step {
   absl::Status CheckHasCache(int layer) const;
   absl::Status CheckIsWritten(int layer) const;
   absl::Status CheckHasWithin() const;
+  absl::Status CheckQuery(int layer, const at::Tensor& q) const;
   void See(std::string_view name, const at::Tensor& tensor) const;
   // Watches `what` of a layer: "layer 3 q".
   void Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const;
   // Sets the layer's scales from k and v, in the step that calibrates.
   absl::Status Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const;
-  const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[layer]; }
+  int place(int layer) const { return parts_.first_layer + layer; }  // among metadata's layers
+  const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[place(layer)]; }
   const LayerClasses& classes() const { return parts_.metadata->classes(); }
 
   Parts parts_;

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
 
@@ -31,9 +32,18 @@ absl::StatusOr<std::unique_ptr<StepEmbeddings>> StepEmbeddings::Allocate(
   });
 }
 
-absl::Status StepEmbeddings::Write(const ScheduledBatch& batch, int padded_num_tokens) {
+absl::Status StepEmbeddings::Clear() {
+  if (num_marked_ == 0) return absl::OkStatus();
   return CatchTorch([&] {
-    is_embedded_.narrow(0, 0, padded_num_tokens).zero_();
+    is_embedded_.narrow(0, 0, num_marked_).zero_();
+    num_marked_ = 0;
+    return absl::OkStatus();
+  });
+}
+
+absl::Status StepEmbeddings::Write(const ScheduledBatch& batch) {
+  REPRISE_RETURN_IF_ERROR(Clear());
+  return CatchTorch([&] {
     int row = 0;
     int64_t first_of_row = 0;  // among the tokens of the step
     for (const ScheduledEmbeddings& range : batch.embeddings) {
@@ -41,6 +51,7 @@ absl::Status StepEmbeddings::Write(const ScheduledBatch& batch, int padded_num_t
       const int64_t first = first_of_row + range.first_token;
       rows_.narrow(0, first, range.rows.num_rows)
           .copy_(TensorOver(range.rows), /*non_blocking=*/true);
+      num_marked_ = first + range.rows.num_rows;
       is_embedded_.narrow(0, first, range.rows.num_rows).fill_(true);
     }
     return absl::OkStatus();

@@ -2,7 +2,8 @@
 // reads in place of the embeddings of token ids (Step::Embed).
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto embeddings, StepEmbeddings::Allocate(512, format, device));
-//   REPRISE_RETURN_IF_ERROR(embeddings->Write(batch, /*padded_num_tokens=*/512));  // then replay
+//   REPRISE_RETURN_IF_ERROR(embeddings->Write(batch));  // then replay
+//   REPRISE_RETURN_IF_ERROR(embeddings->Clear());       // before the graph serves tokens alone
 //
 // Memory: max_tokens * (dim elements + 1 byte).
 //
@@ -34,9 +35,12 @@ class StepEmbeddings {
                                                                   c10::Device device);
 
   // Enqueues, on LibTorch's current stream, the copies of the batch's ranges to the tokens of the
-  // step, and marks these among the first `padded_num_tokens`. A copy a range.
+  // step, and marks these and no others. A copy a range.
   // REQUIRES: SlotMirror has accepted the batch.
-  absl::Status Write(const ScheduledBatch& batch, int padded_num_tokens);
+  absl::Status Write(const ScheduledBatch& batch);
+
+  // Marks none. Enqueues nothing if none is marked.
+  absl::Status Clear();
 
   // Of the first `num_tokens`: Step::Parts::embeddings and is_embedded.
   at::Tensor rows(int64_t num_tokens) const { return rows_.narrow(0, 0, num_tokens); }
@@ -51,6 +55,7 @@ class StepEmbeddings {
 
   at::Tensor rows_;         // [max_tokens, dim]
   at::Tensor is_embedded_;  // [max_tokens, 1] bool
+  int64_t num_marked_ = 0;  // none at or past it is marked
 };
 
 }  // namespace reprise

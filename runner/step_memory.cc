@@ -5,11 +5,73 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
 
 namespace reprise {
+namespace {
+
+struct PlannedArrays {
+  struct Array {
+    int32_t* StepArrays::*pointer;
+    StepBuffer<int32_t> buffer;
+  };
+  std::vector<Array> arrays;
+  std::optional<StepBuffer<int64_t>> slot_mapping;  // unset: there are no arrays
+};
+
+// Plans arrays of the sizes in `arrays`. `prefix`: of their names.
+absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, int num_groups,
+                                         const char* prefix, StepBuffers& buffers) {
+  const int64_t rows = arrays.max_rows;
+  const int64_t tokens = arrays.max_tokens;
+  const int64_t num_logits = rows + arrays.max_earlier_logits;
+  const int64_t dims = arrays.num_position_dims;
+  const struct {
+    const char* name;
+    int32_t* StepArrays::*pointer;
+    int64_t count;
+  } wanted[] = {
+      {"token_ids", &StepArrays::token_ids, tokens},
+      {"positions", &StepArrays::positions, tokens},
+      {"model_positions", &StepArrays::model_positions, dims > 1 ? dims * tokens : 0},
+      {"query_start_loc", &StepArrays::query_start_loc, rows + 1},
+      {"seq_lens", &StepArrays::seq_lens, rows},
+      {"context_lens", &StepArrays::context_lens, rows},
+      {"encoder_lens", &StepArrays::encoder_lens, rows},
+      {"table_row", &StepArrays::table_row, rows},
+      {"logits_indices", &StepArrays::logits_indices, num_logits},
+      {"sample_slot", &StepArrays::sample_slot, num_logits},
+      {"sample_offset", &StepArrays::sample_offset, num_logits},
+      {"first_verified", &StepArrays::first_verified, rows},
+      {"num_proposed", &StepArrays::num_proposed, rows},
+      {"scored_slot", &StepArrays::scored_slot, num_logits},
+      {"scored_token", &StepArrays::scored_token, num_logits},
+      {"common_prefix_len", &StepArrays::common_prefix_len, 1},
+  };
+  PlannedArrays planned;
+  for (const auto& array : wanted) {
+    REPRISE_ASSIGN_OR_RETURN(const auto buffer,
+                             buffers.Plan<int32_t>(absl::StrCat(prefix, array.name), array.count));
+    planned.arrays.push_back({array.pointer, buffer});
+  }
+  REPRISE_ASSIGN_OR_RETURN(
+      planned.slot_mapping,
+      buffers.Plan<int64_t>(absl::StrCat(prefix, "slot_mapping"), num_groups * tokens));
+  return planned;
+}
+
+void PointAtArrays(const PlannedArrays& planned, const StepBuffers& buffers, StepArrays& arrays) {
+  for (const auto& [pointer, buffer] : planned.arrays) arrays.*pointer = buffers.data(buffer);
+  if (planned.slot_mapping) arrays.slot_mapping = buffers.data(*planned.slot_mapping);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<StepMemory>> StepMemory::Allocate(const StepMemoryShape& shape,
                                                                  c10::Device device) {
@@ -19,7 +81,7 @@ absl::StatusOr<std::unique_ptr<StepMemory>> StepMemory::Allocate(const StepMemor
     memory->all_logits_ =
         at::zeros({int64_t{shape.max_rows} + shape.max_earlier_logits, shape.vocab_size},
                   at::TensorOptions(device).dtype(ToScalarType(shape.logits_dtype)));
-    for (int rows = 0; rows <= shape.max_rows; ++rows) {
+    for (int rows = 0; rows <= shape.max_rows * (1 + shape.max_drafts); ++rows) {
       memory->logits_.push_back(memory->all_logits_.narrow(0, 0, rows));
     }
     return memory;
@@ -27,9 +89,8 @@ absl::StatusOr<std::unique_ptr<StepMemory>> StepMemory::Allocate(const StepMemor
 }
 
 absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
-  const int rows = shape.max_rows;
-  const int tokens = shape.max_tokens;
-  const int64_t num_logits = int64_t{rows} + shape.max_earlier_logits;
+  const int64_t rows = shape.max_rows;
+  const int64_t dims = shape.num_position_dims;
   StepBuffers& b = buffers_;
   // A row of the table starts at a multiple of 16 bytes, so that kernels may load four entries at
   // once.
@@ -39,31 +100,30 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
   REPRISE_ASSIGN_OR_RETURN(const auto seq_len, b.Plan<int32_t>("seq_len", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto encoder_len, b.Plan<int32_t>("encoder_len", rows));
   // Where the model sees the positions that attention uses, there are no others.
-  const int dims = shape.num_position_dims;
   REPRISE_ASSIGN_OR_RETURN(const auto position_delta,
                            b.Plan<int32_t>("position_delta", dims > 1 ? rows : 0));
   REPRISE_ASSIGN_OR_RETURN(const auto last_token, b.Plan<int32_t>("last_token", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sample_index, b.Plan<int64_t>("sample_index", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto sampling, b.Plan<SamplingParams>("sampling", rows));
-  REPRISE_ASSIGN_OR_RETURN(const auto token_ids, b.Plan<int32_t>("token_ids", tokens));
-  REPRISE_ASSIGN_OR_RETURN(const auto positions, b.Plan<int32_t>("positions", tokens));
-  REPRISE_ASSIGN_OR_RETURN(
-      const auto model_positions,
-      b.Plan<int32_t>("model_positions", dims > 1 ? int64_t{dims} * tokens : 0));
-  REPRISE_ASSIGN_OR_RETURN(const auto slot_mapping,
-                           b.Plan<int64_t>("slot_mapping", int64_t{shape.num_groups} * tokens));
-  REPRISE_ASSIGN_OR_RETURN(const auto query_start_loc,
-                           b.Plan<int32_t>("query_start_loc", int64_t{rows} + 1));
-  REPRISE_ASSIGN_OR_RETURN(const auto seq_lens, b.Plan<int32_t>("seq_lens", rows));
-  REPRISE_ASSIGN_OR_RETURN(const auto context_lens, b.Plan<int32_t>("context_lens", rows));
-  REPRISE_ASSIGN_OR_RETURN(const auto encoder_lens, b.Plan<int32_t>("encoder_lens", rows));
-  REPRISE_ASSIGN_OR_RETURN(const auto table_row, b.Plan<int32_t>("table_row", rows));
-  REPRISE_ASSIGN_OR_RETURN(const auto logits_indices,
-                           b.Plan<int32_t>("logits_indices", num_logits));
-  REPRISE_ASSIGN_OR_RETURN(const auto sample_slot, b.Plan<int32_t>("sample_slot", rows));
-  REPRISE_ASSIGN_OR_RETURN(const auto scored_slot, b.Plan<int32_t>("scored_slot", num_logits));
-  REPRISE_ASSIGN_OR_RETURN(const auto scored_token, b.Plan<int32_t>("scored_token", num_logits));
-  REPRISE_ASSIGN_OR_RETURN(const auto common_prefix_len, b.Plan<int32_t>("common_prefix_len", 1));
+  REPRISE_ASSIGN_OR_RETURN(const auto history,
+                           b.Plan<int32_t>("history", rows * shape.history_len));
+  const bool has_draft_model = shape.max_draft_query_len > 0;
+  REPRISE_ASSIGN_OR_RETURN(const auto drafted_len,
+                           b.Plan<int32_t>("drafted_len", has_draft_model ? rows : 0));
+
+  arrays_ = {.max_rows = shape.max_rows,
+             .max_tokens = shape.max_tokens,
+             .max_earlier_logits = shape.max_earlier_logits,
+             .num_position_dims = shape.num_position_dims};
+  REPRISE_ASSIGN_OR_RETURN(const PlannedArrays arrays,
+                           PlanArrays(arrays_, shape.num_groups, /*prefix=*/"", b));
+  PlannedArrays draft_arrays;
+  if (has_draft_model) {
+    draft_arrays_ = {.max_rows = shape.max_rows,
+                     .max_tokens = shape.max_rows * shape.max_draft_query_len};
+    REPRISE_ASSIGN_OR_RETURN(draft_arrays,
+                             PlanArrays(draft_arrays_, shape.num_groups, "draft_", b));
+  }
 
   // LibTorch aligns to 64 bytes on the CPU: room to begin at a multiple of kAlignment.
   bytes_ =
@@ -82,27 +142,13 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
             .last_token = b.data(last_token),
             .sample_index = b.data(sample_index),
             .sampling = b.data(sampling),
-            .num_slots = rows,
+            .history = {.tokens = b.data(history), .stride = shape.history_len},
+            .drafted_len = b.data(drafted_len),
+            .num_slots = shape.max_rows,
             .max_blocks = shape.max_blocks,
             .num_groups = shape.num_groups};
-  arrays_ = {.token_ids = b.data(token_ids),
-             .positions = b.data(positions),
-             .model_positions = b.data(model_positions),
-             .slot_mapping = b.data(slot_mapping),
-             .query_start_loc = b.data(query_start_loc),
-             .seq_lens = b.data(seq_lens),
-             .context_lens = b.data(context_lens),
-             .encoder_lens = b.data(encoder_lens),
-             .table_row = b.data(table_row),
-             .logits_indices = b.data(logits_indices),
-             .sample_slot = b.data(sample_slot),
-             .scored_slot = b.data(scored_slot),
-             .scored_token = b.data(scored_token),
-             .common_prefix_len = b.data(common_prefix_len),
-             .max_rows = rows,
-             .max_tokens = tokens,
-             .max_earlier_logits = shape.max_earlier_logits,
-             .num_position_dims = dims};
+  PointAtArrays(arrays, b, arrays_);
+  PointAtArrays(draft_arrays, b, draft_arrays_);
   return absl::OkStatus();
 }
 

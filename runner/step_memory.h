@@ -27,6 +27,11 @@ struct StepMemoryShape {
   int max_blocks = 0;  // of a sequence, in each group
   int num_groups = 1;
   int max_earlier_logits = 0;  // rows of logits after those of the rows
+  int max_drafts = 0;          // of a row
+  // Tokens of a slot that are kept for drafters; 0: none.
+  int history_len = 0;
+  // The most tokens of a row in the first pass of a draft model; 0: there is none.
+  int max_draft_query_len = 0;
   int num_position_dims = 1;
   int vocab_size = 0;
   DType logits_dtype = DType::kFloat32;
@@ -41,9 +46,12 @@ class StepMemory {
   const SlotState& slots() const { return slots_; }
   // num_faults is null: it differs from step to step.
   const StepArrays& arrays() const { return arrays_; }
+  // Of the passes of a draft model, of max_rows * max_draft_query_len tokens.
+  const StepArrays& draft_arrays() const { return draft_arrays_; }
   // [max_rows + max_earlier_logits, vocab_size]
   const at::Tensor& logits() const { return all_logits_; }
-  // The first rows of it; up to max_rows they are made beforehand. REQUIRES: it has so many.
+  // The first rows of it; up to max_rows, and those of steps with drafts, they are made beforehand.
+  // REQUIRES: it has so many.
   at::Tensor logits(int num_rows) const {
     return num_rows < static_cast<int>(logits_.size()) ? logits_[num_rows]
                                                        : all_logits_.narrow(0, 0, num_rows);
@@ -69,7 +77,7 @@ class StepMemory {
 
  private:
   explicit StepMemory(c10::Device device) : device_(device) {}
-  // Plans the buffers, allocates them and points slots_ and arrays_ at them.
+  // Plans the buffers, allocates them and points slots_ and both arrays at them.
   absl::Status Cut(const StepMemoryShape& shape);
 
   c10::Device device_;
@@ -77,6 +85,7 @@ class StepMemory {
   StepBuffers buffers_;
   SlotState slots_;
   StepArrays arrays_;
+  StepArrays draft_arrays_;
   at::Tensor all_logits_;
   std::vector<at::Tensor> logits_;  // [i]: of i rows
 };

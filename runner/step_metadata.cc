@@ -25,11 +25,12 @@ StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* dri
       driver_(driver),
       work_maps_(options.classes.num_classes()),
       decode_maps_(options.classes.num_classes()),
+      draft_maps_(options.classes.num_classes()),
       cascade_maps_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
-WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params) const {
-  return {.dtype = options_.dtype,
+WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_dtype) const {
+  return {.dtype = q_dtype,
           .num_q_heads = params.num_q_heads,
           .num_kv_heads = params.num_kv_heads,
           .head_dim_qk = params.head_dim_qk,
@@ -54,10 +55,10 @@ absl::Status StepMetadata::AllocateWithin() {
     const LayerClass& layer_class = options_.classes.classes[i];
     if (layer_class.batch != ClassBatch::kRows) continue;
     REPRISE_ASSIGN_OR_RETURN(before_maps_[i],
-                             NewMap(MapOptions(options_.layers[layer_class.first_layer].params)));
+                             NewMap(MapOptions(options_.layers[layer_class.first_layer])));
   }
   for (const AttentionParams& params : options_.within) {
-    WorkMapOptions plan = MapOptions(params);
+    WorkMapOptions plan = MapOptions(params, options_.dtype);
     plan.max_seq_len = options_.max_tokens;
     REPRISE_ASSIGN_OR_RETURN(within_maps_.emplace_back(), NewMap(plan));
   }
@@ -66,7 +67,7 @@ absl::Status StepMetadata::AllocateWithin() {
 
 WorkMapOptions StepMetadata::ClassMapOptions(int index, int max_tokens, int max_query_len) const {
   const LayerClass& layer_class = options_.classes.classes[index];
-  WorkMapOptions plan = MapOptions(options_.layers[layer_class.first_layer].params);
+  WorkMapOptions plan = MapOptions(options_.layers[layer_class.first_layer]);
   plan.max_tokens = max_tokens;
   plan.max_query_len = max_query_len;
   if (layer_class.batch == ClassBatch::kLocalRows) {
@@ -94,11 +95,14 @@ absl::Status StepMetadata::Allocate(int index) {
       ClassMapOptions(index, options_.max_tokens, /*max_query_len=*/options_.max_tokens);
   if (layer_class.batch == ClassBatch::kLocalRows) AllocateLocalRows(index, largest.max_rows);
   REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, driver_->PlanWork(largest));
-  REPRISE_ASSIGN_OR_RETURN(
-      const WorkMapPlan decode_plan,
-      driver_->PlanWork(options_.mode == WorkMapMode::kDeterministic
-                            ? largest
-                            : ClassMapOptions(index, options_.max_rows, /*max_query_len=*/1)));
+  const auto plan_for = [&](int query_len) {
+    return driver_->PlanWork(
+        options_.mode == WorkMapMode::kDeterministic
+            ? largest
+            : ClassMapOptions(index, options_.max_rows * query_len, query_len));
+  };
+  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan decode_plan, plan_for(1));
+  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan draft_plan, plan_for(1 + options_.max_drafts));
   WorkMapPlan cascade_plan;
   if (TakesPrefix(index)) {
     WorkMapOptions cascade = ClassMapOptions(index, options_.max_rows, /*max_query_len=*/1);
@@ -106,12 +110,13 @@ absl::Status StepMetadata::Allocate(int index) {
     cascade.shared_tiles = SharedTiles::kSmall;
     REPRISE_ASSIGN_OR_RETURN(cascade_plan, driver_->PlanWork(cascade));
   }
-  // A step has one of the three.
-  const int64_t bytes =
-      std::max({plan.workspace_bytes, decode_plan.workspace_bytes, cascade_plan.workspace_bytes});
+  // A step has one of the four.
+  const int64_t bytes = std::max({plan.workspace_bytes, decode_plan.workspace_bytes,
+                                  draft_plan.workspace_bytes, cascade_plan.workspace_bytes});
   memory_.push_back(at::empty({bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
   work_maps_[index] = MakeWorkMap(plan, memory_.back().data_ptr());
   decode_maps_[index] = MakeWorkMap(decode_plan, memory_.back().data_ptr());
+  draft_maps_[index] = MakeWorkMap(draft_plan, memory_.back().data_ptr());
   if (TakesPrefix(index)) {
     cascade_maps_[index] = MakeWorkMap(cascade_plan, memory_.back().data_ptr());
   }
@@ -130,9 +135,8 @@ void StepMetadata::AllocateLocalRows(int index, int max_rows) {
                         .max_rows = max_rows};
 }
 
-StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memory) const {
-  const StepArrays& arrays = memory.arrays();
-  const SlotState& slots = memory.slots();
+StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& arrays,
+                                    const SlotState& slots) const {
   StepBatches batches;
   batches.rows = {.query_start_loc = arrays.query_start_loc,
                   .seq_lens = arrays.seq_lens,
@@ -173,24 +177,25 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepMemory& memor
   }
   // The decode maps hold one token per row.
   const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
-  batches.work_maps = is_decode ? decode_maps_ : work_maps_;
+  const bool is_drafts = key.num_drafts > 0 && key.max_query_len <= 1 + options_.max_drafts;
+  batches.work_maps = is_decode ? decode_maps_ : is_drafts ? draft_maps_ : work_maps_;
   for (int i = 0; key.cascade && is_decode && i < options_.classes.num_classes(); ++i) {
     if (!TakesPrefix(i)) continue;
     batches.of_class[i].common_prefix_len = arrays.common_prefix_len;
     batches.work_maps[i] = cascade_maps_[i];
   }
-  if (!options_.within.empty() && key.max_query_len > 1) AddWithin(memory, batches);
+  if (!options_.within.empty() && key.max_query_len > 1) AddWithin(arrays, batches);
   return batches;
 }
 
-void StepMetadata::AddWithin(const StepMemory& memory, StepBatches& batches) const {
+void StepMetadata::AddWithin(const StepArrays& arrays, StepBatches& batches) const {
   for (int i = 0; i < options_.classes.num_classes(); ++i) {
     PagedBatch before;
     if (options_.classes.classes[i].batch == ClassBatch::kRows) {
       before = batches.of_class[i];
-      before.seq_lens = memory.arrays().context_lens;
-      before.query_positions = memory.arrays().positions;  // for windows
-      before.causal = false;                               // all of them are before the queries
+      before.seq_lens = arrays.context_lens;
+      before.query_positions = arrays.positions;  // for windows
+      before.causal = false;                      // all of them are before the queries
     }
     batches.before.push_back(before);
   }
@@ -203,12 +208,20 @@ void StepMetadata::AddWithin(const StepMemory& memory, StepBatches& batches) con
                     .max_seq_len = batches.rows.max_query_len};
 }
 
-absl::Status StepMetadata::Build(const StepBatches& batches) const {
+std::vector<int> StepMetadata::ClassesOf(int begin, int end) const {
+  std::vector<int> classes(options_.classes.class_of_layer.begin() + begin,
+                           options_.classes.class_of_layer.begin() + end);
+  std::sort(classes.begin(), classes.end());
+  classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+  return classes;
+}
+
+absl::Status StepMetadata::Build(const StepBatches& batches, absl::Span<const int> classes) const {
   // Each is the work of one CTA for some microseconds.
-  const int num_classes = options_.classes.num_classes();
+  const int num_classes = static_cast<int>(classes.size());
   const int num_within = batches.has_within() ? static_cast<int>(within_maps_.size()) : 0;
   return driver_->InLanes(num_classes + num_within, [&](int lane) -> absl::Status {
-    if (lane < num_classes) return BuildClass(batches, lane);
+    if (lane < num_classes) return BuildClass(batches, classes[lane]);
     const int i = lane - num_classes;
     return driver_->BuildWork(options_.within[i], batches.within, within_maps_[i]);
   });

@@ -3,7 +3,7 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto metadata, StepMetadata::Create(options, &driver));
 //   // Once per captured shape:
-//   StepBatches batches = metadata->BatchesAt(key, memory);
+//   StepBatches batches = metadata->BatchesAt(key, memory.arrays(), memory.slots());
 //   // Each step, on the driver's stream, before the first layer:
 //   REPRISE_RETURN_IF_ERROR(metadata->Build(batches));
 //   PagedAttention(params, batches.of_class[c], batches.work_maps[c], ...);
@@ -16,7 +16,8 @@
 //
 // Decode steps (one query per row) have their own maps: prompt tiles hold many queries of a row, of
 // which a decode fills only one. With WorkMapMode::kDeterministic all steps have the same maps,
-// since a row's bits must not depend on the other rows of its step.
+// since a row's bits must not depend on the other rows of its step. Likewise steps with drafts
+// (GraphKey::num_drafts), whose rows have up to 1 + max_drafts queries.
 //
 // With SharedPrefix::kTaken decodes have a third kind of map for classes that read all keys of a
 // sequence: in a cascade step (GraphKey::cascade) they read StepArrays::common_prefix_len keys once
@@ -52,7 +53,8 @@
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
 #include "runner/device/device_driver.h"
-#include "runner/step_memory.h"
+#include "runner/slots/slot_state.h"
+#include "runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -60,12 +62,13 @@ struct StepMetadataOptions {
   std::vector<LayerSpec> layers = {};
   LayerClasses classes = {};  // of the layers
   std::vector<AttentionParams> within = {};
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;  // of q in layers whose spec says nothing else, and in `within`
   c10::Device device = c10::kCPU;
   int max_rows = 0;
   int max_tokens = 0;
   int max_seq_len = 0;
   int max_encoder_tokens = 0;  // of a sequence
+  int max_drafts = 0;          // of a row
   WorkMapMode mode = WorkMapMode::kBalanced;
   // kTaken: there are cascade steps; balanced mode only.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
@@ -90,10 +93,16 @@ class StepMetadata {
   static absl::StatusOr<std::unique_ptr<StepMetadata>> Create(const StepMetadataOptions& options,
                                                               DeviceDriver* driver);
 
-  StepBatches BatchesAt(const GraphKey& key, const StepMemory& memory) const;
+  StepBatches BatchesAt(const GraphKey& key, const StepArrays& arrays,
+                        const SlotState& slots) const;
 
-  // Enqueues the computation of virtual rows and work maps from the step's rows. May be captured.
-  absl::Status Build(const StepBatches& batches) const;
+  // Enqueues the computation of virtual rows and work maps from the step's rows, for these classes
+  // alone; the maps of attention within steps are always among them. May be captured. Steps share
+  // the memory of the maps: what one builds is there until the next is built.
+  absl::Status Build(const StepBatches& batches, absl::Span<const int> classes) const;
+
+  // The classes of layers [begin, end), each once.
+  std::vector<int> ClassesOf(int begin, int end) const;
 
   absl::Span<const LayerSpec> layers() const { return options_.layers; }
   absl::Span<const AttentionParams> within() const { return options_.within; }
@@ -114,10 +123,14 @@ class StepMetadata {
   absl::Status AllocateWithin();
   // Memory for a map, and the map over it.
   absl::StatusOr<WorkMap> NewMap(const WorkMapOptions& options);
-  WorkMapOptions MapOptions(const AttentionParams& params) const;  // of the largest step's rows
+  // Of the largest step's rows.
+  WorkMapOptions MapOptions(const AttentionParams& params, DType q_dtype) const;
+  WorkMapOptions MapOptions(const LayerSpec& layer) const {
+    return MapOptions(layer.params, layer.q_dtype.value_or(options_.dtype));
+  }
   void AllocateLocalRows(int index, int max_rows);
   absl::Status BuildClass(const StepBatches& batches, int index) const;
-  void AddWithin(const StepMemory& memory, StepBatches& batches) const;
+  void AddWithin(const StepArrays& arrays, StepBatches& batches) const;
 
   StepMetadataOptions options_;
   DeviceDriver* driver_;
@@ -125,6 +138,7 @@ class StepMetadata {
   std::vector<WorkMap> within_maps_;           // one of `within`
   std::vector<WorkMap> work_maps_;             // one per class
   std::vector<WorkMap> decode_maps_;           // one per class, in the memory of work_maps_
+  std::vector<WorkMap> draft_maps_;            // one per class, there too
   std::vector<WorkMap> cascade_maps_;          // one per class, there too
   std::vector<LocalBatchBuffers> local_rows_;  // one per class; empty but for chunks
   std::vector<at::Tensor> memory_;             // what those point into

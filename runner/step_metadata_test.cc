@@ -56,6 +56,7 @@ class StepMetadataTest : public testing::Test {
                 .max_tokens = kTokens,
                 .max_seq_len = kSeqLen,
                 .max_encoder_tokens = kEncoderTokens,
+                .max_drafts = 4,
                 .mode = mode,
                 .shared_prefix = shared_prefix};
     options_.classes = *CollectLayerClasses(options_.layers);
@@ -83,7 +84,12 @@ class StepMetadataTest : public testing::Test {
       arrays.encoder_lens[r] = is_live ? 1 + (r * 31) % kEncoderTokens : 0;
       arrays.table_row[r] = is_live ? r : 0;
     }
-    return metadata_->BatchesAt(key, *memory_);
+    return metadata_->BatchesAt(key, arrays, memory_->slots());
+  }
+
+  absl::Status Build(const StepBatches& batches) const {
+    const int num_layers = static_cast<int>(options_.layers.size());
+    return metadata_->Build(batches, metadata_->ClassesOf(0, num_layers));
   }
 
   StepMetadataOptions options_;
@@ -96,19 +102,43 @@ GraphKey DecodeKey(int num_rows) {
   return {.padded_num_seqs = num_rows, .padded_num_tokens = num_rows, .max_query_len = 1};
 }
 
+TEST_F(StepMetadataTest, StepsWithDraftsHaveTilesOfTheirSize) {
+  Make(WorkMapMode::kBalanced);
+  for (const int padded : {1, 3, kRows}) {
+    const GraphKey key = {.padded_num_seqs = padded,
+                          .padded_num_tokens = padded * 5,
+                          .max_query_len = 5,
+                          .num_earlier_logits = padded * 4,
+                          .num_drafts = 4};
+    for (int live = 0; live <= padded; live += 1 + live / 3) {
+      const StepBatches batches = Refilled(key, live, 5);
+      const absl::Status built = Build(batches);
+      ASSERT_TRUE(built.ok()) << built;
+      for (const WorkMap& map : batches.work_maps) EXPECT_EQ(map.main.max_query_len, 5);
+    }
+  }
+}
+
+TEST_F(StepMetadataTest, LayersShareTheirClasses) {
+  Make(WorkMapMode::kBalanced);
+  EXPECT_EQ(metadata_->ClassesOf(0, 4), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(metadata_->ClassesOf(1, 3), (std::vector<int>{1, 2}));
+  EXPECT_TRUE(metadata_->ClassesOf(2, 2).empty());
+}
+
 TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
   Make(WorkMapMode::kBalanced);
   const GraphKey prompts = {
       .padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128};
   const StepBatches prefill = Refilled(prompts, 4, 128);
   ASSERT_EQ(prefill.work_maps.size(), 4u);
-  absl::Status built = metadata_->Build(prefill);
+  absl::Status built = Build(prefill);
   EXPECT_TRUE(built.ok()) << built;
   for (int padded : {1, 2, 8, kRows}) {
     for (int live = 0; live <= padded; live += 1 + live / 3) {
       SCOPED_TRACE(testing::Message() << live << " of " << padded << " rows");
       const StepBatches decode = Refilled(DecodeKey(padded), live, 1);
-      built = metadata_->Build(decode);
+      built = Build(decode);
       ASSERT_TRUE(built.ok()) << built;
       for (int c = 0; c < 4; ++c) {
         EXPECT_EQ(decode.work_maps[c].main.max_query_len, 1);
@@ -120,7 +150,7 @@ TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
     }
   }
   // A map does not remember the other's step.
-  built = metadata_->Build(Refilled(prompts, 3, 128));
+  built = Build(Refilled(prompts, 3, 128));
   EXPECT_TRUE(built.ok()) << built;
 }
 
@@ -140,7 +170,7 @@ TEST_F(StepMetadataTest, CascadeStepsReadACommonPrefixOnceWhereAllKeysAreSeen) {
       const StepBatches batches = Refilled(key, kRows - 1, 1);
       *memory_->arrays().common_prefix_len = prefix;
       for (int r = 0; r < kRows - 1; ++r) memory_->arrays().seq_lens[r] = 301 + 40 * r;
-      const absl::Status built = metadata_->Build(batches);
+      const absl::Status built = Build(batches);
       ASSERT_TRUE(built.ok()) << built;
       // Without a window; then with one, in chunks, over the encoder's keys.
       EXPECT_EQ(batches.of_class[0].common_prefix_len,
@@ -158,7 +188,7 @@ TEST_F(StepMetadataTest, CascadeStepsReadACommonPrefixOnceWhereAllKeysAreSeen) {
 TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {
   Make(WorkMapMode::kDeterministic);
   const StepBatches decode = Refilled(DecodeKey(kRows), kRows, 1);
-  const absl::Status built = metadata_->Build(decode);
+  const absl::Status built = Build(decode);
   EXPECT_TRUE(built.ok()) << built;
   const StepBatches prefill =
       Refilled({.padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128}, 4, 128);

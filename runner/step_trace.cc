@@ -37,7 +37,7 @@ StepTrace::StepTrace(int capacity) : origin_(std::chrono::steady_clock::now()) {
   events_.resize(capacity);
 }
 
-int64_t StepTrace::Now() const {
+int64_t StepTrace::now_ns() const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
                                                               origin_)
       .count();
@@ -49,11 +49,21 @@ void StepTrace::Add(const Event& event) {
 
 void StepTrace::AddSpan(const char* name, int64_t step, int64_t begin_ns,
                         const std::optional<GraphDecision>& decision) {
-  Add({.name = name, .step = step, .begin_ns = begin_ns, .end_ns = Now(), .decision = decision});
+  Add({.name = name, .step = step, .begin_ns = begin_ns, .end_ns = now_ns(), .decision = decision});
+}
+
+void StepTrace::AddDeviceSpan(const char* name, int64_t step, int64_t begin_ns, int64_t end_ns,
+                              const std::optional<GraphDecision>& decision) {
+  Add({.name = name,
+       .is_of_device = true,
+       .step = step,
+       .begin_ns = begin_ns,
+       .end_ns = end_ns,
+       .decision = decision});
 }
 
 void StepTrace::AddCounts(const StepShape& shape, const GraphKey& padded) {
-  const int64_t now = Now();
+  const int64_t now = now_ns();
   Add({.begin_ns = now, .end_ns = now, .shape = shape, .padded = padded});
 }
 
@@ -81,7 +91,8 @@ void StepTrace::WriteEvent(const Event& event, std::ostream& out) {
     name = event.decision->kind == GraphDecision::Kind::kReplay ? "replay" : "eager";
   }
   out << "{\"ph\": \"X\", \"name\": \"" << name << "\", " << at
-      << ", \"tid\": 1, \"dur\": " << Microseconds(event.end_ns - event.begin_ns) << ", \"args\": {"
+      << ", \"tid\": " << (event.is_of_device ? 2 : 1)
+      << ", \"dur\": " << Microseconds(event.end_ns - event.begin_ns) << ", \"args\": {"
       << Arguments(event.step, event.decision) << "}}";
 }
 
@@ -96,6 +107,11 @@ void StepTrace::WriteJson(std::ostream& out) const {
   });
   out << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
       << "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 1, \"args\": {\"name\": \"steps\"}}";
+  const char* const names[] = {"host", "device"};
+  for (int i = 0; i < 2; ++i) {
+    out << ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": " << i + 1
+        << ", \"args\": {\"name\": \"" << names[i] << "\"}}";
+  }
   for (const Event* event : events) {
     out << ",\n";
     WriteEvent(*event, out);

@@ -1,4 +1,4 @@
-// Where the host's time of each step goes, for chrome://tracing and Perfetto.
+// Where the time of each step goes, the host's and the device's, for chrome://tracing and Perfetto.
 //
 //   StepTrace trace(/*capacity=*/100'000);
 //   auto runner = ModelRunner::Create(&model, {.trace = &trace});
@@ -15,12 +15,19 @@
 //     sample               the stages between logits and tokens, and sampling
 //   await                  ModelRunner::Await(): the host waits for the step's tokens
 //   rows, tokens           counters, of live and of padded ones
-// Others may add their own to the same trace, on the same thread:
+// and, on a track of the device, when the device did it (runner/device_spans.h):
+//   refill, encode, replay or eager, sample
+//
+// An EngineCore adds to the same trace:
+//   engine                 one Step() of it, which contains
+//     schedule             the next batch is made; then the runner's launch
+//     commit               after the runner's await: tokens reach their sequences
+//
+// Others may add their own, on the same thread:
 //
 //   { StepTrace::Span span(trace, "schedule", step); ... }   // trace may be null
 //
-// Spans are of the host: on a GPU a replay is a launch, and the device's time shows where the host
-// awaits it.
+// On a GPU a replay of the host is a launch.
 //
 // The newest `capacity` events are kept. Memory is allocated once; adding an event allocates
 // nothing. Thread safety: none; one owner, who writes the trace between steps.
@@ -49,7 +56,10 @@ class StepTrace {
    public:
     // `trace` may be null: then nothing is done.
     Span(StepTrace* trace, const char* name, int64_t step)
-        : trace_(trace), name_(name), step_(step), begin_ns_(trace != nullptr ? trace->Now() : 0) {}
+        : trace_(trace),
+          name_(name),
+          step_(step),
+          begin_ns_(trace != nullptr ? trace->now_ns() : 0) {}
     ~Span() {
       if (trace_ != nullptr) trace_->AddSpan(name_, step_, begin_ns_, decision_);
     }
@@ -67,20 +77,28 @@ class StepTrace {
     std::optional<GraphDecision> decision_ = {};
   };
 
+  // A span on the track of the device. Times are those of now_ns(). `decision` as with SetDecision().
+  void AddDeviceSpan(const char* name, int64_t step, int64_t begin_ns, int64_t end_ns,
+                     const std::optional<GraphDecision>& decision = std::nullopt);
+
+  // Nanoseconds since the trace was made.
+  int64_t now_ns() const;
+
   // The live counts of a step, and what they were padded to.
   void AddCounts(const StepShape& shape, const GraphKey& padded);
 
   int64_t num_events() const;   // kept
   int64_t num_dropped() const;  // older ones
 
-  // {"traceEvents": [...]}: spans of one thread, outer ones before inner ones, and counters, by
-  // time. Times are microseconds since the trace was made.
+  // {"traceEvents": [...]}: spans of thread 1, the host, and thread 2, the device, outer ones before
+  // inner ones, and counters, by time. Times are microseconds since the trace was made.
   void WriteJson(std::ostream& out) const;
   std::string ToJson() const;
 
  private:
   struct Event {
     const char* name = nullptr;  // null: counts
+    bool is_of_device = false;
     int64_t step = 0;
     int64_t begin_ns = 0;
     int64_t end_ns = 0;
@@ -89,7 +107,6 @@ class StepTrace {
     GraphKey padded = {};
   };
 
-  int64_t Now() const;
   void AddSpan(const char* name, int64_t step, int64_t begin_ns,
                const std::optional<GraphDecision>& decision);
   void Add(const Event& event);

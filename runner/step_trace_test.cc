@@ -69,6 +69,26 @@ TEST(StepTraceTest, SpansContainThoseThatBeginAndEndInThem) {
   EXPECT_FALSE(events[2].at("args").contains("reason"));
 }
 
+TEST(StepTraceTest, SpansOfTheDeviceHaveATrackOfTheirOwn) {
+  StepTrace trace;
+  const int64_t now = trace.now_ns();
+  trace.AddDeviceSpan("forward", 3, now + 5000, now + 7500,
+                      GraphDecision{.kind = GraphDecision::Kind::kReplay, .key = kKey});
+  trace.AddDeviceSpan("refill", 3, now + 4000, now + 5000);
+  const std::vector<json> events = EventsOf(trace);
+  ASSERT_THAT(NamesOf(events), testing::ElementsAre("refill", "replay"));
+  for (const json& event : events) EXPECT_EQ(event.at("tid"), 2);
+  EXPECT_NEAR(events[1].at("dur").get<double>(), 2.5, 1e-9);
+  EXPECT_NEAR(events[1].at("ts").get<double>(), (now + 5000) / 1e3, 2e-3);
+  EXPECT_EQ(events[1].at("args").at("key"), ToString(kKey));
+  std::vector<std::string> tracks;
+  const json parsed = json::parse(trace.ToJson());
+  for (const json& event : parsed.at("traceEvents")) {
+    if (event.at("name") == "thread_name") tracks.push_back(event.at("args").at("name"));
+  }
+  EXPECT_THAT(tracks, testing::ElementsAre("host", "device"));
+}
+
 TEST(StepTraceTest, AnEagerStepNamesItsReason) {
   StepTrace trace;
   for (int reason = 1; reason < kNumEagerReasons; ++reason) {

@@ -6,6 +6,7 @@
 #   REPRISE_GPU_DIR=DIR                 in place of .gpu; a folder at the top of the repository
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/gpu_pack.sh
 
 # The kernels are what is wanted, whether this machine has a driver or not.
 export REPRISE_DEVICE=cuda
@@ -25,20 +26,13 @@ rm -rf "$out"
 mkdir -p "$out"
 content=$(mktemp -d)
 trap 'rm -rf "$content"' EXIT
-mkdir "$content/lib"
 for target in "${targets[@]}"; do
   label=${target#//}
   binary=$bin/${label/://}
   [ -x "$binary" ] || { echo "gpu_bundle: $target gave no binary $binary" >&2; exit 1; }
-  strip -o "$content/$(basename "$binary")" "$binary"
-  # What every Linux has, and what LibTorch and CUDA bring there, stays behind.
-  ldd "$binary" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' |
-    grep -vE '^(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|ld-linux[^ ]*)\.so' |
-    grep -vE '^lib(torch|c10|cudart|cublas|cublasLt|cudnn|cupti|nvrtc|nccl|cufft|curand|cusolver|cusparse|cufile|nvshmem|gomp|shm|caffe2|nvJitLink|nvToolsExt|cusparseLt|triton)[^ ]*\.so' |
-    while read -r name path; do cp -Lf "$path" "$content/lib/$name"; strip "$content/lib/$name" 2>/dev/null || true; done
+  add_program "$binary" "$content"
 done
-# Every program holds the same kernels: a dictionary that spans all of them keeps them once.
-tar -C "$content" --sort=name -cf - . | xz --lzma2=preset=1,dict=256MiB >"$out/bundle.tar.xz"
+pack_programs "$content" "$out"
 cp tools/gpu_run.sh "$out/run.sh"
 
 size_kb=$(du -sk "$out" | cut -f1)

@@ -6,20 +6,15 @@
 #   LIBTORCH=DIR      LibTorch; default: the torch of python3
 #   OUT=DIR           where logs go; default: a temporary folder
 #   GTEST_FILTER=...  as gtest knows it, for tests
+#   SANITIZER_FILTER=... the same for sanitizer; default: *Small*
 #   BENCH_FLAGS=...   of decode_step
 #   ATTENTION_FLAGS=... of attention_bench
 set -u
 bundle=$(cd "$(dirname "$0")" && pwd)
 cd "$bundle/.."
-here=$(mktemp -d)
-trap 'rm -rf "$here"' EXIT
-python3 -m tarfile -e "$bundle/bundle.tar.xz" "$here" || { echo "run.sh: no bundle beside it" >&2; exit 2; }
+source "$bundle/gpu_pack.sh"
+unpack_programs "$bundle"
 out=${OUT:-$(mktemp -d)}
-torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
-[ -e "$torch/lib/libtorch_cuda.so" ] || { echo "run.sh: no LibTorch with CUDA at '$torch'" >&2; exit 2; }
-site=$(dirname "$torch")
-cuda=$(ls -d "$site"/nvidia/*/lib 2>/dev/null | tr '\n' ':')
-export LD_LIBRARY_PATH="$here/lib:$torch/lib:${cuda}${LD_LIBRARY_PATH:-}"
 export REPRISE_TEST_DATA=$bundle/..
 
 parts=("$@")
@@ -56,10 +51,13 @@ run_sanitizer() {
       local start=$SECONDS log=$out/$tool-$(basename "$program").log
       # Barriers of our own making are followed if there may be some.
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --num-cuda-barriers 64 --error-exitcode 9 \
-        "$program" --gtest_brief=1 --gtest_filter='*Small*' >"$log" 2>&1
-      local rc=$?
+        "$program" --gtest_brief=1 --gtest_filter="${SANITIZER_FILTER:-*Small*}" >"$log" 2>&1
+      local rc=$? passed failed counts
       tail -4 "$log"
-      [ $rc -eq 0 ] && note "$tool" ok "$(basename "$program") $((SECONDS - start)) s" || note "$tool" FAILED "rc $rc, see $log"
+      passed=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")
+      failed=$(sed -nE 's/^\[  FAILED  \] ([0-9]+) test.*/\1/p' "$log")
+      counts="$(basename "$program"): ${passed:-0} passed, ${failed:-0} failed, $((SECONDS - start)) s"
+      [ $rc -eq 0 ] && note "$tool" ok "$counts" || note "$tool" FAILED "$counts, rc $rc, see $log"
     done
   done
 }

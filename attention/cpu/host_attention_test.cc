@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "attention/cpu/tile.h"
 #include "attention/reference/reference.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
@@ -224,6 +225,24 @@ TEST_P(HostAttentionRandomTest, AnyRaggedBatchAgreesWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shards, HostAttentionRandomTest, ::testing::Range(0, kNumShards));
+
+TEST(HostAttentionTest, RowsThatEndAtTheBordersOfBlocksAndSegmentsAgreeWithTheReference) {
+  for (const int border : {kKeyBlockLen, kSegmentLen, 2 * kSegmentLen}) {
+    for (const int seq_len : {border - 1, border, border + 1, border + 2}) {
+      CheckPaged(MakePagedFixture({.seed = static_cast<uint64_t>(seq_len),
+                                   .allowed = {},
+                                   .max_rows = 2,
+                                   .max_query_len = 3,
+                                   .min_seq_len = seq_len,
+                                   .max_seq_len = seq_len,
+                                   .num_kv_heads = 1,
+                                   .group_size = 2,
+                                   .head_dim_qk = 16}),
+                 static_cast<uint64_t>(seq_len));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
 
 TEST(HostAttentionTest, AllocatesNothingOnceItHasSeenTheSizes) {
   const PagedFixture fixture = MakePagedFixture({.seed = 5, .max_seq_len = 1500});

@@ -212,10 +212,12 @@ void TileWorker::TransformScores(const HostCall& call, const HostTile& tile, int
                       ValueOf(call.kv.k_scale, tile.row.table_row, tile.kv_head);
   for (int i = 0; i < tile.num_rows(); ++i) {
     float* scores = &scores_[i * kKeyBlockLen];
-    call.kernels->scale(scores, num_keys, scale);
+    const int q_head = tile.head_begin + i % tile.num_heads();
+    const float head_scale = layer.q_head_scales ? layer.q_head_scales[q_head] : 1.0f;
+    call.kernels->scale(scores, num_keys, scale * head_scale);
     if (layer.has_softcap()) call.kernels->soft_cap(scores, num_keys, *layer.softcap);
     if (layer.alibi_slopes) {
-      const float slope = layer.alibi_slopes[tile.head_begin + i % tile.num_heads()];
+      const float slope = layer.alibi_slopes[tile.row.table_row * layer.alibi_row_stride + q_head];
       const float* distances = keys_.distances(i / tile.num_heads());
       for (int j = 0; j < num_keys; ++j) scores[j] -= slope * distances[j];
     }

@@ -88,8 +88,10 @@ void TakeLayer(const AttentionParams& layer, AttentionKernelParams& params) {
   params.window_right = layer.window_right.value_or(-1);
   params.softcap = layer.softcap.value_or(0.0f);
   params.alibi_slopes = layer.alibi_slopes;
+  params.alibi_row_stride = layer.alibi_row_stride;
   params.sinks = layer.sinks;
   params.q_scale = layer.q_scale;
+  params.q_head_scales = layer.q_head_scales;
   if (layer.rotary) {
     params.rotary_dim =
         layer.rotary->rotary_dim == 0 ? layer.head_dim_qk : layer.rotary->rotary_dim;
@@ -197,17 +199,20 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
   REPRISE_ASSIGN_OR_RETURN(const int major, Attribute(device, cudaDevAttrComputeCapabilityMajor));
   REPRISE_ASSIGN_OR_RETURN(const int minor, Attribute(device, cudaDevAttrComputeCapabilityMinor));
   const int compute_capability = 10 * major + minor;
-  AttentionKernelKey key = {.q_dtype = params.q_dtype,
-                            .kv_dtype = params.kv_dtype,
-                            .head_dim_qk = params.head_dim_qk,
-                            .head_dim_v = params.head_dim_v,
-                            .tile_rows = params.work.tile_rows,
-                            .values = ValuesOf(kv),
-                            .has_rotary = params.rotary_dim > 0,
-                            .products = extras.products,
-                            .max_shared_bytes = max_shared_bytes,
-                            .compute_capability = compute_capability,
-                            .max_tier = extras.max_tier};
+  AttentionKernelKey key = {
+      .q_dtype = params.q_dtype,
+      .kv_dtype = params.kv_dtype,
+      .head_dim_qk = params.head_dim_qk,
+      .head_dim_v = params.head_dim_v,
+      .tile_rows = params.work.tile_rows,
+      .values = ValuesOf(kv),
+      .has_rotary = params.rotary_dim > 0,
+      .is_general = params.custom_mask != nullptr || params.q_head_scales != nullptr ||
+                    params.alibi_row_stride != 0,
+      .products = extras.products,
+      .max_shared_bytes = max_shared_bytes,
+      .compute_capability = compute_capability,
+      .max_tier = extras.max_tier};
   key.loading = LoadingOf(params, extras);
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel, FindAttentionKernel(key));
   const DType products = kernel->tile.dtype;
@@ -302,6 +307,8 @@ void TakeBatch(const PagedBatch& batch, AttentionKernelParams& params) {
   params.block_table_stride = batch.block_table_stride;
   params.query_positions = batch.query_positions;
   params.tail_mask = batch.tail_mask;
+  params.custom_mask = batch.custom_mask;
+  params.custom_mask_offset = batch.custom_mask_offset;
   params.rank = batch.key_positions.rank;
   params.world = batch.key_positions.world;
   params.interleave = batch.key_positions.interleave;
@@ -312,6 +319,8 @@ void TakeBatch(const PagedBatch& batch, AttentionKernelParams& params) {
 void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
   params.query_start_loc = batch.query_start_loc;
   params.query_positions = batch.query_positions;
+  params.custom_mask = batch.custom_mask;
+  params.custom_mask_offset = batch.custom_mask_offset;
   params.world = 1;
   params.interleave = 1;
   params.num_rows = batch.num_rows;

@@ -142,20 +142,24 @@ constexpr Rule kRules[] = {
        if (kernel.loading == KvLoading::kFp8) return IsFp8(key.kv_dtype);
        return Holds(kernel.tile.dtype, key.kv_dtype);
      }},
-    {"head dims to 256, and to 576 for K and 512 for V where V is the first columns of K",
+    {"head dims to 512, and to 576 for K where V is the first columns of K",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return key.head_dim_qk <= kernel.tile.head_dim_qk &&
               key.head_dim_v <= kernel.tile.head_dim_v;
      }},
-    {"V that is the first columns of K, for head dims beyond 256",
+    {"V that is the first columns of K, for head dims of K beyond 512",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        if (kernel.tile.values == ValueSource::kOwn) return true;
        return key.values == ValueSource::kKeyTile &&
-              std::max(key.head_dim_qk, key.head_dim_v) > kMaxAttentionHeadDim;
+              std::max(key.head_dim_qk, key.head_dim_v) > kMaxHeadDimOfOneWarp;
      }},
-    {"rotary embedding in the kernel, for head dims to 256",
+    {"rotary embedding in the kernel, for head dims to 512",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.tile.values == ValueSource::kOwn || !key.has_rotary;
+     }},
+    {"general kernels, for custom masks and scales per q head",
+     [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
+       return kernel.tier == 1 || !key.is_general;
      }},
     {"the tile rows that PlanWorkMap() chooses for the type of the products",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
@@ -186,6 +190,7 @@ std::string Describe(const AttentionKernelKey& key) {
                    key.head_dim_v, ", tiles of ", key.tile_rows, " rows");
   if (key.values == ValueSource::kKeyTile) absl::StrAppend(&text, ", V in K");
   if (key.has_rotary) absl::StrAppend(&text, ", rotary");
+  if (key.is_general) absl::StrAppend(&text, ", a custom mask or scales per q head");
   if (key.products) {
     absl::StrAppend(&text, ", products in ", std::string(DTypeName(*key.products)));
   }

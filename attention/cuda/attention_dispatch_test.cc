@@ -41,6 +41,9 @@ TEST(AttentionDispatchTest, TakesTheLeastHeadDimThatHoldsBoth) {
   EXPECT_EQ(name_for(64, 64), "float16.d64.rows16.direct");
   EXPECT_EQ(name_for(80, 64), "float16.d128.rows16.direct");
   EXPECT_EQ(name_for(64, 192), "float16.d256.rows16.direct");
+  EXPECT_EQ(name_for(320, 64), "float16.d512.rows16.direct");
+  EXPECT_EQ(name_for(512, 512), "float16.d512.rows16.direct");
+  EXPECT_THAT(name_for(513, 512), HasSubstr("supported are V that is the first columns of K"));
 }
 
 TEST(AttentionDispatchTest, TunedKernelsServeTheCardTheyAreMadeForAndWhatTheyCanLoad) {
@@ -123,7 +126,14 @@ TEST(AttentionDispatchTest, LatentHeadsWantTheirValuesInTheKeys) {
   EXPECT_THAT(NameFor(key), HasSubstr("supported are V that is the first columns of K"));
   key.values = ValueSource::kKeyTile;
   key.has_rotary = true;
-  EXPECT_THAT(NameFor(key), HasSubstr("rotary embedding in the kernel, for head dims to 256"));
+  EXPECT_THAT(NameFor(key), HasSubstr("rotary embedding in the kernel, for head dims to 512"));
+  key.head_dim_qk = 320;
+  key.head_dim_v = 256;
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d512.rows64.converted");
+  key.head_dim_qk = 576;
+  key.head_dim_v = 512;
+  key.loading = KvLoading::kDirect;
   key.has_rotary = false;
   key.max_shared_bytes = 99 * 1024;  // a card of compute capability 8.6
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
@@ -156,6 +166,36 @@ TEST(AttentionDispatchTest, LatentHeadsOfManyRowsHaveATunedKernelForWhatItLoadsA
   EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
 }
 
+TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForValuesOfTheirOwn) {
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 64);
+  key.compute_capability = 90;
+  EXPECT_EQ(NameFor(key), "bfloat16.d512.rows64.direct");
+  key.values = ValueSource::kKeyTile;
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.warpgroup");
+  key.max_tier = 1;
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.direct");
+  key.values = ValueSource::kOwn;
+  key.kv_dtype = DType::kFp8E4M3;
+  key.loading = KvLoading::kFp8;
+  EXPECT_EQ(NameFor(key), "float16.d512.rows64.fp8");
+  key = KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 16);
+  key.max_shared_bytes = 99 * 1024;  // a card of compute capability 8.6: decodes only
+  EXPECT_EQ(NameFor(key), "bfloat16.d512.rows16.direct");
+  key.tile_rows = 64;
+  EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
+}
+
+TEST(AttentionDispatchTest, CustomMasksAndScalesPerQHeadHaveGeneralKernels) {
+  AttentionKernelKey key = KeyOf(DType::kFloat16, DType::kFloat16, 128, 128);
+  key.compute_capability = 90;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.warpgroup");
+  key.is_general = true;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
+  EXPECT_THAT(ExplainAttentionKernels(key),
+              HasSubstr("float16.d128.rows128.warpgroup      wants general kernels, for custom "
+                        "masks and scales per q head"));
+}
+
 TEST(AttentionDispatchTest, TheProductsCanBeChosen) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 128, 16);
   key.products = DType::kFloat32;  // CUDA cores
@@ -168,16 +208,20 @@ TEST(AttentionDispatchTest, TheProductsCanBeChosen) {
 // The plan of a work map and the dispatch must agree on the tile.
 TEST(AttentionDispatchTest, HasTheKernelOfEveryTileThatAPlanChooses) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3}) {
-    for (int head_dim = 1; head_dim <= kMaxLatentHeadDimV; ++head_dim) {
+    for (int head_dim = 1; head_dim <= kMaxAttentionHeadDim; ++head_dim) {
       for (int rows : {1, 16, 17, 64, 100}) {
         const AttentionTile* tile = FindAttentionTile(dtype, head_dim, head_dim, rows);
         ASSERT_NE(tile, nullptr);
         AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, tile->rows());
-        key.values = ValueSource::kKeyTile;
         key.loading = KvLoading::kConverted;
-        const absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
+        absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
         ASSERT_TRUE(kernel.ok()) << kernel.status();
         EXPECT_EQ((*kernel)->tile.head_dim_qk, tile->head_dim_qk);
+        // The plan does not know where V is; latent heads have tiles of as many rows.
+        key.values = ValueSource::kKeyTile;
+        kernel = FindAttentionKernel(key);
+        ASSERT_TRUE(kernel.ok()) << kernel.status();
+        EXPECT_EQ((*kernel)->tile.ctas_per_sm, tile->ctas_per_sm);
       }
     }
   }
@@ -198,7 +242,7 @@ TEST(AttentionDispatchTest, TheTableHasALineForEachKernel) {
   const std::string reasons =
       ExplainAttentionKernels(KeyOf(DType::kFloat16, DType::kFloat16, 128, 16));
   EXPECT_THAT(reasons, HasSubstr("float16.d128.rows16.direct          serves"));
-  EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct           wants head dims to 256"));
+  EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct           wants head dims to 512"));
 }
 
 TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {

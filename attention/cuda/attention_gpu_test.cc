@@ -161,20 +161,21 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
     Random random(kSeed + 5);
     ErrorTotals totals;
     for (int round = 0; round < 100; ++round) {
-      CrossProductCase c = DrawCase(
-          {.seed = random.Bits(),
-           .allowed = FeatureSet::All().Without({Feature::kWindow, Feature::kContextParallel}),
-           .required = {Feature::kCommonPrefix},
-           .max_rows = random.Pick({3, 20}),
-           .max_query_len = random.Pick({1, 5}),
-           .min_seq_len = 150,
-           .max_seq_len = 400,
-           .q_dtype = dtype,
-           .kv_dtype = DrawKvType(dtype, random),
-           .num_kv_heads = 1,
-           .group_size = random.Pick({1, 4, 5}),
-           .head_dim_qk = random.Pick({16, 64})},
-          random);
+      CrossProductCase c =
+          DrawCase({.seed = random.Bits(),
+                    .allowed = FeatureSet::All().Without(
+                        {Feature::kWindow, Feature::kContextParallel, Feature::kCustomMask}),
+                    .required = {Feature::kCommonPrefix},
+                    .max_rows = random.Pick({3, 20}),
+                    .max_query_len = random.Pick({1, 5}),
+                    .min_seq_len = 150,
+                    .max_seq_len = 400,
+                    .q_dtype = dtype,
+                    .kv_dtype = DrawKvType(dtype, random),
+                    .num_kv_heads = 1,
+                    .group_size = random.Pick({1, 4, 5}),
+                    .head_dim_qk = random.Pick({16, 64})},
+                   random);
       c.mode = WorkMapMode::kBalanced;
       c.shared_prefix = SharedPrefix::kTaken;
       CheckPaged(c, totals);
@@ -191,22 +192,23 @@ void CheckLatentHeads(int rounds, int max_seq_len, uint64_t seed) {
     ErrorTotals totals;
     for (int round = 0; round < rounds; ++round) {
       const int group_size = random.Pick({16, 20, 64, 128, 128, 130});
-      CrossProductCase c = DrawCase(
-          {.seed = random.Bits(),
-           .allowed = FeatureSet::All().Without(
-               {Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim, Feature::kDifferentV}),
-           .max_rows = max_seq_len > 1000 ? 1 : 3,  // to bound the time of the reference
-           .max_query_len = group_size < 64 ? 6 : 2,
-           .min_seq_len = max_seq_len > 1000 ? max_seq_len - 100 : 1,
-           .max_seq_len = max_seq_len,
-           .q_dtype = dtype,
-           .kv_dtype = dtype,
-           .layout = KvMemoryLayout::kMla,
-           .num_kv_heads = 1,
-           .group_size = group_size,
-           .head_dim_qk = 576,
-           .head_dim_v = 512},
-          random);
+      CrossProductCase c =
+          DrawCase({.seed = random.Bits(),
+                    .allowed = FeatureSet::All().Without(
+                        {Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
+                         Feature::kDifferentV, Feature::kCustomMask, Feature::kQHeadScales}),
+                    .max_rows = max_seq_len > 1000 ? 1 : 3,  // to bound the time of the reference
+                    .max_query_len = group_size < 64 ? 6 : 2,
+                    .min_seq_len = max_seq_len > 1000 ? max_seq_len - 100 : 1,
+                    .max_seq_len = max_seq_len,
+                    .q_dtype = dtype,
+                    .kv_dtype = dtype,
+                    .layout = KvMemoryLayout::kMla,
+                    .num_kv_heads = 1,
+                    .group_size = group_size,
+                    .head_dim_qk = 576,
+                    .head_dim_v = 512},
+                   random);
       CheckPaged(c, totals);
       if (::testing::Test::HasFatalFailure()) return;
     }

@@ -23,7 +23,7 @@ _LOADINGS = {
 }
 
 # Head dim of K: rows of q of the tiles of 16-bit types. Those of float32 have 16 rows.
-_TILE_ROWS = {64: [16, 128], 128: [16, 128], 256: [16, 64], 576: [16, 64]}
+_TILE_ROWS = {64: [16, 128], 128: [16, 128], 256: [16, 64], 512: [16, 64], 576: [16, 64]}
 
 def _write_instance_impl(ctx):
     ctx.actions.write(ctx.outputs.out, ctx.attr.text)

@@ -222,8 +222,8 @@ TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
       args.max_context_len = 1 << 20;
       // Runs that do not fill the table leave less room than one rank alone has: all ranks agree.
       const bool fits = std::all_of(args.slots, args.slots + shape.num_rows, [&](int32_t slot) {
-        return slot < 0 || args.seq_len[slot] <=
-                               ContextLimit(args.table, args.max_context_len, args.key_positions);
+        return slot < 0 || args.seq_len[slot] <= LimitByDefinition(args.table, args.max_context_len,
+                                                                   args.key_positions);
       });
       const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
       ASSERT_EQ(batch.ok(), fits) << "seed " << seed << ": " << batch.status();

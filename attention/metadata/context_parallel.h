@@ -68,7 +68,8 @@ constexpr int64_t GlobalPosition(int64_t local, const KeyPositions& ranks) {
 // same on all ranks, so that they agree on what to clip.
 constexpr int64_t GlobalCapacity(int64_t local_capacity, const KeyPositions& ranks) {
   if (ranks.world == 1) return local_capacity;
-  return local_capacity / ranks.interleave * CycleLen(ranks);
+  // After whole cycles, rank 0 takes the next tokens until it is full.
+  return local_capacity / ranks.interleave * CycleLen(ranks) + local_capacity % ranks.interleave;
 }
 
 // Whether the rank holds the token at `position`.

@@ -52,8 +52,11 @@ TEST(ContextParallelTest, NoRankNeedsMoreThanTheCapacityFromWhichTheLimitCame) {
           if (rank == 0) most = longest;
           ASSERT_EQ(longest, most);  // ranks agree
         }
-        // At most a run short of what they hold together.
-        ASSERT_GT(most, world == 1 ? capacity - 1 : (capacity - interleave) * world);
+        // One token more is too many for the rank that holds it.
+        const KeyPositions owner = {.rank = static_cast<int>(most / interleave % world),
+                                    .world = world,
+                                    .interleave = interleave};
+        ASSERT_EQ(LocalLen(most + 1, owner), capacity + 1);
       }
     }
   }

@@ -67,6 +67,12 @@ struct Logits {
   }
 };
 
+template <typename T>
+T SlopeOf(const AttentionParams& layer, const BatchRow& row, int q_head) {
+  return layer.alibi_slopes ? layer.alibi_slopes[row.table_row * layer.alibi_row_stride + q_head]
+                            : 0;
+}
+
 // One query of one head: out [head_dim_v] and the returned lse. load_k and load_v give a local
 // key's vectors.
 template <typename T, typename LoadK, typename LoadV>
@@ -79,7 +85,7 @@ T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_hea
 
   const Logits<T> logits = {.scale = score_scale,
                             .query_position = QueryPosition(row, query),
-                            .alibi_slope = layer.alibi_slopes ? layer.alibi_slopes[q_head] : 0};
+                            .alibi_slope = SlopeOf<T>(layer, row, q_head)};
   if (layer.rotary) {
     Rotate(*layer.rotary, logits.query_position, q_vector);
     RoundTo(product_dtype, q_vector);
@@ -129,6 +135,7 @@ ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, c
       const int kv_head = q_head / layer.group_size();
       const T score_scale = static_cast<T>(layer.resolved_scale()) *
                             ValueOf<T>(layer.q_scale, row.table_row, kv_head) *
+                            (layer.q_head_scales ? layer.q_head_scales[q_head] : T{1}) *
                             ValueOf<T>(k_scale, row.table_row, kv_head);
       for (int i = 0; i < row.query_len; ++i) {
         const int64_t token = row.first_token + i;

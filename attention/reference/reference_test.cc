@@ -160,6 +160,38 @@ TEST(ReferenceTest, AlibiGrowsWithTheDistanceToEitherSide) {
   EXPECT_NEAR(query.Attend().lse[0], std::log(sum), 1e-12);
 }
 
+TEST(ReferenceTest, SlopesAndScalesAreReadByTableRowAndQHead) {
+  const std::array<float, 6> slopes = {9,    9,     9,
+                                       0.5f, 0.25f, 9};  // [2 table rows, 2 heads], 3 apart
+  const std::array<float, 2> scales = {2, -3};
+  const std::array<int32_t, 2> loc = {0, 1};
+  const std::array<int32_t, 1> two = {2};
+  const std::array<int32_t, 1> table_row = {1};
+  const std::array<int32_t, 4> table = {-1, -1, 0, 1};
+  const PagedBatch batch = {.query_start_loc = loc.data(),
+                            .seq_lens = two.data(),
+                            .table_row = table_row.data(),
+                            .block_table = table.data(),
+                            .block_table_stride = 2,
+                            .num_rows = 1,
+                            .num_tokens = 1};
+  KvMemory memory(
+      {.num_blocks = 2, .block_size = 1, .num_kv_heads = 1, .head_dim_qk = 1, .head_dim_v = 1});
+  for (int block = 0; block < 2; ++block) {
+    memory.SetK(block, 0, 0, 0, 1);
+    memory.SetV(block, 0, 0, 0, 1);
+  }
+  AttentionParams layer = {.num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 1, .head_dim_v = 1};
+  layer.alibi_slopes = slopes.data();
+  layer.alibi_row_stride = 3;
+  layer.q_head_scales = scales.data();
+  std::array<float, 2> q = {1, 1};
+  const auto result = ReferencePagedAttention<double>(
+      layer, batch, {.data = q.data(), .head_stride = 1}, memory.View(OnHost));
+  EXPECT_NEAR(result.lse[0], std::log(std::exp(2 - 0.5) + std::exp(2)), 1e-12);
+  EXPECT_NEAR(result.lse[1], std::log(std::exp(-3 - 0.25) + std::exp(-3)), 1e-12);
+}
+
 TEST(ReferenceTest, ASinkTakesWeightAndCountsInLse) {
   OneQuery query(1);
   const std::array<float, 1> sinks = {0.0f};
@@ -236,6 +268,7 @@ TEST(ReferenceTest, PagedAndRaggedAgreeOnTheSameKeys) {
     const AttentionParams layer = fixture.Layer(OnHost);
     // Below, all rows share a table row and have other positions.
     if (layer.q_scale.row_stride > 0 || layer.rotary || layer.sparse) continue;
+    if (layer.alibi_row_stride > 0) continue;
     const TokenView k = fixture.k.View(OnHost);
     const TokenView v = fixture.v.View(OnHost);
     const auto expected =
@@ -261,6 +294,8 @@ TEST(ReferenceTest, PagedAndRaggedAgreeOnTheSameKeys) {
                               .block_table = &block,
                               .block_table_stride = 1,
                               .query_positions = positions.data(),
+                              .custom_mask = ragged.custom_mask,
+                              .custom_mask_offset = ragged.custom_mask_offset,
                               .causal = ragged.causal,
                               .num_rows = ragged.num_rows,
                               .num_tokens = ragged.num_tokens};

@@ -45,6 +45,22 @@ int64_t FirstKeyAtOrAfter(const BatchRow& row, int64_t position) {
   return position / cycle * ranks.interleave + offset - row.key_start;
 }
 
+// The mask of row `row`; null if it has none.
+template <typename Batch>
+const uint8_t* CustomMaskOf(const Batch& batch, int row) {
+  if (!batch.custom_mask || batch.custom_mask_offset[row] < 0) return nullptr;
+  return batch.custom_mask + batch.custom_mask_offset[row];
+}
+
+bool InCustomMask(const BatchRow& row, int query, int key) {
+  if (!row.custom_mask) return true;
+  const int64_t bit = int64_t{query} * row.seq_len + key;
+  return (row.custom_mask[bit / 8] >> (bit % 8) & 1) != 0;
+}
+
+// Whether a query sees keys up to its position only.
+bool IsCausal(const BatchRow& row) { return row.causal && row.tail_len == 0 && !row.custom_mask; }
+
 }  // namespace
 
 BatchRow RowOf(const PagedBatch& batch, int row) {
@@ -59,6 +75,7 @@ BatchRow RowOf(const PagedBatch& batch, int row) {
           .tail_len = batch.tail_len ? batch.tail_len[row] : 0,
           .query_positions = batch.query_positions ? batch.query_positions + first_token : nullptr,
           .tail_mask = batch.tail_mask ? batch.tail_mask + first_token : nullptr,
+          .custom_mask = CustomMaskOf(batch, row),
           .key_positions = batch.key_positions,
           .causal = batch.causal};
 }
@@ -66,12 +83,14 @@ BatchRow RowOf(const PagedBatch& batch, int row) {
 BatchRow RowOf(const RaggedBatch& batch, int row) {
   const int first_token = batch.query_start_loc[row];
   const int first_key = batch.key_start_loc[row];
+  const int seq_len = batch.key_start_loc[row + 1] - first_key;
   return {.first_token = first_token,
           .query_len = batch.query_start_loc[row + 1] - first_token,
-          .seq_len = batch.key_start_loc[row + 1] - first_key,
+          .seq_len = seq_len,
           .table_row = row,
           .first_key = first_key,
           .query_positions = batch.query_positions ? batch.query_positions + first_token : nullptr,
+          .custom_mask = seq_len > 0 ? CustomMaskOf(batch, row) : nullptr,
           .causal = batch.causal};
 }
 
@@ -99,9 +118,10 @@ std::optional<int64_t> KeyPosition(const AttentionParams& layer, const BatchRow&
     if ((mask >> bit & 1) == 0) return std::nullopt;
     const int seen_before = std::popcount(mask & ((uint64_t{1} << bit) - 1));
     key_position = row.key_start + tail_begin + seen_before;
-  } else if (row.tail_len == 0 && row.causal && key_position > query_position) {
+  } else if (IsCausal(row) && key_position > query_position) {
     return std::nullopt;
   }
+  if (!InCustomMask(row, query, key)) return std::nullopt;
   if (!InWindow(layer, query_position, key_position)) return std::nullopt;
   if (!InSparsePattern(layer, q_head, query_position, key_position)) return std::nullopt;
   return key_position;
@@ -119,7 +139,7 @@ std::vector<VisibleKey> VisibleKeys(const AttentionParams& layer, const BatchRow
 }
 
 bool IsInterval(const AttentionParams& layer, const BatchRow& row) {
-  return row.tail_len == 0 && !layer.is_sparse();
+  return row.tail_len == 0 && !row.custom_mask && !layer.is_sparse();
 }
 
 KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int query) {
@@ -128,7 +148,7 @@ KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int quer
   constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
   const int64_t first = layer.window_left ? query_position - *layer.window_left : -kFar;
   int64_t last = layer.window_right ? query_position + *layer.window_right : kFar;
-  if (row.causal && row.tail_len == 0) last = std::min(last, query_position);
+  if (IsCausal(row)) last = std::min(last, query_position);
 
   const int64_t prefix_end =
       row.tail_len > 0 ? std::max(0, row.seq_len - row.tail_len) : row.seq_len;

@@ -36,6 +36,7 @@ struct BatchRow {
   int tail_len = 0;
   const int32_t* query_positions = nullptr;  // [query_len], or absent
   const uint64_t* tail_mask = nullptr;       // [query_len], or absent
+  const uint8_t* custom_mask = nullptr;      // [query_len * seq_len] bits, or absent
   KeyPositions key_positions = {};
   bool causal = true;
 };
@@ -78,8 +79,8 @@ struct KeyRange {
 // that `query` sees. If IsInterval(), it contains no other keys. O(1).
 KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int query);
 
-// Whether the keys that a query of this row sees are always one interval: no tail, no sparse
-// pattern.
+// Whether the keys that a query of this row sees are always one interval: no tail, no custom mask,
+// no sparse pattern.
 bool IsInterval(const AttentionParams& layer, const BatchRow& row);
 
 // Position of ordinary (not tail) local key `key`: P(l) of the contract's first two lines.

@@ -98,6 +98,44 @@ TEST(VisibilityTest, AWindowCountsDepthInATreeNotSlots) {
   EXPECT_THAT(Positions(layer, row, 0), ElementsAre(2, 3));  // slots 3 and 4
 }
 
+// Bits of 2 queries and 5 keys, least significant first: query 1 begins at bit 5.
+TEST(VisibilityTest, ACustomMaskTakesThePlaceOfCausality) {
+  const std::array<uint8_t, 2> mask = {0b10111001, 0b10};  // keys 0, 3, 4; then 0, 2, 4
+  const BatchRow row = {.query_len = 2, .seq_len = 5, .custom_mask = mask.data()};
+  EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(0, 3, 4));
+  EXPECT_THAT(Positions(OneHead(), row, 1), ElementsAre(0, 2, 4));
+  EXPECT_FALSE(IsInterval(OneHead(), row));
+  EXPECT_EQ(KeyInterval(OneHead(), row, 0), (KeyRange{0, 5}));
+  AttentionParams layer = OneHead();
+  layer.window_left = 2;  // the queries are at positions 3 and 4
+  EXPECT_THAT(Positions(layer, row, 0), ElementsAre(3, 4));
+  EXPECT_THAT(Positions(layer, row, 1), ElementsAre(2, 4));
+}
+
+TEST(VisibilityTest, RowsOfABatchHaveAMaskEachOrNone) {
+  const std::array<int32_t, 4> loc = {0, 1, 2, 3};
+  const std::array<int32_t, 3> seq_lens = {5, 1, 0};
+  const std::array<uint8_t, 4> mask = {};
+  const std::array<int64_t, 3> offsets = {2, -1, -777};
+  PagedBatch batch = {.query_start_loc = loc.data(),
+                      .seq_lens = seq_lens.data(),
+                      .custom_mask = mask.data(),
+                      .custom_mask_offset = offsets.data(),
+                      .num_rows = 3};
+  EXPECT_EQ(RowOf(batch, 0).custom_mask, mask.data() + 2);
+  EXPECT_EQ(RowOf(batch, 1).custom_mask, nullptr);
+  EXPECT_EQ(RowOf(batch, 2).custom_mask, nullptr);
+  const std::array<int32_t, 4> keys = {0, 5, 6, 6};
+  const RaggedBatch ragged = {.query_start_loc = loc.data(),
+                              .key_start_loc = keys.data(),
+                              .custom_mask = mask.data(),
+                              .custom_mask_offset = offsets.data(),
+                              .num_rows = 3};
+  EXPECT_EQ(RowOf(ragged, 0).custom_mask, mask.data() + 2);
+  EXPECT_EQ(RowOf(ragged, 1).custom_mask, nullptr);
+  EXPECT_EQ(RowOf(ragged, 2).custom_mask, nullptr);
+}
+
 TEST(VisibilityTest, ARankOfTwoHoldsEverySecondRunOfTokens) {
   const std::array<int32_t, 1> positions = {9};
   const BatchRow row = {.query_len = 1,

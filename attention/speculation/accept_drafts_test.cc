@@ -15,6 +15,7 @@
 namespace reprise {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -74,6 +75,22 @@ TEST_F(AcceptOneTree, WhatStaysMovesTogetherBehindTheCache) {
   EXPECT_THAT(new_tokens, ElementsAre(72, 74, 77, -1, -1, -1, -1, -1));
   EXPECT_THAT(move_from, ElementsAre(-1, 20, 22, -1, -1, -1, -1, -1));
   EXPECT_THAT(move_to, ElementsAre(-1, 39, 20, -1, -1, -1, -1, -1));
+}
+
+// Both ends of a move, or neither: the table may have lost a block since the drafts were written.
+TEST_F(AcceptOneTree, AMoveWithoutABlockAtEitherEndIsLeftOut) {
+  for (const int32_t no_block : {0, -1, 10}) {
+    entries[2] = no_block;  // of position 11, to which node 2 moves
+    entries[3] = 5;
+    ASSERT_TRUE(AcceptDrafts(args).ok());
+    EXPECT_THAT(move_from, ElementsAre(-1, -1, 22, -1, -1, -1, -1, -1)) << no_block;
+    EXPECT_THAT(move_to, ElementsAre(-1, -1, 20, -1, -1, -1, -1, -1)) << no_block;
+    entries[2] = 9;
+    entries[3] = no_block;  // of positions 12 and 14, from which nodes 2 and 4 move
+    ASSERT_TRUE(AcceptDrafts(args).ok());
+    EXPECT_THAT(move_from, Each(-1)) << no_block;
+    EXPECT_THAT(move_to, Each(-1)) << no_block;
+  }
 }
 
 TEST_F(AcceptOneTree, OfAChainNothingMoves) {
@@ -196,6 +213,8 @@ TEST(AcceptDraftsTest, NonsenseMakesRowsInertAndNothingElse) {
       for (int j = 0; j < args.max_accepted; ++j) {
         ASSERT_LT(args.move_from[r * args.max_accepted + j], num_slots);
         ASSERT_LT(args.move_to[r * args.max_accepted + j], num_slots);
+        ASSERT_EQ(args.move_from[r * args.max_accepted + j] < 0,
+                  args.move_to[r * args.max_accepted + j] < 0);
         ASSERT_TRUE(is_live || args.move_to[r * args.max_accepted + j] == -1);
       }
     }

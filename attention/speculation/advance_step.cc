@@ -22,6 +22,16 @@ absl::Status CheckAdvanceStep(const AdvanceStepArgs& args) {
     REPRISE_RETURN_IF_ERROR(CheckGiven(
         {{"seq_lens", args.seq_lens}, {"table_row", args.table_row}, {"sampled", args.sampled}}));
   }
+  if (HasPacked(args)) {
+    REPRISE_RETURN_IF_ERROR(CheckEqual("packed.num_rows", args.packed.num_rows, args.num_rows));
+    REPRISE_RETURN_IF_ERROR(
+        CheckEqual("packed.block_size", args.packed.block_size, args.table.block_size));
+    REPRISE_RETURN_IF_ERROR(CheckAtLeast("packed.max_indices", args.packed.max_indices, 0));
+    if (args.num_rows > 0) {
+      REPRISE_RETURN_IF_ERROR(CheckGiven({{"packed.block_indices", args.packed.block_indices},
+                                          {"packed.last_block_len", args.packed.last_block_len}}));
+    }
+  }
   return CheckOutputArrays(args.arrays, args.num_rows, args.num_tokens);
 }
 
@@ -30,13 +40,27 @@ void AdvanceStepOnHost(const AdvanceStepArgs& args) {
   // In place: a row is read before it or a later row is written, because no previous row has more
   // than one token.
   int32_t token_id = 0;
+  int64_t num_packed = 0;
+  bool is_full = false;
   WriteRowsInOrder(
       rows,
       [&](int r) {
         token_id = args.sampled[r];
-        return AdvancedRowOf(SerialLanes(), args, rows, r);
+        CheckedRow row = AdvancedRowOf(SerialLanes(), args, rows, r);
+        if (!HasPacked(args) || !row.is_live()) return row;
+        is_full = is_full || num_packed + PackedBlocksOf(args, row) > args.packed.max_indices;
+        if (is_full) row.fault = RowFault::kNoRoom;
+        return row;
       },
-      [&](int, const CheckedRow&, int) { return token_id; }, [](int, const CheckedRow&) {});
+      [&](int, const CheckedRow&, int) { return token_id; },
+      [&](int r, const CheckedRow& row) {
+        if (!HasPacked(args)) return;
+        WritePackedRow(SerialLanes(), args, r, row, num_packed);
+        num_packed += PackedBlocksOf(args, row);
+      });
+  if (HasPacked(args)) {
+    args.packed.block_indptr[args.num_rows] = static_cast<int32_t>(num_packed);
+  }
 }
 
 absl::StatusOr<PagedBatch> AdvanceStep(const AdvanceStepArgs& args) {
@@ -45,7 +69,8 @@ absl::StatusOr<PagedBatch> AdvanceStep(const AdvanceStepArgs& args) {
   AdvanceStepOnHost(args);
   REPRISE_RETURN_IF_ERROR(FirstFault(args.arrays.row_faults, args.num_rows, [&](int row) {
     return absl::StrCat("limit ", ContextLimit(args.table, args.max_context_len), ", num_tables ",
-                        args.table.num_tables, ", num_blocks ", args.table.num_blocks, ", sampled ",
+                        args.table.num_tables, ", num_blocks ", args.table.num_blocks,
+                        ", packed.max_indices ", args.packed.max_indices, ", sampled ",
                         args.sampled[row]);
   }));
   return AdvancedBatch(args);

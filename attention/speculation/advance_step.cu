@@ -6,12 +6,17 @@
 //
 // In place: a round reads its rows before its first barrier and writes them after; its token writes
 // are at or before the indices of those rows.
+//
+// With a packed table, two more barriers a round count the blocks of the rows, and each warp copies
+// those of its rows, one entry a lane.
 
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
 #include "attention/speculation/advance_step.h"
+#include "base/cta_scan.cuh"
 #include "base/cuda_status.h"
+#include "base/host_device.h"
 #include "base/lanes.h"
 #include "base/status_macros.h"
 
@@ -21,10 +26,62 @@ namespace {
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxWarps = kMaxThreads / 32;
 
-__global__ void __launch_bounds__(kMaxThreads)
+// The threads of a warp as the lanes of base/lanes.h.
+class WarpLanes {
+ public:
+  template <typename Body>
+  REPRISE_HOST_DEVICE void ForEach(int n, Body body) const {
+#if defined(__CUDA_ARCH__)
+    for (int i = static_cast<int>(threadIdx.x % 32); i < n; i += 32) body(i);
+#endif
+  }
+};
+
+// Blocks of the packed table, of the live rows so far.
+struct PackedCount {
+  int64_t num_blocks = 0;
+  bool is_full = false;
+};
+
+// Where this thread's row begins in the packed table. A live row that finds no room gets a fault.
+// Called by all threads together.
+__device__ int64_t PlaceInPacked(const AdvanceStepArgs& args, CtaScanMemory<int64_t>& memory,
+                                 PackedCount& count, CheckedRow& row) {
+  if (count.is_full && row.is_live()) row.fault = RowFault::kNoRoom;
+  CtaSum<int64_t> blocks = ExclusiveSum<int64_t>(PackedBlocksOf(args, row), memory);
+  const bool fits =
+      count.num_blocks + blocks.before + PackedBlocksOf(args, row) <= args.packed.max_indices;
+  if (__syncthreads_or(row.is_live() && !fits)) {
+    // The sums are without the first row that has no room and all rows after it.
+    count.is_full = true;
+    if (row.is_live() && !fits) row.fault = RowFault::kNoRoom;
+    blocks = ExclusiveSum<int64_t>(PackedBlocksOf(args, row), memory);
+  }
+  const int64_t first = count.num_blocks + blocks.before;
+  count.num_blocks += blocks.total;
+  return first;
+}
+
+// Writes the rows of this warp, of which each thread has one.
+__device__ void WritePackedRows(const AdvanceStepArgs& args, int row_idx, const CheckedRow& row,
+                                int64_t first) {
+  for (int lane = 0; lane < 32; ++lane) {
+    const int its_row = __shfl_sync(~0u, row_idx, lane);
+    const int64_t its_first = __shfl_sync(~0u, first, lane);
+    CheckedRow its;
+    its.table_row = __shfl_sync(~0u, row.table_row, lane);
+    its.context_len = __shfl_sync(~0u, row.context_len, lane);
+    its.query_len = __shfl_sync(~0u, row.is_live() ? 1 : 0, lane);
+    if (its_row < args.num_rows) WritePackedRow(WarpLanes(), args, its_row, its, its_first);
+  }
+}
+
+__global__ void __launch_bounds__(kMaxThreads, 1)
     AdvanceStepKernel(const __grid_constant__ AdvanceStepArgs args,
                       const __grid_constant__ RowArgs rows) {
   __shared__ int live_of_warp[kMaxWarps];
+  __shared__ CtaScanMemory<int64_t> scan;
+  PackedCount packed;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int num_warps = static_cast<int>(blockDim.x / 32);
@@ -37,6 +94,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       next = AdvancedRowOf(SerialLanes(), args, rows, row);
       token_id = args.sampled[row];
     }
+    const int64_t first_block = HasPacked(args) ? PlaceInPacked(args, scan, packed, next) : 0;
     const unsigned live = __ballot_sync(~0u, next.is_live());
     if (lane == 0) live_of_warp[warp] = __popc(live);
     __syncthreads();
@@ -49,9 +107,15 @@ __global__ void __launch_bounds__(kMaxThreads)
       WriteBatchRow(rows, row, next, token);
       if (next.is_live()) WriteNewToken(rows, next, /*i=*/0, token, token_id);
     }
+    if (HasPacked(args)) WritePackedRows(args, row, next, first_block);
     __syncthreads();
   }
-  if (threadIdx.x == 0) args.arrays.query_start_loc[args.num_rows] = num_live;
+  if (threadIdx.x == 0) {
+    args.arrays.query_start_loc[args.num_rows] = num_live;
+    if (HasPacked(args)) {
+      args.packed.block_indptr[args.num_rows] = static_cast<int32_t>(packed.num_blocks);
+    }
+  }
   for (int token = num_live + static_cast<int>(threadIdx.x); token < args.num_tokens;
        token += static_cast<int>(blockDim.x)) {
     WriteInertToken(rows, token);

@@ -15,7 +15,13 @@
 // A row that cannot continue becomes inert (seq_len 0, no token) and is reported
 // (base/row_fault.h): kTableRow; kLength at the end of its context or table; kToken for a negative
 // token, for example of a prompt chunk that is not the last; kNoBlock if its table has no block for
-// the token. Padded rows stay padded.
+// the token; kNoRoom if its blocks, after those of the live rows before it, pass the packed table,
+// and then for all later live rows. Padded rows stay padded.
+//
+// Kernels that read packed tables get theirs grown in the same call (vLLM V0's advance_step over
+// padded paged_kv_indices), with args.packed of the largest size that any step needs:
+//
+//   block_indptr 0 2 3 3   block_indices 1 2 3 ...   last_block_len 3 6 0      of the rows above
 //
 // Thread safety: none. Cost: linear in rows and tokens; no allocation.
 

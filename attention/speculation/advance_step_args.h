@@ -24,7 +24,38 @@ struct AdvanceStepArgs {
   int num_rows = 0;
   int num_tokens = 0;       // of the arrays; at least num_rows
   BatchArrays arrays = {};  // of the next step
+
+  // The packed table of the next step's rows, or absent (no block_indptr): the blocks of each row's
+  // keys, its new token's among them, so it grows as the rows do. block_indices have room for
+  // max_indices; those behind the last row's stay as they are. num_rows and block_size are those of
+  // the batch and its table.
+  MutablePackedBlockTable packed = {};
 };
+
+constexpr bool HasPacked(const AdvanceStepArgs& args) {
+  return args.packed.block_indptr != nullptr;
+}
+
+// Blocks of a row of the next step in the packed table.
+constexpr int32_t PackedBlocksOf(const AdvanceStepArgs& args, const CheckedRow& row) {
+  if (!row.is_live()) return 0;
+  return NumBlocksFor(row.context_len + 1, args.table.block_size);
+}
+
+// Writes a row of the packed table, whose blocks begin at `first`.
+template <typename Lanes>
+REPRISE_HOST_DEVICE void WritePackedRow(const Lanes& lanes, const AdvanceStepArgs& args,
+                                        int row_idx, const CheckedRow& row, int64_t first) {
+  const int32_t num_blocks = PackedBlocksOf(args, row);
+  const int32_t* const entries = args.table.entries + row.table_row * args.table.row_stride;
+  int32_t* const packed = args.packed.block_indices + first;
+  lanes.ForEach(num_blocks, [&](int i) { packed[i] = entries[i]; });
+  lanes.ForEach(1, [&](int) {
+    args.packed.block_indptr[row_idx] = static_cast<int32_t>(first);
+    args.packed.last_block_len[row_idx] =
+        num_blocks == 0 ? 0 : row.context_len + 1 - (num_blocks - 1) * args.table.block_size;
+  });
+}
 
 constexpr RowArgs AdvanceRowArgs(const AdvanceStepArgs& args) {
   RowArgs rows;

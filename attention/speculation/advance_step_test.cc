@@ -1,5 +1,6 @@
 #include "attention/speculation/advance_step.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,39 @@ TEST_F(ThreeRows, SampledTokensMayLieWhereTheNextTokensGo) {
   EXPECT_THAT(token_ids, ElementsAre(2, 0, 0, 0, 0, 0));
 }
 
+// As the header shows: a row's sixth token stays in its block, the other row is in its second.
+TEST_F(ThreeRows, ThePackedTableGrowsWithTheRows) {
+  int32_t indptr[4] = {9, 9, 9, 9}, indices[5] = {-7, -7, -7, -7, -7}, last[3] = {9, 9, 9};
+  args.packed = {indptr, indices, last, 3, 5, 16};
+  ASSERT_TRUE(AdvanceStep(args).ok());
+  EXPECT_THAT(indptr, ElementsAre(0, 2, 3, 3));
+  EXPECT_THAT(indices, ElementsAre(1, 2, 3, -7, -7));
+  EXPECT_THAT(last, ElementsAre(3, 6, 0));
+  // Ten steps later the second row's token begins a block, and its table moves up no row.
+  for (int step = 0; step < 9; ++step) ASSERT_TRUE(AdvanceStep(args).ok());
+  EXPECT_THAT(last, ElementsAre(12, 15, 0));
+  for (int step = 0; step < 2; ++step) ASSERT_TRUE(AdvanceStep(args).ok());
+  EXPECT_THAT(indptr, ElementsAre(0, 2, 4, 4));
+  EXPECT_THAT(indices, ElementsAre(1, 2, 3, 4, -7));
+  EXPECT_THAT(last, ElementsAre(14, 1, 0));
+}
+
+TEST_F(ThreeRows, ARowThatThePackedTableDoesNotHoldIsInertAndSoAreThoseAfterIt) {
+  int32_t indptr[4], indices[2], last[3];
+  args.packed = {indptr, indices, last, 3, 2, 16};
+  seq_lens[2] = 1;
+  sampled[2] = 72;
+  const absl::Status status = AdvanceStep(args).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("packed.max_indices 2"));
+  const int no_room = static_cast<int>(RowFault::kNoRoom);
+  EXPECT_THAT(row_faults, ElementsAre(0, no_room, no_room));
+  EXPECT_THAT(seq_lens, ElementsAre(19, 0, 0));
+  EXPECT_THAT(token_ids, ElementsAre(70, 0, 0, 0, 0, 0));
+  EXPECT_THAT(indptr, ElementsAre(0, 2, 2, 2));
+  EXPECT_THAT(indices, ElementsAre(1, 2));
+  EXPECT_THAT(last, ElementsAre(3, 0, 0));
+}
+
 TEST_F(ThreeRows, FaultsAreToldApart) {
   seq_lens[0] = 30;
   sampled[1] = -1;
@@ -131,6 +165,44 @@ TEST(AdvanceStepTest, TheNextTokenSeesAllTokensOfItsSequence) {
         << "seed " << seed << ": " << shape;
     for (int t = token; t < shape.num_tokens; ++t) ASSERT_EQ(args.arrays.slot_mapping[t], -1);
   }
+}
+
+// Whatever the arrays hold, each live row of the result has its blocks, up to the first without
+// room.
+TEST(AdvanceStepTest, PackedTablesHoldTheBlocksOfEachLiveRow) {
+  int num_full = 0;
+  for (uint64_t seed = 0; seed < 5000; ++seed) {
+    Random random(seed);
+    DraftShape shape = DrawDraftShape(random);
+    shape.packed_indices = random.Int(0, shape.num_rows * shape.max_blocks);
+    Memory memory([&](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); });
+    AdvanceStepArgs& args = memory.args();
+    DrawAdvanceStep(random, shape, seed % 2 == 0 ? 0 : 0.1, args);
+    AdvanceStepOnHost(args);
+    std::vector<int32_t> indices;
+    bool is_full = false;
+    for (int r = 0; r < shape.num_rows; ++r) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", row " << r << ": " << shape);
+      ASSERT_EQ(args.packed.block_indptr[r], static_cast<int>(indices.size()));
+      const int32_t seq_len = args.arrays.seq_lens[r];
+      is_full |= args.arrays.row_faults[r] == static_cast<int>(RowFault::kNoRoom);
+      ASSERT_FALSE(is_full && seq_len > 0);
+      int last_block_len = 0;
+      for (int32_t key = 0; key < seq_len; ++key) {
+        if (key % shape.block_size == 0) {
+          indices.push_back(args.table.entries[args.arrays.table_row[r] * args.table.row_stride +
+                                               key / shape.block_size]);
+        }
+        last_block_len = key % shape.block_size + 1;
+      }
+      ASSERT_EQ(args.packed.last_block_len[r], last_block_len);
+    }
+    ASSERT_EQ(args.packed.block_indptr[shape.num_rows], static_cast<int>(indices.size()));
+    ASSERT_LE(static_cast<int>(indices.size()), shape.packed_indices);
+    ASSERT_TRUE(std::equal(indices.begin(), indices.end(), args.packed.block_indices)) << seed;
+    num_full += is_full;
+  }
+  EXPECT_GT(num_full, 500);
 }
 
 TEST(AdvanceStepTest, NonsenseMakesRowsInertAndNothingElse) {

@@ -17,6 +17,7 @@
 #include "attention/cuda/attention_cuda.h"
 #include "attention/merge/common_prefix.h"
 #include "attention/merge/merge_states.h"
+#include "attention/metadata/batch_gather.h"
 #include "attention/metadata/chain_batch.h"
 #include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_virtual_batch.h"
@@ -27,6 +28,7 @@
 #include "attention/work_map/work_map_build.h"
 #include "base/testing/device_array.h"
 #include "base/torch_dtype.h"
+#include "cache/tables/convert_tables.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -97,6 +99,8 @@ DraftAttentionDevice Gpu() {
           .draft_level = launch(LaunchDraftLevel),
           .local = launch(LaunchLocalVirtualBatch),
           .cross = launch(LaunchCrossBatch),
+          .gather = launch(LaunchBatchGather),
+          .convert = launch(LaunchConvertTables),
           .common_prefix = launch(LaunchCommonPrefix),
           .merge = launch(LaunchMergeStates),
           .plan = PlanOnGpu,
@@ -150,6 +154,14 @@ TEST_F(DraftAttentionGpuTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSa
 
 TEST_F(DraftAttentionGpuTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughSharedPrefix);
+}
+
+TEST_F(DraftAttentionGpuTest, APrefixApartMergedWithTheRestAttendsAsTheDefinitionSays) {
+  RunSeeds(AttendThroughPrefixApart);
+}
+
+TEST_F(DraftAttentionGpuTest, GatheredRowsAttendAsTheDefinitionSays) {
+  RunSeeds(AttendThroughGather);
 }
 
 }  // namespace

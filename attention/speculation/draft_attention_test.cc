@@ -10,11 +10,13 @@
 #include "attention/attention.h"
 #include "attention/merge/common_prefix.h"
 #include "attention/merge/merge_states.h"
+#include "attention/metadata/batch_gather.h"
 #include "attention/metadata/chain_batch.h"
 #include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_virtual_batch.h"
 #include "attention/speculation/draft_steps.h"
 #include "attention/speculation/tree_batch.h"
+#include "cache/tables/convert_tables.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -35,6 +37,16 @@ DraftAttentionDevice Cpu() {
           [](const CrossBatchArgs& args) {
             ASSERT_EQ(CheckCrossBatch(args), absl::OkStatus());
             CrossBatchOnHost(args);
+          },
+      .gather =
+          [](const BatchGatherArgs& args) {
+            ASSERT_EQ(CheckBatchGather(args), absl::OkStatus());
+            BatchGatherOnHost(args);
+          },
+      .convert =
+          [](const ConvertTablesArgs& args) {
+            ASSERT_EQ(CheckConvertTables(args), absl::OkStatus());
+            ConvertTablesOnHost(args);
           },
       .common_prefix = [](const CommonPrefixArgs& args) { CommonPrefixOnHost(args); },
       .merge = [](const MergeStatesArgs& args) { ASSERT_TRUE(MergeStates(args).ok()); },
@@ -94,6 +106,12 @@ TEST(DraftAttentionTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSays) {
 TEST(DraftAttentionTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughSharedPrefix);
 }
+
+TEST(DraftAttentionTest, APrefixApartMergedWithTheRestAttendsAsTheDefinitionSays) {
+  RunSeeds(AttendThroughPrefixApart);
+}
+
+TEST(DraftAttentionTest, GatheredRowsAttendAsTheDefinitionSays) { RunSeeds(AttendThroughGather); }
 
 }  // namespace
 }  // namespace reprise

@@ -472,6 +472,20 @@ TEST(RefusedArgsTest, AdvancedSteps) {
        {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }},
        {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
        {"sampled: expected an array, got none", [](Args& args) { args.sampled = nullptr; }}});
+  DraftShape with_packed = kShape;
+  with_packed.packed_indices = 9;
+  BuilderMemory<AdvanceStepArgs> packed(
+      [&](ArrayCarver& carver) { return CarveAdvanceStep(with_packed, carver); });
+  ExpectRefused<Args>(
+      forms, packed.args(),
+      {{"packed.num_rows: expected 2, got 3", [](Args& args) { args.packed.num_rows = 3; }},
+       {"packed.block_size: expected 4, got 8", [](Args& args) { args.packed.block_size = 8; }},
+       {"packed.max_indices: expected at least 0, got -1",
+        [](Args& args) { args.packed.max_indices = -1; }},
+       {"packed.block_indices: expected an array, got none",
+        [](Args& args) { args.packed.block_indices = nullptr; }},
+       {"packed.last_block_len: expected an array, got none",
+        [](Args& args) { args.packed.last_block_len = nullptr; }}});
 }
 
 TEST(RefusedArgsTest, Moves) {

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "attention/reference/visibility.h"
 #include "attention/testing/random.h"
@@ -193,6 +194,8 @@ PagedBatch PagedFixture::Batch(const Placement& place) const {
   batch.query_positions = Placed(query_positions, place);
   batch.tail_len = Placed(tail_len, place);
   batch.tail_mask = Placed(tail_mask, place);
+  batch.custom_mask = Placed(custom_mask, place);
+  batch.custom_mask_offset = Placed(custom_mask_offset, place);
   batch.common_prefix_len = Placed(common_prefix_len, place);
   return batch;
 }
@@ -270,6 +273,13 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
     fixture.common_prefix_len = {none ? 0 : random.Int(0, prefix_len)};
   }
 
+  if (features.Has(Feature::kCustomMask)) {
+    CustomMasks masks = DrawCustomMasks(lengths, random);
+    fixture.custom_mask = std::move(masks.bytes);
+    fixture.custom_mask_offset = std::move(masks.offsets);
+    capacities.custom_mask_bytes = std::ssize(fixture.custom_mask);
+  }
+
   // Arrays with an element a token; padded rows and inert tokens hold garbage.
   if (features.Has(Feature::kTail)) {
     for (int t = 0; t < capacities.num_tokens; ++t) {
@@ -302,6 +312,8 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
     memory.block_gap = 16 * random.Int(1, 4);
     memory.head_gap = random.Pick({0, 0, 16});
     memory.token_gap = random.Pick({0, 0, 16, 32});
+    memory.num_layers = random.Pick({1, 1, 2, 3});
+    memory.layer = random.Int(0, memory.num_layers - 1);
   }
   if (like) memory = like->kv->options();
   memory.num_blocks = num_blocks;
@@ -345,6 +357,10 @@ void Grow(const PagedBatch& to, int num_blocks, Random& random, PagedFixture& fi
   if (features.Has(Feature::kQueryPositions) || features.Has(Feature::kContextParallel)) {
     grow(fixture.query_positions, to.num_tokens);
   }
+  if (features.Has(Feature::kCustomMask)) {
+    fixture.custom_mask.resize(to.custom_mask_bytes, 0xa5);
+    grow(fixture.custom_mask_offset, to.num_rows);
+  }
   const PagedBatch& from = fixture.capacities;
   std::vector<int32_t> entries;
   grow(entries, static_cast<int>(std::max<int64_t>(1, to.num_tables * to.block_table_stride)));
@@ -378,6 +394,7 @@ FixturePair<PagedFixture> MakePagedFixturePair(const FixtureOptions& options) {
   to.max_seq_len = std::max(to.max_seq_len, other.max_seq_len);
   to.num_tables = std::max(to.num_tables, other.num_tables);
   to.max_blocks = std::max(to.max_blocks, other.max_blocks);
+  to.custom_mask_bytes = std::max(to.custom_mask_bytes, other.custom_mask_bytes);
   to.block_table_stride = std::max(to.block_table_stride, other.block_table_stride);
   const int num_blocks = std::max(first.kv->options().num_blocks, second.kv->options().num_blocks);
   Random random(options.seed + 1);

@@ -52,6 +52,8 @@ struct PagedFixture {
   std::vector<int32_t> query_positions;
   std::vector<int32_t> tail_len;
   std::vector<uint64_t> tail_mask;
+  std::vector<uint8_t> custom_mask;
+  std::vector<int64_t> custom_mask_offset;
   std::vector<int32_t> common_prefix_len;
 
   // Empty arrays are absent (null) in the batch.

@@ -46,15 +46,16 @@ enum class KvType { kSame, kE4M3, kE5M2, kOther };
 constexpr KvType kKvTypes[] = {KvType::kSame, KvType::kE4M3, KvType::kE5M2, KvType::kOther};
 constexpr KvMemoryLayout kLayouts[] = {KvMemoryLayout::kNhd,       KvMemoryLayout::kHnd,
                                        KvMemoryLayout::kPackedNhd, KvMemoryLayout::kPackedHnd,
-                                       KvMemoryLayout::kDiffKv,    KvMemoryLayout::kKPacked,
-                                       KvMemoryLayout::kMla};
+                                       KvMemoryLayout::kDiffKv,    KvMemoryLayout::kDiffKvHnd,
+                                       KvMemoryLayout::kKPacked,   KvMemoryLayout::kMla};
 constexpr int kBlockSizes[] = {1, 3, 8, 16, 32, 64};
 constexpr int kKvHeadCounts[] = {1, 2, 3};
 constexpr int kGroups[] = {1, 4, 5, 7, 16, 70};
 // The head dims of vLLM's PagedAttention, odd ones, and K and V of different size.
 constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   {112, 112},
                                 {120, 120}, {128, 128}, {192, 192}, {256, 256}, {192, 128},
-                                {64, 128},  {34, 34},   {20, 5}};
+                                {64, 128},  {34, 34},   {20, 5},    {512, 512}, {320, 320},
+                                {384, 512}, {500, 260}};
 constexpr Dims kLatentDimChoices[] = {{576, 512}, {288, 256}, {320, 256}, {64, 32}, {546, 496}};
 constexpr int kQueryLens[] = {1, 4, 12, 40, 150};
 constexpr int kSeqLens[] = {20, 90, 300, 700};
@@ -271,8 +272,15 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
     if (row.Has(feature)) options.required.Add(feature);
   }
   // These exclude each other: keeps one of them at random.
-  if (row.Has(Feature::kTail) && row.Has(Feature::kContextParallel)) {
-    options.required.Remove(random.OneIn(2) ? Feature::kTail : Feature::kContextParallel);
+  constexpr Feature kExclusive[] = {Feature::kTail, Feature::kContextParallel,
+                                    Feature::kCustomMask};
+  int num_kept = 0;
+  Feature kept = Feature::kTail;
+  for (const Feature feature : kExclusive) {
+    if (!row.Has(feature)) continue;
+    const bool keeps = random.OneIn(++num_kept);
+    if (num_kept > 1) options.required.Remove(keeps ? kept : feature);
+    if (keeps) kept = feature;
   }
   TakeShape(row, random, options);
   const bool is_ragged = made.keys == KeySource::kRagged;

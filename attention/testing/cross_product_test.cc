@@ -78,7 +78,7 @@ TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
   std::set<std::pair<int, int>> pairs;
   std::map<int, std::set<std::string>> traits_of;
   std::set<std::string> all_traits;
-  for (uint64_t seed = 0; seed < 3; ++seed) {
+  for (uint64_t seed = 0; seed < 5; ++seed) {
     for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
       const FeatureSet features = FeaturesOf(c);
       const std::vector<std::string> traits = TraitsOf(c);
@@ -98,12 +98,15 @@ TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
     return f == static_cast<int>(Feature::kDifferentV) ||
            f == static_cast<int>(Feature::kOddHeadDim);
   };
+  const auto is_exclusive = [](int f) {
+    return f == static_cast<int>(Feature::kTail) ||
+           f == static_cast<int>(Feature::kContextParallel) ||
+           f == static_cast<int>(Feature::kCustomMask);
+  };
   for (int a = 0; a < kNum; ++a) {
     if (is_size(a)) continue;
     for (int b = 0; b < a; ++b) {
-      const bool exclude_each_other =
-          b == static_cast<int>(Feature::kTail) && a == static_cast<int>(Feature::kContextParallel);
-      if (is_size(b) || exclude_each_other) continue;
+      if (is_size(b) || (is_exclusive(a) && is_exclusive(b))) continue;
       EXPECT_TRUE(pairs.contains({b, a}))
           << ToString({static_cast<Feature>(b)}) << " with " << ToString({static_cast<Feature>(a)});
     }
@@ -175,6 +178,26 @@ std::vector<PlantedFault> PlantedFaults() {
        [](PagedFixture& f) {
          f.layer.params.scale = 1.1f * f.layer.params.resolved_scale();
          return true;
+       }},
+      {"slopes of the first sequence in all",
+       [](PagedFixture& f) {
+         return std::exchange(f.layer.params.alibi_row_stride, 0) > 0 && f.seq_lens.size() > 1;
+       }},
+      {"no scales per q head",
+       [](PagedFixture& f) { return !std::exchange(f.layer.q_head_scales, {}).empty(); }},
+      {"no custom masks",
+       [](PagedFixture& f) {
+         if (f.custom_mask.empty()) return false;
+         std::ranges::fill(f.custom_mask_offset, -1);
+         return true;
+       }},
+      {"custom masks that are off by a key",
+       [](PagedFixture& f) {
+         for (size_t i = 0; i + 1 < f.custom_mask.size(); ++i) {
+           f.custom_mask[i] =
+               static_cast<uint8_t>(f.custom_mask[i] >> 1 | f.custom_mask[i + 1] << 7);
+         }
+         return !f.custom_mask.empty();
        }},
       {"no tail masks", [](PagedFixture& f) { return !std::exchange(f.tail_len, {}).empty(); }},
       {"each row's first key left out",

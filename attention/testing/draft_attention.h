@@ -1,6 +1,6 @@
-// Attention through the builders of speculative, chunked, cross and context-parallel batches and over
-// a shared prefix, against a dense float64 computation over the keys that the definition lets each
-// query see: one suite for the CPU and for a GPU.
+// Attention through the builders of gathered, speculative, chunked, cross and context-parallel
+// batches and over a shared prefix, against a dense float64 computation over the keys that the
+// definition lets each query see: one suite for the CPU and for a GPU.
 //
 //   DraftAttentionDevice device = {.torch = at::kCPU, .chain = ..., .plan = ..., .capture = ...};
 //   EXPECT_EQ(AttendThroughTree(device, {.q = DType::kBFloat16, .kv = DType::kFp8E4M3}, seed), "");
@@ -24,6 +24,7 @@
 #include "attention/attention_params.h"
 #include "attention/merge/common_prefix_args.h"
 #include "attention/merge/merge_states_args.h"
+#include "attention/metadata/batch_gather_args.h"
 #include "attention/metadata/chain_batch_args.h"
 #include "attention/metadata/cross_batch.h"
 #include "attention/metadata/local_virtual_batch_args.h"
@@ -33,6 +34,7 @@
 #include "attention/speculation/tree_batch_args.h"
 #include "base/dtype.h"
 #include "cache/storage/kv_layer.h"
+#include "cache/tables/convert_tables_args.h"
 
 namespace reprise {
 
@@ -55,6 +57,8 @@ struct DraftAttentionDevice {
   std::function<void(const DraftLevelArgs&)> draft_level;
   std::function<void(const LocalVirtualBatchArgs&)> local;
   std::function<void(const CrossBatchArgs&)> cross;
+  std::function<void(const BatchGatherArgs&)> gather;
+  std::function<void(const ConvertTablesArgs&)> convert;
   std::function<void(const CommonPrefixArgs&)> common_prefix;
   std::function<void(const MergeStatesArgs&)> merge;
   // Takes the prefix of a batch that has common_prefix_len, where it uses a work map. The tensors
@@ -95,6 +99,15 @@ std::string AttendThroughContextsOfRanks(const DraftAttentionDevice& device,
 // sinks and a softcap.
 std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
                                       const DraftAttentionTypes& types, uint64_t seed);
+// The same as three launches: all queries over the prefix, rows over the rest of their keys, and
+// the merge, at which the sinks are counted.
+std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
+                                     const DraftAttentionTypes& types, uint64_t seed);
+// Rows gathered from arrays on the device, in every form of their lengths, with prompts, decodes
+// and empty rows; over their table, or over one that is made in the step from a table of tokens.
+// Entries behind a row's blocks are garbage.
+std::string AttendThroughGather(const DraftAttentionDevice& device,
+                                const DraftAttentionTypes& types, uint64_t seed);
 
 }  // namespace reprise
 

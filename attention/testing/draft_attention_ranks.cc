@@ -102,7 +102,8 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
   });
   const BlockTableView& table = host.args().table;
   const int32_t* const seq_lens = host.args().seq_len;
-  const int64_t limit = ContextLimit(table, host.args().max_context_len, host.args().key_positions);
+  const int64_t limit =
+      LimitByDefinition(table, host.args().max_context_len, host.args().key_positions);
   std::deque<OnDevice<ChainBatchArgs>> on_device;
   std::deque<Attended> ranks;
   MergeStatesArgs merge;
@@ -129,7 +130,9 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
   // Keys of a rank, by counting in runs, not by the builder's functions.
   const auto write_share = [&](int rank) {
     const auto share = [&](int64_t num_tokens) {
-      return LocalLen(num_tokens, {.rank = rank, .world = world, .interleave = interleave});
+      int64_t held = 0;
+      for (int64_t p = 0; p < num_tokens; ++p) held += p / interleave % world == rank;
+      return held;
     };
     ranks[rank].Clear();
     for (int row = 0; row < shape.num_tables; ++row) {

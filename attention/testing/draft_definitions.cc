@@ -39,18 +39,22 @@ class Collector {
   std::vector<SeenKey> seen_;
 };
 
-int64_t LimitOf(const BlockTableView& table, int64_t max_context_len) {
-  return std::min(max_context_len, int64_t{table.max_blocks} * table.block_size);
-}
-
 }  // namespace
+
+int64_t LimitByDefinition(const BlockTableView& table, int64_t max_context_len,
+                          const KeyPositions& ranks) {
+  const int64_t room = int64_t{table.max_blocks} * table.block_size;
+  std::vector<int64_t> held(ranks.world);
+  int64_t limit = 0;
+  while (limit < max_context_len && ++held[limit / ranks.interleave % ranks.world] <= room) {
+    ++limit;
+  }
+  return limit;
+}
 
 std::vector<SeenKey> ChainByDefinition(const ChainBatchArgs& args, std::optional<int> window_left) {
   Collector seen(window_left);
-  int64_t limit = LimitOf(args.table, args.max_context_len);
-  if (args.key_positions.world > 1) {
-    limit = ContextLimit(args.table, args.max_context_len, args.key_positions);
-  }
+  const int64_t limit = LimitByDefinition(args.table, args.max_context_len, args.key_positions);
   int token = 0;
   for (int r = 0; r < args.num_rows; ++r) {
     const int32_t slot = args.slots[r];
@@ -64,7 +68,7 @@ std::vector<SeenKey> ChainByDefinition(const ChainBatchArgs& args, std::optional
 
 std::vector<SeenKey> TreeByDefinition(const TreeBatchArgs& args, std::optional<int> window_left) {
   Collector seen(window_left);
-  const int64_t limit = LimitOf(args.table, args.max_context_len);
+  const int64_t limit = LimitByDefinition(args.table, args.max_context_len);
   int token = 0;
   for (int r = 0; r < args.num_rows; ++r) {
     const int32_t slot = args.slots[r];
@@ -79,7 +83,7 @@ std::vector<SeenKey> TreeByDefinition(const TreeBatchArgs& args, std::optional<i
 std::vector<SeenKey> DraftChainByDefinition(const DraftChainArgs& args, int step,
                                             std::optional<int> window_left) {
   Collector seen(window_left);
-  const int64_t limit = LimitOf(args.rows.table, args.rows.max_context_len);
+  const int64_t limit = LimitByDefinition(args.rows.table, args.rows.max_context_len);
   for (int r = 0; r < args.rows.num_rows; ++r) {
     const int32_t slot = args.rows.slots[r];
     if (slot < 0 || args.rows.seq_len[slot] + step >= limit) continue;
@@ -92,7 +96,7 @@ std::vector<SeenKey> DraftLevelByDefinition(const DraftLevelArgs& args,
                                             const std::vector<std::vector<int32_t>>& trees,
                                             std::optional<int> window_left) {
   Collector seen(window_left);
-  const int64_t limit = LimitOf(args.rows.table, args.rows.max_context_len);
+  const int64_t limit = LimitByDefinition(args.rows.table, args.rows.max_context_len);
   for (int r = 0; r < args.rows.num_rows; ++r) {
     const int32_t slot = args.rows.slots[r];
     const auto num_nodes = static_cast<int>(trees[r].size());

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attention/metadata/chain_batch_args.h"
+#include "attention/paged_batch.h"
 #include "attention/speculation/draft_steps_args.h"
 #include "attention/speculation/tree_batch_args.h"
 #include "attention/testing/visible_set.h"
@@ -40,6 +41,11 @@ std::vector<SeenKey> DraftChainByDefinition(const DraftChainArgs& args, int step
 std::vector<SeenKey> DraftLevelByDefinition(const DraftLevelArgs& args,
                                             const std::vector<std::vector<int32_t>>& trees,
                                             std::optional<int> window_left);
+
+// Tokens of the longest sequence within max_context_len whose share fits the table on every rank,
+// by counting.
+int64_t LimitByDefinition(const BlockTableView& table, int64_t max_context_len,
+                          const KeyPositions& ranks = {});
 
 // By slot, in the order of VisibleSet().
 VisiblePairs PairsOf(const std::vector<SeenKey>& seen, const BlockTableView& table);

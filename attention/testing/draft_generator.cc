@@ -287,6 +287,13 @@ AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver) {
   args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, 1, carver);
   args.seq_lens = args.arrays.seq_lens;  // in place
   args.table_row = args.arrays.table_row;
+  if (shape.packed_indices < 0) return args;
+  args.packed = {.block_indptr = carver.Take<int32_t>("block_indptr", shape.num_rows + 1),
+                 .block_indices = carver.Take<int32_t>("block_indices", shape.packed_indices),
+                 .last_block_len = carver.Take<int32_t>("last_block_len", shape.num_rows),
+                 .num_rows = shape.num_rows,
+                 .max_indices = shape.packed_indices,
+                 .block_size = shape.block_size};
   return args;
 }
 

@@ -39,8 +39,9 @@ struct DraftShape {
   int max_new = 9;  // tokens of a row: 1 + k, or nodes of a tree
   int num_tokens = 40;
   int64_t max_context_len = 70;
-  int num_steps = 3;  // of a draft model
-  int width = 2;      // nodes of a level
+  int num_steps = 3;        // of a draft model
+  int width = 2;            // nodes of a level
+  int packed_indices = -1;  // room of an advanced step's packed table; -1: it has none
 
   int num_blocks() const { return num_tables * max_blocks + 1; }
 };

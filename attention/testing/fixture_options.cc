@@ -6,11 +6,12 @@ namespace reprise {
 namespace {
 
 constexpr std::string_view kFeatureNames[] = {
-    "table_row",    "key_start",    "query_positions", "tail",         "context_parallel",
-    "not_causal",   "long_queries", "common_prefix",   "padded_rows",  "inert_tokens",
-    "window",       "softcap",      "alibi",           "sinks",        "scale",
-    "quant_scales", "rotary",       "sparse",          "strided_q",    "unaligned_q",
-    "different_v",  "odd_head_dim", "block_gap",       "large_logits", "new_keys"};
+    "table_row",    "key_start",     "query_positions", "tail",         "context_parallel",
+    "not_causal",   "long_queries",  "common_prefix",   "padded_rows",  "inert_tokens",
+    "window",       "softcap",       "alibi",           "sinks",        "scale",
+    "quant_scales", "rotary",        "sparse",          "strided_q",    "unaligned_q",
+    "different_v",  "odd_head_dim",  "block_gap",       "large_logits", "new_keys",
+    "alibi_rows",   "q_head_scales", "custom_mask"};
 static_assert(std::size(kFeatureNames) == static_cast<size_t>(Feature::kNumFeatures));
 
 // Drops one of two features that exclude each other: the one that is not required, else the second.
@@ -34,6 +35,10 @@ FeatureSet DrawFeatures(const FixtureOptions& options, Random& random) {
     }
   }
   Exclude(features, options.required, Feature::kTail, Feature::kContextParallel);
+  Exclude(features, options.required, Feature::kTail, Feature::kCustomMask);
+  Exclude(features, options.required, Feature::kContextParallel, Feature::kCustomMask);
+  if (options.required.Has(Feature::kAlibiRows)) features.Add(Feature::kAlibi);
+  if (!features.Has(Feature::kAlibi)) features.Remove(Feature::kAlibiRows);
   if (features.Has(Feature::kUnalignedQ)) features.Add(Feature::kStridedQ);
   return features;
 }

@@ -36,13 +36,18 @@ enum class Feature {
   kQuantScales,  // q, k, v scales: value, per tensor, head, row, both
   kRotary,
   kSparse,
-  kStridedQ,     // q as a slice of a fused projection
-  kUnalignedQ,   // with odd strides too
-  kDifferentV,   // head_dim_v != head_dim_qk
-  kOddHeadDim,   // head dims that are not multiples of 8
-  kBlockGap,     // blocks, and in half of the caches heads and tokens, with gaps between them
+  kStridedQ,    // q as a slice of a fused projection
+  kUnalignedQ,  // with odd strides too
+  kDifferentV,  // head_dim_v != head_dim_qk
+  kOddHeadDim,  // head dims that are not multiples of 8
+  // Blocks, and in half of the caches heads and tokens, with gaps between them; half hold other
+  // layers in each block.
+  kBlockGap,
   kLargeLogits,  // softmax close to a maximum
   kNewKeys,      // the rows' own keys from tensors, while the cache's are NaN
+  kAlibiRows,    // ALiBi slopes of each table row's own
+  kQHeadScales,  // a scale for each q head
+  kCustomMask,   // packed masks of any pattern, in some rows
   kNumFeatures,  // not a feature
 };
 

@@ -19,8 +19,8 @@ std::vector<uint8_t> NaNs(int64_t num_elements, DType dtype) {
 void* OnHost(const void* host, size_t) { return const_cast<void*>(host); }
 
 std::ostream& operator<<(std::ostream& out, KvMemoryLayout layout) {
-  constexpr std::string_view kNames[] = {"nhd",     "hnd",      "packed_nhd", "packed_hnd",
-                                         "diff_kv", "k_packed", "mla"};
+  constexpr std::string_view kNames[] = {"nhd",     "hnd",         "packed_nhd", "packed_hnd",
+                                         "diff_kv", "diff_kv_hnd", "k_packed",   "mla"};
   return out << kNames[static_cast<int>(layout)];
 }
 
@@ -39,33 +39,43 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
   KvView& v = layer_.v;
   k.dim_chunk = options.head_dim_qk;
   v.dim_chunk = options.head_dim_v;
-  int64_t k_block = tokens * heads * dim_qk;
-  int64_t v_block = tokens * heads * dim_v;
-  bool one_tensor = true;
+  const int64_t num_layers = options.num_layers;
+  const bool is_packed =
+      options.layout == KvMemoryLayout::kPackedNhd || options.layout == KvMemoryLayout::kPackedHnd;
+  bool one_tensor = is_packed;
+  // Elements of a layer that are together: a block of it, or in HND forms a head of a block.
+  int64_t k_piece = 0;
+  int64_t v_piece = 0;
+  const auto set_hnd = [&](KvView& view, int64_t dim, int64_t& piece) {
+    view.token_stride = dim + options.token_gap;
+    piece = tokens * view.token_stride + options.head_gap;
+  };
+  const auto set_nhd = [&](KvView& view, int64_t dim, int64_t& piece) {
+    view.head_stride = dim + options.head_gap;
+    view.token_stride = heads * view.head_stride + options.token_gap;
+    piece = tokens * view.token_stride;
+  };
+  bool is_hnd = false;
   switch (options.layout) {
     case KvMemoryLayout::kNhd:
     case KvMemoryLayout::kPackedNhd:
-      k.head_stride = dim_qk + options.head_gap;
-      v.head_stride = dim_v + options.head_gap;
-      k.token_stride = heads * k.head_stride + options.token_gap;
-      v.token_stride = heads * v.head_stride + options.token_gap;
-      k_block = tokens * k.token_stride;
-      v_block = tokens * v.token_stride;
+      set_nhd(k, dim_qk, k_piece);
+      set_nhd(v, dim_v, v_piece);
       break;
     case KvMemoryLayout::kHnd:
     case KvMemoryLayout::kPackedHnd:
-      k.token_stride = dim_qk + options.token_gap;
-      v.token_stride = dim_v + options.token_gap;
-      k.head_stride = tokens * k.token_stride + options.head_gap;
-      v.head_stride = tokens * v.token_stride + options.head_gap;
-      k_block = heads * k.head_stride;
-      v_block = heads * v.head_stride;
+      is_hnd = true;
+      set_hnd(k, dim_qk, k_piece);
+      set_hnd(v, dim_v, v_piece);
       break;
     case KvMemoryLayout::kDiffKv:
-      k.token_stride = v.token_stride = heads * (dim_qk + dim_v);
-      k.head_stride = v.head_stride = dim_qk + dim_v;
-      k_block = v_block = tokens * heads * (dim_qk + dim_v);
-      v_offset_ = dim_qk;
+      set_nhd(k, dim_qk + dim_v, k_piece);
+      set_nhd(v, dim_qk + dim_v, v_piece);
+      break;
+    case KvMemoryLayout::kDiffKvHnd:
+      is_hnd = true;
+      set_hnd(k, dim_qk + dim_v, k_piece);
+      set_hnd(v, dim_qk + dim_v, v_piece);
       break;
     case KvMemoryLayout::kKPacked:
       k.dim_chunk = 16 / SizeOf(options.dtype);
@@ -77,21 +87,39 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
       v.dim_chunk_stride = tokens;
       v.head_stride = dim_v * tokens;
       CHECK_EQ(dim_qk % k.dim_chunk, 0);
+      k_piece = heads * k.head_stride;
+      v_piece = heads * v.head_stride;
       break;
     case KvMemoryLayout::kMla:
       CHECK_EQ(heads, 1);
       CHECK_LE(dim_v, dim_qk);
       k.token_stride = v.token_stride = dim_qk;
-      v_block = k_block;
+      k_piece = v_piece = tokens * dim_qk;
+      one_tensor = true;
       break;
   }
-  if (options.layout == KvMemoryLayout::kPackedNhd ||
-      options.layout == KvMemoryLayout::kPackedHnd) {
+  // Where V begins, in a piece of both.
+  int64_t v_after_k = 0;
+  if (is_packed) {
     CHECK_EQ(dim_qk, dim_v);
-    v_offset_ = k_block;
-    k_block = v_block = 2 * k_block;
-  } else if (options.layout != KvMemoryLayout::kDiffKv && options.layout != KvMemoryLayout::kMla) {
-    one_tensor = false;
+    // A block's V follows its K; with layers within the block, each head's of HND.
+    v_after_k = is_hnd && num_layers == 1 ? heads * k_piece : k_piece;
+    if (!is_hnd || num_layers > 1) k_piece = v_piece = 2 * k_piece;
+  } else if (options.layout == KvMemoryLayout::kDiffKv ||
+             options.layout == KvMemoryLayout::kDiffKvHnd) {
+    v_after_k = dim_qk;
+    one_tensor = true;
+  }
+  k_offset_ = options.layer * k_piece;
+  v_offset_ = options.layer * v_piece + v_after_k;
+  int64_t k_block = num_layers * k_piece;
+  int64_t v_block = num_layers * v_piece;
+  if (is_hnd) {
+    k.head_stride = k_block;
+    v.head_stride = v_block;
+    k_block *= heads;
+    v_block *= heads;
+    if (is_packed && num_layers == 1) k_block = v_block = 2 * k_block;
   }
   k.block_stride = k_block + options.block_gap;
   v.block_stride = v_block + options.block_gap;
@@ -101,9 +129,11 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
 
 KvLayer KvMemory::View(const Placement& place) const {
   KvLayer layer = layer_;
-  layer.k.data = place(k_memory_.data(), k_memory_.size());
-  layer.v.data = v_within_k() ? static_cast<char*>(layer.k.data) + v_offset_ * SizeOf(layer.dtype)
-                              : place(v_memory_.data(), v_memory_.size());
+  const int64_t size = SizeOf(layer.dtype);
+  char* const k = static_cast<char*>(place(k_memory_.data(), k_memory_.size()));
+  char* const v = v_within_k() ? k : static_cast<char*>(place(v_memory_.data(), v_memory_.size()));
+  layer.k.data = k + k_offset_ * size;
+  layer.v.data = v + v_offset_ * size;
   return layer;
 }
 
@@ -116,7 +146,8 @@ void KvMemory::Grow(int num_blocks) {
 }
 
 void KvMemory::SetK(int block, int token, int head, int dim, double value) {
-  StoreElement(k_memory_.data(), layer_.dtype, layer_.k.Offset(block, token, head, dim), value);
+  StoreElement(k_memory_.data(), layer_.dtype, k_offset_ + layer_.k.Offset(block, token, head, dim),
+               value);
 }
 
 void KvMemory::SetV(int block, int token, int head, int dim, double value) {

@@ -33,6 +33,7 @@ enum class KvMemoryLayout {
   kPackedNhd,  // one tensor [num_blocks, 2, block_size, heads, dim]; one head_dim
   kPackedHnd,  // one tensor [num_blocks, 2, heads, block_size, dim]; one head_dim
   kDiffKv,     // one tensor [num_blocks, block_size, heads, head_dim_qk + head_dim_v]
+  kDiffKvHnd,  // one tensor [num_blocks, heads, block_size, head_dim_qk + head_dim_v]
   kKPacked,  // vLLM PagedAttention's pair; needs head_dim_qk to be a multiple of 16 / element size
   kMla,      // one tensor [num_blocks, block_size, dim_qk], V its first dim_v columns; one head
 };
@@ -48,9 +49,13 @@ struct KvMemoryOptions {
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int block_gap = 0;  // unused elements between two blocks
-  // Likewise behind each head and token; of NHD, HND and their packed forms.
+  // Likewise behind each head and token; of NHD, HND, their packed forms and diffkv.
   int head_gap = 0;
   int token_gap = 0;
+  // Layers that share each block, as vLLM's num_layers dimension has them: after the block, or in
+  // HND forms after the head. The layer is one of them; the others are NaN.
+  int num_layers = 1;
+  int layer = 0;
 };
 
 class KvMemory {
@@ -73,8 +78,10 @@ class KvMemory {
   bool v_within_k() const { return v_memory_.empty(); }
 
   KvMemoryOptions options_;
-  KvLayer layer_;         // pointers null
-  int64_t v_offset_ = 0;  // elements, if V lives in K's tensor
+  KvLayer layer_;  // pointers null
+  // Elements of their tensors before element (0, 0, 0, 0); V may live in K's tensor.
+  int64_t k_offset_ = 0;
+  int64_t v_offset_ = 0;
   std::vector<uint8_t> k_memory_;
   std::vector<uint8_t> v_memory_;
 };

@@ -32,6 +32,20 @@ ScaleArray DrawScale(int num_rows, int num_heads, Random& random) {
   return scale;
 }
 
+// Of each head; with alibi_row_stride of each row, with NaN between the rows.
+std::vector<float> DrawSlopes(const AttentionParams& params, int num_rows, Random& random) {
+  const auto stride = static_cast<int>(params.alibi_row_stride);
+  std::vector<float> slopes(stride > 0 ? num_rows * stride : params.num_q_heads, NAN);
+  for (int row = 0; row < (stride > 0 ? num_rows : 1); ++row) {
+    const double factor = stride > 0 ? random.Real(0.25, 1) : 1.0;
+    for (int head = 0; head < params.num_q_heads; ++head) {
+      slopes[row * stride + head] =
+          static_cast<float>(factor * std::exp2(-8.0f * (head + 1) / params.num_q_heads));
+    }
+  }
+  return slopes;
+}
+
 }  // namespace
 
 Scale ScaleArray::View(const Placement& place) const {
@@ -75,7 +89,12 @@ void TokenArray::Grow(int num_tokens) {
 
 LayerFixture LayerFixture::Redrawn(int num_table_rows, Random& random) const {
   LayerFixture layer = *this;
-  for (float& slope : layer.alibi_slopes) slope *= static_cast<float>(random.Real(0.5, 1));
+  if (params.alibi_row_stride > 0) {
+    layer.alibi_slopes = DrawSlopes(params, num_table_rows, random);
+  } else {
+    for (float& slope : layer.alibi_slopes) slope *= static_cast<float>(random.Real(0.5, 1));
+  }
+  for (float& scale : layer.q_head_scales) scale = static_cast<float>(random.Real(0.25, 2.0));
   for (float& sink : layer.sinks) sink = static_cast<float>(random.Real(-4, 6));
   layer.q_scale = q_scale.Redrawn(num_table_rows, random);
   layer.k_scale = k_scale.Redrawn(num_table_rows, random);
@@ -84,6 +103,10 @@ LayerFixture LayerFixture::Redrawn(int num_table_rows, Random& random) const {
 }
 
 void LayerFixture::Grow(int num_table_rows) {
+  if (const int64_t size = num_table_rows * params.alibi_row_stride;
+      std::ssize(alibi_slopes) < size) {
+    alibi_slopes.resize(size, NAN);
+  }
   q_scale.Grow(num_table_rows);
   k_scale.Grow(num_table_rows);
   v_scale.Grow(num_table_rows);
@@ -100,6 +123,7 @@ AttentionParams LayerFixture::View(const Placement& place) const {
   AttentionParams view = params;
   view.alibi_slopes = Placed(alibi_slopes, place);
   view.sinks = Placed(sinks, place);
+  view.q_head_scales = Placed(q_head_scales, place);
   view.q_scale = q_scale.View(place);
   return view;
 }
@@ -113,7 +137,7 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
       random.Pick({shape.q_dtype, shape.q_dtype, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                    DType::kFp8E4M3, DType::kFp8E5M2}));
   shape.layout = options.layout.value_or(
-      random.Pick({kNhd, kNhd, kHnd, kPackedNhd, kPackedHnd, kDiffKv, kKPacked, kMla}));
+      random.Pick({kNhd, kNhd, kHnd, kPackedNhd, kPackedHnd, kDiffKv, kDiffKvHnd, kKPacked, kMla}));
   shape.block_size = options.block_size.value_or(random.Pick({1, 2, 3, 4, 5, 8, 16, 32}));
   shape.num_kv_heads = options.num_kv_heads.value_or(random.Int(1, 3));
   if (shape.layout == kMla) shape.num_kv_heads = 1;
@@ -158,9 +182,10 @@ LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, in
   }
   if (features.Has(Feature::kSoftcap)) params.softcap = static_cast<float>(random.Real(1, 50));
   if (features.Has(Feature::kAlibi)) {
-    for (int head = 0; head < shape.num_q_heads; ++head) {
-      layer.alibi_slopes.push_back(std::exp2(-8.0f * (head + 1) / shape.num_q_heads));
+    if (features.Has(Feature::kAlibiRows)) {
+      params.alibi_row_stride = shape.num_q_heads + random.Int(0, 3);
     }
+    layer.alibi_slopes = DrawSlopes(params, num_table_rows, random);
   }
   if (features.Has(Feature::kSinks)) {
     for (int head = 0; head < shape.num_q_heads; ++head) {
@@ -172,8 +197,13 @@ LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, in
     layer.k_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
     layer.v_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
   }
+  if (features.Has(Feature::kQHeadScales)) {
+    for (int head = 0; head < shape.num_q_heads; ++head) {
+      layer.q_head_scales.push_back(static_cast<float>(random.Real(0.25, 2.0)));
+    }
+  }
   // Latent heads are not turned as a whole.
-  if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0 && shape.head_dim_qk <= 256) {
+  if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0 && shape.head_dim_qk <= 512) {
     params.rotary =
         RotaryParams{.rope_scale = random.Pick({1.0f, 1.0f, 4.0f}),
                      .rope_theta = random.Pick({1e4f, 5e5f}),

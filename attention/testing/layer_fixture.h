@@ -46,9 +46,10 @@ struct TokenArray {
 };
 
 struct LayerFixture {
-  AttentionParams params;  // pointers null
-  std::vector<float> alibi_slopes;
+  AttentionParams params;           // pointers null
+  std::vector<float> alibi_slopes;  // with kAlibiRows of each row, params.alibi_row_stride apart
   std::vector<float> sinks;
+  std::vector<float> q_head_scales;
   ScaleArray q_scale;
   ScaleArray k_scale;
   ScaleArray v_scale;

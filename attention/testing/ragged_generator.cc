@@ -57,6 +57,8 @@ RaggedBatch RaggedFixture::Batch(const Placement& place) const {
   batch.query_start_loc = Placed(query_start_loc, place);
   batch.key_start_loc = Placed(key_start_loc, place);
   batch.query_positions = Placed(query_positions, place);
+  batch.custom_mask = Placed(custom_mask, place);
+  batch.custom_mask_offset = Placed(custom_mask_offset, place);
   return batch;
 }
 
@@ -87,6 +89,12 @@ RaggedFixture MakeFixture(const FixtureOptions& options, const RaggedFixture* li
                         .max_query_len = MaxOf(lengths.query_lens) + random.Pick({0, 0, 3}),
                         .max_seq_len = MaxOf(lengths.seq_lens) + random.Pick({0, 0, 17})};
   const RaggedBatch& capacities = fixture.capacities;
+  if (features.Has(Feature::kCustomMask)) {
+    CustomMasks masks = DrawCustomMasks(lengths, random);
+    fixture.custom_mask = std::move(masks.bytes);
+    fixture.custom_mask_offset = std::move(masks.offsets);
+    fixture.capacities.custom_mask_bytes = std::ssize(fixture.custom_mask);
+  }
   if (features.Has(Feature::kQueryPositions)) {
     std::vector<int32_t> positions(capacities.num_tokens);
     for (int32_t& position : positions) position = Garbage(random);
@@ -135,6 +143,12 @@ void Grow(const RaggedBatch& to, Random& random, RaggedFixture& fixture) {
       fixture.query_positions.push_back(Garbage(random));
     }
   }
+  if (fixture.features.Has(Feature::kCustomMask)) {
+    fixture.custom_mask.resize(to.custom_mask_bytes, 0xa5);
+    while (std::ssize(fixture.custom_mask_offset) < to.num_rows) {
+      fixture.custom_mask_offset.push_back(Garbage(random));
+    }
+  }
   fixture.q.Grow(to.num_tokens);
   fixture.k.Grow(to.num_keys);
   fixture.v.Grow(to.num_keys);
@@ -159,6 +173,7 @@ FixturePair<RaggedFixture> MakeRaggedFixturePair(const FixtureOptions& options) 
   to.num_keys = std::max(to.num_keys, other.num_keys);
   to.max_query_len = std::max(to.max_query_len, other.max_query_len);
   to.max_seq_len = std::max(to.max_seq_len, other.max_seq_len);
+  to.custom_mask_bytes = std::max(to.custom_mask_bytes, other.custom_mask_bytes);
   Random random(options.seed + 1);
   Grow(to, random, first);
   Grow(to, random, second);

@@ -32,6 +32,8 @@ struct RaggedFixture {
   std::vector<int32_t> query_start_loc;
   std::vector<int32_t> key_start_loc;
   std::vector<int32_t> query_positions;
+  std::vector<uint8_t> custom_mask;
+  std::vector<int64_t> custom_mask_offset;
 
   RaggedBatch Batch(const Placement& place) const;
   AttentionParams Layer(const Placement& place) const { return layer.View(place); }

@@ -54,6 +54,44 @@ std::vector<int32_t> PrefixSums(const std::vector<int>& lengths) {
   return sums;
 }
 
+CustomMasks DrawCustomMasks(const RowLengths& rows, Random& random) {
+  CustomMasks masks;
+  masks.offsets.resize(rows.seq_lens.size());
+  std::vector<int> order(rows.seq_lens.size());
+  for (size_t r = 0; r < order.size(); ++r) order[r] = static_cast<int>(r);
+  random.Shuffle(order);
+  const auto add_byte = [&] { masks.bytes.push_back(static_cast<uint8_t>(random.Bits())); };
+  for (int r : order) {
+    if (rows.seq_lens[r] == 0) {
+      masks.offsets[r] = Garbage(random);
+      continue;
+    }
+    masks.offsets[r] = -1;
+    if (random.OneIn(5)) continue;
+    for (int i = random.Int(0, 3); i > 0; --i) add_byte();
+    masks.offsets[r] = std::ssize(masks.bytes);
+    const int64_t num_bits = int64_t{rows.query_lens[r]} * rows.seq_lens[r];
+    for (int64_t byte = 0; byte < (num_bits + 7) / 8; ++byte) add_byte();
+    for (int query = 0; query < rows.query_lens[r]; ++query) {
+      const int kind = random.Int(0, 3);
+      if (kind == 0) continue;  // any keys
+      // No key, all keys, or one interval of them.
+      const int begin = kind == 3 ? random.Int(0, rows.seq_lens[r]) : 0;
+      const int end = kind == 1   ? 0
+                      : kind == 2 ? rows.seq_lens[r]
+                                  : random.Int(begin, rows.seq_lens[r]);
+      for (int key = 0; key < rows.seq_lens[r]; ++key) {
+        const int64_t bit = int64_t{query} * rows.seq_lens[r] + key;
+        uint8_t& byte = masks.bytes[masks.offsets[r] + bit / 8];
+        byte = static_cast<uint8_t>(byte & ~(1 << bit % 8));
+        if (key >= begin && key < end) byte = static_cast<uint8_t>(byte | 1 << bit % 8);
+      }
+    }
+  }
+  add_byte();
+  return masks;
+}
+
 int MaxOf(const std::vector<int>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }

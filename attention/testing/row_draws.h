@@ -27,6 +27,14 @@ RowLengths DrawRowLengths(const FixtureOptions& options, const FeatureSet& featu
 std::vector<int32_t> PrefixSums(const std::vector<int>& lengths);
 
 // 0 if the list is empty.
+// Packed masks of rows of these lengths, as PagedBatch has them: in any order, with garbage between
+// them. Some rows have none; rows without keys have absurd offsets.
+struct CustomMasks {
+  std::vector<uint8_t> bytes;    // not empty
+  std::vector<int64_t> offsets;  // one a row
+};
+CustomMasks DrawCustomMasks(const RowLengths& rows, Random& random);
+
 int MaxOf(const std::vector<int>& values);
 
 // Positions of a row's queries: the default ones, shifted, or any.

@@ -40,7 +40,8 @@ namespace {
 #define REPRISE_RAGGED_SCHEMA                                                       \
   "Tensor q, Tensor k, Tensor v, Tensor query_start_loc, Tensor key_start_loc, *, " \
   "Tensor? query_positions=None, bool causal=True, int? max_query_len=None, "       \
-  "int? max_seq_len=None, str? kv_dtype=None, Tensor? k_scale=None, "               \
+  "int? max_seq_len=None, " REPRISE_CUSTOM_MASK_SCHEMA                              \
+  ", str? kv_dtype=None, Tensor? k_scale=None, "                                    \
   "Tensor? v_scale=None, " REPRISE_LAYER_SCHEMA ", " REPRISE_OUTPUT_SCHEMA          \
   ", " REPRISE_WORK_SCHEMA
 
@@ -175,15 +176,16 @@ absl::StatusOr<Outputs> RunPaged(PagedArguments& arguments, OutputArguments outp
   REPRISE_RETURN_IF_ERROR(CheckIsRanked("q", q));
   REPRISE_ASSIGN_OR_RETURN(const KvLayer kv, KvLayerOf(arguments.kv));
   REPRISE_RETURN_IF_ERROR(CheckDevice("k_cache", arguments.kv.k_cache, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(const PagedBatch batch,
+                           MakePagedBatch(arguments.batch, q.size(0), kv.block_size, q.device()));
   REPRISE_ASSIGN_OR_RETURN(const AttentionParams layer,
                            MakeAttentionParams(arguments.layer,
                                                {.num_q_heads = static_cast<int>(q.size(1)),
                                                 .num_kv_heads = kv.num_kv_heads,
                                                 .head_dim_qk = kv.head_dim_qk,
-                                                .head_dim_v = kv.head_dim_v},
+                                                .head_dim_v = kv.head_dim_v,
+                                                .num_tables = batch.num_tables},
                                                q.device()));
-  REPRISE_ASSIGN_OR_RETURN(const PagedBatch batch,
-                           MakePagedBatch(arguments.batch, q.size(0), kv.block_size, q.device()));
   REPRISE_ASSIGN_OR_RETURN(const AttentionExtras extras, MakeExtras(arguments.extras, q.device()));
   if (!outputs.given) outputs.given = NewOutputs(q, kv.head_dim_v, outputs.out_dtype);
   at::Tensor* const lse = outputs.given->lse ? &*outputs.given->lse : nullptr;
@@ -242,6 +244,8 @@ RaggedArguments ReadRagged(OperatorCall& call) {
   arguments.batch.causal = call.Bool("causal");
   arguments.batch.max_query_len = call.MaybeInt("max_query_len");
   arguments.batch.max_seq_len = call.MaybeInt("max_seq_len");
+  arguments.batch.custom_mask = call.MaybeTensor("custom_mask");
+  arguments.batch.custom_mask_offset = call.MaybeTensor("custom_mask_offset");
   arguments.kv_dtype = call.MaybeString("kv_dtype");
   arguments.k_scale = call.MaybeTensor("k_scale");
   arguments.v_scale = call.MaybeTensor("v_scale");
@@ -257,16 +261,17 @@ absl::StatusOr<Outputs> RunRagged(RaggedArguments& arguments, OutputArguments ou
   REPRISE_RETURN_IF_ERROR(CheckIsRanked("k", arguments.k));
   REPRISE_RETURN_IF_ERROR(CheckIsRanked("v", arguments.v));
   REPRISE_ASSIGN_OR_RETURN(
+      const RaggedBatch batch,
+      MakeRaggedBatch(arguments.batch, q.size(0), arguments.k.size(0), q.device()));
+  REPRISE_ASSIGN_OR_RETURN(
       const AttentionParams layer,
       MakeAttentionParams(arguments.layer,
                           {.num_q_heads = static_cast<int>(q.size(1)),
                            .num_kv_heads = static_cast<int>(arguments.k.size(1)),
                            .head_dim_qk = static_cast<int>(arguments.k.size(2)),
-                           .head_dim_v = static_cast<int>(arguments.v.size(2))},
+                           .head_dim_v = static_cast<int>(arguments.v.size(2)),
+                           .num_tables = batch.num_rows},
                           q.device()));
-  REPRISE_ASSIGN_OR_RETURN(
-      const RaggedBatch batch,
-      MakeRaggedBatch(arguments.batch, q.size(0), arguments.k.size(0), q.device()));
   REPRISE_ASSIGN_OR_RETURN(AttentionExtras extras, MakeExtras(arguments.extras, q.device()));
   REPRISE_ASSIGN_OR_RETURN(extras.k_scale,
                            ScaleOf("k_scale", arguments.k_scale, layer.num_kv_heads, q.device()));

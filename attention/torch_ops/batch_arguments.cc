@@ -48,6 +48,25 @@ class ArrayReader {
     return static_cast<const uint64_t*>(tensor->const_data_ptr());
   }
 
+  // Sets the masks of a paged or ragged batch, if there are any.
+  template <typename Batch>
+  absl::Status TakeCustomMask(const std::optional<at::Tensor>& mask,
+                              const std::optional<at::Tensor>& offset, Batch& batch) {
+    if (mask) {
+      REPRISE_RETURN_IF_ERROR(dims_.Check("custom_mask", *mask, {"mask_bytes"}, at::kByte));
+      REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("custom_mask", *mask));
+      REPRISE_RETURN_IF_ERROR(CheckDevice("custom_mask", *mask, device_));
+      batch.custom_mask = mask->const_data_ptr<uint8_t>();
+      batch.custom_mask_bytes = mask->size(0);
+    }
+    if (!offset) return absl::OkStatus();
+    REPRISE_RETURN_IF_ERROR(dims_.Check("custom_mask_offset", *offset, {"num_rows"}, at::kLong));
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("custom_mask_offset", *offset));
+    REPRISE_RETURN_IF_ERROR(CheckDevice("custom_mask_offset", *offset, device_));
+    batch.custom_mask_offset = offset->const_data_ptr<int64_t>();
+    return absl::OkStatus();
+  }
+
  private:
   at::Device device_;
   ShapeChecker dims_;
@@ -96,6 +115,8 @@ void ReadBatchOptions(OperatorCall& call, BatchArguments& arguments) {
   arguments.causal = call.Bool("causal");
   arguments.max_query_len = call.MaybeInt("max_query_len");
   arguments.max_seq_len = call.MaybeInt("max_seq_len");
+  arguments.custom_mask = call.MaybeTensor("custom_mask");
+  arguments.custom_mask_offset = call.MaybeTensor("custom_mask_offset");
 }
 
 absl::StatusOr<PagedBatch> MakePagedBatch(const BatchArguments& arguments, int64_t num_tokens,
@@ -131,6 +152,8 @@ absl::StatusOr<PagedBatch> MakePagedBatch(const BatchArguments& arguments, int64
                            arrays.Masks("tail_mask", arguments.tail_mask, AtLeast("num_tokens")));
   REPRISE_ASSIGN_OR_RETURN(batch.common_prefix_len,
                            arrays.Ints("common_prefix_len", arguments.common_prefix_len, 1));
+  REPRISE_RETURN_IF_ERROR(
+      arrays.TakeCustomMask(arguments.custom_mask, arguments.custom_mask_offset, batch));
   if (arguments.key_positions) {
     REPRISE_ASSIGN_OR_RETURN(batch.key_positions, ToKeyPositions(*arguments.key_positions));
   }
@@ -164,6 +187,8 @@ absl::StatusOr<RaggedBatch> MakeRaggedBatch(const RaggedBatchArguments& argument
                            Bound("max_query_len", arguments.max_query_len, num_tokens));
   REPRISE_ASSIGN_OR_RETURN(batch.max_seq_len,
                            Bound("max_seq_len", arguments.max_seq_len, num_keys));
+  REPRISE_RETURN_IF_ERROR(
+      arrays.TakeCustomMask(arguments.custom_mask, arguments.custom_mask_offset, batch));
   return batch;
 }
 

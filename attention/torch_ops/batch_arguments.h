@@ -19,13 +19,17 @@ namespace reprise {
 // The part before the '*' of a schema.
 #define REPRISE_BATCH_SCHEMA "Tensor block_table, Tensor seq_lens, Tensor query_start_loc"
 
+// custom_mask: [any] uint8, packed bits; custom_mask_offset: [num_rows] int64, the first byte of
+// each row's bits, -1: none.
+#define REPRISE_CUSTOM_MASK_SCHEMA "Tensor? custom_mask=None, Tensor? custom_mask_offset=None"
+
 // The part after it. max_query_len and max_seq_len are host upper bounds, constant under capture;
 // absent: all tokens, and the capacity of a table row. key_positions: rank, world, interleave.
 #define REPRISE_BATCH_OPTIONS_SCHEMA                                                \
   "Tensor? table_row=None, Tensor? key_start=None, Tensor? query_positions=None, "  \
   "Tensor? tail_len=None, Tensor? tail_mask=None, Tensor? common_prefix_len=None, " \
   "int[]? key_positions=None, bool causal=True, int? max_query_len=None, "          \
-  "int? max_seq_len=None"
+  "int? max_seq_len=None, " REPRISE_CUSTOM_MASK_SCHEMA
 
 struct BatchArguments {
   at::Tensor block_table, seq_lens, query_start_loc;
@@ -34,13 +38,15 @@ struct BatchArguments {
   std::optional<std::vector<int64_t>> key_positions;
   bool causal = true;
   std::optional<int64_t> max_query_len, max_seq_len;
+  std::optional<at::Tensor> custom_mask, custom_mask_offset;
 };
 
 // REQUIRES, for these two: the next arguments of `call` are those of the schema of that name.
 void ReadBatchArguments(OperatorCall& call, BatchArguments& arguments);
 void ReadBatchOptions(OperatorCall& call, BatchArguments& arguments);
 
-// All arrays int32 (tail_mask int64 or uint64), dense, on `device`; the batch points into them.
+// All arrays int32 (tail_mask int64 or uint64; the masks as above), dense, on `device`; the batch
+// points into them.
 // `num_tokens`: rows of q. Errors: InvalidArgument naming the argument.
 absl::StatusOr<PagedBatch> MakePagedBatch(const BatchArguments& arguments, int64_t num_tokens,
                                           int64_t block_size, at::Device device);
@@ -50,6 +56,7 @@ struct RaggedBatchArguments {
   std::optional<at::Tensor> query_positions;
   bool causal = true;
   std::optional<int64_t> max_query_len, max_seq_len;
+  std::optional<at::Tensor> custom_mask, custom_mask_offset;
 };
 
 absl::StatusOr<RaggedBatch> MakeRaggedBatch(const RaggedBatchArguments& arguments,

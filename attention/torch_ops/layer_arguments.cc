@@ -32,6 +32,24 @@ absl::StatusOr<const float*> PerHead(const char* argument, const std::optional<a
   return tensor->const_data_ptr<float>();
 }
 
+// [num_q_heads], or [num_tables, num_q_heads] with any stride between tables.
+absl::Status TakeSlopes(const std::optional<at::Tensor>& slopes, const LayerHeads& heads,
+                        at::Device device, AttentionParams& params) {
+  if (!slopes || slopes->dim() != 2) {
+    REPRISE_ASSIGN_OR_RETURN(params.alibi_slopes, PerHead("alibi_slopes", slopes, heads, device));
+    return absl::OkStatus();
+  }
+  ShapeChecker dims;
+  dims.Bind("num_q_heads", heads.num_q_heads);
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("alibi_slopes", *slopes, {AtLeast(heads.num_tables), "num_q_heads"}, at::kFloat));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("alibi_slopes", *slopes));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("alibi_slopes", *slopes, device));
+  params.alibi_slopes = slopes->const_data_ptr<float>();
+  if (slopes->size(0) > 1) params.alibi_row_stride = slopes->stride(0);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<BlockSparseParams> ToBlockSparse(const std::vector<int64_t>& numbers) {
   BlockSparseParams sparse;
   int* const fields[] = {&sparse.local_blocks, &sparse.vertical_stride, &sparse.block_size,
@@ -62,6 +80,7 @@ LayerArguments ReadLayerArguments(OperatorCall& call) {
   arguments.rope_scale = call.Double("rope_scale");
   arguments.rotary_dim = call.Int("rotary_dim");
   arguments.block_sparse = call.MaybeInts("block_sparse");
+  arguments.q_head_scales = call.MaybeTensor("q_head_scales");
   return arguments;
 }
 
@@ -77,11 +96,12 @@ absl::StatusOr<AttentionParams> MakeAttentionParams(const LayerArguments& argume
                            WindowArgument("window_left", arguments.window_left));
   REPRISE_ASSIGN_OR_RETURN(params.window_right,
                            WindowArgument("window_right", arguments.window_right));
-  REPRISE_ASSIGN_OR_RETURN(params.alibi_slopes,
-                           PerHead("alibi_slopes", arguments.alibi_slopes, heads, device));
+  REPRISE_RETURN_IF_ERROR(TakeSlopes(arguments.alibi_slopes, heads, device, params));
   REPRISE_ASSIGN_OR_RETURN(params.sinks, PerHead("sinks", arguments.sinks, heads, device));
   REPRISE_ASSIGN_OR_RETURN(params.q_scale,
                            ScaleOf("q_scale", arguments.q_scale, heads.num_kv_heads, device));
+  REPRISE_ASSIGN_OR_RETURN(params.q_head_scales,
+                           PerHead("q_head_scales", arguments.q_head_scales, heads, device));
   if (arguments.rope_theta) {
     params.rotary = RotaryParams{.rope_scale = static_cast<float>(arguments.rope_scale),
                                  .rope_theta = static_cast<float>(*arguments.rope_theta)};

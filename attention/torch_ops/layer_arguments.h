@@ -16,11 +16,13 @@
 namespace reprise {
 
 // block_sparse: local_blocks, vertical_stride, block_size, head_sliding_step, tp_rank; trailing
-// elements may be omitted.
-#define REPRISE_LAYER_SCHEMA                                                                \
-  "float? scale=None, int? window_left=None, int? window_right=None, float? softcap=None, " \
-  "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? q_scale=None, "                   \
-  "float? rope_theta=None, float rope_scale=1.0, int rotary_dim=0, int[]? block_sparse=None"
+// elements may be omitted. alibi_slopes: [num_q_heads] or, of each sequence, [num_tables,
+// num_q_heads].
+#define REPRISE_LAYER_SCHEMA                                                                   \
+  "float? scale=None, int? window_left=None, int? window_right=None, float? softcap=None, "    \
+  "Tensor? alibi_slopes=None, Tensor? sinks=None, Tensor? q_scale=None, "                      \
+  "float? rope_theta=None, float rope_scale=1.0, int rotary_dim=0, int[]? block_sparse=None, " \
+  "Tensor? q_head_scales=None"
 
 struct LayerArguments {
   std::optional<double> scale;
@@ -31,6 +33,7 @@ struct LayerArguments {
   double rope_scale = 1.0;
   int64_t rotary_dim = 0;
   std::optional<std::vector<int64_t>> block_sparse;
+  std::optional<at::Tensor> q_head_scales;
 };
 
 // REQUIRES: the next arguments of `call` are those of REPRISE_LAYER_SCHEMA.
@@ -41,6 +44,7 @@ struct LayerHeads {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
+  int64_t num_tables = 0;  // rows of the block table; of the batch in ragged attention
 };
 
 // Pointers go into the arguments' tensors, which must be on `device`. Errors: InvalidArgument.

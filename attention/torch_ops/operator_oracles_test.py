@@ -331,7 +331,63 @@ class OracleTest(unittest.TestCase):
             case.write()
             self.check(name, case, case.attend(), case.dense(oracle))
 
+    def test_any_pattern_by_packed_masks(self):
+        """Masks as FlashInfer packs them: query_len * seq_len bits a row, least significant first,
+        each row's from a byte of its own; causal or not, paged and ragged."""
+        name = "SDPA, packed masks"
+        for case in self.cases(name, 8):
+            masks, packed, offsets = {}, [], []
+            for row in range(len(case.lens)):
+                shape = (case.query_lens[row], case.lens[row])
+                chance = case.rng.choice([0.02, 0.5, 0.9])
+                mask = torch.rand(shape, generator=torch.Generator().manual_seed(
+                    case.rng.getrandbits(40))) < chance
+                offsets.append(len(packed))
+                masks[row] = mask
+                bits = mask.flatten().tolist()
+                packed += [sum(bit << i for i, bit in enumerate(bits[at:at + 8]))
+                           for at in range(0, len(bits), 8)]
+            unmasked = case.rng.randrange(-1, len(case.lens))  # -1: all rows have a mask
+            if unmasked >= 0:
+                offsets[unmasked] = -1
+            case.layer = dict(
+                causal=case.rng.random() < 0.5,
+                custom_mask=torch.tensor(packed + [255], dtype=torch.uint8, device=case.device),
+                custom_mask_offset=torch.tensor(offsets, dtype=torch.int64, device=case.device))
+
+            def oracle(row):
+                mask = masks[row.index]
+                if row.index == unmasked:
+                    mask = visible(row, causal=case.layer["causal"])
+                return finish(row, masked(logits(row), mask))
+
+            want = case.dense(oracle)
+            case.write()
+            self.check(name, case, case.attend(), want)
+            self.check(name + ", ragged", case, case.attend_ragged(), want)
+
     # Conventions of models and of other systems.
+
+    def test_scales_and_slopes_of_heads_and_sequences(self):
+        """A scale of each q head, and FlashAttention's slopes of [batch, heads]."""
+        name = "scales per head, slopes per sequence"
+        for case in self.cases(name, 8, heads=(4, 2)):
+            generator = torch.Generator().manual_seed(case.rng.getrandbits(40))
+            slopes = torch.rand(len(case.lens), 4 + case.rng.choice([0, 3]),
+                                generator=generator)[:, :4]
+            scales = 0.25 + torch.rand(4, generator=generator)
+            case.layer = dict(alibi_slopes=slopes.to(case.device),
+                              q_head_scales=scales.to(case.device))
+
+            def oracle(row):
+                scores = logits(row) * scales.double()[:, None, None]
+                scores -= slopes[row.index].double()[:, None, None] * distances(row).abs()
+                return finish(row, masked(scores, visible(row)))
+
+            want = case.dense(oracle)
+            case.write()
+            self.check(name, case, case.attend(), want)
+            self.check(name + ", ragged", case, case.attend_ragged(), want)
 
     def test_alibi_of_bloom(self):
         """As transformers builds it: slope * position of the key, for any number of heads, added

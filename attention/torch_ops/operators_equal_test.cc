@@ -106,7 +106,12 @@ void AddLayer(const AttentionParams& layer, int num_tables, Arguments& arguments
   if (layer.softcap) arguments["softcap"] = double{*layer.softcap};
   if (layer.window_left) arguments["window_left"] = *layer.window_left;
   if (layer.window_right) arguments["window_right"] = *layer.window_right;
-  arguments["alibi_slopes"] = per_head(layer.alibi_slopes);
+  arguments["alibi_slopes"] = layer.alibi_row_stride > 0
+                                  ? c10::IValue(Tensor(const_cast<float*>(layer.alibi_slopes),
+                                                       {num_tables, layer.num_q_heads},
+                                                       {layer.alibi_row_stride, 1}, at::kFloat))
+                                  : per_head(layer.alibi_slopes);
+  arguments["q_head_scales"] = per_head(layer.q_head_scales);
   arguments["sinks"] = per_head(layer.sinks);
   arguments["q_scale"] = ScaleTensor(layer.q_scale, num_tables, layer.num_kv_heads);
   if (layer.rotary) {
@@ -141,6 +146,8 @@ Arguments ArgumentsOf(const PagedFixture& fixture) {
   arguments["tail_len"] = Array(fixture.tail_len, at::kInt);
   arguments["tail_mask"] = Array(fixture.tail_mask, at::kLong);
   arguments["common_prefix_len"] = Array(fixture.common_prefix_len, at::kInt);
+  arguments["custom_mask"] = Array(fixture.custom_mask, at::kByte);
+  arguments["custom_mask_offset"] = Array(fixture.custom_mask_offset, at::kLong);
   const KeyPositions& positions = batch.key_positions;
   arguments["key_positions"] =
       std::vector<int64_t>{positions.rank, positions.world, positions.interleave};
@@ -239,6 +246,8 @@ TEST(RaggedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
                            {"query_start_loc", Array(fixture.query_start_loc, at::kInt)},
                            {"key_start_loc", Array(fixture.key_start_loc, at::kInt)},
                            {"query_positions", Array(fixture.query_positions, at::kInt)},
+                           {"custom_mask", Array(fixture.custom_mask, at::kByte)},
+                           {"custom_mask_offset", Array(fixture.custom_mask_offset, at::kLong)},
                            {"causal", batch.causal},
                            {"max_query_len", batch.max_query_len},
                            {"max_seq_len", batch.max_seq_len}};

@@ -141,6 +141,8 @@ absl::Status RaggedWorkMapOp(OperatorCall& call) {
   arguments.causal = call.Bool("causal");
   arguments.max_query_len = call.MaybeInt("max_query_len");
   arguments.max_seq_len = call.MaybeInt("max_seq_len");
+  arguments.custom_mask = call.MaybeTensor("custom_mask");
+  arguments.custom_mask_offset = call.MaybeTensor("custom_mask_offset");
   REPRISE_RETURN_IF_ERROR(ReadWindow(call, request));
   std::optional<at::Tensor> workspace;
   if constexpr (form == Form::kOut) workspace = call.Tensor("workspace");
@@ -164,7 +166,7 @@ absl::Status RaggedWorkMapOp(OperatorCall& call) {
 #define REPRISE_RAGGED_WORK_MAP_SCHEMA                                        \
   "Tensor query_start_loc, Tensor key_start_loc, Tensor plan, *, "            \
   "Tensor? query_positions=None, bool causal=True, int? max_query_len=None, " \
-  "int? max_seq_len=None, " REPRISE_MAP_WINDOW_SCHEMA
+  "int? max_seq_len=None, " REPRISE_CUSTOM_MASK_SCHEMA ", " REPRISE_MAP_WINDOW_SCHEMA
 
 }  // namespace
 

@@ -9,7 +9,8 @@
 //   decode:  1 x 1 x 4 warps, 16 keys a warp: every warp loads its own keys, no barrier in the loop
 //   prefill: 8 x 1 x 1 warps, 48 or 64 keys a CTA: each key is loaded once for 128 rows; 4 x 1 x 1
 //            for head dims to 256
-//   MLA:     1 x 4 x 1 and 4 x 2 x 1 warps: 512 columns of out are more than a warp can hold
+//   MLA, and head dims to 512: 1 x 4 x 1 and 4 x 2 x 1 warps, since 512 columns of out are more
+//            than a warp can hold
 //
 // No dependencies, no CUDA.
 
@@ -42,10 +43,11 @@ struct AttentionTile {
   constexpr int threads() const { return warps_m * warps_d * warps_n * 32; }
 };
 
-// Every size. Two stages of K and V steps are in shared memory, 64 KB for 16-bit decode. Only the
-// last two tiles of a type, those of latent heads, need more than the 99 KB that a CTA may have on
-// the smaller cards of compute capability 8.x. Two such CTAs per multiprocessor read as quickly as
-// three on an H200, and leave fewer pieces to merge.
+// Every size. Two stages of K and V steps are in shared memory, 64 KB for 16-bit decode. Only tiles
+// for head dims beyond 256, except that of a 16-bit decode with V of its own, need more than the
+// 99 KB that a CTA may have on the smaller cards of compute capability 8.x. Two CTAs of a decode
+// per multiprocessor read as quickly as three on an H200, and leave fewer pieces to merge. Tiles
+// for V in K come before those for head dims to 512, so that the dispatch tries them first.
 inline constexpr AttentionTile kAttentionTiles[] = {
     {DType::kFloat16, 64, 64, 1, 1, 4, 32, 2},
     {DType::kFloat16, 64, 64, 8, 1, 1, 64, 1},
@@ -55,6 +57,8 @@ inline constexpr AttentionTile kAttentionTiles[] = {
     {DType::kFloat16, 256, 256, 4, 1, 1, 32, 2},
     {DType::kFloat16, 576, 512, 1, 4, 1, 32, 2, ValueSource::kKeyTile},
     {DType::kFloat16, 576, 512, 4, 2, 1, 32, 1, ValueSource::kKeyTile},
+    {DType::kFloat16, 512, 512, 1, 4, 1, 16, 2},
+    {DType::kFloat16, 512, 512, 4, 2, 1, 16, 1},
     {DType::kBFloat16, 64, 64, 1, 1, 4, 32, 2},
     {DType::kBFloat16, 64, 64, 8, 1, 1, 64, 1},
     {DType::kBFloat16, 128, 128, 1, 1, 4, 16, 2},
@@ -63,10 +67,13 @@ inline constexpr AttentionTile kAttentionTiles[] = {
     {DType::kBFloat16, 256, 256, 4, 1, 1, 32, 2},
     {DType::kBFloat16, 576, 512, 1, 4, 1, 32, 2, ValueSource::kKeyTile},
     {DType::kBFloat16, 576, 512, 4, 2, 1, 32, 1, ValueSource::kKeyTile},
+    {DType::kBFloat16, 512, 512, 1, 4, 1, 16, 2},
+    {DType::kBFloat16, 512, 512, 4, 2, 1, 16, 1},
     {DType::kFloat32, 64, 64, 1, 1, 4, 16, 3},
     {DType::kFloat32, 128, 128, 1, 1, 2, 16, 3},
     {DType::kFloat32, 256, 256, 1, 1, 1, 16, 2},
     {DType::kFloat32, 576, 512, 1, 2, 1, 16, 1, ValueSource::kKeyTile},
+    {DType::kFloat32, 512, 512, 1, 4, 1, 8, 1},
 };
 
 // Rows of the smallest tiles, and of those that warpgroups also serve: warpgroup_kernel.cuh.
@@ -74,7 +81,10 @@ inline constexpr int kDecodeRows = 16;
 inline constexpr int kWarpgroupRows = 128;
 
 // The largest head dim where V is not the first columns of K.
-inline constexpr int kMaxAttentionHeadDim = 256;
+inline constexpr int kMaxAttentionHeadDim = 512;
+// The largest head dim whose columns of out one warp can hold. Beyond it V in K has kernels of its
+// own.
+inline constexpr int kMaxHeadDimOfOneWarp = 256;
 // The largest head dims where it is.
 inline constexpr int kMaxLatentHeadDimQk = 576;
 inline constexpr int kMaxLatentHeadDimV = 512;

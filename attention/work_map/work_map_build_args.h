@@ -29,7 +29,8 @@ struct QueryLens {
 };
 
 // Arrays are those of PagedBatch; a ragged batch has key_start_loc instead of seq_lens and
-// key_start.
+// key_start. With custom masks any key may be seen, so the rows are cut as those of a batch that is
+// not causal and has no common prefix.
 struct WorkMapRows {
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
@@ -56,10 +57,10 @@ inline WorkMapRows RowsOf(const PagedBatch& batch, const LayerWindow& window) {
           .query_positions = batch.query_positions,
           .tail_len = batch.tail_len,
           .tail_mask = batch.tail_mask,
-          .common_prefix_len = batch.common_prefix_len,
+          .common_prefix_len = batch.custom_mask ? nullptr : batch.common_prefix_len,
           .key_positions = batch.key_positions,
           .num_rows = batch.num_rows,
-          .causal = batch.causal,
+          .causal = batch.causal && !batch.custom_mask,
           .window_left = window.left.value_or(-1),
           .window_right = window.right.value_or(-1)};
 }
@@ -76,7 +77,7 @@ inline WorkMapRows RowsOf(const RaggedBatch& batch, const LayerWindow& window) {
           .common_prefix_len = nullptr,
           .key_positions = {},
           .num_rows = batch.num_rows,
-          .causal = batch.causal,
+          .causal = batch.causal && !batch.custom_mask,
           .window_left = window.left.value_or(-1),
           .window_right = window.right.value_or(-1)};
 }

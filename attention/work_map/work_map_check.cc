@@ -65,7 +65,11 @@ class Checker {
       REPRISE_RETURN_IF_ERROR(CheckSharedRange(batch.query_start_loc[batch.num_rows]));
     }
     for (int r = 0; r < batch.num_rows; ++r) {
-      const BatchRow row = RowOf(batch, r);
+      BatchRow row = RowOf(batch, r);
+      if (batch.custom_mask) {  // which maps do not read: RowsOf()
+        row.custom_mask = nullptr;
+        row.causal = false;
+      }
       if (row.query_len < lens_.least || row.query_len > lens_.most) continue;
       REPRISE_RETURN_IF_ERROR(CheckSeesShared(r, row));
       for (int query = 0; query < row.query_len;) {

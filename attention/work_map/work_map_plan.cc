@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "attention/device_profile.h"
+#include "attention/head_dims.h"
 #include "attention/work_map/attention_tile.h"
 #include "attention/work_map/work_map_cut.h"
 #include "base/status_macros.h"
@@ -278,11 +279,12 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
   const AttentionTile* tile = TileFor(options, std::max(1, QueriesToHold(options)));
   if (tile == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(
-        "attention on CUDA serves float32, float16, bfloat16 and fp8 with head dims to ",
-        kMaxAttentionHeadDim, ", or to ", kMaxLatentHeadDimQk, " and ", kMaxLatentHeadDimV,
-        " where V is the first columns of K: got ", std::string(DTypeName(options.dtype)), " with ",
-        options.head_dim_qk, " and ", options.head_dim_v));
+    return absl::UnimplementedError(
+        absl::StrCat("attention on CUDA serves float32, float16, bfloat16 and fp8 with ",
+                     SupportedHeadDims(AttentionDevice::kCuda,
+                                       SizeOf(options.dtype) > 4 ? DType::kFloat32 : options.dtype),
+                     ": got ", std::string(DTypeName(options.dtype)), " with ", options.head_dim_qk,
+                     " and ", options.head_dim_v));
   }
   WorkMapPlan plan;
   WorkMap& map = plan.shape;

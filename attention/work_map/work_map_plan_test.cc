@@ -188,6 +188,21 @@ TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
+TEST(WorkMapPlanTest, HeadDimsTo512HaveTilesWhateverTheirValuesAre) {
+  WorkMapOptions options = LlamaDecode();  // groups of 4
+  options.head_dim_qk = options.head_dim_v = 512;
+  TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 16);
+  EXPECT_EQ(shape.tile_queries, 1);
+  EXPECT_EQ(shape.num_ctas / shape.heads_per_column, shape.num_columns);
+  options.max_query_len = 64;
+  shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.tile_queries, 16);
+  options.dtype = DType::kFloat32;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 16);
+}
+
 // Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
 TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
   WorkMapOptions options = LlamaDecode();

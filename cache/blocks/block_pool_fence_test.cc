@@ -131,6 +131,33 @@ TEST(BlockPoolFenceTest, ABlockIsNotHandedOutBeforeItsTicketHasPassed) {
   f.pool.CheckInvariants();
 }
 
+TEST(BlockPoolFenceTest, ABlockThatIsInUseWhenItsTicketPassesStaysInUse) {
+  FencedPool f({.num_blocks = 4});
+  const BlockId shared = f.AllocateOne();
+  f.pool.Share(shared);
+  f.pool.Release(shared, f.pool.Arm(f.queue));  // by one of two owners
+  const BlockId found = f.AllocateOne();
+  f.pool.KeepContent(found);
+  f.pool.Release(found, f.pool.Arm(f.queue));
+  f.pool.Share(found);  // found again before its ticket passes
+  f.fences[0]->Pass();
+  f.fences[1]->Pass();
+  f.pool.Poll();
+  for (const BlockId block : {shared, found}) {
+    EXPECT_EQ(f.pool.state(block), BlockState::kUsed);
+    EXPECT_EQ(f.pool.ref_count(block), 1);
+    EXPECT_FALSE(f.pool.is_awaited(block));
+  }
+  EXPECT_EQ(f.pool.num_waiting_releases(), 0);
+  EXPECT_EQ(f.pool.num_allocatable(), 1);
+  f.pool.CheckInvariants();
+  f.pool.Release(shared);
+  f.pool.Release(found);
+  EXPECT_EQ(f.pool.state(shared), BlockState::kFree);
+  EXPECT_EQ(f.pool.state(found), BlockState::kCached);
+  f.pool.CheckInvariants();
+}
+
 TEST(BlockPoolFenceTest, BlocksComeFreeInTheOrderOfTheirTickets) {
   FencedPool f({.num_blocks = 4});
   std::array<BlockId, 3> blocks;

@@ -334,6 +334,25 @@ TEST_F(SwapStoreGroupsTest, WhatWasForgottenOnTheDeviceIsNotFoundAfterASwap) {
   Check();
 }
 
+TEST_F(SwapStoreGroupsTest, WhatWasForgottenWhileItWasAwayIsNotFoundWhenItIsBack) {
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
+  ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  stream_.RunAll();
+  manager_->ForgetPrefixes();  // new weights, for example
+  ASSERT_TRUE(store_->PlanIn(kOne, kB).ok());
+  Launch();
+  EXPECT_EQ(manager_->Add(kC, {.tokens = {1, 2, 3, 4, 5}})->num_tokens, 0);
+  ASSERT_TRUE(manager_->Free(kC).ok());
+  // Nor what it computes from then on, which follows from what was forgotten.
+  ASSERT_TRUE(manager_->Append(kB, 3).ok());
+  ASSERT_TRUE(manager_->Commit(kB, {10, 11, 12}).ok());
+  EXPECT_EQ(manager_->prefix_cache().index().num_indexed(), 0);
+  Check();
+}
+
 // Prompts find begun blocks as well, which are copied before the next step.
 class SwapStorePartialHitsTest : public SwapStoreTest {
  protected:

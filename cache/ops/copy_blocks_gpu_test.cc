@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/device_array.h"
 #include "base/testing/test_seed.h"
 #include "cache/block_copy.h"
 #include "cache/ops/copy_blocks.h"
@@ -136,6 +138,73 @@ TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
       ASSERT_TRUE(CopyBlocks(host, on_cpu, in).ok());
       const std::vector<at::Tensor> got = Bytes(gpu), expected = Bytes(cpu);
       for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(at::equal(got[i], expected[i])) << i;
+    }
+  }
+}
+
+// From one cache to another on the same GPU, whose number of blocks differs: by lists of the host
+// on each path, then by a list on the device in a captured graph.
+TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
+  const unsigned seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (KvForm form : {KvForm::kPair, KvForm::kDiffKv, KvForm::kKPacked, KvForm::kLatent}) {
+    for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
+      SCOPED_TRACE(testing::Message() << form << " " << order);
+      const KvLayout from_layout = *KvLayout::Create(Options(form, order, KvLayers::kApart));
+      KvLayoutOptions smaller = Options(form, order, KvLayers::kApart);
+      smaller.num_blocks = 27;
+      const KvLayout to_layout = *KvLayout::Create(smaller);
+      KvCache from = *KvCache::Create(from_layout, kGpu), to = *KvCache::Create(to_layout, kGpu);
+      KvCache host_from = *KvCache::Create(from_layout, at::kCPU);
+      KvCache host_to = *KvCache::Create(to_layout, at::kCPU);
+      Randomise(from, host_from);
+      Randomise(to, host_to);
+      const std::vector<at::Tensor> source = Bytes(from);
+      const BlockStore from_store = *BlockStore::Over(from, {}),
+                       to_store = *BlockStore::Over(to, {});
+      const auto note = [&](const std::vector<BlockCopy>& copies) {
+        for (const BlockCopy& copy : copies) {
+          for (int layer = 0; layer < 3; ++layer) {
+            for (size_t i = 0; i < host_to.tensors(layer).size(); ++i) {
+              at::Tensor(host_to.tensors(layer)[i][copy.dst])
+                  .copy_(host_from.tensors(layer)[i][copy.src]);
+            }
+          }
+        }
+      };
+      const auto check = [&] {
+        const std::vector<at::Tensor> got = Bytes(to), want = Bytes(host_to);
+        for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(at::equal(got[i], want[i])) << i;
+      };
+      for (CopyPath path : {CopyPath::kAuto, CopyPath::kKernel, CopyPath::kCopyEngine}) {
+        const std::vector<BlockCopy> copies = RandomCopies(random, 20, 40, 27);
+        ASSERT_TRUE(CopyBlocks(from_store, to_store, copies, path).ok());
+        note(copies);
+        check();
+      }
+      at::Tensor list = at::full({9, 2}, -1, at::TensorOptions(kGpu).dtype(at::kInt));
+      CapturedWork graph([&](cudaStream_t stream) {
+        const c10::cuda::CUDAStreamGuard guard(
+            c10::cuda::getStreamFromExternal(stream, kGpu.index()));
+        ASSERT_TRUE(CopyBlocks(from_store, to_store, list).ok());
+      });
+      for (int replay = 0; replay < 3; ++replay) {
+        std::vector<BlockCopy> copies;
+        at::Tensor entries = at::full({9, 2}, -1, at::kInt);
+        for (int i = 0; i < 5; ++i) {
+          copies.push_back({static_cast<int32_t>(random() % 40), 3 * i + replay});
+          entries[i][0] = copies.back().src;
+          entries[i][1] = copies.back().dst;
+        }
+        list.copy_(entries);
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        graph.Replay();
+        note(copies);
+        check();
+      }
+      const std::vector<at::Tensor> after = Bytes(from);
+      for (size_t i = 0; i < after.size(); ++i) ASSERT_TRUE(at::equal(after[i], source[i])) << i;
     }
   }
 }

@@ -1,33 +1,39 @@
 #include "cache/storage/k_packed_storage.h"
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 #include "base/torch_status.h"
 
 namespace reprise {
 
-absl::StatusOr<std::vector<at::Tensor>> SplitKPackedStorage(const KvLayout& layout,
-                                                            const at::Tensor& storage) {
+absl::StatusOr<std::vector<int64_t>> KPackedStorageShape(const KvLayout& layout) {
   const KvLayoutOptions& options = layout.options();
   if (options.form != KvForm::kKPacked || options.head_dim_qk != options.head_dim_v) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layout must be K-packed with equal head dims: got ", std::string(KvFormName(options.form)),
         " with ", options.head_dim_qk, " and ", options.head_dim_v));
   }
+  return std::vector<int64_t>{
+      2, options.num_blocks,
+      int64_t{options.block_size} * options.num_kv_heads * options.head_dim_qk};
+}
+
+absl::StatusOr<std::vector<at::Tensor>> SplitKPackedStorage(const KvLayout& layout,
+                                                            const at::Tensor& storage) {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int64_t> shape, KPackedStorageShape(layout));
   if (!storage.defined()) {
     return absl::InvalidArgumentError(
         "storage is missing: expected a tensor, got an undefined one");
   }
-  const int64_t block_elements =
-      int64_t{options.block_size} * options.num_kv_heads * options.head_dim_qk;
-  const bool has_shape = storage.dim() == 3 && storage.size(0) == 2 &&
-                         storage.size(1) == options.num_blocks && storage.size(2) == block_elements;
-  if (!has_shape || storage.stride(2) != 1) {
+  if (storage.sizes() != at::IntArrayRef(shape) || storage.stride(2) != 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "storage must be [2, num_blocks, block_size * num_kv_heads * head_dim] with contiguous "
-        "blocks: expected [2, ",
-        options.num_blocks, ", ", block_elements, "], got [", absl::StrJoin(storage.sizes(), ", "),
+        "blocks: expected [",
+        absl::StrJoin(shape, ", "), "], got [", absl::StrJoin(storage.sizes(), ", "),
         "] with strides [", absl::StrJoin(storage.strides(), ", "), "]"));
   }
   return CatchTorchOr([&]() -> absl::StatusOr<std::vector<at::Tensor>> {

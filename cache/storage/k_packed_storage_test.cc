@@ -18,6 +18,7 @@
 namespace reprise {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 KvLayout LayoutOf(KvForm form, DType dtype) {
@@ -52,12 +53,22 @@ TEST(KPackedStorageTest, ViewsStandWhereVllmHasThem) {
 }
 
 TEST(KPackedStorageTest, BytesServeFp8) {
-  const at::Tensor storage = at::zeros({2, 3, 4 * 2 * 16}, at::kByte);
   const KvLayout layout = LayoutOf(KvForm::kKPacked, DType::kFp8E4M3);
+  const at::Tensor storage = at::zeros(*KPackedStorageShape(layout), at::kByte);
   KvCache cache = *KvCache::Wrap(layout, {*SplitKPackedStorage(layout, storage)});
   const at::Tensor ones = at::ones({1, 2, 16});
   ASSERT_TRUE(WriteKv(cache.layer(0), ones, ones, at::tensor({0}, at::kLong)).ok());
   EXPECT_EQ(storage[0][0][0].item<uint8_t>(), 0x38);  // 1.0 in e4m3: exponent 7
+}
+
+// As vLLM's get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size).
+TEST(KPackedStorageTest, TheShapeIsThatOfVllm) {
+  EXPECT_THAT(*KPackedStorageShape(LayoutOf(KvForm::kKPacked, DType::kFloat16)),
+              ElementsAre(2, 3, 4 * 2 * 16));
+  const absl::Status refused =
+      KPackedStorageShape(LayoutOf(KvForm::kPacked, DType::kFloat16)).status();
+  EXPECT_EQ(refused.message(),
+            "layout must be K-packed with equal head dims: got packed with 16 and 16");
 }
 
 TEST(KPackedStorageTest, OtherStoragesAreRefused) {

@@ -40,9 +40,14 @@ class Draw {
   // `value`, or sometimes an absurd value.
   int32_t Or(int32_t value) {
     if (!IsHostile()) return value;
-    const int32_t absurd[] = {
-        -1, INT_MIN, INT_MAX, value + 1, -value, Below(100), static_cast<int32_t>(random_())};
-    return absurd[Below(std::size(absurd))];
+    const int64_t absurd[] = {-1,
+                              INT_MIN,
+                              INT_MAX,
+                              int64_t{value} + 1,
+                              -int64_t{value},
+                              Below(100),
+                              static_cast<int32_t>(random_())};
+    return static_cast<int32_t>(absurd[Below(std::size(absurd))]);
   }
 
  private:
@@ -128,8 +133,9 @@ void DrawConversion(std::mt19937& random, double hostility, const ConvertTablesA
     Mutable(args.table_row)[r] = draw.Or(draw.Below(args.table.num_tables));
     Mutable(args.key_start)[r] = draw.Or(start);
     Mutable(args.seq_lens)[r] = draw.Or(len);
-    Mutable(args.query_start_loc)[r + 1] =
-        draw.Or(args.query_start_loc[r] + draw.Below(std::min(len, 5) + 1));
+    // Behind a hostile entry it may wrap, which is hostile, too.
+    const int64_t end = int64_t{args.query_start_loc[r]} + draw.Below(std::min(len, 5) + 1);
+    Mutable(args.query_start_loc)[r + 1] = draw.Or(static_cast<int32_t>(end));
   }
 }
 

@@ -72,7 +72,8 @@ int32_t Choose(const std::vector<float>& logits, const SamplingParams& params, i
 
 EngineTraffic::EngineTraffic(const EngineTrafficOptions& options)
     : options_(options), rng_(options.seed * 7919 + 1) {
-  model_ = std::make_unique<LayeredModel>(RandomModel(options.device));
+  model_options_ = RandomModel(options.device);
+  model_ = std::make_unique<LayeredModel>(model_options_);
   auto engine = Engine::Create(model_.get(), RandomEngine());
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (engine.ok()) engine_ = *std::move(engine);
@@ -115,6 +116,23 @@ LayeredModelOptions EngineTraffic::RandomModel(c10::Device device) {
   return model;
 }
 
+void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
+  std::mt19937 rng(options_.seed);  // the rest of the traffic is the same without drafts
+  if (options_.seed % 3 == 0) return;
+  SpeculationOptions& speculation = runner.speculation;
+  speculation.max_drafts = 1 + static_cast<int>(rng() % 6);
+  speculation.proposer = SpeculationOptions::Proposer::kNgram;
+  runner.max_num_tokens =
+      std::max(runner.max_num_tokens, runner.max_num_seqs * (1 + speculation.max_drafts));
+  if (options_.seed % 3 == 1 || has_encoder_) return;
+  // The model itself, whose drafts are right, or one that shares its first layer only.
+  LayeredModelOptions draft = model_options_;
+  if (rng() % 2 == 0) draft.layers.resize(1);
+  draft_model_ = std::make_unique<LayeredModel>(draft);
+  speculation.proposer = SpeculationOptions::Proposer::kModel;
+  speculation.draft_model = draft_model_.get();
+}
+
 EngineOptions EngineTraffic::RandomEngine() {
   max_seq_len_ = Uniform(40, 64);
   EngineOptions options;
@@ -123,8 +141,11 @@ EngineOptions EngineTraffic::RandomEngine() {
   runner.max_num_tokens = runner.max_num_seqs + Uniform(2, 24);
   runner.max_seq_len = max_seq_len_;
   runner.block_size = Uniform(1, 6);
+  AddDrafts(runner);
   // Room for one sequence, and somewhat more: many seeds preempt.
-  const int num_groups = static_cast<int>(model_->spec().layers.size());
+  const int num_groups =
+      static_cast<int>(model_->spec().layers.size() +
+                       (draft_model_ == nullptr ? 0 : draft_model_->spec().layers.size()));
   const int blocks_per_seq = num_groups * (max_seq_len_ / runner.block_size + 2);
   runner.num_blocks = 1 + blocks_per_seq + Uniform(0, blocks_per_seq);
   runner.max_steps_in_flight = Uniform(1, 3);

@@ -1,6 +1,6 @@
 // Random traffic over a whole engine: arrivals, cancels, priorities, several sequences a request, salts,
 // shared prefixes, preemptions by both means, several steps in flight, mixed graphs, penalties, biases,
-// masks, models with windows, chunks and encoders. Every sequence must get the text that it would get
+// masks, drafts of n-grams and of a draft model, models with windows, chunks and encoders. Every sequence must get the text that it would get
 // alone: each token is what its logits by a dense forward pass in float64 say, after the stages that it
 // asks for, for its seed and its index in the sequence; so do its log-probabilities.
 //
@@ -23,6 +23,7 @@
 #include "base/ids.h"
 #include "engine/engine.h"
 #include "engine/request.h"
+#include "engine/speculation_policy.h"
 #include "runner/testing/layered_model.h"
 
 namespace reprise {
@@ -45,6 +46,7 @@ class EngineTraffic {
   int64_t num_preemptions() const;
   int64_t num_swaps() const;
   int64_t num_replays() const;
+  SpeculationStatistics drafts() const { return engine_->metrics().speculation; }
   int num_tokens() const { return num_tokens_; }
   // Tokens that only a rounding of the logits explains.
   int num_near_ties() const { return num_near_ties_; }
@@ -60,6 +62,8 @@ class EngineTraffic {
   bool Chance(int percent) { return Uniform(1, 100) <= percent; }
   LayeredModelOptions RandomModel(c10::Device device);
   EngineOptions RandomEngine();
+  // Drafts in two seeds of three. Sets max_num_tokens and what proposes them.
+  void AddDrafts(ModelRunnerOptions& runner);
   Request RandomRequest();
   std::vector<int32_t> RandomTokens(int count);
   void Step();
@@ -75,6 +79,8 @@ class EngineTraffic {
   bool has_stages_ = false;
   std::vector<std::vector<int32_t>> prefixes_;  // that prompts begin with
   std::unique_ptr<LayeredModel> model_;
+  std::unique_ptr<LayeredModel> draft_model_;  // null: none
+  LayeredModelOptions model_options_;
   std::unique_ptr<Engine> engine_;
   std::map<SequenceId, Request> requests_;
   std::map<std::pair<SequenceId, int>, Text> texts_;  // by request and sample

@@ -29,6 +29,8 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
   int64_t num_preemptions = 0;
   int64_t num_swaps = 0;
   int64_t num_replays = 0;
+  int64_t num_accepted = 0;
+  int64_t num_rejected = 0;
   int num_tokens = 0;
   int num_near_ties = 0;
   const std::vector<unsigned> seeds = Seeds(GetParam());
@@ -40,6 +42,9 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
     num_preemptions += traffic.num_preemptions();
     num_swaps += traffic.num_swaps();
     num_replays += traffic.num_replays();
+    const SpeculationStatistics drafts = traffic.drafts();
+    num_accepted += drafts.num_accepted;
+    num_rejected += drafts.num_drafts - drafts.num_accepted;
     num_tokens += traffic.num_tokens();
     num_near_ties += traffic.num_near_ties();
   }
@@ -50,6 +55,8 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
   EXPECT_GT(num_preemptions, 10);
   EXPECT_GT(num_swaps, 5);
   EXPECT_GT(num_replays, 500);
+  EXPECT_GT(num_accepted, 100);
+  EXPECT_GT(num_rejected, 100);
 }
 
 }  // namespace

@@ -287,18 +287,24 @@ std::vector<int32_t> PuppetDevice::ContentOf(const ScheduledRow& row,
   return tokens;
 }
 
+void PuppetDevice::Write(Slot& slot, int position, int32_t content) {
+  ASSERT_LT(position, options_.max_seq_len);
+  for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+    if (groups_[group].retention == KvRetention::kCross) continue;
+    ASSERT_NE(BlockAt(slot, group, position), 0) << "no block for token " << position;
+    Memory(slot, group, position) = slot.is_doomed ? kRubbish : content;
+  }
+}
+
 void PuppetDevice::RunRow(const ScheduledRow& row, absl::Span<const ScheduledEmbeddings> embeddings,
                           Slot& slot) {
   const std::vector<int32_t> content = ContentOf(row, embeddings, slot);
   slot.text.insert(slot.text.end(), content.begin(), content.end());
   const int end = static_cast<int>(slot.text.size());
   const int first = end - row.query_len();
+  for (int i = first; i < end; ++i) ASSERT_NO_FATAL_FAILURE(Write(slot, i, slot.text[i]));
   for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
     if (groups_[group].retention == KvRetention::kCross) continue;
-    for (int i = first; i < end; ++i) {
-      ASSERT_NE(BlockAt(slot, group, i), 0) << "no block for token " << i;
-      Memory(slot, group, i) = slot.is_doomed ? kRubbish : slot.text[i];
-    }
     if (slot.is_doomed) continue;
     // The keys that the row's first token sees, and all after them.
     for (int i = static_cast<int>(FirstNeededPosition(groups_[group], first)); i < first; ++i) {
@@ -333,9 +339,9 @@ void PuppetDevice::Join(const ScheduledBatch& batch) {
 
 void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output) {
   const absl::Span<const int32_t> text = slot.text;
-  const int num_top = slot.logits.params.num_log_probs;
+  const int num_known_top = slot.logits.params.num_known_log_probs;
   // Of the token behind the first `count` of the text.
-  const auto score = [&](LogProbArrays& arrays, size_t count, int32_t token) {
+  const auto score = [&](LogProbArrays& arrays, size_t count, int32_t token, int num_top) {
     if (num_top < 0 || token < 0 || slot.is_doomed) {
       arrays.Add(nullptr);
       return;
@@ -345,12 +351,12 @@ void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Outp
   };
   for (int i = 0; i < row.num_earlier_logits(); ++i) {
     const size_t count = text.size() - static_cast<size_t>(row.query_len()) + i + 1;
-    score(output.earlier, count, text[count]);
+    score(output.earlier, count, text[count], num_known_top);
   }
   if (row.output == RowOutput::kNone) {
     ASSERT_TRUE(row.allowed_tokens.empty());
     output.tokens.push_back(-1);
-    score(output.log_probs, text.size(), row.next_token);
+    score(output.log_probs, text.size(), row.next_token, num_known_top);
     return;
   }
   ASSERT_EQ(row.next_token, -1);
@@ -365,7 +371,48 @@ void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Outp
   if (HasPenalties(slot.logits.params)) slot.logits.output.push_back(slot.last_token);
   slot.is_doomed |= !token.has_value();
   output.tokens.push_back(is_nan || !token.has_value() ? -2 : slot.last_token);
-  score(output.log_probs, text.size(), slot.last_token);
+  score(output.log_probs, text.size(), slot.last_token, slot.logits.params.num_log_probs);
+}
+
+void PuppetDevice::AddNewTokens(absl::Span<const int32_t> tokens, Output& output) const {
+  const size_t stride = 1 + static_cast<size_t>(options_.speculation.num_drafts);
+  output.num_new_tokens.push_back(static_cast<int32_t>(tokens.size()));
+  output.new_tokens.insert(output.new_tokens.end(), tokens.begin(), tokens.end());
+  output.new_tokens.resize(stride * output.num_new_tokens.size(), kRubbish);
+}
+
+void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output) {
+  ASSERT_TRUE(row.tokens.empty() && row.output == RowOutput::kToken &&
+              row.logits == RowLogits::kLast && row.next_token == -1 && row.allowed_tokens.empty());
+  ASSERT_TRUE(slot.logits.params == LogitsParams() && slot.logits.stages == 0);
+  ASSERT_LE(row.num_drafts, options_.speculation.num_drafts);
+  num_drafts_ += row.num_drafts;
+  ASSERT_NO_FATAL_FAILURE(RunRow({.slot = row.slot}, {}, slot));
+  const int num_before = static_cast<int>(slot.text.size());
+  std::vector<int32_t> new_tokens;
+  bool is_right = true;
+  for (int i = 0; i <= row.num_drafts; ++i) {
+    if (is_right) {
+      slot.last_token = slot.is_doomed ? 0
+                                       : *PuppetToken(FindInput(slot), slot.text, slot.sampling,
+                                                      slot.sample_index);
+      ++slot.sample_index;
+      new_tokens.push_back(slot.last_token);
+    }
+    if (i == row.num_drafts) break;
+    const bool draws_right = static_cast<int>(rng_() % 1000) < right_drafts_;
+    is_right = is_right && draws_right && !slot.is_doomed;
+    const int32_t draft =
+        is_right ? slot.last_token : (slot.last_token + 1 + rng_() % 7) % kPuppetVocab;
+    const int32_t content = ContentOf({.tokens = absl::MakeConstSpan(&draft, 1)}, {}, slot)[0];
+    ASSERT_NO_FATAL_FAILURE(Write(slot, num_before + i, content));
+    if (is_right) slot.text.push_back(content);
+  }
+  output.tokens.push_back(is_nan ? -2 : slot.last_token);
+  if (is_nan) new_tokens.clear();
+  AddNewTokens(new_tokens, output);
+  for (int i = 0; i < row.num_drafts; ++i) output.earlier.Add(nullptr);
+  output.log_probs.Add(nullptr);
 }
 
 void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
@@ -387,14 +434,18 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
   Output output;
   int num_tokens = 0;
   int num_earlier_logits = 0;
+  const bool has_drafts =
+      std::any_of(batch.rows.begin(), batch.rows.end(),
+                  [](const ScheduledRow& row) { return row.draft_count() > 0; });
   std::set<int> seen;
   size_t next_range = 0;  // of embeddings
   for (const ScheduledRow& row : batch.rows) {
     ASSERT_TRUE(slots_.contains(row.slot.value())) << "row of a slot that never joined";
+    ASSERT_FALSE(has_drafts && row.tokens.size() > 1) << "drafts in a step with a chunk";
     ASSERT_TRUE(seen.insert(row.slot.value()).second) << "slot " << row.slot << " has two rows";
     Slot& slot = slots_[row.slot.value()];
     const bool tells = row.output == RowOutput::kToken ||
-                       (slot.logits.params.num_log_probs >= 0 && row.is_scored());
+                       (slot.logits.params.num_known_log_probs >= 0 && row.is_scored());
     const bool is_nan = tells && fate.nan_rows.contains(static_cast<int>(output.tokens.size()));
     slot.is_doomed |= fate.fails || is_nan;
     const size_t first_range = next_range;
@@ -402,11 +453,19 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
            batch.embeddings[next_range].row == static_cast<int>(output.tokens.size())) {
       ++next_range;
     }
+    num_tokens += row.query_len();
+    if (row.draft_count() > 0) {
+      ASSERT_NO_FATAL_FAILURE(RunDrafts(row, slot, is_nan, output));
+      continue;
+    }
     ASSERT_NO_FATAL_FAILURE(
         RunRow(row, batch.embeddings.subspan(first_range, next_range - first_range), slot));
-    num_tokens += row.query_len();
     num_earlier_logits += row.num_earlier_logits();
     ASSERT_NO_FATAL_FAILURE(Choose(row, slot, is_nan, output));
+    if (has_drafts) {
+      const int32_t token = output.tokens.back();
+      AddNewTokens(absl::MakeConstSpan(&token, token < 0 ? 0 : 1), output);
+    }
   }
   ASSERT_LE(num_tokens, options_.max_num_tokens);
   ASSERT_EQ(next_range, batch.embeddings.size()) << "embeddings of no row";
@@ -429,7 +488,10 @@ absl::StatusOr<std::vector<int32_t>> PuppetDevice::Await() {
 StepOutput PuppetDevice::output() const {
   return {.tokens = awaited_.tokens,
           .log_probs = awaited_.log_probs.View(),
-          .earlier_log_probs = awaited_.earlier.View()};
+          .earlier_log_probs = awaited_.earlier.View(),
+          .num_new_tokens = awaited_.num_new_tokens,
+          .new_tokens = awaited_.new_tokens,
+          .stride = 1 + options_.speculation.num_drafts};
 }
 
 }  // namespace reprise

@@ -9,6 +9,9 @@
 // and join in turn, that rows are distinct and within the blocks of their slot, and that the tokens
 // which each layer group still sees are those of the slot's own text.
 //
+// Drafts. Which of a row's drafts are right is drawn; wrong ones leave wrong tokens in place of their
+// keys, which the slot's next rows write again.
+//
 // Failures are hostile. A step that fails, and a row that is NaN, leave rubbish in place of their
 // keys; a sequence that finds it as a prefix fails the test.
 //
@@ -21,6 +24,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
@@ -102,6 +106,10 @@ class PuppetDevice {
 
   int64_t num_copies() const { return num_copies_; }
 
+  // Of 1,000 drafts, how many are right. At first all are.
+  void set_right_drafts(int per_thousand) { right_drafts_ = per_thousand; }
+  int64_t num_drafts() const { return num_drafts_; }
+
  private:
   // Log-probabilities of rows, in the runner's form; NaN where none were asked for.
   struct LogProbArrays {
@@ -117,6 +125,9 @@ class PuppetDevice {
     std::vector<int32_t> tokens = {};
     LogProbArrays log_probs = {};
     LogProbArrays earlier = {};
+    // In steps with drafts. [rows], and [rows, 1 + the policy's drafts].
+    std::vector<int32_t> num_new_tokens = {};
+    std::vector<int32_t> new_tokens = {};
   };
   struct Slot {
     SamplingParams sampling = {};
@@ -154,7 +165,17 @@ class PuppetDevice {
   // Chooses the row's token, or none, and scores what it asks for.
   void Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output);
 
+  // Runs a row with drafts, and says which tokens follow.
+  void RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output);
+  // Writes a token behind the slot's text to all groups.
+  void Write(Slot& slot, int position, int32_t content);
+  // Adds the new tokens of the last row of `output`, if the step has drafts.
+  void AddNewTokens(absl::Span<const int32_t> tokens, Output& output) const;
+
   SchedulerOptions options_;
+  std::mt19937 rng_;
+  int right_drafts_ = 1000;
+  int64_t num_drafts_ = 0;
   std::vector<KvGroupSpec> groups_;
   std::map<int, int32_t> memory_;                // by slot of the cache
   std::map<int, std::vector<int32_t>> swapped_;  // by host block

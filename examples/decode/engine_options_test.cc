@@ -61,6 +61,20 @@ TEST(DecodeEngineOptionsTest, TakesWhatTheUserChose) {
   EXPECT_EQ(engine.runner.max_steps_in_flight, std::nullopt);
 }
 
+TEST(DecodeEngineOptionsTest, DraftsHaveRoomInEveryStep) {
+  const std::vector<Request> requests(100, RequestOf(3, 4));
+  using Proposer = SpeculationOptions::Proposer;
+  const EngineOptions ngram =
+      EngineOptionsFor({.draft = DraftChoice{.num_tokens = 9}}, requests, 50);
+  EXPECT_EQ(ngram.runner.speculation.max_drafts, 9);
+  EXPECT_EQ(ngram.runner.speculation.proposer, Proposer::kNgram);
+  EXPECT_EQ(ngram.runner.max_num_tokens, kMaxDecodeRows * 10);
+  const EngineOptions model =
+      EngineOptionsFor({.draft = DraftChoice{.model = "/m", .num_tokens = 2}}, requests, 50);
+  EXPECT_EQ(model.runner.speculation.proposer, Proposer::kModel);
+  EXPECT_EQ(EngineOptionsFor({}, requests, 50).runner.speculation.max_drafts, 0);
+}
+
 TEST(DecodeEngineOptionsTest, LeavesTheRestToTheRunner) {
   const EngineOptions engine = EngineOptionsFor({}, {RequestOf(1, 1)}, 50);
   EXPECT_EQ(engine.runner.graphs, std::nullopt);

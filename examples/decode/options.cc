@@ -14,9 +14,12 @@
 #include "examples/hf/paths.h"
 #include "examples/hf/strict_json.h"
 #include "runner/sampling/logits_params.h"
+#include "runner/speculation/speculation_options.h"
 
 namespace reprise {
 namespace {
+
+constexpr char kNgram[] = "ngram";  // of --draft
 
 bool ParseNumber(const std::string& text, int* value) { return absl::SimpleAtoi(text, value); }
 bool ParseNumber(const std::string& text, uint64_t* value) { return absl::SimpleAtoi(text, value); }
@@ -75,6 +78,17 @@ class DecodeFlags {
               "can use");
     AddNumber("prefill_chunk", arguments.prefill_chunk,
               "prompt tokens computed in a step at most, a sequence; without it or 0, up to 512");
+    Add("draft", "PATH",
+        "folder of a small model with the same vocabulary, whose drafts the model verifies; or "
+        "ngram: drafts from the text so far. The text stays the same",
+        [&arguments](const std::string& value) {
+          arguments.draft = value == kNgram ? value : ResolveUserPath(value);
+          return true;
+        });
+    AddNumber("num_draft_tokens", arguments.num_draft_tokens,
+              "with --draft: drafts of a sequence in a step at most; without it 4");
+    AddSwitch("compare_plain", arguments.compare_plain,
+              "with --draft: run again without drafts, and print the speed of both");
     AddPath("dump_logits", arguments.dump_logits,
             "safetensors file to write: logits_<i> float32 [n, vocab], from which the n tokens of "
             "prompt i were, or in place of forced ones would have been, chosen");
@@ -286,6 +300,34 @@ absl::Status CheckOutput(const DecodeArguments& arguments) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& arguments) {
+  if (!arguments.draft.has_value()) {
+    for (const auto& [flag, is_given] :
+         {std::pair("num_draft_tokens", arguments.num_draft_tokens.has_value()),
+          std::pair("compare_plain", arguments.compare_plain)}) {
+      if (!is_given) continue;
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, " is of --draft: give both"));
+    }
+    return std::nullopt;
+  }
+  for (const auto& [flag, is_given] :
+       {std::pair("perplexity", arguments.perplexity.has_value()),
+        std::pair("dump_logits", arguments.dump_logits.has_value())}) {
+    if (!is_given) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--draft is of texts that are generated without their logits: expected no --", flag));
+  }
+  DraftChoice draft;
+  draft.num_tokens = arguments.num_draft_tokens.value_or(draft.num_tokens);
+  if (draft.num_tokens < 1 || draft.num_tokens > kMaxDrafts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--num_draft_tokens: expected 1 to ", kMaxDrafts, ", got ", draft.num_tokens));
+  }
+  if (arguments.draft != kNgram) draft.model = arguments.draft;
+  draft.compares_plain = arguments.compare_plain;
+  return draft;
+}
+
 absl::StatusOr<std::vector<Prompt>> PromptsOf(const DecodeArguments& arguments) {
   std::vector<std::string> sources;
   if (!arguments.texts.empty()) sources.push_back("--prompt");
@@ -364,6 +406,7 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   }
   options.stops = arguments.stops;
   REPRISE_RETURN_IF_ERROR(CheckOutput(arguments));
+  REPRISE_ASSIGN_OR_RETURN(options.draft, DraftOf(arguments));
   options.num_log_probs = arguments.log_probs;
   options.perplexity = arguments.perplexity;
   options.dump_logits = arguments.dump_logits;

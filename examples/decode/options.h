@@ -45,6 +45,9 @@ struct DecodeArguments {
   int block_size = 16;
   std::optional<int> num_blocks = {};
   std::optional<int> prefill_chunk = {};
+  std::optional<std::string> draft = {};
+  std::optional<int> num_draft_tokens = {};
+  bool compare_plain = false;
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};
   std::optional<std::string> perplexity = {};
@@ -65,6 +68,14 @@ absl::StatusOr<ParsedFlags> ParseDecodeFlags(int argc, const char* const* argv);
 enum class DeviceChoice : int8_t { kAuto, kCpu, kCuda };
 enum class GraphChoice : int8_t { kOn, kOff };
 enum class StopChoice : int8_t { kAtEndOfText, kAtLengthOnly };
+
+// Speculative decoding (docs/speculation.md).
+struct DraftChoice {
+  std::optional<std::string> model = {};  // nullopt: drafts from the sequence's own tokens
+  int num_tokens = 4;                     // the most of a row
+  bool compares_plain = false;            // the run is repeated without drafts, for its speed
+};
+
 enum class OutputChoice : int8_t { kText, kJson };
 
 struct DecodeOptions {
@@ -81,6 +92,7 @@ struct DecodeOptions {
   int block_size = 16;
   std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use
   std::optional<int> prefill_chunk = {};  // nullopt: prompts are computed whole
+  std::optional<DraftChoice> draft = {};  // nullopt: no speculation
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};
   std::optional<std::string> perplexity = {};  // a text to score; there are no prompts then

@@ -143,6 +143,28 @@ TEST(DecodeOptionsTest, FlagsThatContradictEachOtherAreNamed) {
               StartsWith("--log_probs is of"));
 }
 
+TEST(DecodeOptionsTest, DraftsAreOfTheTextOrOfAModel) {
+  EXPECT_FALSE(Made({}).draft.has_value());
+  const DecodeOptions ngram = Made({.draft = "ngram"});
+  ASSERT_TRUE(ngram.draft.has_value());
+  EXPECT_EQ(ngram.draft->model, std::nullopt);
+  EXPECT_EQ(ngram.draft->num_tokens, 4);
+  EXPECT_FALSE(ngram.draft->compares_plain);
+  const DecodeOptions model = Made({.draft = "/m", .num_draft_tokens = 16, .compare_plain = true});
+  ASSERT_TRUE(model.draft.has_value());
+  EXPECT_EQ(model.draft->model, "/m");
+  EXPECT_EQ(model.draft->num_tokens, 16);
+  EXPECT_TRUE(model.draft->compares_plain);
+  for (const int num_tokens : {0, -1, 17}) {
+    EXPECT_THAT(Problem({.draft = "ngram", .num_draft_tokens = num_tokens}),
+                StartsWith("--num_draft_tokens: expected 1 to 16, got"));
+  }
+  EXPECT_EQ(Problem({.num_draft_tokens = 4}), "--num_draft_tokens is of --draft: give both");
+  EXPECT_EQ(Problem({.compare_plain = true}), "--compare_plain is of --draft: give both");
+  EXPECT_THAT(Problem({.draft = "ngram", .perplexity = "/t"}), HasSubstr("no --perplexity"));
+  EXPECT_THAT(Problem({.draft = "ngram", .dump_logits = "/l"}), HasSubstr("no --dump_logits"));
+}
+
 TEST(DecodeOptionsTest, PromptsComeFromOnePlace) {
   EXPECT_THAT(Problem({.texts = {"a"}, .prompt_tokens = "1"}),
               HasSubstr("got --prompt and --prompt_tokens"));
@@ -243,6 +265,10 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "--num_blocks=9",
                                  "--prefill_chunk",
                                  "-3",
+                                 "--draft",
+                                 "ngram",
+                                 "--num_draft_tokens=3",
+                                 "--compare_plain",
                                  "--dump_logits=/l",
                                  "--trace=/t",
                                  "--batch=",
@@ -271,6 +297,9 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_EQ(arguments->block_size, 5);
   EXPECT_EQ(arguments->num_blocks, 9);
   EXPECT_EQ(arguments->prefill_chunk, -3);
+  EXPECT_EQ(arguments->draft, "ngram");
+  EXPECT_EQ(arguments->num_draft_tokens, 3);
+  EXPECT_TRUE(arguments->compare_plain);
   EXPECT_EQ(arguments->dump_logits, "/l");
   EXPECT_EQ(arguments->trace, "/t");
   EXPECT_TRUE(arguments->json);

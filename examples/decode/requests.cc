@@ -98,7 +98,14 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
   EngineOptions engine;
   engine.prefill_chunk = prefill_chunk;
   engine.runner.max_num_seqs = num_rows;
-  engine.runner.max_num_tokens = std::max({num_rows, prefill_chunk, kMaxTokens});
+  const int num_drafts = options.draft.has_value() ? options.draft->num_tokens : 0;
+  engine.runner.max_num_tokens = std::max({num_rows * (1 + num_drafts), prefill_chunk, kMaxTokens});
+  engine.runner.speculation.max_drafts = num_drafts;
+  if (num_drafts > 0) {
+    engine.runner.speculation.proposer = options.draft->model.has_value()
+                                             ? SpeculationOptions::Proposer::kModel
+                                             : SpeculationOptions::Proposer::kNgram;
+  }
   engine.runner.max_seq_len = static_cast<int>(max_seq_len);
   const int64_t longest_input = LongestEncoderInput(requests);
   if (longest_input > 0) {

@@ -35,8 +35,8 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
 inline constexpr int kMaxDecodeRows = 64;
 
 // One row per request, up to kMaxDecodeRows; sequences as long as the requests can become, up to
-// the model's `max_position`; whole prompts, up to 512 tokens in a step. With --dump_logits, one
-// step in flight. With --perplexity, one row, and logits of whole chunks. REQUIRES: requests are not empty, max_position >= 1.
+// the model's `max_position`; whole prompts, up to 512 tokens in a step. With --draft, drafts for all
+// rows; the caller sets a draft model. With --dump_logits, one step in flight. With --perplexity, one row, and logits of whole chunks. REQUIRES: requests are not empty, max_position >= 1.
 EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
                                int max_position);
 

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/dtype.h"
 #include "base/status_macros.h"
 #include "engine/engine.h"
 #include "examples/decode/device.h"
@@ -48,13 +49,13 @@ void SetSensibleThreads(int64_t num_parameters, DType dtype) {
 
 absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
                                                    const ModelFolder& folder,
-                                                   const DecodeOptions& options, c10::Device device,
+                                                   std::optional<DType> dtype, c10::Device device,
                                                    int max_position) {
   progress.Show("loading weights");
   const Clock::time_point begin = Clock::now();
   const LoadModelOptions load = {
       .weights = {.device = device,
-                  .dtype = options.dtype,
+                  .dtype = dtype,
                   .on_progress =
                       [&](int64_t num_bytes, int64_t total_bytes) {
                         progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
@@ -62,7 +63,6 @@ absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
       .max_position = max_position};
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                            LoadModel(folder.path, folder.config, load));
-  if (device.is_cpu()) SetSensibleThreads(NumParameters(folder.config), model->spec().dtype);
   return model;
 }
 
@@ -91,12 +91,19 @@ class Run {
     } else {
       REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
     }
-    EngineOptions engine_options = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
-    if (options_.trace.has_value()) engine_options.runner.trace = &trace_.emplace();
-    REPRISE_ASSIGN_OR_RETURN(model_, LoadShowing(progress, *folder_, options_, device,
-                                                 *engine_options.runner.max_seq_len));
+    engine_options_ = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
+    if (options_.trace.has_value()) engine_options_.runner.trace = &trace_.emplace();
+    const int max_seq_len = *engine_options_.runner.max_seq_len;
+    REPRISE_ASSIGN_OR_RETURN(model_,
+                             LoadShowing(progress, *folder_, options_.dtype, device, max_seq_len));
+    if (device.is_cpu()) {
+      SetSensibleThreads(NumParameters(folder_->config), model_->spec().dtype);
+    }
+    if (options_.draft.has_value() && options_.draft->model.has_value()) {
+      REPRISE_RETURN_IF_ERROR(LoadDraftModel(progress, *options_.draft->model, max_seq_len));
+    }
     progress.Show("setting up");
-    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(engine_options));
+    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(engine_options_));
     stats_.load_seconds = SecondsSince(begin);
     return absl::OkStatus();
   }
@@ -143,6 +150,9 @@ class Run {
     stats_.generate_seconds = SecondsSince(begin);
 
     CompleteStats();
+    if (options_.draft.has_value() && options_.draft->compares_plain) {
+      REPRISE_RETURN_IF_ERROR(MeasurePlain());
+    }
     if (options_.output == OutputChoice::kJson) {
       for (const Generation& generation : transcripts.generations()) {
         streams_.out << ToJson(generation) << '\n';
@@ -162,6 +172,37 @@ class Run {
     streams_.out.flush();
     if (streams_.out.good()) return absl::OkStatus();
     return absl::InternalError("standard output could not be written");
+  }
+
+  absl::Status LoadDraftModel(ProgressLine& progress, const std::string& path, int max_seq_len) {
+    const auto load = [&]() -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(path));
+      REPRISE_ASSIGN_OR_RETURN(draft_model_, LoadShowing(progress, folder, model_->spec().dtype,
+                                                         model_->spec().device, max_seq_len));
+      return absl::OkStatus();
+    };
+    if (const absl::Status status = load(); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--draft: ", status.message()));
+    }
+    engine_options_.runner.speculation.draft_model = draft_model_.get();
+    return absl::OkStatus();
+  }
+
+  // Runs the requests again, without drafts. The engine is another one from then on.
+  absl::Status MeasurePlain() {
+    EngineOptions plain = engine_options_;
+    plain.runner.speculation = {};
+    plain.runner.trace = nullptr;
+    engine_.reset();
+    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(plain));
+    int64_t num_tokens = 0;
+    const Clock::time_point begin = Clock::now();
+    REPRISE_RETURN_IF_ERROR(Generate(*engine_, requests_, [&](int, const TokenEvent&) {
+      ++num_tokens;
+      return absl::OkStatus();
+    }));
+    stats_.plain_tokens_per_second = static_cast<double>(num_tokens) / SecondsSince(begin);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& engine_options) {
@@ -205,6 +246,7 @@ class Run {
     stats_.peak_used_blocks = engine_->scheduler().blocks().pool().peak_used();
     stats_.kv_groups.assign(runner.kv_groups().begin(), runner.kv_groups().end());
     stats_.graphs = runner.graph_report();
+    if (options_.draft.has_value()) stats_.drafts = engine_->metrics().speculation;
   }
 
   const DecodeOptions& options_;
@@ -213,6 +255,8 @@ class Run {
   std::optional<ModelFolder> folder_;
   std::vector<Request> requests_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<Model> draft_model_;
+  EngineOptions engine_options_;
   std::optional<StepTrace> trace_;
   std::unique_ptr<Engine> engine_;
   DecodeStats stats_;

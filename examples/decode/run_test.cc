@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "examples/decode/model_copy.h"
 #include "examples/hf/safetensors.h"
+#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -74,6 +76,36 @@ TEST(DecodeRunTest, SeveralTextsStandBelowTheirPromptsInOrder) {
             "  A period of three hundred and sixty-five disappointments.\n"
             "--- prompt 2: \"zero-content\\n\"\n"
             "adj.\nSyn. {content-free}.\n");
+}
+
+TEST(DecodeRunTest, DraftsChangeTheStepsAndNotTheTexts) {
+  const DecodeOptions plain = {.prompts = {{.content = "YEAR, n."}, {.content = "zero-content\n"}},
+                               .max_new_tokens = 60,
+                               .dtype = DType::kFloat32};
+  const std::vector<json> expected = DecodeJson(plain);
+  const auto folder = DefaultModelFolder();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  for (const auto& model : {std::optional<std::string>(), std::optional<std::string>(*folder)}) {
+    SCOPED_TRACE(model.value_or("ngram"));
+    DecodeOptions options = plain;
+    options.draft = {.model = model, .num_tokens = 4, .compares_plain = true};
+    const std::vector<json> lines = DecodeJson(options);
+    ASSERT_THAT(lines, SizeIs(3));
+    EXPECT_EQ(lines[0], expected[0]);
+    EXPECT_EQ(lines[1], expected[1]);
+    const json& stats = lines[2].at("stats");
+    EXPECT_GT(stats.at("plain_tokens_per_s"), 0);
+    EXPECT_GT(stats.at("drafts"), 0);
+    if (model.has_value()) {  // the model is its own draft model
+      EXPECT_EQ(stats.at("accepted_drafts"), stats.at("drafts"));
+      EXPECT_LT(stats.at("steps"), expected[2].at("stats").at("steps"));
+    }
+  }
+}
+
+TEST(DecodeRunTest, ADraftModelThatDoesNotExistIsNamed) {
+  const Output output = Decode({.draft = DraftChoice{.model = "/no/such/folder"}});
+  EXPECT_THAT(std::string(output.status.message()), StartsWith("--draft: "));
 }
 
 TEST(DecodeRunTest, JsonHasAnObjectAPromptAndOneOfStatistics) {
@@ -257,22 +289,31 @@ TEST(DecodeRunTest, LogitsThatCannotBeWrittenAreNotLostInSilence) {
   EXPECT_NE(output.out, "");
 }
 
-TEST(DecodeRunTest, ATraceHasASpanForTheForwardPassOfEachStep) {
+TEST(DecodeRunTest, ATraceHasTheSpansOfEngineRunnerAndDevice) {
   const std::string path = testing::TempDir() + "/decode_run_trace.json";
   const std::vector<json> lines = DecodeJson({.prompts = {{.content = "foo\n"}},
                                               .max_new_tokens = 6,
                                               .dtype = DType::kFloat32,
                                               .trace = path});
   std::ifstream file(path);
-  std::map<std::string, int> counts;
+  std::map<std::string, int> counts;  // of the host
+  std::map<std::string, int> on_device;
   const json trace = json::parse(file);
   for (const json& event : trace.at("traceEvents")) {
-    ++counts[event.at("name").get<std::string>()];
+    const bool is_of_device = event.at("ph") == "X" && event.at("tid") == 2;
+    ++(is_of_device ? on_device : counts)[event.at("name").get<std::string>()];
   }
   EXPECT_EQ(lines[1].at("stats").at("steps"), 6);
   EXPECT_EQ(counts["eager"], 1);  // the prompt
   EXPECT_EQ(counts["replay"], 5);
   EXPECT_EQ(counts["rows"], counts["launch"]);
+  EXPECT_EQ(counts["launch"], counts["await"]);
+  EXPECT_EQ(counts["commit"], counts["await"]);
+  EXPECT_GE(counts["schedule"], counts["launch"]);
+  EXPECT_GE(counts["engine"], counts["launch"]);
+  EXPECT_EQ(on_device["eager"], 1);
+  EXPECT_EQ(on_device["replay"], 5);
+  EXPECT_EQ(on_device["sample"], 6);
 }
 
 TEST(DecodeRunTest, ATraceThatCannotBeWrittenIsNotLostInSilence) {

@@ -1,5 +1,8 @@
 #include "examples/decode/stats.h"
 
+#include <cstddef>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
@@ -16,6 +19,16 @@ void ForEachReason(Visitor&& visit) {
     const auto reason = static_cast<EagerReason>(i);
     if (reason != EagerReason::kNone) visit(reason);
   }
+}
+
+// The accepted part of the first, second ... drafts of a row, as far as rows had any.
+std::vector<double> AcceptedByPosition(const SpeculationStatistics& drafts) {
+  std::vector<double> parts;
+  for (size_t i = 0; i < drafts.num_drafts_at.size() && drafts.num_drafts_at[i] > 0; ++i) {
+    parts.push_back(static_cast<double>(drafts.num_accepted_at[i]) /
+                    static_cast<double>(drafts.num_drafts_at[i]));
+  }
+  return parts;
 }
 
 std::string Name(const KvGroupSpec& group) {
@@ -48,28 +61,38 @@ std::string ToJson(const DecodeStats& stats) {
   });
   nlohmann::ordered_json groups = nlohmann::ordered_json::array();
   for (const KvGroupSpec& group : stats.kv_groups) groups.push_back(Name(group));
-  const nlohmann::ordered_json fields = {{"device", stats.device},
-                                         {"dtype", std::string(DTypeName(stats.dtype))},
-                                         {"load_s", stats.load_seconds},
-                                         {"first_token_s", stats.first_token_seconds},
-                                         {"generate_s", stats.generate_seconds},
-                                         {"prompts", stats.num_prompts},
-                                         {"prompt_tokens", stats.num_prompt_tokens},
-                                         {"generated_tokens", stats.num_generated_tokens},
-                                         {"tokens_per_s", stats.tokens_per_second()},
-                                         {"steps", stats.graphs.num_steps()},
-                                         {"graph_hits", stats.graphs.num_replays()},
-                                         {"graphs", stats.graphs.graphs().size()},
-                                         {"graph_bytes", stats.graphs.graph_bytes()},
-                                         {"graph_capture_ms", stats.graphs.capture_ms()},
-                                         {"eager_steps", eager},
-                                         {"live_rows", stats.graphs.live_rows()},
-                                         {"padded_rows", stats.graphs.padded_rows()},
-                                         {"num_blocks", stats.num_blocks},
-                                         {"block_size", stats.block_size},
-                                         {"peak_used_blocks", stats.peak_used_blocks},
-                                         {"kv_groups", groups},
-                                         {"preemptions", stats.num_preemptions}};
+  nlohmann::ordered_json fields = {{"device", stats.device},
+                                   {"dtype", std::string(DTypeName(stats.dtype))},
+                                   {"load_s", stats.load_seconds},
+                                   {"first_token_s", stats.first_token_seconds},
+                                   {"generate_s", stats.generate_seconds},
+                                   {"prompts", stats.num_prompts},
+                                   {"prompt_tokens", stats.num_prompt_tokens},
+                                   {"generated_tokens", stats.num_generated_tokens},
+                                   {"tokens_per_s", stats.tokens_per_second()},
+                                   {"steps", stats.graphs.num_steps()},
+                                   {"graph_hits", stats.graphs.num_replays()},
+                                   {"graphs", stats.graphs.graphs().size()},
+                                   {"graph_bytes", stats.graphs.graph_bytes()},
+                                   {"graph_capture_ms", stats.graphs.capture_ms()},
+                                   {"eager_steps", eager},
+                                   {"live_rows", stats.graphs.live_rows()},
+                                   {"padded_rows", stats.graphs.padded_rows()},
+                                   {"num_blocks", stats.num_blocks},
+                                   {"block_size", stats.block_size},
+                                   {"peak_used_blocks", stats.peak_used_blocks},
+                                   {"kv_groups", groups},
+                                   {"preemptions", stats.num_preemptions}};
+  if (stats.drafts.has_value()) {
+    fields["draft_rows"] = stats.drafts->num_rows;
+    fields["drafts"] = stats.drafts->num_drafts;
+    fields["accepted_drafts"] = stats.drafts->num_accepted;
+    fields["tokens_per_draft_row"] = stats.drafts->tokens_per_row();
+    fields["accepted_by_position"] = AcceptedByPosition(*stats.drafts);
+  }
+  if (stats.plain_tokens_per_second.has_value()) {
+    fields["plain_tokens_per_s"] = *stats.plain_tokens_per_second;
+  }
   return nlohmann::ordered_json{{"stats", fields}}.dump();
 }
 
@@ -92,6 +115,20 @@ std::string Summary(const DecodeStats& stats) {
       "; %d padded rows\n%s, %s, loaded in %.2f s; at most %d of %d blocks of %d tokens\n",
       stats.graphs.padded_rows(), stats.device, std::string(DTypeName(stats.dtype)),
       stats.load_seconds, stats.peak_used_blocks, stats.num_blocks - 1, stats.block_size);
+  if (stats.drafts.has_value()) {
+    absl::StrAppendFormat(&summary, "%d of %d drafts accepted, %.2f tokens a row with drafts",
+                          stats.drafts->num_accepted, stats.drafts->num_drafts,
+                          stats.drafts->tokens_per_row());
+    const std::vector<double> parts = AcceptedByPosition(*stats.drafts);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      absl::StrAppendFormat(&summary, "%s%.0f%%", i == 0 ? "; by position " : ", ", 100 * parts[i]);
+    }
+    absl::StrAppend(&summary, "\n");
+  }
+  if (stats.plain_tokens_per_second.has_value()) {
+    absl::StrAppendFormat(&summary, "without drafts %.1f tokens/s\n",
+                          *stats.plain_tokens_per_second);
+  }
   return summary;
 }
 

@@ -7,11 +7,13 @@
 #define EXAMPLES_DECODE_STATS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "cache/kv_group.h"
+#include "engine/speculation_policy.h"
 #include "graphs/graph_report.h"
 
 namespace reprise {
@@ -31,6 +33,8 @@ struct DecodeStats {
   int peak_used_blocks = 0;
   std::vector<KvGroupSpec> kv_groups = {};  // the keys that layers keep of a sequence
   GraphReport graphs;
+  std::optional<SpeculationStatistics> drafts = {};    // nullopt: without speculation
+  std::optional<double> plain_tokens_per_second = {};  // of the same requests, without drafts
 
   // Generated tokens per second, the time of prompts included; 0 before the first token.
   double tokens_per_second() const;
@@ -38,6 +42,9 @@ struct DecodeStats {
 
 // One line without its end: {"stats": {...}}. Times in seconds, except "graph_capture_ms".
 // "eager_steps" maps every reason to a count, zero or not, spaces in its name replaced by "_".
+// With drafts there are also "draft_rows", "drafts", "accepted_drafts", "tokens_per_draft_row" and
+// "accepted_by_position", the accepted part of the first, second ... drafts of a row; and
+// "plain_tokens_per_s" if that was measured.
 // "kv_groups" is a list of "full", "window 4096", "chunk 8192", "cross".
 std::string ToJson(const DecodeStats& stats);
 

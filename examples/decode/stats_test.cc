@@ -83,6 +83,29 @@ TEST(DecodeStatsTest, SummaryNamesOnlyReasonsThatOccurred) {
   EXPECT_THAT(summary, Not(HasSubstr("too many sequences")));
 }
 
+TEST(DecodeStatsTest, DraftsAreToldOfIfThereWereAny) {
+  DecodeStats stats = Example();
+  EXPECT_THAT(ToJson(stats), Not(HasSubstr("draft")));
+  EXPECT_THAT(Summary(stats), Not(HasSubstr("draft")));
+  stats.drafts.emplace().Add(/*drafts=*/2, /*accepted=*/1);
+  stats.drafts->Add(/*drafts=*/2, /*accepted=*/2);
+  stats.plain_tokens_per_second = 2.5;
+  const nlohmann::json fields = nlohmann::json::parse(ToJson(stats)).at("stats");
+  EXPECT_EQ(fields.at("draft_rows"), 2);
+  EXPECT_EQ(fields.at("drafts"), 4);
+  EXPECT_EQ(fields.at("accepted_drafts"), 3);
+  EXPECT_EQ(fields.at("tokens_per_draft_row"), 2.5);
+  EXPECT_THAT(fields.at("accepted_by_position"), ElementsAre(1.0, 0.5));
+  EXPECT_EQ(fields.at("plain_tokens_per_s"), 2.5);
+  EXPECT_THAT(
+      Summary(stats),
+      HasSubstr("\n3 of 4 drafts accepted, 2.50 tokens a row with drafts; by position 100%, "
+                "50%\nwithout drafts 2.5 tokens/s\n"));
+  stats.drafts = SpeculationStatistics();
+  EXPECT_THAT(Summary(stats),
+              HasSubstr("\n0 of 0 drafts accepted, 0.00 tokens a row with drafts\n"));
+}
+
 TEST(DecodeStatsTest, ARunWithoutTokensHasNoSpeed) {
   EXPECT_EQ(DecodeStats{}.tokens_per_second(), 0);
   EXPECT_TRUE(nlohmann::json::accept(ToJson(DecodeStats{})));

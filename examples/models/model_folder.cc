@@ -12,7 +12,6 @@
 #include "examples/hf/strict_json.h"
 #include "examples/models/bart/bart_model.h"
 #include "examples/models/bart/bart_weights.h"
-#include "examples/models/deepseek/mla_model.h"
 #include "examples/models/deepseek/mla_weights.h"
 #include "examples/models/gpt/gpt_model.h"
 #include "examples/models/gpt/gpt_weights.h"
@@ -38,7 +37,8 @@ absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const Llama
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaConfig& config,
                                             const LoadModelOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, LoadMlaWeights(path, config, options.weights));
-  return MlaModel::Create(config, std::move(weights), {.max_position = options.max_position});
+  return MlaModel::Create(config, std::move(weights),
+                          {.max_position = options.max_position, .cache = options.mla_cache});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartConfig& config,

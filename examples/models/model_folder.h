@@ -22,6 +22,7 @@
 #include "examples/hf/weights.h"
 #include "examples/models/bart/bart_config.h"
 #include "examples/models/deepseek/mla_config.h"
+#include "examples/models/deepseek/mla_model.h"
 #include "examples/models/gpt/gpt_config.h"
 #include "examples/models/llama/llama_config.h"
 #include "runner/model.h"
@@ -55,6 +56,7 @@ struct LoadModelOptions {
   // Positions to serve, for models whose tables have a row for each. nullopt: the config's
   // max_seq_len, which it must not exceed.
   std::optional<int> max_position = {};
+  MlaCache mla_cache = MlaCache::kLatent;  // of DeepSeek-V2's family
 };
 
 // Errors: those of LoadWeights() and of the model's Create().

@@ -1,7 +1,10 @@
 #include "runner/device/cpu_device_driver.h"
 
+#include <chrono>
 #include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/passed_fence.h"
 #include "base/status_macros.h"
@@ -10,6 +13,21 @@
 
 namespace reprise {
 namespace {
+
+class ClockTimer : public DeviceTimer {
+ public:
+  explicit ClockTimer(int num_marks) : marks_(num_marks) {}
+
+  void Mark(int mark) override { marks_[mark] = std::chrono::steady_clock::now(); }
+
+  absl::StatusOr<double> NsBetween(int from, int to) override {
+    if (!marks_[from] || !marks_[to]) return absl::FailedPreconditionError("a mark was never set");
+    return std::chrono::duration<double, std::nano>(*marks_[to] - *marks_[from]).count();
+  }
+
+ private:
+  std::vector<std::optional<std::chrono::steady_clock::time_point>> marks_;
+};
 
 class CpuDeviceDriver : public DeviceDriver {
  public:
@@ -30,12 +48,32 @@ class CpuDeviceDriver : public DeviceDriver {
     return std::make_unique<PassedFence>();  // everything is done when the call returns
   }
 
+  absl::StatusOr<std::unique_ptr<DeviceTimer>> MakeTimer(int num_marks) override {
+    return std::make_unique<ClockTimer>(num_marks);
+  }
+
   absl::Status Refill(const RefillArgs& args) override {
     RefillOnHost(args);
     return absl::OkStatus();
   }
 
   absl::Status Sample(const SampleArgs& args) override { return reprise::Sample(args); }
+
+  absl::Status ProposeNgrams(const NgramDraftsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckNgramDrafts(args));
+    NgramDraftsOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status DraftRows(const DraftRowsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckDraftRows(args));
+    DraftRowsOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckVerifyDrafts(args));
+    VerifyDraftsOnHost(args);
+    return absl::OkStatus();
+  }
 
   // The CPU path cuts its work by itself.
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override { return WorkMapPlan{}; }

@@ -9,6 +9,7 @@
 #include <cuda_runtime_api.h>
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/local_virtual_batch.h"
@@ -28,6 +29,53 @@ namespace reprise {
 
 #ifdef REPRISE_WITH_CUDA
 namespace {
+
+class EventTimer : public DeviceTimer {
+ public:
+  EventTimer(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+
+  ~EventTimer() override {
+    const CudaDeviceScope scope(device_);
+    for (const cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+
+  absl::Status Allocate(int num_marks) {
+    const CudaDeviceScope scope(device_);
+    is_set_.resize(num_marks);
+    for (int i = 0; i < num_marks; ++i) {
+      cudaEvent_t event = nullptr;
+      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventCreate(&event), "cudaEventCreate"));
+      events_.push_back(event);
+    }
+    return absl::OkStatus();
+  }
+
+  void Mark(int mark) override {
+    const CudaDeviceScope scope(device_);
+    is_set_[mark] = cudaEventRecord(events_[mark], stream_) == cudaSuccess;
+  }
+
+  absl::StatusOr<double> NsBetween(int from, int to) override {
+    if (!is_set_[from] || !is_set_[to]) {
+      return absl::FailedPreconditionError("a mark was never set");
+    }
+    const CudaDeviceScope scope(device_);
+    float ms = 0;
+    const cudaError_t error = cudaEventElapsedTime(&ms, events_[from], events_[to]);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // clears it
+      return absl::FailedPreconditionError("the device has not reached a mark");
+    }
+    REPRISE_RETURN_IF_ERROR(CudaStatus(error, "cudaEventElapsedTime"));
+    return 1e6 * ms;
+  }
+
+ private:
+  int device_;
+  cudaStream_t stream_;
+  std::vector<cudaEvent_t> events_;
+  std::vector<bool> is_set_;
+};
 
 class CudaDeviceDriver : public DeviceDriver {
  public:
@@ -75,6 +123,12 @@ class CudaDeviceDriver : public DeviceDriver {
     return MakeCudaFence({.device = device_.index(), .stream = graphs_->stream()});
   }
 
+  absl::StatusOr<std::unique_ptr<DeviceTimer>> MakeTimer(int num_marks) override {
+    auto timer = std::make_unique<EventTimer>(device_.index(), graphs_->stream());
+    REPRISE_RETURN_IF_ERROR(timer->Allocate(num_marks));
+    return timer;
+  }
+
   absl::Status Refill(const RefillArgs& args) override {
     const CudaDeviceScope scope(device_.index());
     return LaunchRefill(args, graphs_->stream());
@@ -82,6 +136,21 @@ class CudaDeviceDriver : public DeviceDriver {
 
   absl::Status Sample(const SampleArgs& args) override {
     return OnStream([&] { return reprise::Sample(args); });
+  }
+
+  absl::Status ProposeNgrams(const NgramDraftsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchNgramDrafts(args, graphs_->stream());
+  }
+
+  absl::Status DraftRows(const DraftRowsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchDraftRows(args, graphs_->stream());
+  }
+
+  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchVerifyDrafts(args, graphs_->stream());
   }
 
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {

@@ -39,10 +39,14 @@
 #include "base/fence.h"
 #include "base/mapped_buffer.h"
 #include "graphs/graph_backend.h"
+#include "runner/device/device_timer.h"
 #include "runner/ops/linear.h"
 #include "runner/ops/linear_context.h"
 #include "runner/sampling/sampling.h"
 #include "runner/slots/refill.h"
+#include "runner/speculation/draft_rows.h"
+#include "runner/speculation/ngram_drafts.h"
+#include "runner/speculation/verify_drafts.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -76,8 +80,16 @@ class DeviceDriver {
   // A fence after all work enqueued before it is armed.
   virtual absl::StatusOr<std::unique_ptr<Fence>> MakeFence() = 0;
 
+  // Marks in the work enqueued so far, and the times between them. REQUIRES: num_marks >= 1.
+  virtual absl::StatusOr<std::unique_ptr<DeviceTimer>> MakeTimer(int num_marks) = 0;
+
   virtual absl::Status Refill(const RefillArgs& args) = 0;
   virtual absl::Status Sample(const SampleArgs& args) = 0;
+
+  // Speculative steps: drafts, and their verification.
+  virtual absl::Status ProposeNgrams(const NgramDraftsArgs& args) = 0;
+  virtual absl::Status DraftRows(const DraftRowsArgs& args) = 0;
+  virtual absl::Status VerifyDrafts(const VerifyDraftsArgs& args) = 0;
 
   // How attention of a layer class is cut on this device; the driver fills in options.num_sms. A
   // plan without workspace if no map is needed.

@@ -371,6 +371,7 @@ absl::Status LogProbsStage::Score(const ScoredLogits& scored) {
                           .sample_slot = scored.slot,
                           .params = slots_.params,
                           .row_tokens = scored.token,
+                          .of_known_tokens = true,
                           .num_slots = slots_.num_slots,
                           .max_top = options_.logits.max_log_probs,
                           .out = At(memory_->device<std::byte>(), output_)});

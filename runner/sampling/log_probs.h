@@ -1,5 +1,5 @@
 // Log-probabilities of each row's token and of its most probable tokens, for the rows whose slots ask
-// for them (LogitsParams::num_log_probs).
+// for them (LogitsParams::num_log_probs, num_known_log_probs).
 //
 //   LaunchLogProbs({.dtype = DType::kBFloat16, .logits = raw_logits, .logits_stride = vocab_size,
 //                   .num_rows = 16, .vocab_size = vocab_size, .sample_slot = arrays.sample_slot,
@@ -7,7 +7,8 @@
 //                   .max_top = 5, .out = log_probs}, stream);
 //
 // `row_tokens` gives each row a token of its own in place of its slot's: those of a prompt, for
-// example, of which a slot has many rows.
+// example, of which a slot has many rows. `of_known_tokens` says which of a slot's two requests the
+// rows are for.
 //
 // They are log_softmax of the logits that are given, in float32, without temperature. Give it the
 // model's raw logits, from before penalties, biases and masks, as vLLM's engine v1 does by default

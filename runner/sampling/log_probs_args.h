@@ -21,7 +21,7 @@ struct LogProbs {
   // [num_rows] 1 + the number of tokens with a larger logit; may be absent
   int32_t* token_ranks = nullptr;
   // [num_rows, max_top] the most probable tokens, the lower id first among equals, and theirs. The
-  // first num_log_probs of a row are written. Absent with max_top 0.
+  // first of a row, as many as it asks for, are written. Absent with max_top 0.
   int32_t* top_tokens = nullptr;
   float* top_log_probs = nullptr;
 };
@@ -33,10 +33,12 @@ struct LogProbsArgs {
   int num_rows = 0;
   int vocab_size = 0;
   const int32_t* sample_slot = nullptr;  // [num_rows] as for Sample()
-  const LogitsParams* params = nullptr;  // [num_slots] only num_log_probs is read
-  const int32_t* tokens = nullptr;       // [num_slots] such as last_token, after Sample()
+  // [num_slots] only num_log_probs is read, or num_known_log_probs with `of_known_tokens`.
+  const LogitsParams* params = nullptr;
+  const int32_t* tokens = nullptr;  // [num_slots] such as last_token, after Sample()
   // [num_rows] the row's token; absent: that of its slot in `tokens`, which may be absent otherwise.
   const int32_t* row_tokens = nullptr;
+  bool of_known_tokens = false;
   int num_slots = 0;
   int max_top = 0;  // columns, at most kMaxTopLogProbs; a row that asks for more gets so many
   LogProbs out = {};
@@ -46,7 +48,8 @@ struct LogProbsArgs {
 constexpr int NumTopOf(const LogProbsArgs& args, int row) {
   const int32_t slot = args.sample_slot[row];
   if (slot < 0 || slot >= args.num_slots) return -1;
-  const int asked = args.params[slot].num_log_probs;
+  const LogitsParams& params = args.params[slot];
+  const int asked = args.of_known_tokens ? params.num_known_log_probs : params.num_log_probs;
   return asked < 0 ? -1 : (asked < args.max_top ? asked : args.max_top);
 }
 

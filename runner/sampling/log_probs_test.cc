@@ -200,17 +200,28 @@ TEST(LogProbsTest, RowsOfOneSlotHaveTokensOfTheirOwn) {
   const std::vector<float> logits = {0, 0, 0, 0, /**/ 1, 2, 3, 4, /**/ 4, 3, 2, 1};
   const int32_t sample_slot[] = {0, -1, 0};
   const int32_t row_tokens[] = {2, 3, 0};
-  const LogitsParams params = {.num_log_probs = 0};
+  LogitsParams params = {.num_log_probs = 0};
   float log_probs[] = {7, 7, 7};
-  LogProbsOnHost({.logits = logits.data(),
-                  .logits_stride = 4,
-                  .num_rows = 3,
-                  .vocab_size = 4,
-                  .sample_slot = sample_slot,
-                  .params = &params,
-                  .row_tokens = row_tokens,  // and no `tokens`
-                  .num_slots = 1,
-                  .out = {.token_log_probs = log_probs}});
+  LogProbsArgs args = {.logits = logits.data(),
+                       .logits_stride = 4,
+                       .num_rows = 3,
+                       .vocab_size = 4,
+                       .sample_slot = sample_slot,
+                       .params = &params,
+                       .row_tokens = row_tokens,  // and no `tokens`
+                       .num_slots = 1,
+                       .out = {.token_log_probs = log_probs}};
+  LogProbsOnHost(args);
+  EXPECT_THAT(log_probs,
+              ElementsAre(FloatNear(-std::log(4.0f), 1e-6f), 7, FloatNear(-0.4401897f, 1e-6f)));
+
+  // The slot asks for chosen tokens alone, or for known ones alone.
+  std::fill(std::begin(log_probs), std::end(log_probs), 7.0f);
+  args.of_known_tokens = true;
+  LogProbsOnHost(args);
+  EXPECT_THAT(log_probs, ElementsAre(7, 7, 7));
+  params = {.num_known_log_probs = 0};
+  LogProbsOnHost(args);
   EXPECT_THAT(log_probs,
               ElementsAre(FloatNear(-std::log(4.0f), 1e-6f), 7, FloatNear(-0.4401897f, 1e-6f)));
 }

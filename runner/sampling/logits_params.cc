@@ -30,6 +30,8 @@ absl::Status CheckLogitsParams(const LogitsParams& params, absl::Span<const Logi
   REPRISE_RETURN_IF_ERROR(CheckFinite("presence_penalty", params.presence_penalty));
   REPRISE_RETURN_IF_ERROR(CheckFinite("frequency_penalty", params.frequency_penalty));
   REPRISE_RETURN_IF_ERROR(CheckBetween("num_log_probs", params.num_log_probs, -1, kMaxTopLogProbs));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("num_known_log_probs", params.num_known_log_probs, -1, kMaxTopLogProbs));
   if (params.num_biases != static_cast<int64_t>(biases.size())) {
     return absl::InvalidArgumentError(absl::StrCat("num_biases must be that of the list: expected ",
                                                    biases.size(), ", got ", params.num_biases));

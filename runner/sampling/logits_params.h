@@ -32,9 +32,11 @@ struct LogitsParams {
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   int32_t num_biases = 0;  // of its list
-  // -1: no log-probabilities; 0: of the chosen token; n: also of the n most probable tokens, at
-  // most kMaxTopLogProbs.
+  // Of chosen tokens. -1: no log-probabilities; 0: of the token; n: also of the n most probable
+  // tokens, at most kMaxTopLogProbs.
   int32_t num_log_probs = -1;
+  // The same of tokens that the caller knows: those of a prompt, or forced ones.
+  int32_t num_known_log_probs = -1;
 
   friend bool operator==(const LogitsParams&, const LogitsParams&) = default;
 };
@@ -48,7 +50,7 @@ struct LogitBias {
 
 // What a request must satisfy; the device does not check it again. Errors: InvalidArgument naming
 // the parameter: a penalty that is not finite, a repetition_penalty that is not positive,
-// num_log_probs outside [-1, kMaxTopLogProbs], a num_biases that is not biases.size().
+// num_log_probs or num_known_log_probs outside [-1, kMaxTopLogProbs], a num_biases that is not biases.size().
 // Of a bias: a token outside [0, vocab_size) or listed twice, a value that is NaN or +inf (-inf bans
 // the token).
 absl::Status CheckLogitsParams(const LogitsParams& params, absl::Span<const LogitBias> biases,

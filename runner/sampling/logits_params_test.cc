@@ -78,6 +78,8 @@ TEST(CheckLogitsParamsTest, NamesTheParameterThatIsWrong) {
       {{.frequency_penalty = -kInfinity}, {}, "frequency_penalty must be finite"},
       {{.num_log_probs = -2}, {}, "num_log_probs: expected -1 to 20, got -2"},
       {{.num_log_probs = 21}, {}, "num_log_probs: expected -1 to 20, got 21"},
+      {{.num_known_log_probs = -2}, {}, "num_known_log_probs: expected -1 to 20, got -2"},
+      {{.num_known_log_probs = 21}, {}, "num_known_log_probs: expected -1 to 20, got 21"},
       {{.num_biases = 1}, {}, "num_biases must be that of the list: expected 0, got 1"},
       {{}, {{0, 1}}, "num_biases must be that of the list: expected 1, got 0"},
       {{.num_biases = 1}, {{10, 1}}, "biases must name tokens in [0, 10): got 10"},

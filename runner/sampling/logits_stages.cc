@@ -81,6 +81,8 @@ absl::Status LogitsStages::CheckRequest(const LogitsRequest& request) const {
       CheckBetween("biases", static_cast<int64_t>(request.biases.size()), 0, logits.max_biases));
   REPRISE_RETURN_IF_ERROR(
       CheckBetween("num_log_probs", params.num_log_probs, -1, logits.max_log_probs));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("num_known_log_probs", params.num_known_log_probs, -1, logits.max_log_probs));
   if ((uint64_t{request.stages} >> logits.stages.size()) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "stages: the options have ", logits.stages.size(), ", got the set ", request.stages));
@@ -153,6 +155,21 @@ absl::Status LogitsStages::Begin(const LogitsBatch& batch) {
   return absl::OkStatus();
 }
 
+bool LogitsStages::HasRequest(SlotId slot, const LogitsBatch& batch) const {
+  if (slot.value() < 0 || static_cast<size_t>(slot.value()) >= slots_.size()) return false;
+  for (const LogitsRequest& request : batch.requests) {
+    if (request.slot != slot) continue;
+    LogitsParams params = request.params;
+    params.num_biases = static_cast<int32_t>(request.biases.size());
+    return params != LogitsParams() || request.stages != 0;
+  }
+  for (const SlotId left : batch.leaves) {
+    if (left == slot) return false;
+  }
+  const Slot& state = slots_[slot.value()];
+  return state.params != LogitsParams() || state.stages != 0;
+}
+
 absl::Status LogitsStages::Join(const LogitsBatch& batch) {
   joins_.clear();
   for (const SlotId slot : batch.leaves) {
@@ -195,7 +212,7 @@ void LogitsStages::Select(const LogitsBatch& batch) {
   }
   if (needs_log_probs) log_probs_->set_keeps_raw(selected_.size() > 1);
   scores_ = std::any_of(batch.scored_slots.begin(), batch.scored_slots.end(),
-                        [&](int32_t slot) { return slots_[slot].params.num_log_probs >= 0; });
+                        [&](int32_t slot) { return slots_[slot].params.num_known_log_probs >= 0; });
 }
 
 absl::Status LogitsStages::CheckStep(const LogitsStep& step) const {

@@ -18,8 +18,8 @@
 // are counted, then the user's. A step in which no row that samples needs a stage enqueues nothing.
 //
 // Logits of known tokens (the earlier tokens of a row with RowLogits::kAll, the last of a row with a
-// next_token) get log-probabilities alone, by Score(): no stage is for them. Rows that sample are not
-// among them.
+// next_token) get log-probabilities alone, by Score(), as LogitsParams::num_known_log_probs asks: no
+// stage is for them. Rows that sample are not among them, and do not pay for them.
 //
 // Parameters travel once, in the step in which a sequence joins. Masks of allowed tokens travel with
 // the row, since they change with each token, in a ring of mapped memory that the kernel reads: no
@@ -61,6 +61,10 @@ class LogitsStages {
   // Whether sequences may ask for this, in any batch; its slot does not matter. Errors:
   // InvalidArgument naming the parameter.
   absl::Status CheckRequest(const LogitsRequest& request) const;
+
+  // Whether the slot's sequence, as the batch leaves it, has asked for anything. False for slots out
+  // of range.
+  bool HasRequest(SlotId slot, const LogitsBatch& batch) const;
 
   // Enqueues what joins and masks of the batch need, and selects the step's stages. On the step's
   // stream, before the other two. REQUIRES: Check(batch) is OK. Errors: those of the launches.

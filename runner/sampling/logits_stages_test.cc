@@ -455,8 +455,9 @@ TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) 
   options.max_earlier_logits = 3;
   const std::unique_ptr<LogitsStages> stages = Make(options);
   const LogitsRequest request[] = {
-      {.slot = SlotId(1), .params = {.presence_penalty = 1, .num_log_probs = 1}, .stages = 1},
-      {.slot = SlotId(2)},
+      {.slot = SlotId(1), .params = {.presence_penalty = 1, .num_known_log_probs = 1}, .stages = 1},
+      {.slot = SlotId(2), .params = {.num_log_probs = 1}},
+      {.slot = SlotId(3), .params = {.num_known_log_probs = 1}},
   };
   const std::vector<int32_t> sample_slot = {-1, -1};
   const auto scores = [&](const LogitsBatch& batch) {
@@ -468,6 +469,8 @@ TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) 
   EXPECT_FALSE(scores({.requests = request, .sample_slot = sample_slot}));
   EXPECT_FALSE(scores({.sample_slot = sample_slot, .scored_slots = std::vector<int32_t>{2}}));
   EXPECT_TRUE(scores({.sample_slot = sample_slot, .scored_slots = std::vector<int32_t>{2, 1}}));
+  // Its chosen tokens cost nothing.
+  EXPECT_FALSE(scores({.sample_slot = std::vector<int32_t>{3}}));
   EXPECT_EQ(bonus.num_calls, 0);
 
   // Two rows, and three earlier tokens: the last of padding.
@@ -609,6 +612,8 @@ TEST_F(LogitsStagesTest, RefusesBatchesThatDoNotFitAndNamesThePart) {
               HasSubstr("penalties: the options do not provide for them"));
   EXPECT_THAT(request(*bare, {.biases = {biases.data(), 1}}),
               HasSubstr("biases: expected 0 to 0, got 1"));
+  EXPECT_EQ(request(*stages, {.params = {.num_known_log_probs = kMaxTop + 1}}),
+            "requests: slot 0: num_known_log_probs: expected -1 to 5, got 6");
   EXPECT_THAT(request(*bare, {.params = {.num_log_probs = 0}}),
               HasSubstr("num_log_probs: expected -1 to -1, got 0"));
   EXPECT_THAT(request(*bare, {.stages = 1}), HasSubstr("the options have 0, got the set 1"));
@@ -657,7 +662,7 @@ TEST_F(LogitsStagesTest, TakesTheMemoryThatTheOptionsSay) {
   LogitsStagesOptions options = Options(DType::kBFloat16, {});
   options.num_slots = options.max_rows = 256;
   options.vocab_size = 1000;
-  const int64_t params = 256 * 20;
+  const int64_t params = 256 * 24;
   options.logits = {.max_log_probs = 20};
   EXPECT_EQ(Make(options)->device_bytes(), params);
   options.logits = {.penalties = true};

@@ -132,13 +132,17 @@ void SampleOnHost(const SamplingArgs& args) {
     }
     const float* logits = FloatRow(args, row, buffer);
     const SamplingParams& params = args.slots.params[slot];
+    const bool only_draws = args.sample_offset != nullptr;
+    const int64_t sample_index =
+        args.slots.sample_index[slot] + (only_draws ? args.sample_offset[row] : 0);
     int32_t token = Greedy(logits, args.vocab_size);
     if (args.features == SamplingFeatures::kGeneral && !IsGreedy(params) && token != kNanRow) {
-      token = Draw(logits, args.vocab_size, logits[token], params, args.slots.sample_index[slot]);
+      token = Draw(logits, args.vocab_size, logits[token], params, sample_index);
     }
     args.out[row] = token;
+    if (only_draws) continue;
     args.slots.last_token[slot] = token == kNanRow ? 0 : token;
-    ++args.slots.sample_index[slot];
+    args.slots.sample_index[slot] = sample_index + 1;
   }
 }
 
@@ -163,6 +167,7 @@ absl::Status Sample(const SampleArgs& args) {
       .vocab_size = static_cast<int>(args.logits.size(1)),
       .slots = args.slots,
       .sample_slot = args.sample_slot,
+      .sample_offset = args.sample_offset,
       .out = args.out,
       .features = args.features,
   };

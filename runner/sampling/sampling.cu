@@ -245,7 +245,9 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
   const LogitsRow<T, kVector> row = {
       static_cast<const T*>(args.logits) + row_idx * args.logits_stride, args.vocab_size};
   // The whole team reads it before the barriers after which its first thread advances it.
-  const int64_t sample_index = args.slots.sample_index[slot];
+  const bool only_draws = args.sample_offset != nullptr;
+  const int64_t sample_index =
+      args.slots.sample_index[slot] + (only_draws ? args.sample_offset[row_idx] : 0);
 
   Team team(shared, rank, team_size);
   uint64_t choice = team.Max(row.Largest(team));
@@ -259,6 +261,7 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
   if (rank == 0 && threadIdx.x == 0) {
     const int32_t token = CanBeChosen(choice) ? TokenOf(choice) : kNanRow;
     args.out[row_idx] = token;
+    if (only_draws) return;
     args.slots.last_token[slot] = token == kNanRow ? 0 : token;
     args.slots.sample_index[slot] = sample_index + 1;
   }

@@ -20,8 +20,9 @@ struct SamplingArgs {
   int num_rows = 0;
   int vocab_size = 0;
   SamplingSlots slots;
-  const int32_t* sample_slot = nullptr;  // [num_rows]
-  int32_t* out = nullptr;                // [num_rows]
+  const int32_t* sample_slot = nullptr;    // [num_rows]
+  const int32_t* sample_offset = nullptr;  // [num_rows] null: the slots advance
+  int32_t* out = nullptr;                  // [num_rows]
   SamplingFeatures features = SamplingFeatures::kGeneral;
 };
 

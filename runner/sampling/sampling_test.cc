@@ -38,6 +38,7 @@ struct Batch {
   std::vector<SamplingParams> params;
   std::vector<int64_t> sample_index;
   std::vector<int32_t> sample_slot;
+  std::vector<int32_t> sample_offset;  // empty: the slots advance
   SamplingFeatures features = SamplingFeatures::kGeneral;
 
   Batch(at::Tensor logits, std::vector<SamplingParams> row_params)
@@ -86,6 +87,7 @@ class SamplingTest : public DeviceTest {
     const at::Tensor index = OnDevice(batch.sample_index, device());
     const at::Tensor last = OnDevice(last_token, device());
     const at::Tensor slots = OnDevice(batch.sample_slot, device());
+    const at::Tensor offsets = OnDevice(batch.sample_offset, device());
     const at::Tensor out = OnDevice(tokens, device());
     const absl::Status status =
         Sample({.logits = WithGaps(batch.logits.to(device()), batch.gap),
@@ -94,6 +96,7 @@ class SamplingTest : public DeviceTest {
                           .sample_index = Data<int64_t>(index),
                           .num_slots = static_cast<int>(batch.params.size())},
                 .sample_slot = Data<int32_t>(slots),
+                .sample_offset = batch.sample_offset.empty() ? nullptr : Data<int32_t>(offsets),
                 .out = Data<int32_t>(out),
                 .features = batch.features});
     EXPECT_TRUE(status.ok()) << status;
@@ -168,6 +171,45 @@ TEST_F(SamplingTest, AdvancesTheSlotsThatSampleAndNoOthers) {
   EXPECT_THAT(result.tokens, ElementsAre(1, kNotSampled, 2, kNotSampled));
   EXPECT_THAT(result.last_token, ElementsAre(2, -7, 1, -7));
   EXPECT_THAT(result.sample_index, ElementsAre(1, 100, 201, 300));
+}
+
+TEST_F(SamplingTest, OffsetsDrawWhatTheSlotWillDrawAndLeaveItAsItIs) {
+  constexpr int kPlaces = 6;
+  constexpr int kVocabSize = 300;
+  std::mt19937 random(8);
+  const at::Tensor logits = RandomNormal(random, {kPlaces, kVocabSize}, at::kFloat);
+  for (const SamplingParams& params : EachKind(6)) {
+    // One token after the other, each from a row of logits.
+    std::vector<int32_t> in_turn;
+    for (int place = 0; place < kPlaces; ++place) {
+      Batch one(logits.slice(0, place, place + 1), {params});
+      one.sample_index = {1000 + place};
+      in_turn.push_back(Tokens(one)[0]);
+    }
+    Batch all(logits, {params});
+    all.sample_index = {1000};
+    all.sample_slot.assign(kPlaces, 0);
+    all.sample_offset.resize(kPlaces);
+    std::iota(all.sample_offset.begin(), all.sample_offset.end(), 0);
+    const Result result = Run(all);
+    EXPECT_EQ(result.tokens, in_turn);
+    EXPECT_THAT(result.last_token, ElementsAre(-7));
+    EXPECT_THAT(result.sample_index, ElementsAre(1000));
+  }
+}
+
+TEST_F(SamplingTest, RowsThatOnlyDrawReportNansAndPadding) {
+  Batch batch(Logits({{0, 1, 0}, {kNan, kNan, kNan}, {0, 0, 5}, {1, 0, 0}}),
+              std::vector<SamplingParams>(4, {.temperature = 1, .top_k = 1}));
+  batch.sample_slot = {2, 2, -1, 4};  // there is no slot 4
+  batch.sample_offset = {0, 1, 0, 0};
+  for (SamplingFeatures features : {SamplingFeatures::kGreedy, SamplingFeatures::kGeneral}) {
+    batch.features = features;
+    const Result result = Run(batch);
+    EXPECT_THAT(result.tokens, ElementsAre(1, kNanRow, kNotSampled, kNotSampled));
+    EXPECT_THAT(result.last_token, Each(-7));
+    EXPECT_THAT(result.sample_index, ElementsAre(0, 100, 200, 300));
+  }
 }
 
 TEST_F(SamplingTest, GreedyFeaturesIgnoreTheSlotsTemperature) {
@@ -298,22 +340,28 @@ TEST_F(SamplingTest, HostAndDeviceChooseTheSameTokens) {
         const at::Tensor dense = RandomNormal(random, {num_rows, vocab_size}, at::kFloat) * 3;
         Batch batch(dense.to(dtype), ManyParams(random, num_rows, vocab_size));
         batch.gap = static_cast<int64_t>(random() % 3) * 4;  // 4 of 16 bits are half a vector
+        for (int row = 0; dtype == at::kHalf && row < num_rows; ++row) {  // only draws
+          batch.sample_offset.push_back(static_cast<int32_t>(random() % 17));
+          batch.sample_slot[row] = static_cast<int32_t>(random() % num_rows);
+        }
         const Result on_device = Run(batch);
 
-        Result on_host = {std::vector<int32_t>(num_rows), std::vector<int32_t>(num_rows),
+        Result on_host = {std::vector<int32_t>(num_rows), std::vector<int32_t>(num_rows, -7),
                           batch.sample_index};
-        SampleOnHost({.dtype = *FromScalarType(dtype),
-                      .logits = batch.logits.const_data_ptr(),
-                      .logits_stride = batch.logits.stride(0),
-                      .num_rows = num_rows,
-                      .vocab_size = vocab_size,
-                      .slots = {.params = batch.params.data(),
-                                .last_token = on_host.last_token.data(),
-                                .sample_index = on_host.sample_index.data(),
-                                .num_slots = num_rows},
-                      .sample_slot = batch.sample_slot.data(),
-                      .out = on_host.tokens.data(),
-                      .features = batch.features});
+        SampleOnHost(
+            {.dtype = *FromScalarType(dtype),
+             .logits = batch.logits.const_data_ptr(),
+             .logits_stride = batch.logits.stride(0),
+             .num_rows = num_rows,
+             .vocab_size = vocab_size,
+             .slots = {.params = batch.params.data(),
+                       .last_token = on_host.last_token.data(),
+                       .sample_index = on_host.sample_index.data(),
+                       .num_slots = num_rows},
+             .sample_slot = batch.sample_slot.data(),
+             .sample_offset = batch.sample_offset.empty() ? nullptr : batch.sample_offset.data(),
+             .out = on_host.tokens.data(),
+             .features = batch.features});
         EXPECT_EQ(on_device, on_host);
       }
     }
@@ -432,6 +480,22 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
     const std::vector<int32_t> tokens = Tokens(Batch(logits, WithSeeds(params, 400)));
     EXPECT_EQ(std::set<int32_t>(tokens.begin(), tokens.end()), kept)
         << "top_k " << params.top_k << " top_p " << params.top_p << " min_p " << params.min_p;
+  }
+}
+
+TEST_F(SamplingTest, SmallRowsKeepNoTokenBeyondTheOneWithWhichTopPIsReached) {
+  // The first two have the same mass, 2^40, and different logits: half of it is one of them exactly.
+  constexpr int kRows = 64;
+  const at::Tensor logits = Logits({{-50, 0, -1e-14f, -50, -50}}).expand({kRows, 5}).contiguous();
+  for (const int top_k : {0, 3}) {
+    std::vector<SamplingParams> params;
+    for (uint64_t seed = 0; seed < kRows; ++seed) {
+      params.push_back({.temperature = 1, .top_k = top_k, .top_p = 0.5f, .seed = seed});
+    }
+    EXPECT_THAT(Tokens(Batch(logits, params)), Each(1));
+    for (SamplingParams& p : params) p.top_p = 0.51f;
+    const std::vector<int32_t> tokens = Tokens(Batch(logits, params));
+    EXPECT_GT(std::count(tokens.begin(), tokens.end(), 2), kRows / 5);
   }
 }
 

@@ -61,7 +61,7 @@ class FullBatch {
   const BlockCopy swap_ins_[2] = {{.src = 1, .dst = 7}, {.src = 2, .dst = 8}};
   const BlockCopy copies_[1] = {{.src = 2, .dst = 4}};
   const ScheduledEncode encodes_[1] = {{.slot = SlotId(3), .tokens = source_}};
-  const ScheduledRow rows_[3] = {
+  const ScheduledRow rows_[5] = {
       {.slot = SlotId(3),
        .tokens = prompt_,
        .output = RowOutput::kNone,
@@ -69,7 +69,9 @@ class FullBatch {
        .next_token = 17,
        .positions = {.data = positions_, .dim_stride = 4, .num_dims = 2, .count = 3}},
       {.slot = SlotId(0), .allowed_tokens = mask_},
-      {.slot = SlotId(2), .tokens = source_}};
+      {.slot = SlotId(2), .tokens = source_},
+      {.slot = SlotId(4), .num_drafts = 5},
+      {.slot = SlotId(5), .drafts = prompt_}};
   // Rows apart from each other, and rows on a GPU.
   const float values_[7] = {1, 2, 3, -1, 4, 5, 6};
   const ScheduledEmbeddings embeddings_[2] = {
@@ -125,7 +127,7 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   ASSERT_EQ(batch.encodes.size(), 1);
   EXPECT_EQ(batch.encodes[0].slot, SlotId(3));
   EXPECT_THAT(batch.encodes[0].tokens, ElementsAre(3));
-  ASSERT_EQ(batch.rows.size(), 3);
+  ASSERT_EQ(batch.rows.size(), 5);
   EXPECT_EQ(batch.rows[0].slot, SlotId(3));
   EXPECT_THAT(batch.rows[0].tokens, ElementsAre(5, 6, 7));
   EXPECT_EQ(batch.rows[0].output, RowOutput::kNone);
@@ -156,6 +158,13 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   EXPECT_TRUE(batch.rows[1].tokens.empty());
   EXPECT_EQ(batch.rows[1].output, RowOutput::kToken);
   EXPECT_THAT(batch.rows[1].allowed_tokens, ElementsAre(-1, 9));
+  EXPECT_EQ(batch.rows[1].draft_count(), 0);
+  EXPECT_EQ(batch.rows[3].num_drafts, 5);
+  EXPECT_TRUE(batch.rows[3].drafts.empty());
+  EXPECT_EQ(batch.rows[3].query_len(), 6);
+  EXPECT_EQ(batch.rows[4].num_drafts, 0);
+  EXPECT_THAT(batch.rows[4].drafts, ElementsAre(5, 6, 7));
+  EXPECT_EQ(batch.rows[4].query_len(), 4);
   EXPECT_EQ(batch.idle, IdleStep::kRunModel);
 }
 
@@ -232,6 +241,7 @@ TEST(BatchBytesTest, AnyBytesAreSafeToRead) {
     for (const ScheduledRow& row : (*read)->rows) {
       for (const int32_t token : row.tokens) sum += token;
       for (const int32_t word : row.allowed_tokens) sum += word;
+      for (const int32_t draft : row.drafts) sum += draft;
     }
     for (const ScheduledRow& row : (*read)->rows) {
       for (int dim = 0; row.positions.count > 0 && dim < row.positions.num_dims; ++dim) {

@@ -56,6 +56,11 @@ class Refill {
       slots_.last_token[join.slot] = 0;
       slots_.sample_index[join.slot] = join.sample_index;
       slots_.sampling[join.slot] = join.sampling;
+      if (slots_.history.tokens != nullptr) {
+        std::fill_n(slots_.history.row(join.slot),
+                    std::min<int64_t>(join.seq_len, slots_.history.stride), -1);
+      }
+      if (slots_.drafted_len != nullptr) slots_.drafted_len[join.slot] = join.seq_len;
     }
   }
 
@@ -71,7 +76,9 @@ class Refill {
   }
 
   void ClearEarlierLogits() {
-    for (int i = 0; i < args_.padded_num_earlier_logits; ++i) WriteEarlierLogits(args_, i, 0, {});
+    for (int i = 0; i < args_.padded_num_earlier_logits; ++i) {
+      WriteEarlierLogits(args_, i, 0, {}, {});
+    }
   }
 
   void GatherRows() {
@@ -80,10 +87,11 @@ class Refill {
     taken.assign(slots_.num_slots, false);
     const RowCounts counts = WriteRowsInOrder(
         rows_, [&](int r) { return RowAt(r, taken); },
-        [&](int r, const CheckedRow&, int i) {
+        [&](int r, const CheckedRow& checked, int i) {
           const StepRow& row = args_.delta.rows[r];
-          return row.first_host_token < 0 ? slots_.last_token[row.slot]
-                                          : args_.delta.host_tokens[row.first_host_token + i];
+          const int32_t id = TokenIdOf(args_, row, slots_.last_token[row.slot], i);
+          WriteHistory(args_, row, int64_t{checked.context_len} + i, i, id);
+          return id;
         },
         [&](int r, const CheckedRow& row) { FinishRow(r, row); });
     for (int token = counts.num_tokens; HasModelPositions(args_) && token < args_.padded_num_tokens;
@@ -115,7 +123,7 @@ class Refill {
   // Gives the row's earlier tokens their places among those of the step.
   void PlaceEarlierLogits(int r, CheckedRow& row) {
     const int count = NumEarlierLogits(row.query_len, args_.delta.scores[r]);
-    first_earlier_ = num_earlier_;
+    first_earlier_ = count > 0 ? num_earlier_ : -1;
     num_earlier_ += count;
     if (count > 0 && num_earlier_ > args_.padded_num_earlier_logits) row.fault = RowFault::kNoRoom;
   }
@@ -127,8 +135,8 @@ class Refill {
     const int32_t first_token = arrays_.query_start_loc[r];
     for (int i = 0; i < NumEarlierLogits(row.query_len, score); ++i) {
       const int32_t token = first_token + i;
-      WriteEarlierLogits(args_, first_earlier_ + i, token,
-                         {row.table_row, arrays_.token_ids[token + 1]});
+      WriteEarlierLogitsOf(args_, args_.delta.rows[r], i, first_earlier_ + i, token,
+                           arrays_.token_ids[token + 1]);
     }
   }
 
@@ -145,8 +153,12 @@ class Refill {
     arrays_.encoder_lens[r] = row.is_live() ? slots_.encoder_len[row.table_row] : 0;
     arrays_.sample_slot[r] = row.is_live() && args_.delta.rows[r].samples != 0 ? row.table_row : -1;
     if (row.is_live()) {
-      slots_.seq_len[row.table_row] = row.context_len + row.query_len;
+      AdvanceSlot(args_, args_.delta.rows[r], row.context_len);
       if (HasModelPositions(args_)) WritePositions(r, row);
+    }
+    if (args_.has_drafts) {
+      WriteVerifiedRow(args_, r, row.is_live() ? args_.delta.rows[r] : StepRow(), row.is_live(),
+                       static_cast<int>(first_earlier_));
     }
     if (args_.has_scored_rows) WriteScores(r, row);
   }
@@ -175,6 +187,14 @@ absl::Status CheckRefill(const RefillArgs& args) {
     REPRISE_RETURN_IF_ERROR(CheckGiven("delta.scores", args.delta.scores));
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.scored_slot", args.arrays.scored_slot));
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.scored_token", args.arrays.scored_token));
+  }
+  if (args.has_drafts) {
+    if (!args.has_scored_rows) {
+      return absl::InvalidArgumentError("has_drafts must come with has_scored_rows: got it alone");
+    }
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.sample_offset", args.arrays.sample_offset));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.first_verified", args.arrays.first_verified));
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.num_proposed", args.arrays.num_proposed));
   }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
   REPRISE_RETURN_IF_ERROR(CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups));

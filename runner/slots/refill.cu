@@ -197,9 +197,21 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
     args.slots.last_token[join.slot] = 0;
     args.slots.sample_index[join.slot] = join.sample_index;
     args.slots.sampling[join.slot] = join.sampling;
+    if (args.slots.drafted_len != nullptr) args.slots.drafted_len[join.slot] = join.seq_len;
   }
   __syncthreads();
   ClearClaims(args, rows);
+  if (args.slots.history.tokens == nullptr) return;
+  // Tokens that another sequence computed are not known.
+  for (int i = 0; i < num_joins; ++i) {
+    const SlotJoin join = args.delta.joins[i];
+    if (!IsValidJoin(join, args, row_args)) continue;
+    const int64_t seq_len = args.slots.seq_len[join.slot];
+    int32_t* tokens = args.slots.history.row(join.slot);
+    for (int64_t t = threadIdx.x; t < min(seq_len, args.slots.history.stride); t += kThreads) {
+      tokens[t] = -1;
+    }
+  }
 }
 
 // Applies shared.updates, by warp 0.
@@ -327,7 +339,7 @@ __device__ void PlaceEarlierLogits(const RefillArgs& args, int num_rows, StaticS
     carry += prefix.total;
   }
   for (int i = threadIdx.x; i < args.padded_num_earlier_logits; i += kThreads) {
-    WriteEarlierLogits(args, i, 0, {});
+    WriteEarlierLogits(args, i, 0, {}, {});
   }
   __syncthreads();
 }
@@ -395,13 +407,16 @@ __device__ void WriteRowOfStep(const RefillArgs& args, const RowArgs& row_args, 
     WriteScoredToken(args.arrays, r,
                      is_live ? ScoredByLast(rows.rows[r], args.delta.scores[r]) : ScoredToken());
   }
+  if (args.has_drafts) {
+    WriteVerifiedRow(args, r, is_live ? rows.rows[r] : StepRow(), is_live,
+                     is_live ? rows.first_earlier[r] : -1);
+  }
   if (!is_live) return;
-  args.slots.seq_len[row.table_row] = row.context_len + row.query_len;
+  AdvanceSlot(args, rows.rows[r], row.context_len);
   if (row.query_len > 1) return;
-  const int32_t first = rows.rows[r].first_host_token;
-  WriteIdAndPosition(row_args, start,
-                     first < 0 ? rows.last_token[r] : args.delta.host_tokens[first],
-                     row.context_len);
+  const int32_t token_id = TokenIdOf(args, rows.rows[r], rows.last_token[r], /*i=*/0);
+  WriteIdAndPosition(row_args, start, token_id, row.context_len);
+  WriteHistory(args, rows.rows[r], row.context_len, /*i=*/0, token_id);
   if (!HasModelPositions(args)) return;
   WriteModelPositions(args, shared.counts, rows.rows[r], row.context_len,
                       args.slots.position_delta[row.table_row], /*i=*/0, start);
@@ -431,12 +446,13 @@ __device__ void WriteTokens(const RefillArgs& args, const RowArgs& row_args, int
     if (rows.rows[r].query_len == 1) continue;
     const int i = token - rows.start[r];
     const CheckedRow row = ServedRow(rows, r);
-    const int32_t token_id = args.delta.host_tokens[rows.rows[r].first_host_token + i];
+    const int32_t token_id = TokenIdOf(args, rows.rows[r], rows.last_token[r], i);
     WriteNewToken(row_args, row, i, token, token_id);
+    WriteHistory(args, rows.rows[r], int64_t{row.context_len} + i, i, token_id);
     // It is the next token of the one before it.
     if (args.padded_num_earlier_logits > 0 && i > 0 && rows.first_earlier[r] >= 0) {
-      WriteEarlierLogits(args, rows.first_earlier[r] + i - 1, token - 1,
-                         {rows.rows[r].slot, token_id});
+      WriteEarlierLogitsOf(args, rows.rows[r], i - 1, rows.first_earlier[r] + i - 1, token - 1,
+                           token_id);
     }
     if (HasModelPositions(args)) {
       WriteModelPositions(args, shared.counts, rows.rows[r], row.context_len,

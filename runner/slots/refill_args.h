@@ -26,6 +26,11 @@ struct RefillArgs {
   int padded_num_earlier_logits = 0;
   // Whether delta.scores is read, and scored_slot and scored_token are written.
   bool has_scored_rows = false;
+  // Whether rows may verify drafts: sample_slot and sample_offset are written for all logits, and
+  // first_verified and num_proposed. Only with has_scored_rows.
+  bool has_drafts = false;
+  // Whether a draft model runs over the step's tokens, too (SlotState::drafted_len).
+  bool runs_draft_model = false;
   int block_size = 0;
   int num_blocks = 0;
   KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
@@ -83,12 +88,71 @@ constexpr int NumEarlierLogits(int query_len, const StepRowScore& score) {
   return score.all_logits != 0 ? query_len - 1 : 0;
 }
 
-// The i-th earlier token of the step is `token` of the batch; {0, {}} for padding.
-constexpr void WriteEarlierLogits(const RefillArgs& args, int64_t i, int32_t token,
-                                  const ScoredToken& scored) {
+// Whose token is chosen from a row of logits, and how many of the slot's come before it in its row.
+struct ChosenToken {
+  int32_t slot = -1;
+  int32_t offset = 0;
+};
+
+// The i-th earlier token of the step is `token` of the batch; {0, {}, {}} for padding.
+REPRISE_HOST_DEVICE constexpr void WriteEarlierLogits(const RefillArgs& args, int64_t i,
+                                                      int32_t token, const ScoredToken& scored,
+                                                      const ChosenToken& chosen) {
   const int64_t logits_row = args.padded_num_rows + i;
   args.arrays.logits_indices[logits_row] = token;
   WriteScoredToken(args.arrays, logits_row, scored);
+  if (!args.has_drafts) return;
+  args.arrays.sample_slot[logits_row] = chosen.slot;
+  args.arrays.sample_offset[logits_row] = chosen.offset;
+}
+
+// The earlier token of a live row that is its `i`-th, which `next_token` follows.
+REPRISE_HOST_DEVICE constexpr void WriteEarlierLogitsOf(const RefillArgs& args, const StepRow& row,
+                                                        int i, int64_t place, int32_t token,
+                                                        int32_t next_token) {
+  if (row.verifies()) return WriteEarlierLogits(args, place, token, {}, {row.slot, i});
+  WriteEarlierLogits(args, place, token, {row.slot, next_token}, {});
+}
+
+// What verification reads of row r. `first_earlier`: the place of its first earlier token, -1 if it
+// has none. REQUIRES: args.has_drafts.
+REPRISE_HOST_DEVICE constexpr void WriteVerifiedRow(const RefillArgs& args, int r,
+                                                    const StepRow& row, bool is_live,
+                                                    int first_earlier) {
+  const int num_drafts = is_live && row.verifies() ? row.query_len - 1 : 0;
+  args.arrays.sample_offset[r] = num_drafts;
+  args.arrays.first_verified[r] = num_drafts > 0 ? args.padded_num_rows + first_earlier : -1;
+  args.arrays.num_proposed[r] = row.first_host_token < 0 ? num_drafts : 0;
+}
+
+// Tokens of a live row that are its sequence's for certain; others are drafts.
+REPRISE_HOST_DEVICE constexpr int NumCertain(const StepRow& row) {
+  return row.verifies() ? 1 : row.query_len;
+}
+
+// The i-th token of a live row. `last_token`: of its slot.
+REPRISE_HOST_DEVICE constexpr int32_t TokenIdOf(const RefillArgs& args, const StepRow& row,
+                                                int32_t last_token, int i) {
+  const int first = row.verifies() ? row.first_host_token - 1 : row.first_host_token;
+  if (i == 0 && (row.verifies() || row.first_host_token < 0)) return last_token;
+  return row.first_host_token < 0 ? 0 : args.delta.host_tokens[first + i];
+}
+
+// Keeps the i-th token of a live row for drafters.
+REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const StepRow& row,
+                                                int64_t position, int i, int32_t token_id) {
+  const TokenHistory& history = args.slots.history;
+  if (history.tokens == nullptr || i >= NumCertain(row) || position >= history.stride) return;
+  history.row(row.slot)[position] = token_id;
+}
+
+// Advances the slot of a live row.
+REPRISE_HOST_DEVICE constexpr void AdvanceSlot(const RefillArgs& args, const StepRow& row,
+                                               int32_t context_len) {
+  args.slots.seq_len[row.slot] = context_len + NumCertain(row);
+  if (args.slots.drafted_len == nullptr || !args.runs_draft_model || row.verifies()) return;
+  int32_t& drafted_len = args.slots.drafted_len[row.slot];
+  if (drafted_len >= context_len) drafted_len = context_len + row.query_len;
 }
 
 // The delta's counts, clamped to what may be read.
@@ -148,9 +212,9 @@ constexpr bool IsValidUpdate(const BlockTableUpdate& update, const RefillArgs& a
 
 // Whether the delta has the row's tokens: in host_tokens, or one that the slot's last sample left.
 constexpr bool HasTokens(const StepRow& row, int num_host_tokens) {
-  if (row.first_host_token == -1) return row.query_len == 1;
-  return row.first_host_token >= 0 &&
-         static_cast<int64_t>(row.first_host_token) + row.query_len <= num_host_tokens;
+  if (row.first_host_token == -1) return row.query_len == 1 || row.verifies();
+  const int64_t num_given = row.verifies() ? int64_t{row.query_len} - 1 : row.query_len;
+  return row.first_host_token >= 0 && row.first_host_token + num_given <= num_host_tokens;
 }
 
 constexpr bool HasModelPositions(const RefillArgs& args) {
@@ -164,7 +228,7 @@ REPRISE_HOST_DEVICE constexpr void WriteModelPositions(const RefillArgs& args,
                                                        const StepRow& row, int32_t context_len,
                                                        int32_t delta, int i, int64_t token) {
   const int64_t max_tokens = args.arrays.max_tokens;
-  const bool is_given = counts.has_positions != 0 && row.first_host_token >= 0;
+  const bool is_given = counts.has_positions != 0 && row.first_host_token >= 0 && !row.verifies();
   for (int dim = 0; dim < args.arrays.num_position_dims; ++dim) {
     const int32_t given =
         is_given ? args.delta.host_positions[dim * max_tokens + row.first_host_token + i] : -1;

@@ -86,6 +86,19 @@ class RefillGpuTest : public ::testing::Test {
   }
 };
 
+// Random steps, with and without reading ahead.
+void ExpectAgreement(const RefillShape& shape, double hostility, int num_steps) {
+  const uint32_t seed = 11 + static_cast<uint32_t>(100 * hostility);
+  SCOPED_TRACE(testing::Message() << shape << ", hostility " << hostility << ", seed " << seed);
+  std::mt19937 random(seed);
+  Twins twins(shape);
+  for (int step = 0; step < num_steps; ++step) {
+    RandomDelta(random, shape, hostility, twins.host_args());
+    twins.host_args().delta.max_updates = step % 2 == 0 ? shape.max_updates : 0;
+    ASSERT_EQ(twins.Refill(), "") << "step " << step;
+  }
+}
+
 TEST_F(RefillGpuTest, AgreesWithTheHostOverManyHostileSteps) {
   const RefillShape shapes[] = {
       {},
@@ -142,19 +155,20 @@ TEST_F(RefillGpuTest, AgreesWithTheHostOverManyHostileSteps) {
                   {.retention = KvRetention::kCross}}},
   };
   for (const RefillShape& shape : shapes) {
-    for (double hostility : {0.0, 0.02, 0.3}) {
-      const uint32_t seed = 11 + static_cast<uint32_t>(100 * hostility);
-      SCOPED_TRACE(testing::Message() << shape << ", hostility " << hostility << ", seed " << seed);
-      std::mt19937 random(seed);
-      Twins twins(shape);
-      for (int step = 0; step < 100; ++step) {
-        RandomDelta(random, shape, hostility, twins.host_args());
-        // With and without reading ahead.
-        twins.host_args().delta.max_updates = step % 2 == 0 ? shape.max_updates : 0;
-        ASSERT_EQ(twins.Refill(), "") << "step " << step;
-      }
-    }
+    for (double hostility : {0.0, 0.02, 0.3}) ExpectAgreement(shape, hostility, 100);
   }
+}
+
+// For the sanitizer.
+using RefillSmallGpuTest = RefillGpuTest;
+
+TEST_F(RefillSmallGpuTest, AgreesWithTheHost) {
+  const RefillShape shapes[] = {
+      {.max_earlier_logits = 20},
+      {.groups = {{}, {.retention = KvRetention::kSlidingWindow, .span = 9}},
+       .num_position_dims = 3},
+  };
+  for (const RefillShape& shape : shapes) ExpectAgreement(shape, 0.1, 6);
 }
 
 TEST_F(RefillGpuTest, OfManyUpdatesOfOneEntryTheLastOneHolds) {

@@ -56,12 +56,28 @@ struct ScheduledRow {
   int32_t next_token = -1;
   // Only for rows with `tokens`.
   RowPositions positions = {};
+  // Drafts: tokens that may follow the slot's last one, verified in this step. Those that the
+  // sequence would have chosen itself, up to the first that it would not, are accepted, so the text
+  // is that of plain decoding (docs/speculation.md). Only for rows without `tokens`, with
+  // RowOutput::kToken, RowLogits::kLast and without allowed_tokens, of sequences without a
+  // LogitsRequest. At most SpeculationOptions::max_drafts.
+  //
+  // Either the number of drafts that the runner's drafter shall propose, or the drafts themselves.
+  int num_drafts = 0;
+  absl::Span<const int32_t> drafts = {};
 
-  int query_len() const { return tokens.empty() ? 1 : static_cast<int>(tokens.size()); }
+  int draft_count() const { return drafts.empty() ? num_drafts : static_cast<int>(drafts.size()); }
+  int query_len() const {
+    return tokens.empty() ? 1 + draft_count() : static_cast<int>(tokens.size());
+  }
   // Tokens before the last whose logits are computed.
-  int num_earlier_logits() const { return logits == RowLogits::kAll ? query_len() - 1 : 0; }
+  int num_earlier_logits() const {
+    return logits == RowLogits::kAll || draft_count() > 0 ? query_len() - 1 : 0;
+  }
   // Whether log-probabilities of tokens that the caller knows may be reported for the row.
-  bool is_scored() const { return num_earlier_logits() > 0 || next_token != -1; }
+  bool is_scored() const {
+    return (draft_count() == 0 && num_earlier_logits() > 0) || next_token != -1;
+  }
 };
 
 // The encoder's input of a slot that joined with num_encoder_tokens: it is encoded in this step,

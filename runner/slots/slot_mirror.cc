@@ -34,7 +34,9 @@ SlotMirror::SlotMirror(const SlotLimits& limits)
     : limits_(limits),
       state_{.slots = std::vector<Slot>(limits.num_slots),
              .columns = std::vector<Columns>(limits.num_slots * limits.groups.size())},
-      before_(state_) {}
+      before_(state_) {
+  unsettled_rows_.reserve(limits.num_slots);
+}
 
 absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
   before_ = state_;
@@ -61,7 +63,16 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
       REPRISE_RETURN_IF_ERROR(ApplyEncode(encode, demand));
     }
     for (Slot& slot : state_.slots) slot.has_row = false;
-    for (const ScheduledRow& row : batch.rows) REPRISE_RETURN_IF_ERROR(ApplyRow(row, demand));
+    unsettled_rows_.clear();
+    for (size_t r = 0; r < batch.rows.size(); ++r) {
+      const ScheduledRow& row = batch.rows[r];
+      REPRISE_RETURN_IF_ERROR(ApplyRow(row, demand));
+      if (row.draft_count() == 0) continue;
+      unsettled_rows_.push_back({.row = static_cast<int>(r),
+                                 .slot = row.slot,
+                                 .sequence = state_.slots[row.slot.value()].sequence,
+                                 .num_drafts = row.draft_count()});
+    }
     if (batch.embeddings.empty()) return absl::OkStatus();
     demand.shape.input = StepInput::kEmbeddings;
     return CheckEmbeddings(batch);
@@ -100,6 +111,7 @@ absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
   }
   slot = {.joined = true,
           .seq_len = join.seq_len,
+          .sequence = ++state_.num_joins,
           .num_encoder_tokens = join.num_encoder_tokens,
           .position_delta = join.position_delta,
           .is_encoded = join.num_encoder_tokens == 0 || join.encoder_is_cached != 0,
@@ -121,7 +133,7 @@ absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
   const int least = is_free ? 0 : filled.begin;
   const int most = std::min(is_free ? limits_.max_blocks : filled.end, limits_.max_blocks - 1);
   if (update.block == 0 && LosesBlocks(group)) {
-    const int64_t num_spare = FirstNeededPosition(group, slot.seq_len) / limits_.block_size;
+    const int64_t num_spare = FirstNeededPosition(group, slot.min_seq_len()) / limits_.block_size;
     if (update.column < 0 || update.column >= num_spare) {
       return Refusal("updates: column of slot ", update.slot, " in group ", update.group,
                      " is cleared while the sequence needs it: expected one in [0, ", num_spare,
@@ -225,7 +237,7 @@ absl::Status SlotMirror::CheckRowBlocks(int slot, int64_t seq_len) const {
     }
     if (filled.begin == 0) continue;
     const int64_t first_needed =
-        FirstNeededPosition(spec, state_.slots[slot].seq_len) / limits_.block_size;
+        FirstNeededPosition(spec, state_.slots[slot].min_seq_len()) / limits_.block_size;
     if (filled.begin > first_needed) {
       return Refusal("rows: slot ", slot, " lacks blocks in group ", group,
                      ": expected columns from ", first_needed, " on, got them from ", filled.begin,
@@ -301,6 +313,36 @@ absl::Status SlotMirror::CheckEmbeddings(const ScheduledBatch& batch) const {
   return absl::OkStatus();
 }
 
+void SlotMirror::Settle(const UnsettledRow& row, int num_new) {
+  Slot& slot = state_.slots[row.slot.value()];
+  if (!slot.joined || slot.sequence != row.sequence) return;
+  slot.seq_len -= 1 + row.num_drafts - num_new;
+  slot.num_unsettled -= row.num_drafts;
+}
+
+absl::Status SlotMirror::CheckDrafts(const ScheduledRow& row) const {
+  const int id = row.slot.value();
+  if (row.num_drafts < 0 || (row.num_drafts > 0 && !row.drafts.empty())) {
+    return Refusal("rows: slot ", id, " brings its drafts or leaves them to the drafter: expected ",
+                   "num_drafts 0 with drafts, and never less, got ", row.num_drafts, " with ",
+                   row.drafts.size());
+  }
+  if (row.draft_count() > limits_.max_drafts) {
+    return Refusal("rows: drafts of slot ", id, " are more than max_drafts: expected at most ",
+                   limits_.max_drafts, ", got ", row.draft_count());
+  }
+  if (row.num_drafts > 0 && !limits_.has_drafter) {
+    return Refusal("rows: slot ", id, " leaves its drafts to a drafter, but the runner has none: ",
+                   "expected num_drafts 0, got ", row.num_drafts);
+  }
+  if (!row.tokens.empty() || row.output != RowOutput::kToken || row.logits != RowLogits::kLast ||
+      !row.allowed_tokens.empty()) {
+    return Refusal("rows: slot ", id, " has drafts: expected no tokens, RowOutput::kToken, ",
+                   "RowLogits::kLast and no allowed_tokens");
+  }
+  return CheckTokens("drafts", id, row.drafts);
+}
+
 absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   const int id = row.slot.value();
   REPRISE_RETURN_IF_ERROR(CheckSlot("rows", id));
@@ -315,6 +357,11 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
                    " encoder tokens, which are not encoded yet");
   }
   REPRISE_RETURN_IF_ERROR(CheckTokens("rows", id, row.tokens));
+  if (row.num_drafts != 0 || !row.drafts.empty()) REPRISE_RETURN_IF_ERROR(CheckDrafts(row));
+  if (!row.tokens.empty() && slot.num_unsettled > 0) {
+    return Refusal("rows: slot ", id, " brings tokens while ", slot.num_unsettled,
+                   " of its drafts are not verified: the steps with them must be awaited first");
+  }
   slot.has_row = true;
   slot.has_token |= row.output == RowOutput::kToken;
   const int64_t seq_len = int64_t{slot.seq_len} + row.query_len();
@@ -328,11 +375,14 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   REPRISE_RETURN_IF_ERROR(CheckRowBlocks(id, seq_len));
   if (slot.num_encoder_tokens > 0) REPRISE_RETURN_IF_ERROR(CheckEncoderBlocks("rows", id));
   slot.seq_len = static_cast<int>(seq_len);
+  slot.num_unsettled += row.draft_count();
   StepShape& shape = demand.shape;
   shape.num_seqs += 1;
   shape.num_tokens += row.query_len();
   shape.max_query_len = std::max(shape.max_query_len, row.query_len());
   shape.max_seq_len = std::max(shape.max_seq_len, slot.seq_len);
+  shape.num_drafts = std::max(shape.num_drafts, row.draft_count());
+  shape.has_given_tokens |= !row.tokens.empty();
   if (shape.num_tokens > limits_.max_num_tokens) {
     return Refusal("rows: a step has at most max_num_tokens tokens: expected at most ",
                    limits_.max_num_tokens, ", got ", shape.num_tokens, " or more");
@@ -340,7 +390,18 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   if (slot.sampling.temperature > 0.0f && row.output == RowOutput::kToken) {
     demand.features = SamplingFeatures::kGeneral;
   }
+  if (row.num_earlier_logits() > 0) REPRISE_RETURN_IF_ERROR(ApplyEarlierLogits(row, demand));
   return row.is_scored() ? ApplyScores(row, demand) : absl::OkStatus();
+}
+
+absl::Status SlotMirror::ApplyEarlierLogits(const ScheduledRow& row, StepDemand& demand) const {
+  int& num_earlier_logits = demand.shape.num_earlier_logits;
+  num_earlier_logits += row.num_earlier_logits();
+  if (num_earlier_logits <= limits_.max_earlier_logits) return absl::OkStatus();
+  return Refusal("rows: slot ", row.slot.value(),
+                 " asks for logits of more tokens before the last of their rows than ",
+                 "max_earlier_logits: expected at most ", limits_.max_earlier_logits, ", got ",
+                 num_earlier_logits, " or more");
 }
 
 absl::Status SlotMirror::ApplyScores(const ScheduledRow& row, StepDemand& demand) const {
@@ -354,13 +415,6 @@ absl::Status SlotMirror::ApplyScores(const ScheduledRow& row, StepDemand& demand
       return Refusal("rows: next_token of slot ", id, " must be -1 or in [0, ", limits_.vocab_size,
                      "), got ", row.next_token);
     }
-  }
-  int& num_earlier_logits = demand.shape.num_earlier_logits;
-  num_earlier_logits += row.num_earlier_logits();
-  if (num_earlier_logits > limits_.max_earlier_logits) {
-    return Refusal("rows: slot ", id, " asks for logits of more tokens before the last of their ",
-                   "rows than max_earlier_logits: expected at most ", limits_.max_earlier_logits,
-                   ", got ", num_earlier_logits, " or more");
   }
   demand.has_scored_rows = true;
   return absl::OkStatus();

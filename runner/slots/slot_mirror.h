@@ -5,7 +5,8 @@
 //   REPRISE_ASSIGN_OR_RETURN(const StepDemand demand, mirror.Advance(batch));
 //
 // Lengths follow from the batches alone: a token sampled on the device changes no length that the
-// host cannot predict. For block tables, the mirror stores which columns of each group are filled.
+// host cannot predict. With drafts they are known from above and from below, until Settle() says how
+// many were accepted. For block tables, the mirror stores which columns of each group are filled.
 // A step attends through the cache, so a row needs blocks for all keys that it writes and for all
 // keys that its first query sees; blocks before that may be null (cache/kv_group.h).
 //
@@ -37,7 +38,9 @@ struct SlotLimits {
   int num_blocks = 0;
   int num_swap_blocks = 0;  // on the host, host block 0 included; 0: none
   int vocab_size = 0;
-  int max_earlier_logits = 0;  // of a step (RowLogits::kAll)
+  int max_earlier_logits = 0;  // of a step (RowLogits::kAll, drafts)
+  int max_drafts = 0;          // of a row
+  bool has_drafter = false;    // rows may leave their drafts to it
   std::vector<KvGroupSpec> groups = {{}};
   int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
   int max_encoder_step_tokens = 0;  // of a step
@@ -59,6 +62,14 @@ struct StepDemand {
   bool has_scored_rows = false;  // ScheduledRow::is_scored()
 };
 
+// A row of a step whose drafts are not verified yet.
+struct UnsettledRow {
+  int row = 0;
+  SlotId slot = {};
+  int64_t sequence = 0;  // which of the slot's
+  int num_drafts = 0;
+};
+
 class SlotMirror {
  public:
   explicit SlotMirror(const SlotLimits& limits);
@@ -68,19 +79,31 @@ class SlotMirror {
   // got.
   absl::StatusOr<StepDemand> Advance(const ScheduledBatch& batch);
 
-  // Tokens of the slot whose keys are cached after the last batch; 0 if the slot is free.
-  int seq_len(SlotId slot) const { return state_.slots[slot.value()].seq_len; }
+  // The rows with drafts of the last batch. Valid until the next one.
+  absl::Span<const UnsettledRow> unsettled_rows() const { return unsettled_rows_; }
+
+  // The row has `num_new` new tokens, 1 to 1 + num_drafts. Nothing if its sequence has left.
+  void Settle(const UnsettledRow& row, int num_new);
+
+  // Tokens of the slot whose keys are cached after the last batch, at least and at most; 0 if the
+  // slot is free. They differ while drafts are not settled.
+  int seq_len(SlotId slot) const { return state_.slots[slot.value()].min_seq_len(); }
+  int max_seq_len(SlotId slot) const { return state_.slots[slot.value()].seq_len; }
 
  private:
   struct Slot {
     bool joined = false;
     bool has_row = false;    // in the current batch
     bool has_token = false;  // the device knows a last token
-    int seq_len = 0;
+    int seq_len = 0;         // at most
+    int num_unsettled = 0;   // drafts among them that may be rejected
+    int64_t sequence = 0;    // counts joins
     int num_encoder_tokens = 0;
     int position_delta = 0;
     bool is_encoded = false;  // the encoder's keys are in the cache, or will be after the encode
     SamplingParams sampling;
+
+    int min_seq_len() const { return seq_len - num_unsettled; }
   };
   // Columns [begin, end) of a slot's row in a group's table name blocks.
   struct Columns {
@@ -90,6 +113,7 @@ class SlotMirror {
   struct State {
     std::vector<Slot> slots;
     std::vector<Columns> columns;  // by slot, then group
+    int64_t num_joins = 0;
   };
 
   absl::Status CheckSlot(const char* part, int slot) const;
@@ -100,6 +124,9 @@ class SlotMirror {
                            int num_dst) const;
   absl::Status ApplyEncode(const ScheduledEncode& encode, StepDemand& demand);
   absl::Status ApplyRow(const ScheduledRow& row, StepDemand& demand);
+  absl::Status CheckDrafts(const ScheduledRow& row) const;
+  // The row's logits of tokens before its last.
+  absl::Status ApplyEarlierLogits(const ScheduledRow& row, StepDemand& demand) const;
   // The row's logits beyond its last and the token that follows it.
   absl::Status ApplyScores(const ScheduledRow& row, StepDemand& demand) const;
   absl::Status CheckPositions(const ScheduledRow& row) const;
@@ -117,6 +144,7 @@ class SlotMirror {
   SlotLimits limits_;
   State state_;
   State before_;  // to return to if the batch is refused
+  std::vector<UnsettledRow> unsettled_rows_;
 };
 
 }  // namespace reprise

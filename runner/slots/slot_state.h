@@ -18,6 +18,15 @@
 
 namespace reprise {
 
+// [num_slots, stride] ids of the tokens that slots have seen, by position: all below seq_len. -1
+// for those that others have computed (SlotJoin::seq_len).
+struct TokenHistory {
+  int32_t* tokens = nullptr;
+  int64_t stride = 0;
+
+  constexpr int32_t* row(int32_t slot) const { return tokens + slot * stride; }
+};
+
 struct SlotState {
   // [num_groups, num_slots, max_blocks]; batches point into it, it is never copied. Null blocks in
   // what the updates have not filled since the slot's last leave.
@@ -33,6 +42,11 @@ struct SlotState {
   int32_t* last_token = nullptr;       // [num_slots] newest token, its keys not yet in the cache
   int64_t* sample_index = nullptr;     // [num_slots] tokens sampled so far: the Philox counter
   SamplingParams* sampling = nullptr;  // [num_slots]
+  // The tokens of each sequence, for drafters; null: nobody needs them.
+  TokenHistory history = {};
+  // [num_slots] tokens of the sequence that a draft model has seen: their keys in its layers are in
+  // the cache. Null without a draft model.
+  int32_t* drafted_len = nullptr;
   int num_slots = 0;
   int max_blocks = 0;
   int num_groups = 1;  // 1 to kMaxKvGroups

@@ -18,6 +18,13 @@
 //   table_row        the slot                                         0
 //   logits_indices   the row's last token                             0
 //   sample_slot      the slot, or -1 if the row does not sample       -1
+//   first_verified   the row of logits of the row's first token, if   -1
+//                    it has drafts, else -1
+//   num_proposed     the row's drafts that the drafter proposes       0
+//
+// The tokens of a row with drafts are the slot's last token, then the drafts: given ones as they
+// are; 0 where the drafter writes token_ids. Its keys count in seq_lens, but the slot's seq_len
+// advances by the last token only, until the drafts are verified.
 //
 // logits_indices has further entries after those of the padded rows, in steps that have them: the
 // tokens before the last of rows that want their logits, row by row, then 0 for padding.
@@ -29,6 +36,13 @@
 //   scored_slot      the slot, if the next     the row's slot         -1
 //                    token is known
 //   scored_token     that token                the row's next token   -1
+//
+// Two more serve the verification of drafts, and are written in steps with drafts only; sample_slot
+// is one of them, and has entries beyond those of the padded rows then:
+//
+//   array            rows                      drafts' tokens before  others, padded
+//   sample_slot      the slot, or -1           the row's slot         -1
+//   sample_offset    drafts of the row         index in the row       0
 //
 // common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
 
@@ -52,7 +66,10 @@ struct StepArrays {
   int32_t* encoder_lens = nullptr;       // [max_rows]
   int32_t* table_row = nullptr;          // [max_rows]
   int32_t* logits_indices = nullptr;     // [max_rows + max_earlier_logits]
-  int32_t* sample_slot = nullptr;        // [max_rows]
+  int32_t* sample_slot = nullptr;        // [max_rows + max_earlier_logits]
+  int32_t* sample_offset = nullptr;      // [max_rows + max_earlier_logits]
+  int32_t* first_verified = nullptr;     // [max_rows]
+  int32_t* num_proposed = nullptr;       // [max_rows]
   int32_t* scored_slot = nullptr;        // [max_rows + max_earlier_logits]
   int32_t* scored_token = nullptr;       // [max_rows + max_earlier_logits]
   int32_t* common_prefix_len = nullptr;  // [1]

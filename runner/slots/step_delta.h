@@ -36,15 +36,22 @@ struct SlotJoin {
   int32_t position_delta = 0;
 };
 
+// StepRow::samples of a row with drafts: tokens are chosen from all of its logits, to verify them.
+inline constexpr int32_t kVerifiesDrafts = 2;
+
 // A row of the step.
 struct StepRow {
   int32_t slot = 0;
   int32_t query_len = 1;
-  // Where the row's tokens are in host_tokens. -1: the slot's last_token, and query_len is 1.
+  // Where the row's tokens are in host_tokens. -1: the slot's last_token, and query_len is 1. With
+  // drafts the first token is always the slot's last_token, and this is where the query_len - 1
+  // drafts are; -1: the drafter proposes them.
   int32_t first_host_token = -1;
   // 1: the token chosen from the row's last logits becomes the slot's last_token. 0: logits only,
-  // such as a prompt chunk that is not the last.
+  // such as a prompt chunk that is not the last. Or kVerifiesDrafts.
   int32_t samples = 1;
+
+  constexpr bool verifies() const { return samples == kVerifiesDrafts; }
 };
 
 // What a row asks for beyond its last logits. Read only in steps in which a row does

@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <limits>
 
-#include "absl/algorithm/container.h"
-
 namespace reprise {
 namespace {
 
@@ -54,7 +52,9 @@ void WritePositions(const ScheduledBatch& batch, const StepDeltaCapacity& capaci
   for (int dim = 0; dim < capacity.num_position_dims; ++dim) {
     int32_t* next = delta.host_positions + int64_t{dim} * capacity.max_tokens;
     for (const ScheduledRow& row : batch.rows) {
-      const int64_t num_tokens = static_cast<int64_t>(row.tokens.size());
+      // Drafts have places among the host's tokens, but no positions of the host's.
+      const int64_t num_tokens =
+          static_cast<int64_t>(row.tokens.empty() ? row.drafts.size() : row.tokens.size());
       if (row.positions.count > 0) {
         std::copy_n(row.positions.data + dim * row.positions.dim_stride, row.positions.count, next);
       }
@@ -83,22 +83,25 @@ void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
   for (const SlotId slot : batch.leaves) delta.leaves[counts.num_leaves++] = slot.value();
   for (const SlotJoin& join : batch.joins) delta.joins[counts.num_joins++] = join;
   for (const BlockTableUpdate& update : batch.updates) delta.updates[counts.num_updates++] = update;
+  bool has_scores = false;
   for (const ScheduledRow& row : batch.rows) {
+    const absl::Span<const int32_t> given = row.tokens.empty() ? row.drafts : row.tokens;
     delta.rows[counts.num_rows++] = {
         .slot = row.slot.value(),
         .query_len = row.query_len(),
-        .first_host_token = row.tokens.empty() ? -1 : counts.num_host_tokens,
-        .samples = row.output == RowOutput::kToken};
-    std::copy(row.tokens.begin(), row.tokens.end(), delta.host_tokens + counts.num_host_tokens);
-    counts.num_host_tokens += static_cast<int32_t>(row.tokens.size());
+        .first_host_token = given.empty() ? -1 : counts.num_host_tokens,
+        .samples = row.draft_count() > 0 ? kVerifiesDrafts : row.output == RowOutput::kToken};
+    has_scores |= row.num_earlier_logits() > 0 || row.is_scored();
+    std::copy(given.begin(), given.end(), delta.host_tokens + counts.num_host_tokens);
+    counts.num_host_tokens += static_cast<int32_t>(given.size());
     counts.num_tokens += row.query_len();
     counts.has_positions |= row.positions.count > 0;
   }
   if (counts.has_positions != 0) WritePositions(batch, capacity, delta);
   *delta.counts = counts;
-  if (!absl::c_any_of(batch.rows, [](const ScheduledRow& row) { return row.is_scored(); })) return;
+  if (!has_scores) return;
   for (size_t r = 0; r < batch.rows.size(); ++r) {
-    delta.scores[r] = {.all_logits = batch.rows[r].logits == RowLogits::kAll,
+    delta.scores[r] = {.all_logits = batch.rows[r].num_earlier_logits() > 0,
                        .next_token = batch.rows[r].next_token};
   }
 }

@@ -60,7 +60,9 @@ class Runner {
     joins_.push_back({.slot = slot});
     biases_ = std::move(biases);  // of the newest one only
     requests_.push_back(
-        {.slot = SlotId(slot), .params = {.num_log_probs = num_log_probs}, .biases = biases_});
+        {.slot = SlotId(slot),
+         .params = {.num_log_probs = num_log_probs, .num_known_log_probs = num_log_probs},
+         .biases = biases_});
     const int num_blocks = runner_->max_blocks();
     for (int column = 0; column < num_blocks; ++column) {
       updates_.push_back({.slot = slot, .column = column, .block = 1 + num_blocks * slot + column});

@@ -47,20 +47,22 @@ class OneLayerModel : public Model {
   using Attention = std::function<absl::Status(const Step& step, const at::Tensor& q,
                                                const at::Tensor& k, const at::Tensor& v)>;
 
-  OneLayerModel(c10::Device device, Attention attention) : attention_(std::move(attention)) {
+  OneLayerModel(c10::Device device, Attention attention, const LayerSpec& layer = {})
+      : attention_(std::move(attention)) {
     std::mt19937 rng(5);
     std::normal_distribution<float> normal;
     embedding_ = at::zeros({kVocab, kQHeads + 2 * kKvHeads, kDim}, at::kFloat);
     for (int64_t i = 0; i < embedding_.numel(); ++i) embedding_.data_ptr<float>()[i] = normal(rng);
     embedding_ = embedding_.to(at::kBFloat16).to(device);
-    spec_ = {.layers = {{.params = {.num_q_heads = kQHeads,
-                                    .num_kv_heads = kKvHeads,
-                                    .head_dim_qk = kDim,
-                                    .head_dim_v = kDim}}},
+    spec_ = {.layers = {layer},
              .vocab_size = kVocab,
              .max_position = 64,
              .dtype = DType::kBFloat16,
              .device = device};
+    AttentionParams& params = spec_.layers[0].params;
+    params.num_q_heads = kQHeads;
+    params.num_kv_heads = kKvHeads;
+    params.head_dim_qk = params.head_dim_v = kDim;
   }
 
   const ModelSpec& spec() const override { return spec_; }
@@ -76,9 +78,13 @@ class OneLayerModel : public Model {
   }
 
   // Of each token of `text`: out [n, kQHeads, kDim] and lse [n, kQHeads], float64 on the CPU.
-  std::pair<at::Tensor, at::Tensor> Dense(const std::vector<int32_t>& text) const {
+  // `stored`: what quantisation leaves of the heads q, k, v, [n, kQHeads + 2 * kKvHeads, kDim].
+  std::pair<at::Tensor, at::Tensor> Dense(
+      const std::vector<int32_t>& text,
+      const std::function<at::Tensor(const at::Tensor&)>& stored = nullptr) const {
     const int64_t n = static_cast<int64_t>(text.size());
-    const at::Tensor x = embedding_.cpu().to(at::kDouble).index_select(0, at::tensor(text));
+    at::Tensor x = embedding_.cpu().to(at::kDouble).index_select(0, at::tensor(text));
+    if (stored) x = stored(x);
     const at::Tensor q = x.narrow(1, 0, kQHeads);
     const auto repeated = [&](int64_t first) {
       return x.narrow(1, first, kKvHeads).repeat_interleave(kQHeads / kKvHeads, 1);
@@ -187,29 +193,77 @@ TEST_P(AttendOptionsSuite, ExactNewKeysAreNotRoundedToTheCache) {
   });
 }
 
-TEST_P(AttendOptionsSuite, Fp8QueriesGiveResultsOfTheModelsDtypeOnTheCpu) {
-  at::Tensor kept =
-      at::zeros({kMaxTokens, kQHeads, kDim}, at::TensorOptions(GetParam()).dtype(at::kFloat));
-  at::ScalarType dtype = at::kFloat;
-  OneLayerModel model(
-      GetParam(),
-      [&](const Step& step, const auto& q, const auto& k, const auto& v) -> absl::Status {
-        REPRISE_ASSIGN_OR_RETURN(const at::Tensor out,
-                                 step.Attend(0, q.to(at::kFloat8_e4m3fn), k, v));
-        dtype = out.scalar_type();
-        kept.narrow(0, 0, out.size(0)).copy_(out);
-        return absl::OkStatus();
-      });
-  if (GetParam().is_cuda()) {  // whose work is planned before the step, for the model's dtype
-    const auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 8});
-    EXPECT_THAT(std::string(runner.status().message()),
-                HasSubstr("work was planned for another dtype of q: expected bfloat16"));
-    return;
+// Against the definition over what quantisation leaves of q, k and v. Scales are powers of two, so
+// that these are the same however they are divided; what is left is the rounding of the result.
+TEST_P(AttendOptionsSuite, Fp8QueriesWithScalesThatChangeBetweenReplays) {
+  constexpr float kKScale = 1.0f / 32;
+  constexpr float kVScale = 1.0f / 64;
+  // Of a head of q, by kv head: those of this step, then of the next ones.
+  const std::vector<std::pair<float, float>> q_scales = {{1.0f / 16, 1.0f / 32},
+                                                         {1.0f / 64, 1.0f / 8},
+                                                         {1.0f / 8, 1.0f / 16},
+                                                         {1.0f / 32, 1.0f / 64},
+                                                         {1.0f / 16, 1.0f / 16}};
+  const auto of_heads = [](const at::Tensor& of_kv_heads) {
+    return of_kv_heads.repeat_interleave(kQHeads / kKvHeads).reshape({1, kQHeads, 1});
+  };
+  const auto rounded = [](const at::Tensor& x, const at::Tensor& scale) {
+    return (x / scale).to(at::kFloat).to(at::kFloat8_e4m3fn).to(at::kDouble) * scale;
+  };
+  for (const DType kv_dtype : {DType::kFp8E4M3, DType::kBFloat16}) {
+    SCOPED_TRACE(DTypeName(kv_dtype));
+    size_t step_idx = 0;
+    at::Tensor q_scale =
+        at::tensor({q_scales[0].first, q_scales[0].second}, at::kFloat).to(GetParam());
+    at::Tensor kept =
+        at::zeros({kMaxTokens, kQHeads, kDim}, at::TensorOptions(GetParam()).dtype(at::kFloat));
+    at::ScalarType dtype = at::kFloat;
+    const LayerSpec layer = {
+        .params = {.q_scale = {.data = q_scale.data_ptr<float>(), .head_stride = 1}},
+        .k_scale = kKScale,
+        .v_scale = kVScale,
+        .q_dtype = DType::kFp8E4M3};
+    OneLayerModel model(
+        GetParam(),
+        [&](const Step& step, const auto& q, const auto& k, const auto& v) -> absl::Status {
+          const at::Tensor q8 = (q / of_heads(q_scale)).to(at::kFloat8_e4m3fn);
+          REPRISE_ASSIGN_OR_RETURN(const at::Tensor out, step.Attend(0, q8, k, v));
+          dtype = out.scalar_type();
+          kept.narrow(0, 0, out.size(0)).copy_(out);
+          return absl::OkStatus();
+        },
+        layer);
+    RunSteps(model, kv_dtype, [&](const std::vector<int32_t>& text, int num_new) {
+      EXPECT_EQ(dtype, at::kBFloat16);
+      const auto& [first, second] = q_scales[step_idx];
+      const auto stored = [&](const at::Tensor& x) {
+        const at::Tensor scale = of_heads(at::tensor({double{first}, double{second}}, at::kDouble));
+        at::Tensor k = x.narrow(1, kQHeads, kKvHeads);
+        at::Tensor v = x.narrow(1, kQHeads + kKvHeads, kKvHeads);
+        if (IsFp8(kv_dtype)) {
+          k = rounded(k, at::full({1}, kKScale, at::kDouble));
+          v = rounded(v, at::full({1}, kVScale, at::kDouble));
+        }
+        return at::cat({rounded(x.narrow(1, 0, kQHeads), scale), k, v}, 1);
+      };
+      EXPECT_LT(MaxError(kept, model.Dense(text, stored).first, num_new), kRounding);
+      // The next step's.
+      step_idx = (step_idx + 1) % q_scales.size();
+      q_scale.copy_(at::tensor({q_scales[step_idx].first, q_scales[step_idx].second}, at::kFloat));
+    });
   }
-  RunSteps(model, DType::kFp8E4M3, [&](const std::vector<int32_t>& text, int num_new) {
-    EXPECT_EQ(dtype, at::kBFloat16);
-    EXPECT_LT(MaxError(kept, model.Dense(text).first, num_new), 0.5);
-  });
+}
+
+TEST_P(AttendOptionsSuite, QueriesOfAnotherDtypeThanTheSpecSaysAreRefused) {
+  OneLayerModel model(GetParam(),
+                      [](const Step& step, const auto& q, const auto& k, const auto& v) {
+                        return step.Attend(0, q.to(at::kFloat8_e4m3fn), k, v).status();
+                      });
+  const auto runner = ModelRunner::Create(
+      &model, {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = GraphSetOptions::Mode::kEager});
+  EXPECT_THAT(std::string(runner.status().message()),
+              HasSubstr("q of layer 0 has the wrong dtype: expected BFloat16, as "
+                        "LayerSpec::q_dtype or the model's spec says, got Float8_e4m3fn"));
 }
 
 TEST_P(AttendOptionsSuite, AQuantisedOutIsDividedByItsScale) {

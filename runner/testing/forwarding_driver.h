@@ -33,8 +33,18 @@ class ForwardingDriver : public DeviceDriver {
     return driver_->AllocateMapped(bytes);
   }
   absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override { return driver_->MakeFence(); }
+  absl::StatusOr<std::unique_ptr<DeviceTimer>> MakeTimer(int num_marks) override {
+    return driver_->MakeTimer(num_marks);
+  }
   absl::Status Refill(const RefillArgs& args) override { return driver_->Refill(args); }
   absl::Status Sample(const SampleArgs& args) override { return driver_->Sample(args); }
+  absl::Status ProposeNgrams(const NgramDraftsArgs& args) override {
+    return driver_->ProposeNgrams(args);
+  }
+  absl::Status DraftRows(const DraftRowsArgs& args) override { return driver_->DraftRows(args); }
+  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
+    return driver_->VerifyDrafts(args);
+  }
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     return driver_->PlanWork(options);
   }

@@ -248,12 +248,13 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
         for (Driver* driver : {&text, &embedded}) driver->Leave(0);
       }
     }
-    // Every chunk of several tokens, of each kind, was replayed by a graph of embeddings.
+    // Every chunk of several tokens, of each kind, was replayed by a graph of embeddings, and so was
+    // the neighbour's prompt of tokens alone.
     int64_t num_replays = 0;
     for (const GraphStats& graph : embedded.runner().graph_report().graphs()) {
       if (graph.key.input == StepInput::kEmbeddings) num_replays += graph.num_replays;
     }
-    EXPECT_EQ(num_replays, mode == Mode::kOff ? 0 : 5 * (1 + 1 + 3 + 2));
+    EXPECT_EQ(num_replays, mode == Mode::kOff ? 0 : 1 + 5 * (1 + 1 + 3 + 2));
   }
 }
 
@@ -287,6 +288,44 @@ TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
   EXPECT_LT(Difference(third[0], driver.model().DenseLogits(prompt)), 1e-4);
   const at::Tensor last = at::cat({own.narrow(0, 0, 19), strange.narrow(0, 0, 1)});
   EXPECT_LT(Difference(third[1], driver.model().DenseLogitsOf(last, positions)), 1e-4);
+}
+
+// One graph of a mixed step serves both: no mark of an earlier step may be left in it.
+TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
+  for (const Mode mode : {Mode::kOff, Mode::kEager}) {
+    ModelRunnerOptions options = kSmall;
+    options.graphs = mode;
+    options.mixed_graphs = MixedGraphs::kOn;
+    options.mixed_graph_tokens = {12, 32};
+    options.mixed_graph_sizes = {2, 4};
+    Driver driver(EmbeddingsModel(GetParam()), options);
+    const std::vector<int32_t> prompt = TextOf(20, 4);
+    const at::Tensor own = driver.model().Embeddings(prompt);
+    at::Tensor strange;
+    {
+      const c10::StreamGuard guard(driver.runner().stream());
+      strange = own.flip(0).contiguous();
+    }
+    for (const int num_given : {20, 3}) {
+      SCOPED_TRACE(num_given);
+      driver.Join(0);
+      driver.Step({{.slot = 0,
+                    .tokens = prompt,
+                    .images = {{20 - num_given, strange.narrow(0, 0, num_given)}}}});
+      EXPECT_EQ(driver.decision().key.input, StepInput::kEmbeddings);
+      driver.Join(1);
+      const at::Tensor text = driver.Step({{.slot = 1, .tokens = prompt}});
+      EXPECT_EQ(driver.decision().key.input, StepInput::kEmbeddings);
+      EXPECT_EQ(driver.decision().key.padded_num_tokens, 32);
+      EXPECT_LT(Difference(text[0], driver.model().DenseLogits(prompt)), 1e-4);
+      for (const int slot : {0, 1}) driver.Leave(slot);
+    }
+    int num_mixed = 0;
+    for (const GraphStats& graph : driver.runner().graph_report().graphs()) {
+      num_mixed += graph.key.max_query_len > 1 ? 1 : 0;
+    }
+    EXPECT_EQ(num_mixed, mode == Mode::kOff ? 0 : 4);  // {12, 32} x {2, 4}, and not twice
+  }
 }
 
 TEST_P(InputEmbeddingsSuite, TwoStepsInFlightReadTheirOwnRows) {

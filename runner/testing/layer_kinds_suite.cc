@@ -40,11 +40,12 @@ LayerSpec Window() {
   return layer;
 }
 
-LayerSpec Chunked() {
-  LayerSpec layer = Full();
+LayerSpec InChunks(LayerSpec layer) {
   layer.chunk_size = kChunk;
   return layer;
 }
+
+LayerSpec Chunked() { return InChunks(Full()); }
 
 LayerSpec Sharing(LayerSpec layer, int source) {
   layer.shares_kv_with = source;
@@ -93,6 +94,7 @@ std::vector<Case> Cases() {
         .prompts = LayeredModelOptions::Prompts::kInTwoParts}},
       {"latents", {.layers = {Latent(), Latent(), Latent()}}},
       {"latents and windows", {.layers = {Latent(), Window()}}},
+      {"latents in chunks", {.layers = {InChunks(Latent()), Latent(), InChunks(Latent())}}},
       {"cross attention",
        {.layers = {OfKind(AttentionKind::kEncoder), OfKind(AttentionKind::kEncoder), Full(),
                    OfKind(AttentionKind::kEncoderDecoder), Window(),

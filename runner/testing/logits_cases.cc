@@ -75,6 +75,7 @@ LogitsParams DrawParams(std::mt19937& random, int max_biases, double hostility) 
   if (Happens(random, 0.3)) params.frequency_penalty = Pick(random, {-0.7f, 0.1f, 2.0f});
   if (Happens(random, 0.5)) params.num_biases = Int(random, 0, max_biases);
   if (Happens(random, 0.6)) params.num_log_probs = Int(random, 0, kMaxTopLogProbs);
+  if (Happens(random, 0.6)) params.num_known_log_probs = Int(random, 0, kMaxTopLogProbs);
   if (Happens(random, hostility)) {
     params.repetition_penalty = Pick(random, {0.0f, -1.0f, kNan, kInfinity, 3e38f});
   }

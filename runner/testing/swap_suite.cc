@@ -232,6 +232,7 @@ TEST_P(SwapSuite, HostMemoryIsGivenInBlocksOrBytes) {
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ((*plain)->num_swap_blocks(), 0);
   EXPECT_EQ((*plain)->memory_use().swap_bytes, 0);
+  EXPECT_FALSE((*plain)->step_times().has_value());
   const int64_t bytes = (*plain)->bytes_per_block();
   const BlockCopy out[] = {{1, 1}};
   EXPECT_THAT(std::string((*plain)->Launch({.swap_outs = out}).status().message()),
@@ -241,6 +242,11 @@ TEST_P(SwapSuite, HostMemoryIsGivenInBlocksOrBytes) {
   ASSERT_TRUE(with.ok()) << with.status();
   EXPECT_EQ((*with)->num_swap_blocks(), 5);
   EXPECT_EQ((*with)->memory_use().swap_bytes, 5 * bytes);
+  ASSERT_TRUE((*with)->step_times().has_value());
+  EXPECT_EQ((*with)->step_times()->num_tokens, (*with)->max_num_tokens());
+  EXPECT_GT((*with)->step_times()->largest_us, 0);
+  EXPECT_GT((*with)->step_times()->least_us, 0);
+  EXPECT_LT((*with)->step_times()->least_us, 1e6);
   options.swap_memory_bytes = 2 * bytes - 1;
   EXPECT_THAT(std::string(ModelRunner::Create(&model, options).status().message()),
               HasSubstr("swap_memory_bytes must hold host block 0"));

@@ -6,9 +6,10 @@
 namespace reprise {
 
 absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
-                                                       DType dtype) {
+                                                       DType dtype, MlaCache mla_cache) {
   REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden.folder));
-  return LoadModel(golden.folder, config, {.weights = {.device = device, .dtype = dtype}});
+  return LoadModel(golden.folder, config,
+                   {.weights = {.device = device, .dtype = dtype}, .mla_cache = mla_cache});
 }
 
 }  // namespace reprise

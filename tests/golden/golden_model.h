@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "examples/models/deepseek/mla_model.h"
 #include "runner/model.h"
 #include "tests/golden/golden.h"
 
@@ -19,7 +20,8 @@ namespace reprise {
 
 // Errors: those of LoadModelConfig() and LoadModel().
 absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
-                                                       DType dtype);
+                                                       DType dtype,
+                                                       MlaCache mla_cache = MlaCache::kLatent);
 
 }  // namespace reprise
 

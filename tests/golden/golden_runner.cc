@@ -29,11 +29,41 @@ EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
                      .max_encoder_tokens = max_encoder_tokens,
                      .block_size = options.block_size,
                      .num_blocks = options.num_blocks,
+                     .kv_dtype = options.kv_dtype,
+                     .kv_order = options.kv_order,
+                     .kv_form = options.kv_form,
                      .graphs = options.graphs,
                      .graph_sizes = options.graph_sizes,
                      .mixed_graphs = options.mixed_graphs,
                      .max_steps_in_flight = 1},  // logits are read after every step
           .prefill_chunk = options.prefill_chunk};
+}
+
+absl::StatusOr<GoldenRun> RunIn(Engine& engine, absl::Span<const Request> requests,
+                                const GoldenRunOptions& options) {
+  const int num_requests = static_cast<int>(requests.size());
+  GoldenRun run;
+  run.tracks.resize(requests.size());
+  LogitsRecorder recorder(num_requests);
+  const auto run_some = [&](int begin, int count) {
+    return Generate(engine, requests.subspan(begin, count),
+                    [&](int request, const TokenEvent& event) {
+                      run.tracks[begin + request].tokens.push_back(*event.token);
+                      return recorder.Record(begin + request, engine.logits(event));
+                    });
+  };
+  if (options.batching == GoldenRunOptions::Batching::kTogether) {
+    REPRISE_RETURN_IF_ERROR(run_some(0, num_requests));
+  } else {
+    for (int i = 0; i < num_requests; ++i) REPRISE_RETURN_IF_ERROR(run_some(i, 1));
+  }
+  for (int i = 0; i < num_requests; ++i) {
+    run.tracks[i].logits.assign(recorder.rows(i).begin(), recorder.rows(i).end());
+  }
+  run.report = engine.runner().graph_report();
+  run.num_preemptions = engine.scheduler().num_preemptions();
+  run.peak_used_blocks = engine.scheduler().blocks().pool().peak_used();
+  return run;
 }
 
 }  // namespace
@@ -68,29 +98,21 @@ absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requ
                                     const GoldenRunOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                            Engine::Create(&model, EngineOptionsFor(requests, options)));
-  const int num_requests = static_cast<int>(requests.size());
-  GoldenRun run;
-  run.tracks.resize(requests.size());
-  LogitsRecorder recorder(num_requests);
-  const auto run_some = [&](int begin, int count) {
-    return Generate(*engine, requests.subspan(begin, count),
-                    [&](int request, const TokenEvent& event) {
-                      run.tracks[begin + request].tokens.push_back(*event.token);
-                      return recorder.Record(begin + request, engine->logits(event));
-                    });
-  };
-  if (options.batching == GoldenRunOptions::Batching::kTogether) {
-    REPRISE_RETURN_IF_ERROR(run_some(0, num_requests));
-  } else {
-    for (int i = 0; i < num_requests; ++i) REPRISE_RETURN_IF_ERROR(run_some(i, 1));
+  return RunIn(*engine, requests, options);
+}
+
+absl::StatusOr<std::vector<GoldenRun>> RunGoldenRounds(
+    Model& model, absl::Span<const Request> requests, const GoldenRunOptions& options,
+    int num_rounds, const std::function<void(const ModelRunner& runner, int round)>& before) {
+  EngineOptions engine_options = EngineOptionsFor(requests, options);
+  engine_options.prefix_reuse = PrefixReuse::kOff;
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(&model, engine_options));
+  std::vector<GoldenRun> runs;
+  for (int round = 0; round < num_rounds; ++round) {
+    before(engine->runner(), round);
+    REPRISE_ASSIGN_OR_RETURN(runs.emplace_back(), RunIn(*engine, requests, options));
   }
-  for (int i = 0; i < num_requests; ++i) {
-    run.tracks[i].logits.assign(recorder.rows(i).begin(), recorder.rows(i).end());
-  }
-  run.report = engine->runner().graph_report();
-  run.num_preemptions = engine->scheduler().num_preemptions();
-  run.peak_used_blocks = engine->scheduler().blocks().pool().peak_used();
-  return run;
+  return runs;
 }
 
 }  // namespace reprise

@@ -10,16 +10,20 @@
 #define TESTS_GOLDEN_GOLDEN_RUNNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
+#include "cache/storage/kv_layout.h"
 #include "engine/request.h"
 #include "examples/decode/prompt.h"
 #include "graphs/graph_report.h"
 #include "graphs/graph_set_options.h"
 #include "runner/model.h"
+#include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
 #include "tests/golden/golden.h"
 
@@ -32,7 +36,10 @@ struct GoldenRunOptions {
   int max_num_seqs = 16;
   int block_size = 16;
   std::optional<int> num_blocks = {};
-  int prefill_chunk = 0;  // 0: whole
+  int prefill_chunk = 0;               // 0: whole
+  std::optional<DType> kv_dtype = {};  // nullopt: the model's
+  KvOrder kv_order = KvOrder::kNHD;
+  KvForm kv_form = KvForm::kPair;
   enum class Batching {
     kTogether,  // all requests at once
     kAlone,     // one after the other
@@ -65,6 +72,12 @@ Request PromptedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, in
 // engine.
 absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requests,
                                     const GoldenRunOptions& options);
+
+// The same so many times in one engine, whose graphs are captured once. `before` is called before
+// each round, when no sequence has keys and none is found again.
+absl::StatusOr<std::vector<GoldenRun>> RunGoldenRounds(
+    Model& model, absl::Span<const Request> requests, const GoldenRunOptions& options,
+    int num_rounds, const std::function<void(const ModelRunner& runner, int round)>& before);
 
 }  // namespace reprise
 

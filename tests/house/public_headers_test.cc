@@ -14,11 +14,26 @@
 namespace {
 
 TEST(PublicHeadersTest, EveryRoomIsCompiledTogetherWithTheOthers) {
-  for (const std::string_view room :
-       {"base/", "cache/blocks/", "cache/ops/", "cache/prefix/", "cache/storage/", "cache/tables/",
-        "attention/", "attention/metadata/", "attention/speculation/", "attention/merge/",
-        "attention/work_map/", "attention/cuda/", "attention/cpu/", "graphs/", "runner/",
-        "runner/slots/", "runner/sampling/", "runner/ops/", "engine/"}) {
+  for (const std::string_view room : {"base/",
+                                      "cache/blocks/",
+                                      "cache/ops/",
+                                      "cache/prefix/",
+                                      "cache/storage/",
+                                      "cache/tables/",
+                                      "attention/",
+                                      "attention/metadata/",
+                                      "attention/speculation/",
+                                      "attention/merge/",
+                                      "attention/work_map/",
+                                      "attention/cuda/",
+                                      "attention/cpu/",
+                                      "graphs/",
+                                      "runner/",
+                                      "runner/slots/",
+                                      "runner/sampling/",
+                                      "runner/speculation/",
+                                      "runner/ops/",
+                                      "engine/"}) {
     EXPECT_TRUE(std::any_of(
         std::begin(kPublicHeaders), std::end(kPublicHeaders),
         [&](std::string_view header) { return header.substr(0, header.rfind('/') + 1) == room; }))

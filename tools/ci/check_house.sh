@@ -4,8 +4,8 @@
 #   tools/ci/check_house.sh
 #
 # What Bazel's visibility cannot say is said here: includes against the arrows between the rooms, public targets
-# that no README names, LibTorch in device files, claims of docs/features.txt without their tests, files and
-# rooms that have become too large.
+# that no README names, LibTorch in device files, claims of docs/features.txt without their tests, planted faults
+# (tools/mutations) that no longer fit the sources, files and rooms that have become too large.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 
@@ -68,6 +68,8 @@ done)
 breach "Public targets that the README of their room does not name:" "$unnamed"
 
 breach "Claims of docs/features.txt that its tests do not hold:" "$(tools/ci/features.py 2>&1)"
+
+breach "Faults of tools/mutations/faults.txt that no longer fit the sources:" "$(tools/mutations/mutate.py --check 2>&1)"
 
 breach "Files of more than 800 lines:" \
   "$(sources attention cache base graphs runner engine examples tests | xargs wc -l | awk '$2 != "total" && $1 > 800')"

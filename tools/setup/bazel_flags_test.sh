@@ -39,12 +39,12 @@ done
 
 # What such a workspace is given defines each --config that there is, and nothing that holds without one.
 configurations=tools/bazel/configurations.bazelrc
-for name in cpu asan ubsan tsan fuzz; do
+for name in cpu asan ubsan asan_ubsan tsan fuzz; do
   grep -q "^build:$name --" "$configurations" || fail "--config=$name is not defined in $configurations"
 done
-expect_equal "$(grep -v -e '^#' -e '^$' -e '^\(build\|test\):[a-z]* --' "$configurations")" "" \
+expect_equal "$(grep -v -e '^#' -e '^$' -e '^\(build\|test\):[a-z_]* --' "$configurations")" "" \
   "options that every build in another workspace would get"
-for name in $(sed -n 's/.* --config=\([a-z]*\)$/\1/p' "$configurations"); do
+for name in $(sed -n 's/.* --config=\([a-z_]*\)$/\1/p' "$configurations"); do
   grep -q "^build:$name --" "$configurations" || fail "$configurations uses --config=$name without defining it"
 done
 

@@ -24,8 +24,8 @@ named_device() {
     # "--config cpu" is "--config=cpu".
     case $option$argument in
       --config | --define) option=$argument= && continue ;;
-      --config=cpu | --config=sanitizer | --config=asan | --config=ubsan | --config=tsan | --config=fuzz | \
-        --define=reprise_device=cpu) device=cpu ;;
+      --config=cpu | --config=sanitizer | --config=asan | --config=ubsan | --config=asan_ubsan | \
+        --config=tsan | --config=fuzz | --define=reprise_device=cpu) device=cpu ;;
       --define=reprise_device=*) device=cuda ;;
     esac
     option=

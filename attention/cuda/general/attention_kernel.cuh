@@ -515,10 +515,13 @@ template <int kIndex, KvLoading kLoading>
 cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t stream) {
   using Traits = TileTraits<kIndex, kLoading>;
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
-  constexpr int kMostKilobytes = !Traits::kValuesInKeys ? 99 : !Traits::kFp8 ? 163 : 227;
+  constexpr bool kIsDecode = Traits::kRows == kDecodeRows && Traits::kTensorCores;
+  constexpr bool kIsSmall =
+      Traits::kHeadDimV <= kMaxHeadDimOfOneWarp || (kIsDecode && !Traits::kValuesInKeys);
+  constexpr int kMostKilobytes = kIsSmall ? 99 : Traits::kValuesInKeys && Traits::kFp8 ? 227 : 163;
   static_assert(kSharedBytes <= kMostKilobytes * 1024,
-                "cards of compute capability 8.0, for fp8 MLA 9.0; without MLA the smaller ones of "
-                "8.x as well");
+                "cards of compute capability 8.0, for fp8 MLA 9.0; for head dims to 256, and for "
+                "16-bit decodes to 512, the smaller ones of 8.x as well");
   const auto kernel = &AttentionKernel<Traits>;
   // Cheap, and correct for whichever device is current.
   const cudaError_t error =

@@ -31,6 +31,8 @@ struct AttentionKernelParams {
   int64_t block_table_stride;
   const int32_t* query_positions;
   const uint64_t* tail_mask;
+  const uint8_t* custom_mask;
+  const int64_t* custom_mask_offset;
   int32_t rank, world, interleave;
   int32_t num_rows;
   int32_t causal;  // 0 or 1
@@ -43,8 +45,10 @@ struct AttentionKernelParams {
   int32_t window_left, window_right;  // -1: none
   float softcap;                      // 0: none
   const float* alibi_slopes;
+  int64_t alibi_row_stride;
   const float* sinks;
   Scale q_scale, k_scale, v_scale;
+  const float* q_head_scales;
   int32_t rotary_dim;  // 0: none
   float rope_scale, rope_theta;
   int32_t sparse_stride;  // of the sparse pattern; 0: none

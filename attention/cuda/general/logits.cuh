@@ -22,6 +22,13 @@
 
 namespace reprise {
 
+// Whether a kernel serves custom masks and slopes per sequence. Those of tier 2 do not: the calls
+// would cost them registers.
+template <typename Traits>
+inline constexpr bool kServesRareTerms = requires {
+  Traits::kServesRareTerms;
+};
+
 // One of a lane's two rows.
 struct QueryRow {
   int token;  // -1: the tile has no such row
@@ -52,12 +59,8 @@ __device__ __forceinline__ int KeyPosition(const AttentionKernelParams& p, const
   return (run * p.world + p.rank) * p.interleave + token - run * p.interleave;
 }
 
-// Loads a row of a shared item. Every row sees all of the item's keys, except padded rows, which
-// see nothing.
-inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParams& p,
-                                                      const WorkUnit& unit,
-                                                      const TileRow& tile_row) {
-  const int token = tile_row.token;
+// The row of the batch that has query `token`.
+__device__ __forceinline__ int RowOfToken(const AttentionKernelParams& p, int token) {
   int row = 0;
   for (int end = p.num_rows; end - row > 1;) {
     const int middle = (row + end) / 2;
@@ -67,10 +70,30 @@ inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParam
       end = middle;
     }
   }
+  return row;
+}
+
+__device__ __forceinline__ int TableRowOf(const AttentionKernelParams& p, int row) {
+  return p.table_row ? p.table_row[row] : row;
+}
+
+// Whether a custom mask says what the unit's queries see, in place of causality.
+__device__ __forceinline__ bool HasCustomMask(const AttentionKernelParams& p,
+                                              const WorkUnit& unit) {
+  return p.custom_mask != nullptr && p.custom_mask_offset[unit.item.row] >= 0;
+}
+
+// Loads a row of a shared item. Every row sees all of the item's keys, except padded rows, which
+// see nothing.
+inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParams& p,
+                                                      const WorkUnit& unit,
+                                                      const TileRow& tile_row) {
+  const int token = tile_row.token;
+  const int row = RowOfToken(p, token);
   if (p.seq_lens[row] <= 0) return {token, tile_row.q_head, 0, INT_MAX, INT_MIN, 0.0f};
   // key_start is the item's.
   const int first_position = unit.item.key_start + p.seq_lens[row] - p.query_start_loc[row + 1];
-  const int table_row = p.table_row ? p.table_row[row] : row;
+  const int table_row = TableRowOf(p, row);
   QueryRow query;
   query.token = token;
   query.q_head = tile_row.q_head;
@@ -79,6 +102,7 @@ inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParam
   query.last_seen = INT_MAX;
   query.logit_scale = unit.logit_scale * ScaleAt(p.q_scale, table_row, unit.kv_head) *
                       ScaleAt(p.k_scale, table_row, unit.kv_head);
+  if (p.q_head_scales != nullptr) query.logit_scale *= p.q_head_scales[query.q_head];
   return query;
 }
 
@@ -87,6 +111,7 @@ __device__ __forceinline__ QueryRow LoadOrdinaryRow(const AttentionKernelParams&
                                                     const WorkUnit& unit, const TileRow& tile_row) {
   QueryRow query;
   query.logit_scale = unit.logit_scale;
+  if (p.q_head_scales != nullptr) query.logit_scale *= p.q_head_scales[tile_row.q_head];
   query.token = tile_row.token;
   query.q_head = tile_row.q_head;
   query.position = p.query_positions ? p.query_positions[tile_row.token]
@@ -94,7 +119,9 @@ __device__ __forceinline__ QueryRow LoadOrdinaryRow(const AttentionKernelParams&
   const int64_t position = query.position;
   query.first_seen = p.window_left < 0 ? INT_MIN : Saturate(position - p.window_left);
   query.last_seen = p.window_right < 0 ? INT_MAX : Saturate(position + p.window_right);
-  if (p.causal && unit.item.tail_len == 0) query.last_seen = min(query.last_seen, query.position);
+  if (p.causal && unit.item.tail_len == 0 && !HasCustomMask(p, unit)) {
+    query.last_seen = min(query.last_seen, query.position);
+  }
   return query;
 }
 
@@ -142,7 +169,8 @@ struct KeysSeenByAll {
 
 __device__ __forceinline__ KeysSeenByAll KeysOfWarp(const AttentionKernelParams& p,
                                                     const WorkUnit& unit, const WarpView& view) {
-  if (!view.has_rows || p.world > 1 || p.sparse_stride > 0) return {0, 0};
+  const bool is_interval = p.world == 1 && p.sparse_stride == 0 && p.custom_mask == nullptr;
+  if (!view.has_rows || !is_interval) return {0, 0};
   const int origin = unit.item.key_start;
   int end = unit.item.key_end;
   if (unit.item.tail_len > 0) end = min(end, unit.item.prefix_len);
@@ -172,7 +200,8 @@ __device__ __forceinline__ StepView ViewStep(const AttentionKernelParams& p, con
     return StepView::kNothing;
   }
   const bool all = end <= unit.item.key_end && first_position >= view.first_seen_by_all &&
-                   last_position <= view.last_seen_by_all && p.sparse_stride == 0;
+                   last_position <= view.last_seen_by_all && p.sparse_stride == 0 &&
+                   p.custom_mask == nullptr;
   return all ? StepView::kAll : StepView::kSome;
 }
 
@@ -251,6 +280,25 @@ __device__ __forceinline__ int PositionSeen(const AttentionKernelParams& p, cons
   return position;
 }
 
+// The ALiBi slope of a row of the tile, of its sequence where sequences have slopes of their own.
+inline __device__ __noinline__ float SlopeOfSequence(const AttentionKernelParams& p,
+                                                     const WorkUnit& unit, int token, int q_head) {
+  const bool is_shared = unit.item.row == kSharedRow;
+  const int64_t table_row = is_shared ? TableRowOf(p, RowOfToken(p, token)) : unit.item.table_row;
+  return p.alibi_slopes[table_row * p.alibi_row_stride + q_head];
+}
+
+template <typename Traits>
+__device__ __forceinline__ float SlopeOf(const AttentionKernelParams& p, const WorkUnit& unit,
+                                         const QueryRow& row) {
+  if constexpr (kServesRareTerms<Traits>) {
+    if (p.alibi_row_stride != 0) {
+      return SlopeOfSequence(p, unit, row.token, row.q_head) * kLog2E;
+    }
+  }
+  return p.alibi_slopes[row.q_head] * kLog2E;
+}
+
 // Computes the ALiBi terms of a lane's logits [n * 4 + e], -inf for keys that the row does not see.
 // Neither unrolled nor inlined: few batches need it, and only for few of their steps.
 template <typename Traits>
@@ -264,7 +312,7 @@ __device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const Wor
     const int position = PositionSeen(p, unit, row, key);
     float term = -INFINITY;
     if (position != INT_MIN) {
-      const float slope = p.alibi_slopes ? p.alibi_slopes[row.q_head] * kLog2E : 0.0f;
+      const float slope = p.alibi_slopes ? SlopeOf<Traits>(p, unit, row) : 0.0f;
       term = -slope * fabsf(static_cast<float>(position - row.position));
     }
     terms[i] = term;
@@ -278,7 +326,7 @@ __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, con
                                              const QueryRow& row, int first, int r,
                                              float (&s)[Traits::kKeyTiles][4]) {
   float slope = 0.0f;
-  if (p.alibi_slopes && row.token >= 0) slope = p.alibi_slopes[row.q_head] * kLog2E;
+  if (p.alibi_slopes && row.token >= 0) slope = SlopeOf<Traits>(p, unit, row);
   // In local keys, within the step and the item.
   const int origin = unit.item.key_start;
   const int from = max(row.first_seen, origin + first) - origin;
@@ -293,6 +341,53 @@ __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, con
       float& logit = s[n][r * 2 + j];
       const float distance = fabsf(static_cast<float>(key - row_key));
       logit = key >= from && key <= to ? logit - slope * distance : -INFINITY;
+    }
+  }
+}
+
+// The bits of the custom mask for one of a lane's rows and a step: bit n * 2 + j for the lane's
+// column n * 8 + l % 4 * 2 + j. Bytes past the bits of the item's keys are not read. Not inlined:
+// few batches have such a mask.
+template <typename Traits>
+__device__ __noinline__ uint32_t CustomMaskOf(const AttentionKernelParams& p, const WorkUnit& unit,
+                                              int token, int first) {
+  static_assert(Traits::kKeyTiles <= 16);
+  if (token < 0) return 0;
+  const WorkItem& item = unit.item;
+  const int64_t offset = p.custom_mask_offset[item.row];
+  if (offset < 0) return ~0u;
+  const int64_t seq_len = item.prefix_len + item.tail_len;
+  const int query = token - (item.first_token - item.query_begin);
+  const int key = first + threadIdx.x % 4 * 2;
+  const int64_t bit = query * seq_len + key;
+  const uint8_t* const bytes = p.custom_mask + offset + bit / 8;
+  const int shift = static_cast<int>(bit % 8);
+  uint32_t seen = 0;
+#pragma unroll 4
+  for (int n = 0; n < Traits::kKeyTiles; ++n) {
+    const int num_keys = item.key_end - (key + n * 8);
+    if (num_keys <= 0) break;
+    uint32_t pair = bytes[n] >> shift;
+    if (shift == 7 && num_keys > 1) pair |= static_cast<uint32_t>(bytes[n + 1]) << 1;
+    seen |= (pair & 3) << (n * 2);
+  }
+  return seen;
+}
+
+// Sets the logits of keys that the custom mask hides from a lane's rows to -inf.
+template <typename Traits>
+__device__ __forceinline__ void HideKeys(const AttentionKernelParams& p, const WorkUnit& unit,
+                                         const QueryRow (&rows)[2], int first,
+                                         float (&s)[Traits::kKeyTiles][4]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const uint32_t bits = CustomMaskOf<Traits>(p, unit, rows[r].token, first);
+#pragma unroll
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if ((bits >> (n * 2 + j) & 1) == 0) s[n][r * 2 + j] = -INFINITY;
+      }
     }
   }
 }
@@ -317,6 +412,9 @@ __device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, c
       float& logit = s[i / 4][i % 4];
       logit = terms[i] == -INFINITY ? -INFINITY : logit + terms[i];
     }
+  }
+  if constexpr (kServesRareTerms<Traits>) {
+    if (p.custom_mask != nullptr) HideKeys<Traits>(p, unit, rows, first, s);
   }
 
   uint32_t seen = 0;

@@ -54,6 +54,8 @@ struct TileTraits {
   static constexpr int kRows = kTile.rows();
   static constexpr int kKeys = KeysOfStep(kTile, kLoading);
   static constexpr int kStages = 2;
+  // Custom masks and slopes per sequence, which tuned kernels leave to this one: see logits.cuh.
+  static constexpr bool kServesRareTerms = true;
   static constexpr bool kConverts = kLoading == KvLoading::kConverted;
   static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kRotates = kConverts && !kValuesInKeys;  // only K is rotated
@@ -93,7 +95,7 @@ struct TileTraits {
 
   static_assert(kGroupWarps == 1 || kWarpsN == 1,
                 "groups of several warps have no barrier of their own");
-  static_assert(kKeys % 16 == 0, "products take 16 keys at a time");
+  static_assert(kKeys % (kTensorCores ? 16 : 8) == 0, "products take 16 or 8 keys at a time");
   static_assert(kOwnDims % 16 == 0, "and 16 dims");
   static_assert(kWarpsD == 1 || kWarpsD == 2 || kWarpsD == 4, "DimsChunkAt()");
   static_assert(kKeys <= kGroupThreads, "a thread finds the place of one key of a step");
@@ -185,10 +187,13 @@ struct AttentionShared {
     float sum[Traits::kWarpsN][Traits::kRows];
   };
   // While partials are merged: 4 columns per thread and partial.
-  static constexpr int kMergeSlots =
-      (Traits::kQueriesAhead ? sizeof(Tiles::stages) : sizeof(Tiles)) / (16 * Traits::kThreads);
   static constexpr int kMergeSlotsOfOut =  // the slots that group 0's share takes
       (sizeof(Results::out[0]) + 16 * Traits::kThreads - 1) / (16 * Traits::kThreads);
+  static constexpr int kMergeSlotsOfTiles = static_cast<int>(
+      (Traits::kQueriesAhead ? sizeof(Tiles::stages) : sizeof(Tiles)) / (16 * Traits::kThreads));
+  // Where that share is larger than the tiles, room for two partials beside it.
+  static constexpr int kMergeSlots =
+      kMergeSlotsOfTiles >= kMergeSlotsOfOut ? kMergeSlotsOfTiles : kMergeSlotsOfOut + 2;
   struct Merge {
     uint4 slots[kMergeSlots][Traits::kThreads];
   };

@@ -45,7 +45,8 @@ at::Tensor Rotate(const MlaConfig& config, const at::Tensor& x) {
                  -1);
 }
 
-at::Tensor Attention(const MlaConfig& config, const MlaLayerWeights& layer, const at::Tensor& x) {
+at::Tensor Attention(const MlaConfig& config, const MlaLayerWeights& layer, const at::Tensor& x,
+                     const std::function<at::Tensor(const at::Tensor&)>& stored) {
   constexpr double kEps = 1e-6;
   const int64_t n = x.size(0);
   const int64_t heads = config.num_heads;
@@ -56,9 +57,14 @@ at::Tensor Attention(const MlaConfig& config, const MlaLayerWeights& layer, cons
                Rotate(config, q.narrow(2, config.qk_nope_head_dim, config.qk_rope_head_dim))},
               2);
   const at::Tensor down = Apply(layer.kv_a, x);
-  const at::Tensor latent = Norm(down.narrow(1, 0, config.kv_lora_rank), layer.kv_a_norm, kEps);
+  const at::Tensor cached = stored(at::cat(
+      {Norm(down.narrow(1, 0, config.kv_lora_rank), layer.kv_a_norm, kEps),
+       Rotate(config, down.narrow(1, config.kv_lora_rank, config.qk_rope_head_dim).unsqueeze(0))
+           .squeeze(0)},
+      1));
+  const at::Tensor latent = cached.narrow(1, 0, config.kv_lora_rank);
   const at::Tensor k_rope =
-      Rotate(config, down.narrow(1, config.kv_lora_rank, config.qk_rope_head_dim).unsqueeze(0));
+      cached.narrow(1, config.kv_lora_rank, config.qk_rope_head_dim).unsqueeze(0);
   const at::Tensor kv = Apply(layer.kv_b, latent)
                             .reshape({n, heads, config.qk_nope_head_dim + config.v_head_dim})
                             .transpose(0, 1);
@@ -80,15 +86,19 @@ at::Tensor FeedForward(const MlaLayerWeights& layer, const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor DenseLogits(const MlaModel& model, const std::vector<int32_t>& tokens) {
+at::Tensor DenseLogits(const MlaModel& model, const std::vector<int32_t>& tokens,
+                       const StoredLatents& stored) {
   const MlaConfig& config = model.config();
   const MlaWeights& weights = model.weights();
   const double eps = config.rms_norm_eps;
   at::Tensor x =
       weights.embedding.to(at::kDouble)
           .index_select(0, at::tensor(std::vector<int64_t>(tokens.begin(), tokens.end())));
-  for (const MlaLayerWeights& layer : weights.layers) {
-    x = x + Attention(config, layer, Norm(x, layer.input_norm, eps));
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const MlaLayerWeights& layer = weights.layers[i];
+    x = x + Attention(config, layer, Norm(x, layer.input_norm, eps), [&](const at::Tensor& cached) {
+          return stored ? stored(static_cast<int>(i), cached) : cached;
+        });
     x = x + FeedForward(layer, Norm(x, layer.mlp_norm, eps));
   }
   return Apply(weights.lm_head, Norm(x, weights.final_norm, eps));

@@ -9,14 +9,21 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "examples/models/deepseek/mla_model.h"
 
 namespace reprise {
 
-// [num_tokens, vocab_size] float64: the logits after each token, of a model on the CPU.
-at::Tensor DenseLogits(const MlaModel& model, const std::vector<int32_t>& tokens);
+// What a cache would make of a layer's latents, rotated keys included, [num_tokens, latent_dim]:
+// what it gives back is attended to.
+using StoredLatents = std::function<at::Tensor(int layer, const at::Tensor& latents)>;
+
+// [num_tokens, vocab_size] float64: the logits after each token, of a model on the CPU. `stored`:
+// null for latents as they are.
+at::Tensor DenseLogits(const MlaModel& model, const std::vector<int32_t>& tokens,
+                       const StoredLatents& stored = nullptr);
 
 }  // namespace reprise
 

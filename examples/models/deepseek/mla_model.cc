@@ -44,12 +44,19 @@ AttentionParams ExpandedParams(const MlaConfig& config) {
           .scale = static_cast<float>(config.attention_scale)};
 }
 
+LayerSpec LayerOf(const MlaConfig& config, MlaCache cache) {
+  if (cache == MlaCache::kExpanded) return {.params = ExpandedParams(config)};
+  return {.params = AbsorbedParams(config), .v_in_k = true};
+}
+
 }  // namespace
 
 // The activations of one step. Layers come one after the other and use the same memory.
 struct MlaModel::Scratch {
-  Scratch(const MlaConfig& config, int64_t num_tokens, const at::TensorOptions& options) {
+  Scratch(const MlaConfig& config, MlaCache cache, int64_t num_tokens,
+          const at::TensorOptions& options) {
     const int64_t heads = config.num_heads;
+    const int64_t absorbed_heads = cache == MlaCache::kLatent ? heads : 0;
     hidden = at::empty({num_tokens, config.hidden_size}, options);
     normed = at::empty({num_tokens, config.hidden_size}, options);
     q_low = at::empty({num_tokens, config.q_lora_rank.value_or(0)}, options);
@@ -59,7 +66,7 @@ struct MlaModel::Scratch {
     latent = at::empty({num_tokens, 1, config.latent_dim()}, options);
     compressed = latent.select(1, 0).narrow(1, 0, config.kv_lora_rank);
     k_rope = latent.narrow(2, config.kv_lora_rank, config.qk_rope_head_dim);
-    q_latent = at::empty({num_tokens, heads, config.latent_dim()}, options);
+    q_latent = at::empty({num_tokens, absorbed_heads, config.latent_dim()}, options);
     values = at::empty({num_tokens, heads, config.v_head_dim}, options);
     gate_up = at::empty({num_tokens, 2 * int64_t{config.intermediate_size}}, options);
     gated = at::empty({num_tokens, config.intermediate_size}, options);
@@ -74,7 +81,7 @@ struct MlaModel::Scratch {
   at::Tensor latent;      // [num_tokens, 1, kv_lora_rank + rope], what is cached
   at::Tensor compressed;  // [num_tokens, kv_lora_rank], of latent's memory
   at::Tensor k_rope;      // [num_tokens, 1, rope], likewise
-  at::Tensor q_latent;    // [num_tokens, heads, kv_lora_rank + rope]
+  at::Tensor q_latent;    // [num_tokens, heads, kv_lora_rank + rope], of MlaCache::kLatent
   at::Tensor values;      // [num_tokens, heads, v_head_dim]
   at::Tensor gate_up;     // [num_tokens, 2 * intermediate_size]
   at::Tensor gated;       // [num_tokens, intermediate_size]
@@ -112,18 +119,19 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
       weights_(std::move(weights)),
       rotary_table_(std::move(rotary_table)),
       options_(options),
-      spec_{.layers = std::vector<LayerSpec>(
-                config.num_layers, LayerSpec{.params = AbsorbedParams(config), .v_in_k = true}),
-            .within = {ExpandedParams(config)},
+      spec_{.layers = std::vector<LayerSpec>(config.num_layers, LayerOf(config, options.cache)),
+            .within = {},
             .vocab_size = config.vocab_size,
             .max_position = static_cast<int>(rotary_table_.size(0)),
             .dtype = weights_.dtype,
-            .device = weights_.embedding.device()} {}
+            .device = weights_.embedding.device()} {
+  if (options.cache == MlaCache::kLatent) spec_.within = {ExpandedParams(config)};
+}
 
 absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     const at::TensorOptions options = weights_.embedding.options();
-    Scratch scratch(config_, step.num_tokens(), options);
+    Scratch scratch(config_, options_.cache, step.num_tokens(), options);
     REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
     REPRISE_RETURN_IF_ERROR(RmsNorm(scratch.hidden, weights_.layers.front().input_norm,
                                     static_cast<float>(config_.rms_norm_eps), scratch.normed));
@@ -145,12 +153,17 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
 
 absl::Status MlaModel::Attention(const Step& step, int layer, Scratch& scratch) const {
   REPRISE_RETURN_IF_ERROR(Project(step, layer, scratch));
-  REPRISE_RETURN_IF_ERROR(Absorb(step, layer, scratch));
-  // A step attends in two parts only if a row may have several queries.
-  if (step.max_query_len() > std::max(options_.max_absorbed_query_len, 1)) {
-    REPRISE_RETURN_IF_ERROR(AttendUnabsorbed(step, layer, scratch));
+  if (options_.cache == MlaCache::kExpanded) {
+    REPRISE_RETURN_IF_ERROR(AttendExpanded(step, layer, scratch));
   } else {
-    REPRISE_RETURN_IF_ERROR(AttendAbsorbed(step, layer, scratch));
+    REPRISE_RETURN_IF_ERROR(step.Write(layer, scratch.latent));
+    REPRISE_RETURN_IF_ERROR(Absorb(step, layer, scratch));
+    // A step attends in two parts only if a row may have several queries.
+    if (step.max_query_len() > std::max(options_.max_absorbed_query_len, 1)) {
+      REPRISE_RETURN_IF_ERROR(AttendUnabsorbed(step, layer, scratch));
+    } else {
+      REPRISE_RETURN_IF_ERROR(AttendAbsorbed(step, layer, scratch));
+    }
   }
   return weights_.layers[layer].o.Apply(step.linears(), scratch.values.flatten(1), scratch.normed);
 }
@@ -169,8 +182,7 @@ absl::Status MlaModel::Project(const Step& step, int layer, Scratch& scratch) co
       weights.kv_a.Apply(step.linears(), scratch.normed, scratch.latent.select(1, 0)));
   REPRISE_RETURN_IF_ERROR(
       RmsNorm(scratch.compressed, weights.kv_a_norm, kLatentEps, scratch.compressed));
-  REPRISE_RETURN_IF_ERROR(Rotary(scratch.q_rope, scratch.k_rope, step.positions(), rotary_table_));
-  return step.Write(layer, scratch.latent);
+  return Rotary(scratch.q_rope, scratch.k_rope, step.positions(), rotary_table_);
 }
 
 absl::Status MlaModel::Absorb(const Step& step, int layer, Scratch& scratch) const {
@@ -186,27 +198,38 @@ absl::Status MlaModel::AttendAbsorbed(const Step& step, int layer, Scratch& scra
   return weights_.layers[layer].expand.Apply(step.linears(), attended, scratch.values);
 }
 
-absl::Status MlaModel::AttendUnabsorbed(const Step& step, int layer, Scratch& scratch) const {
-  const MlaLayerWeights& weights = weights_.layers[layer];
+absl::StatusOr<std::pair<at::Tensor, at::Tensor>> MlaModel::Expand(const Step& step, int layer,
+                                                                   const Scratch& scratch) const {
   const int64_t num_tokens = scratch.q.size(0);
   const int64_t heads = config_.num_heads;
   const int64_t nope = config_.qk_nope_head_dim;
-  const at::TensorOptions options = scratch.q.options();
-
-  // Keys and values of the new tokens, head by head; the rotated key is the same for all.
-  const at::Tensor expanded = at::empty({num_tokens, heads, nope + config_.v_head_dim}, options);
+  // Head by head; the rotated key is the same for all.
+  const at::Tensor expanded =
+      at::empty({num_tokens, heads, nope + config_.v_head_dim}, scratch.q.options());
   REPRISE_RETURN_IF_ERROR(
-      weights.kv_b.Apply(step.linears(), scratch.compressed, expanded.flatten(1)));
-  const at::Tensor k = at::empty_like(scratch.q);
+      weights_.layers[layer].kv_b.Apply(step.linears(), scratch.compressed, expanded.flatten(1)));
+  at::Tensor k = at::empty_like(scratch.q);
   k.narrow(2, 0, nope).copy_(expanded.narrow(2, 0, nope));
   k.narrow(2, nope, config_.qk_rope_head_dim).copy_(scratch.k_rope.expand({-1, heads, -1}));
+  return std::pair(std::move(k), expanded.narrow(2, nope, config_.v_head_dim));
+}
+
+absl::Status MlaModel::AttendUnabsorbed(const Step& step, int layer, Scratch& scratch) const {
+  REPRISE_ASSIGN_OR_RETURN(const auto expanded, Expand(step, layer, scratch));
   REPRISE_ASSIGN_OR_RETURN(
       const AttentionPart within,
-      step.AttendWithin(kExpanded, scratch.q, k, expanded.narrow(2, nope, config_.v_head_dim)));
+      step.AttendWithin(kExpanded, scratch.q, expanded.first, expanded.second));
   REPRISE_ASSIGN_OR_RETURN(const AttentionPart latents, step.AttendBefore(layer, scratch.q_latent));
   const at::Tensor before = at::empty_like(scratch.values);
-  REPRISE_RETURN_IF_ERROR(weights.expand.Apply(step.linears(), latents.out, before));
+  REPRISE_RETURN_IF_ERROR(weights_.layers[layer].expand.Apply(step.linears(), latents.out, before));
   return MergeAttention({within.out, before}, {within.lse, latents.lse}, scratch.values);
+}
+
+absl::Status MlaModel::AttendExpanded(const Step& step, int layer, Scratch& scratch) const {
+  REPRISE_ASSIGN_OR_RETURN(const auto expanded, Expand(step, layer, scratch));
+  REPRISE_ASSIGN_OR_RETURN(scratch.values,
+                           step.Attend(layer, scratch.q, expanded.first, expanded.second));
+  return absl::OkStatus();
 }
 
 absl::Status MlaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {

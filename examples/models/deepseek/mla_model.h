@@ -16,6 +16,10 @@
 // The step's largest possible number of queries per row, which is fixed under capture, decides
 // between them.
 //
+// With MlaCache::kExpanded (SGLang's disable_mla) the cache holds the keys and values of every head
+// instead, as that of a model without latents does, and each step is plain attention. It takes many
+// times the memory. For comparisons, and for caches that other programs read.
+//
 // Thread safety: as Model.
 
 #ifndef EXAMPLES_MODELS_DEEPSEEK_MLA_MODEL_H_
@@ -23,9 +27,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,6 +43,12 @@
 
 namespace reprise {
 
+// What the cache holds of a token.
+enum class MlaCache : int8_t {
+  kLatent,    // one latent for all heads
+  kExpanded,  // the keys and values of each head
+};
+
 struct MlaModelOptions {
   // Positions to serve: the number of rows of the rotary table. nullopt: the config's max_seq_len,
   // which it must not exceed.
@@ -45,7 +57,8 @@ struct MlaModelOptions {
   // decode row depends on whether the step has a prompt too, and the two differ by rounding.
   // INT_MAX: always absorbed, for the same bits independent of the rest of the batch
   // (BatchInvariance::kOn).
-  int max_absorbed_query_len = 8;
+  int max_absorbed_query_len = 8;  // of MlaCache::kLatent
+  MlaCache cache = MlaCache::kLatent;
 };
 
 class MlaModel : public Model {
@@ -77,13 +90,18 @@ class MlaModel : public Model {
   // Both read scratch.normed and leave their output there, before the residual is added.
   absl::Status Attention(const Step& step, int layer, Scratch& scratch) const;
   absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
-  // q and latent of scratch.normed, normalised and rotated; the latent written to the cache.
+  // q and latent of scratch.normed, normalised and rotated.
   absl::Status Project(const Step& step, int layer, Scratch& scratch) const;
   // scratch.q_latent of scratch.q.
   absl::Status Absorb(const Step& step, int layer, Scratch& scratch) const;
   // scratch.values [num_tokens, num_heads, v_head_dim]: the output of attention.
   absl::Status AttendAbsorbed(const Step& step, int layer, Scratch& scratch) const;
   absl::Status AttendUnabsorbed(const Step& step, int layer, Scratch& scratch) const;
+  absl::Status AttendExpanded(const Step& step, int layer, Scratch& scratch) const;
+  // Keys [num_tokens, num_heads, qk_head_dim] and values [.., v_head_dim] of the step's tokens,
+  // made of their latents.
+  absl::StatusOr<std::pair<at::Tensor, at::Tensor>> Expand(const Step& step, int layer,
+                                                           const Scratch& scratch) const;
   // hidden += normed; normed = RMSNorm(hidden).
   absl::Status AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const;
 

@@ -66,6 +66,24 @@ TEST(MlaModelTest, AbsorbedOrNotTheResultIsTheSame) {
   }
 }
 
+TEST(MlaModelTest, ACacheOfEveryHeadsKeysAndValuesGivesTheSameResult) {
+  const auto latent = Loaded(kFolder, 8);
+  auto loaded = MlaModel::Load(kFolder, {.dtype = DType::kFloat32}, {.cache = MlaCache::kExpanded});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  MlaModel& expanded = **loaded;
+  const MlaConfig& config = expanded.config();
+  const LayerSpec& layer = expanded.spec().layers[1];
+  EXPECT_FALSE(layer.v_in_k);
+  EXPECT_EQ(layer.params.num_kv_heads, config.num_heads);
+  EXPECT_EQ(layer.params.head_dim_qk, config.qk_head_dim());
+  EXPECT_EQ(layer.params.head_dim_v, config.v_head_dim);
+  const at::Tensor expected = at::tensor(Logits(*latent, 0));
+  for (const int chunk : {0, 1, 10}) {
+    SCOPED_TRACE(testing::Message() << "chunks of " << chunk);
+    EXPECT_LT((at::tensor(Logits(expanded, chunk)) - expected).abs().max().item<float>(), 2e-4f);
+  }
+}
+
 TEST(MlaModelTest, TheWeightsOfHeadsAreTheHalvesOfOneMatrix) {
   const auto model = Loaded(kFolder, 8);
   const MlaConfig& config = model->config();

@@ -35,8 +35,8 @@ namespace {
 
 class DenseLlama {
  public:
-  explicit DenseLlama(const LlamaModel& model)
-      : config_(model.config()), weights_(model.weights()) {}
+  explicit DenseLlama(const LlamaModel& model, const DenseStorage& storage = {})
+      : config_(model.config()), weights_(model.weights()), storage_(storage) {}
 
   at::Tensor Logits(const std::vector<int32_t>& tokens) {
     at::Tensor x =
@@ -127,6 +127,10 @@ class DenseLlama {
         .masked_fill(hidden, -std::numeric_limits<double>::infinity());
   }
 
+  static at::Tensor Stored(const DenseStorage::Stored& stored, int i, const at::Tensor& x) {
+    return stored ? stored(i, x) : x;
+  }
+
   at::Tensor Attention(int i, const at::Tensor& x) const {
     const LlamaLayerWeights& layer = weights_.layers[i];
     const int64_t n = x.size(0);
@@ -137,10 +141,11 @@ class DenseLlama {
                                  .transpose(0, 1);  // [heads, n, head_dim]
     const at::Tensor q =
         Prepared(i, heads.narrow(0, 0, num_q), layer.q_norm) * Temperature(i, n).view({n, 1});
-    const at::Tensor k = Prepared(i, heads.narrow(0, num_q, num_kv), layer.k_norm)
+    const at::Tensor k =
+        Stored(storage_.keys, i, Prepared(i, heads.narrow(0, num_q, num_kv), layer.k_norm))
+            .repeat_interleave(num_q / num_kv, 0);
+    const at::Tensor v = Stored(storage_.values, i, heads.narrow(0, num_q + num_kv, num_kv))
                              .repeat_interleave(num_q / num_kv, 0);
-    const at::Tensor v =
-        heads.narrow(0, num_q + num_kv, num_kv).repeat_interleave(num_q / num_kv, 0);
     const double scale = config_.attention_scale.value_or(1 / std::sqrt(config_.head_dim));
     const at::Tensor scores =
         Capped(at::matmul(q, k.transpose(1, 2)) * scale, config_.attention_softcap);
@@ -204,13 +209,15 @@ class DenseLlama {
 
   const LlamaConfig& config_;
   const LlamaWeights& weights_;
+  const DenseStorage storage_;
   std::vector<at::Tensor> router_margins_;
 };
 
 }  // namespace
 
-at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens) {
-  return DenseLlama(model).Logits(tokens);
+at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens,
+                       const DenseStorage& storage) {
+  return DenseLlama(model, storage).Logits(tokens);
 }
 
 at::Tensor DenseRouterMargins(const LlamaModel& model, const std::vector<int32_t>& tokens) {

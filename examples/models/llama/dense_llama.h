@@ -9,14 +9,24 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "examples/models/llama/llama_model.h"
 
 namespace reprise {
 
+// What a cache would make of a layer's keys and values, [num_kv_heads, num_tokens, head_dim] each:
+// what it gives back is attended to.
+struct DenseStorage {
+  using Stored = std::function<at::Tensor(int layer, const at::Tensor& x)>;
+  Stored keys = nullptr;  // null: as they are
+  Stored values = nullptr;
+};
+
 // [num_tokens, vocab_size] float64: the logits after each token, of a model on the CPU.
-at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens);
+at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens,
+                       const DenseStorage& storage = {});
 
 // [num_tokens] float64: by how much the router's logit of the last expert chosen for a token
 // exceeds that of the first that is not; the least of all layers. Rounding errors that are smaller

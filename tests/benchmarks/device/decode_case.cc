@@ -38,7 +38,9 @@ double MicrosecondsSince(Clock::time_point begin) {
 class DecodingBatch {
  public:
   static absl::StatusOr<DecodingBatch> Create(LlamaModel& model, const DecodeCase& c) {
-    const int num_steps = kNumWarmupSteps + kNumTracedSteps + c.num_timed_steps * c.num_samples + 1;
+    // Rejected drafts take no room in the end, but the last step's may be accepted.
+    const int num_steps = kNumWarmupSteps + kNumTracedSteps + c.num_timed_steps * c.num_samples +
+                          1 + 4 * c.num_drafts;
     const int first_len = std::max(1, c.context - num_steps / 2);
     const int max_seq_len = first_len + num_steps;
     const int blocks_per_seq = (max_seq_len - 1) / c.block_size + 1;
@@ -48,14 +50,16 @@ class DecodingBatch {
                                                      c.shared_len));
     }
     DecodingBatch batch;
+    batch.drafts_.assign(c.num_drafts, 0);
     REPRISE_ASSIGN_OR_RETURN(
         batch.runner_, ModelRunner::Create(&model, {.max_num_seqs = c.batch,
-                                                    .max_num_tokens = c.batch,
+                                                    .max_num_tokens = c.batch * (1 + c.num_drafts),
                                                     .max_seq_len = max_seq_len,
                                                     .block_size = c.block_size,
                                                     .num_blocks = 1 + c.batch * blocks_per_seq,
                                                     .graphs = c.graphs,
                                                     .graph_sizes = {c.batch},
+                                                    .speculation = {.max_drafts = c.num_drafts},
                                                     .cascade = c.cascade}));
     for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
       for (at::Tensor tensor : batch.runner_->kv_cache().tensors(layer)) tensor.normal_();
@@ -119,12 +123,13 @@ class DecodingBatch {
         updates.push_back({slot, column, blocks[owner * blocks_per_seq + column]});
       }
       first_rows.push_back({.slot = SlotId(slot), .tokens = token});
-      rows_.push_back({.slot = SlotId(slot)});
+      rows_.push_back({.slot = SlotId(slot), .drafts = drafts_});
     }
     return runner_->Step({.joins = joins, .updates = updates, .rows = first_rows}).status();
   }
 
   std::unique_ptr<ModelRunner> runner_;
+  std::vector<int32_t> drafts_;
   std::vector<ScheduledRow> rows_;
   std::deque<StepTicket> in_flight_;
   bool is_cascade_ = false;

@@ -27,6 +27,8 @@ struct DecodeCase {
   CascadeMode cascade = CascadeMode::kOff;  // whether they are read once if that is faster
   int block_size = 16;
   GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kEager;
+  // Drafts of each row, given by the host; nearly all are rejected. 0: plain decodes.
+  int num_drafts = 0;
   int num_timed_steps = 60;
   int num_samples = 5;  // of num_timed_steps each; the median is reported
 };

@@ -1,6 +1,7 @@
 // Times decode steps of a Llama with random weights on a GPU, and reports the time of each part.
 //
 //   decode_step --preset llama-3.1-8b --batch 1,8,64 --context 1024,4096
+//   decode_step --preset llama-3.1-8b --batch 1,8,32 --drafts 0,4
 //   decode_step --preset llama-3.1-8b --batch 64 --context 4352 --shared 4096 --cascade both
 //
 // Prints a JSON line a point, then a table: the step's time, its ratio to the two floors, the
@@ -34,17 +35,20 @@ ABSL_FLAG(std::string, graphs, "on", "on, off or both");
 ABSL_FLAG(std::string, dtype, "bfloat16", "bfloat16, float16 or float32");
 ABSL_FLAG(int, block_size, 16, "tokens of a KV block");
 ABSL_FLAG(int, steps, 60, "timed steps a sample");
+ABSL_FLAG(std::vector<std::string>, drafts, std::vector<std::string>({"0"}),
+          "drafts of each row, which the steps verify; 0: plain decodes");
 
 namespace reprise {
 namespace {
 
-absl::StatusOr<std::vector<int>> Numbers(const char* flag, const std::vector<std::string>& texts) {
+absl::StatusOr<std::vector<int>> Numbers(const char* flag, const std::vector<std::string>& texts,
+                                         int least = 1) {
   std::vector<int> numbers;
   for (const std::string& text : texts) {
     int number = 0;
-    if (!absl::SimpleAtoi(text, &number) || number < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", flag, " must be positive numbers separated by commas: got ", text));
+    if (!absl::SimpleAtoi(text, &number) || number < least) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be numbers of at least ",
+                                                     least, " separated by commas: got ", text));
     }
     numbers.push_back(number);
   }
@@ -57,6 +61,7 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
                          {"batch", c.batch},
                          {"context", c.context},
                          {"shared", c.shared_len},
+                         {"drafts", c.num_drafts},
                          {"cascade", r.is_cascade},
                          {"block_size", c.block_size},
                          {"graphs", c.graphs != GraphSetOptions::Mode::kOff},
@@ -86,19 +91,20 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
 }
 
 std::string Row(const DecodeCase& c, const DecodeResult& r) {
-  std::string row = absl::StrFormat(
-      "%5d %7d %7s %6s %8.3f %6.2f %6.2f %7.1f %8.1f %8.1f %7.0f", c.batch, c.context,
-      r.is_cascade ? "yes" : "no", c.graphs == GraphSetOptions::Mode::kOff ? "off" : "on",
-      r.step_us / 1e3, r.step_us / r.bytes_floor_us, r.step_us / r.products_floor_us, r.launch_us,
-      r.parts.gap_between_us, r.parts.gap_within_us, r.parts.kernels);
+  std::string row =
+      absl::StrFormat("%5d %7d %6d %7s %6s %8.3f %6.2f %6.2f %7.1f %8.1f %8.1f %7.0f", c.batch,
+                      c.context, c.num_drafts, r.is_cascade ? "yes" : "no",
+                      c.graphs == GraphSetOptions::Mode::kOff ? "off" : "on", r.step_us / 1e3,
+                      r.step_us / r.bytes_floor_us, r.step_us / r.products_floor_us, r.launch_us,
+                      r.parts.gap_between_us, r.parts.gap_within_us, r.parts.kernels);
   for (const double us : r.parts.class_us) absl::StrAppendFormat(&row, " %8.0f", us);
   return row;
 }
 
 std::string Heading() {
-  std::string heading = absl::StrFormat("%5s %7s %7s %6s %8s %6s %6s %7s %8s %8s %7s", "batch",
-                                        "context", "cascade", "graphs", "ms", "/bytes", "/prods",
-                                        "host us", "between", "within", "kernels");
+  std::string heading = absl::StrFormat("%5s %7s %6s %7s %6s %8s %6s %6s %7s %8s %8s %7s", "batch",
+                                        "context", "drafts", "cascade", "graphs", "ms", "/bytes",
+                                        "/prods", "host us", "between", "within", "kernels");
   for (int i = 0; i < kNumKernelClasses; ++i) {
     const std::string name(KernelClassName(static_cast<KernelClass>(i)).substr(0, 8));
     absl::StrAppendFormat(&heading, " %8s", name);
@@ -113,6 +119,8 @@ absl::Status RunAll() {
                            Numbers("context", absl::GetFlag(FLAGS_context)));
   const std::optional<DType> dtype = ParseDType(absl::GetFlag(FLAGS_dtype));
   if (!dtype) return absl::InvalidArgumentError("--dtype: no such type");
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int> drafts,
+                           Numbers("drafts", absl::GetFlag(FLAGS_drafts), /*least=*/0));
   std::vector<GraphSetOptions::Mode> modes;
   const std::string graphs = absl::GetFlag(FLAGS_graphs);
   if (graphs == "on" || graphs == "both") modes.push_back(GraphSetOptions::Mode::kEager);
@@ -138,13 +146,16 @@ absl::Status RunAll() {
     for (const int batch : batches) {
       for (const CascadeMode cascade : cascades) {
         for (const GraphSetOptions::Mode mode : modes) {
-          cases.push_back({.batch = batch,
-                           .context = context,
-                           .shared_len = absl::GetFlag(FLAGS_shared),
-                           .cascade = cascade,
-                           .block_size = absl::GetFlag(FLAGS_block_size),
-                           .graphs = mode,
-                           .num_timed_steps = absl::GetFlag(FLAGS_steps)});
+          for (const int num_drafts : drafts) {
+            cases.push_back({.batch = batch,
+                             .context = context,
+                             .shared_len = absl::GetFlag(FLAGS_shared),
+                             .cascade = cascade,
+                             .block_size = absl::GetFlag(FLAGS_block_size),
+                             .graphs = mode,
+                             .num_drafts = num_drafts,
+                             .num_timed_steps = absl::GetFlag(FLAGS_steps)});
+          }
         }
       }
     }

@@ -1,0 +1,59 @@
+#include "attention/head_dims.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "attention/work_map/attention_tile.h"
+
+namespace reprise {
+namespace {
+
+// Whether every call that `b` serves is served by `a`.
+bool Covers(const HeadDims& a, const HeadDims& b) {
+  return a.qk >= b.qk && a.v >= b.v && (!a.v_in_k || b.v_in_k);
+}
+
+bool IsServed(DType q_dtype) {
+  return std::ranges::any_of(kAttentionTiles, [&](const AttentionTile& tile) {
+    return tile.dtype == ProductType(q_dtype);
+  });
+}
+
+}  // namespace
+
+std::vector<HeadDims> LargestHeadDims(AttentionDevice device, DType q_dtype) {
+  std::vector<HeadDims> largest;
+  if (device == AttentionDevice::kCpu) return largest;
+  for (const AttentionTile& tile : kAttentionTiles) {
+    if (tile.dtype != ProductType(q_dtype)) continue;
+    const HeadDims dims = {tile.head_dim_qk, tile.head_dim_v, tile.values == ValueSource::kKeyTile};
+    const auto covers = [&](const HeadDims& other) { return Covers(other, dims); };
+    if (std::ranges::any_of(largest, covers)) continue;
+    std::erase_if(largest, [&](const HeadDims& other) { return Covers(dims, other); });
+    largest.push_back(dims);
+  }
+  return largest;
+}
+
+bool SupportsHeadDims(AttentionDevice device, DType q_dtype, const HeadDims& dims) {
+  if (dims.qk < 1 || dims.v < 1 || (dims.v_in_k && dims.v > dims.qk)) return false;
+  if (device == AttentionDevice::kCpu) return IsServed(q_dtype);
+  return std::ranges::any_of(LargestHeadDims(device, q_dtype),
+                             [&](const HeadDims& largest) { return Covers(largest, dims); });
+}
+
+std::string SupportedHeadDims(AttentionDevice device, DType q_dtype) {
+  if (!IsServed(q_dtype)) return "no head dims";
+  if (device == AttentionDevice::kCpu) return "any head dims";
+  std::string text = "head dims";
+  const char* separator = " to ";
+  for (const HeadDims& dims : LargestHeadDims(device, q_dtype)) {
+    absl::StrAppend(&text, separator, dims.qk);
+    if (dims.v != dims.qk) absl::StrAppend(&text, " and ", dims.v);
+    if (dims.v_in_k) absl::StrAppend(&text, " where V is the first columns of K");
+    separator = ", or to ";
+  }
+  return text;
+}
+
+}  // namespace reprise

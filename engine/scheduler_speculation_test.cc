@@ -1,0 +1,527 @@
+// Rows with drafts: how many they have, what becomes of their tokens, and that no text changes.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/testing/allocation_counter.h"
+#include "cache/kv_group.h"
+#include "engine/preemption_rule.h"
+#include "engine/scheduler.h"
+#include "engine/speculation_policy.h"
+#include "engine/testing/make_scheduler.h"
+#include "engine/testing/puppet_device.h"
+#include "engine/testing/puppet_masker.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/sampling/logits_params.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+SchedulerOptions Options(int num_drafts) {
+  return {.max_num_seqs = 4,
+          .max_num_tokens = 64,
+          .max_seq_len = 100,
+          .num_blocks = 200,
+          .block_size = 4,
+          .mask_words = static_cast<int>(MaskWords(kPuppetVocab)),
+          .speculation = {.num_drafts = num_drafts}};
+}
+
+// New tokens of the rows of a step, as a runner of `num_drafts` returns them.
+class NewTokens {
+ public:
+  NewTokens(int num_drafts, const std::vector<std::vector<int32_t>>& rows)
+      : stride_(1 + num_drafts) {
+    for (const std::vector<int32_t>& row : rows) {
+      tokens_.push_back(row.empty() ? -2 : row.back());
+      counts_.push_back(static_cast<int32_t>(row.size()));
+      all_.insert(all_.end(), row.begin(), row.end());
+      all_.resize(tokens_.size() * stride_, -99);
+    }
+  }
+
+  StepOutput output() const {
+    return {.tokens = tokens_, .num_new_tokens = counts_, .new_tokens = all_, .stride = stride_};
+  }
+
+ private:
+  int stride_;
+  std::vector<int32_t> tokens_, counts_, all_;
+};
+
+std::vector<int> DraftsOf(const ScheduledBatch& batch) {
+  std::vector<int> drafts;
+  for (const ScheduledRow& row : batch.rows) drafts.push_back(row.num_drafts);
+  return drafts;
+}
+
+std::vector<int32_t> TokensOf(absl::Span<const TokenEvent> events) {
+  std::vector<int32_t> tokens;
+  for (const TokenEvent& event : events) tokens.push_back(event.token.value_or(-1));
+  return tokens;
+}
+
+TEST(SchedulerSpeculationTest, ARowBringsItsAcceptedDraftsAndOneMoreToken) {
+  auto scheduler = Make(Options(3));
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 20});
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0)) << "a prompt";
+  scheduler->Commit({4}, events);
+
+  const ScheduledBatch& batch = scheduler->Schedule();
+  ASSERT_THAT(DraftsOf(batch), ElementsAre(3));
+  EXPECT_THAT(batch.rows[0].tokens, IsEmpty());
+  EXPECT_EQ(batch.rows[0].output, RowOutput::kToken);
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 7);  // room for 4 and three drafts
+  events.clear();
+  scheduler->Commit(NewTokens(3, {{5, 6}}).output(), events);
+  scheduler->CheckInvariants();
+  ASSERT_THAT(TokensOf(events), ElementsAre(5, 6));
+  EXPECT_EQ(events[0].index, 1);
+  EXPECT_EQ(events[1].index, 2);
+  EXPECT_EQ(events[0].earlier, 0);
+  EXPECT_EQ(events[1].earlier, 1);
+  EXPECT_EQ(scheduler->blocks().num_committed(SlotId(0)), 5);  // 6 has no keys yet
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 7) << "kept for the next row";
+
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
+  events.clear();
+  scheduler->Commit(NewTokens(3, {{7, 8, 9, 10}}).output(), events);
+  EXPECT_THAT(TokensOf(events), ElementsAre(7, 8, 9, 10));
+  EXPECT_EQ(events[3].earlier, -1) << "behind all drafts: the row's own logits";
+  EXPECT_EQ(scheduler->speculation_statistics().num_rows, 2);
+  EXPECT_EQ(scheduler->speculation_statistics().num_drafts, 6);
+  EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 4);
+  EXPECT_EQ(scheduler->speculation_statistics().num_accepted_at[0], 2);
+}
+
+TEST(SchedulerSpeculationTest, WhatFollowsAStopTokenIsDropped) {
+  auto scheduler = Make(Options(4));
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 20, .stop_tokens = {7}});
+  scheduler->Schedule();
+  scheduler->Commit({4}, events);
+  scheduler->Schedule();
+  events.clear();
+  scheduler->Commit(NewTokens(4, {{5, 7, 8, 9, 10}}).output(), events);
+  EXPECT_THAT(TokensOf(events), ElementsAre(5, 7));
+  EXPECT_EQ(events[1].finish, FinishReason::kStop);
+  EXPECT_FALSE(scheduler->has_work());
+  EXPECT_EQ(scheduler->blocks().pool().num_used(), 0);
+  // Only the keys of the text are found.
+  Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13}, .max_new_tokens = 1});
+  const ScheduledBatch& batch = scheduler->Schedule();
+  EXPECT_EQ(batch.joins[0].seq_len, 4);
+}
+
+TEST(SchedulerSpeculationTest, RejectedDraftsAreNotFoundAsAPrefix) {
+  auto scheduler = Make(Options(4));
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 3});
+  scheduler->Schedule();
+  scheduler->Commit({4}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(1)) << "no more than are wanted";
+  scheduler->Commit(NewTokens(4, {{5}}).output(), events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0));
+  scheduler->Commit({6}, events);
+  EXPECT_EQ(events.back().finish, FinishReason::kLength);
+  Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9}, .max_new_tokens = 1});
+  EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 4);
+}
+
+TEST(SchedulerSpeculationTest, DraftsStayWithinTheContextAndTheStep) {
+  SchedulerOptions options = Options(6);
+  options.max_seq_len = 7;
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1, 2, 3, 4}, .max_new_tokens = 50});
+  scheduler->Schedule();
+  scheduler->Commit({5}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2));  // keys of tokens 4 to 6
+  scheduler->Commit(NewTokens(6, {{6, 7, 8}}).output(), events);
+  EXPECT_EQ(events.back().finish, FinishReason::kLength);
+  EXPECT_THAT(TokensOf(events), ElementsAre(5, 6, 7, 8));
+
+  options = Options(6);
+  options.max_num_tokens = 10;
+  scheduler = Make(options);
+  for (int i = 0; i < 3; ++i) Add(*scheduler, {.prompt = {i}, .max_new_tokens = 50});
+  scheduler->Schedule();
+  scheduler->Commit({1, 2, 3}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(6, 1, 0));
+}
+
+TEST(SchedulerSpeculationTest, StepsWithPromptsHaveNone) {
+  auto scheduler = Make(Options(3));
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1}, .max_new_tokens = 50});
+  scheduler->Schedule();
+  scheduler->Commit({1}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
+  scheduler->Commit(NewTokens(3, {{2}}).output(), events);
+  Add(*scheduler, {.prompt = {5, 6}, .max_new_tokens = 50});
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0));
+  scheduler->Commit({3, 4}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 3));
+}
+
+TEST(SchedulerSpeculationTest, SequencesThatAskForMoreThanTokensRideAlongAsPlainRows) {
+  SchedulerOptions options = Options(3);
+  options.max_num_seqs = 8;
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  const auto add = [&](Request request) {
+    request.prompt = {1};
+    request.max_new_tokens = 50;
+    Add(*scheduler, std::move(request));
+  };
+  add({.sampling = {.presence_penalty = 0.5f}});
+  add({.sampling = {.biases = {{.token = 3, .bias = 1}}}});
+  add({.logits_stages = 1});
+  add({.num_log_probs = 0});
+  add({.forced_tokens = std::vector<int32_t>(50, 2)});
+  add({.new_token_masker = PuppetMasker::Factory(1, 20)});
+  add({.sampling = {.temperature = 1, .top_k = 5}});
+  add({});
+  PuppetDevice device(options);
+  device.Launch(scheduler->Schedule());
+  ASSERT_TRUE(device.Await().ok());
+  scheduler->Commit(device.output(), events);
+  const ScheduledBatch& batch = scheduler->Schedule();
+  EXPECT_THAT(DraftsOf(batch), ElementsAre(0, 0, 0, 0, 0, 0, 3, 3));
+  device.Launch(batch);
+}
+
+TEST(SchedulerSpeculationTest, ARequestMayHaveFewerDraftsOrNone) {
+  auto scheduler = Make(Options(3));
+  std::vector<TokenEvent> events;
+  for (const int max_drafts : {0, 2, -1, 9}) {
+    Add(*scheduler, {.prompt = {1}, .max_new_tokens = 50, .max_drafts = max_drafts});
+  }
+  scheduler->Schedule();
+  scheduler->Commit({1, 2, 3, 4}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 2, 3, 3));
+  const auto refused = scheduler->Add({.prompt = {1}, .max_drafts = -2});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
+  EXPECT_THAT(refused.status().message(), HasSubstr("max_drafts must be at least -1: got -2"));
+}
+
+TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
+  SchedulerOptions options = Options(3);
+  options.speculation.max_speculating_rows = 2;
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  for (const int max_new_tokens : {50, 50, 2}) {
+    Add(*scheduler, {.prompt = {1}, .max_new_tokens = max_new_tokens});
+  }
+  scheduler->Schedule();
+  scheduler->Commit({1, 2, 3}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0, 0));
+  scheduler->Commit({1, 2, 3}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 3));
+}
+
+TEST(SchedulerSpeculationTest, TheNumberOfDraftsFollowsWhatASequenceAccepts) {
+  auto scheduler = Make(Options(4));
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1}, .max_new_tokens = 90});
+  Add(*scheduler, {.prompt = {2}, .max_new_tokens = 90});
+  scheduler->Schedule();
+  scheduler->Commit({1, 2}, events);
+  for (int i = 0; i < 12; ++i) {
+    const std::vector<int> drafts = DraftsOf(scheduler->Schedule());
+    EXPECT_EQ(drafts[0], 4);
+    scheduler->Commit(NewTokens(4, {std::vector<int32_t>(5, 1), {1}}).output(), events);
+  }
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(4, 0));
+}
+
+TEST(SchedulerSpeculationTest, TheHostMayBeStepsBehindTheCountOfNewTokens) {
+  SchedulerOptions options = Options(3);
+  options.max_steps_in_flight = 3;
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 12});
+  scheduler->Schedule();  // the prompt: token 1 of 12
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 3 + 4 + 4);
+  scheduler->Commit({4}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2)) << "at most 9 have come by then";
+  scheduler->CheckInvariants();
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 3 + 4 + 4 + 3);
+  scheduler->Commit(NewTokens(3, {{5}}).output(), events);
+  scheduler->CheckInvariants();
+  // 2 known, at most 4 and 3 in flight.
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2));
+  scheduler->CheckInvariants();
+  scheduler->Commit(NewTokens(3, {{6, 7, 8, 9}}).output(), events);
+  scheduler->Commit(NewTokens(3, {{10, 11, 12}}).output(), events);
+  scheduler->CheckInvariants();
+  events.clear();
+  scheduler->Commit(NewTokens(3, {{13, 14, 15}}).output(), events);
+  EXPECT_THAT(TokensOf(events), ElementsAre(13, 14, 15));
+  EXPECT_EQ(events.back().index, 11);
+  EXPECT_EQ(events.back().finish, FinishReason::kLength);
+  EXPECT_FALSE(scheduler->has_work());
+}
+
+TEST(SchedulerSpeculationTest, DraftsTakeOnlyBlocksThatAreFree) {
+  SchedulerOptions options = Options(6);
+  options.num_blocks = 1 + 4;
+  options.prefix_reuse = PrefixReuse::kOff;
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1, 2}, .max_new_tokens = 8});
+  Add(*scheduler, {.prompt = {1, 2, 3, 4}, .max_new_tokens = 8});
+  scheduler->Schedule();
+  scheduler->Commit({1, 2}, events);
+  // One block is free, and the first row's drafts would take two: both rows' drafts get what is left
+  // of their last blocks.
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(1, 3));
+  EXPECT_EQ(scheduler->num_preemptions(), 0);
+  scheduler->Commit(NewTokens(6, {{3}, {3}}).output(), events);
+  scheduler->CheckInvariants();
+  // The first takes the block; the other has room left from drafts that were rejected.
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2, 2));
+  EXPECT_EQ(scheduler->num_preemptions(), 0);
+}
+
+TEST(SchedulerSpeculationTest, ARowWithoutATokenEndsItsSequence) {
+  auto scheduler = Make(Options(3));
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1}, .max_new_tokens = 50});
+  Add(*scheduler, {.prompt = {2}, .max_new_tokens = 50});
+  scheduler->Schedule();
+  scheduler->Commit({1, 2}, events);
+  scheduler->Schedule();
+  events.clear();
+  scheduler->Commit(NewTokens(3, {{}, {3, 4}}).output(), events);
+  ASSERT_THAT(events, SizeIs(3));
+  EXPECT_EQ(events[0].finish, FinishReason::kError);
+  EXPECT_EQ(events[1].token, 3);
+  EXPECT_EQ(events[2].token, 4);
+  scheduler->CheckInvariants();
+}
+
+TEST(SchedulerSpeculationTest, AllocatesNothingInTheSteadyState) {
+  SchedulerOptions options = Options(4);
+  options.max_seq_len = 2000;
+  options.num_blocks = 4000;
+  options.max_steps_in_flight = 2;
+  auto scheduler = Make(options);
+  for (int i = 0; i < 4; ++i) Add(*scheduler, {.prompt = {i}, .max_new_tokens = 1900});
+  std::vector<TokenEvent> events;
+  events.reserve(100);
+  scheduler->Schedule();
+  scheduler->Schedule();
+  scheduler->Commit({1, 2, 3, 4}, events);
+  const NewTokens tokens(4, {{1, 2}, {1, 2}, {1, 2}, {1, 2}});
+  const auto step = [&] {
+    scheduler->Schedule();
+    events.clear();
+    scheduler->Commit(tokens.output(), events);
+  };
+  for (int i = 0; i < 5; ++i) step();
+  AllocationCounter allocations;
+  for (int i = 0; i < 300; ++i) step();
+  EXPECT_EQ(allocations.count(), 0);
+  EXPECT_THAT(events, SizeIs(8));
+  EXPECT_GT(scheduler->speculation_statistics().num_drafts, 2000);
+}
+
+// ---- Whatever is accepted, the texts are those of plain decoding.
+
+struct Case {
+  std::string name;
+  SchedulerOptions options;
+  std::vector<Request> requests;
+  bool preempts = false;
+};
+
+std::vector<Request> SomeRequests(int count, int max_new_tokens) {
+  std::vector<Request> requests;
+  for (int i = 0; i < count; ++i) {
+    Request request = {.prompt = std::vector<int32_t>(3 + 2 * i), .max_new_tokens = max_new_tokens};
+    std::iota(request.prompt.begin(), request.prompt.end(), i);
+    if (i % 2 == 1) request.sampling = {.temperature = 1, .seed = 70u + i};
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  cases.push_back({.name = "Plain", .options = Options(5), .requests = SomeRequests(6, 40)});
+
+  Case stops = {.name = "StopTokens", .options = Options(7), .requests = SomeRequests(8, 80)};
+  for (Request& request : stops.requests) request.stop_tokens = {3, 17, 31};
+  cases.push_back(std::move(stops));
+
+  Case context = {.name = "EndOfContext", .options = Options(7), .requests = SomeRequests(6, 80)};
+  context.options.max_seq_len = 30;
+  cases.push_back(std::move(context));
+
+  Case full = {.name = "FullCache", .options = Options(7), .requests = SomeRequests(6, 80)};
+  full.options.num_blocks = 1 + 10;
+  full.preempts = true;
+  cases.push_back(full);
+  full.name = "FullCacheOfSwaps";
+  full.options.num_swap_blocks = 40;
+  full.options.bytes_per_block = 1000;
+  full.options.preemption = PreemptionMode::kSwap;
+  cases.push_back(std::move(full));
+
+  Case windows = {.name = "Windows", .options = Options(7), .requests = SomeRequests(6, 40)};
+  windows.options.groups = {{},
+                            {.retention = KvRetention::kSlidingWindow, .span = 5},
+                            {.retention = KvRetention::kChunkedLocal, .span = 6}};
+  windows.options.prefill_chunk = 3;
+  windows.options.num_blocks = 1 + 40;
+  cases.push_back(std::move(windows));
+
+  Case forks = {.name = "Forks", .options = Options(4), .requests = SomeRequests(3, 20)};
+  for (Request& request : forks.requests) {
+    request.num_sequences = 3;
+    request.sampling = {.temperature = 1, .seed = 9};
+  }
+  cases.push_back(std::move(forks));
+
+  Case few = {.name = "FewTokens", .options = Options(5), .requests = {}};
+  for (int n = 1; n < 9; ++n) {
+    for (Request& request : SomeRequests(2, n)) few.requests.push_back(request);
+  }
+  cases.push_back(std::move(few));
+  return cases;
+}
+
+class SpeculatedTextsTest : public testing::TestWithParam<std::tuple<int, int>> {};
+
+// The texts by request and sample.
+std::map<std::pair<int64_t, int>, PuppetText> RunAll(Scheduler& scheduler, PuppetDevice& device) {
+  std::map<std::pair<int64_t, int>, PuppetText> texts;
+  std::vector<TokenEvent> events;
+  for (int step = 0; scheduler.has_work() && step < 5000; ++step) {
+    bool launched = false;
+    if (scheduler.can_schedule()) {
+      const ScheduledBatch& batch = scheduler.Schedule();
+      launched = !batch.rows.empty();
+      if (launched) device.Launch(batch);
+      if (testing::Test::HasFatalFailure()) return texts;
+    }
+    scheduler.CheckInvariants();
+    if (launched && scheduler.can_schedule()) continue;
+    if (scheduler.num_in_flight() == 0) break;
+    events.clear();
+    EXPECT_TRUE(device.Await().ok());
+    scheduler.Commit(device.output(), events);
+    for (const TokenEvent& event : events) {
+      PuppetText& text = texts[{event.sequence.value(), event.sample}];
+      EXPECT_EQ(event.index, static_cast<int>(text.tokens.size()));
+      EXPECT_EQ(text.finish, FinishReason::kNone) << "an event behind the end";
+      text.Add(event);
+    }
+    scheduler.CheckInvariants();
+  }
+  EXPECT_FALSE(scheduler.has_work());
+  return texts;
+}
+
+TEST_P(SpeculatedTextsTest, AreThoseOfPlainDecoding) {
+  const auto [right_drafts, num_steps_in_flight] = GetParam();
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(c.name);
+    SchedulerOptions options = c.options;
+    options.max_steps_in_flight = num_steps_in_flight;
+    auto scheduler = Make(options);
+    PuppetDevice device(options);
+    device.set_right_drafts(right_drafts);
+    for (const Request& request : c.requests) Add(*scheduler, request);
+    const auto texts = RunAll(*scheduler, device);
+    if (HasFailure()) return;
+    for (size_t i = 0; i < c.requests.size(); ++i) {
+      for (int sample = 0; sample < c.requests[i].num_sequences; ++sample) {
+        const auto it = texts.find({static_cast<int64_t>(i), sample});
+        ASSERT_TRUE(it != texts.end()) << i;
+        EXPECT_EQ(it->second,
+                  ExpectedText(c.requests[i], sample, options, scheduler->max_cached_tokens()))
+            << "request " << i << ", sample " << sample;
+      }
+    }
+    EXPECT_EQ(scheduler->blocks().pool().num_used(), 0) << "leaked blocks";
+    const SpeculationStatistics& statistics = scheduler->speculation_statistics();
+    EXPECT_GT(statistics.num_rows, 0);
+    EXPECT_LE(statistics.num_drafts, device.num_drafts());
+    if (right_drafts == 0) {
+      EXPECT_EQ(statistics.num_accepted, 0);
+    } else if (right_drafts == 1000) {
+      EXPECT_EQ(statistics.num_accepted, statistics.num_drafts);
+    }
+    if (c.preempts) {
+      EXPECT_GT(scheduler->num_preemptions(), 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Drafts, SpeculatedTextsTest,
+                         testing::Combine(testing::Values(0, 500, 900, 1000),
+                                          testing::Values(1, 2, 3)));
+
+TEST(SchedulerSpeculationTest, AcceptedDraftsSaveSteps) {
+  for (const int right_drafts : {0, 1000}) {
+    const SchedulerOptions options = Options(4);
+    auto scheduler = Make(options);
+    PuppetDevice device(options);
+    device.set_right_drafts(right_drafts);
+    Add(*scheduler, {.prompt = {1}, .max_new_tokens = 81});
+    std::vector<TokenEvent> events;
+    int num_steps = 0;
+    for (; scheduler->has_work(); ++num_steps) {
+      device.Launch(scheduler->Schedule());
+      ASSERT_TRUE(device.Await().ok());
+      scheduler->Commit(device.output(), events);
+    }
+    EXPECT_EQ(num_steps, right_drafts == 0 ? 81 : 1 + 80 / 5);
+    EXPECT_THAT(events, SizeIs(81));
+  }
+}
+
+TEST(SchedulerSpeculationTest, SequencesThatLeaveWithDraftsInFlightGiveBackTheirBlocks) {
+  SchedulerOptions options = Options(5);
+  options.max_steps_in_flight = 3;
+  auto scheduler = Make(options);
+  PuppetDevice device(options);
+  device.set_right_drafts(600);
+  const SequenceId first = Add(*scheduler, {.prompt = {1, 2}, .max_new_tokens = 60});
+  const SequenceId second = Add(*scheduler, {.prompt = {3, 4, 5}, .max_new_tokens = 60});
+  std::vector<TokenEvent> events;
+  for (int i = 0; i < 3; ++i) device.Launch(scheduler->Schedule());
+  ASSERT_TRUE(scheduler->Cancel(first, events).ok());
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_EQ(events[0].finish, FinishReason::kCancelled);
+  const auto texts = RunAll(*scheduler, device);
+  EXPECT_THAT(texts, SizeIs(1));
+  const PuppetText expected =
+      ExpectedText({.prompt = {3, 4, 5}, .max_new_tokens = 60}, 0, options, 100);
+  EXPECT_EQ(texts.at({second.value(), 0}), expected);
+  EXPECT_EQ(scheduler->blocks().pool().num_used(), 0);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,91 @@
+// A smaller model that proposes drafts: the passes that it makes in a step, before the model's own.
+//
+//   pass 0   the tokens of a row that it has not seen, up to the newest: its draft follows
+//   pass 1   that draft alone: the next one follows
+//   ...      one pass for each draft
+//
+// Between passes nothing leaves the device, so all are in the graph of the step. Drafts are drawn as
+// the model's own tokens are, with the same noise: two models that agree on the probabilities agree
+// on the token (Daliri et al., "Coupling without communication and drafter-invariant speculative
+// decoding", 2024).
+//
+// Its layers follow the model's among those of the metadata and the cache. Steps with chunks of
+// prompts run it over the same tokens as the model (PromptPass()), so that it has seen a sequence
+// when decoding begins. What it has not seen, such as tokens decoded without drafts, it sees in pass
+// 0, up to 1 + num_drafts tokens a step; until then the sequence gets no drafts of it.
+//
+// Thread safety: none; one owner. All that it is given must outlive the functions that it returns.
+
+#ifndef RUNNER_DRAFT_MODEL_H_
+#define RUNNER_DRAFT_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cache/kv_group.h"
+#include "cache/storage/kv_layer.h"
+#include "graphs/fingerprint.h"
+#include "graphs/graph_key.h"
+#include "runner/device/device_driver.h"
+#include "runner/model.h"
+#include "runner/step_memory.h"
+#include "runner/step_metadata.h"
+
+namespace reprise {
+
+struct DraftModelOptions {
+  Model* model = nullptr;
+  int first_layer = 0;  // of the metadata's layers: its first one
+  int max_num_seqs = 0;
+  int block_size = 0;
+  std::vector<KvGroupSpec> groups;
+  DeviceDriver* driver = nullptr;
+  const StepMemory* memory = nullptr;  // with draft_arrays()
+  const StepMetadata* metadata = nullptr;
+};
+
+// The model's spec with the layers of a draft model after its own.
+ModelSpec WithLayersOf(const ModelSpec& spec, const ModelSpec& draft);
+
+class DraftModel {
+ public:
+  // Allocates its logits. Errors: ResourceExhausted if the device has too little memory.
+  static absl::StatusOr<std::unique_ptr<DraftModel>> Create(const DraftModelOptions& options);
+
+  // The work that writes the drafts of a step at `key` into its token_ids. `kv`: one per layer of
+  // the metadata, of `num_blocks` blocks.
+  std::function<absl::Status()> Passes(const GraphKey& key, absl::Span<const KvLayer> kv,
+                                       int num_blocks) const;
+
+  // Its forward pass over the tokens of a step at `key`, as the model's own. `calibrated`: as in
+  // Step::Parts.
+  std::function<absl::Status()> PromptPass(const GraphKey& key, absl::Span<const KvLayer> kv,
+                                           const KvScales* calibrated) const;
+
+  int64_t bytes() const { return static_cast<int64_t>(logits_.nbytes() + chosen_.nbytes()); }
+  void AddTo(Fingerprint& fingerprint) const;
+
+ private:
+  explicit DraftModel(const DraftModelOptions& options);
+
+  // A step over `arrays`; logits of its first `num_logits` entries of logits_indices.
+  std::shared_ptr<const Step> StepAt(const StepArrays& arrays, const StepBatches& batches,
+                                     int num_logits, absl::Span<const KvLayer> kv,
+                                     const KvScales* calibrated) const;
+
+  DraftModelOptions options_;
+  std::vector<int> classes_;  // of its layers
+  at::Tensor logits_;         // [max_num_seqs, vocab_size]
+  at::Tensor chosen_;         // [max_num_seqs] int32
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_DRAFT_MODEL_H_

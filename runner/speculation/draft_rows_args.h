@@ -1,0 +1,152 @@
+// Arguments of the rows of a draft model's passes (runner/speculation/draft_rows.h), and the work
+// on one row, shared by the host and device forms.
+
+#ifndef RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_
+#define RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_
+
+#include <cstdint>
+
+#include "attention/metadata/batch_rows.h"
+#include "base/host_device.h"
+#include "base/row_fault.h"
+#include "cache/kv_group.h"
+#include "cache/tables/block_table_view.h"
+#include "runner/slots/slot_state.h"
+#include "runner/slots/step_arrays.h"
+
+namespace reprise {
+
+struct DraftRowsArgs {
+  SlotState slots;    // of the runner
+  StepArrays arrays;  // of the step, refilled; token_ids of the drafts are written
+  StepArrays draft;   // of the pass: written
+  // [num_rows] what the draft model chose in the pass before, by Sample() with draft.sample_slot:
+  // negative for rows that did not sample. Read in passes after the first.
+  const int32_t* chosen = nullptr;
+  int pass = 0;        // 0 to max_drafts; in the last there are no rows, only a draft to keep
+  int max_drafts = 0;  // of a row of this step
+  int num_rows = 0;    // padded, of the step and of the pass
+  int num_tokens = 0;  // padded, of the pass: NumDraftTokens()
+  int block_size = 0;
+  int num_blocks = 0;
+  KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
+};
+
+// Tokens of a pass: in the first one a row has up to 1 + max_drafts, then one.
+constexpr int NumDraftTokens(int pass, int num_rows, int max_drafts) {
+  return pass == 0 ? num_rows * (1 + max_drafts) : num_rows;
+}
+
+// The rows of a pass as all builders of rows see them. No faults are reported: a row that cannot be
+// served is one without good drafts.
+constexpr RowArgs DraftPassRowArgs(const DraftRowsArgs& args) {
+  RowArgs rows;
+  rows.table.entries = args.slots.block_table;
+  rows.table.row_stride = args.slots.block_table_stride;
+  rows.table.num_tables = args.slots.num_slots;
+  rows.table.max_blocks = args.slots.max_blocks;
+  rows.table.block_size = args.block_size;
+  rows.table.num_blocks = args.num_blocks;
+  rows.group_stride = args.slots.block_table_group_stride;
+  rows.num_groups = args.slots.num_groups;
+  for (int group = 0; group < kMaxKvGroups; ++group) rows.groups[group] = args.groups[group];
+  rows.num_rows = args.num_rows;
+  rows.num_tokens = args.num_tokens;
+  rows.max_query_len = args.pass == 0 ? 1 + args.max_drafts : 1;
+  rows.arrays.token_ids = args.draft.token_ids;
+  rows.arrays.positions = args.draft.positions;
+  rows.arrays.slot_mapping = args.draft.slot_mapping;
+  rows.arrays.group_stride = args.draft.max_tokens;
+  rows.arrays.query_start_loc = args.draft.query_start_loc;
+  rows.arrays.seq_lens = args.draft.seq_lens;
+  rows.arrays.context_lens = args.draft.context_lens;
+  rows.arrays.table_row = args.draft.table_row;
+  rows.arrays.logits_indices = args.draft.logits_indices;
+  return PrepareRows(rows);
+}
+
+// The slot of a row that gets drafts, else -1.
+REPRISE_HOST_DEVICE constexpr int32_t DraftSlotOf(const DraftRowsArgs& args, int row_idx) {
+  const int32_t slot = args.arrays.table_row[row_idx];
+  const bool is_slot = slot >= 0 && slot < args.slots.num_slots;
+  return is_slot && args.arrays.num_proposed[row_idx] > 0 ? slot : -1;
+}
+
+// A row of the pass, checked except for its blocks. Reads nothing that a pass writes, except for
+// drafted_len, which the first pass reads and the later ones write: so rows may be placed by any
+// thread while others are written.
+REPRISE_HOST_DEVICE constexpr CheckedRow DraftPassRowOf(const DraftRowsArgs& args,
+                                                        const RowArgs& rows, int row_idx) {
+  const int32_t slot = DraftSlotOf(args, row_idx);
+  if (slot < 0) return {};
+  RowRequest request;
+  request.is_padded = false;
+  request.table_row = slot;
+  const int64_t last = args.arrays.context_lens[row_idx];  // position of the slot's last token
+  if (args.pass == 0) {
+    const int64_t drafted = args.slots.drafted_len[slot];
+    const int64_t most = 1 + int64_t{args.max_drafts};
+    request.context_len = drafted < last ? drafted : last;
+    request.query_len = last + 1 - request.context_len;
+    if (request.query_len > most) request.query_len = most;
+  } else {
+    if (args.chosen[row_idx] < 0 || args.pass >= args.arrays.num_proposed[row_idx]) return {};
+    request.context_len = last + args.pass;
+    request.query_len = 1;
+  }
+  return CheckRow(rows, request);
+}
+
+// The id of the token at `position` of a row.
+REPRISE_HOST_DEVICE constexpr int32_t DraftTokenId(const DraftRowsArgs& args, int row_idx,
+                                                   int32_t slot, int64_t position) {
+  if (args.pass > 0) return args.chosen[row_idx];
+  if (position == args.arrays.context_lens[row_idx]) {
+    return args.arrays.token_ids[args.arrays.query_start_loc[row_idx]];
+  }
+  const TokenHistory& history = args.slots.history;
+  const int32_t token = position < history.stride ? history.row(slot)[position] : 0;
+  return token > 0 ? token : 0;  // of an unknown one 0
+}
+
+// Takes over what the pass before has left of a row: its draft, and its keys, which are in the
+// cache by now. REQUIRES: pass >= 1.
+REPRISE_HOST_DEVICE constexpr void KeepDraftPass(const DraftRowsArgs& args, int row_idx) {
+  const int32_t slot = DraftSlotOf(args, row_idx);
+  if (slot < 0) return;
+  const int32_t num_keys = args.draft.seq_lens[row_idx];  // of the pass before; 0: it was inert
+  if (num_keys > 0) args.slots.drafted_len[slot] = num_keys;
+  if (args.chosen[row_idx] < 0 || args.pass > args.arrays.num_proposed[row_idx]) return;
+  args.arrays.token_ids[args.arrays.query_start_loc[row_idx] + args.pass] = args.chosen[row_idx];
+}
+
+// Writes a row of the pass. `start`: the number of tokens of all previous rows. After
+// KeepDraftPass() of the same row. Lanes: base/lanes.h.
+template <typename Lanes>
+REPRISE_HOST_DEVICE void WriteDraftPassRow(const Lanes& lanes, const DraftRowsArgs& args,
+                                           const RowArgs& rows, int row_idx, int64_t start) {
+  CheckedRow row = DraftPassRowOf(args, rows, row_idx);
+  row.fault = FaultOfPlace(lanes, rows, row, start);
+  const TokenRange tokens = TokensOf(rows, row, start);
+  lanes.ForEach(static_cast<int>(tokens.end - tokens.first), [&](int i) {
+    if (row.is_live()) {
+      WriteNewToken(rows, row, i, tokens.first + i,
+                    DraftTokenId(args, row_idx, row.table_row, int64_t{row.context_len} + i));
+    } else {
+      WriteInertToken(rows, tokens.first + i);
+    }
+  });
+  lanes.ForEach(1, [&](int) {
+    WriteBatchRow(rows, row_idx, row, tokens.first);
+    // A row that is still behind its sequence chooses nothing.
+    const bool samples = row.is_live() && int64_t{row.context_len} + row.query_len >
+                                              args.arrays.context_lens[row_idx];
+    args.draft.sample_slot[row_idx] = samples ? row.table_row : -1;
+    args.draft.sample_offset[row_idx] = row.is_live() ? args.pass : 0;
+    args.draft.encoder_lens[row_idx] = 0;
+  });
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_

@@ -1,0 +1,48 @@
+// Speculative decoding: which drafts a runner proposes, and how many (docs/speculation.md).
+
+#ifndef RUNNER_SPECULATION_SPECULATION_OPTIONS_H_
+#define RUNNER_SPECULATION_SPECULATION_OPTIONS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace reprise {
+
+class Drafter;
+class Model;
+
+// The most drafts of a row.
+inline constexpr int kMaxDrafts = 16;
+
+// Drafts from the sequence's own tokens: those that followed the newest earlier occurrence of its
+// last n tokens, for the largest n in [min_ngram, max_ngram] that occurs before. (Saxena, "Prompt
+// lookup decoding", 2023.)
+struct NgramOptions {
+  int min_ngram = 1;  // at least 1
+  int max_ngram = 4;  // at most 16
+};
+
+struct SpeculationOptions {
+  enum class Proposer : int8_t {
+    kNone,    // the caller gives drafts (ScheduledRow::drafts)
+    kNgram,   // from the sequence's own tokens
+    kModel,   // a smaller model with the same vocabulary, draft_model
+    kCustom,  // a drafter of the caller's, `drafter`
+  };
+
+  // The most drafts of a row, 1 to kMaxDrafts; 0: no speculation.
+  int max_drafts = 0;
+  Proposer proposer = Proposer::kNone;
+  NgramOptions ngram = {};
+  // Its layers follow those of the model: they share block tables and blocks with them, so
+  // prefixes, forks and swaps keep both. Decoder only, of the model's device, vocabulary and dtype,
+  // without embeddings as inputs. Must outlive the runner.
+  Model* draft_model = nullptr;
+  Drafter* drafter = nullptr;  // must outlive the runner
+  // Captured numbers of drafts, ascending, the last at least max_drafts. Empty: max_drafts.
+  std::vector<int> graph_num_drafts = {};
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_SPECULATION_SPECULATION_OPTIONS_H_

@@ -1,0 +1,106 @@
+// The operations of speculative steps on the device are those of the host, bit for bit: over random
+// steps, captured in a graph, in memory whose every byte is compared.
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "base/testing/builder_twins.h"
+#include "base/testing/device_array.h"
+#include "gtest/gtest.h"
+#include "runner/speculation/draft_rows.h"
+#include "runner/speculation/ngram_drafts.h"
+#include "runner/speculation/verify_drafts.h"
+#include "runner/testing/speculation_cases.h"
+
+namespace reprise {
+namespace {
+
+class SpeculationUnitsGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasCudaDevice()) GTEST_SKIP() << "no GPU on this machine";
+  }
+};
+
+// Captures each shape once, and replays it over several steps.
+template <typename Args, typename Carve, typename Launch, typename Draw, typename OnHost>
+void CompareManyShapes(int num_shapes, Carve carve, Launch launch, Draw draw, OnHost on_host) {
+  std::mt19937 random(1);
+  for (int i = 0; i < num_shapes; ++i) {
+    const SpeculationShape shape = DrawSpeculationShape(random);
+    SCOPED_TRACE(testing::Message() << "case " << i << ": " << shape);
+    BuilderTwins<Args> twins([&](ArrayCarver& carver) { return carve(shape, carver); }, launch);
+    for (int replay = 0; replay < 4; ++replay) {
+      twins.Poison();
+      draw(random, shape, twins.args());
+      ASSERT_EQ(twins.Compare(on_host), "") << "replay " << replay;
+    }
+  }
+}
+
+TEST_F(SpeculationUnitsGpuTest, DraftsAreVerifiedAsOnTheHost) {
+  CompareManyShapes<VerifyDraftsArgs>(120, CarveVerifyDrafts, LaunchVerifyDrafts, DrawVerifyDrafts,
+                                      VerifyDraftsOnHost);
+}
+
+TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
+  CompareManyShapes<NgramDraftsArgs>(120, CarveNgramDrafts, LaunchNgramDrafts, DrawNgramDrafts,
+                                     NgramDraftsOnHost);
+}
+
+TEST_F(SpeculationUnitsGpuTest, TheNewestOfTheLongestMatchesIsFoundInALongText) {
+  // Vectors, what is left over, and histories that are not aligned; matches in all threads.
+  for (const int offset : {0, 1}) {
+    for (const int vocab_size : {2, 3, 50}) {
+      SpeculationShape shape = {.num_rows = 4,
+                                .num_slots = 4,
+                                .max_drafts = 16,
+                                .vocab_size = vocab_size,
+                                .max_blocks = 2500,
+                                .block_size = 16,
+                                .history_offset = offset,
+                                .history_gap = offset,
+                                .min_ngram = 1,
+                                .max_ngram = 16};
+      std::mt19937 random(2);
+      BuilderTwins<NgramDraftsArgs> twins(
+          [&](ArrayCarver& carver) { return CarveNgramDrafts(shape, carver); }, LaunchNgramDrafts);
+      for (int replay = 0; replay < 5; ++replay) {
+        twins.Poison();
+        DrawNgramDrafts(random, shape, twins.args());
+        ASSERT_EQ(twins.Compare(NgramDraftsOnHost), "") << shape << ", replay " << replay;
+      }
+    }
+  }
+}
+
+TEST_F(SpeculationUnitsGpuTest, RowsOfADraftModelAreThoseOfTheHost) {
+  int num_cases = 0;
+  CompareManyShapes<DraftRowsArgs>(
+      250, CarveDraftRows, LaunchDraftRows,
+      [&](std::mt19937& random, const SpeculationShape& shape, DraftRowsArgs& args) {
+        DrawDraftRows(random, shape, ++num_cases % 3 == 0 ? 0.1 : 0, args);
+      },
+      DraftRowsOnHost);
+}
+
+TEST_F(SpeculationUnitsGpuTest, ResultsOfTheVerificationMayBeMappedHostMemory) {
+  const SpeculationShape shape = {.num_rows = 40, .num_slots = 44, .max_drafts = 8};
+  std::mt19937 random(3);
+  BuilderMemory<VerifyDraftsArgs> host(
+      [&](ArrayCarver& carver) { return CarveVerifyDrafts(shape, carver); });
+  DrawVerifyDrafts(random, shape, host.args());
+  void* mapped = nullptr;
+  CheckCuda(cudaHostAlloc(&mapped, host.num_bytes(), cudaHostAllocMapped));
+  __builtin_memcpy(mapped, host.base(), host.num_bytes());
+  const VerifyDraftsArgs args = host.ArgsAt(static_cast<std::byte*>(mapped));
+  ASSERT_EQ(LaunchVerifyDrafts(args, nullptr), absl::OkStatus());
+  CheckCuda(cudaDeviceSynchronize());
+  VerifyDraftsOnHost(host.args());
+  EXPECT_EQ(host.FirstDifference(static_cast<std::byte*>(mapped)), "");
+  CheckCuda(cudaFreeHost(mapped));
+}
+
+}  // namespace
+}  // namespace reprise

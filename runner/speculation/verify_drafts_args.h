@@ -1,0 +1,106 @@
+// Arguments of the verification of drafts (runner/speculation/verify_drafts.h), and the work on one
+// row, shared by the host and device forms.
+
+#ifndef RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_
+#define RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_
+
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "runner/sampling/sampling_params.h"
+#include "runner/slots/slot_state.h"
+#include "runner/slots/step_arrays.h"
+
+namespace reprise {
+
+struct VerifyDraftsArgs {
+  // [logits rows of the step] what the sequence itself chooses at each place: Sample() with
+  // sample_offset. kNotSampled, kNanRow or a token.
+  const int32_t* chosen = nullptr;
+  SlotState slots;
+  StepArrays arrays;
+  int num_rows = 0;    // padded
+  int max_drafts = 0;  // of the runner: new_tokens has 1 + max_drafts columns
+
+  // Results; on a GPU they may be mapped host memory.
+  int32_t* tokens = nullptr;      // [num_rows] the row's last new token, kNotSampled or kNanRow
+  int32_t* num_new = nullptr;     // [num_rows] new tokens; 0 with kNotSampled and kNanRow
+  int32_t* new_tokens = nullptr;  // [num_rows, 1 + max_drafts] the first num_new
+};
+
+// A row whose drafts are verified.
+struct VerifiedRow {
+  int32_t slot = -1;           // -1: the row does not sample
+  int32_t num_drafts = 0;      // at most max_drafts
+  int32_t first_token = 0;     // the row's, in token_ids
+  int32_t first_verified = 0;  // the first token's row of logits; with drafts only
+};
+
+REPRISE_HOST_DEVICE constexpr VerifiedRow VerifiedRowOf(const VerifyDraftsArgs& args, int row_idx) {
+  VerifiedRow row;
+  const int32_t slot = args.arrays.sample_slot[row_idx];
+  if (slot < 0 || slot >= args.slots.num_slots) return row;
+  row.slot = slot;
+  row.first_verified = args.arrays.first_verified[row_idx];
+  if (row.first_verified < 0) return row;
+  row.first_token = args.arrays.query_start_loc[row_idx];
+  const int64_t after = int64_t{args.arrays.query_start_loc[row_idx + 1]} - row.first_token - 1;
+  const int64_t most = args.max_drafts;
+  row.num_drafts = static_cast<int32_t>(after < 0 ? 0 : (after < most ? after : most));
+  return row;
+}
+
+// What the sequence chooses at its `i`-th next place, if all drafts before it are right: i is 0 to
+// num_drafts. Negative: it cannot choose.
+REPRISE_HOST_DEVICE constexpr int32_t ChosenAt(const VerifyDraftsArgs& args, int row_idx,
+                                               const VerifiedRow& row, int i) {
+  return args.chosen[i < row.num_drafts ? row.first_verified + i : row_idx];
+}
+
+// Whether the `i`-th draft, which is `chosen`'s place, is right.
+REPRISE_HOST_DEVICE constexpr bool IsAccepted(const VerifyDraftsArgs& args, const VerifiedRow& row,
+                                              int i, int32_t chosen) {
+  return chosen >= 0 && chosen == args.arrays.token_ids[row.first_token + 1 + i];
+}
+
+// Writes the row's results, and advances its slot by `num_new` tokens, 0 to num_drafts + 1: those
+// of the first places. Lanes: base/lanes.h.
+template <typename Lanes>
+REPRISE_HOST_DEVICE void WriteVerifiedRow(const Lanes& lanes, const VerifyDraftsArgs& args,
+                                          int row_idx, const VerifiedRow& row, int num_new) {
+  const SlotState& slots = args.slots;
+  const int32_t slot = row.slot;
+  // The position of the slot's last token before the step.
+  const int64_t position = args.arrays.context_lens[row_idx];
+  int32_t* new_tokens = args.new_tokens + row_idx * (int64_t{args.max_drafts} + 1);
+  lanes.ForEach(num_new, [&](int i) {
+    const int32_t token = ChosenAt(args, row_idx, row, i);
+    new_tokens[i] = token;
+    const int64_t place = position + 1 + i;
+    if (slots.history.tokens != nullptr && i < num_new - 1 && place < slots.history.stride) {
+      slots.history.row(slot)[place] = token;
+    }
+  });
+  lanes.ForEach(1, [&](int) {
+    const int32_t last = num_new > 0 ? ChosenAt(args, row_idx, row, num_new - 1) : kNanRow;
+    args.tokens[row_idx] = last;
+    args.num_new[row_idx] = num_new;
+    slots.last_token[slot] = num_new > 0 ? last : 0;
+    // Refill has counted the keys of the token that the step began with.
+    slots.sample_index[slot] += num_new > 0 ? num_new : 1;
+    if (num_new > 1) slots.seq_len[slot] += num_new - 1;
+    if (slots.drafted_len == nullptr || row.num_drafts == 0) return;
+    const int64_t seen = position + num_new;
+    if (slots.drafted_len[slot] > seen) slots.drafted_len[slot] = static_cast<int32_t>(seen);
+  });
+}
+
+// Of a row that does not sample.
+REPRISE_HOST_DEVICE constexpr void WriteNotSampled(const VerifyDraftsArgs& args, int row_idx) {
+  args.tokens[row_idx] = kNotSampled;
+  args.num_new[row_idx] = 0;
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_

@@ -1,0 +1,78 @@
+// Generates texts with a ModelRunner, with drafts or without: for tests that compare the two.
+//
+//   auto harness = *SpeculationHarness::Create(options, {.layers = ...});
+//   harness->Join(0, prompt, sampling);
+//   ASSERT_OK(harness->Step({{.slot = 0}}));                      // the prompt
+//   ASSERT_OK(harness->Step({{.slot = 0, .num_drafts = 4}}));     // 1 to 5 tokens
+//   harness->text(0);
+//
+// Each slot has blocks of its own for the longest sequence.
+
+#ifndef RUNNER_TESTING_SPECULATION_HARNESS_H_
+#define RUNNER_TESTING_SPECULATION_HARNESS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runner/model_runner.h"
+#include "runner/testing/layered_model.h"
+
+namespace reprise {
+
+// A slot's part in a step. Its first step brings its prompt.
+struct SpeculationRow {
+  int slot = 0;
+  int num_drafts = 0;
+  std::vector<int32_t> drafts = {};  // in place of num_drafts
+};
+
+class SpeculationHarness {
+ public:
+  // `draft`: the draft model, if options.speculation.proposer is kModel.
+  static absl::StatusOr<std::unique_ptr<SpeculationHarness>> Create(
+      const ModelRunnerOptions& options, const LayeredModelOptions& model,
+      const LayeredModelOptions& draft = {});
+
+  void Join(int slot, std::vector<int32_t> prompt, const SamplingParams& sampling = {});
+  void Leave(int slot);
+
+  absl::Status Launch(const std::vector<SpeculationRow>& rows);
+  absl::Status Await();  // of the oldest step in flight
+  absl::Status Step(const std::vector<SpeculationRow>& rows);
+
+  // The prompt and what followed it.
+  const std::vector<int32_t>& text(int slot) const { return texts_[slot]; }
+  // New tokens of each row of the step that was awaited last.
+  const std::vector<int>& num_new() const { return num_new_; }
+  const GraphDecision& decision() const { return decision_; }
+  ModelRunner& runner() { return *runner_; }
+
+ private:
+  struct Launched {
+    StepTicket ticket;
+    std::vector<int> slots;
+  };
+
+  SpeculationHarness(const LayeredModelOptions& model, const LayeredModelOptions& draft,
+                     int max_num_seqs);
+
+  LayeredModel model_;
+  std::unique_ptr<LayeredModel> draft_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::vector<std::vector<int32_t>> texts_;  // by slot
+  std::vector<bool> is_new_;
+  std::vector<SlotJoin> joins_;
+  std::vector<SlotId> leaves_;
+  std::vector<BlockTableUpdate> updates_;
+  std::deque<Launched> launched_;
+  std::vector<int> num_new_;
+  GraphDecision decision_;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_TESTING_SPECULATION_HARNESS_H_

@@ -1,0 +1,431 @@
+#include "runner/testing/speculation_suite.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "runner/speculation/drafter.h"
+#include "runner/testing/speculation_harness.h"
+
+namespace reprise {
+
+// A build without CUDA has no GPU to instantiate it for.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SpeculationSuite);
+
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = GraphDecision::Kind;
+using Proposer = SpeculationOptions::Proposer;
+
+constexpr int kVocab = 61;
+constexpr int kMaxSeqLen = 96;
+constexpr int kMaxDrafts = 8;
+
+ModelRunnerOptions Options(Proposer proposer) {
+  return {.max_num_seqs = 4,
+          .max_num_tokens = 96,
+          .max_seq_len = kMaxSeqLen,
+          .block_size = 4,
+          .num_blocks = 1 + 4 * 2 * (kMaxSeqLen / 4),  // of two groups
+          .graph_sizes = {2, 4},
+          .speculation = {
+              .max_drafts = kMaxDrafts, .proposer = proposer, .graph_num_drafts = {2, kMaxDrafts}}};
+}
+
+LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed) {
+  const AttentionParams params = {
+      .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 32, .head_dim_v = 32};
+  return {.layers = {{.params = params}, {.params = params}},
+          .vocab_size = kVocab,
+          .device = device,
+          .seed = seed};
+}
+
+LayeredModelOptions WindowsAndChunks(c10::Device device, uint64_t seed) {
+  LayeredModelOptions model = TwoLayers(device, seed);
+  model.layers[0].params.window_left = 9;
+  model.layers[1].chunk_size = 16;
+  return model;
+}
+
+std::vector<int32_t> RandomPrompt(std::mt19937& rng, int length) {
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < length; ++i) prompt.push_back(static_cast<int32_t>(rng() % kVocab));
+  return prompt;
+}
+
+#define ASSERT_STEP(expression)                    \
+  do {                                             \
+    const absl::Status step_status = (expression); \
+    ASSERT_TRUE(step_status.ok()) << step_status;  \
+  } while (false)
+
+struct Request {
+  std::vector<int32_t> prompt;
+  SamplingParams sampling = {};
+};
+
+std::vector<Request> SomeRequests(uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<Request> requests;
+  for (int i = 0; i < 4; ++i) {
+    Request& request = requests.emplace_back();
+    request.prompt = RandomPrompt(rng, 1 + static_cast<int>(rng() % 20));
+    request.sampling.seed = rng();
+    request.sampling.temperature = i == 0 ? 0.0f : i == 1 ? 0.5f : 1.0f;
+    if (i == 2) request.sampling.top_k = 7;
+    if (i == 3) request.sampling.top_p = 0.8f;
+  }
+  return requests;
+}
+
+constexpr int kNumNew = 40;  // tokens after the prompt
+
+// Each alone, without drafts.
+std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
+                                             const std::vector<Request>& requests) {
+  ModelRunnerOptions options = Options(Proposer::kNone);
+  options.speculation = {};
+  auto harness = SpeculationHarness::Create(options, model);
+  EXPECT_TRUE(harness.ok()) << harness.status();
+  std::vector<std::vector<int32_t>> texts;
+  for (const Request& request : requests) {
+    (*harness)->Join(0, request.prompt, request.sampling);
+    for (int i = 0; i < kNumNew; ++i) {
+      const absl::Status status = (*harness)->Step({{.slot = 0}});
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    texts.push_back((*harness)->text(0));
+    (*harness)->Leave(0);
+  }
+  return texts;
+}
+
+// Proposes the newest token, again and again.
+class Repeat : public Drafter {
+ public:
+  absl::Status Propose(const DraftStep& step) override {
+    ++num_calls;
+    for (int r = 0; r < step.num_rows; ++r) {
+      const int first = step.arrays.query_start_loc[r];
+      for (int i = 0; i < step.arrays.num_proposed[r]; ++i) {
+        step.arrays.token_ids[first + 1 + i] = step.arrays.token_ids[first];
+      }
+    }
+    return absl::OkStatus();
+  }
+  int num_calls = 0;
+};
+
+// Generates all texts together, each step with `drafts_of` drafts of each row that has room.
+template <typename DraftsOf>
+void ExpectTexts(SpeculationHarness& harness, const std::vector<Request>& requests,
+                 const std::vector<std::vector<int32_t>>& want, DraftsOf drafts_of) {
+  const int num_slots = static_cast<int>(requests.size());
+  std::vector<SpeculationRow> rows;
+  for (int slot = 0; slot < num_slots; ++slot) {
+    harness.Join(slot, requests[slot].prompt, requests[slot].sampling);
+    rows.push_back({.slot = slot});
+  }
+  ASSERT_STEP(harness.Step(rows));
+  for (int step = 0; !rows.empty(); ++step) {
+    ASSERT_LT(step, kNumNew);
+    rows.clear();
+    for (int slot = 0; slot < num_slots; ++slot) {
+      const int length = static_cast<int>(harness.text(slot).size());
+      if (length >= static_cast<int>(want[slot].size())) continue;
+      rows.push_back(drafts_of(slot, std::min(kMaxDrafts, kMaxSeqLen - length)));
+    }
+    if (rows.empty()) break;
+    ASSERT_STEP(harness.Step(rows));
+    const bool has_drafts = std::any_of(rows.begin(), rows.end(), [](const SpeculationRow& row) {
+      return row.num_drafts > 0 || !row.drafts.empty();
+    });
+    ASSERT_EQ(harness.decision().kind, Kind::kReplay) << harness.decision();
+    ASSERT_EQ(harness.decision().key.num_drafts > 0, has_drafts);
+  }
+  for (int slot = 0; slot < num_slots; ++slot) {
+    std::vector<int32_t> text = harness.text(slot);
+    text.resize(want[slot].size());
+    EXPECT_EQ(text, want[slot]) << "slot " << slot;
+  }
+}
+
+TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithAnyDrafter) {
+  for (const bool full : {true, false}) {
+    const LayeredModelOptions model =
+        full ? TwoLayers(GetParam(), 1) : WindowsAndChunks(GetParam(), 1);
+    const std::vector<Request> requests = SomeRequests(7);
+    const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+    for (const Proposer proposer : {Proposer::kNgram, Proposer::kModel}) {
+      SCOPED_TRACE(testing::Message()
+                   << "full " << full << ", proposer " << static_cast<int>(proposer));
+      auto harness =
+          SpeculationHarness::Create(Options(proposer), model, TwoLayers(GetParam(), /*seed=*/2));
+      ASSERT_TRUE(harness.ok()) << harness.status();
+      std::mt19937 rng(3);
+      for (int most : {1, 2, 5, kMaxDrafts}) {
+        ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+          // Some rows have fewer, some none.
+          const int count = rng() % 4 == 0 ? static_cast<int>(rng() % (most + 1)) : most;
+          return SpeculationRow{.slot = slot, .num_drafts = std::min(count, room)};
+        });
+        for (int slot = 0; slot < 4; ++slot) (*harness)->Leave(slot);
+      }
+    }
+  }
+}
+
+TEST_P(SpeculationSuite, GivenDraftsMayBeRightWrongOrAnything) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(8);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  auto harness = SpeculationHarness::Create(Options(Proposer::kNone), model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  std::mt19937 rng(4);
+  for (const int percent_right : {0, 50, 90, 100}) {
+    SCOPED_TRACE(testing::Message() << percent_right << " % are right");
+    int num_steps = 0;
+    ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+      SpeculationRow row{.slot = slot};
+      num_steps += slot == 0;
+      const size_t length = (*harness)->text(slot).size();
+      for (int i = 0; i < std::min(4, room); ++i) {
+        const int32_t right = length + i < want[slot].size() ? want[slot][length + i] : 0;
+        const bool is_right = static_cast<int>(rng() % 100) < percent_right;
+        row.drafts.push_back(is_right ? right : (right + 1 + rng() % (kVocab - 1)) % kVocab);
+      }
+      return row;
+    });
+    if (percent_right == 0) {
+      EXPECT_EQ(num_steps, kNumNew - 1);
+    }
+    if (percent_right == 100) {
+      EXPECT_EQ(num_steps, (kNumNew - 1 + 4) / 5);
+    }
+    for (int slot = 0; slot < 4; ++slot) (*harness)->Leave(slot);
+  }
+}
+
+// A draft model that is the model itself accepts all, at any temperature: the noise is the same.
+TEST_P(SpeculationSuite, ADraftModelThatAgreesIsAcceptedWhateverTheTemperature) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(9);
+  auto harness = SpeculationHarness::Create(Options(Proposer::kModel), model, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  std::vector<SpeculationRow> rows;
+  for (int slot = 0; slot < 4; ++slot) {
+    (*harness)->Join(slot, requests[slot].prompt, requests[slot].sampling);
+    rows.push_back({.slot = slot});
+  }
+  ASSERT_STEP((*harness)->Step(rows));
+  for (SpeculationRow& row : rows) row.num_drafts = 5;
+  for (int step = 0; step < 6; ++step) {
+    ASSERT_STEP((*harness)->Step(rows));
+    EXPECT_THAT((*harness)->num_new(), testing::Each(6)) << "step " << step;
+  }
+}
+
+// Tokens decoded without drafts are seen by the draft model later, a few in each step.
+TEST_P(SpeculationSuite, ADraftModelCatchesUpWithWhatWasDecodedWithoutIt) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(10);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  auto harness = SpeculationHarness::Create(Options(Proposer::kModel), model, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  (*harness)->Join(1, requests[1].prompt, requests[1].sampling);
+  for (int i = 0; i < 12; ++i) ASSERT_STEP((*harness)->Step({{.slot = 1}}));
+  // 11 tokens and more to see, 3 in a step.
+  std::vector<int> accepted;
+  while ((*harness)->text(1).size() < want[1].size()) {
+    ASSERT_STEP((*harness)->Step({{.slot = 1, .num_drafts = 2}}));
+    accepted.push_back((*harness)->num_new()[0] - 1);
+  }
+  std::vector<int32_t> text = (*harness)->text(1);
+  text.resize(want[1].size());
+  EXPECT_EQ(text, want[1]);
+  EXPECT_EQ(accepted.back(), 2);
+  EXPECT_LE(std::count(accepted.begin(), accepted.end(), 0), 8);
+}
+
+TEST_P(SpeculationSuite, PromptsAndDraftsShareAStep) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(11);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  for (const Proposer proposer : {Proposer::kNgram, Proposer::kModel}) {
+    auto harness = SpeculationHarness::Create(Options(proposer), model, model);
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    std::vector<SpeculationRow> rows;
+    for (int slot = 0; slot < 4; ++slot) {
+      (*harness)->Join(slot, requests[slot].prompt, requests[slot].sampling);
+      for (SpeculationRow& row : rows) row.num_drafts = 3;
+      rows.push_back({.slot = slot});
+      ASSERT_STEP((*harness)->Step(rows));
+      EXPECT_EQ((*harness)->decision().kind,
+                slot == 0 ? (*harness)->decision().kind : Kind::kEager);
+      if (slot > 0) {
+        EXPECT_EQ((*harness)->decision().reason, EagerReason::kDraftsAmongTokens);
+      }
+    }
+    rows.back().num_drafts = 3;
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_STEP((*harness)->Step(rows));
+      EXPECT_EQ((*harness)->decision().kind, Kind::kReplay);
+      if (proposer == Proposer::kModel) {
+        EXPECT_THAT((*harness)->num_new(), testing::Each(4));
+      }
+    }
+    for (int slot = 0; slot < 4; ++slot) {
+      std::vector<int32_t> text = (*harness)->text(slot);
+      ASSERT_LE(text.size(), want[slot].size());
+      EXPECT_EQ(text, std::vector<int32_t>(want[slot].begin(), want[slot].begin() + text.size()));
+    }
+  }
+}
+
+TEST_P(SpeculationSuite, StepsAreLaunchedBeforeTheHostKnowsHowManyTokensThereAre) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(12);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  for (const Proposer proposer : {Proposer::kNgram, Proposer::kModel}) {
+    ModelRunnerOptions options = Options(proposer);
+    options.max_steps_in_flight = 3;
+    auto harness = SpeculationHarness::Create(options, model, TwoLayers(GetParam(), 2));
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    std::vector<SpeculationRow> rows;
+    for (int slot = 0; slot < 4; ++slot) {
+      (*harness)->Join(slot, requests[slot].prompt, requests[slot].sampling);
+      rows.push_back({.slot = slot});
+    }
+    ASSERT_STEP((*harness)->Launch(rows));
+    for (SpeculationRow& row : rows) row.num_drafts = 3;
+    ASSERT_STEP((*harness)->Launch(rows));
+    for (int i = 0; i < 10; ++i) {
+      ASSERT_STEP((*harness)->Launch(rows));
+      ASSERT_STEP((*harness)->Await());
+    }
+    ASSERT_STEP((*harness)->Await());
+    ASSERT_STEP((*harness)->Await());
+    for (int slot = 0; slot < 4; ++slot) {
+      std::vector<int32_t> text = (*harness)->text(slot);
+      const size_t length = std::min(text.size(), want[slot].size());
+      EXPECT_GE(length, requests[slot].prompt.size() + 12);
+      text.resize(length);
+      EXPECT_EQ(text, std::vector<int32_t>(want[slot].begin(), want[slot].begin() + length));
+    }
+  }
+}
+
+TEST_P(SpeculationSuite, ReplaysAreWhatEagerStepsCompute) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  ModelRunnerOptions options = Options(Proposer::kModel);
+  options.replay_check = ReplayCheck::kEveryReplay;
+  auto harness = SpeculationHarness::Create(options, model, TwoLayers(GetParam(), 2));
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  (*harness)->Join(0, {1, 2, 3, 4, 5});
+  ASSERT_STEP((*harness)->Step({{.slot = 0}}));
+  for (int i = 0; i < 5; ++i) ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = 4}}));
+}
+
+TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  auto harness = SpeculationHarness::Create(Options(Proposer::kModel), model, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  (*harness)->Join(0, {1, 2, 3});
+  ASSERT_STEP((*harness)->Step({{.slot = 0}}));
+  while (true) {
+    const int room = kMaxSeqLen - static_cast<int>((*harness)->text(0).size());
+    if (room < 0) break;
+    ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = std::min(room, kMaxDrafts)}}));
+  }
+  EXPECT_EQ((*harness)->text(0).size(), static_cast<size_t>(kMaxSeqLen) + 1);
+  EXPECT_THAT(std::string((*harness)->Step({{.slot = 0}}).message()),
+              HasSubstr("would be longer than max_seq_len"));
+}
+
+TEST_P(SpeculationSuite, ACallersDrafterIsAsked) {
+  if (!GetParam().is_cpu()) GTEST_SKIP() << "this one runs on the host";
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(13);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  Repeat repeat;
+  ModelRunnerOptions options = Options(Proposer::kCustom);
+  options.speculation.drafter = &repeat;
+  auto harness = SpeculationHarness::Create(options, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+    return SpeculationRow{.slot = slot, .num_drafts = std::min(2, room)};
+  });
+  EXPECT_GT(repeat.num_calls, 0);
+}
+
+TEST_P(SpeculationSuite, RefusesDraftsThatDoNotFitAndChangesNothing) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  ModelRunnerOptions options = Options(Proposer::kNgram);
+  options.max_steps_in_flight = 2;
+  auto made = SpeculationHarness::Create(options, model);
+  ASSERT_TRUE(made.ok()) << made.status();
+  SpeculationHarness& harness = **made;
+  harness.Join(0, {1, 2, 3});
+  ASSERT_STEP(harness.Step({{.slot = 0}}));
+  ModelRunner& runner = harness.runner();
+  const auto message = [&](const ScheduledRow& row) {
+    const auto ticket = runner.Launch({.rows = {&row, 1}});
+    EXPECT_EQ(ticket.status().code(), absl::StatusCode::kInvalidArgument) << ticket.status();
+    return std::string(ticket.status().message());
+  };
+  const std::vector<int32_t> tokens = {1, 2};
+  const std::vector<int32_t> unknown = {kVocab};
+  const std::vector<int32_t> many(kMaxDrafts + 1, 0);
+  EXPECT_THAT(message({.num_drafts = kMaxDrafts + 1}), HasSubstr("more than max_drafts"));
+  EXPECT_THAT(message({.num_drafts = 2147483647}), HasSubstr("more than max_drafts"));
+  EXPECT_THAT(message({.num_drafts = -1}), HasSubstr("expected num_drafts 0"));
+  EXPECT_THAT(message({.num_drafts = 1, .drafts = tokens}), HasSubstr("expected num_drafts 0"));
+  EXPECT_THAT(message({.drafts = many}), HasSubstr("more than max_drafts"));
+  EXPECT_THAT(message({.drafts = unknown}), HasSubstr("drafts: token of slot 0"));
+  EXPECT_THAT(message({.tokens = tokens, .num_drafts = 1}), HasSubstr("expected no tokens"));
+  EXPECT_THAT(message({.output = RowOutput::kNone, .num_drafts = 1}),
+              HasSubstr("expected no tokens, RowOutput::kToken"));
+  EXPECT_THAT(message({.logits = RowLogits::kAll, .num_drafts = 1}), HasSubstr("RowLogits::kLast"));
+  // While drafts are not settled, the host cannot say where its tokens go.
+  ASSERT_STEP(harness.Launch({{.slot = 0, .num_drafts = 2}}));
+  EXPECT_THAT(message({.tokens = tokens}), HasSubstr("the steps with them must be awaited first"));
+  ASSERT_STEP(harness.Await());
+  ASSERT_STEP(harness.Step({{.slot = 0, .num_drafts = 2}}));
+}
+
+TEST_P(SpeculationSuite, RefusesOptionsThatDoNotFit) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const auto message = [&](const SpeculationOptions& speculation,
+                           const LayeredModelOptions& draft = {}) {
+    ModelRunnerOptions options = Options(Proposer::kNone);
+    options.speculation = speculation;
+    return std::string(SpeculationHarness::Create(options, model, draft).status().message());
+  };
+  EXPECT_THAT(message({.max_drafts = 17}), HasSubstr("speculation.max_drafts"));
+  EXPECT_THAT(message({.proposer = Proposer::kNgram}), HasSubstr("at least 1 for a proposer"));
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kModel}),
+              HasSubstr("draft_model must be given"));
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kCustom}),
+              HasSubstr("drafter must be given"));
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kNgram, .ngram = {3, 2}}),
+              HasSubstr("speculation.ngram.max_ngram"));
+  EXPECT_THAT(message({.max_drafts = 4, .graph_num_drafts = {2}}),
+              HasSubstr("must end with max_drafts"));
+  LayeredModelOptions draft = TwoLayers(GetParam(), 2);
+  draft.vocab_size = kVocab + 1;
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kModel}, draft),
+              HasSubstr("the model's vocabulary: expected vocab_size 61, got 62"));
+  draft = TwoLayers(GetParam(), 2);
+  draft.max_position = kMaxSeqLen - 1;
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kModel}, draft),
+              HasSubstr("serve sequences as long"));
+}
+
+}  // namespace
+}  // namespace reprise
