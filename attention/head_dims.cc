@@ -32,6 +32,8 @@ std::vector<HeadDims> LargestHeadDims(AttentionDevice device, DType q_dtype) {
     std::erase_if(largest, [&](const HeadDims& other) { return Covers(dims, other); });
     largest.push_back(dims);
   }
+  // Those that serve any V first.
+  std::ranges::stable_partition(largest, [](const HeadDims& dims) { return !dims.v_in_k; });
   return largest;
 }
 
