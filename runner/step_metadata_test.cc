@@ -10,6 +10,7 @@
 #include "attention/work_map/work_map_check.h"
 #include "gtest/gtest.h"
 #include "runner/device/device_driver.h"
+#include "runner/step_memory.h"
 #include "runner/testing/forwarding_driver.h"
 
 namespace reprise {
