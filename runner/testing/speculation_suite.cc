@@ -31,7 +31,7 @@ ModelRunnerOptions Options(Proposer proposer) {
           .max_num_tokens = 96,
           .max_seq_len = kMaxSeqLen,
           .block_size = 4,
-          .num_blocks = 1 + 4 * 2 * (kMaxSeqLen / 4),  // of two groups
+          .num_blocks = 1 + 4 * 3 * (kMaxSeqLen / 4),  // of up to three groups
           .graph_sizes = {2, 4},
           .speculation = {
               .max_drafts = kMaxDrafts, .proposer = proposer, .graph_num_drafts = {2, kMaxDrafts}}};
