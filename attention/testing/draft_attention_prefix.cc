@@ -204,8 +204,10 @@ std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
       .step =
           [&] {
             device.chain(chains.on_device());
-            prefix_loc.narrow(0, 1, 1).copy_(loc.narrow(0, shape.num_rows, 1));
-            start.copy_(prefix.expand({shape.num_rows}));
+            // By kernels, as all of a builder's work: copies would be nodes of another kind.
+            at::Tensor prefix_end = prefix_loc.narrow(0, 1, 1);
+            at::sub_out(prefix_end, loc.narrow(0, shape.num_rows, 1), at::Scalar(0));
+            at::sub_out(start, prefix.expand({shape.num_rows}), at::Scalar(0));
             at::sub_out(rest, lens, start);
             rest.clamp_min_(0);
             absl::Status status = over_prefix.Run();
