@@ -206,8 +206,8 @@ std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
             device.chain(chains.on_device());
             // By kernels, as all of a builder's work: copies would be nodes of another kind.
             at::Tensor prefix_end = prefix_loc.narrow(0, 1, 1);
-            at::sub_out(prefix_end, loc.narrow(0, shape.num_rows, 1), at::Scalar(0));
-            at::sub_out(start, prefix.expand({shape.num_rows}), at::Scalar(0));
+            at::sub_out(prefix_end, loc.narrow(0, shape.num_rows, 1), zero);
+            at::sub_out(start, prefix.expand({shape.num_rows}), zero);
             at::sub_out(rest, lens, start);
             rest.clamp_min_(0);
             absl::Status status = over_prefix.Run();
