@@ -293,6 +293,7 @@ __device__ __forceinline__ float SlopeOf(const AttentionKernelParams& p, const W
                                          const QueryRow& row) {
   if constexpr (kServesRareTerms<Traits>) {
     if (p.alibi_row_stride != 0) {
+      if (row.last_seen == INT_MIN) return 0.0f;  // a padded row of a shared item has no sequence
       return SlopeOfSequence(p, unit, row.token, row.q_head) * kLog2E;
     }
   }
