@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gmock/gmock.h"
 #include "graphs/graph_set.h"
 #include "graphs/recorded_backend.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace reprise {

@@ -199,20 +199,20 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
   REPRISE_ASSIGN_OR_RETURN(const int major, Attribute(device, cudaDevAttrComputeCapabilityMajor));
   REPRISE_ASSIGN_OR_RETURN(const int minor, Attribute(device, cudaDevAttrComputeCapabilityMinor));
   const int compute_capability = 10 * major + minor;
-  AttentionKernelKey key = {
-      .q_dtype = params.q_dtype,
-      .kv_dtype = params.kv_dtype,
-      .head_dim_qk = params.head_dim_qk,
-      .head_dim_v = params.head_dim_v,
-      .tile_rows = params.work.tile_rows,
-      .values = ValuesOf(kv),
-      .has_rotary = params.rotary_dim > 0,
-      .is_general = params.custom_mask != nullptr || params.q_head_scales != nullptr ||
-                    params.alibi_row_stride != 0,
-      .products = extras.products,
-      .max_shared_bytes = max_shared_bytes,
-      .compute_capability = compute_capability,
-      .max_tier = extras.max_tier};
+  AttentionKernelKey key = {.q_dtype = params.q_dtype,
+                            .kv_dtype = params.kv_dtype,
+                            .head_dim_qk = params.head_dim_qk,
+                            .head_dim_v = params.head_dim_v,
+                            .tile_rows = params.work.tile_rows,
+                            .values = ValuesOf(kv),
+                            .has_rotary = params.rotary_dim > 0,
+                            .is_general = params.custom_mask != nullptr ||
+                                          params.q_head_scales != nullptr ||
+                                          params.alibi_row_stride != 0,
+                            .products = extras.products,
+                            .max_shared_bytes = max_shared_bytes,
+                            .compute_capability = compute_capability,
+                            .max_tier = extras.max_tier};
   key.loading = LoadingOf(params, extras);
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel, FindAttentionKernel(key));
   const DType products = kernel->tile.dtype;
