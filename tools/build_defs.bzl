@@ -152,6 +152,7 @@ def reprise_cuda_library(
         hdrs = [],
         textual_hdrs = [],
         deps = [],
+        kernel_deps = [],
         archs = None,
         line_info = True,
         nvcc_copts = [],
@@ -164,10 +165,13 @@ def reprise_cuda_library(
 
     Args:
       name: of the target.
-      srcs: .cu; also .cc, compiled by the host's compiler, and private headers (.h, .cuh).
+      srcs: .cu; also .cc, compiled by the host's compiler, and private headers (.h, .cuh). Dependents
+        do not see a private .cuh, so none is compiled again when it changes; kernels elsewhere that
+        include it name `<name>_device_headers` in their kernel_deps.
       hdrs: headers (.h, .cuh) that other targets may include.
       textual_hdrs: headers that are no translation unit of their own.
       deps: as in cc_library; the CUDA headers are always there.
+      kernel_deps: what only the .cu files include.
       archs: what to compile for, by default DEFAULT_ARCHS of cuda.bzl. "90a" is machine code for
         that architecture only; "80+ptx" is machine code, and PTX for all newer ones.
       line_info: whether profilers find the source lines; without it objects are half as large.
@@ -175,7 +179,8 @@ def reprise_cuda_library(
       copts: options for the host's compiler, for the .cc.
       **kwargs: as in cc_library.
     """
-    headers = [src for src in srcs if src.endswith(".h") or src.endswith(".cuh")]
+    device_headers = [src for src in srcs if src.endswith(".cuh")]
+    headers = device_headers + [src for src in srcs if src.endswith(".h")]
     cuda_srcs = [src for src in srcs if src.endswith(".cu")]
     host_srcs = [src for src in srcs if not src.endswith(".cu") and not src.endswith(".cuh")]
     testonly = kwargs.get("testonly", False)
@@ -191,7 +196,14 @@ def reprise_cuda_library(
         tags = ["manual"],
         testonly = testonly,
         visibility = ["//visibility:private"],
-        deps = deps,
+        deps = deps + kernel_deps,
+    )
+    native.cc_library(
+        name = name + "_device_headers",
+        textual_hdrs = device_headers,
+        tags = ["manual"],
+        testonly = testonly,
+        deps = deps + kernel_deps,
     )
     native.cc_library(
         name = name,
@@ -200,7 +212,7 @@ def reprise_cuda_library(
         copts = _COPTS + copts,
         defines = _unless_cpu(["REPRISE_WITH_CUDA=1"]),
         linkstatic = True,
-        textual_hdrs = textual_hdrs + [header for header in headers if header.endswith(".cuh")],
+        textual_hdrs = textual_hdrs,
         deps = deps,
         **kwargs
     )

@@ -3,6 +3,7 @@
 # machine with a GPU that has the same LibTorch build and nothing else of ours. See docs/gpu-testing.md.
 #
 #   tools/gpu_bundle.sh [TARGET...]     default: those named below
+#   REPRISE_BAZEL_FLAGS="..."           for example --config=racecheck
 #   REPRISE_GPU_DIR=DIR                 in place of .gpu; a folder at the top of the repository
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +20,7 @@ if [ ${#targets[@]} -eq 0 ]; then
     //tests/benchmarks/device:decode_step //tests/benchmarks/device:attention_bench)
 fi
 
-./bazelw ${REPRISE_BAZEL_STARTUP:-} build "${targets[@]}"
+./bazelw ${REPRISE_BAZEL_STARTUP:-} build ${REPRISE_BAZEL_FLAGS:-} "${targets[@]}"
 bin=$(./bazelw ${REPRISE_BAZEL_STARTUP:-} info bazel-bin 2>/dev/null)
 
 rm -rf "$out"

@@ -6,7 +6,7 @@
 #   LIBTORCH=DIR      LibTorch; default: the torch of python3
 #   OUT=DIR           where logs go; default: a temporary folder
 #   GTEST_FILTER=...  as gtest knows it, for tests
-#   SANITIZER_FILTER=... the same for sanitizer; default: *Small*
+#   SANITIZER_FILTER=... the same for sanitizer; default: *Small*-*Smallest*
 #   BENCH_FLAGS=...   of decode_step
 #   ATTENTION_FLAGS=... of attention_bench
 set -u
@@ -51,7 +51,7 @@ run_sanitizer() {
       local start=$SECONDS log=$out/$tool-$(basename "$program").log
       # Barriers of our own making are followed if there may be some.
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --num-cuda-barriers 64 --error-exitcode 9 \
-        "$program" --gtest_brief=1 --gtest_filter="${SANITIZER_FILTER:-*Small*}" >"$log" 2>&1
+        "$program" --gtest_brief=1 --gtest_filter="${SANITIZER_FILTER:-*Small*-*Smallest*}" >"$log" 2>&1
       local rc=$? passed failed counts
       tail -4 "$log"
       passed=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")

@@ -185,7 +185,7 @@ class WarpgroupAttention {
 
   // Says that a warp no longer uses a place.
   static __device__ __forceinline__ void Release(Barrier& free) {
-    if (threadIdx.x % 32 == 0) free.Arrive();
+    free.ArriveAsWarp();
   }
 
   __device__ __forceinline__ void ReleaseKeys(int n, int step, int end) const {

@@ -21,6 +21,15 @@ __device__ __forceinline__ void ArriveAt(int index, int num_threads) {
 // what follows from it is computed once for the warp. Called by all threads of the warp.
 __device__ __forceinline__ int SameInWarp(int value) { return __shfl_sync(kFullWarp, value, 0); }
 
+// How often a warp arrives at a barrier that counts warps. Once would do. But racecheck of
+// compute-sanitizer takes only what the arriving thread itself has done before as ordered; in a
+// build for it (--config=racecheck) every lane arrives.
+#ifdef REPRISE_EVERY_LANE_ARRIVES
+constexpr int kArrivalsOfWarp = 32;
+#else
+constexpr int kArrivalsOfWarp = 1;
+#endif
+
 // A barrier with phases. Each is complete when as many threads have arrived as Init() was told.
 class Barrier {
  public:
@@ -32,6 +41,12 @@ class Barrier {
 
   __device__ __forceinline__ void Arrive() {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(Address()) : "memory");
+  }
+
+  // Arrives for the warp, as kArrivalsOfWarp. Called by all threads of the warp, when all of them
+  // are done with what it guards.
+  __device__ __forceinline__ void ArriveAsWarp() {
+    if (kArrivalsOfWarp > 1 || threadIdx.x % 32 == 0) Arrive();
   }
 
   // Whether phase `count`, counted from 0, is over. REQUIRES: it is the current phase or the one

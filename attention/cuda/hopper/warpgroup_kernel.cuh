@@ -66,10 +66,10 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<WarpgroupShared<Traits>*>(shared_memory);
   if (threadIdx.x == 0) {
-    constexpr int kWarps = Traits::kThreads / 32;
-    shared.queries.Init(Traits::kLoaderThreads, kWarps);
-    shared.keys.Init(Traits::kLoaderThreads, kWarps);
-    shared.values.Init(Traits::kLoaderThreads, kWarps);
+    constexpr int kUsers = kArrivalsOfWarp * (Traits::kThreads / 32);
+    shared.queries.Init(Traits::kLoaderThreads, kUsers);
+    shared.keys.Init(Traits::kLoaderThreads, kUsers);
+    shared.values.Init(Traits::kLoaderThreads, kUsers);
     shared.results_are_out.Init(Traits::kThreads);
   }
   if (threadIdx.x < 3 * Traits::kKeys / 32) (&shared.seen[0][0])[threadIdx.x] = 0;

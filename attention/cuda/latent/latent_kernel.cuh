@@ -52,12 +52,12 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<LatentShared<Traits>*>(shared_memory);
   if (threadIdx.x == 0) {
-    constexpr int kSumWarps = Traits::kThreads / 32;
+    constexpr int kSummers = kArrivalsOfWarp * (Traits::kThreads / 32);
     constexpr int kLoaders = LatentLoader<Traits>::kArrivals;
     constexpr int kWeighers = LatentWeights<Traits>::kArrivals;
-    shared.unit_ring.Init(kLoaders, kWeighers + kSumWarps);
+    shared.unit_ring.Init(kLoaders, kWeighers + kSummers);
     shared.queries.Init(kLoaders, kWeighers);
-    shared.keys.Init(kLoaders, kSumWarps / Traits::kParts);
+    shared.keys.Init(kLoaders, kSummers / Traits::kParts);
     shared.logits.Init(kWeighers, 1);
     shared.weights.Init(kWeighers, 1);
     for (Barrier& barrier : shared.results_are_out) barrier.Init(Traits::kThreads);

@@ -30,7 +30,7 @@ template <typename Traits>
 class LatentLoader {
  public:
   // Arrivals at what was copied: one lane of each warp.
-  static constexpr int kArrivals = Traits::kLoaderThreads / 32;
+  static constexpr int kArrivals = kArrivalsOfWarp * (Traits::kLoaderThreads / 32);
 
   __device__ __forceinline__ LatentLoader(const AttentionKernelParams& p,
                                           LatentShared<Traits>& shared)
@@ -134,9 +134,7 @@ class LatentLoader {
     WaitForCopies<kPending>();
     ShowToProducts();
     __syncwarp();
-    if (thread_ % 32 == 0) {
-      reinterpret_cast<Barrier*>(reinterpret_cast<char*>(&shared_) + there)->Arrive();
-    }
+    reinterpret_cast<Barrier*>(reinterpret_cast<char*>(&shared_) + there)->ArriveAsWarp();
   }
 
   // Called before fill n of a ring is copied. While there is no room yet, all but the `kPending`
@@ -169,7 +167,7 @@ class LatentLoader {
     Meet();
     if (thread_ < Traits::kRows) NoteRow(p_, thread_, prepared);
     Meet();
-    if (thread_ % 32 == 0) shared_.unit_ring.there(n).Arrive();
+    shared_.unit_ring.there(n).ArriveAsWarp();
   }
 
   __device__ __forceinline__ void CopyQueries(const WorkUnit& unit) const {

@@ -87,12 +87,12 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
       if (part == 1 && step + 1 < end) AwaitNextLogits(shared, step);
       RescaleSums<Traits>(shared.rescale[step % Traits::kStages], sums);
       AddStep<Traits>(shared.stage(step), sums);
-      if (threadIdx.x % 32 == 0) shared.keys.free(step * Traits::kParts + part).Arrive();
+      shared.keys.free(step * Traits::kParts + part).ArriveAsWarp();
     }
     FinishLatentUnit<Traits>(p, unit, sums, shared, num_indirect);
     if (!writes_directly) ++num_indirect;
     __syncwarp();
-    if (threadIdx.x % 32 == 0) shared.unit_ring.free(n).Arrive();
+    shared.unit_ring.free(n).ArriveAsWarp();
   }
   ClearInertTokens<Traits>(p);
 }

@@ -35,7 +35,7 @@ class LatentWeights {
   using Element = typename Traits::Element;
 
   // Arrivals at what is weighed, or no longer in use: one lane of each warp.
-  static constexpr int kArrivals = Traits::kWeigherThreads / 32;
+  static constexpr int kArrivals = kArrivalsOfWarp * (Traits::kWeigherThreads / 32);
 
   // Called by all threads of the warpgroup.
   __device__ __forceinline__ LatentWeights(const AttentionKernelParams& p,
@@ -103,7 +103,7 @@ class LatentWeights {
   }
   // Says that a warp no longer uses it.
   static __device__ __forceinline__ void Release(Barrier& barrier) {
-    if (threadIdx.x % 32 == 0) barrier.Arrive();
+    barrier.ArriveAsWarp();
   }
 
   __device__ __forceinline__ void TakeQueries(HeldQueries& held) const {
@@ -242,7 +242,7 @@ __device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
     LatentWeights<Traits>(p, unit, shared).Weigh(n, step, num_steps);
     step += num_steps;
     __syncwarp();
-    if (threadIdx.x % 32 == 0) shared.unit_ring.free(n).Arrive();
+    shared.unit_ring.free(n).ArriveAsWarp();
   }
 }
 
