@@ -37,9 +37,15 @@ void CopyInto(const at::Tensor& part, const at::Tensor& source) {
   }
   // LibTorch does not reuse pinned memory before the copy has run.
   const at::Tensor pinned =
-      at::empty(source.sizes(), at::TensorOptions().dtype(at::kInt).pinned_memory(true));
+      at::empty(source.sizes(), at::TensorOptions().dtype(source.dtype()).pinned_memory(true));
   pinned.copy_(source);
   part.copy_(pinned, /*non_blocking=*/true);
+}
+
+// Part of an array of 4-byte elements, as elements of another type.
+at::Tensor PartAs(const at::Tensor& arrays, int64_t offset, int64_t count, at::ScalarType dtype) {
+  const int64_t num_bytes = count * static_cast<int64_t>(c10::elementSize(dtype));
+  return arrays.slice(0, offset, offset + CeilDiv(num_bytes, 4)).view(dtype).slice(0, 0, count);
 }
 
 at::Tensor Part(const at::Tensor& arrays, int64_t offset, int64_t count) {
@@ -64,18 +70,22 @@ absl::Status CheckElement(const char* name, int64_t index, int64_t least, int64_
       absl::StrCat(name, "[", index, "]: expected ", least, " to ", most, ", got ", got));
 }
 
+constexpr int kNumTableArrays = 5;  // the first ones of ArraysOf()
+
 struct NamedArray {
   const char* name;
   const std::optional<at::Tensor>* array;
 };
 
-std::array<NamedArray, 6> ArraysOf(const PlanInputs& inputs) {
+std::array<NamedArray, 8> ArraysOf(const PlanInputs& inputs) {
   return {{{"seq_lens", &inputs.seq_lens},
            {"block_table", &inputs.block_table},
            {"block_indptr", &inputs.block_indptr},
            {"block_indices", &inputs.block_indices},
            {"last_block_len", &inputs.last_block_len},
-           {"query_start_loc", &inputs.query_start_loc}}};
+           {"query_start_loc", &inputs.query_start_loc},
+           {"custom_mask", &inputs.custom_mask},
+           {"custom_mask_offset", &inputs.custom_mask_offset}}};
 }
 
 absl::Status CheckForm(const PlanInputs& inputs) {
@@ -85,7 +95,7 @@ absl::Status CheckForm(const PlanInputs& inputs) {
   const bool some_packed = inputs.block_indptr || inputs.block_indices || inputs.last_block_len;
   if ((padded && !some_packed) || (packed && !some_padded)) return absl::OkStatus();
   std::string got;
-  for (const auto& [name, array] : ArraysOf(inputs)) {
+  for (const auto& [name, array] : absl::MakeConstSpan(ArraysOf(inputs)).first(kNumTableArrays)) {
     if (array->has_value()) absl::StrAppend(&got, got.empty() ? "" : ", ", name);
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -118,6 +128,9 @@ PlanInputSpace::PlanInputSpace(const PlanCapacities& capacities)
   block_indptr_ = place(rows + 1);
   last_block_len_ = place(rows);
   block_indices_ = place(max_block_indices_);
+  if (capacities.max_custom_mask_bytes == 0) return;
+  mask_offset_ = place(2 * rows);
+  mask_ = place(CeilDiv(capacities.max_custom_mask_bytes, 4));
 }
 
 absl::Status PlanInputSpace::CheckTable(const PlanInputs& inputs, int64_t num_rows) const {
@@ -132,6 +145,30 @@ absl::Status PlanInputSpace::CheckTable(const PlanInputs& inputs, int64_t num_ro
   REPRISE_RETURN_IF_ERROR(
       dims.Check("block_indices", *inputs.block_indices, {"num_indices"}, at::kInt));
   return CheckReserved("block_indices", max_block_indices_, inputs.block_indices->size(0));
+}
+
+absl::Status PlanInputSpace::CheckMask(const PlanInputs& inputs, int64_t num_rows) const {
+  if (!inputs.custom_mask && !inputs.custom_mask_offset) return absl::OkStatus();
+  if (!inputs.custom_mask || !inputs.custom_mask_offset) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "masks have bits and offsets: expected custom_mask and custom_mask_offset, got ",
+        inputs.custom_mask ? "custom_mask" : "custom_mask_offset", " alone"));
+  }
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("custom_mask", *inputs.custom_mask, {"mask_bytes"}, at::kByte));
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("custom_mask_offset", *inputs.custom_mask_offset, {num_rows}, at::kLong));
+  const int64_t num_bytes = dims.size("mask_bytes");
+  REPRISE_RETURN_IF_ERROR(
+      CheckReserved("custom_mask's bytes", capacities_.max_custom_mask_bytes, num_bytes));
+  if (!inputs.custom_mask_offset->is_cpu()) return absl::OkStatus();
+  const at::Tensor offsets = inputs.custom_mask_offset->contiguous();
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const int64_t offset = offsets.const_data_ptr<int64_t>()[r];
+    REPRISE_RETURN_IF_ERROR(CheckElement("custom_mask_offset", r, -1, num_bytes, offset));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PlanInputSpace::CheckLengthsOnHost(const PlanInputs& inputs, int64_t num_rows) const {
@@ -178,6 +215,7 @@ absl::StatusOr<PlanShape> PlanInputSpace::Check(const PlanInputs& inputs, at::De
     if (starts.is_cpu()) num_tokens = num_live_tokens = starts[num_rows].item<int32_t>();
   }
   REPRISE_RETURN_IF_ERROR(CheckLengthsOnHost(inputs, num_rows));
+  REPRISE_RETURN_IF_ERROR(CheckMask(inputs, num_rows));
   num_tokens = inputs.num_tokens.value_or(num_tokens);
   REPRISE_RETURN_IF_ERROR(CheckReserved("num_tokens", capacities_.max_tokens, num_tokens));
   if (num_tokens < num_live_tokens) {
@@ -277,21 +315,38 @@ absl::Status PlanInputSpace::Copy(const PlanInputs& inputs, const PlanShape& sha
   } else {
     at::arange_out(starts, shape.num_rows + 1);
   }
+  if (capacities_.max_custom_mask_bytes > 0) CopyMask(inputs, shape, arrays);
   return absl::OkStatus();
+}
+
+void PlanInputSpace::CopyMask(const PlanInputs& inputs, const PlanShape& shape,
+                              const at::Tensor& arrays) const {
+  const at::Tensor offsets = PartAs(arrays, mask_offset_, shape.num_rows, at::kLong);
+  if (!inputs.custom_mask) {
+    offsets.fill_(-1);
+    return;
+  }
+  CopyInto(offsets, *inputs.custom_mask_offset);
+  CopyInto(PartAs(arrays, mask_, inputs.custom_mask->size(0), at::kByte), *inputs.custom_mask);
 }
 
 PagedBatch PlanInputSpace::BatchOf(const PlanShape& shape, const at::Tensor& memory) const {
   const auto* data = static_cast<const int32_t*>(memory.const_data_ptr());
+  const bool has_masks = capacities_.max_custom_mask_bytes > 0;
   return {.query_start_loc = data + query_start_loc_,
           .seq_lens = data + seq_lens_,
           .block_table = data + block_table_,
           .block_table_stride = max_blocks_,
+          .custom_mask = has_masks ? reinterpret_cast<const uint8_t*>(data + mask_) : nullptr,
+          .custom_mask_offset =
+              has_masks ? reinterpret_cast<const int64_t*>(data + mask_offset_) : nullptr,
           .num_rows = shape.num_rows,
           .num_tokens = shape.num_tokens,
           .max_query_len = capacities_.max_query_len,
           .max_seq_len = capacities_.max_seq_len,
           .num_tables = shape.num_rows,
-          .max_blocks = max_blocks_};
+          .max_blocks = max_blocks_,
+          .custom_mask_bytes = capacities_.max_custom_mask_bytes};
 }
 
 }  // namespace reprise

@@ -27,8 +27,8 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// All int32; each on the host or on the device, of any strides. The table is either padded or
-// packed (cache/tables/block_table_view.h).
+// int32 if not named otherwise; each on the host or on the device, of any strides. The table is
+// either padded or packed (cache/tables/block_table_view.h).
 struct PlanInputs {
   std::optional<at::Tensor> seq_lens = {};     // [num_rows], with block_table
   std::optional<at::Tensor> block_table = {};  // [num_rows, columns]
@@ -38,6 +38,12 @@ struct PlanInputs {
   std::optional<at::Tensor> last_block_len = {};  // [num_rows]
 
   std::optional<at::Tensor> query_start_loc = {};  // [num_rows + 1]; absent: one query per row
+  // Which of all its keys each query sees, as packed bits (attention/paged_batch.h): [any] uint8,
+  // and [num_rows] int64, where a row's bits begin, in bytes, or -1: it is causal as the plan says.
+  // Both, or neither: then no row has a mask. With max_custom_mask_bytes only.
+  std::optional<at::Tensor> custom_mask = {};
+  std::optional<at::Tensor> custom_mask_offset = {};
+
   // Rows of q; the batch may use fewer. Absent: num_rows; with query_start_loc its last
   // element if that is on the host, else max_tokens.
   std::optional<int> num_tokens = {};
@@ -50,6 +56,7 @@ struct PlanCapacities {
   int max_seq_len = 0;
   int block_size = 1;
   std::optional<int64_t> max_block_indices = {};  // of packed tables; absent: of max_rows full rows
+  int64_t max_custom_mask_bytes = 0;              // 0: batches have no custom masks
 };
 
 struct PlanShape {
@@ -82,6 +89,8 @@ class PlanInputSpace {
 
  private:
   absl::Status CheckTable(const PlanInputs& inputs, int64_t num_rows) const;
+  absl::Status CheckMask(const PlanInputs& inputs, int64_t num_rows) const;
+  void CopyMask(const PlanInputs& inputs, const PlanShape& shape, const at::Tensor& arrays) const;
   absl::Status CheckLengthsOnHost(const PlanInputs& inputs, int64_t num_rows) const;
   // The conversion of a packed table into a padded one of max_blocks_ columns.
   ConvertTablesArgs Unpacking(const PackedBlockTable& packed, int32_t* entries,
@@ -101,6 +110,8 @@ class PlanInputSpace {
   int64_t block_indptr_ = 0;     // [max_rows + 1]
   int64_t last_block_len_ = 0;   // [max_rows]
   int64_t block_indices_ = 0;    // [max_block_indices]
+  int64_t mask_offset_ = 0;      // [max_rows] int64
+  int64_t mask_ = 0;             // [max_custom_mask_bytes] uint8
   int64_t size_ = 0;
 };
 

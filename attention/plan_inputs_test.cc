@@ -2,7 +2,9 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -100,6 +102,67 @@ TEST_F(PlanInputsTest, StridedArraysAreTakenAsTheyAre) {
   const PagedBatch batch = Copied(inputs);
   EXPECT_THAT(std::vector<int>(batch.seq_lens, batch.seq_lens + 3), ElementsAre(6, 0, 8));
   EXPECT_THAT(Row(batch, 2, 2), ElementsAre(5, 9));
+}
+
+TEST_F(PlanInputsTest, MasksAreCopiedAndRowsWithoutOneHaveNoOffset) {
+  const PlanInputSpace space({.max_rows = 4,
+                              .max_tokens = 9,
+                              .max_query_len = 4,
+                              .max_seq_len = 12,
+                              .block_size = 4,
+                              .max_custom_mask_bytes = 5});
+  at::Tensor memory = at::full({space.num_bytes()}, 0x7f, at::kByte);
+  const auto copied = [&](const PlanInputs& inputs) {
+    const absl::StatusOr<PlanShape> shape = space.Check(inputs, at::kCPU);
+    EXPECT_TRUE(shape.ok()) << shape.status();
+    EXPECT_TRUE(space.Copy(inputs, *shape, memory, nullptr).ok());
+    return space.BatchOf(*shape, memory);
+  };
+  PlanInputs inputs = Padded();
+  inputs.custom_mask = at::tensor({9, 8, 7}, at::kByte);
+  inputs.custom_mask_offset = at::tensor({0, -1, 1}, at::kLong);
+  PagedBatch batch = copied(inputs);
+  EXPECT_EQ(batch.custom_mask_bytes, 5);
+  EXPECT_EQ(std::vector<int>(batch.custom_mask, batch.custom_mask + 3), (std::vector{9, 8, 7}));
+  EXPECT_EQ(std::vector<int64_t>(batch.custom_mask_offset, batch.custom_mask_offset + 3),
+            (std::vector<int64_t>{0, -1, 1}));
+  batch = copied(Padded());
+  EXPECT_EQ(std::vector<int64_t>(batch.custom_mask_offset, batch.custom_mask_offset + 3),
+            std::vector<int64_t>(3, -1));
+  EXPECT_EQ(Copied(Padded()).custom_mask, nullptr) << "no room for masks";
+}
+
+TEST_F(PlanInputsTest, MasksThatDoNotFitAreRefused) {
+  const PlanInputSpace space({.max_rows = 4,
+                              .max_tokens = 9,
+                              .max_query_len = 4,
+                              .max_seq_len = 12,
+                              .block_size = 4,
+                              .max_custom_mask_bytes = 5});
+  const auto refusal = [&](const std::optional<at::Tensor>& mask,
+                           const std::optional<at::Tensor>& offset) {
+    PlanInputs inputs = Padded();
+    inputs.custom_mask = mask;
+    inputs.custom_mask_offset = offset;
+    return std::string(space.Check(inputs, at::kCPU).status().message());
+  };
+  const at::Tensor mask = at::zeros({5}, at::kByte);
+  const at::Tensor offset = at::zeros({3}, at::kLong);
+  EXPECT_EQ(refusal(mask, offset), "");
+  EXPECT_THAT(refusal(mask, std::nullopt), HasSubstr("got custom_mask alone"));
+  EXPECT_THAT(refusal(std::nullopt, offset), HasSubstr("got custom_mask_offset alone"));
+  EXPECT_THAT(
+      refusal(at::zeros({6}, at::kByte), offset),
+      HasSubstr("custom_mask's bytes must fit in what was reserved: expected 0 to 5, got 6"));
+  EXPECT_THAT(refusal(mask.to(at::kInt), offset), HasSubstr("custom_mask"));
+  EXPECT_THAT(refusal(mask, offset.to(at::kInt)), HasSubstr("custom_mask_offset"));
+  EXPECT_THAT(refusal(mask, at::tensor({0, 6, 0}, at::kLong)),
+              HasSubstr("custom_mask_offset[1]: expected -1 to 5, got 6"));
+  EXPECT_THAT(refusal(mask, at::tensor({-2, 0, 0}, at::kLong)), HasSubstr("got -2"));
+  PlanInputs inputs = Padded();
+  inputs.custom_mask = at::zeros({1}, at::kByte);
+  inputs.custom_mask_offset = offset;
+  EXPECT_THAT(Refusal(inputs), HasSubstr("expected 0 to 0, got 1")) << "no room for masks";
 }
 
 TEST_F(PlanInputsTest, NoRowsAreABatch) {

@@ -76,6 +76,11 @@ absl::StatusOr<std::unique_ptr<PlannedAttention>> PlannedAttention::Create(
     PlannedAttentionOptions own = options;
     REPRISE_ASSIGN_OR_RETURN(own.device, ResolveDevice(options.device, own.work));
     REPRISE_ASSIGN_OR_RETURN(WorkMapPlan plan, PlanWorkMap(own.work));
+    if (own.max_custom_mask_bytes < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("max_custom_mask_bytes of PlannedAttentionOptions: expected 0 or more, got ",
+                       own.max_custom_mask_bytes));
+    }
     if (own.block_size < 1 || own.max_block_indices.value_or(0) < 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "PlannedAttentionOptions: expected a block_size of 1 or more and max_block_indices of 0 "
@@ -95,7 +100,8 @@ PlannedAttention::PlannedAttention(const PlannedAttentionOptions& options, const
                .max_query_len = options.work.max_query_len,
                .max_seq_len = options.work.max_seq_len,
                .block_size = options.block_size,
-               .max_block_indices = options.max_block_indices}),
+               .max_block_indices = options.max_block_indices,
+               .max_custom_mask_bytes = options.max_custom_mask_bytes}),
       map_bytes_(inputs_.num_bytes() + plan.map_bytes) {}
 
 PlannedAttention::~PlannedAttention() {

@@ -70,6 +70,9 @@ struct PlannedAttentionOptions {
   // once per row, so it may exceed the number of blocks in the cache. Absent: enough for max_rows
   // rows of max_seq_len keys.
   std::optional<int64_t> max_block_indices = {};
+  // Capacity of PlanInputs::custom_mask, over all rows; 0: batches have none. Keys are then read for
+  // every query of a causal row, as a mask may show any of them.
+  int64_t max_custom_mask_bytes = 0;
   LayerWindow window = {};  // the widest of the layers
   bool causal = true;
   at::Device device = at::kCPU;

@@ -1,14 +1,18 @@
 #include "attention/planned_attention.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -120,6 +124,38 @@ TEST_F(PlannedAttentionTest, GivesWhatPagedAttentionGives) {
     EXPECT_TRUE(at::equal(out_, out));
     EXPECT_TRUE(at::equal(lse_, lse));
   }
+}
+
+// A mask of no bits hides all keys, one of all bits shows the keys behind a query too.
+TEST_F(PlannedAttentionTest, CustomMasksOfAPlanAreThoseOfItsRun) {
+  PlannedAttentionOptions options = Options();
+  options.window = {};
+  options.max_custom_mask_bytes = 8;
+  absl::StatusOr<std::unique_ptr<PlannedAttention>> attention = PlannedAttention::Create(options);
+  ASSERT_TRUE(attention.ok()) << attention.status();
+  ASSERT_TRUE((*attention)->SetMapWorkspace(Bytes((*attention)->map_bytes())).ok());
+  AttentionParams layer = Layer();
+  layer.window_left.reset();
+  const auto run = [&](std::optional<at::Tensor> mask, std::optional<at::Tensor> offset) {
+    out_.fill_(NAN);
+    PlanInputs inputs = Inputs();
+    inputs.query_start_loc = Ints({0, 2, 2, 4});
+    inputs.custom_mask = std::move(mask);
+    inputs.custom_mask_offset = std::move(offset);
+    absl::Status status = (*attention)->Plan(inputs);
+    if (status.ok()) status = (*attention)->Run(layer, q_, Kv(), out_, &lse_);
+    EXPECT_TRUE(status.ok()) << status;
+    return out_.narrow(0, 0, 4).clone();
+  };
+  const at::Tensor causal = run(std::nullopt, std::nullopt);
+  // Row 0: 2 queries of 6 keys, row 2: 2 of 8.
+  const at::Tensor all = at::full({4}, 0xff, at::kByte);
+  const at::Tensor first = run(all, at::tensor({0, -1, -1}, at::kLong));
+  EXPECT_FALSE(at::allclose(first[0], causal[0])) << "it sees the key of the next query";
+  EXPECT_TRUE(at::allclose(first.narrow(0, 1, 3), causal.narrow(0, 1, 3)));
+  const at::Tensor none = run(at::zeros({4}, at::kByte), at::tensor({0, -1, 2}, at::kLong));
+  EXPECT_TRUE(at::equal(none, at::zeros_like(none)));
+  EXPECT_TRUE(at::equal(run(std::nullopt, std::nullopt), causal)) << "masks of the plan before";
 }
 
 TEST_F(PlannedAttentionTest, WorkspacesComeBeforePlanAndPlanBeforeRun) {

@@ -15,7 +15,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -64,11 +66,104 @@ absl::StatusOr<MemoryUse> MeasureMemory(c10::DeviceIndex device) {
           c10::cuda::CUDACachingAllocator::getDeviceStats(device).reserved_bytes[kAll].current};
 }
 
-// A graph that is ready to launch.
-struct Executable {
+// A part of a step, ready to run: a graph to launch, or work between two graphs.
+struct Piece {
   cudaGraphExec_t exec = nullptr;
+  Step work;
+};
+
+void Destroy(const std::vector<Piece>& pieces) {
+  for (const Piece& piece : pieces) {
+    if (piece.exec == nullptr) continue;
+    WarnUnlessOk(CudaStatus(cudaGraphExecDestroy(piece.exec), "cudaGraphExecDestroy"));
+  }
+}
+
+// A step that is ready to run.
+struct Executable {
+  std::vector<Piece> pieces;
   GraphBytes bytes;
 };
+
+// The capture of a step in one or several graphs.
+class Recording {
+ public:
+  // Both must outlive it.
+  Recording(const c10::cuda::CUDAStream& stream, const GraphPool& pool)
+      : stream_(stream), pool_(pool) {}
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  ~Recording() { Destroy(pieces_); }
+
+  // Begins a graph.
+  absl::Status Begin() {
+    REPRISE_ASSIGN_OR_RETURN(capture_, StreamCapture::Begin(stream_, pool_));
+    return absl::OkStatus();
+  }
+
+  // Ends the graph that has begun.
+  absl::Status End() {
+    const absl::StatusOr<cudaGraph_t> graph = capture_->End();
+    capture_.reset();
+    REPRISE_RETURN_IF_ERROR(graph.status());
+    const absl::StatusOr<cudaGraphExec_t> exec = Instantiate(*graph);
+    WarnUnlessOk(CudaStatus(cudaGraphDestroy(*graph), "cudaGraphDestroy"));
+    REPRISE_RETURN_IF_ERROR(exec.status());
+    if (*exec != nullptr) pieces_.push_back({.exec = *exec});
+    return absl::OkStatus();
+  }
+
+  // Ends a graph and begins another, behind `work`. An error is that of Finish(), too.
+  absl::Status Cut(Step work) {
+    if (capture_ != nullptr) status_.Update(End());
+    if (!status_.ok()) return status_;
+    pieces_.push_back({.work = std::move(work)});
+    status_.Update(Begin());
+    return status_;
+  }
+
+  // The pieces of the step, which belong to the caller.
+  absl::StatusOr<std::vector<Piece>> Finish(const absl::Status& step) {
+    if (capture_ != nullptr) status_.Update(End());
+    if (!step.ok()) return step;  // the cause, if both failed
+    REPRISE_RETURN_IF_ERROR(status_);
+    if (pieces_.empty()) {
+      return absl::InvalidArgumentError("step must enqueue work on the backend's stream: got none");
+    }
+    return std::exchange(pieces_, {});
+  }
+
+ private:
+  // Ready to launch; null for a graph of nothing.
+  absl::StatusOr<cudaGraphExec_t> Instantiate(cudaGraph_t graph) const;
+
+  const c10::cuda::CUDAStream& stream_;
+  const GraphPool& pool_;
+  std::unique_ptr<StreamCapture> capture_;
+  absl::Status status_;  // of cuts
+  std::vector<Piece> pieces_;
+};
+
+absl::StatusOr<cudaGraphExec_t> Recording::Instantiate(cudaGraph_t graph) const {
+  size_t num_nodes = 0;
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaGraphGetNodes(graph, nullptr, &num_nodes), "cudaGraphGetNodes"));
+  if (num_nodes == 0) return nullptr;
+  cudaGraphExec_t exec = nullptr;
+  // The first flag frees what a graph allocates itself (cudaMallocAsync inside a library) when it
+  // is launched again; the second keeps the stream's priority.
+  REPRISE_RETURN_IF_ERROR(CudaStatus(
+      cudaGraphInstantiateWithFlags(
+          &exec, graph,
+          cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority),
+      "cudaGraphInstantiate"));
+  // Uploads now, so that the first replay is as fast as the others and the memory is measured.
+  absl::Status status = CudaStatus(cudaGraphUpload(exec, stream_.stream()), "cudaGraphUpload");
+  status.Update(Synchronize(stream_.stream()));
+  if (status.ok()) return exec;
+  cudaGraphExecDestroy(exec);
+  return status;
+}
 
 class Backend : public CudaGraphBackend {
  public:
@@ -81,6 +176,7 @@ class Backend : public CudaGraphBackend {
 
   absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(Step step) override;
   absl::StatusOr<GraphBytes> TrialCapture(Step step) override;
+  absl::Status RunBetweenGraphs(Step work) override;
 
  private:
   class Graph;
@@ -88,54 +184,69 @@ class Backend : public CudaGraphBackend {
   // Warm-up, capture into `pool`, instantiation and upload. Catches what they throw.
   absl::StatusOr<Executable> MakeExecutable(const Step& step, const GraphPool& pool);
   absl::Status WarmUp(const Step& step);
-  absl::StatusOr<cudaGraph_t> CaptureGraph(const Step& step, const GraphPool& pool);
-  absl::StatusOr<cudaGraphExec_t> Instantiate(cudaGraph_t graph);
+  absl::StatusOr<std::vector<Piece>> Record(const Step& step, const GraphPool& pool);
 
   const c10::cuda::CUDAStream stream_;
   GraphPool pool_;
+  Recording* recording_ = nullptr;  // of the step that is being captured
   int num_live_graphs_ = 0;
 };
 
 class Backend::Graph : public CapturedGraph {
  public:
-  Graph(Backend* backend, const Executable& executable)
-      : backend_(backend), executable_(executable) {
+  Graph(Backend* backend, Executable executable)
+      : backend_(backend), executable_(std::move(executable)) {
     ++backend_->num_live_graphs_;
   }
 
   ~Graph() override {
     // The caller may free the buffers that a replay in flight reads right after.
     WarnUnlessOk(Synchronize(backend_->stream_.stream()));
-    WarnUnlessOk(CudaStatus(cudaGraphExecDestroy(executable_.exec), "cudaGraphExecDestroy"));
+    Destroy(executable_.pieces);
     --backend_->num_live_graphs_;
   }
 
   absl::Status Replay() override {
     return CatchTorch([&] {
       const c10::cuda::CUDAGuard guard(backend_->stream_.device_index());
-      return CudaStatus(cudaGraphLaunch(executable_.exec, backend_->stream_.stream()),
-                        "cudaGraphLaunch");
+      for (const Piece& piece : executable_.pieces) {
+        REPRISE_RETURN_IF_ERROR(piece.exec != nullptr ? Launch(piece.exec) : RunWork(piece.work));
+      }
+      return absl::OkStatus();
     });
+  }
+
+  int num_graphs() const override {
+    return static_cast<int>(
+        std::count_if(executable_.pieces.begin(), executable_.pieces.end(),
+                      [](const Piece& piece) { return piece.exec != nullptr; }));
   }
 
   GraphBytes bytes() const override { return executable_.bytes; }
 
  private:
+  absl::Status Launch(cudaGraphExec_t exec) const {
+    return CudaStatus(cudaGraphLaunch(exec, backend_->stream_.stream()), "cudaGraphLaunch");
+  }
+  absl::Status RunWork(const Step& work) const {
+    const c10::cuda::CUDAStreamGuard guard(backend_->stream_);
+    return work();
+  }
+
   Backend* const backend_;
   const Executable executable_;
 };
 
 absl::StatusOr<std::unique_ptr<CapturedGraph>> Backend::Capture(Step step) {
-  REPRISE_ASSIGN_OR_RETURN(const Executable executable, MakeExecutable(step, pool_));
-  return std::make_unique<Graph>(this, executable);
+  REPRISE_ASSIGN_OR_RETURN(Executable executable, MakeExecutable(step, pool_));
+  return std::make_unique<Graph>(this, std::move(executable));
 }
 
 absl::StatusOr<GraphBytes> Backend::TrialCapture(Step step) {
   return CatchTorchOr([&]() -> absl::StatusOr<GraphBytes> {
     const GraphPool pool(stream_.device_index());
     REPRISE_ASSIGN_OR_RETURN(const Executable executable, MakeExecutable(step, pool));
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaGraphExecDestroy(executable.exec), "cudaGraphExecDestroy"));
+    Destroy(executable.pieces);
     return executable.bytes;
   });
 }
@@ -148,18 +259,15 @@ absl::StatusOr<Executable> Backend::MakeExecutable(const Step& step, const Graph
     const c10::cuda::CUDAStreamGuard guard(stream_);
     REPRISE_RETURN_IF_ERROR(WarmUp(step));
     REPRISE_ASSIGN_OR_RETURN(const MemoryUse before, MeasureMemory(stream_.device_index()));
-    REPRISE_ASSIGN_OR_RETURN(cudaGraph_t graph, CaptureGraph(step, pool));
-    const absl::StatusOr<cudaGraphExec_t> exec = Instantiate(graph);
-    WarnUnlessOk(CudaStatus(cudaGraphDestroy(graph), "cudaGraphDestroy"));
-    if (!exec.ok()) return exec.status();
-    absl::Cleanup destroy = [&] { cudaGraphExecDestroy(*exec); };
+    REPRISE_ASSIGN_OR_RETURN(std::vector<Piece> pieces, Record(step, pool));
+    absl::Cleanup destroy = [&] { Destroy(pieces); };
     REPRISE_ASSIGN_OR_RETURN(const MemoryUse after, MeasureMemory(stream_.device_index()));
     std::move(destroy).Cancel();
 
     const int64_t pool_bytes = std::max<int64_t>(after.reserved_bytes - before.reserved_bytes, 0);
     const int64_t all_bytes = after.device_bytes - before.device_bytes;
     return Executable{
-        .exec = *exec,
+        .pieces = std::move(pieces),
         .bytes = {.pool = pool_bytes, .driver = std::max<int64_t>(all_bytes - pool_bytes, 0)}};
   });
 }
@@ -177,37 +285,20 @@ absl::Status Backend::WarmUp(const Step& step) {
   return status;
 }
 
-absl::StatusOr<cudaGraph_t> Backend::CaptureGraph(const Step& step, const GraphPool& pool) {
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StreamCapture> capture,
-                           StreamCapture::Begin(stream_, pool));
+absl::StatusOr<std::vector<Piece>> Backend::Record(const Step& step, const GraphPool& pool) {
+  Recording recording(stream_, pool);
+  REPRISE_RETURN_IF_ERROR(recording.Begin());
+  recording_ = &recording;
   const absl::Status status = Run(step);
-  const absl::StatusOr<cudaGraph_t> graph = capture->End();
-  if (graph.ok() && !status.ok()) cudaGraphDestroy(*graph);
-  if (!status.ok()) return status;  // the cause, if both failed
-  return graph;
+  recording_ = nullptr;
+  return recording.Finish(status);
 }
 
-absl::StatusOr<cudaGraphExec_t> Backend::Instantiate(cudaGraph_t graph) {
-  size_t num_nodes = 0;
-  REPRISE_RETURN_IF_ERROR(
-      CudaStatus(cudaGraphGetNodes(graph, nullptr, &num_nodes), "cudaGraphGetNodes"));
-  if (num_nodes == 0) {
-    return absl::InvalidArgumentError("step must enqueue work on the backend's stream: got none");
+absl::Status Backend::RunBetweenGraphs(Step work) {
+  if (work == nullptr) {
+    return absl::InvalidArgumentError("work must be callable: got an empty function");
   }
-  cudaGraphExec_t exec = nullptr;
-  // The first flag frees what a graph allocates itself (cudaMallocAsync inside a library) when it
-  // is launched again; the second keeps the stream's priority.
-  REPRISE_RETURN_IF_ERROR(CudaStatus(
-      cudaGraphInstantiateWithFlags(
-          &exec, graph,
-          cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority),
-      "cudaGraphInstantiate"));
-  // Uploads now, so that the first replay is as fast as the others and the memory is measured.
-  absl::Status status = CudaStatus(cudaGraphUpload(exec, stream_.stream()), "cudaGraphUpload");
-  status.Update(Synchronize(stream_.stream()));
-  if (status.ok()) return exec;
-  cudaGraphExecDestroy(exec);
-  return status;
+  return recording_ != nullptr ? recording_->Cut(std::move(work)) : Run(work);
 }
 
 absl::StatusOr<c10::cuda::CUDAStream> ChooseStream(const CudaGraphBackendOptions& options) {

@@ -176,6 +176,82 @@ TEST_F(CudaGraphTest, HostValuesAreFrozenAtCapture) {
   EXPECT_TRUE(at::equal(out.narrow(0, 2, 2), at::full({2}, -1.0, OnGpu())));
 }
 
+// Two products with work between them that a capture refuses: it asks the stream for its state.
+TEST_F(CudaGraphTest, WorkBetweenGraphsRunsOnTheHostAtEachReplay) {
+  const Net net(64);
+  const at::Tensor out = at::zeros_like(net.out);
+  int num_works = 0;
+  const Graph graph = Captured([&]() -> absl::Status {
+    const at::Tensor hidden = at::mm(net.in, net.w1);  // in the pool
+    const at::Tensor rectified = at::empty_like(hidden);
+    // The step's tensors are gone when it runs, their memory is not.
+    const auto view = [](const at::Tensor& x) {
+      return at::from_blob(x.data_ptr(), x.sizes(), x.options());
+    };
+    REPRISE_RETURN_IF_ERROR(backend_->RunBetweenGraphs(
+        [&num_works, this, from = view(hidden), to = view(rectified)]() mutable {
+          ++num_works;
+          Synchronize();
+          at::relu_out(to, from);
+          return absl::OkStatus();
+        }));
+    at::mm_out(const_cast<at::Tensor&>(out), rectified, net.w2);
+    return absl::OkStatus();
+  });
+  ASSERT_NE(graph, nullptr);
+  EXPECT_EQ(graph->num_graphs(), 2);
+  EXPECT_EQ(num_works, 1) << "the warm-up's; a capture keeps the work without running it";
+  for (int round = 0; round < 3; ++round) {
+    net.in.normal_();
+    out.fill_(-1);
+    ASSERT_TRUE(graph->Replay().ok());
+    EXPECT_TRUE(at::equal(out, net.Compute(64))) << "round " << round;
+  }
+  EXPECT_EQ(num_works, 4);
+}
+
+TEST_F(CudaGraphTest, WorksSideBySideHaveNoGraphBetweenThem) {
+  const at::Tensor out = at::zeros({1}, OnGpu());
+  const auto add = [&out] {
+    out.add_(1);
+    return absl::OkStatus();
+  };
+  const Graph graph = Captured([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(backend_->RunBetweenGraphs(add));
+    REPRISE_RETURN_IF_ERROR(backend_->RunBetweenGraphs(add));
+    out.mul_(3);
+    return backend_->RunBetweenGraphs(add);
+  });
+  ASSERT_NE(graph, nullptr);
+  EXPECT_EQ(graph->num_graphs(), 1);
+  out.zero_();
+  ASSERT_TRUE(graph->Replay().ok());
+  EXPECT_EQ(out.item<float>(), 7);
+}
+
+// A step that forgets the error of a cut, behind a stream that it has not joined.
+TEST_F(CudaGraphTest, AGraphThatCannotEndBeforeWorkFailsTheCapture) {
+  const at::Tensor out = at::zeros({1}, OnGpu());
+  cudaStream_t other = nullptr;
+  cudaEvent_t forked = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming), cudaSuccess);
+  bool warmed_up = false;
+  const absl::StatusOr<Graph> graph = backend_->Capture([&] {
+    out.add_(1);
+    if (std::exchange(warmed_up, true)) {
+      cudaEventRecord(forked, backend_->stream());
+      cudaStreamWaitEvent(other, forked, 0);
+    }
+    backend_->RunBetweenGraphs([] { return absl::OkStatus(); }).IgnoreError();
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(graph.status().code(), absl::StatusCode::kInternal) << graph.status();
+  cudaEventDestroy(forked);
+  cudaStreamDestroy(other);
+  ExpectBackendIsUsable();
+}
+
 TEST_F(CudaGraphTest, SizesLargestFirstShareOnePoolAndReplayInAnyOrder) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));

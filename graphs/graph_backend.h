@@ -17,6 +17,9 @@
 // after a capture does the same work again. It must therefore be idempotent over unchanged buffers:
 // a forward pass that writes keys to given slots is idempotent, advancing a counter is not.
 //
+// What cannot be captured runs between two graphs (RunBetweenGraphs): a replay is then a launch, the
+// work, a launch, and so on.
+//
 // Life: capture any number of graphs, largest first (they then reuse one pool); destroy all graphs
 // together, before their backend. Thread safety: none; one owner.
 
@@ -50,6 +53,9 @@ class CapturedGraph {
   // and does not allocate.
   virtual absl::Status Replay() = 0;
 
+  // How many graphs a replay launches: 1, and 1 more for each work between two of them.
+  virtual int num_graphs() const = 0;
+
   // The memory that capturing this graph added. A graph that fits into the pool of earlier ones
   // adds 0 to the pool.
   virtual GraphBytes bytes() const = 0;
@@ -66,6 +72,19 @@ class GraphBackend {
   // memory.
   virtual absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(
       std::function<absl::Status()> step) = 0;
+
+  // For a step that is being captured: ends the graph here and begins another one; a replay runs
+  // `work` between the two, on the host, with the backend's stream current. The capture itself does
+  // not run it: the warm-up has. At any other time runs it, and nothing more: so steps call this
+  // whether they are captured or not.
+  //
+  // `work` is kept as long as the captured graph, and what it uses must stay at its address as
+  // long: buffers, or tensors of the step, whose memory belongs to the pool for good, so that `work`
+  // need not hold them. It must be idempotent as the step is. Streams that the step forked must be
+  // joined before.
+  // Errors: InvalidArgument for an empty callable; the work's; those of the end of a capture. The
+  // step must return them; a capture fails even if it does not.
+  virtual absl::Status RunBetweenGraphs(std::function<absl::Status()> work) = 0;
 
   // The memory that the first Capture() of `step` would add: captures it into a pool of its own,
   // measures, and frees everything. Use it to size other memory before the real capture, with

@@ -54,6 +54,8 @@ class PricedBackend : public GraphBackend {
     return price_;
   }
 
+  absl::Status RunBetweenGraphs(std::function<absl::Status()> work) override { return work(); }
+
   // Of captures from now on.
   void set_price(const GraphBytes& price) { price_ = price; }
   int num_live() const { return num_live_; }
@@ -65,6 +67,7 @@ class PricedBackend : public GraphBackend {
         : backend_(backend), step_(std::move(step)), bytes_(bytes) {}
     ~Graph() override { --backend_->num_live_; }
     absl::Status Replay() override { return step_(); }
+    int num_graphs() const override { return 1; }
     GraphBytes bytes() const override { return bytes_; }
 
    private:

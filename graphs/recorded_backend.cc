@@ -27,13 +27,16 @@ absl::Status Run(const std::function<absl::Status()>& step) {
 
 class RecordedGraph : public CapturedGraph {
  public:
-  explicit RecordedGraph(std::function<absl::Status()> step) : step_(std::move(step)) {}
+  RecordedGraph(std::function<absl::Status()> step, int num_graphs)
+      : step_(std::move(step)), num_graphs_(num_graphs) {}
 
   absl::Status Replay() override { return Run(step_); }
+  int num_graphs() const override { return num_graphs_; }
   GraphBytes bytes() const override { return {}; }
 
  private:
   const std::function<absl::Status()> step_;
+  const int num_graphs_;
 };
 
 class RecordedBackend : public GraphBackend {
@@ -43,14 +46,27 @@ class RecordedBackend : public GraphBackend {
     if (step == nullptr) {
       return absl::InvalidArgumentError("step must be callable: got an empty function");
     }
+    num_works_ = 0;
     REPRISE_RETURN_IF_ERROR(Run(step));
-    return std::make_unique<RecordedGraph>(std::move(step));
+    return std::make_unique<RecordedGraph>(std::move(step), 1 + num_works_);
+  }
+
+  // The call that is recorded holds `work`.
+  absl::Status RunBetweenGraphs(std::function<absl::Status()> work) override {
+    if (work == nullptr) {
+      return absl::InvalidArgumentError("work must be callable: got an empty function");
+    }
+    ++num_works_;
+    return Run(work);
   }
 
   absl::StatusOr<GraphBytes> TrialCapture(std::function<absl::Status()> step) override {
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<CapturedGraph> graph, Capture(std::move(step)));
     return graph->bytes();
   }
+
+ private:
+  int num_works_ = 0;  // since the last capture began
 };
 
 }  // namespace

@@ -38,6 +38,43 @@ TEST(RecordedBackendTest, RunsTheCallOnceAsWarmUpAndOnceAReplay) {
   EXPECT_EQ(num_runs, 3);
 }
 
+TEST(RecordedBackendTest, WorkBetweenGraphsRunsInItsPlace) {
+  const auto backend = MakeRecordedBackend();
+  std::vector<int> order;
+  const auto note = [&order](int what) {
+    order.push_back(what);
+    return absl::OkStatus();
+  };
+  const auto graph = Captured(*backend, [&]() -> absl::Status {
+    note(1).IgnoreError();
+    absl::Status status = backend->RunBetweenGraphs([note] { return note(2); });
+    note(3).IgnoreError();
+    status.Update(backend->RunBetweenGraphs([note] { return note(4); }));
+    return status;
+  });
+  EXPECT_EQ(graph->num_graphs(), 3);
+  order.clear();
+  ASSERT_TRUE(graph->Replay().ok());
+  EXPECT_THAT(order, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(Captured(*backend, [] { return absl::OkStatus(); })->num_graphs(), 1);
+}
+
+TEST(RecordedBackendTest, WorkBetweenGraphsThatFailsFailsTheReplay) {
+  const auto backend = MakeRecordedBackend();
+  bool fails = false;
+  const auto graph = Captured(*backend, [&] {
+    return backend->RunBetweenGraphs([&fails]() -> absl::Status {
+      if (fails) throw std::runtime_error("thrown by the work");
+      return absl::OkStatus();
+    });
+  });
+  EXPECT_TRUE(graph->Replay().ok());
+  fails = true;
+  EXPECT_THAT(std::string(graph->Replay().message()), HasSubstr("thrown by the work"));
+  EXPECT_THAT(std::string(backend->RunBetweenGraphs(nullptr).message()),
+              HasSubstr("work must be callable"));
+}
+
 // out[i] = 2 in[i] over the first `rows` of persistent buffers, as a kernel would.
 struct Doubling {
   std::vector<int> in = std::vector<int>(4, 0);

@@ -64,7 +64,9 @@ std::shared_ptr<const Step> DraftModel::StepAt(const StepArrays& arrays, const S
                   .metadata = options_.metadata,
                   .linears = &options_.driver->linears(),
                   .dtype = options_.model->spec().dtype,
-                  .calibrated = calibrated});
+                  .calibrated = calibrated,
+                  .graphs = &options_.driver->graphs(),
+                  .attends_between_graphs = !options_.attention_in_graphs});
 }
 
 std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span<const KvLayer> kv,

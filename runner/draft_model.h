@@ -49,6 +49,7 @@ struct DraftModelOptions {
   DeviceDriver* driver = nullptr;
   const StepMemory* memory = nullptr;  // with draft_arrays()
   const StepMetadata* metadata = nullptr;
+  bool attention_in_graphs = true;  // ModelRunnerOptions
 };
 
 // The model's spec with the layers of a draft model after its own.

@@ -124,6 +124,9 @@ struct ModelRunnerOptions {
   // DefaultMixedTokens(max_num_tokens), DefaultMixedSizes(max_num_seqs).
   std::vector<int> mixed_graph_tokens = {};
   std::vector<int> mixed_graph_sizes = {};
+  // Off: attention runs between captured pieces of a step, launched by the host in each layer of
+  // each replay. For attention that cannot be captured, and to compare; it costs launches.
+  bool attention_in_graphs = true;
   ReplayCheck replay_check = ReplayCheck::kOff;
 
   // Steps launched before the oldest is awaited. nullopt: 1 on the CPU, 2 on a GPU.

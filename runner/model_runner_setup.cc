@@ -416,15 +416,16 @@ absl::Status ModelRunner::AllocateSpeculation() {
   chosen_ = at::zeros({int64_t{options_.max_num_seqs} + options_.max_earlier_logits},
                       at::TensorOptions(driver_->device()).dtype(at::kInt));
   if (!has_draft_model()) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(draft_model_,
-                           DraftModel::Create({.model = options_.speculation.draft_model,
-                                               .first_layer = num_model_layers(),
-                                               .max_num_seqs = options_.max_num_seqs,
-                                               .block_size = options_.block_size,
-                                               .groups = classes_.groups,
-                                               .driver = driver_.get(),
-                                               .memory = memory_.get(),
-                                               .metadata = metadata_.get()}));
+  REPRISE_ASSIGN_OR_RETURN(
+      draft_model_, DraftModel::Create({.model = options_.speculation.draft_model,
+                                        .first_layer = num_model_layers(),
+                                        .max_num_seqs = options_.max_num_seqs,
+                                        .block_size = options_.block_size,
+                                        .groups = classes_.groups,
+                                        .driver = driver_.get(),
+                                        .memory = memory_.get(),
+                                        .metadata = metadata_.get(),
+                                        .attention_in_graphs = options_.attention_in_graphs}));
   return absl::OkStatus();
 }
 
@@ -496,7 +497,9 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
       .linears = &driver_->linears(),
       .dtype = spec_.dtype,
       .calibrated = variant.calibrated,
-      .watch = variant.watch});
+      .watch = variant.watch,
+      .graphs = &driver_->graphs(),
+      .attends_between_graphs = !options_.attention_in_graphs});
   std::function<absl::Status()> drafts;
   if (variant.proposes_drafts) drafts = MakeDrafts(key);
   std::function<absl::Status()> prompt_pass;

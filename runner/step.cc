@@ -1,6 +1,7 @@
 #include "runner/step.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/where.h>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,58 @@ AttentionPart PartOf(const AttentionParams& params, const at::Tensor& q, int num
   return {.out = OutputOf(params, q, num_tokens, model_dtype),
           .lse = at::empty({num_tokens, params.num_q_heads}, q.options().dtype(at::kFloat))};
 }
+
+// A tensor of the step for work that is kept by its graph: the memory belongs to the graph's pool, so
+// that later tensors of the step may lie there, as they may in a single graph.
+at::Tensor Borrowed(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+}
+
+// Attention over a cache, with all that it needs.
+struct Paged {
+  AttentionParams params;
+  PagedBatch batch;
+  WorkMap map;
+  at::Tensor q;
+  KvLayer kv;
+  at::Tensor out;
+  at::Tensor lse;  // may be undefined
+  AttentionExtras extras = {};
+  // Those of `extras`, if it has them.
+  at::Tensor new_k = {};
+  at::Tensor new_v = {};
+  at::Tensor out_block_scales = {};
+
+  absl::Status operator()() {
+    extras.new_k = new_k.defined() ? &new_k : nullptr;
+    extras.new_v = new_v.defined() ? &new_v : nullptr;
+    extras.out_block_scales = out_block_scales.defined() ? &out_block_scales : nullptr;
+    return PagedAttention(params, batch, map, q, kv, out, lse.defined() ? &lse : nullptr, extras);
+  }
+  void Borrow() {
+    for (at::Tensor* tensor : {&q, &out, &lse, &new_k, &new_v, &out_block_scales}) {
+      *tensor = Borrowed(*tensor);
+    }
+  }
+};
+
+// Attention over keys of the step.
+struct Ragged {
+  AttentionParams params;
+  RaggedBatch batch;
+  WorkMap map;
+  at::Tensor q;
+  at::Tensor k;
+  at::Tensor v;
+  at::Tensor out;
+  at::Tensor lse;
+
+  absl::Status operator()() { return RaggedAttention(params, batch, map, q, k, v, out, &lse); }
+  void Borrow() {
+    for (at::Tensor* tensor : {&q, &k, &v, &out, &lse}) *tensor = Borrowed(*tensor);
+  }
+};
 
 }  // namespace
 
@@ -88,11 +141,20 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     at::Tensor out =
         options.out.defined() ? options.out : OutputOf(params, q, num_tokens(), parts_.dtype);
-    at::Tensor lse = options.lse;
     Watch("layer", layer, "q", q);
-    REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch(layer), work_map(layer), q,
-                                           parts_.kv[layer], out, lse.defined() ? &lse : nullptr,
-                                           options.extras));
+    const AttentionExtras& extras = options.extras;
+    const auto given = [](const at::Tensor* tensor) { return tensor ? *tensor : at::Tensor(); };
+    REPRISE_RETURN_IF_ERROR(Run(Paged{.params = params,
+                                      .batch = batch(layer),
+                                      .map = work_map(layer),
+                                      .q = q,
+                                      .kv = parts_.kv[layer],
+                                      .out = out,
+                                      .lse = options.lse,
+                                      .extras = extras,
+                                      .new_k = given(extras.new_k),
+                                      .new_v = given(extras.new_v),
+                                      .out_block_scales = given(extras.out_block_scales)}));
     Watch("layer", layer, "out", out);
     return out;
   });
@@ -145,9 +207,14 @@ absl::StatusOr<AttentionPart> Step::AttendWithin(int attention, const at::Tensor
   const AttentionParams& params = within[attention];
   return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
     AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
-    REPRISE_RETURN_IF_ERROR(RaggedAttention(params, parts_.batches.within,
-                                            parts_.metadata->within_maps()[attention], q, k, v,
-                                            part.out, &part.lse));
+    REPRISE_RETURN_IF_ERROR(Run(Ragged{.params = params,
+                                       .batch = parts_.batches.within,
+                                       .map = parts_.metadata->within_maps()[attention],
+                                       .q = q,
+                                       .k = k,
+                                       .v = v,
+                                       .out = part.out,
+                                       .lse = part.lse}));
     Watch("within", attention, "out", part.out);
     return part;
   });
@@ -165,12 +232,30 @@ absl::StatusOr<AttentionPart> Step::AttendBefore(int layer, const at::Tensor& q)
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<AttentionPart> {
     AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
-    REPRISE_RETURN_IF_ERROR(PagedAttention(params, parts_.batches.before[class_index],
-                                           parts_.metadata->before_maps()[class_index], q,
-                                           parts_.kv[layer], part.out, &part.lse));
+    REPRISE_RETURN_IF_ERROR(Run(Paged{.params = params,
+                                      .batch = parts_.batches.before[class_index],
+                                      .map = parts_.metadata->before_maps()[class_index],
+                                      .q = q,
+                                      .kv = parts_.kv[layer],
+                                      .out = part.out,
+                                      .lse = part.lse}));
     Watch("layer", layer, "out before the step", part.out);
     return part;
   });
+}
+
+absl::Status Step::RunBetweenGraphs(std::function<absl::Status()> work) const {
+  if (work == nullptr) {
+    return absl::InvalidArgumentError("work must be callable: got an empty function");
+  }
+  return parts_.graphs != nullptr ? parts_.graphs->RunBetweenGraphs(std::move(work)) : work();
+}
+
+template <typename Attention>
+absl::Status Step::Run(Attention attention) const {
+  if (!parts_.attends_between_graphs || parts_.graphs == nullptr) return attention();
+  attention.Borrow();
+  return RunBetweenGraphs([attention = std::move(attention)]() mutable { return attention(); });
 }
 
 void Step::See(std::string_view name, const at::Tensor& tensor) const {

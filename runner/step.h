@@ -26,6 +26,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@
 #include "attention/work_map/work_map.h"
 #include "base/dtype.h"
 #include "cache/storage/kv_layer.h"
+#include "graphs/graph_backend.h"
 #include "graphs/graph_key.h"
 #include "runner/kv_scales.h"
 #include "runner/ops/linear_context.h"
@@ -91,7 +93,9 @@ class Step {
     DType dtype = DType::kFloat32;  // of the model
     // Scales to set from this step's keys before they are written; null: they are as they are.
     const KvScales* calibrated = nullptr;
-    StepWatch* watch = nullptr;  // sees the tensors of Watch(); null: none does
+    StepWatch* watch = nullptr;      // sees the tensors of Watch(); null: none does
+    GraphBackend* graphs = nullptr;  // what captures the step; null: it is not captured
+    bool attends_between_graphs = false;
   };
   explicit Step(Parts parts) : parts_(std::move(parts)) {}
 
@@ -171,6 +175,14 @@ class Step {
   const PagedBatch& batch(int layer) const;
   const WorkMap& work_map(int layer) const;
 
+  // Runs `work` between two captured graphs, where the step is captured: each replay runs it again,
+  // on the host (GraphBackend::RunBetweenGraphs). For what cannot be captured, such as work that
+  // depends on values of the host. It must be idempotent. The tensors that it holds take memory of
+  // their own in every captured graph. All of attention runs so if
+  // ModelRunnerOptions::attention_in_graphs is off. Errors: the work's; InvalidArgument for an
+  // empty function; those of the capture, which the model must return.
+  absl::Status RunBetweenGraphs(std::function<absl::Status()> work) const;
+
   // Names a tensor of the forward pass for the debug mode that compares replayed steps with eager
   // ones (ReplayCheck), which otherwise knows those of attention, "layer 3 q", and "logits":
   //
@@ -186,6 +198,9 @@ class Step {
   LinearContext& linears() const { return *parts_.linears; }
 
  private:
+  // Runs it within the graph, or between two.
+  template <typename Attention>
+  absl::Status Run(Attention attention) const;
   absl::Status CheckHasCache(int layer) const;
   absl::Status CheckIsWritten(int layer) const;
   absl::Status CheckHasWithin() const;

@@ -106,15 +106,16 @@ class OneLayerModel : public Model {
 
 const std::vector<int32_t> kPrompt = {3, 1, 4, 15, 9, 2, 6};
 
-// A prompt, then decodes; calls `check` after each step with the text up to the step's last token
-// and the number of the step's tokens.
-void RunSteps(OneLayerModel& model, DType kv_dtype,
-              const std::function<void(const std::vector<int32_t>& text, int num_new)>& check) {
+using Check = std::function<void(const std::vector<int32_t>& text, int num_new)>;
+
+void RunSteps(OneLayerModel& model, DType kv_dtype, bool attention_in_graphs, const Check& check) {
+  SCOPED_TRACE(attention_in_graphs ? "attention in graphs" : "attention between graphs");
   auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1,
                                              .max_num_tokens = kMaxTokens,
                                              .block_size = 4,
                                              .kv_dtype = kv_dtype,
                                              .graphs = GraphSetOptions::Mode::kEager,
+                                             .attention_in_graphs = attention_in_graphs,
                                              .max_steps_in_flight = 1});
   ASSERT_TRUE(runner.ok()) << runner.status();
   const std::vector<SlotJoin> join = {{.slot = 0}};
@@ -132,6 +133,14 @@ void RunSteps(OneLayerModel& model, DType kv_dtype,
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->decision.kind, GraphDecision::Kind::kReplay);
     check(text, 1);
+  }
+}
+
+// A prompt, then decodes; calls `check` after each step with the text up to the step's last token
+// and the number of the step's tokens. With attention in captured graphs, and between them.
+void RunSteps(OneLayerModel& model, DType kv_dtype, const Check& check) {
+  for (const bool attention_in_graphs : {true, false}) {
+    RunSteps(model, kv_dtype, attention_in_graphs, check);
   }
 }
 
@@ -281,6 +290,39 @@ TEST_P(AttendOptionsSuite, AQuantisedOutIsDividedByItsScale) {
     // 4 significant bits of values below 4.
     EXPECT_LT(MaxError(out.to(at::kFloat) * kScale, model.Dense(text).first, num_new), 4.0 / 16);
   });
+}
+
+// A graph would have frozen the number: work between graphs reads it in every step.
+TEST_P(AttendOptionsSuite, WorkBetweenGraphsReadsValuesOfTheHost) {
+  at::Tensor out =
+      at::zeros({kMaxTokens, kQHeads, kDim}, at::TensorOptions(GetParam()).dtype(at::kFloat));
+  float factor = 1;
+  int num_works = 0;
+  OneLayerModel model(
+      GetParam(),
+      [&](const Step& step, const auto& q, const auto& k, const auto& v) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, step.Attend(0, q, k, v));
+        return step.RunBetweenGraphs([&, attended] {
+          ++num_works;
+          at::Tensor kept = out.narrow(0, 0, attended.size(0));
+          kept.copy_(attended);
+          kept.mul_(factor);
+          return absl::OkStatus();
+        });
+      });
+  RunSteps(model, DType::kBFloat16, [&](const std::vector<int32_t>& text, int num_new) {
+    EXPECT_GT(std::exchange(num_works, 0), 0) << "not run in this step";
+    EXPECT_LT(MaxError(out / factor, model.Dense(text).first, num_new), kRounding);
+    factor *= 2;
+  });
+}
+
+TEST_P(AttendOptionsSuite, WorkBetweenGraphsThatIsMissingIsRefused) {
+  OneLayerModel model(GetParam(), [](const Step& step, const auto&, const auto&, const auto&) {
+    return step.RunBetweenGraphs(nullptr);
+  });
+  const auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 8});
+  EXPECT_THAT(std::string(runner.status().message()), HasSubstr("work must be callable"));
 }
 
 TEST_P(AttendOptionsSuite, WhatDoesNotFitIsRefusedWithTheStep) {

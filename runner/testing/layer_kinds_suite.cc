@@ -9,6 +9,7 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -256,7 +257,10 @@ TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
     const uint32_t seed = 31;
     SCOPED_TRACE(testing::Message() << c.name << ", seed " << seed);
     std::vector<std::unique_ptr<LayeredHarness>> harnesses;
-    for (const auto mode : {GraphSetOptions::Mode::kLazy, GraphSetOptions::Mode::kOff}) {
+    // Captured as a whole, captured but for attention, and not at all.
+    for (const auto& [mode, attention_in_graphs] : {std::pair(GraphSetOptions::Mode::kLazy, true),
+                                                    std::pair(GraphSetOptions::Mode::kLazy, false),
+                                                    std::pair(GraphSetOptions::Mode::kOff, true)}) {
       harnesses.push_back(Make(GetParam(), c,
                                {.max_num_seqs = 5,
                                 .max_num_tokens = 64,
@@ -266,10 +270,13 @@ TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
                                 .graph_sizes = {1, 2},
                                 .mixed_graphs = MixedGraphs::kOn,
                                 .mixed_graph_tokens = {7, 16, 64},
-                                .mixed_graph_sizes = {2, 5}}));
+                                .mixed_graph_sizes = {2, 5},
+                                .attention_in_graphs = attention_in_graphs}));
       ASSERT_NE(harnesses.back(), nullptr);
     }
     LayeredHarness& on = *harnesses[0];
+    LayeredHarness& in_pieces = *harnesses[1];
+    LayeredHarness& off = *harnesses[2];
     std::mt19937 rng(seed);
     std::vector<bool> live(5, false);
     int num_mixed = 0;
@@ -296,9 +303,11 @@ TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
       const int max_chunk = 1 + static_cast<int>(rng() % 12);
       for (const auto& harness : harnesses) ASSERT_STEP(harness->Step(slots, max_chunk));
       EXPECT_EQ(on.decision().kind, GraphDecision::Kind::kReplay) << on.decision();
-      EXPECT_EQ(on.decision().key, harnesses[1]->decision().key);
+      EXPECT_EQ(in_pieces.decision().kind, GraphDecision::Kind::kReplay);
+      EXPECT_EQ(on.decision().key, off.decision().key);
       const int64_t n = static_cast<int64_t>(slots.size());
-      ASSERT_TRUE(at::equal(on.logits().narrow(0, 0, n), harnesses[1]->logits().narrow(0, 0, n)));
+      ASSERT_TRUE(at::equal(on.logits().narrow(0, 0, n), off.logits().narrow(0, 0, n)));
+      ASSERT_TRUE(at::equal(in_pieces.logits().narrow(0, 0, n), off.logits().narrow(0, 0, n)));
       if (on.decision().key.max_query_len > 1) ++num_mixed;
       if (step % 4 == 0) on.ExpectTokensAndLogits();
       if (HasFailure()) return;
