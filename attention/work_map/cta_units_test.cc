@@ -76,7 +76,28 @@ class CtaUnitsTest : public ::testing::Test {
       }
     }
     EXPECT_EQ(seen.size(), static_cast<size_t>(map.counts[0]) * map.num_virtual_heads);
+    if (is_dealt) ExpectLongestFirst(map);
     return steps;
+  }
+
+  // Lengths count in steps, or in 1/128 to 1/256 of the longest if that has more than 255 steps;
+  // those that count as equal are in the order of their items.
+  static void ExpectLongestFirst(const TileMap& map) {
+    const auto steps_of = [&](int item) {
+      const WorkItem& range = map.items[item];
+      return (range.key_end - range.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
+    };
+    int longest = 0;
+    for (int i = 0; i < map.counts[2]; ++i) longest = std::max(longest, steps_of(i));
+    int unit = 1;
+    while (longest / unit > 255) unit *= 2;
+    for (int rank = 1; rank < map.counts[2]; ++rank) {
+      const int item = map.deal_order[rank - 1];
+      const int next = map.deal_order[rank];
+      const std::pair<int, int> at = {(longest - steps_of(item)) / unit, item};
+      const std::pair<int, int> at_next = {(longest - steps_of(next)) / unit, next};
+      EXPECT_LT(at, at_next) << "rank " << rank;
+    }
   }
 };
 
@@ -144,6 +165,8 @@ TEST_F(CtaUnitsTest, FewLongRangesAreCut) {
   many_short.lens.resize(41, 64);
   StepsOfCtas(many_short, false);
 }
+
+TEST_F(CtaUnitsTest, LongRangesAreOrderedRoughly) { StepsOfCtas({{4096}, {40000}}, true); }
 
 TEST_F(CtaUnitsTest, MorePairsOfHeadsThanCtas) {
   StepsOfCtas({{300, 500}, {300, 500}, 256, 256}, true);

@@ -1,8 +1,10 @@
 #include "attention/work_map/work_map_build.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -54,6 +56,18 @@ struct HostTeam {
       sum += value;
     }
     return sum;
+  }
+
+  template <typename BucketOf, typename Use>
+  void RankByBucket(int n, BucketOf bucket_of, Use use) {
+    std::array<int, kNumRankBuckets> next = {};
+    for (int i = 0; i < n; ++i) {
+      if (const int bucket = bucket_of(i); bucket >= 0) ++next[bucket];
+    }
+    std::exclusive_scan(next.begin(), next.end(), next.begin(), 0);
+    for (int i = 0; i < n; ++i) {
+      if (const int bucket = bucket_of(i); bucket >= 0) use(i, next[bucket]++);
+    }
   }
 
   template <typename SpanOf, typename Body>

@@ -38,14 +38,19 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kMaxCtas = 8;  // for each map
 // Dynamic shared memory that a CTA may have on every card (the limit less the static part), and the
 // amount that needs no opt-in.
-constexpr int64_t kMaxSharedScratch = 98 * 1024;
-constexpr int64_t kFreeSharedScratch = 47 * 1024;
+constexpr int64_t kMaxSharedScratch = 94 * 1024;
+constexpr int64_t kFreeSharedScratch = 43 * 1024;
 
 struct ScanMemory {
-  int of_warps[kWarps];
   // Alternate rounds use alternate rows, so one barrier per round is enough.
+  int of_warps[2][kWarps];
   alignas(16) int64_t warp_sums[2][kWarps];
+  // Of each warp's share, first how many are in each bucket, then the rank of the next.
+  alignas(16) uint16_t in_buckets[kWarps][kNumRankBuckets];
 };
+static_assert(sizeof(ScanMemory) <= 5 * 1024);
+static_assert(kNumRankBuckets == kThreads, "a thread for each bucket");
+static_assert(kMostRanked <= UINT16_MAX);
 
 class CtaTeam {
  public:
@@ -132,6 +137,59 @@ class CtaTeam {
     return carry;
   }
 
+  // A counting sort. Each warp has a share of adjacent elements, and counts and ranks 32 of them at
+  // a time.
+  template <typename BucketOf, typename Use>
+  REPRISE_HOST_DEVICE void RankByBucket(int n, BucketOf bucket_of, Use use) {
+#if defined(__CUDA_ARCH__)
+    constexpr int kBytes = sizeof(memory_.in_buckets);
+    static_assert(kBytes == kThreads * sizeof(uint4));
+    reinterpret_cast<uint4*>(memory_.in_buckets)[threadIdx.x] = {};
+    __syncthreads();
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int share = (n + kThreads - 1) / kThreads * 32;
+    const int begin = warp * share;
+    const int end = min(begin + share, n);
+    uint16_t* const of_warp = memory_.in_buckets[warp];
+    // Calls visit(i, the entry of its bucket + the earlier lanes with that bucket), and adds the
+    // lanes to the entry.
+    const auto for_each = [&](auto visit) {
+      for (int first = begin; first < end; first += 32) {
+        const int i = first + lane;
+        const int bucket = i < end ? bucket_of(i) : -1;
+        const uint32_t same = __match_any_sync(~0u, bucket);
+        const uint32_t before = bucket >= 0 ? of_warp[bucket] : 0;
+        __syncwarp();
+        if (bucket >= 0) {
+          const uint32_t lower_lanes = same & ((1u << lane) - 1);
+          if (lower_lanes == 0) of_warp[bucket] = before + __popc(same);
+          visit(i, before + __popc(lower_lanes));
+        }
+        __syncwarp();
+      }
+    };
+    for_each([](int, int) {});
+    __syncthreads();
+    const auto of_all_warps = [&](int bucket) -> int {
+      int count = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) count += memory_.in_buckets[w][bucket];
+      return count;
+    };
+    Scan(kNumRankBuckets, of_all_warps, [&](int bucket, int before) {
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const int count = memory_.in_buckets[w][bucket];
+        memory_.in_buckets[w][bucket] = before;
+        before += count;
+      }
+    });
+    __syncthreads();
+    for_each(use);
+#endif
+  }
+
   // A thread processes a few by itself; the warp shares the rest.
   template <typename SpanOf, typename Body>
   REPRISE_HOST_DEVICE void Spread(int n, SpanOf span_of, Body body) {
@@ -165,12 +223,12 @@ class CtaTeam {
   // `reduce` over the value of each warp; `nothing` is its neutral element.
   template <typename Reduce>
   __device__ int OfAllWarps(int of_warp, int nothing, Reduce reduce) {
-    if (threadIdx.x % 32 == 0) memory_.of_warps[threadIdx.x / 32] = of_warp;
+    int* const of_warps = memory_.of_warps[reduce_parity_];
+    reduce_parity_ ^= 1;
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
     __syncthreads();
     const int lane = threadIdx.x % 32;
-    const int all = reduce(lane < kWarps ? memory_.of_warps[lane] : nothing);
-    __syncthreads();
-    return all;
+    return reduce(lane < kWarps ? of_warps[lane] : nothing);
   }
 
   template <typename Body>
@@ -208,6 +266,7 @@ class CtaTeam {
 
   ScanMemory& memory_;
   int parity_ = 0;
+  int reduce_parity_ = 0;
 };
 
 enum class Rows {

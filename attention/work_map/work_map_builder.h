@@ -15,9 +15,14 @@
 //                               every CTA; mostly by the thread of Fill()'s f(i)
 //   team.Total(n, f)            the sum of f(i) for i in [0, n), i as for Fill()
 //   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
+//   team.RankByBucket(n, bucket_of, use)
+//                               use(i, rank), in every CTA, for i in [0, n) whose bucket_of(i) is
+//                               not negative: the number of such j with a smaller bucket, or with
+//                               the same one and j < i. Buckets are below kNumRankBuckets, n is at
+//                               most kMostRanked; not by the thread of Fill()'s f(i)
 //   team.Meet()                 makes these writes visible to every thread of the CTA
-//   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; the next kernel
-//                               sees its writes
+//   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; the next
+//                               kernel sees its writes
 //   team.ForEachAside(n, f)     the same, by the threads that have the least other work
 
 #ifndef ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
@@ -436,6 +441,7 @@ class WorkMapBuilder {
   // CountTiles() can count this many ranges.
   static constexpr int kCountBits = 15;
   static constexpr int kMostCounted = (1 << kCountBits) - 1;
+  static_assert(kMostCounted <= kMostRanked);
 
   REPRISE_HOST_DEVICE TileCounts CountTiles(int num_tiles) {
     const int both = team_.Total(num_tiles, [&](int t) -> int {
@@ -483,7 +489,9 @@ class WorkMapBuilder {
     if (const int longest = LongestToDeal(total_cost, num_tiles); longest > 0) {
       is_dealt_ = true;
       columns.GiveEachPieceItsOwn(longest);
-      return CutTiles(num_tiles, columns);
+      const WorkCounts counts = CutTiles(num_tiles, columns);
+      RankTiles(num_tiles, longest);
+      return counts;
     }
     const bool may_give = Cutter::kMayGiveColumns && num_tiles <= map_.num_columns &&
                           num_tiles <= kMostCounted && shared_keys_ == 0;
@@ -511,6 +519,17 @@ class WorkMapBuilder {
     counts.items = AtMost(counts.items, map_.max_items);
     counts.merges = AtMost(counts.merges, map_.max_merges);
     return counts;
+  }
+
+  // Orders the ranges that are dealt, the longest first.
+  REPRISE_HOST_DEVICE void RankTiles(int num_tiles, int longest_steps) {
+    team_.RankByBucket(
+        num_tiles,
+        [&](int t) -> int {
+          const WorkTile& tile = tiles_[t];
+          return tile.num_pieces == 0 ? -1 : DealBucket(NumSteps(tile), longest_steps);
+        },
+        [&](int t, int rank) { tiles_[t].cut = rank; });
   }
 
   // Notes the range of each item.
@@ -602,18 +621,6 @@ class WorkMapBuilder {
     return item;
   }
 
-  // The number of ranges that are dealt before range t: the longer ones, and earlier ones as long.
-  REPRISE_HOST_DEVICE int RankOf(int t, int num_tiles) const {
-    const int steps = NumSteps(tiles_[t]);
-    int rank = 0;
-    for (int other = 0; other < num_tiles; ++other) {
-      if (tiles_[other].num_pieces == 0) continue;
-      const int other_steps = NumSteps(tiles_[other]);
-      rank += other_steps > steps || (other_steps == steps && other < t);
-    }
-    return rank;
-  }
-
   // Writes item i, its merge, and the begin of the columns that begin with it.
   REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items,
                                      const Columns<Sum>& columns) {
@@ -633,9 +640,8 @@ class WorkMapBuilder {
     const int before = ColumnOfItem(columns, i - 1);
     for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
     if (is_dealt_) {
-      const int rank = RankOf(t, num_tiles);
-      map_.deal_order[rank] = i;
-      if (rank <= map_.num_columns) map_.column_first[rank] = item;
+      map_.deal_order[tile.cut] = i;
+      if (tile.cut <= map_.num_columns) map_.column_first[tile.cut] = item;
     } else if (before < column) {
       map_.column_first[column] = item;
     }

@@ -1,7 +1,7 @@
 #include "attention/work_map/work_map_check.h"
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -9,6 +9,7 @@
 #include "attention/attention_params.h"
 #include "attention/reference/visibility.h"
 #include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_cut.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -102,23 +103,26 @@ class Checker {
     return map_.counts[2] == 0 ? absl::OkStatus() : CheckDeal();
   }
 
-  // Dealt items are whole ranges; the longest are first, and every CTA finds its first one.
+  // Dealt items are whole ranges; the longest are first (DealBucket()), then those of lower number,
+  // and every CTA finds its first one.
   absl::Status CheckDeal() const {
     if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
       return Broken(5, map_.counts[2], " of ", num_items_, " items are dealt, with ", num_merges_,
                     " merges");
     }
     std::vector<bool> is_dealt(num_items_, false);
-    int before = std::numeric_limits<int>::max();
+    int longest = 0;
+    for (int i = 0; i < num_items_; ++i) longest = std::max(longest, StepsOf(map_.items[i]));
+    std::pair<int, int> before = {-1, -1};  // bucket, item
     for (int rank = 0; rank < num_items_; ++rank) {
       const int i = map_.deal_order[rank];
       if (i < 0 || i >= num_items_ || is_dealt[i]) {
         return Broken(5, "item ", i, " is dealt at ", rank);
       }
       is_dealt[i] = true;
-      const int steps = StepsOf(map_.items[i]);
-      if (steps > before) return Broken(5, "item ", i, " is dealt after a shorter one");
-      before = steps;
+      const std::pair<int, int> at = {DealBucket(StepsOf(map_.items[i]), longest), i};
+      if (at < before) return Broken(5, "item ", i, " is dealt after one that it precedes");
+      before = at;
       const bool is_first = rank <= (map_.num_ctas - 1) / map_.heads_per_column;
       if (is_first && !(map_.column_first[rank] == map_.items[i])) {
         return Broken(5, "a CTA does not begin with item ", i, ", which is dealt at ", rank);

@@ -54,8 +54,9 @@ struct alignas(16) WorkTile {
   int32_t merge;
   int32_t key_begin, key_end;
   int64_t cost_begin;  // of all tiles before it
-  // Balanced: the column of the first piece; each further piece is in the next column.
-  // Deterministic: the steps of a piece.
+  // Balanced: the column of the first piece; each further piece is in the next column. If each
+  // piece has a column of its own, the steps of a piece; if ranges are dealt, the range's place in
+  // that order. Deterministic: the steps of a piece.
   int32_t cut;
   int32_t first_item;
   int32_t num_pieces;  // 0: the row has no query, or belongs to another map
@@ -364,6 +365,18 @@ class CutWays {
   int pieces_ = 0;  // of each range
   Way way_ = Way::kFilled;
 };
+
+// What the builder's teams can order (attention/work_map/work_map_builder.h).
+inline constexpr int kNumRankBuckets = 256;
+inline constexpr int kMostRanked = 0x7fff;
+
+// The bucket of a dealt range of `steps` steps; longer ranges have smaller ones. Lengths are
+// compared in steps, or in as many steps at a time (a power of two) as there are buckets for.
+REPRISE_HOST_DEVICE inline int DealBucket(int steps, int longest_steps) {
+  int shift = 0;
+  while (longest_steps >> shift >= kNumRankBuckets) ++shift;
+  return (longest_steps - steps) >> shift;
+}
 
 // Query ranges that might be dealt (attention/work_map/cta_units.h).
 struct RangesToDeal {

@@ -172,5 +172,55 @@ TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
   }
 }
 
+// Prompts whose ranges are dealt: fewer ranges than a warp has threads, and more than shared memory
+// holds; ranges of the same length, and of more lengths than there are buckets.
+TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
+  Random random(kSeed + 4);
+  int num_dealt = 0;
+  for (int round = 0; round < 60 && !HasFatalFailure(); ++round) {
+    const int num_rows = random.Int(1, random.Pick({1, 4, 60}));
+    const int longest_query = random.Pick({64, 700, 2048, 9000});
+    const int longest_before = random.Pick({0, 0, 5000, 60000});
+    SCOPED_TRACE(std::to_string(num_rows) + " rows of up to " + std::to_string(longest_query));
+    std::vector<int32_t> query_start_loc = {0};
+    std::vector<int32_t> seq_lens;
+    for (int r = 0; r < num_rows; ++r) {
+      const int query_len = random.OneIn(3) ? longest_query : random.Int(0, longest_query);
+      query_start_loc.push_back(query_start_loc.back() + query_len);
+      seq_lens.push_back(query_len + random.Int(0, longest_before));
+    }
+    const PagedBatch host = {.query_start_loc = query_start_loc.data(),
+                             .seq_lens = seq_lens.data(),
+                             .num_rows = num_rows,
+                             .num_tokens = query_start_loc.back(),
+                             .max_query_len = longest_query,
+                             .max_seq_len = longest_query + longest_before};
+    GpuMemory memory;
+    PagedBatch gpu = host;
+    gpu.query_start_loc = static_cast<int32_t*>(
+        memory.Copy(query_start_loc.data(), query_start_loc.size() * sizeof(int32_t)));
+    gpu.seq_lens =
+        static_cast<int32_t*>(memory.Copy(seq_lens.data(), seq_lens.size() * sizeof(int32_t)));
+    const int num_kv_heads = random.Pick({1, 4, 8});
+    const WorkMapOptions options = {.num_q_heads = num_kv_heads * random.Pick({1, 4, 7}),
+                                    .num_kv_heads = num_kv_heads,
+                                    .head_dim_qk = 128,
+                                    .head_dim_v = 128,
+                                    .max_rows = host.num_rows,
+                                    .max_tokens = host.num_tokens,
+                                    .max_query_len = host.max_query_len,
+                                    .max_seq_len = host.max_seq_len};
+    HostWorkMap of_host(options);
+    GpuWorkMap of_gpu(options);
+    ASSERT_TRUE(WorkMapOnHost(host, {}, of_host.map()).ok());
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    ASSERT_TRUE(LaunchWorkMap(gpu, {}, of_gpu.map(), stream).ok());
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    ExpectSameMap(of_gpu.map().main, of_host.map().main);
+    num_dealt += of_host.map().main.counts[2] > 0;
+  }
+  EXPECT_GE(num_dealt, 20);
+}
+
 }  // namespace
 }  // namespace reprise

@@ -103,7 +103,7 @@ class WarpgroupAttention {
     const int row = LaneRow();
     if (is_special_) {
       NoteView();
-    } else if (unit_.item.row == kSharedRow) {
+    } else if (!Traits::kOnlyPlain && unit_.item.row == kSharedRow) {
       scale_ *= p.q_scale.value * p.k_scale.value;
       seen_[0] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row));
       seen_[1] = KeysSeenBy(unit_, LoadQueryRow(p, unit_, row + 8));
@@ -121,7 +121,7 @@ class WarpgroupAttention {
                                          int num_steps) {
     const int end = begin + num_steps;
     const int num_rows = SameInWarp(unit_.num_rows);
-    if (OwnFirstRow() >= num_rows || begin == end) return Accompany(n, begin, end);
+    if (OwnFirstRow() >= num_rows || begin == end) return Accompany(begin, end);
 
     // Threads that zero values wait for those of the other warpgroup, whose turn it may not be.
     const Turns<Traits> turns(warpgroup_, kPlain && num_rows > Traits::kRows / 2);
@@ -135,7 +135,7 @@ class WarpgroupAttention {
     StartLogits(n, begin, s);
     turns.Pass();
     WaitForProducts<0>();
-    ReleaseKeys(n, begin, end);
+    Release(shared_.keys.free(begin));
     Weigh(first, begin, s, softmax, rescale);
     PackWeights(s, p);
 #pragma unroll 1
@@ -148,7 +148,7 @@ class WarpgroupAttention {
       turns.Pass();
       first += Traits::kKeys;
       WaitForProducts<1>();
-      ReleaseKeys(n, step, end);
+      Release(shared_.keys.free(step));
       Weigh(first, step, s, softmax, rescale);
       WaitForProducts<0>();
       Release(shared_.values.free(step - 1));
@@ -188,14 +188,8 @@ class WarpgroupAttention {
     free.ArriveAsWarp();
   }
 
-  __device__ __forceinline__ void ReleaseKeys(int n, int step, int end) const {
-    Release(shared_.keys.free(step));
-    if (step + 1 == end) Release(shared_.queries.free(n));
-  }
-
   // For a warpgroup that has no rows of the tile, or a unit without keys: frees what is loaded.
-  __device__ __forceinline__ void Accompany(int n, int step, int end) const {
-    Release(shared_.queries.free(n));
+  __device__ __forceinline__ void Accompany(int step, int end) const {
     int first = unit_.item.key_begin;
 #pragma unroll 1
     for (; step < end; ++step, first += Traits::kKeys) {

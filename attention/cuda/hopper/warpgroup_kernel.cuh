@@ -11,6 +11,10 @@
 //
 // Bound. Tensor cores: 4 x rows x keys x head_dim FLOP, with one tile of 128 rows per SM at a time.
 //
+// There are two kernels for each type and head dim: one that serves every unit, and one for calls
+// that have only plain units (HasOnlyPlainUnits()), which are most. Without the code for the others
+// nothing is kept in local memory, whose accesses would wait for the copies.
+//
 // Steps are masked where some row does not see every key. Where keys that no row of the tile sees
 // may be among others (trees, sparse patterns, queries at arbitrary positions), their V rows are
 // zeroed before the product, so memory that no query sees may hold NaN; elsewhere such keys are not
@@ -49,13 +53,14 @@ __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
     PreparedUnit<Traits>& prepared = shared.unit(n);
     const int num_steps = SameInWarp(prepared.num_steps);
     OnlineSoftmax<Traits> softmax;
-    if (SameInWarp(prepared.is_special) || p.softcap > 0.0f) {
+    if (!Traits::kOnlyPlain && (SameInWarp(prepared.is_special) || p.softcap > 0.0f)) {
       WarpgroupAttention<Traits, false>(p, prepared, shared).Attend(softmax, n, step, num_steps);
     } else {
       WarpgroupAttention<Traits, true>(p, prepared, shared).Attend(softmax, n, step, num_steps);
     }
     step += num_steps;
-    FinishWarpgroupUnit<Traits>(p, prepared, softmax, shared);
+    FinishWarpgroupUnit<Traits>(p, prepared, softmax, shared, n);
+    ReleaseByWarp(shared.queries.free(n));
   }
   ClearInertTokens<Traits>(p);
 }
@@ -87,12 +92,11 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
 
 template <DType kDType, int kHeadDim, KvLoading kLoading>
 int WarpgroupSharedBytes() {
-  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim, kLoading>>);
+  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim, kLoading, false>>);
 }
 
-template <DType kDType, int kHeadDim, KvLoading kLoading>
-cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  using Traits = WarpgroupTraits<kDType, kHeadDim, kLoading>;
+template <typename Traits>
+cudaError_t LaunchWarpgroups(const AttentionKernelParams& params, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(WarpgroupShared<Traits>);
   static_assert(kSharedBytes <= 227 * 1024);
   constexpr int kThreads = Traits::kAllThreads;
@@ -101,6 +105,15 @@ cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaSt
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   return LaunchDependent(kernel, params.work.num_ctas, kThreads, kSharedBytes, stream, params);
+}
+
+template <DType kDType, int kHeadDim, KvLoading kLoading>
+cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  using PlainTraits = WarpgroupTraits<kDType, kHeadDim, kLoading, true>;
+  if (HasOnlyPlainUnits<PlainTraits>(params)) {
+    return LaunchWarpgroups<PlainTraits>(params, stream);
+  }
+  return LaunchWarpgroups<WarpgroupTraits<kDType, kHeadDim, kLoading, false>>(params, stream);
 }
 
 }  // namespace reprise

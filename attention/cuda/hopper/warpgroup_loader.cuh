@@ -3,8 +3,12 @@
 //
 // Pages are small and may have any layout, so each thread copies chunks of 16 bytes (cp.async) from
 // the addresses that the block table gives. Every warp finds the places of the rows that it copies
-// itself, one per lane, and notes them for the lanes that copy their chunks. The table is read a
-// step before its places are needed.
+// itself, one per lane, and notes them for the lanes that copy their chunks.
+//
+// Loads to registers would wait behind the copies in flight, thousands of cycles, and so would
+// registers kept in local memory. So everything else that is read also comes by cp.async: a lane's
+// entries of the block table two steps ahead, and a unit's item a unit ahead. What has been
+// requested before a tile's copies has arrived once the next tile's have been started (EndCopy()).
 //
 // The tensor cores see what was copied once the threads that copied it have waited for it,
 // converted it to the type of the products (KvLoading::kFp8: warpgroup_conversion.cuh), and issued
@@ -35,21 +39,27 @@ class WarpgroupLoader {
  public:
   __device__ __forceinline__ WarpgroupLoader(const AttentionKernelParams& p,
                                              WarpgroupShared<Traits>& shared)
-      : p_(p), shared_(shared), thread_(threadIdx.x - Traits::kThreads) {}
+      : p_(p), shared_(shared), thread_(threadIdx.x - Traits::kThreads) {
+    is_dealt_ = p.work.may_be_dealt && p.work.counts[2] > 0;
+  }
 
   // Loads all units of the CTA.
   __device__ __forceinline__ void Load() {
+    FetchItem(0, p_.work.column_first + blockIdx.x / p_.work.heads_per_column);
     const CtaUnits units(p_.work, blockIdx.x);
+    FetchNextItemNumber(units, 1);
+    CommitCopies();
+    WaitForCopies<0>();
     int step = 0;
     int num_indirect = 0;
-    item_ = PieceOf(p_.work.column_first + blockIdx.x / p_.work.heads_per_column);
     if (units.count() > 0) Prepare(units, 0);
+    WaitForCopies<0>();
 #pragma unroll 1
     for (int n = 0; n < units.count(); ++n) {
       const PreparedUnit<Traits>& prepared = shared_.unit(n);
       LoadUnit(units, n, step);
       step += prepared.num_steps;
-      if (!prepared.writes_directly) {
+      if (!Traits::kOnlyPlain && !prepared.writes_directly) {
         Announce<0>();
         shared_.results_are_out.Wait(num_indirect++);
       }
@@ -65,18 +75,79 @@ class WarpgroupLoader {
   using NarrowQueryRows = typename Traits::NarrowQueryRows;
   static_assert(Traits::kRows == kThreads, "a thread prepares one row");
 
-  // Offsets of rows: of keys and values of alternate steps, and of the queries.
+  // Offsets of rows: of keys and values of alternate steps, and of the queries. A lane's own row is
+  // at its thread's number, so that a warp's are side by side.
   static constexpr int kQueryOffsets = 2;
   __device__ __forceinline__ KeyOffsets* Offsets(int i) const {
     return shared_.attention.offsets[0][i];
   }
+  static_assert(kThreads <= Traits::kKeys, "room for each thread's row");
 
   __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
 
-  // The part of an item that this thread copies to shared memory.
-  __device__ __forceinline__ uint4 PieceOf(const WorkItem* item) const {
-    if (thread_ >= kItemPieces) return {};
-    return __ldg(reinterpret_cast<const uint4*>(item) + thread_);
+  // Starts copying the item of unit n, which is at `item`.
+  __device__ __forceinline__ void FetchItem(int n, const WorkItem* item) const {
+    if (thread_ >= kItemPieces) return;
+    CopyAsync16(SharedAddress(&shared_.unit(n).unit.item) + thread_ * 16,
+                reinterpret_cast<const char*>(item) + thread_ * 16, true);
+  }
+
+  // Dealt maps: starts copying the number of unit n's item, from where CtaUnits::ItemOf() reads it.
+  __device__ __forceinline__ void FetchNextItemNumber(const CtaUnits& units, int n) const {
+    if (thread_ >= kItemPieces || n >= units.count() || !is_dealt_) return;
+    const TileMap& map = p_.work;
+    const int cta = n % 2 == 0 ? blockIdx.x : map.num_ctas - 1 - blockIdx.x;
+    CopyAsync4(SharedAddress(&shared_.next_item[thread_]),
+               map.deal_order + (n * map.num_ctas + cta) / map.num_virtual_heads);
+  }
+
+  // Where the row's keys are, as far as the unit's item says.
+  struct RowPlaces {
+    const int32_t* table;  // null: a single block holds all keys
+    int first_key;
+    int end;  // of the local keys
+  };
+  __device__ __forceinline__ RowPlaces PlacesOf(const WorkItem& item) const {
+    RowPlaces places = {nullptr, item.first_key, item.key_end};
+    if (p_.block_table) places.table = p_.block_table + item.table_row * p_.block_table_stride;
+    return places;
+  }
+
+  // This lane's entry of the block table for step i of a unit.
+  __device__ __forceinline__ int32_t* BlockOf(int i) const {
+    return &shared_.blocks[i < 2 ? i : 2 + i % 2][thread_];
+  }
+
+  // Starts copying this lane's entry of the block table for step i of a unit, which begins at local
+  // key `first`.
+  __device__ __forceinline__ void FetchBlock(const RowPlaces& places, int i, int first) const {
+    const int row = OwnRow<KeyRows>(thread_);
+    const int key = first + row;
+    if (places.table == nullptr || row >= Traits::kKeys || key >= places.end) return;
+    CopyAsync4(SharedAddress(BlockOf(i)),
+               places.table + p_.by_block_size.Divide(places.first_key + key));
+  }
+
+  // Notes the place of this lane's row of step i, whose entry has arrived.
+  __device__ __forceinline__ void NotePlace(const RowPlaces& places, int i, int first,
+                                            KeyOffsets* offsets) const {
+    const int row = OwnRow<KeyRows>(thread_);
+    if (row >= Traits::kKeys) return;
+    const int key = first + row;
+    int block = 0;
+    int token = 0;
+    if (key < places.end) {
+      token = places.first_key + key;
+      if (places.table != nullptr) {
+        token -= static_cast<int>(p_.by_block_size.Divide(token)) * p_.block_size;
+        block = *BlockOf(i);
+        // That of a key that no query sees may be invalid.
+        if (static_cast<unsigned>(block) >= static_cast<unsigned>(p_.num_blocks)) block = 0;
+      }
+    }
+    offsets[thread_] = {
+        (block * p_.k.block_stride + token * p_.k.token_stride) * Traits::kArrivingBytes,
+        (block * p_.v.block_stride + token * p_.v.token_stride) * Traits::kArrivingBytes};
   }
 
   // The first dim of this thread's chunk.
@@ -96,13 +167,15 @@ class WarpgroupLoader {
   }
 
   // Copies rows to a tile; rows from `num_rows` on and dims from `head_dim` on become zeros.
-  // `offsets`: one of the two of each row, in bytes.
+  // `offsets`: one of the two of each lane's own row, in bytes.
   template <typename Rows>
   __device__ __forceinline__ void CopyRows(const uint4* to, const char* chunk, int head_dim,
                                            const int64_t* offsets, int num_rows) const {
     const int row = Rows::Row(thread_);
     const uint32_t address = SharedAddress(to) + Rows::ArrivalOf(row, Rows::Chunk(thread_));
     const int end = DimOf<Rows>() < head_dim ? num_rows - row : 0;
+    const int warp = thread_ / 32;
+    const int64_t* const own = offsets + (warp * 32 + row - warp * Rows::kRowsOfWarp) * 2;
     // Offsets read at a time.
     constexpr int kBatch = Rows::kPasses < 8 ? Rows::kPasses : 8;
 #pragma unroll
@@ -110,7 +183,7 @@ class WarpgroupLoader {
       const char* source[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        source[i] = chunk + offsets[(row + (pass + i) * Rows::kRowsPerPass) * 2];
+        source[i] = chunk + own[(pass + i) * Rows::kRowsOfWarp * 2];
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
@@ -123,8 +196,8 @@ class WarpgroupLoader {
   // Signals that the tiles copied before have arrived, all but the `kPending` (0, 1) newest.
   template <int kPending>
   __device__ __forceinline__ void Announce() {
-    if (copied_ == nullptr) return;
     WaitForCopies<kPending>();
+    if (copied_ == nullptr) return;
     if constexpr (Traits::kArrivesAsFp8) ConvertCopied();
     ShowToProducts();
     copied_->Arrive();
@@ -163,16 +236,26 @@ class WarpgroupLoader {
     copied_queries_ = queries;
   }
 
-  // Prepares unit n: computes all that is needed to know about it.
-  __device__ __forceinline__ void Prepare(const CtaUnits& units, int n) {
+  // Prepares unit n, whose item has arrived: computes all that is needed to know about it, and
+  // requests the entries of its first two steps and the item of the next unit.
+  __device__ __forceinline__ void Prepare(const CtaUnits& units, int n) const {
     PreparedUnit<Traits>& prepared = shared_.unit(n);
-    WorkUnit& unit = prepared.unit;
-    if (thread_ < kItemPieces) reinterpret_cast<uint4*>(&unit.item)[thread_] = item_;
+    const WorkUnit& unit = prepared.unit;
     Meet();
-    const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
-    place_of_first_ = places.Find(unit.item.key_begin);
-    place_of_second_ = places.Find(unit.item.key_begin + Traits::kKeys);
-    if (n + 1 < units.count()) item_ = PieceOf(p_.work.items + units.ItemOf(n + 1));
+    const RowPlaces places = PlacesOf(unit.item);
+    FetchBlock(places, 0, unit.item.key_begin);
+    FetchBlock(places, 1, unit.item.key_begin + Traits::kKeys);
+    if (n + 1 < units.count()) {
+      int item = 0;
+      if (!is_dealt_) {
+        item = units.ItemOf(n + 1);
+      } else if (thread_ < kItemPieces) {
+        item = shared_.next_item[thread_];
+      }
+      FetchItem(n + 1, p_.work.items + item);
+      FetchNextItemNumber(units, n + 2);
+    }
+    CommitCopies();
     if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
     Meet();
     NoteRow(p_, thread_, prepared);
@@ -188,8 +271,9 @@ class WarpgroupLoader {
   __device__ __forceinline__ void NoteQuery(const WorkUnit& unit) const {
     const bool is_narrow = HasNarrowQueries();
     const int row = is_narrow ? OwnRow<NarrowQueryRows>(thread_) : OwnRow<QueryRows>(thread_);
+    if (row >= Traits::kRows) return;
     const TileRow tile_row = RowAt(p_, unit, row < unit.num_rows ? row : 0);
-    Offsets(kQueryOffsets)[row].k =
+    Offsets(kQueryOffsets)[thread_].k =
         (tile_row.token * p_.q_token_stride + tile_row.q_head * p_.q_head_stride) *
         (is_narrow ? 1 : 2);
   }
@@ -249,13 +333,11 @@ class WarpgroupLoader {
   // there is room for no more copies, or none is left.
   __device__ __forceinline__ void LoadUnit(const CtaUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
-    const KeyPlaces<Traits> places(p_, unit.item, OwnRow<KeyRows>(thread_));
+    const RowPlaces places = PlacesOf(unit.item);
     const char* const k = ChunkOf(p_.k, unit.kv_head, p_.head_dim_qk);
     const char* const v = ChunkOf(p_.v, unit.kv_head, p_.head_dim_v);
     auto* const stages = shared_.attention.tiles.stages[0];
 
-    KeyPlace place = place_of_first_;
-    KeyPlace next = place_of_second_;
     int first = unit.item.key_begin;
     int num_keys = unit.item.key_end - first;  // from the step on
     const auto copy_values = [&](int at, int keys_left) {
@@ -264,9 +346,10 @@ class WarpgroupLoader {
       CopyRows<KeyRows>(tile, v, p_.head_dim_v, &Offsets(at % 2)->v, keys_left);
       EndCopy(shared_.values, at, tile);
     };
-    const auto copy_keys = [&](int at, int keys_left) {
+    // `i`: the number of the step in the unit.
+    const auto copy_keys = [&](int at, int i, int keys_left) {
       __syncwarp();  // the step that had these places is being copied
-      places.Note(Offsets(at % 2), place);
+      NotePlace(places, i, first, Offsets(at % 2));
       AwaitRoom(shared_.keys, at);
       const uint4* const tile = stages[at % Traits::kStages].k();
       CopyRows<KeyRows>(tile, k, p_.head_dim_qk, &Offsets(at % 2)->k, keys_left);
@@ -276,18 +359,17 @@ class WarpgroupLoader {
     AwaitRoom(shared_.queries, n);
     if (num_keys > 0) CopyQueries(unit, n);
     EndCopy(shared_.queries, n, shared_.q(n), n);
-    if (num_keys > 0) copy_keys(step, num_keys);
+    if (num_keys > 0) copy_keys(step, 0, num_keys);
     bool is_next_prepared = n + 1 >= units.count();
     const auto prepare_next = [&] {
       if (!is_next_prepared) Prepare(units, n + 1);
       is_next_prepared = true;
     };
 #pragma unroll 1
-    for (; num_keys > Traits::kKeys; num_keys -= Traits::kKeys, ++step) {
-      place = next;
+    for (int i = 1; num_keys > Traits::kKeys; num_keys -= Traits::kKeys, ++step, ++i) {
       first += Traits::kKeys;
-      next = places.Find(first + Traits::kKeys);
-      copy_keys(step + 1, num_keys - Traits::kKeys);
+      FetchBlock(places, i + 1, first + Traits::kKeys);
+      copy_keys(step + 1, i, num_keys - Traits::kKeys);
       copy_values(step, num_keys);
       prepare_next();
     }
@@ -298,9 +380,7 @@ class WarpgroupLoader {
   const AttentionKernelParams& p_;
   WarpgroupShared<Traits>& shared_;
   const int thread_;  // within the warpgroup
-  uint4 item_;        // this thread's piece of the item of the unit to prepare next
-  // The places of this lane's rows of the first two steps of the prepared unit.
-  KeyPlace place_of_first_, place_of_second_;
+  bool is_dealt_;     // whether the map's items are (attention/work_map/cta_units.h)
   // The tile that is not announced yet.
   Barrier* copied_ = nullptr;
   uint32_t copied_tile_;  // a SharedAddress()

@@ -1,7 +1,7 @@
 // From a tile's sums in registers to out and lse, or to a partial and, in the last CTA to arrive,
-// from the partials of a merge to out and lse. Does without shared memory what unit_results.cuh
-// does with it; for units where a row's sums are in the four lanes of one quad, and no scale spans
-// a row's columns.
+// from the partials of a merge to out and lse. Needs no memory of keys and values, as
+// unit_results.cuh does; for units where a row's sums are in the four lanes of one quad, and no
+// scale spans a row's columns.
 
 #ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
 #define ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
@@ -49,31 +49,98 @@ __device__ __forceinline__ uint32_t PackOut(const AttentionKernelParams& p, floa
   return Pack<typename Traits::Element>(low, high);
 }
 
-// Writes out and lse.
+// Stores four matrices of 8 x 8 values of 16 bits, of which the lanes hold pairs as in a
+// mma.m16n8k16; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void StoreMatrices(uint32_t address, const uint32_t (&pairs)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
+               "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+               : "memory");
+}
+
+// Stores 16 bytes, or nothing, without a branch.
+__device__ __forceinline__ void StoreGlobal16(void* to, const uint4& value, bool is_there) {
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "setp.ne.b32 there, %5, 0;\n"
+      "@there st.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
+      "}\n" ::"l"(to),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(static_cast<int>(is_there))
+      : "memory");
+}
+
+// The factors of the lane's two rows of out; writes lse. Even lanes compute those of the first
+// row, odd ones those of the second.
+template <typename Traits>
+__device__ __forceinline__ void FinishRows(const AttentionKernelParams& p,
+                                           const PreparedUnit<Traits>& prepared,
+                                           const OnlineSoftmax<Traits>& softmax,
+                                           float (&factor)[2]) {
+  const int lane = threadIdx.x % 32;
+  const float sum[2] = {QuadSum(softmax.sum[0]), QuadSum(softmax.sum[1])};
+  const bool is_odd = lane % 2;
+  const ResultRow result = ResultRowAt(prepared, is_odd);
+  const RowTotal total = {is_odd ? softmax.max[1] : softmax.max[0], is_odd ? sum[1] : sum[0]};
+  const float own = result.is_there ? FinishRow(p, prepared.unit, result.row, total) : 0.0f;
+  factor[0] = __shfl_sync(kFullWarp, own, lane & ~1);
+  factor[1] = __shfl_sync(kFullWarp, own, lane | 1);
+}
+
+// Writes out and lse. Rows of out are put together in the place of the unit's queries `q`, so that
+// they are written in whole. Runs once a unit: latency matters, so what is independent is side by
+// side, and there are no branches.
 template <typename Traits>
 __device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
                                          const PreparedUnit<Traits>& prepared,
-                                         const OnlineSoftmax<Traits>& softmax) {
-  const bool is_odd = threadIdx.x % 2;
+                                         const OnlineSoftmax<Traits>& softmax, uint4* q) {
+  const int lane = threadIdx.x % 32;
+  float factor[2];
+  FinishRows(p, prepared, softmax, factor);
+  // No warp of this warpgroup multiplies by its queries any more.
+  MeetAt(Traits::kResultBarriers + threadIdx.x / 128, 128);
+  const int store_row = WarpRow<Traits>() + lane % 16;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const ResultRow result = ResultRowAt(prepared, r);
-    const RowTotal total = {softmax.max[r], QuadSum(softmax.sum[r])};
-    float factor = 0.0f;
-    if (result.is_there) factor = FinishRow(p, prepared.unit, result.row, total);
-    uint16_t* const out = static_cast<uint16_t*>(p.out) + OutAt(p, result.row);
+  for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
+    const auto& even = softmax.out[2 * i];
+    const auto& odd = softmax.out[2 * i + 1];
+    StoreMatrices(SharedAddress(&q[Traits::ChunkAt(store_row, 2 * i + lane / 16)]),
+                  {PackOut<Traits>(p, even[0] * factor[0], even[1] * factor[0]),
+                   PackOut<Traits>(p, even[2] * factor[1], even[3] * factor[1]),
+                   PackOut<Traits>(p, odd[0] * factor[0], odd[1] * factor[0]),
+                   PackOut<Traits>(p, odd[2] * factor[1], odd[3] * factor[1])});
+  }
+  __syncwarp();
+
+  constexpr int kRowsAtOnce = 32 / Traits::kValueChunks;
+  constexpr int kPasses = 16 / kRowsAtOnce;
+  const int first_row = WarpRow<Traits>() + lane / Traits::kValueChunks;
+  const int chunk = lane % Traits::kValueChunks;
+  const int column = chunk * Traits::kChunk;
+  uint4 values[kPasses];
+  uint16_t* out[kPasses];
+  bool is_there[kPasses];
 #pragma unroll
-    for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
-      // Neighbours exchange halves: each has two columns of every eight, and gets four of every
-      // other eight.
-      const uint32_t even = PackOut<Traits>(p, softmax.out[2 * i][r * 2] * factor,
-                                            softmax.out[2 * i][r * 2 + 1] * factor);
-      const uint32_t odd = PackOut<Traits>(p, softmax.out[2 * i + 1][r * 2] * factor,
-                                           softmax.out[2 * i + 1][r * 2 + 1] * factor);
-      const uint32_t other = __shfl_xor_sync(kFullWarp, is_odd ? even : odd, 1);
-      const uint2 four = is_odd ? uint2{other, odd} : uint2{even, other};
-      const int column = QuadColumn(i);
-      if (result.is_there && column < p.head_dim_v) *reinterpret_cast<uint2*>(out + column) = four;
+  for (int i = 0; i < kPasses; ++i) {
+    const int row = first_row + i * kRowsAtOnce;
+    const PreparedRow& place = prepared.rows[row];
+    values[i] = q[Traits::ChunkAt(row, chunk)];
+    is_there[i] = place.token >= 0 && column < p.head_dim_v;
+    out[i] = static_cast<uint16_t*>(p.out) + OutAt(p, {0, place.token, place.q_head}) + column;
+  }
+  const bool is_wide = p.head_dim_v % Traits::kChunk == 0 &&
+                       reinterpret_cast<uintptr_t>(p.out) % 16 == 0 &&
+                       (p.out_token_stride | p.out_head_stride) % Traits::kChunk == 0;
+  if (is_wide) {
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) StoreGlobal16(out[i], values[i], is_there[i]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    if (!is_there[i]) continue;
+    *reinterpret_cast<uint2*>(out[i]) = {values[i].x, values[i].y};
+    if (column + 4 < p.head_dim_v) {
+      *reinterpret_cast<uint2*>(out[i] + 4) = {values[i].z, values[i].w};
     }
   }
 }
@@ -152,19 +219,19 @@ __device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
   }
 }
 
-// Writes the results of the warpgroups. Called by all threads that compute.
+// Writes the results of the warpgroups, of unit n. Called by all threads that compute.
 template <typename Traits>
 __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams& p,
                                                     PreparedUnit<Traits>& prepared,
                                                     const OnlineSoftmax<Traits>& softmax,
-                                                    WarpgroupShared<Traits>& shared) {
+                                                    WarpgroupShared<Traits>& shared, int n) {
   WorkUnit& unit = prepared.unit;
-  if (!prepared.writes_directly) {
+  if (!Traits::kOnlyPlain && !prepared.writes_directly) {
     FinishThroughShared<Traits>(p, unit, softmax, shared.attention);
     shared.results_are_out.Arrive();
     return;
   }
-  if (unit.item.partial < 0) return WriteOut<Traits>(p, prepared, softmax);
+  if (unit.item.partial < 0) return WriteOut<Traits>(p, prepared, softmax, shared.q(n));
   WritePartial<Traits>(p, prepared, softmax);
   if (ArriveAtMerge<Traits>(p, unit, shared.attention.is_last_arrival)) {
     MergeRows<Traits>(p, prepared);

@@ -15,8 +15,7 @@ namespace reprise {
 template <typename Traits>
 struct WarpgroupShared {
   static constexpr int kQueryTile = Traits::kRows * Traits::kKeyChunks;
-  // A unit is prepared while queries of the two before it are in use, and slow warps still write
-  // out the one before those.
+  // While a unit is prepared and the item of the next one arrives, the two units before are in use.
   static constexpr int kUnits = Traits::kQueryStages + 2;
 
   // Includes the stages of keys and values, queries, and the results that replace them.
@@ -27,6 +26,11 @@ struct WarpgroupShared {
                     [Traits::kArrivesAsFp8 ? Traits::kRows : 1];
 
   PreparedUnit<Traits> units[kUnits];
+  // Entries of the block table, ahead of the copies: of a unit's first two steps, and of the even
+  // and the odd ones after those; each of a lane's own row, which only that lane reads.
+  int32_t blocks[4][Traits::kLoaderThreads];
+  // Dealt maps: the item of the unit after the next, for each thread that copies a part of it.
+  int32_t next_item[sizeof(WorkItem) / 16];
   BarrierRing<Traits::kQueryStages> queries;  // and the units
   BarrierRing<Traits::kStages> keys;          // steps, counted over all units
   BarrierRing<Traits::kStages> values;

@@ -18,8 +18,12 @@
 
 namespace reprise {
 
-template <DType kDType, int kHeadDim, KvLoading kLoadingOfTile>
+// kOnlyPlainUnits: for calls none of whose units is special or has results that do not go directly
+// to their destination (warpgroup_unit.cuh). The code for such units would take registers from that
+// for plain ones.
+template <DType kDType, int kHeadDim, KvLoading kLoadingOfTile, bool kOnlyPlainUnits>
 struct WarpgroupTraits {
+  static constexpr bool kOnlyPlain = kOnlyPlainUnits;
   static constexpr AttentionTile kTile =
       kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)];
   static constexpr KvLoading kLoading = kLoadingOfTile;
@@ -85,7 +89,8 @@ struct WarpgroupTraits {
   // Barriers of the CTA; 0 is that of all threads.
   static constexpr int kComputeBarrier = 1;
   static constexpr int kLoaderBarrier = 2;
-  static constexpr int kTurnBarriers = 3;  // one for each warpgroup that computes
+  static constexpr int kTurnBarriers = 3;    // one for each warpgroup that computes
+  static constexpr int kResultBarriers = 5;  // likewise
 
   // Synchronises all threads that compute.
   static __device__ __forceinline__ void Meet() { MeetAt(kComputeBarrier, kThreads); }

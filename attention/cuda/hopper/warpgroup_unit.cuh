@@ -25,7 +25,9 @@ __device__ __forceinline__ bool MayHaveHoles(const AttentionKernelParams& p, con
   return p.query_positions != nullptr || unit.item.tail_len > 0 || p.sparse_stride > 0;
 }
 
+template <typename Traits>
 __device__ __forceinline__ bool IsSpecial(const AttentionKernelParams& p, const WorkUnit& unit) {
+  if (Traits::kOnlyPlain) return false;
   // Rows of shared items may have scales of their own.
   const bool is_uniform =
       unit.item.row != kSharedRow || (p.q_scale.data == nullptr && p.k_scale.data == nullptr &&
@@ -34,17 +36,35 @@ __device__ __forceinline__ bool IsSpecial(const AttentionKernelParams& p, const 
          !(unit.logit_scale > 0.0f);
 }
 
-// Whether the unit's results go directly from registers to their destination; else through the
-// shared memory of keys and values (unit_results.cuh).
+// Whether the results of ordinary units go directly from registers to their destination.
 template <typename Traits>
-__device__ __forceinline__ bool WritesDirectly(const AttentionKernelParams& p,
-                                               const WorkUnit& unit) {
+__host__ __device__ __forceinline__ bool ResultsAreDirect(const AttentionKernelParams& p) {
   // With caches of fp8, out has the type of q.
   const bool is_direct_type = p.out_dtype == Traits::kTile.dtype ||
                               (Traits::kArrivesAsFp8 && p.out_dtype == DType::kBFloat16);
   return is_direct_type && p.out_is_aligned && p.head_dim_v % 4 == 0 &&
-         p.out_block_scales == nullptr && unit.item.row != kSharedRow &&
+         p.out_block_scales == nullptr;
+}
+
+// Whether the unit's results do; else they go through the shared memory of keys and values
+// (unit_results.cuh).
+template <typename Traits>
+__device__ __forceinline__ bool WritesDirectly(const AttentionKernelParams& p,
+                                               const WorkUnit& unit) {
+  if (Traits::kOnlyPlain) return true;
+  return ResultsAreDirect<Traits>(p) && unit.item.row != kSharedRow &&
          unit.item.num_shared_partials == 0;
+}
+
+// Whether no unit of the call is special, and all write directly. What depends on data of the
+// device counts as if it were so: scales per sequence or head, tails, shared prefixes.
+template <typename Traits>
+bool HasOnlyPlainUnits(const AttentionKernelParams& p) {
+  const bool is_scaled_up = p.q_scale.data == nullptr && p.k_scale.data == nullptr &&
+                            p.scale * (p.q_scale.value * p.k_scale.value) > 0.0f;
+  return is_scaled_up && p.softcap <= 0.0f && p.query_positions == nullptr &&
+         p.tail_mask == nullptr && p.sparse_stride == 0 && p.alibi_slopes == nullptr &&
+         p.world <= 1 && p.work.max_shared_tiles == 0 && ResultsAreDirect<Traits>(p);
 }
 
 // Local keys [begin, end).
@@ -101,7 +121,7 @@ __device__ __forceinline__ void PrepareUnit(const AttentionKernelParams& p, int 
   WorkUnit& unit = prepared.unit;
   CompleteUnit<Traits>(p, virtual_head, unit);
   prepared.num_steps = NumSteps<Traits>(unit.item);
-  prepared.is_special = IsSpecial(p, unit);
+  prepared.is_special = IsSpecial<Traits>(p, unit);
   prepared.writes_directly = WritesDirectly<Traits>(p, unit);
 }
 

@@ -32,6 +32,7 @@ struct LatentTraits {
   static constexpr bool kArrivesAsFp8 = false;
   static constexpr bool kRotates = false;
   static constexpr bool kTensorCores = true;
+  static constexpr bool kOnlyPlain = false;  // warpgroup_traits.cuh
   static constexpr bool kHoldQ = false;
   static constexpr bool kQueriesAhead = true;
   static constexpr int kOffsetSteps = 1;  // not used: lanes exchange places

@@ -3,12 +3,19 @@
 //   attention_bench                                   the whole grid
 //   attention_bench --grid=decode --filter=kv1024     part of it
 //   attention_bench --lens=4096x31,131072 --query_len=1 --kv_heads=1 --q_heads=8   any shape
+//   attention_bench --random=7,60                     60 random shapes of seed 7
 //
 // Prints a JSON line a shape, then a table: time of a call, spread, TB/s of keys and values or
 // TFLOP/s, that as a share of the read-only kernel of the same run, and the best peer's time where
-// it is known (tests/benchmarks/device/attention_grid.h).
+// it is known (tests/benchmarks/device/attention_grid.h). For random shapes it prints the time over
+// the roofline of each instead of a peer's time, and how these ratios are distributed, by kind. The
+// roofline is the largest of three: all bytes at 93 % of the read-only kernel's rate, the products
+// at 620 TFLOP/s, and 6 us.
 
+#include <algorithm>
+#include <cstdint>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +24,10 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "attention/attention_params.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
@@ -28,6 +37,7 @@
 #include "tests/benchmarks/device/attention_grid.h"
 #include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/length_list.h"
+#include "tests/benchmarks/device/random_shapes.h"
 
 ABSL_FLAG(std::string, grid, "all", "decode, prefill or all; not looked at with --lens");
 ABSL_FLAG(std::string, filter, "", "only shapes of the grid whose name contains this");
@@ -35,6 +45,7 @@ ABSL_FLAG(std::string, products, "",
           "the type to multiply in; float32: CUDA cores; empty: that of q; for the grid, too");
 ABSL_FLAG(int, max_tier, 2, "1: the general kernels alone; for the grid, too");
 ABSL_FLAG(std::string, lens, "", "keys of each row, such as 4096x31,131072: a shape of your own");
+ABSL_FLAG(std::string, random, "", "SEED,COUNT: random shapes; --filter applies");
 ABSL_FLAG(std::string, query_len, "1", "queries of every row, or a list like --lens");
 ABSL_FLAG(int, q_heads, 32, "query heads");
 ABSL_FLAG(int, kv_heads, 8, "KV heads");
@@ -96,9 +107,37 @@ absl::StatusOr<AttentionCase> CaseOfFlags() {
   return c;
 }
 
+// Those of --random, under their names.
+absl::StatusOr<std::vector<AttentionCase>> RandomCases() {
+  const std::string flag = absl::GetFlag(FLAGS_random);
+  const std::vector<std::string> parts = absl::StrSplit(flag, ',');
+  uint64_t seed = 0;
+  int count = 0;
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &seed) ||
+      !absl::SimpleAtoi(parts[1], &count) || count < 1 || count > 10000) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--random: expected SEED,COUNT with a count of 1 to 10000, got '", flag, "'"));
+  }
+  std::vector<AttentionCase> cases;
+  for (const RandomShape& shape : RandomShapes(seed, count)) {
+    if (!absl::StrContains(shape.Name(), absl::GetFlag(FLAGS_filter))) continue;
+    cases.push_back({.name = shape.Name(),
+                     .num_q_heads = shape.num_q_heads,
+                     .num_kv_heads = shape.num_kv_heads,
+                     .head_dim_qk = shape.head_dim,
+                     .head_dim_v = shape.head_dim,
+                     .block_size = shape.block_size,
+                     .lens = shape.lens,
+                     .query_lens = shape.query_lens});
+  }
+  return cases;
+}
+
 absl::StatusOr<std::vector<AttentionCase>> Cases() {
   std::vector<AttentionCase> cases;
-  if (!absl::GetFlag(FLAGS_lens).empty()) {
+  if (!absl::GetFlag(FLAGS_random).empty()) {
+    REPRISE_ASSIGN_OR_RETURN(cases, RandomCases());
+  } else if (!absl::GetFlag(FLAGS_lens).empty()) {
     REPRISE_ASSIGN_OR_RETURN(cases.emplace_back(), CaseOfFlags());
   } else {
     const std::string grid = absl::GetFlag(FLAGS_grid);
@@ -123,6 +162,15 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;
+}
+
+// The least time that the card allows for a call, in us: see the top of the file.
+double RooflineUs(const AttentionResult& r, const DeviceLimits& limits) {
+  constexpr double kShareOfRead = 0.93;
+  constexpr double kTflopPerS = 620;
+  constexpr double kLeastUs = 6;
+  return std::max({r.all_bytes / (kShareOfRead * limits.read_tb_per_s * 1e6),
+                   r.flops / (kTflopPerS * 1e6), kLeastUs});
 }
 
 nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r,
@@ -153,42 +201,70 @@ nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r,
                          {"read_tb_per_s", limits.read_tb_per_s}};
   if (c.peer_us) json["peer_us"] = *c.peer_us;
   if (c.target_us) json["target_us"] = *c.target_us;
+  json["roofline_us"] = RooflineUs(r, limits);
   return json;
 }
 
+bool IsRandom() { return !absl::GetFlag(FLAGS_random).empty(); }
+
+int NameWidth() { return IsRandom() ? 44 : 26; }
+
 std::string Row(const AttentionCase& c, const AttentionResult& r, const DeviceLimits& limits) {
-  std::string row = absl::StrFormat("%-26s %9.1f %5.1f%% %7.1f ", c.name, r.call.median_us,
-                                    100 * r.call.spread(), r.work_map.median_us);
+  std::string row = absl::StrFormat("%-*s %9.1f %5.1f%% %7.1f ", NameWidth(), c.name,
+                                    r.call.median_us, 100 * r.call.spread(), r.work_map.median_us);
   if (r.is_compute_bound()) {
     absl::StrAppendFormat(&row, "%7.0f TFLOP/s      ", r.tflop_per_s());
   } else {
     absl::StrAppendFormat(&row, "%7.2f TB/s    %4.0f%%", r.tb_per_s(),
                           100 * r.tb_per_s() / limits.read_tb_per_s);
   }
-  if (c.peer_us) {
+  if (IsRandom()) {
+    const double roofline_us = RooflineUs(r, limits);
+    absl::StrAppendFormat(&row, " %9.1f %6.2f", roofline_us, r.call.median_us / roofline_us);
+  } else if (c.peer_us) {
     absl::StrAppendFormat(&row, " %9.1f %6.2f", *c.peer_us, r.call.median_us / *c.peer_us);
   }
   return row;
+}
+
+// A line for each kind of shape, whose name is the first word of a case's.
+void PrintSummary(const std::vector<std::pair<std::string, double>>& ratios) {
+  std::cout << absl::StrFormat("\n%-10s %6s %7s %7s %7s %7s   us / roofline\n", "kind", "shapes",
+                               "least", "median", "90 %", "most");
+  for (int kind = 0; kind < kNumShapeKinds; ++kind) {
+    const std::string name = ShapeKindName(static_cast<ShapeKind>(kind));
+    std::vector<double> own;
+    for (const auto& [of, ratio] : ratios) {
+      if (absl::StartsWith(of, name)) own.push_back(ratio);
+    }
+    const RatioSummary summary = Summarize(std::move(own));
+    std::cout << absl::StrFormat("%-10s %6d %7.2f %7.2f %7.2f %7.2f\n", name, summary.count,
+                                 summary.least, summary.median, summary.nine_tenths, summary.most);
+  }
 }
 
 absl::Status RunAll() {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<AttentionCase> cases, Cases());
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
   std::vector<std::string> rows;
+  std::vector<std::pair<std::string, double>> ratios;
   for (const AttentionCase& c : cases) {
     const absl::StatusOr<AttentionResult> result = MeasureAttention(c);
     if (!result.ok()) {
-      rows.push_back(absl::StrFormat("%-26s %s", c.name,
+      rows.push_back(absl::StrFormat("%-*s %s", NameWidth(), c.name,
                                      std::string(result.status().message()).substr(0, 160)));
       continue;
     }
     std::cout << ToJson(c, *result, limits).dump() << std::endl;
     rows.push_back(Row(c, *result, limits));
+    ratios.emplace_back(c.name, result->call.median_us / RooflineUs(*result, limits));
   }
   std::cout << absl::StrFormat("\nread-only kernel: %.2f TB/s\n", limits.read_tb_per_s)
-            << absl::StrFormat("%-26s %9s %6s %7s %7s %15s %9s %6s\n", "shape", "us", "spread",
-                               "map us", "rate", "of read", "peer us", "ratio");
+            << absl::StrFormat("%-*s %9s %6s %7s %7s %15s %9s %6s\n", NameWidth(), "shape", "us",
+                               "spread", "map us", "rate", "of read",
+                               IsRandom() ? "roof us" : "peer us", "ratio");
   for (const std::string& row : rows) std::cout << row << "\n";
+  if (IsRandom()) PrintSummary(ratios);
   return absl::OkStatus();
 }
 

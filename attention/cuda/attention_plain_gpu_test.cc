@@ -1,0 +1,174 @@
+// The two kernels by whole warpgroups of each type and head dim, that for plain units only and that
+// for all (attention/cuda/hopper/warpgroup_kernel.cuh), give the same bits for the same call; and
+// out may be aligned to 16 bytes or to 8.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "attention/attention.h"
+#include "attention/attention_params.h"
+#include "attention/paged_batch.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_plan.h"
+#include "base/torch_dtype.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kHeads = 8;
+constexpr int kKvHeads = 2;
+constexpr int kBlockSize = 16;
+
+struct Call {
+  std::vector<int32_t> query_lens;
+  std::vector<int32_t> lens;
+  int head_dim = 128;
+  at::ScalarType dtype = at::kBFloat16;
+  std::optional<int> window = {};
+  int num_sms = 132;
+};
+
+at::Tensor OnDevice(const std::vector<int32_t>& values) {
+  return at::tensor(values, at::TensorOptions().dtype(at::kInt)).to(at::kCUDA);
+}
+
+// Random queries, keys and values of a call.
+class Layer {
+ public:
+  explicit Layer(const Call& call) : call_(call) {
+    const int num_rows = static_cast<int>(call.lens.size());
+    std::vector<int32_t> starts = {0};
+    for (const int32_t len : call.query_lens) starts.push_back(starts.back() + len);
+    const int longest = *std::max_element(call.lens.begin(), call.lens.end());
+    const int max_blocks = (longest + kBlockSize - 1) / kBlockSize;
+    const int num_blocks = num_rows * max_blocks;
+    start_loc_ = OnDevice(starts);
+    seq_lens_ = OnDevice(call.lens);
+    table_ = at::randperm(num_blocks, at::TensorOptions(at::kCUDA).dtype(at::kInt));
+    batch_ = {.query_start_loc = start_loc_.const_data_ptr<int32_t>(),
+              .seq_lens = seq_lens_.const_data_ptr<int32_t>(),
+              .block_table = table_.const_data_ptr<int32_t>(),
+              .block_table_stride = max_blocks,
+              .num_rows = num_rows,
+              .num_tokens = starts.back(),
+              .max_query_len = *std::max_element(call.query_lens.begin(), call.query_lens.end()),
+              .max_seq_len = longest,
+              .num_tables = num_rows,
+              .max_blocks = max_blocks};
+    const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(call.dtype);
+    q_ = at::randn({starts.back(), kHeads, call.head_dim}, options);
+    k_ = at::randn({num_blocks, kBlockSize, kKvHeads, call.head_dim}, options);
+    v_ = at::randn({num_blocks, kBlockSize, kKvHeads, call.head_dim}, options);
+    kv_ = {.k = ViewOf(k_),
+           .v = ViewOf(v_),
+           .dtype = *FromScalarType(call.dtype),
+           .num_blocks = num_blocks,
+           .block_size = kBlockSize,
+           .num_kv_heads = kKvHeads,
+           .head_dim_qk = call.head_dim,
+           .head_dim_v = call.head_dim};
+  }
+
+  // `head_gap`: elements of out between heads. `q_scale`: one on the device means that the host
+  // does not know whether units are plain.
+  at::Tensor Attend(int head_gap, const Scale& q_scale) const {
+    const AttentionParams layer = {.num_q_heads = kHeads,
+                                   .num_kv_heads = kKvHeads,
+                                   .head_dim_qk = call_.head_dim,
+                                   .head_dim_v = call_.head_dim,
+                                   .window_left = call_.window,
+                                   .q_scale = q_scale};
+    GpuWorkMap work({.dtype = kv_.dtype,
+                     .num_q_heads = kHeads,
+                     .num_kv_heads = kKvHeads,
+                     .head_dim_qk = call_.head_dim,
+                     .head_dim_v = call_.head_dim,
+                     .max_rows = batch_.num_rows,
+                     .max_tokens = batch_.num_tokens,
+                     .max_query_len = batch_.max_query_len,
+                     .max_seq_len = batch_.max_seq_len,
+                     .num_sms = call_.num_sms});
+    work.Poison();
+    EXPECT_TRUE(LaunchWorkMap(batch_, WindowOf(layer), work.map(),
+                              c10::cuda::getCurrentCUDAStream().stream())
+                    .ok());
+    const int64_t pitch = call_.head_dim + head_gap;
+    const at::Tensor memory = at::full({batch_.num_tokens * kHeads * pitch}, NAN, q_.options());
+    at::Tensor out = at::as_strided(memory, q_.sizes(), {kHeads * pitch, pitch, 1});
+    const absl::Status status = PagedAttention(layer, batch_, work.map(), q_, kv_, out, nullptr);
+    EXPECT_TRUE(status.ok()) << status;
+    return out.contiguous();
+  }
+
+ private:
+  KvView ViewOf(const at::Tensor& tensor) const {
+    return {.data = tensor.data_ptr(),
+            .block_stride = tensor.stride(0),
+            .token_stride = tensor.stride(1),
+            .head_stride = tensor.stride(2),
+            .dim_chunk = call_.head_dim};
+  }
+
+  Call call_;
+  at::Tensor start_loc_, seq_lens_, table_, q_, k_, v_;
+  PagedBatch batch_;
+  KvLayer kv_;
+};
+
+class AttentionPlainSmallGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+
+  // Prompts that are dealt, and a few that are cut and merged; ends of steps, blocks and tiles.
+  static std::vector<Call> Calls() {
+    std::vector<Call> calls;
+    for (const int head_dim : {64, 96, 128}) {
+      for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+        calls.push_back({{700}, {700}, head_dim, dtype});
+        calls.push_back({{300, 33, 900}, {300, 2000, 901}, head_dim, dtype, {}, 3});
+        calls.push_back({{130}, {5000}, head_dim, dtype});
+        calls.push_back({{500, 200}, {1500, 200}, head_dim, dtype, 257});
+      }
+    }
+    return calls;
+  }
+};
+
+TEST_F(AttentionPlainSmallGpuTest, BothKernelsGiveTheSameBits) {
+  const at::Tensor one = at::ones({1}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
+  for (const Call& call : Calls()) {
+    const Layer layer(call);
+    const at::Tensor plain = layer.Attend(0, {});
+    EXPECT_FALSE(plain.isnan().any().item<bool>());
+    EXPECT_TRUE(plain.equal(layer.Attend(0, {.data = one.const_data_ptr<float>()})))
+        << call.head_dim << ", " << call.query_lens.size() << " rows";
+  }
+}
+
+TEST_F(AttentionPlainSmallGpuTest, RowsOfOutMayBeAlignedTo8Bytes) {
+  for (const Call& call : Calls()) {
+    const Layer layer(call);
+    EXPECT_TRUE(layer.Attend(0, {}).equal(layer.Attend(4, {})))
+        << call.head_dim << ", " << call.query_lens.size() << " rows";
+  }
+}
+
+}  // namespace
+}  // namespace reprise
