@@ -13,6 +13,7 @@
 #include "engine/step_runner.h"
 #include "runner/sampling/logits_params.h"
 #include "runner/sampling/logits_request.h"
+#include "runner/speculation/draft_levels.h"
 
 namespace reprise {
 namespace {
@@ -68,7 +69,7 @@ class Engine::ModelSteps final : public StepRunner {
 
   at::Tensor logits(const TokenEvent& event) const {
     const at::Tensor& logits = event.earlier < 0 ? logits_ : earlier_logits_;
-    if (!event.token.has_value() || !logits.defined()) return at::Tensor();
+    if (!event.token.has_value() || !logits.defined() || event.row < 0) return at::Tensor();
     return logits[event.earlier < 0 ? event.row : event.earlier];
   }
 
@@ -98,11 +99,22 @@ absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at:
 
 namespace {
 
+// Of trees that the runner proposes: SchedulerOptions::level_drafts.
+std::vector<int> LevelDraftsOf(const SpeculationOptions& drafts) {
+  std::vector<int> level_drafts;
+  if (drafts.tree.empty()) return level_drafts;
+  const DraftLevels levels = LevelsOf(drafts.tree, drafts.max_drafts);
+  for (int i = 1; i <= levels.num_levels(); ++i) level_drafts.push_back(levels.first[i + 1] - 1);
+  return level_drafts;
+}
+
 // The drafts of decodes: as the options say, and no more than the runner proposes.
 absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
   const SpeculationOptions& drafts = options.runner.speculation;
   const bool proposes = drafts.proposer != SpeculationOptions::Proposer::kNone;
-  const int most = proposes ? drafts.max_drafts : 0;
+  const int most = !proposes             ? 0
+                   : drafts.tree.empty() ? drafts.max_drafts
+                                         : static_cast<int>(LevelDraftsOf(drafts).size());
   if (!options.speculation.has_value()) return SpeculationPolicy{.num_drafts = most};
   if (options.speculation->num_drafts > most) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -144,6 +156,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                                            : 0,
                          .max_earlier_logits = options.runner.max_earlier_logits,
                          .speculation = speculation,
+                         .level_drafts = LevelDraftsOf(options.runner.speculation),
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,
                          .num_swap_blocks = runner->num_swap_blocks(),

@@ -48,8 +48,8 @@ TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
   metrics.num_swapped_in_bytes = 500;
   metrics.num_generated_tokens = int64_t{1} << 60;  // not rounded
   metrics.num_finished[static_cast<int>(FinishReason::kCancelled)] = 4;
-  metrics.speculation.Add(/*drafts=*/3, /*accepted=*/1);
-  metrics.speculation.Add(/*drafts=*/1, /*accepted=*/1);
+  metrics.speculation.Add(/*places=*/3, /*accepted=*/1, /*drafts=*/3);
+  metrics.speculation.Add(/*places=*/1, /*accepted=*/1, /*drafts=*/1);
   metrics.time_to_first_token.Observe(absl::Milliseconds(30));
   metrics.time_to_first_token.Observe(absl::Seconds(1000));
   const std::string text = PrometheusText(metrics);

@@ -185,7 +185,9 @@ struct TokenEvent {
   // nullopt: it has ended without one (kCancelled, kDeadline, kError, kRefused).
   std::optional<int32_t> token = std::nullopt;
   int index = 0;  // 0 for the first generated token. Without a token, how many there are
-  int row = 0;    // of the step: which row of its logits the token was chosen from
+  // Of the step: which row of its logits the token was chosen from; -1: one that is not known, of a
+  // tree of drafts.
+  int row = 0;
   // Which of the step's earlier logits (StepResult::earlier_logits) take the place of the row's: for
   // forced tokens that were fed in a chunk, and for accepted drafts. -1: none.
   int earlier = -1;

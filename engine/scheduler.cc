@@ -30,6 +30,23 @@ SwapFences FencesOfOneStream() {
   return fences;
 }
 
+absl::Status CheckLevels(const SchedulerOptions& options) {
+  const std::vector<int>& drafts = options.level_drafts;
+  if (drafts.empty()) return absl::OkStatus();
+  if (options.speculation.num_drafts > static_cast<int>(drafts.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("speculation.num_drafts must be at most the levels of level_drafts: expected ",
+                     "at most ", drafts.size(), ", got ", options.speculation.num_drafts));
+  }
+  for (size_t i = 0; i < drafts.size(); ++i) {
+    const int before = i == 0 ? 0 : drafts[i - 1];
+    if (drafts[i] > before) continue;
+    return absl::InvalidArgumentError(absl::StrCat("level_drafts[", i, "] must be above ", before,
+                                                   ", the drafts before: got ", drafts[i]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOptions& options) {
@@ -57,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
   REPRISE_RETURN_IF_ERROR(at_least("max_encoder_step_tokens", options.max_encoder_step_tokens,
                                    options.max_encoder_tokens));
   REPRISE_RETURN_IF_ERROR(CheckSpeculationPolicy(options.speculation));
+  REPRISE_RETURN_IF_ERROR(CheckLevels(options));
   REPRISE_RETURN_IF_ERROR(at_least("num_swap_blocks", options.num_swap_blocks, 0));
   if (options.num_swap_blocks > 0) {
     REPRISE_RETURN_IF_ERROR(at_least("num_swap_blocks", options.num_swap_blocks, 2));
@@ -100,7 +118,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
   // The device may be behind by a chunk, or by a row with drafts, for each step in flight.
   const int64_t num_uncommitted =
       int64_t{options_.max_steps_in_flight} *
-      std::max(options_.prefill_chunk, 1 + options_.speculation.num_drafts);
+      std::max(options_.prefill_chunk, 1 + DraftsOf(options_.speculation.num_drafts));
   const int num_behind =
       static_cast<int>(std::min<int64_t>(num_uncommitted, std::numeric_limits<int>::max()));
   max_cached_tokens_ =
@@ -244,24 +262,39 @@ void Scheduler::AddDrafts() {
   for (int i = 0; i < num_rows; ++i) {
     OpenRow& open = open_.back()[i];
     Sequence& sequence = *open.sequence;
+    const int room = std::min(options_.max_num_tokens - num_row_tokens_,
+                              MaxCachedTokens(sequence) - sequence.num_scheduled);
     const int most =
-        std::min({sequence.max_drafts(), options_.max_num_tokens - num_row_tokens_,
-                  MaxCachedTokens(sequence) - sequence.num_scheduled,
+        std::min({sequence.max_drafts(), LevelsOf(room),
                   sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight});
     if (most <= 0) continue;
-    const int num_drafts = RoomForDrafts(sequence, sequence.draft_length.Next(most), may_grow);
+    const int wanted = DraftsOf(sequence.draft_length.Next(most));
+    const int num_levels = LevelsOf(RoomForDrafts(sequence, wanted, may_grow));
+    const int num_drafts = DraftsOf(num_levels);
     if (num_drafts == 0) continue;
     rows_[i].num_drafts = num_drafts;
     open.num_drafts = num_drafts;
+    open.num_levels = num_levels;
     open.num_tokens += num_drafts;
-    open.num_new_tokens += num_drafts;
+    open.num_new_tokens += num_levels;
     open.first_earlier = num_earlier_logits_;
     open.has_earlier = true;
     sequence.num_scheduled += num_drafts;
-    sequence.num_in_flight += num_drafts;
+    sequence.num_in_flight += num_levels;
     num_row_tokens_ += num_drafts;
     num_earlier_logits_ += num_drafts;
   }
+}
+
+int Scheduler::DraftsOf(int num_levels) const {
+  const std::vector<int>& drafts = options_.level_drafts;
+  return drafts.empty() || num_levels == 0 ? num_levels : drafts[num_levels - 1];
+}
+
+int Scheduler::LevelsOf(int num_drafts) const {
+  const std::vector<int>& drafts = options_.level_drafts;
+  if (drafts.empty()) return num_drafts;
+  return static_cast<int>(absl::c_upper_bound(drafts, num_drafts) - drafts.begin());
 }
 
 int Scheduler::RoomForDrafts(const Sequence& sequence, int num_tokens, bool& may_grow) {

@@ -152,6 +152,11 @@ struct SchedulerOptions {
   int max_earlier_logits = 0;
   // Drafts of decodes. num_drafts: no more than the runner serves.
   SpeculationPolicy speculation = {};
+  // Of drafts that are proposed as trees, level by level: entry i is the number of drafts in the first
+  // i + 1 levels. A sequence accepts one of each level at most, so limits and lengths count levels
+  // (num_drafts <= the number of entries), while room in the cache and the step is for all. Empty:
+  // drafts are chains.
+  std::vector<int> level_drafts = {};
   // Whether sequences reuse cached prefixes. The generated texts are the same as without it,
   // provided that the kernels give the same keys for other lengths of chunks.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
@@ -271,6 +276,7 @@ class Scheduler {
     // That the sequence gets by it: several if they are forced, and at most so many with drafts.
     int num_new_tokens = 0;
     int num_drafts = 0;
+    int num_levels = 0;          // of the drafts: how many can be accepted
     bool scores_prompt = false;  // it brings log-probabilities of tokens of the prompt
     int first_earlier = 0;       // of the step's earlier logits: where those of the row begin
     bool has_earlier = false;
@@ -291,6 +297,9 @@ class Scheduler {
   bool MakeRoom(Sequence& sequence, int num_tokens);
   // Adds drafts to the rows of a batch without prompts.
   void AddDrafts();
+  // Drafts of so many levels, and levels of so many drafts.
+  int DraftsOf(int num_levels) const;
+  int LevelsOf(int num_drafts) const;
   // Gets room for up to `num_tokens` tokens beyond those scheduled, from free blocks only; for how
   // many. `may_grow`: whether blocks may be taken; false from when there were too few.
   int RoomForDrafts(const Sequence& sequence, int num_tokens, bool& may_grow);

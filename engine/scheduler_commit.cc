@@ -79,13 +79,12 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
   Sequence& sequence = *row.sequence;
   const absl::Span<const int32_t> tokens = output.NewTokens(row_idx);
   const int num_accepted = static_cast<int>(tokens.size()) - 1;
-  CHECK(0 <= num_accepted && num_accepted <= row.num_drafts)
-      << "expected 1 to " << 1 + row.num_drafts << " new tokens, got " << tokens.size();
-  sequence.draft_length.Observe(row.num_drafts, num_accepted);
-  speculation_statistics_.Add(row.num_drafts, num_accepted);
-  const int num_rejected = row.num_drafts - num_accepted;
-  sequence.num_in_flight -= num_rejected;
-  sequence.num_scheduled -= num_rejected;
+  CHECK(0 <= num_accepted && num_accepted <= row.num_levels)
+      << "expected 1 to " << 1 + row.num_levels << " new tokens, got " << tokens.size();
+  sequence.draft_length.Observe(row.num_levels, num_accepted);
+  speculation_statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
+  sequence.num_in_flight -= row.num_levels - num_accepted;
+  sequence.num_scheduled -= row.num_drafts - num_accepted;
   row.first_token = sequence.num_known - 1;
   // The keys of a token are committed when it is known that the text goes on behind it.
   for (const int32_t token : tokens) {
@@ -116,8 +115,9 @@ bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
                     .sample = sequence.sample,
                     .token = token,
                     .index = sequence.num_generated() - 1,
-                    .row = row_idx,
-                    .earlier = EarlierOf(row, fed),
+                    // Of a tree only the device knows the node.
+                    .row = row.num_levels < row.num_drafts ? -1 : row_idx,
+                    .earlier = row.num_levels < row.num_drafts ? -1 : EarlierOf(row, fed),
                     .log_probs = std::move(log_probs),
                     .prompt_log_probs = is_first ? sequence.added->prompt_log_probs : nullptr,
                     .finish = finish});

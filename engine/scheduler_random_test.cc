@@ -87,6 +87,11 @@ class Traffic {
     if (draft_rng_() % 2 == 0) {
       options_.speculation.num_drafts = 1 + static_cast<int>(draft_rng_() % 8);
       options_.max_num_tokens += static_cast<int>(draft_rng_() % 20);
+      if (draft_rng_() % 3 == 0) {  // trees
+        for (int i = 0, drafts = 0; i < options_.speculation.num_drafts; ++i) {
+          options_.level_drafts.push_back(drafts += 1 + static_cast<int>(draft_rng_() % 4));
+        }
+      }
       if (draft_rng_() % 4 == 0) {
         options_.speculation.max_speculating_rows = 1 + static_cast<int>(draft_rng_() % 5);
       }

@@ -71,6 +71,13 @@ std::vector<int> DraftsOf(const ScheduledBatch& batch) {
   return drafts;
 }
 
+// Trees with 2 drafts in the first level, 3 in the second, 1 in the third.
+SchedulerOptions TreeOptions() {
+  SchedulerOptions options = Options(3);
+  options.level_drafts = {2, 5, 6};
+  return options;
+}
+
 std::vector<int32_t> TokensOf(absl::Span<const TokenEvent> events) {
   std::vector<int32_t> tokens;
   for (const TokenEvent& event : events) tokens.push_back(event.token.value_or(-1));
@@ -109,6 +116,61 @@ TEST(SchedulerSpeculationTest, ARowBringsItsAcceptedDraftsAndOneMoreToken) {
   EXPECT_EQ(scheduler->speculation_statistics().num_drafts, 6);
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 4);
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted_at[0], 2);
+}
+
+TEST(SchedulerSpeculationTest, OfATreeOneDraftOfEachLevelIsAcceptedAtMost) {
+  auto scheduler = Make(TreeOptions());
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 20});
+  scheduler->Schedule();
+  scheduler->Commit({4}, events);
+
+  ASSERT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(6));
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 10);  // room for 4 and all drafts
+  events.clear();
+  scheduler->Commit(NewTokens(6, {{5, 6, 7, 8}}).output(), events);
+  scheduler->CheckInvariants();
+  EXPECT_THAT(TokensOf(events), ElementsAre(5, 6, 7, 8));
+  for (const TokenEvent& event : events) {
+    EXPECT_EQ(event.row, -1) << "the row of logits of a node is not known";
+    EXPECT_EQ(event.earlier, -1);
+  }
+  EXPECT_EQ(scheduler->blocks().num_committed(SlotId(0)), 7);
+  EXPECT_EQ(scheduler->speculation_statistics().num_drafts, 6);
+  EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 3);
+  EXPECT_EQ(scheduler->speculation_statistics().num_drafts_at[2], 1);
+  EXPECT_EQ(scheduler->speculation_statistics().num_drafts_at[3], 0);
+}
+
+TEST(SchedulerSpeculationTest, ATreeIsCutToWholeLevels) {
+  auto scheduler = Make(TreeOptions());
+  std::vector<TokenEvent> events;
+  // Two more tokens: one level and the token behind it.
+  Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 3});
+  scheduler->Schedule();
+  scheduler->Commit({4}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2));
+  scheduler->Commit(NewTokens(6, {{5, 6}}).output(), events);
+  EXPECT_EQ(events.back().finish, FinishReason::kLength);
+
+  SchedulerOptions options = TreeOptions();
+  options.max_seq_len = 12;  // 8 keys of the prompt, and 4 more: the first level, not the second
+  scheduler = Make(options);
+  Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8}, .max_new_tokens = 4});
+  scheduler->Schedule();
+  scheduler->Commit({4}, events);
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2));
+}
+
+TEST(SchedulerSpeculationTest, RefusesLevelsThatDoNotFit) {
+  const auto message = [](const std::vector<int>& level_drafts) {
+    SchedulerOptions options = Options(3);
+    options.level_drafts = level_drafts;
+    return std::string(Scheduler::Create(options).status().message());
+  };
+  EXPECT_THAT(message({2, 4}), HasSubstr("expected at most 2, got 3"));
+  EXPECT_THAT(message({2, 2, 3}), HasSubstr("level_drafts[1] must be above 2"));
+  EXPECT_THAT(message({0, 2, 3}), HasSubstr("level_drafts[0] must be above 0"));
 }
 
 TEST(SchedulerSpeculationTest, WhatFollowsAStopTokenIsDropped) {

@@ -40,12 +40,13 @@ void DraftLength::Observe(int num_drafts, int num_accepted) {
   mean_accepted_ += kWeight * (accepted - mean_accepted_);
 }
 
-void SpeculationStatistics::Add(int drafts, int accepted) {
-  CHECK(0 <= accepted && accepted <= drafts && drafts <= kMaxDrafts) << accepted << ", " << drafts;
+void SpeculationStatistics::Add(int places, int accepted, int drafts) {
+  CHECK(0 <= accepted && accepted <= places && places <= kMaxDrafts && places <= drafts)
+      << accepted << " of " << places << " places with " << drafts << " drafts";
   ++num_rows;
   num_drafts += drafts;
   num_accepted += accepted;
-  for (int i = 0; i < drafts; ++i) ++num_drafts_at[i];
+  for (int i = 0; i < places; ++i) ++num_drafts_at[i];
   for (int i = 0; i < accepted; ++i) ++num_accepted_at[i];
 }
 

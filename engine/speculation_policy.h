@@ -19,7 +19,8 @@
 namespace reprise {
 
 struct SpeculationPolicy {
-  // The most drafts of a row, 0 to kMaxDrafts and what the runner serves; 0: no speculation.
+  // The most drafts of a row, of trees the most levels, 0 to kMaxDrafts and what the runner serves; 0:
+  // no speculation.
   int num_drafts = 0;
   // Steps of more rows have no drafts: from so many on, verifying drafts costs more time than the
   // accepted ones save. To be measured on the card and the model. 0: any number of rows.
@@ -64,12 +65,13 @@ struct SpeculationStatistics {
   int64_t num_rows = 0;  // with drafts
   int64_t num_drafts = 0;
   int64_t num_accepted = 0;
-  // By place behind the last token: [0] is the first draft of a row.
+  // By place behind the last token: [0] is the first draft of a row, or all of a tree's first level.
   std::array<int64_t, kMaxDrafts> num_drafts_at = {};
   std::array<int64_t, kMaxDrafts> num_accepted_at = {};
 
-  // REQUIRES: 0 <= accepted <= drafts <= kMaxDrafts.
-  void Add(int drafts, int accepted);
+  // Of a row with drafts at so many places, of a tree more drafts than that. REQUIRES:
+  // 0 <= accepted <= places <= kMaxDrafts, places <= drafts.
+  void Add(int places, int accepted, int drafts);
   // New tokens of a row with drafts, on average; 0 before the first.
   double tokens_per_row() const;
 };

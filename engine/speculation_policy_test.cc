@@ -92,8 +92,8 @@ TEST(SpeculationPolicyTest, RefusesWhatIsOutOfRange) {
 TEST(SpeculationStatisticsTest, CountsByPlace) {
   SpeculationStatistics statistics;
   EXPECT_EQ(statistics.tokens_per_row(), 0);
-  statistics.Add(3, 2);
-  statistics.Add(1, 0);
+  statistics.Add(3, 2, 3);
+  statistics.Add(1, 0, 1);
   EXPECT_EQ(statistics.num_rows, 2);
   EXPECT_EQ(statistics.num_drafts, 4);
   EXPECT_EQ(statistics.num_accepted, 2);
@@ -104,6 +104,10 @@ TEST(SpeculationStatisticsTest, CountsByPlace) {
   EXPECT_THAT(std::vector<int64_t>(statistics.num_accepted_at.begin(),
                                    statistics.num_accepted_at.begin() + 4),
               ElementsAre(1, 1, 0, 0));
+  statistics.Add(2, 2, 9);  // a tree
+  EXPECT_EQ(statistics.num_drafts, 13);
+  EXPECT_EQ(statistics.num_drafts_at[1], 2);
+  EXPECT_EQ(statistics.num_drafts_at[2], 1);
 }
 
 }  // namespace

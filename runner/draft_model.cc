@@ -3,13 +3,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
-#include "runner/sampling/sampling.h"
 #include "runner/speculation/draft_rows.h"
 #include "runner/step.h"
 
@@ -35,10 +35,18 @@ absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(const DraftModelO
     auto draft = std::unique_ptr<DraftModel>(new DraftModel(options));
     const ModelSpec& spec = options.model->spec();
     const at::TensorOptions on_device(options.driver->device());
+    int max_width = 1;
+    int max_ranks = 1;
+    if (options.trees != nullptr && options.trees->tree_size() > 0) {
+      const DraftLevels levels = LevelsOf(options.trees->parents(), options.trees->tree_size());
+      max_width = levels.max_width();
+      max_ranks = *absl::c_max_element(levels.num_ranks);
+    }
+    const int64_t max_logits = int64_t{options.max_num_seqs} * max_width;
     draft->logits_ =
-        at::zeros({options.max_num_seqs, spec.vocab_size},
+        at::zeros({max_logits, spec.vocab_size},
                   on_device.dtype(ToScalarType(spec.logits_dtype.value_or(spec.dtype))));
-    draft->chosen_ = at::zeros({options.max_num_seqs}, on_device.dtype(at::kInt));
+    draft->chosen_ = at::zeros({max_ranks, max_logits}, on_device.dtype(at::kInt));
     return draft;
   });
 }
@@ -69,15 +77,63 @@ std::shared_ptr<const Step> DraftModel::StepAt(const StepArrays& arrays, const S
                   .attends_between_graphs = !options_.attention_in_graphs});
 }
 
+// Pass `index` of the step at `key`.
+DraftModel::Pass DraftModel::PassAt(const GraphKey& key, const DraftRowsArgs& rows,
+                                    const DraftLevels& levels, int index,
+                                    absl::Span<const KvLayer> kv) const {
+  const StepMemory& memory = *options_.memory;
+  const StepArrays& arrays = memory.draft_arrays();
+  const int num_rows = key.padded_num_seqs;
+  const int width = levels.Width(index);
+  // The first pass has the shape of the step, the others that of a level of it.
+  GraphKey pass_key = {.padded_num_seqs = num_rows,
+                       .padded_num_tokens = num_rows * width,
+                       .max_query_len = width,
+                       .num_drafts = levels.is_tree ? key.num_drafts : 0};
+  if (index == 0) {
+    pass_key.max_query_len = 1 + key.num_drafts;
+    pass_key.padded_num_tokens = num_rows * pass_key.max_query_len;
+    pass_key.num_drafts = key.num_drafts;
+  }
+  Pass pass = {.rows = rows,
+               .batches = options_.metadata->BatchesAt(pass_key, arrays, memory.slots())};
+  pass.batches.before.clear();  // of the model's attention within steps
+  pass.rows.pass = index;
+  pass.rows.num_tokens = pass_key.padded_num_tokens;
+  const int num_logits = num_rows * width;
+  pass.step = StepAt(arrays, pass.batches, num_logits, kv, /*calibrated=*/nullptr);
+  for (int rank = 0; rank < levels.num_ranks[index]; ++rank) {
+    pass.samples.push_back({.logits = pass.step->logits(),
+                            .slots = memory.slots().sampling_slots(),
+                            .sample_slot = arrays.sample_slot,
+                            .sample_offset = arrays.sample_offset,
+                            .out = chosen_[rank].data_ptr<int32_t>()});
+  }
+  return pass;
+}
+
+// One choice for each rank, without those before it.
+absl::Status DraftModel::Choose(const Pass& pass) const {
+  const at::Tensor& logits = pass.step->logits();
+  for (size_t rank = 0; rank < pass.samples.size(); ++rank) {
+    if (rank > 0) {
+      // Of rows that chose nothing the first logit goes, too: they choose nothing again.
+      const at::Tensor chosen =
+          chosen_[static_cast<int64_t>(rank) - 1].narrow(0, 0, logits.size(0)).clamp_min(0);
+      at::Tensor left = logits;
+      left.scatter_(1, chosen.to(at::kLong).unsqueeze(1), -std::numeric_limits<float>::infinity());
+    }
+    REPRISE_RETURN_IF_ERROR(options_.driver->Sample(pass.samples[rank]));
+  }
+  return absl::OkStatus();
+}
+
 std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span<const KvLayer> kv,
                                                  int num_blocks) const {
-  struct Pass {
-    DraftRowsArgs rows;
-    StepBatches batches;
-    std::shared_ptr<const Step> step = {};
-    SampleArgs sample = {};
-  };
   const StepMemory& memory = *options_.memory;
+  const DraftTrees* trees = options_.trees;
+  const DraftLevels levels =
+      LevelsOf(trees == nullptr ? absl::Span<const int>() : trees->parents(), key.num_drafts);
   DraftRowsArgs rows = {.slots = memory.slots(),
                         .arrays = memory.arrays(),
                         .draft = memory.draft_arrays(),
@@ -87,38 +143,28 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
                         .block_size = options_.block_size,
                         .num_blocks = num_blocks};
   absl::c_copy(options_.groups, rows.groups);
-  const StepArrays& arrays = memory.draft_arrays();
+  const int num_passes = levels.num_levels();
   std::vector<Pass> passes;
-  for (int i = 0; i < key.num_drafts; ++i) {
-    // The first pass has the shape of the step, the others that of a decode.
-    GraphKey pass_key = {.padded_num_seqs = key.padded_num_seqs,
-                         .padded_num_tokens = key.padded_num_seqs};
-    if (i == 0) {
-      pass_key.max_query_len = 1 + key.num_drafts;
-      pass_key.padded_num_tokens *= pass_key.max_query_len;
-      pass_key.num_drafts = key.num_drafts;
+  for (int i = 0; i <= num_passes; ++i) {
+    if (levels.is_tree) {
+      rows.level = {.tree = trees->tree(),
+                    .ranks = trees->ranks(),
+                    .num_levels = num_passes,
+                    .first_before = i == 0 ? 0 : levels.first[i - 1],
+                    .first = levels.first[i],
+                    .end = levels.first[i + 1],
+                    .rank_stride = chosen_.size(1)};
     }
-    Pass pass = {.rows = rows,
-                 .batches = options_.metadata->BatchesAt(pass_key, arrays, memory.slots())};
-    pass.batches.before.clear();  // of the model's attention within steps
-    pass.rows.pass = i;
-    pass.rows.num_tokens = pass_key.padded_num_tokens;
-    pass.step = StepAt(arrays, pass.batches, key.padded_num_seqs, kv, /*calibrated=*/nullptr);
-    pass.sample = {.logits = pass.step->logits(),
-                   .slots = memory.slots().sampling_slots(),
-                   .sample_slot = arrays.sample_slot,
-                   .sample_offset = arrays.sample_offset,
-                   .out = chosen_.data_ptr<int32_t>()};
-    passes.push_back(std::move(pass));
+    if (i < num_passes) passes.push_back(PassAt(key, rows, levels, i, kv));
   }
-  rows.pass = key.num_drafts;
+  rows.pass = num_passes;
   return [this, passes = std::move(passes), rows]() -> absl::Status {
     for (const Pass& pass : passes) {
       REPRISE_RETURN_IF_ERROR(options_.driver->DraftRows(pass.rows));
       REPRISE_RETURN_IF_ERROR(options_.metadata->Build(pass.batches, classes_));
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, options_.model->Forward(*pass.step));
       REPRISE_RETURN_IF_ERROR(pass.step->KeepLogits(logits));
-      REPRISE_RETURN_IF_ERROR(options_.driver->Sample(pass.sample));
+      REPRISE_RETURN_IF_ERROR(Choose(pass));
     }
     return options_.driver->DraftRows(rows);
   };

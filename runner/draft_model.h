@@ -4,6 +4,9 @@
 //   pass 1   that draft alone: the next one follows
 //   ...      one pass for each draft
 //
+// Of a tree (DraftTrees) there is one pass for each level: all nodes of a level at once, and behind
+// each the tokens that the model is likeliest to choose with the noise of that place.
+//
 // Between passes nothing leaves the device, so all are in the graph of the step. Drafts are drawn as
 // the model's own tokens are, with the same noise: two models that agree on the probabilities agree
 // on the token (Daliri et al., "Coupling without communication and drafter-invariant speculative
@@ -34,7 +37,10 @@
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
 #include "runner/device/device_driver.h"
+#include "runner/draft_trees.h"
 #include "runner/model.h"
+#include "runner/sampling/sampling.h"
+#include "runner/speculation/draft_rows_args.h"
 #include "runner/step_memory.h"
 #include "runner/step_metadata.h"
 
@@ -49,6 +55,7 @@ struct DraftModelOptions {
   DeviceDriver* driver = nullptr;
   const StepMemory* memory = nullptr;  // with draft_arrays()
   const StepMetadata* metadata = nullptr;
+  const DraftTrees* trees = nullptr;  // null: drafts are chains
   bool attention_in_graphs = true;  // ModelRunnerOptions
 };
 
@@ -74,7 +81,18 @@ class DraftModel {
   void AddTo(Fingerprint& fingerprint) const;
 
  private:
+  // A pass: rows, forward pass, and a choice for each rank of the drafts that follow a node.
+  struct Pass {
+    DraftRowsArgs rows;
+    StepBatches batches;
+    std::shared_ptr<const Step> step = {};
+    std::vector<SampleArgs> samples = {};
+  };
+
   explicit DraftModel(const DraftModelOptions& options);
+  Pass PassAt(const GraphKey& key, const DraftRowsArgs& rows, const DraftLevels& levels, int index,
+              absl::Span<const KvLayer> kv) const;
+  absl::Status Choose(const Pass& pass) const;
 
   // A step over `arrays`; logits of its first `num_logits` entries of logits_indices.
   std::shared_ptr<const Step> StepAt(const StepArrays& arrays, const StepBatches& batches,
@@ -83,8 +101,8 @@ class DraftModel {
 
   DraftModelOptions options_;
   std::vector<int> classes_;  // of its layers
-  at::Tensor logits_;         // [max_num_seqs, vocab_size]
-  at::Tensor chosen_;         // [max_num_seqs] int32
+  at::Tensor logits_;         // [max_num_seqs x nodes of a level, vocab_size]
+  at::Tensor chosen_;         // [ranks, max_num_seqs x nodes of a level] int32
 };
 
 }  // namespace reprise

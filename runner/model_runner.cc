@@ -174,14 +174,15 @@ absl::Status ModelRunner::Sample(const LogitsStep& step, const StepDemand& deman
   args.out = chosen_.data_ptr<int32_t>();
   REPRISE_RETURN_IF_ERROR(driver_->Sample(args));
   int32_t* num_new = output.device_tokens + options_.max_num_seqs + 1;
-  return driver_->VerifyDrafts({.chosen = args.out,
-                                .slots = memory_->slots(),
-                                .arrays = memory_->arrays(),
-                                .num_rows = key.padded_num_seqs,
-                                .max_drafts = max_drafts(),
-                                .tokens = output.device_tokens,
-                                .num_new = num_new,
-                                .new_tokens = num_new + options_.max_num_seqs});
+  const VerifyDraftsArgs drafts = {.chosen = args.out,
+                                   .slots = memory_->slots(),
+                                   .arrays = memory_->arrays(),
+                                   .num_rows = key.padded_num_seqs,
+                                   .max_drafts = max_drafts(),
+                                   .tokens = output.device_tokens,
+                                   .num_new = num_new,
+                                   .new_tokens = num_new + options_.max_num_seqs};
+  return trees_ == nullptr ? driver_->VerifyDrafts(drafts) : trees_->Verify(drafts, key.num_drafts);
 }
 
 void ModelRunner::Settle(const Output& output) {
@@ -232,6 +233,8 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const StepShape& s
                   .padded_num_earlier_logits = key.num_earlier_logits,
                   .has_scored_rows = !scored_slots_.empty() || output.has_drafts,
                   .has_drafts = output.has_drafts,
+                  .tree = trees_ == nullptr ? nullptr : trees_->tree(),
+                  .tree_size = trees_ == nullptr ? 0 : trees_->tree_size(),
                   .runs_draft_model = RunsDraftModel(key, shape.has_given_tokens),
                   .block_size = options_.block_size,
                   .num_blocks = num_blocks_};

@@ -101,6 +101,7 @@
 #include "runner/device/device_timer.h"
 #include "runner/device_spans.h"
 #include "runner/draft_model.h"
+#include "runner/draft_trees.h"
 #include "runner/encoder_pass.h"
 #include "runner/kv_scales.h"
 #include "runner/model.h"
@@ -370,6 +371,7 @@ class ModelRunner {
   std::vector<int> model_classes_;              // of the model's own layers
   at::Tensor chosen_;                           // [logits rows] of a step with drafts
   std::unique_ptr<DraftModel> draft_model_;     // null: there is none
+  std::unique_ptr<DraftTrees> trees_;           // null: drafts are chains
   std::unique_ptr<StepEmbeddings> embeddings_;  // null: the model takes token ids only
   std::unique_ptr<EncoderPass> encoder_;        // null: the model has none
   std::shared_ptr<const Constants> constants_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "runner/speculation/draft_levels.h"
 
 namespace reprise {
 namespace {
@@ -110,12 +111,62 @@ absl::Status CheckDraftModel(const ModelSpec& spec, const ModelRunnerOptions& op
   return absl::OkStatus();
 }
 
+// Whether the drafts that are proposed form a tree, level by level.
+absl::Status CheckTree(const SpeculationOptions& speculation) {
+  const std::vector<int>& tree = speculation.tree;
+  if (tree.empty()) {
+    if (speculation.proposer == SpeculationOptions::Proposer::kNone) return absl::OkStatus();
+    return CheckBetween("speculation.max_drafts of a proposer without a tree",
+                        speculation.max_drafts, 0, kMaxDrafts);
+  }
+  if (speculation.shape != DraftShape::kTree) {
+    return absl::InvalidArgumentError("speculation.tree is for DraftShape::kTree: expected none");
+  }
+  if (speculation.proposer == SpeculationOptions::Proposer::kNgram) {
+    return absl::InvalidArgumentError(
+        "speculation.tree is not for Proposer::kNgram, which proposes chains: expected none");
+  }
+  REPRISE_RETURN_IF_ERROR(CheckBetween("number of entries of speculation.tree",
+                                       static_cast<int64_t>(tree.size()), speculation.max_drafts,
+                                       speculation.max_drafts));
+  return CheckDraftTree(tree);
+}
+
+// Whether the model can verify trees: the metadata of its layers have their masks.
+absl::Status CheckServesTrees(const ModelSpec& spec, const char* whose) {
+  const auto refusal = [&](const auto&... parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("speculation.shape kTree is for ", parts..., ", got ", whose));
+  };
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.chunk_size.has_value()) {
+      return refusal("layers that see a whole tree: expected no layer of chunks");
+    }
+  }
+  if (!spec.within.empty()) return refusal("models without `within`, whose rows are chains");
+  if (spec.max_encoder_position > 0) return refusal("decoders: expected no encoder");
+  return absl::OkStatus();
+}
+
+absl::Status CheckShape(const ModelSpec& spec, const SpeculationOptions& speculation) {
+  const bool is_tree = speculation.shape == DraftShape::kTree;
+  REPRISE_RETURN_IF_ERROR(CheckBetween("speculation.max_drafts", speculation.max_drafts, 0,
+                                       is_tree ? kMaxTreeDrafts : kMaxDrafts));
+  if (is_tree) {
+    REPRISE_RETURN_IF_ERROR(CheckServesTrees(spec, "the model's spec"));
+    if (speculation.draft_model != nullptr) {
+      REPRISE_RETURN_IF_ERROR(
+          CheckServesTrees(speculation.draft_model->spec(), "the draft model's spec"));
+    }
+  }
+  return CheckTree(speculation);
+}
+
 // Checks the options of speculation, and fills in the sizes that follow from them.
 absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& options) {
   using Proposer = SpeculationOptions::Proposer;
   SpeculationOptions& speculation = options.speculation;
-  REPRISE_RETURN_IF_ERROR(
-      CheckBetween("speculation.max_drafts", speculation.max_drafts, 0, kMaxDrafts));
+  REPRISE_RETURN_IF_ERROR(CheckShape(spec, speculation));
   if (speculation.max_drafts == 0) {
     if (speculation.proposer == Proposer::kNone) return absl::OkStatus();
     return absl::InvalidArgumentError(

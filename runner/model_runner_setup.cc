@@ -94,6 +94,7 @@ absl::Status ModelRunner::Allocate() {
       .shared_prefix =
           options_.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
   REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));
+  const DraftLevels levels = LevelsOf(options_.speculation.tree, max_drafts());
   REPRISE_ASSIGN_OR_RETURN(
       memory_,
       StepMemory::Allocate({.max_rows = options_.max_num_seqs,
@@ -104,6 +105,8 @@ absl::Status ModelRunner::Allocate() {
                             .max_drafts = max_drafts(),
                             .history_len = speculates() ? max_seq_len() : 0,
                             .max_draft_query_len = has_draft_model() ? 1 + max_drafts() : 0,
+                            .has_trees = options_.speculation.shape == DraftShape::kTree,
+                            .max_draft_nodes = levels.max_width(),
                             .num_position_dims = spec.num_position_dims,
                             .vocab_size = spec.vocab_size,
                             .logits_dtype = logits_dtype()},
@@ -200,7 +203,8 @@ absl::Status ModelRunner::SizeCache() {
   if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
                            (embeddings_ == nullptr ? 0 : embeddings_->bytes()) +
-                           (draft_model_ == nullptr ? 0 : draft_model_->bytes());
+                           (draft_model_ == nullptr ? 0 : draft_model_->bytes()) +
+                           (trees_ == nullptr ? 0 : trees_->bytes());
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
   return AllocateSwapStore();
@@ -331,6 +335,7 @@ SlotLimits ModelRunner::Limits() const {
           .max_earlier_logits = options_.max_earlier_logits,
           .max_drafts = max_drafts(),
           .has_drafter = options_.speculation.proposer != SpeculationOptions::Proposer::kNone,
+          .has_trees = options_.speculation.shape == DraftShape::kTree,
           .groups = classes_.groups,
           .max_encoder_tokens = *options_.max_encoder_tokens,
           .max_encoder_step_tokens = max_encoder_step_tokens(),
@@ -373,7 +378,8 @@ absl::Status ModelRunner::AllocateRings() {
                      .max_updates = Limits().max_updates(),
                      .max_rows = options_.max_num_seqs,
                      .max_tokens = options_.max_num_tokens,
-                     .num_position_dims = num_position_dims()};
+                     .num_position_dims = num_position_dims(),
+                     .has_trees = trees_ != nullptr};
   REPRISE_ASSIGN_OR_RETURN(delta_memory_,
                            driver_->AllocateMapped(num_slots * StepDeltaBytes(delta_capacity_)));
   std::vector<std::unique_ptr<Fence>> read;
@@ -415,6 +421,13 @@ absl::Status ModelRunner::AllocateSpeculation() {
   if (!speculates()) return absl::OkStatus();
   chosen_ = at::zeros({int64_t{options_.max_num_seqs} + options_.max_earlier_logits},
                       at::TensorOptions(driver_->device()).dtype(at::kInt));
+  if (options_.speculation.shape == DraftShape::kTree) {
+    REPRISE_ASSIGN_OR_RETURN(trees_, DraftTrees::Create({.tree = options_.speculation.tree,
+                                                         .max_drafts = max_drafts(),
+                                                         .max_num_seqs = options_.max_num_seqs,
+                                                         .num_groups = classes_.num_groups(),
+                                                         .driver = driver_.get()}));
+  }
   if (!has_draft_model()) return absl::OkStatus();
   REPRISE_ASSIGN_OR_RETURN(
       draft_model_, DraftModel::Create({.model = options_.speculation.draft_model,
@@ -425,6 +438,7 @@ absl::Status ModelRunner::AllocateSpeculation() {
                                         .driver = driver_.get(),
                                         .memory = memory_.get(),
                                         .metadata = metadata_.get(),
+                                        .trees = trees_.get(),
                                         .attention_in_graphs = options_.attention_in_graphs}));
   return absl::OkStatus();
 }
@@ -468,6 +482,7 @@ absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
                                                            .metadata = metadata_.get(),
                                                            .model_classes = model_classes_,
                                                            .kv = plan.LayersOf(*kv_cache_)});
+  if (trees_ != nullptr) REPRISE_RETURN_IF_ERROR(trees_->SetLayers(constants_->kv, classes_));
   fingerprint_ = MakeFingerprint(num_blocks);
   return absl::OkStatus();
 }
@@ -506,9 +521,15 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
   if (variant.runs_draft_model && draft_model_ != nullptr) {
     prompt_pass = draft_model_->PromptPass(key, constants_->kv, variant.calibrated);
   }
-  return [step, batches = std::move(batches), constants = constants_, drafts = std::move(drafts),
-          prompt_pass = std::move(prompt_pass), watch = variant.watch]() -> absl::Status {
+  std::optional<TreeTokensArgs> tree_tokens;
+  if (trees_ != nullptr && key.num_drafts > 0) {
+    tree_tokens = {.slots = memory_->slots(), .arrays = arrays, .num_rows = key.padded_num_seqs};
+  }
+  return [step, batches = std::move(batches), constants = constants_, tree_tokens,
+          driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
+          watch = variant.watch]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
+      if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
       if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
       if (watch != nullptr) watch->Begin();
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));

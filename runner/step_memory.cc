@@ -23,10 +23,11 @@ struct PlannedArrays {
   };
   std::vector<Array> arrays;
   std::optional<StepBuffer<int64_t>> slot_mapping;  // unset: there are no arrays
+  std::optional<StepBuffer<int64_t>> tail_mask;     // unset: there are no trees
 };
 
 // Plans arrays of the sizes in `arrays`. `prefix`: of their names.
-absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, int num_groups,
+absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, int num_groups, bool has_trees,
                                          const char* prefix, StepBuffers& buffers) {
   const int64_t rows = arrays.max_rows;
   const int64_t tokens = arrays.max_tokens;
@@ -50,6 +51,8 @@ absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, int num_group
       {"sample_offset", &StepArrays::sample_offset, num_logits},
       {"first_verified", &StepArrays::first_verified, rows},
       {"num_proposed", &StepArrays::num_proposed, rows},
+      {"parents", &StepArrays::parents, has_trees ? tokens : 0},
+      {"tail_len", &StepArrays::tail_len, has_trees ? rows : 0},
       {"scored_slot", &StepArrays::scored_slot, num_logits},
       {"scored_token", &StepArrays::scored_token, num_logits},
       {"common_prefix_len", &StepArrays::common_prefix_len, 1},
@@ -63,12 +66,19 @@ absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, int num_group
   REPRISE_ASSIGN_OR_RETURN(
       planned.slot_mapping,
       buffers.Plan<int64_t>(absl::StrCat(prefix, "slot_mapping"), num_groups * tokens));
+  if (has_trees) {
+    REPRISE_ASSIGN_OR_RETURN(planned.tail_mask,
+                             buffers.Plan<int64_t>(absl::StrCat(prefix, "tail_mask"), tokens));
+  }
   return planned;
 }
 
 void PointAtArrays(const PlannedArrays& planned, const StepBuffers& buffers, StepArrays& arrays) {
   for (const auto& [pointer, buffer] : planned.arrays) arrays.*pointer = buffers.data(buffer);
   if (planned.slot_mapping) arrays.slot_mapping = buffers.data(*planned.slot_mapping);
+  if (planned.tail_mask) {
+    arrays.tail_mask = reinterpret_cast<uint64_t*>(buffers.data(*planned.tail_mask));
+  }
 }
 
 }  // namespace
@@ -115,14 +125,16 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
              .max_tokens = shape.max_tokens,
              .max_earlier_logits = shape.max_earlier_logits,
              .num_position_dims = shape.num_position_dims};
-  REPRISE_ASSIGN_OR_RETURN(const PlannedArrays arrays,
-                           PlanArrays(arrays_, shape.num_groups, /*prefix=*/"", b));
+  REPRISE_ASSIGN_OR_RETURN(
+      const PlannedArrays arrays,
+      PlanArrays(arrays_, shape.num_groups, shape.has_trees, /*prefix=*/"", b));
   PlannedArrays draft_arrays;
   if (has_draft_model) {
     draft_arrays_ = {.max_rows = shape.max_rows,
-                     .max_tokens = shape.max_rows * shape.max_draft_query_len};
-    REPRISE_ASSIGN_OR_RETURN(draft_arrays,
-                             PlanArrays(draft_arrays_, shape.num_groups, "draft_", b));
+                     .max_tokens = shape.max_rows * shape.max_draft_query_len,
+                     .max_earlier_logits = shape.max_rows * (shape.max_draft_nodes - 1)};
+    REPRISE_ASSIGN_OR_RETURN(
+        draft_arrays, PlanArrays(draft_arrays_, shape.num_groups, shape.has_trees, "draft_", b));
   }
 
   // LibTorch aligns to 64 bytes on the CPU: room to begin at a multiple of kAlignment.

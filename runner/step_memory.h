@@ -32,6 +32,10 @@ struct StepMemoryShape {
   int history_len = 0;
   // The most tokens of a row in the first pass of a draft model; 0: there is none.
   int max_draft_query_len = 0;
+  // Drafts may be trees: the arrays of trees are there. A pass of a draft model chooses up to
+  // max_draft_nodes drafts of a row.
+  bool has_trees = false;
+  int max_draft_nodes = 1;
   int num_position_dims = 1;
   int vocab_size = 0;
   DType logits_dtype = DType::kFloat32;

@@ -149,6 +149,11 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
                   .max_seq_len = options_.max_seq_len,
                   .num_tables = slots.num_slots,
                   .max_blocks = slots.max_blocks};
+  if (key.num_drafts > 0 && arrays.has_trees()) {
+    batches.rows.query_positions = arrays.positions;  // of nodes, for windows and ALiBi
+    batches.rows.tail_len = arrays.tail_len;
+    batches.rows.tail_mask = arrays.tail_mask;
+  }
   for (int i = 0; i < options_.classes.num_classes(); ++i) {
     const LayerClass& layer_class = options_.classes.classes[i];
     PagedBatch batch = batches.rows;

@@ -19,6 +19,9 @@
 // since a row's bits must not depend on the other rows of its step. Likewise steps with drafts
 // (GraphKey::num_drafts), whose rows have up to 1 + max_drafts queries.
 //
+// Where drafts may be trees (StepArrays::has_trees()), the batches of steps with drafts have their
+// tails: layers of chunks and attention within a step cannot be served there.
+//
 // With SharedPrefix::kTaken decodes have a third kind of map for classes that read all keys of a
 // sequence: in a cascade step (GraphKey::cascade) they read StepArrays::common_prefix_len keys once
 // for all rows. Other classes are not affected.

@@ -7,9 +7,11 @@
 #include <limits>
 #include <string>
 
+#include "absl/algorithm/container.h"
 #include "gtest/gtest.h"
 #include "runner/sampling/sampling.h"
 #include "runner/sampling/sampling_params.h"
+#include "runner/speculation/draft_levels.h"
 
 namespace reprise {
 namespace {
@@ -131,6 +133,15 @@ void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
   draft_model_ = std::make_unique<LayeredModel>(draft);
   speculation.proposer = SpeculationOptions::Proposer::kModel;
   speculation.draft_model = draft_model_.get();
+  const bool has_chunks = absl::c_any_of(
+      model_options_.layers, [](const LayerSpec& layer) { return layer.chunk_size.has_value(); });
+  if (has_chunks || !model_->spec().within.empty() || rng() % 2 == 0) return;
+  const int widths[] = {1 + static_cast<int>(rng() % 3), 1 + static_cast<int>(rng() % 2)};
+  speculation.shape = DraftShape::kTree;
+  speculation.tree = *TreeOfWidths(widths, 2 + static_cast<int>(rng() % 2));
+  speculation.max_drafts = static_cast<int>(speculation.tree.size());
+  runner.max_num_tokens =
+      std::max(runner.max_num_tokens, runner.max_num_seqs * (1 + speculation.max_drafts));
 }
 
 EngineOptions EngineTraffic::RandomEngine() {

@@ -385,7 +385,16 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
   ASSERT_TRUE(row.tokens.empty() && row.output == RowOutput::kToken &&
               row.logits == RowLogits::kLast && row.next_token == -1 && row.allowed_tokens.empty());
   ASSERT_TRUE(slot.logits.params == LogitsParams() && slot.logits.stages == 0);
-  ASSERT_LE(row.num_drafts, options_.speculation.num_drafts);
+  // Of a tree one draft of each level can be right; the keys of a path move to its order, so wrong
+  // ones are behind those that are right, as they are behind a chain.
+  const std::vector<int>& levels = options_.level_drafts;
+  int num_levels = row.num_drafts;
+  if (!levels.empty()) {
+    num_levels =
+        static_cast<int>(std::find(levels.begin(), levels.end(), row.num_drafts) - levels.begin()) +
+        1;
+  }
+  ASSERT_LE(num_levels, options_.speculation.num_drafts) << row.num_drafts << " drafts";
   num_drafts_ += row.num_drafts;
   ASSERT_NO_FATAL_FAILURE(RunRow({.slot = row.slot}, {}, slot));
   const int num_before = static_cast<int>(slot.text.size());
@@ -401,7 +410,7 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
     }
     if (i == row.num_drafts) break;
     const bool draws_right = static_cast<int>(rng_() % 1000) < right_drafts_;
-    is_right = is_right && draws_right && !slot.is_doomed;
+    is_right = is_right && draws_right && !slot.is_doomed && i < num_levels;
     const int32_t draft =
         is_right ? slot.last_token : (slot.last_token + 1 + rng_() % 7) % kPuppetVocab;
     const int32_t content = ContentOf({.tokens = absl::MakeConstSpan(&draft, 1)}, {}, slot)[0];

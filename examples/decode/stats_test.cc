@@ -87,8 +87,8 @@ TEST(DecodeStatsTest, DraftsAreToldOfIfThereWereAny) {
   DecodeStats stats = Example();
   EXPECT_THAT(ToJson(stats), Not(HasSubstr("accepted_drafts")));
   EXPECT_THAT(Summary(stats), Not(HasSubstr("draft")));
-  stats.drafts.emplace().Add(/*drafts=*/2, /*accepted=*/1);
-  stats.drafts->Add(/*drafts=*/2, /*accepted=*/2);
+  stats.drafts.emplace().Add(/*places=*/2, /*accepted=*/1, /*drafts=*/2);
+  stats.drafts->Add(/*places=*/2, /*accepted=*/2, /*drafts=*/2);
   stats.plain_tokens_per_second = 2.5;
   const nlohmann::json fields = nlohmann::json::parse(ToJson(stats)).at("stats");
   EXPECT_EQ(fields.at("draft_rows"), 2);

@@ -74,6 +74,17 @@ class CpuDeviceDriver : public DeviceDriver {
     VerifyDraftsOnHost(args);
     return absl::OkStatus();
   }
+  absl::Status TreeTokens(const TreeTokensArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckTreeTokens(args));
+    TreeTokensOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status VerifyTrees(const VerifyTreesArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckVerifyTrees(args));
+    VerifyTreesOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status MoveKeys(const MoveKvArgs& args) override { return MoveKv(args); }
 
   // The CPU path cuts its work by itself.
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override { return WorkMapPlan{}; }

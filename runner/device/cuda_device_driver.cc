@@ -153,6 +153,21 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchVerifyDrafts(args, graphs_->stream());
   }
 
+  absl::Status TreeTokens(const TreeTokensArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchTreeTokens(args, graphs_->stream());
+  }
+
+  absl::Status VerifyTrees(const VerifyTreesArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchVerifyTrees(args, graphs_->stream());
+  }
+
+  absl::Status MoveKeys(const MoveKvArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchMoveKv(args, graphs_->stream());
+  }
+
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     WorkMapOptions with_device = options;
     with_device.num_sms = num_sms_;

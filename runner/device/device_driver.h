@@ -34,6 +34,7 @@
 #include "attention/metadata/local_virtual_batch.h"
 #include "attention/paged_batch.h"
 #include "attention/ragged_batch.h"
+#include "attention/speculation/move_kv.h"
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_plan.h"
 #include "base/fence.h"
@@ -46,7 +47,9 @@
 #include "runner/slots/refill.h"
 #include "runner/speculation/draft_rows.h"
 #include "runner/speculation/ngram_drafts.h"
+#include "runner/speculation/tree_tokens.h"
 #include "runner/speculation/verify_drafts.h"
+#include "runner/speculation/verify_trees.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -90,6 +93,10 @@ class DeviceDriver {
   virtual absl::Status ProposeNgrams(const NgramDraftsArgs& args) = 0;
   virtual absl::Status DraftRows(const DraftRowsArgs& args) = 0;
   virtual absl::Status VerifyDrafts(const VerifyDraftsArgs& args) = 0;
+  // The same where drafts may be trees, and the moves of their accepted keys.
+  virtual absl::Status TreeTokens(const TreeTokensArgs& args) = 0;
+  virtual absl::Status VerifyTrees(const VerifyTreesArgs& args) = 0;
+  virtual absl::Status MoveKeys(const MoveKvArgs& args) = 0;
 
   // How attention of a layer class is cut on this device; the driver fills in options.num_sms. A
   // plan without workspace if no map is needed.

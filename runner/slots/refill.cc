@@ -155,6 +155,9 @@ class Refill {
     if (row.is_live()) {
       AdvanceSlot(args_, args_.delta.rows[r], row.context_len);
       if (HasModelPositions(args_)) WritePositions(r, row);
+      for (int i = 0; i < row.query_len; ++i) {
+        WriteParent(args_, args_.delta.rows[r], i, int64_t{arrays_.query_start_loc[r]} + i);
+      }
     }
     if (args_.has_drafts) {
       WriteVerifiedRow(args_, r, row.is_live() ? args_.delta.rows[r] : StepRow(), row.is_live(),
@@ -195,6 +198,10 @@ absl::Status CheckRefill(const RefillArgs& args) {
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.sample_offset", args.arrays.sample_offset));
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.first_verified", args.arrays.first_verified));
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.num_proposed", args.arrays.num_proposed));
+    if (args.arrays.has_trees()) {
+      REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.parents", args.arrays.parents));
+      REPRISE_RETURN_IF_ERROR(CheckGiven("delta.host_parents", args.delta.host_parents));
+    }
   }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
   REPRISE_RETURN_IF_ERROR(CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups));

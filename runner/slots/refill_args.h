@@ -29,6 +29,10 @@ struct RefillArgs {
   // Whether rows may verify drafts: sample_slot and sample_offset are written for all logits, and
   // first_verified and num_proposed. Only with has_scored_rows.
   bool has_drafts = false;
+  // [tree_size] SpeculationOptions::tree: of rows whose drafts are proposed. Drafts beyond it, or all
+  // without one, are chains.
+  const int32_t* tree = nullptr;
+  int tree_size = 0;
   // Whether a draft model runs over the step's tokens, too (SlotState::drafted_len).
   bool runs_draft_model = false;
   int block_size = 0;
@@ -136,6 +140,20 @@ REPRISE_HOST_DEVICE constexpr int32_t TokenIdOf(const RefillArgs& args, const St
   const int first = row.verifies() ? row.first_host_token - 1 : row.first_host_token;
   if (i == 0 && (row.verifies() || row.first_host_token < 0)) return last_token;
   return row.first_host_token < 0 ? 0 : args.delta.host_tokens[first + i];
+}
+
+// Keeps the node that the i-th token of a live row follows, token `token` of the step. What is no
+// node before it becomes the one before it, so that what reads parents can rely on them.
+REPRISE_HOST_DEVICE constexpr void WriteParent(const RefillArgs& args, const StepRow& row, int i,
+                                               int64_t token) {
+  if (!args.has_drafts || !args.arrays.has_trees() || !row.verifies()) return;
+  int32_t parent = i - 1;
+  if (i > 0 && row.first_host_token >= 0) {
+    parent = args.delta.host_parents[row.first_host_token + i - 1];
+  } else if (i > 0 && i <= args.tree_size) {
+    parent = args.tree[i - 1];
+  }
+  args.arrays.parents[token] = (parent < 0 || parent >= i) ? i - 1 : parent;
 }
 
 // Keeps the i-th token of a live row for drafters.

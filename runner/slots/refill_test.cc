@@ -299,6 +299,80 @@ TEST_F(RefillScoresTest, RefusesEarlierLogitsWithoutRoomOrScores) {
   EXPECT_EQ(CheckRefill(args()).message(), "delta.scores: expected an array, got none");
 }
 
+// Steps with drafts that may be trees: room for the earlier logits of 8 tokens.
+class RefillTreesTest : public RefillScoresTest {
+ protected:
+  RefillTreesTest() {
+    args().has_drafts = true;
+    args().arrays.sample_slot = sample_slot_;
+    args().arrays.sample_offset = sample_offset_;
+    args().arrays.first_verified = first_verified_;
+    args().arrays.num_proposed = num_proposed_;
+    args().arrays.parents = parents_;
+    args().arrays.tail_mask = tail_mask_;
+    args().delta.host_parents = host_parents_;
+    std::fill_n(parents_, 32, -9);
+    for (const int32_t slot : {1, 2}) {
+      Join({.slot = slot, .seq_len = 2});
+      Update(slot, 0, slot);
+      Update(slot, 1, slot + 2);
+    }
+  }
+
+  void DraftsRow(int32_t slot, int32_t num_drafts, int32_t first_host_token) {
+    Row({.slot = slot,
+         .query_len = 1 + num_drafts,
+         .first_host_token = first_host_token,
+         .samples = kVerifiesDrafts});
+    Score({.all_logits = 1});
+  }
+
+  int32_t sample_slot_[40] = {};
+  int32_t sample_offset_[40] = {};
+  int32_t first_verified_[8] = {};
+  int32_t num_proposed_[8] = {};
+  int32_t parents_[32] = {};
+  uint64_t tail_mask_[32] = {};
+  int32_t host_parents_[32] = {};
+};
+
+TEST_F(RefillTreesTest, ParentsAreTheHostsOrThoseOfTheProposedTree) {
+  const int32_t tree[] = {0, 0, 1};
+  args().tree = tree;
+  args().tree_size = 3;
+  args().padded_num_earlier_logits = 8;
+  const int32_t given[] = {0, 1, 0, 2};
+  std::copy_n(given, 4, host_parents_);
+  counts_.num_host_tokens = 4;
+  DraftsRow(1, 4, 0);
+  DraftsRow(2, 3, -1);
+  Refill(3, 12);
+  ASSERT_EQ(num_faults(), 0);
+  EXPECT_THAT(First(parents_, 10), ElementsAre(-1, 0, 1, 0, 2, -1, 0, 0, 1, -9));
+  EXPECT_THAT(First(num_proposed_, 3), ElementsAre(0, 3, 0));
+  EXPECT_THAT(First(first_verified_, 3), ElementsAre(3, 7, -1));
+}
+
+TEST_F(RefillTreesTest, WhatIsNoNodeBeforeATokenBecomesTheOneBeforeIt) {
+  args().padded_num_earlier_logits = 8;
+  const int32_t given[] = {1, -1, 2, 99};
+  std::copy_n(given, 4, host_parents_);
+  counts_.num_host_tokens = 4;
+  DraftsRow(1, 4, 0);
+  DraftsRow(2, 3, -1);  // without a tree it is a chain
+  Refill(2, 12);
+  EXPECT_THAT(First(parents_, 9), ElementsAre(-1, 0, 1, 2, 3, -1, 0, 1, 2));
+}
+
+TEST_F(RefillTreesTest, TreesNeedTheirArrays) {
+  args().delta.host_parents = nullptr;
+  args().has_scored_rows = true;
+  EXPECT_THAT(std::string(CheckRefill(args()).message()), testing::HasSubstr("delta.host_parents"));
+  args().delta.host_parents = host_parents_;
+  args().arrays.parents = nullptr;
+  EXPECT_THAT(std::string(CheckRefill(args()).message()), testing::HasSubstr("arrays.parents"));
+}
+
 TEST_F(RefillTest, PositionsEndWithTheTable) {
   Join({.slot = 4, .seq_len = 23});  // 6 blocks of 4: one more token
   Update(4, 5, 3);

@@ -65,6 +65,11 @@ struct ScheduledRow {
   // Either the number of drafts that the runner's drafter shall propose, or the drafts themselves.
   int num_drafts = 0;
   absl::Span<const int32_t> drafts = {};
+  // With `drafts`, one for each: which node it follows, if they are a tree. Node 0 is the slot's
+  // last token and node i draft i - 1, so parents[i] is in [0, i]. The path of nodes that the
+  // sequence would have chosen is accepted. Empty: each draft follows the one before it. Only in
+  // runners whose drafts may be trees (DraftShape::kTree).
+  absl::Span<const int32_t> parents = {};
 
   int draft_count() const { return drafts.empty() ? num_drafts : static_cast<int>(drafts.size()); }
   int query_len() const {

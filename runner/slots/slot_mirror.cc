@@ -343,6 +343,25 @@ absl::Status SlotMirror::CheckDrafts(const ScheduledRow& row) const {
   return CheckTokens("drafts", id, row.drafts);
 }
 
+absl::Status SlotMirror::CheckParents(const ScheduledRow& row) const {
+  const int id = row.slot.value();
+  if (!limits_.has_trees) {
+    return Refusal("rows: parents of slot ", id, " are for runners whose drafts may be trees ",
+                   "(DraftShape::kTree): expected none, got ", row.parents.size());
+  }
+  if (row.parents.size() != row.drafts.size()) {
+    return Refusal("rows: parents of slot ", id, " must be one for each of its drafts: expected ",
+                   row.drafts.size(), ", got ", row.parents.size());
+  }
+  for (size_t i = 0; i < row.parents.size(); ++i) {
+    if (row.parents[i] >= 0 && row.parents[i] <= static_cast<int32_t>(i)) continue;
+    return Refusal("rows: parents[", i, "] of slot ", id,
+                   " must be a node before the draft's: ", "expected 0 to ", i, ", got ",
+                   row.parents[i]);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   const int id = row.slot.value();
   REPRISE_RETURN_IF_ERROR(CheckSlot("rows", id));
@@ -358,6 +377,7 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   }
   REPRISE_RETURN_IF_ERROR(CheckTokens("rows", id, row.tokens));
   if (row.num_drafts != 0 || !row.drafts.empty()) REPRISE_RETURN_IF_ERROR(CheckDrafts(row));
+  if (!row.parents.empty()) REPRISE_RETURN_IF_ERROR(CheckParents(row));
   if (!row.tokens.empty() && slot.num_unsettled > 0) {
     return Refusal("rows: slot ", id, " brings tokens while ", slot.num_unsettled,
                    " of its drafts are not verified: the steps with them must be awaited first");

@@ -41,6 +41,7 @@ struct SlotLimits {
   int max_earlier_logits = 0;  // of a step (RowLogits::kAll, drafts)
   int max_drafts = 0;          // of a row
   bool has_drafter = false;    // rows may leave their drafts to it
+  bool has_trees = false;      // drafts may be trees
   std::vector<KvGroupSpec> groups = {{}};
   int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
   int max_encoder_step_tokens = 0;  // of a step
@@ -125,6 +126,7 @@ class SlotMirror {
   absl::Status ApplyEncode(const ScheduledEncode& encode, StepDemand& demand);
   absl::Status ApplyRow(const ScheduledRow& row, StepDemand& demand);
   absl::Status CheckDrafts(const ScheduledRow& row) const;
+  absl::Status CheckParents(const ScheduledRow& row) const;
   // The row's logits of tokens before its last.
   absl::Status ApplyEarlierLogits(const ScheduledRow& row, StepDemand& demand) const;
   // The row's logits beyond its last and the token that follows it.

@@ -44,6 +44,15 @@
 //   sample_slot      the slot, or -1           the row's slot         -1
 //   sample_offset    drafts of the row         index in the row       0
 //
+// Three more are there in runners whose drafts may be trees (DraftShape::kTree), and are written in
+// steps with drafts only: refill writes the first, the others are made of it
+// (runner/speculation/tree_tokens.h), which also changes positions and sample_offset.
+//
+//   array            rows with drafts                                 others, padded
+//   parents          the node before each node; -1 of the first one   as they were
+//   tail_len         nodes of the row                                 0
+//   tail_mask        bit j: node j is on the path to the token        as they were
+//
 // common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
 
 #ifndef RUNNER_SLOTS_STEP_ARRAYS_H_
@@ -72,6 +81,9 @@ struct StepArrays {
   int32_t* num_proposed = nullptr;       // [max_rows]
   int32_t* scored_slot = nullptr;        // [max_rows + max_earlier_logits]
   int32_t* scored_token = nullptr;       // [max_rows + max_earlier_logits]
+  int32_t* parents = nullptr;            // [max_tokens]
+  int32_t* tail_len = nullptr;           // [max_rows]
+  uint64_t* tail_mask = nullptr;         // [max_tokens]
   int32_t* common_prefix_len = nullptr;  // [1]
   // [max_rows] RowFault of each row (base/row_fault.h); may be absent.
   int32_t* row_faults = nullptr;
@@ -83,6 +95,9 @@ struct StepArrays {
   int max_tokens = 0;
   int max_earlier_logits = 0;
   int num_position_dims = 1;
+
+  // Whether drafts may be trees.
+  constexpr bool has_trees() const { return tail_mask != nullptr; }
 
   // The slots of a group [max_tokens].
   constexpr int64_t* group_slots(int group) const {

@@ -87,6 +87,9 @@ struct StepDelta {
   // [num_position_dims, max_tokens] of the host_tokens, for models with several dimensions, else
   // null. -1: the token's index in its sequence + the slot's position_delta.
   int32_t* host_positions = nullptr;
+  // [max_tokens] of the host_tokens that are drafts: the node that each follows
+  // (ScheduledRow::parents). Null if drafts are chains.
+  int32_t* host_parents = nullptr;
   // The capacity of `updates`. The GPU reads the first updates together with the counts, in one
   // PCIe round trip instead of two; at 0 it waits for the counts.
   int max_updates = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 
 namespace reprise {
 namespace {
@@ -42,6 +43,7 @@ StepDelta Carve(const StepDeltaCapacity& capacity, Carver& carver) {
     delta.host_positions =
         carver.Take<int32_t>(int64_t{capacity.num_position_dims} * capacity.max_tokens);
   }
+  if (capacity.has_trees) delta.host_parents = carver.Take<int32_t>(capacity.max_tokens);
   delta.max_updates =
       static_cast<int>(std::min<int64_t>(capacity.max_updates, std::numeric_limits<int>::max()));
   return delta;
@@ -61,6 +63,15 @@ void WritePositions(const ScheduledBatch& batch, const StepDeltaCapacity& capaci
       std::fill(next + row.positions.count, next + num_tokens, -1);
       next += num_tokens;
     }
+  }
+}
+
+// Of a row's drafts, whose place among the host's tokens begins at `parents`.
+void WriteParents(const ScheduledRow& row, int32_t* parents) {
+  if (!row.parents.empty()) {
+    std::copy(row.parents.begin(), row.parents.end(), parents);
+  } else {
+    std::iota(parents, parents + row.drafts.size(), 0);
   }
 }
 
@@ -93,6 +104,9 @@ void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
         .samples = row.draft_count() > 0 ? kVerifiesDrafts : row.output == RowOutput::kToken};
     has_scores |= row.num_earlier_logits() > 0 || row.is_scored();
     std::copy(given.begin(), given.end(), delta.host_tokens + counts.num_host_tokens);
+    if (delta.host_parents != nullptr) {
+      WriteParents(row, delta.host_parents + counts.num_host_tokens);
+    }
     counts.num_host_tokens += static_cast<int32_t>(given.size());
     counts.num_tokens += row.query_len();
     counts.has_positions |= row.positions.count > 0;

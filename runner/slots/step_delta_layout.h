@@ -18,6 +18,7 @@ struct StepDeltaCapacity {
   int max_rows = 0;
   int max_tokens = 0;
   int num_position_dims = 1;
+  bool has_trees = false;  // there are host_parents
 };
 
 // Bytes of a delta, a multiple of 256.

@@ -142,6 +142,29 @@ TEST(StepDeltaPositionsTest, GoWithTheTokensOfTheHostThatHaveThem) {
   EXPECT_EQ(delta.counts->has_positions, 0);
 }
 
+TEST(StepDeltaParentsTest, GoWithTheDraftsOfTheHost) {
+  StepDeltaCapacity capacity = kCapacity;
+  capacity.max_rows = 3;
+  capacity.has_trees = true;
+  std::vector<Line> memory(StepDeltaBytes(capacity) / sizeof(Line));
+  EXPECT_GT(memory.size(), StepDeltaBytes(kCapacity) / sizeof(Line));
+  const StepDelta delta = StepDeltaAt(capacity, memory.data()->bytes);
+  const int32_t prompt[] = {5, 6};
+  const int32_t drafts[] = {7, 8, 9};
+  const int32_t parents[] = {0, 0, 2};
+  const int32_t chain[] = {3, 4};
+  const ScheduledRow rows[] = {
+      {.slot = SlotId(0), .tokens = prompt},
+      {.slot = SlotId(1), .drafts = drafts, .parents = parents},
+      {.slot = SlotId(2), .drafts = chain},
+  };
+  WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, capacity, delta);
+  EXPECT_EQ(delta.rows[1].first_host_token, 2);
+  EXPECT_THAT(std::vector<int32_t>(delta.host_parents + 2, delta.host_parents + 7),
+              ElementsAre(0, 0, 2, 0, 1));
+  EXPECT_EQ(StepDeltaAt(kCapacity, memory.data()->bytes).host_parents, nullptr);
+}
+
 TEST_F(StepDeltaLayoutTest, AnEmptyBatchClearsTheCountsOfAnEarlierOne) {
   const ScheduledRow rows[] = {{.slot = SlotId(0)}};
   const StepDelta delta = StepDeltaAt(kCapacity, base());

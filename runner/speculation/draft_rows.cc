@@ -9,9 +9,30 @@
 namespace reprise {
 namespace {
 
+absl::Status CheckLevel(const DraftRowsArgs& args) {
+  const DraftLevel& level = args.level;
+  REPRISE_RETURN_IF_ERROR(CheckBetween("level.num_levels", level.num_levels, 1, args.max_drafts));
+  REPRISE_RETURN_IF_ERROR(CheckGiven({{"level.ranks", level.ranks},
+                                      {"arrays.tail_mask", args.arrays.tail_mask},
+                                      {"draft.tail_len", args.draft.tail_len},
+                                      {"draft.tail_mask", args.draft.tail_mask}}));
+  if (args.pass == 0) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(CheckBetween("level.first", level.first, 1, args.max_drafts));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("level.first_before", level.first_before, 0, level.first - 1));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("level.end", level.end, level.first + 1, 1 + int64_t{args.max_drafts}));
+  if (args.pass == level.num_levels) return absl::OkStatus();  // no rows
+  const int64_t num_logits = int64_t{args.num_rows} * (level.end - level.first);
+  return CheckAtMost("num_rows x nodes of the level", num_logits,
+                     int64_t{args.draft.max_rows} + args.draft.max_earlier_logits);
+}
+
 absl::Status CheckSizes(const DraftRowsArgs& args) {
-  REPRISE_RETURN_IF_ERROR(CheckBetween("max_drafts", args.max_drafts, 1, kMaxDrafts));
-  REPRISE_RETURN_IF_ERROR(CheckBetween("pass", args.pass, 0, args.max_drafts));
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("max_drafts", args.max_drafts, 1, IsTree(args) ? kMaxTreeDrafts : kMaxDrafts));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("pass", args.pass, 0, NumPasses(args)));
+  if (IsTree(args)) REPRISE_RETURN_IF_ERROR(CheckLevel(args));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", args.num_rows, args.arrays.max_rows));
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", args.num_rows, args.draft.max_rows));
@@ -53,8 +74,10 @@ absl::Status CheckDraftRows(const DraftRowsArgs& args) {
 void DraftRowsOnHost(const DraftRowsArgs& args) {
   if (args.num_rows == 0) return;
   const RowArgs rows = DraftPassRowArgs(args);
-  for (int r = 0; args.pass > 0 && r < args.num_rows; ++r) KeepDraftPass(args, r);
-  if (args.pass == args.max_drafts) return;
+  for (int r = 0; args.pass > 0 && r < args.num_rows; ++r) {
+    KeepDraftPass(SerialLanes(), args, r);
+  }
+  if (args.pass == NumPasses(args)) return;
   int64_t start = 0;
   for (int r = 0; r < args.num_rows; ++r) {
     WriteDraftPassRow(SerialLanes(), args, rows, r, start);

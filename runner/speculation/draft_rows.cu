@@ -29,9 +29,7 @@ __global__ void __launch_bounds__(kPackingThreads)
   const int row_idx = RowOfWarp();
   if (row_idx < args.num_rows) {
     const WarpLanes lanes;
-    lanes.ForEach(1, [&](int) {
-      if (args.pass > 0) KeepDraftPass(args, row_idx);
-    });
+    if (args.pass > 0) KeepDraftPass(lanes, args, row_idx);
     lanes.Sync();
     WriteDraftPassRow(lanes, args, rows, row_idx, packed.start);
   }
@@ -50,8 +48,8 @@ __global__ void __launch_bounds__(kPackingThreads)
 // After the last pass.
 __global__ void __launch_bounds__(kPackingThreads)
     KeepLastDraftKernel(const __grid_constant__ DraftRowsArgs args) {
-  const int row_idx = static_cast<int>(blockIdx.x) * kPackingThreads + threadIdx.x;
-  if (row_idx < args.num_rows) KeepDraftPass(args, row_idx);
+  const int row_idx = RowOfWarp();
+  if (row_idx < args.num_rows) KeepDraftPass(WarpLanes(), args, row_idx);
 }
 
 }  // namespace
@@ -59,9 +57,8 @@ __global__ void __launch_bounds__(kPackingThreads)
 absl::Status LaunchDraftRows(const DraftRowsArgs& args, CUstream_st* stream) {
   REPRISE_RETURN_IF_ERROR(CheckDraftRows(args));
   if (args.num_rows == 0) return absl::OkStatus();
-  if (args.pass == args.max_drafts) {
-    const int num_ctas = (args.num_rows + kPackingThreads - 1) / kPackingThreads;
-    KeepLastDraftKernel<<<num_ctas, kPackingThreads, 0, stream>>>(args);
+  if (args.pass == NumPasses(args)) {
+    KeepLastDraftKernel<<<PackingCtas(args.num_rows), kPackingThreads, 0, stream>>>(args);
   } else {
     DraftRowsKernel<<<PackingCtas(args.num_rows), kPackingThreads, 0, stream>>>(
         args, DraftPassRowArgs(args));

@@ -19,6 +19,15 @@
 //                                           pass 2   none; token_ids of the row: t a b
 //   P = 9, drafted_len 1                    pass 0   positions 1 .. 5: the model only catches up
 //
+// A tree (args.level) has a pass for each of its levels. Pass 0 is the same; from then on a pass feeds
+// all nodes of a level to the draft model, each seeing the nodes before it, and chooses for each as
+// many drafts as follow it: by Sample() again and again, each time without those chosen before. With
+// tree {0, 0, 1, 1, 2}, nodes 1 and 2 behind node 0, then 3 and 4 behind 1, and 5 behind 2:
+//
+//   P = 9, drafted_len 9, num_proposed 5    pass 0   position 9: t; then nodes 1, 2
+//       level {0, 1, 3}: first_before 0     pass 1   position 10, twice: nodes 1, 2; keys 10, 11
+//       level {1, 3, 6}                     pass 2   none: no draft follows; nodes 3, 4, 5
+//
 // The draft model's layers are in the same groups, tables and blocks as the runner's model. Drafts
 // are drawn with the numbers that the sequence itself will draw with (sample_offset = pass), so
 // they are right wherever the two models choose alike.

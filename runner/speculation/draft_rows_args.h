@@ -16,14 +16,29 @@
 
 namespace reprise {
 
+// The level of a tree that a pass is about: nodes of the row's tree by number, level by level.
+struct DraftLevel {
+  // [max_drafts] SpeculationOptions::tree, and the number of each draft among those that follow the
+  // same node. Null: drafts are chains, and the other fields are not read.
+  const int32_t* tree = nullptr;
+  const int32_t* ranks = nullptr;
+  int num_levels = 0;  // passes: one for each level of drafts; in another one drafts are kept only
+  int first_before = 0;  // nodes [first_before, first) had their tokens in the pass before, and
+  int first = 0;         // nodes [first, end) follow them: they have theirs in this one
+  int end = 0;
+  int64_t rank_stride = 0;  // elements of `chosen` from rank to rank
+};
+
 struct DraftRowsArgs {
   SlotState slots;    // of the runner
   StepArrays arrays;  // of the step, refilled; token_ids of the drafts are written
   StepArrays draft;   // of the pass: written
   // [num_rows] what the draft model chose in the pass before, by Sample() with draft.sample_slot:
-  // negative for rows that did not sample. Read in passes after the first.
+  // negative for rows that did not sample. Read in passes after the first. Of a tree
+  // [ranks, num_rows, first - first_before]: by rank, then row, then node of the level before.
   const int32_t* chosen = nullptr;
-  int pass = 0;        // 0 to max_drafts; in the last there are no rows, only a draft to keep
+  DraftLevel level = {};
+  int pass = 0;        // 0 to NumPasses(); in the last there are no rows, only drafts to keep
   int max_drafts = 0;  // of a row of this step
   int num_rows = 0;    // padded, of the step and of the pass
   int num_tokens = 0;  // padded, of the pass: NumDraftTokens()
@@ -32,9 +47,37 @@ struct DraftRowsArgs {
   KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
 };
 
-// Tokens of a pass: in the first one a row has up to 1 + max_drafts, then one.
-constexpr int NumDraftTokens(int pass, int num_rows, int max_drafts) {
-  return pass == 0 ? num_rows * (1 + max_drafts) : num_rows;
+// Tokens of a pass: in the first one a row has up to 1 + max_drafts, then one; of a tree `width`, the
+// nodes of the level.
+constexpr int NumDraftTokens(int pass, int num_rows, int max_drafts, int width = 1) {
+  return pass == 0 ? num_rows * (1 + max_drafts) : num_rows * width;
+}
+
+REPRISE_HOST_DEVICE constexpr bool IsTree(const DraftRowsArgs& args) {
+  return args.level.tree != nullptr;
+}
+
+constexpr int NumPasses(const DraftRowsArgs& args) {
+  return IsTree(args) ? args.level.num_levels : args.max_drafts;
+}
+
+// The nodes of the pass: of a chain node `pass`.
+REPRISE_HOST_DEVICE constexpr int FirstNode(const DraftRowsArgs& args) {
+  return IsTree(args) ? args.level.first : args.pass;
+}
+REPRISE_HOST_DEVICE constexpr int EndNode(const DraftRowsArgs& args) {
+  return IsTree(args) ? args.level.end : args.pass + 1;
+}
+
+// What the draft model chose to be the draft `node` of a row in the pass before; negative: nothing.
+// REQUIRES: a node of the pass, which is not the first.
+REPRISE_HOST_DEVICE constexpr int32_t ChosenOfNode(const DraftRowsArgs& args, int row_idx,
+                                                   int node) {
+  if (!IsTree(args)) return args.chosen[row_idx];
+  const DraftLevel& level = args.level;
+  const int64_t width = level.first - level.first_before;
+  return args.chosen[level.ranks[node - 1] * level.rank_stride + row_idx * width +
+                     level.tree[node - 1] - level.first_before];
 }
 
 // The rows of a pass as all builders of rows see them. No faults are reported: a row that cannot be
@@ -52,7 +95,7 @@ constexpr RowArgs DraftPassRowArgs(const DraftRowsArgs& args) {
   for (int group = 0; group < kMaxKvGroups; ++group) rows.groups[group] = args.groups[group];
   rows.num_rows = args.num_rows;
   rows.num_tokens = args.num_tokens;
-  rows.max_query_len = args.pass == 0 ? 1 + args.max_drafts : 1;
+  rows.max_query_len = args.pass == 0 ? 1 + args.max_drafts : EndNode(args) - FirstNode(args);
   rows.arrays.token_ids = args.draft.token_ids;
   rows.arrays.positions = args.draft.positions;
   rows.arrays.slot_mapping = args.draft.slot_mapping;
@@ -61,7 +104,9 @@ constexpr RowArgs DraftPassRowArgs(const DraftRowsArgs& args) {
   rows.arrays.seq_lens = args.draft.seq_lens;
   rows.arrays.context_lens = args.draft.context_lens;
   rows.arrays.table_row = args.draft.table_row;
-  rows.arrays.logits_indices = args.draft.logits_indices;
+  // Of a level each node has logits.
+  const bool is_level = IsTree(args) && args.pass > 0;
+  rows.arrays.logits_indices = is_level ? nullptr : args.draft.logits_indices;
   return PrepareRows(rows);
 }
 
@@ -90,17 +135,23 @@ REPRISE_HOST_DEVICE constexpr CheckedRow DraftPassRowOf(const DraftRowsArgs& arg
     request.query_len = last + 1 - request.context_len;
     if (request.query_len > most) request.query_len = most;
   } else {
-    if (args.chosen[row_idx] < 0 || args.pass >= args.arrays.num_proposed[row_idx]) return {};
-    request.context_len = last + args.pass;
-    request.query_len = 1;
+    // Nodes that no draft follows are not fed.
+    const int first = FirstNode(args);
+    if (EndNode(args) > args.arrays.num_proposed[row_idx]) return {};
+    if (ChosenOfNode(args, row_idx, first) < 0) return {};
+    request.context_len = last + first;
+    request.query_len = EndNode(args) - first;
   }
   return CheckRow(rows, request);
 }
 
-// The id of the token at `position` of a row.
+// The id of the i-th token of a row of the pass, at `position`.
 REPRISE_HOST_DEVICE constexpr int32_t DraftTokenId(const DraftRowsArgs& args, int row_idx,
-                                                   int32_t slot, int64_t position) {
-  if (args.pass > 0) return args.chosen[row_idx];
+                                                   int32_t slot, int64_t position, int i) {
+  if (args.pass > 0) {
+    const int32_t chosen = ChosenOfNode(args, row_idx, FirstNode(args) + i);
+    return chosen > 0 ? chosen : 0;
+  }
   if (position == args.arrays.context_lens[row_idx]) {
     return args.arrays.token_ids[args.arrays.query_start_loc[row_idx]];
   }
@@ -109,15 +160,45 @@ REPRISE_HOST_DEVICE constexpr int32_t DraftTokenId(const DraftRowsArgs& args, in
   return token > 0 ? token : 0;  // of an unknown one 0
 }
 
-// Takes over what the pass before has left of a row: its draft, and its keys, which are in the
-// cache by now. REQUIRES: pass >= 1.
-REPRISE_HOST_DEVICE constexpr void KeepDraftPass(const DraftRowsArgs& args, int row_idx) {
+// Takes over what the pass before has left of a row: its drafts, and its keys, which are in the
+// cache by now. REQUIRES: pass >= 1. Lanes: base/lanes.h.
+template <typename Lanes>
+REPRISE_HOST_DEVICE void KeepDraftPass(const Lanes& lanes, const DraftRowsArgs& args, int row_idx) {
   const int32_t slot = DraftSlotOf(args, row_idx);
   if (slot < 0) return;
-  const int32_t num_keys = args.draft.seq_lens[row_idx];  // of the pass before; 0: it was inert
-  if (num_keys > 0) args.slots.drafted_len[slot] = num_keys;
-  if (args.chosen[row_idx] < 0 || args.pass > args.arrays.num_proposed[row_idx]) return;
-  args.arrays.token_ids[args.arrays.query_start_loc[row_idx] + args.pass] = args.chosen[row_idx];
+  lanes.ForEach(1, [&](int) {
+    const int32_t num_keys = args.draft.seq_lens[row_idx];  // of the pass before; 0: it was inert
+    if (num_keys == 0) return;
+    // Of a tree those on a path count.
+    args.slots.drafted_len[slot] =
+        IsTree(args) && args.pass > 1 ? args.arrays.context_lens[row_idx] + args.pass : num_keys;
+  });
+  const int first = FirstNode(args);
+  lanes.ForEach(EndNode(args) - first, [&](int i) {
+    const int node = first + i;
+    if (node > args.arrays.num_proposed[row_idx]) return;
+    const int32_t chosen = ChosenOfNode(args, row_idx, node);
+    if (chosen < 0) return;
+    args.arrays.token_ids[args.arrays.query_start_loc[row_idx] + node] = chosen;
+  });
+}
+
+// Writes what a tree's pass has beyond other rows: its nodes are all at one depth, see their paths,
+// and have logits each. `first`: of the row's tokens.
+template <typename Lanes>
+REPRISE_HOST_DEVICE void WriteLevelRow(const Lanes& lanes, const DraftRowsArgs& args, int row_idx,
+                                       const CheckedRow& row, int64_t first) {
+  const int width = EndNode(args) - FirstNode(args);
+  const int64_t first_in_step = args.arrays.query_start_loc[row_idx];
+  lanes.ForEach(width, [&](int i) {
+    const int64_t logits_row = int64_t{row_idx} * width + i;
+    args.draft.logits_indices[logits_row] = row.is_live() ? static_cast<int32_t>(first + i) : 0;
+    args.draft.sample_slot[logits_row] = row.is_live() ? row.table_row : -1;
+    args.draft.sample_offset[logits_row] = row.is_live() ? args.pass : 0;
+    if (!row.is_live()) return;
+    args.draft.positions[first + i] = args.arrays.context_lens[row_idx] + args.pass;
+    args.draft.tail_mask[first + i] = args.arrays.tail_mask[first_in_step + FirstNode(args) + i];
+  });
 }
 
 // Writes a row of the pass. `start`: the number of tokens of all previous rows. After
@@ -131,20 +212,29 @@ REPRISE_HOST_DEVICE void WriteDraftPassRow(const Lanes& lanes, const DraftRowsAr
   lanes.ForEach(static_cast<int>(tokens.end - tokens.first), [&](int i) {
     if (row.is_live()) {
       WriteNewToken(rows, row, i, tokens.first + i,
-                    DraftTokenId(args, row_idx, row.table_row, int64_t{row.context_len} + i));
+                    DraftTokenId(args, row_idx, row.table_row, int64_t{row.context_len} + i, i));
     } else {
       WriteInertToken(rows, tokens.first + i);
     }
   });
+  const bool is_level = IsTree(args) && args.pass > 0;
   lanes.ForEach(1, [&](int) {
     WriteBatchRow(rows, row_idx, row, tokens.first);
+    args.draft.encoder_lens[row_idx] = 0;
+    if (args.draft.has_trees()) {
+      // Nodes up to the last of the pass.
+      args.draft.tail_len[row_idx] = is_level && row.is_live() ? EndNode(args) : 0;
+    }
+    if (is_level) return;
     // A row that is still behind its sequence chooses nothing.
     const bool samples = row.is_live() && int64_t{row.context_len} + row.query_len >
                                               args.arrays.context_lens[row_idx];
     args.draft.sample_slot[row_idx] = samples ? row.table_row : -1;
     args.draft.sample_offset[row_idx] = row.is_live() ? args.pass : 0;
-    args.draft.encoder_lens[row_idx] = 0;
   });
+  if (!is_level) return;
+  lanes.Sync();
+  WriteLevelRow(lanes, args, row_idx, row, tokens.first);
 }
 
 }  // namespace reprise

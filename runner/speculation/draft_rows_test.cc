@@ -94,6 +94,135 @@ class TwoSequences : public ::testing::Test {
   DraftRowsArgs args_;
 };
 
+// The header's tree {0, 0, 1, 1, 2} of a sequence at position 9, in blocks 2, 3, 5, 6 of 4.
+TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
+  int32_t table[] = {2, 3, 5, 6};
+  int32_t drafted_len = 9;
+  int32_t history[16] = {};
+  int32_t token_ids[6] = {77, 0, 0, 0, 0, 0};
+  int32_t query_start_loc[2] = {0, 6};
+  int32_t context_len = 9;
+  int32_t slot = 0;
+  int32_t num_proposed = 5;
+  uint64_t step_mask[6] = {0b1, 0b11, 0b101, 0b1011, 0b10011, 0b100101};
+  const int32_t tree[] = {0, 0, 1, 1, 2};
+  const int32_t ranks[] = {0, 1, 0, 1, 0};
+  int32_t chosen[4] = {};
+  int32_t ids[6], positions[6], starts[2], seq_lens[1], contexts[1], encoder_lens[1], rows[1],
+      logits[2], sample_slot[2], sample_offset[2], tail_len[1], common_prefix_len;
+  int64_t slots[6];
+  uint64_t tail_mask[6] = {};
+  DraftRowsArgs args;
+  args.slots.block_table = table;
+  args.slots.block_table_stride = 4;
+  args.slots.num_slots = 1;
+  args.slots.max_blocks = 4;
+  args.slots.drafted_len = &drafted_len;
+  args.slots.history = {history, 16};
+  args.arrays.token_ids = token_ids;
+  args.arrays.query_start_loc = query_start_loc;
+  args.arrays.context_lens = &context_len;
+  args.arrays.table_row = &slot;
+  args.arrays.num_proposed = &num_proposed;
+  args.arrays.tail_mask = step_mask;
+  args.arrays.max_rows = 1;
+  args.draft.token_ids = ids;
+  args.draft.positions = positions;
+  args.draft.slot_mapping = slots;
+  args.draft.query_start_loc = starts;
+  args.draft.seq_lens = seq_lens;
+  args.draft.context_lens = contexts;
+  args.draft.encoder_lens = encoder_lens;
+  args.draft.table_row = rows;
+  args.draft.logits_indices = logits;
+  args.draft.sample_slot = sample_slot;
+  args.draft.sample_offset = sample_offset;
+  args.draft.tail_len = tail_len;
+  args.draft.tail_mask = tail_mask;
+  args.draft.common_prefix_len = &common_prefix_len;
+  args.draft.max_rows = 1;
+  args.draft.max_tokens = 6;
+  args.draft.max_earlier_logits = 1;
+  args.chosen = chosen;
+  args.max_drafts = 5;
+  args.num_rows = 1;
+  args.block_size = 4;
+  args.num_blocks = 7;
+  args.level = {.tree = tree,
+                .ranks = ranks,
+                .num_levels = 2,
+                .first_before = 0,
+                .first = 0,
+                .end = 1,
+                .rank_stride = 2};
+
+  args.num_tokens = NumDraftTokens(0, 1, 5);
+  ASSERT_EQ(CheckDraftRows(args), absl::OkStatus());
+  DraftRowsOnHost(args);
+  EXPECT_THAT(Ints(ids, 2), ElementsAre(77, 0));
+  EXPECT_EQ(tail_len[0], 0) << "it is a chain";
+
+  // The second rank has its place two elements on.
+  chosen[0] = 50;
+  chosen[2] = 51;
+  args.pass = 1;
+  args.level.first = 1;
+  args.level.end = 3;
+  args.num_tokens = NumDraftTokens(1, 1, 5, /*width=*/2);
+  ASSERT_EQ(CheckDraftRows(args), absl::OkStatus());
+  DraftRowsOnHost(args);
+  EXPECT_THAT(Ints(ids, 2), ElementsAre(50, 51));
+  EXPECT_THAT(Ints(positions, 2), ElementsAre(10, 10));
+  EXPECT_THAT(std::vector<int64_t>(slots, slots + 2), ElementsAre(22, 23));
+  EXPECT_EQ(seq_lens[0], 12);
+  EXPECT_EQ(contexts[0], 10);
+  EXPECT_EQ(tail_len[0], 3);
+  EXPECT_THAT(std::vector<uint64_t>(tail_mask, tail_mask + 2), ElementsAre(0b11, 0b101));
+  EXPECT_THAT(Ints(logits, 2), ElementsAre(0, 1));
+  EXPECT_THAT(Ints(sample_slot, 2), ElementsAre(0, 0));
+  EXPECT_THAT(Ints(sample_offset, 2), ElementsAre(1, 1));
+  EXPECT_EQ(drafted_len, 10);
+  EXPECT_THAT(Ints(token_ids, 6), ElementsAre(77, 50, 51, 0, 0, 0));
+
+  chosen[0] = 60;  // behind node 1
+  chosen[1] = 61;  // behind node 2
+  chosen[2] = 62;  // behind node 1, the second
+  args.pass = 2;
+  args.level.first_before = 1;
+  args.level.first = 3;
+  args.level.end = 6;
+  ASSERT_EQ(CheckDraftRows(args), absl::OkStatus());
+  DraftRowsOnHost(args);
+  EXPECT_THAT(Ints(token_ids, 6), ElementsAre(77, 50, 51, 60, 62, 61));
+  EXPECT_EQ(drafted_len, 11) << "a path of it has a node of the first level";
+
+  // With fewer drafts than a level needs, it is not fed, and what is beyond them stays.
+  std::fill_n(token_ids + 1, 5, 0);
+  num_proposed = 2;
+  DraftRowsOnHost(args);
+  EXPECT_THAT(Ints(token_ids, 6), ElementsAre(77, 0, 0, 0, 0, 0));
+  args.pass = 1;
+  args.level = {.tree = tree,
+                .ranks = ranks,
+                .num_levels = 2,
+                .first_before = 0,
+                .first = 1,
+                .end = 3,
+                .rank_stride = 2};
+  DraftRowsOnHost(args);
+  EXPECT_EQ(seq_lens[0], 0);
+  EXPECT_THAT(Ints(sample_slot, 2), ElementsAre(-1, -1));
+  EXPECT_THAT(Ints(token_ids, 3), ElementsAre(77, 60, 62));
+
+  const auto refusal = [&] { return std::string(CheckDraftRows(args).message()); };
+  args.level.end = 7;
+  EXPECT_EQ(refusal(), "level.end: expected 2 to 6, got 7");
+  args.level.end = 4;
+  EXPECT_EQ(refusal(), "num_rows x nodes of the level: expected at most 2, got 3");
+  args.draft.tail_mask = nullptr;
+  EXPECT_EQ(refusal(), "draft.tail_mask: expected an array, got none");
+}
+
 TEST_F(TwoSequences, AStepOfTwoDrafts) {
   Run(0);  // what the draft model has not seen
   EXPECT_THAT(Ints(starts_, 4), ElementsAre(0, 2, 4, 4));

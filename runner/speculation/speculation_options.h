@@ -11,8 +11,16 @@ namespace reprise {
 class Drafter;
 class Model;
 
-// The most drafts of a row.
+// The most drafts of a row that is a chain, and the longest path of drafts of a proposed tree.
 inline constexpr int kMaxDrafts = 16;
+// The most drafts of a row that may be a tree: 64 nodes with the slot's last token.
+inline constexpr int kMaxTreeDrafts = 63;
+
+// What the drafts of a row may be.
+enum class DraftShape : int8_t {
+  kChain,  // each follows the one before it
+  kTree,   // several may follow one; the path that the sequence would have chosen is accepted
+};
 
 // Drafts from the sequence's own tokens: those that followed the newest earlier occurrence of its
 // last n tokens, for the largest n in [min_ngram, max_ngram] that occurs before. (Saxena, "Prompt
@@ -30,8 +38,16 @@ struct SpeculationOptions {
     kCustom,  // a drafter of the caller's, `drafter`
   };
 
-  // The most drafts of a row, 1 to kMaxDrafts; 0: no speculation.
+  // The most drafts of a row, 1 to kMaxDrafts, or to kMaxTreeDrafts with trees; 0: no speculation.
   int max_drafts = 0;
+  // kTree: steps with drafts attend by a mask of 64 bits a token, also if their rows are chains.
+  // Models of full attention or windows; not of chunks, `within`, or an encoder.
+  DraftShape shape = DraftShape::kChain;
+  // The tree of the drafts that a drafter proposes, one entry for each of max_drafts: the node that
+  // a draft follows. Node 0 is the slot's last token, node i draft i - 1. Level by level, so that
+  // the first n drafts of it, for any n, are a tree, too. Empty: a chain. Only with kTree, and not
+  // with kNgram.
+  std::vector<int> tree = {};
   Proposer proposer = Proposer::kNone;
   NgramOptions ngram = {};
   // Its layers follow those of the model: they share block tables and blocks with them, so

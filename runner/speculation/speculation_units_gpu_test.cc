@@ -10,7 +10,9 @@
 #include "gtest/gtest.h"
 #include "runner/speculation/draft_rows.h"
 #include "runner/speculation/ngram_drafts.h"
+#include "runner/speculation/tree_tokens.h"
 #include "runner/speculation/verify_drafts.h"
+#include "runner/speculation/verify_trees.h"
 #include "runner/testing/speculation_cases.h"
 
 namespace reprise {
@@ -24,11 +26,13 @@ class SpeculationUnitsGpuTest : public ::testing::Test {
 };
 
 // Captures each shape once, and replays it over several steps.
-template <typename Args, typename Carve, typename Launch, typename Draw, typename OnHost>
-void CompareManyShapes(int num_shapes, Carve carve, Launch launch, Draw draw, OnHost on_host) {
+template <typename Args, typename DrawShape, typename Carve, typename Launch, typename Draw,
+          typename OnHost>
+void CompareManyShapes(int num_shapes, DrawShape draw_shape, Carve carve, Launch launch, Draw draw,
+                       OnHost on_host) {
   std::mt19937 random(1);
   for (int i = 0; i < num_shapes; ++i) {
-    const SpeculationShape shape = DrawSpeculationShape(random);
+    const SpeculationShape shape = draw_shape(random);
     SCOPED_TRACE(testing::Message() << "case " << i << ": " << shape);
     BuilderTwins<Args> twins([&](ArrayCarver& carver) { return carve(shape, carver); }, launch);
     for (int replay = 0; replay < 4; ++replay) {
@@ -40,13 +44,13 @@ void CompareManyShapes(int num_shapes, Carve carve, Launch launch, Draw draw, On
 }
 
 TEST_F(SpeculationUnitsGpuTest, DraftsAreVerifiedAsOnTheHost) {
-  CompareManyShapes<VerifyDraftsArgs>(120, CarveVerifyDrafts, LaunchVerifyDrafts, DrawVerifyDrafts,
-                                      VerifyDraftsOnHost);
+  CompareManyShapes<VerifyDraftsArgs>(120, DrawSpeculationShape, CarveVerifyDrafts,
+                                      LaunchVerifyDrafts, DrawVerifyDrafts, VerifyDraftsOnHost);
 }
 
 TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
-  CompareManyShapes<NgramDraftsArgs>(120, CarveNgramDrafts, LaunchNgramDrafts, DrawNgramDrafts,
-                                     NgramDraftsOnHost);
+  CompareManyShapes<NgramDraftsArgs>(120, DrawSpeculationShape, CarveNgramDrafts, LaunchNgramDrafts,
+                                     DrawNgramDrafts, NgramDraftsOnHost);
 }
 
 TEST_F(SpeculationUnitsGpuTest, TheNewestOfTheLongestMatchesIsFoundInALongText) {
@@ -78,11 +82,31 @@ TEST_F(SpeculationUnitsGpuTest, TheNewestOfTheLongestMatchesIsFoundInALongText) 
 TEST_F(SpeculationUnitsGpuTest, RowsOfADraftModelAreThoseOfTheHost) {
   int num_cases = 0;
   CompareManyShapes<DraftRowsArgs>(
-      250, CarveDraftRows, LaunchDraftRows,
+      250, DrawSpeculationShape, CarveDraftRows, LaunchDraftRows,
       [&](std::mt19937& random, const SpeculationShape& shape, DraftRowsArgs& args) {
         DrawDraftRows(random, shape, ++num_cases % 3 == 0 ? 0.1 : 0, args);
       },
       DraftRowsOnHost);
+}
+
+TEST_F(SpeculationUnitsGpuTest, LevelsOfADraftModelsTreeAreThoseOfTheHost) {
+  int num_cases = 0;
+  CompareManyShapes<DraftRowsArgs>(
+      250, DrawTreeRowsShape, CarveDraftRows, LaunchDraftRows,
+      [&](std::mt19937& random, const SpeculationShape& shape, DraftRowsArgs& args) {
+        DrawDraftRows(random, shape, ++num_cases % 3 == 0 ? 0.1 : 0, args);
+      },
+      DraftRowsOnHost);
+}
+
+TEST_F(SpeculationUnitsGpuTest, TokensOfTreesAreThoseOfTheHost) {
+  CompareManyShapes<TreeTokensArgs>(120, DrawTreeShape, CarveTreeTokens, LaunchTreeTokens,
+                                    DrawTreeTokens, TreeTokensOnHost);
+}
+
+TEST_F(SpeculationUnitsGpuTest, TreesAreVerifiedAsOnTheHost) {
+  CompareManyShapes<VerifyTreesArgs>(120, DrawTreeShape, CarveVerifyTrees, LaunchVerifyTrees,
+                                     DrawVerifyTrees, VerifyTreesOnHost);
 }
 
 TEST_F(SpeculationUnitsGpuTest, ResultsOfTheVerificationMayBeMappedHostMemory) {

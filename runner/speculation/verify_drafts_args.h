@@ -63,6 +63,24 @@ REPRISE_HOST_DEVICE constexpr bool IsAccepted(const VerifyDraftsArgs& args, cons
   return chosen >= 0 && chosen == args.arrays.token_ids[row.first_token + 1 + i];
 }
 
+// Writes the row's counts, and advances its slot by `num_new` tokens, the last of which is `last`;
+// kNanRow with 0.
+REPRISE_HOST_DEVICE constexpr void AdvanceVerified(const VerifyDraftsArgs& args, int row_idx,
+                                                   const VerifiedRow& row, int num_new,
+                                                   int32_t last) {
+  const SlotState& slots = args.slots;
+  const int32_t slot = row.slot;
+  args.tokens[row_idx] = last;
+  args.num_new[row_idx] = num_new;
+  slots.last_token[slot] = num_new > 0 ? last : 0;
+  // Refill has counted the keys of the token that the step began with.
+  slots.sample_index[slot] += num_new > 0 ? num_new : 1;
+  if (num_new > 1) slots.seq_len[slot] += num_new - 1;
+  if (slots.drafted_len == nullptr || row.num_drafts == 0) return;
+  const int64_t seen = int64_t{args.arrays.context_lens[row_idx]} + num_new;
+  if (slots.drafted_len[slot] > seen) slots.drafted_len[slot] = static_cast<int32_t>(seen);
+}
+
 // Writes the row's results, and advances its slot by `num_new` tokens, 0 to num_drafts + 1: those
 // of the first places. Lanes: base/lanes.h.
 template <typename Lanes>
@@ -83,15 +101,7 @@ REPRISE_HOST_DEVICE void WriteVerifiedRow(const Lanes& lanes, const VerifyDrafts
   });
   lanes.ForEach(1, [&](int) {
     const int32_t last = num_new > 0 ? ChosenAt(args, row_idx, row, num_new - 1) : kNanRow;
-    args.tokens[row_idx] = last;
-    args.num_new[row_idx] = num_new;
-    slots.last_token[slot] = num_new > 0 ? last : 0;
-    // Refill has counted the keys of the token that the step began with.
-    slots.sample_index[slot] += num_new > 0 ? num_new : 1;
-    if (num_new > 1) slots.seq_len[slot] += num_new - 1;
-    if (slots.drafted_len == nullptr || row.num_drafts == 0) return;
-    const int64_t seen = position + num_new;
-    if (slots.drafted_len[slot] > seen) slots.drafted_len[slot] = static_cast<int32_t>(seen);
+    AdvanceVerified(args, row_idx, row, num_new, last);
   });
 }
 

@@ -45,6 +45,11 @@ class ForwardingDriver : public DeviceDriver {
   absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
     return driver_->VerifyDrafts(args);
   }
+  absl::Status TreeTokens(const TreeTokensArgs& args) override { return driver_->TreeTokens(args); }
+  absl::Status VerifyTrees(const VerifyTreesArgs& args) override {
+    return driver_->VerifyTrees(args);
+  }
+  absl::Status MoveKeys(const MoveKvArgs& args) override { return driver_->MoveKeys(args); }
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     return driver_->PlanWork(options);
   }

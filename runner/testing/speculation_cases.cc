@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "runner/sampling/sampling_params.h"
+#include "runner/speculation/draft_levels.h"
+#include "runner/speculation/speculation_options.h"
 
 namespace reprise {
 namespace {
@@ -49,7 +51,8 @@ StepArrays CarveArrays(const SpeculationShape& shape, bool is_draft, ArrayCarver
   };
   const int rows = shape.num_rows;
   const int tokens = shape.max_tokens();
-  const int logits = is_draft ? rows : MaxLogits(shape);
+  const int logits =
+      is_draft ? rows * LevelsOf(shape.tree, shape.max_drafts).max_width() : MaxLogits(shape);
   StepArrays arrays;
   arrays.max_rows = rows;
   arrays.max_tokens = tokens;
@@ -71,6 +74,11 @@ StepArrays CarveArrays(const SpeculationShape& shape, bool is_draft, ArrayCarver
   arrays.first_verified =
       carver.Take<int32_t>(name("first_verified", "draft.first_verified"), rows);
   arrays.num_proposed = carver.Take<int32_t>(name("num_proposed", "draft.num_proposed"), rows);
+  if (shape.has_trees) {
+    arrays.parents = carver.Take<int32_t>(name("parents", "draft.parents"), tokens);
+    arrays.tail_len = carver.Take<int32_t>(name("tail_len", "draft.tail_len"), rows);
+    arrays.tail_mask = carver.Take<uint64_t>(name("tail_mask", "draft.tail_mask"), tokens);
+  }
   arrays.common_prefix_len =
       carver.Take<int32_t>(name("common_prefix_len", "draft.common_prefix_len"), 1);
   arrays.row_faults = carver.Take<int32_t>(name("row_faults", "draft.row_faults"), rows);
@@ -122,6 +130,15 @@ void DrawStep(std::mt19937& random, const SpeculationShape& shape, const SlotSta
                                     : Between(random, 0, shape.max_positions() - query_len);
     arrays.context_lens[r] = context_len;
     arrays.table_row[r] = slot;
+    for (int i = 0; shape.has_trees && i < query_len; ++i) {
+      // Near its number mostly, so that there are long paths.
+      const int least = Chance(random, 0.7) ? std::max(0, i - 3) : 0;
+      arrays.parents[token + i] = i == 0 ? -1 : Between(random, least, i - 1);
+      for (int group = 0; group < static_cast<int>(shape.groups.size()); ++group) {
+        arrays.group_slots(group)[token + i] =
+            Chance(random, 0.05) ? -1 : Between(random, 0, 100000);
+      }
+    }
     arrays.sample_slot[r] = has_drafts || Chance(random, 0.8) ? slot : -1;
     for (int i = 0; i < query_len; ++i) {
       arrays.token_ids[token + i] = Between(random, 0, shape.vocab_size - 1);
@@ -185,6 +202,58 @@ SpeculationShape DrawSpeculationShape(std::mt19937& random) {
   return shape;
 }
 
+SpeculationShape DrawTreeShape(std::mt19937& random) {
+  SpeculationShape shape = DrawSpeculationShape(random);
+  shape.has_trees = true;
+  shape.max_drafts = Chance(random, 0.3) ? kMaxTreeDrafts : Between(random, 1, 20);
+  shape.max_blocks = std::max(shape.max_blocks, 80 / shape.block_size);
+  // Few tokens: several drafts of a node are right, or equal.
+  shape.vocab_size = Between(random, 1, 8);
+  return shape;
+}
+
+SpeculationShape DrawTreeRowsShape(std::mt19937& random) {
+  SpeculationShape shape = DrawTreeShape(random);
+  shape.tree = {0};
+  for (int parent = 0; static_cast<int>(shape.tree.size()) < shape.max_drafts; ++parent) {
+    // Of each level the last node has drafts behind it at least.
+    const bool is_last = parent == static_cast<int>(shape.tree.size());
+    const int count = Between(random, is_last ? 1 : 0, 3);
+    for (int i = 0; i < count && static_cast<int>(shape.tree.size()) < shape.max_drafts; ++i) {
+      shape.tree.push_back(parent);
+    }
+  }
+  shape.pass = Between(random, 0, LevelsOf(shape.tree, shape.max_drafts).num_levels());
+  return shape;
+}
+
+TreeTokensArgs CarveTreeTokens(const SpeculationShape& shape, ArrayCarver& carver) {
+  TreeTokensArgs args;
+  args.slots = CarveSlots(shape, carver);
+  args.arrays = CarveArrays(shape, /*is_draft=*/false, carver);
+  args.num_rows = shape.num_rows;
+  return args;
+}
+
+VerifyTreesArgs CarveVerifyTrees(const SpeculationShape& shape, ArrayCarver& carver) {
+  VerifyTreesArgs args;
+  args.drafts = CarveVerifyDrafts(shape, carver);
+  args.num_groups = static_cast<int>(shape.groups.size());
+  args.max_moves = shape.max_drafts;
+  const int64_t num_moves = int64_t{args.num_groups} * shape.num_rows * args.max_moves;
+  args.move_from = carver.Take<int64_t>("move_from", num_moves);
+  args.move_to = carver.Take<int64_t>("move_to", num_moves);
+  return args;
+}
+
+void DrawTreeTokens(std::mt19937& random, const SpeculationShape& shape, TreeTokensArgs& args) {
+  DrawStep(random, shape, args.slots, args.arrays);
+}
+
+void DrawVerifyTrees(std::mt19937& random, const SpeculationShape& shape, VerifyTreesArgs& args) {
+  DrawVerifyDrafts(random, shape, args.drafts);
+}
+
 VerifyDraftsArgs CarveVerifyDrafts(const SpeculationShape& shape, ArrayCarver& carver) {
   VerifyDraftsArgs args;
   args.slots = CarveSlots(shape, carver);
@@ -215,11 +284,26 @@ DraftRowsArgs CarveDraftRows(const SpeculationShape& shape, ArrayCarver& carver)
   args.slots = CarveSlots(shape, carver);
   args.arrays = CarveArrays(shape, /*is_draft=*/false, carver);
   args.draft = CarveArrays(shape, /*is_draft=*/true, carver);
-  args.chosen = carver.Take<int32_t>("chosen", shape.num_rows);
+  const DraftLevels levels = LevelsOf(shape.tree, shape.max_drafts);
+  const int64_t num_logits = int64_t{shape.num_rows} * levels.max_width();
+  int width = 1;
+  int max_ranks = 1;
+  if (levels.is_tree) {
+    max_ranks = *std::max_element(levels.num_ranks.begin(), levels.num_ranks.end());
+    args.level = {.tree = carver.Take<int32_t>("level.tree", shape.max_drafts),
+                  .ranks = carver.Take<int32_t>("level.ranks", shape.max_drafts),
+                  .num_levels = levels.num_levels(),
+                  .first_before = shape.pass == 0 ? 0 : levels.first[shape.pass - 1],
+                  .first = levels.first[shape.pass],
+                  .end = levels.first[shape.pass + 1],
+                  .rank_stride = num_logits};
+    width = levels.Width(shape.pass);
+  }
+  args.chosen = carver.Take<int32_t>("chosen", max_ranks * num_logits);
   args.pass = shape.pass;
   args.max_drafts = shape.max_drafts;
   args.num_rows = shape.num_rows;
-  args.num_tokens = NumDraftTokens(shape.pass, shape.num_rows, shape.max_drafts);
+  args.num_tokens = NumDraftTokens(shape.pass, shape.num_rows, shape.max_drafts, width);
   args.block_size = shape.block_size;
   args.num_blocks = shape.num_blocks;
   std::copy(shape.groups.begin(), shape.groups.end(), args.groups);
@@ -283,9 +367,17 @@ void DrawDraftRows(std::mt19937& random, const SpeculationShape& shape, double h
     }
   }
   auto* chosen = const_cast<int32_t*>(args.chosen);
+  if (!shape.tree.empty()) {
+    std::copy(shape.tree.begin(), shape.tree.end(), const_cast<int32_t*>(args.level.tree));
+    std::ranges::copy(RanksOf(shape.tree), const_cast<int32_t*>(args.level.ranks));
+  }
+  const DraftLevels levels = LevelsOf(shape.tree, shape.max_drafts);
+  const int max_ranks = *std::max_element(levels.num_ranks.begin(), levels.num_ranks.end());
+  for (int i = 0; i < max_ranks * shape.num_rows * levels.max_width(); ++i) {
+    chosen[i] = Between(random, 0, shape.vocab_size - 1);
+    if (Chance(random, 0.2)) chosen[i] = Chance(random, 0.5) ? kNotSampled : kNanRow;
+  }
   for (int r = 0; r < shape.num_rows; ++r) {
-    chosen[r] = Between(random, 0, shape.vocab_size - 1);
-    if (Chance(random, 0.2)) chosen[r] = Chance(random, 0.5) ? kNotSampled : kNanRow;
     // Of the pass before.
     args.draft.seq_lens[r] = Chance(random, 0.2) ? 0 : args.arrays.context_lens[r] + shape.pass;
   }

@@ -22,7 +22,9 @@
 #include "base/testing/builder_memory.h"
 #include "runner/speculation/draft_rows_args.h"
 #include "runner/speculation/ngram_drafts_args.h"
+#include "runner/speculation/tree_tokens_args.h"
 #include "runner/speculation/verify_drafts_args.h"
+#include "runner/speculation/verify_trees_args.h"
 
 namespace reprise {
 
@@ -40,6 +42,8 @@ struct SpeculationShape {
   int history_gap = 0;          // elements between histories
   bool has_history = true;      // of VerifyDraftsArgs
   bool has_drafted_len = true;  // likewise
+  bool has_trees = false;       // rows with drafts are trees, max_drafts up to 63
+  std::vector<int> tree = {};   // of DraftRowsArgs: level by level
   int min_ngram = 1;
   int max_ngram = 4;
 
@@ -51,6 +55,17 @@ std::ostream& operator<<(std::ostream& out, const SpeculationShape& shape);
 
 // Few rows or some hundreds, short texts or long ones.
 SpeculationShape DrawSpeculationShape(std::mt19937& random);
+
+// With trees of 2 to 64 nodes.
+SpeculationShape DrawTreeShape(std::mt19937& random);
+
+// The same for the passes of a draft model.
+SpeculationShape DrawTreeRowsShape(std::mt19937& random);
+
+TreeTokensArgs CarveTreeTokens(const SpeculationShape& shape, ArrayCarver& carver);
+VerifyTreesArgs CarveVerifyTrees(const SpeculationShape& shape, ArrayCarver& carver);
+void DrawTreeTokens(std::mt19937& random, const SpeculationShape& shape, TreeTokensArgs& args);
+void DrawVerifyTrees(std::mt19937& random, const SpeculationShape& shape, VerifyTreesArgs& args);
 
 VerifyDraftsArgs CarveVerifyDrafts(const SpeculationShape& shape, ArrayCarver& carver);
 NgramDraftsArgs CarveNgramDrafts(const SpeculationShape& shape, ArrayCarver& carver);

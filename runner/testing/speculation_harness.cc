@@ -59,6 +59,7 @@ absl::Status SpeculationHarness::Launch(const std::vector<SpeculationRow>& rows)
     next.slot = SlotId(row.slot);
     next.num_drafts = row.drafts.empty() ? row.num_drafts : 0;
     next.drafts = row.drafts;
+    next.parents = row.parents;
     if (is_new_[row.slot]) next.tokens = texts_[row.slot];
     launched.slots.push_back(row.slot);
   }

@@ -27,7 +27,8 @@ namespace reprise {
 struct SpeculationRow {
   int slot = 0;
   int num_drafts = 0;
-  std::vector<int32_t> drafts = {};  // in place of num_drafts
+  std::vector<int32_t> drafts = {};   // in place of num_drafts
+  std::vector<int32_t> parents = {};  // of the drafts, if they are a tree
 };
 
 class SpeculationHarness {

@@ -46,6 +46,29 @@ LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed) {
           .seed = seed};
 }
 
+LayeredModelOptions Windows(c10::Device device, uint64_t seed) {
+  LayeredModelOptions model = TwoLayers(device, seed);
+  model.layers[0].params.window_left = 9;
+  return model;
+}
+
+// TwoLayers() that sees few keys: often it agrees.
+LayeredModelOptions ShortSighted(c10::Device device, uint64_t seed) {
+  LayeredModelOptions model = TwoLayers(device, seed);
+  for (LayerSpec& layer : model.layers) layer.params.window_left = 5;
+  return model;
+}
+
+// One latent, of which V is a part.
+LayeredModelOptions Latents(c10::Device device, uint64_t seed) {
+  LayeredModelOptions model = TwoLayers(device, seed);
+  for (LayerSpec& layer : model.layers) {
+    layer.params = {.num_q_heads = 4, .num_kv_heads = 1, .head_dim_qk = 64, .head_dim_v = 32};
+    layer.v_in_k = true;
+  }
+  return model;
+}
+
 LayeredModelOptions WindowsAndChunks(c10::Device device, uint64_t seed) {
   LayeredModelOptions model = TwoLayers(device, seed);
   model.layers[0].params.window_left = 9;
@@ -139,7 +162,7 @@ void ExpectTexts(SpeculationHarness& harness, const std::vector<Request>& reques
     for (int slot = 0; slot < num_slots; ++slot) {
       const int length = static_cast<int>(harness.text(slot).size());
       if (length >= static_cast<int>(want[slot].size())) continue;
-      rows.push_back(drafts_of(slot, std::min(kMaxDrafts, kMaxSeqLen - length)));
+      rows.push_back(drafts_of(slot, kMaxSeqLen - length));
     }
     if (rows.empty()) break;
     ASSERT_STEP(harness.Step(rows));
@@ -210,6 +233,290 @@ TEST_P(SpeculationSuite, GivenDraftsMayBeRightWrongOrAnything) {
     }
     for (int slot = 0; slot < 4; ++slot) (*harness)->Leave(slot);
   }
+}
+
+constexpr int kMaxNodes = 20;  // drafts of the trees below
+
+ModelRunnerOptions TreeOptions(Proposer proposer) {
+  ModelRunnerOptions options = Options(proposer);
+  options.speculation = {.max_drafts = kMaxNodes,
+                         .shape = DraftShape::kTree,
+                         .proposer = proposer,
+                         .graph_num_drafts = {4, kMaxNodes}};
+  return options;
+}
+
+// A random tree of `num_drafts` drafts behind a text of `length` tokens. Drafts that follow right
+// ones are right with `percent_right`.
+SpeculationRow RandomTree(std::mt19937& rng, int num_drafts, int percent_right,
+                          const std::vector<int32_t>& want, size_t length) {
+  SpeculationRow row;
+  std::vector<int> right_depth = {0};  // of each node; -1: it is wrong
+  for (int i = 0; i < num_drafts; ++i) {
+    const int parent = static_cast<int>(rng() % 3 == 0 ? rng() % (i + 1) : i - rng() % (i / 2 + 1));
+    const int depth = right_depth[parent];
+    const size_t place = length + (depth < 0 ? 0 : depth);
+    const int32_t right = place < want.size() ? want[place] : 0;
+    const bool is_right = depth >= 0 && static_cast<int>(rng() % 100) < percent_right;
+    row.parents.push_back(parent);
+    row.drafts.push_back(is_right ? right : (right + 1 + rng() % (kVocab - 1)) % kVocab);
+    right_depth.push_back(is_right ? depth + 1 : -1);
+  }
+  return row;
+}
+
+TEST_P(SpeculationSuite, GivenTreesMayBeRightWrongOrAnything) {
+  const LayeredModelOptions models[] = {TwoLayers(GetParam(), 1), Windows(GetParam(), 1),
+                                        Latents(GetParam(), 1)};
+  for (const LayeredModelOptions& model : models) {
+    const std::vector<Request> requests = SomeRequests(8);
+    const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+    auto harness = SpeculationHarness::Create(TreeOptions(Proposer::kNone), model);
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    std::mt19937 rng(5);
+    for (const int percent_right : {0, 60, 100}) {
+      SCOPED_TRACE(testing::Message()
+                   << "model " << &model - models << ", " << percent_right << " % are right");
+      int num_steps = 0;
+      ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+        num_steps += slot == 0;
+        const size_t length = (*harness)->text(slot).size();
+        // Some rows are chains, some have fewer drafts, some none.
+        const int most = std::min(room, rng() % 3 == 0 ? static_cast<int>(rng() % 6) : kMaxNodes);
+        SpeculationRow row = RandomTree(rng, most, percent_right, want[slot], length);
+        if (rng() % 5 == 0) row.parents.clear();
+        row.slot = slot;
+        return row;
+      });
+      if (percent_right == 0) {
+        EXPECT_EQ(num_steps, kNumNew - 1);
+      }
+      if (percent_right == 100) {
+        EXPECT_LT(num_steps, kNumNew / 2);
+      }
+      for (int slot = 0; slot < 4; ++slot) (*harness)->Leave(slot);
+    }
+  }
+}
+
+// The last of 64 nodes is right, all before it follow other nodes or are wrong.
+TEST_P(SpeculationSuite, ATreeMayHave64Nodes) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  std::vector<Request> requests = SomeRequests(14);
+  requests.resize(1);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  ModelRunnerOptions options = TreeOptions(Proposer::kNone);
+  options.max_num_seqs = 1;
+  options.graph_sizes = {1};
+  options.speculation.max_drafts = kMaxTreeDrafts;
+  options.speculation.graph_num_drafts = {kMaxTreeDrafts};
+  auto harness = SpeculationHarness::Create(options, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  int num_steps = 0;
+  ExpectTexts(**harness, requests, want, [&](int, int room) {
+    SpeculationRow row;
+    const size_t length = (*harness)->text(0).size();
+    if (room < kMaxTreeDrafts) return row;
+    ++num_steps;
+    const int32_t right = length < want[0].size() ? want[0][length] : 0;
+    row.drafts.assign(kMaxTreeDrafts, (right + 1) % kVocab);
+    row.parents.assign(kMaxTreeDrafts, 0);
+    row.drafts.back() = right;
+    return row;
+  });
+  EXPECT_GT(num_steps, 2);
+}
+
+TEST_P(SpeculationSuite, ReplaysOfTreesAreWhatEagerStepsCompute) {
+  const LayeredModelOptions model = Windows(GetParam(), 1);
+  std::vector<Request> requests = SomeRequests(15);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  ModelRunnerOptions options = TreeOptions(Proposer::kNone);
+  options.replay_check = ReplayCheck::kEveryReplay;
+  auto harness = SpeculationHarness::Create(options, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  std::mt19937 rng(6);
+  ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+    SpeculationRow row =
+        RandomTree(rng, std::min(room, kMaxNodes), 80, want[slot], (*harness)->text(slot).size());
+    row.slot = slot;
+    return row;
+  });
+}
+
+// Three drafts, two behind each, and one behind each of those.
+ModelRunnerOptions ThreeLevels() {
+  ModelRunnerOptions options = TreeOptions(Proposer::kModel);
+  options.speculation.tree = {0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9};
+  options.speculation.max_drafts = 15;
+  options.speculation.graph_num_drafts = {4, 15};
+  return options;
+}
+
+TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithADraftModelsTrees) {
+  for (const bool full : {true, false}) {
+    const LayeredModelOptions model = full ? TwoLayers(GetParam(), 1) : Windows(GetParam(), 1);
+    const std::vector<Request> requests = SomeRequests(16);
+    const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+    auto harness = SpeculationHarness::Create(ThreeLevels(), model, ShortSighted(GetParam(), 1));
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    std::mt19937 rng(3);
+    for (const bool all : {true, false}) {
+      SCOPED_TRACE(testing::Message() << "full " << full << ", all " << all);
+      ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+        // Any first drafts of a tree are one.
+        const int count = all ? 15 : static_cast<int>(rng() % 16);
+        return SpeculationRow{.slot = slot, .num_drafts = std::min(count, room)};
+      });
+      for (int slot = 0; slot < 4; ++slot) (*harness)->Leave(slot);
+    }
+  }
+}
+
+TEST_P(SpeculationSuite, TreesOfADraftModelThatAgreesAreAcceptedToTheirLastLevel) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(17);
+  auto harness = SpeculationHarness::Create(ThreeLevels(), model, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  std::vector<SpeculationRow> rows;
+  for (int slot = 0; slot < 4; ++slot) {
+    (*harness)->Join(slot, requests[slot].prompt, requests[slot].sampling);
+    rows.push_back({.slot = slot});
+  }
+  ASSERT_STEP((*harness)->Step(rows));
+  for (SpeculationRow& row : rows) row.num_drafts = 15;
+  for (int step = 0; step < 6; ++step) {
+    ASSERT_STEP((*harness)->Step(rows));
+    EXPECT_THAT((*harness)->num_new(), testing::Each(4)) << "step " << step;
+  }
+  // Levels of one node, and nodes with one draft behind them and with several.
+  ModelRunnerOptions options = ThreeLevels();
+  options.speculation.tree = {0, 1, 1, 2, 3, 2};
+  options.speculation.max_drafts = 6;
+  options.speculation.graph_num_drafts = {6};
+  auto narrow = SpeculationHarness::Create(options, model, model);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  for (int slot = 0; slot < 4; ++slot) {
+    (*narrow)->Join(slot, requests[slot].prompt, requests[slot].sampling);
+    rows[slot].num_drafts = 0;
+  }
+  ASSERT_STEP((*narrow)->Step(rows));
+  for (SpeculationRow& row : rows) row.num_drafts = 6;
+  for (int step = 0; step < 6; ++step) {
+    ASSERT_STEP((*narrow)->Step(rows));
+    EXPECT_THAT((*narrow)->num_new(), testing::Each(4)) << "step " << step;
+  }
+  for (int slot = 0; slot < 4; ++slot) EXPECT_EQ((*narrow)->text(slot), (*harness)->text(slot));
+
+  // Levels that begin are cut; of the second one there are two drafts behind the first draft only.
+  for (SpeculationRow& row : rows) row.num_drafts = 5;
+  ASSERT_STEP((*harness)->Step(rows));
+  EXPECT_THAT((*harness)->num_new(), testing::Each(3));
+}
+
+// Where a chain has one try, a tree has several.
+TEST_P(SpeculationSuite, TreesAcceptMoreThanChainsOfTheirDepth) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const LayeredModelOptions draft = ShortSighted(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(18);
+  int num_new[2] = {};
+  for (const bool tree : {false, true}) {
+    auto harness =
+        SpeculationHarness::Create(tree ? ThreeLevels() : Options(Proposer::kModel), model, draft);
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    std::vector<SpeculationRow> rows;
+    for (int slot = 0; slot < 4; ++slot) {
+      (*harness)->Join(slot, requests[slot].prompt, requests[slot].sampling);
+      rows.push_back({.slot = slot});
+    }
+    ASSERT_STEP((*harness)->Step(rows));
+    for (SpeculationRow& row : rows) row.num_drafts = tree ? 15 : 3;
+    for (int step = 0; step < 12; ++step) {
+      ASSERT_STEP((*harness)->Step(rows));
+      for (const int count : (*harness)->num_new()) num_new[tree] += count;
+    }
+  }
+  EXPECT_GT(num_new[1], num_new[0]);
+  EXPECT_GT(num_new[0], 12 * 4);
+}
+
+TEST_P(SpeculationSuite, StepsWithTreesAreLaunchedBeforeTheHostKnowsHowManyTokensThereAre) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(19);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  ModelRunnerOptions options = ThreeLevels();
+  options.max_steps_in_flight = 3;
+  auto harness = SpeculationHarness::Create(options, model, ShortSighted(GetParam(), 1));
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  std::vector<SpeculationRow> rows;
+  for (int slot = 0; slot < 4; ++slot) {
+    (*harness)->Join(slot, requests[slot].prompt, requests[slot].sampling);
+    rows.push_back({.slot = slot});
+  }
+  ASSERT_STEP((*harness)->Launch(rows));
+  for (SpeculationRow& row : rows) row.num_drafts = 9;
+  ASSERT_STEP((*harness)->Launch(rows));
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_STEP((*harness)->Launch(rows));
+    ASSERT_STEP((*harness)->Await());
+  }
+  ASSERT_STEP((*harness)->Await());
+  ASSERT_STEP((*harness)->Await());
+  for (int slot = 0; slot < 4; ++slot) {
+    std::vector<int32_t> text = (*harness)->text(slot);
+    const size_t length = std::min(text.size(), want[slot].size());
+    EXPECT_GE(length, requests[slot].prompt.size() + 10);
+    text.resize(length);
+    EXPECT_EQ(text, std::vector<int32_t>(want[slot].begin(), want[slot].begin() + length));
+  }
+}
+
+TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  auto made = SpeculationHarness::Create(TreeOptions(Proposer::kNone), model);
+  ASSERT_TRUE(made.ok()) << made.status();
+  auto chains = SpeculationHarness::Create(Options(Proposer::kNone), model);
+  ASSERT_TRUE(chains.ok()) << chains.status();
+  for (auto* harness : {made->get(), chains->get()}) {
+    harness->Join(0, {1, 2, 3});
+    ASSERT_STEP(harness->Step({{.slot = 0}}));
+  }
+  const std::vector<int32_t> drafts = {1, 2};
+  const auto message = [&](SpeculationHarness& harness, const std::vector<int32_t>& parents,
+                           bool has_drafts = true) {
+    ScheduledRow row = {.parents = parents};
+    if (has_drafts) row.drafts = drafts;
+    return std::string(harness.runner().Launch({.rows = {&row, 1}}).status().message());
+  };
+  EXPECT_THAT(message(**made, {0}), HasSubstr("one for each of its drafts: expected 2, got 1"));
+  EXPECT_THAT(message(**made, {0, 1}, false), HasSubstr("expected 0, got 2"));
+  EXPECT_THAT(message(**made, {0, 2}), HasSubstr("parents[1] of slot 0 must be a node before"));
+  EXPECT_THAT(message(**made, {-1, 0}), HasSubstr("parents[0]"));
+  EXPECT_THAT(message(**chains, {0, 0}), HasSubstr("DraftShape::kTree"));
+  ASSERT_STEP((*made)->Step({{.slot = 0, .drafts = {1, 2}, .parents = {0, 0}}}));
+
+  const auto refusal = [&](const SpeculationOptions& speculation, const LayeredModelOptions& spec) {
+    ModelRunnerOptions options = Options(Proposer::kNone);
+    options.speculation = speculation;
+    return std::string(SpeculationHarness::Create(options, spec).status().message());
+  };
+  const DraftShape tree = DraftShape::kTree;
+  EXPECT_THAT(refusal({.max_drafts = 64, .shape = tree}, model), HasSubstr("0 to 63, got 64"));
+  EXPECT_THAT(refusal({.max_drafts = 2, .tree = {0, 0}}, model), HasSubstr("is for DraftShape"));
+  EXPECT_THAT(refusal({.max_drafts = 2, .shape = tree, .tree = {0}}, model),
+              HasSubstr("number of entries of speculation.tree: expected 2"));
+  EXPECT_THAT(refusal({.max_drafts = 2, .shape = tree, .tree = {0, 2}}, model),
+              HasSubstr("speculation.tree[1]: expected 0 to 1, got 2"));
+  EXPECT_THAT(refusal({.max_drafts = 3, .shape = tree, .tree = {0, 1, 0}}, model),
+              HasSubstr("level by level"));
+  EXPECT_THAT(refusal({.max_drafts = 17, .shape = tree, .proposer = Proposer::kNgram}, model),
+              HasSubstr("of a proposer without a tree: expected 0 to 16, got 17"));
+  EXPECT_THAT(
+      refusal({.max_drafts = 2, .shape = tree, .tree = {0, 0}, .proposer = Proposer::kNgram},
+              model),
+      HasSubstr("proposes chains"));
+  EXPECT_THAT(refusal({.max_drafts = 2, .shape = tree}, WindowsAndChunks(GetParam(), 1)),
+              HasSubstr("expected no layer of chunks"));
 }
 
 // A draft model that is the model itself accepts all, at any temperature: the noise is the same.

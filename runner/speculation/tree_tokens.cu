@@ -1,0 +1,33 @@
+// Tokens of trees of drafts: one warp per row, lanes over its nodes
+// (runner/speculation/tree_tokens_args.h).
+//
+// Bound: latency of a chain of dependent loads per row: its lengths, then a parent for each level of
+// the deepest node.
+
+#include <cuda_runtime.h>
+
+#include "absl/status/status.h"
+#include "attention/metadata/row_packing.cuh"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "runner/speculation/tree_tokens.h"
+
+namespace reprise {
+namespace {
+
+__global__ void __launch_bounds__(kPackingThreads)
+    TreeTokensKernel(const __grid_constant__ TreeTokensArgs args) {
+  const int row_idx = RowOfWarp();
+  if (row_idx < args.num_rows) WriteTreeTokens(WarpLanes(), args, row_idx);
+}
+
+}  // namespace
+
+absl::Status LaunchTreeTokens(const TreeTokensArgs& args, CUstream_st* stream) {
+  REPRISE_RETURN_IF_ERROR(CheckTreeTokens(args));
+  if (args.num_rows == 0) return absl::OkStatus();
+  TreeTokensKernel<<<PackingCtas(args.num_rows), kPackingThreads, 0, stream>>>(args);
+  return CudaStatus(cudaGetLastError(), "LaunchTreeTokens");
+}
+
+}  // namespace reprise
