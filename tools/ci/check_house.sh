@@ -33,10 +33,11 @@ includes_of() {
   sources "$@" | xargs grep -HnE "^#include \"($pattern)" /dev/null
 }
 
-breach "base includes what stands on it:" "$(includes_of '(attention|cache|graphs|runner|engine|examples)/' base)"
-breach "cache includes what stands on it:" "$(includes_of '(attention|graphs|runner|engine|examples)/' cache)"
-breach "graphs includes more than base:" "$(includes_of '(attention|cache|runner|engine|examples)/' graphs)"
-breach "attention includes what stands on it:" "$(includes_of '(graphs|runner|engine|examples)/' attention)"
+breach "base includes what stands on it:" "$(includes_of '(attention|cache|distributed|graphs|runner|engine|examples)/' base)"
+breach "cache includes what stands on it:" "$(includes_of '(attention|distributed|graphs|runner|engine|examples)/' cache)"
+breach "graphs includes more than base:" "$(includes_of '(attention|cache|distributed|runner|engine|examples)/' graphs)"
+breach "distributed includes more than base:" "$(includes_of '(attention|cache|graphs|runner|engine|examples)/' distributed)"
+breach "attention includes what stands on it:" "$(includes_of '(distributed|graphs|runner|engine|examples)/' attention)"
 breach "attention knows the cache's allocator:" "$(includes_of 'cache/(blocks|prefix)/' attention)"
 breach "runner includes what stands on it:" "$(includes_of '(engine|examples)/' runner)"
 breach "engine includes what stands on it:" "$(includes_of 'examples/' engine)"
@@ -45,12 +46,12 @@ breach "cache/tables includes its neighbours:" "$(includes_of 'cache/(blocks|pre
 breach "cache/storage includes its neighbours:" "$(includes_of 'cache/(blocks|prefix|ops)/' cache/storage | grep -v '_test.cc:')"
 breach "runner/sampling knows slots:" "$(includes_of 'runner/slots/' runner/sampling)"
 breach "LibTorch in device files:" \
-  "$(sources attention cache base graphs runner engine | grep -E '\.cuh?$' | xargs grep -lE '#include [<"](torch|ATen|c10)/' /dev/null)"
+  "$(sources attention cache base distributed graphs runner engine | grep -E '\.cuh?$' | xargs grep -lE '#include [<"](torch|ATen|c10)/' /dev/null)"
 
 # Public targets by label, one a line.
 public_targets() {
   local build
-  find base cache attention graphs runner engine -name BUILD | LC_ALL=C sort | while read -r build; do
+  find base cache attention distributed graphs runner engine -name BUILD | LC_ALL=C sort | while read -r build; do
     awk -v folder="$(dirname "$build")" '
       /^    name = / { split($0, part, "\""); name = part[2] }
       /^    visibility = \["\/\/visibility:public"\]/ { print "//" folder ":" name }
@@ -72,9 +73,9 @@ breach "Claims of docs/features.txt that its tests do not hold:" "$(tools/ci/fea
 breach "Faults of tools/mutations/faults.txt that no longer fit the sources:" "$(tools/mutations/mutate.py --check 2>&1)"
 
 breach "Files of more than 800 lines:" \
-  "$(sources attention cache base graphs runner engine examples tests | xargs wc -l | awk '$2 != "total" && $1 > 800')"
+  "$(sources attention cache base distributed graphs runner engine examples tests | xargs wc -l | awk '$2 != "total" && $1 > 800')"
 breach "Rooms of more than 60 sources:" \
-  "$(sources attention cache base graphs runner engine examples tests | xargs -n 1 dirname | sort | uniq -c | awk '$1 > 60')"
+  "$(sources attention cache base distributed graphs runner engine examples tests | xargs -n 1 dirname | sort | uniq -c | awk '$1 > 60')"
 
 ((breaches == 0)) && echo "the house is as DESIGN.md draws it"
 exit $((breaches > 0))
