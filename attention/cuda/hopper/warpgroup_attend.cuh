@@ -184,9 +184,7 @@ class WarpgroupAttention {
   }
 
   // Says that a warp no longer uses a place.
-  static __device__ __forceinline__ void Release(Barrier& free) {
-    free.ArriveAsWarp();
-  }
+  static __device__ __forceinline__ void Release(Barrier& free) { free.ArriveAsWarp(); }
 
   // For a warpgroup that has no rows of the tile, or a unit without keys: frees what is loaded.
   __device__ __forceinline__ void Accompany(int step, int end) const {

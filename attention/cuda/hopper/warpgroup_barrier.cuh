@@ -84,12 +84,6 @@ class Barrier {
   uint64_t state_;
 };
 
-// Arrives once for a warp, at the barrier of a place that it no longer uses.
-__device__ __forceinline__ void ReleaseByWarp(Barrier& free) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) free.Arrive();
-}
-
 // A ring of kStages places in shared memory: one warpgroup fills them, others use them, in order.
 // Fill n is in place n % kStages.
 template <int kStages>

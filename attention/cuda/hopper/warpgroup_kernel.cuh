@@ -60,7 +60,8 @@ __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
     }
     step += num_steps;
     FinishWarpgroupUnit<Traits>(p, prepared, softmax, shared, n);
-    ReleaseByWarp(shared.queries.free(n));
+    __syncwarp();
+    shared.queries.free(n).ArriveAsWarp();
   }
   ClearInertTokens<Traits>(p);
 }
