@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
 #include "runner/ops/cublaslt_plan.h"
+#include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/skinny_linear_args.h"
 
 namespace reprise {
@@ -42,11 +44,20 @@ constexpr int64_t kLeastTimedWeightBytes = int64_t{4} << 20;
 // The first candidate that takes at most this many times the shortest time is kept.
 constexpr float kCloseToBest = 1.05f;
 
-// What the kernel for few rows gains where it is used, which a product alone does not show: within a
-// captured step its weights are under way before the kernel before it ends, and cuBLASLt's kernels are
-// full stops. (32 layers of four products and the small kernels between them take 3.71 ms with the one
-// and 4.21 ms with the other at 1 row of an 8B model on an H200: 3.9 us a product.)
+// Of the forms of the kernel by tiles, whose bits differ, the first that takes at most this many
+// times the shortest time is kept.
+constexpr float kCloseToBestForm = 1.02f;
+
+// What our own kernels gain where they are used, which a product alone does not show: within a
+// captured step their weights are under way before the kernel before ends, and cuBLASLt's kernels
+// are full stops. (32 layers of four products and the small kernels between them take 3.71 ms with
+// the kernel for up to 8 rows and 4.21 ms with cuBLASLt at 1 row of an 8B model on an H200: 3.9 us
+// a product.)
 constexpr float kEarlyStartUs = 2.0f;
+
+// Of the kernel by tiles: what it gains from the end of a product to the next alone, with nothing
+// between.
+constexpr float kEarlyStartOfTilesUs = 1.0f;
 
 // The time of a candidate that fails.
 constexpr float kCannotRun = std::numeric_limits<float>::infinity();
@@ -118,7 +129,7 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
                            .out = pointers.out,
                            .out_stride = key.out_stride};
   // A batch of products, or sizes beyond its range, it does not serve.
-  if (key.num_products > 1 || key.num_rows > kMaxSkinnyRows ||
+  if (key.num_products > 1 || key.num_rows > kMaxTileLinearRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
     return args;
   }
@@ -184,6 +195,7 @@ class CublasLtLinearContext : public LinearContext {
     CublasLtPlan plan;
     cublasLtMatmulAlgo_t algorithm;
     int skinny_strip = 0;  // above 0: LaunchSkinnyLinear() with it, in place of the algorithm
+    std::optional<TileForm> tile_form = std::nullopt;  // likewise, LaunchTileLinear()
   };
 
   LinearWorkspace workspace() {
@@ -191,12 +203,13 @@ class CublasLtLinearContext : public LinearContext {
   }
 
   absl::Status Run(Entry& entry, const LinearPointers& pointers, cudaStream_t stream) {
-    if (entry.skinny_strip > 0) {
+    if (entry.skinny_strip > 0 || entry.tile_form.has_value()) {
       SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
       // Within a graph nothing writes weights, and a launch of a graph waits for all before it.
       if (capturing) args.weights = SkinnyWeights::kEarly;
-      return LaunchSkinnyLinear(args, entry.skinny_strip, stream);
+      return entry.skinny_strip > 0 ? LaunchSkinnyLinear(args, entry.skinny_strip, stream)
+                                    : LaunchTileLinear(args, *entry.tile_form, stream);
     }
     return entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream);
   }
@@ -260,13 +273,14 @@ class CublasLtLinearContext : public LinearContext {
     choice.first_us = times_us.front();
     choice.best_us = *chosen;
     entry.algorithm = candidates[chosen - times_us.begin()];
-    return CompareSkinny(pointers, flush, stream, entry, choice);
+    return SkinnyLinearServes(SkinnyArgsOf(entry.key, pointers))
+               ? CompareSkinny(pointers, flush, stream, entry, choice)
+               : CompareTiles(pointers, flush, stream, entry, choice);
   }
 
-  // Takes the kernel for few rows if it serves the shape and is quicker than the chosen algorithm.
+  // Takes the kernel for up to 8 rows if it is quicker than the chosen algorithm.
   absl::Status CompareSkinny(const LinearPointers& pointers, const at::Tensor& flush,
                              cudaStream_t stream, Entry& entry, LinearChoice& choice) {
-    if (!SkinnyLinearServes(SkinnyArgsOf(entry.key, pointers))) return absl::OkStatus();
     choice.num_candidates += kMaxSkinnyStrip;
     float limit_us = choice.best_us + kEarlyStartUs;
     int best = 0;
@@ -281,6 +295,30 @@ class CublasLtLinearContext : public LinearContext {
     }
     entry.skinny_strip = best;
     choice.skinny_strip = best;
+    return absl::OkStatus();
+  }
+
+  // Takes the kernel by tiles if it serves the shape and is quicker than the chosen algorithm.
+  absl::Status CompareTiles(const LinearPointers& pointers, const at::Tensor& flush,
+                            cudaStream_t stream, Entry& entry, LinearChoice& choice) {
+    if (!TileLinearServes(SkinnyArgsOf(entry.key, pointers))) return absl::OkStatus();
+    const absl::Span<const TileForm> forms = TileFormsToTry(static_cast<int>(entry.key.num_rows));
+    choice.num_candidates += static_cast<int>(forms.size());
+    std::vector<float> times_us;
+    for (const TileForm& form : forms) {
+      entry.tile_form = form;
+      // Cards of another compute capability cannot run it.
+      times_us.push_back(Time(entry, pointers, flush, stream).value_or(kCannotRun));
+    }
+    entry.tile_form.reset();
+    const float least_us = *std::min_element(times_us.begin(), times_us.end());
+    if (least_us >= choice.best_us + kEarlyStartOfTilesUs) return absl::OkStatus();
+    const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
+      return time_us <= kCloseToBestForm * least_us;
+    });
+    entry.tile_form = forms[chosen - times_us.begin()];
+    choice.tile_form = entry.tile_form;
+    choice.best_us = *chosen;
     return absl::OkStatus();
   }
 

@@ -9,9 +9,10 @@
 // on the device (which overwrites `out` several times and synchronises) and keeps the first that is
 // within 5 % of the quickest, so that noise rarely decides. Later calls launch it and do nothing
 // else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, and so does a
-// shape first seen during capture: warm up before capturing. For up to 8 rows of 16 bits a kernel of
-// our own is a candidate, too (runner/ops/skinny_linear_args.h); in a captured graph it reads weights
-// while the kernel before it runs, so no kernel of the graph may write them. The CPU uses LibTorch's
+// shape first seen during capture: warm up before capturing. For 16 bits kernels of
+// our own are candidates, too: up to 8 rows runner/ops/skinny_linear_args.h, up to 64
+// runner/ops/few_rows/tile_linear.h. In a captured graph they read weights while the kernel before
+// them runs, so no kernel of the graph may write them. The CPU uses LibTorch's
 // products (MKL, oneDNN).
 //
 // A Linear is a value: copies share the weight.

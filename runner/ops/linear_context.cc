@@ -15,6 +15,13 @@ std::string DTypes(const LinearChoice& choice) {
   return text;
 }
 
+std::string Algorithm(const LinearChoice& choice) {
+  if (choice.skinny_strip > 0) return absl::StrCat("few rows, strip ", choice.skinny_strip);
+  if (choice.tile_form.has_value()) return absl::StrCat("tiles, ", ToString(*choice.tile_form));
+  return absl::StrCat("algorithm ", choice.algorithm, " tile ", choice.tile, " split ",
+                      choice.split_k);
+}
+
 std::string Reason(const LinearChoice& choice) {
   switch (choice.source) {
     case LinearChoice::Source::kTimed:
@@ -31,13 +38,9 @@ std::string Reason(const LinearChoice& choice) {
 }  // namespace
 
 std::string ToString(const LinearChoice& choice) {
-  return absl::StrCat(
-      choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows), ", ",
-      choice.in_features, " -> ", choice.out_features, " ", DTypes(choice), ": ",
-      choice.skinny_strip > 0 ? absl::StrCat("few rows, strip ", choice.skinny_strip)
-                              : absl::StrCat("algorithm ", choice.algorithm, " tile ", choice.tile,
-                                             " split ", choice.split_k),
-      Reason(choice));
+  return absl::StrCat(choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows),
+                      ", ", choice.in_features, " -> ", choice.out_features, " ", DTypes(choice),
+                      ": ", Algorithm(choice), Reason(choice));
 }
 
 }  // namespace reprise

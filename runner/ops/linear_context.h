@@ -11,11 +11,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/dtype.h"
+#include "runner/ops/few_rows/tile_linear_plan.h"
 
 namespace reprise {
 
@@ -38,9 +40,12 @@ struct LinearChoice {
   int algorithm = 0;   // the library's number of the kernel family
   int tile = 0;        // cublasLtMatmulTile_t
   int split_k = 1;     // 1: the sum over in_features is made by one CTA
-  // Above 0: the project's own kernel for few rows is used in place of the library's, with strips
-  // of so many units (runner/ops/skinny_linear_args.h).
+  // Above 0: the project's own kernel for up to 8 rows is used in place of the library's, with
+  // strips of so many units (runner/ops/skinny_linear_args.h).
   int skinny_strip = 0;
+  // If set: the project's own kernel by tiles is used in place of the library's
+  // (runner/ops/few_rows/tile_linear.h).
+  std::optional<TileForm> tile_form = std::nullopt;
 };
 
 // Whether shapes that are seen for the first time are timed, if the context's options ask for it.

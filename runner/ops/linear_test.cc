@@ -267,6 +267,10 @@ TEST(LinearChoiceTest, PrintsWhyItWasChosen) {
   EXPECT_EQ(ToString(choice),
             "any rows, 4096 -> 6144 bfloat16 -> float32: algorithm 66 tile 20 split 1, first "
             "proposal, chosen during capture");
+  choice.tile_form = {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 2};
+  EXPECT_THAT(ToString(choice), HasSubstr(": tiles, cluster 4 rows 192 turns 1 boxes 2, first"));
+  choice.skinny_strip = 2;
+  EXPECT_THAT(ToString(choice), HasSubstr(": few rows, strip 2, first"));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ constexpr Pattern kPatterns[] = {
     {"gemv", KernelClass::kProducts},        {"nvjet", KernelClass::kProducts},
     {"splitK", KernelClass::kProducts},      {"cublas", KernelClass::kProducts},
     {"cutlass", KernelClass::kProducts},     {"SkinnyLinear", KernelClass::kProducts},
+    {"TileLinear", KernelClass::kProducts},
 };
 
 }  // namespace

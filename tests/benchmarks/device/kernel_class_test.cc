@@ -12,6 +12,8 @@ TEST(KernelClassTest, KnowsOurKernelsBeforeTheLibrarys) {
             KernelClass::kWorkMap);
   EXPECT_EQ(ClassOfKernel("void reprise::(anonymous namespace)::SkinnyLinearKernel<__half, ...>"),
             KernelClass::kProducts);
+  EXPECT_EQ(ClassOfKernel("void reprise::(anonymous namespace)::TileLinearKernel<__half, ...>"),
+            KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("nvjet_tst_128x64_64x10_2x1_v_bz_TNN"), KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("void gemvNSP_kernel<__nv_bfloat16, ...>"), KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("void cublasLt::splitKreduce_kernel<32, 16, int, ...>"),

@@ -1,0 +1,86 @@
+#include "runner/ops/few_rows/tile_linear_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace reprise {
+namespace {
+
+// More than half of an SM's: if two of these CTAs fitted an SM, a dependent launch would put two
+// where room is first and none elsewhere. And so little that a CTA of attention, up to 48 KB, fits
+// beside it.
+constexpr int kLeastSharedBytes = 116 * 1024;
+constexpr int kMostSharedBytes = 172 * 1024;
+constexpr int kMostStages = 16;
+
+constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
+constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
+
+int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+}  // namespace
+
+int TileColumns(int num_rows) { return num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64; }
+
+bool IsTileForm(const TileForm& form) {
+  return (form.cluster == 1 || form.cluster == 2 || form.cluster == 4) && form.row_groups >= 1 &&
+         form.row_groups <= kMaxTileGroups && form.turns >= 1 && form.turns <= kMaxTileGroups &&
+         form.groups() <= kMaxTileGroups && (form.boxes == 1 || form.boxes == 2 || form.boxes == 4);
+}
+
+std::string ToString(const TileForm& form) {
+  return absl::StrCat("cluster ", form.cluster, " rows ", form.row_groups * kTileGroupRows,
+                      " turns ", form.turns, " boxes ", form.boxes);
+}
+
+absl::Span<const TileForm> TileFormsToTry(int num_rows) {
+  static constexpr TileForm kUpTo32[] = {
+      {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
+      {.cluster = 1, .row_groups = 1, .turns = 4, .boxes = 1},
+      {.cluster = 2, .row_groups = 1, .turns = 2, .boxes = 1},
+      {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 2},
+      {.cluster = 1, .row_groups = 1, .turns = 4, .boxes = 2},
+      {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
+      {.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 1},
+      {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
+  };
+  static constexpr TileForm kUpTo64[] = {
+      {.cluster = 2, .row_groups = 1, .turns = 2, .boxes = 1},
+      {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
+      {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
+      {.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 1},
+  };
+  if (num_rows <= 32) return kUpTo32;
+  return kUpTo64;
+}
+
+TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
+                              int max_clusters) {
+  TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
+  // As few rounds as the largest tiles need, of tiles as equal as they can be.
+  const int units = DivideUp(out_features, 8);
+  const int most_units = form.row_groups * kTileGroupRows / 8;
+  const int rounds = DivideUp(DivideUp(units, most_units), max_clusters);
+  // rounds * max_clusters may be beyond the range of int.
+  const int64_t shares = int64_t{rounds} * max_clusters;
+  plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * 8;
+  plan.num_tiles = DivideUp(out_features, plan.tile_rows);
+  plan.num_clusters = std::min(plan.num_tiles, max_clusters);
+  plan.num_boxes = DivideUp(in_features, kTileBox);
+
+  // The last box of a stage is read as if the tile were full.
+  const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
+  const int tail_bytes = std::max(plan.sums_bytes(), unused_bytes);
+  const int room = kMostSharedBytes - kAlignmentBytes - kBarrierBytes - tail_bytes;
+  plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
+  // Each stage has its turn for good, so that a group that is ahead cannot take the phase of a
+  // barrier before last for the one it waits for.
+  plan.stages -= plan.stages % form.turns;
+  if (plan.stages < 2) plan.stages = 0;
+  plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
+                                                      plan.stages * plan.stage_bytes());
+  return plan;
+}
+
+}  // namespace reprise

@@ -1,0 +1,159 @@
+#include "runner/ops/few_rows/tile_linear_plan.h"
+
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kSharedBytesOfAnSm = 227 * 1024;
+
+std::vector<TileForm> AllForms() {
+  std::vector<TileForm> forms;
+  for (int cluster : {1, 2, 4}) {
+    for (int row_groups = 1; row_groups <= kMaxTileGroups; ++row_groups) {
+      for (int turns = 1; turns <= kMaxTileGroups / row_groups; ++turns) {
+        for (int boxes : {1, 2, 4}) {
+          forms.push_back(
+              {.cluster = cluster, .row_groups = row_groups, .turns = turns, .boxes = boxes});
+        }
+      }
+    }
+  }
+  return forms;
+}
+
+TEST(TileColumnsTest, AreTheNextSizeOfTheProduct) {
+  EXPECT_EQ(TileColumns(1), 16);
+  EXPECT_EQ(TileColumns(16), 16);
+  EXPECT_EQ(TileColumns(17), 32);
+  EXPECT_EQ(TileColumns(32), 32);
+  EXPECT_EQ(TileColumns(33), 64);
+  EXPECT_EQ(TileColumns(kMaxTileLinearRows), 64);
+}
+
+TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
+  std::mt19937 random(1);
+  std::vector<int> sizes = {1, 7, 8, 9, 63, 64, 65, 4096, 6144, 28672, 128256};
+  for (int i = 0; i < 40; ++i) sizes.push_back(std::uniform_int_distribution(1, 200000)(random));
+  for (const TileForm& form : AllForms()) {
+    for (int out_features : sizes) {
+      for (int num_rows : {1, 16, 17, 64}) {
+        for (int max_clusters : {1, 16, 33, 132}) {
+          SCOPED_TRACE(testing::Message()
+                       << form.cluster << " " << form.row_groups << " " << form.turns << " "
+                       << form.boxes << ": " << out_features << ", rows " << num_rows
+                       << ", clusters " << max_clusters);
+          const TileLinearPlan plan =
+              PlanTileLinear(form, num_rows, out_features, 4096, max_clusters);
+          EXPECT_EQ(plan.tile_rows % 8, 0);  // boxes remain aligned to 1024 bytes
+          EXPECT_GE(plan.tile_rows, 8);
+          EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
+          EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
+          EXPECT_LT(int64_t{plan.num_tiles - 1} * plan.tile_rows, out_features);
+          EXPECT_EQ(plan.num_clusters, std::min(plan.num_tiles, max_clusters));
+          EXPECT_EQ(plan.owned_rows() % 16, 0);  // those of a warp have one owner
+          EXPECT_EQ(plan.sums_stride() % 16, 4);
+          EXPECT_LE(plan.shared_bytes, kSharedBytesOfAnSm);
+          EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA an SM
+          if (plan.stages == 0) continue;
+          EXPECT_GE(plan.stages, 2);
+          EXPECT_EQ(plan.stages % form.turns, 0);
+          // The last stage, read as if the tile were full, and the sums are in the shared memory.
+          const int beyond = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
+          EXPECT_LE(1024 + plan.stages * plan.stage_bytes() + std::max(beyond, plan.sums_bytes()) +
+                        (2 * plan.stages + 2) * 8,
+                    plan.shared_bytes);
+        }
+      }
+    }
+  }
+}
+
+TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
+  const TileForm form = {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1};
+  // 32 clusters of 192 rows.
+  TileLinearPlan plan = PlanTileLinear(form, 32, 6144, 4096, 33);
+  EXPECT_EQ(plan.tile_rows, 192);
+  EXPECT_EQ(plan.num_tiles, 32);
+  // One round of smaller ones.
+  plan = PlanTileLinear(form, 32, 4096, 4096, 33);
+  EXPECT_EQ(plan.tile_rows, 128);
+  EXPECT_EQ(plan.num_tiles, 32);
+  // Five rounds.
+  plan = PlanTileLinear(form, 32, 28672, 4096, 33);
+  EXPECT_EQ(plan.tile_rows, 176);
+  EXPECT_EQ(plan.num_tiles, 163);
+  EXPECT_EQ(plan.num_clusters, 33);
+  EXPECT_EQ(plan.num_boxes, 64);
+}
+
+TEST(TileLinearPlanTest, EveryFormServesUpTo32Rows) {
+  for (const TileForm& form : AllForms()) {
+    if (form.row_groups * form.boxes > 2) continue;
+    for (int num_rows : {1, 32}) {
+      EXPECT_GE(PlanTileLinear(form, num_rows, 1 << 20, 4096, 1).stages, 2)
+          << form.cluster << " " << form.row_groups << " " << form.turns << " " << form.boxes;
+    }
+  }
+}
+
+TEST(IsTileFormTest, KnowsTheForms) {
+  for (const TileForm& form : AllForms()) EXPECT_TRUE(IsTileForm(form));
+  EXPECT_TRUE(IsTileForm({}));
+  EXPECT_FALSE(IsTileForm({.cluster = 0}));
+  EXPECT_FALSE(IsTileForm({.cluster = 3}));
+  EXPECT_FALSE(IsTileForm({.cluster = 8}));
+  EXPECT_FALSE(IsTileForm({.row_groups = 0}));
+  EXPECT_FALSE(IsTileForm({.row_groups = 5, .turns = 1}));
+  EXPECT_FALSE(IsTileForm({.row_groups = 2, .turns = 3}));
+  EXPECT_FALSE(IsTileForm({.turns = 0}));
+  EXPECT_FALSE(IsTileForm({.turns = 5}));
+  EXPECT_FALSE(IsTileForm({.row_groups = 1 << 30, .turns = 4}));
+  EXPECT_FALSE(IsTileForm({.boxes = 0}));
+  EXPECT_FALSE(IsTileForm({.boxes = 3}));
+  EXPECT_FALSE(IsTileForm({.boxes = 8}));
+}
+
+TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
+  // 256 rows of the weight and 64 of x, 4 boxes: 160 KB a stage.
+  const TileForm large = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 4};
+  EXPECT_EQ(PlanTileLinear(large, 64, 1 << 20, 4096, 1).stages, 0);
+  // Three stages, but four turns.
+  TileForm form = {.cluster = 1, .row_groups = 1, .turns = 3, .boxes = 4};
+  EXPECT_GT(PlanTileLinear(form, 32, 1 << 20, 4096, 1).stages, 0);
+  form.turns = 4;
+  EXPECT_EQ(PlanTileLinear(form, 32, 1 << 20, 4096, 1).stages, 0);
+}
+
+TEST(TileFormsToTryTest, AreFormsThatServeLargeWeights) {
+  for (int num_rows = 1; num_rows <= kMaxTileLinearRows; ++num_rows) {
+    const absl::Span<const TileForm> forms = TileFormsToTry(num_rows);
+    EXPECT_FALSE(forms.empty());
+    for (const TileForm& form : forms) {
+      EXPECT_TRUE(IsTileForm(form));
+      EXPECT_GE(PlanTileLinear(form, num_rows, 1 << 20, 4096, 1).stages, 2)
+          << ToString(form) << ", rows " << num_rows;
+    }
+  }
+}
+
+TEST(TileFormTest, SaysWhatItIs) {
+  EXPECT_EQ(ToString(TileForm{.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 4}),
+            "cluster 1 rows 128 turns 2 boxes 4");
+}
+
+TEST(TileLinearPlanTest, TakesTheLargestSizes) {
+  constexpr int kMost = std::numeric_limits<int>::max();
+  const TileLinearPlan plan = PlanTileLinear({}, 1, kMost, kMost, 132);
+  EXPECT_EQ(plan.tile_rows, 64);
+  EXPECT_EQ(plan.num_tiles, 1 << 25);
+  EXPECT_EQ(plan.num_boxes, 1 << 25);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,93 @@
+// Hopper's matrix product by four warps together: D[64 x kColumns] += A[64 x 16] B[16 x kColumns],
+// of float16 or bfloat16 with float32 sums in registers. Compute capability 9.0 exactly ("90a").
+// (PTX ISA, "wgmma.mma_async".)
+//
+// A and B are boxes in shared memory: rows of 128 bytes (64 elements), aligned to 1024 bytes, chunk
+// c of 16 bytes of row r at c ^ r % 8. Warp w of the four has rows 16 w .. 16 w + 15 of D, and lane
+// l of it d[n][0], d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of
+// row l / 4 + 8.
+
+#ifndef RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
+#define RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#define REPRISE_D_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define REPRISE_D_16 REPRISE_D_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define REPRISE_D_32 \
+  REPRISE_D_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REPRISE_SUMS_8(d, n)                                                     \
+  "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3]), "+f"(d[n + 1][0]), \
+      "+f"(d[n + 1][1]), "+f"(d[n + 1][2]), "+f"(d[n + 1][3])
+#define REPRISE_SUMS_16(d, n) REPRISE_SUMS_8(d, n), REPRISE_SUMS_8(d, n + 2)
+#define REPRISE_SUMS_32(d, n) REPRISE_SUMS_16(d, n), REPRISE_SUMS_16(d, n + 4)
+
+#define REPRISE_TILE_PRODUCT(type, columns, registers, a_operand, b_operand, sums)                 \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers \
+               "}, " a_operand ", " b_operand ", 1, 1, 1, 0, 0;\n"                                 \
+               : sums                                                                              \
+               : "l"(a), "l"(b))
+#define REPRISE_TILE_PRODUCT_OF(T, columns, registers, a_operand, b_operand, sums)             \
+  if constexpr (std::is_same_v<T, __half>) {                                                   \
+    REPRISE_TILE_PRODUCT("f16", columns, registers, a_operand, b_operand, REPRISE_PACK sums);  \
+  } else {                                                                                     \
+    REPRISE_TILE_PRODUCT("bf16", columns, registers, a_operand, b_operand, REPRISE_PACK sums); \
+  }
+#define REPRISE_PACK(...) __VA_ARGS__
+
+namespace reprise {
+
+template <int kColumns>
+using TileSums = float[kColumns / 8][4];
+
+// The descriptor of 64 rows of a box, or of the kColumns rows of one, from `address` in shared
+// memory: a multiple of 1024 bytes, plus 32 for each 16 elements further along its rows.
+__device__ __forceinline__ uint64_t BoxOf(uint32_t address) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
+  return kSwizzle128 | kEightRows | uint64_t{1} << 16 | (address & 0x3FFFF) >> 4;
+}
+
+__device__ __forceinline__ void BeginTileProducts() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+// Ends when the products issued so far are in the sums, and what they read may be overwritten.
+__device__ __forceinline__ void EndTileProducts() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+}
+
+// d += A B for 16 elements along the rows of both. Between BeginTileProducts() and
+// EndTileProducts().
+template <typename T, int kColumns>
+__device__ __forceinline__ void TileProduct(TileSums<kColumns>& d, uint64_t a, uint64_t b) {
+  static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
+  static_assert(kColumns == 16 || kColumns == 32 || kColumns == 64);
+  if constexpr (kColumns == 16) {
+    REPRISE_TILE_PRODUCT_OF(T, "16", REPRISE_D_8, "%8", "%9", (REPRISE_SUMS_8(d, 0)))
+  } else if constexpr (kColumns == 32) {
+    REPRISE_TILE_PRODUCT_OF(T, "32", REPRISE_D_16, "%16", "%17", (REPRISE_SUMS_16(d, 0)))
+  } else {
+    REPRISE_TILE_PRODUCT_OF(T, "64", REPRISE_D_32, "%32", "%33", (REPRISE_SUMS_32(d, 0)))
+  }
+}
+
+}  // namespace reprise
+
+#undef REPRISE_PACK
+#undef REPRISE_TILE_PRODUCT_OF
+#undef REPRISE_TILE_PRODUCT
+#undef REPRISE_SUMS_32
+#undef REPRISE_SUMS_16
+#undef REPRISE_SUMS_8
+#undef REPRISE_D_32
+#undef REPRISE_D_16
+#undef REPRISE_D_8
+
+#endif  // RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
