@@ -55,6 +55,8 @@ class OneRankCollectives final : public Collectives {
  public:
   OneRankCollectives() : Collectives(Ranks{}) {}
   std::string Fingerprint() const override { return "one rank"; }
+  absl::Status status() const override { return status_; }
+  void Fail(const absl::Status& why) override { status_.Update(why); }
 
  protected:
   absl::Status DoAllReduce(at::Tensor&) override { return absl::OkStatus(); }
@@ -68,6 +70,9 @@ class OneRankCollectives final : public Collectives {
   }
   absl::Status DoBroadcast(at::Tensor&, int) override { return absl::OkStatus(); }
   absl::Status DoBarrier() override { return absl::OkStatus(); }
+
+ private:
+  absl::Status status_;
 };
 
 }  // namespace

@@ -1,25 +1,29 @@
 // What ranks say to each other: sums, gathers and broadcasts of tensors, over all ranks of a group.
 //
-// A rank is a process with one device. Every rank holds one Collectives and makes the same calls in the same
-// order with tensors of the same sizes and dtypes. Three forms exist:
+// A rank is a process with one device. Every rank holds one Collectives and makes the same calls in
+// the same order with tensors of the same sizes and dtypes. Three forms exist:
 //
-//   OneRank()                  a world of one: copies where a result needs one, nothing else
-//   ConnectRanks() on CPUs     LibTorch's process group over gloo   (distributed/process_group.h)
-//   ConnectRanks() on GPUs     NCCL, and LibTorch's symmetric memory where that is quicker; host tensors over gloo
+//   OneRank()        a world of one: copies where a result needs one, nothing else
+//   ConnectRanks()   on CPUs: LibTorch's process group over gloo (distributed/process_group.h)
+//   ConnectRanks()   on GPUs: NCCL, and LibTorch's symmetric memory where that is quicker; host
+//                    tensors over gloo
 //
-// Device tensors: a call enqueues its work on LibTorch's current stream and returns. AllReduce, AllGather,
-// ReduceScatter and Broadcast may be captured in a graph. Before the first capture each kind of call has
-// to have run once on the stream of the capture (as a warm-up does), the stream has been awaited, and Barrier()
-// has been passed. Two graphs with collectives of one group never run at once. Every rank replays the same graphs in the
-// same order.
+// Device tensors: a call enqueues its work on LibTorch's current stream and returns. AllReduce,
+// AllGather, ReduceScatter and Broadcast may be captured in a graph. Before the first capture each
+// kind of call has to have run once on the stream of the capture (as a warm-up does), the stream
+// has been awaited, and Barrier() has been passed. Two graphs with collectives of one group never
+// run at once. Every rank replays the same graphs in the same order.
+//
 // Host tensors: a call returns when its result is there; it cannot be captured.
 //
-// Results are bitwise equal on all ranks. For a given world, size and dtype, sums do not depend on the run.
+// Results are bitwise equal on all ranks. For a given world, size and dtype, sums do not depend on
+// the run.
 //
-// Errors: InvalidArgument names an argument that no rank could serve (nothing is sent, and the peers then wait for
-// this rank until their timeout). Unavailable: a rank has ended; DeadlineExceeded: a rank did not come in time; both
-// name the rank and the cause. From the first failure that another rank sees, the group is of no more use, and all
-// further calls return the same Status.
+// Errors: InvalidArgument names an argument that no rank could serve (nothing is sent, and the
+// peers then wait for this rank until their timeout). Unavailable: a rank has ended;
+// DeadlineExceeded: a rank did not come in time; both name the rank and the cause. From the first
+// failure that another rank sees, the group is of no more use, and all further calls return the
+// same Status.
 //
 // Thread safety: one thread at a time.
 
@@ -33,16 +37,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "distributed/ranks.h"
 
 namespace reprise {
-
-// Which rank this process is.
-struct Ranks {
-  int rank = 0;   // in [0, world)
-  int world = 1;  // number of ranks, >= 1
-
-  friend bool operator==(const Ranks&, const Ranks&) = default;
-};
 
 class Collectives {
  public:
@@ -53,35 +50,44 @@ class Collectives {
 
   const Ranks& ranks() const { return ranks_; }
 
-  // Replaces `tensor` on every rank by the sum over the ranks' tensors, computed in its dtype (float32 within a
-  // sum of bfloat16 where the form can). Any shape; contiguous; f32, f16, bf16, i32 or i64.
+  // Replaces `tensor` on every rank by the sum over the ranks' tensors, computed in its dtype
+  // (float32 within a sum of bfloat16 where the form can). Any shape; contiguous; f32, f16, bf16,
+  // i32 or i64.
   absl::Status AllReduce(at::Tensor& tensor);
 
-  // Copies `in` of all ranks to `out` of all ranks: out[r] = in of rank r. in: [...], out: [world, ...], the same
-  // dtype (any) and device, both contiguous, not overlapping (or `in` is out[rank] itself).
+  // Copies `in` of all ranks to `out` of all ranks: out[r] = in of rank r. in: [...], out: [world,
+  // ...], the same dtype (any) and device, both contiguous, not overlapping (or `in` is out[rank]
+  // itself).
   absl::Status AllGather(const at::Tensor& in, at::Tensor& out);
 
-  // Gives rank r the sum over the ranks' in[r]. in: [world, ...], out: [...]; dtypes as AllReduce; contiguous, not
-  // overlapping. `in` is unchanged.
+  // Gives rank r the sum over the ranks' in[r]. in: [world, ...], out: [...]; dtypes as AllReduce;
+  // contiguous, not overlapping. `in` is unchanged.
   absl::Status ReduceScatter(const at::Tensor& in, at::Tensor& out);
 
   // Replaces `tensor` on every rank by that of rank `root`. Any shape and dtype; contiguous.
   absl::Status Broadcast(at::Tensor& tensor, int root);
 
-  // Returns when every rank has called it. The host waits; device work is not awaited. Not capturable.
+  // Returns when every rank has called it. The host waits; device work is not awaited. Not
+  // capturable.
   absl::Status Barrier();
 
-  // Zeros in memory of `device` that AllReduce sums without copying it first (on GPUs: symmetric memory). Every rank
-  // calls it, with the same arguments; not under capture. The memory lives as long as the tensor and this object.
+  // Zeros in memory of `device` that AllReduce sums without copying it first (on GPUs: symmetric
+  // memory). Every rank calls it, with the same arguments; not under capture. The memory lives as
+  // long as the tensor and this object.
   absl::StatusOr<at::Tensor> NewBuffer(at::IntArrayRef sizes, at::ScalarType dtype,
                                        at::Device device);
 
-  // What a captured graph has fixed: the form, the world and the sizes at which algorithms change. For the
-  // fingerprint of graphs.
+  // What a captured graph has fixed: the form, the world and the sizes at which algorithms change.
+  // For the fingerprint of graphs.
   virtual std::string Fingerprint() const = 0;
 
   // OK, or the first failure of the group that this rank knows of.
   virtual absl::Status status() const { return absl::OkStatus(); }
+
+  // Tells the other ranks that this one can go on no more, and why: their calls then fail with
+  // Unavailable, "rank R: <why>", as all calls here do. Without it they find out by the end of the
+  // process, or by their timeout. REQUIRES: `why` is not OK.
+  virtual void Fail(const absl::Status& why) = 0;
 
  protected:
   // The arguments are checked. The default of DoNewBuffer is ordinary memory.

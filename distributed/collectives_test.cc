@@ -18,6 +18,7 @@ class Recorded final : public Collectives {
   Recorded() : Collectives({.rank = 1, .world = 3}) {}
   std::string Fingerprint() const override { return "recorded"; }
   absl::Status status() const override { return failure; }
+  void Fail(const absl::Status& why) override { failure = why; }
 
   std::vector<std::string> calls;
   absl::Status failure;
@@ -59,6 +60,14 @@ TEST(OneRankTest, ResultsAreTheOnlyRanksTensors) {
   EXPECT_TRUE(sum.equal(in));
   EXPECT_TRUE(one->Barrier().ok());
   EXPECT_TRUE(one->status().ok());
+}
+
+TEST(OneRankTest, ARankThatHasFailedFails) {
+  auto one = OneRank();
+  one->Fail(absl::InternalError("first"));
+  one->Fail(absl::InternalError("second"));
+  EXPECT_EQ(one->status(), absl::InternalError("first"));
+  EXPECT_EQ(one->Barrier(), absl::InternalError("first"));
 }
 
 TEST(OneRankTest, ABufferIsZeros) {

@@ -41,9 +41,11 @@ class Group {
     return status_;
   }
 
-  void End(int rank) {
+  void End(int rank) { Fail(absl::UnavailableError(absl::StrCat("rank ", rank, " has ended"))); }
+
+  void Fail(const absl::Status& why) {
     const std::lock_guard lock(mutex_);
-    status_.Update(absl::UnavailableError(absl::StrCat("rank ", rank, " has ended")));
+    status_.Update(why);
     changed_.notify_all();
   }
 
@@ -72,6 +74,12 @@ class ThreadCollectives final : public Collectives {
 
   std::string Fingerprint() const override { return absl::StrCat("threads ", ranks().world); }
   absl::Status status() const override { return failure_; }
+
+  void Fail(const absl::Status& why) override {
+    failure_.Update(why);
+    group_.Fail(absl::UnavailableError(
+        absl::StrCat("rank ", ranks().rank, ": ", std::string(why.message()))));
+  }
 
  protected:
   absl::Status DoAllReduce(at::Tensor& tensor) override {
