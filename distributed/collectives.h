@@ -87,7 +87,8 @@ class Collectives {
   // Tells the other ranks that this one can go on no more, and why: their calls then fail with
   // Unavailable, "rank R: <why>", as all calls here do. Without it they find out by the end of the
   // process, or by their timeout. REQUIRES: `why` is not OK.
-  virtual void Fail(const absl::Status& why) = 0;
+  // A form without other ranks to tell does nothing.
+  virtual void Fail(const absl::Status& why) { static_cast<void>(why); }
 
  protected:
   // The arguments are checked. The default of DoNewBuffer is ordinary memory.

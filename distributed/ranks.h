@@ -22,11 +22,11 @@ struct RankPlace {
   int local_rank = 0;
   // Where the ranks meet: "file:PATH" (a file that all ranks reach, and that did not exist before)
   // or "tcp:HOST:PORT". Empty: a world of one.
-  std::string store;
+  std::string store = {};
   // tcp only: whether this process opens the port. Rank 0 does, unless the launcher has done so.
   bool serves_store = false;
   // Separates runs that meet in one store, such as restarts.
-  std::string run;
+  std::string run = {};
 };
 
 }  // namespace reprise

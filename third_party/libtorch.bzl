@@ -7,7 +7,7 @@ load(
     "find_libtorch",
     "pinned_version",
 )
-load("//third_party:system_library.bzl", "write_stamp")
+load("//third_party:system_library.bzl", "find_header", "write_stamp")
 
 _VERSION_HEADERS = [
     "include/torch/headeronly/version.h",
@@ -93,6 +93,11 @@ system_cc_library(
 )
 """ % (name, defines, linkopts, [":headers"] + deps)
 
+def _has_gloo(repository_ctx, root):
+    """Whether this LibTorch has its process groups over gloo, and this machine the headers that they include."""
+    found = repository_ctx.execute(["grep", "-q", "ProcessGroupGlooC1", "%s/lib/libtorch_cpu.so" % root])
+    return found.return_code == 0 and find_header(repository_ctx, "gloo/context.h") != None
+
 def _libtorch_impl(repository_ctx):
     root, found_by = find_libtorch(repository_ctx)
     problem = _problem(repository_ctx, root, found_by)
@@ -111,6 +116,14 @@ alias(
 )
 """
     has_cuda = False
+    build += """
+# LibTorch with its process groups: REPRISE_WITH_C10D tells whether they are there.
+cc_library(
+    name = "c10d",
+    defines = %r,
+    deps = [":torch"],
+)
+""" % (["REPRISE_WITH_C10D=1"] if not problem and _has_gloo(repository_ctx, root) else [])
     if problem:
         build += "missing_library(name = \"torch_cpu\", message = %r)\n" % problem
     else:

@@ -1,0 +1,53 @@
+#include "distributed/all_reduce_choice.h"
+
+#include <gtest/gtest.h>
+
+namespace reprise {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr AllReduceLimits kLimits = {
+    .max_symmetric_bytes = 4 * kMiB, .max_one_shot_bytes = kMiB / 4, .min_copied_bytes = kMiB};
+
+AllReduceCase Usual(int64_t bytes, bool in_buffer) {
+  return {.bytes = bytes,
+          .has_kernel = true,
+          .in_buffer = in_buffer,
+          .aligned = true,
+          .limits = kLimits};
+}
+
+TEST(ChooseAllReduceTest, SmallSumsGoThroughSymmetricMemory) {
+  EXPECT_EQ(ChooseAllReduce(Usual(8192, true)), AllReduceWay::kTwoShot);
+  EXPECT_EQ(ChooseAllReduce(Usual(4 * kMiB, true)), AllReduceWay::kTwoShot);
+  EXPECT_EQ(ChooseAllReduce(Usual(16, false)), AllReduceWay::kOneShot);
+  EXPECT_EQ(ChooseAllReduce(Usual(kMiB / 4, false)), AllReduceWay::kOneShot);
+  EXPECT_EQ(ChooseAllReduce(Usual(kMiB / 4 + 16, false)), AllReduceWay::kNccl);
+  EXPECT_EQ(ChooseAllReduce(Usual(kMiB - 16, false)), AllReduceWay::kNccl);
+  EXPECT_EQ(ChooseAllReduce(Usual(kMiB, false)), AllReduceWay::kTwoShot);
+  EXPECT_EQ(ChooseAllReduce(Usual(kMiB, true)), AllReduceWay::kTwoShot);
+}
+
+TEST(ChooseAllReduceTest, LargeSumsGoThroughNccl) {
+  for (bool in_buffer : {false, true}) {
+    EXPECT_EQ(ChooseAllReduce(Usual(4 * kMiB + 16, in_buffer)), AllReduceWay::kNccl);
+    AllReduceCase off = Usual(16, in_buffer);
+    off.limits.max_symmetric_bytes = 0;
+    EXPECT_EQ(ChooseAllReduce(off), AllReduceWay::kNccl);
+  }
+}
+
+TEST(ChooseAllReduceTest, WhatTheKernelsCannotGoesThroughNccl) {
+  for (bool in_buffer : {false, true}) {
+    AllReduceCase other = Usual(8192, in_buffer);
+    other.has_kernel = false;
+    EXPECT_EQ(ChooseAllReduce(other), AllReduceWay::kNccl);
+    other = Usual(8192, in_buffer);
+    other.aligned = false;
+    EXPECT_EQ(ChooseAllReduce(other), AllReduceWay::kNccl);
+    EXPECT_EQ(ChooseAllReduce(Usual(8194, in_buffer)), AllReduceWay::kNccl);
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,132 @@
+#include "distributed/gloo_group.h"
+
+#ifdef REPRISE_WITH_C10D
+
+// ProcessGroupGloo.hpp asks for it.
+#define USE_C10D_GLOO
+
+#include <ATen/Functions.h>
+
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+namespace {
+
+// A contiguous tensor as one row of bytes: what is only moved may be of any dtype.
+at::Tensor Bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+
+absl::Status CheckOnHost(const char* argument, const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(argument, " has the wrong device: expected cpu, got ", tensor.device().str()));
+}
+
+std::shared_ptr<::gloo::transport::Device> HostDevice(bool one_host) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  }
+  if (one_host) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+}  // namespace
+
+GlooGroup::GlooGroup(std::unique_ptr<Peers> peers)
+    : Collectives(peers->ranks()), peers_(std::move(peers)) {}
+
+GlooGroup::~GlooGroup() = default;
+
+absl::StatusOr<std::unique_ptr<GlooGroup>> GlooGroup::Connect(std::unique_ptr<Peers> peers,
+                                                              absl::Duration timeout) {
+  std::unique_ptr<GlooGroup> group(new GlooGroup(std::move(peers)));
+  REPRISE_RETURN_IF_ERROR(group->Call("connecting", [&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(absl::ToChronoMilliseconds(timeout));
+    options->devices.push_back(HostDevice(group->peers_->one_host()));
+    group->group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>("gloo", group->peers_->store()), group->ranks().rank,
+        group->ranks().world, options);
+  }));
+  REPRISE_RETURN_IF_ERROR(group->Barrier());
+  return group;
+}
+
+absl::Status GlooGroup::FailedCall(const std::string& what, const std::string& error) {
+  if (failure_.ok()) failure_ = peers_->Explain(what, error);
+  return failure_;
+}
+
+absl::Status GlooGroup::Call(const char* name, absl::FunctionRef<void()> body) {
+  ++num_calls_;
+  std::string error;
+  try {
+    body();
+    return absl::OkStatus();
+  } catch (const std::exception& exception) {
+    error = exception.what();
+  }
+  return FailedCall(absl::StrCat(name, " (call ", num_calls_, ")"),
+                    error.substr(0, error.find('\n')));
+}
+
+std::string GlooGroup::Fingerprint() const { return absl::StrCat("gloo, ", ranks().world); }
+
+void GlooGroup::Fail(const absl::Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  peers_->Fail(why);
+}
+
+absl::Status GlooGroup::DoAllReduce(at::Tensor& tensor) {
+  REPRISE_RETURN_IF_ERROR(CheckOnHost("tensor", tensor));
+  return Call("AllReduce", [&] {
+    std::vector<at::Tensor> tensors = {tensor.view({-1})};
+    group_->allreduce(tensors)->wait();
+  });
+}
+
+absl::Status GlooGroup::DoAllGather(const at::Tensor& in, at::Tensor& out) {
+  REPRISE_RETURN_IF_ERROR(CheckOnHost("in", in));
+  return Call("AllGather", [&] {
+    at::Tensor from = Bytes(in), to = Bytes(out);
+    group_->_allgather_base(to, from)->wait();
+  });
+}
+
+absl::Status GlooGroup::DoReduceScatter(const at::Tensor& in, at::Tensor& out) {
+  REPRISE_RETURN_IF_ERROR(CheckOnHost("in", in));
+  // Summed as AllReduce sums: gloo's own reduce-scatter has fewer dtypes.
+  at::Tensor sum = in.clone();
+  REPRISE_RETURN_IF_ERROR(Call("ReduceScatter", [&] {
+    std::vector<at::Tensor> tensors = {sum.view({-1})};
+    group_->allreduce(tensors)->wait();
+  }));
+  out.copy_(sum.select(0, ranks().rank));
+  return absl::OkStatus();
+}
+
+absl::Status GlooGroup::DoBroadcast(at::Tensor& tensor, int root) {
+  REPRISE_RETURN_IF_ERROR(CheckOnHost("tensor", tensor));
+  return Call("Broadcast", [&] {
+    std::vector<at::Tensor> tensors = {Bytes(tensor)};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    group_->broadcast(tensors, options)->wait();
+  });
+}
+
+absl::Status GlooGroup::DoBarrier() {
+  return Call("Barrier", [&] { group_->barrier()->wait(); });
+}
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_C10D

@@ -1,0 +1,62 @@
+// The form over host memory: LibTorch's ProcessGroupGloo. Private to the folder.
+
+#ifndef DISTRIBUTED_GLOO_GROUP_H_
+#define DISTRIBUTED_GLOO_GROUP_H_
+
+#ifdef REPRISE_WITH_C10D
+
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "distributed/collectives.h"
+#include "distributed/peers.h"
+
+namespace c10d {
+class Backend;
+}
+
+namespace reprise {
+
+// Collectives of tensors in host memory. Contract: distributed/collectives.h.
+class GlooGroup : public Collectives {
+ public:
+  // Connects with all peers; `timeout` is of that and of each call.
+  static absl::StatusOr<std::unique_ptr<GlooGroup>> Connect(std::unique_ptr<Peers> peers,
+                                                            absl::Duration timeout);
+  ~GlooGroup() override;
+
+  std::string Fingerprint() const override;
+  absl::Status status() const override { return failure_; }
+  void Fail(const absl::Status& why) override;
+
+  Peers& peers() { return *peers_; }
+
+  // A call that failed: asks the peers whose fault it was, and keeps that as status().
+  absl::Status FailedCall(const std::string& what, const std::string& error);
+
+ protected:
+  absl::Status DoAllReduce(at::Tensor& tensor) override;
+  absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override;
+  absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) override;
+  absl::Status DoBroadcast(at::Tensor& tensor, int root) override;
+  absl::Status DoBarrier() override;
+
+ private:
+  explicit GlooGroup(std::unique_ptr<Peers> peers);
+
+  // Runs `body`, the collective called `name`; what it throws is explained by the peers.
+  absl::Status Call(const char* name, absl::FunctionRef<void()> body);
+
+  std::unique_ptr<Peers> peers_;
+  c10::intrusive_ptr<c10d::Backend> group_;
+  int64_t num_calls_ = 0;
+  absl::Status failure_;
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_C10D
+
+#endif  // DISTRIBUTED_GLOO_GROUP_H_

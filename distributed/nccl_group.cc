@@ -1,0 +1,268 @@
+#include "distributed/nccl_group.h"
+
+#if defined(REPRISE_WITH_CUDA) && defined(REPRISE_WITH_C10D)
+
+#include <ATen/Functions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+#include <torch/csrc/cuda/nccl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "base/torch_status.h"
+
+namespace reprise {
+namespace {
+
+namespace nccl = torch::cuda::nccl;
+namespace symmetric = c10d::symmetric_memory;
+
+// The longest text of cudaDeviceGetPCIBusId().
+constexpr int kBusIdBytes = 16;
+
+at::Tensor Flat(const at::Tensor& tensor) { return tensor.view({-1}); }
+at::Tensor Bytes(const at::Tensor& tensor) { return Flat(tensor).view(at::kByte); }
+
+// Calls an operator of LibTorch's symmetric memory. Boxed: the C++ types of its arguments are
+// LibTorch's own matter.
+void CallSymmetric(const char* name, std::initializer_list<c10::IValue> arguments) {
+  const c10::OperatorHandle op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, /*overload_name=*/"");
+  torch::jit::Stack stack(arguments);
+  op.callBoxed(&stack);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Collectives>> NcclGroup::Connect(std::unique_ptr<GlooGroup> host,
+                                                                at::Device device,
+                                                                const AllReduceLimits& limits) {
+  if (!device.has_index()) device = at::Device(at::kCUDA, c10::cuda::current_device());
+  if (device.index() >= c10::cuda::device_count()) {
+    const absl::Status status = absl::InvalidArgumentError(
+        absl::StrCat("device must be one of this machine: expected one of ",
+                     c10::cuda::device_count(), ", got ", device.str()));
+    host->Fail(status);
+    return status;
+  }
+  const c10::cuda::CUDAGuard guard(device);
+  std::unique_ptr<NcclGroup> group(new NcclGroup(std::move(host), device));
+  const absl::Status status = CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(group->ConnectNccl());
+    return group->ConnectSymmetric(limits);
+  });
+  if (!status.ok()) {
+    group->Fail(status);
+    return status;
+  }
+  return group;
+}
+
+absl::Status NcclGroup::ConnectNccl() {
+  nccl::ncclUniqueId id = {};
+  if (ranks().rank == 0) nccl::get_unique_id(id);
+  at::Tensor bytes = at::empty({sizeof(id)}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), &id, sizeof(id));
+  REPRISE_RETURN_IF_ERROR(host_->Broadcast(bytes, 0));
+  std::memcpy(&id, bytes.const_data_ptr(), sizeof(id));
+  communicator_ = nccl::comm_init_rank(ranks().world, id, ranks().rank);
+  return host_->Barrier();
+}
+
+absl::StatusOr<bool> NcclGroup::AllReachAll() {
+  // A process may see other devices under other numbers; their addresses on the bus are the same.
+  at::Tensor own = at::zeros({kBusIdBytes}, at::kByte);
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetPCIBusId(static_cast<char*>(own.mutable_data_ptr()), kBusIdBytes,
+                                       device_.index()),
+                 "cudaDeviceGetPCIBusId"));
+  at::Tensor all = at::zeros({ranks().world, kBusIdBytes}, at::kByte);
+  REPRISE_RETURN_IF_ERROR(host_->AllGather(own, all));
+  bool reaches = host_->peers().one_host();
+  for (int rank = 0; rank < ranks().world && reaches; ++rank) {
+    if (rank == ranks().rank) continue;
+    int peer = -1, can = 0;
+    const std::string id(static_cast<const char*>(all[rank].const_data_ptr()));
+    reaches = cudaDeviceGetByPCIBusId(&peer, id.c_str()) == cudaSuccess &&
+              peer != device_.index() &&
+              cudaDeviceCanAccessPeer(&can, device_.index(), peer) == cudaSuccess && can == 1;
+  }
+  cudaGetLastError();
+  at::Tensor count = at::full({1}, reaches ? 1 : 0, at::kInt);
+  REPRISE_RETURN_IF_ERROR(host_->AllReduce(count));
+  return count.item<int>() == ranks().world;
+}
+
+absl::Status NcclGroup::ConnectSymmetric(const AllReduceLimits& limits) {
+  static std::atomic<int> num_groups = 0;
+  REPRISE_ASSIGN_OR_RETURN(const bool reach, AllReachAll());
+  if (!reach || limits.max_symmetric_bytes <= 0) return absl::OkStatus();
+  symmetric_group_ = absl::StrCat("reprise/", num_groups++);
+  const c10::intrusive_ptr<c10d::Store> store =
+      c10::make_intrusive<c10d::PrefixStore>("symmetric", host_->peers().store());
+  symmetric::set_group_info(symmetric_group_, ranks().rank, ranks().world, store);
+  // The rendezvous looks for a process group of this name, for its store and ranks. The registry
+  // does not own it.
+  const auto members = c10::make_intrusive<c10d::ProcessGroup>(store, ranks().rank, ranks().world);
+  c10d::register_process_group(symmetric_group_, members);
+  members_ = members;
+  limits_ = limits;
+  scratch_ = NewSymmetric((limits.max_symmetric_bytes + 15) / 16 * 16);
+  return host_->Barrier();
+}
+
+at::Tensor NcclGroup::NewSymmetric(int64_t bytes) {
+  at::Tensor memory = symmetric::empty_strided_p2p({bytes}, {1}, at::kByte, device_,
+                                                   symmetric_group_, std::nullopt);
+  memory.zero_();
+  symmetric::rendezvous(memory, symmetric_group_);
+  return memory;
+}
+
+NcclGroup::~NcclGroup() {
+  if (!status().ok()) {
+    // To free symmetric memory awaits the device, which may wait for a rank that does not come.
+    new std::vector<at::Tensor>(std::move(buffers_));
+    new at::Tensor(std::move(scratch_));
+  }
+  if (members_) c10d::unregister_process_group(symmetric_group_);
+  if (communicator_ == nullptr) return;
+  // After a failure comm_destroy() would wait for peers that do not come.
+  using Abort = int (*)(void*);
+  const auto abort = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ncclCommAbort"));
+  CatchTorch([&] {
+    if (status().ok()) {
+      nccl::comm_destroy(communicator_);
+    } else if (abort != nullptr) {
+      abort(communicator_);
+    }
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+std::string NcclGroup::Fingerprint() const {
+  return absl::StrCat("nccl ", nccl::version(), ", ", ranks().world, ", symmetric up to ",
+                      limits_.max_symmetric_bytes, ", one shot up to ", limits_.max_one_shot_bytes,
+                      ", copied from ", limits_.min_copied_bytes);
+}
+
+bool NcclGroup::IsInBuffer(const at::Tensor& tensor) const {
+  const auto* data = static_cast<const char*>(tensor.const_data_ptr());
+  return std::any_of(buffers_.begin(), buffers_.end(), [&](const at::Tensor& buffer) {
+    const auto* begin = static_cast<const char*>(buffer.const_data_ptr());
+    return data >= begin && data + tensor.nbytes() <= begin + buffer.nbytes();
+  });
+}
+
+absl::Status NcclGroup::CheckOnDevice(const char* argument, const at::Tensor& tensor) const {
+  if (tensor.device() == device_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(argument, " has the wrong device: expected ",
+                                                 device_.str(), " or cpu, got ",
+                                                 tensor.device().str()));
+}
+
+absl::Status NcclGroup::DoAllReduce(at::Tensor& tensor) {
+  if (tensor.is_cpu()) return host_->AllReduce(tensor);
+  REPRISE_RETURN_IF_ERROR(CheckOnDevice("tensor", tensor));
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  const bool in_buffer = IsInBuffer(tensor);
+  const AllReduceWay way = ChooseAllReduce(
+      {.bytes = bytes,
+       .has_kernel = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
+       .in_buffer = in_buffer,
+       .aligned = reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0,
+       .limits = limits_});
+  if (way == AllReduceWay::kNccl) {
+    std::vector<at::Tensor> tensors = {Flat(tensor)};
+    nccl::all_reduce(tensors, tensors, static_cast<int32_t>(nccl::ncclRedOp::Sum), {},
+                     {communicator_});
+    return absl::OkStatus();
+  }
+  if (in_buffer) {
+    CallSymmetric("symm_mem::two_shot_all_reduce_", {Flat(tensor), "sum", symmetric_group_});
+    return absl::OkStatus();
+  }
+  const at::Tensor scratch = scratch_.slice(0, 0, bytes).view(tensor.scalar_type());
+  if (way == AllReduceWay::kOneShot) {
+    CallSymmetric("symm_mem::one_shot_all_reduce_copy_out",
+                  {scratch, Flat(tensor), "sum", symmetric_group_, Flat(tensor)});
+    return absl::OkStatus();
+  }
+  scratch.copy_(Flat(tensor));
+  CallSymmetric("symm_mem::two_shot_all_reduce_out",
+                {scratch, "sum", symmetric_group_, Flat(tensor)});
+  return absl::OkStatus();
+}
+
+absl::Status NcclGroup::DoAllGather(const at::Tensor& in, at::Tensor& out) {
+  if (in.is_cpu()) return host_->AllGather(in, out);
+  REPRISE_RETURN_IF_ERROR(CheckOnDevice("in", in));
+  // torch::cuda::nccl counts the devices of this process, which is one: it wants the output as
+  // large as the input, and NCCL writes [world] of them from there on.
+  std::vector<at::Tensor> from = {Bytes(in)}, to = {Bytes(out).slice(0, 0, in.nbytes())};
+  nccl::all_gather(from, to, {}, {communicator_});
+  return absl::OkStatus();
+}
+
+absl::Status NcclGroup::DoReduceScatter(const at::Tensor& in, at::Tensor& out) {
+  if (in.is_cpu()) return host_->ReduceScatter(in, out);
+  REPRISE_RETURN_IF_ERROR(CheckOnDevice("in", in));
+  // As in DoAllGather(), with the roles changed.
+  std::vector<at::Tensor> from = {Flat(in).slice(0, 0, out.numel())}, to = {Flat(out)};
+  nccl::reduce_scatter(from, to, static_cast<int32_t>(nccl::ncclRedOp::Sum), {}, {communicator_});
+  return absl::OkStatus();
+}
+
+absl::Status NcclGroup::DoBroadcast(at::Tensor& tensor, int root) {
+  if (tensor.is_cpu()) return host_->Broadcast(tensor, root);
+  REPRISE_RETURN_IF_ERROR(CheckOnDevice("tensor", tensor));
+  at::Tensor bytes = Bytes(tensor);
+  if (root == 0) {
+    nccl::broadcast({bytes}, {}, {communicator_});
+    return absl::OkStatus();
+  }
+  // torch::cuda::nccl has no other root.
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
+  if (ranks().rank != root) {
+    nccl::recv(bytes, communicator_, stream, root);
+    return absl::OkStatus();
+  }
+  const nccl::AutoNcclGroup all_at_once;
+  for (int rank = 0; rank < ranks().world; ++rank) {
+    if (rank != root) nccl::send(bytes, communicator_, stream, rank);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclGroup::DoBarrier() { return host_->Barrier(); }
+
+absl::StatusOr<at::Tensor> NcclGroup::DoNewBuffer(at::IntArrayRef sizes, at::ScalarType dtype,
+                                                  at::Device device) {
+  const auto options = at::TensorOptions().dtype(dtype).device(device);
+  if (device.is_cpu() || limits_.max_symmetric_bytes == 0) return at::zeros(sizes, options);
+  const c10::cuda::CUDAGuard guard(device_);
+  const int64_t numel = c10::multiply_integers(sizes);
+  const auto bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  // Sums beyond the limit go through NCCL, which needs no symmetric memory.
+  if (bytes == 0 || bytes > limits_.max_symmetric_bytes) return at::zeros(sizes, options);
+  const at::Tensor memory = NewSymmetric((bytes + 15) / 16 * 16);
+  buffers_.push_back(memory);
+  return memory.slice(0, 0, bytes).view(dtype).view(sizes);
+}
+
+}  // namespace reprise
+
+#endif  // REPRISE_WITH_CUDA && REPRISE_WITH_C10D

@@ -1,0 +1,245 @@
+// What the other ranks see when one fails: a Status that names it, in time.
+
+#include <ATen/Functions.h>
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "distributed/process_group.h"
+#include "distributed/testing/rank_reports.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const ConnectOptions kQuick = {.timeout = absl::Seconds(2), .grace = absl::Seconds(1)};
+
+// Over a file, which outlives every rank, and over TCP, where rank 0 serves the store.
+class FaultTest : public ::testing::TestWithParam<bool> {
+ protected:
+  absl::StatusOr<std::unique_ptr<Collectives>> Connect(RankPlace place,
+                                                       const ConnectOptions& options = kQuick) {
+    if (GetParam()) {
+      place.store = absl::StrCat("tcp:127.0.0.1:", port_);
+      place.serves_store = place.ranks.rank == 0;
+    }
+    return ConnectRanks(place, at::kCPU, options);
+  }
+
+  void ExpectReports(const RankReports& reports, std::vector<int> ranks, absl::StatusCode code,
+                     const std::string& text) {
+    for (int rank : ranks) {
+      ASSERT_TRUE(reports.of(rank).has_value()) << "rank " << rank << " did not return";
+      EXPECT_EQ(reports.of(rank)->code(), code) << *reports.of(rank);
+      EXPECT_THAT(std::string(reports.of(rank)->message()), HasSubstr(text)) << "rank " << rank;
+    }
+  }
+
+  const int port_ = FreePort();
+};
+
+INSTANTIATE_TEST_SUITE_P(Stores, FaultTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tcp" : "File"; });
+
+// Sums until a call fails, or `steps` have been made; then that call's Status, which further calls
+// repeat.
+absl::Status SumUntilFailure(Collectives& ranks, int steps, int64_t size = 100) {
+  at::Tensor tensor = at::ones({size});
+  for (int step = 0; step < steps; ++step) {
+    const absl::Status status = ranks.AllReduce(tensor);
+    if (status.ok()) continue;
+    EXPECT_EQ(ranks.status(), status);
+    EXPECT_EQ(ranks.Barrier(), status) << "the group is of no more use";
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+TEST_P(FaultTest, AKilledRankIsNamed) {
+  for (int victim : {0, 1, 2}) {
+    SCOPED_TRACE(absl::StrCat("rank ", victim));
+    const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
+      REPRISE_RETURN_IF_ERROR(SumUntilFailure(*ranks, 5));
+      if (place.ranks.rank == victim) raise(SIGKILL);
+      return SumUntilFailure(*ranks, 5);
+    });
+    EXPECT_THAT(std::string(reports.status().message()),
+                HasSubstr(absl::StrCat("rank ", victim, " was killed by signal 9")));
+    std::vector<int> others = {0, 1, 2};
+    others.erase(others.begin() + victim);
+    // Over TCP the store ends with rank 0.
+    const std::string text =
+        GetParam() && victim == 0 ? "rank 0" : absl::StrCat("rank ", victim, " (process ");
+    ExpectReports(reports, others, absl::StatusCode::kUnavailable, text);
+    EXPECT_LT(reports.took(), absl::Seconds(15));
+  }
+}
+
+TEST_P(FaultTest, ARankKilledWithinACollectiveIsNamed) {
+  const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
+    std::thread killer;
+    if (place.ranks.rank == 1) {
+      std::thread([] {
+        absl::SleepFor(absl::Milliseconds(200));
+        raise(SIGKILL);
+      }).detach();
+    }
+    return SumUntilFailure(*ranks, 1'000'000, 1'000'000);
+  });
+  ExpectReports(reports, {0, 2}, absl::StatusCode::kUnavailable, "rank 1 (process ");
+  EXPECT_LT(reports.took(), absl::Seconds(15));
+}
+
+TEST_P(FaultTest, ARankThatHangsIsNamed) {
+  for (int victim : {0, 2}) {
+    const RankReports reports(
+        3,
+        [&](const RankPlace& place) -> absl::Status {
+          REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
+          REPRISE_RETURN_IF_ERROR(SumUntilFailure(*ranks, 5));
+          if (place.ranks.rank == victim) {
+            absl::SleepFor(absl::Seconds(8));
+            _exit(1);
+          }
+          return SumUntilFailure(*ranks, 5);
+        },
+        absl::Seconds(30));
+    std::vector<int> others = {0, 1, 2};
+    others.erase(others.begin() + victim);
+    ExpectReports(reports, others, absl::StatusCode::kDeadlineExceeded,
+                  absl::StrCat("rank ", victim, " (process "));
+    ExpectReports(reports, others, absl::StatusCode::kDeadlineExceeded,
+                  "did not come to AllReduce");
+    EXPECT_LT(reports.took(), absl::Seconds(7));
+  }
+}
+
+TEST_P(FaultTest, ARankThatGivesUpTellsWhy) {
+  const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
+    if (place.ranks.rank == 1) {
+      const absl::Status why = absl::NotFoundError("model.safetensors was not found");
+      ranks->Fail(why);
+      EXPECT_EQ(ranks->status(), why);
+      absl::SleepFor(absl::Seconds(2));
+      return why;
+    }
+    return SumUntilFailure(*ranks, 5);
+  });
+  ExpectReports(reports, {0, 2}, absl::StatusCode::kUnavailable, "rank 1 (process ");
+  ExpectReports(reports, {0, 2}, absl::StatusCode::kUnavailable, "model.safetensors was not found");
+}
+
+TEST_P(FaultTest, ARankThatDoesNotComeIsNamed) {
+  const RankReports reports(2, [&](const RankPlace& forked) -> absl::Status {
+    RankPlace place = forked;
+    place.ranks.world = 4;
+    place.ranks.rank *= 2;
+    return Connect(place).status();
+  });
+  ExpectReports(reports, {0, 1}, absl::StatusCode::kDeadlineExceeded,
+                "ranks 1, 3 of 4 did not come within 2s");
+  EXPECT_LT(reports.took(), absl::Seconds(8));
+}
+
+TEST_P(FaultTest, AWrongWorldIsNamed) {
+  const RankReports reports(3, [&](const RankPlace& forked) -> absl::Status {
+    RankPlace place = forked;
+    if (place.ranks.rank == 1) place.ranks.world = 5;
+    return Connect(place).status();
+  });
+  ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kInvalidArgument, "a world of ");
+  EXPECT_LT(reports.took(), absl::Seconds(8));
+}
+
+TEST_P(FaultTest, ARankThatComesTwiceIsNamed) {
+  const RankReports reports(3, [&](const RankPlace& forked) -> absl::Status {
+    RankPlace place = forked;
+    if (place.ranks.rank == 2) {
+      place.ranks.rank = 1;
+      absl::SleepFor(absl::Milliseconds(300));
+    }
+    return Connect(place).status();
+  });
+  ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kInvalidArgument, "is not the first rank 1");
+}
+
+TEST_P(FaultTest, UnequalConfigsAreNamed) {
+  const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
+    ConnectOptions options = kQuick;
+    options.config = place.ranks.rank == 2 ? "llama, bf16, block 32" : "llama, bf16, block 16";
+    return Connect(place, options).status();
+  });
+  ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kFailedPrecondition,
+                "another configuration than rank");
+  ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kFailedPrecondition, "block 32");
+  ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kFailedPrecondition, "block 16");
+}
+
+TEST_P(FaultTest, RanksInUnlikeCallsEnd) {
+  const RankReports reports(2, [&](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
+    if (place.ranks.rank == 0) return ranks->Barrier();
+    return SumUntilFailure(*ranks, 1);
+  });
+  for (int rank : {0, 1}) {
+    ASSERT_TRUE(reports.of(rank).has_value());
+    EXPECT_FALSE(reports.of(rank)->ok()) << "rank " << rank;
+  }
+  EXPECT_LT(reports.took(), absl::Seconds(10));
+}
+
+TEST(PortTest, APortInUseIsNamed) {
+  // Someone listens there, and does not answer.
+  const int listener = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address = {};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  const int port = FreePort();
+  address.sin6_port = htons(static_cast<uint16_t>(port));
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 16), 0);
+  const RankReports reports(
+      2,
+      [&](const RankPlace& forked) -> absl::Status {
+        RankPlace place = forked;
+        place.store = absl::StrCat("tcp:127.0.0.1:", port);
+        place.serves_store = place.ranks.rank == 0;
+        return ConnectRanks(place, at::kCPU, kQuick).status();
+      },
+      absl::Seconds(30));
+  close(listener);
+  ASSERT_TRUE(reports.of(0).has_value());
+  EXPECT_EQ(reports.of(0)->code(), absl::StatusCode::kUnavailable) << *reports.of(0);
+  EXPECT_THAT(std::string(reports.of(0)->message()),
+              HasSubstr(absl::StrCat("port ", port, " is in use: set MASTER_PORT")));
+  ASSERT_TRUE(reports.of(1).has_value());
+  EXPECT_EQ(reports.of(1)->code(), absl::StatusCode::kDeadlineExceeded) << *reports.of(1);
+  EXPECT_LT(reports.took(), absl::Seconds(10));
+}
+
+TEST(StoreTest, AFileThatCannotBeOpenedIsNamed) {
+  const RankPlace place = {
+      .ranks = {.rank = 0, .world = 2}, .store = "file:/no/such/folder/store", .run = ""};
+  const auto ranks = ConnectRanks(place, at::kCPU, kQuick);
+  EXPECT_EQ(ranks.status().code(), absl::StatusCode::kUnavailable) << ranks.status();
+  EXPECT_THAT(std::string(ranks.status().message()), HasSubstr("/no/such/folder/store"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,94 @@
+#include "distributed/testing/rank_reports.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "distributed/launch.h"
+
+namespace reprise {
+namespace {
+
+// What a rank leaves in memory that the processes share.
+struct Report {
+  bool returned;
+  int code;
+  int64_t nanos;  // after the start
+  char message[4000];
+};
+
+}  // namespace
+
+RankReports::RankReports(int world, absl::FunctionRef<absl::Status(const RankPlace&)> body,
+                         absl::Duration limit)
+    : reports_(world) {
+  const size_t bytes = sizeof(Report) * world;
+  auto* shared = static_cast<Report*>(
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  if (shared == MAP_FAILED) {
+    ADD_FAILURE() << "mmap() failed";
+    return;
+  }
+  const absl::Time start = absl::Now();
+  status_ = RunRanks(world,
+                     [&](const RankPlace& place) -> absl::Status {
+                       alarm(static_cast<unsigned>(absl::ToInt64Seconds(limit)));
+                       const absl::Status status = body(place);
+                       Report& report = shared[place.ranks.rank];
+                       report.code = static_cast<int>(status.code());
+                       std::strncpy(report.message, std::string(status.message()).c_str(),
+                                    sizeof(report.message) - 1);
+                       report.nanos = absl::ToInt64Nanoseconds(absl::Now() - start);
+                       report.returned = true;
+                       if (::testing::Test::HasFailure())
+                         return absl::InternalError("expectations failed");
+                       return absl::OkStatus();
+                     },
+                     {.grace = limit});
+  for (int rank = 0; rank < world; ++rank) {
+    const Report& report = shared[rank];
+    if (!report.returned) continue;
+    reports_[rank] = absl::Status(static_cast<absl::StatusCode>(report.code), report.message);
+    took_ = std::max(took_, absl::Nanoseconds(report.nanos));
+  }
+  munmap(shared, bytes);
+  const std::string message(status_.message());
+  EXPECT_EQ(message.find("expectations failed"), std::string::npos) << message;
+  EXPECT_EQ(message.find("signal 14"), std::string::npos) << message << ": it took too long";
+}
+
+bool RankReports::ok() const {
+  return std::all_of(reports_.begin(), reports_.end(),
+                     [](const auto& report) { return report && report->ok(); });
+}
+
+std::string RankReports::text() const {
+  std::string text = status_.ToString();
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    absl::StrAppend(&text, "; rank ", rank, ": ",
+                    reports_[rank] ? reports_[rank]->ToString() : "did not return");
+  }
+  return text;
+}
+
+int FreePort() {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  bind(listener, reinterpret_cast<sockaddr*>(&address), size);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  close(listener);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace reprise

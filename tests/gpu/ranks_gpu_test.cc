@@ -1,0 +1,205 @@
+// Collectives between two GPUs: eager, and captured and replayed. To be run by itself: it forks
+// its ranks before anything has touched CUDA.
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "distributed/process_group.h"
+#include "distributed/testing/collectives_suite.h"
+#include "distributed/testing/rank_reports.h"
+#include "graphs/cuda_graph_backend.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kWorld = 2;
+
+// Runs `body` on two ranks, each with its GPU and a stream that is current. Skips where there are
+// not two.
+void OnTwoGpus(absl::FunctionRef<absl::Status(const RankPlace&, CudaGraphBackend&)> body) {
+  const RankReports reports(
+      kWorld,
+      [&](const RankPlace& place) -> absl::Status {
+        if (c10::cuda::device_count() < kWorld) return absl::FailedPreconditionError("two GPUs");
+        const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(place.local_rank));
+        REPRISE_ASSIGN_OR_RETURN(auto backend,
+                                 CudaGraphBackend::Create({.device = place.local_rank}));
+        const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromExternal(
+            backend->stream(), static_cast<c10::DeviceIndex>(place.local_rank)));
+        return body(place, *backend);
+      },
+      absl::Seconds(100));
+  // Other tests of the program may have touched CUDA.
+  if (absl::IsFailedPrecondition(reports.status())) {
+    GTEST_SKIP() << reports.status() << ": run RanksGpuTest.* by themselves";
+  }
+  if (reports.of(0) && reports.of(0)->message() == "two GPUs") GTEST_SKIP() << "needs two GPUs";
+  EXPECT_TRUE(reports.ok()) << reports.text();
+}
+
+at::Device DeviceOf(const RankPlace& place) {
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
+}
+
+// A step of collectives over tensors that stay. Each run has other values, made on the device from
+// a count of the runs, and counts on the device what is not the plain sum.
+class CheckedStep {
+ public:
+  static absl::StatusOr<std::unique_ptr<CheckedStep>> Create(Collectives& ranks, at::Device device,
+                                                             std::vector<int64_t> sizes,
+                                                             at::ScalarType dtype) {
+    std::unique_ptr<CheckedStep> step(new CheckedStep(ranks));
+    const auto longs = at::TensorOptions().dtype(at::kLong).device(device);
+    step->runs_ = at::zeros({1}, longs);
+    step->errors_ = at::zeros({1}, longs);
+    for (int64_t size : sizes) {
+      Sum sum;
+      sum.place = at::arange(size, longs).remainder(5);
+      sum.plain = at::zeros({size}, longs.dtype(dtype));
+      REPRISE_ASSIGN_OR_RETURN(sum.buffer, ranks.NewBuffer({size}, dtype, device));
+      sum.gathered = at::zeros({kWorld, size}, longs.dtype(dtype));
+      step->sums_.push_back(std::move(sum));
+    }
+    return step;
+  }
+
+  absl::Status Run() {
+    runs_ += 1;
+    for (Sum& sum : sums_) {
+      // Rank r's values; sums of two are whole numbers below 128, exact in bfloat16.
+      const at::Tensor base = runs_.remainder(29) + sum.place;
+      const at::Tensor own = base + 3 * ranks_.ranks().rank;
+      const at::Tensor total = 2 * base + 3;
+      sum.plain.copy_(own);
+      REPRISE_RETURN_IF_ERROR(ranks_.AllReduce(sum.plain));
+      Count(sum.plain, total);
+      sum.buffer.copy_(own);
+      REPRISE_RETURN_IF_ERROR(ranks_.AllReduce(sum.buffer));
+      Count(sum.buffer, total);
+
+      sum.plain.copy_(own);
+      REPRISE_RETURN_IF_ERROR(ranks_.AllGather(sum.plain, sum.gathered));
+      for (int rank = 0; rank < kWorld; ++rank) Count(sum.gathered[rank], base + 3 * rank);
+      REPRISE_RETURN_IF_ERROR(ranks_.ReduceScatter(sum.gathered, sum.plain));
+      Count(sum.plain, kWorld * (base + 3 * ranks_.ranks().rank));
+      for (int root = 0; root < kWorld; ++root) {
+        sum.plain.copy_(own);
+        REPRISE_RETURN_IF_ERROR(ranks_.Broadcast(sum.plain, root));
+        Count(sum.plain, base + 3 * root);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // They await the device.
+  int64_t runs() const { return runs_.item<int64_t>(); }
+  int64_t errors() const { return errors_.item<int64_t>(); }
+
+ private:
+  struct Sum {
+    at::Tensor place, plain, buffer, gathered;
+  };
+
+  explicit CheckedStep(Collectives& ranks) : ranks_(ranks) {}
+
+  void Count(const at::Tensor& got, const at::Tensor& expected) {
+    errors_ += got.to(at::kLong).ne(expected).sum();
+  }
+
+  Collectives& ranks_;
+  at::Tensor runs_, errors_;
+  std::vector<Sum> sums_;
+};
+
+absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(Collectives& ranks,
+                                                       CudaGraphBackend& backend,
+                                                       CheckedStep& step) {
+  REPRISE_RETURN_IF_ERROR(step.Run());  // the warm-up
+  c10::cuda::getCurrentCUDAStream().synchronize();
+  REPRISE_RETURN_IF_ERROR(ranks.Barrier());
+  return backend.Capture([&] { return step.Run(); });
+}
+
+TEST(RanksGpuTest, EveryCollectiveGivesPlainResults) {
+  OnTwoGpus([](const RankPlace& place, CudaGraphBackend&) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place)));
+    EXPECT_THAT(ranks->Fingerprint(), ::testing::HasSubstr("symmetric up to 4194304"));
+    REPRISE_RETURN_IF_ERROR(ExpectPlainResults(*ranks, DeviceOf(place)));
+    REPRISE_RETURN_IF_ERROR(ExpectPlainResults(*ranks, at::kCPU));
+    REPRISE_RETURN_IF_ERROR(ExpectEqualBitsOnAllRanks(*ranks, DeviceOf(place)));
+    return ExpectRefusalsToChangeNothing(*ranks, DeviceOf(place));
+  });
+}
+
+TEST(RanksGpuTest, WithoutSymmetricMemoryTheResultsAreTheSame) {
+  OnTwoGpus([](const RankPlace& place, CudaGraphBackend&) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(
+        auto ranks, ConnectRanks(place, DeviceOf(place), {.limits = {.max_symmetric_bytes = 0}}));
+    REPRISE_RETURN_IF_ERROR(ExpectPlainResults(*ranks, DeviceOf(place)));
+    return ExpectEqualBitsOnAllRanks(*ranks, DeviceOf(place));
+  });
+}
+
+// 8 KB to 8 MB in the dtype, so that each way of a sum is there, and sizes that no kernel likes.
+std::vector<int64_t> Sizes() { return {7, 4096, 65536 + 8, 262144, 1 << 20, (4 << 20) + 8}; }
+
+TEST(RanksGpuTest, TenThousandReplaysOfAllCollectives) {
+  OnTwoGpus([](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place)));
+    REPRISE_ASSIGN_OR_RETURN(
+        auto step,
+        CheckedStep::Create(*ranks, DeviceOf(place), {7, 4096, 65544, 262144}, at::kBFloat16));
+    REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+    const int64_t before = step->runs();
+    for (int replay = 0; replay < 10'000; ++replay) REPRISE_RETURN_IF_ERROR(graph->Replay());
+    EXPECT_EQ(step->runs() - before, 10'000);
+    EXPECT_EQ(step->errors(), 0);
+    return ranks->Barrier();
+  });
+}
+
+TEST(RanksGpuTest, EagerCallsSeveralGraphsAndHostCallsMayAlternate) {
+  OnTwoGpus([](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place)));
+    std::vector<std::unique_ptr<CheckedStep>> steps;
+    std::vector<std::unique_ptr<CapturedGraph>> graphs;
+    for (at::ScalarType dtype : {at::kBFloat16, at::kFloat, at::kHalf}) {
+      REPRISE_ASSIGN_OR_RETURN(auto step,
+                               CheckedStep::Create(*ranks, DeviceOf(place), Sizes(), dtype));
+      // The second and third capture come after eager collectives.
+      REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+      steps.push_back(std::move(step));
+      graphs.push_back(std::move(graph));
+    }
+    int64_t runs = 0;
+    for (const auto& step : steps) runs += step->runs();
+    at::Tensor number = at::ones({1}, at::kLong);
+    for (int round = 0; round < 100; ++round) {
+      for (size_t i = 0; i < graphs.size(); ++i) {
+        REPRISE_RETURN_IF_ERROR(graphs[(round + i) % graphs.size()]->Replay());
+        REPRISE_RETURN_IF_ERROR(steps[i]->Run());
+      }
+      REPRISE_RETURN_IF_ERROR(ranks->Broadcast(number, round % kWorld));
+    }
+    for (const auto& step : steps) {
+      runs -= step->runs();
+      EXPECT_EQ(step->errors(), 0);
+    }
+    EXPECT_EQ(runs, -600);
+    return ranks->Barrier();
+  });
+}
+
+}  // namespace
+}  // namespace reprise
