@@ -9,10 +9,12 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
-#include "engine/step_output.h"
+#include "distributed/agreement.h"
+#include "distributed/share.h"
+#include "engine/model_steps.h"
+#include "engine/ranked_steps.h"
 #include "engine/step_runner.h"
 #include "runner/sampling/logits_params.h"
-#include "runner/sampling/logits_request.h"
 #include "runner/speculation/draft_levels.h"
 
 namespace reprise {
@@ -27,56 +29,6 @@ PreemptionCosts CostsOf(const EngineOptions& options, const ModelRunner& runner)
 }
 
 }  // namespace
-
-class Engine::ModelSteps final : public StepRunner {
- public:
-  explicit ModelSteps(ModelRunner* runner) : runner_(*runner) {}
-
-  absl::Status CheckTokens(std::string_view argument,
-                           absl::Span<const int32_t> tokens) const override {
-    return runner_.CheckTokens(argument, tokens);
-  }
-
-  absl::Status CheckEmbeddings(std::string_view argument,
-                               const EmbeddingRows& rows) const override {
-    return runner_.CheckEmbeddings(argument, rows);
-  }
-
-  absl::Status CheckLogits(const LogitsRequest& request) const override {
-    return runner_.CheckLogitsRequest(request);
-  }
-
-  absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
-    REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_.Launch(batch));
-    return ticket.step;
-  }
-
-  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
-    REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_.Await({.step = ticket}));
-    logits_ = result.logits;
-    earlier_logits_ = result.earlier_logits;
-    return StepOutput{.tokens = result.tokens,
-                      .log_probs = result.log_probs,
-                      .earlier_log_probs = result.earlier_log_probs,
-                      .num_new_tokens = result.num_new_tokens,
-                      .new_tokens = result.new_tokens,
-                      .stride = 1 + runner_.max_drafts()};
-  }
-
-  absl::Status status() const override { return runner_.status(); }
-  int64_t num_replays() const override { return runner_.graph_report().num_replays(); }
-  int64_t num_eager_steps() const override { return runner_.graph_report().num_eager_steps(); }
-
-  at::Tensor logits(const TokenEvent& event) const {
-    const at::Tensor& logits = event.earlier < 0 ? logits_ : earlier_logits_;
-    if (!event.token.has_value() || !logits.defined() || event.row < 0) return at::Tensor();
-    return logits[event.earlier < 0 ? event.row : event.earlier];
-  }
-
- private:
-  ModelRunner& runner_;
-  at::Tensor logits_, earlier_logits_;  // of the step that was awaited last
-};
 
 absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
                                                       std::string content) {
@@ -127,15 +79,63 @@ absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
 
 }  // namespace
 
+namespace {
+
+// The runner of one of the ranks, or an error on all of them.
+absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(Model* model,
+                                                          const EngineOptions& options) {
+  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = ModelRunner::Create(model, options.runner);
+  Collectives* const collectives = options.runner.collectives;
+  if (collectives == nullptr) return runner;
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, runner.status()));
+  const ModelRunner& made = **runner;
+  REPRISE_RETURN_IF_ERROR(CheckSameOverRanks(
+      collectives,
+      {"max_num_seqs", "max_num_tokens", "max_seq_len", "max_steps_in_flight", "block_size",
+       "num_blocks", "num_swap_blocks", "max_encoder_tokens", "max_drafts", "vocab_size",
+       "num_kv_groups"},
+      {made.max_num_seqs(), made.max_num_tokens(), made.max_seq_len(), made.max_steps_in_flight(),
+       made.block_size(), made.num_blocks(), made.num_swap_blocks(), made.max_encoder_tokens(),
+       made.max_drafts(), model->spec().vocab_size,
+       static_cast<int64_t>(made.kv_groups().size())}));
+  return runner;
+}
+
+}  // namespace
+
+absl::Status Engine::Follow(Model* model, const EngineOptions& options) {
+  Collectives* const collectives = options.runner.collectives;
+  if (RanksOf(collectives).rank == 0) {
+    return absl::InvalidArgumentError(
+        "runner.collectives must be those of another rank than 0, whose engine is followed: got "
+        "rank 0");
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
+  ModelSteps steps(runner.get());
+  return FollowSteps(steps, *collectives);
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const EngineOptions& options) {
+  Collectives* const collectives = options.runner.collectives;
+  if (RanksOf(collectives).rank != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("runner.collectives must be those of rank 0; other ranks call Follow(): got "
+                     "rank ",
+                     collectives->ranks().rank));
+  }
   REPRISE_ASSIGN_OR_RETURN(const SpeculationPolicy speculation, PolicyOf(options));
-  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner,
-                           ModelRunner::Create(model, options.runner));
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
   auto steps = std::make_unique<ModelSteps>(runner.get());
+  std::unique_ptr<RankedSteps> ranked;
+  if (RanksOf(collectives).world > 1) {
+    ranked = std::make_unique<RankedSteps>(steps.get(), collectives);
+  }
+  StepRunner* const all_steps =
+      ranked != nullptr ? static_cast<StepRunner*>(ranked.get()) : steps.get();
   REPRISE_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineCore> core,
       EngineCore::Create(
-          steps.get(),
+          all_steps,
           {.scheduler = {.max_num_seqs = runner->max_num_seqs(),
                          .max_num_tokens = runner->max_num_tokens(),
                          .prefill_chunk = options.prefill_chunk,
@@ -166,12 +166,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .seed = options.seed},
            .clock = options.clock,
            .trace = options.runner.trace}));
-  return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(steps), std::move(core)));
+  return std::unique_ptr<Engine>(
+      new Engine(std::move(runner), std::move(steps), std::move(ranked), std::move(core)));
 }
 
 Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> steps,
-               std::unique_ptr<EngineCore> core)
-    : runner_(std::move(runner)), steps_(std::move(steps)), core_(std::move(core)) {}
+               std::unique_ptr<RankedSteps> ranked, std::unique_ptr<EngineCore> core)
+    : runner_(std::move(runner)),
+      steps_(std::move(steps)),
+      ranked_(std::move(ranked)),
+      core_(std::move(core)) {}
 
 Engine::~Engine() = default;
 

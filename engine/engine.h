@@ -49,6 +49,9 @@
 
 namespace reprise {
 
+class ModelSteps;
+class RankedSteps;
+
 struct EngineOptions {
   ModelRunnerOptions runner;
   // the most prompt tokens of one sequence in a step; 0: runner.max_num_tokens
@@ -63,8 +66,8 @@ struct EngineOptions {
   int max_waiting = 0;
   // How a sequence gives up its blocks. Swaps need runner.num_swap_blocks or swap_memory_bytes.
   PreemptionMode preemption = PreemptionMode::kAuto;
-  // nullopt: a swap as H200PreemptionCosts() has it, and computing as the runner has measured it for
-  // this model (ModelRunner::step_times()).
+  // nullopt: a swap as H200PreemptionCosts() has it, and computing as the runner has measured it
+  // for this model (ModelRunner::step_times()).
   std::optional<PreemptionCosts> preemption_costs = std::nullopt;
   std::optional<uint64_t> seed = std::nullopt;
   // What deadlines are compared with and latencies are measured by.
@@ -82,13 +85,21 @@ class Engine final : public StepEngine {
  public:
   // Errors: those of ModelRunner::Create() and Scheduler::Create(); InvalidArgument for more drafts
   // than runner.speculation proposes.
+  // A model that is divided over ranks (ModelRunnerOptions::collectives) has its engine on rank 0;
+  // the others call Follow() with the same options. Errors: also why another rank's runner could
+  // not be made, and FailedPrecondition if the ranks' options differ.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const EngineOptions& options);
+
+  // On the other ranks: runs the steps of rank 0's engine, until that is destroyed. Errors: those
+  // of Create() and FollowSteps().
+  static absl::Status Follow(Model* model, const EngineOptions& options);
+
   ~Engine() override;
 
   // Queues a request. Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the
   // vocabulary, for embeddings that the model does not take, and for what
-  // ModelRunnerOptions::logits does not provide for; Unavailable, with the cause, after a failure of
-  // the device.
+  // ModelRunnerOptions::logits does not provide for; Unavailable, with the cause, after a failure
+  // of the device.
   absl::StatusOr<SequenceId> Add(Request request) override {
     return core_->Add(std::move(request));
   }
@@ -115,13 +126,12 @@ class Engine final : public StepEngine {
   const Scheduler& scheduler() const { return core_->scheduler(); }
 
  private:
-  class ModelSteps;
-
   Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> steps,
-         std::unique_ptr<EngineCore> core);
+         std::unique_ptr<RankedSteps> ranked, std::unique_ptr<EngineCore> core);
 
   std::unique_ptr<ModelRunner> runner_;
-  std::unique_ptr<ModelSteps> steps_;  // of the runner
+  std::unique_ptr<ModelSteps> steps_;    // of the runner
+  std::unique_ptr<RankedSteps> ranked_;  // around them; null with one rank
   std::unique_ptr<EngineCore> core_;
 };
 

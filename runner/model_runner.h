@@ -40,8 +40,8 @@
 //   REPRISE_ASSIGN_OR_RETURN(StepResult third, runner->Step({.rows = speculate}));
 //   third.NewTokens(0);   // 1 to 5 tokens
 //
-// Until such a step is awaited, the host knows the sequence's length only from above: blocks must be
-// there for all of its tokens, and no row may bring tokens of the host.
+// Until such a step is awaited, the host knows the sequence's length only from above: blocks must
+// be there for all of its tokens, and no row may bring tokens of the host.
 //
 // One stream orders all of it, so a block on either side may be used again by the next batch.
 //
@@ -127,9 +127,9 @@ struct StepTicket {
 };
 
 struct StepResult {
-  // One per row, in the batch's order: the newest token; kNotSampled for rows with RowOutput::kNone,
-  // kNanRow for rows whose logits leave nothing to choose: their sequences must leave. Valid until
-  // max_steps_in_flight() further launches.
+  // One per row, in the batch's order: the newest token; kNotSampled for rows with
+  // RowOutput::kNone, kNanRow for rows whose logits leave nothing to choose: their sequences must
+  // leave. Valid until max_steps_in_flight() further launches.
   absl::Span<const int32_t> tokens;
   // Of steps with drafts, else empty: how many new tokens each row has, and those, in rows of
   // 1 + max_drafts(). See NewTokens().
@@ -290,6 +290,8 @@ class ModelRunner {
   absl::Status AllocateRings();
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
+  // With ranks on GPUs: returns when the steps of all of them are done.
+  absl::Status MeetBeforeCapture();
 
   struct StepVariant {
     const KvScales* calibrated = nullptr;  // the scales that the step sets, or null

@@ -22,6 +22,7 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
+class Collectives;
 class StepTrace;
 
 // Whether rounding may let a row's tokens depend on what else is in its step.
@@ -155,6 +156,12 @@ struct ModelRunnerOptions {
   // batch_invariance excludes it; else kOff. The CPU path always reads a prefix row by row.
   std::optional<CascadeMode> cascade = {};
   CascadeCosts cascade_costs = H200Profile().cascade_map;
+
+  // The ranks that the model is divided over, this process among them; must outlive the runner.
+  // Null: one rank. Ranks create their runners at the same time, with the same options; they then
+  // have as many blocks as fit into the memory of each, and launch the same batches
+  // (docs/distributed.md).
+  Collectives* collectives = nullptr;
 
   // Gets the spans of each step (runner/step_trace.h); must outlive the runner. Null: none.
   StepTrace* trace = nullptr;

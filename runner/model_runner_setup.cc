@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
+#include "distributed/agreement.h"
+#include "distributed/collectives.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
 #include "runner/speculation/drafter.h"
@@ -189,6 +191,7 @@ absl::Status ModelRunner::SizeCache() {
                              driver_->MeasurePeakBytes([&] { return RunLargestStep(); }));
     if (swaps()) REPRISE_RETURN_IF_ERROR(TimeSteps());
     if (*options_.graphs != GraphSetOptions::Mode::kOff) {
+      REPRISE_RETURN_IF_ERROR(MeetBeforeCapture());
       REPRISE_ASSIGN_OR_RETURN(
           memory_use_.graph_bytes,
           graphs_->EstimateBytes([this](const GraphKey& key) { return MakeCapturedStep(key); }));
@@ -199,6 +202,9 @@ absl::Status ModelRunner::SizeCache() {
   REPRISE_ASSIGN_OR_RETURN(num_blocks_,
                            plan.ChooseNumBlocks(memory_use_.free_bytes,
                                                 memory_use_.eager_bytes + memory_use_.graph_bytes));
+  REPRISE_ASSIGN_OR_RETURN(const int64_t num_blocks,
+                           LeastOverRanks(options_.collectives, num_blocks_));
+  num_blocks_ = static_cast<int>(num_blocks);
   REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
   if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
@@ -222,6 +228,7 @@ absl::Status ModelRunner::AllocateSwapStore() {
     }
   }
   if (num_swap_blocks == 0) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(num_swap_blocks, LeastOverRanks(options_.collectives, num_swap_blocks));
   REPRISE_ASSIGN_OR_RETURN(swap_store_,
                            BlockStore::Pinned(*block_store_, static_cast<int>(num_swap_blocks)));
   memory_use_.swap_bytes = num_swap_blocks * bytes_per_block();
@@ -301,9 +308,17 @@ absl::Status ModelRunner::CaptureGraphs() {
       REPRISE_RETURN_IF_ERROR(driver_->OnStream(make_step(key)));
     }
   }
+  REPRISE_RETURN_IF_ERROR(MeetBeforeCapture());
   REPRISE_RETURN_IF_ERROR(graphs_->CaptureAll(make_step, fingerprint_));
   driver_->linears().SetTiming(LinearTiming::kOff);
   return absl::OkStatus();
+}
+
+// Collectives must not run elsewhere while one rank captures them (distributed/collectives.h).
+absl::Status ModelRunner::MeetBeforeCapture() {
+  if (options_.collectives == nullptr || driver_->device().is_cpu()) return absl::OkStatus();
+  driver_->stream().synchronize();
+  return options_.collectives->Barrier();
 }
 
 DType ModelRunner::logits_dtype() const { return spec_.logits_dtype.value_or(spec_.dtype); }
@@ -555,6 +570,9 @@ Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
   memory_->AddTo(fingerprint);
   metadata_->AddTo(fingerprint);
   if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
+  if (options_.collectives != nullptr) {
+    fingerprint.AddValue(absl::StrCat("collectives ", options_.collectives->Fingerprint()), 1);
+  }
   for (const KvLayer& layer : constants_->kv) {
     fingerprint.AddAddress("k", layer.k.data);
     fingerprint.AddAddress("v", layer.v.data);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 namespace reprise {
 
@@ -14,20 +15,19 @@ int NumGpus() {
   return cuda.hasCUDA() ? static_cast<int>(cuda.deviceCount()) : 0;
 }
 
-absl::StatusOr<c10::Device> ChooseDevice(DeviceChoice choice, int num_gpus) {
-  switch (choice) {
-    case DeviceChoice::kCpu:
-      return c10::Device(c10::kCPU);
-    case DeviceChoice::kCuda:
-      if (num_gpus == 0) {
-        return absl::FailedPreconditionError(
-            "--device: cuda was asked for, but LibTorch finds no GPU on this machine");
-      }
-      return c10::Device(c10::kCUDA, 0);
-    case DeviceChoice::kAuto:
-      break;
+absl::StatusOr<c10::Device> ChooseDevice(DeviceChoice choice, int num_gpus, int index) {
+  if (choice == DeviceChoice::kCpu) return c10::Device(c10::kCPU);
+  if (num_gpus == 0) {
+    if (choice == DeviceChoice::kAuto) return c10::Device(c10::kCPU);
+    return absl::FailedPreconditionError(
+        "--device: cuda was asked for, but LibTorch finds no GPU on this machine");
   }
-  return num_gpus > 0 ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+  if (index >= num_gpus) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("each rank of a machine takes a GPU: expected one for rank ", index,
+                     ", but LibTorch finds ", num_gpus));
+  }
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
 
 int SensibleCpuThreads(int64_t weight_bytes, int num_available) {

@@ -24,9 +24,9 @@ namespace reprise {
 // GPUs that LibTorch can use; 0 in builds without CUDA.
 int NumGpus();
 
-// kAuto: the first GPU if there is one. Errors: FailedPrecondition if a GPU is requested but not
-// available.
-absl::StatusOr<c10::Device> ChooseDevice(DeviceChoice choice, int num_gpus);
+// The GPU `index`, of one rank of several on a machine. kAuto: if there is any GPU. Errors:
+// FailedPrecondition if it is requested but not available, or others are.
+absl::StatusOr<c10::Device> ChooseDevice(DeviceChoice choice, int num_gpus, int index = 0);
 
 // At least 1 and at most `num_available`: one for every 16 MiB of weights, which a thread reads in
 // about a millisecond.

@@ -29,6 +29,14 @@ TEST(DeviceChoiceTest, AGpuThatIsNotThereIsSaidSo) {
               HasSubstr("finds no GPU"));
 }
 
+TEST(DeviceChoiceTest, EachRankTakesTheGpuOfItsIndex) {
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kAuto, 4, 3), c10::Device(c10::kCUDA, 3));
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kCpu, 4, 7), kCpu);
+  EXPECT_EQ(*ChooseDevice(DeviceChoice::kAuto, 0, 7), kCpu);
+  EXPECT_THAT(std::string(ChooseDevice(DeviceChoice::kAuto, 2, 2).status().message()),
+              HasSubstr("expected one for rank 2, but LibTorch finds 2"));
+}
+
 TEST(DeviceChoiceTest, CountsTheGpusOfThisMachine) { EXPECT_GE(NumGpus(), 0); }
 
 constexpr int64_t kMiB = int64_t{1} << 20;

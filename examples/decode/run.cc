@@ -17,6 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
+#include "distributed/agreement.h"
+#include "distributed/collectives.h"
+#include "distributed/share.h"
 #include "engine/engine.h"
 #include "examples/decode/device.h"
 #include "examples/decode/perplexity.h"
@@ -42,15 +45,17 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-void SetSensibleThreads(int64_t num_parameters, DType dtype) {
+// Of one of `world` ranks, which have the parameters and the cores together.
+void SetSensibleThreads(int64_t num_parameters, DType dtype, int world) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(SensibleCpuThreads(num_parameters * SizeOf(dtype), at::get_num_threads()));
+  at::set_num_threads(
+      SensibleCpuThreads(num_parameters / world * SizeOf(dtype), at::get_num_threads() / world));
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
                                                    const ModelFolder& folder,
                                                    std::optional<DType> dtype, c10::Device device,
-                                                   int max_position) {
+                                                   int max_position, Collectives* collectives) {
   progress.Show("loading weights");
   const Clock::time_point begin = Clock::now();
   const LoadModelOptions load = {
@@ -60,7 +65,8 @@ absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
                       [&](int64_t num_bytes, int64_t total_bytes) {
                         progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
                       }},
-      .max_position = max_position};
+      .max_position = max_position,
+      .collectives = collectives};
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                            LoadModel(folder.path, folder.config, load));
   return model;
@@ -69,43 +75,35 @@ absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
 // The objects of a run that must live as long as its engine.
 class Run {
  public:
-  Run(const DecodeOptions& options, const DecodeStreams& streams)
-      : options_(options), streams_(streams), prompts_(options.prompts) {
+  Run(const DecodeOptions& options, const DecodeStreams& streams, Collectives* collectives,
+      int local_rank)
+      : options_(options),
+        streams_(streams),
+        collectives_(collectives),
+        local_rank_(local_rank),
+        prompts_(options.prompts) {
     if (prompts_.empty()) prompts_ = {{.content = kDefaultPrompt}};
   }
 
+  bool follows() const { return RanksOf(collectives_).rank != 0; }
+
+  // On all ranks, or on none.
   absl::Status Load() {
     const Clock::time_point begin = Clock::now();
     ProgressLine progress(streams_.err, streams_.progress);
-    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options_.device, NumGpus()));
-    std::string path;
-    if (options_.model.has_value()) {
-      path = *options_.model;
-    } else {
-      REPRISE_ASSIGN_OR_RETURN(path, DefaultModelFolder());
-    }
-    REPRISE_ASSIGN_OR_RETURN(folder_, ModelFolder::Open(path));
-    if (options_.perplexity.has_value()) {
-      REPRISE_ASSIGN_OR_RETURN(
-          requests_, MakeScoringRequests(*options_.perplexity, *folder_, folder_->max_seq_len()));
-    } else {
-      REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
-    }
-    engine_options_ = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
-    if (options_.trace.has_value()) engine_options_.runner.trace = &trace_.emplace();
-    const int max_seq_len = *engine_options_.runner.max_seq_len;
-    REPRISE_ASSIGN_OR_RETURN(model_,
-                             LoadShowing(progress, *folder_, options_.dtype, device, max_seq_len));
-    if (device.is_cpu()) {
-      SetSensibleThreads(NumParameters(folder_->config), model_->spec().dtype);
-    }
-    if (options_.draft.has_value() && options_.draft->model.has_value()) {
-      REPRISE_RETURN_IF_ERROR(LoadDraftModel(progress, *options_.draft->model, max_seq_len));
-    }
+    REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives_, LoadModels(progress)));
+    if (follows()) return absl::OkStatus();
     progress.Show("setting up");
     REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(engine_options_));
     stats_.load_seconds = SecondsSince(begin);
     return absl::OkStatus();
+  }
+
+  // Runs the steps of rank 0.
+  absl::Status Follow() {
+    REPRISE_RETURN_IF_ERROR(Engine::Follow(model_.get(), engine_options_));
+    if (!compares_plain()) return absl::OkStatus();
+    return Engine::Follow(model_.get(), WithoutDrafts());
   }
 
   absl::Status Score() {
@@ -150,7 +148,7 @@ class Run {
     stats_.generate_seconds = SecondsSince(begin);
 
     CompleteStats();
-    if (options_.draft.has_value() && options_.draft->compares_plain) {
+    if (compares_plain()) {
       REPRISE_RETURN_IF_ERROR(MeasurePlain());
     }
     if (options_.output == OutputChoice::kJson) {
@@ -168,6 +166,38 @@ class Run {
   }
 
  private:
+  absl::Status LoadModels(ProgressLine& progress) {
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device,
+                             ChooseDevice(options_.device, NumGpus(), local_rank_));
+    std::string path;
+    if (options_.model.has_value()) {
+      path = *options_.model;
+    } else {
+      REPRISE_ASSIGN_OR_RETURN(path, DefaultModelFolder());
+    }
+    REPRISE_ASSIGN_OR_RETURN(folder_, ModelFolder::Open(path));
+    if (options_.perplexity.has_value()) {
+      REPRISE_ASSIGN_OR_RETURN(
+          requests_, MakeScoringRequests(*options_.perplexity, *folder_, folder_->max_seq_len()));
+    } else {
+      REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
+    }
+    engine_options_ = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
+    engine_options_.runner.collectives = collectives_;
+    if (!follows() && options_.trace.has_value()) engine_options_.runner.trace = &trace_.emplace();
+    const int max_seq_len = *engine_options_.runner.max_seq_len;
+    REPRISE_ASSIGN_OR_RETURN(
+        model_, LoadShowing(progress, *folder_, options_.dtype, device, max_seq_len, collectives_));
+    if (device.is_cpu()) {
+      SetSensibleThreads(NumParameters(folder_->config), model_->spec().dtype,
+                         RanksOf(collectives_).world);
+    }
+    if (options_.draft.has_value() && options_.draft->model.has_value()) {
+      REPRISE_RETURN_IF_ERROR(LoadDraftModel(progress, *options_.draft->model, max_seq_len));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Flush() {
     streams_.out.flush();
     if (streams_.out.good()) return absl::OkStatus();
@@ -177,8 +207,9 @@ class Run {
   absl::Status LoadDraftModel(ProgressLine& progress, const std::string& path, int max_seq_len) {
     const auto load = [&]() -> absl::Status {
       REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(path));
-      REPRISE_ASSIGN_OR_RETURN(draft_model_, LoadShowing(progress, folder, model_->spec().dtype,
-                                                         model_->spec().device, max_seq_len));
+      REPRISE_ASSIGN_OR_RETURN(
+          draft_model_, LoadShowing(progress, folder, model_->spec().dtype, model_->spec().device,
+                                    max_seq_len, collectives_));
       return absl::OkStatus();
     };
     if (const absl::Status status = load(); !status.ok()) {
@@ -188,13 +219,21 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Runs the requests again, without drafts. The engine is another one from then on.
-  absl::Status MeasurePlain() {
+  bool compares_plain() const {
+    return options_.draft.has_value() && options_.draft->compares_plain;
+  }
+
+  EngineOptions WithoutDrafts() const {
     EngineOptions plain = engine_options_;
     plain.runner.speculation = {};
     plain.runner.trace = nullptr;
+    return plain;
+  }
+
+  // Runs the requests again, without drafts. The engine is another one from then on.
+  absl::Status MeasurePlain() {
     engine_.reset();
-    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(plain));
+    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(WithoutDrafts()));
     int64_t num_tokens = 0;
     const Clock::time_point begin = Clock::now();
     REPRISE_RETURN_IF_ERROR(Generate(*engine_, requests_, [&](int, const TokenEvent&) {
@@ -251,6 +290,8 @@ class Run {
 
   const DecodeOptions& options_;
   const DecodeStreams& streams_;
+  Collectives* collectives_;
+  int local_rank_;
   std::vector<Prompt> prompts_;
   std::optional<ModelFolder> folder_;
   std::vector<Request> requests_;
@@ -264,9 +305,11 @@ class Run {
 
 }  // namespace
 
-absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams) {
-  Run run(options, streams);
+absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams,
+                       Collectives* collectives, int local_rank) {
+  Run run(options, streams, collectives, local_rank);
   REPRISE_RETURN_IF_ERROR(run.Load());
+  if (run.follows()) return run.Follow();
   return options.perplexity.has_value() ? run.Score() : run.Continue();
 }
 

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -34,41 +35,90 @@ CheckpointReader::CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint,
       options_(at::TensorOptions(device).dtype(ToScalarType(dtype))) {}
 
 absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& parts) {
-  std::vector<const TensorView*> views;
-  std::vector<std::vector<int64_t>> shapes;
+  std::vector<Source> sources;
+  std::vector<const TensorPart*> part_of;
   int64_t num_rows = 0;
   for (const TensorPart& part : parts) {
-    REPRISE_ASSIGN_OR_RETURN(TensorView view, checkpoint_->Find(part.name));
+    REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Find(part.name));
     const std::optional<DType> dtype = ToDType(view.type);
     if (!dtype.has_value() || IsFp8(*dtype) || view.shape.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(part.name, " must be of 16, 32 or 64 bit floats, got ",
                        std::string(StoredTypeName(view.type)), " ", ShapeString(view.shape)));
     }
-    shapes.push_back(part.shape.empty() ? view.shape : part.shape);
-    num_rows += shapes.back()[0];
-    // Rows to unzip are rows of the target.
-    if (!part.is_transposed) view.shape = shapes.back();
-    views_.push_back(std::move(view));
-    views.push_back(&views_.back());
+    for (Source& source : SourcesOf(part, view)) {
+      num_rows += source.shape[0];
+      sources.push_back(std::move(source));
+      part_of.push_back(&part);
+    }
   }
-  if (parts.size() == 1 && !parts[0].unzipped_head.has_value() && !parts[0].is_transposed) {
-    if (std::optional<at::Tensor> mapped = Mapped(*views[0])) return *std::move(mapped);
+  if (sources.size() == 1 && !parts[0].unzipped_head.has_value() && !parts[0].is_transposed &&
+      !sources[0].columns.has_value()) {
+    if (std::optional<at::Tensor> mapped = Mapped(sources[0].view)) return *std::move(mapped);
   }
-  std::vector<int64_t> shape = shapes[0];
+  std::vector<int64_t> shape = sources[0].shape;
   shape[0] = num_rows;
   const at::Tensor tensor = at::empty(shape, options_);
   if (options_.device().is_cpu()) PreferHugePages(tensor);
   int64_t row = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    copies_.push_back({.source = views[i],
-                       .target = tensor.narrow(0, row, shapes[i][0]),
-                       .is_transposed = parts[i].is_transposed,
-                       .unzipped_head = parts[i].unzipped_head,
-                       .kept_rows = parts[i].kept_rows});
-    row += shapes[i][0];
+  for (size_t i = 0; i < sources.size(); ++i) {
+    views_.push_back(std::move(sources[i].view));
+    copies_.push_back({.source = &views_.back(),
+                       .target = tensor.narrow(0, row, sources[i].shape[0]),
+                       .is_transposed = part_of[i]->is_transposed,
+                       .unzipped_head = part_of[i]->unzipped_head,
+                       .kept_rows = part_of[i]->kept_rows,
+                       .columns = sources[i].columns});
+    row += sources[i].shape[0];
   }
   return tensor;
+}
+
+std::vector<CheckpointReader::Source> CheckpointReader::SourcesOf(const TensorPart& part,
+                                                                  const TensorView& view) {
+  const std::vector<int64_t>& shape = part.shape.empty() ? view.shape : part.shape;
+  const auto whole = [](const std::optional<Share>& share, int64_t size) {
+    return !share.has_value() || *share == Share{0, size};
+  };
+  const int64_t period = part.period > 0 ? part.period : shape[0];
+  if (whole(part.rows, period) && (shape.size() < 2 || whole(part.columns, shape[1]))) {
+    Source all = {.view = view, .shape = shape};
+    // Rows to unzip are rows of the target.
+    if (!part.is_transposed) all.view.shape = shape;
+    return {std::move(all)};
+  }
+  // Rows of the file follow each other: a part of them is a shorter tensor.
+  const auto lines_of = [&](int64_t begin, std::vector<int64_t> lines) {
+    const int64_t line_bytes =
+        NumElements(lines).value_or(0) / std::max<int64_t>(1, lines[0]) * SizeOf(view.type);
+    return TensorView{.type = view.type,
+                      .shape = lines,
+                      .bytes = view.bytes.subspan(static_cast<size_t>(begin * line_bytes),
+                                                  static_cast<size_t>(lines[0] * line_bytes))};
+  };
+  const Share rows = part.rows.value_or(Share{0, period});
+  std::vector<Source> sources;
+  for (int64_t first = 0; first < shape[0]; first += period) {
+    Source source = {.view = {}, .shape = shape};
+    source.shape[0] = rows.size;
+    if (part.is_transposed) {
+      // The file's lines are columns here, and its columns are rows.
+      const Share lines = part.columns.value_or(Share{0, shape[1]});
+      source.view = lines_of(first / period * shape[1] + lines.begin, {lines.size, period});
+      if (!whole(rows, period)) source.columns = rows;
+      source.shape[1] = lines.size;
+    } else {
+      std::vector<int64_t> lines = shape;
+      lines[0] = rows.size;
+      source.view = lines_of(first + rows.begin, std::move(lines));
+      if (part.columns.has_value() && !whole(part.columns, shape[1])) {
+        source.columns = part.columns;
+        source.shape[1] = part.columns->size;
+      }
+    }
+    sources.push_back(std::move(source));
+  }
+  return sources;
 }
 
 std::optional<at::Tensor> CheckpointReader::Mapped(const TensorView& view) const {

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "distributed/share.h"
 #include "examples/hf/checkpoint.h"
 #include "examples/hf/tensor_copies.h"
 
@@ -39,6 +40,12 @@ struct TensorPart {
   std::vector<int64_t> shape = {};
   // As in TensorCopy. REQUIRES: at least two dimensions in the checkpoint.
   bool is_transposed = false;
+  // A part of the rows: of each `period` rows (0: of all), those of `rows`. A transposed tensor's
+  // period is its last dimension. unzipped_head counts the rows that are left.
+  std::optional<Share> rows = {};
+  int64_t period = 0;
+  // A part of each row, for rows of one dimension: nothing else is read. nullopt: all of it.
+  std::optional<Share> columns = {};
 };
 
 class CheckpointReader {
@@ -47,8 +54,8 @@ class CheckpointReader {
   CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype);
 
   // Concatenates the parts along dimension 0 in one tensor. Run() sets its values. On the CPU, a
-  // single part that has the wanted dtype and order already stays in the mapped file, which lives as
-  // long as the tensor. REQUIRES: parts are not empty, and alike but for their first dimension.
+  // single part that has the wanted dtype and order already stays in the mapped file, which lives
+  // as long as the tensor. REQUIRES: parts are not empty, and alike but for their first dimension.
   // Errors: NotFound, naming the tensor; InvalidArgument if it is not of 16, 32 or 64 bit floats.
   // Throws LibTorch's exceptions.
   absl::StatusOr<at::Tensor> Add(const std::vector<TensorPart>& parts);
@@ -57,6 +64,14 @@ class CheckpointReader {
   absl::Status Run(const TensorCopyOptions& options);
 
  private:
+  struct Source {
+    TensorView view;
+    std::optional<Share> columns = {};  // as in TensorCopy
+    std::vector<int64_t> shape;         // of its rows of the target
+  };
+
+  // What is to be copied of the tensor `view`, one after the other.
+  static std::vector<Source> SourcesOf(const TensorPart& part, const TensorView& view);
   // A tensor over the file's memory, if that is possible.
   std::optional<at::Tensor> Mapped(const TensorView& view) const;
 

@@ -253,5 +253,76 @@ TEST_F(CheckpointReaderTest, TakesLittleMoreMemoryThanTheTensors) {
 
 #endif
 
+// Every slice of rows and columns, over all ranks, against the whole tensor.
+TEST_F(CheckpointReaderTest, RanksReadTheirRowsAndColumns) {
+  const Folder folder("slices", {{"a", at::randn({37, 29})}, {"v", at::randn({37})}});
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const at::Tensor a = folder["a"].to(ToScalarType(dtype));
+    const at::Tensor v = folder["v"].to(ToScalarType(dtype));
+    for (const int world : {1, 2, 3, 4}) {
+      for (int rank = 0; rank < world; ++rank) {
+        SCOPED_TRACE(testing::Message() << dtype << ", rank " << rank << " of " << world);
+        const Share rows = ShareOf(37, {.rank = rank, .world = world});
+        const Share columns = ShareOf(29, {.rank = rank, .world = world});
+        CheckpointReader reader = folder.Reader(dtype);
+        const at::Tensor some_rows = Added(reader, {{.name = "a", .rows = rows}});
+        const at::Tensor some_columns = Added(reader, {{.name = "a", .columns = columns}});
+        const at::Tensor both = Added(reader, {{.name = "a", .rows = rows, .columns = columns},
+                                               {.name = "a", .columns = columns}});
+        const at::Tensor vector =
+            Added(reader, {{.name = "v", .rows = rows}, {.name = "v", .rows = rows}});
+        ASSERT_TRUE(reader.Run({}).ok());
+        const at::Tensor expected_rows = a.narrow(0, rows.begin, rows.size);
+        const at::Tensor expected_columns = a.narrow(1, columns.begin, columns.size);
+        EXPECT_TRUE(at::equal(some_rows.cpu(), expected_rows));
+        EXPECT_TRUE(at::equal(some_columns.cpu(), expected_columns));
+        EXPECT_TRUE(at::equal(
+            both.cpu(),
+            at::cat({expected_columns.narrow(0, rows.begin, rows.size), expected_columns})));
+        const at::Tensor part = v.narrow(0, rows.begin, rows.size);
+        EXPECT_TRUE(at::equal(vector.cpu(), at::cat({part, part})));
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointReaderTest, RanksReadTheirRowsOfEachPeriodUnzipped) {
+  // Three heads of 12 rows, of which the first 4 keep their order; and as columns of a transposed
+  // tensor.
+  const Folder folder("periods", {{"a", at::randn({36, 5})}, {"t", at::randn({3, 5, 12})}});
+  const at::Tensor a = folder["a"];
+  const at::Tensor t = folder["t"].transpose(1, 2);  // [3, 12, 5]
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  const Share rows = {2, 4};
+  const Share columns = {1, 3};
+  const at::Tensor plain = Added(reader, {{.name = "a", .rows = rows, .period = 12}});
+  const at::Tensor unzipped = Added(
+      reader, {{.name = "a", .unzipped_head = 4, .rows = rows, .period = 12, .columns = columns}});
+  const at::Tensor transposed = Added(reader, {{.name = "t",
+                                                .unzipped_head = 4,
+                                                .shape = {36, 5},
+                                                .is_transposed = true,
+                                                .rows = rows,
+                                                .period = 12}});
+  const at::Tensor transposed_columns = Added(
+      reader,
+      {{.name = "t", .shape = {36, 5}, .is_transposed = true, .period = 12, .columns = columns}});
+  ASSERT_TRUE(reader.Run({}).ok());
+  const at::Tensor a_rows = a.view({3, 12, 5}).narrow(1, 2, 4).reshape({12, 5});
+  EXPECT_TRUE(at::equal(plain.cpu(), a_rows));
+  EXPECT_TRUE(at::equal(unzipped.cpu(), Unzipped(a_rows, 4).narrow(1, 1, 3)));
+  EXPECT_TRUE(at::equal(transposed.cpu(), Unzipped(t.narrow(1, 2, 4).reshape({12, 5}), 4)));
+  EXPECT_TRUE(at::equal(transposed_columns.cpu(), t.narrow(2, 1, 3).reshape({36, 3}).contiguous()));
+}
+
+TEST_F(CheckpointReaderTest, NothingButTheSliceIsRead) {
+  const Folder folder("bytes", {{"a", at::randn({64, 100})}});
+  CheckpointReader reader = folder.Reader(DType::kBFloat16);
+  Added(reader, {{.name = "a", .rows = Share{8, 16}, .columns = Share{30, 25}}});
+  int64_t total = 0;
+  ASSERT_TRUE(reader.Run({.on_progress = [&](int64_t, int64_t bytes) { total = bytes; }}).ok());
+  EXPECT_EQ(total, 16 * 25 * 4);
+}
+
 }  // namespace
 }  // namespace reprise

@@ -35,8 +35,17 @@ struct Piece {
   int64_t end = 0;
 
   int64_t num_rows() const { return end - begin; }
+  // Of the last dimension: in the source, and those that are copied.
+  int64_t stored_columns() const { return copy->source->shape.back(); }
+  int64_t columns() const {
+    return copy->columns.has_value() ? copy->columns->size : stored_columns();
+  }
+  int64_t first_column() const { return copy->columns.has_value() ? copy->columns->begin : 0; }
+  // Of what is copied.
   int64_t row_elements() const {
-    return copy->source->num_elements() / std::max<int64_t>(1, copy->source->shape[0]);
+    const int64_t stored =
+        copy->source->num_elements() / std::max<int64_t>(1, copy->source->shape[0]);
+    return copy->columns.has_value() ? stored / stored_columns() * columns() : stored;
   }
   int64_t source_row_bytes() const { return row_elements() * SizeOf(copy->source->type); }
   int64_t source_bytes() const { return num_rows() * source_row_bytes(); }
@@ -101,7 +110,7 @@ void Transpose(const TensorCopy& copy, int64_t num_rows, int64_t num_columns, co
 void ConvertTransposed(const Piece& piece, const char* source, char* target) {
   const std::vector<int64_t>& shape = piece.copy->source->shape;
   const int64_t num_rows = shape[shape.size() - 2];
-  const int64_t num_columns = shape.back();
+  const int64_t num_columns = piece.columns();
   const int64_t matrix = num_rows * num_columns;
   const int64_t num_matrices = piece.num_rows() * piece.row_elements() / matrix;
   const int64_t target_bytes = piece.copy->target.element_size();
@@ -147,19 +156,34 @@ class PieceReader {
 
   // Writes the values of the piece, in its target's layout, to `target` in host memory.
   absl::Status Read(const Piece& piece, char* target) {
-    const int64_t begin = piece.begin * piece.source_row_bytes();
+    if (piece.IsPlain()) return ReadStored(piece, target);
     const size_t size = static_cast<size_t>(piece.source_bytes());
-    if (piece.IsPlain()) {
-      return checkpoint_.Read(*piece.copy->source, begin, absl::MakeSpan(target, size));
-    }
     if (stored_.size() < size) stored_.resize(size);
-    REPRISE_RETURN_IF_ERROR(
-        checkpoint_.Read(*piece.copy->source, begin, absl::MakeSpan(stored_.data(), size)));
+    REPRISE_RETURN_IF_ERROR(ReadStored(piece, stored_.data()));
     ConvertRows(piece, stored_.data(), target);
     return absl::OkStatus();
   }
 
  private:
+  // The piece's values as the file holds them, without the columns that are not copied.
+  absl::Status ReadStored(const Piece& piece, char* target) {
+    const TensorView& source = *piece.copy->source;
+    if (!piece.copy->columns.has_value()) {
+      return checkpoint_.Read(source, piece.begin * piece.source_row_bytes(),
+                              absl::MakeSpan(target, static_cast<size_t>(piece.source_bytes())));
+    }
+    const int64_t line_bytes = piece.columns() * SizeOf(source.type);
+    if (line_bytes == 0) return absl::OkStatus();
+    const int64_t lines_a_row = piece.source_row_bytes() / line_bytes;
+    for (int64_t line = 0; line < piece.num_rows() * lines_a_row; ++line) {
+      const int64_t first = (piece.begin * lines_a_row + line) * piece.stored_columns();
+      REPRISE_RETURN_IF_ERROR(checkpoint_.Read(
+          source, (first + piece.first_column()) * SizeOf(source.type),
+          absl::MakeSpan(target + line * line_bytes, static_cast<size_t>(line_bytes))));
+    }
+    return absl::OkStatus();
+  }
+
   const Checkpoint& checkpoint_;
   std::vector<char> stored_;
 };

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "distributed/share.h"
 #include "examples/hf/checkpoint.h"
 #include "examples/hf/tensor_view.h"
 
@@ -27,7 +28,8 @@ namespace reprise {
 struct TensorCopy {
   // Of the checkpoint; float16, bfloat16, float32 or float64.
   const TensorView* source = nullptr;
-  // Contiguous, with as many elements; float32, float16 or bfloat16. All targets are on one device.
+  // Contiguous, with as many elements as are copied; float32, float16 or bfloat16. All targets are
+  // on one device.
   at::Tensor target = {};
   // Whether the target holds the source's last two dimensions swapped: of a source [..., rows,
   // columns] each matrix as [columns, rows]. Each is read as a whole.
@@ -38,6 +40,9 @@ struct TensorCopy {
   // subtracting kept_rows.
   std::optional<int> unzipped_head = {};
   int kept_rows = 0;
+  // Of the source's last dimension, what is copied: the target is that of a source of these columns
+  // alone, and only they are read. nullopt: all.
+  std::optional<Share> columns = {};
 };
 
 struct TensorCopyOptions {

@@ -51,15 +51,13 @@ std::vector<int64_t> StoredShape(const WeightPart& part, const std::vector<int64
 // Records the requests.
 class TensorList : public WeightSource {
  public:
-  TensorList() : WeightSource(DType::kFloat32) {}
+  explicit TensorList(const Ranks& ranks) : WeightSource(DType::kFloat32, ranks) {}
 
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
-    int64_t num_rows = 0;
     for (const WeightPart& part : request.parts) {
       tensors.push_back({part.name, StoredShape(part, request.row_shape)});
-      num_rows += part.num_rows;
     }
-    return at::empty(ShapeOf(num_rows, request.row_shape), at::TensorOptions(at::kMeta));
+    return at::empty(request.Shape(), at::TensorOptions(at::kMeta));
   }
 
   std::vector<ExpectedTensor> tensors;
@@ -67,8 +65,9 @@ class TensorList : public WeightSource {
 
 class CheckpointSource : public WeightSource {
  public:
-  CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype)
-      : WeightSource(dtype), reader(std::move(checkpoint), device, dtype) {}
+  CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype,
+                   const Ranks& ranks)
+      : WeightSource(dtype, ranks), reader(std::move(checkpoint), device, dtype) {}
 
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
     std::vector<TensorPart> parts;
@@ -77,7 +76,10 @@ class CheckpointSource : public WeightSource {
                        .unzipped_head = part.unzipped_head,
                        .kept_rows = part.kept_rows,
                        .shape = ShapeOf(part.num_rows, request.row_shape),
-                       .is_transposed = part.is_transposed});
+                       .is_transposed = part.is_transposed,
+                       .rows = part.share,
+                       .period = part.period,
+                       .columns = request.columns});
     }
     return reader.Add(parts);
   }
@@ -87,20 +89,29 @@ class CheckpointSource : public WeightSource {
 
 }  // namespace
 
+std::vector<int64_t> WeightRequest::Shape() const {
+  std::vector<int64_t> shape = ShapeOf(0, row_shape);
+  for (const WeightPart& part : parts) shape[0] += part.num_rank_rows();
+  if (columns.has_value()) shape.back() = columns->size;
+  return shape;
+}
+
 LayerReader::LayerReader(WeightSource& source, std::string prefix)
     : source_(source), prefix_(std::move(prefix)) {}
 
 absl::StatusOr<at::Tensor> LayerReader::Add(std::vector<WeightPart> parts,
                                             std::vector<int64_t> row_shape, WeightKind kind,
-                                            std::string_view suffix, double neutral) const {
+                                            std::string_view suffix, double neutral,
+                                            std::optional<Share> columns) const {
   for (WeightPart& part : parts) part.name = Joined(prefix_, part.name, suffix);
-  return source_.Add({std::move(parts), std::move(row_shape), kind, neutral});
+  return source_.Add({std::move(parts), std::move(row_shape), kind, neutral, columns});
 }
 
-absl::StatusOr<at::Tensor> LayerReader::Matrix(std::string_view name,
-                                               std::vector<int64_t> shape) const {
+absl::StatusOr<at::Tensor> LayerReader::Matrix(std::string_view name, std::vector<int64_t> shape,
+                                               std::optional<Share> rows) const {
   std::vector<int64_t> row_shape(shape.begin() + 1, shape.end());
-  return Add({{std::string(name), shape[0]}}, std::move(row_shape), WeightKind::kMatrix, "", 1);
+  return Add({{.name = std::string(name), .num_rows = shape[0], .share = rows}},
+             std::move(row_shape), WeightKind::kMatrix, "", 1);
 }
 
 absl::StatusOr<at::Tensor> LayerReader::Norm(std::string_view name, int64_t size,
@@ -108,14 +119,16 @@ absl::StatusOr<at::Tensor> LayerReader::Norm(std::string_view name, int64_t size
   return Add({{std::string(name), size}}, {}, WeightKind::kNorm, "", neutral);
 }
 
-absl::StatusOr<at::Tensor> LayerReader::Bias(std::string_view name, int64_t size) const {
-  return Add({{std::string(name), size}}, {}, WeightKind::kBias, "", 1);
+absl::StatusOr<at::Tensor> LayerReader::Bias(std::string_view name, int64_t size,
+                                             std::optional<Share> rows) const {
+  return Add({{.name = std::string(name), .num_rows = size, .share = rows}}, {}, WeightKind::kBias,
+             "", 1);
 }
 
 absl::StatusOr<at::Tensor> LayerReader::Rows(const std::vector<WeightPart>& parts,
-                                             std::vector<int64_t> row_shape,
-                                             WeightKind kind) const {
-  return Add(parts, std::move(row_shape), kind, "", 1);
+                                             std::vector<int64_t> row_shape, WeightKind kind,
+                                             std::optional<Share> columns) const {
+  return Add(parts, std::move(row_shape), kind, "", 1, columns);
 }
 
 absl::StatusOr<Linear> LayerReader::Projection(const std::vector<WeightPart>& parts,
@@ -130,6 +143,19 @@ absl::StatusOr<Linear> LayerReader::Projection(const std::vector<WeightPart>& pa
       part.is_transposed = false;
     }
     REPRISE_ASSIGN_OR_RETURN(added, Add(vectors, {}, WeightKind::kBias, ".bias", 1));
+  }
+  return Linear::Create(std::move(weight), std::move(added));
+}
+
+absl::StatusOr<Linear> LayerReader::SummedProjection(std::string_view name, int64_t out_features,
+                                                     int64_t in_features, const Share& columns,
+                                                     LinearBias bias) const {
+  const WeightPart part = {.name = std::string(name), .num_rows = out_features};
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
+                           Add({part}, {in_features}, WeightKind::kMatrix, ".weight", 1, columns));
+  std::optional<at::Tensor> added;
+  if (bias == LinearBias::kAdded && ranks().rank == 0) {
+    REPRISE_ASSIGN_OR_RETURN(added, Add({part}, {}, WeightKind::kBias, ".bias", 1));
   }
   return Linear::Create(std::move(weight), std::move(added));
 }
@@ -168,8 +194,9 @@ absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
       absl::StrCat("the checkpoint does not fit its config.json: ", absl::StrJoin(problems, "; ")));
 }
 
-absl::StatusOr<std::vector<ExpectedTensor>> internal::ListTensors(ReadWeights read) {
-  TensorList list;
+absl::StatusOr<std::vector<ExpectedTensor>> internal::ListTensors(ReadWeights read,
+                                                                  const Ranks& ranks) {
+  TensorList list(ranks);
   REPRISE_RETURN_IF_ERROR(CatchTorch([&] { return read(list); }));
   return std::move(list.tensors);
 }
@@ -177,7 +204,7 @@ absl::StatusOr<std::vector<ExpectedTensor>> internal::ListTensors(ReadWeights re
 absl::Status internal::LoadWeights(const std::string& folder, const LoadWeightsOptions& options,
                                    IsUnusedTensor is_unused, ReadWeights read) {
   REPRISE_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::Open(folder));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<ExpectedTensor> expected, ListTensors(read));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<ExpectedTensor> expected, ListTensors(read, {}));
   if (const absl::Status fits = CheckTensors(expected, opened.tensors(), is_unused); !fits.ok()) {
     return absl::Status(fits.code(), absl::StrCat(folder, ": ", fits.message()));
   }
@@ -185,7 +212,7 @@ absl::Status internal::LoadWeights(const std::string& folder, const LoadWeightsO
   REPRISE_ASSIGN_OR_RETURN(const DType dtype,
                            ChooseDType(*checkpoint, expected.front().name, options.dtype));
   return CatchTorch([&]() -> absl::Status {
-    CheckpointSource source(checkpoint, options.device, dtype);
+    CheckpointSource source(checkpoint, options.device, dtype, options.ranks);
     REPRISE_RETURN_IF_ERROR(read(source));
     return source.reader.Run({.on_progress = options.on_progress});
   });

@@ -36,6 +36,8 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
+#include "distributed/collectives.h"
+#include "distributed/share.h"
 #include "examples/hf/safetensors.h"
 #include "runner/ops/linear.h"
 
@@ -52,6 +54,16 @@ struct WeightPart {
   std::vector<int64_t> stored_shape = {};
   // Whether the last two of stored_shape are {in_features, out_features}, as in TensorCopy.
   bool is_transposed = false;
+  // This rank's rows of each `period` rows (0: of all num_rows); nullopt: all of them.
+  // unzipped_head counts the rank's rows. Of a transposed tensor `period` is out_features.
+  std::optional<Share> share = {};
+  int64_t period = 0;
+
+  // The rank's rows.
+  int64_t num_rank_rows() const {
+    if (!share.has_value()) return num_rows;
+    return period > 0 ? num_rows / period * share->size : share->size;
+  }
 };
 
 enum class WeightKind : int8_t { kMatrix, kNorm, kBias };
@@ -61,21 +73,29 @@ struct WeightRequest {
   std::vector<int64_t> row_shape;  // of all parts: {in_features} for a matrix, {} for a vector
   WeightKind kind = WeightKind::kMatrix;
   double neutral = 1;  // of a norm: the value that changes nothing
+  // This rank's columns of rows of one dimension; nullopt: all of them.
+  std::optional<Share> columns = {};
+
+  // Of the weight: the rank's rows of all parts, and its columns.
+  std::vector<int64_t> Shape() const;
 };
 
-// Provides weights.
+// Provides weights: those of one rank, where a model is divided over several. Requests name what is
+// stored and what of it is the rank's.
 class WeightSource {
  public:
-  explicit WeightSource(DType dtype) : dtype_(dtype) {}
+  explicit WeightSource(DType dtype, const Ranks& ranks = {}) : dtype_(dtype), ranks_(ranks) {}
   virtual ~WeightSource() = default;
 
   // The tensor; its values may be set later. May throw LibTorch's exceptions.
   virtual absl::StatusOr<at::Tensor> Add(const WeightRequest& request) = 0;
 
   DType dtype() const { return dtype_; }
+  const Ranks& ranks() const { return ranks_; }
 
  private:
   DType dtype_;
+  Ranks ranks_;
 };
 
 enum class LinearBias { kNone, kAdded };
@@ -90,22 +110,36 @@ class LayerReader {
  public:
   LayerReader(WeightSource& source, std::string prefix);
 
-  absl::StatusOr<at::Tensor> Matrix(std::string_view name, std::vector<int64_t> shape) const;
+  const Ranks& ranks() const { return source_.ranks(); }
+
+  // `rows`: this rank's; nullopt: all.
+  absl::StatusOr<at::Tensor> Matrix(std::string_view name, std::vector<int64_t> shape,
+                                    std::optional<Share> rows = std::nullopt) const;
   absl::StatusOr<at::Tensor> Norm(std::string_view name, int64_t size, double neutral = 1) const;
-  absl::StatusOr<at::Tensor> Bias(std::string_view name, int64_t size) const;
+  absl::StatusOr<at::Tensor> Bias(std::string_view name, int64_t size,
+                                  std::optional<Share> rows = std::nullopt) const;
 
   // The rows of all `parts` one after the other, [num_rows, row_shape...], named in full.
+  // `columns`: this rank's; nullopt: all.
   absl::StatusOr<at::Tensor> Rows(const std::vector<WeightPart>& parts,
-                                  std::vector<int64_t> row_shape, WeightKind kind) const;
+                                  std::vector<int64_t> row_shape, WeightKind kind,
+                                  std::optional<Share> columns = std::nullopt) const;
 
   // One product for all `parts`, with concatenated outputs. Parts are named without ".weight" and
   // ".bias"; biases are stored as vectors. Errors: also those of Linear::Create().
   absl::StatusOr<Linear> Projection(const std::vector<WeightPart>& parts, int64_t in_features,
                                     LinearBias bias) const;
 
+  // A product of this rank's columns, whose outputs are to be added over the ranks: the bias is
+  // that of rank 0 alone, so that the sum has it once. Named as in Projection().
+  absl::StatusOr<Linear> SummedProjection(std::string_view name, int64_t out_features,
+                                          int64_t in_features, const Share& columns,
+                                          LinearBias bias) const;
+
  private:
   absl::StatusOr<at::Tensor> Add(std::vector<WeightPart> parts, std::vector<int64_t> row_shape,
-                                 WeightKind kind, std::string_view suffix, double neutral) const;
+                                 WeightKind kind, std::string_view suffix, double neutral,
+                                 std::optional<Share> columns = std::nullopt) const;
 
   WeightSource& source_;
   std::string prefix_;
@@ -128,14 +162,17 @@ struct LoadWeightsOptions {
   c10::Device device = c10::kCPU;
   // nullopt: that of the first tensor in the checkpoint; float64 becomes float32.
   std::optional<DType> dtype = {};
+  // Which of the model's ranks loads. It reads its own part of each tensor and nothing else.
+  Ranks ranks = {};
   // Called from time to time while files are read, for a display of progress.
   std::function<void(int64_t num_bytes, int64_t total_bytes)> on_progress = {};
 };
 
 namespace internal {
 using ReadWeights = absl::FunctionRef<absl::Status(WeightSource&)>;
-// Both call `read` on tensors without memory, of the meta device; the second then on the checkpoint.
-absl::StatusOr<std::vector<ExpectedTensor>> ListTensors(ReadWeights read);
+// Both call `read` on tensors without memory, of the meta device; the second then on the
+// checkpoint.
+absl::StatusOr<std::vector<ExpectedTensor>> ListTensors(ReadWeights read, const Ranks& ranks);
 absl::Status LoadWeights(const std::string& folder, const LoadWeightsOptions& options,
                          IsUnusedTensor is_unused, ReadWeights read);
 }  // namespace internal
@@ -144,17 +181,20 @@ absl::Status LoadWeights(const std::string& folder, const LoadWeightsOptions& op
 // absl::StatusOr<Weights>(WeightSource&).
 template <typename Read>
 absl::StatusOr<std::vector<ExpectedTensor>> ListTensors(const Read& read) {
-  return internal::ListTensors([&](WeightSource& source) { return read(source).status(); });
+  return internal::ListTensors([&](WeightSource& source) { return read(source).status(); }, {});
 }
 
-// The result of `read` on tensors without memory, for their shapes.
+// The result of `read` on tensors without memory, for their shapes on a rank.
 template <typename Read>
-std::invoke_result_t<Read, WeightSource&> ShapesOf(const Read& read) {
+std::invoke_result_t<Read, WeightSource&> ShapesOf(const Read& read, const Ranks& ranks = {}) {
   std::invoke_result_t<Read, WeightSource&> weights = absl::UnknownError("not read");
-  REPRISE_RETURN_IF_ERROR(internal::ListTensors([&](WeightSource& source) {
-                            weights = read(source);
-                            return weights.status();
-                          }).status());
+  REPRISE_RETURN_IF_ERROR(internal::ListTensors(
+                              [&](WeightSource& source) {
+                                weights = read(source);
+                                return weights.status();
+                              },
+                              ranks)
+                              .status());
   return weights;
 }
 
@@ -202,8 +242,8 @@ inline NamedWeight Named(const char* name, const std::optional<Linear>& linear) 
   return {name, linear.has_value() ? &linear->weight() : nullptr};
 }
 
-// InvalidArgument, naming the first weight that is absent, not wanted or of another shape. REQUIRES:
-// both list the members of the same struct, of as many layers.
+// InvalidArgument, naming the first weight that is absent, not wanted or of another shape.
+// REQUIRES: both list the members of the same struct, of as many layers.
 absl::Status CheckWeights(absl::Span<const NamedWeight> expected,
                           absl::Span<const NamedWeight> weights);
 

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "distributed/share.h"
 #include "examples/hf/json_fields.h"
 #include "examples/hf/paths.h"
 #include "examples/hf/strict_json.h"
@@ -28,27 +29,40 @@ std::vector<ExpectedTensor> TensorsOf(const MlaConfig& config) { return MlaTenso
 std::vector<ExpectedTensor> TensorsOf(const BartConfig& config) { return BartTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const GptConfig& config) { return GptTensors(config); }
 
+absl::Status CheckOneRank(const char* family, const LoadModelOptions& options) {
+  const int world = options.weights.ranks.world;
+  if (world == 1) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("models of ", family, " are not divided: expected one rank, got ", world));
+}
+
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const LlamaConfig& config,
                                             const LoadModelOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(path, config, options.weights));
-  return LlamaModel::Create(config, std::move(weights), {.max_position = options.max_position});
+  return LlamaModel::Create(
+      config, std::move(weights),
+      {.max_position = options.max_position, .collectives = options.collectives});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaConfig& config,
                                             const LoadModelOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, LoadMlaWeights(path, config, options.weights));
   return MlaModel::Create(config, std::move(weights),
-                          {.max_position = options.max_position, .cache = options.mla_cache});
+                          {.max_position = options.max_position,
+                           .cache = options.mla_cache,
+                           .collectives = options.collectives});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartConfig& config,
                                             const LoadModelOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckOneRank("BART", options));
   REPRISE_ASSIGN_OR_RETURN(BartWeights weights, LoadBartWeights(path, config, options.weights));
   return BartModel::Create(config, std::move(weights));
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const GptConfig& config,
                                             const LoadModelOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckOneRank("GPT-2 and BLOOM", options));
   REPRISE_ASSIGN_OR_RETURN(GptWeights weights, LoadGptWeights(path, config, options.weights));
   return GptModel::Create(config, std::move(weights), {.max_position = options.max_position});
 }
@@ -109,7 +123,9 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
                                                  const LoadModelOptions& options) {
-  return std::visit([&](const auto& family) { return Load(path, family, options); }, config);
+  LoadModelOptions own = options;
+  own.weights.ranks = RanksOf(options.collectives);
+  return std::visit([&](const auto& family) { return Load(path, family, own); }, config);
 }
 
 absl::StatusOr<std::string> DefaultModelFolder() {

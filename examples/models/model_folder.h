@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "distributed/collectives.h"
 #include "examples/hf/tokenizer/tokenizer.h"
 #include "examples/hf/weights.h"
 #include "examples/models/bart/bart_config.h"
@@ -57,9 +58,13 @@ struct LoadModelOptions {
   // max_seq_len, which it must not exceed.
   std::optional<int> max_position = {};
   MlaCache mla_cache = MlaCache::kLatent;  // of DeepSeek-V2's family
+  // The ranks that the model is divided over, this process among them; must outlive the model.
+  // Null: one rank. weights.ranks is ignored.
+  Collectives* collectives = nullptr;
 };
 
-// Errors: those of LoadWeights() and of the model's Create().
+// Errors: those of LoadWeights() and of the model's Create(); Unimplemented for several ranks of a
+// family that cannot be divided (BART, GPT-2, BLOOM).
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
                                                  const LoadModelOptions& options);
 

@@ -28,6 +28,8 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
+#include "distributed/collectives.h"
+#include "distributed/share.h"
 #include "examples/hf/safetensors.h"
 #include "examples/hf/weights.h"
 #include "examples/models/random_source.h"
@@ -74,9 +76,9 @@ struct ModelWeights {
   }
 
   // InvalidArgument, naming the weight, unless all weights of the config are present, with its
-  // shapes, and of weights.dtype.
-  absl::Status Check(const Config& config, const Weights& weights) const {
-    REPRISE_ASSIGN_OR_RETURN(const Weights shapes, ShapesOf(ReaderOf(config)));
+  // shapes on the rank, and of weights.dtype.
+  absl::Status Check(const Config& config, const Weights& weights, const Ranks& ranks = {}) const {
+    REPRISE_ASSIGN_OR_RETURN(const Weights shapes, ShapesOf(ReaderOf(config), ranks));
     if (weights.layers.size() != shapes.layers.size()) {
       return absl::InvalidArgumentError(absl::StrCat("layers must be num_layers: expected ",
                                                      shapes.layers.size(), ", got ",
@@ -102,14 +104,17 @@ struct DecoderShape {
 };
 
 // Reads `embedding`, `layers` by read_layer(layer), `final_norm` and `lm_head`, which is the
-// embedding's memory if the two are tied. Weights are these members and `dtype`, in this order.
+// embedding's memory if the two are tied. Over several ranks embedding and head have the rows of
+// the rank's share of the vocabulary (runner/ranks/over_ranks.h). Weights are these members and
+// `dtype`, in this order.
 template <typename Weights, typename ReadLayer>
 absl::StatusOr<Weights> ReadDecoder(const DecoderShape& shape, WeightSource& source,
                                     const ReadLayer& read_layer) {
   const LayerReader in(source, "");
   const int64_t hidden = shape.hidden_size;
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
-                           in.Matrix("model.embed_tokens.weight", {shape.vocab_size, hidden}));
+  const Share vocabulary = AlignedShareOf(shape.vocab_size, source.ranks());
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding, in.Matrix("model.embed_tokens.weight",
+                                                           {shape.vocab_size, hidden}, vocabulary));
   decltype(Weights::layers) layers;
   layers.reserve(shape.num_layers);
   for (int layer = 0; layer < shape.num_layers; ++layer) {
@@ -120,7 +125,8 @@ absl::StatusOr<Weights> ReadDecoder(const DecoderShape& shape, WeightSource& sou
                            in.Norm("model.norm.weight", hidden, shape.neutral_norm));
   at::Tensor head = embedding;
   if (!shape.ties_embeddings) {
-    REPRISE_ASSIGN_OR_RETURN(head, in.Matrix("lm_head.weight", {shape.vocab_size, hidden}));
+    REPRISE_ASSIGN_OR_RETURN(head,
+                             in.Matrix("lm_head.weight", {shape.vocab_size, hidden}, vocabulary));
   }
   REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(std::move(head), std::nullopt));
   return Weights{.embedding = std::move(embedding),

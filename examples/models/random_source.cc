@@ -14,7 +14,7 @@
 namespace reprise {
 
 RandomSource::RandomSource(const RandomWeightsOptions& options, RandomSpread spread)
-    : WeightSource(options.dtype),
+    : WeightSource(options.dtype, options.ranks),
       spread_(spread),
       options_(at::TensorOptions(options.device).dtype(ToScalarType(options.dtype))),
       generator_(at::globalContext().defaultGenerator(options.device).clone()) {
@@ -22,9 +22,7 @@ RandomSource::RandomSource(const RandomWeightsOptions& options, RandomSpread spr
 }
 
 absl::StatusOr<at::Tensor> RandomSource::Add(const WeightRequest& request) {
-  std::vector<int64_t> shape = {0};
-  for (const WeightPart& part : request.parts) shape[0] += part.num_rows;
-  shape.insert(shape.end(), request.row_shape.begin(), request.row_shape.end());
+  const std::vector<int64_t> shape = request.Shape();
   const bool is_matrix = request.kind == WeightKind::kMatrix;
   if (spread_ == RandomSpread::kLively && !is_matrix) {
     const double middle = request.kind == WeightKind::kNorm ? request.neutral : 0;

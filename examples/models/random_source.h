@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "base/torch_status.h"
+#include "distributed/collectives.h"
 #include "examples/hf/weights.h"
 
 namespace reprise {
@@ -37,6 +38,8 @@ struct RandomWeightsOptions {
   c10::Device device = c10::kCPU;
   DType dtype = DType::kBFloat16;
   uint64_t seed = 1;
+  // Weights of a rank's sizes. They are no parts of one model: for measurements, not for texts.
+  Ranks ranks = {};
 };
 
 // LibTorch's own generator is not changed.

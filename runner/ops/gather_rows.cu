@@ -20,7 +20,7 @@ __global__ void GatherRowsKernel(GatherRowsArgs args) {
   const int64_t num_words = args.row_bytes / static_cast<int64_t>(sizeof(Word));
   const int64_t word = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   if (word >= num_words) return;
-  const int64_t index = args.indices[i];
+  const int64_t index = args.indices[i] - args.first_row;
   Word value = {};
   if (index >= 0 && index < args.num_rows) {
     const char* row = static_cast<const char*>(args.table) + index * args.table_stride_bytes;

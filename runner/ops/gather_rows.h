@@ -17,6 +17,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 
 namespace reprise {
@@ -27,6 +29,11 @@ namespace reprise {
 // written; on a GPU, where no error can be returned, its row becomes zero. Other errors:
 // InvalidArgument, naming the argument.
 absl::Status GatherRows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& out);
+
+// The same of a table of which only the rows [first_row, first_row + num_rows) are here: `table`.
+// Rows whose index is another become zero, on the CPU too. first_row >= 0.
+absl::Status GatherSomeRows(const at::Tensor& table, int64_t first_row, const at::Tensor& indices,
+                            const at::Tensor& out);
 
 }  // namespace reprise
 

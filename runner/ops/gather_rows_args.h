@@ -19,6 +19,7 @@ struct GatherRowsArgs {
   void* out = nullptr;
   int64_t out_stride_bytes = 0;
   int64_t row_bytes = 0;
+  int64_t first_row = 0;  // the index of the table's first row
   int64_t num_rows = 0;
   int num_indices = 0;
 };

@@ -1,6 +1,7 @@
 #include "runner/ops/gather_rows.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
@@ -62,6 +63,19 @@ TEST_F(GatherRowsTest, AnIndexOutOfRangeNeverReadsTheTable) {
       EXPECT_EQ(out[1].abs().max().item<float>(), 0);
     }
   }
+}
+
+TEST_F(GatherRowsTest, RowsOfOtherRanksAreZero) {
+  const at::TensorOptions options = at::TensorOptions(device()).dtype(at::kFloat);
+  const at::Tensor whole = at::arange(1, 31, options).view({10, 3});
+  const at::Tensor out = at::empty({6, 3}, options).fill_(-1);
+  const at::Tensor indices = Indices({0, 4, 6, 7, -1, std::numeric_limits<int32_t>::max()});
+  ASSERT_TRUE(GatherSomeRows(whole.narrow(0, 4, 3), 4, indices, out).ok());
+  EXPECT_TRUE(Equals(out[1], whole[4]));
+  EXPECT_TRUE(Equals(out[2], whole[6]));
+  for (const int row : {0, 3, 4, 5}) EXPECT_EQ(out[row].abs().max().item<float>(), 0) << row;
+  EXPECT_EQ(GatherSomeRows(whole, -1, indices, out),
+            absl::InvalidArgumentError("first_row must not be negative: expected >= 0, got -1"));
 }
 
 TEST_F(GatherRowsTest, NamesTheArgumentThatIsWrong) {

@@ -14,7 +14,7 @@ constexpr size_t kAlignment = 8;
 
 // The first bytes. Sizes of the stored structs are in it, as far as builds may differ in them.
 constexpr uint64_t kMark = 0x5245505200000000u + (sizeof(SlotJoin) << 20) +
-                           (sizeof(LogitsParams) << 12) + (sizeof(BlockTableUpdate) << 4) + 2;
+                           (sizeof(LogitsParams) << 12) + (sizeof(BlockTableUpdate) << 4) + 3;
 
 // What is stored as it is in memory.
 template <typename T>
@@ -225,6 +225,7 @@ void Fields(Archive& archive,
   Positions(archive, row.positions);
   archive.Value(row.num_drafts);
   archive.Array(row.drafts);
+  archive.Array(row.parents);
 }
 
 template <typename Archive, typename Embeddings>

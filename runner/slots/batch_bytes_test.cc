@@ -37,6 +37,7 @@ class FullBatch {
 
  private:
   const int32_t prompt_[3] = {5, 6, 7};
+  const int32_t parents_[3] = {0, 0, 2};
   const int32_t positions_[7] = {10, 11, 12, -1, 20, 21, 22};
   const int32_t mask_[2] = {-1, 9};
   const int32_t source_[1] = {3};
@@ -71,7 +72,7 @@ class FullBatch {
       {.slot = SlotId(0), .allowed_tokens = mask_},
       {.slot = SlotId(2), .tokens = source_},
       {.slot = SlotId(4), .num_drafts = 5},
-      {.slot = SlotId(5), .drafts = prompt_}};
+      {.slot = SlotId(5), .drafts = prompt_, .parents = parents_}};
   // Rows apart from each other, and rows on a GPU.
   const float values_[7] = {1, 2, 3, -1, 4, 5, 6};
   const ScheduledEmbeddings embeddings_[2] = {
@@ -164,6 +165,8 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   EXPECT_EQ(batch.rows[3].query_len(), 6);
   EXPECT_EQ(batch.rows[4].num_drafts, 0);
   EXPECT_THAT(batch.rows[4].drafts, ElementsAre(5, 6, 7));
+  EXPECT_TRUE(batch.rows[3].parents.empty());
+  EXPECT_THAT(batch.rows[4].parents, ElementsAre(0, 0, 2));
   EXPECT_EQ(batch.rows[4].query_len(), 4);
   EXPECT_EQ(batch.idle, IdleStep::kRunModel);
 }
@@ -242,6 +245,7 @@ TEST(BatchBytesTest, AnyBytesAreSafeToRead) {
       for (const int32_t token : row.tokens) sum += token;
       for (const int32_t word : row.allowed_tokens) sum += word;
       for (const int32_t draft : row.drafts) sum += draft;
+      for (const int32_t parent : row.parents) sum += parent;
     }
     for (const ScheduledRow& row : (*read)->rows) {
       for (int dim = 0; row.positions.count > 0 && dim < row.positions.num_dims; ++dim) {

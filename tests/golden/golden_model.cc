@@ -6,10 +6,13 @@
 namespace reprise {
 
 absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
-                                                       DType dtype, MlaCache mla_cache) {
+                                                       DType dtype, MlaCache mla_cache,
+                                                       Collectives* collectives) {
   REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden.folder));
   return LoadModel(golden.folder, config,
-                   {.weights = {.device = device, .dtype = dtype}, .mla_cache = mla_cache});
+                   {.weights = {.device = device, .dtype = dtype},
+                    .mla_cache = mla_cache,
+                    .collectives = collectives});
 }
 
 }  // namespace reprise

@@ -12,16 +12,19 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "distributed/collectives.h"
 #include "examples/models/deepseek/mla_model.h"
 #include "runner/model.h"
 #include "tests/golden/golden.h"
 
 namespace reprise {
 
-// Errors: those of LoadModelConfig() and LoadModel().
+// `collectives`: the ranks that it is divided over; null: one. Errors: those of LoadModelConfig()
+// and LoadModel().
 absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
                                                        DType dtype,
-                                                       MlaCache mla_cache = MlaCache::kLatent);
+                                                       MlaCache mla_cache = MlaCache::kLatent,
+                                                       Collectives* collectives = nullptr);
 
 }  // namespace reprise
 

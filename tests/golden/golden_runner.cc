@@ -4,7 +4,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "engine/engine.h"
 #include "examples/models/generate.h"
@@ -35,7 +34,8 @@ EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
                      .graphs = options.graphs,
                      .graph_sizes = options.graph_sizes,
                      .mixed_graphs = options.mixed_graphs,
-                     .max_steps_in_flight = 1},  // logits are read after every step
+                     .max_steps_in_flight = 1,  // logits are read after every step
+                     .collectives = options.collectives},
           .prefill_chunk = options.prefill_chunk};
 }
 
@@ -99,6 +99,11 @@ absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requ
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                            Engine::Create(&model, EngineOptionsFor(requests, options)));
   return RunIn(*engine, requests, options);
+}
+
+absl::Status FollowGolden(Model& model, absl::Span<const Request> requests,
+                          const GoldenRunOptions& options) {
+  return Engine::Follow(&model, EngineOptionsFor(requests, options));
 }
 
 absl::StatusOr<std::vector<GoldenRun>> RunGoldenRounds(

@@ -14,10 +14,12 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "cache/storage/kv_layout.h"
+#include "distributed/collectives.h"
 #include "engine/request.h"
 #include "examples/decode/prompt.h"
 #include "graphs/graph_report.h"
@@ -44,6 +46,7 @@ struct GoldenRunOptions {
     kTogether,  // all requests at once
     kAlone,     // one after the other
   } batching = Batching::kTogether;
+  Collectives* collectives = nullptr;  // of a model that is divided over ranks
 };
 
 // The result of a request.
@@ -72,6 +75,11 @@ Request PromptedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, in
 // engine.
 absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requests,
                                     const GoldenRunOptions& options);
+
+// On the other ranks, with the same arguments: returns when rank 0's RunGolden() does. Errors:
+// those of Engine::Follow().
+absl::Status FollowGolden(Model& model, absl::Span<const Request> requests,
+                          const GoldenRunOptions& options);
 
 // The same so many times in one engine, whose graphs are captured once. `before` is called before
 // each round, when no sequence has keys and none is found again.

@@ -87,10 +87,12 @@ struct MlaModel::Scratch {
   at::Tensor gated;       // [num_tokens, intermediate_size]
 };
 
-absl::StatusOr<std::unique_ptr<MlaModel>> MlaModel::Create(const MlaConfig& config,
+absl::StatusOr<std::unique_ptr<MlaModel>> MlaModel::Create(const MlaConfig& model_config,
                                                            MlaWeights weights,
                                                            const MlaModelOptions& options) {
-  REPRISE_RETURN_IF_ERROR(CheckMlaWeights(config, weights));
+  const Ranks ranks = RanksOf(options.collectives);
+  REPRISE_RETURN_IF_ERROR(CheckMlaWeights(model_config, weights, ranks));
+  REPRISE_ASSIGN_OR_RETURN(const MlaConfig config, MlaConfigOfRank(model_config, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);
   if (max_position < 1 || max_position > config.max_seq_len) {
     return absl::InvalidArgumentError(
@@ -109,7 +111,9 @@ absl::StatusOr<std::unique_ptr<MlaModel>> MlaModel::Load(const std::string& fold
                                                          const LoadWeightsOptions& load,
                                                          const MlaModelOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(const MlaConfig config, LoadMlaConfig(folder));
-  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, LoadMlaWeights(folder, config, load));
+  LoadWeightsOptions own = load;
+  own.ranks = RanksOf(options.collectives);
+  REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, LoadMlaWeights(folder, config, own));
   return Create(config, std::move(weights), options);
 }
 
@@ -119,6 +123,7 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
       weights_(std::move(weights)),
       rotary_table_(std::move(rotary_table)),
       options_(options),
+      vocabulary_(config.vocab_size, options.collectives),
       spec_{.layers = std::vector<LayerSpec>(config.num_layers, LayerOf(config, options.cache)),
             .within = {},
             .vocab_size = config.vocab_size,
@@ -132,7 +137,8 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     const at::TensorOptions options = weights_.embedding.options();
     Scratch scratch(config_, options_.cache, step.num_tokens(), options);
-    REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
+    REPRISE_RETURN_IF_ERROR(
+        vocabulary_.Embed(weights_.embedding, step.token_ids(), scratch.hidden));
     REPRISE_RETURN_IF_ERROR(RmsNorm(scratch.hidden, weights_.layers.front().input_norm,
                                     static_cast<float>(config_.rms_norm_eps), scratch.normed));
     for (int layer = 0; layer < config_.num_layers; ++layer) {
@@ -146,7 +152,8 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
     const int64_t num_logits = step.logits_indices().size(0);
     const at::Tensor last = at::empty({num_logits, config_.hidden_size}, options);
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
-    REPRISE_RETURN_IF_ERROR(weights_.lm_head.Apply(step.linears(), last, step.logits()));
+    REPRISE_RETURN_IF_ERROR(
+        vocabulary_.Logits(weights_.lm_head, step.linears(), last, step.logits()));
     return step.logits();
   });
 }
@@ -165,7 +172,9 @@ absl::Status MlaModel::Attention(const Step& step, int layer, Scratch& scratch) 
       REPRISE_RETURN_IF_ERROR(AttendAbsorbed(step, layer, scratch));
     }
   }
-  return weights_.layers[layer].o.Apply(step.linears(), scratch.values.flatten(1), scratch.normed);
+  REPRISE_RETURN_IF_ERROR(
+      weights_.layers[layer].o.Apply(step.linears(), scratch.values.flatten(1), scratch.normed));
+  return SumOverRanks(options_.collectives, scratch.normed);
 }
 
 absl::Status MlaModel::Project(const Step& step, int layer, Scratch& scratch) const {
@@ -236,7 +245,8 @@ absl::Status MlaModel::FeedForward(const Step& step, int layer, Scratch& scratch
   const MlaLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.gate_up.Apply(step.linears(), scratch.normed, scratch.gate_up));
   REPRISE_RETURN_IF_ERROR(GateMul(Activation::kSilu, scratch.gate_up, scratch.gated));
-  return weights.down.Apply(step.linears(), scratch.gated, scratch.normed);
+  REPRISE_RETURN_IF_ERROR(weights.down.Apply(step.linears(), scratch.gated, scratch.normed));
+  return SumOverRanks(options_.collectives, scratch.normed);
 }
 
 absl::Status MlaModel::AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const {

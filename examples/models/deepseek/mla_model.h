@@ -35,10 +35,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "distributed/collectives.h"
 #include "examples/hf/weights.h"
 #include "examples/models/deepseek/mla_config.h"
 #include "examples/models/deepseek/mla_weights.h"
 #include "runner/model.h"
+#include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
 namespace reprise {
@@ -59,18 +61,23 @@ struct MlaModelOptions {
   // (BatchInvariance::kOn).
   int max_absorbed_query_len = 8;  // of MlaCache::kLatent
   MlaCache cache = MlaCache::kLatent;
+  // The ranks that the model is divided over, this process among them; must outlive the model.
+  // Null: one rank. Every rank has the same config and options, weights of its own, and runs the
+  // same steps (docs/distributed.md).
+  Collectives* collectives = nullptr;
 };
 
 class MlaModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
-  // config's shapes, or max_position is out of range; those of MakeRotaryTable().
+  // config's shapes on this rank, or max_position is out of range; those of MlaConfigOfRank() and
+  // MakeRotaryTable().
   static absl::StatusOr<std::unique_ptr<MlaModel>> Create(const MlaConfig& config,
                                                           MlaWeights weights,
                                                           const MlaModelOptions& options);
 
-  // The model of a Hugging Face folder. Errors: those of LoadMlaConfig(), LoadMlaWeights() and
-  // Create().
+  // The model of a Hugging Face folder; load.ranks are those of options.collectives. Errors: those
+  // of LoadMlaConfig(), LoadMlaWeights() and Create().
   static absl::StatusOr<std::unique_ptr<MlaModel>> Load(const std::string& folder,
                                                         const LoadWeightsOptions& load,
                                                         const MlaModelOptions& options = {});
@@ -78,7 +85,7 @@ class MlaModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
 
-  const MlaConfig& config() const { return config_; }
+  const MlaConfig& config() const { return config_; }  // of this rank (MlaConfigOfRank())
   const MlaWeights& weights() const { return weights_; }
 
  private:
@@ -109,6 +116,7 @@ class MlaModel : public Model {
   MlaWeights weights_;
   at::Tensor rotary_table_;  // [max_position, qk_rope_head_dim] float32
   MlaModelOptions options_;
+  DividedVocabulary vocabulary_;
   ModelSpec spec_;
 };
 

@@ -7,12 +7,13 @@
 
 #include "base/status_macros.h"
 #include "base/torch_status.h"
+#include "distributed/share.h"
 #include "examples/models/model_weights.h"
 
 namespace reprise {
 namespace {
 
-// [num_heads, nope + v, kv_lora_rank]
+// [num_heads, nope + v, kv_lora_rank], of the rank's heads: `config` is the rank's here and below.
 at::Tensor HeadsOf(const MlaConfig& config, const Linear& kv_b) {
   return kv_b.weight().unflatten(0,
                                  {config.num_heads, config.qk_nope_head_dim + config.v_head_dim});
@@ -39,6 +40,9 @@ absl::Status FillAbsorb(const MlaConfig& config, const MlaWeights& weights) {
 
 absl::StatusOr<MlaLayerWeights> ReadLayer(const MlaConfig& config, int layer,
                                           WeightSource& source) {
+  REPRISE_ASSIGN_OR_RETURN(const MlaConfig own, MlaConfigOfRank(config, source.ranks()));
+  const Share head_share = ShareOf(config.num_heads, source.ranks());
+  const Share inner_share = AlignedShareOf(config.intermediate_size, source.ranks());
   const LayerReader in(source, DecoderLayerPrefix(layer));
   const int64_t hidden = config.hidden_size;
   const int64_t inner = config.intermediate_size;
@@ -60,7 +64,8 @@ absl::StatusOr<MlaLayerWeights> ReadLayer(const MlaConfig& config, int layer,
       Linear q, in.Projection({{.name = has_rank ? "self_attn.q_b_proj" : "self_attn.q_proj",
                                 .num_rows = heads * config.qk_head_dim(),
                                 .unzipped_head = config.qk_head_dim(),
-                                .kept_rows = config.qk_nope_head_dim}},
+                                .kept_rows = config.qk_nope_head_dim,
+                                .share = head_share.Times(config.qk_head_dim())}},
                               q_in, LinearBias::kNone));
   REPRISE_ASSIGN_OR_RETURN(Linear kv_a, in.Projection({{.name = "self_attn.kv_a_proj_with_mqa",
                                                         .num_rows = config.latent_dim(),
@@ -68,23 +73,25 @@ absl::StatusOr<MlaLayerWeights> ReadLayer(const MlaConfig& config, int layer,
                                                         .kept_rows = config.kv_lora_rank}},
                                                       hidden, bias));
   REPRISE_ASSIGN_OR_RETURN(at::Tensor kv_a_norm, in.Norm("self_attn.kv_a_layernorm.weight", rank));
-  REPRISE_ASSIGN_OR_RETURN(Linear kv_b,
-                           in.Projection({{"self_attn.kv_b_proj",
-                                           heads * (config.qk_nope_head_dim + config.v_head_dim)}},
-                                         rank, LinearBias::kNone));
-  REPRISE_ASSIGN_OR_RETURN(HeadLinear absorb, MakeAbsorb(config, kv_b));
+  const int64_t kv_dim = config.qk_nope_head_dim + config.v_head_dim;
+  REPRISE_ASSIGN_OR_RETURN(Linear kv_b, in.Projection({{.name = "self_attn.kv_b_proj",
+                                                        .num_rows = heads * kv_dim,
+                                                        .share = head_share.Times(kv_dim)}},
+                                                      rank, LinearBias::kNone));
+  REPRISE_ASSIGN_OR_RETURN(HeadLinear absorb, MakeAbsorb(own, kv_b));
+  REPRISE_ASSIGN_OR_RETURN(HeadLinear expand, HeadLinear::Create(HeadsOf(own, kv_b).narrow(
+                                                  1, config.qk_nope_head_dim, config.v_head_dim)));
   REPRISE_ASSIGN_OR_RETURN(
-      HeadLinear expand,
-      HeadLinear::Create(
-          HeadsOf(config, kv_b).narrow(1, config.qk_nope_head_dim, config.v_head_dim)));
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear o, in.Projection({{"self_attn.o_proj", hidden}}, heads * config.v_head_dim, bias));
+      Linear o, in.SummedProjection("self_attn.o_proj", hidden, heads * config.v_head_dim,
+                                    head_share.Times(config.v_head_dim), bias));
   REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm, in.Norm("post_attention_layernorm.weight", hidden));
   REPRISE_ASSIGN_OR_RETURN(
       Linear gate_up,
-      in.Projection({{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, hidden, mlp_bias));
-  REPRISE_ASSIGN_OR_RETURN(Linear down,
-                           in.Projection({{"mlp.down_proj", hidden}}, inner, mlp_bias));
+      in.Projection({{.name = "mlp.gate_proj", .num_rows = inner, .share = inner_share},
+                     {.name = "mlp.up_proj", .num_rows = inner, .share = inner_share}},
+                    hidden, mlp_bias));
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear down, in.SummedProjection("mlp.down_proj", hidden, inner, inner_share, mlp_bias));
   return MlaLayerWeights{.input_norm = std::move(input_norm),
                          .q_a = std::move(q_a),
                          .q_a_norm = std::move(q_a_norm),
@@ -102,6 +109,8 @@ absl::StatusOr<MlaLayerWeights> ReadLayer(const MlaConfig& config, int layer,
 
 // All except the values of HeadLinears that are copies.
 absl::StatusOr<MlaWeights> ReadAll(const MlaConfig& config, WeightSource& source) {
+  // Refuses ranks that the model cannot be divided over.
+  REPRISE_RETURN_IF_ERROR(MlaConfigOfRank(config, source.ranks()).status());
   return ReadDecoder<MlaWeights>({.vocab_size = config.vocab_size,
                                   .hidden_size = config.hidden_size,
                                   .num_layers = config.num_layers,
@@ -135,12 +144,23 @@ constexpr ModelWeights<MlaConfig, MlaWeights> kWeights = {
 
 }  // namespace
 
+absl::StatusOr<MlaConfig> MlaConfigOfRank(const MlaConfig& config, const Ranks& ranks) {
+  REPRISE_RETURN_IF_ERROR(CheckDivides("num_heads", config.num_heads, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("intermediate_size", config.intermediate_size, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("vocab_size", config.vocab_size, ranks));
+  MlaConfig own = config;
+  own.num_heads = static_cast<int>(ShareOf(config.num_heads, ranks).size);
+  own.intermediate_size = static_cast<int>(AlignedShareOf(config.intermediate_size, ranks).size);
+  return own;
+}
+
 std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config) { return kWeights.Tensors(config); }
 
 absl::StatusOr<MlaWeights> LoadMlaWeights(const std::string& folder, const MlaConfig& config,
                                           const LoadWeightsOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(MlaWeights weights, kWeights.Load(folder, config, options));
-  REPRISE_RETURN_IF_ERROR(FillAbsorb(config, weights));
+  REPRISE_ASSIGN_OR_RETURN(const MlaConfig own, MlaConfigOfRank(config, options.ranks));
+  REPRISE_RETURN_IF_ERROR(FillAbsorb(own, weights));
   return weights;
 }
 
@@ -148,12 +168,14 @@ absl::StatusOr<MlaWeights> MakeRandomMlaWeights(const MlaConfig& config,
                                                 const RandomWeightsOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(MlaWeights weights,
                            kWeights.Random(config, options, RandomSpread::kLively));
-  REPRISE_RETURN_IF_ERROR(FillAbsorb(config, weights));
+  REPRISE_ASSIGN_OR_RETURN(const MlaConfig own, MlaConfigOfRank(config, options.ranks));
+  REPRISE_RETURN_IF_ERROR(FillAbsorb(own, weights));
   return weights;
 }
 
-absl::Status CheckMlaWeights(const MlaConfig& config, const MlaWeights& weights) {
-  return kWeights.Check(config, weights);
+absl::Status CheckMlaWeights(const MlaConfig& config, const MlaWeights& weights,
+                             const Ranks& ranks) {
+  return kWeights.Check(config, weights, ranks);
 }
 
 }  // namespace reprise

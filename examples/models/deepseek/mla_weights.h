@@ -6,6 +6,10 @@
 // Hugging Face's DeepSeek-V2 turns neighbours (2 d, 2 d + 1); rotated rows are reordered here so
 // that steps turn halves, which changes no score.
 //
+// Over several ranks (docs/distributed.md) the weights are one rank's: q, kv_b and o have its
+// heads, gate_up and down its inner elements, and the vocabulary is divided. Latents are whole:
+// each rank caches them all.
+//
 // Values: copies share the tensors. Not written after loading.
 
 #ifndef EXAMPLES_MODELS_DEEPSEEK_MLA_WEIGHTS_H_
@@ -20,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "distributed/collectives.h"
 #include "examples/hf/weights.h"
 #include "examples/models/deepseek/mla_config.h"
 #include "examples/models/random_source.h"
@@ -28,7 +33,7 @@
 
 namespace reprise {
 
-// H heads; a query of qk_nope_head_dim + qk_rope_head_dim elements.
+// H heads, the rank's; a query of qk_nope_head_dim + qk_rope_head_dim elements.
 struct MlaLayerWeights {
   at::Tensor input_norm;               // [hidden_size]
   std::optional<Linear> q_a;           // hidden_size -> q_lora_rank, if there is one
@@ -55,6 +60,10 @@ struct MlaWeights {
   DType dtype = DType::kFloat32;
 };
 
+// The config of a rank's part of the model: num_heads and intermediate_size are the rank's. Errors:
+// InvalidArgument if there are more ranks than heads, inner elements or tokens of the vocabulary.
+absl::StatusOr<MlaConfig> MlaConfigOfRank(const MlaConfig& config, const Ranks& ranks);
+
 // All tensors of such a checkpoint.
 std::vector<ExpectedTensor> MlaTensors(const MlaConfig& config);
 
@@ -68,7 +77,8 @@ absl::StatusOr<MlaWeights> MakeRandomMlaWeights(const MlaConfig& config,
                                                 const RandomWeightsOptions& options);
 
 // Errors: InvalidArgument, naming the weight, its expected and its actual shape.
-absl::Status CheckMlaWeights(const MlaConfig& config, const MlaWeights& weights);
+absl::Status CheckMlaWeights(const MlaConfig& config, const MlaWeights& weights,
+                             const Ranks& ranks = {});
 
 }  // namespace reprise
 

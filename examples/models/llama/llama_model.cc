@@ -74,10 +74,12 @@ struct LlamaModel::Scratch {
   at::Tensor gated;    // [num_tokens, intermediate_size], likewise
 };
 
-absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig& config,
+absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig& model_config,
                                                                LlamaWeights weights,
                                                                const LlamaModelOptions& options) {
-  REPRISE_RETURN_IF_ERROR(CheckLlamaWeights(config, weights));
+  const Ranks ranks = RanksOf(options.collectives);
+  REPRISE_RETURN_IF_ERROR(CheckLlamaWeights(model_config, weights, ranks));
+  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaConfigOfRank(model_config, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);
   if (max_position < 1 || max_position > config.max_seq_len) {
     return absl::InvalidArgumentError(
@@ -101,8 +103,8 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig
     }
     return absl::OkStatus();
   }));
-  return std::unique_ptr<LlamaModel>(new LlamaModel(config, std::move(weights), std::move(tables),
-                                                    max_position, options.takes_embeddings));
+  return std::unique_ptr<LlamaModel>(
+      new LlamaModel(config, std::move(weights), std::move(tables), max_position, options));
 }
 
 std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config, const Tables& tables) {
@@ -131,12 +133,14 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Load(const std::string& 
                                                              const LoadWeightsOptions& load,
                                                              const LlamaModelOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LoadLlamaConfig(folder));
-  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(folder, config, load));
+  LoadWeightsOptions own = load;
+  own.ranks = RanksOf(options.collectives);
+  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(folder, config, own));
   return Create(config, std::move(weights), options);
 }
 
 LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables tables,
-                       int max_position, bool takes_embeddings)
+                       int max_position, const LlamaModelOptions& options)
     : config_(config),
       weights_(std::move(weights)),
       tables_(std::move(tables)),
@@ -144,9 +148,11 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
             .vocab_size = config.vocab_size,
             .max_position = max_position,
             .dtype = weights_.dtype,
-            .input_embedding_dim = takes_embeddings ? config.hidden_size : 0,
+            .input_embedding_dim = options.takes_embeddings ? config.hidden_size : 0,
             .device = weights_.embedding.device()},
-      embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))) {}
+      embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))),
+      collectives_(options.collectives),
+      vocabulary_(config.vocab_size, options.collectives) {}
 
 absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
@@ -167,7 +173,8 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
     const int64_t num_logits = step.logits_indices().size(0);
     const at::Tensor last = at::empty({num_logits, config_.hidden_size}, options);
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
-    REPRISE_RETURN_IF_ERROR(weights_.lm_head.Apply(step.linears(), last, step.logits()));
+    REPRISE_RETURN_IF_ERROR(
+        vocabulary_.Logits(weights_.lm_head, step.linears(), last, step.logits()));
     if (config_.logit_softcap.has_value()) {
       REPRISE_RETURN_IF_ERROR(Softcap(step.logits(), static_cast<float>(*config_.logit_softcap)));
     }
@@ -176,7 +183,7 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
 }
 
 absl::Status LlamaModel::Embed(const Step& step, Scratch& scratch) const {
-  REPRISE_RETURN_IF_ERROR(GatherRows(weights_.embedding, step.token_ids(), scratch.hidden));
+  REPRISE_RETURN_IF_ERROR(vocabulary_.Embed(weights_.embedding, step.token_ids(), scratch.hidden));
   if (config_.scale_embedding) scratch.hidden.mul_(embedding_scale_);
   REPRISE_ASSIGN_OR_RETURN(scratch.hidden, step.Embed(scratch.hidden));
   return RmsNorm(scratch.hidden, weights_.layers.front().input_norm, eps(), scratch.normed,
@@ -187,7 +194,8 @@ absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch
   const LlamaLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
-  return weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed);
+  REPRISE_RETURN_IF_ERROR(weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed));
+  return SumOverRanks(collectives_, scratch.normed);
 }
 
 absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scratch& scratch) const {
@@ -217,12 +225,14 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
 absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
   const LlamaLayerWeights& weights = weights_.layers[layer];
   if (weights.experts.has_value()) {
-    return ApplyExperts(*config_.experts, *weights.experts, step.linears(), scratch.normed,
-                        scratch.normed);
+    REPRISE_RETURN_IF_ERROR(ApplyExperts(*config_.experts, *weights.experts, step.linears(),
+                                         scratch.normed, scratch.normed));
+    return SumOverRanks(collectives_, scratch.normed);
   }
   REPRISE_RETURN_IF_ERROR(weights.gate_up->Apply(step.linears(), scratch.normed, scratch.gate_up));
   REPRISE_RETURN_IF_ERROR(GateMul(config_.activation, scratch.gate_up, scratch.gated));
-  return weights.down->Apply(step.linears(), scratch.gated, scratch.normed);
+  REPRISE_RETURN_IF_ERROR(weights.down->Apply(step.linears(), scratch.gated, scratch.normed));
+  return SumOverRanks(collectives_, scratch.normed);
 }
 
 absl::Status LlamaModel::AddAndNormalise(const std::optional<at::Tensor>& output_norm,

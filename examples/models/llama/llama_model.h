@@ -25,10 +25,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "distributed/collectives.h"
 #include "examples/hf/weights.h"
 #include "examples/models/llama/llama_config.h"
 #include "examples/models/llama/llama_weights.h"
 #include "runner/model.h"
+#include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
 namespace reprise {
@@ -40,18 +42,23 @@ struct LlamaModelOptions {
   // Whether requests may bring embeddings in place of token ids (ModelSpec::input_embedding_dim):
   // rows of hidden_size, already scaled where the model scales those of its tokens.
   bool takes_embeddings = false;
+  // The ranks that the model is divided over, this process among them; must outlive the model.
+  // Null: one rank. Every rank has the same config and options, weights of its own, and runs the
+  // same steps (docs/distributed.md).
+  Collectives* collectives = nullptr;
 };
 
 class LlamaModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
-  // config's shapes, or max_position is out of range; those of MakeRotaryTable().
+  // config's shapes on this rank, or max_position is out of range; those of LlamaConfigOfRank() and
+  // MakeRotaryTable().
   static absl::StatusOr<std::unique_ptr<LlamaModel>> Create(const LlamaConfig& config,
                                                             LlamaWeights weights,
                                                             const LlamaModelOptions& options);
 
-  // The model of a Hugging Face folder. Errors: those of LoadLlamaConfig(), LoadLlamaWeights() and
-  // Create().
+  // The model of a Hugging Face folder; load.ranks are those of options.collectives. Errors: those
+  // of LoadLlamaConfig(), LoadLlamaWeights() and Create().
   static absl::StatusOr<std::unique_ptr<LlamaModel>> Load(const std::string& folder,
                                                           const LoadWeightsOptions& load,
                                                           const LlamaModelOptions& options = {});
@@ -59,7 +66,7 @@ class LlamaModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
 
-  const LlamaConfig& config() const { return config_; }
+  const LlamaConfig& config() const { return config_; }  // of this rank (LlamaConfigOfRank())
   const LlamaWeights& weights() const { return weights_; }
 
  private:
@@ -73,7 +80,7 @@ class LlamaModel : public Model {
   };
 
   LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables tables, int max_position,
-             bool takes_embeddings);
+             const LlamaModelOptions& options);
   static std::vector<LayerSpec> MakeLayerSpecs(const LlamaConfig& config, const Tables& tables);
 
   float eps() const { return static_cast<float>(config_.rms_norm_eps); }
@@ -94,6 +101,8 @@ class LlamaModel : public Model {
   Tables tables_;  // before the spec, which points into it
   ModelSpec spec_;
   double embedding_scale_;  // rounded to the dtype
+  Collectives* collectives_;
+  DividedVocabulary vocabulary_;
 };
 
 }  // namespace reprise

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "distributed/share.h"
 #include "examples/models/model_weights.h"
 
 namespace reprise {
@@ -42,6 +43,11 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
   const int64_t inner = config.intermediate_size;
   const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
   const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
+  REPRISE_ASSIGN_OR_RETURN(const HeadShare heads,
+                           HeadShareOf(config.num_q_heads, config.num_kv_heads, source.ranks()));
+  const Share q_share = heads.q.Times(config.head_dim);
+  const Share kv_share = heads.kv.Times(config.head_dim);
+  const Share inner_share = AlignedShareOf(inner, source.ranks());
   const double neutral = NeutralNorm(config);
   const auto optional_norm = [&](const std::string& name, int64_t size,
                                  double one) -> absl::StatusOr<std::optional<at::Tensor>> {
@@ -56,10 +62,18 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
   const bool norms_heads = config.qk_norm == QkNorm::kWeighted;
 
   REPRISE_ASSIGN_OR_RETURN(at::Tensor input_norm, in.Norm(names.input_norm, hidden, neutral));
-  REPRISE_ASSIGN_OR_RETURN(Linear qkv, in.Projection({{"self_attn.q_proj", q_size, unzipped_head},
-                                                      {"self_attn.k_proj", kv_size, unzipped_head},
-                                                      {"self_attn.v_proj", kv_size}},
-                                                     hidden, BiasIf(config.qkv_bias)));
+  REPRISE_ASSIGN_OR_RETURN(
+      Linear qkv,
+      in.Projection({{.name = "self_attn.q_proj",
+                      .num_rows = q_size,
+                      .unzipped_head = unzipped_head,
+                      .share = q_share},
+                     {.name = "self_attn.k_proj",
+                      .num_rows = kv_size,
+                      .unzipped_head = unzipped_head,
+                      .share = kv_share},
+                     {.name = "self_attn.v_proj", .num_rows = kv_size, .share = kv_share}},
+                    hidden, BiasIf(config.qkv_bias)));
   REPRISE_ASSIGN_OR_RETURN(
       std::optional<at::Tensor> q_norm,
       optional_norm(norms_heads ? "self_attn.q_norm.weight" : "", config.head_dim, neutral));
@@ -68,10 +82,10 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
       optional_norm(norms_heads ? "self_attn.k_norm.weight" : "", config.head_dim, neutral));
   std::optional<at::Tensor> sinks;
   if (config.sinks) {
-    REPRISE_ASSIGN_OR_RETURN(sinks, in.Bias("self_attn.sinks", config.num_q_heads));
+    REPRISE_ASSIGN_OR_RETURN(sinks, in.Bias("self_attn.sinks", config.num_q_heads, heads.q));
   }
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear o, in.Projection({{"self_attn.o_proj", hidden}}, q_size, BiasIf(config.o_bias)));
+  REPRISE_ASSIGN_OR_RETURN(Linear o, in.SummedProjection("self_attn.o_proj", hidden, q_size,
+                                                         q_share, BiasIf(config.o_bias)));
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> attention_output_norm,
                            optional_norm(names.attention_output_norm, hidden, neutral));
   REPRISE_ASSIGN_OR_RETURN(at::Tensor mlp_norm, in.Norm(names.mlp_norm, hidden, neutral));
@@ -81,10 +95,12 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
     REPRISE_ASSIGN_OR_RETURN(experts, ReadExperts(*config.experts, in, hidden));
   } else {
     REPRISE_ASSIGN_OR_RETURN(
-        gate_up, in.Projection({{names.mlp + ".gate_proj", inner}, {names.mlp + ".up_proj", inner}},
-                               hidden, BiasIf(config.mlp_bias)));
-    REPRISE_ASSIGN_OR_RETURN(
-        down, in.Projection({{names.mlp + ".down_proj", hidden}}, inner, BiasIf(config.mlp_bias)));
+        gate_up,
+        in.Projection({{.name = names.mlp + ".gate_proj", .num_rows = inner, .share = inner_share},
+                       {.name = names.mlp + ".up_proj", .num_rows = inner, .share = inner_share}},
+                      hidden, BiasIf(config.mlp_bias)));
+    REPRISE_ASSIGN_OR_RETURN(down, in.SummedProjection(names.mlp + ".down_proj", hidden, inner,
+                                                       inner_share, BiasIf(config.mlp_bias)));
   }
   REPRISE_ASSIGN_OR_RETURN(std::optional<at::Tensor> mlp_output_norm,
                            optional_norm(names.mlp_output_norm, hidden, neutral));
@@ -103,6 +119,8 @@ absl::StatusOr<LlamaLayerWeights> ReadLayer(const LlamaConfig& config, int layer
 }
 
 absl::StatusOr<LlamaWeights> ReadAll(const LlamaConfig& config, WeightSource& source) {
+  // Refuses ranks that the model cannot be divided over.
+  REPRISE_RETURN_IF_ERROR(LlamaConfigOfRank(config, source.ranks()).status());
   return ReadDecoder<LlamaWeights>({.vocab_size = config.vocab_size,
                                     .hidden_size = config.hidden_size,
                                     .num_layers = config.num_layers,
@@ -139,6 +157,24 @@ constexpr ModelWeights<LlamaConfig, LlamaWeights> kWeights = {
 
 }  // namespace
 
+absl::StatusOr<LlamaConfig> LlamaConfigOfRank(const LlamaConfig& config, const Ranks& ranks) {
+  LlamaConfig own = config;
+  REPRISE_ASSIGN_OR_RETURN(const HeadShare heads,
+                           HeadShareOf(config.num_q_heads, config.num_kv_heads, ranks));
+  own.num_q_heads = static_cast<int>(heads.q.size);
+  own.num_kv_heads = static_cast<int>(heads.kv.size);
+  REPRISE_RETURN_IF_ERROR(CheckDivides("vocab_size", config.vocab_size, ranks));
+  if (config.experts.has_value()) {
+    REPRISE_RETURN_IF_ERROR(CheckDivides("experts.inner_size", config.experts->inner_size, ranks));
+    own.experts->inner_size =
+        static_cast<int>(AlignedShareOf(config.experts->inner_size, ranks).size);
+  } else {
+    REPRISE_RETURN_IF_ERROR(CheckDivides("intermediate_size", config.intermediate_size, ranks));
+    own.intermediate_size = static_cast<int>(AlignedShareOf(config.intermediate_size, ranks).size);
+  }
+  return own;
+}
+
 std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config) {
   return kWeights.Tensors(config);
 }
@@ -157,8 +193,9 @@ absl::StatusOr<LlamaWeights> MakeRandomWeights(const LlamaConfig& config,
   return kWeights.Random(config, options, RandomSpread::kUntrained);
 }
 
-absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& weights) {
-  return kWeights.Check(config, weights);
+absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& weights,
+                               const Ranks& ranks) {
+  return kWeights.Check(config, weights, ranks);
 }
 
 }  // namespace reprise

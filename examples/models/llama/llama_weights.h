@@ -4,6 +4,11 @@
 //   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LoadLlamaConfig(folder));
 //   REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(folder, config, {}));
 //
+// Over several ranks (docs/distributed.md) the weights are one rank's: of q heads, KV heads and
+// inner elements of the feed-forward it has a share, of which LlamaConfigOfRank() gives the sizes;
+// o and down have the columns for them. The vocabulary is divided, too. Norms, routers and biases
+// of the hidden size are whole.
+//
 // Values: copies share the tensors. Not written after loading. Thread safety: pure functions.
 
 #ifndef EXAMPLES_MODELS_LLAMA_LLAMA_WEIGHTS_H_
@@ -18,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "distributed/collectives.h"
 #include "examples/hf/safetensors.h"
 #include "examples/hf/weights.h"
 #include "examples/models/llama/llama_config.h"
@@ -54,6 +60,11 @@ struct LlamaWeights {
   DType dtype = DType::kFloat32;
 };
 
+// The config of a rank's part of the model: num_q_heads, num_kv_heads, intermediate_size and
+// experts.inner_size are the rank's; the rest is the model's. Errors: those of HeadShareOf();
+// InvalidArgument if a rank would have no inner element or no token of the vocabulary.
+absl::StatusOr<LlamaConfig> LlamaConfigOfRank(const LlamaConfig& config, const Ranks& ranks);
+
 // All tensors that the model needs, named as Hugging Face names them, layer by layer.
 std::vector<ExpectedTensor> LlamaTensors(const LlamaConfig& config);
 
@@ -70,8 +81,9 @@ absl::StatusOr<LlamaWeights> MakeRandomWeights(const LlamaConfig& config,
                                                const RandomWeightsOptions& options);
 
 // InvalidArgument, naming the tensor, unless all weights of the config are present, with its
-// shapes.
-absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& weights);
+// shapes on the rank.
+absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& weights,
+                               const Ranks& ranks = {});
 
 }  // namespace reprise
 

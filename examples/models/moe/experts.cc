@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "distributed/share.h"
 #include "runner/ops/elementwise.h"
 
 namespace reprise {
@@ -27,40 +28,49 @@ constexpr int64_t kTokensAtOnce = 256;
 
 absl::StatusOr<ExpertLinear> ReadSeparate(const ExpertsConfig& config, const LayerReader& in,
                                           const std::vector<const char*>& projections,
-                                          int64_t out_features, int64_t in_features) {
+                                          int64_t out_features, int64_t in_features,
+                                          std::optional<Share> rows, std::optional<Share> columns) {
   std::vector<WeightPart> parts;
   for (int expert = 0; expert < config.num_experts; ++expert) {
     for (const char* const projection : projections) {
       parts.push_back({.name = absl::StrCat("mlp.experts.", expert, ".", projection, ".weight"),
-                       .num_rows = out_features});
+                       .num_rows = out_features,
+                       .share = rows});
     }
   }
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight, in.Rows(parts, {in_features}, WeightKind::kMatrix));
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
+                           in.Rows(parts, {in_features}, WeightKind::kMatrix, columns));
   return ExpertLinear::Create(weight.unflatten(0, {config.num_experts, -1}), std::nullopt);
 }
 
-// `pair`: rows of an expert whose even ones come first, then the odd ones.
+// `rows`, `columns`: this rank's of each expert. `pairs`: the rank's rows of an expert of which the
+// even ones come first, then the odd ones.
 absl::StatusOr<ExpertLinear> ReadStacked(const ExpertsConfig& config, const LayerReader& in,
                                          const std::string& name, int64_t out_features,
-                                         int64_t in_features, std::optional<int> pairs) {
+                                         int64_t in_features, std::optional<int> pairs,
+                                         const Share& rows, const Share& columns, bool has_bias) {
   const int64_t num_experts = config.num_experts;
   const WeightPart matrices = {.name = name,
                                .num_rows = num_experts * out_features,
                                .unzipped_head = pairs,
                                .stored_shape = {num_experts, in_features, out_features},
-                               .is_transposed = true};
+                               .is_transposed = true,
+                               .share = rows,
+                               .period = out_features};
   REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
-                           in.Rows({matrices}, {in_features}, WeightKind::kMatrix));
+                           in.Rows({matrices}, {in_features}, WeightKind::kMatrix, columns));
   std::optional<at::Tensor> bias;
-  if (config.expert_bias) {
+  if (has_bias) {
     const WeightPart vectors = {.name = name + "_bias",
                                 .num_rows = num_experts * out_features,
                                 .unzipped_head = pairs,
-                                .stored_shape = {num_experts, out_features}};
+                                .stored_shape = {num_experts, out_features},
+                                .share = rows,
+                                .period = out_features};
     REPRISE_ASSIGN_OR_RETURN(const at::Tensor read, in.Rows({vectors}, {}, WeightKind::kBias));
-    bias = read.unflatten(0, {num_experts, out_features});
+    bias = read.unflatten(0, {num_experts, rows.size});
   }
-  return ExpertLinear::Create(weight.unflatten(0, {num_experts, out_features}), std::move(bias));
+  return ExpertLinear::Create(weight.unflatten(0, {num_experts, rows.size}), std::move(bias));
 }
 
 // Whether a row's bits must not depend on the rest of the batch. REQUIRES: a GPU's context that has
@@ -126,6 +136,9 @@ absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const Lay
                                           int64_t hidden_size) {
   const bool stacked = config.files == ExpertFiles::kStacked;
   const int64_t inner = config.inner_size;
+  // Of each expert, the rank has a share of the inner elements.
+  const Share own = AlignedShareOf(inner, in.ranks());
+  const Share all = {0, hidden_size};
   std::optional<at::Tensor> router_bias;
   if (config.router_bias) {
     REPRISE_ASSIGN_OR_RETURN(
@@ -136,12 +149,14 @@ absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const Lay
   REPRISE_RETURN_IF_ERROR(router.status());
   absl::StatusOr<ExpertLinear> gate_up =
       stacked ? ReadStacked(config, in, "mlp.experts.gate_up_proj", 2 * inner, hidden_size,
-                            static_cast<int>(2 * inner))
-              : ReadSeparate(config, in, {"gate_proj", "up_proj"}, inner, hidden_size);
+                            static_cast<int>(2 * own.size), own.Times(2), all, config.expert_bias)
+              : ReadSeparate(config, in, {"gate_proj", "up_proj"}, inner, hidden_size, own, {});
   REPRISE_RETURN_IF_ERROR(gate_up.status());
   absl::StatusOr<ExpertLinear> down =
-      stacked ? ReadStacked(config, in, "mlp.experts.down_proj", hidden_size, inner, std::nullopt)
-              : ReadSeparate(config, in, {"down_proj"}, hidden_size, inner);
+      // The outputs are added over the ranks, and with them the bias of rank 0.
+      stacked ? ReadStacked(config, in, "mlp.experts.down_proj", hidden_size, inner, std::nullopt,
+                            all, own, config.expert_bias && in.ranks().rank == 0)
+              : ReadSeparate(config, in, {"down_proj"}, hidden_size, inner, {}, own);
   REPRISE_RETURN_IF_ERROR(down.status());
   return ExpertWeights{.router = *std::move(router),
                        .router_bias = std::move(router_bias),

@@ -40,6 +40,10 @@ struct ExpertWeights {
   ExpertLinear down;                      // inner_size -> hidden_size
 };
 
+// Over several ranks each has the gate, up and down of a part of every expert's inner elements: its
+// output is then a summand, to be added over the ranks, and `config` in ApplyExperts() has the
+// rank's inner_size. The router is whole, so that all ranks choose alike.
+//
 // The weights of a layer, whose names begin with "mlp." after the prefix of `in`. Errors: those of
 // the source.
 absl::StatusOr<ExpertWeights> ReadExperts(const ExpertsConfig& config, const LayerReader& in,

@@ -1,0 +1,42 @@
+// What ranks agree on outside of steps: a size that all can have, whether all have succeeded, and
+// whether all were given the same.
+//
+//   absl::StatusOr<Weights> weights = Load(...);
+//   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, weights.status()));  // on all, or on none
+//   REPRISE_ASSIGN_OR_RETURN(const int64_t blocks, LeastOverRanks(collectives, own_blocks));
+//
+// Every rank makes the same calls in the same order. Each is one gather of host tensors, of which
+// the host waits. Without Collectives (null) a rank agrees with itself. Errors: also those of
+// Collectives::AllGather().
+//
+// Thread safety: one thread a Collectives.
+
+#ifndef DISTRIBUTED_AGREEMENT_H_
+#define DISTRIBUTED_AGREEMENT_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "distributed/collectives.h"
+
+namespace reprise {
+
+// The least of the ranks' values.
+absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives, int64_t value);
+
+// OK if the status of every rank is. Else, on every rank, the code and message of the first rank
+// whose status is not, which the message names. Messages travel up to about 1000 characters.
+absl::Status StatusOverRanks(Collectives* collectives, const absl::Status& own);
+
+// FailedPrecondition on every rank, naming the first value that differs, the rank and both values,
+// unless every rank gives the values of rank 0. names: of the values, as many; as many on each
+// rank.
+absl::Status CheckSameOverRanks(Collectives* collectives, absl::Span<const std::string_view> names,
+                                absl::Span<const int64_t> values);
+
+}  // namespace reprise
+
+#endif  // DISTRIBUTED_AGREEMENT_H_

@@ -1,0 +1,84 @@
+#include "distributed/agreement.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "distributed/testing/thread_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+
+TEST(AgreementTest, OneRankAgreesWithItself) {
+  EXPECT_EQ(*LeastOverRanks(nullptr, 7), 7);
+  EXPECT_TRUE(StatusOverRanks(nullptr, absl::OkStatus()).ok());
+  EXPECT_EQ(StatusOverRanks(nullptr, absl::NotFoundError("x")), absl::NotFoundError("x"));
+  EXPECT_TRUE(CheckSameOverRanks(nullptr, {"a"}, {1}).ok());
+}
+
+TEST(AgreementTest, TheLeastValueIsEveryRanks) {
+  const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
+    const int64_t values[] = {int64_t{1} << 40, 17, 30};
+    const absl::StatusOr<int64_t> least =
+        LeastOverRanks(&collectives, values[collectives.ranks().rank]);
+    EXPECT_TRUE(least.ok()) << least.status();
+    EXPECT_EQ(*least, 17);
+    return least.status();
+  });
+  EXPECT_THAT(results, Each(absl::OkStatus()));
+}
+
+TEST(AgreementTest, EveryRankGetsTheFirstFailure) {
+  const std::vector<absl::Status> results = RunThreadRanks(4, [](Collectives& collectives) {
+    const int rank = collectives.ranks().rank;
+    EXPECT_TRUE(StatusOverRanks(&collectives, absl::OkStatus()).ok());
+    return StatusOverRanks(&collectives, rank == 2   ? absl::NotFoundError("no such file")
+                                         : rank == 3 ? absl::InternalError("later")
+                                                     : absl::OkStatus());
+  });
+  EXPECT_THAT(results, Each(absl::NotFoundError("rank 2: no such file")));
+}
+
+TEST(AgreementTest, LongMessagesAreCut) {
+  const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& collectives) {
+    return StatusOverRanks(&collectives, collectives.ranks().rank == 1
+                                             ? absl::InternalError(std::string(5000, 'x'))
+                                             : absl::OkStatus());
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(status.message(), "rank 1: " + std::string(1015, 'x'));
+  }
+}
+
+TEST(AgreementTest, NamesTheFirstValueThatDiffers) {
+  const std::vector<std::string_view> names = {"max_num_seqs", "block_size"};
+  const std::vector<absl::Status> results = RunThreadRanks(3, [&](Collectives& collectives) {
+    const int rank = collectives.ranks().rank;
+    const std::vector<int64_t> same = {8, 16};
+    EXPECT_TRUE(CheckSameOverRanks(&collectives, names, same).ok());
+    const std::vector<int64_t> other = {8, rank == 2 ? 32 : 16};
+    return CheckSameOverRanks(&collectives, names, other);
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("block_size must be the same on all ranks: expected "
+                                            "16 as on rank 0, got 32 on rank 2"));
+  }
+}
+
+TEST(AgreementTest, ARankThatHasEndedIsAnErrorOfTheOthers) {
+  const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& collectives) {
+    if (collectives.ranks().rank == 1) return absl::OkStatus();
+    return LeastOverRanks(&collectives, 1).status();
+  });
+  EXPECT_EQ(results[0], absl::UnavailableError("rank 1 has ended"));
+}
+
+}  // namespace
+}  // namespace reprise

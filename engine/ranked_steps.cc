@@ -1,0 +1,195 @@
+#include "engine/ranked_steps.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/torch_status.h"
+#include "glog/logging.h"
+#include "runner/slots/batch_bytes.h"
+
+namespace reprise {
+namespace {
+
+constexpr int64_t kStep = 1;
+constexpr int64_t kEnd = 2;
+
+// What rank 0 sends, before the bytes of the batch.
+struct StepHeader {
+  int64_t kind = 0;
+  int64_t num_bytes = 0;  // of the batch
+  // Before this step, on rank 0: batches that were refused, steps that were awaited, and how many
+  // of those have failed.
+  int64_t num_refused = 0;
+  int64_t num_awaited = 0;
+  int64_t num_failed = 0;
+};
+
+constexpr int64_t kMessageBytes = 8192;
+constexpr int64_t kBytesInMessage = kMessageBytes - int64_t{sizeof(StepHeader)};
+
+at::Tensor HostBytes(int64_t size) { return at::empty({size}, at::TensorOptions(at::kByte)); }
+
+char* DataOf(const at::Tensor& tensor) { return static_cast<char*>(tensor.mutable_data_ptr()); }
+
+absl::Status Differs(std::string_view what, const absl::Status& own, std::string_view rank_0) {
+  return absl::InternalError(absl::StrCat(std::string(what), ": here ", own.ToString(), ", ",
+                                          std::string(rank_0), " on rank 0"));
+}
+
+// One rank that follows.
+class Follower {
+ public:
+  Follower(StepRunner& steps, Collectives& collectives)
+      : steps_(steps), collectives_(collectives), message_(HostBytes(kMessageBytes)) {}
+
+  absl::Status Run() {
+    while (true) {
+      REPRISE_RETURN_IF_ERROR(collectives_.Broadcast(message_, /*root=*/0));
+      StepHeader header;
+      std::memcpy(&header, DataOf(message_), sizeof(header));
+      REPRISE_RETURN_IF_ERROR(CatchUp(header));
+      if (header.kind == kEnd) return absl::OkStatus();
+      REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* const batch, Receive(header.num_bytes));
+      const absl::StatusOr<int64_t> ticket = steps_.Launch(*batch);
+      if (ticket.ok()) {
+        in_flight_.push_back(*ticket);
+      } else {
+        ++num_refused_;
+        refusal_ = ticket.status();
+      }
+      REPRISE_RETURN_IF_ERROR(steps_.status());
+    }
+  }
+
+ private:
+  // Takes what rank 0 has taken, and compares.
+  absl::Status CatchUp(const StepHeader& header) {
+    if (header.num_refused != num_refused_) {
+      return header.num_refused < num_refused_
+                 ? Differs("the last batch was refused", refusal_, "but not")
+                 : Differs("the last batch was not refused", absl::OkStatus(), "but was refused");
+    }
+    while (num_awaited_ < header.num_awaited && !in_flight_.empty()) {
+      const absl::StatusOr<StepOutput> output = steps_.Await(in_flight_.front());
+      in_flight_.pop_front();
+      ++num_awaited_;
+      if (!output.ok()) {
+        ++num_failed_;
+        failure_ = output.status();
+      }
+      REPRISE_RETURN_IF_ERROR(steps_.status());
+    }
+    if (header.num_awaited != num_awaited_) {
+      return absl::InternalError(absl::StrCat("steps awaited: expected ", header.num_awaited,
+                                              " as on rank 0, got ", num_awaited_));
+    }
+    if (header.num_failed == num_failed_) return absl::OkStatus();
+    return header.num_failed < num_failed_
+               ? Differs("a step failed", failure_, "but not")
+               : Differs("no step failed", absl::OkStatus(), "but one failed");
+  }
+
+  // The batch, valid until the next call.
+  absl::StatusOr<const ScheduledBatch*> Receive(int64_t num_bytes) {
+    const char* bytes = DataOf(message_) + sizeof(StepHeader);
+    if (num_bytes > kBytesInMessage) {
+      if (!long_batch_.defined() || long_batch_.numel() < num_bytes) {
+        long_batch_ = HostBytes(num_bytes);
+      }
+      at::Tensor batch = long_batch_.narrow(0, 0, num_bytes);
+      REPRISE_RETURN_IF_ERROR(collectives_.Broadcast(batch, /*root=*/0));
+      bytes = DataOf(batch);
+    }
+    return reader_.Read(
+        {reinterpret_cast<const std::byte*>(bytes), static_cast<size_t>(num_bytes)});
+  }
+
+  StepRunner& steps_;
+  Collectives& collectives_;
+  at::Tensor message_, long_batch_;
+  BatchReader reader_;
+  std::deque<int64_t> in_flight_;  // tickets, oldest first
+  int64_t num_refused_ = 0, num_awaited_ = 0, num_failed_ = 0;
+  absl::Status refusal_, failure_;  // the last of each
+};
+
+}  // namespace
+
+RankedSteps::RankedSteps(StepRunner* steps, Collectives* collectives)
+    : steps_(*steps), collectives_(*collectives), message_(HostBytes(kMessageBytes)) {
+  CHECK_EQ(collectives->ranks().rank, 0);
+}
+
+RankedSteps::~RankedSteps() {
+  bytes_.clear();
+  if (!status().ok()) return;  // the others have failed, or will when this process ends
+  if (const absl::Status told = Send(kEnd); !told.ok()) {
+    LOG(ERROR) << "the other ranks could not be told to stop: " << told;
+  }
+}
+
+absl::Status RankedSteps::CheckEmbeddings(std::string_view argument,
+                                          const EmbeddingRows& rows) const {
+  if (rows.gpu != kHostMemory) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(argument), " must be on the host, to be sent to ",
+                     collectives_.ranks().world - 1, " other ranks: got rows on a GPU"));
+  }
+  return steps_.CheckEmbeddings(argument, rows);
+}
+
+absl::Status RankedSteps::Send(int64_t kind) {
+  const int64_t num_bytes = static_cast<int64_t>(bytes_.size());
+  const StepHeader header = {.kind = kind,
+                             .num_bytes = num_bytes,
+                             .num_refused = num_refused_,
+                             .num_awaited = num_awaited_,
+                             .num_failed = num_failed_};
+  std::memcpy(DataOf(message_), &header, sizeof(header));
+  const bool is_long = num_bytes > kBytesInMessage;
+  if (!is_long && num_bytes > 0) {
+    std::memcpy(DataOf(message_) + sizeof(header), bytes_.data(), bytes_.size());
+  }
+  return CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(collectives_.Broadcast(message_, /*root=*/0));
+    if (!is_long) return absl::OkStatus();
+    at::Tensor batch = HostBytes(num_bytes);
+    std::memcpy(DataOf(batch), bytes_.data(), bytes_.size());
+    return collectives_.Broadcast(batch, /*root=*/0);
+  });
+}
+
+absl::StatusOr<int64_t> RankedSteps::Launch(const ScheduledBatch& batch) {
+  REPRISE_RETURN_IF_ERROR(status());
+  WriteBatch(batch, bytes_);
+  sent_ = Send(kStep);
+  REPRISE_RETURN_IF_ERROR(sent_);
+  absl::StatusOr<int64_t> ticket = steps_.Launch(batch);
+  if (!ticket.ok()) ++num_refused_;
+  return ticket;
+}
+
+absl::StatusOr<StepOutput> RankedSteps::Await(int64_t ticket) {
+  absl::StatusOr<StepOutput> output = steps_.Await(ticket);
+  ++num_awaited_;
+  if (!output.ok()) ++num_failed_;
+  return output;
+}
+
+absl::Status RankedSteps::status() const {
+  REPRISE_RETURN_IF_ERROR(sent_);
+  REPRISE_RETURN_IF_ERROR(collectives_.status());
+  return steps_.status();
+}
+
+absl::Status FollowSteps(StepRunner& steps, Collectives& collectives) {
+  CHECK_NE(collectives.ranks().rank, 0);
+  return CatchTorch([&] { return Follower(steps, collectives).Run(); });
+}
+
+}  // namespace reprise

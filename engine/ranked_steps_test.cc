@@ -1,0 +1,203 @@
+#include "engine/ranked_steps.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "distributed/testing/thread_ranks.h"
+#include "engine/engine_core.h"
+#include "engine/testing/puppet_device.h"
+#include "engine/testing/puppet_runner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+
+SchedulerOptions Options() {
+  return {.max_num_seqs = 4,
+          .max_num_tokens = 64,
+          .max_seq_len = 400,
+          .max_steps_in_flight = 2,
+          .num_blocks = 80,
+          .block_size = 8};
+}
+
+// The requests of a test: texts of some lengths, one longer than a message.
+std::vector<Request> Requests() {
+  std::vector<Request> requests;
+  for (int i = 0; i < 9; ++i) {
+    Request request = {.max_new_tokens = 3 + 5 * i};
+    for (int j = 0; j < 4 + 7 * i; ++j) request.prompt.push_back((i + j * j) % kPuppetVocab);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+using Texts = std::map<int64_t, PuppetText>;
+
+// Runs the requests to their ends; `before_step` may change the runner.
+template <typename BeforeStep>
+absl::StatusOr<Texts> RunRequests(StepRunner& runner, const BeforeStep& before_step) {
+  REPRISE_ASSIGN_OR_RETURN(const auto engine,
+                           EngineCore::Create(&runner, {.scheduler = Options()}));
+  for (const Request& request : Requests()) REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
+  Texts texts;
+  std::vector<TokenEvent> events;
+  for (int step = 0; engine->has_work(); ++step) {
+    before_step(step);
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine->Step(events));
+    for (const TokenEvent& event : events) texts[event.sequence.value()].Add(event);
+  }
+  return texts;
+}
+
+absl::StatusOr<Texts> TextsOfOneRank() {
+  PuppetRunner runner(Options());
+  return RunRequests(runner, [](int) {});
+}
+
+// `change` gets each rank's runner before its steps: on rank 0 before each, on others once.
+template <typename Change>
+std::vector<absl::Status> RunRanks(int world, Texts& texts, const Change& change) {
+  return RunThreadRanks(world, [&](Collectives& collectives) -> absl::Status {
+    PuppetRunner own(Options());
+    const int rank = collectives.ranks().rank;
+    if (rank != 0) {
+      change(rank, 0, own);
+      return FollowSteps(own, collectives);
+    }
+    RankedSteps steps(&own, &collectives);
+    REPRISE_ASSIGN_OR_RETURN(texts, RunRequests(steps, [&](int step) { change(0, step, own); }));
+    return absl::OkStatus();
+  });
+}
+
+TEST(RankedStepsTest, AllRanksRunTheStepsOfRankZero) {
+  const absl::StatusOr<Texts> alone = TextsOfOneRank();
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  for (const int world : {2, 4}) {
+    Texts texts;
+    // The devices of the followers check that slots and blocks follow from what they receive.
+    EXPECT_THAT(RunRanks(world, texts, [](int, int, PuppetRunner&) {}), Each(absl::OkStatus()));
+    EXPECT_EQ(texts, *alone);
+  }
+}
+
+TEST(RankedStepsTest, ALongBatchIsSentWhole) {
+  SchedulerOptions options = Options();
+  options.max_num_tokens = options.max_seq_len = 5000;
+  options.num_blocks = 700;
+  Request request = {.max_new_tokens = 4};
+  for (int j = 0; j < 4500; ++j) request.prompt.push_back(j * 7 % kPuppetVocab);
+  PuppetText text;
+  const auto run = [&](Collectives& collectives) -> absl::Status {
+    PuppetRunner own(options);
+    if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
+    RankedSteps steps(&own, &collectives);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, EngineCore::Create(&steps, {.scheduler = options}));
+    REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
+    std::vector<TokenEvent> events;
+    while (engine->has_work()) REPRISE_RETURN_IF_ERROR(engine->Step(events));
+    for (const TokenEvent& event : events) text.Add(event);
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunThreadRanks(2, run), Each(absl::OkStatus()));
+  EXPECT_EQ(text.tokens.size(), 4u);
+}
+
+TEST(RankedStepsTest, AStepThatFailsOnAllRanksEndsItsSequencesAlone) {
+  Texts texts;
+  const auto change = [](int, int step, PuppetRunner& runner) {
+    if (step == 0) runner.fate_of_next = {.fails = true};
+  };
+  EXPECT_THAT(RunRanks(3, texts, change), Each(absl::OkStatus()));
+  int num_failed = 0, num_served = 0;
+  for (const auto& [id, text] : texts) {
+    ++(text.finish == FinishReason::kError ? num_failed : num_served);
+  }
+  EXPECT_GT(num_failed, 0);
+  EXPECT_GT(num_served, 0);
+}
+
+TEST(RankedStepsTest, ABatchThatAllRanksRefuseChangesNothing) {
+  Texts texts;
+  const auto change = [](int, int step, PuppetRunner& runner) {
+    if (step == 0) runner.refusal_of_next = absl::InvalidArgumentError("refused");
+  };
+  EXPECT_THAT(RunRanks(2, texts, change), Each(absl::OkStatus()));
+  EXPECT_EQ(texts.size(), Requests().size());
+}
+
+TEST(RankedStepsTest, AStepThatFailsOnOneRankEndsAll) {
+  Texts texts;
+  const std::vector<absl::Status> results =
+      RunRanks(3, texts, [](int rank, int, PuppetRunner& runner) {
+        if (rank == 2) runner.fate_of_next = {.fails = true};
+      });
+  EXPECT_EQ(results[2].code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(results[2].message(), HasSubstr("a step failed: here"));
+  EXPECT_THAT(results[2].message(), HasSubstr("but not on rank 0"));
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
+  EXPECT_EQ(results[1].code(), absl::StatusCode::kUnavailable) << results[1];
+}
+
+TEST(RankedStepsTest, AStepThatFailsOnRankZeroAloneEndsAll) {
+  Texts texts;
+  const std::vector<absl::Status> results =
+      RunRanks(2, texts, [](int rank, int step, PuppetRunner& runner) {
+        if (rank == 0 && step == 2) runner.fate_of_next = {.fails = true};
+      });
+  EXPECT_THAT(results[1].message(), HasSubstr("no step failed: here OK, but one failed on rank 0"));
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
+}
+
+TEST(RankedStepsTest, ABatchThatOneRankRefusesEndsAll) {
+  for (const int refusing : {0, 1}) {
+    SCOPED_TRACE(refusing);
+    Texts texts;
+    const std::vector<absl::Status> results =
+        RunRanks(2, texts, [&](int rank, int step, PuppetRunner& runner) {
+          if (rank == refusing && step == 0) {
+            runner.refusal_of_next = absl::InvalidArgumentError("refused");
+          }
+        });
+    EXPECT_EQ(results[1].code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(results[1].message(), HasSubstr(refusing == 1 ? "the last batch was refused: here"
+                                                              : "the last batch was not refused"));
+    EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
+  }
+}
+
+TEST(RankedStepsTest, ADeadRunnerEndsAll) {
+  Texts texts;
+  const std::vector<absl::Status> results =
+      RunRanks(2, texts, [](int rank, int, PuppetRunner& runner) {
+        if (rank == 1) runner.death = absl::InternalError("the device is gone");
+      });
+  EXPECT_EQ(results[1], absl::InternalError("the device is gone"));
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
+}
+
+TEST(RankedStepsTest, RefusesEmbeddingsThatDoNotTravel) {
+  const std::vector<absl::Status> results =
+      RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
+        PuppetRunner own(Options());
+        if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
+        const RankedSteps steps(&own, &collectives);
+        return steps.CheckEmbeddings("embeddings[0]", {.num_rows = 1, .dim = 4, .gpu = 0});
+      });
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(results[0].message(), HasSubstr("embeddings[0] must be on the host"));
+  EXPECT_TRUE(results[1].ok()) << results[1];
+}
+
+}  // namespace
+}  // namespace reprise

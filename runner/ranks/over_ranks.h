@@ -1,0 +1,66 @@
+// What a model that is divided over ranks does between them (docs/distributed.md).
+//
+//   // Each rank has some columns of the weight: its outputs are summands.
+//   REPRISE_RETURN_IF_ERROR(down.Apply(step.linears(), gated, out));
+//   REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives, out));
+//
+//   const DividedVocabulary vocabulary(vocab_size, collectives);
+//   REPRISE_RETURN_IF_ERROR(vocabulary.Embed(embedding, step.token_ids(), hidden));
+//   REPRISE_RETURN_IF_ERROR(vocabulary.Logits(lm_head, step.linears(), last, step.logits()));
+//
+// With one rank, or without Collectives (null), each is the operation itself and nothing else.
+// Every rank makes the same calls with the same sizes. Work is enqueued on LibTorch's current
+// stream and may be captured as far as Collectives may.
+//
+// Thread safety: one thread a Collectives.
+
+#ifndef RUNNER_RANKS_OVER_RANKS_H_
+#define RUNNER_RANKS_OVER_RANKS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "distributed/collectives.h"
+#include "distributed/share.h"
+#include "runner/ops/linear.h"
+#include "runner/ops/linear_context.h"
+
+namespace reprise {
+
+// tensor = the sum of all ranks' `tensor`; contiguous, of a dtype of AllReduce(). Errors: those of
+// AllReduce().
+absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor);
+
+// An embedding and a head of which each rank has the rows of its AlignedShareOf() the vocabulary.
+class DividedVocabulary {
+ public:
+  // `collectives` must outlive it; null: one rank. REQUIRES: vocab_size >= the number of ranks.
+  DividedVocabulary(int64_t vocab_size, Collectives* collectives);
+
+  // out[i] = the embedding of token_ids[i], on every rank. table [share().size, size]; token_ids
+  // [num_tokens] int32; out [num_tokens, size], with several ranks contiguous. Ids outside the
+  // vocabulary: an error on the CPU with one rank, else rows of zeros. Errors: those of
+  // GatherRows() and AllReduce().
+  absl::Status Embed(const at::Tensor& table, const at::Tensor& token_ids,
+                     const at::Tensor& out) const;
+
+  // logits [num_rows, vocab_size] on every rank, in the order of the vocabulary. head: a Linear of
+  // share().size outputs; x and the dtype of the logits as in Linear::Apply(). Errors: those of
+  // Linear::Apply() and AllGather(); may throw LibTorch's exceptions.
+  absl::Status Logits(const Linear& head, LinearContext& context, const at::Tensor& x,
+                      const at::Tensor& logits) const;
+
+  const Share& share() const { return share_; }
+
+ private:
+  int64_t vocab_size_;
+  Collectives* collectives_;
+  Share share_;
+  int64_t largest_share_;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_RANKS_OVER_RANKS_H_

@@ -1,0 +1,120 @@
+#include "runner/ranks/over_ranks.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <memory>
+#include <vector>
+
+#include "distributed/testing/thread_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/ops/linear_context.h"
+
+namespace reprise {
+namespace {
+
+using testing::Each;
+
+constexpr int64_t kHidden = 24;
+
+std::unique_ptr<LinearContext> Context() {
+  auto context = MakeLinearContext(c10::kCPU, {});
+  EXPECT_TRUE(context.ok()) << context.status();
+  return *std::move(context);
+}
+
+Linear Made(const at::Tensor& weight) {
+  absl::StatusOr<Linear> linear = Linear::Create(weight, std::nullopt);
+  EXPECT_TRUE(linear.ok()) << linear.status();
+  return *std::move(linear);
+}
+
+TEST(OverRanksTest, OneRankComputesTheOperationItself) {
+  at::Tensor x = at::randn({3, 4});
+  const at::Tensor before = x.clone();
+  EXPECT_TRUE(SumOverRanks(nullptr, x).ok());
+  EXPECT_TRUE(x.equal(before));
+  const at::Tensor table = at::randn({10, kHidden});
+  const DividedVocabulary vocabulary(10, nullptr);
+  EXPECT_EQ(vocabulary.share(), (Share{0, 10}));
+  const at::Tensor ids = at::arange(10, at::kInt);
+  const at::Tensor out = at::empty({10, kHidden});
+  ASSERT_TRUE(vocabulary.Embed(table, ids, out).ok());
+  EXPECT_TRUE(out.equal(table));
+  EXPECT_EQ(vocabulary.Embed(table.narrow(0, 0, 4), ids, out).code(),
+            absl::StatusCode::kOutOfRange);
+}
+
+TEST(OverRanksTest, SumsTheRanks) {
+  const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
+    const at::Tensor x = at::full({2, 5}, 1.0f + collectives.ranks().rank);
+    const absl::Status status = SumOverRanks(&collectives, x);
+    EXPECT_TRUE(x.equal(at::full({2, 5}, 6.0f)));
+    return status;
+  });
+  EXPECT_THAT(results, Each(absl::OkStatus()));
+}
+
+// Whatever divides: shares of one size, and of two.
+TEST(OverRanksTest, EmbeddingAndHeadAreThoseOfTheWholeVocabulary) {
+  for (const int64_t vocab_size : {5, 8, 37, 128, 200, 257}) {
+    const at::Tensor table = at::randn({vocab_size, kHidden});
+    const at::Tensor ids = at::randint(vocab_size, {17}, at::kInt);
+    const at::Tensor x = at::randn({6, kHidden});
+    const at::Tensor logits = x.matmul(table.t());
+    for (const int world : {2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << vocab_size << " over " << world << " ranks");
+      const auto run = [&](Collectives& collectives) -> absl::Status {
+        const DividedVocabulary vocabulary(vocab_size, &collectives);
+        const Share share = vocabulary.share();
+        const at::Tensor own = table.narrow(0, share.begin, share.size);
+        const at::Tensor embedded = at::full({17, kHidden}, 9.0f);
+        if (const auto status = vocabulary.Embed(own, ids, embedded); !status.ok()) return status;
+        EXPECT_TRUE(embedded.equal(at::embedding(table, ids)));
+        const at::Tensor got = at::full({6, vocab_size}, 9.0f);
+        if (const auto status = vocabulary.Logits(Made(own), *Context(), x, got); !status.ok()) {
+          return status;
+        }
+        EXPECT_TRUE(got.allclose(logits, 1e-5, 1e-5));
+        // Of no row.
+        return vocabulary.Logits(Made(own), *Context(), x.narrow(0, 0, 0), got.narrow(0, 0, 0));
+      };
+      EXPECT_THAT(RunThreadRanks(world, run), Each(absl::OkStatus()));
+    }
+  }
+}
+
+TEST(OverRanksTest, LogitsInMemoryThatIsWiderThanTheVocabulary) {
+  const at::Tensor table = at::randn({128, kHidden});
+  const at::Tensor x = at::randn({3, kHidden});
+  const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
+    const DividedVocabulary vocabulary(128, &collectives);
+    const at::Tensor wide = at::full({3, 140}, 7.0f);
+    const absl::Status status = vocabulary.Logits(
+        Made(table.narrow(0, vocabulary.share().begin, 64)), *Context(), x, wide.narrow(1, 0, 128));
+    EXPECT_TRUE(wide.narrow(1, 0, 128).allclose(x.matmul(table.t()), 1e-5, 1e-5));
+    EXPECT_TRUE(wide.narrow(1, 128, 12).equal(at::full({3, 12}, 7.0f)));
+    return status;
+  });
+  EXPECT_THAT(results, Each(absl::OkStatus()));
+}
+
+TEST(OverRanksTest, RefusesLogitsOfAnotherVocabulary) {
+  const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
+    const DividedVocabulary vocabulary(128, &collectives);
+    return vocabulary.Logits(Made(at::randn({64, kHidden})), *Context(), at::randn({3, kHidden}),
+                             at::empty({3, 127}));
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), testing::HasSubstr("logits must be"));
+  }
+}
+
+}  // namespace
+}  // namespace reprise

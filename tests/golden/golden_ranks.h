@@ -1,0 +1,41 @@
+// Golden models that are divided over ranks. Checks give a Status, so that ranks can be threads or
+// processes.
+//
+//   RunThreadRanks(4, [&](Collectives& collectives) {
+//     return CheckDividedGolden(golden, collectives, c10::kCPU, {.tolerance = 5e-4});
+//   });
+
+#ifndef TESTS_GOLDEN_GOLDEN_RANKS_H_
+#define TESTS_GOLDEN_GOLDEN_RANKS_H_
+
+#include <c10/core/Device.h>
+
+#include "absl/status/status.h"
+#include "base/dtype.h"
+#include "distributed/collectives.h"
+#include "examples/models/deepseek/mla_model.h"
+#include "tests/golden/golden.h"
+#include "tests/golden/golden_runner.h"
+
+namespace reprise {
+
+struct DividedGoldenCheck {
+  double tolerance = 0;  // of each logit, in float32
+  // In 16 bits: the rms error of each track is at most twice that of transformers' own bfloat16 run,
+  // and greedy tokens may be others.
+  DType dtype = DType::kFloat32;
+  MlaCache mla_cache = MlaCache::kLatent;
+  bool replays = true;    // whether some steps must be replays
+  bool preempts = false;  // whether some sequence must be preempted
+};
+
+// On every rank: loads its part of the model on `device` and runs both tracks of every prompt, and
+// the greedy requests. Internal on rank 0 if logits are off by more than `check` allows, if a greedy
+// token is another one before the first margin below 1e-3, or if the run was not as `check` says.
+// Else errors: those of LoadGoldenModel(), RunGolden() and FollowGolden().
+absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
+                                const DividedGoldenCheck& check, GoldenRunOptions options);
+
+}  // namespace reprise
+
+#endif  // TESTS_GOLDEN_GOLDEN_RANKS_H_
