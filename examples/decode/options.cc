@@ -10,10 +10,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "examples/hf/paths.h"
 #include "examples/hf/strict_json.h"
 #include "runner/sampling/logits_params.h"
+#include "runner/speculation/draft_levels.h"
 #include "runner/speculation/speculation_options.h"
 
 namespace reprise {
@@ -87,6 +89,16 @@ class DecodeFlags {
         });
     AddNumber("num_draft_tokens", arguments.num_draft_tokens,
               "with --draft: drafts of a sequence in a step at most; without it 4");
+    Add("tree", "WIDTHSxDEPTH",
+        "with --draft FOLDER, in place of --num_draft_tokens: drafts form trees of DEPTH levels; "
+        "WIDTHS "
+        "says, level by level, how many follow each draft of the level before, then 1: 3,2x4 has 3 "
+        "+ "
+        "6 + 6 + 6 drafts",
+        [&arguments](const std::string& value) {
+          arguments.tree = value;
+          return true;
+        });
     AddSwitch("compare_plain", arguments.compare_plain,
               "with --draft: run again without drafts, and print the speed of both");
     AddPath("dump_logits", arguments.dump_logits,
@@ -300,10 +312,29 @@ absl::Status CheckOutput(const DecodeArguments& arguments) {
   return absl::OkStatus();
 }
 
+// The tree of "3,2x4".
+absl::StatusOr<std::vector<int>> TreeOf(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+  std::vector<int> widths;
+  int depth = 0;
+  bool is_read = parts.size() == 2 && absl::SimpleAtoi(parts[1], &depth);
+  for (const std::string& width : std::vector<std::string>(absl::StrSplit(parts[0], ','))) {
+    is_read &= absl::SimpleAtoi(width, &widths.emplace_back());
+  }
+  if (!is_read) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tree: expected WIDTHSxDEPTH, such as 3,2x4, got ", text));
+  }
+  absl::StatusOr<std::vector<int>> tree = TreeOfWidths(widths, depth);
+  if (tree.ok()) return tree;
+  return absl::InvalidArgumentError(absl::StrCat("--tree: ", tree.status().message()));
+}
+
 absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& arguments) {
   if (!arguments.draft.has_value()) {
     for (const auto& [flag, is_given] :
          {std::pair("num_draft_tokens", arguments.num_draft_tokens.has_value()),
+          std::pair("tree", arguments.tree.has_value()),
           std::pair("compare_plain", arguments.compare_plain)}) {
       if (!is_given) continue;
       return absl::InvalidArgumentError(absl::StrCat("--", flag, " is of --draft: give both"));
@@ -324,6 +355,18 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
         absl::StrCat("--num_draft_tokens: expected 1 to ", kMaxDrafts, ", got ", draft.num_tokens));
   }
   if (arguments.draft != kNgram) draft.model = arguments.draft;
+  if (arguments.tree.has_value()) {
+    if (!draft.model.has_value()) {
+      return absl::InvalidArgumentError(
+          "--tree is of a draft model: expected --draft FOLDER, got --draft ngram, which proposes "
+          "chains");
+    }
+    if (arguments.num_draft_tokens.has_value()) {
+      return absl::InvalidArgumentError("--tree and --num_draft_tokens exclude each other");
+    }
+    REPRISE_ASSIGN_OR_RETURN(draft.tree, TreeOf(*arguments.tree));
+    draft.num_tokens = static_cast<int>(draft.tree.size());
+  }
   draft.compares_plain = arguments.compare_plain;
   return draft;
 }

@@ -47,6 +47,7 @@ struct DecodeArguments {
   std::optional<int> prefill_chunk = {};
   std::optional<std::string> draft = {};
   std::optional<int> num_draft_tokens = {};
+  std::optional<std::string> tree = {};
   bool compare_plain = false;
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};
@@ -73,6 +74,7 @@ enum class StopChoice : int8_t { kAtEndOfText, kAtLengthOnly };
 struct DraftChoice {
   std::optional<std::string> model = {};  // nullopt: drafts from the sequence's own tokens
   int num_tokens = 4;                     // the most of a row
+  std::vector<int> tree = {};             // SpeculationOptions::tree; empty: chains
   bool compares_plain = false;            // the run is repeated without drafts, for its speed
 };
 

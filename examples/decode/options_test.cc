@@ -159,6 +159,19 @@ TEST(DecodeOptionsTest, DraftsAreOfTheTextOrOfAModel) {
     EXPECT_THAT(Problem({.draft = "ngram", .num_draft_tokens = num_tokens}),
                 StartsWith("--num_draft_tokens: expected 1 to 16, got"));
   }
+  const DecodeOptions tree = Made({.draft = "/m", .tree = "2,1x3"});
+  EXPECT_THAT(tree.draft->tree, ElementsAre(0, 0, 1, 2, 3, 4));
+  EXPECT_EQ(tree.draft->num_tokens, 6);
+  for (const char* text : {"", "3", "x", "3x", "x2", "a,2x3", "3,2x4x5", "3,,2x4"}) {
+    EXPECT_THAT(Problem({.draft = "/m", .tree = text}),
+                StartsWith("--tree: expected WIDTHSxDEPTH, such as 3,2x4, got"));
+  }
+  EXPECT_THAT(Problem({.draft = "/m", .tree = "2,1x1"}), StartsWith("--tree: number of widths"));
+  EXPECT_THAT(Problem({.draft = "/m", .tree = "8,8x2"}), StartsWith("--tree: number of drafts"));
+  EXPECT_THAT(Problem({.draft = "ngram", .tree = "2x2"}), HasSubstr("which proposes chains"));
+  EXPECT_EQ(Problem({.draft = "/m", .num_draft_tokens = 2, .tree = "2x2"}),
+            "--tree and --num_draft_tokens exclude each other");
+  EXPECT_EQ(Problem({.tree = "2x2"}), "--tree is of --draft: give both");
   EXPECT_EQ(Problem({.num_draft_tokens = 4}), "--num_draft_tokens is of --draft: give both");
   EXPECT_EQ(Problem({.compare_plain = true}), "--compare_plain is of --draft: give both");
   EXPECT_THAT(Problem({.draft = "ngram", .perplexity = "/t"}), HasSubstr("no --perplexity"));
@@ -268,6 +281,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "--draft",
                                  "ngram",
                                  "--num_draft_tokens=3",
+                                 "--tree=2x3",
                                  "--compare_plain",
                                  "--dump_logits=/l",
                                  "--trace=/t",
@@ -299,6 +313,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_EQ(arguments->prefill_chunk, -3);
   EXPECT_EQ(arguments->draft, "ngram");
   EXPECT_EQ(arguments->num_draft_tokens, 3);
+  EXPECT_EQ(arguments->tree, "2x3");
   EXPECT_TRUE(arguments->compare_plain);
   EXPECT_EQ(arguments->dump_logits, "/l");
   EXPECT_EQ(arguments->trace, "/t");

@@ -105,6 +105,8 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
     engine.runner.speculation.proposer = options.draft->model.has_value()
                                              ? SpeculationOptions::Proposer::kModel
                                              : SpeculationOptions::Proposer::kNgram;
+    engine.runner.speculation.tree = options.draft->tree;
+    if (!options.draft->tree.empty()) engine.runner.speculation.shape = DraftShape::kTree;
   }
   engine.runner.max_seq_len = static_cast<int>(max_seq_len);
   const int64_t longest_input = LongestEncoderInput(requests);

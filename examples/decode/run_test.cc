@@ -103,6 +103,25 @@ TEST(DecodeRunTest, DraftsChangeTheStepsAndNotTheTexts) {
   }
 }
 
+TEST(DecodeRunTest, TreesOfDraftsDoNotChangeTheTexts) {
+  const DecodeOptions plain = {.prompts = {{.content = "YEAR, n."}, {.content = "zero-content\n"}},
+                               .max_new_tokens = 60,
+                               .dtype = DType::kFloat32};
+  const std::vector<json> expected = DecodeJson(plain);
+  const auto folder = DefaultModelFolder();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  DecodeOptions options = plain;
+  options.draft = {.model = *folder, .num_tokens = 6, .tree = {0, 0, 1, 2, 3, 4}};
+  const std::vector<json> lines = DecodeJson(options);
+  ASSERT_THAT(lines, SizeIs(3));
+  EXPECT_EQ(lines[0], expected[0]);
+  EXPECT_EQ(lines[1], expected[1]);
+  // The model is its own draft model: one draft of each level is right.
+  const json& stats = lines[2].at("stats");
+  EXPECT_EQ(2 * stats.at("accepted_drafts").get<int>(), stats.at("drafts").get<int>());
+  EXPECT_LT(stats.at("steps"), expected[2].at("stats").at("steps"));
+}
+
 TEST(DecodeRunTest, ADraftModelThatDoesNotExistIsNamed) {
   const Output output = Decode({.draft = DraftChoice{.model = "/no/such/folder"}});
   EXPECT_THAT(std::string(output.status.message()), StartsWith("--draft: "));
