@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "examples/decode/options.h"
 #include "examples/decode/progress_line.h"
+#include "examples/decode/ranks.h"
 #include "examples/decode/run.h"
 
 namespace reprise {
@@ -21,7 +22,7 @@ absl::Status Decode(int argc, char** argv) {
     return absl::OkStatus();
   }
   REPRISE_ASSIGN_OR_RETURN(const DecodeOptions options, MakeDecodeOptions(flags.arguments));
-  return RunDecode(
+  return RunDecodeOverRanks(
       options,
       {.out = std::cout, .err = std::cerr, .progress = ProgressLine::ForTerminal(STDERR_FILENO)});
 }

@@ -38,6 +38,45 @@ TEST(DecodeTest, WritesTextAndASummary) {
   EXPECT_THAT(result.err, HasSubstr("tokens/s"));
 }
 
+TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
+  const std::vector<std::string> arguments = {"--prompt", "YEAR, n.",        "LOGIC, n.",
+                                              "--json",   "--dtype=float32", "--max_new_tokens=24"};
+  const auto texts = [&](const std::vector<std::string>& flags,
+                         const SubprocessOptions& options = {}) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), flags.begin(), flags.end());
+    const SubprocessResult result = Decode(all, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<std::string> lines = absl::StrSplit(result.out, '\n', absl::SkipEmpty());
+    EXPECT_THAT(lines, SizeIs(3));
+    lines.pop_back();  // statistics
+    return lines;
+  };
+  const std::vector<std::string> alone = texts({});
+  EXPECT_EQ(texts({"--ranks=2"}), alone);
+  EXPECT_EQ(texts({"--ranks=4", "--graphs=off", "--draft=ngram"}), alone);
+  EXPECT_EQ(texts({"--ranks=1"}), alone);
+}
+
+TEST(DecodeTest, AFailureOfAllRanksIsSaidOnce) {
+  const SubprocessResult result = Decode({"--prompt", "a", "--ranks=2", "--model=/no/such/folder"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("/no/such/folder: there is no such folder"));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+}
+
+TEST(DecodeTest, AnotherNumberOfRanksThanTheLaunchersIsRefused) {
+  const SubprocessResult result =
+      Decode({"--prompt", "a", "--ranks=3"}, {.variables = {{"RANK", "0"},
+                                                            {"WORLD_SIZE", "2"},
+                                                            {"LOCAL_RANK", "0"},
+                                                            {"MASTER_ADDR", "127.0.0.1"},
+                                                            {"MASTER_PORT", "29500"}}});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err,
+              HasSubstr("--ranks: expected none, or 2 as a launcher has started, got 3"));
+}
+
 TEST(DecodeTest, SaysSomethingWithoutAnyFlag) {
   const SubprocessResult result = Decode({});
   EXPECT_EQ(result.exit_code, 0);

@@ -73,6 +73,9 @@ class DecodeFlags {
               "of weights, activations and cache: auto (the checkpoint's), float32, bfloat16, "
               "float16");
     AddChoice("device", arguments.device, "auto (a GPU if there is one), cpu, cuda");
+    AddNumber("ranks", arguments.ranks,
+              "divide the model over so many processes, with a GPU each or all on the CPU; without "
+              "it, over those that torchrun, Slurm or MPI has started (docs/distributed.md)");
     AddChoice("graphs", arguments.graphs, "on: decode steps are captured once and replayed; off");
     AddNumber("block_size", arguments.block_size, "tokens a block of the KV cache");
     AddNumber("num_blocks", arguments.num_blocks,
@@ -436,6 +439,8 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   REPRISE_ASSIGN_OR_RETURN(options.sampling, SamplingOf(arguments));
   REPRISE_ASSIGN_OR_RETURN(options.dtype, Choose("dtype", arguments.dtype, kDTypes));
   REPRISE_ASSIGN_OR_RETURN(options.device, Choose("device", arguments.device, kDevices));
+  REPRISE_RETURN_IF_ERROR(AtLeast("ranks", 1, arguments.ranks.value_or(1)));
+  options.num_ranks = arguments.ranks;
   REPRISE_ASSIGN_OR_RETURN(options.graphs, Choose("graphs", arguments.graphs, kGraphs));
   REPRISE_RETURN_IF_ERROR(AtLeast("block_size", 1, arguments.block_size));
   options.block_size = arguments.block_size;

@@ -41,6 +41,7 @@ struct DecodeArguments {
   int log_probs = -1;
   std::string dtype = "auto";
   std::string device = "auto";
+  std::optional<int> ranks = {};
   std::string graphs = "on";
   int block_size = 16;
   std::optional<int> num_blocks = {};
@@ -90,6 +91,9 @@ struct DecodeOptions {
   int num_log_probs = -1;               // as in Request
   std::optional<DType> dtype = {};      // nullopt: the checkpoint's
   DeviceChoice device = DeviceChoice::kAuto;
+  // Processes that the model is divided over, which the program starts. nullopt: as many as a launcher
+  // has started (distributed/launch.h), or one.
+  std::optional<int> num_ranks = {};
   GraphChoice graphs = GraphChoice::kOn;
   int block_size = 16;
   std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use
