@@ -69,7 +69,7 @@ absl::StatusOr<MemoryUse> MeasureMemory(c10::DeviceIndex device) {
 // A part of a step, ready to run: a graph to launch, or work between two graphs.
 struct Piece {
   cudaGraphExec_t exec = nullptr;
-  Step work;
+  Step work = {};
 };
 
 void Destroy(const std::vector<Piece>& pieces) {
