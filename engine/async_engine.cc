@@ -6,7 +6,8 @@
 
 namespace reprise {
 
-AsyncEngine::AsyncEngine(std::unique_ptr<StepEngine> engine) : engine_(std::move(engine)) {
+AsyncEngine::AsyncEngine(std::unique_ptr<StepEngine> engine, absl::Duration idle_interval)
+    : engine_(std::move(engine)), idle_interval_(idle_interval) {
   metrics_ = engine_->metrics();
   thread_ = std::thread([this] { Run(); });
   thread_id_ = thread_.get_id();
@@ -103,8 +104,16 @@ void AsyncEngine::Run() {
 
 bool AsyncEngine::TakeCommands(std::vector<Command>& commands) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!engine_->has_work()) {
-    changed_.wait(lock, [this] { return is_stopping_ || !commands_.empty(); });
+  const auto has_command = [this] { return is_stopping_ || !commands_.empty(); };
+  while (!engine_->has_work() &&
+         !changed_.wait_for(lock, absl::ToChronoNanoseconds(idle_interval_), has_command)) {
+    lock.unlock();
+    // What has failed, the next request is told.
+    const absl::Status idle = engine_->Idle();
+    if (!idle.ok()) {
+      LOG_FIRST_N(ERROR, 1) << idle;
+    }
+    lock.lock();
   }
   commands.swap(commands_);
   return !is_stopping_;

@@ -41,6 +41,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/ids.h"
 #include "engine/engine_metrics.h"
 #include "engine/request.h"
@@ -52,8 +53,10 @@ class AsyncEngine {
  public:
   using Listener = std::function<void(const TokenEvent&)>;
 
-  // Starts the thread. From now on the engine is used by that thread only.
-  explicit AsyncEngine(std::unique_ptr<StepEngine> engine);
+  // Starts the thread. From now on the engine is used by that thread only. `idle_interval`: how often
+  // an engine without work is told so (StepEngine::Idle()); well below the timeout of ranks.
+  explicit AsyncEngine(std::unique_ptr<StepEngine> engine,
+                       absl::Duration idle_interval = absl::Seconds(5));
   ~AsyncEngine();  // Shutdown()
 
   AsyncEngine(const AsyncEngine&) = delete;
@@ -110,7 +113,8 @@ class AsyncEngine {
   void CancelAll();
   void Publish();
 
-  const std::unique_ptr<StepEngine> engine_;           // the thread's
+  const std::unique_ptr<StepEngine> engine_;  // the thread's
+  const absl::Duration idle_interval_;
   absl::flat_hash_map<SequenceId, Running> running_;   // the thread's; by the engine's id
   absl::flat_hash_map<SequenceId, SequenceId> inner_;  // the thread's; id to the engine's
   std::vector<TokenEvent> events_;                     // the thread's

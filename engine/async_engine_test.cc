@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "engine/engine_core.h"
 #include "engine/testing/puppet_device.h"
 #include "engine/testing/puppet_runner.h"
@@ -112,7 +113,13 @@ class PuppetEngine : public StepEngine {
     return core_->Step(events);
   }
   EngineMetrics metrics() const override { return core_->metrics(); }
+  absl::Status Idle() override {
+    EXPECT_FALSE(core_->has_work());
+    ++num_idles;
+    return absl::OkStatus();
+  }
 
+  std::atomic<int> num_idles = 0;
   std::atomic<bool> dies = false;
   std::atomic<bool> fails_next = false;
 
@@ -120,6 +127,16 @@ class PuppetEngine : public StepEngine {
   PuppetRunner runner_;
   std::unique_ptr<EngineCore> core_;
 };
+
+TEST(AsyncEngineTest, AnEngineWithoutWorkIsToldSoFromTimeToTime) {
+  auto owned = std::make_unique<PuppetEngine>();
+  PuppetEngine& puppet = *owned;
+  AsyncEngine engine(std::move(owned), absl::Milliseconds(1));
+  while (puppet.num_idles.load() < 3) std::this_thread::yield();
+  Inbox inbox;
+  ASSERT_TRUE(engine.Add({.prompt = {1, 2}, .max_new_tokens = 3}, inbox.listener()).ok());
+  EXPECT_EQ(inbox.WaitForEnd().size(), 3u);
+}
 
 TEST(AsyncEngineTest, RunsRequestsOfManyThreads) {
   const SchedulerOptions options = PuppetEngine::Options();

@@ -121,6 +121,7 @@ class Engine final : public StepEngine {
   // (StepResult::logits).
   at::Tensor logits(const TokenEvent& event) const;
 
+  absl::Status Idle() override { return core_->Idle(); }
   EngineMetrics metrics() const override { return core_->metrics(); }
   const ModelRunner& runner() const { return *runner_; }
   const Scheduler& scheduler() const { return core_->scheduler(); }

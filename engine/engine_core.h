@@ -61,6 +61,7 @@ class EngineCore final : public StepEngine {
   // Errors: the runner's status(), once all sequences have ended.
   absl::Status Step(std::vector<TokenEvent>& events) override;
 
+  absl::Status Idle() override { return runner_->Idle(); }
   EngineMetrics metrics() const override;
   const Scheduler& scheduler() const { return *scheduler_; }
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kStep = 1;
 constexpr int64_t kEnd = 2;
+constexpr int64_t kIdle = 3;
 
 // What rank 0 sends, before the bytes of the batch.
 struct StepHeader {
@@ -54,6 +55,7 @@ class Follower {
       std::memcpy(&header, DataOf(message_), sizeof(header));
       REPRISE_RETURN_IF_ERROR(CatchUp(header));
       if (header.kind == kEnd) return absl::OkStatus();
+      if (header.kind == kIdle) continue;
       REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* const batch, Receive(header.num_bytes));
       const absl::StatusOr<int64_t> ticket = steps_.Launch(*batch);
       if (ticket.ok()) {
@@ -181,6 +183,13 @@ absl::StatusOr<StepOutput> RankedSteps::Await(int64_t ticket) {
   return output;
 }
 
+absl::Status RankedSteps::Idle() {
+  REPRISE_RETURN_IF_ERROR(status());
+  bytes_.clear();
+  sent_ = Send(kIdle);
+  return sent_;
+}
+
 absl::Status RankedSteps::status() const {
   REPRISE_RETURN_IF_ERROR(sent_);
   REPRISE_RETURN_IF_ERROR(collectives_.status());
@@ -189,7 +198,9 @@ absl::Status RankedSteps::status() const {
 
 absl::Status FollowSteps(StepRunner& steps, Collectives& collectives) {
   CHECK_NE(collectives.ranks().rank, 0);
-  return CatchTorch([&] { return Follower(steps, collectives).Run(); });
+  const absl::Status status = CatchTorch([&] { return Follower(steps, collectives).Run(); });
+  if (!status.ok() && collectives.status().ok()) collectives.Fail(status);
+  return status;
 }
 
 }  // namespace reprise

@@ -7,15 +7,15 @@
 //
 // Launch() broadcasts the batch as bytes (runner/slots/batch_bytes.h) and then launches it; the
 // others launch what they receive. Nothing else travels: slots, tables and sampling follow from the
-// batches alone. Between steps the others wait for the next, so an engine without work costs
-// nothing; the wait is bounded by the timeout of the Collectives.
+// batches alone. Between steps the others wait for the next, no longer than the timeout of the
+// Collectives: an engine without work calls Idle() from time to time, which AsyncEngine does.
 //
 // Failures. With each step rank 0 says how many batches its runner has refused and how many steps
 // have failed; the others await the same steps before they launch. A batch that all refuse, or a
 // step that fails on all, is as without ranks. A rank that differs can not go on with the others:
-// it returns Internal, which says what it got and rank 0 did not, or the other way round. That, and
-// a rank that has ended or does not come in time, is an error of the Collectives on all others, and
-// then of status(): no further step can be run.
+// it returns Internal, which says what it got and rank 0 did not, or the other way round, and tells
+// the others (Collectives::Fail()). That, and a rank that has ended or does not come in time, is an
+// error of the Collectives on all others, and then of status(): no further step can be run.
 //
 // Thread safety: none; one owner. A step of up to 8 KB of bytes is one broadcast, a longer one two.
 
@@ -63,6 +63,8 @@ class RankedSteps final : public StepRunner {
   // Errors: also those of Collectives::Broadcast().
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override;
   absl::StatusOr<StepOutput> Await(int64_t ticket) override;
+  // Tells the others to wait on. Errors: those of Collectives::Broadcast().
+  absl::Status Idle() override;
   absl::Status status() const override;
 
   int64_t num_replays() const override { return steps_.num_replays(); }

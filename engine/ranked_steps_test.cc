@@ -186,6 +186,34 @@ TEST(RankedStepsTest, ADeadRunnerEndsAll) {
   EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
 }
 
+TEST(RankedStepsTest, AnEngineWithoutWorkKeepsTheOthersWaiting) {
+  Texts texts;
+  const std::vector<absl::Status> results =
+      RunThreadRanks(2, [&](Collectives& collectives) -> absl::Status {
+        PuppetRunner own(Options());
+        if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
+        RankedSteps steps(&own, &collectives);
+        for (int i = 0; i < 3; ++i) REPRISE_RETURN_IF_ERROR(steps.Idle());
+        REPRISE_ASSIGN_OR_RETURN(texts, RunRequests(steps, [](int) {}));
+        return steps.Idle();
+      });
+  EXPECT_THAT(results, Each(absl::OkStatus()));
+  EXPECT_EQ(texts, *TextsOfOneRank());
+}
+
+TEST(RankedStepsTest, IdleSaysThatARankHasEnded) {
+  const std::vector<absl::Status> results =
+      RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
+        PuppetRunner own(Options());
+        if (collectives.ranks().rank != 0) return absl::OkStatus();
+        RankedSteps steps(&own, &collectives);
+        const absl::Status status = steps.Idle();
+        EXPECT_EQ(steps.status(), status);
+        return status;
+      });
+  EXPECT_EQ(results[0], absl::UnavailableError("rank 1 has ended"));
+}
+
 TEST(RankedStepsTest, RefusesEmbeddingsThatDoNotTravel) {
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {

@@ -44,6 +44,10 @@ class StepEngine {
   // no further step can be run: all sequences have had their last event.
   virtual absl::Status Step(std::vector<TokenEvent>& events) = 0;
 
+  // Call it from time to time while there is no work: the other ranks of a divided model wait for the
+  // next step no longer than the timeout of their Collectives. Errors: as Step().
+  virtual absl::Status Idle() { return absl::OkStatus(); }
+
   // What has been counted so far.
   virtual EngineMetrics metrics() const = 0;
 };

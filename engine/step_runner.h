@@ -44,6 +44,9 @@ class StepRunner {
   // long as status() is OK.
   virtual absl::StatusOr<StepOutput> Await(int64_t ticket) = 0;
 
+  // Keeps waiting what waits for the next step (StepEngine::Idle()).
+  virtual absl::Status Idle() { return absl::OkStatus(); }
+
   // OK, or why no further step can be run.
   virtual absl::Status status() const = 0;
 
