@@ -95,7 +95,8 @@ absl::Status CheckForm(const PlanInputs& inputs) {
   const bool some_packed = inputs.block_indptr || inputs.block_indices || inputs.last_block_len;
   if ((padded && !some_packed) || (packed && !some_padded)) return absl::OkStatus();
   std::string got;
-  for (const auto& [name, array] : absl::MakeConstSpan(ArraysOf(inputs)).first(kNumTableArrays)) {
+  const auto arrays = ArraysOf(inputs);
+  for (const auto& [name, array] : absl::MakeConstSpan(arrays).first(kNumTableArrays)) {
     if (array->has_value()) absl::StrAppend(&got, got.empty() ? "" : ", ", name);
   }
   return absl::InvalidArgumentError(absl::StrCat(

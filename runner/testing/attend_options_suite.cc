@@ -321,7 +321,8 @@ TEST_P(AttendOptionsSuite, WorkBetweenGraphsThatIsMissingIsRefused) {
   OneLayerModel model(GetParam(), [](const Step& step, const auto&, const auto&, const auto&) {
     return step.RunBetweenGraphs(nullptr);
   });
-  const auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 8});
+  const auto runner = ModelRunner::Create(
+      &model, {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = GraphSetOptions::Mode::kEager});
   EXPECT_THAT(std::string(runner.status().message()), HasSubstr("work must be callable"));
 }
 
