@@ -212,8 +212,12 @@ absl::Status Peers::Ask(absl::FunctionRef<absl::Status()> body) {
 std::optional<absl::Status> Peers::Settled() {
   if (!Has(*store_, "finding")) return std::nullopt;
   const absl::Status finding = Unpacked(store_->get_to_str("finding"));
-  store_->add("readers", 1);
-  Linger(options_.grace);
+  // The store may end before it has confirmed that the last reader has read.
+  Ask([&] {
+    store_->add("readers", 1);
+    Linger(options_.grace);
+    return absl::OkStatus();
+  }).IgnoreError();
   return finding;
 }
 
