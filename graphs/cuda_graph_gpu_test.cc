@@ -236,23 +236,21 @@ TEST_F(CudaGraphTest, WorksSideBySideHaveNoGraphBetweenThem) {
 // A step that forgets the error of a cut, behind a stream that it has not joined.
 TEST_F(CudaGraphTest, AGraphThatCannotEndBeforeWorkFailsTheCapture) {
   const at::Tensor out = at::zeros({1}, OnGpu());
-  cudaStream_t other = nullptr;
-  cudaEvent_t forked = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming), cudaSuccess);
+  const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
   bool warmed_up = false;
   const absl::StatusOr<Graph> graph = backend_->Capture([&] {
     out.add_(1);
     if (std::exchange(warmed_up, true)) {
-      cudaEventRecord(forked, backend_->stream());
-      cudaStreamWaitEvent(other, forked, 0);
+      at::cuda::CUDAEvent forked;
+      forked.record();
+      forked.block(side);
+      const c10::cuda::CUDAStreamGuard on_side(side);
+      out.add_(1);
     }
     backend_->RunBetweenGraphs([] { return absl::OkStatus(); }).IgnoreError();
     return absl::OkStatus();
   });
   EXPECT_EQ(graph.status().code(), absl::StatusCode::kInternal) << graph.status();
-  cudaEventDestroy(forked);
-  cudaStreamDestroy(other);
   ExpectBackendIsUsable();
 }
 
