@@ -56,7 +56,7 @@ struct DraftModelOptions {
   const StepMemory* memory = nullptr;  // with draft_arrays()
   const StepMetadata* metadata = nullptr;
   const DraftTrees* trees = nullptr;  // null: drafts are chains
-  bool attention_in_graphs = true;  // ModelRunnerOptions
+  bool attention_in_graphs = true;    // ModelRunnerOptions
 };
 
 // The model's spec with the layers of a draft model after its own.

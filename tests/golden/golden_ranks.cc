@@ -17,8 +17,8 @@ absl::Status CheckTrack(const RunTrack& got, const GoldenTrack& track,
                         const DividedGoldenCheck& check) {
   if (got.tokens != track.tokens) return absl::InternalError("other tokens than the track's");
   const bool is_exact = check.dtype == DType::kFloat32;
-  const double error = is_exact ? MaxError(got.logits, track.AllLogits())
-                                : RmsError(got.logits, track.AllLogits());
+  const double error =
+      is_exact ? MaxError(got.logits, track.AllLogits()) : RmsError(got.logits, track.AllLogits());
   const double most = is_exact ? check.tolerance : 2 * track.bf16_rms;
   if (error <= most) return absl::OkStatus();
   return absl::InternalError(

@@ -102,9 +102,7 @@ class LatentWeights {
     return WarpRow<Traits>() + threadIdx.x % 32 / 4;
   }
   // Says that a warp no longer uses it.
-  static __device__ __forceinline__ void Release(Barrier& barrier) {
-    barrier.ArriveAsWarp();
-  }
+  static __device__ __forceinline__ void Release(Barrier& barrier) { barrier.ArriveAsWarp(); }
 
   __device__ __forceinline__ void TakeQueries(HeldQueries& held) const {
     const int row = WarpRow<Traits>() + threadIdx.x % 16;
