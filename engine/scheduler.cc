@@ -196,7 +196,7 @@ void Scheduler::ScheduleDecode(Sequence& sequence) {
   if (sequence.num_generated() + sequence.num_in_flight >= sequence.max_generated()) return;
   if (sequence.num_scheduled >= MaxCachedTokens(sequence)) return;
   if (sequence.token_masker != nullptr && sequence.num_in_flight > 0) return;  // no mask yet
-  DCHECK_EQ(sequence.num_scheduled, sequence.last_fed());
+  DCHECK_GE(sequence.num_scheduled, sequence.last_fed());
   if (!MakeRoom(sequence, sequence.num_scheduled + 1)) return;
   absl::Span<const int32_t> tokens;  // none: what the device sampled last
   if (sequence.forced()) {

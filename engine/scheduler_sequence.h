@@ -24,7 +24,8 @@ namespace reprise {
 //   num_scheduled  tokens whose keys are cached, or will be by a batch in flight
 // Until the tokens known at admission are fed, num_in_flight = 0 and num_scheduled < num_known. From
 // then on num_scheduled = num_known + num_in_flight - 1, for the last token has no key yet: with two
-// batches or more in flight it exceeds num_known.
+// batches or more in flight it exceeds num_known. A tree of drafts in flight adds all its nodes to
+// num_scheduled and a path of it to num_in_flight.
 struct Scheduler::Sequence {
   // Keys that an admitted sequence is computing: they are there when it has committed num_tokens.
   struct Awaited {
