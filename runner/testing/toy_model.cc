@@ -54,14 +54,14 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
   for (int dim = 1; dim < options.num_position_dims; ++dim) {
     position_embeddings_.push_back(random(options.max_position, kWidth, 0.5));
   }
-  AttentionParams params = {.num_q_heads = options.num_q_heads,
-                            .num_kv_heads = options.num_kv_heads,
-                            .head_dim_qk = options.head_dim,
-                            .head_dim_v = options.head_dim};
-  const float scale = params.resolved_scale() / options.kv_factor;
-  params.scale = scale;
-  const LayerSpec layer = {
-      .params = params, .k_scale = options.kv_scale, .v_scale = options.kv_scale};
+  const float scale = 1.0f / std::sqrt(static_cast<float>(options.head_dim));
+  const LayerSpec layer = {.params = {.num_q_heads = options.num_q_heads,
+                                      .num_kv_heads = options.num_kv_heads,
+                                      .head_dim_qk = options.head_dim,
+                                      .head_dim_v = options.head_dim,
+                                      .scale = scale / options.kv_factor},
+                           .k_scale = options.kv_scale,
+                           .v_scale = options.kv_scale};
   spec_ = {.layers = std::vector<LayerSpec>(kNumLayers, layer),
            .vocab_size = options.vocab_size,
            .max_position = options.max_position,
