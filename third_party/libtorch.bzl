@@ -104,6 +104,7 @@ def _libtorch_impl(repository_ctx):
     repository_ctx.symlink(repository_ctx.attr._rule, "system_cc_library.bzl")
     build = """
 load(":system_cc_library.bzl", "missing_library", "system_cc_library")
+load("@reprise_rules//:cc.bzl", "cc_library")
 
 package(default_visibility = ["//visibility:public"])
 """ + CPU_CONFIG_SETTING + """

@@ -5,6 +5,8 @@ compiler looks by itself, and Bazel does not track files there: what tells one v
 library from the next is `stamp`, a file that is an input of each compilation and each link.
 """
 
+load("@reprise_rules//:cc.bzl", CcInfo = "cc_info", cc_common = "cc_tools")
+
 def _system_cc_library_impl(ctx):
     stamp = depset([ctx.file.stamp] if ctx.file.stamp else [])
     compilation_context = cc_common.create_compilation_context(

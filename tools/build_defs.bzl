@@ -4,6 +4,7 @@ They carry the compiler options themselves, because .bazelrc does not reach the 
 Reprise as an external repository.
 """
 
+load("@reprise_rules//:cc.bzl", "cc_binary", "cc_library", "cc_test")
 load("//tools:cuda.bzl", "cuda_objects")
 
 _COPTS = ["-std=c++20", "-Wall", "-Wextra", "-Werror"]
@@ -45,7 +46,7 @@ def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], **
         hdrs = native.glob([name + ".h", name + "_args.h"])
     if srcs == None:
         srcs = native.glob([name + ".cc"])
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
@@ -112,7 +113,7 @@ def reprise_unit(
 
 def reprise_cc_binary(name, copts = [], deps = [], **kwargs):
     """cc_binary with the project's compiler options."""
-    native.cc_binary(
+    cc_binary(
         name = name,
         copts = _COPTS + copts,
         deps = deps + _without(deps, _VOCABULARY),
@@ -136,7 +137,7 @@ def reprise_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
       size: as in cc_test.
       **kwargs: as in cc_test.
     """
-    native.cc_test(
+    cc_test(
         name = name,
         copts = _COPTS + copts,
         deps = _with_test_main(deps),
@@ -198,14 +199,14 @@ def reprise_cuda_library(
         visibility = ["//visibility:private"],
         deps = deps + kernel_deps,
     )
-    native.cc_library(
+    cc_library(
         name = name + "_device_headers",
         textual_hdrs = device_headers,
         tags = ["manual"],
         testonly = testonly,
         deps = deps + kernel_deps,
     )
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = host_srcs + _unless_cpu([":" + objects]),
         hdrs = hdrs,
@@ -235,7 +236,7 @@ def reprise_gpu_test(name, srcs, deps = [], copts = [], tags = [], size = "mediu
     """
     library = name + "_lib"
     tags = ["requires-gpu"] + tags
-    native.cc_library(
+    cc_library(
         name = library,
         testonly = True,
         srcs = _unless_cpu(srcs),
@@ -247,7 +248,7 @@ def reprise_gpu_test(name, srcs, deps = [], copts = [], tags = [], size = "mediu
         data = kwargs.pop("data", []),
         alwayslink = True,
     )
-    native.cc_test(
+    cc_test(
         name = name,
         deps = [":" + library, "@com_google_googletest//:gtest_main"],
         linkstatic = True,
@@ -269,7 +270,7 @@ def reprise_gpu_test_binary(name, tests, **kwargs):
         # "//folder" means "//folder:folder".
         full = test if ":" in test else "%s:%s" % (test, test.split("/")[-1])
         libraries.append(full + "_lib")
-    native.cc_binary(
+    cc_binary(
         name = name,
         testonly = True,
         deps = libraries + ["@com_google_googletest//:gtest_main"],
@@ -293,7 +294,7 @@ def reprise_fuzz_test(name, srcs, seeds = [], deps = [], copts = [], tags = [], 
       **kwargs: as in cc_test.
     """
     libfuzzer = str(Label("//tools/fuzzing:libfuzzer"))
-    native.cc_test(
+    cc_test(
         name = name,
         srcs = srcs,
         args = ["$(rootpath %s)" % seed for seed in seeds],

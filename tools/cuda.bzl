@@ -4,6 +4,8 @@ Every header of the deps is an input of each compilation, so that a change of an
 again; keep the deps of kernels narrow.
 """
 
+load("@reprise_rules//:cc.bzl", CcInfo = "cc_info", cc_common = "cc_tools")
+
 # Ampere and Hopper, and PTX that the driver can compile for everything newer than sm_80.
 DEFAULT_ARCHS = ["80+ptx", "90"]
 

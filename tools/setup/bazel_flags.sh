@@ -35,13 +35,18 @@ set_bazel_flags() {
       )
       # Debian switches this on for the whole machine, which keeps every sandbox and prints its work.
       build_flags+=(--nosandbox_debug)
-      # .bazelrc has options that are too new for it.
-      if [[ $workspace == "$root" ]]; then
-        startup_flags+=(--noworkspace_rc "--bazelrc=$stubs/bazelrc")
+      ;;
+    # Where there is a WORKSPACE it is used, which needs nothing from a registry.
+    6 | 7 | 8)
+      if [[ ! -e $workspace/WORKSPACE && -e $workspace/MODULE.bazel ]]; then
+        [[ $version != 6 ]] || repository_flags+=(--enable_bzlmod)
+      else
+        repository_flags+=(--noenable_bzlmod)
+        [[ $version != 8 ]] || repository_flags+=(--enable_workspace)
       fi
       ;;
-    6 | 7) repository_flags+=(--noenable_bzlmod) ;;
-    8) repository_flags+=(--noenable_bzlmod --enable_workspace) ;;
-    *) die "Bazel must be of version 6, 7 or 8, or Debian's 4.2.3: this one is '$version'; set REPRISE_BAZEL." ;;
+    # Knows MODULE.bazel only.
+    9) ;;
+    *) die "Bazel must be of version 6 to 9, or Debian's 4.2.3: this one is '$version'; set REPRISE_BAZEL." ;;
   esac
 }

@@ -26,13 +26,23 @@ run flags 7 /reprise
 expect_equal "$output" " | --noenable_bzlmod | --disk_cache=/cache/bazel" "Bazel 7"
 run flags 8 /reprise
 expect_output "--enable_workspace" "Bazel 8"
+run flags 9 /reprise
+expect_equal "$output" " |  | --disk_cache=/cache/bazel" "Bazel 9, which knows MODULE.bazel only"
+mkdir "$work/module"
+touch "$work/module/MODULE.bazel"
+run flags 7 "$work/module"
+expect_output "configurations.bazelrc |  | " "a workspace with MODULE.bazel alone, Bazel 7"
+run flags 6 "$work/module"
+expect_output "configurations.bazelrc | --enable_bzlmod | " "a workspace with MODULE.bazel alone, Bazel 6"
+touch "$work/module/WORKSPACE"
+run flags 8 "$work/module"
+expect_output "configurations.bazelrc | --noenable_bzlmod --enable_workspace | " "a workspace with both, Bazel 8"
 run flags debian /reprise
-expect_output "--noworkspace_rc --bazelrc=/reprise/third_party/debian_bazel/bazelrc | " "Debian's Bazel"
 expect_output "--override_repository=rules_cc=/reprise/third_party/debian_bazel/rules_cc" "Debian's Bazel"
 run flags debian /elsewhere
 [[ $output == "--bazelrc=/reprise/tools/bazel/configurations.bazelrc | --override_repository="* ]] ||
   fail "Debian's Bazel reads another workspace's own options, and the configurations"
-for version in 6 7 8; do
+for version in 6 7 8 9; do
   run flags "$version" /elsewhere
   expect_output "--bazelrc=/reprise/tools/bazel/configurations.bazelrc | " "another workspace, Bazel $version"
 done
@@ -48,10 +58,10 @@ for name in $(sed -n 's/.* --config=\([a-z_]*\)$/\1/p' "$configurations"); do
   grep -q "^build:$name --" "$configurations" || fail "$configurations uses --config=$name without defining it"
 done
 
-for version in 3 9 '' 'no such'; do
+for version in 3 10 '' 'no such'; do
   run flags "$version" /reprise
   expect_status 36 "Bazel '$version'"
-  expect_output "Bazel must be of version 6, 7 or 8" "Bazel '$version'"
+  expect_output "Bazel must be of version 6 to 9" "Bazel '$version'"
 done
 
 finish
