@@ -4,16 +4,19 @@
 //
 //   unit    16 rows of the weight.
 //   strip   kStrip units that a CTA takes at once.
-//   step    a line of 128 bytes of each row of a strip for each of the 8 warps: 1024 bytes of a row.
+//   step    a line of 128 bytes of each row of a strip for each of the 8 warps: 1024 bytes of a
+//           row.
 //   ring    kStages steps. Each warp copies what it alone reads, by cp.async, kStages - 1 steps
 //           ahead: no barrier but __syncwarp().
 //
 // How a warp copies and reads a unit (after which the hardware's fragments fit without ldmatrix):
 //   copies  4 rows x 128 bytes an instruction: lane l has 16 bytes, chunk l % 8 of row l / 8. Full
 //           lines are a tenth quicker than 8 rows x 64 bytes.
-//   reads   lane l = 4 g + t has 16 bytes of row g and of row g + 8: chunk t or 4 + t.
-//   banks   odd rows have their halves of a line swapped, so the 8 lanes of a phase, of two rows,
-//           use all banks once.
+//   reads   lane l = 4 g + t has pieces of row g and of row g + 8, and lanes of a row neighbouring
+//           ones: of 16 bytes, chunks t and 4 + t, or of 8, from 32 i + 8 t on.
+//   banks   the lanes that the hardware serves at once use all banks once: 8 lanes of 16 bytes, of
+//           two rows, as odd rows have their halves of a line swapped; 16 lanes of 8 bytes, of four
+//           rows, as row r has its quarter i of a line at i ^ r % 4.
 
 #ifndef RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
 #define RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
@@ -83,9 +86,12 @@ struct RingWeight {
   int num_steps;
 };
 
+// What a lane reads at once.
+enum class RingPiece : int8_t { kBytes16, kBytes8 };
+
 // The weights of a CTA's units, strip by strip, as a warp copies them into its part of the ring:
 // [kStages, kRingWarps, kStrip, kRingUnitChunks].
-template <int kStrip>
+template <int kStrip, RingPiece kPiece = RingPiece::kBytes16>
 class WeightRing {
  public:
   __device__ WeightRing(const RingWeight& weight, uint4* ring, int first_unit, int end_unit)
@@ -98,8 +104,9 @@ class WeightRing {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int row = lane / 8, chunk = lane % 8;
     from_ = weight.data + row * row_bytes_ + warp * kRingLine + chunk * 16;
+    const int moved = kPiece == RingPiece::kBytes16 ? row % 2 * 4 : row % 4 * 2;
     to_ = static_cast<uint32_t>(__cvta_generic_to_shared(ring + warp * kStrip * kRingUnitChunks +
-                                                         row * 8 + (chunk ^ (row % 2 * 4))));
+                                                         row * 8 + (chunk ^ moved)));
   }
 
   // Copies the next step, if there is one. Called once a step, by all lanes.
@@ -129,10 +136,23 @@ class WeightRing {
   // of the line. Row g + 8 is 64 chunks on, the chunk of the other half OtherHalf(), the next unit
   // kRingUnitChunks, the next slot kStageChunks.
   __device__ static const uint4* OfLane(const uint4* ring) {
+    static_assert(kPiece == RingPiece::kBytes16);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int g = lane / 4, t = lane % 4;
     return ring + warp * kStrip * kRingUnitChunks + g * 8 + (t ^ (g % 2 * 4));
   }
+  // With pieces of 8 bytes: the chunk where row g of the first unit in the first slot begins, and
+  // the bytes from there to this lane's piece of a quarter of the line. Row g + 8 is 64 chunks on.
+  __device__ static const uint4* RowOfLane(const uint4* ring) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    return ring + warp * kStrip * kRingUnitChunks + lane / 4 * 8;
+  }
+  __device__ static int PieceOfQuarter(int quarter) {
+    static_assert(kPiece == RingPiece::kBytes8);
+    const int lane = threadIdx.x % 32;
+    return (quarter ^ lane / 4 % 4) * 32 + lane % 4 * 8;
+  }
+
   __device__ static int OtherHalf() { return threadIdx.x % 32 / 4 % 2 == 0 ? 4 : -4; }
 
  private:
