@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -147,6 +148,10 @@ struct ModelRunnerOptions {
   SpeculationOptions speculation = {};
 
   BatchInvariance batch_invariance = BatchInvariance::kOff;
+
+  // A file that keeps the choices that a GPU's matrix products make by timing, so that processes with
+  // the same options compute the same bits (LinearContextOptions::choices_file). Empty: none.
+  std::string linear_choices_file = {};
 
   // The cudaStream_t of all steps, of the model's device, not a default stream, and alive as long
   // as the runner. nullopt: a stream of the runner's own.

@@ -46,9 +46,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
   }
   if (driver == nullptr) {
     const bool invariant = resolved.batch_invariance == BatchInvariance::kOn;
-    REPRISE_ASSIGN_OR_RETURN(driver,
-                             MakeDeviceDriver(spec.device, {.linears = {.deterministic = invariant},
-                                                            .stream = resolved.stream}));
+    REPRISE_ASSIGN_OR_RETURN(
+        driver,
+        MakeDeviceDriver(spec.device, {.linears = {.deterministic = invariant,
+                                                   .choices_file = resolved.linear_choices_file},
+                                       .stream = resolved.stream}));
   }
   auto runner = std::unique_ptr<ModelRunner>(
       new ModelRunner(model, resolved, std::move(classes), std::move(driver)));

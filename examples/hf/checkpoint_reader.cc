@@ -35,9 +35,6 @@ CheckpointReader::CheckpointReader(std::shared_ptr<const Checkpoint> checkpoint,
       options_(at::TensorOptions(device).dtype(ToScalarType(dtype))) {}
 
 absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& parts) {
-  std::vector<Source> sources;
-  std::vector<const TensorPart*> part_of;
-  int64_t num_rows = 0;
   for (const TensorPart& part : parts) {
     REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Find(part.name));
     const std::optional<DType> dtype = ToDType(view.type);
@@ -46,6 +43,30 @@ absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& 
           absl::StrCat(part.name, " must be of 16, 32 or 64 bit floats, got ",
                        std::string(StoredTypeName(view.type)), " ", ShapeString(view.shape)));
     }
+  }
+  return AddAs(parts, options_);
+}
+
+absl::StatusOr<at::Tensor> CheckpointReader::AddFp8(const std::vector<TensorPart>& parts) {
+  for (const TensorPart& part : parts) {
+    REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Find(part.name));
+    if (view.type != StoredType::kFp8E4M3 || part.is_transposed) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          part.name, " must be of fp8 (e4m3) like the weights beside it, and not transposed: got ",
+          std::string(StoredTypeName(view.type)), " ", ShapeString(view.shape),
+          part.is_transposed ? ", transposed" : ""));
+    }
+  }
+  return AddAs(parts, options_.dtype(at::ScalarType::Float8_e4m3fn));
+}
+
+absl::StatusOr<at::Tensor> CheckpointReader::AddAs(const std::vector<TensorPart>& parts,
+                                                   const at::TensorOptions& options) {
+  std::vector<Source> sources;
+  std::vector<const TensorPart*> part_of;
+  int64_t num_rows = 0;
+  for (const TensorPart& part : parts) {
+    REPRISE_ASSIGN_OR_RETURN(const TensorView view, checkpoint_->Find(part.name));
     for (Source& source : SourcesOf(part, view)) {
       num_rows += source.shape[0];
       sources.push_back(std::move(source));
@@ -54,12 +75,14 @@ absl::StatusOr<at::Tensor> CheckpointReader::Add(const std::vector<TensorPart>& 
   }
   if (sources.size() == 1 && !parts[0].unzipped_head.has_value() && !parts[0].is_transposed &&
       !sources[0].columns.has_value()) {
-    if (std::optional<at::Tensor> mapped = Mapped(sources[0].view)) return *std::move(mapped);
+    if (std::optional<at::Tensor> mapped = Mapped(sources[0].view, options)) {
+      return *std::move(mapped);
+    }
   }
   std::vector<int64_t> shape = sources[0].shape;
   shape[0] = num_rows;
-  const at::Tensor tensor = at::empty(shape, options_);
-  if (options_.device().is_cpu()) PreferHugePages(tensor);
+  const at::Tensor tensor = at::empty(shape, options);
+  if (options.device().is_cpu()) PreferHugePages(tensor);
   int64_t row = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
     views_.push_back(std::move(sources[i].view));
@@ -121,9 +144,10 @@ std::vector<CheckpointReader::Source> CheckpointReader::SourcesOf(const TensorPa
   return sources;
 }
 
-std::optional<at::Tensor> CheckpointReader::Mapped(const TensorView& view) const {
+std::optional<at::Tensor> CheckpointReader::Mapped(const TensorView& view,
+                                                   const at::TensorOptions& wanted) const {
   const auto options = at::TensorOptions().dtype(ToScalarType(*ToDType(view.type)));
-  if (!options_.device().is_cpu() || options.dtype() != options_.dtype() || !view.IsAligned()) {
+  if (!wanted.device().is_cpu() || options.dtype() != wanted.dtype() || !view.IsAligned()) {
     return std::nullopt;
   }
   // LibTorch has no tensors of constant memory; weights are never written.

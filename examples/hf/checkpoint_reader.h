@@ -60,6 +60,10 @@ class CheckpointReader {
   // Throws LibTorch's exceptions.
   absl::StatusOr<at::Tensor> Add(const std::vector<TensorPart>& parts);
 
+  // The same of parts of fp8 values (e4m3), which stay as they are. Errors: NotFound;
+  // InvalidArgument if a part has another type or is transposed.
+  absl::StatusOr<at::Tensor> AddFp8(const std::vector<TensorPart>& parts);
+
   // Reads everything that was added. Errors: those of RunTensorCopies().
   absl::Status Run(const TensorCopyOptions& options);
 
@@ -72,8 +76,11 @@ class CheckpointReader {
 
   // What is to be copied of the tensor `view`, one after the other.
   static std::vector<Source> SourcesOf(const TensorPart& part, const TensorView& view);
+  // Errors: as Add(), without the check of types.
+  absl::StatusOr<at::Tensor> AddAs(const std::vector<TensorPart>& parts,
+                                   const at::TensorOptions& options);
   // A tensor over the file's memory, if that is possible.
-  std::optional<at::Tensor> Mapped(const TensorView& view) const;
+  std::optional<at::Tensor> Mapped(const TensorView& view, const at::TensorOptions& wanted) const;
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   at::TensorOptions options_;

@@ -81,14 +81,6 @@ std::vector<Piece> CutIntoPieces(absl::Span<const TensorCopy> copies) {
   return pieces;
 }
 
-// The target of row `row` in heads of `head` rows: after the kept rows, even rows in the first half
-// and odd rows in the second, in order.
-int64_t UnzippedRow(int64_t row, int64_t head, int64_t kept) {
-  const int64_t pair_row = row % head - kept;
-  if (pair_row < 0) return row;
-  return row - pair_row + pair_row / 2 + (pair_row % 2) * ((head - kept) / 2);
-}
-
 // target[t, r] = source[r, c], where t is the target's row of column c.
 template <typename Element>
 void Transpose(const TensorCopy& copy, int64_t num_rows, int64_t num_columns, const Element* source,
@@ -320,6 +312,13 @@ int ChooseNumThreads(const TensorCopyOptions& options, c10::Device device, int n
 }
 
 }  // namespace
+
+// After the kept rows, even rows in the first half and odd rows in the second, in order.
+int64_t UnzippedRow(int64_t row, int64_t head, int64_t kept) {
+  const int64_t pair_row = row % head - kept;
+  if (pair_row < 0) return row;
+  return row - pair_row + pair_row / 2 + (pair_row % 2) * ((head - kept) / 2);
+}
 
 absl::Status RunTensorCopies(const Checkpoint& checkpoint, absl::Span<const TensorCopy> copies,
                              const TensorCopyOptions& options) {

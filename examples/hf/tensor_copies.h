@@ -26,10 +26,10 @@
 namespace reprise {
 
 struct TensorCopy {
-  // Of the checkpoint; float16, bfloat16, float32 or float64.
+  // Of the checkpoint; float16, bfloat16, float32 or float64; or the target's own type.
   const TensorView* source = nullptr;
-  // Contiguous, with as many elements as are copied; float32, float16 or bfloat16. All targets are
-  // on one device.
+  // Contiguous, with as many elements as are copied; float32, float16 or bfloat16, or, not
+  // transposed, float8_e4m3fn. All targets are on one device.
   at::Tensor target = {};
   // Whether the target holds the source's last two dimensions swapped: of a source [..., rows,
   // columns] each matrix as [columns, rows]. Each is read as a whole.
@@ -44,6 +44,10 @@ struct TensorCopy {
   // alone, and only they are read. nullopt: all.
   std::optional<Share> columns = {};
 };
+
+// The row of the target that row `row` of the source becomes, in heads of `head` rows, of which the
+// first `kept` keep their order, as in TensorCopy.
+int64_t UnzippedRow(int64_t row, int64_t head, int64_t kept);
 
 struct TensorCopyOptions {
   // At least 1. nullopt: one per core, for a GPU at most 8, which is more than its link can use.

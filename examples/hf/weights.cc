@@ -13,6 +13,7 @@
 #include "base/torch_status.h"
 #include "examples/hf/checkpoint.h"
 #include "examples/hf/checkpoint_reader.h"
+#include "examples/hf/stored_scales.h"
 #include "examples/hf/tensor_view.h"
 #include "glog/logging.h"
 
@@ -48,6 +49,12 @@ std::vector<int64_t> StoredShape(const WeightPart& part, const std::vector<int64
   return part.stored_shape.empty() ? ShapeOf(part.num_rows, row_shape) : part.stored_shape;
 }
 
+absl::StatusOr<Linear> MakeLinear(ScaledWeight weight, std::optional<at::Tensor> bias) {
+  return weight.scales.defined() ? Linear::CreateScaled(std::move(weight.values),
+                                                        std::move(weight.scales), std::move(bias))
+                                 : Linear::Create(std::move(weight.values), std::move(bias));
+}
+
 // Records the requests.
 class TensorList : public WeightSource {
  public:
@@ -55,7 +62,7 @@ class TensorList : public WeightSource {
 
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
     for (const WeightPart& part : request.parts) {
-      tensors.push_back({part.name, StoredShape(part, request.row_shape)});
+      tensors.push_back({part.name, StoredShape(part, request.row_shape), request.may_have_scales});
     }
     return at::empty(request.Shape(), at::TensorOptions(at::kMeta));
   }
@@ -67,9 +74,37 @@ class CheckpointSource : public WeightSource {
  public:
   CheckpointSource(std::shared_ptr<const Checkpoint> checkpoint, c10::Device device, DType dtype,
                    const Ranks& ranks)
-      : WeightSource(dtype, ranks), reader(std::move(checkpoint), device, dtype) {}
+      : WeightSource(dtype, ranks),
+        reader(checkpoint, device, dtype),
+        checkpoint_(std::move(checkpoint)),
+        device_(device) {}
 
   absl::StatusOr<at::Tensor> Add(const WeightRequest& request) override {
+    return reader.Add(PartsOf(request));
+  }
+
+  absl::StatusOr<std::optional<ScaledWeight>> AddScaled(const WeightRequest& request) override {
+    REPRISE_ASSIGN_OR_RETURN(const TensorView first, checkpoint_->Find(request.parts[0].name));
+    if (first.type != StoredType::kFp8E4M3) return std::optional<ScaledWeight>();
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor values, reader.AddFp8(PartsOf(request)));
+    std::vector<ScaledRows> rows;
+    for (const WeightPart& part : request.parts) {
+      rows.push_back({.name = part.name,
+                      .shape = ShapeOf(part.num_rows, request.row_shape),
+                      .rows = part.share,
+                      .period = part.period,
+                      .unzipped_head = part.unzipped_head,
+                      .kept_rows = part.kept_rows});
+    }
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor scales,
+                             ReadScales(checkpoint_->tensors(), rows, request.columns));
+    return std::optional(ScaledWeight{.values = std::move(values), .scales = scales.to(device_)});
+  }
+
+  CheckpointReader reader;
+
+ private:
+  static std::vector<TensorPart> PartsOf(const WeightRequest& request) {
     std::vector<TensorPart> parts;
     for (const WeightPart& part : request.parts) {
       parts.push_back({.name = part.name,
@@ -81,10 +116,11 @@ class CheckpointSource : public WeightSource {
                        .period = part.period,
                        .columns = request.columns});
     }
-    return reader.Add(parts);
+    return parts;
   }
 
-  CheckpointReader reader;
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  c10::Device device_;
 };
 
 }  // namespace
@@ -131,10 +167,24 @@ absl::StatusOr<at::Tensor> LayerReader::Rows(const std::vector<WeightPart>& part
   return Add(parts, std::move(row_shape), kind, "", 1, columns);
 }
 
+absl::StatusOr<ScaledWeight> LayerReader::ProductWeight(std::vector<WeightPart> parts,
+                                                        int64_t in_features,
+                                                        std::optional<Share> columns) const {
+  for (WeightPart& part : parts) part.name = Joined(prefix_, part.name, ".weight");
+  const WeightRequest request = {.parts = std::move(parts),
+                                 .row_shape = {in_features},
+                                 .kind = WeightKind::kMatrix,
+                                 .columns = columns,
+                                 .may_have_scales = true};
+  REPRISE_ASSIGN_OR_RETURN(std::optional<ScaledWeight> scaled, source_.AddScaled(request));
+  if (scaled.has_value()) return *std::move(scaled);
+  REPRISE_ASSIGN_OR_RETURN(at::Tensor values, source_.Add(request));
+  return ScaledWeight{.values = std::move(values)};
+}
+
 absl::StatusOr<Linear> LayerReader::Projection(const std::vector<WeightPart>& parts,
                                                int64_t in_features, LinearBias bias) const {
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
-                           Add(parts, {in_features}, WeightKind::kMatrix, ".weight", 1));
+  REPRISE_ASSIGN_OR_RETURN(ScaledWeight weight, ProductWeight(parts, in_features));
   std::optional<at::Tensor> added;
   if (bias == LinearBias::kAdded) {
     std::vector<WeightPart> vectors = parts;
@@ -144,20 +194,19 @@ absl::StatusOr<Linear> LayerReader::Projection(const std::vector<WeightPart>& pa
     }
     REPRISE_ASSIGN_OR_RETURN(added, Add(vectors, {}, WeightKind::kBias, ".bias", 1));
   }
-  return Linear::Create(std::move(weight), std::move(added));
+  return MakeLinear(std::move(weight), std::move(added));
 }
 
 absl::StatusOr<Linear> LayerReader::SummedProjection(std::string_view name, int64_t out_features,
                                                      int64_t in_features, const Share& columns,
                                                      LinearBias bias) const {
   const WeightPart part = {.name = std::string(name), .num_rows = out_features};
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
-                           Add({part}, {in_features}, WeightKind::kMatrix, ".weight", 1, columns));
+  REPRISE_ASSIGN_OR_RETURN(ScaledWeight weight, ProductWeight({part}, in_features, columns));
   std::optional<at::Tensor> added;
   if (bias == LinearBias::kAdded && ranks().rank == 0) {
     REPRISE_ASSIGN_OR_RETURN(added, Add({part}, {}, WeightKind::kBias, ".bias", 1));
   }
-  return Linear::Create(std::move(weight), std::move(added));
+  return MakeLinear(std::move(weight), std::move(added));
 }
 
 absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
@@ -173,9 +222,19 @@ absl::Status CheckTensors(const std::vector<ExpectedTensor>& all_expected,
       continue;
     }
     const TensorView& tensor = found->second;
+    const bool has_scales = expected.may_have_scales && tensor.type == StoredType::kFp8E4M3;
+    if (has_scales) {
+      for (std::string& name : NamesBesideScaled(expected.name)) {
+        expected_names.insert(std::move(name));
+      }
+    }
     if (tensor.shape != expected.shape) {
       wrong.push_back(absl::StrCat(expected.name, " must be ", ShapeString(expected.shape),
                                    ", got ", ShapeString(tensor.shape)));
+    } else if (has_scales) {
+      if (const absl::Status status = CheckScales(tensors, expected.name); !status.ok()) {
+        wrong.push_back(std::string(status.message()));
+      }
     } else if (!ToDType(tensor.type).has_value() || IsFp8(*ToDType(tensor.type))) {
       wrong.push_back(absl::StrCat(expected.name, " must be of 16, 32 or 64 bit floats, got ",
                                    std::string(StoredTypeName(tensor.type))));

@@ -75,9 +75,17 @@ struct WeightRequest {
   double neutral = 1;  // of a norm: the value that changes nothing
   // This rank's columns of rows of one dimension; nullopt: all of them.
   std::optional<Share> columns = {};
+  // Whether a checkpoint may hold the parts as values of 8 bits with scales.
+  bool may_have_scales = false;
 
   // Of the weight: the rank's rows of all parts, and its columns.
   std::vector<int64_t> Shape() const;
+};
+
+// A weight of 8 bits, as Linear::CreateScaled() takes it.
+struct ScaledWeight {
+  at::Tensor values;       // [out_features, in_features] float8_e4m3fn
+  at::Tensor scales = {};  // [out_features, num_groups] float32
 };
 
 // Provides weights: those of one rank, where a model is divided over several. Requests name what is
@@ -89,6 +97,11 @@ class WeightSource {
 
   // The tensor; its values may be set later. May throw LibTorch's exceptions.
   virtual absl::StatusOr<at::Tensor> Add(const WeightRequest& request) = 0;
+
+  // The same for a request that may have scales; nullopt if its parts do not have 8 bits.
+  virtual absl::StatusOr<std::optional<ScaledWeight>> AddScaled(const WeightRequest&) {
+    return std::optional<ScaledWeight>();
+  }
 
   DType dtype() const { return dtype_; }
   const Ranks& ranks() const { return ranks_; }
@@ -141,6 +154,11 @@ class LayerReader {
                                  WeightKind kind, std::string_view suffix, double neutral,
                                  std::optional<Share> columns = std::nullopt) const;
 
+  // The weight of a product, of parts named as in Projection(). Of 8 bits where the source has
+  // that; else `scales` is undefined.
+  absl::StatusOr<ScaledWeight> ProductWeight(std::vector<WeightPart> parts, int64_t in_features,
+                                             std::optional<Share> columns = std::nullopt) const;
+
   WeightSource& source_;
   std::string prefix_;
 };
@@ -148,12 +166,14 @@ class LayerReader {
 struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;
+  // Whether it may have 8 bits, and scales beside it (examples/hf/stored_scales.h).
+  bool may_have_scales = false;
 };
 
 using IsUnusedTensor = absl::FunctionRef<bool(const std::string& name)>;
 
 // InvalidArgument unless `tensors` are exactly those expected, of floating types, except names for
-// which `is_unused` is true. One message names all tensors that are missing, unknown, or of a wrong
+// which `is_unused` is true. Weights of products may have 8 bits, with scales. One message names all tensors that are missing, unknown, or of a wrong
 // shape or type (the first few of each kind, and the number of the others).
 absl::Status CheckTensors(const std::vector<ExpectedTensor>& expected, const TensorViews& tensors,
                           IsUnusedTensor is_unused);
@@ -202,6 +222,7 @@ std::invoke_result_t<Read, WeightSource&> ShapesOf(const Read& read, const Ranks
 // once, directly into its final memory. On the CPU, tensors that already have the wanted dtype and
 // are not fused stay in the mapped file, which then lives as long as the tensors; so no weight is
 // in memory twice.
+// Weights of products that are fp8 (e4m3) with scales in the checkpoint stay so.
 // Errors: those of Checkpoint::Open(), and of CheckTensors(), naming the folder; InvalidArgument
 // for a dtype that is not float32, float16 or bfloat16; ResourceExhausted if memory does not
 // suffice.

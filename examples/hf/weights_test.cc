@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/torch_dtype.h"
 #include "examples/hf/safetensors_writer.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
@@ -66,7 +67,7 @@ class WeightsTest : public testing::Test {
     std::vector<TensorToWrite> views;
     for (const auto& [name, tensor] : tensors_) {
       views.push_back({name,
-                       {.type = StoredType::kFloat32,
+                       {.type = ToStoredType(*FromScalarType(tensor.scalar_type())),
                         .shape = tensor.sizes().vec(),
                         .bytes = {static_cast<const char*>(tensor.const_data_ptr()),
                                   static_cast<size_t>(tensor.nbytes())}}});

@@ -3,6 +3,7 @@
 
 #include "runner/ops/cublaslt_linear_context.h"
 
+#include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
@@ -12,19 +13,26 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "glog/logging.h"
+#include "runner/ops/choices/choice_file.h"
+#include "runner/ops/choices/remembered_choice.h"
 #include "runner/ops/cublaslt_plan.h"
 #include "runner/ops/few_rows/tile_linear.h"
+#include "runner/ops/fp8/fp8_linear.h"
 #include "runner/ops/skinny_linear_args.h"
 
 namespace reprise {
@@ -58,6 +66,15 @@ constexpr float kEarlyStartUs = 2.0f;
 // Of the kernel by tiles: what it gains from the end of a product to the next alone, with nothing
 // between.
 constexpr float kEarlyStartOfTilesUs = 1.0f;
+
+// Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
+// not used.
+constexpr int kOwnKernels = 1;
+
+// A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
+// L2 cache from one kernel to the next, and of at least so many rows.
+constexpr int64_t kPartBytes = int64_t{24} << 20;
+constexpr int64_t kLeastPartRows = 256;
 
 // The time of a candidate that fails.
 constexpr float kCannotRun = std::numeric_limits<float>::infinity();
@@ -139,6 +156,27 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
   return args;
 }
 
+Fp8LinearArgs Fp8ArgsOf(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& scales,
+                        const at::Tensor* bias, const at::Tensor& out) {
+  Fp8LinearArgs args = {.dtype = *FromScalarType(x.scalar_type()),
+                        .out_dtype = *FromScalarType(out.scalar_type()),
+                        .x = x.const_data_ptr(),
+                        .x_stride = RowStride(x),
+                        .weight = {.values = static_cast<const uint8_t*>(weight.const_data_ptr()),
+                                   .stride = RowStride(weight),
+                                   .scales = scales.const_data_ptr<float>(),
+                                   .scales_stride = RowStride(scales),
+                                   .num_groups = static_cast<int>(scales.size(1)),
+                                   .out_features = static_cast<int>(weight.size(0)),
+                                   .in_features = static_cast<int>(weight.size(1))},
+                        .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
+                        .out = out.mutable_data_ptr(),
+                        .out_stride = RowStride(out)};
+  // Beyond its range it serves no rows.
+  if (x.size(0) <= std::numeric_limits<int>::max()) args.num_rows = static_cast<int>(x.size(0));
+  return args;
+}
+
 absl::StatusOr<bool> IsCapturing(cudaStream_t stream) {
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   REPRISE_RETURN_IF_ERROR(
@@ -161,7 +199,13 @@ class CublasLtLinearContext : public LinearContext {
       : device_(device),
         options_(options),
         handle_(std::move(handle)),
-        workspace_(std::move(workspace)) {}
+        workspace_(std::move(workspace)) {
+    if (options.choices_file.empty() || options.deterministic) return;
+    const cudaDeviceProp* const properties = at::cuda::getDeviceProperties(device.index());
+    device_name_ = absl::StrCat(properties->name, ", ", properties->multiProcessorCount,
+                                " SMs, cublasLt ", cublasLtGetVersion(), ", kernels ", kOwnKernels);
+    remembered_.emplace(options.choices_file);
+  }
 
   absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
                         const at::Tensor& out) override {
@@ -175,13 +219,31 @@ class CublasLtLinearContext : public LinearContext {
           .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
           .out = out.mutable_data_ptr(),
       };
-      const LinearKey key = KeyOf(x, weight, bias != nullptr, out);
-      auto entry = entries_.find(key);
-      if (entry == entries_.end()) {
-        REPRISE_ASSIGN_OR_RETURN(Entry made, MakeEntry(key, pointers, stream));
-        entry = entries_.emplace(key, std::move(made)).first;
+      return MultiplyKeyed(KeyOf(x, weight, bias != nullptr, out), pointers, WeightMemory::kKept,
+                           stream);
+    });
+  }
+
+  absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
+                              const at::Tensor& scales, const at::Tensor* bias,
+                              const at::Tensor& out) override {
+    REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, device_));
+    if (std::max(weight.size(0), weight.size(1)) > std::numeric_limits<int>::max()) {
+      return absl::UnimplementedError(
+          absl::StrCat("weights of 8 bits: expected sizes below 2^31, got ", weight.size(1), " -> ",
+                       weight.size(0)));
+    }
+    return CatchTorch([&]() -> absl::Status {
+      const c10::cuda::CUDAGuard guard(device_);
+      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index());
+      REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
+      Fp8LinearArgs args = Fp8ArgsOf(x, weight, scales, bias, out);
+      // Rows' bits do not depend on their number in the kernel, but do between it and the parts.
+      if (Fp8LinearServes(args) && (options_.deterministic || x.size(0) <= kMaxFp8Rows)) {
+        if (capturing) args.weights = SkinnyWeights::kEarly;
+        return LaunchFp8Linear(args, stream);
       }
-      return Run(entry->second, pointers, stream);
+      return MultiplyParts(args.weight, x, bias, out, capturing, stream);
     });
   }
 
@@ -198,16 +260,72 @@ class CublasLtLinearContext : public LinearContext {
     std::optional<TileForm> tile_form = std::nullopt;  // likewise, LaunchTileLinear()
   };
 
+  // Whether a product's weight is written before a captured graph is launched, or within it by the
+  // kernel before.
+  enum class WeightMemory : int8_t { kKept, kJustWritten };
+
+  absl::Status MultiplyKeyed(const LinearKey& key, const LinearPointers& pointers,
+                             WeightMemory memory, cudaStream_t stream) {
+    auto entry = entries_.find(key);
+    if (entry == entries_.end()) {
+      REPRISE_ASSIGN_OR_RETURN(Entry made, MakeEntry(key, pointers, stream));
+      entry = entries_.emplace(key, std::move(made)).first;
+    }
+    return Run(entry->second, pointers, memory, stream);
+  }
+
+  // Rows of the weight in x's dtype, in scratch memory, and their products, one part after the
+  // other.
+  absl::Status MultiplyParts(const Fp8Weight& weight, const at::Tensor& x, const at::Tensor* bias,
+                             const at::Tensor& out, bool capturing, cudaStream_t stream) {
+    const int64_t row_bytes = weight.in_features * x.element_size();
+    const int64_t part_rows = std::min<int64_t>(
+        weight.out_features,
+        std::max(kLeastPartRows, kPartBytes / row_bytes / kLeastPartRows * kLeastPartRows));
+    if (!part_.defined() || part_.numel() < part_rows * row_bytes) {
+      if (capturing) {
+        return absl::FailedPreconditionError(
+            "the first product with a weight of 8 bits needs scratch memory, which must not be "
+            "allocated during capture: warm up before capturing");
+      }
+      // Graphs may read the smaller one.
+      if (part_.defined()) former_parts_.push_back(part_);
+      part_ = at::empty({std::max(kPartBytes, part_rows * row_bytes)},
+                        at::TensorOptions(device_).dtype(at::kByte));
+    }
+    const DType dtype = *FromScalarType(x.scalar_type());
+    for (int64_t first = 0; first < weight.out_features; first += part_rows) {
+      const int64_t num_rows = std::min(part_rows, weight.out_features - first);
+      REPRISE_RETURN_IF_ERROR(LaunchDequantise(weight, static_cast<int>(first),
+                                               static_cast<int>(num_rows), dtype,
+                                               part_.mutable_data_ptr(), stream));
+      const at::Tensor part = part_.narrow(0, 0, num_rows * row_bytes)
+                                  .view(x.scalar_type())
+                                  .view({num_rows, weight.in_features});
+      const at::Tensor part_out = out.narrow(1, first, num_rows);
+      const LinearPointers pointers = {
+          .x = x.const_data_ptr(),
+          .weight = part.const_data_ptr(),
+          .bias = bias != nullptr ? bias->narrow(0, first, num_rows).const_data_ptr() : nullptr,
+          .out = part_out.mutable_data_ptr(),
+      };
+      REPRISE_RETURN_IF_ERROR(MultiplyKeyed(KeyOf(x, part, bias != nullptr, part_out), pointers,
+                                            WeightMemory::kJustWritten, stream));
+    }
+    return absl::OkStatus();
+  }
+
   LinearWorkspace workspace() {
     return {.data = workspace_.mutable_data_ptr(), .bytes = options_.workspace_bytes};
   }
 
-  absl::Status Run(Entry& entry, const LinearPointers& pointers, cudaStream_t stream) {
+  absl::Status Run(Entry& entry, const LinearPointers& pointers, WeightMemory memory,
+                   cudaStream_t stream) {
     if (entry.skinny_strip > 0 || entry.tile_form.has_value()) {
       SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
       // Within a graph nothing writes weights, and a launch of a graph waits for all before it.
-      if (capturing) args.weights = SkinnyWeights::kEarly;
+      if (capturing && memory == WeightMemory::kKept) args.weights = SkinnyWeights::kEarly;
       return entry.skinny_strip > 0 ? LaunchSkinnyLinear(args, entry.skinny_strip, stream)
                                     : LaunchTileLinear(args, *entry.tile_form, stream);
     }
@@ -226,8 +344,15 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
     const int64_t weight_bytes =
         key.num_products * key.out_features * key.in_features * SizeOf(key.dtype);
-    const bool timed = options_.num_candidates > 1 && timing_ == LinearTiming::kOn && !capturing &&
-                       weight_bytes >= kLeastTimedWeightBytes;
+    const bool may_time = options_.num_candidates > 1 && weight_bytes >= kLeastTimedWeightBytes;
+    const bool timed = may_time && timing_ == LinearTiming::kOn && !capturing;
+    if (may_time && remembered_.has_value()) {
+      Entry entry{.key = key, .plan = std::move(plan), .algorithm = {}};
+      if (const std::optional<std::string> text = remembered_->Find(RememberedKey(key))) {
+        if (Recall(*text, entry, pointers)) return entry;
+      }
+      plan = std::move(entry.plan);
+    }
     REPRISE_ASSIGN_OR_RETURN(
         std::vector<cublasLtMatmulAlgo_t> candidates,
         plan.Candidates(handle_.get(), options_.workspace_bytes,
@@ -240,8 +365,51 @@ class CublasLtLinearContext : public LinearContext {
     if (timed) {
       REPRISE_RETURN_IF_ERROR(ChooseByTime(candidates, pointers, stream, entry, choice));
     }
+    if (timed && remembered_.has_value() && Remember(entry, choice, pointers)) return entry;
     Note(key, key.num_rows, entry.algorithm, choice);
     return entry;
+  }
+
+  // What a choice is made for, and holds for.
+  std::string RememberedKey(const LinearKey& key) const {
+    return absl::StrCat(device_name_, ", ", ToText(key));
+  }
+
+  // Takes a remembered choice, if this product can be run by it.
+  bool Recall(const std::string& text, Entry& entry, const LinearPointers& pointers) {
+    const std::optional<RememberedChoice> found = RememberedChoiceFrom(text);
+    if (!found.has_value()) return false;
+    const SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
+    if (found->skinny_strip > 0 && !SkinnyLinearServes(args)) return false;
+    if (found->tile_form.has_value() && !TileLinearPlanOf(args, *found->tile_form).ok()) {
+      return false;
+    }
+    static_assert(sizeof(entry.algorithm) == sizeof(found->algorithm));
+    std::memcpy(&entry.algorithm, found->algorithm.data(), sizeof(entry.algorithm));
+    if (!entry.plan.CheckAlgorithm(handle_.get(), entry.algorithm, options_.workspace_bytes).ok()) {
+      return false;
+    }
+    entry.skinny_strip = found->skinny_strip;
+    entry.tile_form = found->tile_form;
+    Note(entry.key, entry.key.num_rows, entry.algorithm,
+         {.source = LinearChoice::Source::kRemembered,
+          .skinny_strip = entry.skinny_strip,
+          .tile_form = entry.tile_form});
+    return true;
+  }
+
+  // Adds a choice to the file. True if another process had made one meanwhile, which is taken.
+  bool Remember(Entry& entry, const LinearChoice& choice, const LinearPointers& pointers) {
+    RememberedChoice made = {.skinny_strip = choice.skinny_strip, .tile_form = choice.tile_form};
+    std::memcpy(made.algorithm.data(), &entry.algorithm, sizeof(entry.algorithm));
+    const std::string text = ToText(made);
+    const absl::StatusOr<std::string> kept = remembered_->Put(RememberedKey(entry.key), text);
+    if (!kept.ok()) {
+      LOG_FIRST_N(WARNING, 1) << "choices of matrix products are not remembered: "
+                              << kept.status().message();
+      return false;
+    }
+    return *kept != text && Recall(*kept, entry, pointers);
   }
 
   // Leaves the chosen candidate in `entry` and the times in `choice`.
@@ -327,13 +495,13 @@ class CublasLtLinearContext : public LinearContext {
                              cudaStream_t stream) {
     REPRISE_ASSIGN_OR_RETURN(Event begin, MakeEvent());
     REPRISE_ASSIGN_OR_RETURN(Event end, MakeEvent());
-    REPRISE_RETURN_IF_ERROR(Run(entry, pointers, stream));  // loads the kernel
+    REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));  // loads the kernel
     float best_us = 0;
     for (int run = 0; run < kTimedRuns; ++run) {
       // By reading: what a write leaves in the cache would be written back in the timed run.
       at::sum(flush);
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
-      REPRISE_RETURN_IF_ERROR(Run(entry, pointers, stream));
+      REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), stream), "cudaEventRecord"));
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
       float ms = 0;
@@ -387,6 +555,10 @@ class CublasLtLinearContext : public LinearContext {
   absl::flat_hash_map<LinearKey, cublasLtMatmulAlgo_t> deterministic_;
   std::vector<LinearChoice> choices_;
   LinearTiming timing_ = LinearTiming::kOn;
+  std::string device_name_;  // of the device and the library, for remembered choices
+  std::optional<ChoiceFile> remembered_;
+  at::Tensor part_;  // [bytes] uint8: part of a weight of 8 bits in the dtype of x
+  std::vector<at::Tensor> former_parts_;
 };
 
 }  // namespace

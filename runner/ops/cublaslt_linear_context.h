@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "runner/ops/linear_context.h"
@@ -18,6 +19,7 @@ struct CublasLtOptions {
   int64_t workspace_bytes = 0;
   int num_candidates = 1;  // timed if above 1
   bool deterministic = false;
+  std::string choices_file = {};  // empty: none
 };
 
 absl::StatusOr<std::unique_ptr<LinearContext>> MakeCublasLtLinearContext(

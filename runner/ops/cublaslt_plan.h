@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,6 +46,9 @@ struct LinearKey {
                       key.weight_alignment, key.out_alignment);
   }
 };
+
+// The key as a text of one line, all of it.
+std::string ToText(const LinearKey& key);
 
 // The arrays of one product.
 struct LinearPointers {

@@ -5,6 +5,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,26 @@
 namespace reprise {
 namespace {
 
+// in_features that share a scale, unless a row has one scale.
+constexpr int64_t kScaledFeatures = 128;
+
+at::Tensor DequantisedWeight(const at::Tensor& weight, const at::Tensor& scales,
+                             at::ScalarType dtype) {
+  const at::ScalarType exact = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor of_columns = scales.to(exact);
+  if (scales.size(1) > 1) {
+    of_columns = of_columns.repeat_interleave(kScaledFeatures, 1).narrow(1, 0, weight.size(1));
+  }
+  return weight.to(exact).mul_(of_columns).to(dtype);
+}
+
+absl::Status CheckIsNotEmpty(const at::Tensor& weight) {
+  if (weight.numel() > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("weight must not be empty: expected positive sizes, got [", weight.size(0), ", ",
+                   weight.size(1), "]"));
+}
+
 // With kOneByOne a row's bits do not depend on the rest of the batch.
 enum class HostRows { kTogether, kOneByOne };
 
@@ -33,13 +54,25 @@ class HostLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, at::kCPU));
     return CatchTorch([&]() -> absl::Status {
       at::AutoDispatchBelowADInplaceOrView no_autograd;
-      const int64_t rows = weight.dim() - 2;  // the dimension
-      if (rows_ == HostRows::kTogether) {
-        MultiplyRows(x, weight, bias, out);
-        return absl::OkStatus();
-      }
-      for (int64_t row = 0; row < x.size(rows); ++row) {
-        MultiplyRows(x.narrow(rows, row, 1), weight, bias, out.narrow(rows, row, 1));
+      MultiplyAll(x, weight, bias, out);
+      return absl::OkStatus();
+    });
+  }
+
+  absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
+                              const at::Tensor& scales, const at::Tensor* bias,
+                              const at::Tensor& out) override {
+    REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, at::kCPU));
+    return CatchTorch([&]() -> absl::Status {
+      at::AutoDispatchBelowADInplaceOrView no_autograd;
+      for (int64_t first = 0; first < weight.size(0); first += kDequantisedRows) {
+        const int64_t num_rows = std::min(kDequantisedRows, weight.size(0) - first);
+        const at::Tensor part = DequantisedWeight(
+            weight.narrow(0, first, num_rows), scales.narrow(0, first, num_rows), x.scalar_type());
+        std::optional<at::Tensor> part_bias;
+        if (bias != nullptr) part_bias = bias->narrow(0, first, num_rows);
+        MultiplyAll(x, part, part_bias.has_value() ? &*part_bias : nullptr,
+                    out.narrow(1, first, num_rows));
       }
       return absl::OkStatus();
     });
@@ -50,6 +83,21 @@ class HostLinearContext : public LinearContext {
   std::vector<LinearChoice> Choices() const override { return {}; }
 
  private:
+  // Rows of a weight of 8 bits that are in memory in x's dtype at once.
+  static constexpr int64_t kDequantisedRows = 1024;
+
+  void MultiplyAll(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
+                   const at::Tensor& out) const {
+    const int64_t rows = weight.dim() - 2;  // the dimension
+    if (rows_ == HostRows::kTogether) {
+      MultiplyRows(x, weight, bias, out);
+      return;
+    }
+    for (int64_t row = 0; row < x.size(rows); ++row) {
+      MultiplyRows(x.narrow(rows, row, 1), weight, bias, out.narrow(rows, row, 1));
+    }
+  }
+
   static void MultiplyRows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
                            at::Tensor out) {
     if (weight.dim() == 3) {
@@ -88,7 +136,8 @@ absl::StatusOr<std::unique_ptr<LinearContext>> MakeLinearContext(
   if (device.is_cuda()) {
     return MakeCublasLtLinearContext(device, {.workspace_bytes = options.workspace_bytes,
                                               .num_candidates = options.num_timed_candidates,
-                                              .deterministic = options.deterministic});
+                                              .deterministic = options.deterministic,
+                                              .choices_file = options.choices_file});
   }
 #endif
   return absl::UnimplementedError(
@@ -100,43 +149,79 @@ absl::StatusOr<std::unique_ptr<LinearContext>> MakeLinearContext(
                    device.str()));
 }
 
-Linear::Linear(at::Tensor weight, std::optional<at::Tensor> bias)
-    : weight_(std::move(weight)), bias_(std::move(bias)) {}
+Linear::Linear(at::Tensor weight, std::optional<at::Tensor> scales, std::optional<at::Tensor> bias)
+    : weight_(std::move(weight)), scales_(std::move(scales)), bias_(std::move(bias)) {}
 
 absl::StatusOr<Linear> Linear::Create(at::Tensor weight, std::optional<at::Tensor> bias) {
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("weight", weight, {"out_features", "in_features"}));
   REPRISE_RETURN_IF_ERROR(CheckActivationType("weight", weight));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("weight", weight));
-  if (weight.numel() == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("weight must not be empty: expected positive sizes, got [", weight.size(0),
-                     ", ", weight.size(1), "]"));
-  }
+  REPRISE_RETURN_IF_ERROR(CheckIsNotEmpty(weight));
   if (bias.has_value()) {
     REPRISE_RETURN_IF_ERROR(dims.Check("bias", *bias, {"out_features"}, weight.scalar_type()));
     REPRISE_RETURN_IF_ERROR(CheckDevice("bias", *bias, weight.device()));
     REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("bias", *bias));
   }
-  return Linear(std::move(weight), std::move(bias));
+  return Linear(std::move(weight), std::nullopt, std::move(bias));
+}
+
+absl::StatusOr<Linear> Linear::CreateScaled(at::Tensor weight, at::Tensor scales,
+                                            std::optional<at::Tensor> bias) {
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(dims.Check("weight", weight, {"out_features", "in_features"}));
+  REPRISE_RETURN_IF_ERROR(CheckDType("weight", weight, {at::ScalarType::Float8_e4m3fn}));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("weight", weight));
+  REPRISE_RETURN_IF_ERROR(CheckIsNotEmpty(weight));
+  const int64_t num_groups = (weight.size(1) + kScaledFeatures - 1) / kScaledFeatures;
+  REPRISE_RETURN_IF_ERROR(dims.Check("scales", scales, {"out_features", "num_groups"}, at::kFloat));
+  if (scales.size(1) != 1 && scales.size(1) != num_groups) {
+    return absl::InvalidArgumentError(absl::StrCat("scales must have one column, or one for every ",
+                                                   kScaledFeatures, " in_features: expected 1 or ",
+                                                   num_groups, ", got ", scales.size(1)));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckDevice("scales", scales, weight.device()));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("scales", scales));
+  if (bias.has_value()) {
+    REPRISE_RETURN_IF_ERROR(dims.Check("bias", *bias, {"out_features"}));
+    REPRISE_RETURN_IF_ERROR(CheckActivationType("bias", *bias));
+    REPRISE_RETURN_IF_ERROR(CheckDevice("bias", *bias, weight.device()));
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("bias", *bias));
+  }
+  return Linear(std::move(weight), std::move(scales), std::move(bias));
+}
+
+at::Tensor Linear::Dequantised(at::ScalarType dtype) const {
+  return scales_.has_value() ? DequantisedWeight(weight_, *scales_, dtype)
+                             : weight_.to(dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
 absl::Status Linear::Apply(LinearContext& context, const at::Tensor& x,
                            const at::Tensor& out) const {
   ShapeChecker dims;
-  REPRISE_RETURN_IF_ERROR(dims.Check("x", x, {"num_rows", in_features()}, weight_.scalar_type()));
+  if (scales_.has_value()) {
+    REPRISE_RETURN_IF_ERROR(dims.Check("x", x, {"num_rows", in_features()}));
+    REPRISE_RETURN_IF_ERROR(CheckActivationType("x", x));
+    if (bias_.has_value()) {
+      REPRISE_RETURN_IF_ERROR(CheckDType("x", x, {bias_->scalar_type()}));
+    }
+  } else {
+    REPRISE_RETURN_IF_ERROR(dims.Check("x", x, {"num_rows", in_features()}, weight_.scalar_type()));
+  }
   REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, weight_.device()));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("x", x));
   REPRISE_RETURN_IF_ERROR(dims.Check("out", out, {"num_rows", out_features()}));
   if (bias_.has_value()) {
-    REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {weight_.scalar_type()}));
+    REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {x.scalar_type()}));
   } else {
-    REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {weight_.scalar_type(), at::kFloat}));
+    REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {x.scalar_type(), at::kFloat}));
   }
   REPRISE_RETURN_IF_ERROR(CheckDevice("out", out, weight_.device()));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out", out));
   if (x.size(0) == 0) return absl::OkStatus();
-  return context.Multiply(x, weight_, bias_.has_value() ? &*bias_ : nullptr, out);
+  const at::Tensor* const bias = bias_.has_value() ? &*bias_ : nullptr;
+  return scales_.has_value() ? context.MultiplyScaled(x, weight_, *scales_, bias, out)
+                             : context.Multiply(x, weight_, bias, out);
 }
 
 }  // namespace reprise

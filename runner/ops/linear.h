@@ -15,6 +15,11 @@
 // them runs, so no kernel of the graph may write them. The CPU uses LibTorch's
 // products (MKL, oneDNN).
 //
+// Weights may have 8 bits: fp8 values (e4m3) and float32 scales, as checkpoints hold them. x keeps
+// its own dtype. On a GPU up to kMaxFp8Rows rows of 16 bits read the 8 bits themselves
+// (runner/ops/fp8/fp8_linear.h); more rows, and shapes that those kernels do not serve, multiply by
+// parts of the weight in x's dtype, one after the other in scratch memory that the context keeps.
+//
 // A Linear is a value: copies share the weight.
 
 #ifndef RUNNER_OPS_LINEAR_H_
@@ -26,6 +31,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,6 +49,11 @@ struct LinearContextOptions {
   // number of rows, which does not split in_features, and nothing is timed. On the CPU rows are
   // multiplied one by one.
   bool deterministic = false;
+  // A file in which the choices made by timing are kept (runner/ops/choices/choice_file.h), so that
+  // other processes on like devices and with the same libraries make the same ones, and compute the
+  // same bits. Choices of this process are added to it. Empty: none. What the file says but cannot
+  // be used is chosen anew.
+  std::string choices_file = {};
 };
 
 // Returns a context for the products of `device`, CPU or CUDA, and allocates its workspace. Errors:
@@ -57,23 +68,36 @@ class Linear {
   // [out_features] of the same dtype and device. Errors: InvalidArgument, naming the argument.
   static absl::StatusOr<Linear> Create(at::Tensor weight, std::optional<at::Tensor> bias);
 
-  // out = x weight^T + bias. x [num_rows, in_features] has the weight's dtype. out [num_rows,
-  // out_features] has it too, or, without a bias, float32, for logits that keep the sum's
-  // precision. Rows may be strided; `out` must not overlap `x`. `context` is for the weight's
-  // device. The call may be captured. Errors: InvalidArgument, naming the argument; Unimplemented
-  // if no algorithm supports these strides or alignments.
+  // weight [out_features, in_features] float8_e4m3fn, without NaN, each value of which counts times
+  // its scale: scales [out_features, num_groups] float32 with num_groups 1, or one for every 128
+  // in_features. Rows of both may be strided. bias [out_features] of the dtype of x. All on one
+  // device. Errors: InvalidArgument, naming the argument.
+  static absl::StatusOr<Linear> CreateScaled(at::Tensor weight, at::Tensor scales,
+                                             std::optional<at::Tensor> bias);
+
+  // out = x weight^T + bias. x [num_rows, in_features] has the weight's dtype, or, for a weight
+  // with scales, float32, float16 or bfloat16. out [num_rows, out_features] has that of x, too, or,
+  // without a bias, float32, for logits that keep the sum's precision. Rows may be strided; `out`
+  // must not overlap `x`. `context` is for the weight's device. The call may be captured. Errors:
+  // InvalidArgument, naming the argument; Unimplemented if no algorithm supports these strides or
+  // alignments; those of LinearContext::MultiplyScaled().
   absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
 
   int64_t in_features() const { return weight_.size(1); }
   int64_t out_features() const { return weight_.size(0); }
   const at::Tensor& weight() const { return weight_; }
+  const std::optional<at::Tensor>& scales() const { return scales_; }
+  // [out_features, in_features]: the weight in `dtype`, a copy, times its scales if it has some:
+  // the product is rounded once to float32 and once to `dtype`; float64 is exact.
+  at::Tensor Dequantised(at::ScalarType dtype) const;
   const std::optional<at::Tensor>& bias() const { return bias_; }
 
  private:
-  Linear(at::Tensor weight, std::optional<at::Tensor> bias);
+  Linear(at::Tensor weight, std::optional<at::Tensor> scales, std::optional<at::Tensor> bias);
 
-  at::Tensor weight_;               // [out_features, in_features]
-  std::optional<at::Tensor> bias_;  // [out_features]
+  at::Tensor weight_;                 // [out_features, in_features]
+  std::optional<at::Tensor> scales_;  // [out_features, num_groups]
+  std::optional<at::Tensor> bias_;    // [out_features]
 };
 
 }  // namespace reprise

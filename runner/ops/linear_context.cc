@@ -29,6 +29,8 @@ std::string Reason(const LinearChoice& choice) {
                              choice.first_us, choice.num_candidates);
     case LinearChoice::Source::kHeuristic:
       return ", first proposal";
+    case LinearChoice::Source::kRemembered:
+      return ", remembered";
     case LinearChoice::Source::kCaptured:
       return ", first proposal, chosen during capture";
   }

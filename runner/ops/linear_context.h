@@ -24,9 +24,10 @@ namespace reprise {
 // Which algorithm serves a shape, and why, for reports.
 struct LinearChoice {
   enum class Source {
-    kTimed,      // measured as the quickest of the candidates
-    kHeuristic,  // the library's first proposal: timing is off, or the weight is small
-    kCaptured,   // the same: first seen during capture, where nothing can be timed
+    kTimed,       // measured as the quickest of the candidates
+    kHeuristic,   // the library's first proposal: timing is off, or the weight is small
+    kCaptured,    // the same: first seen during capture, where nothing can be timed
+    kRemembered,  // measured by another process, or earlier (LinearContextOptions::choices_file)
   };
   int64_t num_rows = 0;  // 0: serves any number of rows (deterministic mode)
   int64_t in_features = 0;
@@ -51,6 +52,9 @@ struct LinearChoice {
 // Whether shapes that are seen for the first time are timed, if the context's options ask for it.
 enum class LinearTiming : int8_t { kOn, kOff };
 
+// Rows of x up to which products with weights of 8 bits read the 8 bits, on a GPU.
+inline constexpr int64_t kMaxFp8Rows = 64;
+
 class LinearContext {
  public:
   virtual ~LinearContext() = default;
@@ -61,6 +65,12 @@ class LinearContext {
   // out_features], checked by HeadLinear.
   virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor* bias, const at::Tensor& out) = 0;
+
+  // The same for a weight of 8 bits and its scales, as in Linear::CreateScaled(). On a GPU scratch
+  // memory is allocated when it is needed first: FailedPrecondition if that is during capture.
+  virtual absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
+                                      const at::Tensor& scales, const at::Tensor* bias,
+                                      const at::Tensor& out) = 0;
 
   // Switches timing from now on; kOn at first. Timing synchronises: switch it off where a new shape
   // must not be slow, such as the prompts of a server. Shapes seen before keep their algorithm.

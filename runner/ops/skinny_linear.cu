@@ -20,14 +20,9 @@
 // fitted an SM, a dependent launch would put two where room is first and none elsewhere; and less
 // than 160 KB, so that a CTA of attention fits beside it.
 //
-// How a warp copies and reads a unit (after which the hardware's fragments fit without ldmatrix):
-//   copies  4 rows x 128 bytes an instruction: lane l has 16 bytes, chunk l % 8 of row l / 8. Full
-//           lines are a tenth quicker than 8 rows x 64 bytes.
-//   reads   lane l = 4 g + t has 16 bytes of row g and of row g + 8: chunk t or 4 + t. Eight
-//           in_features side by side stand in for the columns 2t, 2t + 1, 2t + 8, 2t + 9 of two
-//           fragments; x is read with the same columns, and a sum does not mind their order.
-//   banks   odd rows have their halves of a line swapped, so the 8 lanes of a phase, of two rows,
-//           use all banks once.
+// A warp reads a unit as runner/ops/few_rows/weight_ring.cuh says: lane l = 4 g + t has 16 bytes of
+// rows g and g + 8. Eight in_features side by side stand in for the columns 2t, 2t + 1, 2t + 8,
+// 2t + 9 of two fragments; x is read with the same columns, and a sum does not mind their order.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -41,130 +36,24 @@
 #include "base/cuda_status.h"
 #include "base/dependent_launch.cuh"
 #include "base/status_macros.h"
+#include "runner/ops/few_rows/weight_ring.cuh"
 #include "runner/ops/skinny_linear_args.h"
 #include "runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = kRingWarps;
 constexpr int kThreads = kWarps * 32;
-constexpr int kUnitRows = 16;
-constexpr int kLine = 64;  // in_features of a warp's step: 128 bytes
+constexpr int kUnitRows = kRingUnitRows;
+constexpr int kLine = kRingLine / 2;  // in_features of a warp's step
 constexpr int kStepFeatures = kWarps * kLine;
-constexpr int kUnitChunks = kUnitRows * 8;  // of 16 bytes, of a unit in a warp's step
+constexpr int kUnitChunks = kRingUnitChunks;
 constexpr int kSumsOfUnit = kUnitRows * 8;  // floats, a warp
 
 template <int kStrip>
-struct Traits {
-  // About 100 KB in flight a CTA; more is not quicker.
-  static constexpr int kStages = kStrip == 1 ? 8 : kStrip == 2 ? 4 : 3;
-  static constexpr int kStageChunks = kWarps * kStrip * kUnitChunks;
-  static constexpr int kSharedBytes =
-      kStages * kStageChunks * 16 + kWarps * kStrip * kSumsOfUnit * 4;
-};
-
-__device__ uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// Weights are read once a step of the model: they are the first to leave the L2 cache.
-__device__ uint64_t EvictFirst() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ void CopyChunk(uint32_t to, const void* from, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "l"(policy)
-               : "memory");
-}
-
-__device__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int kPending>
-__device__ void AwaitCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// From L2: the kernel before this one has written it, and an SM's L1 knows nothing of that.
-__device__ uint4 LoadFromL2(const void* pointer) {
-  uint4 v;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(pointer)
-               : "memory");
-  return v;
-}
-
-__device__ void Mma(const __nv_bfloat16*, float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                    uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ void Mma(const __half*, float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                    uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// The weights of a CTA's units, strip by strip, as a warp copies them into its part of the ring.
-template <typename T, int kStrip>
-class WeightRing {
- public:
-  __device__ WeightRing(const SkinnyLinearArgs& args, uint4* ring, int first_unit, int end_unit)
-      : stride_(args.weight_stride),
-        end_unit_(end_unit),
-        num_steps_(args.in_features / kStepFeatures),
-        unit_(first_unit),
-        policy_(EvictFirst()) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int row = lane / 8, chunk = lane % 8;
-    from_ = static_cast<const T*>(args.weight) + row * stride_ + warp * kLine + chunk * 8;
-    to_ = SharedAddress(ring + warp * kStrip * kUnitChunks + row * 8 + (chunk ^ (row % 2 * 4)));
-  }
-
-  // Copies the next step, if there is one. Called once a step, by all lanes.
-  __device__ void CopyNext() {
-    if (unit_ < end_unit_) {
-      const T* from = from_ + unit_ * kUnitRows * stride_ + step_ * kStepFeatures;
-      const uint32_t to = to_ + slot_ * (Traits<kStrip>::kStageChunks * 16);
-#pragma unroll
-      for (int u = 0; u < kStrip; ++u) {
-        if (unit_ + u >= end_unit_) break;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          CopyChunk(to + (u * kUnitChunks + i * 32) * 16, from + (u * kUnitRows + i * 4) * stride_,
-                    policy_);
-        }
-      }
-      if (++step_ == num_steps_) {
-        step_ = 0;
-        unit_ += kStrip;
-      }
-      if (++slot_ == Traits<kStrip>::kStages) slot_ = 0;
-    }
-    CommitCopies();  // an empty group keeps the count
-  }
-
- private:
-  const T* from_;
-  int64_t stride_;
-  uint32_t to_;
-  int end_unit_;
-  int num_steps_;
-  int64_t unit_;
-  int step_ = 0;
-  int slot_ = 0;
-  uint64_t policy_;
+struct Traits : RingShape<kStrip> {
+  static constexpr int kSharedBytes = RingShape<kStrip>::kBytes + kWarps * kStrip * kSumsOfUnit * 4;
 };
 
 // Adds the warps' sums of a strip's units and stores the results. `sums` [kWarps, kStrip,
@@ -202,7 +91,10 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
 
   LetNextKernelIn();
   if (args.weights != SkinnyWeights::kEarly) AwaitKernelBefore();
-  WeightRing<T, kStrip> weights(args, ring, first_unit, end_unit);
+  WeightRing<kStrip> weights({.data = static_cast<const char*>(args.weight),
+                              .row_bytes = args.weight_stride * 2,
+                              .num_steps = num_steps},
+                             ring, first_unit, end_unit);
 #pragma unroll
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
   if (args.weights == SkinnyWeights::kEarly) AwaitKernelBefore();
@@ -210,8 +102,8 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
   // Rows beyond the last are computed from the last one, and not stored.
   const T* const x = static_cast<const T*>(args.x) + min(g, args.num_rows - 1) * args.x_stride +
                      warp * kLine + t * 8;
-  const uint4* const own = ring + warp * kStrip * kUnitChunks + g * 8 + (t ^ (g % 2 * 4));
-  const int other_half = g % 2 == 0 ? 4 : -4;
+  const uint4* const own = WeightRing<kStrip>::OfLane(ring);
+  const int other_half = WeightRing<kStrip>::OtherHalf();
   uint4 next_x[2] = {LoadFromL2(x), LoadFromL2(x + kLine / 2)};
   int slot = 0;
   for (int unit = first_unit; unit < end_unit; unit += kStrip) {
@@ -221,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
       const T* const x_after = x + (step + 1 == num_steps ? 0 : step + 1) * kStepFeatures;
       next_x[0] = LoadFromL2(x_after);
       next_x[1] = LoadFromL2(x_after + kLine / 2);
-      AwaitCopies<Shape::kStages - 2>();
+      AwaitRingCopies<Shape::kStages - 2>();
       __syncwarp();
       const uint4* const stage = own + slot * Shape::kStageChunks;
 #pragma unroll
@@ -230,10 +122,8 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
         for (int half = 0; half < 2; ++half) {
           const uint4 low = stage[u * kUnitChunks + half * other_half];
           const uint4 high = stage[u * kUnitChunks + 64 + half * other_half];
-          Mma(static_cast<const T*>(nullptr), sum[u], low.x, high.x, low.y, high.y, b[half].x,
-              b[half].y);
-          Mma(static_cast<const T*>(nullptr), sum[u], low.z, high.z, low.w, high.w, b[half].z,
-              b[half].w);
+          UnitProduct<T>(sum[u], low.x, high.x, low.y, high.y, b[half].x, b[half].y);
+          UnitProduct<T>(sum[u], low.z, high.z, low.w, high.w, b[half].z, b[half].w);
         }
       }
       if (++slot == Shape::kStages) slot = 0;

@@ -61,7 +61,7 @@ class DenseLlama {
   static at::Tensor Apply(const Linear& linear, const at::Tensor& x) {
     std::optional<at::Tensor> bias;
     if (linear.bias().has_value()) bias = Double(*linear.bias());
-    return at::linear(x, Double(linear.weight()), bias);
+    return at::linear(x, linear.Dequantised(at::kDouble), bias);
   }
 
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const {

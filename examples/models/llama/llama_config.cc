@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "examples/hf/config_fields.h"
+#include "examples/hf/fp8_config.h"
 #include "examples/hf/json_fields.h"
 #include "examples/hf/rope.h"
 #include "examples/models/llama/llama_families.h"
@@ -63,7 +64,7 @@ absl::StatusOr<Activation> ReadActivation(const JsonFields& fields, const LlamaF
 
 // The members that all families have in common.
 absl::StatusOr<LlamaConfig> ReadDecoder(const JsonFields& fields, const LlamaFamily& family) {
-  REPRISE_RETURN_IF_ERROR(RefuseQuantization(fields));
+  REPRISE_RETURN_IF_ERROR(AcceptFp8Weights(fields));
   LlamaConfig config;
   config.architecture = family.architecture;
   REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));

@@ -72,14 +72,21 @@ struct TileMemory {
         read(summed + 8) {}
 };
 
-// The stages of one CTA, in order: those of its tiles, one after the other.
+// The warp, as a value that the compiler knows to be equal in all of its lanes: else it takes what
+// depends on it for divergent, and lets each product of a warpgroup wait for the one before.
+__device__ int WarpIndex() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0); }
+
+// The stages of one CTA, in order, those of its tiles one after the other: every `turns`-th of them
+// from `first` on. num_stages is a multiple of `turns`.
 class StageCounter {
  public:
-  __device__ explicit StageCounter(int num_stages) : num_stages_(num_stages) {}
+  __device__ explicit StageCounter(int num_stages, int first = 0, int turns = 1)
+      : num_stages_(num_stages), turns_(turns), slot_(first) {}
 
   __device__ void Next() {
-    if (++slot_ == num_stages_) {
-      slot_ = 0;
+    slot_ += turns_;
+    if (slot_ >= num_stages_) {
+      slot_ -= num_stages_;
       parity_ ^= 1;
     }
   }
@@ -88,8 +95,8 @@ class StageCounter {
   __device__ uint32_t parity() const { return parity_; }
 
  private:
-  int num_stages_;
-  int slot_ = 0;
+  int num_stages_, turns_;
+  int slot_;
   uint32_t parity_ = 0;
 };
 
@@ -141,10 +148,10 @@ __device__ void CopyStages(const TileLinearPlan& plan, const TileMemory& memory,
 template <typename T, int kColumns>
 __device__ void MultiplyTiles(const TileLinearPlan& plan, const TileMemory& memory, int num_rows,
                               int rank, int cluster_id) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / kGroupWarps;
+  const int lane = threadIdx.x % 32, warp = WarpIndex(), group = warp / kGroupWarps;
   const int row_group = group % plan.form.row_groups, turn = group / plan.form.row_groups;
   const int owned = plan.owned_rows(), stride = plan.sums_stride();
-  const int steps = StepsOf(plan, rank);
+  const int rounds = StepsOf(plan, rank) / plan.form.turns;
   // A warp's 16 rows of a tile have one owner.
   const int warp_row = row_group * kTileGroupRows + warp % kGroupWarps * kWarpRows;
   const int owner = warp_row / owned, source = rank * plan.form.turns + turn;
@@ -152,13 +159,11 @@ __device__ void MultiplyTiles(const TileLinearPlan& plan, const TileMemory& memo
       ClusterAddress(memory.sums, owner) +
       ((source * kColumns + lane % 4 * 2) * stride + lane / 4 + warp_row % owned) * 4;
   const uint32_t arrived = ClusterAddress(memory.summed, owner);
-  StageCounter stage(plan.stages);
+  StageCounter stage(plan.stages, turn, plan.form.turns);
   uint32_t tile_parity = 0;
   for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     TileSums<kColumns> sum = {};
-    for (int step = 0, until_turn = turn; step < steps; ++step, --until_turn, stage.Next()) {
-      if (until_turn != 0) continue;
-      until_turn = plan.form.turns;
+    for (int round = 0; round < rounds; ++round, stage.Next()) {
       const uint32_t weights = memory.stages + stage.slot() * plan.stage_bytes();
       const uint32_t x = weights + plan.form.boxes * plan.tile_rows * kTileBoxLine;
       AwaitPhase(memory.full + stage.slot() * 8, stage.parity());
@@ -295,7 +300,7 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   }
   __syncthreads();
   ArriveAtCluster();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = WarpIndex();
   if (warp >= num_warps + kAddWarps) {
     Copy<kColumns>(args, plan, memory, weight_map, x_map, boxes_at_once,
                    warp - num_warps - kAddWarps, rank, cluster_id);

@@ -154,7 +154,7 @@ absl::StatusOr<double> TimeProducts(const LlamaModel& model, int batch) {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;
   for (const Linear* product : ProductsOf(model)) {
-    const at::TensorOptions options = product->weight().options();
+    const at::TensorOptions options = model.weights().embedding.options();
     inputs.push_back(at::randn({batch, product->in_features()}, options));
     outputs.push_back(at::empty({batch, product->out_features()}, options));
   }
@@ -174,7 +174,10 @@ absl::StatusOr<double> TimeProducts(const LlamaModel& model, int batch) {
 
 double WeightBytes(const LlamaModel& model) {
   double bytes = static_cast<double>(model.weights().final_norm.nbytes());
-  for (const Linear* product : ProductsOf(model)) bytes += product->weight().nbytes();
+  for (const Linear* product : ProductsOf(model)) {
+    bytes += static_cast<double>(product->weight().nbytes());
+    if (product->scales().has_value()) bytes += static_cast<double>(product->scales()->nbytes());
+  }
   for (const LlamaLayerWeights& layer : model.weights().layers) {
     bytes += static_cast<double>(layer.input_norm.nbytes() + layer.mlp_norm.nbytes());
   }

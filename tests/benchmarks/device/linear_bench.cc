@@ -1,5 +1,7 @@
 // Times matrix products of few rows on a GPU: cuBLASLt's quickest proposal, the kernel for up to 8
-// rows and the kernel by tiles (runner/ops/few_rows), as shares of the card's read bandwidth.
+// rows, the kernel by tiles (runner/ops/few_rows), and those with weights of 8 bits (runner/ops/fp8,
+// a scale for each row, and one for each row and 128 in_features), as shares of the card's read
+// bandwidth, each of its own weight's bytes.
 //
 //   linear_bench                                        all shapes, chosen numbers of rows
 //   linear_bench --shapes=8b --rows=32,64 --verbose     every form of the kernels, too
@@ -9,6 +11,7 @@
 // that, as in a captured step, whatever the kernel can do.
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cublasLt.h>
@@ -32,6 +35,7 @@
 #include "base/torch_status.h"
 #include "runner/ops/cublaslt_plan.h"
 #include "runner/ops/few_rows/tile_linear.h"
+#include "runner/ops/fp8/fp8_linear.h"
 #include "runner/ops/skinny_linear_args.h"
 #include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/replay_timer.h"
@@ -181,6 +185,41 @@ class ProductCase {
     return best;
   }
 
+  // Of 8 bits: the memory holds twice as many weights. `scales` [at least out_features, num_groups].
+  Best TimeFp8(const at::Tensor& scales, bool has_groups) const {
+    Best best;
+    const int num_groups = has_groups ? shape_.in_features / kFp8Group : 1;
+    const auto args_of = [&](int copy) {
+      const SkinnyLinearArgs plain = Args(0, SkinnyWeights::kEarly);
+      return Fp8LinearArgs{
+          .x = plain.x,
+          .x_stride = plain.x_stride,
+          .weight = {.values = static_cast<const uint8_t*>(weights_.const_data_ptr()) +
+                               copy * (WeightBytes() / 2),
+                     .stride = shape_.in_features,
+                     .scales = scales.const_data_ptr<float>(),
+                     .scales_stride = num_groups,
+                     .num_groups = num_groups,
+                     .out_features = shape_.out_features,
+                     .in_features = shape_.in_features},
+          .out = plain.out,
+          .out_stride = plain.out_stride,
+          .num_rows = num_rows_,
+          .weights = SkinnyWeights::kEarly};
+    };
+    if (!Fp8LinearServes(args_of(0))) return best;
+    // The time of two copies, of half the size each.
+    best.Take(Time([&](int copy) -> absl::Status {
+                for (const int half : {0, 1}) {
+                  REPRISE_RETURN_IF_ERROR(
+                      LaunchFp8Linear(args_of(2 * copy + half), c10::cuda::getCurrentCUDAStream()));
+                }
+                return absl::OkStatus();
+              }) / 2,
+              "");
+    return best;
+  }
+
   Best TimeTile(SkinnyWeights when, absl::Span<const TileForm> forms) const {
     Best best;
     if (forms.empty()) forms = TileFormsToTry(num_rows_);
@@ -213,9 +252,9 @@ class ProductCase {
 };
 
 // "56.4  91 % 4:2:1"
-std::string Cell(const Best& best, const ProductCase& product, double read_tb_per_s) {
+std::string Cell(const Best& best, double weight_bytes, double read_tb_per_s) {
   if (best.us == kNever) return absl::StrFormat("%20s", "-");
-  const double share = product.WeightBytes() / (best.us * 1e6) / read_tb_per_s;
+  const double share = weight_bytes / (best.us * 1e6) / read_tb_per_s;
   return absl::StrFormat("%7.1f %3.0f %% %-8s", best.us, 100 * share, best.name);
 }
 
@@ -224,13 +263,14 @@ absl::Status Run() {
     REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
     REPRISE_ASSIGN_OR_RETURN(const std::vector<TileForm> forms, Forms());
     std::cout << absl::StrFormat(
-        "read %.2f TB/s\n%-14s %4s | %-20s | %-20s | %-20s | %-20s | %-20s\n", limits.read_tb_per_s,
-        "shape", "rows", "cuBLASLt, us", "few rows alone", "tiles alone", "few rows, chain",
-        "tiles, chain");
+        "read %.2f TB/s\n%-14s %4s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s\n",
+        limits.read_tb_per_s, "shape", "rows", "cuBLASLt, us", "few rows alone", "tiles alone",
+        "few rows, chain", "tiles, chain", "fp8 by rows, chain", "fp8 by groups, chain");
     const at::TensorOptions options = at::TensorOptions(c10::kCUDA).dtype(at::kBFloat16);
     const at::Tensor weights = at::randn({kColdBytes / 2 + (int64_t{32} << 20)}, options);
     const at::Tensor x = at::randn({kMaxTileLinearRows * 16384}, options);
     const at::Tensor out = at::empty({kMaxTileLinearRows * 131072}, options);
+    const at::Tensor scales = at::ones({int64_t{131072} * 64}, options.dtype(at::kFloat));
     const at::Tensor scratch = at::empty({kWorkspaceBytes}, options.dtype(at::kByte));
     cublasLtHandle_t handle = nullptr;
     REPRISE_RETURN_IF_ERROR(FromCublas(cublasLtCreate(&handle), "Create"));
@@ -247,14 +287,19 @@ absl::Status Run() {
         const ProductCase product(shape, num_rows, weights, x, out);
         REPRISE_ASSIGN_OR_RETURN(const Best cublas, product.TimeCublas(handle, workspace));
         const auto cell = [&](const Best& best) {
-          return Cell(best, product, limits.read_tb_per_s);
+          return Cell(best, product.WeightBytes(), limits.read_tb_per_s);
+        };
+        const auto fp8_cell = [&](bool has_groups) {
+          return Cell(product.TimeFp8(scales, has_groups), product.WeightBytes() / 2,
+                      limits.read_tb_per_s);
         };
         std::cout << absl::StrFormat(
-                         "%-14s %4d | %s | %s | %s | %s | %s\n", shape.name, num_rows, cell(cublas),
-                         cell(product.TimeSkinny(SkinnyWeights::kAfterKernelBefore)),
+                         "%-14s %4d | %s | %s | %s | %s | %s | %s | %s\n", shape.name, num_rows,
+                         cell(cublas), cell(product.TimeSkinny(SkinnyWeights::kAfterKernelBefore)),
                          cell(product.TimeTile(SkinnyWeights::kAfterKernelBefore, forms)),
                          cell(product.TimeSkinny(SkinnyWeights::kEarly)),
-                         cell(product.TimeTile(SkinnyWeights::kEarly, forms)))
+                         cell(product.TimeTile(SkinnyWeights::kEarly, forms)), fp8_cell(false),
+                         fp8_cell(true))
                   << std::flush;
       }
     }

@@ -1,0 +1,55 @@
+#include "examples/hf/fp8_config.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Of a config with this "quantization_config"; empty: accepted.
+std::string ErrorOf(const json& quantization) {
+  const json config = {{"quantization_config", quantization}};
+  return std::string(AcceptFp8Weights(*JsonFields::Of(config, "config.json")).message());
+}
+
+TEST(Fp8ConfigTest, AcceptsFp8WeightsAsTheyArePublished) {
+  EXPECT_TRUE(AcceptFp8Weights(*JsonFields::Of(json::object(), "config.json")).ok());
+  EXPECT_EQ(ErrorOf(nullptr), "");
+  EXPECT_EQ(ErrorOf({{"quant_method", "fp8"}, {"activation_scheme", "static"}}), "");
+  EXPECT_EQ(ErrorOf({{"quant_method", "fp8"},
+                     {"fmt", "e4m3"},
+                     {"activation_scheme", "dynamic"},
+                     {"weight_block_size", {128, 128}}}),
+            "");
+  EXPECT_EQ(ErrorOf({{"quant_method", "fbgemm_fp8"}, {"activation_scale_ub", 1200.0}}), "");
+  EXPECT_EQ(ErrorOf({{"quant_method", "compressed-tensors"},
+                     {"format", "float-quantized"},
+                     {"config_groups", json::object()}}),
+            "");
+}
+
+TEST(Fp8ConfigTest, RefusesOthersByName) {
+  EXPECT_THAT(ErrorOf({{"quant_method", "gptq"}}),
+              AllOf(HasSubstr("quantization_config"), HasSubstr("quant_method"),
+                    HasSubstr("not supported"), HasSubstr("gptq")));
+  EXPECT_THAT(ErrorOf({{"bits", 4}}), HasSubstr("quant_method"));
+  EXPECT_THAT(ErrorOf("fp8"), HasSubstr("quantization_config"));
+  EXPECT_THAT(ErrorOf({{"quant_method", "fp8"}, {"fmt", "e5m2"}}), HasSubstr("fmt"));
+  for (const json& block : {json{64, 128}, json{128}, json{128, 128, 128}, json("128")}) {
+    EXPECT_THAT(ErrorOf({{"quant_method", "fp8"}, {"weight_block_size", block}}),
+                HasSubstr("weight_block_size"));
+  }
+  EXPECT_THAT(ErrorOf({{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}),
+              HasSubstr("format"));
+  EXPECT_THAT(ErrorOf({{"quant_method", "compressed-tensors"}}), HasSubstr("format"));
+}
+
+}  // namespace
+}  // namespace reprise

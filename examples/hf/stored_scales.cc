@@ -1,0 +1,148 @@
+#include "examples/hf/stored_scales.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "examples/hf/element_conversion.h"
+#include "examples/hf/tensor_copies.h"
+#include "examples/hf/tensor_view.h"
+
+namespace reprise {
+namespace {
+
+constexpr int64_t kBlock = 128;
+
+int64_t Blocks(int64_t size) { return (size + kBlock - 1) / kBlock; }
+
+// The scale of a value is values[row / rows_of_scale * num_groups + column / 128].
+struct StoredScales {
+  std::vector<float> values;
+  int64_t rows_of_scale = 1;
+  int64_t num_groups = 1;
+};
+
+// Without the values. Errors: as CheckScales().
+absl::StatusOr<std::pair<const TensorView*, StoredScales>> FindScales(
+    const TensorViews& tensors, const std::string& weight, const std::vector<int64_t>& shape) {
+  const TensorView* found = nullptr;
+  for (const char* suffix : {"_scale", "_scale_inv"}) {
+    const auto scales = tensors.find(absl::StrCat(weight, suffix));
+    if (scales != tensors.end()) found = &scales->second;
+  }
+  if (found == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(weight, " is of 8 bits and must have scales: expected ", weight, "_scale or ",
+                     weight, "_scale_inv, got neither"));
+  }
+  const std::optional<DType> dtype = ToDType(found->type);
+  StoredScales scales;
+  const std::vector<int64_t> blocks = {Blocks(shape[0]), Blocks(shape[1])};
+  if (found->num_elements() == 1) {
+    scales.rows_of_scale = shape[0];
+  } else if (found->shape == blocks) {
+    scales.rows_of_scale = kBlock;
+    scales.num_groups = blocks[1];
+  } else if (found->num_elements() != shape[0] || found->shape.empty() ||
+             found->shape[0] != shape[0]) {
+    return absl::InvalidArgumentError(absl::StrCat("the scales of ", weight, " must be [1], [",
+                                                   shape[0], ", 1] or ", ShapeString(blocks),
+                                                   ", got ", ShapeString(found->shape)));
+  }
+  if (!dtype.has_value() || IsFp8(*dtype)) {
+    return absl::InvalidArgumentError(absl::StrCat("the scales of ", weight,
+                                                   " must be of 16, 32 or 64 bit floats, got ",
+                                                   std::string(StoredTypeName(found->type))));
+  }
+  return std::pair(found, std::move(scales));
+}
+
+absl::StatusOr<StoredScales> LoadScales(const TensorViews& tensors, const ScaledRows& part) {
+  REPRISE_ASSIGN_OR_RETURN(auto found, FindScales(tensors, part.name, part.shape));
+  auto& [view, scales] = found;
+  // The file's bytes may have any address.
+  const int64_t count = view->num_elements();
+  std::vector<double> aligned((view->bytes.size() + sizeof(double) - 1) / sizeof(double));
+  std::memcpy(aligned.data(), view->bytes.data(), view->bytes.size());
+  scales.values.resize(count);
+  ConvertElements(*ToDType(view->type), aligned.data(), DType::kFloat32, scales.values.data(),
+                  count);
+  return StoredScales(std::move(scales));
+}
+
+// The stored rows that become the rows of a part, in their order.
+std::vector<int64_t> StoredRows(const ScaledRows& part) {
+  const int64_t period = part.period > 0 ? part.period : part.shape[0];
+  const Share share = part.rows.value_or(Share{0, period});
+  std::vector<int64_t> rows;
+  for (int64_t first = 0; first < part.shape[0]; first += period) {
+    const size_t begin = rows.size();
+    rows.resize(begin + share.size);
+    for (int64_t row = 0; row < share.size; ++row) {
+      const int64_t target = part.unzipped_head.has_value()
+                                 ? UnzippedRow(row, *part.unzipped_head, part.kept_rows)
+                                 : row;
+      rows[begin + target] = first + share.begin + row;
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<std::string> NamesBesideScaled(const std::string& weight) {
+  std::vector<std::string> names = {weight + "_scale", weight + "_scale_inv"};
+  constexpr std::string_view kWeight = "weight";
+  if (weight.ends_with(kWeight)) {
+    names.push_back(weight.substr(0, weight.size() - kWeight.size()) + "input_scale");
+  }
+  return names;
+}
+
+absl::Status CheckScales(const TensorViews& tensors, const std::string& weight) {
+  const auto found = tensors.find(weight);
+  if (found == tensors.end() || found->second.shape.size() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(weight, " is of 8 bits and must have two dimensions"));
+  }
+  return FindScales(tensors, weight, found->second.shape).status();
+}
+
+absl::StatusOr<at::Tensor> ReadScales(const TensorViews& tensors,
+                                      absl::Span<const ScaledRows> parts,
+                                      const std::optional<Share>& columns) {
+  const Share read = columns.value_or(Share{0, parts[0].shape[1]});
+  int64_t num_rows = 0, num_groups = 1;
+  std::vector<std::pair<std::vector<int64_t>, StoredScales>> loaded;
+  for (const ScaledRows& part : parts) {
+    REPRISE_ASSIGN_OR_RETURN(StoredScales scales, LoadScales(tensors, part));
+    if (scales.num_groups > 1) {
+      if (read.begin % kBlock != 0) {
+        return absl::UnimplementedError(
+            absl::StrCat("a rank's columns of ", part.name, " must begin with a block of ", kBlock,
+                         ", as it has a scale for each: got ", read.begin));
+      }
+      num_groups = Blocks(read.size);
+    }
+    loaded.emplace_back(StoredRows(part), std::move(scales));
+    num_rows += static_cast<int64_t>(loaded.back().first.size());
+  }
+  at::Tensor result = at::empty({num_rows, num_groups}, at::kFloat);
+  float* out = result.mutable_data_ptr<float>();
+  for (const auto& [rows, scales] : loaded) {
+    for (const int64_t row : rows) {
+      const float* const of_row =
+          scales.values.data() + row / scales.rows_of_scale * scales.num_groups;
+      for (int64_t group = 0; group < num_groups; ++group) {
+        *out++ = scales.num_groups > 1 ? of_row[read.begin / kBlock + group] : of_row[0];
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace reprise
