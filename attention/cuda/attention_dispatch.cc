@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "attention/cuda/general/attention_launchers.h"
+#include "attention/cuda/verify/verify_launchers.h"
+#include "attention/work_map/verify_tile.h"
 
 namespace reprise {
 namespace {
@@ -28,9 +30,13 @@ constexpr bool HasFp8(size_t index) { return kAttentionTiles[index].dtype == DTy
 
 constexpr size_t kNumWarpgroupKernels = 8;
 
+constexpr size_t kNumVerifyTiles = std::size(kVerifyTiles);
+constexpr bool VerifyHasFp8(size_t index) { return kVerifyTiles[index].dtype == DType::kFloat16; }
+
 constexpr size_t CountKernels() {
-  size_t count = kNumTiles + kNumWarpgroupKernels;
+  size_t count = kNumTiles + kNumWarpgroupKernels + kNumVerifyTiles;
   for (size_t i = 0; i < kNumTiles; ++i) count += HasDirect(i) + HasFp8(i);
+  for (size_t i = 0; i < kNumVerifyTiles; ++i) count += VerifyHasFp8(i);
   return count;
 }
 
@@ -42,6 +48,16 @@ constexpr AttentionKernelEntry EntryOf() {
           .loading = kLoading,
           .launch = &LaunchAttention<kIndex, kLoading>,
           .shared_bytes = &AttentionSharedBytes<kIndex, kLoading>};
+}
+
+template <size_t kIndex, KvLoading kLoading>
+constexpr AttentionKernelEntry VerifyEntryOf() {
+  AttentionKernelEntry entry = {.tile = kVerifyTiles[kIndex],
+                                .loading = kLoading,
+                                .launch = &LaunchVerifyAttention<kIndex, kLoading>,
+                                .shared_bytes = &VerifySharedBytes<kIndex, kLoading>};
+  entry.tile.keys = KeysOfStep(entry.tile, kLoading);
+  return entry;
 }
 
 template <DType kDType, int kHeadDim, KvLoading kLoading>
@@ -75,13 +91,20 @@ constexpr void AddFp8Tile(Table& table, size_t& count) {
 }
 
 template <size_t kIndex>
+constexpr void AddVerifyTile(Table& table, size_t& count) {
+  table[count++] = VerifyEntryOf<kIndex, KvLoading::kDirect>();
+  if constexpr (VerifyHasFp8(kIndex)) table[count++] = VerifyEntryOf<kIndex, KvLoading::kFp8>();
+}
+
+template <size_t kIndex>
 constexpr void AddTile(Table& table, size_t& count) {
   if constexpr (HasDirect(kIndex)) table[count++] = EntryOf<kIndex, KvLoading::kDirect>();
   table[count++] = EntryOf<kIndex, KvLoading::kConverted>();
 }
 
-template <size_t... kIndices>
-constexpr Table MakeTable(std::index_sequence<kIndices...>) {
+template <size_t... kIndices, size_t... kVerifyIndices>
+constexpr Table MakeTable(std::index_sequence<kIndices...>,
+                          std::index_sequence<kVerifyIndices...>) {
   Table table;
   size_t count = 0;
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 64, KvLoading::kDirect>();
@@ -92,14 +115,16 @@ constexpr Table MakeTable(std::index_sequence<kIndices...>) {
   table[count++] = LatentEntryOf<DType::kBFloat16>();
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 64, KvLoading::kFp8>();
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 128, KvLoading::kFp8>();
+  (AddVerifyTile<kVerifyIndices>(table, count), ...);
   (AddFp8Tile<kIndices>(table, count), ...);
   (AddTile<kIndices>(table, count), ...);
   return table;
 }
 
-// Tuned kernels first, then those for fp8. Within a type, kernels are in order of head dim, and
-// those that load directly come first.
-constexpr Table kTable = MakeTable(std::make_index_sequence<kNumTiles>());
+// Tuned kernels first, then those for a few queries a row and those for fp8. Within a type, kernels
+// are in order of head dim, and those that load directly come first.
+constexpr Table kTable =
+    MakeTable(std::make_index_sequence<kNumTiles>(), std::make_index_sequence<kNumVerifyTiles>());
 
 // Whether `products` holds every value of `source`.
 bool Holds(DType products, DType source) {
@@ -111,6 +136,13 @@ DType ProductsOf(const AttentionKernelKey& key) {
   if (key.products) return *key.products;
   if (IsFp8(key.q_dtype) && key.kv_dtype == DType::kFloat16) return DType::kFloat16;
   return ProductType(key.q_dtype);
+}
+
+// A map for the tiles of verify_tile.h fits those of 128 rows as well, whose converting kernels serve
+// what the kernels of the smaller tiles, which do not convert, leave.
+bool ServesInPlaceOfVerify(const AttentionKernelEntry& kernel, int tile_rows) {
+  return tile_rows == kVerifyRows && kernel.tile.rows() == kWarpgroupRows &&
+         kernel.loading == KvLoading::kConverted;
 }
 
 // The rules, from the coarsest to the finest, each with a description of what is supported.
@@ -163,7 +195,7 @@ constexpr Rule kRules[] = {
      }},
     {"the tile rows that PlanWorkMap() chooses for the type of the products",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
-       return kernel.tile.rows() == key.tile_rows;
+       return kernel.tile.rows() == key.tile_rows || ServesInPlaceOfVerify(kernel, key.tile_rows);
      }},
     {"cards with the shared memory that the kernel takes",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {

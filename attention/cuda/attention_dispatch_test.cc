@@ -69,6 +69,29 @@ TEST(AttentionDispatchTest, TunedKernelsServeTheCardTheyAreMadeForAndWhatTheyCan
   EXPECT_EQ(NameFor(key), "float16.d256.rows64.direct");
 }
 
+TEST(AttentionDispatchTest, AFewQueriesARowHaveKernelsOfTheirSize) {
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 128, 32);
+  for (const int capability : {80, 90}) {
+    key.compute_capability = capability;
+    EXPECT_EQ(NameFor(key), "bfloat16.d128.rows32.direct");
+    key.is_general = true;
+    EXPECT_EQ(NameFor(key), "bfloat16.d128.rows32.direct");
+    key.is_general = false;
+  }
+  key.head_dim_qk = key.head_dim_v = 40;
+  EXPECT_EQ(NameFor(key), "bfloat16.d64.rows32.direct");
+  // What must be converted is served by the tile of 128 rows.
+  key.has_rotary = true;
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d64.rows128.converted");
+  key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 100, 32);
+  key.loading = KvLoading::kFp8;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows32.fp8");
+  // Other tiles of 64 rows are as they were.
+  EXPECT_EQ(NameFor(KeyOf(DType::kFloat16, DType::kFloat16, 256, 64)),
+            "float16.d256.rows64.direct");
+}
+
 TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 128);
   key.loading = KvLoading::kConverted;

@@ -114,6 +114,21 @@ def hopper_instances():
         instances,
     )
 
+def verify_instances():
+    """Writes the instances of verify_kernel.cuh. Returns the names of the files."""
+    instances = {}
+    for name, loading in [("bf16", "direct"), ("f16", "direct"), ("f16", "fp8")]:
+        for head_dim in [64, 128]:
+            instances["verify_%s_d%d_%s" % (name, head_dim, loading)] = [
+                "VerifyTileIndex(%s, %d), %s" % (_DTYPES[name], head_dim, _LOADINGS[loading]),
+            ]
+    return _write_instances(
+        "attention/cuda/verify/verify_kernel.cuh",
+        "LaunchVerifyAttention",
+        "VerifySharedBytes",
+        instances,
+    )
+
 def latent_instances():
     """Writes the instances of latent_kernel.cuh. Returns the names of the files."""
     return _write_instances(

@@ -10,6 +10,7 @@
 #include "attention/device_profile.h"
 #include "attention/head_dims.h"
 #include "attention/work_map/attention_tile.h"
+#include "attention/work_map/verify_tile.h"
 #include "attention/work_map/work_map_cut.h"
 #include "base/status_macros.h"
 
@@ -192,8 +193,8 @@ int MostQueries(const WorkMapOptions& options) {
 // dims.
 const AttentionTile* TileFor(const WorkMapOptions& options, int num_queries) {
   const int64_t rows = int64_t{num_queries} * (options.num_q_heads / options.num_kv_heads);
-  return FindAttentionTile(options.products.value_or(options.dtype), options.head_dim_qk,
-                           options.head_dim_v, static_cast<int>(std::min<int64_t>(rows, 1 << 20)));
+  return FindTile(options.products.value_or(options.dtype), options.head_dim_qk, options.head_dim_v,
+                  static_cast<int>(std::min<int64_t>(rows, 1 << 20)));
 }
 
 // The queries that the plan's largest tile should hold.

@@ -91,6 +91,37 @@ TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
   EXPECT_EQ(shape.max_tiles, 64);
 }
 
+TEST(WorkMapPlanTest, DraftsToVerifyGetATileOfTheirSize) {
+  WorkMapOptions options = LlamaDecode();
+  options.max_query_len = 5;  // 20 rows of q
+  options.max_tokens = 320;
+  const WorkMap map = PlanWorkMap(options)->shape;
+  EXPECT_EQ(map.main.tile_rows, 32);
+  EXPECT_EQ(map.main.tile_queries, 5);
+  EXPECT_EQ(map.main.num_virtual_heads, 8);
+  EXPECT_EQ(map.main.num_ctas, 264);  // two a multiprocessor, as in a decode
+  EXPECT_FALSE(map.main.may_be_dealt);
+  EXPECT_EQ(map.short_rows.tile_rows, 16);
+  options.max_query_len = 8;  // 32
+  EXPECT_EQ(ShapeOf(options).tile_rows, 32);
+  options.max_query_len = 9;  // 36
+  EXPECT_EQ(ShapeOf(options).tile_rows, 128);
+}
+
+TEST(WorkMapPlanTest, ADecodeOfLargeGroupsGetsATileOfItsSize) {
+  WorkMapOptions options = LlamaDecode();
+  options.num_kv_heads = 1;  // a group of 32
+  const WorkMap map = PlanWorkMap(options)->shape;
+  EXPECT_EQ(map.main.tile_rows, 32);
+  EXPECT_EQ(map.main.num_virtual_heads, 1);
+  EXPECT_FALSE(map.has_short_rows());
+  options.max_query_len = options.max_tokens = 500;
+  const WorkMap mixed = PlanWorkMap(options)->shape;
+  EXPECT_EQ(mixed.main.tile_rows, 128);
+  EXPECT_EQ(mixed.short_rows.tile_rows, 32);
+  EXPECT_EQ(mixed.short_rows.max_query_len, 1);
+}
+
 TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
   WorkMapOptions options = LlamaDecode();
   options.max_tokens = 2048;
@@ -116,8 +147,10 @@ TEST(WorkMapPlanTest, OneMapIsEnoughWhereOneTileServesAllRows) {
   options.dtype = DType::kFloat32;  // whose tiles are small
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
   options.dtype = DType::kBFloat16;
-  options.num_kv_heads = 1;  // a query of 32 heads is more than the small tile
+  options.num_q_heads = 100;
+  options.num_kv_heads = 1;  // a query of 100 heads takes the largest tile
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  options.num_q_heads = 32;
   options.num_kv_heads = 8;
   options.shared_prefix = SharedPrefix::kTaken;
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());

@@ -1,0 +1,44 @@
+// The general kernel (attention/cuda/general/attention_kernel.cuh) with the tiles of
+// attention/work_map/verify_tile.h: for drafts to verify, and whatever else has 17 to 32 rows of q.
+//
+// Bound: memory, as for a decode, and for few rows the merge of partials. A CTA has two groups of two
+// warps. A group has 32 keys a step (64 for head_dim 64), which both of its warps read from shared
+// memory; the groups wait for each other only at a unit's end.
+
+#ifndef ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
+#define ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
+
+#include <cuda_runtime.h>
+
+#include "attention/cuda/verify/group_barrier.cuh"
+
+// After the barrier, which it uses.
+#include "attention/cuda/general/attention_kernel.cuh"
+#include "attention/cuda/verify/verify_launchers.h"
+#include "attention/cuda/verify/verify_traits.cuh"
+#include "base/dependent_launch.cuh"
+
+namespace reprise {
+
+template <int kIndex, KvLoading kLoading>
+int VerifySharedBytes() {
+  return sizeof(AttentionShared<VerifyTraits<kIndex, kLoading>>);
+}
+
+template <int kIndex, KvLoading kLoading>
+cudaError_t LaunchVerifyAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  using Traits = VerifyTraits<kIndex, kLoading>;
+  constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
+  static_assert(kSharedBytes <= 99 * 1024, "cards of compute capability 8.x");
+  const auto kernel = &AttentionKernel<Traits>;
+  // Cheap, and correct for whichever device is current.
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) return error;
+  return LaunchDependent(kernel, UnitWalk<Traits>::GridOf(params.work), Traits::kThreads,
+                         kSharedBytes, stream, params);
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
