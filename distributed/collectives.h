@@ -32,11 +32,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "distributed/ranks.h"
 
 namespace reprise {
@@ -77,12 +81,28 @@ class Collectives {
   absl::StatusOr<at::Tensor> NewBuffer(at::IntArrayRef sizes, at::ScalarType dtype,
                                        at::Device device);
 
+  // Up to how many bytes a tensor of NewBuffer() is summed more quickly than one elsewhere. 0: none
+  // is, and ordinary memory does as well.
+  virtual int64_t max_buffer_bytes() const { return 0; }
+
   // What a captured graph has fixed: the form, the world and the sizes at which algorithms change.
   // For the fingerprint of graphs.
   virtual std::string Fingerprint() const = 0;
 
   // OK, or the first failure of the group that this rank knows of.
   virtual absl::Status status() const { return absl::OkStatus(); }
+
+  // Runs `wait`, in which the host waits for device work that has collectives of this group, and
+  // returns its result; if the group has failed by then, status(). The failure of another rank ends
+  // the wait: as soon as its process has ended (on the same machine) or it has called Fail(), or
+  // when `limit` has passed (nullopt: the timeout of host calls), it is explained as that of a host
+  // call is, and device work that waits for the rank is released, with results of no meaning.
+  // Calls may nest; the inner limit counts. Costs two locks. Forms without device work call `wait`.
+  virtual absl::Status AwaitDevice(absl::FunctionRef<absl::Status()> wait,
+                                   std::optional<absl::Duration> limit = std::nullopt) {
+    static_cast<void>(limit);
+    return wait();
+  }
 
   // Tells the other ranks that this one can go on no more, and why: their calls then fail with
   // Unavailable, "rank R: <why>", as all calls here do. Without it they find out by the end of the

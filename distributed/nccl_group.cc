@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -33,6 +35,9 @@ namespace symmetric = c10d::symmetric_memory;
 // The longest text of cudaDeviceGetPCIBusId().
 constexpr int kBusIdBytes = 16;
 
+// After a failure: how long what the device still gets to do is released.
+constexpr absl::Duration kReleaseLimit = absl::Seconds(30);
+
 at::Tensor Flat(const at::Tensor& tensor) { return tensor.view({-1}); }
 at::Tensor Bytes(const at::Tensor& tensor) { return Flat(tensor).view(at::kByte); }
 
@@ -49,7 +54,8 @@ void CallSymmetric(const char* name, std::initializer_list<c10::IValue> argument
 
 absl::StatusOr<std::unique_ptr<Collectives>> NcclGroup::Connect(std::unique_ptr<GlooGroup> host,
                                                                 at::Device device,
-                                                                const AllReduceLimits& limits) {
+                                                                const AllReduceLimits& limits,
+                                                                absl::Duration timeout) {
   if (!device.has_index()) device = at::Device(at::kCUDA, c10::cuda::current_device());
   if (device.index() >= c10::cuda::device_count()) {
     const absl::Status status = absl::InvalidArgumentError(
@@ -68,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Collectives>> NcclGroup::Connect(std::unique_ptr<
     group->Fail(status);
     return status;
   }
+  group->watch_ =
+      std::make_unique<PeerWatch>(&group->host_->peers(), PeerWatchOptions{.timeout = timeout},
+                                  [group = group.get()](const absl::Status&) { group->Release(); });
   return group;
 }
 
@@ -120,35 +129,71 @@ absl::Status NcclGroup::ConnectSymmetric(const AllReduceLimits& limits) {
   c10d::register_process_group(symmetric_group_, members);
   members_ = members;
   limits_ = limits;
-  scratch_ = NewSymmetric((limits.max_symmetric_bytes + 15) / 16 * 16);
+  REPRISE_ASSIGN_OR_RETURN(symmetric_release_, SymmetricRelease::Create(ranks(), device_));
+  REPRISE_ASSIGN_OR_RETURN(scratch_, NewSymmetric((limits.max_symmetric_bytes + 15) / 16 * 16));
   return host_->Barrier();
 }
 
-at::Tensor NcclGroup::NewSymmetric(int64_t bytes) {
+absl::StatusOr<at::Tensor> NcclGroup::NewSymmetric(int64_t bytes) {
   at::Tensor memory = symmetric::empty_strided_p2p({bytes}, {1}, at::kByte, device_,
                                                    symmetric_group_, std::nullopt);
   memory.zero_();
-  symmetric::rendezvous(memory, symmetric_group_);
+  REPRISE_RETURN_IF_ERROR(symmetric_release_->Add(symmetric::rendezvous(memory, symmetric_group_)));
   return memory;
 }
 
+absl::Status NcclGroup::status() const {
+  REPRISE_RETURN_IF_ERROR(host_->status());
+  return watch_ == nullptr ? absl::OkStatus() : watch_->status();
+}
+
+void NcclGroup::Fail(const absl::Status& why) {
+  host_->Fail(why);
+  if (watch_ != nullptr) watch_->Fail(why);
+}
+
+absl::Status NcclGroup::AwaitDevice(absl::FunctionRef<absl::Status()> wait,
+                                    std::optional<absl::Duration> limit) {
+  REPRISE_RETURN_IF_ERROR(watch_->Await(wait, limit));
+  return status();
+}
+
+absl::Status NcclGroup::CallNccl(absl::FunctionRef<void()> call) {
+  const std::lock_guard lock(calls_nccl_);
+  REPRISE_RETURN_IF_ERROR(status());
+  call();
+  return absl::OkStatus();
+}
+
+void NcclGroup::Release() {
+  using Abort = int (*)(void*);
+  const auto abort = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ncclCommAbort"));
+  if (abort != nullptr) {
+    // A call under way is waited for, but one that waits for the failed rank must be aborted, too.
+    const bool locked = calls_nccl_.try_lock_for(std::chrono::seconds(1));
+    // It stops NCCL's kernels at once, but returns when no graph has them any more.
+    std::thread([abort, communicator = communicator_] { abort(communicator); }).detach();
+    if (locked) calls_nccl_.unlock();
+  }
+  if (symmetric_release_ != nullptr) symmetric_release_->Run(kReleaseLimit);
+}
+
 NcclGroup::~NcclGroup() {
-  if (!status().ok()) {
+  const bool failed = !status().ok();
+  if (symmetric_release_ != nullptr) symmetric_release_->Stop();
+  watch_.reset();
+  if (failed) {
     // To free symmetric memory awaits the device, which may wait for a rank that does not come.
     new std::vector<at::Tensor>(std::move(buffers_));
     new at::Tensor(std::move(scratch_));
   }
   if (members_) c10d::unregister_process_group(symmetric_group_);
   if (communicator_ == nullptr) return;
-  // After a failure comm_destroy() would wait for peers that do not come.
-  using Abort = int (*)(void*);
-  const auto abort = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ncclCommAbort"));
+  // After a failure comm_destroy() would wait for peers that do not come, and Release() has
+  // aborted.
+  if (failed) return;
   CatchTorch([&] {
-    if (status().ok()) {
-      nccl::comm_destroy(communicator_);
-    } else if (abort != nullptr) {
-      abort(communicator_);
-    }
+    nccl::comm_destroy(communicator_);
     return absl::OkStatus();
   }).IgnoreError();
 }
@@ -187,9 +232,10 @@ absl::Status NcclGroup::DoAllReduce(at::Tensor& tensor) {
        .limits = limits_});
   if (way == AllReduceWay::kNccl) {
     std::vector<at::Tensor> tensors = {Flat(tensor)};
-    nccl::all_reduce(tensors, tensors, static_cast<int32_t>(nccl::ncclRedOp::Sum), {},
-                     {communicator_});
-    return absl::OkStatus();
+    return CallNccl([&] {
+      nccl::all_reduce(tensors, tensors, static_cast<int32_t>(nccl::ncclRedOp::Sum), {},
+                       {communicator_});
+    });
   }
   if (in_buffer) {
     CallSymmetric("symm_mem::two_shot_all_reduce_", {Flat(tensor), "sum", symmetric_group_});
@@ -213,8 +259,7 @@ absl::Status NcclGroup::DoAllGather(const at::Tensor& in, at::Tensor& out) {
   // torch::cuda::nccl counts the devices of this process, which is one: it wants the output as
   // large as the input, and NCCL writes [world] of them from there on.
   std::vector<at::Tensor> from = {Bytes(in)}, to = {Bytes(out).slice(0, 0, in.nbytes())};
-  nccl::all_gather(from, to, {}, {communicator_});
-  return absl::OkStatus();
+  return CallNccl([&] { nccl::all_gather(from, to, {}, {communicator_}); });
 }
 
 absl::Status NcclGroup::DoReduceScatter(const at::Tensor& in, at::Tensor& out) {
@@ -222,8 +267,9 @@ absl::Status NcclGroup::DoReduceScatter(const at::Tensor& in, at::Tensor& out) {
   REPRISE_RETURN_IF_ERROR(CheckOnDevice("in", in));
   // As in DoAllGather(), with the roles changed.
   std::vector<at::Tensor> from = {Flat(in).slice(0, 0, out.numel())}, to = {Flat(out)};
-  nccl::reduce_scatter(from, to, static_cast<int32_t>(nccl::ncclRedOp::Sum), {}, {communicator_});
-  return absl::OkStatus();
+  return CallNccl([&] {
+    nccl::reduce_scatter(from, to, static_cast<int32_t>(nccl::ncclRedOp::Sum), {}, {communicator_});
+  });
 }
 
 absl::Status NcclGroup::DoBroadcast(at::Tensor& tensor, int root) {
@@ -231,20 +277,19 @@ absl::Status NcclGroup::DoBroadcast(at::Tensor& tensor, int root) {
   REPRISE_RETURN_IF_ERROR(CheckOnDevice("tensor", tensor));
   at::Tensor bytes = Bytes(tensor);
   if (root == 0) {
-    nccl::broadcast({bytes}, {}, {communicator_});
-    return absl::OkStatus();
+    return CallNccl([&] { nccl::broadcast({bytes}, {}, {communicator_}); });
   }
   // torch::cuda::nccl has no other root.
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
   if (ranks().rank != root) {
-    nccl::recv(bytes, communicator_, stream, root);
-    return absl::OkStatus();
+    return CallNccl([&] { nccl::recv(bytes, communicator_, stream, root); });
   }
-  const nccl::AutoNcclGroup all_at_once;
-  for (int rank = 0; rank < ranks().world; ++rank) {
-    if (rank != root) nccl::send(bytes, communicator_, stream, rank);
-  }
-  return absl::OkStatus();
+  return CallNccl([&] {
+    const nccl::AutoNcclGroup all_at_once;
+    for (int rank = 0; rank < ranks().world; ++rank) {
+      if (rank != root) nccl::send(bytes, communicator_, stream, rank);
+    }
+  });
 }
 
 absl::Status NcclGroup::DoBarrier() { return host_->Barrier(); }
@@ -258,7 +303,9 @@ absl::StatusOr<at::Tensor> NcclGroup::DoNewBuffer(at::IntArrayRef sizes, at::Sca
   const auto bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
   // Sums beyond the limit go through NCCL, which needs no symmetric memory.
   if (bytes == 0 || bytes > limits_.max_symmetric_bytes) return at::zeros(sizes, options);
-  const at::Tensor memory = NewSymmetric((bytes + 15) / 16 * 16);
+  // A rank that does not come is named here; the rendezvous would wait for it.
+  REPRISE_RETURN_IF_ERROR(host_->Barrier());
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor memory, NewSymmetric((bytes + 15) / 16 * 16));
   buffers_.push_back(memory);
   return memory.slice(0, 0, bytes).view(dtype).view(sizes);
 }

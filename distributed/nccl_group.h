@@ -3,6 +3,8 @@
 //
 // Calls go to LibTorch's current stream and nowhere else: no side stream, no events and no thread
 // that asks for them, as ProcessGroupNCCL has. So a call under capture is a few nodes of the graph.
+// A thread watches the other ranks' processes; when one has failed, it ends what the device waits
+// for: NCCL's kernels by ncclCommAbort(), those of symmetric memory by their signals.
 
 #ifndef DISTRIBUTED_NCCL_GROUP_H_
 #define DISTRIBUTED_NCCL_GROUP_H_
@@ -11,15 +13,22 @@
 
 #include <torch/custom_class.h>
 
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "distributed/all_reduce_choice.h"
 #include "distributed/collectives.h"
 #include "distributed/gloo_group.h"
+#include "distributed/peer_watch.h"
+#include "distributed/symmetric_release.h"
 
 namespace reprise {
 
@@ -28,14 +37,19 @@ class NcclGroup : public Collectives {
   // Joins `host`'s ranks on their devices. Host tensors, the barrier and failures remain with
   // `host`. Where not every rank reaches the memory of every other, or limits.max_symmetric_bytes
   // is 0, all sums go through NCCL.
+  // `timeout`: of AwaitDevice().
   static absl::StatusOr<std::unique_ptr<Collectives>> Connect(std::unique_ptr<GlooGroup> host,
                                                               at::Device device,
-                                                              const AllReduceLimits& limits);
+                                                              const AllReduceLimits& limits,
+                                                              absl::Duration timeout);
   ~NcclGroup() override;
 
+  int64_t max_buffer_bytes() const override { return limits_.max_symmetric_bytes; }
   std::string Fingerprint() const override;
-  absl::Status status() const override { return host_->status(); }
-  void Fail(const absl::Status& why) override { host_->Fail(why); }
+  absl::Status status() const override;
+  void Fail(const absl::Status& why) override;
+  absl::Status AwaitDevice(absl::FunctionRef<absl::Status()> wait,
+                           std::optional<absl::Duration> limit) override;
 
  protected:
   absl::Status DoAllReduce(at::Tensor& tensor) override;
@@ -55,7 +69,11 @@ class NcclGroup : public Collectives {
   // On all ranks: whether each of them reaches the device memory of each other.
   absl::StatusOr<bool> AllReachAll();
   // Memory that the peers reach; collective.
-  at::Tensor NewSymmetric(int64_t bytes);
+  absl::StatusOr<at::Tensor> NewSymmetric(int64_t bytes);
+  // Calls NCCL unless the group has failed.
+  absl::Status CallNccl(absl::FunctionRef<void()> call);
+  // On the thread of the watch: ends what the device waits for.
+  void Release();
   bool IsInBuffer(const at::Tensor& tensor) const;
   // That a tensor which is not on the host is on this rank's device.
   absl::Status CheckOnDevice(const char* argument, const at::Tensor& tensor) const;
@@ -63,11 +81,14 @@ class NcclGroup : public Collectives {
   std::unique_ptr<GlooGroup> host_;
   at::Device device_;
   void* communicator_ = nullptr;
+  std::timed_mutex calls_nccl_;  // held by who calls NCCL, or aborts
+  std::unique_ptr<SymmetricRelease> symmetric_release_;
   std::string symmetric_group_;                           // its name, unique in the process
   c10::intrusive_ptr<torch::CustomClassHolder> members_;  // who is in it, as LibTorch wants to know
   AllReduceLimits limits_ = {.max_symmetric_bytes = 0};
   at::Tensor scratch_;  // [max_symmetric_bytes] u8, symmetric: for sums of tensors elsewhere
   std::vector<at::Tensor> buffers_;
+  std::unique_ptr<PeerWatch> watch_;  // the last: its thread uses the others
 };
 
 }  // namespace reprise

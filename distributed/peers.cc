@@ -409,6 +409,27 @@ absl::Status Peers::Reported() {
   });
 }
 
+absl::Status Peers::Lost() {
+  REPRISE_RETURN_IF_ERROR(Reported());
+  for (int rank = 0; rank < ranks_.world; ++rank) {
+    if (rank == ranks_.rank || !HasEnded(rank)) continue;
+    bool left = false;
+    REPRISE_RETURN_IF_ERROR(Ask([&] {
+      left = Has(*store_, Key("left", rank));
+      return absl::OkStatus();
+    }));
+    if (!left) return Explain("device work", "it waits for that rank");
+  }
+  return absl::OkStatus();
+}
+
+void Peers::Leave() {
+  Ask([&] {
+    store_->set(Key("left", ranks_.rank), "1");
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
 }  // namespace reprise
 
 #endif  // REPRISE_WITH_C10D

@@ -5,7 +5,8 @@
 // fault that was. Each rank that sees a failure reports it in the store; the ranks that do not
 // report are those that have failed. One rank's finding is kept in the store and returned by all.
 //
-// Thread safety: none. Every function blocks the host, at most until a timeout.
+// Thread safety: none before Meet() has returned; then any thread may call, as the store allows it.
+// Every function blocks the host, at most until a timeout.
 
 #ifndef DISTRIBUTED_PEERS_H_
 #define DISTRIBUTED_PEERS_H_
@@ -67,6 +68,13 @@ class Peers {
 
   // A failure that another rank has found or has told of; OK if none. One request to the store.
   absl::Status Reported();
+
+  // Reported(), or the failure of a rank whose process has ended, as far as this machine can know,
+  // and that had not called Leave().
+  absl::Status Lost();
+
+  // Tells the others that this process may end from now on without having failed.
+  void Leave();
 
   const Ranks& ranks() const { return ranks_; }
   // Whether all ranks run on this machine.

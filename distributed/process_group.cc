@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Collectives>> Connect(const RankPlace& place, at:
                            GlooGroup::Connect(std::move(peers), options.timeout));
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) {
-    return NcclGroup::Connect(std::move(host), device, options.limits);
+    return NcclGroup::Connect(std::move(host), device, options.limits, options.timeout);
   }
 #endif
   return host;

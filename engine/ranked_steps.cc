@@ -42,6 +42,17 @@ absl::Status Differs(std::string_view what, const absl::Status& own, std::string
                                           std::string(rank_0), " on rank 0"));
 }
 
+// A step's output, or the failure of a rank without which the device would not go on.
+absl::StatusOr<StepOutput> AwaitOnDevice(StepRunner& steps, Collectives& collectives,
+                                         int64_t ticket) {
+  absl::StatusOr<StepOutput> output;
+  REPRISE_RETURN_IF_ERROR(collectives.AwaitDevice([&] {
+    output = steps.Await(ticket);
+    return absl::OkStatus();
+  }));
+  return output;
+}
+
 // One rank that follows.
 class Follower {
  public:
@@ -57,7 +68,11 @@ class Follower {
       if (header.kind == kEnd) return absl::OkStatus();
       if (header.kind == kIdle) continue;
       REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* const batch, Receive(header.num_bytes));
-      const absl::StatusOr<int64_t> ticket = steps_.Launch(*batch);
+      absl::StatusOr<int64_t> ticket;
+      REPRISE_RETURN_IF_ERROR(collectives_.AwaitDevice([&] {
+        ticket = steps_.Launch(*batch);
+        return absl::OkStatus();
+      }));
       if (ticket.ok()) {
         in_flight_.push_back(*ticket);
       } else {
@@ -77,13 +92,15 @@ class Follower {
                  : Differs("the last batch was not refused", absl::OkStatus(), "but was refused");
     }
     while (num_awaited_ < header.num_awaited && !in_flight_.empty()) {
-      const absl::StatusOr<StepOutput> output = steps_.Await(in_flight_.front());
+      const absl::StatusOr<StepOutput> output =
+          AwaitOnDevice(steps_, collectives_, in_flight_.front());
       in_flight_.pop_front();
       ++num_awaited_;
       if (!output.ok()) {
         ++num_failed_;
         failure_ = output.status();
       }
+      REPRISE_RETURN_IF_ERROR(collectives_.status());
       REPRISE_RETURN_IF_ERROR(steps_.status());
     }
     if (header.num_awaited != num_awaited_) {
@@ -171,13 +188,17 @@ absl::StatusOr<int64_t> RankedSteps::Launch(const ScheduledBatch& batch) {
   WriteBatch(batch, bytes_);
   sent_ = Send(kStep);
   REPRISE_RETURN_IF_ERROR(sent_);
-  absl::StatusOr<int64_t> ticket = steps_.Launch(batch);
+  absl::StatusOr<int64_t> ticket;
+  REPRISE_RETURN_IF_ERROR(collectives_.AwaitDevice([&] {
+    ticket = steps_.Launch(batch);
+    return absl::OkStatus();
+  }));
   if (!ticket.ok()) ++num_refused_;
   return ticket;
 }
 
 absl::StatusOr<StepOutput> RankedSteps::Await(int64_t ticket) {
-  absl::StatusOr<StepOutput> output = steps_.Await(ticket);
+  absl::StatusOr<StepOutput> output = AwaitOnDevice(steps_, collectives_, ticket);
   ++num_awaited_;
   if (!output.ok()) ++num_failed_;
   return output;

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -184,6 +186,59 @@ TEST(RankedStepsTest, ADeadRunnerEndsAll) {
       });
   EXPECT_EQ(results[1], absl::InternalError("the device is gone"));
   EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
+}
+
+// A rank of which a wait for the device ends with the failure of another rank.
+class LosingRank final : public Collectives {
+ public:
+  LosingRank(Collectives* ranks, int losing_wait)
+      : Collectives(ranks->ranks()), inner_(*ranks), num_left_(losing_wait) {}
+  static absl::Status Lost() { return absl::DeadlineExceededError("a rank did not come"); }
+
+  std::string Fingerprint() const override { return inner_.Fingerprint(); }
+  absl::Status status() const override { return num_left_ < 0 ? Lost() : inner_.status(); }
+  absl::Status AwaitDevice(absl::FunctionRef<absl::Status()> wait,
+                           std::optional<absl::Duration>) override {
+    const absl::Status result = wait();
+    return --num_left_ < 0 ? Lost() : result;
+  }
+
+ protected:
+  absl::Status DoAllReduce(at::Tensor& tensor) override { return inner_.AllReduce(tensor); }
+  absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override {
+    return inner_.AllGather(in, out);
+  }
+  absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) override {
+    return inner_.ReduceScatter(in, out);
+  }
+  absl::Status DoBroadcast(at::Tensor& tensor, int root) override {
+    return inner_.Broadcast(tensor, root);
+  }
+  absl::Status DoBarrier() override { return inner_.Barrier(); }
+
+ private:
+  Collectives& inner_;
+  int num_left_;
+};
+
+// Whichever wait it is: for a launch, or for a step's output.
+TEST(RankedStepsTest, ARankThatIsLostWhileTheDeviceIsAwaitedEndsAll) {
+  for (const int losing : {0, 1}) {
+    for (const int wait : {0, 5, 6, 7, 8}) {
+      SCOPED_TRACE(testing::Message() << "wait " << wait << " of rank " << losing);
+      const std::vector<absl::Status> results =
+          RunThreadRanks(2, [&](Collectives& ranks) -> absl::Status {
+            PuppetRunner own(Options());
+            LosingRank lost(&ranks, wait);
+            Collectives& collectives = ranks.ranks().rank == losing ? lost : ranks;
+            if (ranks.ranks().rank != 0) return FollowSteps(own, collectives);
+            RankedSteps steps(&own, &collectives);
+            return RunRequests(steps, [](int) {}).status();
+          });
+      EXPECT_EQ(results[losing], LosingRank::Lost());
+      EXPECT_EQ(results[1 - losing].code(), absl::StatusCode::kUnavailable) << results[1 - losing];
+    }
+  }
 }
 
 TEST(RankedStepsTest, AnEngineWithoutWorkKeepsTheOthersWaiting) {

@@ -11,6 +11,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "distributed/agreement.h"
@@ -21,6 +22,10 @@
 #include "runner/speculation/ngram_drafts_args.h"
 
 namespace reprise {
+
+// Of what a rank does before its first step, products timed and graphs captured: no other rank
+// that is alive takes longer.
+constexpr absl::Duration kSetUpLimit = absl::Minutes(10);
 
 // Values that captured steps hold: constant during the life of the graphs.
 struct ModelRunner::Constants {
@@ -178,9 +183,13 @@ absl::Status ModelRunner::Allocate() {
     checker_ = std::make_unique<ReplayChecker>();
   }
 
-  REPRISE_RETURN_IF_ERROR(SizeCache());
-  mirror_.emplace(Limits());
-  return CaptureGraphs();
+  const auto set_up = [this]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(SizeCache());
+    mirror_.emplace(Limits());
+    return CaptureGraphs();
+  };
+  if (options_.collectives == nullptr) return set_up();
+  return options_.collectives->AwaitDevice(set_up, kSetUpLimit);
 }
 
 // What graphs and eager steps take is measured with a cache of the smallest size; the cache gets
@@ -319,7 +328,10 @@ absl::Status ModelRunner::CaptureGraphs() {
 // Collectives must not run elsewhere while one rank captures them (distributed/collectives.h).
 absl::Status ModelRunner::MeetBeforeCapture() {
   if (options_.collectives == nullptr || driver_->device().is_cpu()) return absl::OkStatus();
-  driver_->stream().synchronize();
+  REPRISE_RETURN_IF_ERROR(options_.collectives->AwaitDevice([&] {
+    driver_->stream().synchronize();
+    return absl::OkStatus();
+  }));
   return options_.collectives->Barrier();
 }
 

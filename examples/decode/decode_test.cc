@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "distributed/testing/rank_reports.h"
 #include "examples/decode/model_copy.h"
 #include "examples/decode/subprocess.h"
 #include "examples/hf/paths.h"
@@ -56,6 +58,46 @@ TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
   EXPECT_EQ(texts({"--ranks=2"}), alone);
   EXPECT_EQ(texts({"--ranks=4", "--graphs=off", "--draft=ngram"}), alone);
   EXPECT_EQ(texts({"--ranks=1"}), alone);
+}
+
+// What `decode` writes as each of two ranks that torchrun has started, which serves no store here.
+std::vector<SubprocessResult> DecodeUnderTorchrun(const std::vector<std::string>& arguments) {
+  const std::string port = std::to_string(FreePort());
+  std::vector<SubprocessResult> results(2);
+  std::vector<std::thread> processes;
+  for (int rank = 0; rank < 2; ++rank) {
+    processes.emplace_back([&, rank] {
+      results[rank] = Decode(arguments, {.variables = {{"RANK", std::to_string(rank)},
+                                                       {"WORLD_SIZE", "2"},
+                                                       {"LOCAL_RANK", std::to_string(rank)},
+                                                       {"LOCAL_WORLD_SIZE", "2"},
+                                                       {"MASTER_ADDR", "127.0.0.1"},
+                                                       {"MASTER_PORT", port},
+                                                       {"OMP_NUM_THREADS", "1"},
+                                                       {"TORCHELASTIC_RUN_ID", "none"},
+                                                       {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                       {"TORCHELASTIC_USE_AGENT_STORE", "False"}}});
+    });
+  }
+  for (std::thread& process : processes) process.join();
+  return results;
+}
+
+TEST(DecodeTest, TheRanksOfTorchrunWriteTheTextOnce) {
+  const std::vector<SubprocessResult> results =
+      DecodeUnderTorchrun({"--prompt", "YEAR, n.", "--dtype=float32"});
+  EXPECT_EQ(results[0].exit_code, 0) << results[0].err;
+  EXPECT_EQ(results[1].exit_code, 0) << results[1].err;
+  EXPECT_EQ(results[0].out, "  A period of three hundred and sixty-five disappointments.\n");
+  EXPECT_EQ(results[1].out, "");
+}
+
+TEST(DecodeTest, AFailureOfTorchrunsRanksEndsBoth) {
+  for (const SubprocessResult& result :
+       DecodeUnderTorchrun({"--prompt", "a", "--model=/no/such/folder"})) {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr("/no/such/folder: there is no such folder"));
+  }
 }
 
 TEST(DecodeTest, AFailureOfAllRanksIsSaidOnce) {

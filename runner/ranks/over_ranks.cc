@@ -14,6 +14,25 @@ absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor) {
   return collectives->AllReduce(sum);
 }
 
+SumBuffer::SumBuffer(Collectives* collectives, int64_t row_size, const at::TensorOptions& options)
+    : collectives_(collectives),
+      row_size_(row_size),
+      options_(options),
+      max_rows_(RanksOf(collectives).world == 1
+                    ? 0
+                    : collectives->max_buffer_bytes() /
+                          (row_size * static_cast<int64_t>(options.dtype().itemsize()))) {}
+
+absl::StatusOr<at::Tensor> SumBuffer::Rows(int64_t num_rows) {
+  if (max_rows_ > 0 && !buffer_.defined()) {
+    REPRISE_ASSIGN_OR_RETURN(
+        buffer_, collectives_->NewBuffer({max_rows_, row_size_}, options_.dtype().toScalarType(),
+                                         options_.device()));
+  }
+  if (num_rows > max_rows_ || num_rows == 0) return at::empty({num_rows, row_size_}, options_);
+  return buffer_.narrow(0, 0, num_rows);
+}
+
 DividedVocabulary::DividedVocabulary(int64_t vocab_size, Collectives* collectives)
     : vocab_size_(vocab_size),
       collectives_(collectives),

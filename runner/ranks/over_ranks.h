@@ -1,6 +1,7 @@
 // What a model that is divided over ranks does between them (docs/distributed.md).
 //
 //   // Each rank has some columns of the weight: its outputs are summands.
+//   REPRISE_ASSIGN_OR_RETURN(const at::Tensor out, summands_.Rows(step.num_tokens()));
 //   REPRISE_RETURN_IF_ERROR(down.Apply(step.linears(), gated, out));
 //   REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives, out));
 //
@@ -22,6 +23,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "distributed/collectives.h"
 #include "distributed/share.h"
 #include "runner/ops/linear.h"
@@ -32,6 +34,30 @@ namespace reprise {
 // tensor = the sum of all ranks' `tensor`; contiguous, of a dtype of AllReduce(). Errors: those of
 // AllReduce().
 absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor);
+
+// Where a forward pass writes rows that it then sums over ranks: in memory that Collectives sum
+// without a copy (NewBuffer()), if so many rows fit into what they sum quickly, else in new memory.
+//
+// The buffer is made by the first call of Rows(), which all ranks make alike and outside of a
+// capture: in the step that a runner runs before it captures. All calls give the same memory, so
+// one object serves one tensor of one step at a time.
+class SumBuffer {
+ public:
+  // Rows of row_size elements of the dtype and device of `options`. `collectives` must outlive it;
+  // null: one rank. REQUIRES: row_size >= 1.
+  SumBuffer(Collectives* collectives, int64_t row_size, const at::TensorOptions& options);
+
+  // [num_rows, row_size], contiguous, of any values. Errors: those of NewBuffer(); may throw
+  // LibTorch's exceptions.
+  absl::StatusOr<at::Tensor> Rows(int64_t num_rows);
+
+ private:
+  Collectives* collectives_;
+  int64_t row_size_;
+  at::TensorOptions options_;
+  int64_t max_rows_;   // of the buffer
+  at::Tensor buffer_;  // [max_rows_, row_size_], from the first call on
+};
 
 // An embedding and a head of which each rank has the rows of its AlignedShareOf() the vocabulary.
 class DividedVocabulary {

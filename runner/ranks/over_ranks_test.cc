@@ -6,8 +6,11 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "distributed/testing/thread_ranks.h"
@@ -58,6 +61,83 @@ TEST(OverRanksTest, SumsTheRanks) {
     return status;
   });
   EXPECT_THAT(results, Each(absl::OkStatus()));
+}
+
+// Rank 0 of two, whose sums are its own, with memory for sums of up to `max_buffer_bytes`.
+class BufferCollectives final : public Collectives {
+ public:
+  explicit BufferCollectives(int64_t max_buffer_bytes)
+      : Collectives({.rank = 0, .world = 2}), max_buffer_bytes_(max_buffer_bytes) {}
+  int64_t max_buffer_bytes() const override { return max_buffer_bytes_; }
+  std::string Fingerprint() const override { return "buffers"; }
+  const std::vector<at::Tensor>& buffers() const { return buffers_; }
+  absl::Status next_buffer;  // what the next NewBuffer() returns if it is not OK
+
+ protected:
+  absl::Status DoAllReduce(at::Tensor&) override { return absl::OkStatus(); }
+  absl::Status DoAllGather(const at::Tensor&, at::Tensor&) override { return absl::OkStatus(); }
+  absl::Status DoReduceScatter(const at::Tensor&, at::Tensor&) override { return absl::OkStatus(); }
+  absl::Status DoBroadcast(at::Tensor&, int) override { return absl::OkStatus(); }
+  absl::Status DoBarrier() override { return absl::OkStatus(); }
+  absl::StatusOr<at::Tensor> DoNewBuffer(at::IntArrayRef sizes, at::ScalarType dtype,
+                                         at::Device) override {
+    if (!next_buffer.ok()) return next_buffer;
+    buffers_.push_back(at::zeros(sizes, dtype));
+    return buffers_.back();
+  }
+
+ private:
+  int64_t max_buffer_bytes_;
+  std::vector<at::Tensor> buffers_;
+};
+
+at::Tensor RowsOf(SumBuffer& memory, int64_t num_rows) {
+  absl::StatusOr<at::Tensor> rows = memory.Rows(num_rows);
+  EXPECT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ(rows->sizes(), (std::vector<int64_t>{num_rows, kHidden}));
+  EXPECT_TRUE(rows->is_contiguous());
+  return *std::move(rows);
+}
+
+TEST(SumBufferTest, RowsAreInOneBufferAsFarAsTheyFit) {
+  BufferCollectives collectives(/*max_buffer_bytes=*/5 * kHidden * 4 + 3);
+  SumBuffer memory(&collectives, kHidden, at::TensorOptions(at::kFloat));
+  EXPECT_TRUE(collectives.buffers().empty());
+  // The first call makes it, though its rows do not fit.
+  const at::Tensor many = RowsOf(memory, 6);
+  ASSERT_EQ(collectives.buffers().size(), 1u);
+  const at::Tensor& buffer = collectives.buffers().front();
+  EXPECT_EQ(buffer.sizes(), (std::vector<int64_t>{5, kHidden}));
+  EXPECT_EQ(buffer.scalar_type(), at::kFloat);
+  EXPECT_NE(many.const_data_ptr(), buffer.const_data_ptr());
+  for (const int64_t num_rows : {1, 5}) {
+    EXPECT_EQ(RowsOf(memory, num_rows).const_data_ptr(), buffer.const_data_ptr());
+  }
+  RowsOf(memory, 0);
+  EXPECT_EQ(collectives.buffers().size(), 1u);
+}
+
+TEST(SumBufferTest, WithoutQuickMemoryRowsAreNew) {
+  BufferCollectives none(/*max_buffer_bytes=*/0), narrow(/*max_buffer_bytes=*/kHidden * 4 - 1);
+  for (Collectives* collectives :
+       {static_cast<Collectives*>(&none), static_cast<Collectives*>(&narrow),
+        static_cast<Collectives*>(nullptr)}) {
+    SumBuffer memory(collectives, kHidden, at::TensorOptions(at::kFloat));
+    const at::Tensor first = RowsOf(memory, 2), second = RowsOf(memory, 2);
+    EXPECT_NE(first.const_data_ptr(), second.const_data_ptr());
+  }
+  EXPECT_TRUE(none.buffers().empty());
+  EXPECT_TRUE(narrow.buffers().empty());
+}
+
+TEST(SumBufferTest, ABufferThatCouldNotBeMadeIsTriedAgain) {
+  BufferCollectives collectives(/*max_buffer_bytes=*/1 << 20);
+  SumBuffer memory(&collectives, kHidden, at::TensorOptions(at::kFloat));
+  collectives.next_buffer = absl::UnavailableError("rank 1 has ended");
+  EXPECT_EQ(memory.Rows(2).status(), collectives.next_buffer);
+  collectives.next_buffer = absl::OkStatus();
+  RowsOf(memory, 2);
+  EXPECT_EQ(collectives.buffers().size(), 1u);
 }
 
 // Whatever divides: shares of one size, and of two.

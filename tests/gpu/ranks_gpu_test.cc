@@ -8,12 +8,16 @@
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "distributed/process_group.h"
 #include "distributed/testing/collectives_suite.h"
@@ -25,10 +29,12 @@ namespace {
 
 constexpr int kWorld = 2;
 
-// Runs `body` on two ranks, each with its GPU and a stream that is current. Skips where there are
-// not two.
-void OnTwoGpus(absl::FunctionRef<absl::Status(const RankPlace&, CudaGraphBackend&)> body) {
-  const RankReports reports(
+using RankBody = absl::FunctionRef<absl::Status(const RankPlace&, CudaGraphBackend&)>;
+
+// Runs `body` on two ranks, each with its GPU and a stream that is current. Null where there are
+// not two, and the test is skipped.
+std::unique_ptr<RankReports> RunOnTwoGpus(RankBody body) {
+  auto reports = std::make_unique<RankReports>(
       kWorld,
       [&](const RankPlace& place) -> absl::Status {
         if (c10::cuda::device_count() < kWorld) return absl::FailedPreconditionError("two GPUs");
@@ -40,12 +46,23 @@ void OnTwoGpus(absl::FunctionRef<absl::Status(const RankPlace&, CudaGraphBackend
         return body(place, *backend);
       },
       absl::Seconds(100));
-  // Other tests of the program may have touched CUDA.
-  if (absl::IsFailedPrecondition(reports.status())) {
-    GTEST_SKIP() << reports.status() << ": run RanksGpuTest.* by themselves";
+  const auto skip = [](const std::string& why) { GTEST_SKIP() << why; };
+  if (reports->of(0) && reports->of(0)->message() == "two GPUs") {
+    skip("needs two GPUs");
+    return nullptr;
   }
-  if (reports.of(0) && reports.of(0)->message() == "two GPUs") GTEST_SKIP() << "needs two GPUs";
-  EXPECT_TRUE(reports.ok()) << reports.text();
+  // Other tests of the program may have touched CUDA.
+  if (absl::IsFailedPrecondition(reports->status())) {
+    skip(absl::StrCat(reports->status().ToString(), ": run RanksGpuTest.* by themselves"));
+    return nullptr;
+  }
+  return reports;
+}
+
+void OnTwoGpus(RankBody body) {
+  const auto reports = RunOnTwoGpus(body);
+  if (reports == nullptr) return;
+  EXPECT_TRUE(reports->ok()) << reports->text();
 }
 
 at::Device DeviceOf(const RankPlace& place) {
@@ -199,6 +216,120 @@ TEST(RanksGpuTest, EagerCallsSeveralGraphsAndHostCallsMayAlternate) {
     EXPECT_EQ(runs, -600);
     return ranks->Barrier();
   });
+}
+
+// Faults: rank 1 fails, and rank 0 must learn of it although its host waits for the device.
+
+const ConnectOptions kQuick = {.timeout = absl::Seconds(3), .grace = absl::Seconds(1)};
+
+// Of sums in symmetric memory by each of the kernels, and of NCCL's.
+absl::StatusOr<std::unique_ptr<CheckedStep>> FaultyStep(Collectives& ranks, at::Device device) {
+  return CheckedStep::Create(ranks, device, {7, 4096, 262144, 4 << 20}, at::kBFloat16);
+}
+
+// Runs steps and awaits the device until that fails. Nothing waits there then.
+absl::Status RunUntilFailure(Collectives& ranks, absl::FunctionRef<absl::Status()> run) {
+  for (int i = 0; i < 1000; ++i) {
+    const absl::Status status = ranks.AwaitDevice([&]() -> absl::Status {
+      for (int step = 0; step < 5; ++step) REPRISE_RETURN_IF_ERROR(run());
+      c10::cuda::getCurrentCUDAStream().synchronize();
+      return absl::OkStatus();
+    });
+    if (status.ok()) continue;
+    EXPECT_EQ(ranks.status(), status);
+    at::Tensor tensor = at::ones({4}, at::TensorOptions().device(at::kCUDA));
+    c10::cuda::device_synchronize();
+    EXPECT_EQ(ranks.AllReduce(tensor), status);
+    EXPECT_EQ(tensor.sum().item<float>(), 4);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void ExpectRank0(const RankReports& reports, absl::StatusCode code, const std::string& text,
+                 absl::Duration limit) {
+  ASSERT_TRUE(reports.of(0).has_value()) << reports.text();
+  EXPECT_EQ(reports.of(0)->code(), code) << *reports.of(0);
+  EXPECT_THAT(std::string(reports.of(0)->message()), ::testing::HasSubstr("rank 1 (process "));
+  EXPECT_THAT(std::string(reports.of(0)->message()), ::testing::HasSubstr(text));
+  EXPECT_LT(reports.took(), limit);
+}
+
+TEST(RanksGpuTest, ARankThatIsKilledInAStepIsNamedAndTheDeviceGoesOn) {
+  for (const bool captured : {true, false}) {
+    SCOPED_TRACE(captured ? "captured" : "eager");
+    const auto reports =
+        RunOnTwoGpus([&](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
+          REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
+          REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
+          REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+          const auto run = [&] { return captured ? graph->Replay() : step->Run(); };
+          if (place.ranks.rank == 0) return RunUntilFailure(*ranks, run);
+          for (int i = 0; i < 23; ++i) REPRISE_RETURN_IF_ERROR(run());
+          raise(SIGKILL);
+          return absl::OkStatus();
+        });
+    if (reports == nullptr) return;
+    ExpectRank0(*reports, absl::StatusCode::kUnavailable, "has ended", absl::Seconds(40));
+  }
+}
+
+TEST(RanksGpuTest, ARankThatHangsIsNamedAfterTheTimeout) {
+  const auto reports =
+      RunOnTwoGpus([&](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
+        REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
+        REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+        const absl::Time begin = absl::Now();
+        if (place.ranks.rank == 0) {
+          const absl::Status status = RunUntilFailure(*ranks, [&] { return graph->Replay(); });
+          EXPECT_LT(absl::Now() - begin, absl::Seconds(7));
+          return status;
+        }
+        absl::SleepFor(absl::Seconds(9));
+        return ranks->status();
+      });
+  if (reports == nullptr) return;
+  ExpectRank0(*reports, absl::StatusCode::kDeadlineExceeded, "did not come to device work",
+              absl::Seconds(40));
+  // When it comes, it learns what the other has said.
+  EXPECT_EQ(reports->of(1)->code(), absl::StatusCode::kDeadlineExceeded) << reports->text();
+}
+
+TEST(RanksGpuTest, ARankThatIsKilledInACaptureIsNamed) {
+  const auto reports =
+      RunOnTwoGpus([&](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
+        REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
+        REPRISE_RETURN_IF_ERROR(step->Run());
+        c10::cuda::getCurrentCUDAStream().synchronize();
+        REPRISE_RETURN_IF_ERROR(ranks->Barrier());
+        absl::StatusOr<std::unique_ptr<CapturedGraph>> graph =
+            backend.Capture([&]() -> absl::Status {
+              if (place.ranks.rank == 1) raise(SIGKILL);
+              return step->Run();
+            });
+        // The capture may have come to its end before the other has.
+        if (!graph.ok()) return ranks->status();
+        return RunUntilFailure(*ranks, [&] { return (*graph)->Replay(); });
+      });
+  if (reports == nullptr) return;
+  ExpectRank0(*reports, absl::StatusCode::kUnavailable, "has ended", absl::Seconds(40));
+}
+
+TEST(RanksGpuTest, ARankThatGivesUpTellsWhyAndTheDeviceGoesOn) {
+  const auto reports =
+      RunOnTwoGpus([&](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
+        REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
+        REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+        if (place.ranks.rank == 0) return RunUntilFailure(*ranks, [&] { return graph->Replay(); });
+        ranks->Fail(absl::NotFoundError("no such weights"));
+        absl::SleepFor(absl::Seconds(3));
+        return ranks->status();
+      });
+  if (reports == nullptr) return;
+  ExpectRank0(*reports, absl::StatusCode::kUnavailable, "no such weights", absl::Seconds(40));
 }
 
 }  // namespace

@@ -53,12 +53,12 @@ LayerSpec LayerOf(const MlaConfig& config, MlaCache cache) {
 
 // The activations of one step. Layers come one after the other and use the same memory.
 struct MlaModel::Scratch {
-  Scratch(const MlaConfig& config, MlaCache cache, int64_t num_tokens,
-          const at::TensorOptions& options) {
+  Scratch(const MlaConfig& config, MlaCache cache, at::Tensor hidden_rows, at::Tensor normed_rows)
+      : hidden(std::move(hidden_rows)), normed(std::move(normed_rows)) {
+    const int64_t num_tokens = hidden.size(0);
+    const at::TensorOptions options = hidden.options();
     const int64_t heads = config.num_heads;
     const int64_t absorbed_heads = cache == MlaCache::kLatent ? heads : 0;
-    hidden = at::empty({num_tokens, config.hidden_size}, options);
-    normed = at::empty({num_tokens, config.hidden_size}, options);
     q_low = at::empty({num_tokens, config.q_lora_rank.value_or(0)}, options);
     q = at::empty({num_tokens, heads, config.qk_head_dim()}, options);
     q_nope = q.narrow(2, 0, config.qk_nope_head_dim);
@@ -124,6 +124,8 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
       rotary_table_(std::move(rotary_table)),
       options_(options),
       vocabulary_(config.vocab_size, options.collectives),
+      hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
+      normed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
       spec_{.layers = std::vector<LayerSpec>(config.num_layers, LayerOf(config, options.cache)),
             .within = {},
             .vocab_size = config.vocab_size,
@@ -135,8 +137,9 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
 
 absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
-    const at::TensorOptions options = weights_.embedding.options();
-    Scratch scratch(config_, options_.cache, step.num_tokens(), options);
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor hidden, hidden_memory_.Rows(step.num_tokens()));
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor normed, normed_memory_.Rows(step.num_tokens()));
+    Scratch scratch(config_, options_.cache, std::move(hidden), std::move(normed));
     REPRISE_RETURN_IF_ERROR(
         vocabulary_.Embed(weights_.embedding, step.token_ids(), scratch.hidden));
     REPRISE_RETURN_IF_ERROR(RmsNorm(scratch.hidden, weights_.layers.front().input_norm,
@@ -150,7 +153,8 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
           is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
     }
     const int64_t num_logits = step.logits_indices().size(0);
-    const at::Tensor last = at::empty({num_logits, config_.hidden_size}, options);
+    const at::Tensor last =
+        at::empty({num_logits, config_.hidden_size}, weights_.embedding.options());
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(
         vocabulary_.Logits(weights_.lm_head, step.linears(), last, step.logits()));

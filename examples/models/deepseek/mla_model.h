@@ -117,6 +117,8 @@ class MlaModel : public Model {
   at::Tensor rotary_table_;  // [max_position, qk_rope_head_dim] float32
   MlaModelOptions options_;
   DividedVocabulary vocabulary_;
+  SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
+  SumBuffer normed_memory_;  // of Scratch::normed, which sublayers sum
   ModelSpec spec_;
 };
 

@@ -45,11 +45,12 @@ float HeadNormEps(const LlamaConfig& config) {
 
 // The activations of one step. Layers come one after the other and use the same memory.
 struct LlamaModel::Scratch {
-  Scratch(const LlamaConfig& config, int64_t num_tokens, const at::TensorOptions& options) {
+  Scratch(const LlamaConfig& config, at::Tensor hidden_rows, at::Tensor normed_rows)
+      : hidden(std::move(hidden_rows)), normed(std::move(normed_rows)) {
+    const int64_t num_tokens = hidden.size(0);
+    const at::TensorOptions options = hidden.options();
     const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
     const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
-    hidden = at::empty({num_tokens, config.hidden_size}, options);
-    normed = at::empty({num_tokens, config.hidden_size}, options);
     qkv = at::empty({num_tokens, q_size + 2 * kv_size}, options);
     if (!config.experts.has_value()) {
       gate_up = at::empty({num_tokens, 2 * int64_t{config.intermediate_size}}, options);
@@ -152,12 +153,15 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
             .device = weights_.embedding.device()},
       embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))),
       collectives_(options.collectives),
-      vocabulary_(config.vocab_size, options.collectives) {}
+      vocabulary_(config.vocab_size, options.collectives),
+      hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
+      normed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {}
 
 absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
-    const at::TensorOptions options = weights_.embedding.options();
-    Scratch scratch(config_, step.num_tokens(), options);
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor hidden, hidden_memory_.Rows(step.num_tokens()));
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor normed, normed_memory_.Rows(step.num_tokens()));
+    Scratch scratch(config_, std::move(hidden), std::move(normed));
     REPRISE_RETURN_IF_ERROR(Embed(step, scratch));
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       const LlamaLayerWeights& weights = weights_.layers[layer];
@@ -171,7 +175,8 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
           is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
     }
     const int64_t num_logits = step.logits_indices().size(0);
-    const at::Tensor last = at::empty({num_logits, config_.hidden_size}, options);
+    const at::Tensor last =
+        at::empty({num_logits, config_.hidden_size}, weights_.embedding.options());
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(
         vocabulary_.Logits(weights_.lm_head, step.linears(), last, step.logits()));

@@ -103,6 +103,8 @@ class LlamaModel : public Model {
   double embedding_scale_;  // rounded to the dtype
   Collectives* collectives_;
   DividedVocabulary vocabulary_;
+  SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
+  SumBuffer normed_memory_;  // of Scratch::normed, which sublayers sum
 };
 
 }  // namespace reprise

@@ -27,6 +27,16 @@ constexpr std::array kConfigs = {
         "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
         "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
         "transformers_version": "4.43.0.dev0", "use_cache": true, "vocab_size": 128256})"},
+    NamedConfig{"llama-3.1-70b", R"({
+        "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 8192,
+        "initializer_range": 0.02, "intermediate_size": 28672, "max_position_embeddings": 131072,
+        "mlp_bias": false, "model_type": "llama", "num_attention_heads": 64,
+        "num_hidden_layers": 80, "num_key_value_heads": 8, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+        "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 128256})"},
     NamedConfig{"llama-3.2-1b", R"({
         "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
         "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu",

@@ -22,6 +22,7 @@ int64_t NumParameters(const LlamaConfig& config) {
 
 TEST(LlamaPresetTest, HaveAsManyParametersAsThePublishedModels) {
   EXPECT_EQ(NumParameters(*LlamaPreset("llama-3.1-8b")), 8030261248);
+  EXPECT_EQ(NumParameters(*LlamaPreset("llama-3.1-70b")), 70553706496);
   EXPECT_EQ(NumParameters(*LlamaPreset("llama-3.2-1b")), 1235814400);
 }
 
@@ -50,7 +51,7 @@ TEST(LlamaPresetTest, JargonIsTheModelThatComesWithTheProject) {
 
 TEST(LlamaPresetTest, AnUnknownNameIsAnsweredWithTheKnownOnes) {
   EXPECT_THAT(std::string(LlamaPreset("llama").status().message()),
-              HasSubstr("expected llama-3.1-8b, llama-3.2-1b, jargon, qwen3-8b, "));
+              HasSubstr("expected llama-3.1-8b, llama-3.1-70b, llama-3.2-1b, jargon, qwen3-8b, "));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -17,6 +18,7 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
+#include "distributed/share.h"
 #include "runner/model_runner.h"
 #include "runner/ops/linear.h"
 #include "tests/benchmarks/device/replay_timer.h"
@@ -29,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kNumWarmupSteps = 10;
 constexpr int kNumTracedSteps = 12;
+constexpr int64_t kMessageBytes = 8192;  // of RankedSteps
 
 double MicrosecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
@@ -51,6 +54,7 @@ class DecodingBatch {
     }
     DecodingBatch batch;
     batch.drafts_.assign(c.num_drafts, 0);
+    if (RanksOf(c.collectives).world > 1) batch.collectives_ = c.collectives;
     REPRISE_ASSIGN_OR_RETURN(
         batch.runner_, ModelRunner::Create(&model, {.max_num_seqs = c.batch,
                                                     .max_num_tokens = c.batch * (1 + c.num_drafts),
@@ -60,7 +64,8 @@ class DecodingBatch {
                                                     .graphs = c.graphs,
                                                     .graph_sizes = {c.batch},
                                                     .speculation = {.max_drafts = c.num_drafts},
-                                                    .cascade = c.cascade}));
+                                                    .cascade = c.cascade,
+                                                    .collectives = c.collectives}));
     for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
       for (at::Tensor tensor : batch.runner_->kv_cache().tensors(layer)) tensor.normal_();
     }
@@ -73,6 +78,9 @@ class DecodingBatch {
   absl::Status Run(int num_steps) {
     for (int i = 0; i < num_steps; ++i) {
       const Clock::time_point begin = Clock::now();
+      if (collectives_ != nullptr) {
+        REPRISE_RETURN_IF_ERROR(collectives_->Broadcast(message_, /*root=*/0));
+      }
       REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_->Launch({.rows = rows_}));
       launch_us_ += MicrosecondsSince(begin);
       ++num_launches_;
@@ -129,6 +137,8 @@ class DecodingBatch {
   }
 
   std::unique_ptr<ModelRunner> runner_;
+  Collectives* collectives_ = nullptr;  // if there are several ranks
+  at::Tensor message_ = at::zeros({kMessageBytes}, at::kByte);
   std::vector<int32_t> drafts_;
   std::vector<ScheduledRow> rows_;
   std::deque<StepTicket> in_flight_;

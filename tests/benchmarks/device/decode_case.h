@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "distributed/collectives.h"
 #include "examples/models/llama/llama_model.h"
 #include "graphs/graph_set.h"
 #include "runner/model_runner_options.h"
@@ -30,6 +31,8 @@ struct DecodeCase {
   // Drafts of each row, given by the host; nearly all are rejected. 0: plain decodes.
   int num_drafts = 0;
   int num_timed_steps = 60;
+  // Of a model that is divided over ranks, all of which measure the same case; null: one rank.
+  Collectives* collectives = nullptr;
   int num_samples = 5;  // of num_timed_steps each; the median is reported
 };
 
@@ -49,6 +52,8 @@ struct DecodeResult {
   StepParts parts;
 };
 
+// With ranks, the numbers are this rank's: its weights, its keys, its kernels. Before each step rank 0
+// broadcasts as many bytes as RankedSteps does (engine/ranked_steps.h).
 // Errors: ResourceExhausted if the point does not fit into the device's memory; else those of the
 // runner.
 absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,

@@ -5,12 +5,20 @@
 //   decode_step --preset llama-3.1-8b --batch 1,32 --weights fp8
 //   decode_step --preset llama-3.1-8b --batch 64 --context 4352 --shared 4096 --cascade both
 //
+//   decode_step --preset llama-3.1-70b --ranks 2
+//   decode_step --preset llama-3.1-70b --ranks 2 --collectives off
+//
+// --ranks divides the model over processes, each with a GPU; the numbers are those of rank 0. With
+// --collectives off one process measures the part of rank 0 alone, and what it would get from the
+// others is left out.
+//
 // Prints a JSON line a point, then a table: the step's time, its ratio to the two floors, the
 // host's time, launches, gaps, and kernel time by class.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <cmath>
 #include <cstdio>
@@ -26,6 +34,10 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
+#include "distributed/collectives.h"
+#include "distributed/launch.h"
+#include "distributed/process_group.h"
+#include "distributed/share.h"
 #include "examples/models/llama/llama_weights.h"
 #include "examples/models/llama/public_configs.h"
 #include "nlohmann/json.hpp"
@@ -33,7 +45,8 @@
 #include "runner/ops/linear.h"
 #include "tests/benchmarks/device/decode_case.h"
 
-ABSL_FLAG(std::string, preset, "llama-3.1-8b", "llama-3.1-8b, llama-3.2-1b or jargon");
+ABSL_FLAG(std::string, preset, "llama-3.1-8b",
+          "llama-3.1-8b, llama-3.1-70b, llama-3.2-1b or jargon");
 ABSL_FLAG(std::vector<std::string>, batch, std::vector<std::string>({"1", "8", "64"}),
           "numbers of rows");
 ABSL_FLAG(std::vector<std::string>, context, std::vector<std::string>({"1024"}),
@@ -49,9 +62,29 @@ ABSL_FLAG(int, block_size, 16, "tokens of a KV block");
 ABSL_FLAG(int, steps, 60, "timed steps a sample");
 ABSL_FLAG(std::vector<std::string>, drafts, std::vector<std::string>({"0"}),
           "drafts of each row, which the steps verify; 0: plain decodes");
+ABSL_FLAG(int, ranks, 1, "processes that the model is divided over, each with a GPU");
+ABSL_FLAG(std::string, collectives, "on", "on, or off: rank 0's part of the model alone");
 
 namespace reprise {
 namespace {
+
+// Rank 0 without the others: its collectives do nothing.
+class LoneRank final : public Collectives {
+ public:
+  using Collectives::Collectives;
+  std::string Fingerprint() const override { return "one of several ranks, alone"; }
+
+ protected:
+  absl::Status DoAllReduce(at::Tensor&) override { return absl::OkStatus(); }
+  // What ranks agree on, on the host, is what this one says.
+  absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override {
+    if (in.is_cpu()) out.copy_(in.clone().unsqueeze(0).expand_as(out));
+    return absl::OkStatus();
+  }
+  absl::Status DoReduceScatter(const at::Tensor&, at::Tensor&) override { return absl::OkStatus(); }
+  absl::Status DoBroadcast(at::Tensor&, int) override { return absl::OkStatus(); }
+  absl::Status DoBarrier() override { return absl::OkStatus(); }
+};
 
 absl::StatusOr<std::vector<int>> Numbers(const char* flag, const std::vector<std::string>& texts,
                                          int least = 1) {
@@ -96,6 +129,8 @@ absl::Status Quantise(ScaledBy scaled_by, LlamaWeights& weights) {
 
 nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLimits& limits) {
   nlohmann::json json = {{"preset", absl::GetFlag(FLAGS_preset)},
+                         {"ranks", absl::GetFlag(FLAGS_ranks)},
+                         {"collectives", absl::GetFlag(FLAGS_collectives)},
                          {"dtype", absl::GetFlag(FLAGS_dtype)},
                          {"weights", absl::GetFlag(FLAGS_weights)},
                          {"batch", c.batch},
@@ -152,7 +187,8 @@ std::string Heading() {
   return heading;
 }
 
-absl::Status RunAll() {
+// As one of `collectives`' ranks; null: the only one.
+absl::Status RunAll(Collectives* collectives, int device_index) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<int> batches,
                            Numbers("batch", absl::GetFlag(FLAGS_batch)));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<int> contexts,
@@ -175,9 +211,11 @@ absl::Status RunAll() {
 
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
-  const c10::Device device(c10::kCUDA, 0);
-  REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights,
-                           MakeRandomWeights(config, {.device = device, .dtype = *dtype}));
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_index));
+  REPRISE_ASSIGN_OR_RETURN(
+      LlamaWeights weights,
+      MakeRandomWeights(config,
+                        {.device = device, .dtype = *dtype, .ranks = RanksOf(collectives)}));
   const std::string kind = absl::GetFlag(FLAGS_weights);
   if (kind == "fp8" || kind == "fp8_blocks") {
     REPRISE_RETURN_IF_ERROR(CatchTorch(
@@ -185,8 +223,9 @@ absl::Status RunAll() {
   } else if (kind != "plain") {
     return absl::InvalidArgumentError("--weights must be plain, fp8 or fp8_blocks");
   }
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LlamaModel> model,
-                           LlamaModel::Create(config, std::move(weights), {}));
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<LlamaModel> model,
+      LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
   std::vector<std::string> rows;
   std::vector<DecodeCase> cases;
   for (const int context : contexts) {
@@ -201,12 +240,14 @@ absl::Status RunAll() {
                              .block_size = absl::GetFlag(FLAGS_block_size),
                              .graphs = mode,
                              .num_drafts = num_drafts,
-                             .num_timed_steps = absl::GetFlag(FLAGS_steps)});
+                             .num_timed_steps = absl::GetFlag(FLAGS_steps),
+                             .collectives = collectives});
           }
         }
       }
     }
   }
+  const bool prints = RanksOf(collectives).rank == 0;
   for (const DecodeCase& c : cases) {
     const absl::StatusOr<DecodeResult> result = MeasureDecode(*model, c, limits);
     if (!result.ok()) {
@@ -214,15 +255,35 @@ absl::Status RunAll() {
                                      std::string(result.status().message()).substr(0, 160)));
       continue;
     }
-    std::cout << ToJson(c, *result, limits).dump() << std::endl;
+    if (prints) std::cout << ToJson(c, *result, limits).dump() << std::endl;
     rows.push_back(Row(c, *result));
   }
-  std::cout << absl::StrFormat("\n%s %s: read %.2f TB/s, copy %.2f TB/s; parts in us a step\n",
-                               absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_dtype),
-                               limits.read_tb_per_s, limits.copy_tb_per_s)
+  if (!prints) return absl::OkStatus();
+  std::cout << absl::StrFormat(
+                   "\n%s %s over %d ranks: read %.2f TB/s, copy %.2f TB/s; parts in us a step\n",
+                   absl::GetFlag(FLAGS_preset), absl::GetFlag(FLAGS_dtype),
+                   RanksOf(collectives).world, limits.read_tb_per_s, limits.copy_tb_per_s)
             << Heading() << "\n";
   for (const std::string& row : rows) std::cout << row << "\n";
   return absl::OkStatus();
+}
+
+absl::Status Run() {
+  const int world = absl::GetFlag(FLAGS_ranks);
+  const std::string collectives = absl::GetFlag(FLAGS_collectives);
+  if (world < 1) return absl::InvalidArgumentError("--ranks must be at least 1");
+  if (collectives == "off") {
+    LoneRank lone({.rank = 0, .world = world});
+    return RunAll(&lone, 0);
+  }
+  if (collectives != "on") return absl::InvalidArgumentError("--collectives must be on or off");
+  if (world == 1) return RunAll(nullptr, 0);
+  return RunRanks(world, [](const RankPlace& place) -> absl::Status {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(place.local_rank));
+    REPRISE_ASSIGN_OR_RETURN(const auto ranks,
+                             ConnectRanks(place, c10::Device(c10::kCUDA, place.local_rank)));
+    return RunAll(ranks.get(), place.local_rank);
+  });
 }
 
 }  // namespace
@@ -231,7 +292,7 @@ absl::Status RunAll() {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("Times decode steps of a Llama with random weights on a GPU.");
   absl::ParseCommandLine(argc, argv);
-  const absl::Status status = reprise::RunAll();
+  const absl::Status status = reprise::Run();
   if (status.ok()) return 0;
   std::cerr << "decode_step: " << status.message() << "\n";
   return 1;

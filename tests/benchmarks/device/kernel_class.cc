@@ -10,16 +10,17 @@ struct Pattern {
 
 // The first that occurs in the name decides: our own kernels, then the families of cuBLASLt.
 constexpr Pattern kPatterns[] = {
-    {"WorkMap", KernelClass::kWorkMap},      {"Refill", KernelClass::kRefill},
-    {"LocalVirtual", KernelClass::kWorkMap}, {"Attention", KernelClass::kAttention},
-    {"Rotary", KernelClass::kRotaryWrite},   {"WriteKv", KernelClass::kRotaryWrite},
-    {"RmsNorm", KernelClass::kNorm},         {"ElementwiseKernel", KernelClass::kActivation},
-    {"GatherRows", KernelClass::kGather},    {"Sample", KernelClass::kSampling},
-    {"Argmax", KernelClass::kSampling},      {"gemm", KernelClass::kProducts},
-    {"gemv", KernelClass::kProducts},        {"nvjet", KernelClass::kProducts},
-    {"splitK", KernelClass::kProducts},      {"cublas", KernelClass::kProducts},
-    {"cutlass", KernelClass::kProducts},     {"SkinnyLinear", KernelClass::kProducts},
-    {"TileLinear", KernelClass::kProducts},
+    {"WorkMap", KernelClass::kWorkMap},        {"Refill", KernelClass::kRefill},
+    {"LocalVirtual", KernelClass::kWorkMap},   {"Attention", KernelClass::kAttention},
+    {"Rotary", KernelClass::kRotaryWrite},     {"WriteKv", KernelClass::kRotaryWrite},
+    {"RmsNorm", KernelClass::kNorm},           {"ElementwiseKernel", KernelClass::kActivation},
+    {"GatherRows", KernelClass::kGather},      {"Sample", KernelClass::kSampling},
+    {"Argmax", KernelClass::kSampling},        {"gemm", KernelClass::kProducts},
+    {"gemv", KernelClass::kProducts},          {"nvjet", KernelClass::kProducts},
+    {"splitK", KernelClass::kProducts},        {"cublas", KernelClass::kProducts},
+    {"cutlass", KernelClass::kProducts},       {"SkinnyLinear", KernelClass::kProducts},
+    {"TileLinear", KernelClass::kProducts},    {"nccl", KernelClass::kCollectives},
+    {"all_reduce", KernelClass::kCollectives},
 };
 
 }  // namespace
@@ -44,6 +45,8 @@ std::string_view KernelClassName(KernelClass kernel_class) {
       return "refill";
     case KernelClass::kSampling:
       return "sampling";
+    case KernelClass::kCollectives:
+      return "collectives";
     case KernelClass::kOther:
       return "other";
   }

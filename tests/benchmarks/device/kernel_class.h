@@ -18,9 +18,10 @@ enum class KernelClass {
   kGather,
   kRefill,
   kSampling,
+  kCollectives,  // sums and gathers over ranks, with what a rank waits for the others
   kOther,
 };
-inline constexpr int kNumKernelClasses = 10;
+inline constexpr int kNumKernelClasses = 11;
 
 // "products", "attention", ...
 std::string_view KernelClassName(KernelClass kernel_class);

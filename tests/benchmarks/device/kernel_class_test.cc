@@ -20,6 +20,13 @@ TEST(KernelClassTest, KnowsOurKernelsBeforeTheLibrarys) {
             KernelClass::kProducts);
 }
 
+TEST(KernelClassTest, KnowsTheLibrarysCollectives) {
+  EXPECT_EQ(ClassOfKernel("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+            KernelClass::kCollectives);
+  EXPECT_EQ(ClassOfKernel("void c10d::symmetric_memory::two_shot_all_reduce_kernel_inplace<...>"),
+            KernelClass::kCollectives);
+}
+
 TEST(KernelClassTest, WhatIsUnknownIsOther) {
   EXPECT_EQ(ClassOfKernel("void at::native::vectorized_elementwise_kernel<4>"),
             KernelClass::kOther);
