@@ -1,6 +1,7 @@
 // The program itself, as a user starts it: flags, exit codes, streams, folders.
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -38,6 +39,90 @@ TEST(DecodeTest, WritesTextAndASummary) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.out, "  A period of three hundred and sixty-five disappointments.\n");
   EXPECT_THAT(result.err, HasSubstr("tokens/s"));
+}
+
+// A text that the model was not trained on. What transformers 5.23 computes of it, in float32 with
+// the logits' softmax in float64: LlamaForCausalLM over the 263 tokens at once.
+constexpr char kHeldText[] =
+    R"(The night operator kept a notebook of every machine that had ever refused to start.  On its first
+page stood a rule: a program is finished when the last person who understood it has left, and not a
+day before.  Below the rule, in another hand, someone had written the name of a terminal, a date, and
+the word "cured".
+
+When the new system came, the notebook was copied to a file.  The file had no index, and so nobody
+read it.  Two years later a disk failed at three in the morning, and the operator, who was by then a
+manager, drove through the rain, opened a drawer, and found the answer on page forty-one: "Switch it
+off.  Count to ten.  Do not count faster because it is late."
+
+hacker humor: n.  A kind of joke that is funny because it is correct.  See also kluge, magic, and the
+entry on naming things.  The canonical example is a bug report that reads, in full, "It works."
+)";
+constexpr int kHeldTokens = 262;
+constexpr double kHeldLogLikelihood = -4246.393984783648;
+
+TEST(DecodeTest, PerplexityOfAHeldTextIsThatOfTransformers) {
+  const std::string path = std::string(testing::TempDir()) + "/held_text";
+  WriteWholeFile(path, kHeldText);
+  for (const std::vector<std::string>& flags :
+       std::vector<std::vector<std::string>>{{"perplexity", path},
+                                             {"perplexity", "--prefill_chunk=50", path},
+                                             {"--perplexity", path}}) {
+    std::vector<std::string> arguments = flags;
+    arguments.insert(arguments.end(), {"--json", "--dtype=float32"});
+    const SubprocessResult result = Decode(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json score = json::parse(result.out.substr(0, result.out.find('\n')));
+    EXPECT_EQ(score.at("tokens"), kHeldTokens);
+    EXPECT_NEAR(score.at("log_likelihood").get<double>(), kHeldLogLikelihood, 1e-2);
+    const double perplexity = std::exp(-kHeldLogLikelihood / kHeldTokens);
+    EXPECT_NEAR(score.at("perplexity").get<double>(), perplexity, 1e-4 * perplexity);
+  }
+}
+
+TEST(DecodeTest, TheFirstWordMayBeACommand) {
+  const std::vector<std::string> flags = {"--prompt", "YEAR, n.", "--dtype=float32"};
+  std::vector<std::string> named = flags;
+  named.insert(named.begin(), "run");
+  EXPECT_EQ(Decode(named).out, Decode(flags).out);
+  const SubprocessResult served = Decode({"serve", "--max_seq_len=64"});  // no input
+  EXPECT_EQ(served.exit_code, 0) << served.err;
+  EXPECT_EQ(served.out, "");
+  const SubprocessResult chat = Decode({"chat", "--max_seq_len=64"});
+  EXPECT_EQ(chat.exit_code, 0) << chat.err;
+  EXPECT_EQ(chat.out, "");
+  const SubprocessResult bench =
+      Decode({"bench", "--batches=2", "--contexts=4", "--num_tokens=2", "--json", "--ranks=2"});
+  EXPECT_EQ(bench.exit_code, 0) << bench.err;
+  EXPECT_EQ(json::parse(bench.out).at("batch"), 2);
+}
+
+TEST(DecodeTest, FlagsOfTheRunnerDoNotChangeTexts) {
+  const std::vector<std::string> base = {"--prompt", "YEAR, n.", "zero-content\n",
+                                         "--dtype=float32", "--json"};
+  const auto texts = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = base;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const SubprocessResult result = Decode(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<std::string> lines = absl::StrSplit(result.out, '\n', absl::SkipEmpty());
+    EXPECT_THAT(lines, SizeIs(3));
+    lines.resize(2);
+    return lines;
+  };
+  const std::vector<std::string> plain = texts({});
+  EXPECT_EQ(texts({"--max_num_tokens=64", "--kv_memory_gb=0.01", "--graph_sizes=1,2",
+                   "--mixed_graphs=on", "--cascade=off", "--steps_in_flight=2"}),
+            plain);
+  EXPECT_EQ(texts({"--attention_outside_graphs", "--prefix_reuse=off", "--num_swap_blocks=8"}),
+            plain);
+  EXPECT_EQ(texts({"--check_replays", "--batch_invariant", "--kv_dtype=float32"}), plain);
+}
+
+TEST(DecodeTest, AWatchedRunShowsWhatTheEngineHasDone) {
+  const SubprocessResult result = Decode({"--prompt", "YEAR, n.", "--dtype=float32", "--watch"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "  A period of three hundred and sixty-five disappointments.\n");
+  EXPECT_THAT(result.err, AllOf(HasSubstr("blocks  ["), HasSubstr("1 requests")));
 }
 
 TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
@@ -187,6 +272,11 @@ TEST(DecodeTest, AMistakeIsOneSentenceAndAnExitCode) {
       {{"--dtype=int8"}, "--dtype"},
       {{"--graphs=maybe"}, "--graphs"},
       {{"--temperature=nan"}, "--temperature"},
+      {{"--socket=/s"}, "--socket"},
+      {{"serve", "hello"}, "serve: expected flags only"},
+      {{"serve", "--socket=/no/such/folder/s"}, "--socket: /no/such/folder/s"},
+      {{"chat", "--template=alpaca"}, "--template: expected none"},
+      {{"bench", "--contexts=9999"}, "--contexts: expected at most"},
   };
   for (const Mistake& mistake : mistakes) {
     SCOPED_TRACE(mistake.arguments.front());
@@ -230,6 +320,19 @@ TEST(DecodeTest, HelpNamesEveryFlag) {
                                  "--prefill_chunk",
                                  "--dump_logits",
                                  "--trace",
+                                 "--max_num_tokens",
+                                 "--kv_dtype",
+                                 "--kv_memory_gb",
+                                 "--num_swap_blocks",
+                                 "--graph_sizes",
+                                 "--mixed_graphs",
+                                 "--cascade",
+                                 "--steps_in_flight",
+                                 "--prefix_reuse",
+                                 "--batch_invariant",
+                                 "--attention_outside_graphs",
+                                 "--check_replays",
+                                 "--watch",
                                  "--json"}) {
     EXPECT_THAT(result.out, HasSubstr(std::string(flag) + " ")) << flag;
   }

@@ -1,6 +1,5 @@
 #include "examples/decode/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,221 +11,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "examples/hf/paths.h"
 #include "examples/hf/strict_json.h"
+#include "examples/hf/utf8.h"
 #include "runner/sampling/logits_params.h"
 #include "runner/speculation/draft_levels.h"
 #include "runner/speculation/speculation_options.h"
 
 namespace reprise {
 namespace {
-
-constexpr char kNgram[] = "ngram";  // of --draft
-
-bool ParseNumber(const std::string& text, int* value) { return absl::SimpleAtoi(text, value); }
-bool ParseNumber(const std::string& text, uint64_t* value) { return absl::SimpleAtoi(text, value); }
-bool ParseNumber(const std::string& text, double* value) { return absl::SimpleAtod(text, value); }
-
-// The flags of decode. CLI11 parses their values as texts only: its own conversion reads "010" as
-// 8, and accepts an empty text as no value.
-class DecodeFlags {
- public:
-  explicit DecodeFlags(DecodeArguments& arguments) : arguments_(arguments) {
-    app_.option_defaults()->take_last();
-    app_.set_help_flag("--help", "this text");
-    AddPath("model", arguments.model,
-            "Hugging Face folder of a model (docs/models.md): config.json, *.safetensors and, for "
-            "texts, tokenizer.json. Without it, the small model that comes with the project.");
-    Add("prompt", "TEXT",
-        "text to continue; may be repeated, and followed by more texts. All run as one batch.",
-        [](const std::string&) { return true; });  // Parse() keeps them
-    AddText("prompt_tokens", arguments.prompt_tokens, "token ids to continue: 1,2,3");
-    AddPath("batch", arguments.batch,
-            "file with a prompt a line: a JSON string, a list of token ids, or an object with "
-            "\"prompt\" or \"prompt_tokens\" and, if wanted, \"forced_tokens\", which are fed in "
-            "place of sampled ones");
-    AddNumber("max_new_tokens", arguments.max_new_tokens, "tokens to generate at most, a prompt");
-    AddSwitch("ignore_eos", arguments.ignore_eos, "go on behind an end-of-text token");
-    AddNumber("temperature", arguments.temperature, "0: always the likeliest token");
-    AddNumber("top_k", arguments.top_k, "sample among so many likeliest tokens; 0: all");
-    AddNumber("top_p", arguments.top_p,
-              "sample among the likeliest tokens of this total probability");
-    AddNumber("min_p", arguments.min_p,
-              "sample among the tokens at least so probable as this part of the likeliest one");
-    AddNumber(
-        "seed", arguments.seed,
-        "of sampling: a prompt gives the same text again, alone and among others. Without it, "
-        "another one each time");
-    AddNumber("repetition_penalty", arguments.repetition_penalty,
-              "above 1: tokens of the prompt and of the text so far become less likely");
-    AddNumber("presence_penalty", arguments.presence_penalty,
-              "subtracted from the logits of tokens of the text so far");
-    AddNumber("frequency_penalty", arguments.frequency_penalty,
-              "the same, for each time that they have occurred");
-    Add("stop", "TEXT", "a text that ends with this has ended; may be repeated",
-        [](const std::string&) { return true; });  // Parse() keeps them
-    AddNumber(
-        "log_probs", arguments.log_probs,
-        "with --json: the log-probability of each token, and of so many likeliest tokens; -1: "
-        "none");
-    AddChoice("dtype", arguments.dtype,
-              "of weights, activations and cache: auto (the checkpoint's), float32, bfloat16, "
-              "float16");
-    AddChoice("device", arguments.device, "auto (a GPU if there is one), cpu, cuda");
-    AddNumber("ranks", arguments.ranks,
-              "divide the model over so many processes, with a GPU each or all on the CPU; without "
-              "it, over those that torchrun, Slurm or MPI has started (docs/distributed.md)");
-    AddChoice("graphs", arguments.graphs, "on: decode steps are captured once and replayed; off");
-    AddNumber("block_size", arguments.block_size, "tokens a block of the KV cache");
-    AddNumber("num_blocks", arguments.num_blocks,
-              "blocks of the KV cache, the null block included; without it, as many as the prompts "
-              "can use");
-    AddNumber("prefill_chunk", arguments.prefill_chunk,
-              "prompt tokens computed in a step at most, a sequence; without it or 0, up to 512");
-    Add("draft", "PATH",
-        "folder of a small model with the same vocabulary, whose drafts the model verifies; or "
-        "ngram: drafts from the text so far. The text stays the same",
-        [&arguments](const std::string& value) {
-          arguments.draft = value == kNgram ? value : ResolveUserPath(value);
-          return true;
-        });
-    AddNumber("num_draft_tokens", arguments.num_draft_tokens,
-              "with --draft: drafts of a sequence in a step at most; without it 4");
-    Add("tree", "WIDTHSxDEPTH",
-        "with --draft FOLDER, in place of --num_draft_tokens: drafts form trees of DEPTH levels; "
-        "WIDTHS "
-        "says, level by level, how many follow each draft of the level before, then 1: 3,2x4 has 3 "
-        "+ "
-        "6 + 6 + 6 drafts",
-        [&arguments](const std::string& value) {
-          arguments.tree = value;
-          return true;
-        });
-    AddSwitch("compare_plain", arguments.compare_plain,
-              "with --draft: run again without drafts, and print the speed of both");
-    AddPath("dump_logits", arguments.dump_logits,
-            "safetensors file to write: logits_<i> float32 [n, vocab], from which the n tokens of "
-            "prompt i were, or in place of forced ones would have been, chosen");
-    AddPath("trace", arguments.trace,
-            "file to write: JSON for chrome://tracing and Perfetto, where the host's time of each "
-            "step goes");
-    AddPath("perplexity", arguments.perplexity,
-            "text file to score: prints how well the model predicts it, and generates nothing");
-    AddSwitch("json", arguments.json,
-              "print a JSON object a prompt, in the order of the prompts, and one with statistics");
-  }
-
-  absl::Status Parse(int argc, const char* const* argv) {
-    std::vector<std::string> flags;
-    for (int i = 1; i < argc; ++i) {
-      const std::string word = argv[i];
-      if (word == "--") {
-        arguments_.texts.insert(arguments_.texts.end(), argv + i + 1, argv + argc);
-        break;
-      }
-      if (word.size() < 2 || word[0] != '-') {
-        arguments_.texts.push_back(word);
-        continue;
-      }
-      const std::string flag = word.substr(word[1] == '-' ? 2 : 1);
-      const size_t equals = flag.find('=');
-      const std::string name = flag.substr(0, equals);
-      std::optional<std::string> value;
-      if (equals != std::string::npos) value = flag.substr(equals + 1);
-      if (!IsValued(name)) {
-        flags.push_back(IsSwitch(name) || name.substr(0, 2) != "no" || !IsSwitch(name.substr(2))
-                            ? absl::StrCat("--", flag)
-                            : absl::StrCat("--", name.substr(2), "=false"));
-        continue;
-      }
-      if (!value.has_value()) {
-        if (++i == argc) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("--", name, " must be followed by a value"));
-        }
-        value = argv[i];
-      }
-      if (name == "prompt" || name == "stop") {
-        (name == "prompt" ? arguments_.texts : arguments_.stops).push_back(*value);
-      } else {
-        flags.insert(flags.end(), {absl::StrCat("--", name), *value});
-      }
-    }
-    std::reverse(flags.begin(), flags.end());  // CLI11 takes them from the back
-    try {
-      app_.parse(flags);
-    } catch (const CLI::CallForHelp&) {
-      help_ = app_.help();
-    } catch (const CLI::ParseError& error) {
-      return absl::InvalidArgumentError(error.what());
-    }
-    return absl::OkStatus();
-  }
-
-  const std::optional<std::string>& help() const { return help_; }
-
- private:
-  bool IsSwitch(const std::string& name) const {
-    const CLI::Option* const option = Find(name);
-    return option != nullptr && option->get_expected_min() == 0;
-  }
-  bool IsValued(const std::string& name) const {
-    const CLI::Option* const option = Find(name);
-    return option != nullptr && option->get_expected_min() != 0;
-  }
-  const CLI::Option* Find(const std::string& name) const {
-    return app_.get_option_no_throw(absl::StrCat("--", name));
-  }
-
-  template <typename Take>
-  CLI::Option* Add(const char* name, const char* type, const char* description, Take take) {
-    const CLI::callback_t callback = [take](const CLI::results_t& results) {
-      return take(results.front());
-    };
-    return app_.add_option(absl::StrCat("--", name), callback, description)->type_name(type);
-  }
-
-  void AddText(const char* name, std::optional<std::string>& text, const char* description) {
-    Add(name, "TEXT", description, [&text](const std::string& value) {
-      text = value;
-      return true;
-    });
-  }
-  void AddPath(const char* name, std::optional<std::string>& path, const char* description) {
-    Add(name, "PATH", description, [&path](const std::string& value) {
-      path = ResolveUserPath(value);
-      return true;
-    });
-  }
-  void AddChoice(const char* name, std::string& text, const char* description) {
-    Add(name, "TEXT", description, [&text](const std::string& value) {
-      text = value;
-      return true;
-    })->default_str(text);
-  }
-  template <typename Number>
-  void AddNumber(const char* name, Number& number, const char* description) {
-    Add(name, "NUMBER", description, [&number](const std::string& value) {
-      return ParseNumber(value, &number);
-    })->default_str(absl::StrCat(number));
-  }
-  template <typename Number>
-  void AddNumber(const char* name, std::optional<Number>& number, const char* description) {
-    Add(name, "NUMBER", description,
-        [&number](const std::string& value) { return ParseNumber(value, &number.emplace()); });
-  }
-  void AddSwitch(const char* name, bool& value, const char* description) {
-    app_.add_flag(absl::StrCat("--", name), value, description);
-  }
-
-  DecodeArguments& arguments_;
-  CLI::App app_{
-      "Continues texts with a model.\n\n"
-      "  decode --prompt \"LOGIC, n.\" --max_new_tokens 100\n"
-      "  decode --model DIR --batch prompts.jsonl --temperature 0.8 --top_p 0.95 --json",
-      "decode"};
-  std::optional<std::string> help_;
-};
 
 absl::Status AtLeast(const char* flag, int64_t least, int64_t value) {
   if (value >= least) return absl::OkStatus();
@@ -301,7 +93,7 @@ absl::Status CheckOutput(const DecodeArguments& arguments) {
     return absl::InvalidArgumentError(absl::StrCat("--log_probs: expected -1 to ", kMaxTopLogProbs,
                                                    ", got ", arguments.log_probs));
   }
-  if (arguments.log_probs >= 0 && !arguments.json) {
+  if (arguments.command == DecodeCommand::kRun && arguments.log_probs >= 0 && !arguments.json) {
     return absl::InvalidArgumentError("--log_probs are part of the output of --json: give both");
   }
   if (!arguments.perplexity.has_value()) return absl::OkStatus();
@@ -357,7 +149,7 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
     return absl::InvalidArgumentError(
         absl::StrCat("--num_draft_tokens: expected 1 to ", kMaxDrafts, ", got ", draft.num_tokens));
   }
-  if (arguments.draft != kNgram) draft.model = arguments.draft;
+  if (arguments.draft != kNgramDrafts) draft.model = arguments.draft;
   if (arguments.tree.has_value()) {
     if (!draft.model.has_value()) {
       return absl::InvalidArgumentError(
@@ -372,6 +164,79 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
   }
   draft.compares_plain = arguments.compare_plain;
   return draft;
+}
+
+// "1,8,32", ascending or not, each in [1, most].
+absl::StatusOr<std::vector<int>> CountsOf(const char* flag, const std::string& text, int most) {
+  std::vector<int> counts;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    int count = 0;
+    if (!absl::SimpleAtoi(part, &count) || count < 1 || count > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", flag, ": expected a list of numbers in [1, ", most,
+                       "], such as 1,8,32, got ", DescribeJson(text)));
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+absl::StatusOr<std::optional<bool>> SwitchOf(const char* flag, const std::string& name) {
+  constexpr std::array<Choice<std::optional<bool>>, 3> kSwitches = {
+      {{"auto", std::nullopt}, {"on", true}, {"off", false}}};
+  return Choose(flag, name, kSwitches);
+}
+
+absl::StatusOr<RunnerChoice> RunnerOf(const DecodeArguments& arguments) {
+  RunnerChoice runner;
+  REPRISE_RETURN_IF_ERROR(AtLeast("max_num_tokens", 1, arguments.max_num_tokens.value_or(1)));
+  runner.max_num_tokens = arguments.max_num_tokens;
+  if (arguments.kv_dtype.has_value()) {
+    runner.kv_dtype = ParseDType(*arguments.kv_dtype);
+    if (!runner.kv_dtype.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--kv_dtype: expected float32, bfloat16, float16, fp8_e4m3, fp8_e5m2, got ",
+                       DescribeJson(*arguments.kv_dtype)));
+    }
+  }
+  if (arguments.kv_memory_gb.has_value()) {
+    constexpr double kMostGb = 1e6;
+    const double gb = *arguments.kv_memory_gb;
+    if (!(gb > 0 && gb <= kMostGb)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--kv_memory_gb: expected a number in (0, ", kMostGb, "], got ", gb));
+    }
+    if (arguments.num_blocks.has_value()) {
+      return absl::InvalidArgumentError("--kv_memory_gb and --num_blocks exclude each other");
+    }
+    runner.kv_memory_bytes = static_cast<int64_t>(gb * 1e9);
+  }
+  REPRISE_RETURN_IF_ERROR(AtLeast("num_swap_blocks", 0, arguments.num_swap_blocks));
+  runner.num_swap_blocks = arguments.num_swap_blocks;
+  if (arguments.graph_sizes.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(runner.graph_sizes,
+                             CountsOf("graph_sizes", *arguments.graph_sizes, 1 << 16));
+  }
+  REPRISE_ASSIGN_OR_RETURN(runner.mixed_graphs, SwitchOf("mixed_graphs", arguments.mixed_graphs));
+  REPRISE_ASSIGN_OR_RETURN(runner.cascade, SwitchOf("cascade", arguments.cascade));
+  REPRISE_RETURN_IF_ERROR(AtLeast("steps_in_flight", 1, arguments.steps_in_flight.value_or(1)));
+  runner.steps_in_flight = arguments.steps_in_flight;
+  constexpr std::array<Choice<bool>, 2> kReuse = {{{"on", true}, {"off", false}}};
+  REPRISE_ASSIGN_OR_RETURN(runner.reuses_prefixes,
+                           Choose("prefix_reuse", arguments.prefix_reuse, kReuse));
+  runner.is_batch_invariant = arguments.batch_invariant;
+  runner.attention_in_graphs = !arguments.attention_outside_graphs;
+  runner.checks_replays = arguments.check_replays;
+  return runner;
+}
+
+absl::StatusOr<BenchChoice> BenchOf(const DecodeArguments& arguments) {
+  BenchChoice bench;
+  REPRISE_ASSIGN_OR_RETURN(bench.batches, CountsOf("batches", arguments.batches, 1 << 12));
+  REPRISE_ASSIGN_OR_RETURN(bench.contexts, CountsOf("contexts", arguments.contexts, 1 << 20));
+  REPRISE_RETURN_IF_ERROR(AtLeast("num_tokens", 1, arguments.num_tokens));
+  bench.num_tokens = arguments.num_tokens;
+  return bench;
 }
 
 absl::StatusOr<std::vector<Prompt>> PromptsOf(const DecodeArguments& arguments) {
@@ -413,14 +278,6 @@ absl::StatusOr<std::vector<Prompt>> PromptsOf(const DecodeArguments& arguments) 
 
 }  // namespace
 
-absl::StatusOr<ParsedFlags> ParseDecodeFlags(int argc, const char* const* argv) {
-  ParsedFlags parsed;
-  DecodeFlags flags(parsed.arguments);
-  REPRISE_RETURN_IF_ERROR(flags.Parse(argc, argv));
-  parsed.help = flags.help();
-  return parsed;
-}
-
 absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments) {
   constexpr std::array<Choice<std::optional<DType>>, 4> kDTypes = {{{"auto", std::nullopt},
                                                                     {"float32", DType::kFloat32},
@@ -432,6 +289,7 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
       {{"on", GraphChoice::kOn}, {"off", GraphChoice::kOff}}};
 
   DecodeOptions options;
+  options.command = arguments.command;
   options.model = arguments.model;
   REPRISE_RETURN_IF_ERROR(AtLeast("max_new_tokens", 1, arguments.max_new_tokens));
   options.max_new_tokens = arguments.max_new_tokens;
@@ -449,6 +307,26 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   options.num_blocks = arguments.num_blocks;
   REPRISE_RETURN_IF_ERROR(AtLeast("prefill_chunk", 0, arguments.prefill_chunk.value_or(0)));
   if (arguments.prefill_chunk != 0) options.prefill_chunk = arguments.prefill_chunk;
+  constexpr int kMostSequences = 1 << 16;
+  if (const int rows = arguments.max_num_seqs.value_or(1); rows < 1 || rows > kMostSequences) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max_num_seqs: expected 1 to ", kMostSequences, ", got ", rows));
+  }
+  options.max_num_seqs = arguments.max_num_seqs;
+  REPRISE_ASSIGN_OR_RETURN(options.runner, RunnerOf(arguments));
+  REPRISE_ASSIGN_OR_RETURN(options.bench, BenchOf(arguments));
+  options.chat_template = arguments.chat_template;
+  options.system = arguments.system.value_or("");
+  if (FindInvalidUtf8(options.system).has_value()) {
+    return absl::InvalidArgumentError("--system is not UTF-8");
+  }
+  options.shows_stats = arguments.stats;
+  options.watches = arguments.watch;
+  REPRISE_RETURN_IF_ERROR(AtLeast("max_seq_len", 2, arguments.max_seq_len.value_or(2)));
+  options.max_seq_len = arguments.max_seq_len;
+  REPRISE_RETURN_IF_ERROR(AtLeast("max_waiting", 0, arguments.max_waiting));
+  options.max_waiting = arguments.max_waiting;
+  options.socket = arguments.socket;
   for (const std::string& stop : arguments.stops) {
     if (stop.empty()) return absl::InvalidArgumentError("--stop: expected a text, got none");
   }

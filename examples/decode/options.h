@@ -16,56 +16,10 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "engine/request.h"
+#include "examples/decode/flags.h"
 #include "examples/decode/prompt.h"
 
 namespace reprise {
-
-// The values of the flags; a flag that was not given is absent or has its default. Paths are
-// resolved (examples/hf/paths.h).
-struct DecodeArguments {
-  std::optional<std::string> model = {};
-  std::vector<std::string> texts = {};
-  std::optional<std::string> prompt_tokens = {};
-  std::optional<std::string> batch = {};
-  int max_new_tokens = 256;
-  bool ignore_eos = false;
-  double temperature = 0;
-  int top_k = 0;
-  double top_p = 1;
-  double min_p = 0;
-  std::optional<uint64_t> seed = {};
-  double repetition_penalty = 1;
-  double presence_penalty = 0;
-  double frequency_penalty = 0;
-  std::vector<std::string> stops = {};
-  int log_probs = -1;
-  std::string dtype = "auto";
-  std::string device = "auto";
-  std::optional<int> ranks = {};
-  std::string graphs = "on";
-  int block_size = 16;
-  std::optional<int> num_blocks = {};
-  std::optional<int> prefill_chunk = {};
-  std::optional<std::string> draft = {};
-  std::optional<int> num_draft_tokens = {};
-  std::optional<std::string> tree = {};
-  bool compare_plain = false;
-  std::optional<std::string> dump_logits = {};
-  std::optional<std::string> trace = {};
-  std::optional<std::string> perplexity = {};
-  bool json = false;
-};
-
-struct ParsedFlags {
-  DecodeArguments arguments = {};
-  std::optional<std::string> help = {};  // the output of --help; nullopt: not requested
-};
-
-// Flags are --name value, --name=value or -name value; if one is repeated, the last counts, except
-// for --prompt and --stop. Boolean flags are --name, --name=false or --noname. Texts that belong to no flag,
-// and all after a lone --, are prompts. Errors: InvalidArgument naming the flag that is unknown,
-// has no value or a value of another type.
-absl::StatusOr<ParsedFlags> ParseDecodeFlags(int argc, const char* const* argv);
 
 enum class DeviceChoice : int8_t { kAuto, kCpu, kCuda };
 enum class GraphChoice : int8_t { kOn, kOff };
@@ -79,9 +33,34 @@ struct DraftChoice {
   bool compares_plain = false;            // the run is repeated without drafts, for its speed
 };
 
+// Options of the runner and the engine that a user may change (runner/model_runner_options.h,
+// engine/engine.h). nullopt: theirs.
+struct RunnerChoice {
+  std::optional<int> max_num_tokens = {};  // of a step
+  std::optional<DType> kv_dtype = {};
+  std::optional<int64_t> kv_memory_bytes = {};
+  int num_swap_blocks = 0;
+  std::vector<int> graph_sizes = {};
+  std::optional<bool> mixed_graphs = {};
+  std::optional<bool> cascade = {};
+  std::optional<int> steps_in_flight = {};
+  bool reuses_prefixes = true;
+  bool is_batch_invariant = false;
+  bool attention_in_graphs = true;
+  bool checks_replays = false;
+};
+
+// Of bench: each batch with each context.
+struct BenchChoice {
+  std::vector<int> batches = {1, 8, 32};
+  std::vector<int> contexts = {128, 1024};  // tokens of a prompt
+  int num_tokens = 32;                      // to decode, a sequence
+};
+
 enum class OutputChoice : int8_t { kText, kJson };
 
 struct DecodeOptions {
+  DecodeCommand command = DecodeCommand::kRun;
   std::optional<std::string> model = {};  // nullopt: the model that comes with the project
   std::vector<Prompt> prompts = {};       // empty: a default prompt for that model
   int max_new_tokens = 256;
@@ -98,6 +77,18 @@ struct DecodeOptions {
   int block_size = 16;
   std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use
   std::optional<int> prefill_chunk = {};  // nullopt: prompts are computed whole
+  // Of serve and chat. nullopt: as ServingEngineOptions() has it.
+  std::optional<int> max_num_seqs = {};
+  std::optional<int> max_seq_len = {};
+  int max_waiting = 0;                     // as in EngineOptions
+  std::optional<std::string> socket = {};  // nullopt: standard input and output
+  // Of chat. nullopt: the folder's (ChatTemplateOf()).
+  std::optional<std::string> chat_template = {};
+  std::string system = {};
+  bool shows_stats = false;
+  BenchChoice bench = {};
+  RunnerChoice runner = {};
+  bool watches = false;                   // shows a view of the engine on standard error meanwhile
   std::optional<DraftChoice> draft = {};  // nullopt: no speculation
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};

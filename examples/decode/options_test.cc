@@ -113,6 +113,47 @@ TEST(DecodeOptionsTest, ValuesOutOfRangeAreNamed) {
   EXPECT_THAT(Problem({.graphs = "yes"}), StartsWith("--graphs: expected on, off, got"));
 }
 
+TEST(DecodeOptionsTest, TakesTheFlagsOfTheRunner) {
+  const RunnerChoice runner = Made({.max_num_tokens = 64,
+                                    .kv_dtype = "fp8_e4m3",
+                                    .kv_memory_gb = 1.5,
+                                    .num_swap_blocks = 3,
+                                    .graph_sizes = "1,8",
+                                    .mixed_graphs = "off",
+                                    .cascade = "on",
+                                    .steps_in_flight = 2,
+                                    .prefix_reuse = "off",
+                                    .batch_invariant = true,
+                                    .attention_outside_graphs = true,
+                                    .check_replays = true})
+                                  .runner;
+  EXPECT_EQ(runner.max_num_tokens, 64);
+  EXPECT_EQ(runner.kv_dtype, DType::kFp8E4M3);
+  EXPECT_EQ(runner.kv_memory_bytes, 1'500'000'000);
+  EXPECT_EQ(runner.num_swap_blocks, 3);
+  EXPECT_THAT(runner.graph_sizes, ElementsAre(1, 8));
+  EXPECT_EQ(runner.mixed_graphs, false);
+  EXPECT_EQ(runner.cascade, true);
+  EXPECT_EQ(runner.steps_in_flight, 2);
+  EXPECT_FALSE(runner.reuses_prefixes);
+  EXPECT_TRUE(runner.is_batch_invariant);
+  EXPECT_FALSE(runner.attention_in_graphs);
+  EXPECT_TRUE(runner.checks_replays);
+  EXPECT_EQ(Made({}).runner.cascade, std::nullopt);
+}
+
+TEST(DecodeOptionsTest, WrongFlagsOfTheRunnerAreNamed) {
+  EXPECT_THAT(Problem({.kv_dtype = "int3"}), StartsWith("--kv_dtype: expected float32"));
+  EXPECT_THAT(Problem({.kv_memory_gb = 0}), StartsWith("--kv_memory_gb: expected a number"));
+  EXPECT_EQ(Problem({.num_blocks = 9, .kv_memory_gb = 1}),
+            "--kv_memory_gb and --num_blocks exclude each other");
+  EXPECT_THAT(Problem({.graph_sizes = "1,x"}), StartsWith("--graph_sizes: expected a list"));
+  EXPECT_THAT(Problem({.cascade = "maybe"}), StartsWith("--cascade: expected auto, on, off"));
+  EXPECT_THAT(Problem({.max_num_seqs = 0}), StartsWith("--max_num_seqs: expected 1 to"));
+  EXPECT_THAT(Problem({.batches = "0"}), StartsWith("--batches: expected a list"));
+  EXPECT_THAT(Problem({.system = "\xff"}), StartsWith("--system is not UTF-8"));
+}
+
 TEST(DecodeOptionsTest, AChunkOfNothingMeansWholePrompts) {
   EXPECT_EQ(Made({.prefill_chunk = 0}).prefill_chunk, std::nullopt);
 }

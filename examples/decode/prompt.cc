@@ -53,28 +53,6 @@ absl::StatusOr<TokenList> TokensOf(const std::string& name, const json& value) {
   return tokens;
 }
 
-absl::StatusOr<Prompt> PromptOfObject(const json& value) {
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(value, "prompt"));
-  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers({"prompt", "prompt_tokens", "forced_tokens"}));
-  const json* const text = fields.Find("prompt");
-  const json* const tokens = fields.Find("prompt_tokens");
-  if ((text == nullptr) == (tokens == nullptr)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected either \"prompt\" or \"prompt_tokens\", got ",
-                     text == nullptr ? "neither" : "both"));
-  }
-  Prompt prompt;
-  if (text != nullptr) {
-    REPRISE_ASSIGN_OR_RETURN(prompt.content, fields.String("prompt"));
-  } else {
-    REPRISE_ASSIGN_OR_RETURN(prompt.content, TokensOf("prompt_tokens", *tokens));
-  }
-  if (const json* const forced = fields.Find("forced_tokens")) {
-    REPRISE_ASSIGN_OR_RETURN(prompt.forced_tokens, TokensOf("forced_tokens", *forced));
-  }
-  return prompt;
-}
-
 constexpr size_t kMaxTextBytes = 60;
 constexpr size_t kMaxTokens = 12;
 
@@ -96,6 +74,28 @@ std::string TokensHeading(TokenList tokens) {
 }
 
 }  // namespace
+
+absl::StatusOr<Prompt> PromptOfJson(const json& value) {
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(value, "prompt"));
+  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers({"prompt", "prompt_tokens", "forced_tokens"}));
+  const json* const text = fields.Find("prompt");
+  const json* const tokens = fields.Find("prompt_tokens");
+  if ((text == nullptr) == (tokens == nullptr)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected either \"prompt\" or \"prompt_tokens\", got ",
+                     text == nullptr ? "neither" : "both"));
+  }
+  Prompt prompt;
+  if (text != nullptr) {
+    REPRISE_ASSIGN_OR_RETURN(prompt.content, fields.String("prompt"));
+  } else {
+    REPRISE_ASSIGN_OR_RETURN(prompt.content, TokensOf("prompt_tokens", *tokens));
+  }
+  if (const json* const forced = fields.Find("forced_tokens")) {
+    REPRISE_ASSIGN_OR_RETURN(prompt.forced_tokens, TokensOf("forced_tokens", *forced));
+  }
+  return prompt;
+}
 
 absl::Status CheckPrompt(const Prompt& prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt.content)) {
@@ -136,7 +136,7 @@ absl::StatusOr<Prompt> ParsePromptLine(std::string_view line) {
   } else if (value.is_array()) {
     REPRISE_ASSIGN_OR_RETURN(prompt.content, TokensOf("prompt", value));
   } else if (value.is_object()) {
-    REPRISE_ASSIGN_OR_RETURN(prompt, PromptOfObject(value));
+    REPRISE_ASSIGN_OR_RETURN(prompt, PromptOfJson(value));
   } else {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected a JSON string, list of token ids or object, got ", DescribeJson(value)));

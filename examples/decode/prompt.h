@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
 
 namespace reprise {
 
@@ -57,6 +58,9 @@ absl::StatusOr<std::vector<Prompt>> ReadPromptFile(const std::string& path);
 
 // Parses one line. Errors: InvalidArgument with the reason.
 absl::StatusOr<Prompt> ParsePromptLine(std::string_view line);
+
+// The prompt of an object of that form. Errors: InvalidArgument with the reason.
+absl::StatusOr<Prompt> PromptOfJson(const nlohmann::json& value);
 
 // "prompt 3: \"hacker\\n\"", "prompt 1: 1,2,3"; the rest of a long one is "...". `number` counts
 // from 1.

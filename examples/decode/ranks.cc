@@ -1,6 +1,7 @@
 #include "examples/decode/ranks.h"
 
 #include <c10/core/Device.h>
+#include <unistd.h>
 
 #include <memory>
 #include <ostream>
@@ -12,25 +13,54 @@
 #include "distributed/launch.h"
 #include "distributed/process_group.h"
 #include "distributed/ranks.h"
+#include "examples/decode/bench/bench.h"
+#include "examples/decode/chat/chat.h"
 #include "examples/decode/device.h"
+#include "examples/decode/loaded_model.h"
+#include "examples/decode/serve/serve.h"
 
 namespace reprise {
 namespace {
 
+absl::Status RunCommand(const DecodeOptions& options, const DecodeStreams& streams,
+                        RankOfRun rank) {
+  switch (options.command) {
+    case DecodeCommand::kChat:
+      return RunChat(options, {.in = STDIN_FILENO,
+                               .out = streams.out,
+                               .err = streams.err,
+                               .progress = streams.progress});
+    case DecodeCommand::kServe:
+      return RunServe(options,
+                      {.in = STDIN_FILENO,
+                       .out = STDOUT_FILENO,
+                       .err = streams.err,
+                       .progress = streams.progress},
+                      rank);
+    case DecodeCommand::kBench:
+      return RunBench(options,
+                      {.out = streams.out, .err = streams.err, .progress = streams.progress}, rank);
+    case DecodeCommand::kRun:
+    case DecodeCommand::kPerplexity:
+      break;
+  }
+  return RunDecode(options, streams, rank.collectives, rank.local_rank);
+}
+
 absl::Status RunAsRank(const RankPlace& place, const DecodeOptions& options,
                        const DecodeStreams& streams) {
-  if (place.ranks.world == 1) return RunDecode(options, streams);
+  if (place.ranks.world == 1) return RunCommand(options, streams, {});
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device,
                            ChooseDevice(options.device, NumGpus(), place.local_rank));
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Collectives> collectives,
                            ConnectRanks(place, device));
   std::ostream nowhere(nullptr);
   const bool prints = place.ranks.rank == 0;
-  return RunDecode(options,
-                   {.out = prints ? streams.out : nowhere,
-                    .err = prints ? streams.err : nowhere,
-                    .progress = prints ? streams.progress : ProgressLine::Mode::kSilent},
-                   collectives.get(), place.local_rank);
+  return RunCommand(options,
+                    {.out = prints ? streams.out : nowhere,
+                     .err = prints ? streams.err : nowhere,
+                     .progress = prints ? streams.progress : ProgressLine::Mode::kSilent},
+                    {.collectives = collectives.get(), .local_rank = place.local_rank});
 }
 
 }  // namespace

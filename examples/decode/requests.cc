@@ -89,17 +89,20 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
   return requests;
 }
 
-EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
-                               int max_position) {
-  const int num_rows = static_cast<int>(std::min<size_t>(requests.size(), kMaxDecodeRows));
-  const int64_t max_seq_len = std::min<int64_t>(LongestSequence(requests), max_position);
-  const int prefill_chunk =
-      static_cast<int>(std::min<int64_t>(options.prefill_chunk.value_or(kMaxTokens), max_seq_len));
+namespace {
+
+// What does not depend on the requests, but for `num_rows` sequences at a time.
+EngineOptions SharedOptions(const DecodeOptions& options, int num_rows, int64_t max_seq_len) {
+  const RunnerChoice& choice = options.runner;
+  const int max_num_tokens = choice.max_num_tokens.value_or(kMaxTokens);
+  const int prefill_chunk = static_cast<int>(
+      std::min<int64_t>(options.prefill_chunk.value_or(max_num_tokens), max_seq_len));
   EngineOptions engine;
   engine.prefill_chunk = prefill_chunk;
   engine.runner.max_num_seqs = num_rows;
   const int num_drafts = options.draft.has_value() ? options.draft->num_tokens : 0;
-  engine.runner.max_num_tokens = std::max({num_rows * (1 + num_drafts), prefill_chunk, kMaxTokens});
+  engine.runner.max_num_tokens =
+      std::max({num_rows * (1 + num_drafts), prefill_chunk, max_num_tokens});
   engine.runner.speculation.max_drafts = num_drafts;
   if (num_drafts > 0) {
     engine.runner.speculation.proposer = options.draft->model.has_value()
@@ -109,14 +112,41 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
     if (!options.draft->tree.empty()) engine.runner.speculation.shape = DraftShape::kTree;
   }
   engine.runner.max_seq_len = static_cast<int>(max_seq_len);
+  engine.runner.block_size = options.block_size;
+  engine.runner.num_blocks = options.num_blocks;
+  if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
+  engine.runner.kv_dtype = choice.kv_dtype;
+  engine.runner.kv_memory_bytes = choice.kv_memory_bytes;
+  engine.runner.num_swap_blocks = choice.num_swap_blocks;
+  for (const int size : choice.graph_sizes) {
+    if (size <= num_rows) engine.runner.graph_sizes.push_back(size);
+  }
+  if (choice.mixed_graphs.has_value()) {
+    engine.runner.mixed_graphs = *choice.mixed_graphs ? MixedGraphs::kOn : MixedGraphs::kOff;
+  }
+  if (choice.cascade.has_value()) {
+    engine.runner.cascade = *choice.cascade ? CascadeMode::kAuto : CascadeMode::kOff;
+  }
+  engine.runner.max_steps_in_flight = choice.steps_in_flight;
+  if (choice.is_batch_invariant) engine.runner.batch_invariance = BatchInvariance::kOn;
+  engine.runner.attention_in_graphs = choice.attention_in_graphs;
+  if (choice.checks_replays) engine.runner.replay_check = ReplayCheck::kEveryReplay;
+  if (!choice.reuses_prefixes) engine.prefix_reuse = PrefixReuse::kOff;
+  return engine;
+}
+
+}  // namespace
+
+EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
+                               int max_position) {
+  const int num_rows = static_cast<int>(std::min<size_t>(requests.size(), kMaxDecodeRows));
+  const int64_t max_seq_len = std::min<int64_t>(LongestSequence(requests), max_position);
+  EngineOptions engine = SharedOptions(options, num_rows, max_seq_len);
   const int64_t longest_input = LongestEncoderInput(requests);
   if (longest_input > 0) {
     engine.runner.max_encoder_tokens =
         static_cast<int>(std::min<int64_t>(longest_input, max_position));
   }
-  engine.runner.block_size = options.block_size;
-  engine.runner.num_blocks = options.num_blocks;
-  if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
   if (options.dump_logits.has_value()) engine.runner.step_logits = StepLogits::kOfEvery;
   engine.runner.logits.penalties = HasPenalties(ToLogitsRequest(requests.front()).params);
   engine.runner.logits.max_log_probs = options.num_log_probs;
@@ -124,8 +154,18 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
     // One window at a time: its chunks fill the steps.
     engine.runner.max_num_seqs = 1;
     engine.runner.logits.max_log_probs = 0;
-    engine.runner.max_earlier_logits = std::max(prefill_chunk - 1, 0);
+    engine.runner.max_earlier_logits = std::max(engine.prefill_chunk - 1, 0);
   }
+  return engine;
+}
+
+EngineOptions ServingEngineOptions(const DecodeOptions& options, int max_position) {
+  const int64_t max_seq_len = std::min(options.max_seq_len.value_or(kServingTokens), max_position);
+  EngineOptions engine =
+      SharedOptions(options, options.max_num_seqs.value_or(kServingRows), max_seq_len);
+  engine.max_waiting = options.max_waiting;
+  engine.runner.logits.penalties = true;
+  engine.runner.logits.max_log_probs = kMaxTopLogProbs;
   return engine;
 }
 

@@ -7,6 +7,20 @@
 #include "nlohmann/json.hpp"
 
 namespace reprise {
+namespace {
+
+nlohmann::ordered_json JsonOf(const TokenLogProbs& token) {
+  nlohmann::ordered_json entry = {
+      {"log_prob", token.log_prob}, {"rank", token.rank}, {"top", nlohmann::ordered_json::array()}};
+  for (const auto& [id, log_prob] : token.top) {
+    entry["top"].push_back(nlohmann::ordered_json::array({id, log_prob}));
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::string ToJson(const TokenLogProbs& token) { return JsonOf(token).dump(); }
 
 std::string ToJson(const Generation& generation) {
   nlohmann::ordered_json json;
@@ -16,13 +30,7 @@ std::string ToJson(const Generation& generation) {
   if (generation.text.has_value()) json["text"] = *generation.text;
   json["finish_reason"] = std::string(FinishReasonName(generation.finish));
   for (const TokenLogProbs& token : generation.log_probs) {
-    nlohmann::ordered_json entry = {{"log_prob", token.log_prob},
-                                    {"rank", token.rank},
-                                    {"top", nlohmann::ordered_json::array()}};
-    for (const auto& [id, log_prob] : token.top) {
-      entry["top"].push_back(nlohmann::ordered_json::array({id, log_prob}));
-    }
-    json["log_probs"].push_back(std::move(entry));
+    json["log_probs"].push_back(JsonOf(token));
   }
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

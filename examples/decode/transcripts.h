@@ -43,6 +43,9 @@ struct Generation {
 // {"log_prob":-0.5,"rank":1,"top":[[16,-0.5],[9,-1.25]]}.
 std::string ToJson(const Generation& generation);
 
+// {"log_prob":-0.5,"rank":1,"top":[[16,-0.5],[9,-1.25]]}
+std::string ToJson(const TokenLogProbs& token);
+
 // Prints the texts of several prompts that are generated at the same time: one after the other, in
 // the order of the prompts, each as early as possible. With one prompt, only its text and a line
 // break are printed. With several, each text is below a line "--- <heading>". The stream is flushed

@@ -77,5 +77,14 @@ breach "Files of more than 800 lines:" \
 breach "Rooms of more than 60 sources:" \
   "$(sources attention cache base distributed graphs runner engine examples tests | xargs -n 1 dirname | sort | uniq -c | awk '$1 > 60')"
 
+# What the program's users read, as the sources have it: literals that go on in the next line are one.
+literals=$({ sources base cache attention distributed graphs runner engine examples | grep -v '_test\.cc$' && find third_party -name '*.bzl'; } |
+  xargs cat | tr -d '\n' | sed -E 's/" *(\+ *)?"//g')
+quoted=$(sed -nE 's/^\| `([^`]+)` \|.*/\1/p' docs/troubleshooting.md | LC_ALL=C sort -u)
+breach "Messages of docs/troubleshooting.md that no source has:" \
+  "$(while IFS= read -r message; do
+    [[ $literals == *"$message"* ]] || echo "$message"
+  done <<<"$quoted")"
+
 ((breaches == 0)) && echo "the house is as DESIGN.md draws it"
 exit $((breaches > 0))

@@ -1,0 +1,205 @@
+#include "examples/decode/bench/bench.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/ids.h"
+#include "base/status_macros.h"
+#include "distributed/agreement.h"
+#include "engine/engine.h"
+#include "examples/decode/requests.h"
+#include "examples/models/model_folder.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+namespace {
+
+double PerSecond(int64_t count, double seconds) {
+  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
+
+std::vector<int32_t> RandomTokens(int count, int vocab_size, std::mt19937& random) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(random() % static_cast<uint32_t>(vocab_size));
+  }
+  return tokens;
+}
+
+// The engine of all points.
+EngineOptions BenchEngineOptions(const DecodeOptions& options, int max_position) {
+  const BenchChoice& bench = options.bench;
+  DecodeOptions serving = options;
+  serving.max_num_seqs = *std::max_element(bench.batches.begin(), bench.batches.end());
+  serving.runner.reuses_prefixes = false;
+  const int context = *std::max_element(bench.contexts.begin(), bench.contexts.end());
+  // Longer than any can become is shortened to the model's positions.
+  EngineOptions engine = ServingEngineOptions(serving, max_position);
+  const BenchPoint largest = {*serving.max_num_seqs, context, bench.num_tokens};
+  const int64_t longest =
+      int64_t{context} + bench.num_tokens + PromptSteps(largest, engine.runner.max_num_tokens);
+  engine.runner.max_seq_len = static_cast<int>(std::min<int64_t>(longest, max_position));
+  engine.runner.logits = {};
+  return engine;
+}
+
+absl::Status CheckContexts(const BenchChoice& bench, int max_position) {
+  for (const int context : bench.contexts) {
+    if (int64_t{context} + bench.num_tokens <= max_position) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--contexts: expected at most ", max_position - bench.num_tokens, ", so that --num_tokens ",
+        bench.num_tokens, " fit into the model's ", max_position, " positions, got ", context));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double BenchResult::prompt_tokens_per_second() const {
+  return PerSecond(num_prompt_tokens, prompt_seconds);
+}
+double BenchResult::tokens_per_second() const { return PerSecond(num_decoded, decode_seconds); }
+double BenchResult::ms_per_token() const {
+  if (num_decoded == 0) return 0;
+  return 1000 * decode_seconds * point.batch / static_cast<double>(num_decoded);
+}
+
+int PromptSteps(const BenchPoint& point, int max_num_tokens) {
+  const int64_t num_tokens = int64_t{point.batch} * point.context;
+  // Decodes of sequences that have begun take their part of each step.
+  const int64_t at_least = std::max(max_num_tokens - point.batch, 1);
+  return static_cast<int>(
+      std::min<int64_t>((num_tokens + at_least - 1) / at_least + point.batch, int64_t{1} << 24));
+}
+
+absl::StatusOr<BenchResult> MeasurePoint(StepEngine& engine, const BenchPoint& point,
+                                         int vocab_size, int prompt_steps,
+                                         const std::function<absl::Time()>& clock) {
+  BenchResult result = {.point = point, .num_prompt_tokens = int64_t{point.batch} * point.context};
+  std::mt19937 random(static_cast<uint32_t>(point.batch * 65537 + point.context));
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < point.batch; ++i) {
+    REPRISE_ASSIGN_OR_RETURN(ids.emplace_back(),
+                             engine.Add({.prompt = RandomTokens(point.context, vocab_size, random),
+                                         .max_new_tokens = point.num_tokens + prompt_steps}));
+  }
+  const int64_t wanted = int64_t{point.batch} * point.num_tokens;
+  int num_begun = 0;
+  const absl::Time begin = clock();
+  absl::Time decodes = begin;
+  std::vector<TokenEvent> events;
+  bool is_done = false;
+  while (!is_done) {
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine.Step(events));
+    const bool all_run = num_begun == point.batch;
+    for (const TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
+      if (event.index == 0) ++num_begun;
+      if (all_run) ++result.num_decoded;
+      is_done |= event.finish != FinishReason::kNone;
+    }
+    if (!all_run && num_begun == point.batch) {
+      decodes = clock();
+      result.prompt_seconds = absl::ToDoubleSeconds(decodes - begin);
+    }
+    is_done |= result.num_decoded >= wanted;
+    if (!is_done && !engine.has_work()) break;
+  }
+  result.decode_seconds = absl::ToDoubleSeconds(clock() - decodes);
+  events.clear();
+  for (const SequenceId id : ids) {
+    const absl::Status cancelled = engine.Cancel(id, events);
+    if (!cancelled.ok() && !absl::IsNotFound(cancelled)) return cancelled;
+  }
+  while (engine.has_work()) {  // steps in flight
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine.Step(events));
+  }
+  if (num_begun < point.batch || result.num_decoded == 0) {
+    return absl::InternalError(
+        absl::StrCat("sequences have ended before they were measured: ", num_begun, " of ",
+                     point.batch, " have begun; give a larger cache"));
+  }
+  return result;
+}
+
+std::string BenchHeading() {
+  return absl::StrFormat("%6s %8s %16s %16s %12s\n", "batch", "context", "prompt tokens/s",
+                         "decode tokens/s", "ms a token");
+}
+
+std::string BenchRow(const BenchResult& result) {
+  return absl::StrFormat("%6d %8d %16.1f %16.1f %12.3f\n", result.point.batch, result.point.context,
+                         result.prompt_tokens_per_second(), result.tokens_per_second(),
+                         result.ms_per_token());
+}
+
+std::string ToJson(const BenchResult& result) {
+  return nlohmann::ordered_json{{"batch", result.point.batch},
+                                {"context", result.point.context},
+                                {"prompt_tokens_per_s", result.prompt_tokens_per_second()},
+                                {"decode_tokens_per_s", result.tokens_per_second()},
+                                {"ms_per_token", result.ms_per_token()},
+                                {"decoded_tokens", result.num_decoded}}
+      .dump();
+}
+
+absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams, RankOfRun rank) {
+  std::optional<ModelFolder> folder;
+  EngineOptions engine_options;
+  LoadedModel loaded;
+  ProgressLine progress(streams.err, streams.progress);
+  const auto load = [&]() -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(folder, OpenModel(options));
+    if (std::holds_alternative<BartConfig>(folder->config)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("bench: expected a model without an encoder, got ", folder->path));
+    }
+    REPRISE_RETURN_IF_ERROR(CheckContexts(options.bench, folder->max_seq_len()));
+    engine_options = BenchEngineOptions(options, folder->max_seq_len());
+    engine_options.runner.collectives = rank.collectives;
+    REPRISE_ASSIGN_OR_RETURN(
+        loaded,
+        LoadedModel::Load(options, *folder, *engine_options.runner.max_seq_len, rank, progress));
+    return absl::OkStatus();
+  };
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives, load()));
+  if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
+  progress.Show("setting up");
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                           CreateEngine(loaded.model.get(), engine_options));
+  const int vocab_size = static_cast<int>(loaded.model->spec().vocab_size);
+  const int max_num_tokens = engine_options.runner.max_num_tokens;
+  const bool is_json = options.output == OutputChoice::kJson;
+  const auto measure = [&](const BenchPoint& point) {
+    progress.Show(absl::StrCat("batch ", point.batch, ", context ", point.context));
+    return MeasurePoint(*engine, point, vocab_size, PromptSteps(point, max_num_tokens));
+  };
+  const int largest = engine_options.runner.max_num_seqs;
+  REPRISE_RETURN_IF_ERROR(
+      measure({largest,
+               *std::min_element(options.bench.contexts.begin(), options.bench.contexts.end()), 1})
+          .status());
+  progress.Clear();
+  if (!is_json) streams.out << BenchHeading() << std::flush;
+  for (const int context : options.bench.contexts) {
+    for (const int batch : options.bench.batches) {
+      REPRISE_ASSIGN_OR_RETURN(const BenchResult result,
+                               measure({batch, context, options.bench.num_tokens}));
+      progress.Clear();
+      streams.out << (is_json ? ToJson(result) + "\n" : BenchRow(result)) << std::flush;
+    }
+  }
+  if (!streams.out.good()) return absl::InternalError("standard output could not be written");
+  return absl::OkStatus();
+}
+
+}  // namespace reprise

@@ -1,0 +1,130 @@
+#include "examples/decode/chat/chat.h"
+
+#include <signal.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "engine/engine.h"
+#include "examples/decode/chat/chat_session.h"
+#include "examples/decode/chat/chat_template.h"
+#include "examples/decode/chat/input_lines.h"
+#include "examples/decode/loaded_model.h"
+#include "examples/decode/requests.h"
+#include "examples/decode/signal_event.h"
+#include "examples/models/model_folder.h"
+
+namespace reprise {
+namespace {
+
+constexpr char kHelp[] =
+    "/clear begins another conversation; /exit or Ctrl-D ends the program; Ctrl-C ends an answer\n";
+
+absl::StatusOr<ChatSetup> SetupOf(const DecodeOptions& options, const ModelFolder& folder) {
+  if (options.num_ranks.value_or(1) > 1) {
+    return absl::InvalidArgumentError("--ranks: chat runs in one process");
+  }
+  if (!folder.tokenizer.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat takes texts, but ", folder.path, " has no tokenizer.json"));
+  }
+  if (std::holds_alternative<BartConfig>(folder.config)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat: expected a model without an encoder, got ", folder.path));
+  }
+  ChatSetup setup = {.system = options.system};
+  std::optional<ChatFormat> format;
+  if (options.chat_template.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(format, ChatFormatOfName(*options.chat_template));
+  }
+  REPRISE_ASSIGN_OR_RETURN(setup.chat, ChatTemplateOf(folder.path, format));
+  const Prompt none = {.content = TokenList()};  // each turn brings its own
+  REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
+                           MakeRequests({&none, 1}, options, folder));
+  setup.request = std::move(requests.front());
+  return setup;
+}
+
+std::string StatsLine(const ChatAnswer& answer) {
+  return absl::StrFormat(
+      "[%d tokens in %.2f s, %.1f tokens/s; %d of %d prompt tokens from the cache]\n",
+      answer.num_tokens, answer.seconds,
+      answer.seconds > 0 ? static_cast<double>(answer.num_tokens) / answer.seconds : 0.0,
+      answer.num_cached_tokens, answer.num_prompt_tokens);
+}
+
+absl::Status Converse(const DecodeOptions& options, const ChatStreams& streams,
+                      ChatSession& session) {
+  SignalEvent interrupt({SIGINT});
+  InputLines lines(streams.in, interrupt);
+  while (true) {
+    streams.err << "> " << std::flush;
+    const InputLines::Result line = lines.Next();
+    if (line.kind == InputLines::Kind::kEnd || line.text == "/exit") break;
+    if (line.kind == InputLines::Kind::kInterrupted) {
+      streams.err << '\n';
+      continue;
+    }
+    if (line.text == "/clear") {
+      session.Clear();
+      continue;
+    }
+    if (line.text == "/help") {
+      streams.err << kHelp;
+      continue;
+    }
+    if (line.text.empty()) continue;
+    const absl::StatusOr<ChatAnswer> answer = session.Ask(line.text, [&](std::string_view piece) {
+      streams.out << piece << std::flush;
+      return !interrupt.Take();
+    });
+    streams.out << '\n' << std::flush;
+    if (!answer.ok()) {
+      // What the user says may be wrong; a device that has failed serves nothing any more.
+      if (!absl::IsInvalidArgument(answer.status()) &&
+          !absl::IsResourceExhausted(answer.status())) {
+        return answer.status();
+      }
+      streams.err << answer.status().message() << '\n';
+      continue;
+    }
+    if (!streams.out.good()) return absl::InternalError("standard output could not be written");
+    if (options.shows_stats) streams.err << StatsLine(*answer);
+  }
+  streams.err << '\n' << std::flush;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunChat(const DecodeOptions& options, const ChatStreams& streams) {
+  REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, OpenModel(options));
+  REPRISE_ASSIGN_OR_RETURN(ChatSetup setup, SetupOf(options, folder));
+  DecodeOptions one = options;
+  one.max_num_seqs = 1;
+  EngineOptions engine_options = ServingEngineOptions(one, folder.max_seq_len());
+  setup.max_seq_len = *engine_options.runner.max_seq_len;
+  LoadedModel loaded;
+  std::unique_ptr<Engine> engine;
+  {
+    ProgressLine progress(streams.err, streams.progress);
+    REPRISE_ASSIGN_OR_RETURN(loaded,
+                             LoadedModel::Load(options, folder, setup.max_seq_len, {}, progress));
+    engine_options.runner.speculation.draft_model = loaded.draft.get();
+    progress.Show("setting up");
+    REPRISE_ASSIGN_OR_RETURN(engine, CreateEngine(loaded.model.get(), engine_options));
+  }
+  ChatSession session(engine.get(), &*folder.tokenizer, std::move(setup));
+  return Converse(options, streams, session);
+}
+
+}  // namespace reprise

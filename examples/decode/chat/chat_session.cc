@@ -1,0 +1,96 @@
+#include "examples/decode/chat/chat_session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/ids.h"
+#include "base/status_macros.h"
+
+namespace reprise {
+
+ChatSession::ChatSession(StepEngine* engine, const Tokenizer* tokenizer, ChatSetup setup)
+    : engine_(engine), tokenizer_(tokenizer), setup_(std::move(setup)) {
+  // First: the one that an answer is ended with if the model has not done so.
+  std::vector<int32_t>& stops = setup_.request.stop_tokens;
+  if (const std::optional<int32_t> end = tokenizer->FindToken(setup_.chat.EndMarker())) {
+    stops.erase(std::remove(stops.begin(), stops.end(), *end), stops.end());
+    stops.insert(stops.begin(), *end);
+  }
+}
+
+absl::StatusOr<std::vector<int32_t>> ChatSession::WithTurn(std::string_view text) const {
+  const bool is_first = tokens_.empty();
+  const std::string turn = (is_first ? setup_.chat.Begin() : setup_.chat.AfterAnswer()) +
+                           setup_.chat.UserTurn(text, setup_.system, is_first);
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<int32_t> added,
+                           tokenizer_->Encode(turn, {.adds_template = false}));
+  std::vector<int32_t> tokens = tokens_;
+  tokens.insert(tokens.end(), added.begin(), added.end());
+  if (static_cast<int>(tokens.size()) < setup_.max_seq_len) return tokens;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the conversation is too long: expected fewer than ", setup_.max_seq_len,
+                   " tokens, got ", tokens.size(), "; /clear begins another"));
+}
+
+absl::StatusOr<bool> ChatSession::TakeEvents(StreamingDecoder& decoder, ChatAnswer& answer,
+                                             OnPiece on_piece, bool& goes_on) {
+  for (const TokenEvent& event : events_) {
+    REPRISE_RETURN_IF_ERROR(event.error);
+    answer.finish = event.finish;
+    const bool is_last = event.finish != FinishReason::kNone;
+    std::string piece;
+    if (event.token.has_value()) {
+      answer_.push_back(*event.token);
+      piece = decoder.Push(*event.token);
+    }
+    if (is_last) piece += decoder.Finish();
+    goes_on &= on_piece(piece);
+    if (is_last) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<ChatAnswer> ChatSession::Ask(std::string_view text, OnPiece on_piece) {
+  const auto begin = std::chrono::steady_clock::now();
+  REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, WithTurn(text));
+  Request request = setup_.request;
+  request.prompt = prompt;
+  ChatAnswer answer = {.num_prompt_tokens = static_cast<int64_t>(prompt.size())};
+  const int64_t num_hit_before = engine_->metrics().num_prefix_tokens_hit;
+  answer_.clear();
+  StreamingDecoder decoder(*tokenizer_, SpecialTokenText::kSkip);
+  REPRISE_ASSIGN_OR_RETURN(const SequenceId id, engine_->Add(std::move(request)));
+  bool goes_on = true;
+  bool is_cancelled = false;
+  bool has_ended = false;
+  while (!has_ended) {
+    events_.clear();
+    if (!goes_on && !is_cancelled) {
+      is_cancelled = true;
+      REPRISE_RETURN_IF_ERROR(engine_->Cancel(id, events_));
+    } else {
+      REPRISE_RETURN_IF_ERROR(engine_->Step(events_));
+      if (events_.empty()) goes_on &= on_piece("");
+    }
+    REPRISE_ASSIGN_OR_RETURN(has_ended, TakeEvents(decoder, answer, on_piece, goes_on));
+  }
+  while (engine_->has_work()) {  // steps in flight
+    events_.clear();
+    REPRISE_RETURN_IF_ERROR(engine_->Step(events_));
+  }
+  answer.num_tokens = static_cast<int64_t>(answer_.size());
+  answer.num_cached_tokens = engine_->metrics().num_prefix_tokens_hit - num_hit_before;
+  tokens_ = std::move(prompt);
+  tokens_.insert(tokens_.end(), answer_.begin(), answer_.end());
+  const std::vector<int32_t>& stops = setup_.request.stop_tokens;
+  const bool is_ended =
+      !answer_.empty() && std::find(stops.begin(), stops.end(), answer_.back()) != stops.end();
+  if (!is_ended && !stops.empty()) tokens_.push_back(stops.front());
+  answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return answer;
+}
+
+}  // namespace reprise

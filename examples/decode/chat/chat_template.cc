@@ -1,0 +1,185 @@
+#include "examples/decode/chat/chat_template.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "examples/hf/strict_json.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+namespace {
+
+using nlohmann::json;
+
+struct FormatSpec {
+  ChatFormat format;
+  const char* name;
+  const char* marker;  // what a chat_template of this format contains, and no other
+  const char* bos;     // written before the first turn, where a folder names none
+};
+constexpr std::array<FormatSpec, 5> kFormats = {
+    {{ChatFormat::kNone, "none", nullptr, ""},
+     {ChatFormat::kLlama3, "llama3", "<|start_header_id|>", "<|begin_of_text|>"},
+     {ChatFormat::kChatMl, "chatml", "<|im_start|>", nullptr},
+     {ChatFormat::kMistral, "mistral", "[INST]", "<s>"},
+     {ChatFormat::kGemma, "gemma", "<start_of_turn>", "<bos>"}}};
+
+const FormatSpec& SpecOf(ChatFormat format) {
+  return *std::find_if(kFormats.begin(), kFormats.end(),
+                       [&](const FormatSpec& spec) { return spec.format == format; });
+}
+
+std::string Stripped(std::string_view text) {
+  return std::string(absl::StripAsciiWhitespace(absl::string_view(text.data(), text.size())));
+}
+
+// A member that is a text, or an object with its "content", as tokens are.
+std::string TextOf(const json& config, const char* name) {
+  const auto it = config.find(name);
+  if (it == config.end()) return "";
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_object() && it->contains("content") && it->at("content").is_string()) {
+    return it->at("content").get<std::string>();
+  }
+  return "";
+}
+
+// A text, or a list of {"name": , "template": }, of which the one named default counts.
+std::string JinjaOf(const json& config) {
+  const auto it = config.find("chat_template");
+  if (it == config.end() || !it->is_array()) return TextOf(config, "chat_template");
+  for (const json& entry : *it) {
+    if (entry.is_object() && TextOf(entry, "name") == "default") return TextOf(entry, "template");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view ChatFormatName(ChatFormat format) { return SpecOf(format).name; }
+
+absl::StatusOr<ChatFormat> ChatFormatOfName(std::string_view name) {
+  std::vector<std::string> names;
+  for (const FormatSpec& spec : kFormats) {
+    if (name == spec.name) return spec.format;
+    names.push_back(spec.name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--template: expected ",
+                                                 absl::StrJoin(names, ", "), ", got ",
+                                                 DescribeJson(std::string(name))));
+}
+
+std::optional<ChatFormat> ChatFormatOfJinja(std::string_view chat_template) {
+  for (const FormatSpec& spec : kFormats) {
+    if (spec.marker != nullptr && chat_template.find(spec.marker) != std::string_view::npos) {
+      return spec.format;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string ChatTemplate::Begin() const { return bos; }
+
+std::string ChatTemplate::UserTurn(std::string_view text, std::string_view system,
+                                   bool is_first) const {
+  const std::string user = Stripped(text);
+  const std::string told = is_first ? Stripped(system) : "";
+  switch (format) {
+    case ChatFormat::kNone:
+      return absl::StrCat(is_first ? std::string(system) : "", std::string(text), "\n");
+    case ChatFormat::kLlama3: {
+      const auto turn = [](const char* role, const std::string& content) {
+        return absl::StrCat("<|start_header_id|>", role, "<|end_header_id|>\n\n", content,
+                            "<|eot_id|>");
+      };
+      return absl::StrCat(told.empty() ? "" : turn("system", told), turn("user", user),
+                          "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    }
+    case ChatFormat::kChatMl: {
+      const auto turn = [](const char* role, const std::string& content) {
+        return absl::StrCat("<|im_start|>", role, "\n", content, "<|im_end|>\n");
+      };
+      return absl::StrCat(told.empty() ? "" : turn("system", told), turn("user", user),
+                          "<|im_start|>assistant\n");
+    }
+    case ChatFormat::kMistral:
+      return absl::StrCat("[INST] ", told, told.empty() ? "" : "\n\n", user, " [/INST]");
+    case ChatFormat::kGemma:
+      return absl::StrCat("<start_of_turn>user\n", told, told.empty() ? "" : "\n\n", user,
+                          "<end_of_turn>\n<start_of_turn>model\n");
+  }
+  return "";
+}
+
+std::string_view ChatTemplate::EndMarker() const {
+  switch (format) {
+    case ChatFormat::kLlama3:
+      return "<|eot_id|>";
+    case ChatFormat::kChatMl:
+      return "<|im_end|>";
+    case ChatFormat::kMistral:
+      return "</s>";
+    case ChatFormat::kGemma:
+      return "<end_of_turn>";
+    case ChatFormat::kNone:
+      break;
+  }
+  return "";
+}
+
+std::string ChatTemplate::AfterAnswer() const {
+  switch (format) {
+    case ChatFormat::kChatMl:
+    case ChatFormat::kGemma:
+      return "\n";
+    case ChatFormat::kNone:
+      return bos;
+    case ChatFormat::kLlama3:
+    case ChatFormat::kMistral:
+      break;
+  }
+  return "";
+}
+
+absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
+                                            std::optional<ChatFormat> format) {
+  json config = json::object();
+  const std::string path = folder + "/tokenizer_config.json";
+  if (std::filesystem::exists(path)) {
+    REPRISE_ASSIGN_OR_RETURN(config, ReadJsonFile(path));
+    if (!config.is_object()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": expected an object, got ", DescribeJson(config)));
+    }
+  }
+  if (!format.has_value()) {
+    std::string jinja = JinjaOf(config);
+    if (std::ifstream file(folder + "/chat_template.jinja", std::ios::binary); file.good()) {
+      jinja.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    }
+    format = jinja.empty() ? ChatFormat::kNone : ChatFormatOfJinja(jinja);
+    if (!format.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          folder, " has a chat_template of an unknown format: choose one by --template"));
+    }
+  }
+  ChatTemplate made = {.format = *format};
+  if (const char* const bos = SpecOf(*format).bos; bos != nullptr && *format != ChatFormat::kNone) {
+    made.bos = TextOf(config, "bos_token");
+    if (made.bos.empty()) made.bos = bos;
+  } else if (*format == ChatFormat::kNone) {
+    made.bos = TextOf(config, "bos_token");
+  }
+  return made;
+}
+
+}  // namespace reprise

@@ -1,0 +1,126 @@
+#include "examples/decode/chat/chat_template.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace reprise {
+namespace {
+
+using testing::HasSubstr;
+
+// What a model reads before its second answer, as transformers' apply_chat_template() writes it for
+// the templates of Llama-3.1-8B-Instruct (without its date), Qwen2.5-7B-Instruct,
+// Mistral-7B-Instruct-v0.3 and gemma-2-9b-it.
+std::string Conversation(const ChatTemplate& chat, const std::string& system) {
+  return chat.Begin() + chat.UserTurn(" Hi\n", system, true) + "Hello." +
+         std::string(chat.EndMarker()) + chat.AfterAnswer() + chat.UserTurn("Why?", system, false);
+}
+
+TEST(ChatTemplateTest, WritesTheFormatsOfTheFamilies) {
+  EXPECT_EQ(Conversation({.format = ChatFormat::kLlama3, .bos = "<|begin_of_text|>"}, "Be brief."),
+            "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nWhy?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_EQ(Conversation({.format = ChatFormat::kChatMl}, "Be brief."),
+            "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+            "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  EXPECT_EQ(Conversation({.format = ChatFormat::kMistral, .bos = "<s>"}, ""),
+            "<s>[INST] Hi [/INST]Hello.</s>[INST] Why? [/INST]");
+  EXPECT_EQ(Conversation({.format = ChatFormat::kGemma, .bos = "<bos>"}, ""),
+            "<bos><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n"
+            "<start_of_turn>user\nWhy?<end_of_turn>\n<start_of_turn>model\n");
+}
+
+TEST(ChatTemplateTest, WithoutASystemTextThereIsNoSuchTurn) {
+  const ChatTemplate chat = {.format = ChatFormat::kChatMl};
+  EXPECT_EQ(chat.UserTurn("Hi", " ", true),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  const ChatTemplate mistral = {.format = ChatFormat::kMistral};
+  EXPECT_EQ(mistral.UserTurn("Hi", "Be brief.", true), "[INST] Be brief.\n\nHi [/INST]");
+}
+
+TEST(ChatTemplateTest, NoneIsTheTextAlone) {
+  const ChatTemplate chat = {.format = ChatFormat::kNone, .bos = "<s>"};
+  EXPECT_EQ(Conversation(chat, ""), "<s> Hi\n\nHello.<s>Why?\n");
+}
+
+TEST(ChatTemplateTest, FormatsHaveNames) {
+  for (const char* const name : {"none", "llama3", "chatml", "mistral", "gemma"}) {
+    const auto format = ChatFormatOfName(name);
+    ASSERT_TRUE(format.ok()) << format.status();
+    EXPECT_EQ(ChatFormatName(*format), name);
+  }
+  EXPECT_EQ(std::string(ChatFormatOfName("alpaca").status().message()),
+            "--template: expected none, llama3, chatml, mistral, gemma, got \"alpaca\"");
+}
+
+class ChatTemplateFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + "/" + name) << text;
+  }
+  const std::string folder_ = testing::TempDir() + "/chat_template";
+};
+
+TEST_F(ChatTemplateFolderTest, TheFolderTellsTheFormat) {
+  const struct {
+    const char* jinja;
+    ChatFormat format;
+  } cases[] = {{"{{ '<|start_header_id|>' + message['role'] }}", ChatFormat::kLlama3},
+               {"{{'<|im_start|>' + message['role']}}", ChatFormat::kChatMl},
+               {"{{ '[INST] ' + content }}", ChatFormat::kMistral},
+               {"{{ '<start_of_turn>' + role }}", ChatFormat::kGemma}};
+  for (const auto& [jinja, format] : cases) {
+    Write("tokenizer_config.json", nlohmann::json{{"chat_template", jinja}}.dump());
+    const auto chat = ChatTemplateOf(folder_, std::nullopt);
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    EXPECT_EQ(chat->format, format) << jinja;
+  }
+  // A list of templates, tokens that are objects, and a file of its own.
+  Write("tokenizer_config.json",
+        R"({"bos_token":{"content":"<b>"},"chat_template":[{"name":"tools","template":"x"},)"
+        R"({"name":"default","template":"[INST]"}]})");
+  auto chat = ChatTemplateOf(folder_, std::nullopt);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->format, ChatFormat::kMistral);
+  EXPECT_EQ(chat->bos, "<b>");
+  Write("chat_template.jinja", "<|im_start|>");
+  chat = ChatTemplateOf(folder_, std::nullopt);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->format, ChatFormat::kChatMl);
+  EXPECT_EQ(chat->bos, "");
+}
+
+TEST_F(ChatTemplateFolderTest, WithoutATemplateItIsNoneAndAFlagTakesPrecedence) {
+  auto chat = ChatTemplateOf(folder_, std::nullopt);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->format, ChatFormat::kNone);
+  chat = ChatTemplateOf(folder_, ChatFormat::kLlama3);
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->format, ChatFormat::kLlama3);
+  EXPECT_EQ(chat->bos, "<|begin_of_text|>");
+}
+
+TEST_F(ChatTemplateFolderTest, ATemplateOfAnotherFormatIsRefused) {
+  Write("chat_template.jinja", "### Instruction:");
+  EXPECT_THAT(std::string(ChatTemplateOf(folder_, std::nullopt).status().message()),
+              HasSubstr("choose one by --template"));
+  EXPECT_TRUE(ChatTemplateOf(folder_, ChatFormat::kNone).ok());
+  Write("tokenizer_config.json", "[1]");
+  EXPECT_FALSE(ChatTemplateOf(folder_, ChatFormat::kNone).ok());
+}
+
+}  // namespace
+}  // namespace reprise
