@@ -68,6 +68,10 @@ unnamed=$(public_targets | while read -r target; do
 done)
 breach "Public targets that the README of their room does not name:" "$unnamed"
 
+listed=$(sed -n 's/^    "\(.*\)",$/\1/p' tools/install/public_targets.bzl | grep -v '_cuda$' | LC_ALL=C sort)
+breach "Public targets that tools/install/public_targets.bzl lacks, or that are none:" \
+  "$(LC_ALL=C comm -3 <(public_targets | grep -vE '_cuda$|\.so$' | LC_ALL=C sort) <(printf '%s\n' "$listed"))"
+
 breach "Claims of docs/features.txt that its tests do not hold:" "$(tools/ci/features.py 2>&1)"
 
 breach "Faults of tools/mutations/faults.txt that no longer fit the sources:" "$(tools/mutations/mutate.py --check 2>&1)"

@@ -31,6 +31,9 @@ missing_packages() {
     [[ -e $debian_bazel/tools/skylib ]] || echo bazel-skylib
   fi
   have_command g++ || echo g++
+  # For the test of an installation.
+  have_command cmake || echo cmake
+  have_command pkg-config || echo pkg-config
   have_header absl/base/config.h || echo libabsl-dev
   have_header glog/logging.h || echo libgoogle-glog-dev
   have_header gtest/gtest.h || echo libgtest-dev

@@ -8,6 +8,8 @@ done
 log=$work/apt.log
 stand_in bazel </dev/null
 stand_in g++ </dev/null
+stand_in cmake </dev/null
+stand_in pkg-config </dev/null
 stand_in apt-get <<'END'
 #!/bin/bash
 echo "$*"
