@@ -8,6 +8,7 @@
 #include <regex>
 #include <string>
 
+#include "attention/work_map/verify_tile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -233,7 +234,7 @@ TEST(AttentionDispatchTest, HasTheKernelOfEveryTileThatAPlanChooses) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3}) {
     for (int head_dim = 1; head_dim <= kMaxAttentionHeadDim; ++head_dim) {
       for (int rows : {1, 16, 17, 64, 100}) {
-        const AttentionTile* tile = FindAttentionTile(dtype, head_dim, head_dim, rows);
+        const AttentionTile* tile = FindTile(dtype, head_dim, head_dim, rows);
         ASSERT_NE(tile, nullptr);
         AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, tile->rows());
         key.loading = KvLoading::kConverted;
@@ -244,6 +245,8 @@ TEST(AttentionDispatchTest, HasTheKernelOfEveryTileThatAPlanChooses) {
         key.values = ValueSource::kKeyTile;
         kernel = FindAttentionKernel(key);
         ASSERT_TRUE(kernel.ok()) << kernel.status();
+        // For 32 rows, keys that are converted have the kernel of 128 rows.
+        if (tile->rows() == kVerifyRows) continue;
         EXPECT_EQ((*kernel)->tile.ctas_per_sm, tile->ctas_per_sm);
       }
     }

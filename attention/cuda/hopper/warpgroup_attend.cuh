@@ -1,8 +1,9 @@
 // The warpgroups that compute: each processes 64 rows of a tile against its keys, step by step.
 //
 // Products are asynchronous (wgmma): while the tensor cores add up P V of one step and compute Q
-// K^T of the next, the other warpgroup computes its weights, and so does this one while the tensor
-// cores are still adding up (FlashAttention-3, Shah et al. 2024).
+// K^T of the next, the other warpgroup computes its weights (FlashAttention-3, Shah et al. 2024).
+// This one could compute its own while P V is still being added up, but the compiler waits for P V
+// first; a version that did not wait took as long.
 //
 //   step i      start S = Q K(i)^T, out += P(i - 1) V(i - 1)
 //               when S is complete: free K(i); logits, mask, P(i)
