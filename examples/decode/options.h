@@ -17,6 +17,7 @@
 #include "base/dtype.h"
 #include "engine/request.h"
 #include "examples/decode/prompt.h"
+#include "runner/speculation/speculation_options.h"
 
 namespace reprise {
 
@@ -49,6 +50,7 @@ struct DecodeArguments {
   std::optional<std::string> draft = {};
   std::optional<int> num_draft_tokens = {};
   std::optional<std::string> tree = {};
+  std::optional<std::string> acceptance = {};
   bool compare_plain = false;
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};
@@ -76,7 +78,8 @@ struct DraftChoice {
   std::optional<std::string> model = {};  // nullopt: drafts from the sequence's own tokens
   int num_tokens = 4;                     // the most of a row
   std::vector<int> tree = {};             // SpeculationOptions::tree; empty: chains
-  bool compares_plain = false;            // the run is repeated without drafts, for its speed
+  DraftAcceptance acceptance = DraftAcceptance::kSameText;
+  bool compares_plain = false;  // the run is repeated without drafts, for its speed
 };
 
 enum class OutputChoice : int8_t { kText, kJson };

@@ -105,6 +105,7 @@ EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Re
     engine.runner.speculation.proposer = options.draft->model.has_value()
                                              ? SpeculationOptions::Proposer::kModel
                                              : SpeculationOptions::Proposer::kNgram;
+    engine.runner.speculation.acceptance = options.draft->acceptance;
     engine.runner.speculation.tree = options.draft->tree;
     if (!options.draft->tree.empty()) engine.runner.speculation.shape = DraftShape::kTree;
   }
