@@ -75,6 +75,9 @@ class GraphSet {
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 
+  // Whether the key has a graph by now, so that Replay() captures nothing.
+  bool is_captured(const GraphKey& key) const { return graphs_.contains(key); }
+
   // The memory that capturing all keys is going to take, by trial captures of the largest key of
   // each kind (query length or mixed, input, cascade): the largest of their pools, plus that of
   // mixed keys, which are captured after smaller ones, and the driver's share for every key, but no

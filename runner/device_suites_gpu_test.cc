@@ -9,6 +9,7 @@
 #include "runner/testing/logits_stages_suite.h"
 #include "runner/testing/mixed_graphs_suite.h"
 #include "runner/testing/replay_check_suite.h"
+#include "runner/testing/speculation_acceptance_suite.h"
 #include "runner/testing/speculation_suite.h"
 #include "runner/testing/swap_suite.h"
 
@@ -25,6 +26,7 @@ INSTANTIATE_TEST_SUITE_P(SecondGpu, LayerKindsSuite, testing::Values(c10::Device
 INSTANTIATE_TEST_SUITE_P(Cuda, LogitsStagesSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, MixedGraphsSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, ReplayCheckSuite, testing::Values(c10::kCUDA));
+INSTANTIATE_TEST_SUITE_P(Cuda, SpeculationAcceptanceSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, SpeculationSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, SwapSuite, testing::Values(c10::kCUDA));
 

@@ -9,6 +9,7 @@
 #include "runner/testing/logits_stages_suite.h"
 #include "runner/testing/mixed_graphs_suite.h"
 #include "runner/testing/replay_check_suite.h"
+#include "runner/testing/speculation_acceptance_suite.h"
 #include "runner/testing/speculation_suite.h"
 #include "runner/testing/swap_suite.h"
 
@@ -23,6 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, LayerKindsSuite, testing::Values(c10::kCPU));
 INSTANTIATE_TEST_SUITE_P(Cpu, LogitsStagesSuite, testing::Values(c10::kCPU));
 INSTANTIATE_TEST_SUITE_P(Cpu, MixedGraphsSuite, testing::Values(c10::kCPU));
 INSTANTIATE_TEST_SUITE_P(Cpu, ReplayCheckSuite, testing::Values(c10::kCPU));
+INSTANTIATE_TEST_SUITE_P(Cpu, SpeculationAcceptanceSuite, testing::Values(c10::kCPU));
 INSTANTIATE_TEST_SUITE_P(Cpu, SpeculationSuite, testing::Values(c10::kCPU));
 INSTANTIATE_TEST_SUITE_P(Cpu, SwapSuite, testing::Values(c10::kCPU));
 

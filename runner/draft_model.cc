@@ -43,19 +43,21 @@ absl::StatusOr<std::unique_ptr<DraftModel>> DraftModel::Create(const DraftModelO
       max_ranks = *absl::c_max_element(levels.num_ranks);
     }
     const int64_t max_logits = int64_t{options.max_num_seqs} * max_width;
-    draft->logits_ =
-        at::zeros({max_logits, spec.vocab_size},
-                  on_device.dtype(ToScalarType(spec.logits_dtype.value_or(spec.dtype))));
+    const int64_t num_kept = options.kept_logits_dtype.has_value() ? options.max_drafts : 1;
+    const DType dtype = options.kept_logits_dtype.value_or(spec.logits_dtype.value_or(spec.dtype));
+    draft->logits_ = at::zeros({num_kept * max_logits + 1, spec.vocab_size},
+                               on_device.dtype(ToScalarType(dtype)));
     draft->chosen_ = at::zeros({max_ranks, max_logits}, on_device.dtype(at::kInt));
     return draft;
   });
 }
 
 std::shared_ptr<const Step> DraftModel::StepAt(const StepArrays& arrays, const StepBatches& batches,
-                                               int num_logits, absl::Span<const KvLayer> kv,
+                                               at::Tensor logits, absl::Span<const KvLayer> kv,
                                                const KvScales* calibrated) const {
   const StepMemory& memory = *options_.memory;
   const int64_t num_tokens = batches.rows.num_tokens;
+  const int64_t num_logits = logits.size(0);
   std::vector<at::Tensor> slot_mappings;
   for (size_t group = 0; group < options_.groups.size(); ++group) {
     slot_mappings.push_back(memory.View(arrays.group_slots(static_cast<int>(group)), num_tokens));
@@ -65,7 +67,7 @@ std::shared_ptr<const Step> DraftModel::StepAt(const StepArrays& arrays, const S
                   .positions = memory.View(arrays.positions, num_tokens),
                   .slot_mappings = std::move(slot_mappings),
                   .logits_indices = memory.View(arrays.logits_indices, num_logits),
-                  .logits = logits_.narrow(0, 0, num_logits),
+                  .logits = std::move(logits),
                   .kv = kv.subspan(options_.first_layer),
                   .first_layer = options_.first_layer,
                   .batches = batches,
@@ -100,8 +102,10 @@ DraftModel::Pass DraftModel::PassAt(const GraphKey& key, const DraftRowsArgs& ro
   pass.batches.before.clear();  // of the model's attention within steps
   pass.rows.pass = index;
   pass.rows.num_tokens = pass_key.padded_num_tokens;
-  const int num_logits = num_rows * width;
-  pass.step = StepAt(arrays, pass.batches, num_logits, kv, /*calibrated=*/nullptr);
+  const int64_t first_logits = int64_t{index} * rows.logits_stride;
+  pass.step =
+      StepAt(arrays, pass.batches, logits_.narrow(0, first_logits, int64_t{num_rows} * width), kv,
+             /*calibrated=*/nullptr);
   for (int rank = 0; rank < levels.num_ranks[index]; ++rank) {
     pass.samples.push_back({.logits = pass.step->logits(),
                             .slots = memory.slots().sampling_slots(),
@@ -134,14 +138,16 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
   const DraftTrees* trees = options_.trees;
   const DraftLevels levels =
       LevelsOf(trees == nullptr ? absl::Span<const int>() : trees->parents(), key.num_drafts);
-  DraftRowsArgs rows = {.slots = memory.slots(),
-                        .arrays = memory.arrays(),
-                        .draft = memory.draft_arrays(),
-                        .chosen = chosen_.data_ptr<int32_t>(),
-                        .max_drafts = key.num_drafts,
-                        .num_rows = key.padded_num_seqs,
-                        .block_size = options_.block_size,
-                        .num_blocks = num_blocks};
+  DraftRowsArgs rows = {
+      .slots = memory.slots(),
+      .arrays = memory.arrays(),
+      .draft = memory.draft_arrays(),
+      .chosen = chosen_.data_ptr<int32_t>(),
+      .logits_stride = options_.kept_logits_dtype.has_value() ? options_.max_num_seqs : 0,
+      .max_drafts = key.num_drafts,
+      .num_rows = key.padded_num_seqs,
+      .block_size = options_.block_size,
+      .num_blocks = num_blocks};
   absl::c_copy(options_.groups, rows.groups);
   const int num_passes = levels.num_levels();
   std::vector<Pass> passes;
@@ -177,7 +183,8 @@ std::function<absl::Status()> DraftModel::PromptPass(const GraphKey& key,
   StepBatches batches = options_.metadata->BatchesAt(key, memory.arrays(), memory.slots());
   batches.before.clear();
   // Its logits are not needed, but a step has some.
-  auto step = StepAt(memory.arrays(), batches, /*num_logits=*/1, kv, calibrated);
+  auto step =
+      StepAt(memory.arrays(), batches, logits_.narrow(0, logits_.size(0) - 1, 1), kv, calibrated);
   return [this, batches = std::move(batches), step]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(options_.metadata->Build(batches, classes_));
     return options_.model->Forward(*step).status();

@@ -27,11 +27,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/dtype.h"
 #include "cache/kv_group.h"
 #include "cache/storage/kv_layer.h"
 #include "graphs/fingerprint.h"
@@ -57,6 +59,10 @@ struct DraftModelOptions {
   const StepMetadata* metadata = nullptr;
   const DraftTrees* trees = nullptr;  // null: drafts are chains
   bool attention_in_graphs = true;    // ModelRunnerOptions
+  // Keeps the logits of all passes, of a step's rows one pass after the other, in this dtype: for
+  // rejection sampling of chains of up to max_drafts. nullopt: does not.
+  std::optional<DType> kept_logits_dtype = {};
+  int max_drafts = 0;  // read with kept_logits_dtype
 };
 
 // The model's spec with the layers of a draft model after its own.
@@ -77,6 +83,9 @@ class DraftModel {
   std::function<absl::Status()> PromptPass(const GraphKey& key, absl::Span<const KvLayer> kv,
                                            const KvScales* calibrated) const;
 
+  // [.., vocab_size] rows as StepArrays::draft_logits says, if they are kept.
+  const at::Tensor& logits() const { return logits_; }
+
   int64_t bytes() const { return static_cast<int64_t>(logits_.nbytes() + chosen_.nbytes()); }
   void AddTo(Fingerprint& fingerprint) const;
 
@@ -94,15 +103,17 @@ class DraftModel {
               absl::Span<const KvLayer> kv) const;
   absl::Status Choose(const Pass& pass) const;
 
-  // A step over `arrays`; logits of its first `num_logits` entries of logits_indices.
+  // A step over `arrays`; logits of the first entries of its logits_indices, which go to `logits`.
   std::shared_ptr<const Step> StepAt(const StepArrays& arrays, const StepBatches& batches,
-                                     int num_logits, absl::Span<const KvLayer> kv,
+                                     at::Tensor logits, absl::Span<const KvLayer> kv,
                                      const KvScales* calibrated) const;
 
   DraftModelOptions options_;
   std::vector<int> classes_;  // of its layers
-  at::Tensor logits_;         // [max_num_seqs x nodes of a level, vocab_size]
-  at::Tensor chosen_;         // [ranks, max_num_seqs x nodes of a level] int32
+  // [max_num_seqs x nodes of a level, vocab_size], or of all passes of a chain; and one row more, of
+  // the pass over a prompt.
+  at::Tensor logits_;
+  at::Tensor chosen_;  // [ranks, max_num_seqs x nodes of a level] int32
 };
 
 }  // namespace reprise

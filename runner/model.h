@@ -83,8 +83,16 @@ struct ModelSpec {
   // Of a token's position, as in M-RoPE. With several, callers may bring those of a prompt, and
   // step.positions() has a row for each dimension.
   int num_position_dims = 1;
+  // Elements of a hidden state that ForwardHidden() returns, of `dtype`. 0: it returns none.
+  int hidden_dim = 0;
   // A GPU without an index: the one that is current in ModelRunner::Create().
   c10::Device device = c10::kCPU;
+};
+
+struct ForwardOutput {
+  at::Tensor logits;  // what Forward() returns
+  // [num_logits, hidden_dim] of the model's dtype: what the logits are made of.
+  at::Tensor hidden;
 };
 
 class Model {
@@ -97,6 +105,14 @@ class Model {
   // spec().logits_dtype is converted. Writing them into step.logits() and returning that saves a
   // copy.
   virtual absl::StatusOr<at::Tensor> Forward(const Step& step) = 0;
+
+  // Forward(), with the hidden states of the tokens step.logits_indices(). Called in place of
+  // Forward() where heads propose drafts (runner/speculation/draft_heads.h). Unimplemented for models
+  // without hidden_dim.
+  virtual absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) {
+    static_cast<void>(step);
+    return absl::UnimplementedError("this model returns no hidden states");
+  }
 
   // Models with an encoder: encodes the inputs of this pass and writes the keys and values that the
   // encoder-decoder layers attend to, by step.WriteKeys(). Never captured. Called before the first

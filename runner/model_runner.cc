@@ -97,13 +97,13 @@ absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
 }
 
 absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
-                                  const StepShape& shape, int common_prefix_len,
-                                  const Output& output) {
+                                  const StepShape& shape, int common_prefix_len, Output& output) {
   const StepTrace::Span span(options_.trace, "refill", num_launched_);
   REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
+  REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
+  output.is_verified_in_graph = VerifiesInGraph(output);
   REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
   if (encoder_ != nullptr) encoder_->Follow(batch.updates);
-  REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
   EndPart(DevicePart::kRefill);
   return absl::OkStatus();
 }
@@ -162,27 +162,30 @@ absl::Status ModelRunner::ChooseTokens(const StepDemand& demand, const Output& o
 
 absl::Status ModelRunner::Sample(const LogitsStep& step, const StepDemand& demand,
                                  const Output& output) {
-  SampleArgs args = {.logits = step.logits,
-                     .slots = step.slots,
-                     .sample_slot = step.sample_slot,
-                     .out = output.device_tokens,
-                     .features = demand.features};
+  const SampleArgs args = {.logits = step.logits,
+                           .slots = step.slots,
+                           .sample_slot = step.sample_slot,
+                           .out = output.device_tokens,
+                           .features = demand.features};
   if (!output.has_drafts) return driver_->Sample(args);
-  const GraphKey& key = output.decision.key;
-  args.logits = memory_->logits(key.padded_num_seqs + key.num_earlier_logits);
-  args.sample_offset = memory_->arrays().sample_offset;
-  args.out = chosen_.data_ptr<int32_t>();
-  REPRISE_RETURN_IF_ERROR(driver_->Sample(args));
-  int32_t* num_new = output.device_tokens + options_.max_num_seqs + 1;
-  const VerifyDraftsArgs drafts = {.chosen = args.out,
-                                   .slots = memory_->slots(),
-                                   .arrays = memory_->arrays(),
-                                   .num_rows = key.padded_num_seqs,
-                                   .max_drafts = max_drafts(),
-                                   .tokens = output.device_tokens,
-                                   .num_new = num_new,
-                                   .new_tokens = num_new + options_.max_num_seqs};
-  return trees_ == nullptr ? driver_->VerifyDrafts(drafts) : trees_->Verify(drafts, key.num_drafts);
+  if (output.is_verified_in_graph) return absl::OkStatus();
+  return driver_->OnStream([&] {
+    return verification_->Run(output.decision.key, ResultsOf(output.device_tokens),
+                              demand.features);
+  });
+}
+
+bool ModelRunner::VerifiesInGraph(const Output& output) const {
+  const GraphDecision& decision = output.decision;
+  return output.has_drafts && decision.kind == GraphDecision::Kind::kReplay &&
+         graphs_->is_captured(decision.key) && !calibrates_ && checker_ == nullptr &&
+         !stages_->is_needed();
+}
+
+VerifiedOutput ModelRunner::ResultsOf(int32_t* device_tokens) const {
+  int32_t* num_new = device_tokens + options_.max_num_seqs + 1;
+  return {
+      .tokens = device_tokens, .num_new = num_new, .new_tokens = num_new + options_.max_num_seqs};
 }
 
 void ModelRunner::Settle(const Output& output) {
@@ -235,6 +238,7 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const StepShape& s
                   .has_drafts = output.has_drafts,
                   .tree = trees_ == nullptr ? nullptr : trees_->tree(),
                   .tree_size = trees_ == nullptr ? 0 : trees_->tree_size(),
+                  .output = output.is_verified_in_graph ? 1 + IndexOf(num_launched_) : 0,
                   .runs_draft_model = RunsDraftModel(key, shape.has_given_tokens),
                   .block_size = options_.block_size,
                   .num_blocks = num_blocks_};

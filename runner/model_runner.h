@@ -102,7 +102,9 @@
 #include "runner/device_spans.h"
 #include "runner/draft_model.h"
 #include "runner/draft_trees.h"
+#include "runner/draft_verification.h"
 #include "runner/encoder_pass.h"
+#include "runner/head_drafts.h"
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
@@ -268,6 +270,7 @@ class ModelRunner {
     // Of steps with drafts, in the same memory as the tokens: [max_num_seqs] numbers of new tokens,
     // then [max_num_seqs, 1 + max_drafts] the tokens.
     bool has_drafts = false;
+    bool is_verified_in_graph = false;  // the replay verifies them
     std::vector<UnsettledRow> unsettled = {};
     GraphDecision decision = {};
     absl::Status status = {};
@@ -287,6 +290,7 @@ class ModelRunner {
   absl::Status TimeSteps();
   void MakeCascade();
   absl::Status AllocateSpeculation();
+  absl::Status AllocateDraftModel(std::optional<DType> kept_logits_dtype);
   absl::Status AllocateRings();
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
@@ -298,6 +302,7 @@ class ModelRunner {
     StepWatch* watch = nullptr;            // sees its tensors, or null
     bool runs_draft_model = false;         // over the step's tokens, too
     bool proposes_drafts = true;           // false: they are there
+    bool verifies_drafts = false;          // at the end, if refill names an output
   };
   // The work of a step at `key`: drafts, metadata, forward pass, logits in place.
   std::function<absl::Status()> MakeStep(const GraphKey& key, const StepVariant& variant) const;
@@ -312,6 +317,8 @@ class ModelRunner {
   absl::Span<const KvLayer> kv_layers() const;  // one per layer of the model
   int num_model_layers() const { return static_cast<int>(model_->spec().layers.size()); }
   bool speculates() const { return max_drafts() > 0; }
+  // Rejection sampling needs what drafts were drawn from.
+  bool keeps_draft_logits() const;
   bool has_draft_model() const { return options_.speculation.draft_model != nullptr; }
 
   // The batch as the stages between logits and tokens see it, in memory of the runner.
@@ -319,7 +326,7 @@ class ModelRunner {
   absl::Status CheckLogits(const ScheduledBatch& batch, const LogitsBatch& logits) const;
   // Brings slots and step arrays up to date with the batch.
   absl::Status Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
-                       const StepShape& shape, int common_prefix_len, const Output& output);
+                       const StepShape& shape, int common_prefix_len, Output& output);
   // Enqueues encoder, forward pass and sampling.
   absl::Status Compute(const ScheduledBatch& batch, const StepDemand& demand, Output& output);
   absl::Status KeepLogits(const Output& output);
@@ -327,6 +334,12 @@ class ModelRunner {
   absl::Status ScoreTokens(const Output& output);
   // Chooses tokens, with the stages that the step needs before and after.
   absl::Status ChooseTokens(const StepDemand& demand, const Output& output);
+  // Whether the graph that is about to be replayed verifies the step's drafts. Not if stages come
+  // before, if the graph is captured only now, which runs its work, or if the step is run again to be
+  // compared.
+  bool VerifiesInGraph(const Output& output) const;
+  // Results of a step with drafts, in the memory of the output.
+  VerifiedOutput ResultsOf(int32_t* device_tokens) const;
   // Without stages. With drafts: of all their places, and verifies them.
   absl::Status Sample(const LogitsStep& step, const StepDemand& demand, const Output& output);
   // Tells the mirror what became of the step's drafts.
@@ -370,12 +383,13 @@ class ModelRunner {
   std::optional<BlockStore> block_store_;  // the cache's blocks, to copy
   std::optional<BlockStore> swap_store_;   // blocks of host memory; none: no swaps
   std::unique_ptr<StepMetadata> metadata_;
-  std::vector<int> model_classes_;              // of the model's own layers
-  at::Tensor chosen_;                           // [logits rows] of a step with drafts
-  std::unique_ptr<DraftModel> draft_model_;     // null: there is none
-  std::unique_ptr<DraftTrees> trees_;           // null: drafts are chains
-  std::unique_ptr<StepEmbeddings> embeddings_;  // null: the model takes token ids only
-  std::unique_ptr<EncoderPass> encoder_;        // null: the model has none
+  std::vector<int> model_classes_;                   // of the model's own layers
+  std::unique_ptr<DraftModel> draft_model_;          // null: there is none
+  std::unique_ptr<DraftTrees> trees_;                // null: drafts are chains
+  std::unique_ptr<HeadDrafts> heads_;                // null: there are none
+  std::unique_ptr<DraftVerification> verification_;  // null: no drafts
+  std::unique_ptr<StepEmbeddings> embeddings_;       // null: the model takes token ids only
+  std::unique_ptr<EncoderPass> encoder_;             // null: the model has none
   std::shared_ptr<const Constants> constants_;
   Fingerprint fingerprint_;                 // of the constants
   std::unique_ptr<ReplayChecker> checker_;  // null: replays are not checked
@@ -392,6 +406,7 @@ class ModelRunner {
   std::optional<StagingRing> delta_ring_;
 
   std::optional<MappedBuffer> output_memory_;
+  int64_t output_stride_ = 0;  // int32s from output to output
   std::vector<Output> outputs_;
   std::unique_ptr<DeviceSpans> device_spans_;  // null: no trace
   int64_t num_launched_ = 0;

@@ -162,6 +162,28 @@ absl::Status CheckShape(const ModelSpec& spec, const SpeculationOptions& specula
   return CheckTree(speculation);
 }
 
+// What only chains have.
+absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& speculation) {
+  using Proposer = SpeculationOptions::Proposer;
+  const bool is_tree = speculation.shape == DraftShape::kTree;
+  if (is_tree && speculation.acceptance == DraftAcceptance::kRejection) {
+    return absl::InvalidArgumentError(
+        "speculation.acceptance kRejection is for chains, whose places have one draft each: "
+        "expected DraftShape::kChain, got kTree");
+  }
+  const bool has_heads = speculation.proposer == Proposer::kHeads;
+  if (has_heads != (speculation.heads != nullptr)) {
+    return absl::InvalidArgumentError(
+        "speculation.heads must be given for Proposer::kHeads, and for no other");
+  }
+  if (!has_heads) return absl::OkStatus();
+  if (is_tree) {
+    return absl::InvalidArgumentError(
+        "speculation.heads propose chains: expected DraftShape::kChain, got kTree");
+  }
+  return AtLeast("the model's hidden_dim (for Proposer::kHeads)", spec.hidden_dim, 1);
+}
+
 // Checks the options of speculation, and fills in the sizes that follow from them.
 absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& options) {
   using Proposer = SpeculationOptions::Proposer;
@@ -177,6 +199,7 @@ absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& optio
     return absl::InvalidArgumentError(
         "speculation.drafter must be given for Proposer::kCustom, and for no other");
   }
+  REPRISE_RETURN_IF_ERROR(CheckChains(spec, speculation));
   if (speculation.proposer == Proposer::kNgram) {
     REPRISE_RETURN_IF_ERROR(
         CheckBetween("speculation.ngram.min_ngram", speculation.ngram.min_ngram, 1, 16));

@@ -116,6 +116,7 @@ absl::Status ModelRunner::Allocate() {
                             .max_draft_query_len = has_draft_model() ? 1 + max_drafts() : 0,
                             .has_trees = options_.speculation.shape == DraftShape::kTree,
                             .max_draft_nodes = levels.max_width(),
+                            .keeps_draft_logits = keeps_draft_logits(),
                             .num_position_dims = spec.num_position_dims,
                             .vocab_size = spec.vocab_size,
                             .logits_dtype = logits_dtype()},
@@ -221,6 +222,8 @@ absl::Status ModelRunner::SizeCache() {
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
                            (embeddings_ == nullptr ? 0 : embeddings_->bytes()) +
                            (draft_model_ == nullptr ? 0 : draft_model_->bytes()) +
+                           (heads_ == nullptr ? 0 : heads_->bytes()) +
+                           (verification_ == nullptr ? 0 : verification_->bytes()) +
                            (trees_ == nullptr ? 0 : trees_->bytes());
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
@@ -422,6 +425,7 @@ absl::Status ModelRunner::AllocateRings() {
   // and those.
   const int64_t max_rows = options_.max_num_seqs;
   const int64_t output_size = max_rows + 1 + (speculates() ? max_rows * (2 + max_drafts()) : 0);
+  output_stride_ = output_size;
   REPRISE_ASSIGN_OR_RETURN(
       output_memory_, driver_->AllocateMapped(num_slots * output_size * int64_t{sizeof(int32_t)}));
   for (int i = 0; i < num_slots; ++i) {
@@ -448,8 +452,9 @@ absl::Status ModelRunner::AllocateRings() {
 
 absl::Status ModelRunner::AllocateSpeculation() {
   if (!speculates()) return absl::OkStatus();
-  chosen_ = at::zeros({int64_t{options_.max_num_seqs} + options_.max_earlier_logits},
-                      at::TensorOptions(driver_->device()).dtype(at::kInt));
+  const int max_logits = options_.max_num_seqs + options_.max_earlier_logits;
+  const std::optional<DType> kept_logits_dtype =
+      keeps_draft_logits() ? std::optional<DType>(logits_dtype()) : std::nullopt;
   if (options_.speculation.shape == DraftShape::kTree) {
     REPRISE_ASSIGN_OR_RETURN(trees_, DraftTrees::Create({.tree = options_.speculation.tree,
                                                          .max_drafts = max_drafts(),
@@ -457,18 +462,53 @@ absl::Status ModelRunner::AllocateSpeculation() {
                                                          .num_groups = classes_.num_groups(),
                                                          .driver = driver_.get()}));
   }
-  if (!has_draft_model()) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(
-      draft_model_, DraftModel::Create({.model = options_.speculation.draft_model,
-                                        .first_layer = num_model_layers(),
-                                        .max_num_seqs = options_.max_num_seqs,
-                                        .block_size = options_.block_size,
-                                        .groups = classes_.groups,
-                                        .driver = driver_.get(),
-                                        .memory = memory_.get(),
-                                        .metadata = metadata_.get(),
-                                        .trees = trees_.get(),
-                                        .attention_in_graphs = options_.attention_in_graphs}));
+  if (options_.speculation.heads != nullptr) {
+    REPRISE_ASSIGN_OR_RETURN(heads_, HeadDrafts::Create({.heads = options_.speculation.heads,
+                                                         .driver = driver_.get(),
+                                                         .memory = memory_.get(),
+                                                         .hidden_dim = spec_.hidden_dim,
+                                                         .dtype = spec_.dtype,
+                                                         .vocab_size = spec_.vocab_size,
+                                                         .max_num_seqs = options_.max_num_seqs,
+                                                         .max_drafts = max_drafts(),
+                                                         .max_logits = max_logits,
+                                                         .kept_logits_dtype = kept_logits_dtype}));
+  }
+  if (has_draft_model()) REPRISE_RETURN_IF_ERROR(AllocateDraftModel(kept_logits_dtype));
+  DraftVerificationOptions verification = {.driver = driver_.get(),
+                                           .memory = memory_.get(),
+                                           .trees = trees_.get(),
+                                           .heads = heads_.get(),
+                                           .acceptance = options_.speculation.acceptance,
+                                           .max_drafts = max_drafts(),
+                                           .max_logits = max_logits};
+  if (keeps_draft_logits()) {
+    verification.draft_logits = heads_ != nullptr ? heads_->logits() : draft_model_->logits();
+  }
+  REPRISE_ASSIGN_OR_RETURN(verification_, DraftVerification::Create(verification));
+  return absl::OkStatus();
+}
+
+bool ModelRunner::keeps_draft_logits() const {
+  const SpeculationOptions& options = options_.speculation;
+  return options.acceptance == DraftAcceptance::kRejection &&
+         (options.draft_model != nullptr || options.heads != nullptr);
+}
+
+absl::Status ModelRunner::AllocateDraftModel(std::optional<DType> kept_logits_dtype) {
+  REPRISE_ASSIGN_OR_RETURN(draft_model_,
+                           DraftModel::Create({.model = options_.speculation.draft_model,
+                                               .first_layer = num_model_layers(),
+                                               .max_num_seqs = options_.max_num_seqs,
+                                               .block_size = options_.block_size,
+                                               .groups = classes_.groups,
+                                               .driver = driver_.get(),
+                                               .memory = memory_.get(),
+                                               .metadata = metadata_.get(),
+                                               .trees = trees_.get(),
+                                               .attention_in_graphs = options_.attention_in_graphs,
+                                               .kept_logits_dtype = kept_logits_dtype,
+                                               .max_drafts = max_drafts()}));
   return absl::OkStatus();
 }
 
@@ -477,6 +517,7 @@ std::function<absl::Status()> ModelRunner::MakeDrafts(const GraphKey& key) const
   using Proposer = SpeculationOptions::Proposer;
   const SpeculationOptions& options = options_.speculation;
   if (key.num_drafts == 0 || options.proposer == Proposer::kNone) return nullptr;
+  if (heads_ != nullptr) return heads_->Passes(key);
   if (draft_model_ != nullptr) return draft_model_->Passes(key, constants_->kv, num_cache_blocks_);
   if (options.proposer == Proposer::kNgram) {
     const NgramDraftsArgs args = {.slots = memory_->slots(),
@@ -554,26 +595,42 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
   if (trees_ != nullptr && key.num_drafts > 0) {
     tree_tokens = {.slots = memory_->slots(), .arrays = arrays, .num_rows = key.padded_num_seqs};
   }
+  const DraftVerification* verification =
+      variant.verifies_drafts && key.num_drafts > 0 ? verification_.get() : nullptr;
+  VerifiedOutput results;
+  if (verification != nullptr) {
+    results = ResultsOf(output_memory_->device<int32_t>());
+    results.stride = output_stride_;
+  }
   return [step, batches = std::move(batches), constants = constants_, tree_tokens,
           driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
+          heads = heads_.get(), verification, results, key,
           watch = variant.watch]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
       if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
       if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
       if (watch != nullptr) watch->Begin();
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));
-      REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
-      REPRISE_RETURN_IF_ERROR(step->KeepLogits(logits));
+      if (heads == nullptr) {
+        REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
+        REPRISE_RETURN_IF_ERROR(step->KeepLogits(logits));
+      } else {
+        REPRISE_ASSIGN_OR_RETURN(const ForwardOutput out, constants->model->ForwardHidden(*step));
+        REPRISE_RETURN_IF_ERROR(step->KeepLogits(out.logits));
+        REPRISE_RETURN_IF_ERROR(heads->Take(key, out.hidden));
+      }
       step->Watch("logits", step->logits());
       if (watch != nullptr) REPRISE_RETURN_IF_ERROR(watch->End());
-      return prompt_pass != nullptr ? prompt_pass() : absl::OkStatus();
+      if (prompt_pass != nullptr) REPRISE_RETURN_IF_ERROR(prompt_pass());
+      return verification == nullptr ? absl::OkStatus() : verification->Run(key, results);
     });
   };
 }
 
 std::function<absl::Status()> ModelRunner::MakeCapturedStep(const GraphKey& key) const {
   return MakeStep(key, {.watch = checker_ != nullptr ? checker_->WatchOf(key) : nullptr,
-                        .runs_draft_model = RunsDraftModel(key, /*has_given_tokens=*/false)});
+                        .runs_draft_model = RunsDraftModel(key, /*has_given_tokens=*/false),
+                        .verifies_drafts = true});
 }
 
 Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
@@ -584,6 +641,8 @@ Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
   memory_->AddTo(fingerprint);
   metadata_->AddTo(fingerprint);
   if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
+  if (heads_ != nullptr) heads_->AddTo(fingerprint);
+  if (verification_ != nullptr) verification_->AddTo(fingerprint);
   if (options_.collectives != nullptr) {
     fingerprint.AddValue(absl::StrCat("collectives ", options_.collectives->Fingerprint()), 1);
   }

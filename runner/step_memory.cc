@@ -26,9 +26,14 @@ struct PlannedArrays {
   std::optional<StepBuffer<int64_t>> tail_mask;     // unset: there are no trees
 };
 
-// Plans arrays of the sizes in `arrays`. `prefix`: of their names.
-absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, int num_groups, bool has_trees,
-                                         const char* prefix, StepBuffers& buffers) {
+enum class ArraysOf : int8_t { kStep, kDraftModel };
+
+// Plans arrays of the sizes in `arrays`.
+absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, const StepMemoryShape& shape,
+                                         ArraysOf of, StepBuffers& buffers) {
+  const int num_groups = shape.num_groups;
+  const bool has_trees = shape.has_trees;
+  const char* prefix = of == ArraysOf::kStep ? "" : "draft_";
   const int64_t rows = arrays.max_rows;
   const int64_t tokens = arrays.max_tokens;
   const int64_t num_logits = rows + arrays.max_earlier_logits;
@@ -55,7 +60,10 @@ absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, int num_group
       {"tail_len", &StepArrays::tail_len, has_trees ? rows : 0},
       {"scored_slot", &StepArrays::scored_slot, num_logits},
       {"scored_token", &StepArrays::scored_token, num_logits},
+      {"draft_logits", &StepArrays::draft_logits,
+       of == ArraysOf::kStep && shape.keeps_draft_logits ? tokens : 0},
       {"common_prefix_len", &StepArrays::common_prefix_len, 1},
+      {"output", &StepArrays::output, of == ArraysOf::kStep && shape.max_drafts > 0 ? 1 : 0},
   };
   PlannedArrays planned;
   for (const auto& array : wanted) {
@@ -125,16 +133,15 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
              .max_tokens = shape.max_tokens,
              .max_earlier_logits = shape.max_earlier_logits,
              .num_position_dims = shape.num_position_dims};
-  REPRISE_ASSIGN_OR_RETURN(
-      const PlannedArrays arrays,
-      PlanArrays(arrays_, shape.num_groups, shape.has_trees, /*prefix=*/"", b));
+  REPRISE_ASSIGN_OR_RETURN(const PlannedArrays arrays,
+                           PlanArrays(arrays_, shape, ArraysOf::kStep, b));
   PlannedArrays draft_arrays;
   if (has_draft_model) {
     draft_arrays_ = {.max_rows = shape.max_rows,
                      .max_tokens = shape.max_rows * shape.max_draft_query_len,
                      .max_earlier_logits = shape.max_rows * (shape.max_draft_nodes - 1)};
-    REPRISE_ASSIGN_OR_RETURN(
-        draft_arrays, PlanArrays(draft_arrays_, shape.num_groups, shape.has_trees, "draft_", b));
+    REPRISE_ASSIGN_OR_RETURN(draft_arrays,
+                             PlanArrays(draft_arrays_, shape, ArraysOf::kDraftModel, b));
   }
 
   // LibTorch aligns to 64 bytes on the CPU: room to begin at a multiple of kAlignment.

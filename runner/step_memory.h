@@ -36,6 +36,7 @@ struct StepMemoryShape {
   // max_draft_nodes drafts of a row.
   bool has_trees = false;
   int max_draft_nodes = 1;
+  bool keeps_draft_logits = false;  // StepArrays::draft_logits is there
   int num_position_dims = 1;
   int vocab_size = 0;
   DType logits_dtype = DType::kFloat32;

@@ -73,6 +73,10 @@ TEST(DecodeEngineOptionsTest, DraftsHaveRoomInEveryStep) {
       EngineOptionsFor({.draft = DraftChoice{.model = "/m", .num_tokens = 2}}, requests, 50);
   EXPECT_EQ(model.runner.speculation.proposer, Proposer::kModel);
   EXPECT_EQ(EngineOptionsFor({}, requests, 50).runner.speculation.max_drafts, 0);
+  EXPECT_EQ(model.runner.speculation.acceptance, DraftAcceptance::kSameText);
+  const EngineOptions rejection = EngineOptionsFor(
+      {.draft = DraftChoice{.acceptance = DraftAcceptance::kRejection}}, requests, 50);
+  EXPECT_EQ(rejection.runner.speculation.acceptance, DraftAcceptance::kRejection);
 }
 
 TEST(DecodeEngineOptionsTest, LeavesTheRestToTheRunner) {

@@ -335,12 +335,17 @@ class DecodeFlags {
               "with --draft: drafts of a sequence in a step at most; without it 4");
     Add("tree", "WIDTHSxDEPTH",
         "with --draft FOLDER, in place of --num_draft_tokens: drafts form trees of DEPTH levels; "
-        "WIDTHS "
-        "says, level by level, how many follow each draft of the level before, then 1: 3,2x4 has 3 "
-        "+ "
-        "6 + 6 + 6 drafts",
+        "WIDTHS says, level by level, how many follow each draft of the level before, then 1: 3,2x4 "
+        "has 3 + 6 + 6 + 6 drafts",
         [this](const std::string& value) {
           arguments_.tree = value;
+          return true;
+        });
+    Add("acceptance", "TEXT",
+        "with --draft: same_text (default), the text of plain decoding; or rejection: rejection "
+        "sampling, another text of the same distribution",
+        [this](const std::string& value) {
+          arguments_.acceptance = value;
           return true;
         });
   }

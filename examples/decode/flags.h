@@ -87,6 +87,7 @@ struct DecodeArguments {
   std::optional<std::string> draft = {};
   std::optional<int> num_draft_tokens = {};
   std::optional<std::string> tree = {};
+  std::optional<std::string> acceptance = {};
   bool compare_plain = false;
   std::optional<std::string> dump_logits = {};
   std::optional<std::string> trace = {};

@@ -130,6 +130,7 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
     for (const auto& [flag, is_given] :
          {std::pair("num_draft_tokens", arguments.num_draft_tokens.has_value()),
           std::pair("tree", arguments.tree.has_value()),
+          std::pair("acceptance", arguments.acceptance.has_value()),
           std::pair("compare_plain", arguments.compare_plain)}) {
       if (!is_given) continue;
       return absl::InvalidArgumentError(absl::StrCat("--", flag, " is of --draft: give both"));
@@ -161,6 +162,17 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
     }
     REPRISE_ASSIGN_OR_RETURN(draft.tree, TreeOf(*arguments.tree));
     draft.num_tokens = static_cast<int>(draft.tree.size());
+  }
+  const std::string acceptance = arguments.acceptance.value_or("same_text");
+  if (acceptance != "same_text" && acceptance != "rejection") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--acceptance: expected same_text or rejection, got ", acceptance));
+  }
+  if (acceptance == "rejection") {
+    if (!draft.tree.empty()) {
+      return absl::InvalidArgumentError("--acceptance rejection is of chains: expected no --tree");
+    }
+    draft.acceptance = DraftAcceptance::kRejection;
   }
   draft.compares_plain = arguments.compare_plain;
   return draft;

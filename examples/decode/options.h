@@ -18,6 +18,7 @@
 #include "engine/request.h"
 #include "examples/decode/flags.h"
 #include "examples/decode/prompt.h"
+#include "runner/speculation/speculation_options.h"
 
 namespace reprise {
 
@@ -30,7 +31,8 @@ struct DraftChoice {
   std::optional<std::string> model = {};  // nullopt: drafts from the sequence's own tokens
   int num_tokens = 4;                     // the most of a row
   std::vector<int> tree = {};             // SpeculationOptions::tree; empty: chains
-  bool compares_plain = false;            // the run is repeated without drafts, for its speed
+  DraftAcceptance acceptance = DraftAcceptance::kSameText;
+  bool compares_plain = false;  // the run is repeated without drafts, for its speed
 };
 
 // Options of the runner and the engine that a user may change (runner/model_runner_options.h,

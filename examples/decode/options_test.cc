@@ -209,6 +209,14 @@ TEST(DecodeOptionsTest, DraftsAreOfTheTextOrOfAModel) {
   const DecodeOptions tree = Made({.draft = "/m", .tree = "2,1x3"});
   EXPECT_THAT(tree.draft->tree, ElementsAre(0, 0, 1, 2, 3, 4));
   EXPECT_EQ(tree.draft->num_tokens, 6);
+  EXPECT_EQ(tree.draft->acceptance, DraftAcceptance::kSameText);
+  const DecodeOptions rejection = Made({.draft = "ngram", .acceptance = "rejection"});
+  EXPECT_EQ(rejection.draft->acceptance, DraftAcceptance::kRejection);
+  EXPECT_THAT(Problem({.draft = "ngram", .acceptance = "never"}),
+              StartsWith("--acceptance: expected same_text or rejection, got never"));
+  EXPECT_THAT(Problem({.draft = "/m", .tree = "2x2", .acceptance = "rejection"}),
+              StartsWith("--acceptance rejection is of chains"));
+  EXPECT_THAT(Problem({.acceptance = "rejection"}), StartsWith("--acceptance is of --draft"));
   for (const char* text : {"", "3", "x", "3x", "x2", "a,2x3", "3,2x4x5", "3,,2x4"}) {
     EXPECT_THAT(Problem({.draft = "/m", .tree = text}),
                 StartsWith("--tree: expected WIDTHSxDEPTH, such as 3,2x4, got"));
@@ -329,6 +337,8 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "ngram",
                                  "--num_draft_tokens=3",
                                  "--tree=2x3",
+                                 "--acceptance",
+                                 "rejection",
                                  "--compare_plain",
                                  "--dump_logits=/l",
                                  "--trace=/t",
@@ -361,6 +371,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_EQ(arguments->draft, "ngram");
   EXPECT_EQ(arguments->num_draft_tokens, 3);
   EXPECT_EQ(arguments->tree, "2x3");
+  EXPECT_EQ(arguments->acceptance, "rejection");
   EXPECT_TRUE(arguments->compare_plain);
   EXPECT_EQ(arguments->dump_logits, "/l");
   EXPECT_EQ(arguments->trace, "/t");

@@ -108,6 +108,7 @@ EngineOptions SharedOptions(const DecodeOptions& options, int num_rows, int64_t 
     engine.runner.speculation.proposer = options.draft->model.has_value()
                                              ? SpeculationOptions::Proposer::kModel
                                              : SpeculationOptions::Proposer::kNgram;
+    engine.runner.speculation.acceptance = options.draft->acceptance;
     engine.runner.speculation.tree = options.draft->tree;
     if (!options.draft->tree.empty()) engine.runner.speculation.shape = DraftShape::kTree;
   }

@@ -122,6 +122,31 @@ TEST(DecodeRunTest, TreesOfDraftsDoNotChangeTheTexts) {
   EXPECT_LT(stats.at("steps"), expected[2].at("stats").at("steps"));
 }
 
+// The texts depend on the drafts, which are the same in both runs.
+TEST(DecodeRunTest, RejectionOfDraftsGivesTheSameTextsForTheSameSeed) {
+  const auto folder = DefaultModelFolder();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  for (const auto& model : {std::optional<std::string>(), std::optional<std::string>(*folder)}) {
+    SCOPED_TRACE(model.value_or("ngram"));
+    DecodeOptions options = {.prompts = {{.content = "YEAR, n."}, {.content = "zero-content\n"}},
+                             .max_new_tokens = 60,
+                             .dtype = DType::kFloat32};
+    options.sampling.temperature = 0.9f;
+    options.sampling.seed = 5;
+    options.draft = {.model = model, .acceptance = DraftAcceptance::kRejection};
+    const std::vector<json> lines = DecodeJson(options);
+    ASSERT_THAT(lines, SizeIs(3));
+    const std::vector<json> again = DecodeJson(options);
+    EXPECT_EQ(again[0], lines[0]);
+    EXPECT_EQ(again[1], lines[1]);
+    const json& stats = lines[2].at("stats");
+    EXPECT_GT(stats.at("drafts"), 0);
+    if (model.has_value()) {  // it draws as its draft model does
+      EXPECT_EQ(stats.at("accepted_drafts"), stats.at("drafts"));
+    }
+  }
+}
+
 TEST(DecodeRunTest, ADraftModelThatDoesNotExistIsNamed) {
   const Output output = Decode({.draft = DraftChoice{.model = "/no/such/folder"}});
   EXPECT_THAT(std::string(output.status.message()), StartsWith("--draft: "));

@@ -74,6 +74,21 @@ class CpuDeviceDriver : public DeviceDriver {
     VerifyDraftsOnHost(args);
     return absl::OkStatus();
   }
+  absl::Status RejectDrafts(const RejectDraftsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckRejectDrafts(args));
+    RejectDraftsOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status PlaceDrafts(const PlaceDraftsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckPlaceDrafts(args));
+    PlaceDraftsOnHost(args);
+    return absl::OkStatus();
+  }
+  absl::Status KeepHidden(const KeepHiddenArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckKeepHidden(args));
+    KeepHiddenOnHost(args);
+    return absl::OkStatus();
+  }
   absl::Status TreeTokens(const TreeTokensArgs& args) override {
     REPRISE_RETURN_IF_ERROR(CheckTreeTokens(args));
     TreeTokensOnHost(args);

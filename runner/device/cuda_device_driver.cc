@@ -153,6 +153,21 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchVerifyDrafts(args, graphs_->stream());
   }
 
+  absl::Status RejectDrafts(const RejectDraftsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchRejectDrafts(args, graphs_->stream());
+  }
+
+  absl::Status PlaceDrafts(const PlaceDraftsArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchPlaceDrafts(args, graphs_->stream());
+  }
+
+  absl::Status KeepHidden(const KeepHiddenArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchKeepHidden(args, graphs_->stream());
+  }
+
   absl::Status TreeTokens(const TreeTokensArgs& args) override {
     const CudaDeviceScope scope(device_.index());
     return LaunchTreeTokens(args, graphs_->stream());

@@ -46,7 +46,10 @@
 #include "runner/sampling/sampling.h"
 #include "runner/slots/refill.h"
 #include "runner/speculation/draft_rows.h"
+#include "runner/speculation/keep_hidden.h"
 #include "runner/speculation/ngram_drafts.h"
+#include "runner/speculation/place_drafts.h"
+#include "runner/speculation/reject_drafts.h"
 #include "runner/speculation/tree_tokens.h"
 #include "runner/speculation/verify_drafts.h"
 #include "runner/speculation/verify_trees.h"
@@ -93,6 +96,11 @@ class DeviceDriver {
   virtual absl::Status ProposeNgrams(const NgramDraftsArgs& args) = 0;
   virtual absl::Status DraftRows(const DraftRowsArgs& args) = 0;
   virtual absl::Status VerifyDrafts(const VerifyDraftsArgs& args) = 0;
+  // In place of the choices of Sample() at places with drafts (DraftAcceptance::kRejection).
+  virtual absl::Status RejectDrafts(const RejectDraftsArgs& args) = 0;
+  // Of heads: their drafts into the step's tokens, and the hidden states of the slots.
+  virtual absl::Status PlaceDrafts(const PlaceDraftsArgs& args) = 0;
+  virtual absl::Status KeepHidden(const KeepHiddenArgs& args) = 0;
   // The same where drafts may be trees, and the moves of their accepted keys.
   virtual absl::Status TreeTokens(const TreeTokensArgs& args) = 0;
   virtual absl::Status VerifyTrees(const VerifyTreesArgs& args) = 0;

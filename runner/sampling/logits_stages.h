@@ -5,7 +5,7 @@
 //                                                              memory));
 //   // Each step, on its stream:
 //   REPRISE_RETURN_IF_ERROR(stages->Check(batch));          // refuses, with nothing changed
-//   REPRISE_RETURN_IF_ERROR(stages->Begin(batch));          // joins and masks, after refill
+//   REPRISE_RETURN_IF_ERROR(stages->Begin(batch));          // joins and masks
 //   REPRISE_RETURN_IF_ERROR(stages->BeforeSample(step));
 //   REPRISE_RETURN_IF_ERROR(Sample(...));
 //   REPRISE_RETURN_IF_ERROR(stages->AfterSample(step, /*output=*/0));

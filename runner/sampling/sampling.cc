@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
-#include "base/element_access.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "runner/ops/activation_type.h"
+#include "runner/sampling/kept_tokens.h"
 #include "runner/sampling/sampling_rules.h"
 #ifdef REPRISE_WITH_CUDA
 #include "runner/ops/cuda_launch.h"
@@ -21,80 +19,9 @@
 namespace reprise {
 namespace {
 
-// The logits of a row as floats, converted in `buffer` if they have another type.
-const float* FloatRow(const SamplingArgs& args, int row, std::vector<float>& buffer) {
-  const int64_t first = row * args.logits_stride;
-  if (args.dtype == DType::kFloat32) return static_cast<const float*>(args.logits) + first;
-  buffer.resize(args.vocab_size);
-  const uint16_t* bits = static_cast<const uint16_t*>(args.logits) + first;
-  if (args.dtype == DType::kBFloat16) {
-    std::transform(bits, bits + args.vocab_size, buffer.begin(), BFloat16BitsToFloat);
-  } else {
-    std::transform(bits, bits + args.vocab_size, buffer.begin(), HalfBitsToFloat);
-  }
-  return buffer.data();
-}
-
-// The token of the largest logit, the lowest of equals; kNanRow if none can be chosen.
-int32_t Greedy(const float* logits, int vocab_size) {
-  int32_t best = kNanRow;
-  float best_logit = -std::numeric_limits<float>::infinity();
-  for (int32_t token = 0; token < vocab_size; ++token) {
-    if (logits[token] > best_logit) {
-      best = token;
-      best_logit = logits[token];
-    }
-  }
-  return best;
-}
-
-struct Candidate {
-  uint32_t key;
-  uint64_t mass;
-};
-
-// The largest threshold t for which the masses of the candidates with keys >= t reach `target`.
-// REQUIRES: all of them together do.
-uint32_t LargestThreshold(std::vector<Candidate>& candidates, uint64_t target) {
-  std::sort(candidates.begin(), candidates.end(),
-            [](const Candidate& a, const Candidate& b) { return a.key > b.key; });
-  uint64_t sum = 0;
-  for (const Candidate& candidate : candidates) {
-    sum += candidate.mass;
-    if (sum >= target) return candidate.key;
-  }
-  return 0;
-}
-
-// Tokens whose keys are at least this are kept.
-uint32_t Threshold(const float* logits, int vocab_size, float max_logit,
-                   const SamplingParams& params) {
-  uint32_t threshold = 0;
-  if (HasTopK(params, vocab_size)) {
-    std::vector<uint32_t> keys(vocab_size);
-    std::transform(logits, logits + vocab_size, keys.begin(), OrderKey);
-    std::nth_element(keys.begin(), keys.begin() + params.top_k - 1, keys.end(),
-                     std::greater<uint32_t>());
-    threshold = keys[params.top_k - 1];
-  }
-  if (!HasTopP(params)) return threshold;
-
-  std::vector<Candidate> candidates;
-  uint64_t total = 0;
-  for (int token = 0; token < vocab_size; ++token) {
-    const uint32_t key = OrderKey(logits[token]);
-    if (key < threshold || key == 0) continue;
-    const uint64_t mass = MassOf(ScaledDistance(logits[token], max_logit, params.temperature));
-    if (mass == 0) continue;
-    candidates.push_back({key, mass});
-    total += mass;
-  }
-  return std::max(threshold, LargestThreshold(candidates, TopPTarget(params.top_p, total)));
-}
-
 int32_t Draw(const float* logits, int vocab_size, float max_logit, const SamplingParams& params,
              int64_t sample_index) {
-  const uint32_t threshold = Threshold(logits, vocab_size, max_logit, params);
+  const uint32_t threshold = KeptThreshold(logits, vocab_size, max_logit, params);
   const uint64_t least_mass = LeastMass(params);
   uint64_t best = kNoChoice;
   // The token of the largest logit is kept, and its score is at least this.
@@ -130,12 +57,13 @@ void SampleOnHost(const SamplingArgs& args) {
       args.out[row] = kNotSampled;
       continue;
     }
-    const float* logits = FloatRow(args, row, buffer);
+    const float* logits =
+        FloatRow(args.dtype, args.logits, row * args.logits_stride, args.vocab_size, buffer);
     const SamplingParams& params = args.slots.params[slot];
     const bool only_draws = args.sample_offset != nullptr;
     const int64_t sample_index =
         args.slots.sample_index[slot] + (only_draws ? args.sample_offset[row] : 0);
-    int32_t token = Greedy(logits, args.vocab_size);
+    int32_t token = LargestToken(logits, args.vocab_size);
     if (args.features == SamplingFeatures::kGeneral && !IsGreedy(params) && token != kNanRow) {
       token = Draw(logits, args.vocab_size, logits[token], params, sample_index);
     }

@@ -98,8 +98,7 @@ class Refill {
          ++token) {
       ClearModelPositions(args_, token);
     }
-    *arrays_.common_prefix_len = CommonPrefixLenOf(*args_.delta.counts);
-    *arrays_.num_faults = num_faults_ + counts.num_faults;
+    WriteStepValues(args_, CommonPrefixLenOf(*args_.delta.counts), num_faults_ + counts.num_faults);
   }
 
  private:
@@ -156,7 +155,7 @@ class Refill {
       AdvanceSlot(args_, args_.delta.rows[r], row.context_len);
       if (HasModelPositions(args_)) WritePositions(r, row);
       for (int i = 0; i < row.query_len; ++i) {
-        WriteParent(args_, args_.delta.rows[r], i, int64_t{arrays_.query_start_loc[r]} + i);
+        WriteDraft(args_, args_.delta.rows[r], i, int64_t{arrays_.query_start_loc[r]} + i);
       }
     }
     if (args_.has_drafts) {

@@ -449,7 +449,7 @@ __device__ void WriteTokens(const RefillArgs& args, const RowArgs& row_args, int
     const int32_t token_id = TokenIdOf(args, rows.rows[r], rows.last_token[r], i);
     WriteNewToken(row_args, row, i, token, token_id);
     WriteHistory(args, rows.rows[r], int64_t{row.context_len} + i, i, token_id);
-    WriteParent(args, rows.rows[r], i, token);
+    WriteDraft(args, rows.rows[r], i, token);
     // It is the next token of the one before it.
     if (args.padded_num_earlier_logits > 0 && i > 0 && rows.first_earlier[r] >= 0) {
       WriteEarlierLogitsOf(args, rows.rows[r], i - 1, rows.first_earlier[r] + i - 1, token - 1,
@@ -517,8 +517,7 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__
   }
   if (threadIdx.x == 0) {
     args.arrays.query_start_loc[args.padded_num_rows] = shared.num_tokens;
-    *args.arrays.common_prefix_len = CommonPrefixLenOf(shared.counts);
-    *args.arrays.num_faults = shared.num_faults;
+    WriteStepValues(args, CommonPrefixLenOf(shared.counts), shared.num_faults);
   }
 }
 

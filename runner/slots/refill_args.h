@@ -33,6 +33,7 @@ struct RefillArgs {
   // without one, are chains.
   const int32_t* tree = nullptr;
   int tree_size = 0;
+  int32_t output = 0;  // StepArrays::output
   // Whether a draft model runs over the step's tokens, too (SlotState::drafted_len).
   bool runs_draft_model = false;
   int block_size = 0;
@@ -156,6 +157,15 @@ REPRISE_HOST_DEVICE constexpr void WriteParent(const RefillArgs& args, const Ste
   args.arrays.parents[token] = (parent < 0 || parent >= i) ? i - 1 : parent;
 }
 
+// What drafters and verification find of the i-th token of a live row besides its id.
+REPRISE_HOST_DEVICE constexpr void WriteDraft(const RefillArgs& args, const StepRow& row, int i,
+                                              int64_t token) {
+  WriteParent(args, row, i, token);
+  if (args.has_drafts && args.arrays.draft_logits != nullptr && row.verifies()) {
+    args.arrays.draft_logits[token] = -1;
+  }
+}
+
 // Keeps the i-th token of a live row for drafters.
 REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const StepRow& row,
                                                 int64_t position, int i, int32_t token_id) {
@@ -199,6 +209,14 @@ constexpr RefillCounts ClampCounts(const StepDeltaCounts& counts, const RefillAr
                        beyond(counts.num_joins, clamped.num_joins) +
                        beyond(counts.num_rows, clamped.num_rows);
   return clamped;
+}
+
+// What the step has once.
+constexpr void WriteStepValues(const RefillArgs& args, int32_t common_prefix_len,
+                               int32_t num_faults) {
+  *args.arrays.common_prefix_len = common_prefix_len;
+  *args.arrays.num_faults = num_faults;
+  if (args.arrays.output != nullptr) *args.arrays.output = args.output;
 }
 
 constexpr int32_t CommonPrefixLenOf(const StepDeltaCounts& counts) {

@@ -353,6 +353,23 @@ TEST_F(RefillTreesTest, ParentsAreTheHostsOrThoseOfTheProposedTree) {
   EXPECT_THAT(First(first_verified_, 3), ElementsAre(3, 7, -1));
 }
 
+TEST_F(RefillTreesTest, OfDraftsThereAreNoLogitsYetAndTheOutputIsTheSteps) {
+  std::vector<int32_t> draft_logits(32, 7);
+  int32_t output = -9;
+  args().arrays.draft_logits = draft_logits.data();
+  args().arrays.output = &output;
+  args().output = 3;
+  args().padded_num_earlier_logits = 8;
+  DraftsRow(1, 3, -1);
+  Refill(3, 12);
+  ASSERT_EQ(num_faults(), 0);
+  EXPECT_EQ(output, 3);
+  EXPECT_THAT(First(draft_logits.data(), 5), ElementsAre(-1, -1, -1, -1, 7));
+  args().output = 0;
+  Refill(3, 12);
+  EXPECT_EQ(output, 0);
+}
+
 TEST_F(RefillTreesTest, WhatIsNoNodeBeforeATokenBecomesTheOneBeforeIt) {
   args().padded_num_earlier_logits = 8;
   const int32_t given[] = {1, -1, 2, 99};

@@ -53,6 +53,10 @@
 //   tail_len         nodes of the row                                 0
 //   tail_mask        bit j: node j is on the path to the token        as they were
 //
+// draft_logits is there in runners that keep the logits that drafts are drawn from
+// (DraftAcceptance::kRejection). Of a draft's token it says which row of those logits; refill writes -1:
+// the draft was not drawn, or nothing is known of it. Written in steps with drafts only.
+//
 // common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
 
 #ifndef RUNNER_SLOTS_STEP_ARRAYS_H_
@@ -84,7 +88,11 @@ struct StepArrays {
   int32_t* parents = nullptr;            // [max_tokens]
   int32_t* tail_len = nullptr;           // [max_rows]
   uint64_t* tail_mask = nullptr;         // [max_tokens]
+  int32_t* draft_logits = nullptr;       // [max_tokens]
   int32_t* common_prefix_len = nullptr;  // [1]
+  // [1] 1 + the output (of the runner's ring) that a graph writes the step's tokens to; 0: the graph
+  // does not verify them. May be absent.
+  int32_t* output = nullptr;
   // [max_rows] RowFault of each row (base/row_fault.h); may be absent.
   int32_t* row_faults = nullptr;
   // [1] The number of rows that could not be served (a slot, column or block out of range, a

@@ -38,6 +38,9 @@ struct DraftRowsArgs {
   // [ranks, num_rows, first - first_before]: by rank, then row, then node of the level before.
   const int32_t* chosen = nullptr;
   DraftLevel level = {};
+  // Rows of the kept logits of the passes from pass to pass (StepArrays::draft_logits); of chains.
+  // Read if arrays.draft_logits is there.
+  int logits_stride = 0;
   int pass = 0;        // 0 to NumPasses(); in the last there are no rows, only drafts to keep
   int max_drafts = 0;  // of a row of this step
   int num_rows = 0;    // padded, of the step and of the pass
@@ -179,7 +182,11 @@ REPRISE_HOST_DEVICE void KeepDraftPass(const Lanes& lanes, const DraftRowsArgs& 
     if (node > args.arrays.num_proposed[row_idx]) return;
     const int32_t chosen = ChosenOfNode(args, row_idx, node);
     if (chosen < 0) return;
-    args.arrays.token_ids[args.arrays.query_start_loc[row_idx] + node] = chosen;
+    const int64_t token = int64_t{args.arrays.query_start_loc[row_idx]} + node;
+    args.arrays.token_ids[token] = chosen;
+    if (args.arrays.draft_logits != nullptr) {
+      args.arrays.draft_logits[token] = (args.pass - 1) * args.logits_stride + row_idx;
+    }
   });
 }
 

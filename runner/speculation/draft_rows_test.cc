@@ -404,7 +404,13 @@ void DraftByDefinition(const DraftRowsArgs& args) {
     int32_t* ids = args.arrays.token_ids + args.arrays.query_start_loc[r];
     if (args.pass > 0 && np > 0) {
       if (draft.seq_lens[r] > 0) args.slots.drafted_len[slot] = draft.seq_lens[r];
-      if (args.chosen[r] >= 0 && args.pass <= np) ids[args.pass] = args.chosen[r];
+      if (args.chosen[r] >= 0 && args.pass <= np) {
+        ids[args.pass] = args.chosen[r];
+        if (args.arrays.draft_logits != nullptr) {
+          args.arrays.draft_logits[args.arrays.query_start_loc[r] + args.pass] =
+              (args.pass - 1) * args.logits_stride + r;
+        }
+      }
     }
     if (args.pass == args.max_drafts) continue;
 

@@ -8,6 +8,7 @@
 
 namespace reprise {
 
+class DraftHeads;
 class Drafter;
 class Model;
 
@@ -20,6 +21,19 @@ inline constexpr int kMaxTreeDrafts = 63;
 enum class DraftShape : int8_t {
   kChain,  // each follows the one before it
   kTree,   // several may follow one; the path that the sequence would have chosen is accepted
+};
+
+// When a draft is accepted.
+enum class DraftAcceptance : int8_t {
+  // If it is the token that the sequence would have chosen itself: the text is plain decoding's.
+  kSameText,
+  // With probability min(1, p / q), where the sequence chooses it with p and the drafter with q; what
+  // follows a rejected one is drawn from max(0, p - q) (Leviathan et al., 2023; Chen et al., 2023).
+  // Tokens have the distribution of plain decoding's, but the text depends on the drafts: it is the
+  // same for the same seed and the same drafts. Accepts no less where drafts are drawn without
+  // the sequence's numbers. The q of given drafts, n-grams and those of a Drafter is 1. Greedy rows
+  // are as with kSameText. Chains only.
+  kRejection,
 };
 
 // Drafts from the sequence's own tokens: those that followed the newest earlier occurrence of its
@@ -36,6 +50,7 @@ struct SpeculationOptions {
     kNgram,   // from the sequence's own tokens
     kModel,   // a smaller model with the same vocabulary, draft_model
     kCustom,  // a drafter of the caller's, `drafter`
+    kHeads,   // heads that read the model's hidden states, `heads`; chains
   };
 
   // The most drafts of a row, 1 to kMaxDrafts, or to kMaxTreeDrafts with trees; 0: no speculation.
@@ -54,7 +69,9 @@ struct SpeculationOptions {
   // prefixes, forks and swaps keep both. Decoder only, of the model's device, vocabulary and dtype,
   // without embeddings as inputs. Must outlive the runner.
   Model* draft_model = nullptr;
-  Drafter* drafter = nullptr;  // must outlive the runner
+  Drafter* drafter = nullptr;   // must outlive the runner
+  DraftHeads* heads = nullptr;  // must outlive the runner
+  DraftAcceptance acceptance = DraftAcceptance::kSameText;
   // Captured numbers of drafts, ascending, the last at least max_drafts. Empty: max_drafts.
   std::vector<int> graph_num_drafts = {};
 };

@@ -48,6 +48,20 @@ TEST_F(SpeculationUnitsGpuTest, DraftsAreVerifiedAsOnTheHost) {
                                       LaunchVerifyDrafts, DrawVerifyDrafts, VerifyDraftsOnHost);
 }
 
+TEST_F(SpeculationUnitsGpuTest, OutputsOfARingAreThoseOfTheHost) {
+  const auto with_ring = [](auto draw_shape) {
+    return [draw_shape](std::mt19937& random) {
+      SpeculationShape shape = draw_shape(random);
+      shape.num_outputs = 3;
+      return shape;
+    };
+  };
+  CompareManyShapes<VerifyDraftsArgs>(60, with_ring(DrawSpeculationShape), CarveVerifyDrafts,
+                                      LaunchVerifyDrafts, DrawVerifyDrafts, VerifyDraftsOnHost);
+  CompareManyShapes<VerifyTreesArgs>(60, with_ring(DrawTreeShape), CarveVerifyTrees,
+                                     LaunchVerifyTrees, DrawVerifyTrees, VerifyTreesOnHost);
+}
+
 TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
   CompareManyShapes<NgramDraftsArgs>(120, DrawSpeculationShape, CarveNgramDrafts, LaunchNgramDrafts,
                                      DrawNgramDrafts, NgramDraftsOnHost);

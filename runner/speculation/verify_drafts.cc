@@ -13,6 +13,10 @@ absl::Status CheckVerifyDrafts(const VerifyDraftsArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", args.num_rows, args.arrays.max_rows));
   REPRISE_RETURN_IF_ERROR(CheckBetween("max_drafts", args.max_drafts, 0, kMaxDrafts));
   if (args.num_rows == 0) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("output_stride", args.output_stride, 0));
+  if (args.output_stride > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.output", args.arrays.output));
+  }
   return CheckGiven({{"chosen", args.chosen},
                      {"tokens", args.tokens},
                      {"num_new", args.num_new},
@@ -29,6 +33,10 @@ absl::Status CheckVerifyDrafts(const VerifyDraftsArgs& args) {
 
 void VerifyDraftsOnHost(const VerifyDraftsArgs& args) {
   for (int r = 0; r < args.num_rows; ++r) {
+    if (!HasOutput(args)) {
+      WriteNoOutput(args, r);
+      continue;
+    }
     const VerifiedRow row = VerifiedRowOf(args, r);
     if (row.slot < 0) {
       WriteNotSampled(args, r);

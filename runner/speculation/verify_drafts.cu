@@ -24,6 +24,10 @@ __global__ void __launch_bounds__(kPackingThreads)
   const int row_idx = RowOfWarp();
   if (row_idx >= args.num_rows) return;
   const int lane = threadIdx.x % 32;
+  if (!HasOutput(args)) {
+    if (lane == 0) WriteNoOutput(args, row_idx);
+    return;
+  }
   const VerifiedRow row = VerifiedRowOf(args, row_idx);
   if (row.slot < 0) {
     if (lane == 0) WriteNotSampled(args, row_idx);

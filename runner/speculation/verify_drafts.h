@@ -24,6 +24,8 @@
 //   seq_len       grows by n - 1. The keys of rejected drafts are behind it, and are overwritten
 //   history       if present, has all of them but the last, whose keys are not in the cache
 //   drafted_len   if present, at most context_len + n in rows with drafts
+// With output_stride the results go to one of several outputs, which refill names on the device
+// (StepArrays::output), or nowhere: then no slot changes. So a captured graph may end with it.
 // A row whose sample_slot is outside [0, num_slots) does not sample: kNotSampled, and no slot
 // changes.
 //

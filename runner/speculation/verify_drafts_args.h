@@ -26,7 +26,21 @@ struct VerifyDraftsArgs {
   int32_t* tokens = nullptr;      // [num_rows] the row's last new token, kNotSampled or kNanRow
   int32_t* num_new = nullptr;     // [num_rows] new tokens; 0 with kNotSampled and kNanRow
   int32_t* new_tokens = nullptr;  // [num_rows, 1 + max_drafts] the first num_new
+  // Elements from one output to the next, of each of the three. Above 0 the results are those of
+  // output arrays.output - 1, and with arrays.output 0 nothing is done but for last_place, which is -1:
+  // so a graph may hold the call.
+  int64_t output_stride = 0;
+  // [num_rows] the row of logits that the last new token was chosen from; -1: none. May be absent.
+  int32_t* last_place = nullptr;
 };
+
+// Whether there is anything to do, and where the results go.
+REPRISE_HOST_DEVICE constexpr bool HasOutput(const VerifyDraftsArgs& args) {
+  return args.output_stride == 0 || *args.arrays.output > 0;
+}
+REPRISE_HOST_DEVICE constexpr int64_t OutputOffset(const VerifyDraftsArgs& args) {
+  return args.output_stride == 0 ? 0 : (*args.arrays.output - 1) * args.output_stride;
+}
 
 // A row whose drafts are verified.
 struct VerifiedRow {
@@ -50,11 +64,14 @@ REPRISE_HOST_DEVICE constexpr VerifiedRow VerifiedRowOf(const VerifyDraftsArgs& 
   return row;
 }
 
-// What the sequence chooses at its `i`-th next place, if all drafts before it are right: i is 0 to
-// num_drafts. Negative: it cannot choose.
+// The row of logits of the `i`-th next place, and what the sequence chooses there, if all drafts
+// before it are right: i is 0 to num_drafts. Negative: it cannot choose.
+REPRISE_HOST_DEVICE constexpr int32_t PlaceAt(int row_idx, const VerifiedRow& row, int i) {
+  return i < row.num_drafts ? row.first_verified + i : row_idx;
+}
 REPRISE_HOST_DEVICE constexpr int32_t ChosenAt(const VerifyDraftsArgs& args, int row_idx,
                                                const VerifiedRow& row, int i) {
-  return args.chosen[i < row.num_drafts ? row.first_verified + i : row_idx];
+  return args.chosen[PlaceAt(row_idx, row, i)];
 }
 
 // Whether the `i`-th draft, which is `chosen`'s place, is right.
@@ -63,15 +80,17 @@ REPRISE_HOST_DEVICE constexpr bool IsAccepted(const VerifyDraftsArgs& args, cons
   return chosen >= 0 && chosen == args.arrays.token_ids[row.first_token + 1 + i];
 }
 
-// Writes the row's counts, and advances its slot by `num_new` tokens, the last of which is `last`;
-// kNanRow with 0.
+// Writes the row's counts, and advances its slot by `num_new` tokens, the last of which is `last`,
+// chosen from row `place` of logits; kNanRow with 0.
 REPRISE_HOST_DEVICE constexpr void AdvanceVerified(const VerifyDraftsArgs& args, int row_idx,
                                                    const VerifiedRow& row, int num_new,
-                                                   int32_t last) {
+                                                   int32_t last, int32_t place) {
   const SlotState& slots = args.slots;
   const int32_t slot = row.slot;
-  args.tokens[row_idx] = last;
-  args.num_new[row_idx] = num_new;
+  const int64_t offset = OutputOffset(args);
+  args.tokens[offset + row_idx] = last;
+  args.num_new[offset + row_idx] = num_new;
+  if (args.last_place != nullptr) args.last_place[row_idx] = num_new > 0 ? place : -1;
   slots.last_token[slot] = num_new > 0 ? last : 0;
   // Refill has counted the keys of the token that the step began with.
   slots.sample_index[slot] += num_new > 0 ? num_new : 1;
@@ -90,7 +109,8 @@ REPRISE_HOST_DEVICE void WriteVerifiedRow(const Lanes& lanes, const VerifyDrafts
   const int32_t slot = row.slot;
   // The position of the slot's last token before the step.
   const int64_t position = args.arrays.context_lens[row_idx];
-  int32_t* new_tokens = args.new_tokens + row_idx * (int64_t{args.max_drafts} + 1);
+  int32_t* new_tokens =
+      args.new_tokens + OutputOffset(args) + row_idx * (int64_t{args.max_drafts} + 1);
   lanes.ForEach(num_new, [&](int i) {
     const int32_t token = ChosenAt(args, row_idx, row, i);
     new_tokens[i] = token;
@@ -100,15 +120,22 @@ REPRISE_HOST_DEVICE void WriteVerifiedRow(const Lanes& lanes, const VerifyDrafts
     }
   });
   lanes.ForEach(1, [&](int) {
-    const int32_t last = num_new > 0 ? ChosenAt(args, row_idx, row, num_new - 1) : kNanRow;
-    AdvanceVerified(args, row_idx, row, num_new, last);
+    const int32_t place = num_new > 0 ? PlaceAt(row_idx, row, num_new - 1) : -1;
+    AdvanceVerified(args, row_idx, row, num_new, num_new > 0 ? args.chosen[place] : kNanRow, place);
   });
+}
+
+// Of a row of a step without an output.
+REPRISE_HOST_DEVICE constexpr void WriteNoOutput(const VerifyDraftsArgs& args, int row_idx) {
+  if (args.last_place != nullptr) args.last_place[row_idx] = -1;
 }
 
 // Of a row that does not sample.
 REPRISE_HOST_DEVICE constexpr void WriteNotSampled(const VerifyDraftsArgs& args, int row_idx) {
-  args.tokens[row_idx] = kNotSampled;
-  args.num_new[row_idx] = 0;
+  const int64_t offset = OutputOffset(args);
+  args.tokens[offset + row_idx] = kNotSampled;
+  args.num_new[offset + row_idx] = 0;
+  if (args.last_place != nullptr) args.last_place[row_idx] = -1;
 }
 
 }  // namespace reprise

@@ -155,6 +155,52 @@ TEST_F(OneRow, MoreDraftsThanThereIsRoomForAreCut) {
   EXPECT_THAT(Verify({5, 9, 2, 8}), ElementsAre(5, 9, 8));
 }
 
+TEST_F(OneRow, ResultsGoToTheOutputThatRefillNames) {
+  int32_t results[3 * 7];  // a token, a count and five tokens, three times
+  std::fill_n(results, 21, -9);
+  int32_t output = 0;
+  int32_t place = -9;
+  args_.arrays.output = &output;
+  args_.output_stride = 7;
+  args_.tokens = results;
+  args_.num_new = results + 1;
+  args_.new_tokens = results + 2;
+  args_.last_place = &place;
+  const auto verify = [&](std::vector<int32_t> chosen) {
+    std::copy_n(chosen.begin(), 3, chosen_ + 1);
+    chosen_[0] = chosen[3];
+    ASSERT_EQ(CheckVerifyDrafts(args_), absl::OkStatus());
+    VerifyDraftsOnHost(args_);
+  };
+  verify({5, 9, 4, 8});  // no output: nothing happens
+  EXPECT_THAT(results, testing::Each(-9));
+  EXPECT_EQ(sample_index_, int64_t{1} << 40);
+  EXPECT_EQ(last_token_, 7);
+  EXPECT_EQ(seq_len_, 21);
+  EXPECT_EQ(place, -1);
+  output = 2;
+  verify({5, 9, 4, 8});
+  EXPECT_THAT(results, ElementsAre(-9, -9, -9, -9, -9, -9, -9, 4, 3, 5, 9, 4, -9, -9, -9, -9, -9,
+                                   -9, -9, -9, -9));
+  EXPECT_EQ(last_token_, 4);
+  EXPECT_EQ(place, 3);  // of the third token of the row
+  output = 1;
+  sample_slot_ = -1;
+  verify({5, 9, 4, 8});
+  EXPECT_EQ(results[0], kNotSampled);
+  EXPECT_EQ(results[1], 0);
+  EXPECT_EQ(place, -1);
+  sample_slot_ = 0;
+  verify({5, 9, 2, 8});
+  EXPECT_EQ(place, 0);  // of the last one
+  verify({kNan, 9, 2, 8});
+  EXPECT_EQ(place, -1);
+  args_.arrays.output = nullptr;
+  EXPECT_EQ(CheckVerifyDrafts(args_).message(), "arrays.output: expected an array, got none");
+  args_.output_stride = -1;
+  EXPECT_EQ(CheckVerifyDrafts(args_).message(), "output_stride: expected at least 0, got -1");
+}
+
 TEST_F(OneRow, BadInputIsRefusedWithNamesAndValues) {
   const auto refusal = [&] { return std::string(CheckVerifyDrafts(args_).message()); };
   args_.num_rows = 2;

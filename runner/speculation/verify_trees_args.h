@@ -39,6 +39,10 @@ REPRISE_HOST_DEVICE void WriteVerifiedTree(const Lanes& lanes, const VerifyTrees
     args.move_from[move] = -1;
     args.move_to[move] = -1;
   });
+  if (!HasOutput(drafts)) {
+    lanes.ForEach(1, [&](int) { WriteNoOutput(drafts, row_idx); });
+    return;
+  }
   if (row.slot < 0) {
     lanes.ForEach(1, [&](int) { WriteNotSampled(drafts, row_idx); });
     return;
@@ -50,17 +54,21 @@ REPRISE_HOST_DEVICE void WriteVerifiedTree(const Lanes& lanes, const VerifyTrees
   int node = 0;
   int num_new = 0;
   int32_t last = kNanRow;
+  int32_t last_place = -1;
   while (node < num_nodes) {
     const int32_t chosen = ChosenAt(drafts, row_idx, row, node);
     if (chosen < 0) break;
     last = chosen;
+    last_place = PlaceAt(row_idx, row, node);
     // The draft that it is, if it is one of those that follow the node.
     const int next = lanes.First(node + 1, num_nodes, [&](int i) {
       return arrays.parents[row.first_token + i] == node &&
              arrays.token_ids[row.first_token + i] == chosen;
     });
     lanes.ForEach(1, [&](int) {
-      drafts.new_tokens[row_idx * (int64_t{drafts.max_drafts} + 1) + num_new] = chosen;
+      drafts
+          .new_tokens[OutputOffset(drafts) + row_idx * (int64_t{drafts.max_drafts} + 1) + num_new] =
+          chosen;
       const int64_t place = position + 1 + num_new;
       if (next < num_nodes && history.tokens != nullptr && place < history.stride) {
         history.row(row.slot)[place] = chosen;
@@ -78,7 +86,7 @@ REPRISE_HOST_DEVICE void WriteVerifiedTree(const Lanes& lanes, const VerifyTrees
       args.move_to[move] = slots[num_new];
     });
   }
-  lanes.ForEach(1, [&](int) { AdvanceVerified(drafts, row_idx, row, num_new, last); });
+  lanes.ForEach(1, [&](int) { AdvanceVerified(drafts, row_idx, row, num_new, last, last_place); });
 }
 
 }  // namespace reprise

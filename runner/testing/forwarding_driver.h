@@ -45,6 +45,13 @@ class ForwardingDriver : public DeviceDriver {
   absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
     return driver_->VerifyDrafts(args);
   }
+  absl::Status RejectDrafts(const RejectDraftsArgs& args) override {
+    return driver_->RejectDrafts(args);
+  }
+  absl::Status PlaceDrafts(const PlaceDraftsArgs& args) override {
+    return driver_->PlaceDrafts(args);
+  }
+  absl::Status KeepHidden(const KeepHiddenArgs& args) override { return driver_->KeepHidden(args); }
   absl::Status TreeTokens(const TreeTokensArgs& args) override { return driver_->TreeTokens(args); }
   absl::Status VerifyTrees(const VerifyTreesArgs& args) override {
     return driver_->VerifyTrees(args);

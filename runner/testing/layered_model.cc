@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "base/torch_dtype.h"
 #include "glog/logging.h"
 
 namespace reprise {
@@ -27,14 +28,15 @@ constexpr int kWidth = 48;
 
 class RandomTensors {
  public:
-  RandomTensors(uint64_t seed, c10::Device device) : rng_(seed), device_(device) {}
+  RandomTensors(uint64_t seed, c10::Device device, at::ScalarType dtype)
+      : rng_(seed), device_(device), dtype_(dtype) {}
 
   at::Tensor operator()(int64_t rows, int64_t columns, double scale) {
     at::Tensor t = at::empty({rows, columns}, at::kFloat);
     std::normal_distribution<float> normal(0.0f, static_cast<float>(scale));
     float* data = t.data_ptr<float>();
     for (int64_t i = 0; i < t.numel(); ++i) data[i] = normal(rng_);
-    return t.to(device_);
+    return t.to(device_, dtype_);
   }
 
   // A deviation that keeps activations near 1.
@@ -47,6 +49,7 @@ class RandomTensors {
  private:
   std::mt19937_64 rng_;
   c10::Device device_;
+  at::ScalarType dtype_;
 };
 
 at::Tensor Double(const at::Tensor& t) { return t.to(at::kCPU).to(at::kDouble); }
@@ -54,7 +57,7 @@ at::Tensor Double(const at::Tensor& t) { return t.to(at::kCPU).to(at::kDouble); 
 }  // namespace
 
 LayeredModel::LayeredModel(const LayeredModelOptions& options) : options_(options) {
-  RandomTensors random(options.seed, options.device);
+  RandomTensors random(options.seed, options.device, ToScalarType(options.dtype));
   token_embedding_ = random(options.vocab_size, kWidth, 1.0);
   position_embedding_ =
       random(std::max(options.max_position, options.max_encoder_position), kWidth, 0.5);
@@ -73,13 +76,17 @@ LayeredModel::LayeredModel(const LayeredModelOptions& options) : options_(option
     layers_.push_back(std::move(layer));
   }
   head_ = random.Weight(options.vocab_size, kWidth);
-  sinks_ = random(static_cast<int64_t>(options.layers.size()), max_q_heads, 1.0);
+  sinks_ = random(static_cast<int64_t>(options.layers.size()), max_q_heads, 1.0).to(at::kFloat);
   spec_ = {.layers = options.layers,
            .vocab_size = options.vocab_size,
            .max_position = options.max_position,
            .max_encoder_position = options.max_encoder_position,
-           .dtype = DType::kFloat32,
+           .dtype = options.dtype,
            .device = options.device};
+  using Hidden = LayeredModelOptions::Hidden;
+  if (options.hidden != Hidden::kNone) {
+    spec_.hidden_dim = options.hidden == Hidden::kStream ? kWidth : options.max_position;
+  }
   if (options.prompts == LayeredModelOptions::Prompts::kInTwoParts) {
     for (const LayerSpec& layer : options.layers) spec_.within.push_back(layer.params);
   }
@@ -115,7 +122,7 @@ absl::StatusOr<at::Tensor> LayeredModel::AttendInTwoParts(const Step& step, int 
   return before.out * share + within.out * (1 - share);
 }
 
-absl::StatusOr<at::Tensor> LayeredModel::Forward(const Step& step) {
+absl::StatusOr<at::Tensor> LayeredModel::Stream(const Step& step) const {
   at::Tensor x = token_embedding_.index_select(0, step.token_ids()) +
                  position_embedding_.index_select(0, step.positions());  // [n, width]
   for (int i = 0; i < static_cast<int>(layers_.size()); ++i) {
@@ -146,9 +153,24 @@ absl::StatusOr<at::Tensor> LayeredModel::Forward(const Step& step) {
     }
     REPRISE_RETURN_IF_ERROR(Add(linears, layer, out, x));
   }
-  REPRISE_RETURN_IF_ERROR(
-      head_->Apply(step.linears(), x.index_select(0, step.logits_indices()), step.logits()));
+  return x.index_select(0, step.logits_indices());
+}
+
+absl::StatusOr<at::Tensor> LayeredModel::Forward(const Step& step) {
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor x, Stream(step));
+  REPRISE_RETURN_IF_ERROR(head_->Apply(step.linears(), x, step.logits()));
   return step.logits();
+}
+
+absl::StatusOr<ForwardOutput> LayeredModel::ForwardHidden(const Step& step) {
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor x, Stream(step));
+  REPRISE_RETURN_IF_ERROR(head_->Apply(step.linears(), x, step.logits()));
+  if (options_.hidden == LayeredModelOptions::Hidden::kStream) {
+    return ForwardOutput{.logits = step.logits(), .hidden = x};
+  }
+  const at::Tensor position = step.positions().index_select(0, step.logits_indices()).unsqueeze(1);
+  const at::Tensor positions = at::arange(options_.max_position, position.options()).unsqueeze(0);
+  return ForwardOutput{.logits = step.logits(), .hidden = (position == positions).to(x.dtype())};
 }
 
 absl::Status LayeredModel::Encode(const EncoderStep& step) {

@@ -31,6 +31,10 @@ struct LayeredModelOptions {
   // Prompts are attended to in two parts (Step::AttendWithin, AttendBefore). For layers with keys
   // of their own and without sinks.
   enum class Prompts { kAtOnce, kInTwoParts } prompts = Prompts::kAtOnce;
+  // What ForwardHidden() returns: the residual stream that the logits are made of, or the token's
+  // position as a vector of max_position elements, one of them 1.
+  enum class Hidden { kNone, kStream, kPosition } hidden = Hidden::kNone;
+  DType dtype = DType::kFloat32;  // of weights and activations
   int vocab_size = 61;
   int max_position = 256;
   int max_encoder_position = 0;
@@ -44,6 +48,7 @@ class LayeredModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override;
   absl::Status Encode(const EncoderStep& step) override;
 
   // The logits [text.size(), vocab_size] after each token of `text`, float64 on the CPU.
@@ -55,6 +60,8 @@ class LayeredModel : public Model {
     std::optional<Linear> q, k, v, out;
   };
 
+  // Of the tokens whose logits are wanted, after all layers.
+  absl::StatusOr<at::Tensor> Stream(const Step& step) const;
   // Adds the layer's attention, given its q for x, to x.
   absl::Status Add(LinearContext& linears, const Layer& layer, const at::Tensor& attended,
                    at::Tensor& x) const;

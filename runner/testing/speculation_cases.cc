@@ -261,9 +261,16 @@ VerifyDraftsArgs CarveVerifyDrafts(const SpeculationShape& shape, ArrayCarver& c
   args.chosen = carver.Take<int32_t>("chosen", MaxLogits(shape));
   args.num_rows = shape.num_rows;
   args.max_drafts = shape.max_drafts;
-  args.tokens = carver.Take<int32_t>("tokens", shape.num_rows);
-  args.num_new = carver.Take<int32_t>("num_new", shape.num_rows);
-  args.new_tokens = carver.Take<int32_t>("new_tokens", MaxLogits(shape));
+  const int64_t num_more = shape.num_outputs > 0 ? shape.num_outputs - 1 : 0;
+  if (shape.num_outputs > 0) {
+    args.output_stride = MaxLogits(shape) + 3;
+    args.arrays.output = carver.Take<int32_t>("output", 1);
+    args.last_place = carver.Take<int32_t>("last_place", shape.num_rows);
+  }
+  const int64_t more = num_more * args.output_stride;
+  args.tokens = carver.Take<int32_t>("tokens", shape.num_rows + more);
+  args.num_new = carver.Take<int32_t>("num_new", shape.num_rows + more);
+  args.new_tokens = carver.Take<int32_t>("new_tokens", MaxLogits(shape) + more);
   if (!shape.has_history) args.slots.history = {};
   if (!shape.has_drafted_len) args.slots.drafted_len = nullptr;
   return args;
@@ -284,6 +291,10 @@ DraftRowsArgs CarveDraftRows(const SpeculationShape& shape, ArrayCarver& carver)
   args.slots = CarveSlots(shape, carver);
   args.arrays = CarveArrays(shape, /*is_draft=*/false, carver);
   args.draft = CarveArrays(shape, /*is_draft=*/true, carver);
+  if (!shape.has_history && shape.tree.empty()) {  // of RejectDrafts()
+    args.arrays.draft_logits = carver.Take<int32_t>("draft_logits", args.arrays.max_tokens);
+    args.logits_stride = shape.num_rows + 1;
+  }
   const DraftLevels levels = LevelsOf(shape.tree, shape.max_drafts);
   const int64_t num_logits = int64_t{shape.num_rows} * levels.max_width();
   int width = 1;
@@ -317,6 +328,7 @@ void DrawVerifyDrafts(std::mt19937& random, const SpeculationShape& shape, Verif
   if (!shape.has_drafted_len) slots.drafted_len = drafted_len.data();
   if (!shape.has_history) slots.history = {history.data(), HistoryStride(shape)};
   DrawStep(random, shape, slots, args.arrays);
+  if (shape.num_outputs > 0) *args.arrays.output = Between(random, 0, shape.num_outputs);
   auto* chosen = const_cast<int32_t*>(args.chosen);
   for (int i = 0; i < MaxLogits(shape); ++i) {
     chosen[i] = Between(random, 0, shape.vocab_size - 1);

@@ -11,14 +11,15 @@ namespace reprise {
 
 absl::StatusOr<std::unique_ptr<SpeculationHarness>> SpeculationHarness::Create(
     const ModelRunnerOptions& options, const LayeredModelOptions& model,
-    const LayeredModelOptions& draft) {
+    const LayeredModelOptions& draft, std::unique_ptr<DeviceDriver> driver) {
   auto harness = std::unique_ptr<SpeculationHarness>(
       new SpeculationHarness(model, draft, options.max_num_seqs));
   ModelRunnerOptions filled = options;
   if (options.speculation.proposer == SpeculationOptions::Proposer::kModel) {
     filled.speculation.draft_model = harness->draft_.get();
   }
-  REPRISE_ASSIGN_OR_RETURN(harness->runner_, ModelRunner::Create(&harness->model_, filled));
+  REPRISE_ASSIGN_OR_RETURN(harness->runner_,
+                           ModelRunner::Create(&harness->model_, filled, std::move(driver)));
   const c10::StreamGuard guard(harness->runner_->stream());  // before the steps
   REPRISE_RETURN_IF_ERROR(
       harness->runner_->kv_cache().Fill(std::numeric_limits<float>::quiet_NaN()));
@@ -49,6 +50,11 @@ void SpeculationHarness::Join(int slot, std::vector<int32_t> prompt,
   }
 }
 
+void SpeculationHarness::JoinWith(const LogitsRequest& request, std::vector<int32_t> prompt) {
+  Join(request.slot.value(), std::move(prompt));
+  requests_.push_back(request);
+}
+
 void SpeculationHarness::Leave(int slot) { leaves_.push_back(SlotId(slot)); }
 
 absl::Status SpeculationHarness::Launch(const std::vector<SpeculationRow>& rows) {
@@ -63,13 +69,15 @@ absl::Status SpeculationHarness::Launch(const std::vector<SpeculationRow>& rows)
     if (is_new_[row.slot]) next.tokens = texts_[row.slot];
     launched.slots.push_back(row.slot);
   }
-  REPRISE_ASSIGN_OR_RETURN(
-      launched.ticket,
-      runner_->Launch(
-          {.leaves = leaves_, .joins = joins_, .updates = updates_, .rows = scheduled}));
+  REPRISE_ASSIGN_OR_RETURN(launched.ticket, runner_->Launch({.leaves = leaves_,
+                                                             .joins = joins_,
+                                                             .logits_requests = requests_,
+                                                             .updates = updates_,
+                                                             .rows = scheduled}));
   for (const SpeculationRow& row : rows) is_new_[row.slot] = false;
   leaves_.clear();
   joins_.clear();
+  requests_.clear();
   updates_.clear();
   launched_.push_back(std::move(launched));
   return absl::OkStatus();

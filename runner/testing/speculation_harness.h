@@ -33,12 +33,15 @@ struct SpeculationRow {
 
 class SpeculationHarness {
  public:
-  // `draft`: the draft model, if options.speculation.proposer is kModel.
+  // `draft`: the draft model, if options.speculation.proposer is kModel. `driver`: as in
+  // ModelRunner::Create().
   static absl::StatusOr<std::unique_ptr<SpeculationHarness>> Create(
       const ModelRunnerOptions& options, const LayeredModelOptions& model,
-      const LayeredModelOptions& draft = {});
+      const LayeredModelOptions& draft = {}, std::unique_ptr<DeviceDriver> driver = nullptr);
 
   void Join(int slot, std::vector<int32_t> prompt, const SamplingParams& sampling = {});
+  // With stages between its logits and its tokens; greedy.
+  void JoinWith(const LogitsRequest& request, std::vector<int32_t> prompt);
   void Leave(int slot);
 
   absl::Status Launch(const std::vector<SpeculationRow>& rows);
@@ -68,6 +71,7 @@ class SpeculationHarness {
   std::vector<bool> is_new_;
   std::vector<SlotJoin> joins_;
   std::vector<SlotId> leaves_;
+  std::vector<LogitsRequest> requests_;
   std::vector<BlockTableUpdate> updates_;
   std::deque<Launched> launched_;
   std::vector<int> num_new_;

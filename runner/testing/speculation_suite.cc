@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "runner/speculation/drafter.h"
 #include "runner/testing/speculation_harness.h"
+#include "runner/testing/speculation_texts.h"
 
 namespace reprise {
 
@@ -18,116 +19,23 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SpeculationSuite);
 
 namespace {
 
+using speculation_tests::ExpectTexts;
+using speculation_tests::kChainDrafts;
+using speculation_tests::kMaxSeqLen;
+using speculation_tests::kNumNew;
+using speculation_tests::kVocab;
+using speculation_tests::Latents;
+using speculation_tests::Options;
+using speculation_tests::PlainTexts;
+using speculation_tests::Request;
+using speculation_tests::ShortSighted;
+using speculation_tests::SomeRequests;
+using speculation_tests::TwoLayers;
+using speculation_tests::Windows;
+using speculation_tests::WindowsAndChunks;
 using ::testing::HasSubstr;
 using Kind = GraphDecision::Kind;
 using Proposer = SpeculationOptions::Proposer;
-
-constexpr int kVocab = 61;
-constexpr int kMaxSeqLen = 96;
-constexpr int kMaxDrafts = 8;
-
-ModelRunnerOptions Options(Proposer proposer) {
-  return {.max_num_seqs = 4,
-          .max_num_tokens = 96,
-          .max_seq_len = kMaxSeqLen,
-          .block_size = 4,
-          .num_blocks = 1 + 4 * 3 * (kMaxSeqLen / 4),  // of up to three groups
-          .graph_sizes = {2, 4},
-          .speculation = {
-              .max_drafts = kMaxDrafts, .proposer = proposer, .graph_num_drafts = {2, kMaxDrafts}}};
-}
-
-LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed) {
-  const AttentionParams params = {
-      .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 32, .head_dim_v = 32};
-  return {.layers = {{.params = params}, {.params = params}},
-          .vocab_size = kVocab,
-          .device = device,
-          .seed = seed};
-}
-
-LayeredModelOptions Windows(c10::Device device, uint64_t seed) {
-  LayeredModelOptions model = TwoLayers(device, seed);
-  model.layers[0].params.window_left = 9;
-  return model;
-}
-
-// TwoLayers() that sees few keys: often it agrees.
-LayeredModelOptions ShortSighted(c10::Device device, uint64_t seed) {
-  LayeredModelOptions model = TwoLayers(device, seed);
-  for (LayerSpec& layer : model.layers) layer.params.window_left = 5;
-  return model;
-}
-
-// One latent, of which V is a part.
-LayeredModelOptions Latents(c10::Device device, uint64_t seed) {
-  LayeredModelOptions model = TwoLayers(device, seed);
-  for (LayerSpec& layer : model.layers) {
-    layer.params = {.num_q_heads = 4, .num_kv_heads = 1, .head_dim_qk = 64, .head_dim_v = 32};
-    layer.v_in_k = true;
-  }
-  return model;
-}
-
-LayeredModelOptions WindowsAndChunks(c10::Device device, uint64_t seed) {
-  LayeredModelOptions model = TwoLayers(device, seed);
-  model.layers[0].params.window_left = 9;
-  model.layers[1].chunk_size = 16;
-  return model;
-}
-
-std::vector<int32_t> RandomPrompt(std::mt19937& rng, int length) {
-  std::vector<int32_t> prompt;
-  for (int i = 0; i < length; ++i) prompt.push_back(static_cast<int32_t>(rng() % kVocab));
-  return prompt;
-}
-
-#define ASSERT_STEP(expression)                    \
-  do {                                             \
-    const absl::Status step_status = (expression); \
-    ASSERT_TRUE(step_status.ok()) << step_status;  \
-  } while (false)
-
-struct Request {
-  std::vector<int32_t> prompt;
-  SamplingParams sampling = {};
-};
-
-std::vector<Request> SomeRequests(uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<Request> requests;
-  for (int i = 0; i < 4; ++i) {
-    Request& request = requests.emplace_back();
-    request.prompt = RandomPrompt(rng, 1 + static_cast<int>(rng() % 20));
-    request.sampling.seed = rng();
-    request.sampling.temperature = i == 0 ? 0.0f : i == 1 ? 0.5f : 1.0f;
-    if (i == 2) request.sampling.top_k = 7;
-    if (i == 3) request.sampling.top_p = 0.8f;
-  }
-  return requests;
-}
-
-constexpr int kNumNew = 40;  // tokens after the prompt
-
-// Each alone, without drafts.
-std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
-                                             const std::vector<Request>& requests) {
-  ModelRunnerOptions options = Options(Proposer::kNone);
-  options.speculation = {};
-  auto harness = SpeculationHarness::Create(options, model);
-  EXPECT_TRUE(harness.ok()) << harness.status();
-  std::vector<std::vector<int32_t>> texts;
-  for (const Request& request : requests) {
-    (*harness)->Join(0, request.prompt, request.sampling);
-    for (int i = 0; i < kNumNew; ++i) {
-      const absl::Status status = (*harness)->Step({{.slot = 0}});
-      EXPECT_TRUE(status.ok()) << status;
-    }
-    texts.push_back((*harness)->text(0));
-    (*harness)->Leave(0);
-  }
-  return texts;
-}
 
 // Proposes the newest token, again and again.
 class Repeat : public Drafter {
@@ -145,40 +53,6 @@ class Repeat : public Drafter {
   int num_calls = 0;
 };
 
-// Generates all texts together, each step with `drafts_of` drafts of each row that has room.
-template <typename DraftsOf>
-void ExpectTexts(SpeculationHarness& harness, const std::vector<Request>& requests,
-                 const std::vector<std::vector<int32_t>>& want, DraftsOf drafts_of) {
-  const int num_slots = static_cast<int>(requests.size());
-  std::vector<SpeculationRow> rows;
-  for (int slot = 0; slot < num_slots; ++slot) {
-    harness.Join(slot, requests[slot].prompt, requests[slot].sampling);
-    rows.push_back({.slot = slot});
-  }
-  ASSERT_STEP(harness.Step(rows));
-  for (int step = 0; !rows.empty(); ++step) {
-    ASSERT_LT(step, kNumNew);
-    rows.clear();
-    for (int slot = 0; slot < num_slots; ++slot) {
-      const int length = static_cast<int>(harness.text(slot).size());
-      if (length >= static_cast<int>(want[slot].size())) continue;
-      rows.push_back(drafts_of(slot, kMaxSeqLen - length));
-    }
-    if (rows.empty()) break;
-    ASSERT_STEP(harness.Step(rows));
-    const bool has_drafts = std::any_of(rows.begin(), rows.end(), [](const SpeculationRow& row) {
-      return row.num_drafts > 0 || !row.drafts.empty();
-    });
-    ASSERT_EQ(harness.decision().kind, Kind::kReplay) << harness.decision();
-    ASSERT_EQ(harness.decision().key.num_drafts > 0, has_drafts);
-  }
-  for (int slot = 0; slot < num_slots; ++slot) {
-    std::vector<int32_t> text = harness.text(slot);
-    text.resize(want[slot].size());
-    EXPECT_EQ(text, want[slot]) << "slot " << slot;
-  }
-}
-
 TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithAnyDrafter) {
   for (const bool full : {true, false}) {
     const LayeredModelOptions model =
@@ -192,7 +66,7 @@ TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithAnyDrafter) {
           SpeculationHarness::Create(Options(proposer), model, TwoLayers(GetParam(), /*seed=*/2));
       ASSERT_TRUE(harness.ok()) << harness.status();
       std::mt19937 rng(3);
-      for (int most : {1, 2, 5, kMaxDrafts}) {
+      for (int most : {1, 2, 5, kChainDrafts}) {
         ExpectTexts(**harness, requests, want, [&](int slot, int room) {
           // Some rows have fewer, some none.
           const int count = rng() % 4 == 0 ? static_cast<int>(rng() % (most + 1)) : most;
@@ -648,7 +522,7 @@ TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
   while (true) {
     const int room = kMaxSeqLen - static_cast<int>((*harness)->text(0).size());
     if (room < 0) break;
-    ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = std::min(room, kMaxDrafts)}}));
+    ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = std::min(room, kChainDrafts)}}));
   }
   EXPECT_EQ((*harness)->text(0).size(), static_cast<size_t>(kMaxSeqLen) + 1);
   EXPECT_THAT(std::string((*harness)->Step({{.slot = 0}}).message()),
@@ -688,8 +562,8 @@ TEST_P(SpeculationSuite, RefusesDraftsThatDoNotFitAndChangesNothing) {
   };
   const std::vector<int32_t> tokens = {1, 2};
   const std::vector<int32_t> unknown = {kVocab};
-  const std::vector<int32_t> many(kMaxDrafts + 1, 0);
-  EXPECT_THAT(message({.num_drafts = kMaxDrafts + 1}), HasSubstr("more than max_drafts"));
+  const std::vector<int32_t> many(kChainDrafts + 1, 0);
+  EXPECT_THAT(message({.num_drafts = kChainDrafts + 1}), HasSubstr("more than max_drafts"));
   EXPECT_THAT(message({.num_drafts = 2147483647}), HasSubstr("more than max_drafts"));
   EXPECT_THAT(message({.num_drafts = -1}), HasSubstr("expected num_drafts 0"));
   EXPECT_THAT(message({.num_drafts = 1, .drafts = tokens}), HasSubstr("expected num_drafts 0"));

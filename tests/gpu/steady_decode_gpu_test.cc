@@ -54,6 +54,7 @@ class SteadyDecodeTest : public testing::Test {
                                            .max_num_tokens = 64,
                                            .max_seq_len = 256,
                                            .logits = {.allowed_tokens = true, .max_log_probs = 2},
+                                           .speculation = speculation_,
                                            .trace = trace_}));
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
@@ -98,6 +99,7 @@ class SteadyDecodeTest : public testing::Test {
   std::unique_ptr<ModelRunner> runner_;
   std::vector<ScheduledRow> rows_;
   StepTrace* trace_ = nullptr;  // of runners that Start() makes
+  SpeculationOptions speculation_ = {};
 };
 
 // No wait for the device but for the fence of a step's tokens, no copy, no allocation.
@@ -122,6 +124,34 @@ TEST_F(SteadyDecodeTest, AStepIsOneRefillOneGraphAndOneSampling) {
   EXPECT_EQ(trace->num_calls_like("GraphLaunch"), kNumSteps);
   EXPECT_EQ(trace->num_calls_like("LaunchKernel"), 2 * kNumSteps);  // refill and sampling
   ExpectNothingWaits(*trace);
+}
+
+// Drafts, their verification and the slots that advance are in the graph.
+TEST_F(SteadyDecodeTest, AStepWithDraftsIsOneRefillAndOneGraph) {
+  for (const bool tree : {false, true}) {
+    for (const DraftAcceptance acceptance :
+         {DraftAcceptance::kSameText, DraftAcceptance::kRejection}) {
+      if (tree && acceptance == DraftAcceptance::kRejection) continue;
+      SCOPED_TRACE(testing::Message()
+                   << "tree " << tree << ", acceptance " << static_cast<int>(acceptance));
+      speculation_ = {.max_drafts = 3,
+                      .shape = tree ? DraftShape::kTree : DraftShape::kChain,
+                      .proposer = SpeculationOptions::Proposer::kNgram,
+                      .acceptance = acceptance};
+      const absl::Status started = Start();
+      ASSERT_TRUE(started.ok()) << started;
+      for (ScheduledRow& row : rows_) row.num_drafts = 3;
+      ASSERT_TRUE(Run(2).ok());
+      const auto trace = TraceDevice([&] { return Run(kNumSteps); });
+      ASSERT_TRUE(trace.ok()) << trace.status();
+      EXPECT_EQ(trace->num_calls_like("GraphLaunch"), kNumSteps);
+      EXPECT_EQ(trace->num_calls_like("LaunchKernel"), kNumSteps);  // refill
+      ExpectNothingWaits(*trace);
+      AllocationCounter allocations;
+      ASSERT_TRUE(Run(5).ok());
+      EXPECT_EQ(allocations.count(), 0);
+    }
+  }
 }
 
 // Two rows with a mask of their own in each step: one token of which the test knows that it must be

@@ -137,6 +137,7 @@ PUBLIC_TARGETS = [
     "//runner/ops:op_options",
     "//runner/ops:rotary",
     "//runner/ops:rotary_table",
+    "//runner/ops/fp8:quantise_weight",
     "//runner/ranks:over_ranks",
     "//runner/sampling:log_probs",
     "//runner/sampling:log_probs_cuda",

@@ -1,0 +1,82 @@
+// The passes of heads (runner/speculation/draft_heads.h) in a step, before the model's forward pass, and
+// the hidden states that they read: of each slot the one that its newest token was chosen from.
+//
+//   auto heads = *HeadDrafts::Create({.heads = speculation.heads, ...});
+//   heads->Passes(key);                    // the drafts of a step, into its token_ids
+//   heads->Take(key, hidden);              // what the model's forward pass returned
+//   heads->KeepVerified(key);              // after the verification of a step with drafts
+//
+// Thread safety: none; one owner. All that it is given must outlive the functions that it returns.
+
+#ifndef RUNNER_HEAD_DRAFTS_H_
+#define RUNNER_HEAD_DRAFTS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/dtype.h"
+#include "graphs/fingerprint.h"
+#include "graphs/graph_key.h"
+#include "runner/device/device_driver.h"
+#include "runner/speculation/draft_heads.h"
+#include "runner/step_memory.h"
+
+namespace reprise {
+
+struct HeadDraftsOptions {
+  DraftHeads* heads = nullptr;
+  DeviceDriver* driver = nullptr;
+  const StepMemory* memory = nullptr;
+  int hidden_dim = 0;
+  DType dtype = DType::kFloat32;  // of the model
+  int vocab_size = 0;
+  int max_num_seqs = 0;
+  int max_drafts = 0;
+  int max_logits = 0;  // rows of a step
+  // Keeps the logits of all passes, in this dtype, for rejection sampling. nullopt: does not.
+  std::optional<DType> kept_logits_dtype = {};
+};
+
+class HeadDrafts {
+ public:
+  // Allocates. Errors: ResourceExhausted if the device has too little memory.
+  static absl::StatusOr<std::unique_ptr<HeadDrafts>> Create(const HeadDraftsOptions& options);
+
+  // The work that writes the drafts of a step at `key` into its token_ids.
+  std::function<absl::Status()> Passes(const GraphKey& key) const;
+
+  // The hidden states of a step's logits. Without drafts the slots have theirs then; with drafts
+  // KeepVerified() gives them those of the places that last_place() names. Errors: InvalidArgument
+  // for another shape or dtype than the spec's.
+  absl::Status Take(const GraphKey& key, const at::Tensor& hidden) const;
+  absl::Status KeepVerified(const GraphKey& key) const;
+
+  int32_t* last_place() const { return last_place_.data_ptr<int32_t>(); }  // [max_num_seqs]
+  const at::Tensor& logits() const { return logits_; }  // undefined: they are not kept
+
+  int64_t bytes() const;
+  void AddTo(Fingerprint& fingerprint) const;
+
+ private:
+  explicit HeadDrafts(const HeadDraftsOptions& options) : options_(options) {}
+  absl::Status Keep(const at::Tensor& hidden, int num_rows, const int32_t* place) const;
+  absl::Status RunPass(const HeadsOutput& output, int pass, int num_rows) const;
+
+  HeadDraftsOptions options_;
+  at::Tensor slot_hidden_;  // [max_num_seqs, hidden_dim]
+  at::Tensor hidden_;       // [max_logits, hidden_dim] of a step with drafts
+  at::Tensor last_place_;   // [max_num_seqs] int32
+  at::Tensor chosen_;       // [max_drafts, max_num_seqs] int32
+  at::Tensor offsets_;      // [max_drafts, max_num_seqs] int32: the pass
+  at::Tensor logits_;       // [max_drafts * max_num_seqs, vocab_size]
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_HEAD_DRAFTS_H_

@@ -1,0 +1,120 @@
+// The units of heads: drafts among the step's tokens, and hidden states a slot.
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/testing/builder_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/speculation/keep_hidden.h"
+#include "runner/speculation/place_drafts.h"
+#include "runner/testing/rejection_cases.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(PlaceDraftsTest, ARowGetsAsManyAsItWants) {
+  int32_t token_ids[] = {7, 0, 0, 0, 8, 5, 5, 9, 0, 0, 0};
+  int32_t draft_logits[] = {-9, -1, -1, -1, -9, -1, -1, -9, -1, -1, -1};
+  int32_t query_start_loc[] = {0, 4, 7, 11};
+  int32_t num_proposed[] = {2, 0, 3};
+  const int32_t chosen[] = {1, 2, 3, -9, 11, 12, kNanRow, -9, 21, 22, 23, -9};
+  PlaceDraftsArgs args;
+  args.arrays.token_ids = token_ids;
+  args.arrays.draft_logits = draft_logits;
+  args.arrays.query_start_loc = query_start_loc;
+  args.arrays.num_proposed = num_proposed;
+  args.arrays.max_rows = 3;
+  args.chosen = chosen;
+  args.chosen_stride = 4;
+  args.num_rows = 3;
+  args.max_drafts = 3;
+  ASSERT_EQ(CheckPlaceDrafts(args), absl::OkStatus());
+  PlaceDraftsOnHost(args);
+  // The third row's second draft was not chosen: what follows it is not one either.
+  EXPECT_THAT(token_ids, ElementsAre(7, 1, 11, 0, 8, 5, 5, 9, 3, 0, 0));
+  EXPECT_THAT(draft_logits, ElementsAre(-9, 0, 4, -1, -9, -1, -1, -9, 2, -1, -1));
+  args.arrays.draft_logits = nullptr;
+  args.max_drafts = 1;
+  num_proposed[0] = 9;
+  token_ids[1] = 0;
+  token_ids[2] = 0;
+  PlaceDraftsOnHost(args);
+  EXPECT_THAT(token_ids, ElementsAre(7, 1, 0, 0, 8, 5, 5, 9, 3, 0, 0));
+}
+
+TEST(PlaceDraftsTest, RefusesArgumentsThatDoNotFit) {
+  std::mt19937 random(1);
+  const RejectionShape shape;
+  BuilderMemory<PlaceDraftsArgs> memory(
+      [&](ArrayCarver& carver) { return CarvePlaceDrafts(shape, carver); });
+  const auto message = [](const PlaceDraftsArgs& args) {
+    return std::string(CheckPlaceDrafts(args).message());
+  };
+  PlaceDraftsArgs args = memory.args();
+  EXPECT_EQ(message(args), "");
+  args.max_drafts = 17;
+  EXPECT_THAT(message(args), HasSubstr("max_drafts: expected 0 to 16, got 17"));
+  args = memory.args();
+  args.chosen_stride = 3;
+  EXPECT_THAT(message(args), HasSubstr("chosen_stride: expected at least 4, got 3"));
+  args = memory.args();
+  args.num_rows = 5;
+  EXPECT_THAT(message(args), HasSubstr("num_rows"));
+  args = memory.args();
+  args.chosen = nullptr;
+  EXPECT_THAT(message(args), HasSubstr("chosen"));
+}
+
+TEST(KeepHiddenTest, SlotsGetTheStateOfTheirPlace) {
+  const uint16_t hidden[] = {10, 11, 20, 21, 30, 31, 40, 41};
+  uint16_t kept[] = {1, 1, 2, 2, 3, 3};
+  const int32_t sample_slot[] = {2, -1, 0, 1, 3};
+  const int32_t place[] = {3, 0, 1, 4, 0};  // 4: there is none
+  KeepHiddenArgs args;
+  args.hidden = reinterpret_cast<const std::byte*>(hidden);
+  args.num_places = 4;
+  args.row_bytes = 4;
+  args.slot_hidden = reinterpret_cast<std::byte*>(kept);
+  args.num_slots = 3;
+  args.sample_slot = sample_slot;
+  args.place = place;
+  args.num_rows = 5;
+  ASSERT_EQ(CheckKeepHidden(args), absl::OkStatus());
+  KeepHiddenOnHost(args);
+  EXPECT_THAT(kept, ElementsAre(20, 21, 2, 2, 40, 41));
+  args.place = nullptr;  // row by row
+  KeepHiddenOnHost(args);
+  EXPECT_THAT(kept, ElementsAre(30, 31, 40, 41, 10, 11));
+}
+
+TEST(KeepHiddenTest, RefusesArgumentsThatDoNotFit) {
+  const RejectionShape shape;
+  BuilderMemory<KeepHiddenArgs> memory(
+      [&](ArrayCarver& carver) { return CarveKeepHidden(shape, carver); });
+  const auto message = [](const KeepHiddenArgs& args) {
+    return std::string(CheckKeepHidden(args).message());
+  };
+  KeepHiddenArgs args = memory.args();
+  EXPECT_EQ(message(args), "");
+  args.row_bytes = 3;
+  EXPECT_THAT(message(args), HasSubstr("row_bytes must be a multiple of 2: got 3"));
+  args = memory.args();
+  args.row_bytes = 0;
+  EXPECT_THAT(message(args), HasSubstr("row_bytes"));
+  args = memory.args();
+  args.slot_hidden = nullptr;
+  EXPECT_THAT(message(args), HasSubstr("slot_hidden"));
+  args = memory.args();
+  args.num_rows = -1;
+  EXPECT_THAT(message(args), HasSubstr("num_rows"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,94 @@
+// Arguments of rejection sampling of drafts (runner/speculation/reject_drafts.h), and its arithmetic,
+// shared by the host and device forms: files that include this one must be compiled without
+// contraction (runner/sampling/sampling_rules.h).
+
+#ifndef RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
+#define RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/host_device.h"
+#include "base/philox.h"
+#include "runner/sampling/kept_tokens.h"
+#include "runner/sampling/sampling_params.h"
+#include "runner/sampling/sampling_rules.h"
+#include "runner/slots/step_arrays.h"
+
+namespace reprise {
+
+struct RejectDraftsArgs {
+  DType dtype = DType::kFloat32;  // of both logits: float32, float16 or bfloat16
+  const void* logits = nullptr;   // [first_row + num_rows, vocab_size] of the step
+  int64_t logits_stride = 0;      // elements, from row to row
+  // [num_draft_rows, vocab_size] what drafts were drawn from: rows by arrays.draft_logits. Null: no
+  // draft was drawn.
+  const void* draft_logits = nullptr;
+  int64_t draft_logits_stride = 0;
+  int num_draft_rows = 0;
+  int vocab_size = 0;
+  SamplingSlots slots;  // params and sample_index are read
+  // sample_slot, sample_offset, logits_indices, token_ids and, with draft_logits, draft_logits
+  StepArrays arrays;
+  int first_row = 0;  // rows of logits [first_row, first_row + num_rows) may be places of drafts
+  int num_rows = 0;
+  int32_t* chosen = nullptr;  // [first_row + num_rows] what Sample() chose; changed
+};
+
+// A place whose draft is accepted or not.
+struct DraftPlace {
+  int32_t slot = -1;  // -1: there is nothing to decide
+  int32_t draft = 0;
+  int32_t draft_row = -1;  // of draft_logits; -1: the draft was not drawn
+  int64_t sample_index = 0;
+};
+
+REPRISE_HOST_DEVICE constexpr DraftPlace DraftPlaceOf(const RejectDraftsArgs& args,
+                                                      int logits_row) {
+  DraftPlace place;
+  const int32_t slot = args.arrays.sample_slot[logits_row];
+  if (slot < 0 || slot >= args.slots.num_slots || args.chosen[logits_row] < 0) return place;
+  if (IsGreedy(args.slots.params[slot])) return place;
+  const int64_t token = int64_t{args.arrays.logits_indices[logits_row]} + 1;
+  if (token < 1 || token >= args.arrays.max_tokens) return place;
+  place.draft = args.arrays.token_ids[token];
+  if (place.draft < 0 || place.draft >= args.vocab_size) return place;
+  place.slot = slot;
+  place.sample_index = args.slots.sample_index[slot] + args.arrays.sample_offset[logits_row];
+  if (args.draft_logits == nullptr) return place;
+  const int32_t row = args.arrays.draft_logits[token];
+  if (row >= 0 && row < args.num_draft_rows) place.draft_row = row;
+  return place;
+}
+
+// The second word of Philox's counter.
+inline constexpr uint32_t kTokenNumbers = 1;
+inline constexpr uint32_t kAcceptanceNumbers = 2;
+
+constexpr PhiloxBlock RejectionBits(uint64_t seed, int64_t sample_index, uint32_t numbers,
+                                    uint32_t group) {
+  const uint64_t index = static_cast<uint64_t>(sample_index);
+  return Philox4x32(
+      {{group, numbers, static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)}},
+      PhiloxKeyOf(seed));
+}
+
+// Whether a draft that the sequence chooses with probability p and the drafter with q is accepted.
+constexpr bool AcceptsDraft(uint64_t seed, int64_t sample_index, double p, double q) {
+  const PhiloxBlock bits = RejectionBits(seed, sample_index, kAcceptanceNumbers, 0);
+  const uint64_t word = static_cast<uint64_t>(bits.word[0]) << 32 | bits.word[1];
+  const double uniform = static_cast<double>(word >> 11) * 0x1p-53;  // [0, 1)
+  return uniform * q < p;
+}
+
+// The logarithm of the weight max(0, p - q) of a token; false: it has none.
+constexpr bool ResidualOf(double p, double q, float& log_weight) {
+  const float weight = static_cast<float>(p - q);
+  if (!(weight >= 0x1p-120f)) return false;
+  log_weight = LogOf(weight);
+  return true;
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_

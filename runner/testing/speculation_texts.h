@@ -1,0 +1,95 @@
+// Models, requests and texts of the tests that speculate: each sequence generates a text alone, without
+// drafts, and then all of them together, with drafts.
+
+#ifndef RUNNER_TESTING_SPECULATION_TEXTS_H_
+#define RUNNER_TESTING_SPECULATION_TEXTS_H_
+
+#include <c10/core/Device.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "runner/testing/layered_model.h"
+#include "runner/testing/speculation_harness.h"
+
+namespace reprise::speculation_tests {
+
+inline constexpr int kVocab = 61;
+inline constexpr int kMaxSeqLen = 96;
+inline constexpr int kChainDrafts = 8;  // of a row, at most
+inline constexpr int kNumNew = 40;      // tokens after the prompt
+
+// A runner of four slots, with proposed chains.
+ModelRunnerOptions Options(SpeculationOptions::Proposer proposer);
+
+LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed);
+LayeredModelOptions Windows(c10::Device device, uint64_t seed);
+// TwoLayers() that sees few keys: often it agrees.
+LayeredModelOptions ShortSighted(c10::Device device, uint64_t seed);
+// One latent, of which V is a part.
+LayeredModelOptions Latents(c10::Device device, uint64_t seed);
+LayeredModelOptions WindowsAndChunks(c10::Device device, uint64_t seed);
+
+struct Request {
+  std::vector<int32_t> prompt;
+  SamplingParams sampling = {};
+};
+
+std::vector<int32_t> RandomPrompt(std::mt19937& rng, int length);
+
+// Four: greedy, temperatures, top_k, top_p.
+std::vector<Request> SomeRequests(uint32_t seed);
+
+// Each alone, without drafts. `options`: those of the runner, but for speculation.
+std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
+                                             const std::vector<Request>& requests,
+                                             ModelRunnerOptions options);
+std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
+                                             const std::vector<Request>& requests);
+
+#define ASSERT_STEP(expression)                    \
+  do {                                             \
+    const absl::Status step_status = (expression); \
+    ASSERT_TRUE(step_status.ok()) << step_status;  \
+  } while (false)
+
+// Generates all texts together, each step with `drafts_of` drafts of each row that has room.
+template <typename DraftsOf>
+void ExpectTexts(SpeculationHarness& harness, const std::vector<Request>& requests,
+                 const std::vector<std::vector<int32_t>>& want, DraftsOf drafts_of) {
+  const int num_slots = static_cast<int>(requests.size());
+  std::vector<SpeculationRow> rows;
+  for (int slot = 0; slot < num_slots; ++slot) {
+    harness.Join(slot, requests[slot].prompt, requests[slot].sampling);
+    rows.push_back({.slot = slot});
+  }
+  ASSERT_STEP(harness.Step(rows));
+  for (int step = 0; !rows.empty(); ++step) {
+    ASSERT_LT(step, kNumNew);
+    rows.clear();
+    for (int slot = 0; slot < num_slots; ++slot) {
+      const int length = static_cast<int>(harness.text(slot).size());
+      if (length >= static_cast<int>(want[slot].size())) continue;
+      rows.push_back(drafts_of(slot, kMaxSeqLen - length));
+    }
+    if (rows.empty()) break;
+    ASSERT_STEP(harness.Step(rows));
+    const bool has_drafts = std::any_of(rows.begin(), rows.end(), [](const SpeculationRow& row) {
+      return row.num_drafts > 0 || !row.drafts.empty();
+    });
+    ASSERT_EQ(harness.decision().kind, GraphDecision::Kind::kReplay) << harness.decision();
+    ASSERT_EQ(harness.decision().key.num_drafts > 0, has_drafts);
+  }
+  for (int slot = 0; slot < num_slots; ++slot) {
+    std::vector<int32_t> text = harness.text(slot);
+    text.resize(want[slot].size());
+    EXPECT_EQ(text, want[slot]) << "slot " << slot;
+  }
+}
+
+}  // namespace reprise::speculation_tests
+
+#endif  // RUNNER_TESTING_SPECULATION_TEXTS_H_
