@@ -13,10 +13,10 @@
 
 namespace reprise {
 
-// The command, such as RunDecode(), over options.num_ranks processes, or over the ranks of the environment
-// (distributed/launch.h). Only rank 0 writes to the streams. Errors: those of RunDecode(), RunRanks(),
-// RanksFromEnvironment() and ConnectRanks(); InvalidArgument for --ranks in a process that a launcher has
-// started as one of another number.
+// The command, such as RunDecode(), over options.num_ranks processes, or over the ranks of the
+// environment (distributed/launch.h). Only rank 0 writes to the streams. Errors: those of the
+// command, RunRanks(), RanksFromEnvironment() and ConnectRanks(); InvalidArgument for --ranks in a
+// process that a launcher has started as one of another number.
 absl::Status RunDecodeOverRanks(const DecodeOptions& options, const DecodeStreams& streams);
 
 }  // namespace reprise

@@ -40,9 +40,9 @@ inline constexpr int kMaxDecodeRows = 64;
 EngineOptions EngineOptionsFor(const DecodeOptions& options, absl::Span<const Request> requests,
                                int max_position);
 
-// Of an engine whose requests are not known: with --max_num_seqs rows, or kServingRows, for sequences
-// of --max_seq_len tokens, or as the model has positions, up to kServingTokens. Penalties and
-// log-probabilities are provided for.
+// Of an engine whose requests are not known: with --max_num_seqs rows, or kServingRows, for
+// sequences of --max_seq_len tokens, or as the model has positions, up to kServingTokens. Penalties
+// and log-probabilities are provided for.
 inline constexpr int kServingRows = 16;
 inline constexpr int kServingTokens = 8192;
 EngineOptions ServingEngineOptions(const DecodeOptions& options, int max_position);
