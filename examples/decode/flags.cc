@@ -335,7 +335,8 @@ class DecodeFlags {
               "with --draft: drafts of a sequence in a step at most; without it 4");
     Add("tree", "WIDTHSxDEPTH",
         "with --draft FOLDER, in place of --num_draft_tokens: drafts form trees of DEPTH levels; "
-        "WIDTHS says, level by level, how many follow each draft of the level before, then 1: 3,2x4 "
+        "WIDTHS says, level by level, how many follow each draft of the level before, then 1: "
+        "3,2x4 "
         "has 3 + 6 + 6 + 6 drafts",
         [this](const std::string& value) {
           arguments_.tree = value;
