@@ -24,7 +24,7 @@ def whole():
     d.text(446, 272, "captured graph, fixed number of rows", "soft small", "middle")
     d.box(240, 280, 120, 46, ["metadata"], "plain", notes=("work maps, rows",))
     d.box(386, 280, 140, 46, ["forward"], "plain", notes=("your Model, attention",))
-    d.box(552, 280, 100, 46, ["verify"], "plain", notes=("if drafts",))
+    d.box(552, 280, 100, 46, ["logits"], "plain", notes=("of last tokens",))
     d.path([(360, 303), (386, 303)])
     d.path([(526, 303), (552, 303)])
     d.path([(186, 295), (226, 295)])
