@@ -1,4 +1,4 @@
-// The code of docs/porting.md and docs/sampling.md that needs LibTorch, compiled and run. See
+// The code of docs/porting.md, sampling.md, speculation.md and distributed.md, compiled and run. See
 // concepts_test.cc for the markers.
 
 #include <ATen/Context.h>
@@ -8,6 +8,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/randn.h>
@@ -20,18 +21,26 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
+#include "distributed/collectives.h"
+#include "distributed/launch.h"
+#include "distributed/process_group.h"
+#include "distributed/ranks.h"
 #include "engine/engine.h"
+#include "engine/engine_metrics.h"
+#include "engine/speculation_policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/model.h"
 #include "runner/sampling/logits_stage.h"
 #include "runner/slots/scheduled_batch.h"
+#include "runner/speculation/speculation_options.h"
 #include "runner/step.h"
 
 namespace reprise {
@@ -177,6 +186,86 @@ TEST(PortingTest, ThePortedModelWritesWhatItWritesWithoutACache) {
     for (int n = 0; n < 20; ++n) expected.push_back(NextToken(weights, expected));
     EXPECT_EQ(texts[i], expected) << "prompt " << i;
   }
+}
+
+// ---- docs/speculation.md
+
+std::vector<int32_t> TextOf(Model& model, const EngineOptions& options, EngineMetrics& metrics) {
+  const auto engine = Engine::Create(&model, options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  if (!engine.ok()) return {};
+  EXPECT_TRUE((*engine)->Add({.prompt = {1, 2, 3, 1, 2}, .max_new_tokens = 60}).ok());
+  std::vector<int32_t> text;
+  for (std::vector<TokenEvent> events; (*engine)->has_work(); events.clear()) {
+    EXPECT_TRUE((*engine)->Step(events).ok());
+    for (const TokenEvent& event : events) text.push_back(event.token.value_or(-1));
+  }
+  metrics = (*engine)->metrics();
+  return text;
+}
+
+TEST(SpeculationPageTest, DraftsDoNotChangeTheText) {
+  const at::InferenceMode no_gradients;
+  PortedModel model(RandomWeights());
+  // [speculation begin]
+  EngineOptions options = {.runner = {.max_num_seqs = 8, .max_num_tokens = 512}};
+  options.runner.speculation = {.max_drafts = 4, .proposer = SpeculationOptions::Proposer::kNgram};
+  options.speculation = SpeculationPolicy{.num_drafts = 4, .max_speculating_rows = 16};
+  // [speculation end]
+  EngineMetrics plain, drafted;
+  const std::vector<int32_t> text =
+      TextOf(model, {.runner = {.max_num_seqs = 8, .max_num_tokens = 512}}, plain);
+  EXPECT_EQ(text.size(), 60u);
+  EXPECT_EQ(TextOf(model, options, drafted), text);
+  EXPECT_EQ(plain.speculation.num_drafts, 0);
+  EXPECT_GT(drafted.speculation.num_drafts, 0);
+}
+
+// ---- docs/distributed.md
+
+// The world of one: the test is started by no launcher.
+absl::Status RanksPage(double& sum) {
+  const bool has_gpu = false;
+  const std::string fingerprint = "a model and its options";
+  at::Tensor sums = at::ones({3}, at::kFloat);
+  // [ranks begin]
+  REPRISE_ASSIGN_OR_RETURN(const RankPlace place, RanksFromEnvironment());
+  const at::Device device = has_gpu ? at::Device(at::kCUDA, place.local_rank) : at::kCPU;
+  REPRISE_ASSIGN_OR_RETURN(const auto ranks, ConnectRanks(place, device, {.config = fingerprint}));
+  REPRISE_RETURN_IF_ERROR(ranks->AllReduce(sums));
+  // [ranks end]
+  sum = sums.sum().item<double>();
+  return absl::OkStatus();
+}
+
+absl::Status RanksOfAModelPage(Collectives* ranks, int& num_blocks) {
+  const auto LoadPart = [](Collectives*) -> absl::StatusOr<std::unique_ptr<Model>> {
+    return std::make_unique<PortedModel>(RandomWeights());
+  };
+  EngineOptions options;
+  // [ranks_model begin]
+  // This rank's part: LoadModel(folder, config, {.collectives = ranks}), or as you load it.
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, LoadPart(ranks));
+  options.runner.collectives = ranks;
+  // All but rank 0: returns when rank 0's engine is gone.
+  if (ranks->ranks().rank > 0) return Engine::Follow(model.get(), options);
+  REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+  // [ranks_model end]
+  num_blocks = engine->runner().num_blocks();
+  return absl::OkStatus();
+}
+
+TEST(DistributedPageTest, AWorldOfOneRunsTheCodeOfThePage) {
+  const at::InferenceMode no_gradients;
+  double sum = 0;
+  absl::Status status = RanksPage(sum);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(sum, 3);
+  int num_blocks = 0;
+  const std::unique_ptr<Collectives> ranks = OneRank();
+  status = RanksOfAModelPage(ranks.get(), num_blocks);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_GT(num_blocks, 1);
 }
 
 // ---- docs/sampling.md

@@ -6,7 +6,7 @@
   links      each link of a Markdown page to a file of the project, and to a heading of it, leads somewhere
   code       each block ```cpp of README.md and docs/ is in a source of tests/docs or tests/readme that is
              compiled, between the lines "// [NAME begin]" and "// [NAME end]". A block ```cpp sketch is not
-             looked for: it shows code that the reader is to write elsewhere
+             looked for: it shows code that the reader is to write elsewhere. Indented blocks have no C++
   knobs      docs/tuning.md has each field of the structs that its headings name, with the default of the header
   questions  docs/questions.md has at least ten questions, each with a short answer that links to a heading
   data       each number of docs/data/*.json is in the file that its "numbers_of" names for its field, written alike
@@ -65,6 +65,7 @@ class Page:
         self.anchors = set()
         self.links = []  # (line number, target)
         self.blocks = []  # (line number, info, text)
+        self.indented = []  # (line number, line) of indented blocks
         self.prose = []  # (line number, line), without blocks of code
         counts = {}
         fence, block = None, None
@@ -87,6 +88,7 @@ class Page:
                 in_list = False
             if line.startswith("    ") and not in_list and (was_blank or self._is_indented):
                 self._is_indented = True  # an indented block of code
+                self.indented.append((number, line))
                 continue
             self._is_indented = False
             was_blank = not line.strip()
@@ -154,6 +156,8 @@ def check_code(root, pages):
                 breaches.append(f"{path}:{number}: the block is not between markers in {' or '.join(CODE_FOLDERS)}")
             elif info.startswith("cpp ") and info != "cpp sketch":
                 breaches.append(f"{path}:{number}: '{info}': expected cpp or cpp sketch")
+        breaches += [f"{path}:{number}: C++ in an indented block, which nothing compiles: {line.strip()}"
+                     for number, line in page.indented if re.search(r"\w.*;\s*(//.*)?$", line)]
     return breaches
 
 

@@ -125,6 +125,7 @@ breach README.md 's,docs/one.md#it-is-a-heading,../outside.md,' 'there is no ../
 breach docs/one.md 's/return 2/return 3/' 'docs/one.md:7: the block is not between markers' "code that is not compiled"
 breach tests/docs/one_test.cc '/twice end/d' 'docs/one.md:7: the block is not between markers' "a marker without its end"
 breach docs/one.md 's/cpp sketch/cpp skecth/' "'cpp skecth': expected cpp or cpp sketch" "an unknown kind of block"
+breach README.md 's,An indented block.*,int x = 3;  // code,' 'README.md:5: C++ in an indented block, which nothing compiles' "C++ that is indented"
 breach docs/tuning.md '/`limit`/d' 'Options::limit is not on the page' "a field that is not on the page"
 breach docs/tuning.md 's/`8`/`9`/' 'Options::count: the default is `8`, the page says `9`' "a default that is another"
 breach docs/tuning.md 's/| doubles |/| |/' 'Options::twice is not on the page' "a field without an effect"
