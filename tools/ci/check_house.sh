@@ -4,7 +4,8 @@
 #   tools/ci/check_house.sh
 #
 # What Bazel's visibility cannot say is said here: includes against the arrows between the rooms, public targets
-# that no README names, LibTorch in device files, claims of docs/features.txt without their tests, planted faults
+# that no README names, LibTorch in device files, claims of docs/features.txt without their tests,
+# pages with links, code or options that are not there, public headers without comments, planted faults
 # (tools/mutations) that no longer fit the sources, files and rooms that have become too large.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
@@ -73,6 +74,12 @@ breach "Public targets that tools/install/public_targets.bzl lacks, or that are 
   "$(LC_ALL=C comm -3 <(public_targets | grep -vE '_cuda$|\.so$' | LC_ALL=C sort) <(printf '%s\n' "$listed"))"
 
 breach "Claims of docs/features.txt that its tests do not hold:" "$(tools/ci/features.py 2>&1)"
+
+breach "Pages of which something is not true:" "$(tools/ci/docs.py 2>&1)"
+
+breach "Public headers that lack comments:" "$(tools/ci/docstrings.py 2>&1)"
+
+breach "Drawings that are not what is drawn:" "$(docs/pictures/draw.py --check 2>&1)"
 
 breach "Faults of tools/mutations/faults.txt that no longer fit the sources:" "$(tools/mutations/mutate.py --check 2>&1)"
 
