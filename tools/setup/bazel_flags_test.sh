@@ -5,6 +5,8 @@ for part in testing report bazel_flags; do
   source "tools/setup/$part.sh"
 done
 
+unset REPRISE_MODULES
+
 # version_of TEXT: what is made of a Bazel that answers TEXT.
 version_of() {
   printf '#!/bin/sh\necho "%s"\n' "$1" | stand_in bazel
