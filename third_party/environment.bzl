@@ -8,6 +8,7 @@ ENVIRONMENT_VARIABLES = [
     "REPRISE_CUDA",
     "REPRISE_ENVIRONMENT",
     "REPRISE_LIBTORCH",
+    "REPRISE_LIBTORCH_VERSION",
     "REPRISE_PYTHON",
     "XDG_CACHE_HOME",
 ]
@@ -32,6 +33,11 @@ def pinned_version(repository_ctx, package):
         if name.partition("[")[0] == package:
             return version
     fail("third_party/requirements.txt does not pin " + package)
+
+def wanted_libtorch(repository_ctx):
+    """Returns the "major.minor" that LibTorch must have: REPRISE_LIBTORCH_VERSION, else the pinned one."""
+    named = repository_ctx.os.environ.get("REPRISE_LIBTORCH_VERSION", "")
+    return named or ".".join(pinned_version(repository_ctx, "torch").split(".")[:2])
 
 def _installed_torch(repository_ctx):
     """Returns the torch that bazelw installed, or None."""

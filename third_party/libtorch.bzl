@@ -5,7 +5,7 @@ load(
     "CPU_CONFIG_SETTING",
     "ENVIRONMENT_VARIABLES",
     "find_libtorch",
-    "pinned_version",
+    "wanted_libtorch",
 )
 load("//third_party:system_library.bzl", "find_header", "write_stamp")
 
@@ -31,7 +31,7 @@ def _read_version(repository_ctx, root):
 
 def _problem(repository_ctx, root, found_by):
     """Returns the sentence that says why this LibTorch cannot be used, or None if it can."""
-    wanted = ".".join(pinned_version(repository_ctx, "torch").split(".")[:2])
+    wanted = wanted_libtorch(repository_ctx)
     advice = " Start the build through ./bazelw, which installs it, or set REPRISE_LIBTORCH."
     if not root:
         return "LibTorch %s was not found (tried %s)." % (wanted, found_by) + advice
@@ -39,7 +39,9 @@ def _problem(repository_ctx, root, found_by):
     if not version or not repository_ctx.path("%s/lib/libtorch_cpu.so" % root).exists:
         return "%s (from %s) is not a LibTorch folder with include/ and lib/." % (root, found_by) + advice
     if version != wanted:
-        return "LibTorch must be %s: %s (from %s) is %s." % (wanted, root, found_by, version) + advice
+        return "LibTorch must be %s: %s (from %s) is %s." % (wanted, root, found_by, version) + advice + (
+            " REPRISE_LIBTORCH_VERSION asks for another version."
+        )
     return None
 
 _HEADERS = """

@@ -173,7 +173,8 @@ def reprise_cuda_library(
       textual_hdrs: headers that are no translation unit of their own.
       deps: as in cc_library; the CUDA headers are always there.
       kernel_deps: what only the .cu files include.
-      archs: what to compile for, by default DEFAULT_ARCHS of cuda.bzl. "90a" is machine code for
+      archs: what to compile for, by default DEFAULT_ARCHS of cuda.bzl, or what
+        --define=reprise_cuda_archs names. "90a" is machine code for
         that architecture only; "80+ptx" is machine code, and PTX for all newer ones.
       line_info: whether profilers find the source lines; without it objects are half as large.
       nvcc_copts: options for nvcc, added to the project's.

@@ -6,7 +6,8 @@ again; keep the deps of kernels narrow.
 
 load("@reprise_rules//:cc.bzl", CcInfo = "cc_info", cc_common = "cc_tools")
 
-# Ampere and Hopper, and PTX that the driver can compile for everything newer than sm_80.
+# Ampere and Hopper, and PTX that the driver can compile for everything newer than sm_80. Others by
+# --define=reprise_cuda_archs=89,120+ptx.
 DEFAULT_ARCHS = ["80+ptx", "90"]
 
 _NVCC_COPTS = [
@@ -20,11 +21,17 @@ _NVCC_COPTS = [
     "--objdir-as-tempdir",
 ]
 
+def _default_archs(ctx):
+    """Returns what kernels are compiled for that do not name their architectures themselves."""
+    named = ctx.var.get("reprise_cuda_archs", "")
+    return named.split(",") if named else DEFAULT_ARCHS
+
 def _gencode(arch):
     """Returns the nvcc options for "90a" (machine code) or "80+ptx" (machine code and PTX)."""
     number, _, kind = arch.partition("+")
-    if kind not in ["", "ptx"]:
-        fail("archs: expected like \"90a\" or \"80+ptx\", got \"%s\"" % arch)
+    digits = number[:-1] if number[-1:] in ["a", "f"] else number
+    if kind not in ["", "ptx"] or not digits.isdigit() or int(digits) < 80 or arch.endswith("+"):
+        fail("archs: expected 80 or newer, like \"90a\" or \"80+ptx\", got \"%s\"" % arch)
     code = ["sm_" + number] + (["compute_" + number] if kind else [])
     return "-gencode=arch=compute_%s,code=[%s]" % (number, ",".join(code))
 
@@ -40,7 +47,7 @@ def _cuda_objects_impl(ctx):
         for option in _NVCC_COPTS
         if option != "-lineinfo" or ctx.attr.line_info
     ])
-    options.add_all([_gencode(arch) for arch in ctx.attr.archs or DEFAULT_ARCHS])
+    options.add_all([_gencode(arch) for arch in ctx.attr.archs or _default_archs(ctx)])
     options.add_all(ctx.attr.nvcc_copts)
     options.add_all(merged.defines, format_each = "-D%s")
     options.add_all([root, ctx.genfiles_dir.path + "/" + root], format_each = "-I%s")

@@ -14,9 +14,15 @@ bazel_version() {
 
 # set_bazel_flags VERSION ROOT CACHE WORKSPACE: fills startup_flags, repository_flags (for every command
 # that reads BUILD files) and build_flags (for those that build, too). WORKSPACE is the one that is
-# built: ROOT, or another one that takes the project as a repository.
+# built: ROOT, or another one that takes the project as a repository. Where that has both a WORKSPACE and a
+# MODULE.bazel, REPRISE_MODULES=yes takes the second.
 set_bazel_flags() {
-  local version=$1 root=$2 cache=$3 workspace=$4
+  local version=$1 root=$2 cache=$3 workspace=$4 modules=no
+  case ${REPRISE_MODULES:-no} in
+    yes) [[ ! -e $workspace/MODULE.bazel ]] || modules=yes ;;
+    no) [[ -e $workspace/WORKSPACE || ! -e $workspace/MODULE.bazel ]] || modules=yes ;;
+    *) die "REPRISE_MODULES must be yes or no: it is '$REPRISE_MODULES'." ;;
+  esac
   startup_flags=()
   # --config=cpu and the others, where no rc file of the workspace imports them.
   [[ $workspace == "$root" ]] || startup_flags+=("--bazelrc=$root/tools/bazel/configurations.bazelrc")
@@ -36,10 +42,10 @@ set_bazel_flags() {
       # Debian switches this on for the whole machine, which keeps every sandbox and prints its work.
       build_flags+=(--nosandbox_debug)
       ;;
-    # Where there is a WORKSPACE it is used, which needs nothing from a registry.
+    # Unless told otherwise it is the WORKSPACE, which needs nothing from a registry.
     6 | 7 | 8)
-      if [[ ! -e $workspace/WORKSPACE && -e $workspace/MODULE.bazel ]]; then
-        [[ $version != 6 ]] || repository_flags+=(--enable_bzlmod)
+      if [[ $modules == yes ]]; then
+        repository_flags+=(--enable_bzlmod)
       else
         repository_flags+=(--noenable_bzlmod)
         [[ $version != 8 ]] || repository_flags+=(--enable_workspace)

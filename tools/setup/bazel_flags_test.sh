@@ -5,6 +5,8 @@ for part in testing report bazel_flags; do
   source "tools/setup/$part.sh"
 done
 
+unset REPRISE_MODULES
+
 # version_of TEXT: what is made of a Bazel that answers TEXT.
 version_of() {
   printf '#!/bin/sh\necho "%s"\n' "$1" | stand_in bazel
@@ -31,12 +33,21 @@ expect_equal "$output" " |  | --disk_cache=/cache/bazel" "Bazel 9, which knows M
 mkdir "$work/module"
 touch "$work/module/MODULE.bazel"
 run flags 7 "$work/module"
-expect_output "configurations.bazelrc |  | " "a workspace with MODULE.bazel alone, Bazel 7"
+expect_output "configurations.bazelrc | --enable_bzlmod | " "a workspace with MODULE.bazel alone, Bazel 7"
 run flags 6 "$work/module"
 expect_output "configurations.bazelrc | --enable_bzlmod | " "a workspace with MODULE.bazel alone, Bazel 6"
 touch "$work/module/WORKSPACE"
 run flags 8 "$work/module"
 expect_output "configurations.bazelrc | --noenable_bzlmod --enable_workspace | " "a workspace with both, Bazel 8"
+for version in 7 8; do
+  REPRISE_MODULES=yes run flags "$version" "$work/module"
+  expect_output "configurations.bazelrc | --enable_bzlmod | " "REPRISE_MODULES=yes, Bazel $version"
+done
+REPRISE_MODULES=yes run flags 7 /elsewhere
+expect_output "| --noenable_bzlmod | " "REPRISE_MODULES=yes without a MODULE.bazel"
+REPRISE_MODULES=1 run flags 7 "$work/module"
+expect_status 36 "REPRISE_MODULES=1"
+expect_output "REPRISE_MODULES must be yes or no: it is '1'." "REPRISE_MODULES=1"
 run flags debian /reprise
 expect_output "--override_repository=rules_cc=/reprise/third_party/debian_bazel/rules_cc" "Debian's Bazel"
 run flags debian /elsewhere

@@ -68,20 +68,33 @@ python_torch() {
   "$1" -c 'import importlib.util as u, os; s = u.find_spec("torch"); print(os.path.dirname(s.origin) if s and s.origin else "")' 2>/dev/null
 }
 
+# wanted_libtorch PINS: prints the major.minor that LibTorch must have: REPRISE_LIBTORCH_VERSION, or the one
+# that requirements.txt pins. Others are pinned by requirements-cpu-<version>.txt.
+wanted_libtorch() {
+  local pinned versions version=${REPRISE_LIBTORCH_VERSION:-}
+  pinned=$(pinned_version "$1/requirements.txt" torch)
+  pinned=${pinned%.*}
+  if [[ -n $version && $version != "$pinned" && ! -e $1/requirements-cpu-$version.txt ]]; then
+    versions=$(find "$1" -name 'requirements-cpu-*.txt' | sed 's/.*-\(.*\)\.txt$/\1/' | sort -V | xargs)
+    die "REPRISE_LIBTORCH_VERSION must be one of $versions $pinned: it is '$version'."
+  fi
+  echo "${version:-$pinned}"
+}
+
 # Ends with a sentence if the LibTorch that the user named is none or of another version.
 check_named_libtorch() {
-  local requirements=$1 name=REPRISE_LIBTORCH folder=${REPRISE_LIBTORCH:-} wanted version
+  local pins=$1 name=REPRISE_LIBTORCH folder=${REPRISE_LIBTORCH:-} wanted version
   if [[ -z $folder ]]; then
     name=REPRISE_PYTHON
     folder=$(python_torch "$REPRISE_PYTHON") || true
     [[ -n $folder ]] || die "REPRISE_PYTHON must be a Python with torch: $REPRISE_PYTHON has none."
   fi
-  wanted=$(pinned_version "$requirements" torch)
-  wanted=${wanted%.*}
+  wanted=$(wanted_libtorch "$pins") || exit
   version=$(libtorch_version "$folder")
   [[ -n $version && -e $folder/lib/libtorch_cpu.so ]] ||
     die "$name must lead to a LibTorch with include/ and lib/: $folder is none."
-  [[ $version == "$wanted" ]] || die "LibTorch must be $wanted: $folder (from $name) is $version."
+  [[ $version == "$wanted" ]] ||
+    die "LibTorch must be $wanted: $folder (from $name) is $version. REPRISE_LIBTORCH_VERSION asks for another version."
 }
 
 # find_python: prints a Python that can make environments, or nothing.
@@ -181,12 +194,21 @@ install_environment() {
 
 # choose_environment CACHE DEVICE PINS: sets `environment` to the folder that serves DEVICE, and
 # `environment_requirements` to its packages, which are among PINS (a folder). An environment with CUDA
-# serves the CPU build too, if it is there. Both are empty if the user has named a LibTorch.
+# serves the CPU build too, if it is there. Both are empty if the user has named a LibTorch. Of other versions
+# than the pinned one (REPRISE_LIBTORCH_VERSION) there are environments for the CPU build only.
 choose_environment() {
-  local cache=$1 device=$2 pins=$3
+  local cache=$1 device=$2 pins=$3 wanted
   environment=''
   environment_requirements=''
   [[ -z ${REPRISE_LIBTORCH:-} && -z ${REPRISE_PYTHON:-} ]] || return 0
+  wanted=$(wanted_libtorch "$pins") || exit
+  if [[ -e $pins/requirements-cpu-$wanted.txt ]]; then
+    [[ $device == cpu ]] ||
+      die "LibTorch $wanted is installed for the CPU build only: for the CUDA build set REPRISE_LIBTORCH and REPRISE_CUDA as well."
+    environment_requirements=$pins/requirements-cpu-$wanted.txt
+    environment=$(environment_dir "$cache" "$environment_requirements")
+    return
+  fi
   environment_requirements=$pins/requirements.txt
   environment=$(environment_dir "$cache" "$environment_requirements")
   if [[ $device == cpu ]] && ! environment_is_complete "$environment" "$environment_requirements"; then
@@ -206,7 +228,7 @@ missing_environment_packages() {
 ensure_environment() {
   local cache=$1 pins=$2
   if [[ -z $environment ]]; then
-    check_named_libtorch "$pins/requirements.txt"
+    check_named_libtorch "$pins"
     return
   fi
   environment_is_complete "$environment" "$environment_requirements" && return

@@ -15,6 +15,9 @@ cat >"$work/pins/requirements-cpu.txt" <<'END'
 torch==2.11.0
 nvidia-cuda-runtime==13.0.96
 END
+cat >"$work/pins/requirements-cpu-2.8.txt" <<'END'
+torch==2.8.0
+END
 export pip_calls=$work/pip_calls
 
 # FAKE_PIP says how pip ends; FAKE_TORCH which minor version it installs.
@@ -43,7 +46,7 @@ case "$*" in
     mkdir -p "$packages/torch/lib" "$packages/torch/include/ATen" "$(dirname "$header")"
     touch "$packages"/torch/{__init__,version}.py "$packages"/torch/lib/lib{torch_cpu,torch_cuda,torch,c10}.so
     printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR %s\n' "${FAKE_TORCH:-11}" >"$header"
-    [[ $* != *requirements-cpu.txt* ]] || exit 0
+    [[ $* != *requirements-cpu*.txt* ]] || exit 0
     mkdir -p "$packages/nvidia/cu13/bin"
     printf '#!/bin/sh\nexit 0\n' >"$packages/nvidia/cu13/bin/nvcc"
     chmod +x "$packages/nvidia/cu13/bin/nvcc"
@@ -184,6 +187,21 @@ FAKE_NO_IMPORT=1 run ensure cpu
 expect_output "does not load on this machine" "a CPU half that does not load"
 [[ ! -e $dir_cpu ]] || fail "a CPU half that does not load leaves no environment"
 
+start_over
+export REPRISE_LIBTORCH_VERSION=2.8
+FAKE_TORCH=8 run ensure cpu
+expect_status 0 "LibTorch 2.8 without CUDA"
+expect_output "installing LibTorch 2.8.0 without CUDA into $cache/libtorch-2.8.0-cpu" "LibTorch 2.8 without CUDA"
+expect_equal "$(chosen cpu)" "$cache/libtorch-2.8.0-cpu" "LibTorch 2.8 without CUDA"
+run ensure cuda
+expect_status 36 "LibTorch 2.8 with CUDA"
+expect_output "LibTorch 2.8 is installed for the CPU build only" "LibTorch 2.8 with CUDA"
+REPRISE_LIBTORCH_VERSION=2.11 run ensure cuda
+expect_output "installing LibTorch 2.11.0 and CUDA" "the pinned version by its name"
+REPRISE_LIBTORCH_VERSION=2 run ensure cpu
+expect_status 36 "no version"
+unset REPRISE_LIBTORCH_VERSION
+
 # The project's own pins.
 pins=third_party
 expect_equal "$(pinned_version $pins/requirements-cpu.txt torch)" "$(pinned_version $pins/requirements.txt torch)" \
@@ -192,7 +210,13 @@ has_cuda $pins/requirements.txt || fail "requirements.txt has CUDA"
 has_cuda $pins/requirements-cpu.txt && fail "requirements-cpu.txt has no CUDA"
 expect_equal "$(requirements $pins/requirements-cpu.txt | sed 's/==.*//' | xargs)" \
   "torch nvidia-cuda-cupti nvidia-cuda-runtime" "what the CPU build fetches"
-expect_equal "$(requirements $pins/requirements-cpu.txt | grep -v '==[0-9.]*$')" "" "every version is pinned"
+for file in $pins/requirements-cpu*.txt; do
+  expect_equal "$(requirements "$file" | grep -v '==[0-9.]*$')" "" "every version is pinned: $file"
+  expect_equal "$(requirements "$file" | wc -l)" 3 "the packages of $file"
+done
+for version in 2.8 2.9 2.10; do
+  [[ $(pinned_version $pins/requirements-cpu-$version.txt torch) == "$version".* ]] || fail "the pin of LibTorch $version"
+done
 
 start_over
 # Without venv here, and with the system's Python left alone.
@@ -213,6 +237,13 @@ printf '#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 9\n' \
 run ensure cuda
 expect_status 36 "a LibTorch of another version"
 expect_output "LibTorch must be 2.11: $work/named (from REPRISE_LIBTORCH) is 2.9." "a LibTorch of another version"
+sed -i 's/MINOR 9/MINOR 8/' "$REPRISE_LIBTORCH/include/torch/headeronly/version.h"
+REPRISE_LIBTORCH_VERSION=2.8 run ensure cuda
+expect_status 0 "a LibTorch of the version that was asked for"
+REPRISE_LIBTORCH_VERSION=2.7 run ensure cuda
+expect_status 36 "a version that is not known"
+expect_output "REPRISE_LIBTORCH_VERSION must be one of 2.8 2.11: it is '2.7'." "a version that is not known"
+sed -i 's/MINOR 8/MINOR 9/' "$REPRISE_LIBTORCH/include/torch/headeronly/version.h"
 sed -i 's/MINOR 9/MINOR 11/' "$REPRISE_LIBTORCH/include/torch/headeronly/version.h"
 run ensure cuda
 expect_status 0 "a LibTorch that was named"

@@ -31,8 +31,9 @@ missing_packages() {
     [[ -e $debian_bazel/tools/skylib ]] || echo bazel-skylib
   fi
   have_command g++ || echo g++
-  # For the test of an installation.
+  # For the test of an installation. Debian's cmake does not bring make.
   have_command cmake || echo cmake
+  have_command make || echo make
   have_command pkg-config || echo pkg-config
   have_header absl/base/config.h || echo libabsl-dev
   have_header glog/logging.h || echo libgoogle-glog-dev

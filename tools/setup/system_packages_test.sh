@@ -9,6 +9,7 @@ log=$work/apt.log
 stand_in bazel </dev/null
 stand_in g++ </dev/null
 stand_in cmake </dev/null
+stand_in make </dev/null
 stand_in pkg-config </dev/null
 stand_in apt-get <<'END'
 #!/bin/bash
@@ -27,6 +28,10 @@ for header in absl/base/config.h glog/logging.h gtest/gtest.h gmock/gmock.h benc
 done
 run missing_packages bazel
 expect_equal "$output" "" "nothing is missing"
+have_command() { [[ $1 != make ]] && command -v "$1" >/dev/null; }
+run missing_packages bazel
+expect_equal "$output" make "CMake without make"
+have_command() { command -v "$1" >/dev/null; }
 run missing_packages no-such-bazel
 expect_output "bazel-bootstrap" "no Bazel"
 
