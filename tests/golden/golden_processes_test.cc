@@ -49,14 +49,12 @@ absl::StatusOr<c10::Device> DeviceOf(const RankPlace& place) {
 
 class GoldenProcessesTest : public testing::TestWithParam<std::tuple<const char*, int, DType>> {};
 
-TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
-  const auto [name, world, dtype] = GetParam();
+void CheckOverProcesses(const std::string& name, int world, const DividedGoldenCheck& check) {
   const absl::StatusOr<Golden> golden = LoadGolden(name);
   ASSERT_TRUE(golden.ok()) << golden.status();
-  const DividedGoldenCheck check = {.tolerance = kTolerance, .dtype = dtype};
   const RankReports reports(
       world,
-      [&, &check = check](const RankPlace& place) -> absl::Status {
+      [&](const RankPlace& place) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
         REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
         REPRISE_RETURN_IF_ERROR(CheckDividedGolden(*golden, *collectives, device, check,
@@ -73,17 +71,39 @@ TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
   EXPECT_TRUE(reports.ok()) << reports.status();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, GoldenProcessesTest,
-    testing::Combine(testing::Values("llama-rope-llama3", "qwen3", "gemma2", "deepseek-mla",
-                                     "llama4-chunked"),
-                     testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
-    [](const testing::TestParamInfo<std::tuple<const char*, int, DType>>& info) {
-      std::string name = std::get<0>(info.param);
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name + "_on_" + std::to_string(std::get<1>(info.param)) + "_" +
-             std::string(DTypeName(std::get<2>(info.param)));
-    });
+TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
+  const auto [name, world, dtype] = GetParam();
+  CheckOverProcesses(name, world, {.tolerance = kTolerance, .dtype = dtype});
+}
+
+class ContextProcessesTest : public GoldenProcessesTest {};
+
+// The keys of each sequence are divided.
+TEST_P(ContextProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
+  const auto [name, world, dtype] = GetParam();
+  CheckOverProcesses(
+      name, world,
+      {.tolerance = kTolerance, .dtype = dtype, .divided = DividedGoldenCheck::Divided::kContext});
+}
+
+std::string NameOf(const testing::TestParamInfo<std::tuple<const char*, int, DType>>& info) {
+  std::string name = std::get<0>(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + "_on_" + std::to_string(std::get<1>(info.param)) + "_" +
+         std::string(DTypeName(std::get<2>(info.param)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenProcessesTest,
+                         testing::Combine(testing::Values("llama-rope-llama3", "qwen3", "gemma2",
+                                                          "deepseek-mla", "llama4-chunked"),
+                                          testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
+                         NameOf);
+
+INSTANTIATE_TEST_SUITE_P(All, ContextProcessesTest,
+                         testing::Combine(testing::Values("llama-rope-llama3", "gemma2",
+                                                          "gpt-oss-sinks", "deepseek-mla"),
+                                          testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
+                         NameOf);
 
 }  // namespace
 }  // namespace reprise
