@@ -7,6 +7,7 @@ AllReduceWay ChooseAllReduce(const AllReduceCase& sum) {
   if (!sum.has_kernel || sum.bytes % 16 != 0 || sum.bytes > sum.limits.max_symmetric_bytes) {
     return AllReduceWay::kNccl;
   }
+  if (sum.aligned && sum.bytes <= sum.limits.max_push_bytes) return AllReduceWay::kPush;
   if (sum.in_buffer) return sum.aligned ? AllReduceWay::kTwoShot : AllReduceWay::kNccl;
   if (!sum.aligned) return AllReduceWay::kNccl;
   if (sum.bytes <= sum.limits.max_one_shot_bytes) return AllReduceWay::kOneShot;

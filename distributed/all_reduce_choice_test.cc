@@ -6,8 +6,10 @@ namespace reprise {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr AllReduceLimits kLimits = {
-    .max_symmetric_bytes = 4 * kMiB, .max_one_shot_bytes = kMiB / 4, .min_copied_bytes = kMiB};
+constexpr AllReduceLimits kLimits = {.max_symmetric_bytes = 4 * kMiB,
+                                     .max_push_bytes = 0,
+                                     .max_one_shot_bytes = kMiB / 4,
+                                     .min_copied_bytes = kMiB};
 
 AllReduceCase Usual(int64_t bytes, bool in_buffer) {
   return {.bytes = bytes,
@@ -26,6 +28,26 @@ TEST(ChooseAllReduceTest, SmallSumsGoThroughSymmetricMemory) {
   EXPECT_EQ(ChooseAllReduce(Usual(kMiB - 16, false)), AllReduceWay::kNccl);
   EXPECT_EQ(ChooseAllReduce(Usual(kMiB, false)), AllReduceWay::kTwoShot);
   EXPECT_EQ(ChooseAllReduce(Usual(kMiB, true)), AllReduceWay::kTwoShot);
+}
+
+TEST(ChooseAllReduceTest, SmallSumsArePushedFromAnyMemory) {
+  for (bool in_buffer : {false, true}) {
+    AllReduceCase sum = Usual(16, in_buffer);
+    sum.limits.max_push_bytes = 4096;
+    EXPECT_EQ(ChooseAllReduce(sum), AllReduceWay::kPush);
+    sum.aligned = false;
+    EXPECT_EQ(ChooseAllReduce(sum), AllReduceWay::kNccl);
+    sum.aligned = true;
+    sum.bytes = 4096;
+    EXPECT_EQ(ChooseAllReduce(sum), AllReduceWay::kPush);
+    sum.bytes = 4096 + 16;
+    EXPECT_EQ(ChooseAllReduce(sum), in_buffer ? AllReduceWay::kTwoShot : AllReduceWay::kOneShot);
+    sum.bytes = 24;
+    EXPECT_EQ(ChooseAllReduce(sum), AllReduceWay::kNccl);
+    sum.bytes = 16;
+    sum.has_kernel = false;
+    EXPECT_EQ(ChooseAllReduce(sum), AllReduceWay::kNccl);
+  }
 }
 
 TEST(ChooseAllReduceTest, LargeSumsGoThroughNccl) {

@@ -25,6 +25,7 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
+#include "distributed/push_sum.h"
 
 namespace reprise {
 namespace {
@@ -130,8 +131,42 @@ absl::Status NcclGroup::ConnectSymmetric(const AllReduceLimits& limits) {
   members_ = members;
   limits_ = limits;
   REPRISE_ASSIGN_OR_RETURN(symmetric_release_, SymmetricRelease::Create(ranks(), device_));
+  REPRISE_RETURN_IF_ERROR(ConnectInboxes());
   REPRISE_ASSIGN_OR_RETURN(scratch_, NewSymmetric((limits.max_symmetric_bytes + 15) / 16 * 16));
   return host_->Barrier();
+}
+
+absl::Status NcclGroup::ConnectInboxes() {
+  const int world = ranks().world;
+  // Each rank writes to each other one.
+  limits_.max_push_bytes =
+      world > 1 && world <= kMaxPushRanks ? limits_.max_push_bytes / (world - 1) / 16 * 16 : 0;
+  if (limits_.max_push_bytes <= 0) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(inbox_, NewSymmetric(PushInboxBytes(world, limits_.max_push_bytes)));
+  inboxes_ = symmetric::rendezvous(inbox_, symmetric_group_)->get_buffer_ptrs();
+  // It may begin behind other memory, on all ranks alike.
+  const std::ptrdiff_t offset = static_cast<const char*>(inbox_.const_data_ptr()) -
+                                static_cast<const char*>(inboxes_[ranks().rank]);
+  for (void*& inbox : inboxes_) inbox = static_cast<char*>(inbox) + offset;
+  push_state_ = at::zeros({kPushStateSize}, inbox_.options().dtype(at::kInt));
+  symmetric_release_->AddFlag(push_state_.mutable_data_ptr<int>() + kPushGivesUp);
+  // No rank may write into an inbox that has not been cleared.
+  c10::cuda::getCurrentCUDAStream(device_.index()).synchronize();
+  return host_->Barrier();
+}
+
+absl::Status NcclGroup::PushSum(const at::Tensor& tensor) {
+  PushSumArgs args = {
+      .data = tensor.mutable_data_ptr(),
+      .num_bytes = static_cast<int64_t>(tensor.nbytes()),
+      .type = tensor.scalar_type() == at::kFloat ? PushType::kFloat32 : PushType::kBFloat16,
+      .rank = ranks().rank,
+      .world = ranks().world,
+      .max_bytes = limits_.max_push_bytes,
+      .state = static_cast<uint32_t*>(push_state_.mutable_data_ptr())};
+  std::copy(inboxes_.begin(), inboxes_.end(), args.inboxes);
+  const c10::cuda::CUDAGuard guard(device_);
+  return LaunchPushSum(args, c10::cuda::getCurrentCUDAStream(device_.index()));
 }
 
 absl::StatusOr<at::Tensor> NcclGroup::NewSymmetric(int64_t bytes) {
@@ -186,6 +221,8 @@ NcclGroup::~NcclGroup() {
     // To free symmetric memory awaits the device, which may wait for a rank that does not come.
     new std::vector<at::Tensor>(std::move(buffers_));
     new at::Tensor(std::move(scratch_));
+    new at::Tensor(std::move(inbox_));
+    new at::Tensor(std::move(push_state_));
   }
   if (members_) c10d::unregister_process_group(symmetric_group_);
   if (communicator_ == nullptr) return;
@@ -200,8 +237,9 @@ NcclGroup::~NcclGroup() {
 
 std::string NcclGroup::Fingerprint() const {
   return absl::StrCat("nccl ", nccl::version(), ", ", ranks().world, ", symmetric up to ",
-                      limits_.max_symmetric_bytes, ", one shot up to ", limits_.max_one_shot_bytes,
-                      ", copied from ", limits_.min_copied_bytes);
+                      limits_.max_symmetric_bytes, ", pushed up to ", limits_.max_push_bytes,
+                      ", one shot up to ", limits_.max_one_shot_bytes, ", copied from ",
+                      limits_.min_copied_bytes);
 }
 
 bool NcclGroup::IsInBuffer(const at::Tensor& tensor) const {
@@ -237,6 +275,7 @@ absl::Status NcclGroup::DoAllReduce(at::Tensor& tensor) {
                        {communicator_});
     });
   }
+  if (way == AllReduceWay::kPush) return PushSum(tensor);
   if (in_buffer) {
     CallSymmetric("symm_mem::two_shot_all_reduce_", {Flat(tensor), "sum", symmetric_group_});
     return absl::OkStatus();

@@ -70,6 +70,9 @@ class NcclGroup : public Collectives {
   absl::StatusOr<bool> AllReachAll();
   // Memory that the peers reach; collective.
   absl::StatusOr<at::Tensor> NewSymmetric(int64_t bytes);
+  // Memory of all ranks into which each pushes its summands; collective.
+  absl::Status ConnectInboxes();
+  absl::Status PushSum(const at::Tensor& tensor);
   // Calls NCCL unless the group has failed.
   absl::Status CallNccl(absl::FunctionRef<void()> call);
   // On the thread of the watch: ends what the device waits for.
@@ -86,6 +89,9 @@ class NcclGroup : public Collectives {
   std::string symmetric_group_;                           // its name, unique in the process
   c10::intrusive_ptr<torch::CustomClassHolder> members_;  // who is in it, as LibTorch wants to know
   AllReduceLimits limits_ = {.max_symmetric_bytes = 0};
+  at::Tensor inbox_;            // u8, symmetric (distributed/push_sum.h)
+  at::Tensor push_state_;       // [kPushStateSize] int32
+  std::vector<void*> inboxes_;  // of all ranks, as mapped here
   at::Tensor scratch_;  // [max_symmetric_bytes] u8, symmetric: for sums of tensors elsewhere
   std::vector<at::Tensor> buffers_;
   std::unique_ptr<PeerWatch> watch_;  // the last: its thread uses the others

@@ -37,10 +37,10 @@ absl::StatusOr<std::unique_ptr<Collectives>> Connect(const RankPlace& place, at:
                   {.timeout = options.timeout,
                    .grace = options.grace,
                    // Ranks on unlike kinds of devices would wait for each other in unlike groups.
-                   .config = absl::StrCat(device.is_cuda() ? "cuda" : "cpu", ";",
-                                          options.limits.max_symmetric_bytes, ";",
-                                          options.limits.max_one_shot_bytes, ";",
-                                          options.limits.min_copied_bytes, ";", options.config),
+                   .config = absl::StrCat(
+                       device.is_cuda() ? "cuda" : "cpu", ";", options.limits.max_symmetric_bytes,
+                       ";", options.limits.max_push_bytes, ";", options.limits.max_one_shot_bytes,
+                       ";", options.limits.min_copied_bytes, ";", options.config),
                    .serves_store = place.serves_store}));
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<GlooGroup> host,
                            GlooGroup::Connect(std::move(peers), options.timeout));

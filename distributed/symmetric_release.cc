@@ -66,6 +66,9 @@ absl::Status SymmetricRelease::Add(
 
 void SymmetricRelease::Run(absl::Duration limit) {
   if (cudaSetDevice(device_.index()) != cudaSuccess) return;
+  for (void* flag : flags_) {
+    cudaMemcpyAsync(flag, sent_.const_data_ptr(), kSignalBytes, cudaMemcpyDeviceToDevice, stream_);
+  }
   const absl::Time deadline = absl::Now() + limit;
   while (!stops_ && absl::Now() < deadline) {
     {

@@ -43,6 +43,9 @@ class SymmetricRelease {
   // Before kernels use `memory` on any rank.
   absl::Status Add(c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory> memory);
 
+  // Run() also sets the 32-bit `flag`, in memory of the device, to 1. Before Run() can be called.
+  void AddFlag(void* flag) { flags_.push_back(flag); }
+
   // Releases what waits, until `limit` has passed or Stop(): work that is in flight, or that the
   // host still launches.
   void Run(absl::Duration limit);
@@ -60,6 +63,7 @@ class SymmetricRelease {
   c10::Device device_;
   cudaStream_t stream_ = nullptr;
   std::atomic<bool> stops_ = false;
+  std::vector<void*> flags_;
   at::Tensor sent_, taken_;  // [channels] int32: ones, zeros
   absl::Mutex mutex_;
   std::vector<c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory>> memories_

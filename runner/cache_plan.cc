@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "distributed/share.h"
 
 namespace reprise {
 namespace {
@@ -24,7 +25,9 @@ KvPageLayer PageLayerOf(const ModelRunnerOptions& options, const LayerSpec& laye
 KvPageLayoutOptions PagesOf(const ModelRunnerOptions& options, const ModelSpec& spec,
                             const LayerClasses& classes,
                             std::vector<std::optional<int>>& cache_layer) {
-  KvPageLayoutOptions pages = {.num_blocks = 2, .block_size = options.block_size};
+  // Of a block's tokens this rank keeps its part.
+  const int num_parts = options.divides_context ? RanksOf(options.collectives).world : 1;
+  KvPageLayoutOptions pages = {.num_blocks = 2, .block_size = options.block_size / num_parts};
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (!classes.group_of_layer[i]) {
       cache_layer.push_back(std::nullopt);

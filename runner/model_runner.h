@@ -108,6 +108,7 @@
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
+#include "runner/ranks/context_rows.h"
 #include "runner/replay_check.h"
 #include "runner/sampling/logits_stages.h"
 #include "runner/slots/embedding_rows.h"
@@ -377,6 +378,7 @@ class ModelRunner {
 
   std::unique_ptr<DeviceDriver> driver_;
   std::unique_ptr<StepMemory> memory_;
+  std::unique_ptr<ContextRows> context_;  // null: this rank has all keys
   std::optional<KvCache> kv_cache_;
   std::optional<KvScales> kv_scales_;      // of a quantised cache
   bool calibrates_ = false;                // the next step with rows sets them

@@ -1,6 +1,7 @@
 #include "runner/model_runner_options.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "distributed/share.h"
 #include "runner/speculation/draft_levels.h"
 
 namespace reprise {
@@ -222,6 +224,62 @@ absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& optio
   return absl::OkStatus();
 }
 
+// What a rank with a part of the keys cannot serve.
+absl::Status CheckContextLayer(int index, const LayerSpec& layer, int64_t cycle) {
+  if (layer.kind != AttentionKind::kDecoder || layer.chunk_size.has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("divides_context is for layers of full attention or of windows: layer ", index,
+                     " of the model's spec has chunks or an encoder's keys"));
+  }
+  // The first rank counts the sinks. It sees a key of each query that sees any.
+  if (layer.params.sinks != nullptr && layer.params.window_left.value_or(cycle) + 1 < cycle) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("divides_context: the window of layer ", index,
+                     ", which has sinks, must hold a run of each rank: expected at least ", cycle,
+                     " tokens, got ", *layer.params.window_left + 1));
+  }
+  return absl::OkStatus();
+}
+
+// Checks the options of keys that are divided over ranks, and makes block_size that of all ranks.
+absl::Status ResolveContext(const ModelSpec& spec, bool cascade_is_given,
+                            ModelRunnerOptions& options) {
+  REPRISE_RETURN_IF_ERROR(AtLeast("context_interleave", options.context_interleave, 1));
+  const int world = RanksOf(options.collectives).world;
+  if (!options.divides_context || world == 1) {
+    options.divides_context = false;
+    return absl::OkStatus();
+  }
+  const auto excluded = [](const char* what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("divides_context excludes ", what, ", which needs all keys of a sequence"));
+  };
+  if (options.block_size % options.context_interleave != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_size must be a multiple of context_interleave (",
+                     options.context_interleave, "), got ", options.block_size));
+  }
+  if (options.block_size > std::numeric_limits<int>::max() / world) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_size is too large for ", world, " ranks: got ", options.block_size));
+  }
+  const int64_t cycle = int64_t{world} * options.context_interleave;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    REPRISE_RETURN_IF_ERROR(CheckContextLayer(static_cast<int>(i), spec.layers[i], cycle));
+  }
+  if (options.cascade == CascadeMode::kAuto) {
+    if (cascade_is_given) return excluded("cascade");
+    options.cascade = CascadeMode::kOff;
+  }
+  if (options.batch_invariance == BatchInvariance::kOn) return excluded("batch_invariance");
+  if (options.kv_calibration != KvCalibration::kOff) return excluded("kv_calibration");
+  if (options.speculation.draft_model != nullptr) return excluded("speculation.draft_model");
+  if (options.speculation.heads != nullptr) return excluded("speculation.heads");
+  if (options.speculation.shape == DraftShape::kTree) return excluded("trees of drafts");
+  options.block_size *= world;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions& options,
@@ -293,6 +351,7 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
   if (resolved.num_swap_blocks > 0 && resolved.swap_memory_bytes > 0) {
     return absl::InvalidArgumentError("num_swap_blocks and swap_memory_bytes exclude each other");
   }
+  REPRISE_RETURN_IF_ERROR(ResolveContext(spec, options.cascade.has_value(), resolved));
   return resolved;
 }
 

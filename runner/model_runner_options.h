@@ -168,6 +168,15 @@ struct ModelRunnerOptions {
   // (docs/distributed.md).
   Collectives* collectives = nullptr;
 
+  // Whether those ranks divide the keys of every sequence among them (decode context parallelism):
+  // each keeps runs of `context_interleave` tokens in turn. A block then has block_size tokens on
+  // each rank, which must be a multiple of context_interleave, and block_size() of the runner is
+  // that of all ranks together. For models that attend over ranks (runner/ranks/context_attention.h),
+  // with layers of full attention or of windows. Excludes cascade, batch_invariance, kv_calibration,
+  // and drafts but those of chains that are found in the text or given.
+  bool divides_context = false;
+  int context_interleave = 1;
+
   // Gets the spans of each step (runner/step_trace.h); must outlive the runner. Null: none.
   StepTrace* trace = nullptr;
 };

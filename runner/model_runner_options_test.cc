@@ -3,6 +3,7 @@
 #include <functional>
 #include <string>
 
+#include "distributed/collectives.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -40,6 +41,71 @@ TEST(ModelRunnerOptionsTest, DefaultsFollowTheModelAndTheDevice) {
   ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
   EXPECT_EQ(on_gpu->graphs, GraphSetOptions::Mode::kEager);
   EXPECT_EQ(on_gpu->max_steps_in_flight, 2);
+}
+
+// Rank 1 of two, which is never asked for more.
+class TwoRanks final : public Collectives {
+ public:
+  TwoRanks() : Collectives({.rank = 1, .world = 2}) {}
+  std::string Fingerprint() const override { return "two"; }
+
+ protected:
+  absl::Status DoAllReduce(at::Tensor&) override { return absl::OkStatus(); }
+  absl::Status DoAllGather(const at::Tensor&, at::Tensor&) override { return absl::OkStatus(); }
+  absl::Status DoReduceScatter(const at::Tensor&, at::Tensor&) override { return absl::OkStatus(); }
+  absl::Status DoBroadcast(at::Tensor&, int) override { return absl::OkStatus(); }
+  absl::Status DoBarrier() override { return absl::OkStatus(); }
+};
+
+TEST(ModelRunnerOptionsTest, BlocksOfDividedKeysAreThoseOfAllRanks) {
+  TwoRanks ranks;
+  EXPECT_EQ(Resolved({.collectives = &ranks}).block_size, 4);
+  const ModelRunnerOptions divided =
+      Resolved({.collectives = &ranks, .divides_context = true, .context_interleave = 2});
+  EXPECT_EQ(divided.block_size, 8);
+  EXPECT_EQ(divided.cascade, CascadeMode::kOff);
+  const ModelRunnerOptions alone = Resolved({.divides_context = true});
+  EXPECT_EQ(alone.block_size, 4);
+  EXPECT_FALSE(alone.divides_context);
+}
+
+TEST(ModelRunnerOptionsTest, WhatNeedsAllKeysIsNotDivided) {
+  TwoRanks ranks;
+  const auto refused = [&](const std::function<void(ModelRunnerOptions&)>& change,
+                           const std::function<void(ModelSpec&)>& change_spec = nullptr) {
+    ModelRunnerOptions options = {.collectives = &ranks, .divides_context = true};
+    ModelSpec spec = Spec();
+    if (change != nullptr) change(options);
+    if (change_spec != nullptr) change_spec(spec);
+    const absl::Status status = ResolveRunnerOptions(options, spec).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused([](auto& options) { options.cascade = CascadeMode::kAuto; }),
+              HasSubstr("divides_context excludes cascade"));
+  EXPECT_THAT(refused([](auto& options) { options.batch_invariance = BatchInvariance::kOn; }),
+              HasSubstr("excludes batch_invariance"));
+  EXPECT_THAT(refused([](auto& options) {
+                options.kv_dtype = DType::kFp8E4M3;
+                options.kv_calibration = KvCalibration::kFirstStep;
+              }),
+              HasSubstr("excludes kv_calibration"));
+  EXPECT_THAT(refused([](auto& options) { options.context_interleave = 0; }),
+              HasSubstr("context_interleave"));
+  EXPECT_THAT(refused([](auto& options) { options.context_interleave = 3; }),
+              HasSubstr("block_size must be a multiple of context_interleave (3), got 16"));
+  EXPECT_THAT(refused([](auto& options) { options.block_size = 1 << 30; }),
+              HasSubstr("block_size is too large"));
+  EXPECT_THAT(refused(nullptr, [](auto& spec) { spec.layers[1].chunk_size = 8; }),
+              HasSubstr("layer 1 of the model's spec has chunks"));
+  static constexpr float kSinks[4] = {};
+  EXPECT_THAT(refused([](auto& options) { options.context_interleave = 4; },
+                      [](auto& spec) {
+                        spec.layers[2].params.sinks = kSinks;
+                        spec.layers[2].params.window_left = 6;
+                      }),
+              HasSubstr("the window of layer 2, which has sinks, must hold a run of each rank: "
+                        "expected at least 8 tokens, got 7"));
 }
 
 TEST(ModelRunnerOptionsTest, MixedGraphsAreForGpusOrOnRequest) {

@@ -27,6 +27,21 @@ namespace reprise {
 // that is alive takes longer.
 constexpr absl::Duration kSetUpLimit = absl::Minutes(10);
 
+namespace {
+
+// The model's, and those of a draft model after its own. Sinks count once: on the first of ranks that
+// divide the keys.
+ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
+  const Model* const draft = options.speculation.draft_model;
+  ModelSpec spec = draft == nullptr ? model.spec() : WithLayersOf(model.spec(), draft->spec());
+  if (options.divides_context && options.collectives->ranks().rank != 0) {
+    for (LayerSpec& layer : spec.layers) layer.params.sinks = nullptr;
+  }
+  return spec;
+}
+
+}  // namespace
+
 // Values that captured steps hold: constant during the life of the graphs.
 struct ModelRunner::Constants {
   Model* model = nullptr;
@@ -68,9 +83,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
 ModelRunner::ModelRunner(Model* model, const ModelRunnerOptions& options, LayerClasses classes,
                          std::unique_ptr<DeviceDriver> driver)
     : model_(model),
-      spec_(options.speculation.draft_model == nullptr
-                ? model->spec()
-                : WithLayersOf(model->spec(), options.speculation.draft_model->spec())),
+      spec_(SpecOf(*model, options)),
       options_(options),
       classes_(std::move(classes)),
       max_blocks_((std::max(*options.max_seq_len, *options.max_encoder_tokens) - 1) /
@@ -88,6 +101,19 @@ ModelRunner::~ModelRunner() {
 absl::Status ModelRunner::Allocate() {
   const ModelSpec& spec = spec_;
   const bool invariant = options_.batch_invariance == BatchInvariance::kOn;
+  if (options_.divides_context) {
+    const Ranks& ranks = options_.collectives->ranks();
+    context_ = std::make_unique<ContextRows>(
+        ContextRowsOptions{.ranks = {.rank = ranks.rank,
+                                     .world = ranks.world,
+                                     .interleave = options_.context_interleave},
+                           .block_size = options_.block_size,
+                           .num_groups = classes_.num_groups(),
+                           .max_rows = options_.max_num_seqs,
+                           .max_tokens = options_.max_num_tokens,
+                           .max_seq_len = max_seq_len(),
+                           .device = driver_->device()});
+  }
   const StepMetadataOptions metadata = {
       .layers = spec.layers,
       .classes = classes_,
@@ -96,7 +122,7 @@ absl::Status ModelRunner::Allocate() {
       .device = driver_->device(),
       .max_rows = options_.max_num_seqs,
       .max_tokens = options_.max_num_tokens,
-      .max_seq_len = max_seq_len(),
+      .max_seq_len = context_ != nullptr ? context_->max_seq_len() : max_seq_len(),
       .max_encoder_tokens = *options_.max_encoder_tokens,
       .max_drafts = max_drafts(),
       .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
@@ -220,6 +246,7 @@ absl::Status ModelRunner::SizeCache() {
   REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
   if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
+                           (context_ == nullptr ? 0 : context_->bytes()) +
                            (embeddings_ == nullptr ? 0 : embeddings_->bytes()) +
                            (draft_model_ == nullptr ? 0 : draft_model_->bytes()) +
                            (heads_ == nullptr ? 0 : heads_->bytes()) +
@@ -559,8 +586,10 @@ absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
 
 std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
                                                     const StepVariant& variant) const {
-  const StepArrays& arrays = memory_->arrays();
+  const StepArrays& all_arrays = memory_->arrays();
+  const StepArrays arrays = context_ != nullptr ? context_->ArraysOf(all_arrays) : all_arrays;
   StepBatches batches = metadata_->BatchesAt(key, arrays, memory_->slots());
+  if (context_ != nullptr) context_->Place(all_arrays, batches);
   const int64_t num_tokens = key.padded_num_tokens;
   const int num_logits = key.padded_num_seqs + key.num_earlier_logits;
   std::vector<at::Tensor> slot_mappings;
@@ -593,7 +622,8 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
   }
   std::optional<TreeTokensArgs> tree_tokens;
   if (trees_ != nullptr && key.num_drafts > 0) {
-    tree_tokens = {.slots = memory_->slots(), .arrays = arrays, .num_rows = key.padded_num_seqs};
+    tree_tokens = {
+        .slots = memory_->slots(), .arrays = all_arrays, .num_rows = key.padded_num_seqs};
   }
   const DraftVerification* verification =
       variant.verifies_drafts && key.num_drafts > 0 ? verification_.get() : nullptr;
@@ -604,12 +634,16 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
   }
   return [step, batches = std::move(batches), constants = constants_, tree_tokens,
           driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
-          heads = heads_.get(), verification, results, key,
+          heads = heads_.get(), verification, results, key, context = context_.get(), all_arrays,
           watch = variant.watch]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
       if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
       if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
       if (watch != nullptr) watch->Begin();
+      if (context != nullptr) {
+        REPRISE_RETURN_IF_ERROR(
+            context->Build(all_arrays, key.padded_num_seqs, key.padded_num_tokens));
+      }
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));
       if (heads == nullptr) {
         REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
@@ -640,6 +674,7 @@ Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
   fingerprint.AddValue("num_blocks", num_blocks);
   memory_->AddTo(fingerprint);
   metadata_->AddTo(fingerprint);
+  if (context_ != nullptr) context_->AddTo(fingerprint);
   if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
   if (heads_ != nullptr) heads_->AddTo(fingerprint);
   if (verification_ != nullptr) verification_->AddTo(fingerprint);

@@ -137,6 +137,12 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
         "new_keys of layer ", layer, " are exact, so the call must bring them: got q alone"));
   }
   REPRISE_RETURN_IF_ERROR(CheckQuery(layer, q));
+  if (batch(layer).key_positions.world > 1 && !options.lse.defined()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the keys of layer ", layer, " are divided over ", batch(layer).key_positions.world,
+        " ranks, whose results must be merged (runner/ranks/context_attention.h): expected lse, ",
+        "got none"));
+  }
   const AttentionParams& params = spec(layer).params;
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     at::Tensor out =

@@ -143,6 +143,7 @@ TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
   EXPECT_EQ(texts({"--ranks=2"}), alone);
   EXPECT_EQ(texts({"--ranks=4", "--graphs=off", "--draft=ngram"}), alone);
   EXPECT_EQ(texts({"--ranks=1"}), alone);
+  EXPECT_EQ(texts({"--ranks=2", "--parallel=context", "--block_size=4"}), alone);
 }
 
 // What `decode` writes as each of two ranks that torchrun has started, which serves no store here.

@@ -274,6 +274,9 @@ class DecodeFlags {
     AddNumber("ranks", arguments_.ranks,
               "divide the model over so many processes, with a GPU each or all on the CPU; without "
               "it, over those that torchrun, Slurm or MPI has started (docs/distributed.md)");
+    AddChoice("parallel", arguments_.parallel,
+              "what ranks divide: tensor (weights and heads), context (the keys of each sequence: "
+              "longer contexts, all weights on each)");
     AddChoice("graphs", arguments_.graphs, "on: decode steps are captured once and replayed; off");
     AddNumber("block_size", arguments_.block_size, "tokens a block of the KV cache");
     AddNumber("num_blocks", arguments_.num_blocks,

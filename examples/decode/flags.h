@@ -57,6 +57,7 @@ struct DecodeArguments {
   std::string dtype = "auto";
   std::string device = "auto";
   std::optional<int> ranks = {};
+  std::string parallel = "tensor";
   std::string graphs = "on";
   int block_size = 16;
   std::optional<int> num_blocks = {};

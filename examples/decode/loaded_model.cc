@@ -36,7 +36,8 @@ void SetSensibleThreads(int64_t num_parameters, DType dtype, int world) {
 absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
                                                    const ModelFolder& folder,
                                                    std::optional<DType> dtype, c10::Device device,
-                                                   int max_position, Collectives* collectives) {
+                                                   int max_position, const DecodeOptions& options,
+                                                   Collectives* collectives, Undivided undivided) {
   progress.Show("loading weights");
   const Clock::time_point begin = Clock::now();
   const LoadModelOptions load = {
@@ -47,17 +48,20 @@ absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
                         progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
                       }},
       .max_position = max_position,
-      .collectives = collectives};
+      .collectives = options.divides_context ? nullptr : collectives,
+      .undivided = undivided,
+      .context = options.divides_context ? collectives : nullptr};
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                            LoadModel(folder.path, folder.config, load));
   return model;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadDraft(const std::string& path, const ModelSpec& spec,
-                                                 int max_seq_len, Collectives* collectives,
-                                                 ProgressLine& progress) {
-  REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(path));
-  return LoadShowing(progress, folder, spec.dtype, spec.device, max_seq_len, collectives);
+absl::StatusOr<std::unique_ptr<Model>> LoadDraft(const DecodeOptions& options,
+                                                 const ModelSpec& spec, int max_seq_len,
+                                                 Collectives* collectives, ProgressLine& progress) {
+  REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(*options.draft->model));
+  return LoadShowing(progress, folder, spec.dtype, spec.device, max_seq_len, options, collectives,
+                     Undivided::kReplicated);
 }
 
 }  // namespace
@@ -76,15 +80,16 @@ absl::StatusOr<LoadedModel> LoadedModel::Load(const DecodeOptions& options,
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device,
                            ChooseDevice(options.device, NumGpus(), rank.local_rank));
   LoadedModel loaded;
-  REPRISE_ASSIGN_OR_RETURN(loaded.model, LoadShowing(progress, folder, options.dtype, device,
-                                                     max_seq_len, rank.collectives));
+  REPRISE_ASSIGN_OR_RETURN(
+      loaded.model, LoadShowing(progress, folder, options.dtype, device, max_seq_len, options,
+                                rank.collectives, Undivided::kRefused));
   const ModelSpec& spec = loaded.model->spec();
   if (device.is_cpu()) {
     SetSensibleThreads(NumParameters(folder.config), spec.dtype, RanksOf(rank.collectives).world);
   }
   if (!options.draft.has_value() || !options.draft->model.has_value()) return loaded;
   absl::StatusOr<std::unique_ptr<Model>> draft =
-      LoadDraft(*options.draft->model, spec, max_seq_len, rank.collectives, progress);
+      LoadDraft(options, spec, max_seq_len, rank.collectives, progress);
   if (!draft.ok()) {
     return absl::Status(draft.status().code(), absl::StrCat("--draft: ", draft.status().message()));
   }

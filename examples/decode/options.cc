@@ -311,6 +311,9 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   REPRISE_ASSIGN_OR_RETURN(options.device, Choose("device", arguments.device, kDevices));
   REPRISE_RETURN_IF_ERROR(AtLeast("ranks", 1, arguments.ranks.value_or(1)));
   options.num_ranks = arguments.ranks;
+  constexpr std::array<Choice<bool>, 2> kParallel = {{{"tensor", false}, {"context", true}}};
+  REPRISE_ASSIGN_OR_RETURN(options.divides_context,
+                           Choose("parallel", arguments.parallel, kParallel));
   REPRISE_ASSIGN_OR_RETURN(options.graphs, Choose("graphs", arguments.graphs, kGraphs));
   REPRISE_RETURN_IF_ERROR(AtLeast("block_size", 1, arguments.block_size));
   options.block_size = arguments.block_size;

@@ -75,6 +75,8 @@ struct DecodeOptions {
   // Processes that the model is divided over, which the program starts. nullopt: as many as a launcher
   // has started (distributed/launch.h), or one.
   std::optional<int> num_ranks = {};
+  // Whether they divide the keys of each sequence, not the weights.
+  bool divides_context = false;
   GraphChoice graphs = GraphChoice::kOn;
   int block_size = 16;
   std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use

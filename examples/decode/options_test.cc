@@ -49,6 +49,8 @@ TEST(DecodeOptionsTest, WithoutArgumentsModelAndPromptAreLeftToTheProgram) {
 TEST(DecodeOptionsTest, RanksAreThoseOfALauncherUnlessGiven) {
   EXPECT_EQ(Made({}).num_ranks, std::nullopt);
   EXPECT_EQ(Made({.ranks = 4}).num_ranks, 4);
+  EXPECT_FALSE(Made({}).divides_context);
+  EXPECT_TRUE(Made({.parallel = "context"}).divides_context);
 }
 
 TEST(DecodeOptionsTest, TakesEveryFlag) {
@@ -104,6 +106,8 @@ TEST(DecodeOptionsTest, ValuesOutOfRangeAreNamed) {
   EXPECT_EQ(Problem({.max_new_tokens = 0}), "--max_new_tokens: expected at least 1, got 0");
   EXPECT_EQ(Problem({.top_k = -1}), "--top_k: expected at least 0, got -1");
   EXPECT_EQ(Problem({.ranks = 0}), "--ranks: expected at least 1, got 0");
+  EXPECT_THAT(Problem({.parallel = "pipeline"}),
+              StartsWith("--parallel: expected tensor, context, got"));
   EXPECT_EQ(Problem({.block_size = 0}), "--block_size: expected at least 1, got 0");
   EXPECT_EQ(Problem({.num_blocks = 1}), "--num_blocks: expected at least 2, got 1");
   EXPECT_EQ(Problem({.prefill_chunk = -1}), "--prefill_chunk: expected at least 0, got -1");

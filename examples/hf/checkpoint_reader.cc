@@ -127,8 +127,10 @@ std::vector<CheckpointReader::Source> CheckpointReader::SourcesOf(const TensorPa
     if (part.is_transposed) {
       // The file's lines are columns here, and its columns are rows.
       const Share lines = part.columns.value_or(Share{0, shape[1]});
-      source.view = lines_of(first / period * shape[1] + lines.begin, {lines.size, period});
-      if (!whole(rows, period)) source.columns = rows;
+      const int64_t stored = view.shape.back();
+      const Share own = {first % stored + rows.begin, rows.size};
+      source.view = lines_of(first / stored * shape[1] + lines.begin, {lines.size, stored});
+      if (!whole(own, stored)) source.columns = own;
       source.shape[1] = lines.size;
     } else {
       std::vector<int64_t> lines = shape;

@@ -41,7 +41,7 @@ struct TensorPart {
   // As in TensorCopy. REQUIRES: at least two dimensions in the checkpoint.
   bool is_transposed = false;
   // A part of the rows: of each `period` rows (0: of all), those of `rows`. A transposed tensor's
-  // period is its last dimension. unzipped_head counts the rows that are left.
+  // period divides its last dimension. unzipped_head counts the rows that are left.
   std::optional<Share> rows = {};
   int64_t period = 0;
   // A part of each row, for rows of one dimension: nothing else is read. nullopt: all of it.

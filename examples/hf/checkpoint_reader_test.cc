@@ -315,6 +315,31 @@ TEST_F(CheckpointReaderTest, RanksReadTheirRowsOfEachPeriodUnzipped) {
   EXPECT_TRUE(at::equal(transposed_columns.cpu(), t.narrow(2, 1, 3).reshape({36, 3}).contiguous()));
 }
 
+// As GPT-2 stores q, k and v of all heads: their outputs are columns of the file, side by side.
+TEST_F(CheckpointReaderTest, RanksReadTheirRowsOfEachPeriodOfATransposedTensor) {
+  const Folder folder("side_by_side", {{"a", at::randn({5, 36})}});
+  const at::Tensor a = folder["a"].transpose(0, 1);  // [36, 5]
+  CheckpointReader reader = folder.Reader(DType::kFloat32);
+  const TensorPart part = {
+      .name = "a", .shape = {36, 5}, .is_transposed = true, .rows = Share{2, 4}, .period = 12};
+  TensorPart some_columns = part;
+  some_columns.columns = Share{1, 3};
+  TensorPart all = part;
+  all.rows = Share{0, 12};
+  TensorPart all_rows = all;
+  all_rows.columns = Share{1, 3};
+  const at::Tensor rows = Added(reader, {part});
+  const at::Tensor both = Added(reader, {some_columns});
+  const at::Tensor whole = Added(reader, {all});
+  const at::Tensor columns = Added(reader, {all_rows});
+  ASSERT_TRUE(reader.Run({}).ok());
+  const at::Tensor expected = a.reshape({3, 12, 5}).narrow(1, 2, 4).reshape({12, 5});
+  EXPECT_TRUE(at::equal(rows.cpu(), expected));
+  EXPECT_TRUE(at::equal(both.cpu(), expected.narrow(1, 1, 3)));
+  EXPECT_TRUE(at::equal(whole.cpu(), a.contiguous()));
+  EXPECT_TRUE(at::equal(columns.cpu(), a.narrow(1, 1, 3).contiguous()));
+}
+
 TEST_F(CheckpointReaderTest, NothingButTheSliceIsRead) {
   const Folder folder("bytes", {{"a", at::randn({64, 100})}});
   CheckpointReader reader = folder.Reader(DType::kBFloat16);

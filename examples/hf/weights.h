@@ -55,7 +55,7 @@ struct WeightPart {
   // Whether the last two of stored_shape are {in_features, out_features}, as in TensorCopy.
   bool is_transposed = false;
   // This rank's rows of each `period` rows (0: of all num_rows); nullopt: all of them.
-  // unzipped_head counts the rank's rows. Of a transposed tensor `period` is out_features.
+  // unzipped_head counts the rank's rows. Of a transposed tensor `period` divides out_features.
   std::optional<Share> share = {};
   int64_t period = 0;
 

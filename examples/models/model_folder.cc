@@ -1,5 +1,6 @@
 #include "examples/models/model_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "examples/models/llama/llama_model.h"
 #include "examples/models/llama/llama_weights.h"
 #include "nlohmann/json.hpp"
+#include "runner/ranks/replicated_model.h"
 
 namespace reprise {
 namespace {
@@ -30,18 +32,33 @@ std::vector<ExpectedTensor> TensorsOf(const BartConfig& config) { return BartTen
 std::vector<ExpectedTensor> TensorsOf(const GptConfig& config) { return GptTensors(config); }
 
 absl::Status CheckOneRank(const char* family, const LoadModelOptions& options) {
-  const int world = options.weights.ranks.world;
+  const int world = std::max(options.weights.ranks.world, RanksOf(options.context).world);
   if (world == 1) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("models of ", family, " are not divided: expected one rank, got ", world));
 }
 
+// Why the family or the sizes of a model cannot be divided, or OK.
+absl::Status CheckCanBeDivided(const LlamaConfig& config, const LoadModelOptions& options) {
+  return LlamaConfigOfRank(config, options.weights.ranks).status();
+}
+absl::Status CheckCanBeDivided(const MlaConfig& config, const LoadModelOptions& options) {
+  return MlaConfigOfRank(config, options.weights.ranks).status();
+}
+absl::Status CheckCanBeDivided(const GptConfig& config, const LoadModelOptions& options) {
+  return GptShareOf(config, options.weights.ranks).status();
+}
+absl::Status CheckCanBeDivided(const BartConfig&, const LoadModelOptions& options) {
+  return CheckOneRank("BART", options);
+}
+
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const LlamaConfig& config,
                                             const LoadModelOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(LlamaWeights weights, LoadLlamaWeights(path, config, options.weights));
-  return LlamaModel::Create(
-      config, std::move(weights),
-      {.max_position = options.max_position, .collectives = options.collectives});
+  return LlamaModel::Create(config, std::move(weights),
+                            {.max_position = options.max_position,
+                             .collectives = options.collectives,
+                             .context = options.context});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaConfig& config,
@@ -50,7 +67,8 @@ absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaCo
   return MlaModel::Create(config, std::move(weights),
                           {.max_position = options.max_position,
                            .cache = options.mla_cache,
-                           .collectives = options.collectives});
+                           .collectives = options.collectives,
+                           .context = options.context});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartConfig& config,
@@ -62,9 +80,11 @@ absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartC
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const GptConfig& config,
                                             const LoadModelOptions& options) {
-  REPRISE_RETURN_IF_ERROR(CheckOneRank("GPT-2 and BLOOM", options));
   REPRISE_ASSIGN_OR_RETURN(GptWeights weights, LoadGptWeights(path, config, options.weights));
-  return GptModel::Create(config, std::move(weights), {.max_position = options.max_position});
+  return GptModel::Create(config, std::move(weights),
+                          {.max_position = options.max_position,
+                           .collectives = options.collectives,
+                           .context = options.context});
 }
 
 }  // namespace
@@ -125,7 +145,16 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const 
                                                  const LoadModelOptions& options) {
   LoadModelOptions own = options;
   own.weights.ranks = RanksOf(options.collectives);
-  return std::visit([&](const auto& family) { return Load(path, family, own); }, config);
+  const auto check = [&](const auto& family) { return CheckCanBeDivided(family, own); };
+  if (options.undivided == Undivided::kRefused || std::visit(check, config).ok()) {
+    return std::visit([&](const auto& family) { return Load(path, family, own); }, config);
+  }
+  own.collectives = nullptr;
+  own.weights.ranks = {};
+  REPRISE_ASSIGN_OR_RETURN(
+      std::unique_ptr<Model> whole,
+      std::visit([&](const auto& family) { return Load(path, family, own); }, config));
+  return ReplicateOverRanks(std::move(whole), options.collectives);
 }
 
 absl::StatusOr<std::string> DefaultModelFolder() {

@@ -52,6 +52,12 @@ struct ModelFolder {
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 };
 
+// What becomes of a model that cannot be divided over the ranks: of too few heads, or of BART's family.
+enum class Undivided : int8_t {
+  kRefused,
+  kReplicated,  // each rank has all of it (runner/ranks/replicated_model.h)
+};
+
 struct LoadModelOptions {
   LoadWeightsOptions weights = {};
   // Positions to serve, for models whose tables have a row for each. nullopt: the config's
@@ -61,10 +67,14 @@ struct LoadModelOptions {
   // The ranks that the model is divided over, this process among them; must outlive the model.
   // Null: one rank. weights.ranks is ignored.
   Collectives* collectives = nullptr;
+  Undivided undivided = Undivided::kRefused;
+  // The ranks that keys are divided over (ModelRunnerOptions::divides_context), each of which has
+  // all weights; must outlive the model. Null: none. Excludes `collectives`.
+  Collectives* context = nullptr;
 };
 
 // Errors: those of LoadWeights() and of the model's Create(); Unimplemented for several ranks of a
-// family that cannot be divided (BART, GPT-2, BLOOM).
+// family that cannot be divided (BART), unless it is to be replicated.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
                                                  const LoadModelOptions& options);
 

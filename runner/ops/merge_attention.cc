@@ -31,7 +31,7 @@ absl::Status CheckPart(const at::Tensor& part, const at::Tensor& lse, const at::
 }
 
 absl::Status Check(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
-                   const at::Tensor& out) {
+                   const at::Tensor& out, const at::Tensor& lse) {
   if (outs.empty() || outs.size() > kMaxMergeParts || lses.size() != outs.size()) {
     return absl::InvalidArgumentError(absl::StrCat("outs, lses: expected 1 to ", kMaxMergeParts,
                                                    " parts and as many lses, got ", outs.size(),
@@ -45,7 +45,10 @@ absl::Status Check(absl::Span<const at::Tensor> outs, absl::Span<const at::Tenso
     REPRISE_RETURN_IF_ERROR(CheckPart(outs[i], lses[i], outs[0], lses[0], dims));
   }
   REPRISE_RETURN_IF_ERROR(CheckActivationType("outs", outs[0]));
-  return CheckDevice("outs", outs[0], out.device());
+  REPRISE_RETURN_IF_ERROR(CheckDevice("outs", outs[0], out.device()));
+  if (!lse.defined()) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(dims.Check("lse", lse, {"num_tokens", "num_heads"}, at::kFloat));
+  return CheckDevice("lse", lse, out.device());
 }
 
 TokenView ViewOf(const at::Tensor& heads) {
@@ -58,8 +61,8 @@ TokenView ViewOf(const at::Tensor& heads) {
 }  // namespace
 
 absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
-                            const at::Tensor& out) {
-  REPRISE_RETURN_IF_ERROR(Check(outs, lses, out));
+                            const at::Tensor& out, const at::Tensor& lse) {
+  REPRISE_RETURN_IF_ERROR(Check(outs, lses, out, lse));
   if (out.numel() == 0) return absl::OkStatus();
   MergeStatesArgs args = {
       .num_parts = static_cast<int>(outs.size()),
@@ -72,6 +75,11 @@ absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const 
   for (size_t i = 0; i < outs.size(); ++i) {
     args.part_out[i] = outs[i].const_data_ptr();
     args.part_lse[i] = lses[i].const_data_ptr<float>();
+  }
+  if (lse.defined()) {
+    args.lse = {.data = lse.mutable_data_ptr<float>(),
+                .token_stride = lse.stride(0),
+                .head_stride = lse.stride(1)};
   }
 #ifdef REPRISE_WITH_CUDA
   if (out.is_cuda()) {

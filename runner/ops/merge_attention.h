@@ -20,11 +20,12 @@ namespace reprise {
 
 // outs: each [num_tokens, num_heads, head_dim] of float32, float16 or bfloat16, last stride 1;
 // lses: one for each out, [num_tokens, num_heads] float32. Parts have the same strides. out
-// [num_tokens, num_heads, head_dim] of one of those dtypes; it may be one of the parts. A token
-// without a key in any part gets 0. Errors: InvalidArgument, naming the argument, for no part, more
+// [num_tokens, num_heads, head_dim] of one of those dtypes; it may be one of the parts. lse, if it is
+// defined: [num_tokens, num_heads] float32, the log-sum-exp over all parts. A token without a key in
+// any part gets 0, and -inf. Errors: InvalidArgument, naming the argument, for no part, more
 // than kMaxMergeParts parts, or other shapes, dtypes, strides or devices.
 absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
-                            const at::Tensor& out);
+                            const at::Tensor& out, const at::Tensor& lse = {});
 
 }  // namespace reprise
 

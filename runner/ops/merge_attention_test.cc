@@ -1,6 +1,7 @@
 #include "runner/ops/merge_attention.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/logaddexp.h>
 #include <ATen/ops/zeros.h>
@@ -47,9 +48,11 @@ TEST_F(MergeAttentionTest, WeighsPartsByTheirLse) {
       const at::Tensor a_lse = RandomNormal(random, {num_tokens, num_heads}, at::kFloat) * 3;
       const at::Tensor b_lse = RandomNormal(random, {num_tokens, num_heads}, at::kFloat) * 3;
       const at::Tensor got = NanRows({num_tokens, num_heads, head_dim}, 8, dtype, device());
-      const absl::Status status = MergeAttention({a.to(device()), b.to(device())},
-                                                 {a_lse.to(device()), b_lse.to(device())}, got);
+      const at::Tensor lse = at::full_like(a_lse, kInfinity).to(device());
+      const absl::Status status = MergeAttention(
+          {a.to(device()), b.to(device())}, {a_lse.to(device()), b_lse.to(device())}, got, lse);
       ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(at::allclose(lse.cpu(), at::logaddexp(a_lse, b_lse), 1e-6, 1e-6));
       EXPECT_TRUE(IsAsGoodAs(got, Merged(a, a_lse, b, b_lse, at::kFloat).to(dtype),
                              Merged(a, a_lse, b, b_lse, at::kDouble)));
     }

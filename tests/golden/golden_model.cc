@@ -7,12 +7,14 @@ namespace reprise {
 
 absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10::Device device,
                                                        DType dtype, MlaCache mla_cache,
-                                                       Collectives* collectives) {
+                                                       Collectives* collectives,
+                                                       Collectives* context) {
   REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden.folder));
   return LoadModel(golden.folder, config,
                    {.weights = {.device = device, .dtype = dtype},
                     .mla_cache = mla_cache,
-                    .collectives = collectives});
+                    .collectives = collectives,
+                    .context = context});
 }
 
 }  // namespace reprise

@@ -3,18 +3,30 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/Device.h>
+#include <signal.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
+#include <new>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "distributed/process_group.h"
 #include "distributed/testing/rank_reports.h"
+#include "engine/engine.h"
+#include "examples/models/model_folder.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/golden/golden.h"
+#include "tests/golden/golden_model.h"
 #include "tests/golden/golden_ranks.h"
 #include "tests/golden/golden_runner.h"
 #ifdef REPRISE_TEST_ON_GPU
@@ -49,14 +61,12 @@ absl::StatusOr<c10::Device> DeviceOf(const RankPlace& place) {
 
 class GoldenProcessesTest : public testing::TestWithParam<std::tuple<const char*, int, DType>> {};
 
-TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
-  const auto [name, world, dtype] = GetParam();
+void CheckOverProcesses(const std::string& name, int world, const DividedGoldenCheck& check) {
   const absl::StatusOr<Golden> golden = LoadGolden(name);
   ASSERT_TRUE(golden.ok()) << golden.status();
-  const DividedGoldenCheck check = {.tolerance = kTolerance, .dtype = dtype};
   const RankReports reports(
       world,
-      [&, &check = check](const RankPlace& place) -> absl::Status {
+      [&](const RankPlace& place) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
         REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
         REPRISE_RETURN_IF_ERROR(CheckDividedGolden(*golden, *collectives, device, check,
@@ -69,21 +79,146 @@ TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
       absl::Seconds(100));
 #ifdef REPRISE_TEST_ON_GPU
   if (reports.of(0) && reports.of(0)->message() == kNoGpus) GTEST_SKIP() << kNoGpus;
+  // Other tests of the program may have touched CUDA.
+  if (absl::IsFailedPrecondition(reports.status())) {
+    GTEST_SKIP() << reports.status() << ": run *ProcessesTest.* by themselves";
+  }
 #endif
   EXPECT_TRUE(reports.ok()) << reports.status();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, GoldenProcessesTest,
-    testing::Combine(testing::Values("llama-rope-llama3", "qwen3", "gemma2", "deepseek-mla",
-                                     "llama4-chunked"),
-                     testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
-    [](const testing::TestParamInfo<std::tuple<const char*, int, DType>>& info) {
-      std::string name = std::get<0>(info.param);
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name + "_on_" + std::to_string(std::get<1>(info.param)) + "_" +
-             std::string(DTypeName(std::get<2>(info.param)));
-    });
+TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
+  const auto [name, world, dtype] = GetParam();
+  CheckOverProcesses(name, world, {.tolerance = kTolerance, .dtype = dtype});
+}
+
+class ContextProcessesTest : public GoldenProcessesTest {};
+
+// The keys of each sequence are divided.
+TEST_P(ContextProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
+  const auto [name, world, dtype] = GetParam();
+  CheckOverProcesses(
+      name, world,
+      {.tolerance = kTolerance, .dtype = dtype, .divided = DividedGoldenCheck::Divided::kContext});
+}
+
+// Faults: rank 1 is killed, and rank 0's engine says so.
+
+constexpr char kEnough[] = "as expected";  // how rank 0 returns what it expected
+const ConnectOptions kQuick = {.timeout = absl::Seconds(3), .grace = absl::Seconds(1)};
+
+absl::Status ExpectRankOneIsNamed(const absl::Status& status) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 1 (process"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("has ended"));
+  return absl::AbortedError(kEnough);
+}
+
+EngineOptions FaultyEngine(Collectives* collectives) {
+  return {.runner = {.max_num_seqs = 2,
+                     .max_num_tokens = 64,
+                     .max_seq_len = 64,
+                     .num_blocks = 32,
+                     .collectives = collectives}};
+}
+
+// Runs `body` as two ranks, of which rank 1 does not return.
+void ExpectRankZeroSeesTheEnd(
+    absl::FunctionRef<absl::Status(const RankPlace&, Collectives&, c10::Device)> body) {
+  const RankReports reports(
+      2,
+      [&](const RankPlace& place) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+        REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device, kQuick));
+        return body(place, *collectives, device);
+      },
+      absl::Seconds(100));
+#ifdef REPRISE_TEST_ON_GPU
+  if (reports.of(0) && reports.of(0)->message() == kNoGpus) GTEST_SKIP() << kNoGpus;
+  if (absl::IsFailedPrecondition(reports.status())) {
+    GTEST_SKIP() << reports.status() << ": run *ProcessesTest.* by themselves";
+  }
+#endif
+  ASSERT_TRUE(reports.of(0).has_value()) << reports.text();
+  EXPECT_EQ(reports.of(0)->message(), kEnough) << reports.text();
+  EXPECT_FALSE(reports.of(1).has_value()) << reports.text();
+}
+
+TEST(FaultProcessesTest, ARankThatIsKilledWhileItLoadsIsNamedByTheEngine) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  ExpectRankZeroSeesTheEnd([&](const RankPlace& place, Collectives& collectives,
+                               c10::Device device) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden->folder));
+    LoadModelOptions load = {.weights = {.device = device, .dtype = DType::kFloat32},
+                             .collectives = &collectives};
+    if (place.ranks.rank == 1) {
+      load.weights.on_progress = [](int64_t, int64_t) { raise(SIGKILL); };
+    }
+    REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
+    return ExpectRankOneIsNamed(Engine::Create(model.get(), FaultyEngine(&collectives)).status());
+  });
+}
+
+TEST(FaultProcessesTest, ARankThatIsKilledInAStepEndsTheSequencesOfTheEngine) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  // Set by rank 0 when the ranks are generating.
+  void* const shared =
+      mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& generates = *new (shared) std::atomic<int>(0);
+  ExpectRankZeroSeesTheEnd([&](const RankPlace& place, Collectives& collectives,
+                               c10::Device device) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const auto model, LoadGoldenModel(*golden, device, DType::kFloat32,
+                                                               MlaCache::kLatent, &collectives));
+    const EngineOptions options = FaultyEngine(&collectives);
+    if (place.ranks.rank == 1) {
+      std::thread([&] {
+        while (generates == 0) absl::SleepFor(absl::Milliseconds(1));
+        raise(SIGKILL);
+      }).detach();
+      return Engine::Follow(model.get(), options);
+    }
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    const Request request = {.prompt = {1, 2, 3}, .max_new_tokens = 40};
+    std::vector<TokenEvent> events;
+    for (int step = 0; step < 100'000; ++step) {
+      if (!engine->has_work()) REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
+      if (step == 20) generates = 1;
+      events.clear();
+      const absl::Status status = engine->Step(events);
+      for (const TokenEvent& event : events) {
+        if (event.error.ok()) continue;
+        EXPECT_EQ(event.finish, FinishReason::kError);
+        EXPECT_FALSE(engine->has_work());
+        return ExpectRankOneIsNamed(event.error);
+      }
+      REPRISE_RETURN_IF_ERROR(status);
+    }
+    return absl::InternalError("expected that the end of rank 1 is seen");
+  });
+  munmap(shared, sizeof(int));
+}
+
+std::string NameOf(const testing::TestParamInfo<std::tuple<const char*, int, DType>>& info) {
+  std::string name = std::get<0>(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + "_on_" + std::to_string(std::get<1>(info.param)) + "_" +
+         std::string(DTypeName(std::get<2>(info.param)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GoldenProcessesTest,
+                         testing::Combine(testing::Values("llama-rope-llama3", "qwen3", "gemma2",
+                                                          "deepseek-mla", "llama4-chunked"),
+                                          testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
+                         NameOf);
+
+INSTANTIATE_TEST_SUITE_P(All, ContextProcessesTest,
+                         testing::Combine(testing::Values("llama-rope-llama3", "gemma2",
+                                                          "gpt-oss-sinks", "deepseek-mla"),
+                                          testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
+                         NameOf);
 
 }  // namespace
 }  // namespace reprise

@@ -29,9 +29,11 @@ absl::Status CheckTrack(const RunTrack& got, const GoldenTrack& track,
 
 absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
                                 const DividedGoldenCheck& check, GoldenRunOptions options) {
-  REPRISE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
-      LoadGoldenModel(golden, device, check.dtype, check.mla_cache, &collectives));
+  const bool divides_context = check.divided == DividedGoldenCheck::Divided::kContext;
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                           LoadGoldenModel(golden, device, check.dtype, check.mla_cache,
+                                           divides_context ? nullptr : &collectives,
+                                           divides_context ? &collectives : nullptr));
   std::vector<Request> requests;
   for (const GoldenPrompt& prompt : golden.prompts) {
     requests.push_back(ForcedRequest(prompt, prompt.greedy));
@@ -39,6 +41,7 @@ absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, 
     requests.push_back(GreedyRequest(prompt));
   }
   options.collectives = &collectives;
+  options.divides_context = divides_context;
   if (collectives.ranks().rank != 0) return FollowGolden(*model, requests, options);
   REPRISE_ASSIGN_OR_RETURN(const GoldenRun run, RunGolden(*model, requests, options));
   for (size_t i = 0; i < golden.prompts.size(); ++i) {

@@ -25,7 +25,9 @@ struct DividedGoldenCheck {
   // and greedy tokens may be others.
   DType dtype = DType::kFloat32;
   MlaCache mla_cache = MlaCache::kLatent;
-  bool replays = true;    // whether some steps must be replays
+  bool replays = true;  // whether some steps must be replays
+  // What the ranks divide: weights and heads, or the keys of each sequence.
+  enum class Divided : int8_t { kWeights, kContext } divided = Divided::kWeights;
   bool preempts = false;  // whether some sequence must be preempted
 };
 

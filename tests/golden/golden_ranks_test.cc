@@ -62,7 +62,8 @@ TEST_P(DividedGoldenTest, LogitsAreGolden) {
               Each(absl::OkStatus()));
 }
 
-// Of KV heads there are 2 and of q heads 8, but for gqa5 (10), bias-untied (6 and 6) and MLA (8):
+// Of KV heads there are 2 and of q heads 8, but for gqa5 (10), bias-untied (6 and 6), MLA and BLOOM (8
+// each) and GPT-2 (4):
 // with 4 ranks a KV head is on two of them, and in the first two of these shares are of different
 // sizes.
 INSTANTIATE_TEST_SUITE_P(
@@ -70,13 +71,107 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values("llama-rope-llama3", "llama-bias-untied", "llama-gqa5",
                                      "mistral-window", "llama4-chunked", "qwen2", "qwen3",
                                      "qwen3-moe", "gemma2", "gemma3", "gpt-oss-sinks",
-                                     "deepseek-mla", "deepseek-mla-yarn"),
+                                     "deepseek-mla", "deepseek-mla-yarn", "gpt2", "bloom-alibi"),
                      testing::Values(2, 4)),
     [](const testing::TestParamInfo<std::tuple<const char*, int>>& info) {
       std::string name = std::get<0>(info.param);
       std::replace(name.begin(), name.end(), '-', '_');
       return name + "_on_" + std::to_string(std::get<1>(info.param));
     });
+
+// Ranks that divide the keys of each sequence. The goldens' contexts are of 40 to 100 tokens.
+class DividedContextTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
+
+constexpr auto kContext = DividedGoldenCheck::Divided::kContext;
+
+TEST_P(DividedContextTest, LogitsAreGolden) {
+  const auto [name, world] = GetParam();
+  const Golden golden = Loaded(name);
+  EXPECT_THAT(Check(golden, world, {.tolerance = kTolerance, .divided = kContext},
+                    {.block_size = 4, .context_interleave = 2}),
+              Each(absl::OkStatus()));
+  EXPECT_THAT(Check(golden, world, {.tolerance = kTolerance, .replays = false, .divided = kContext},
+                    {.graphs = Mode::kOff, .block_size = 3, .prefill_chunk = 7}),
+              Each(absl::OkStatus()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DividedContextTest,
+                         testing::Combine(testing::Values("llama-rope-llama3", "mistral-window",
+                                                          "qwen3", "gemma2", "gpt-oss-sinks",
+                                                          "deepseek-mla", "gpt2", "bloom-alibi"),
+                                          testing::Values(2, 4)),
+                         [](const testing::TestParamInfo<std::tuple<const char*, int>>& info) {
+                           std::string name = std::get<0>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name + "_on_" + std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(DividedContextTest, ExpandedMla) {
+  EXPECT_THAT(
+      Check(Loaded("deepseek-mla"), 2,
+            {.tolerance = kTolerance, .mla_cache = MlaCache::kExpanded, .divided = kContext}, {}),
+      Each(absl::OkStatus()));
+}
+
+TEST(DividedContextTest, PreemptedSequencesGetGoldenLogits) {
+  EXPECT_THAT(Check(Loaded("llama-rope-llama3"), 2,
+                    {.tolerance = kTolerance, .divided = kContext, .preempts = true},
+                    {.block_size = 2, .num_blocks = 64, .prefill_chunk = 16}),
+              Each(absl::OkStatus()));
+}
+
+TEST(DividedContextTest, MixedGraphsAndHeadMajorBlocks) {
+  EXPECT_THAT(Check(Loaded("qwen3"), 2, {.tolerance = kTolerance, .divided = kContext},
+                    {.mixed_graphs = MixedGraphs::kOn,
+                     .block_size = 8,
+                     .prefill_chunk = 9,
+                     .kv_order = KvOrder::kHND,
+                     .context_interleave = 8}),
+              Each(absl::OkStatus()));
+}
+
+// Of what all ranks are told, with the golden's model as `options` have it.
+std::vector<absl::Status> ContextStatuses(const char* name, const DividedGoldenCheck& check,
+                                          const GoldenRunOptions& options) {
+  DividedGoldenCheck own = check;
+  own.divided = kContext;
+  return Check(Loaded(name), 2, own, options);
+}
+
+TEST(DividedContextTest, WhatCannotBeDividedIsRefusedByAll) {
+  const DividedGoldenCheck check = {.tolerance = kTolerance};
+  for (const absl::Status& status : ContextStatuses("llama4-chunked", check, {})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("divides_context is for layers of full attention"));
+  }
+  for (const absl::Status& status : ContextStatuses("qwen3", check, {.context_interleave = 3})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("block_size must be a multiple of context_interleave"));
+  }
+  for (const absl::Status& status : ContextStatuses("bart", check, {})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  }
+}
+
+// A runner that divides the keys of a model that knows nothing of it.
+TEST(DividedContextTest, AModelThatDoesNotMergeIsRefused) {
+  const Golden golden = Loaded("qwen3");
+  const std::vector<absl::Status> results =
+      RunThreadRanks(2, [&](Collectives& collectives) -> absl::Status {
+        at::set_num_threads(1);
+        REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden.folder));
+        REPRISE_ASSIGN_OR_RETURN(
+            const std::unique_ptr<Model> model,
+            LoadModel(golden.folder, config, {.weights = {.dtype = DType::kFloat32}}));
+        const GoldenRunOptions options = {
+            .graphs = Mode::kOff, .collectives = &collectives, .divides_context = true};
+        const std::vector<Request> requests = {GreedyRequest(golden.prompts[0])};
+        if (collectives.ranks().rank != 0) return FollowGolden(*model, requests, options);
+        return RunGolden(*model, requests, options).status();
+      });
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kInvalidArgument) << results[0];
+  EXPECT_THAT(results[0].message(), HasSubstr("are divided over 2 ranks"));
+}
 
 TEST(DividedModelTest, OneRankWithCollectivesIsAsWithout) {
   EXPECT_THAT(Check(Loaded("qwen3"), 1, {.tolerance = kTolerance}, {}), Each(absl::OkStatus()));
@@ -103,11 +198,16 @@ TEST(DividedModelTest, MoreRanksThanQHeadsAreRefusedByAll) {
 }
 
 TEST(DividedModelTest, FamiliesThatAreNotDividedSaySo) {
-  for (const char* const name : {"bart", "gpt2", "bloom-alibi"}) {
-    for (const absl::Status& status : Check(Loaded(name), 2, {.tolerance = kTolerance}, {})) {
-      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-      EXPECT_THAT(status.message(), HasSubstr("expected one rank, got 2"));
-    }
+  for (const absl::Status& status : Check(Loaded("bart"), 2, {.tolerance = kTolerance}, {})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    EXPECT_THAT(status.message(), HasSubstr("expected one rank, got 2"));
+  }
+}
+
+TEST(DividedModelTest, MoreRanksThanHeadsOfGptAreRefusedByAll) {
+  for (const absl::Status& status : Check(Loaded("gpt2"), 5, {.tolerance = kTolerance}, {})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("num_heads"));
   }
 }
 
@@ -154,10 +254,29 @@ absl::StatusOr<Texts> RunTraffic(Engine& engine) {
   return texts;
 }
 
-TEST(DividedModelTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
+// Runs a request alone.
+absl::Status AppendText(Engine& engine, const Request& request, std::vector<int32_t>& tokens) {
+  REPRISE_RETURN_IF_ERROR(engine.Add(request).status());
+  std::vector<TokenEvent> events;
+  while (engine.has_work()) {
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine.Step(events));
+    for (const TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
+      tokens.push_back(event.token.value_or(-1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// By world: the texts of an engine whose cache swaps, finds prefixes and gives none to a sequence that
+// leaves.
+using Divided = DividedGoldenCheck::Divided;
+void CheckTraffic(Divided divided) {
   const Golden golden = Loaded("qwen2");
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
   ASSERT_TRUE(config.ok()) << config.status();
+  const bool divides_context = divided == Divided::kContext;
   EngineOptions options = {.runner = {.max_num_seqs = 5,
                                       .max_num_tokens = 48,
                                       .max_seq_len = 64,
@@ -173,10 +292,13 @@ TEST(DividedModelTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
       at::set_num_threads(1);
       EngineOptions own = options;
       own.runner.collectives = &collectives;
-      REPRISE_ASSIGN_OR_RETURN(
-          const std::unique_ptr<Model> model,
-          LoadModel(golden.folder, *config,
-                    {.weights = {.dtype = DType::kFloat32}, .collectives = &collectives}));
+      own.runner.divides_context = divides_context;
+      if (divides_context) own.runner.block_size /= collectives.ranks().world;
+      REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                               LoadModel(golden.folder, *config,
+                                         {.weights = {.dtype = DType::kFloat32},
+                                          .collectives = divides_context ? nullptr : &collectives,
+                                          .context = divides_context ? &collectives : nullptr}));
       if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), own);
       REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), own));
       REPRISE_ASSIGN_OR_RETURN(texts[world], RunTraffic(*engine));
@@ -191,6 +313,117 @@ TEST(DividedModelTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
   }
   EXPECT_EQ(texts[2], texts[1]);
   EXPECT_EQ(texts[4], texts[1]);
+}
+
+TEST(DividedModelTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
+  CheckTraffic(Divided::kWeights);
+}
+
+TEST(DividedContextTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
+  CheckTraffic(Divided::kContext);
+}
+
+// 8 blocks of 4 tokens a rank hold 32 tokens, and two ranks together the 60 of the sequence, with
+// which one rank alone refuses it. Drafts are found in the text.
+TEST(DividedContextTest, ASequenceMayBeLongerThanTheCacheOfARank) {
+  const Golden golden = Loaded("qwen2");
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
+  ASSERT_TRUE(config.ok()) << config.status();
+  Request request = {.max_new_tokens = 20};
+  for (int i = 0; i < 40; ++i) request.prompt.push_back(i % 8 * 3);
+  const auto text = [&](Collectives& collectives, int num_blocks,
+                        std::vector<int32_t>& tokens) -> absl::Status {
+    at::set_num_threads(1);
+    EngineOptions options = {
+        .runner = {
+            .max_num_seqs = 2,
+            .max_num_tokens = 64,
+            .max_seq_len = 60,
+            .block_size = 4,
+            .num_blocks = num_blocks,
+            .speculation = {.max_drafts = 3, .proposer = SpeculationOptions::Proposer::kNgram},
+            .collectives = &collectives,
+            .divides_context = true}};
+    REPRISE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Model> model,
+        LoadModel(golden.folder, *config,
+                  {.weights = {.dtype = DType::kFloat32}, .context = &collectives}));
+    if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    return AppendText(*engine, request, tokens);
+  };
+  std::vector<int32_t> expected;
+  std::vector<int32_t> got;
+  ASSERT_THAT(RunThreadRanks(1, [&](auto& ranks) { return text(ranks, 16, expected); }),
+              Each(absl::OkStatus()));
+  std::vector<int32_t> none;
+  EXPECT_THAT(RunThreadRanks(1, [&](auto& ranks) { return text(ranks, 9, none); }),
+              Each(testing::Not(absl::OkStatus())));
+  ASSERT_THAT(RunThreadRanks(2, [&](auto& ranks) { return text(ranks, 9, got); }),
+              Each(absl::OkStatus()));
+  EXPECT_EQ(got.size(), 20u);
+  EXPECT_EQ(got, expected);
+}
+
+// A draft model of one head, which two ranks cannot divide: each has all of it, and the text is that of
+// the model alone.
+TEST(DividedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {
+  const Golden golden = Loaded("qwen2");
+  const std::string folder = testing::TempDir() + "one_head";
+  const nlohmann::json json = {{"architectures", {"LlamaForCausalLM"}},
+                               {"model_type", "llama"},
+                               {"hidden_size", 32},
+                               {"intermediate_size", 64},
+                               {"num_hidden_layers", 1},
+                               {"num_attention_heads", 1},
+                               {"num_key_value_heads", 1},
+                               {"head_dim", 32},
+                               {"vocab_size", 256},
+                               {"max_position_embeddings", 128},
+                               {"rms_norm_eps", 1e-5},
+                               {"tie_word_embeddings", true},
+                               {"torch_dtype", "float32"}};
+  ASSERT_TRUE(WriteRandomCheckpoint(folder, json, {}).ok());
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
+  const absl::StatusOr<ModelConfig> draft_config = LoadModelConfig(folder);
+  ASSERT_TRUE(config.ok() && draft_config.ok()) << config.status() << draft_config.status();
+  Request request = {.max_new_tokens = 24};
+  for (int i = 0; i < 20; ++i) request.prompt.push_back(i * 7 % 256);
+  const auto text = [&](Collectives& collectives, bool drafts,
+                        std::vector<int32_t>& tokens) -> absl::Status {
+    at::set_num_threads(1);
+    const LoadModelOptions load = {.weights = {.dtype = DType::kFloat32},
+                                   .collectives = &collectives};
+    REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden.folder, *config, load));
+    LoadModelOptions load_draft = load;
+    if (collectives.ranks().world > 1) {
+      EXPECT_FALSE(LoadModel(folder, *draft_config, load_draft).ok());
+    }
+    load_draft.undivided = Undivided::kReplicated;
+    REPRISE_ASSIGN_OR_RETURN(const auto draft, LoadModel(folder, *draft_config, load_draft));
+    EngineOptions options = {.runner = {.max_num_seqs = 2,
+                                        .max_num_tokens = 64,
+                                        .max_seq_len = 64,
+                                        .block_size = 4,
+                                        .num_blocks = 64,
+                                        .collectives = &collectives}};
+    if (drafts) {
+      options.runner.speculation = {.max_drafts = 3,
+                                    .proposer = SpeculationOptions::Proposer::kModel,
+                                    .draft_model = draft.get()};
+    }
+    if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    return AppendText(*engine, request, tokens);
+  };
+  std::vector<int32_t> plain;
+  std::vector<int32_t> drafted;
+  ASSERT_THAT(RunThreadRanks(1, [&](auto& ranks) { return text(ranks, false, plain); }),
+              Each(absl::OkStatus()));
+  ASSERT_THAT(RunThreadRanks(2, [&](auto& ranks) { return text(ranks, true, drafted); }),
+              Each(absl::OkStatus()));
+  EXPECT_EQ(plain.size(), 24u);
+  EXPECT_EQ(drafted, plain);
 }
 
 // One KV head, an odd vocabulary, an inner size that no number of ranks divides, and weights that

@@ -35,7 +35,9 @@ EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
                      .graph_sizes = options.graph_sizes,
                      .mixed_graphs = options.mixed_graphs,
                      .max_steps_in_flight = 1,  // logits are read after every step
-                     .collectives = options.collectives},
+                     .collectives = options.collectives,
+                     .divides_context = options.divides_context,
+                     .context_interleave = options.context_interleave},
           .prefill_chunk = options.prefill_chunk};
 }
 

@@ -47,6 +47,8 @@ struct GoldenRunOptions {
     kAlone,     // one after the other
   } batching = Batching::kTogether;
   Collectives* collectives = nullptr;  // of a model that is divided over ranks
+  bool divides_context = false;        // and whether they divide the keys
+  int context_interleave = 1;
 };
 
 // The result of a request.

@@ -168,6 +168,15 @@ TEST(RanksGpuTest, WithoutSymmetricMemoryTheResultsAreTheSame) {
   });
 }
 
+TEST(RanksGpuTest, WithoutPushedSumsTheResultsAreTheSame) {
+  OnTwoGpus([](const RankPlace& place, CudaGraphBackend&) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(
+        auto ranks, ConnectRanks(place, DeviceOf(place), {.limits = {.max_push_bytes = 0}}));
+    REPRISE_RETURN_IF_ERROR(ExpectPlainResults(*ranks, DeviceOf(place)));
+    return ExpectEqualBitsOnAllRanks(*ranks, DeviceOf(place));
+  });
+}
+
 // 8 KB to 8 MB in the dtype, so that each way of a sum is there, and sizes that no kernel likes.
 std::vector<int64_t> Sizes() { return {7, 4096, 65536 + 8, 262144, 1 << 20, (4 << 20) + 8}; }
 
@@ -224,7 +233,7 @@ const ConnectOptions kQuick = {.timeout = absl::Seconds(3), .grace = absl::Secon
 
 // Of sums in symmetric memory by each of the kernels, and of NCCL's.
 absl::StatusOr<std::unique_ptr<CheckedStep>> FaultyStep(Collectives& ranks, at::Device device) {
-  return CheckedStep::Create(ranks, device, {7, 4096, 262144, 4 << 20}, at::kBFloat16);
+  return CheckedStep::Create(ranks, device, {7, 4096, 262144, 1 << 20, 4 << 20}, at::kBFloat16);
 }
 
 // Runs steps and awaits the device until that fails. Nothing waits there then.

@@ -17,6 +17,7 @@
 #include "runner/ops/norm.h"
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
+#include "runner/ranks/context_attention.h"
 
 namespace reprise {
 namespace {
@@ -91,6 +92,7 @@ absl::StatusOr<std::unique_ptr<MlaModel>> MlaModel::Create(const MlaConfig& mode
                                                            MlaWeights weights,
                                                            const MlaModelOptions& options) {
   const Ranks ranks = RanksOf(options.collectives);
+  REPRISE_RETURN_IF_ERROR(CheckOneDivision(options.collectives, options.context));
   REPRISE_RETURN_IF_ERROR(CheckMlaWeights(model_config, weights, ranks));
   REPRISE_ASSIGN_OR_RETURN(const MlaConfig config, MlaConfigOfRank(model_config, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);
@@ -158,6 +160,7 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(
         vocabulary_.Logits(weights_.lm_head, step.linears(), last, step.logits()));
+    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(options_.context, step.logits()));
     return step.logits();
   });
 }
@@ -207,7 +210,9 @@ absl::Status MlaModel::Absorb(const Step& step, int layer, Scratch& scratch) con
 }
 
 absl::Status MlaModel::AttendAbsorbed(const Step& step, int layer, Scratch& scratch) const {
-  REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, step.Attend(layer, scratch.q_latent));
+  REPRISE_ASSIGN_OR_RETURN(
+      const at::Tensor attended,
+      AttendOverRanks(options_.context, step, layer, scratch.q_latent, config_.kv_lora_rank));
   return weights_.layers[layer].expand.Apply(step.linears(), attended, scratch.values);
 }
 
@@ -232,7 +237,9 @@ absl::Status MlaModel::AttendUnabsorbed(const Step& step, int layer, Scratch& sc
   REPRISE_ASSIGN_OR_RETURN(
       const AttentionPart within,
       step.AttendWithin(kExpanded, scratch.q, expanded.first, expanded.second));
-  REPRISE_ASSIGN_OR_RETURN(const AttentionPart latents, step.AttendBefore(layer, scratch.q_latent));
+  REPRISE_ASSIGN_OR_RETURN(
+      const AttentionPart latents,
+      AttendBeforeOverRanks(options_.context, step, layer, scratch.q_latent, config_.kv_lora_rank));
   const at::Tensor before = at::empty_like(scratch.values);
   REPRISE_RETURN_IF_ERROR(weights_.layers[layer].expand.Apply(step.linears(), latents.out, before));
   return MergeAttention({within.out, before}, {within.lse, latents.lse}, scratch.values);
@@ -240,8 +247,9 @@ absl::Status MlaModel::AttendUnabsorbed(const Step& step, int layer, Scratch& sc
 
 absl::Status MlaModel::AttendExpanded(const Step& step, int layer, Scratch& scratch) const {
   REPRISE_ASSIGN_OR_RETURN(const auto expanded, Expand(step, layer, scratch));
-  REPRISE_ASSIGN_OR_RETURN(scratch.values,
-                           step.Attend(layer, scratch.q, expanded.first, expanded.second));
+  REPRISE_RETURN_IF_ERROR(step.Write(layer, expanded.first, expanded.second));
+  REPRISE_ASSIGN_OR_RETURN(scratch.values, AttendOverRanks(options_.context, step, layer, scratch.q,
+                                                           config_.v_head_dim));
   return absl::OkStatus();
 }
 

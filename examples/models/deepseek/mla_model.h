@@ -65,13 +65,17 @@ struct MlaModelOptions {
   // Null: one rank. Every rank has the same config and options, weights of its own, and runs the
   // same steps (docs/distributed.md).
   Collectives* collectives = nullptr;
+  // The ranks that the keys of each sequence are divided over, for a runner with
+  // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys.
+  // Excludes `collectives`: each rank has all weights.
+  Collectives* context = nullptr;
 };
 
 class MlaModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
-  // config's shapes on this rank, or max_position is out of range; those of MlaConfigOfRank() and
-  // MakeRotaryTable().
+  // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
+  // divided; those of MlaConfigOfRank() and MakeRotaryTable().
   static absl::StatusOr<std::unique_ptr<MlaModel>> Create(const MlaConfig& config,
                                                           MlaWeights weights,
                                                           const MlaModelOptions& options);

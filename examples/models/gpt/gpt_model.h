@@ -21,10 +21,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "distributed/collectives.h"
 #include "examples/hf/weights.h"
 #include "examples/models/gpt/gpt_config.h"
 #include "examples/models/gpt/gpt_weights.h"
 #include "runner/model.h"
+#include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
 namespace reprise {
@@ -32,18 +34,27 @@ namespace reprise {
 struct GptModelOptions {
   // Positions to serve. nullopt: the config's max_seq_len, which it must not exceed.
   std::optional<int> max_position = {};
+  // The ranks that the model is divided over, this process among them; must outlive the model.
+  // Null: one rank. Every rank has the same config and options, weights of its own, and runs the
+  // same steps (docs/distributed.md).
+  Collectives* collectives = nullptr;
+  // The ranks that the keys of each sequence are divided over, for a runner with
+  // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys of
+  // its heads. Excludes `collectives`: each rank has all weights.
+  Collectives* context = nullptr;
 };
 
 class GptModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
-  // config's shapes, or max_position is out of range.
+  // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
+  // divided; those of GptShareOf().
   static absl::StatusOr<std::unique_ptr<GptModel>> Create(const GptConfig& config,
                                                           GptWeights weights,
                                                           const GptModelOptions& options);
 
-  // The model of a Hugging Face folder. Errors: those of LoadGptConfig(), LoadGptWeights() and
-  // Create().
+  // The model of a Hugging Face folder; load.ranks are those of options.collectives. Errors: those
+  // of LoadGptConfig(), LoadGptWeights() and Create().
   static absl::StatusOr<std::unique_ptr<GptModel>> Load(const std::string& folder,
                                                         const LoadWeightsOptions& load,
                                                         const GptModelOptions& options = {});
@@ -57,7 +68,8 @@ class GptModel : public Model {
  private:
   struct Scratch;
 
-  GptModel(const GptConfig& config, GptWeights weights, at::Tensor slopes, int max_position);
+  GptModel(const GptConfig& config, const GptShare& share, GptWeights weights, at::Tensor slopes,
+           int max_position, const GptModelOptions& options);
 
   absl::Status Normalise(const at::Tensor& x, const GptNorm& norm, const at::Tensor& out) const;
   // hidden = the tokens' embeddings.
@@ -66,10 +78,16 @@ class GptModel : public Model {
   absl::Status Attend(const Step& step, int layer, Scratch& scratch) const;
   absl::Status FeedForward(const Step& step, int layer, Scratch& scratch) const;
 
-  const GptConfig config_;
+  const GptConfig config_;  // of all ranks
+  const GptShare share_;
   const GptWeights weights_;
-  const at::Tensor slopes_;  // [num_heads] float32: BLOOM
+  const at::Tensor slopes_;  // [the rank's heads] float32: BLOOM
   const ModelSpec spec_;     // points to slopes_
+  Collectives* const collectives_;
+  Collectives* const context_;
+  const DividedVocabulary vocabulary_;
+  SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
+  SumBuffer delta_memory_;   // of Scratch::delta, which sublayers sum
 };
 
 }  // namespace reprise

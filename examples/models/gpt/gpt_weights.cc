@@ -53,20 +53,49 @@ absl::StatusOr<GptNorm> ReadNorm(const LayerReader& in, const std::string& name,
 absl::StatusOr<GptLayerWeights> ReadLayer(const GptConfig& config, const LayerReader& in) {
   const GptNames& names = NamesOf(config);
   const int64_t hidden = config.hidden_size;
-  const auto read = [&](const char* name, int64_t out_features, int64_t in_features) {
+  const int64_t inner = config.inner_size;
+  REPRISE_ASSIGN_OR_RETURN(const GptShare share, GptShareOf(config, in.ranks()));
+  const Share head_elements = share.heads.Times(config.head_dim());
+  const auto part_of = [&](const char* name, int64_t out_features, int64_t in_features) {
     WeightPart part = {.name = name, .num_rows = out_features};
     if (config.family == GptFamily::kGpt2) {
       part.stored_shape = {in_features, out_features};
       part.is_transposed = true;
     }
+    return part;
+  };
+  // This rank's outputs of each `period`, and of all.
+  const auto read = [&](const char* name, int64_t out_features, int64_t in_features,
+                        const Share& rows, int64_t period) {
+    WeightPart part = part_of(name, out_features, in_features);
+    part.share = rows;
+    part.period = period;
     return in.Projection({part}, in_features, LinearBias::kAdded);
   };
+  // Of this rank's inputs.
+  const auto read_summed = [&](const char* name, int64_t out_features, int64_t in_features,
+                               const Share& columns) -> absl::StatusOr<Linear> {
+    WeightPart part = part_of(name, out_features, in_features);
+    if (in.ranks().world == 1) return in.Projection({part}, in_features, LinearBias::kAdded);
+    part.name += ".weight";
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor weight,
+                             in.Rows({part}, {in_features}, WeightKind::kMatrix, columns));
+    std::optional<at::Tensor> bias;
+    if (in.ranks().rank == 0) {
+      REPRISE_ASSIGN_OR_RETURN(bias, in.Bias(absl::StrCat(name, ".bias"), out_features));
+    }
+    return Linear::Create(std::move(weight), std::move(bias));
+  };
+  // GPT-2's q, k and v follow each other; BLOOM's heads do.
+  const bool by_head = config.family == GptFamily::kBloom;
   REPRISE_ASSIGN_OR_RETURN(GptNorm attention_norm, ReadNorm(in, names.attention_norm, hidden));
-  REPRISE_ASSIGN_OR_RETURN(Linear qkv, read(names.qkv, 3 * hidden, hidden));
-  REPRISE_ASSIGN_OR_RETURN(Linear out, read(names.out, hidden, hidden));
+  REPRISE_ASSIGN_OR_RETURN(Linear qkv, read(names.qkv, 3 * hidden, hidden,
+                                            by_head ? head_elements.Times(3) : head_elements,
+                                            by_head ? 3 * hidden : hidden));
+  REPRISE_ASSIGN_OR_RETURN(Linear out, read_summed(names.out, hidden, hidden, head_elements));
   REPRISE_ASSIGN_OR_RETURN(GptNorm mlp_norm, ReadNorm(in, names.mlp_norm, hidden));
-  REPRISE_ASSIGN_OR_RETURN(Linear up, read(names.up, config.inner_size, hidden));
-  REPRISE_ASSIGN_OR_RETURN(Linear down, read(names.down, hidden, config.inner_size));
+  REPRISE_ASSIGN_OR_RETURN(Linear up, read(names.up, inner, hidden, share.inner, inner));
+  REPRISE_ASSIGN_OR_RETURN(Linear down, read_summed(names.down, hidden, inner, share.inner));
   return GptLayerWeights{.attention_norm = std::move(attention_norm),
                          .qkv = std::move(qkv),
                          .out = std::move(out),
@@ -79,8 +108,10 @@ absl::StatusOr<GptWeights> ReadWithPrefix(const GptConfig& config, std::string_v
                                           WeightSource& source) {
   const LayerReader in(source, std::string(prefix));
   const int64_t hidden = config.hidden_size;
-  REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
-                           in.Matrix(NamesOf(config).embedding, {config.vocab_size, hidden}));
+  const Share vocabulary = AlignedShareOf(config.vocab_size, source.ranks());
+  REPRISE_ASSIGN_OR_RETURN(
+      at::Tensor embedding,
+      in.Matrix(NamesOf(config).embedding, {config.vocab_size, hidden}, vocabulary));
   std::optional<at::Tensor> positions;
   std::optional<GptNorm> embedding_norm;
   if (config.family == GptFamily::kGpt2) {
@@ -99,7 +130,8 @@ absl::StatusOr<GptWeights> ReadWithPrefix(const GptConfig& config, std::string_v
   at::Tensor head = embedding;
   if (!config.tie_word_embeddings) {
     REPRISE_ASSIGN_OR_RETURN(
-        head, LayerReader(source, "").Matrix("lm_head.weight", {config.vocab_size, hidden}));
+        head,
+        LayerReader(source, "").Matrix("lm_head.weight", {config.vocab_size, hidden}, vocabulary));
   }
   REPRISE_ASSIGN_OR_RETURN(Linear lm_head, Linear::Create(std::move(head), std::nullopt));
   return GptWeights{.embedding = std::move(embedding),
@@ -157,6 +189,14 @@ constexpr ModelWeights<GptConfig, GptWeights> kWeightsWithoutPrefix = {
 
 }  // namespace
 
+absl::StatusOr<GptShare> GptShareOf(const GptConfig& config, const Ranks& ranks) {
+  REPRISE_RETURN_IF_ERROR(CheckDivides("num_heads", config.num_heads, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("inner_size", config.inner_size, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("vocab_size", config.vocab_size, ranks));
+  return GptShare{.heads = ShareOf(config.num_heads, ranks),
+                  .inner = AlignedShareOf(config.inner_size, ranks)};
+}
+
 std::vector<ExpectedTensor> GptTensors(const GptConfig& config) { return kWeights.Tensors(config); }
 
 absl::StatusOr<GptWeights> LoadGptWeights(const std::string& folder, const GptConfig& config,
@@ -171,8 +211,9 @@ absl::StatusOr<GptWeights> MakeRandomGptWeights(const GptConfig& config,
   return kWeights.Random(config, options, RandomSpread::kLively);
 }
 
-absl::Status CheckGptWeights(const GptConfig& config, const GptWeights& weights) {
-  return kWeights.Check(config, weights);
+absl::Status CheckGptWeights(const GptConfig& config, const GptWeights& weights,
+                             const Ranks& ranks) {
+  return kWeights.Check(config, weights, ranks);
 }
 
 }  // namespace reprise

@@ -17,6 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "distributed/collectives.h"
+#include "distributed/share.h"
 #include "examples/hf/weights.h"
 #include "examples/models/gpt/gpt_config.h"
 #include "examples/models/random_source.h"
@@ -29,7 +31,9 @@ struct GptNorm {
   at::Tensor bias;    // [hidden_size]
 };
 
-// All products have biases.
+// All products have biases. A rank of several has its heads of qkv and out, its inner elements of up
+// and down, and its rows of embedding and lm_head; out and down give summands, with the bias of rank
+// 0 alone.
 struct GptLayerWeights {
   GptNorm attention_norm;
   // hidden_size -> 3 * hidden_size. GPT-2: q, k and v, each of all heads. BLOOM: head by head, its
@@ -65,8 +69,19 @@ absl::StatusOr<GptWeights> LoadGptWeights(const std::string& folder, const GptCo
 absl::StatusOr<GptWeights> MakeRandomGptWeights(const GptConfig& config,
                                                 const RandomWeightsOptions& options);
 
-// InvalidArgument, naming the first weight that is not of the config's shape.
-absl::Status CheckGptWeights(const GptConfig& config, const GptWeights& weights);
+// The model's part on a rank, of equal or nearly equal size.
+struct GptShare {
+  Share heads;
+  Share inner;  // elements of the feed-forward
+};
+
+// Errors: InvalidArgument, naming the size, if a rank would have no head, no inner element or no row
+// of the vocabulary.
+absl::StatusOr<GptShare> GptShareOf(const GptConfig& config, const Ranks& ranks);
+
+// InvalidArgument, naming the first weight that is not of the config's shape on the rank.
+absl::Status CheckGptWeights(const GptConfig& config, const GptWeights& weights,
+                             const Ranks& ranks = {});
 
 }  // namespace reprise
 

@@ -20,6 +20,7 @@
 #include "runner/ops/norm.h"
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
+#include "runner/ranks/context_attention.h"
 
 namespace reprise {
 namespace {
@@ -79,6 +80,7 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig
                                                                LlamaWeights weights,
                                                                const LlamaModelOptions& options) {
   const Ranks ranks = RanksOf(options.collectives);
+  REPRISE_RETURN_IF_ERROR(CheckOneDivision(options.collectives, options.context));
   REPRISE_RETURN_IF_ERROR(CheckLlamaWeights(model_config, weights, ranks));
   REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaConfigOfRank(model_config, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);
@@ -153,6 +155,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
             .device = weights_.embedding.device()},
       embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))),
       collectives_(options.collectives),
+      context_(options.context),
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
       normed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {}
@@ -183,6 +186,7 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
     if (config_.logit_softcap.has_value()) {
       REPRISE_RETURN_IF_ERROR(Softcap(step.logits(), static_cast<float>(*config_.logit_softcap)));
     }
+    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(context_, step.logits()));
     return step.logits();
   });
 }
@@ -218,13 +222,14 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
         config_.AttentionOf(layer).window.has_value() ? tables_.window_rotary : tables_.rotary;
     REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(), table,
                                           step.kv(layer), step.slot_mapping(layer), norm));
-    return step.Attend(layer, scratch.q);
+    return AttendOverRanks(context_, step, layer, scratch.q, config_.head_dim);
   }
   if (norm.has_value()) REPRISE_RETURN_IF_ERROR(NormaliseHeads(scratch.q, scratch.k, *norm));
   if (config_.temperature.has_value()) {
     REPRISE_RETURN_IF_ERROR(TemperQueries(scratch.q, step.positions(), *config_.temperature));
   }
-  return step.Attend(layer, scratch.q, scratch.k, scratch.v);
+  REPRISE_RETURN_IF_ERROR(step.Write(layer, scratch.k, scratch.v));
+  return AttendOverRanks(context_, step, layer, scratch.q, config_.head_dim);
 }
 
 absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {

@@ -46,13 +46,17 @@ struct LlamaModelOptions {
   // Null: one rank. Every rank has the same config and options, weights of its own, and runs the
   // same steps (docs/distributed.md).
   Collectives* collectives = nullptr;
+  // The ranks that the keys of each sequence are divided over, for a runner with
+  // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys of
+  // its heads. Excludes `collectives`: each rank has all weights.
+  Collectives* context = nullptr;
 };
 
 class LlamaModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
-  // config's shapes on this rank, or max_position is out of range; those of LlamaConfigOfRank() and
-  // MakeRotaryTable().
+  // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
+  // divided; those of LlamaConfigOfRank() and MakeRotaryTable().
   static absl::StatusOr<std::unique_ptr<LlamaModel>> Create(const LlamaConfig& config,
                                                             LlamaWeights weights,
                                                             const LlamaModelOptions& options);
@@ -102,6 +106,7 @@ class LlamaModel : public Model {
   ModelSpec spec_;
   double embedding_scale_;  // rounded to the dtype
   Collectives* collectives_;
+  Collectives* context_;
   DividedVocabulary vocabulary_;
   SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
   SumBuffer normed_memory_;  // of Scratch::normed, which sublayers sum

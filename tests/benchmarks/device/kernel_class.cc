@@ -20,7 +20,8 @@ constexpr Pattern kPatterns[] = {
     {"splitK", KernelClass::kProducts},        {"cublas", KernelClass::kProducts},
     {"cutlass", KernelClass::kProducts},       {"SkinnyLinear", KernelClass::kProducts},
     {"TileLinear", KernelClass::kProducts},    {"nccl", KernelClass::kCollectives},
-    {"all_reduce", KernelClass::kCollectives},
+    {"all_reduce", KernelClass::kCollectives}, {"PushSum", KernelClass::kCollectives},
+    {"RankRows", KernelClass::kWorkMap},       {"MergeStates", KernelClass::kAttention},
 };
 
 }  // namespace

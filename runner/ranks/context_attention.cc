@@ -1,0 +1,121 @@
+#include "runner/ranks/context_attention.h"
+
+#include <ATen/ops/empty.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "distributed/share.h"
+#include "runner/ops/merge_attention.h"
+
+namespace reprise {
+namespace {
+
+constexpr int64_t kAlignment = 16;
+
+int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// A rank's out and lse, one after the other in memory, so that one collective gathers both.
+class PartLayout {
+ public:
+  explicit PartLayout(const AttentionShape& shape)
+      : shape_(shape),
+        dtype_(shape.options.dtype().toScalarType()),
+        out_bytes_(shape.num_tokens * shape.num_heads * shape.head_dim_v *
+                   static_cast<int64_t>(c10::elementSize(dtype_))),
+        lse_bytes_(shape.num_tokens * shape.num_heads * int64_t{sizeof(float)}) {}
+
+  int64_t bytes() const { return Aligned(out_bytes_) + Aligned(lse_bytes_); }
+
+  // Of the memory of a part.
+  at::Tensor Out(const at::Tensor& part) const {
+    return part.narrow(0, 0, out_bytes_)
+        .view(dtype_)
+        .view({shape_.num_tokens, shape_.num_heads, shape_.head_dim_v});
+  }
+  at::Tensor Lse(const at::Tensor& part) const {
+    return part.narrow(0, Aligned(out_bytes_), lse_bytes_)
+        .view(at::kFloat)
+        .view({shape_.num_tokens, shape_.num_heads});
+  }
+
+ private:
+  AttentionShape shape_;
+  at::ScalarType dtype_;
+  int64_t out_bytes_;
+  int64_t lse_bytes_;
+};
+
+AttentionShape ShapeOf(const Step& step, const at::Tensor& q, int64_t head_dim_v) {
+  return {.num_tokens = step.num_tokens(),
+          .num_heads = q.size(1),
+          .head_dim_v = head_dim_v,
+          .options = q.options()};
+}
+
+}  // namespace
+
+absl::StatusOr<AttentionPart> MergeOverRanks(
+    Collectives& context, const AttentionShape& shape,
+    absl::FunctionRef<absl::Status(const at::Tensor& out, const at::Tensor& lse)> attend) {
+  const PartLayout layout(shape);
+  const Ranks& ranks = context.ranks();
+  at::Tensor parts = at::empty({ranks.world, layout.bytes()}, shape.options.dtype(at::kByte));
+  const at::Tensor own = parts.select(0, ranks.rank);
+  REPRISE_RETURN_IF_ERROR(attend(layout.Out(own), layout.Lse(own)));
+  REPRISE_RETURN_IF_ERROR(context.AllGather(own, parts));
+  std::vector<at::Tensor> outs;
+  std::vector<at::Tensor> lses;
+  for (int rank = 0; rank < ranks.world; ++rank) {
+    const at::Tensor part = parts.select(0, rank);
+    outs.push_back(layout.Out(part));
+    lses.push_back(layout.Lse(part));
+  }
+  AttentionPart merged = {
+      .out = at::empty({shape.num_tokens, shape.num_heads, shape.head_dim_v}, shape.options),
+      .lse = at::empty({shape.num_tokens, shape.num_heads}, shape.options.dtype(at::kFloat))};
+  REPRISE_RETURN_IF_ERROR(MergeAttention(outs, lses, merged.out, merged.lse));
+  return merged;
+}
+
+absl::StatusOr<at::Tensor> AttendOverRanks(Collectives* context, const Step& step, int layer,
+                                           const at::Tensor& q, int64_t head_dim_v) {
+  if (RanksOf(context).world == 1) return step.Attend(layer, q);
+  REPRISE_ASSIGN_OR_RETURN(
+      const AttentionPart merged,
+      MergeOverRanks(*context, ShapeOf(step, q, head_dim_v),
+                     [&](const at::Tensor& out, const at::Tensor& lse) {
+                       return step.Attend(layer, q, {.out = out, .lse = lse}).status();
+                     }));
+  return merged.out;
+}
+
+absl::StatusOr<AttentionPart> AttendBeforeOverRanks(Collectives* context, const Step& step,
+                                                    int layer, const at::Tensor& q,
+                                                    int64_t head_dim_v) {
+  if (RanksOf(context).world == 1) return step.AttendBefore(layer, q);
+  return MergeOverRanks(*context, ShapeOf(step, q, head_dim_v),
+                        [&](const at::Tensor& out, const at::Tensor& lse) -> absl::Status {
+                          REPRISE_ASSIGN_OR_RETURN(const AttentionPart part,
+                                                   step.AttendBefore(layer, q));
+                          out.copy_(part.out);
+                          lse.copy_(part.lse);
+                          return absl::OkStatus();
+                        });
+}
+
+absl::Status CopyFromFirstRank(Collectives* context, const at::Tensor& tensor) {
+  if (RanksOf(context).world == 1) return absl::OkStatus();
+  at::Tensor same = tensor;  // the same memory
+  return context->Broadcast(same, /*root=*/0);
+}
+
+absl::Status CheckOneDivision(const Collectives* weights, const Collectives* context) {
+  if (RanksOf(weights).world == 1 || RanksOf(context).world == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a model divides its weights or its keys: expected collectives or context, got ",
+                   "both, of ", RanksOf(weights).world, " and ", RanksOf(context).world, " ranks"));
+}
+
+}  // namespace reprise

@@ -1,0 +1,126 @@
+#include "runner/ranks/context_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
+
+#include <limits>
+#include <vector>
+
+#include "distributed/testing/thread_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr int kWorld = 3;
+constexpr int64_t kTokens = 5;
+constexpr int64_t kHeads = 3;
+constexpr int64_t kHeadDim = 7;
+
+// What each rank found over its keys; the last has no key of token 2, and none has one of token 4.
+struct Found {
+  Found() {
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    for (int rank = 0; rank < kWorld; ++rank) {
+      outs.push_back(at::randn({kTokens, kHeads, kHeadDim}));
+      lses.push_back(at::randn({kTokens, kHeads}) * 3);
+      lses[rank].select(0, 4).fill_(kNone);
+      outs[rank].select(0, 4).zero_();
+    }
+    lses[2].select(0, 2).fill_(kNone);
+  }
+  std::vector<at::Tensor> outs;
+  std::vector<at::Tensor> lses;
+};
+
+TEST(MergeOverRanksTest, AllRanksGetTheSoftmaxOfAllKeys) {
+  const Found found;
+  // [world, tokens, heads]; token 4 has no weights.
+  const at::Tensor weights = at::softmax(at::stack(found.lses).to(at::kDouble), 0).nan_to_num(0);
+  const at::Tensor expected =
+      (at::stack(found.outs).to(at::kDouble) * weights.unsqueeze(-1)).sum(0).to(at::kFloat);
+  const at::Tensor expected_lse =
+      at::logsumexp(at::stack(found.lses).to(at::kDouble), 0).to(at::kFloat);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    std::vector<AttentionPart> merged(kWorld);
+    const auto run = [&](Collectives& context) -> absl::Status {
+      const int rank = context.ranks().rank;
+      const absl::StatusOr<AttentionPart> part =
+          MergeOverRanks(context,
+                         {.num_tokens = kTokens,
+                          .num_heads = kHeads,
+                          .head_dim_v = kHeadDim,
+                          .options = at::TensorOptions(dtype)},
+                         [&](const at::Tensor& out, const at::Tensor& lse) {
+                           out.copy_(found.outs[rank]);
+                           lse.copy_(found.lses[rank]);
+                           return absl::OkStatus();
+                         });
+      if (part.ok()) merged[rank] = *part;
+      return part.status();
+    };
+    ASSERT_THAT(RunThreadRanks(kWorld, run), Each(absl::OkStatus()));
+    const double tolerance = dtype == at::kFloat ? 1e-5 : 2e-2;
+    EXPECT_TRUE(at::allclose(merged[0].out.to(at::kFloat), expected, tolerance, tolerance));
+    EXPECT_TRUE(at::allclose(merged[0].lse, expected_lse, 1e-5, 1e-5));
+    EXPECT_EQ(merged[0].out.scalar_type(), dtype);
+    EXPECT_TRUE(merged[0].out.select(0, 4).eq(0).all().item<bool>());
+    EXPECT_TRUE(merged[0].lse.select(0, 4).isneginf().all().item<bool>());
+    for (int rank = 1; rank < kWorld; ++rank) {
+      EXPECT_TRUE(merged[rank].out.equal(merged[0].out)) << rank;
+      EXPECT_TRUE(merged[rank].lse.equal(merged[0].lse)) << rank;
+    }
+  }
+}
+
+TEST(MergeOverRanksTest, AnErrorOfTheRankItselfIsReturned) {
+  const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& context) {
+    return MergeOverRanks(context, {.num_tokens = 1, .num_heads = 1, .head_dim_v = 1},
+                          [&](const at::Tensor&, const at::Tensor&) -> absl::Status {
+                            return absl::InvalidArgumentError("no attention today");
+                          })
+        .status();
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.message(), "no attention today");
+  }
+}
+
+TEST(CopyFromFirstRankTest, AllRanksHaveWhatRankZeroHas) {
+  const std::vector<absl::Status> results = RunThreadRanks(kWorld, [](Collectives& context) {
+    const at::Tensor logits = at::full({2, 5}, 7 + context.ranks().rank);
+    const absl::Status status = CopyFromFirstRank(&context, logits);
+    EXPECT_TRUE(logits.equal(at::full({2, 5}, 7)));
+    return status;
+  });
+  EXPECT_THAT(results, Each(absl::OkStatus()));
+  const at::Tensor alone = at::full({2}, 3);
+  EXPECT_TRUE(CopyFromFirstRank(nullptr, alone).ok());
+  EXPECT_TRUE(alone.equal(at::full({2}, 3)));
+}
+
+TEST(CheckOneDivisionTest, WeightsAndKeysAreNotDividedTogether) {
+  const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& ranks) {
+    EXPECT_TRUE(CheckOneDivision(&ranks, nullptr).ok());
+    EXPECT_TRUE(CheckOneDivision(nullptr, &ranks).ok());
+    EXPECT_TRUE(CheckOneDivision(nullptr, nullptr).ok());
+    EXPECT_TRUE(CheckOneDivision(&ranks, OneRank().get()).ok());
+    return CheckOneDivision(&ranks, &ranks);
+  });
+  for (const absl::Status& status : results) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("got both, of 2 and 2 ranks"));
+  }
+}
+
+}  // namespace
+}  // namespace reprise

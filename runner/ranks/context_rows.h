@@ -1,0 +1,72 @@
+// The part of a runner's steps that one rank has when the keys of each sequence are divided over
+// ranks (decode context parallelism, docs/distributed.md).
+//
+//   ContextRows context(options);                        // with the memory of the steps
+//   // Once per captured shape:
+//   StepBatches batches = metadata->BatchesAt(key, context.ArraysOf(arrays), slots);
+//   context.Place(arrays, batches);
+//   // Each step, on the driver's stream, before the metadata:
+//   REPRISE_RETURN_IF_ERROR(context.Build(arrays, key.padded_num_seqs, key.padded_num_tokens));
+//
+// Scheduler, block tables and refill know the tokens of all ranks; of these steps the attention of
+// this rank sees its own keys: lengths and slots of attention/metadata/rank_rows.h, and positions
+// of the sequence.
+//
+// Thread safety: none; one owner. It must outlive graphs that call Build() in their capture.
+
+#ifndef RUNNER_RANKS_CONTEXT_ROWS_H_
+#define RUNNER_RANKS_CONTEXT_ROWS_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "attention/paged_batch.h"
+#include "graphs/fingerprint.h"
+#include "runner/slots/step_arrays.h"
+#include "runner/step_metadata.h"
+
+namespace reprise {
+
+struct ContextRowsOptions {
+  KeyPositions ranks = {};
+  int block_size = 0;  // tokens of a block on all ranks
+  int num_groups = 1;
+  int max_rows = 0;
+  int max_tokens = 0;
+  int max_seq_len = 0;  // of all ranks
+  c10::Device device = c10::kCPU;
+};
+
+class ContextRows {
+ public:
+  // Allocates. REQUIRES: valid ranks, and a block_size that is a multiple of their cycle.
+  explicit ContextRows(const ContextRowsOptions& options);
+
+  // The step's arrays with the lengths and slots of this rank in place of those of all.
+  StepArrays ArraysOf(const StepArrays& arrays) const;
+
+  // Tells the batches over those arrays which positions their keys and queries have.
+  void Place(const StepArrays& arrays, StepBatches& batches) const;
+
+  // Enqueues the computation of the rank's lengths and slots from `arrays`, those of all ranks, on
+  // LibTorch's current stream. May be captured. Errors: those of CheckRankRows() and
+  // LaunchRankRows().
+  absl::Status Build(const StepArrays& arrays, int num_rows, int num_tokens) const;
+
+  // The most keys of a sequence on any rank.
+  int max_seq_len() const;
+  int64_t bytes() const;
+  void AddTo(Fingerprint& fingerprint) const;
+
+ private:
+  ContextRowsOptions options_;
+  at::Tensor lens_;   // [2, max_rows] int32: seq_lens, context_lens
+  at::Tensor slots_;  // [num_groups, max_tokens] int64
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_RANKS_CONTEXT_ROWS_H_

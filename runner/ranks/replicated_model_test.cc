@@ -1,0 +1,58 @@
+#include "runner/ranks/replicated_model.h"
+
+#include <ATen/ops/full.h>
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "distributed/testing/thread_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using testing::Each;
+
+// A model that rounds as its rank does.
+class RankModel final : public Model {
+ public:
+  explicit RankModel(float rank) : rank_(rank) { spec_.vocab_size = 3; }
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step&) override { return Strided(rank_); }
+  absl::StatusOr<ForwardOutput> ForwardHidden(const Step&) override {
+    return ForwardOutput{.logits = Strided(rank_), .hidden = Strided(rank_ + 10)};
+  }
+
+ private:
+  static at::Tensor Strided(float value) { return at::full({3, 2}, value).t(); }
+
+  ModelSpec spec_;
+  float rank_;
+};
+
+TEST(ReplicatedModelTest, AllRanksHaveTheResultsOfRankZero) {
+  const auto run = [](Collectives& collectives) -> absl::Status {
+    const auto rank = static_cast<float>(collectives.ranks().rank);
+    const std::unique_ptr<Model> model =
+        ReplicateOverRanks(std::make_unique<RankModel>(rank), &collectives);
+    EXPECT_EQ(model->spec().vocab_size, 3);
+    const Step step{Step::Parts{}};
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, model->Forward(step));
+    EXPECT_TRUE(logits.equal(at::full({2, 3}, 0.0f))) << logits;
+    REPRISE_ASSIGN_OR_RETURN(const ForwardOutput out, model->ForwardHidden(step));
+    EXPECT_TRUE(out.logits.equal(at::full({2, 3}, 0.0f))) << out.logits;
+    EXPECT_TRUE(out.hidden.equal(at::full({2, 3}, 10.0f))) << out.hidden;
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunThreadRanks(3, run), Each(absl::OkStatus()));
+}
+
+TEST(ReplicatedModelTest, OneRankHasTheModelItself) {
+  auto model = std::make_unique<RankModel>(0);
+  const Model* const itself = model.get();
+  EXPECT_EQ(ReplicateOverRanks(std::move(model), nullptr).get(), itself);
+}
+
+}  // namespace
+}  // namespace reprise
