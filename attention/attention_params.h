@@ -12,9 +12,10 @@
 //   Z = sum_k exp(s) + exp(sinks[h])                               the second term if sinks is set
 //
 // t is the row's table row. q head h reads kv head h / group_size. k_scale and v_scale are in the
-// KvLayer, next to the data they belong to. ALiBi follows FlashAttention: it comes after the soft
-// cap, and counts the distance to either side. Sinks follow gpt-oss (a logit per head without a
-// value).
+// KvLayer, next to the data they belong to. Where the last dims of keys are a tensor of their own
+// (KvLayer::rope), rope_scale takes the place of k_scale in their part of the dot product. ALiBi
+// follows FlashAttention: it comes after the soft cap, and counts the distance to either side. Sinks
+// follow gpt-oss (a logit per head without a value).
 //
 // A value; pointers are on the device of the queries and must live as long as the calls (or graphs)
 // that use them.

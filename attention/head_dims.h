@@ -9,7 +9,7 @@
 //
 // Every size from 1 to a limit is served. On CUDA the limits follow from the kernels' tiles
 // (attention/work_map/attention_tile.h); the largest need more shared memory than the smaller cards
-// of compute capability 8.x have, where attention refuses them (docs/kernels.md). The CPU has no
+// of compute capability 8.x have, where attention refuses some (docs/kernels.md). The CPU has no
 // limit.
 //
 // Thread safety: pure functions.

@@ -103,6 +103,34 @@ absl::Status CheckCustomMaskStandsAlone(const PagedBatch& batch) {
                    batch.key_positions.world, "), got one"));
 }
 
+// Latents whose rope part is a tensor of its own.
+absl::Status CheckRope(const AttentionParams& layer, const KvLayer& kv) {
+  const int most = kv.head_dim_qk - kv.head_dim_v;
+  if (kv.rope_dim < 0 || kv.rope_dim > most) {
+    return Refused("kv.rope_dim", absl::StrCat("0 to head_dim_qk - head_dim_v (", most, ")"),
+                   kv.rope_dim);
+  }
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.k.dim_chunk", kv.k.dim_chunk, kv.key_dim()));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.v.dim_chunk", kv.v.dim_chunk, kv.head_dim_v));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.rope.dim_chunk", kv.rope.dim_chunk, kv.rope_dim));
+  if (kv.num_blocks > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("kv.rope", kv.rope.data));
+    if (kv.v.data != kv.k.data || kv.v.block_stride != kv.k.block_stride ||
+        kv.v.token_stride != kv.k.token_stride || kv.v.head_stride != kv.k.head_stride) {
+      return absl::InvalidArgumentError("kv.v: expected kv.k, with a rope part, got another");
+    }
+  }
+  if (kv.rope_dtype == DType::kFloat64) {
+    return Refused("kv.rope_dtype", "float32, float16, bfloat16 or an fp8 type",
+                   std::string(DTypeName(kv.rope_dtype)));
+  }
+  // The scales' ratio is taken.
+  if (!kv.k_scale.data) REPRISE_RETURN_IF_ERROR(CheckPositive("kv.k_scale", kv.k_scale.value));
+  if (!layer.rotary) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "rotary: expected none with keys that have a rope part (kv.rope_dim), got one");
+}
+
 }  // namespace
 
 absl::Status CheckAttentionParams(const AttentionParams& layer) {
@@ -184,6 +212,7 @@ absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv) {
     return Refused("kv.dtype", "float32, float16, bfloat16 or an fp8 type",
                    std::string(DTypeName(kv.dtype)));
   }
+  if (kv.rope_dim != 0) REPRISE_RETURN_IF_ERROR(CheckRope(layer, kv));
   if (layer.is_sparse() && layer.sparse->block_size % kv.block_size != 0) {
     return Refused("sparse.block_size",
                    absl::StrCat("a multiple of the cache's block_size (", kv.block_size, ")"),

@@ -269,6 +269,46 @@ TEST(ParamsCheckTest, TheCacheMustBeThatOfTheLayer) {
   EXPECT_TRUE(CheckKvLayer(sparse, good).ok());
 }
 
+TEST(ParamsCheckTest, ARopePartBelongsToALatent) {
+  float memory[2] = {};
+  AttentionParams layer = GoodParams();
+  layer.head_dim_qk = 80;
+  const KvView view = {.data = memory, .token_stride = 64, .dim_chunk = 64};
+  const KvLayer good = {.k = view,
+                        .v = view,
+                        .num_blocks = 2,
+                        .block_size = 16,
+                        .num_kv_heads = 2,
+                        .head_dim_qk = 80,
+                        .head_dim_v = 64,
+                        .rope_dim = 16,
+                        .rope = {.data = memory, .dim_chunk = 16}};
+  EXPECT_TRUE(CheckKvLayer(layer, good).ok()) << CheckKvLayer(layer, good);
+  const auto refusal = [&](auto change) {
+    KvLayer kv = good;
+    change(kv);
+    return Refusal(CheckKvLayer(layer, kv));
+  };
+  EXPECT_EQ(refusal([](KvLayer& kv) { kv.rope_dim = 17; }),
+            "kv.rope_dim: expected 0 to head_dim_qk - head_dim_v (16), got 17");
+  EXPECT_THAT(refusal([](KvLayer& kv) { kv.rope_dim = -1; }), HasSubstr("got -1"));
+  EXPECT_EQ(refusal([](KvLayer& kv) { kv.k.dim_chunk = 32; }),
+            "kv.k.dim_chunk: expected at least 64, got 32");
+  EXPECT_EQ(refusal([](KvLayer& kv) { kv.rope.dim_chunk = 8; }),
+            "kv.rope.dim_chunk: expected at least 16, got 8");
+  EXPECT_EQ(refusal([](KvLayer& kv) { kv.rope.data = nullptr; }),
+            "kv.rope: expected an array, got none");
+  EXPECT_EQ(refusal([&](KvLayer& kv) { kv.v.data = memory + 1; }),
+            "kv.v: expected kv.k, with a rope part, got another");
+  EXPECT_THAT(refusal([](KvLayer& kv) { kv.v.token_stride = 80; }), HasSubstr("got another"));
+  EXPECT_THAT(refusal([](KvLayer& kv) { kv.rope_dtype = DType::kFloat64; }),
+              HasSubstr("kv.rope_dtype: expected float32, float16, bfloat16 or an fp8 type"));
+  EXPECT_EQ(refusal([](KvLayer& kv) { kv.k_scale.value = 0; }),
+            "kv.k_scale: expected a finite number above 0, got 0");
+  layer.rotary = RotaryParams{};
+  EXPECT_THAT(Refusal(CheckKvLayer(layer, good)), HasSubstr("rotary: expected none"));
+}
+
 TEST(ParamsCheckTest, ACacheMayHaveNoBlocksAndThenNoMemory) {
   const KvView view = {.dim_chunk = 64};
   KvLayer kv = {.k = view,

@@ -43,7 +43,7 @@ absl::StatusOr<bool> IsCapturing(at::Device device) {
   return false;
 }
 
-// The device with its index, whose multiprocessors `work` gets.
+// The device with its index, whose multiprocessors and shared memory `work` gets.
 absl::StatusOr<at::Device> ResolveDevice(at::Device device, WorkMapOptions& work) {
   if (device.is_cpu()) return at::Device(at::kCPU);
 #ifdef REPRISE_WITH_CUDA
@@ -51,6 +51,10 @@ absl::StatusOr<at::Device> ResolveDevice(at::Device device, WorkMapOptions& work
     const at::DeviceIndex index = device.has_index() ? device.index() : c10::cuda::current_device();
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaDeviceGetAttribute(&work.num_sms, cudaDevAttrMultiProcessorCount, index),
+                   "cudaDeviceGetAttribute"));
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaDeviceGetAttribute(&work.max_shared_bytes,
+                                          cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
                    "cudaDeviceGetAttribute"));
     return at::Device(at::kCUDA, index);
   }

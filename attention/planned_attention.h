@@ -64,7 +64,8 @@
 namespace reprise {
 
 struct PlannedAttentionOptions {
-  WorkMapOptions work = {};  // heads, types, upper bounds; num_sms is taken from the device
+  // Heads, types, upper bounds; num_sms and max_shared_bytes are taken from the device.
+  WorkMapOptions work = {};
   int block_size = 16;
   // Capacity of block_indices of packed tables, over all rows. Rows that share blocks list them
   // once per row, so it may exceed the number of blocks in the cache. Absent: enough for max_rows

@@ -128,6 +128,10 @@ absl::Status ValidatePagedAttention(const AttentionParams& layer, const PagedBat
         "extras.k_scale and extras.v_scale: expected none with a cache, which has its own, got "
         "one");
   }
+  if (kv.rope_dim > 0 && (extras.new_k || extras.new_v)) {
+    return absl::InvalidArgumentError(
+        "new_k and new_v: expected none with keys that have a rope part (kv.rope_dim), got them");
+  }
   return CheckNewKeys(dims, q, extras);
 }
 

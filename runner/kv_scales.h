@@ -4,6 +4,8 @@
 //   kPerLayer   [1]
 //   kPerHead    [num_kv_heads]
 //
+// A latent (MLA) is K and, in its first columns, V: set the same number in k and v.
+//
 // They begin as the layer's spec says (LayerSpec::k_scale, v_scale). A caller may overwrite them
 // between steps, on the runner's stream: captured graphs read them when they run. Keys that are in
 // the cache already are then read with the new scales, so change them only while no sequence has

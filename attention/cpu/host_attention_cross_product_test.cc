@@ -170,11 +170,14 @@ void CheckRagged(const CrossProductCase& c) {
   const TokenView q = pair.first.q.View(memory.Placement());
   const TokenView k = pair.first.k.View(memory.Placement());
   const TokenView v = pair.first.v.View(memory.Placement());
+  const KeyScales scales = {.k = pair.first.layer.k_scale.View(memory.Placement()),
+                            .v = pair.first.layer.v_scale.View(memory.Placement())};
   Output output(layer, c.out, batch.num_tokens);
   RunOverBothContents(
       pair, memory, output,
       [=, &output] {
-        RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), {.run = RunInOrder});
+        RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), {.run = RunInOrder},
+                              BestVectorKernels(), scales);
       },
       [&](const RaggedFixture& fixture) {
         fixture.Layer(memory.Placement());
@@ -182,6 +185,8 @@ void CheckRagged(const CrossProductCase& c) {
         fixture.q.View(memory.Placement());
         fixture.k.View(memory.Placement());
         fixture.v.View(memory.Placement());
+        fixture.layer.k_scale.View(memory.Placement());
+        fixture.layer.v_scale.View(memory.Placement());
       },
       [&](const RaggedFixture& fixture) {
         const AttentionParams own_layer = fixture.Layer(OnHost);
@@ -189,8 +194,13 @@ void CheckRagged(const CrossProductCase& c) {
         const TokenView own_q = fixture.q.View(OnHost);
         const TokenView own_k = fixture.k.View(OnHost);
         const TokenView own_v = fixture.v.View(OnHost);
-        ExpectClose(output, ReferenceRaggedAttention<double>(own_layer, own, own_q, own_k, own_v),
-                    ReferenceRaggedAttention<float>(own_layer, own, own_q, own_k, own_v),
+        const Scale k_scale = fixture.layer.k_scale.View(OnHost);
+        const Scale v_scale = fixture.layer.v_scale.View(OnHost);
+        ExpectClose(output,
+                    ReferenceRaggedAttention<double>(own_layer, own, own_q, own_k, own_v,
+                                                     DType::kFloat64, k_scale, v_scale),
+                    ReferenceRaggedAttention<float>(own_layer, own, own_q, own_k, own_v,
+                                                    DType::kFloat64, k_scale, v_scale),
                     own_layer.head_dim_v, c.out);
       });
 }

@@ -18,9 +18,9 @@ enum class Purpose { kRead, kChange };
 
 // The addresses of the keys `locals`, which ascend: places[j] is dim 0 of key j. Divides once per
 // block.
-void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view,
+void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view, DType dtype,
                 absl::Span<const int> locals, const void** places) {
-  const int64_t element_size = SizeOf(call.kv.dtype);
+  const int64_t element_size = SizeOf(dtype);
   const int64_t token_bytes = view.token_stride * element_size;
   const int64_t block_size = call.kv.block_size;
   const char* head =
@@ -48,7 +48,8 @@ struct VectorSource {
   KvView view;
   TokenView new_tokens;  // of the keys from tile.first_new_key() on; without data: none
   Scale scale;           // of the cache, not of the new keys
-  int dim = 0;
+  int dim = 0;           // in the view
+  int padded = 0;        // floats of a vector: of all its dims
 };
 
 float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
@@ -59,7 +60,7 @@ float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
 // The vectors of new keys, divided by the scale that later multiplies all keys of the row.
 void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& source,
              absl::Span<const int> locals, float* out) {
-  const int padded = call.PaddedDim(source.dim);
+  const int padded = source.padded;
   const TokenView& tokens = source.new_tokens;
   const float factor = 1.0f / ValueOf(source.scale, tile.row.table_row, tile.kv_head);
   for (int local : locals) {
@@ -80,14 +81,14 @@ void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource&
   const KvView& view = source.view;
   const int dim = source.dim;
   const int num_keys = static_cast<int>(locals.size());
-  const int padded = call.PaddedDim(dim);
+  const int padded = source.padded;
   const bool together = view.dim_chunk >= dim;
   int num_cached = num_keys;
   if (source.new_tokens.data) {
     num_cached = static_cast<int>(
         std::lower_bound(locals.begin(), locals.end(), tile.first_new_key()) - locals.begin());
   }
-  FindPlaces(call, tile, view, locals.first(num_cached), places);
+  FindPlaces(call, tile, view, call.kv.dtype, locals.first(num_cached), places);
   if (purpose == Purpose::kRead && together && call.kv.dtype == DType::kFloat32 && padded == dim &&
       num_cached == num_keys) {
     for (int j = 0; j < num_keys; ++j) vectors[j] = static_cast<const float*>(places[j]);
@@ -108,6 +109,24 @@ void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource&
   for (int j = 0; j < num_keys; ++j) {
     float* copy = &storage[static_cast<size_t>(j) * padded];
     std::fill(copy + dim, copy + padded, 0.0f);
+  }
+}
+
+// Loads the rope parts of the keys behind the dims that LoadVectors() has loaded, so that k_scale
+// applies to both.
+void LoadRope(const HostCall& call, const HostTile& tile, absl::Span<const int> locals,
+              const void** places, std::vector<float>& storage) {
+  const KvLayer& kv = call.kv;
+  const int num_keys = static_cast<int>(locals.size());
+  const int64_t padded = call.PaddedDim(kv.head_dim_qk);
+  FindPlaces(call, tile, kv.rope, kv.rope_dtype, locals, places);
+  float* const first = storage.data() + kv.key_dim();
+  call.kernels->load(places, num_keys, kv.rope_dtype, kv.rope_dim, first, padded);
+  const float ratio = ValueOf(kv.rope_scale, tile.row.table_row, tile.kv_head) /
+                      ValueOf(kv.k_scale, tile.row.table_row, tile.kv_head);
+  if (ratio == 1.0f) return;
+  for (int j = 0; j < num_keys; ++j) {
+    for (int d = 0; d < kv.rope_dim; ++d) first[j * padded + d] *= ratio;
   }
 }
 
@@ -191,18 +210,24 @@ void KeyBlock::SelectAny(const HostCall& call, const HostTile& tile, KeyRange ra
 void KeyBlock::Load(const HostCall& call, const HostTile& tile, const HostRotary& rotary) {
   const absl::Span<const int> locals = absl::MakeConstSpan(locals_.data(), num_keys_);
   const bool rotated = call.layer.rotary.has_value();
+  const bool is_changed = rotated || call.kv.rope_dim > 0;
+  const int padded = call.PaddedDim(call.layer.head_dim_qk);
   const VectorSource k = {.view = call.kv.k,
                           .new_tokens = call.new_keys.k,
                           .scale = call.kv.k_scale,
-                          .dim = call.layer.head_dim_qk};
+                          .dim = call.layer.head_dim_qk - call.kv.rope_dim,
+                          .padded = padded};
   const VectorSource v = {.view = call.kv.v,
                           .new_tokens = call.new_keys.v,
                           .scale = call.kv.v_scale,
-                          .dim = call.layer.head_dim_v};
-  LoadVectors(call, tile, k, locals, rotated ? Purpose::kChange : Purpose::kRead, places_.data(),
+                          .dim = call.layer.head_dim_v,
+                          .padded = call.PaddedDim(call.layer.head_dim_v)};
+  LoadVectors(call, tile, k, locals, is_changed ? Purpose::kChange : Purpose::kRead, places_.data(),
               k_storage_, keys_.data());
+  if (call.kv.rope_dim > 0 && num_keys_ > 0) {
+    LoadRope(call, tile, locals, places_.data(), k_storage_);
+  }
   if (rotated) {
-    const int padded = call.PaddedDim(call.layer.head_dim_qk);
     for (int j = 0; j < num_keys_; ++j) rotary.Apply(positions_[j], &k_storage_[j * padded]);
   }
   LoadVectors(call, tile, v, locals, Purpose::kRead, places_.data(), v_storage_, values_.data());

@@ -72,7 +72,7 @@ ValueSource ValuesOf(const KvLayer& kv) {
                        kv.v.block_stride == kv.k.block_stride &&
                        kv.v.token_stride == kv.k.token_stride &&
                        (kv.num_kv_heads == 1 || kv.v.head_stride == kv.k.head_stride) &&
-                       kv.k.dim_chunk >= kv.head_dim_qk && kv.v.dim_chunk >= kv.head_dim_v;
+                       kv.k.dim_chunk >= kv.key_dim() && kv.v.dim_chunk >= kv.head_dim_v;
   return in_keys ? ValueSource::kKeyTile : ValueSource::kOwn;
 }
 
@@ -111,13 +111,19 @@ void TakeCache(const KvLayer& kv, AttentionKernelParams& params) {
   params.k = kv.k;
   params.v = kv.v;
   params.kv_dtype = kv.dtype;
-  params.k_access = AccessOf(kv.k, kv.head_dim_qk, kv.dtype);
+  params.k_access = AccessOf(kv.k, kv.key_dim(), kv.dtype);
   params.v_access = AccessOf(kv.v, kv.head_dim_v, kv.dtype);
   params.block_size = kv.block_size;
   params.by_block_size = Divisor(std::max(1, kv.block_size));
   params.num_blocks = kv.num_blocks;
   params.k_scale = kv.k_scale;
   params.v_scale = kv.v_scale;
+  params.rope_dim = kv.rope_dim;
+  params.rope_dtype = kv.rope_dtype;
+  params.rope = kv.rope;
+  params.rope_part_scale = kv.rope_scale;
+  // Part of q is multiplied by a ratio of scales as it is loaded.
+  if (kv.rope_dim > 0) params.q_is_aligned = 0;
 }
 
 void TakeExtras(const AttentionExtras& extras, AttentionKernelParams& params) {
@@ -181,7 +187,7 @@ absl::StatusOr<int> Attribute(const at::Device& device, cudaDeviceAttr attribute
 KvLoading LoadingOf(const AttentionKernelParams& params, const AttentionExtras& extras) {
   const bool is_plain = params.k_access == KvAccess::kChunks &&
                         params.v_access == KvAccess::kChunks && params.rotary_dim == 0 &&
-                        params.new_k == nullptr;
+                        params.rope_dim == 0 && params.new_k == nullptr;
   if (!is_plain) return KvLoading::kConverted;
   if (IsFp8(params.kv_dtype)) return KvLoading::kFp8;
   const bool is_direct = params.kv_dtype == params.q_dtype &&
@@ -199,20 +205,21 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& 
   REPRISE_ASSIGN_OR_RETURN(const int major, Attribute(device, cudaDevAttrComputeCapabilityMajor));
   REPRISE_ASSIGN_OR_RETURN(const int minor, Attribute(device, cudaDevAttrComputeCapabilityMinor));
   const int compute_capability = 10 * major + minor;
-  AttentionKernelKey key = {.q_dtype = params.q_dtype,
-                            .kv_dtype = params.kv_dtype,
-                            .head_dim_qk = params.head_dim_qk,
-                            .head_dim_v = params.head_dim_v,
-                            .tile_rows = params.work.tile_rows,
-                            .values = ValuesOf(kv),
-                            .has_rotary = params.rotary_dim > 0,
-                            .is_general = params.custom_mask != nullptr ||
-                                          params.q_head_scales != nullptr ||
-                                          params.alibi_row_stride != 0,
-                            .products = extras.products,
-                            .max_shared_bytes = max_shared_bytes,
-                            .compute_capability = compute_capability,
-                            .max_tier = extras.max_tier};
+  AttentionKernelKey key = {
+      .q_dtype = params.q_dtype,
+      .kv_dtype = params.kv_dtype,
+      .head_dim_qk = params.head_dim_qk,
+      .head_dim_v = params.head_dim_v,
+      .tile_rows = params.work.tile_rows,
+      .values = ValuesOf(kv),
+      .has_rotary = params.rotary_dim > 0,
+      .rope_dtype = kv.rope_dim > 0 ? std::optional(kv.rope_dtype) : std::nullopt,
+      .is_general = params.custom_mask != nullptr || params.q_head_scales != nullptr ||
+                    params.alibi_row_stride != 0,
+      .products = extras.products,
+      .max_shared_bytes = max_shared_bytes,
+      .compute_capability = compute_capability,
+      .max_tier = extras.max_tier};
   key.loading = LoadingOf(params, extras);
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel, FindAttentionKernel(key));
   const DType products = kernel->tile.dtype;

@@ -171,8 +171,9 @@ constexpr Rule kRules[] = {
      }},
     {"KV of q's type, of fp8, or with products in float32 of any",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
-       if (kernel.loading == KvLoading::kFp8) return IsFp8(key.kv_dtype);
-       return Holds(kernel.tile.dtype, key.kv_dtype);
+       if (kernel.loading == KvLoading::kFp8) return IsFp8(key.kv_dtype) && !key.rope_dtype;
+       return Holds(kernel.tile.dtype, key.kv_dtype) &&
+              (!key.rope_dtype || Holds(kernel.tile.dtype, *key.rope_dtype));
      }},
     {"head dims to 512, and to 576 for K where V is the first columns of K",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
@@ -222,6 +223,9 @@ std::string Describe(const AttentionKernelKey& key) {
                    key.head_dim_v, ", tiles of ", key.tile_rows, " rows");
   if (key.values == ValueSource::kKeyTile) absl::StrAppend(&text, ", V in K");
   if (key.has_rotary) absl::StrAppend(&text, ", rotary");
+  if (key.rope_dtype) {
+    absl::StrAppend(&text, ", rope parts of ", std::string(DTypeName(*key.rope_dtype)));
+  }
   if (key.is_general) absl::StrAppend(&text, ", a custom mask or scales per q head");
   if (key.products) {
     absl::StrAppend(&text, ", products in ", std::string(DTypeName(*key.products)));

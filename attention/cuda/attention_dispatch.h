@@ -56,6 +56,7 @@ struct AttentionKernelKey {
   ValueSource values = ValueSource::kOwn;    // whether V is the first columns of K
   KvLoading loading = KvLoading::kDirect;    // the cheapest way that the call allows
   bool has_rotary = false;                   // inside the kernel
+  std::optional<DType> rope_dtype = {};      // of a rope part that is a tensor of its own
   bool is_general = false;                   // custom masks, scales per q head, slopes per sequence
   std::optional<DType> products = {};        // the type to multiply in; absent: as q
   std::optional<int> max_shared_bytes = {};  // of a CTA on the card; absent: no limit

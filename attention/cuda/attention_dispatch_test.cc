@@ -9,6 +9,7 @@
 #include <string>
 
 #include "attention/work_map/verify_tile.h"
+#include "attention/work_map/work_map_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -207,6 +208,56 @@ TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForValuesOfTheirOwn) {
   EXPECT_EQ(NameFor(key), "bfloat16.d512.rows16.direct");
   key.tile_rows = 64;
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
+}
+
+// Planned for such a card (WorkMapOptions::max_shared_bytes), prefills too have tiles of 16 rows.
+TEST(AttentionDispatchTest, SmallCardsServeEveryHeadDimOf16BitsInTheTilesThatAreTheirs) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const int head_dim : {64, 128, 256, 300, 512}) {
+      for (const int max_query_len : {1, 512}) {
+        const WorkMapPlan plan = *PlanWorkMap({.dtype = dtype,
+                                               .num_q_heads = 8,
+                                               .num_kv_heads = 2,
+                                               .head_dim_qk = head_dim,
+                                               .head_dim_v = head_dim,
+                                               .max_rows = 4,
+                                               .max_tokens = 2048,
+                                               .max_query_len = max_query_len,
+                                               .max_seq_len = 4096,
+                                               .max_shared_bytes = 99 * 1024});
+        for (const KvLoading loading :
+             {KvLoading::kDirect, KvLoading::kConverted, KvLoading::kFp8}) {
+          AttentionKernelKey key =
+              KeyOf(dtype, loading == KvLoading::kFp8 ? DType::kFp8E4M3 : dtype, head_dim,
+                    plan.shape.main.tile_rows);
+          key.loading = loading;
+          key.max_shared_bytes = 99 * 1024;
+          key.compute_capability = 89;
+          const absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
+          ASSERT_TRUE(kernel.ok()) << kernel.status();
+          EXPECT_LE((*kernel)->shared_bytes(), 99 * 1024);
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionDispatchTest, RopePartsOfTheirOwnAreConverted) {
+  AttentionKernelKey key = {.q_dtype = DType::kBFloat16,
+                            .kv_dtype = DType::kFp8E4M3,
+                            .head_dim_qk = 576,
+                            .head_dim_v = 512,
+                            .tile_rows = 64,
+                            .values = ValueSource::kKeyTile,
+                            .loading = KvLoading::kConverted,
+                            .rope_dtype = DType::kBFloat16,
+                            .compute_capability = 90};
+  EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.converted");
+  key.rope_dtype = DType::kFloat16;  // which bfloat16 does not hold
+  EXPECT_THAT(NameFor(key), HasSubstr("rope parts of float16: supported are KV of q's type"));
+  key.products = DType::kFloat32;
+  key.tile_rows = 16;
+  EXPECT_EQ(NameFor(key), "float32.d576.rows16.converted");
 }
 
 TEST(AttentionDispatchTest, CustomMasksAndScalesPerQHeadHaveGeneralKernels) {

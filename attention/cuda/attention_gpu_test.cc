@@ -221,6 +221,74 @@ TEST_F(AttentionGpuTest, LatentHeadsAgreeWithTheReference) {
   CheckLatentHeads(2, 2500, kSeed + 7);  // in more pieces than are merged at once
 }
 
+// Latents whose rope part is a tensor of its own: of any type and scale, eager and replayed with
+// other scales.
+void CheckLatentParts(int rounds, int max_seq_len, uint64_t seed) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Random random(seed);
+    ErrorTotals totals;
+    for (int round = 0; round < rounds; ++round) {
+      const int group_size = random.Pick({1, 5, 16, 20, 128});
+      CrossProductCase c = DrawCase(
+          {.seed = random.Bits(),
+           .allowed = FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys}),
+           .required = {Feature::kQuantScales},
+           .max_rows = 3,
+           .max_query_len = group_size < 64 ? 6 : 2,
+           .max_seq_len = max_seq_len,
+           .q_dtype = dtype,
+           .kv_dtype = random.Pick({dtype, DType::kFp8E4M3, DType::kFp8E4M3, DType::kFp8E5M2}),
+           .layout = KvMemoryLayout::kMlaParts,
+           .num_kv_heads = 1,
+           .group_size = group_size,
+           .head_dim_qk = 576,
+           .head_dim_v = 512},
+          random);
+      CheckPaged(c, totals);
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
+  }
+}
+
+TEST_F(AttentionGpuTest, LatentsWithRopePartsInTensorsOfTheirOwnAgreeWithTheReference) {
+  CheckLatentParts(16, 300, kSeed + 9);
+}
+
+TEST_F(AttentionSmallGpuTest, LatentsWithRopePartsInTensorsOfTheirOwnAgreeWithTheReference) {
+  CheckLatentParts(2, 150, kSeed + 10);
+}
+
+// What a card of compute capability 8.6 or 8.9 is given for prompts of head dims beyond 256.
+TEST_F(AttentionGpuTest, LargeHeadsInTheTilesOfSmallCardsAgreeWithTheReference) {
+  for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    Random random(kSeed + 11);
+    for (int round = 0; round < 8; ++round) {
+      const int head_dim = random.Pick({320, 512});
+      CrossProductCase c =
+          DrawCase({.seed = random.Bits(),
+                    .max_rows = 3,
+                    .max_query_len = 40,
+                    .max_seq_len = 150,
+                    .q_dtype = dtype,
+                    .kv_dtype = random.Pick({dtype, DType::kFp8E4M3}),
+                    .layout = random.Pick({KvMemoryLayout::kNhd, KvMemoryLayout::kHnd}),
+                    .num_kv_heads = 1,
+                    .group_size = random.Pick({1, 4, 20}),
+                    .head_dim_qk = head_dim,
+                    .head_dim_v = head_dim},
+                   random);
+      c.max_shared_bytes = 99 * 1024;
+      const auto expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
+      SCOPED_TRACE(expected.description());
+      const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_THAT(outcome->kernel, HasSubstr(".d512.rows16."));
+      ASSERT_EQ(outcome->fault, "") << outcome->kernel;
+    }
+  }
+}
+
 TEST_F(AttentionSmallGpuTest, LatentHeadsAgreeWithTheReference) {
   CheckLatentHeads(3, 150, kSeed + 8);
 }

@@ -122,11 +122,25 @@ ReferenceResult<T> NothingSeen(const AttentionParams& layer, int num_tokens) {
           .lse = std::vector<T>(num_heads, -std::numeric_limits<T>::infinity())};
 }
 
-// load_k(row, kv_head, local key) -> vector, load_v likewise.
+// The query of one head. Its dims that meet keys' rope parts take the ratio of the parts' scales.
+template <typename T>
+std::vector<T> LoadQuery(const AttentionParams& layer, const KvLayer& kv, const TokenView& q,
+                         int64_t token, int q_head, const BatchRow& row, DType product_dtype) {
+  std::vector<T> x = LoadHead<T>(q, token, q_head, layer.head_dim_qk);
+  if (kv.rope_dim == 0) return x;
+  const int kv_head = q_head / layer.group_size();
+  const T ratio = ValueOf<T>(kv.rope_scale, row.table_row, kv_head) /
+                  ValueOf<T>(kv.k_scale, row.table_row, kv_head);
+  for (int d = layer.head_dim_qk - kv.rope_dim; d < layer.head_dim_qk; ++d) x[d] *= ratio;
+  RoundTo(product_dtype, x);
+  return x;
+}
+
+// load_k(row, kv_head, local key) -> vector, load_v likewise. `kv`: scales and the rope part.
 template <typename T, typename Batch, typename LoadK, typename LoadV>
 ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, const TokenView& q,
-                             const Scale& k_scale, const Scale& v_scale, DType product_dtype,
-                             const LoadK& load_k, const LoadV& load_v) {
+                             const KvLayer& kv, DType product_dtype, const LoadK& load_k,
+                             const LoadV& load_v) {
   ReferenceResult<T> result = NothingSeen<T>(layer, batch.num_tokens);
   for (int r = 0; r < batch.num_rows; ++r) {
     const BatchRow row = RowOf(batch, r);
@@ -136,13 +150,13 @@ ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, c
       const T score_scale = static_cast<T>(layer.resolved_scale()) *
                             ValueOf<T>(layer.q_scale, row.table_row, kv_head) *
                             (layer.q_head_scales ? layer.q_head_scales[q_head] : T{1}) *
-                            ValueOf<T>(k_scale, row.table_row, kv_head);
+                            ValueOf<T>(kv.k_scale, row.table_row, kv_head);
       for (int i = 0; i < row.query_len; ++i) {
         const int64_t token = row.first_token + i;
         const int64_t at = token * layer.num_q_heads + q_head;
         result.lse[at] = Attend<T>(
-            layer, row, i, q_head, LoadHead<T>(q, token, q_head, layer.head_dim_qk), score_scale,
-            ValueOf<T>(v_scale, row.table_row, kv_head), product_dtype,
+            layer, row, i, q_head, LoadQuery<T>(layer, kv, q, token, q_head, row, product_dtype),
+            score_scale, ValueOf<T>(kv.v_scale, row.table_row, kv_head), product_dtype,
             [&](int key) { return load_k(row, kv_head, key); },
             [&](int key) { return load_v(row, kv_head, key); }, &result.out[at * layer.head_dim_v]);
       }
@@ -157,8 +171,9 @@ template <typename T>
 ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                                            const TokenView& q, const KvLayer& kv,
                                            DType product_dtype, const NewKeys& new_keys) {
-  const auto load = [&](const KvView& view, const TokenView& new_view, const Scale& scale,
-                        const BatchRow& row, int kv_head, int key, int head_dim) {
+  const auto load = [&](const KvView& view, DType dtype, const TokenView& new_view,
+                        const Scale& scale, const BatchRow& row, int kv_head, int key,
+                        int head_dim) {
     const int first_new = row.seq_len - row.query_len;
     if (new_view.data && key >= first_new) {
       // Divided by the scale that later multiplies the row's keys.
@@ -172,27 +187,34 @@ ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const P
         batch.block_table[row.table_row * batch.block_table_stride + token / kv.block_size];
     std::vector<T> x(head_dim);
     for (int d = 0; d < head_dim; ++d) {
-      x[d] = LoadElement<T>(view.data, kv.dtype,
-                            view.Offset(block, token % kv.block_size, kv_head, d));
+      x[d] =
+          LoadElement<T>(view.data, dtype, view.Offset(block, token % kv.block_size, kv_head, d));
     }
     return x;
   };
   return AttendAll<T>(
-      layer, batch, q, kv.k_scale, kv.v_scale, product_dtype,
+      layer, batch, q, kv, product_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
-        return load(kv.k, new_keys.k, kv.k_scale, row, kv_head, key, layer.head_dim_qk);
+        std::vector<T> x = load(kv.k, kv.dtype, new_keys.k, kv.k_scale, row, kv_head, key,
+                                layer.head_dim_qk - kv.rope_dim);
+        if (kv.rope_dim == 0) return x;
+        const std::vector<T> rope =
+            load(kv.rope, kv.rope_dtype, {}, {}, row, kv_head, key, kv.rope_dim);
+        x.insert(x.end(), rope.begin(), rope.end());
+        return x;
       },
       [&](const BatchRow& row, int kv_head, int key) {
-        return load(kv.v, new_keys.v, kv.v_scale, row, kv_head, key, layer.head_dim_v);
+        return load(kv.v, kv.dtype, new_keys.v, kv.v_scale, row, kv_head, key, layer.head_dim_v);
       });
 }
 
 template <typename T>
 ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                             const TokenView& q, const TokenView& k,
-                                            const TokenView& v, DType product_dtype) {
+                                            const TokenView& v, DType product_dtype,
+                                            const Scale& k_scale, const Scale& v_scale) {
   return AttendAll<T>(
-      layer, batch, q, Scale{}, Scale{}, product_dtype,
+      layer, batch, q, KvLayer{.k_scale = k_scale, .v_scale = v_scale}, product_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
         return LoadHead<T>(k, row.first_key + key, kv_head, layer.head_dim_qk);
       },
@@ -212,11 +234,10 @@ template ReferenceResult<double> ReferencePagedAttention<double>(const Attention
 template ReferenceResult<float> ReferenceRaggedAttention<float>(const AttentionParams&,
                                                                 const RaggedBatch&,
                                                                 const TokenView&, const TokenView&,
-                                                                const TokenView&, DType);
-template ReferenceResult<double> ReferenceRaggedAttention<double>(const AttentionParams&,
-                                                                  const RaggedBatch&,
-                                                                  const TokenView&,
-                                                                  const TokenView&,
-                                                                  const TokenView&, DType);
+                                                                const TokenView&, DType,
+                                                                const Scale&, const Scale&);
+template ReferenceResult<double> ReferenceRaggedAttention<double>(
+    const AttentionParams&, const RaggedBatch&, const TokenView&, const TokenView&,
+    const TokenView&, DType, const Scale&, const Scale&);
 
 }  // namespace reprise

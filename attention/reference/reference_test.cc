@@ -107,6 +107,51 @@ TEST(ReferenceTest, ScalesMultiplyScoresAndValues) {
   EXPECT_THAT(result.out, ElementsAre(50, 70));
 }
 
+// A latent and its rope part, each with a scale of its own, are the key that they make together.
+TEST(ReferenceTest, ALatentAndARopePartApartAreTheKeyOfBoth) {
+  KvMemoryOptions options = {.layout = KvMemoryLayout::kMla,
+                             .num_blocks = 2,
+                             .block_size = 2,
+                             .num_kv_heads = 1,
+                             .head_dim_qk = 5,
+                             .head_dim_v = 3};
+  KvMemory joined(options);
+  options.layout = KvMemoryLayout::kMlaParts;
+  options.dtype = DType::kFp8E4M3;
+  options.rope_dtype = DType::kBFloat16;
+  KvMemory parts(options);
+  constexpr double kLatentScale = 0.5, kRopeScale = 8;
+  for (int token = 0; token < 2; ++token) {
+    for (int dim = 0; dim < 5; ++dim) {
+      const double stored = (token * 5 + dim - 4) * 0.25;
+      parts.SetK(1, token, 0, dim, stored);
+      joined.SetK(1, token, 0, dim, stored * (dim < 3 ? kLatentScale : kRopeScale));
+    }
+  }
+  const std::array<float, 10> q = {1, 0.5, -1, 0.25, -0.75, 2, -0.5, 1, 0.125, 0.5};
+  const std::array<int32_t, 2> starts = {0, 2};
+  const int32_t seq_len = 2, block = 1;
+  const PagedBatch batch = {.query_start_loc = starts.data(),
+                            .seq_lens = &seq_len,
+                            .block_table = &block,
+                            .num_rows = 1,
+                            .num_tokens = 2};
+  const AttentionParams layer = {
+      .num_q_heads = 1, .num_kv_heads = 1, .head_dim_qk = 5, .head_dim_v = 3};
+  const TokenView queries = {.data = const_cast<float*>(q.data()), .token_stride = 5};
+  KvLayer kv = parts.View(OnHost);
+  kv.k_scale.value = kv.v_scale.value = kLatentScale;
+  kv.rope_scale.value = kRopeScale;
+  const auto got = ReferencePagedAttention<double>(layer, batch, queries, kv);
+  const auto expected = ReferencePagedAttention<double>(layer, batch, queries, joined.View(OnHost));
+  EXPECT_THAT(got.out, Pointwise(DoubleNear(1e-12), expected.out));
+  EXPECT_THAT(got.lse, Pointwise(DoubleNear(1e-12), expected.lse));
+  kv.rope_scale.value = kRopeScale / 2;
+  EXPECT_GT(
+      std::abs(ReferencePagedAttention<double>(layer, batch, queries, kv).lse[1] - got.lse[1]),
+      1e-3);
+}
+
 TEST(ReferenceTest, ScalesAreReadByTableRowAndKvHead) {
   const std::array<float, 6> scales = {1, 2, 3, 4, 5, 6};  // [3 table rows, 2 heads]
   const std::array<int32_t, 2> loc = {0, 1};

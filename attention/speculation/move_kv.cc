@@ -12,6 +12,8 @@
 namespace reprise {
 namespace {
 
+bool IsLatent(const KvLayer& layer) { return layer.k.data == layer.v.data; }
+
 bool SameStrides(const KvView& a, const KvView& b) {
   return a.block_stride == b.block_stride && a.token_stride == b.token_stride &&
          a.head_stride == b.head_stride && a.dim_chunk == b.dim_chunk &&
@@ -22,7 +24,8 @@ bool SameShape(const KvLayer& a, const KvLayer& b) {
   return SameStrides(a.k, b.k) && SameStrides(a.v, b.v) && a.dtype == b.dtype &&
          a.num_blocks == b.num_blocks && a.block_size == b.block_size &&
          a.num_kv_heads == b.num_kv_heads && a.head_dim_qk == b.head_dim_qk &&
-         a.head_dim_v == b.head_dim_v;
+         a.head_dim_v == b.head_dim_v && a.rope_dim == b.rope_dim &&
+         (a.rope_dim == 0 || (SameStrides(a.rope, b.rope) && a.rope_dtype == b.rope_dtype));
 }
 
 void MovePartOfLayer(const MoveKvArgs& args, const MovePart& part, void* data, int64_t from,
@@ -54,14 +57,27 @@ absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers) {
   args.v = {.view = first.v, .head_dim = first.head_dim_v};
   args.k.view.data = nullptr;
   args.v.view.data = nullptr;
-  args.v_within_k = first.k.data == first.v.data;
+  args.v_within_k = IsLatent(first);
   args.element_bytes = SizeOf(first.dtype);
+  if (first.rope_dim > 0) {
+    // The rope part moves as V would: V is in the latent.
+    if (SizeOf(first.rope_dtype) != args.element_bytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("layers[0].rope_dtype: expected elements of ", args.element_bytes,
+                       " bytes, as dtype has, got ", SizeOf(first.rope_dtype),
+                       " bytes: move the two parts apart"));
+    }
+    args.k.head_dim = first.key_dim();
+    args.v = {.view = first.rope, .head_dim = first.rope_dim};
+    args.v.view.data = nullptr;
+    args.v_within_k = false;
+  }
   args.num_heads = first.num_kv_heads;
   args.block_size = first.block_size;
   args.num_blocks = first.num_blocks;
   args.num_layers = static_cast<int>(layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (!SameShape(layers[i], first) || (layers[i].k.data == layers[i].v.data) != args.v_within_k) {
+    if (!SameShape(layers[i], first) || IsLatent(layers[i]) != IsLatent(first)) {
       return absl::InvalidArgumentError(
           absl::StrCat("layers[", i,
                        "]: expected the dtype, sizes and strides of layers[0], got others: block "
@@ -70,7 +86,7 @@ absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers) {
                        layers[i].head_dim_qk, " and ", layers[i].head_dim_v));
     }
     args.k_data[i] = layers[i].k.data;
-    args.v_data[i] = layers[i].v.data;
+    args.v_data[i] = first.rope_dim > 0 ? layers[i].rope.data : layers[i].v.data;
   }
   return args;
 }

@@ -56,6 +56,35 @@ TEST(MoveKvTest, LayersThatDifferNeedALaunchOfTheirOwn) {
   EXPECT_FALSE(MakeMoveKvArgs({layer})->v_within_k);
 }
 
+TEST(MoveKvTest, ARopePartMovesWithItsLatent) {
+  float latents[12], ropes[8];
+  for (int i = 0; i < 12; ++i) latents[i] = static_cast<float>(i);
+  for (int i = 0; i < 8; ++i) ropes[i] = static_cast<float>(100 + i);
+  const KvView latent = {.data = latents, .block_stride = 6, .token_stride = 3, .dim_chunk = 3};
+  KvLayer layer = {.k = latent,
+                   .v = latent,
+                   .num_blocks = 2,
+                   .block_size = 2,
+                   .num_kv_heads = 1,
+                   .head_dim_qk = 5,
+                   .head_dim_v = 3,
+                   .rope_dim = 2,
+                   .rope = {.data = ropes, .block_stride = 4, .token_stride = 2, .dim_chunk = 2}};
+  MoveKvArgs args = *MakeMoveKvArgs({layer});
+  const int64_t from = 3, to = 1;
+  args.move_from = &from;
+  args.move_to = &to;
+  args.row_stride = args.num_rows = args.max_moves = 1;
+  ASSERT_TRUE(MoveKv(args).ok());
+  EXPECT_THAT(std::vector<float>(latents, latents + 12),
+              testing::ElementsAre(0, 1, 2, 9, 10, 11, 6, 7, 8, 9, 10, 11));
+  EXPECT_THAT(std::vector<float>(ropes, ropes + 8),
+              testing::ElementsAre(100, 101, 106, 107, 104, 105, 106, 107));
+  layer.rope_dtype = DType::kBFloat16;
+  EXPECT_THAT(std::string(MakeMoveKvArgs({layer}).status().message()),
+              HasSubstr("layers[0].rope_dtype: expected elements of 4 bytes"));
+}
+
 TEST(MoveKvTest, SlotsOutsideTheCacheAreNoMoves) {
   MoveKvArgs args;
   args.block_size = 4;

@@ -144,7 +144,7 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
     const int head = static_cast<int>(i % shape.num_kv_heads);
     const int token = static_cast<int>(i / shape.num_kv_heads);
     FillToken(fixture.new_k, token, head, shape.head_dim_qk, 1.0, random);
-    if (shape.layout == KvMemoryLayout::kMla) continue;  // V is there already
+    if (IsLatent(shape.layout)) continue;  // V is there already
     FillToken(fixture.new_v, token, head, shape.head_dim_v, 1.0, random);
   }
   for (size_t i = 0; i < seen.size(); ++i) {
@@ -156,7 +156,7 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
     for (int dim = 0; dim < shape.head_dim_qk; ++dim) {
       fixture.kv->SetK(block, token, head, dim, random.NearNormal());
     }
-    if (shape.layout == KvMemoryLayout::kMla) continue;  // V is there already
+    if (IsLatent(shape.layout)) continue;  // V is there already
     for (int dim = 0; dim < shape.head_dim_v; ++dim) {
       fixture.kv->SetV(block, token, head, dim, random.NearNormal());
     }
@@ -174,8 +174,10 @@ std::string Describe(const FixtureOptions& options, const FixtureShape& shape,
                      const std::vector<int>& seq_lens) {
   std::ostringstream text;
   text << "seed " << options.seed << ": q " << shape.q_dtype << ", kv " << shape.kv_dtype << " "
-       << shape.layout << ", block_size " << shape.block_size << ", heads " << shape.num_q_heads
-       << "/" << shape.num_kv_heads << ", dims " << shape.head_dim_qk << "/" << shape.head_dim_v
+       << shape.layout;
+  if (shape.layout == KvMemoryLayout::kMlaParts) text << " rope " << shape.rope_dtype;
+  text << ", block_size " << shape.block_size << ", heads " << shape.num_q_heads << "/"
+       << shape.num_kv_heads << ", dims " << shape.head_dim_qk << "/" << shape.head_dim_v
        << ", rows (query_len/seq_len)";
   for (size_t r = 0; r < seq_lens.size(); ++r) text << " " << query_lens[r] << "/" << seq_lens[r];
   text << ", " << ToString(features);
@@ -204,6 +206,7 @@ KvLayer PagedFixture::Kv(const Placement& place) const {
   KvLayer view = kv->View(place);
   view.k_scale = layer.k_scale.View(place);
   view.v_scale = layer.v_scale.View(place);
+  if (view.rope_dim > 0) view.rope_scale = layer.rope_scale.View(place);
   return view;
 }
 
@@ -224,6 +227,8 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
   const FeatureSet& features = fixture.features;
   fixture.shape = like ? like->shape : DrawShape(options, features, random);
   const FixtureShape& shape = fixture.shape;
+  // New keys are not given in two parts.
+  if (shape.layout == KvMemoryLayout::kMlaParts) fixture.features.Remove(Feature::kNewKeys);
   const RowLengths lengths = DrawRowLengths(options, features, shape.block_size, random);
   const int num_rows = static_cast<int>(lengths.seq_lens.size());
 
@@ -303,6 +308,7 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
   const int num_blocks = FillBlockTable(fixture, shape.block_size, random);
   KvMemoryOptions memory = {.layout = shape.layout,
                             .dtype = shape.kv_dtype,
+                            .rope_dtype = shape.rope_dtype,
                             .block_size = shape.block_size,
                             .num_kv_heads = shape.num_kv_heads,
                             .head_dim_qk = shape.head_dim_qk,
@@ -333,7 +339,7 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
                             random);
     };
     fixture.new_k = make(shape.head_dim_qk);
-    if (shape.layout != KvMemoryLayout::kMla) fixture.new_v = make(shape.head_dim_v);
+    if (!IsLatent(shape.layout)) fixture.new_v = make(shape.head_dim_v);
   }
   FillValues(fixture, shape, random);
   fixture.description = Describe(options, shape, features, lengths.query_lens, lengths.seq_lens);

@@ -44,10 +44,10 @@ constexpr DType kQTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
 // Of q's type, fp8, and another type that the products hold.
 enum class KvType { kSame, kE4M3, kE5M2, kOther };
 constexpr KvType kKvTypes[] = {KvType::kSame, KvType::kE4M3, KvType::kE5M2, KvType::kOther};
-constexpr KvMemoryLayout kLayouts[] = {KvMemoryLayout::kNhd,       KvMemoryLayout::kHnd,
-                                       KvMemoryLayout::kPackedNhd, KvMemoryLayout::kPackedHnd,
-                                       KvMemoryLayout::kDiffKv,    KvMemoryLayout::kDiffKvHnd,
-                                       KvMemoryLayout::kKPacked,   KvMemoryLayout::kMla};
+constexpr KvMemoryLayout kLayouts[] = {
+    KvMemoryLayout::kNhd,       KvMemoryLayout::kHnd,    KvMemoryLayout::kPackedNhd,
+    KvMemoryLayout::kPackedHnd, KvMemoryLayout::kDiffKv, KvMemoryLayout::kDiffKvHnd,
+    KvMemoryLayout::kKPacked,   KvMemoryLayout::kMla,    KvMemoryLayout::kMlaParts};
 constexpr int kBlockSizes[] = {1, 3, 8, 16, 32, 64};
 constexpr int kKvHeadCounts[] = {1, 2, 3};
 constexpr int kGroups[] = {1, 4, 5, 7, 16, 70};
@@ -134,8 +134,9 @@ class FieldChoices {
     const auto has_chunks = [size](const Dims& dims) {
       return dims.qk % size == 0 && dims.v % size == 0;
     };
-    Take(kLayout, kLayouts,
-         [](KvMemoryLayout layout) { return layout != KvMemoryLayout::kKPacked; });
+    Take(kLayout, kLayouts, [](KvMemoryLayout layout) {
+      return layout != KvMemoryLayout::kKPacked && layout != KvMemoryLayout::kMlaParts;
+    });
     Take(kDims, kDimChoices, has_chunks);
     Take(kLatentDims, kLatentDimChoices, has_chunks);
     const auto any = [](int) { return true; };
@@ -156,7 +157,6 @@ class FieldChoices {
     Take(kQType, kQTypes, [](DType dtype) { return dtype != DType::kFloat32; });
     Take(kKvType, kKvTypes,
          [](KvType type) { return type == KvType::kE4M3 || type == KvType::kE5M2; });
-    Take(kKeys, kKeySources, [](KeySource keys) { return keys == KeySource::kPaged; });
   }
 
   void KeepCudaCores() {
@@ -211,7 +211,7 @@ void TakeShape(const Row& row, Random& random, FixtureOptions& options) {
   options.block_size = row.Of(kBlockSize, kBlockSizes);
   options.num_kv_heads = row.Of(kKvHeads, kKvHeadCounts);
   options.group_size = row.Of(kGroup, kGroups);
-  const bool is_latent = options.layout == KvMemoryLayout::kMla;
+  const bool is_latent = IsLatent(*options.layout);
   const Dims dims = is_latent ? row.Of(kLatentDims, kLatentDimChoices) : row.Of(kDims, kDimChoices);
   options.head_dim_qk = dims.qk;
   options.head_dim_v = dims.v;
@@ -284,9 +284,12 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   }
   TakeShape(row, random, options);
   const bool is_ragged = made.keys == KeySource::kRagged;
-  const bool is_latent = options.layout == KvMemoryLayout::kMla && *options.head_dim_qk > 256;
+  const bool is_latent = IsLatent(*options.layout) && *options.head_dim_qk > 256;
   if (is_ragged && is_latent) made.keys = KeySource::kPaged;
-  if (made.keys == KeySource::kRagged) options.kv_dtype = options.q_dtype;
+  if (made.keys == KeySource::kRagged) {
+    options.quantised_ragged = true;
+    if (!IsFp8(*options.kv_dtype)) options.kv_dtype = options.q_dtype;
+  }
 
   made.products = ProductsOf(*options.q_dtype, *options.kv_dtype);
   made.out = OutOf(row.Of(kOut, kOuts), made.products, *options.head_dim_v, random);

@@ -53,6 +53,7 @@ struct CrossProductCase {
   int out_gap = 0;           // elements between heads and between tokens of out
   // Of the work map.
   int num_sms = 132;
+  int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;

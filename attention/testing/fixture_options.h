@@ -91,7 +91,9 @@ struct FixtureOptions {
   int min_seq_len = 1;  // minimum number of keys of a row with keys
   int max_seq_len = 80;
   std::optional<DType> q_dtype = {};   // any but float64; drawn: float32, float16, bfloat16
-  std::optional<DType> kv_dtype = {};  // any but float64; ragged fixtures have k and v of q's dtype
+  std::optional<DType> kv_dtype = {};  // any but float64; of ragged fixtures q's, or fp8 if:
+  // Ragged fixtures may have k and v in fp8, and scales of them, which the caller passes on.
+  bool quantised_ragged = false;
   std::optional<KvMemoryLayout> layout = {};
   std::optional<int> block_size = {};
   std::optional<int> num_kv_heads = {};

@@ -75,6 +75,7 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .max_query_len = std::max(1, batch.max_query_len),
                                .max_seq_len = batch.max_seq_len,
                                .num_sms = options.num_sms,
+                               .max_shared_bytes = options.max_shared_bytes,
                                .mode = options.mode,
                                .products = options.products,
                                .shared_prefix = options.shared_prefix,
@@ -106,6 +107,8 @@ void GpuAttention::Place(const RaggedFixture& fixture) {
                 layer_.head_dim_qk);
   v_ = TensorOf(fixture.v.View(memory_.Placement()), batch.num_keys, layer_.num_kv_heads,
                 layer_.head_dim_v);
+  extras_.k_scale = fixture.layer.k_scale.View(memory_.Placement());
+  extras_.v_scale = fixture.layer.v_scale.View(memory_.Placement());
 }
 
 GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options) {

@@ -50,6 +50,7 @@ struct GpuAttentionOptions {
   int out_head_gap = 0;                 // elements
   int out_token_gap = 0;
   int num_sms = 132;
+  int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;
@@ -99,6 +100,7 @@ class GpuAttention {
   const at::Tensor& block_scales() const { return out_block_scales_; }
   GpuWorkMap& work() { return *work_; }
   const AttentionParams& layer() const { return layer_; }
+  const KvLayer& kv() const { return kv_; }  // of a paged batch
   const PagedBatch& paged_batch() const { return std::get<PagedBatch>(batch_); }
 
  private:

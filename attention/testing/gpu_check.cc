@@ -42,8 +42,12 @@ ExpectedAttention<RaggedFixture> ExpectedOfOne(RaggedFixture fixture, const Cros
   const TokenView q = fixture.q.View(OnHost);
   const TokenView k = fixture.k.View(OnHost);
   const TokenView v = fixture.v.View(OnHost);
-  auto exact = ReferenceRaggedAttention<double>(layer, batch, q, k, v);
-  auto own = ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(c.products));
+  const Scale k_scale = fixture.layer.k_scale.View(OnHost);
+  const Scale v_scale = fixture.layer.v_scale.View(OnHost);
+  auto exact =
+      ReferenceRaggedAttention<double>(layer, batch, q, k, v, DType::kFloat64, k_scale, v_scale);
+  auto own = ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(c.products), k_scale,
+                                             v_scale);
   return {std::move(fixture), std::move(exact), std::move(own)};
 }
 
@@ -57,7 +61,8 @@ ExpectedPair<Fixture> ExpectedOfBoth(FixturePair<Fixture> pair, const CrossProdu
 template <typename Fixture>
 std::string FaultOf(const GpuAttention& gpu, const ExpectedAttention<Fixture>& expected,
                     const CrossProductCase& c, AttentionError& error) {
-  const DType operands = gpu.layer().rotary ? c.products : DType::kFloat32;
+  const bool rounds_operands = gpu.layer().rotary || gpu.kv().rope_dim > 0;
+  const DType operands = rounds_operands ? c.products : DType::kFloat32;
   error = ErrorOf(gpu.Values(), expected.exact, expected.own, gpu.layer().head_dim_v,
                   {.dtype = c.products, .operands = operands, .head_dim = gpu.layer().head_dim_qk},
                   c.out);
@@ -88,6 +93,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                            .out_head_gap = c.out_gap,
                            .out_token_gap = 2 * c.out_gap,
                            .num_sms = c.num_sms,
+                           .max_shared_bytes = c.max_shared_bytes,
                            .mode = c.mode,
                            .shared_prefix = c.shared_prefix,
                            .shared_tiles = c.shared_tiles});

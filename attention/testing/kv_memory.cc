@@ -19,8 +19,9 @@ std::vector<uint8_t> NaNs(int64_t num_elements, DType dtype) {
 void* OnHost(const void* host, size_t) { return const_cast<void*>(host); }
 
 std::ostream& operator<<(std::ostream& out, KvMemoryLayout layout) {
-  constexpr std::string_view kNames[] = {"nhd",     "hnd",         "packed_nhd", "packed_hnd",
-                                         "diff_kv", "diff_kv_hnd", "k_packed",   "mla"};
+  constexpr std::string_view kNames[] = {"nhd",        "hnd",     "packed_nhd",
+                                         "packed_hnd", "diff_kv", "diff_kv_hnd",
+                                         "k_packed",   "mla",     "mla_parts"};
   return out << kNames[static_cast<int>(layout)];
 }
 
@@ -97,6 +98,18 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
       k_piece = v_piece = tokens * dim_qk;
       one_tensor = true;
       break;
+    case KvMemoryLayout::kMlaParts:
+      CHECK_EQ(heads, 1);
+      CHECK_LT(dim_v, dim_qk);
+      layer_.rope_dim = options.head_dim_qk - options.head_dim_v;
+      layer_.rope_dtype = options.rope_dtype;
+      k.dim_chunk = layer_.key_dim();
+      k.token_stride = v.token_stride = dim_v + options.token_gap;
+      k_piece = v_piece = tokens * k.token_stride;
+      layer_.rope = {.block_stride = tokens * layer_.rope_dim + options.block_gap,
+                     .token_stride = layer_.rope_dim,
+                     .dim_chunk = layer_.rope_dim};
+      break;
   }
   // Where V begins, in a piece of both.
   int64_t v_after_k = 0;
@@ -124,7 +137,10 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
   k.block_stride = k_block + options.block_gap;
   v.block_stride = v_block + options.block_gap;
   k_memory_ = NaNs(options.num_blocks * k.block_stride, options.dtype);
-  if (!one_tensor) v_memory_ = NaNs(options.num_blocks * v.block_stride, options.dtype);
+  if (has_rope()) {
+    v_memory_ = NaNs(options.num_blocks * layer_.rope.block_stride, options.rope_dtype);
+  } else if (!one_tensor)
+    v_memory_ = NaNs(options.num_blocks * v.block_stride, options.dtype);
 }
 
 KvLayer KvMemory::View(const Placement& place) const {
@@ -134,6 +150,7 @@ KvLayer KvMemory::View(const Placement& place) const {
   char* const v = v_within_k() ? k : static_cast<char*>(place(v_memory_.data(), v_memory_.size()));
   layer.k.data = k + k_offset_ * size;
   layer.v.data = v + v_offset_ * size;
+  if (has_rope()) layer.rope.data = place(v_memory_.data(), v_memory_.size());
   return layer;
 }
 
@@ -143,9 +160,17 @@ void KvMemory::Grow(int num_blocks) {
   const int64_t size = SizeOf(layer_.dtype);
   k_memory_.resize(num_blocks * layer_.k.block_stride * size, 0xff);
   if (!v_within_k()) v_memory_.resize(num_blocks * layer_.v.block_stride * size, 0xff);
+  if (has_rope()) {
+    v_memory_.resize(num_blocks * layer_.rope.block_stride * SizeOf(layer_.rope_dtype), 0xff);
+  }
 }
 
 void KvMemory::SetK(int block, int token, int head, int dim, double value) {
+  if (dim >= layer_.key_dim()) {
+    StoreElement(v_memory_.data(), layer_.rope_dtype,
+                 layer_.rope.Offset(block, token, head, dim - layer_.key_dim()), value);
+    return;
+  }
   StoreElement(k_memory_.data(), layer_.dtype, k_offset_ + layer_.k.Offset(block, token, head, dim),
                value);
 }

@@ -36,13 +36,22 @@ enum class KvMemoryLayout {
   kDiffKvHnd,  // one tensor [num_blocks, heads, block_size, head_dim_qk + head_dim_v]
   kKPacked,  // vLLM PagedAttention's pair; needs head_dim_qk to be a multiple of 16 / element size
   kMla,      // one tensor [num_blocks, block_size, dim_qk], V its first dim_v columns; one head
+  // Two tensors [num_blocks, block_size, dim_v], which is V too, and [num_blocks, block_size,
+  // dim_qk - dim_v] of rope_dtype; one head.
+  kMlaParts,
 };
+
+// Whether V is the first columns of K.
+constexpr bool IsLatent(KvMemoryLayout layout) {
+  return layout == KvMemoryLayout::kMla || layout == KvMemoryLayout::kMlaParts;
+}
 
 std::ostream& operator<<(std::ostream& out, KvMemoryLayout layout);
 
 struct KvMemoryOptions {
   KvMemoryLayout layout = KvMemoryLayout::kNhd;
   DType dtype = DType::kFloat32;
+  DType rope_dtype = DType::kFloat32;  // kMlaParts only
   int num_blocks = 0;
   int block_size = 0;
   int num_kv_heads = 0;
@@ -75,7 +84,8 @@ class KvMemory {
   const KvMemoryOptions& options() const { return options_; }
 
  private:
-  bool v_within_k() const { return v_memory_.empty(); }
+  bool has_rope() const { return layer_.rope_dim > 0; }
+  bool v_within_k() const { return has_rope() || v_memory_.empty(); }
 
   KvMemoryOptions options_;
   KvLayer layer_;  // pointers null
@@ -83,7 +93,7 @@ class KvMemory {
   int64_t k_offset_ = 0;
   int64_t v_offset_ = 0;
   std::vector<uint8_t> k_memory_;
-  std::vector<uint8_t> v_memory_;
+  std::vector<uint8_t> v_memory_;  // kMlaParts: of the rope parts
 };
 
 }  // namespace reprise

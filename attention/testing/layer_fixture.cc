@@ -46,6 +46,15 @@ std::vector<float> DrawSlopes(const AttentionParams& params, int num_rows, Rando
   return slopes;
 }
 
+// The type of the rope parts of keys: the latents', fp8, or another that the products of such q hold.
+DType DrawRopeType(DType q_dtype, DType kv_dtype, Random& random) {
+  if (q_dtype == DType::kFloat32) {
+    return random.Pick({kv_dtype, DType::kFloat32, DType::kBFloat16, DType::kFp8E5M2});
+  }
+  const DType fp8_products = kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
+  return random.Pick({IsFp8(q_dtype) ? fp8_products : q_dtype, kv_dtype, DType::kFp8E4M3});
+}
+
 }  // namespace
 
 Scale ScaleArray::View(const Placement& place) const {
@@ -99,6 +108,7 @@ LayerFixture LayerFixture::Redrawn(int num_table_rows, Random& random) const {
   layer.q_scale = q_scale.Redrawn(num_table_rows, random);
   layer.k_scale = k_scale.Redrawn(num_table_rows, random);
   layer.v_scale = v_scale.Redrawn(num_table_rows, random);
+  layer.rope_scale = rope_scale.Redrawn(num_table_rows, random);
   return layer;
 }
 
@@ -110,6 +120,7 @@ void LayerFixture::Grow(int num_table_rows) {
   q_scale.Grow(num_table_rows);
   k_scale.Grow(num_table_rows);
   v_scale.Grow(num_table_rows);
+  rope_scale.Grow(num_table_rows);
 }
 
 FixtureOptions SecondOptions(const FixtureOptions& first, int max_query_len) {
@@ -136,11 +147,12 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
   shape.kv_dtype = options.kv_dtype.value_or(
       random.Pick({shape.q_dtype, shape.q_dtype, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                    DType::kFp8E4M3, DType::kFp8E5M2}));
-  shape.layout = options.layout.value_or(
-      random.Pick({kNhd, kNhd, kHnd, kPackedNhd, kPackedHnd, kDiffKv, kDiffKvHnd, kKPacked, kMla}));
+  shape.layout = options.layout.value_or(random.Pick(
+      {kNhd, kNhd, kHnd, kPackedNhd, kPackedHnd, kDiffKv, kDiffKvHnd, kKPacked, kMla, kMlaParts}));
   shape.block_size = options.block_size.value_or(random.Pick({1, 2, 3, 4, 5, 8, 16, 32}));
   shape.num_kv_heads = options.num_kv_heads.value_or(random.Int(1, 3));
-  if (shape.layout == kMla) shape.num_kv_heads = 1;
+  const bool is_latent = IsLatent(shape.layout);
+  if (is_latent) shape.num_kv_heads = 1;
   shape.num_q_heads =
       shape.num_kv_heads * options.group_size.value_or(random.Pick({1, 1, 2, 3, 4, 5, 7}));
 
@@ -152,15 +164,19 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
   shape.head_dim_v = shape.head_dim_qk;
   if (may_differ && options.head_dim_v) {
     shape.head_dim_v = *options.head_dim_v;
-  } else if (may_differ && (features.Has(Feature::kDifferentV) || shape.layout == kMla)) {
+  } else if (may_differ && (features.Has(Feature::kDifferentV) || is_latent)) {
     shape.head_dim_v = odd ? random.Pick({1, 3, 5, 17}) : random.Pick({8, 16, 32, 64, 128});
-    if (shape.layout == kMla) shape.head_dim_v = std::min(shape.head_dim_v, shape.head_dim_qk);
+    if (is_latent) shape.head_dim_v = std::min(shape.head_dim_v, shape.head_dim_qk);
   }
   const bool is_free = !odd && !options.head_dim_qk && !options.head_dim_v;
-  if (shape.layout == kMla && is_free && random.OneIn(2)) {
+  if (is_latent && is_free && random.OneIn(2)) {
     // DeepSeek's, and smaller ones.
     shape.head_dim_v = random.Pick({512, 256, 496});
     shape.head_dim_qk = shape.head_dim_v + random.Pick({64, 32});
+  }
+  if (shape.layout == kMlaParts) {
+    if (shape.head_dim_v == shape.head_dim_qk) shape.head_dim_qk += odd ? 3 : 16;
+    shape.rope_dtype = DrawRopeType(shape.q_dtype, shape.kv_dtype, random);
   }
   return shape;
 }
@@ -196,6 +212,9 @@ LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, in
     layer.q_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
     layer.k_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
     layer.v_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
+    if (shape.layout == KvMemoryLayout::kMlaParts) {
+      layer.rope_scale = DrawScale(num_table_rows, shape.num_kv_heads, random);
+    }
   }
   if (features.Has(Feature::kQHeadScales)) {
     for (int head = 0; head < shape.num_q_heads; ++head) {
@@ -203,7 +222,8 @@ LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, in
     }
   }
   // Latent heads are not turned as a whole.
-  if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0 && shape.head_dim_qk <= 512) {
+  if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0 && shape.head_dim_qk <= 512 &&
+      shape.layout != KvMemoryLayout::kMlaParts) {
     params.rotary =
         RotaryParams{.rope_scale = random.Pick({1.0f, 1.0f, 4.0f}),
                      .rope_theta = random.Pick({1e4f, 5e5f}),

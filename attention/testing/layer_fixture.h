@@ -53,6 +53,7 @@ struct LayerFixture {
   ScaleArray q_scale;
   ScaleArray k_scale;
   ScaleArray v_scale;
+  ScaleArray rope_scale;  // of kMlaParts
 
   AttentionParams View(const Placement& place) const;
   // The same parameters on the host, other floats in the arrays.
@@ -78,6 +79,7 @@ FixtureOptions SecondOptions(const FixtureOptions& first, int max_query_len);
 struct FixtureShape {
   DType q_dtype = DType::kFloat32;
   DType kv_dtype = DType::kFloat32;
+  DType rope_dtype = DType::kFloat32;  // of kMlaParts
   KvMemoryLayout layout = KvMemoryLayout::kNhd;
   int block_size = 1;
   int num_q_heads = 1;

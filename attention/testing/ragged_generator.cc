@@ -113,20 +113,22 @@ RaggedFixture MakeFixture(const FixtureOptions& options, const RaggedFixture* li
     fixture.v = like->v.Cleared(capacities.num_keys);
   } else {
     fixture.layer = DrawLayer(shape, features, std::max(1, num_rows), options.max_seq_len, random);
-    fixture.layer.k_scale = fixture.layer.v_scale = {};  // these belong to a cache
+    if (!options.quantised_ragged) fixture.layer.k_scale = fixture.layer.v_scale = {};
+    const DType kv_dtype =
+        options.quantised_ragged && IsFp8(shape.kv_dtype) ? shape.kv_dtype : shape.q_dtype;
     fixture.q = MakeTokenArray(shape.q_dtype, capacities.num_tokens, shape.num_q_heads,
                                shape.head_dim_qk, features, random);
-    fixture.k = MakeTokenArray(shape.q_dtype, capacities.num_keys, shape.num_kv_heads,
-                               shape.head_dim_qk, features, random);
-    fixture.v = MakeTokenArray(shape.q_dtype, capacities.num_keys, shape.num_kv_heads,
-                               shape.head_dim_v, features, random);
+    fixture.k = MakeTokenArray(kv_dtype, capacities.num_keys, shape.num_kv_heads, shape.head_dim_qk,
+                               features, random);
+    fixture.v = MakeTokenArray(kv_dtype, capacities.num_keys, shape.num_kv_heads, shape.head_dim_v,
+                               features, random);
   }
   FillValues(fixture, random);
 
   std::ostringstream text;
-  text << "seed " << options.seed << ": ragged, " << shape.q_dtype << ", heads "
-       << shape.num_q_heads << "/" << shape.num_kv_heads << ", dims " << shape.head_dim_qk << "/"
-       << shape.head_dim_v << ", rows (query_len/seq_len)";
+  text << "seed " << options.seed << ": ragged, q " << shape.q_dtype << ", k " << fixture.k.dtype
+       << ", heads " << shape.num_q_heads << "/" << shape.num_kv_heads << ", dims "
+       << shape.head_dim_qk << "/" << shape.head_dim_v << ", rows (query_len/seq_len)";
   for (int r = 0; r < num_rows; ++r) {
     text << " " << lengths.query_lens[r] << "/" << lengths.seq_lens[r];
   }

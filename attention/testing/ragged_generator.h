@@ -1,7 +1,8 @@
 // Random hostile ragged batches from a seed: attention/testing/batch_generator.h without a cache.
 //
-// Features that need block tables, tails or ranks are left out; k and v have the dtype of q. Keys
-// that no query sees are NaN.
+// Features that need block tables, tails or ranks are left out; k and v have the dtype of q, or, with
+// FixtureOptions::quantised_ragged, fp8 and scales (layer.k_scale, layer.v_scale, by row). Keys that
+// no query sees are NaN.
 
 #ifndef ATTENTION_TESTING_RAGGED_GENERATOR_H_
 #define ATTENTION_TESTING_RAGGED_GENERATOR_H_

@@ -28,6 +28,8 @@ namespace {
 
 #define REPRISE_NEW_KEYS_SCHEMA "Tensor? new_k=None, Tensor? new_v=None"
 
+#define REPRISE_ROPE_SCHEMA "Tensor? rope_cache=None, Tensor? rope_cache_scale=None"
+
 #define REPRISE_OUTPUT_SCHEMA                                   \
   "Tensor? out_scale=None, Tensor(s!)? out_block_scales=None, " \
   "ScalarType? products=None, int max_tier=2"
@@ -35,7 +37,8 @@ namespace {
 #define REPRISE_PAGED_SCHEMA                                                                       \
   "Tensor q, Tensor k_cache, Tensor v_cache, " REPRISE_BATCH_SCHEMA                                \
   ", *, " REPRISE_BATCH_OPTIONS_SCHEMA ", " REPRISE_CACHE_OPTIONS_SCHEMA ", " REPRISE_LAYER_SCHEMA \
-  ", " REPRISE_NEW_KEYS_SCHEMA ", " REPRISE_OUTPUT_SCHEMA ", " REPRISE_WORK_SCHEMA
+  ", " REPRISE_ROPE_SCHEMA ", " REPRISE_NEW_KEYS_SCHEMA ", " REPRISE_OUTPUT_SCHEMA                 \
+  ", " REPRISE_WORK_SCHEMA
 
 #define REPRISE_RAGGED_SCHEMA                                                       \
   "Tensor q, Tensor k, Tensor v, Tensor query_start_loc, Tensor key_start_loc, *, " \
@@ -164,6 +167,8 @@ PagedArguments ReadPaged(OperatorCall& call) {
   ReadBatchOptions(call, arguments.batch);
   ReadCacheOptions(call, arguments.kv);
   arguments.layer = ReadLayerArguments(call);
+  arguments.kv.rope_cache = call.MaybeTensor("rope_cache");
+  arguments.kv.rope_cache_scale = call.MaybeTensor("rope_cache_scale");
   ReadNewKeys(call, arguments.extras);
   ReadOutputOptions(call, arguments.extras);
   arguments.work = ReadWork(call);

@@ -47,11 +47,19 @@ absl::Status WriteLatentKvOp(OperatorCall& call) {
   KvTensors kv;
   kv.kv_dtype = call.MaybeString("kv_dtype");
   const std::optional<at::Tensor> scale = call.MaybeTensor("scale");
+  const std::optional<at::Tensor> rope_cache = call.MaybeTensor("rope_cache");
+  kv.rope_cache_scale = call.MaybeTensor("rope_cache_scale");
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("latent", latent, {"num_tokens", AtLeast(1)}));
   REPRISE_RETURN_IF_ERROR(dims.Check("rope", rope, {"num_rope_tokens", AtLeast(1)}));
   REPRISE_RETURN_IF_ERROR(
-      dims.Check("cache", cache, {"num_blocks", "block_size", latent.size(1) + rope.size(1)}));
+      dims.Check("cache", cache,
+                 {"num_blocks", "block_size", latent.size(1) + (rope_cache ? 0 : rope.size(1))}));
+  if (rope_cache) {
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("rope_cache", *rope_cache, {"num_blocks", "block_size", rope.size(1)}));
+    kv.rope_cache = rope_cache->unsqueeze(2);
+  }
   REPRISE_RETURN_IF_ERROR(CheckDevice("cache", cache, latent.device()));
   kv.k_cache = cache.unsqueeze(2);
   kv.v_cache = kv.k_cache.narrow(3, 0, latent.size(1));
@@ -196,7 +204,8 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
                  WriteKvOp);
   DefineOperator(library,
                  "write_latent_kv(Tensor latent, Tensor rope, Tensor(a!) cache, "
-                 "Tensor slot_mapping, *, str? kv_dtype=None, Tensor? scale=None) -> ()",
+                 "Tensor slot_mapping, *, str? kv_dtype=None, Tensor? scale=None, "
+                 "Tensor(b!)? rope_cache=None, Tensor? rope_cache_scale=None) -> ()",
                  WriteLatentKvOp);
   DefineOperator(library,
                  "read_kv(Tensor k_cache, Tensor v_cache, Tensor slot_mapping, *, "

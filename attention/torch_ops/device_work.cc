@@ -68,6 +68,7 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> pro
                                            .max_query_len = batch.max_query_len,
                                            .max_seq_len = batch.max_seq_len,
                                            .num_sms = NumSms(q.device()),
+                                           .max_shared_bytes = MaxSharedBytes(q.device()),
                                            .mode = work.deterministic ? WorkMapMode::kDeterministic
                                                                       : WorkMapMode::kBalanced,
                                            .products = products}));
@@ -92,6 +93,19 @@ int NumSms(at::Device device) {
   (void)device;
 #endif
   return num_sms;
+}
+
+int MaxSharedBytes(at::Device device) {
+  int bytes = 0;
+#ifdef REPRISE_WITH_CUDA
+  if (device.is_cuda()) {
+    const int index = device.has_index() ? device.index() : c10::cuda::current_device();
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+  }
+#else
+  (void)device;
+#endif
+  return bytes;
 }
 
 absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,

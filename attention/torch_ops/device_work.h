@@ -23,6 +23,9 @@ namespace reprise {
 // the CPU.
 int NumSms(at::Device device);
 
+// Shared memory that a CTA may have on it; 0 for the CPU.
+int MaxSharedBytes(at::Device device);
+
 // Fills `map` from the batch, on its device.
 absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
                        at::Device device);

@@ -84,6 +84,48 @@ absl::Status CheckShapes(const KvTensors& tensors, KvForm form) {
   return CheckDevice("v_cache", v, k.device());
 }
 
+// Adds the rope part to a layer whose head_dim_qk is that of k_cache.
+absl::Status AddRope(const KvTensors& tensors, KvLayer& layer) {
+  at::Tensor rope = *tensors.rope_cache;
+  REPRISE_RETURN_IF_ERROR(CheckDevice("rope_cache", rope, tensors.k_cache.device()));
+  if (tensors.layout == "K-packed") {
+    return absl::InvalidArgumentError(
+        "rope_cache: expected none with layout K-packed, got a tensor");
+  }
+  ShapeChecker dims;
+  dims.Bind("num_blocks", layer.num_blocks);
+  dims.Bind("block_size", layer.block_size);
+  dims.Bind("num_kv_heads", layer.num_kv_heads);
+  if (tensors.layout == "HND") {
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("rope_cache", rope, {"num_blocks", "num_kv_heads", "block_size", AtLeast(1)}));
+    rope = rope.transpose(1, 2);
+  } else {
+    REPRISE_RETURN_IF_ERROR(
+        dims.Check("rope_cache", rope, {"num_blocks", "block_size", "num_kv_heads", AtLeast(1)}));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("rope_cache", rope));
+  const bool is_storage = rope.scalar_type() == at::kByte && IsFp8(layer.dtype);
+  const std::optional<DType> dtype = is_storage ? layer.dtype : FromScalarType(rope.scalar_type());
+  if (!dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rope_cache has the wrong dtype: expected a floating-point type, or uint8 "
+                     "beside keys in fp8, got ",
+                     c10::toString(rope.scalar_type())));
+  }
+  layer.rope_dim = static_cast<int>(rope.size(3));
+  layer.rope_dtype = *dtype;
+  layer.rope = {.data = const_cast<void*>(rope.const_data_ptr()),
+                .block_stride = rope.stride(0),
+                .token_stride = rope.stride(1),
+                .head_stride = rope.stride(2),
+                .dim_chunk = layer.rope_dim};
+  layer.head_dim_qk += layer.rope_dim;
+  REPRISE_ASSIGN_OR_RETURN(layer.rope_scale, ScaleOf("rope_cache_scale", tensors.rope_cache_scale,
+                                                     layer.num_kv_heads, rope.device()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 at::Tensor Fp8Of(const at::Tensor& tensor, const std::optional<std::string>& kv_dtype) {
@@ -153,6 +195,12 @@ absl::StatusOr<KvLayer> KvLayerOf(const KvTensors& tensors) {
                            ScaleOf("k_scale", tensors.k_scale, layer.num_kv_heads, k.device()));
   REPRISE_ASSIGN_OR_RETURN(layer.v_scale,
                            ScaleOf("v_scale", tensors.v_scale, layer.num_kv_heads, k.device()));
+  if (tensors.rope_cache) {
+    REPRISE_RETURN_IF_ERROR(AddRope(tensors, layer));
+  } else if (tensors.rope_cache_scale) {
+    return absl::InvalidArgumentError(
+        "rope_cache_scale: expected none without rope_cache, got one");
+  }
   return layer;
 }
 

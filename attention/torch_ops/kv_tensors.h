@@ -14,6 +14,9 @@
 //   packed [num_blocks, 2, ...]      kv[:, 0], kv[:, 1]
 //   K and V in the last dimension    kv[..., :head_dim_qk], kv[..., head_dim_qk:]
 //   MLA latent [n, block_size, 576]  kv.unsqueeze(2), kv.unsqueeze(2)[..., :512]
+//   MLA in two tensors               ckv.unsqueeze(2) twice, and rope_cache kpe.unsqueeze(2):
+//                                    [num_blocks, block_size, heads, rope_dim] in the layout's
+//                                    order, with a dtype and a scale of its own
 //
 // kv_dtype names the element type of uint8 storage: "fp8", "fp8_e4m3", "fp8_e5m2".
 //
@@ -44,6 +47,9 @@ struct KvTensors {
   std::optional<std::string> kv_dtype = {};
   std::optional<at::Tensor> k_scale = {};
   std::optional<at::Tensor> v_scale = {};
+  // Of keys whose last dims are in a tensor of their own (KvLayer::rope).
+  std::optional<at::Tensor> rope_cache = {};
+  std::optional<at::Tensor> rope_cache_scale = {};
 };
 
 // The layer points into the tensors.

@@ -2,10 +2,13 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "base/torch_dtype.h"
 
 namespace reprise {
 namespace {
@@ -131,6 +134,48 @@ TEST(KvTensorsTest, ScalesComeInEveryForm) {
               HasSubstr("expected [2], got [3]"));
   EXPECT_THAT(std::string(scale(at::full({2}, 0.5, at::kDouble)).status().message()),
               HasSubstr("dtype"));
+}
+
+TEST(KvTensorsTest, ARopePartHasATypeAndAScaleOfItsOwn) {
+  const at::Tensor latent = at::zeros({4, 8, 1, 512}, at::kByte);
+  const at::Tensor rope = Cache({4, 8, 1, 80}).slice(3, 0, 64);
+  const at::Tensor scale = at::full({1, 1}, 0.5f).expand({7, 1});
+  const KvTensors tensors = {.k_cache = latent,
+                             .v_cache = latent,
+                             .kv_dtype = "fp8",
+                             .rope_cache = rope,
+                             .rope_cache_scale = scale};
+  const KvLayer kv = *KvLayerOf(tensors);
+  EXPECT_EQ(kv.head_dim_qk, 576);
+  EXPECT_EQ(kv.head_dim_v, 512);
+  EXPECT_EQ(kv.rope_dim, 64);
+  EXPECT_EQ(kv.dtype, DType::kFp8E4M3);
+  EXPECT_EQ(kv.rope_dtype, *FromScalarType(rope.scalar_type()));
+  EXPECT_EQ(kv.rope.data, rope.data_ptr());
+  EXPECT_EQ(kv.rope.Offset(1, 2, 0, 3), 1 * 640 + 2 * 80 + 3);
+  EXPECT_EQ(kv.rope_scale.data, scale.const_data_ptr());
+
+  KvTensors other = tensors;
+  other.k_cache = other.v_cache = latent.transpose(1, 2);
+  other.layout = "HND";
+  other.rope_cache = rope.transpose(1, 2);
+  EXPECT_EQ(KvLayerOf(other)->rope.Offset(1, 2, 0, 3), 1 * 640 + 2 * 80 + 3);
+  other = tensors;
+  other.rope_cache = at::zeros({4, 8, 1, 64}, at::kByte);
+  EXPECT_EQ(KvLayerOf(other)->rope_dtype, DType::kFp8E4M3);
+
+  const auto refusal = [&](const at::Tensor& wrong) {
+    KvTensors with = tensors;
+    with.rope_cache = wrong;
+    return Refusal(with);
+  };
+  EXPECT_THAT(refusal(Cache({3, 8, 1, 64})), HasSubstr("rope_cache must be"));
+  EXPECT_THAT(refusal(Cache({4, 8, 2, 64})), HasSubstr("rope_cache must be"));
+  EXPECT_THAT(refusal(Cache({4, 8, 64})), HasSubstr("rope_cache must be"));
+  EXPECT_THAT(refusal(rope.to(at::kInt)), HasSubstr("rope_cache has the wrong dtype"));
+  other = tensors;
+  other.rope_cache.reset();
+  EXPECT_THAT(Refusal(other), HasSubstr("rope_cache_scale: expected none without rope_cache"));
 }
 
 TEST(KvTensorsTest, RefusesTensorsThatAreNoCache) {

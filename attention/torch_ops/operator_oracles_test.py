@@ -664,6 +664,48 @@ class OracleTest(unittest.TestCase):
 
             self.check(name, case, case.attend(), case.dense(oracle))
 
+    def test_latent_and_rope_in_two_tensors_of_flashinfer(self):
+        """ckv_cache and kpe_cache, each with a dtype and a scale of its own."""
+        name = "MLA, two tensors"
+        scale = 192 ** -0.5
+        for rope_type in ("same", "fp8"):
+            for kv_dtype in (None, "fp8_e4m3"):
+                for case in self.cases(name, 3, heads=(8, 1), dims=(576, 512), kv_dtype=kv_dtype):
+                    keys = torch.cat(case.k)[:, 0]
+                    stored_types = [FP8["fp8_e4m3"] if kv_dtype else case.dtype,
+                                    FP8["fp8_e4m3"] if rope_type == "fp8" else case.dtype]
+                    parts, scales = [keys[:, :512], keys[:, 512:]], [0.25, 0.0625]
+                    scales = [s if t != case.dtype else 1.0 for s, t in zip(scales, stored_types)]
+                    stored = [(p.float() / s).clamp(-448, 448).to(t) if t != case.dtype else p
+                              for p, s, t in zip(parts, scales, stored_types)]
+                    shape = case.caches[0].shape[:2]
+                    caches = [torch.full((*shape, p.shape[1]), 0xff, dtype=torch.uint8,
+                                         device=case.device).repeat_interleave(
+                                             t.itemsize, dim=2).view(t)
+                              for p, t in zip(parts, stored_types)]
+                    on_device = [case.floats([s]) for s in scales]
+                    OPS.write_latent_kv(
+                        *(p.to(case.device) for p in parts), caches[0], case.slots(),
+                        scale=on_device[0], rope_cache=caches[1], rope_cache_scale=on_device[1])
+                    exact = torch.cat([p.double() * s for p, s in zip(stored, scales)], dim=1)
+                    lens = [k.shape[0] for k in case.k]
+                    rows = list(exact.split(lens))
+                    latent = caches[0].unsqueeze(2)
+                    case.caches = [latent, latent]
+                    case.layer = dict(scale=scale, k_scale=on_device[0], v_scale=on_device[0],
+                                      rope_cache=caches[1].unsqueeze(2),
+                                      rope_cache_scale=on_device[1])
+                    case.v = [row[:, None, :512] for row in rows]
+
+                    def oracle(row):
+                        k = rows[row.index]
+                        key = torch.arange(k.shape[0])
+                        scores = torch.einsum("nhd,ld->hnl", row.q, k) * scale
+                        own = row._replace(v=k[:, None, :512])
+                        return finish(own, masked(scores, key[None, :] <= row.positions[:, None]))
+
+                    self.check(name, case, case.attend(), case.dense(oracle))
+
     def test_merged_parts_by_one_softmax(self):
         """Parts over disjoint keys, each by float64, merged by the operator."""
         name = "merge of parts, one softmax"

@@ -75,7 +75,7 @@ c10::IValue ScaleTensor(const Scale& scale, int num_tables, int num_heads) {
 
 void AddCache(const KvLayer& kv, int num_tables, Arguments& arguments) {
   const at::ScalarType type = ToScalarType(kv.dtype);
-  if (kv.k.dim_chunk < kv.head_dim_qk || kv.v.dim_chunk < kv.head_dim_v) {
+  if (kv.k.dim_chunk < kv.key_dim() || kv.v.dim_chunk < kv.head_dim_v) {
     arguments["layout"] = "K-packed";
     arguments["k_cache"] = Tensor(
         kv.k.data,
@@ -86,12 +86,17 @@ void AddCache(const KvLayer& kv, int num_tables, Arguments& arguments) {
         kv.v.data, {kv.num_blocks, kv.num_kv_heads, kv.head_dim_v, kv.block_size},
         {kv.v.block_stride, kv.v.head_stride, kv.v.dim_chunk_stride, kv.v.token_stride}, type);
   } else {
-    const auto cache = [&](const KvView& view, int head_dim) {
+    const auto cache = [&](const KvView& view, int head_dim, DType dtype) {
       return Tensor(view.data, {kv.num_blocks, kv.block_size, kv.num_kv_heads, head_dim},
-                    {view.block_stride, view.token_stride, view.head_stride, 1}, type);
+                    {view.block_stride, view.token_stride, view.head_stride, 1},
+                    ToScalarType(dtype));
     };
-    arguments["k_cache"] = cache(kv.k, kv.head_dim_qk);
-    arguments["v_cache"] = cache(kv.v, kv.head_dim_v);
+    arguments["k_cache"] = cache(kv.k, kv.key_dim(), kv.dtype);
+    arguments["v_cache"] = cache(kv.v, kv.head_dim_v, kv.dtype);
+    if (kv.rope_dim > 0) {
+      arguments["rope_cache"] = cache(kv.rope, kv.rope_dim, kv.rope_dtype);
+      arguments["rope_cache_scale"] = ScaleTensor(kv.rope_scale, num_tables, kv.num_kv_heads);
+    }
   }
   arguments["k_scale"] = ScaleTensor(kv.k_scale, num_tables, kv.num_kv_heads);
   arguments["v_scale"] = ScaleTensor(kv.v_scale, num_tables, kv.num_kv_heads);

@@ -414,6 +414,55 @@ class OperatorsTest(unittest.TestCase):
                 OPS.write_latent_kv(latent, rope[:, :60], cache, slots)
             self.assertIn("cache must be", str(raised.exception))
 
+    def test_latents_and_rope_parts_are_written_to_tensors_of_their_own(self):
+        for device in DEVICES:
+            for types in ((torch.bfloat16, torch.bfloat16), (torch.uint8, torch.bfloat16),
+                          (torch.uint8, torch.uint8)):
+                cache = torch.zeros(4, 8, 512, dtype=types[0], device=device)
+                rope_cache = torch.zeros(4, 8, 64, dtype=types[1], device=device)
+                fused = torch.randn(5, 600, device=device, dtype=torch.bfloat16)
+                latent, rope = fused[:, :512], fused[:, 520:584]
+                slots = torch.tensor([9, -1, 8, 31, 0], dtype=torch.int64, device=device)
+                scales = [torch.tensor([s], device=device) for s in (0.5, 0.125)]
+                OPS.write_latent_kv(
+                    latent, rope, cache, slots, kv_dtype="fp8" if types[0] == torch.uint8 else None,
+                    scale=scales[0], rope_cache=rope_cache, rope_cache_scale=scales[1])
+                for got, part, scale in ((cache, latent, 0.5), (rope_cache, rope, 0.125)):
+                    want = torch.zeros_like(got).view(32, -1)
+                    for token, slot in enumerate(slots.tolist()):
+                        if slot < 0:
+                            continue
+                        key = part[token].float() / scale
+                        want[slot] = key if got.dtype != torch.uint8 else \
+                            key.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
+                    self.assertTrue(torch.equal(got.view(32, -1), want))
+            for wrong, message in ((dict(rope_cache=rope_cache[:, :, :60]), "rope_cache must be"),
+                                   (dict(rope_cache=rope_cache[:3]), "rope_cache must be"),
+                                   (dict(rope_cache_scale=scales[1]), "cache must be")):
+                with self.assertRaises(ValueError) as raised:
+                    OPS.write_latent_kv(latent, rope, cache, slots, kv_dtype="fp8", **wrong)
+                self.assertIn(message, str(raised.exception))
+
+    def test_rope_caches_that_do_not_fit_are_refused(self):
+        for device in DEVICES:
+            batch = Batch([5], [1], device, heads=(4, 1), dims=(48, 32))
+            q, _, latent, table, lens, starts = batch.arguments()
+            rope = torch.zeros(*latent.shape[:3], 16, device=device)
+            attend = lambda latent=latent, v=None, **others: OPS.paged_attention(
+                q, latent, latent if v is None else v, table, lens, starts, **others)
+            for call, message in (
+                    (lambda: attend(rope_cache=rope[:-1]), "rope_cache must be"),
+                    (lambda: attend(rope_cache=rope[..., :8]), "q must be"),
+                    (lambda: attend(rope_cache=rope.to(torch.int32)), "rope_cache has the wrong"),
+                    (lambda: attend(rope_cache=rope, v=latent.clone()), "kv.v: expected kv.k"),
+                    (lambda: attend(rope_cache=rope, rope_theta=1e4), "rotary: expected none"),
+                    (lambda: attend(rope_cache=rope, new_k=q[:, :1], new_v=q[:, :1, :32]),
+                     "new_k and new_v: expected none"),
+                    (lambda: attend(rope_cache_scale=torch.ones(1)), "without rope_cache")):
+                with self.assertRaises(ValueError) as raised:
+                    call()
+                self.assertIn(message, str(raised.exception))
+
     def test_chunks_become_virtual_rows(self):
         for device in DEVICES:
             table = torch.zeros(3, 9, dtype=torch.int32, device=device)

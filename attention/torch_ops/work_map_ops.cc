@@ -49,7 +49,9 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
   }
   options.dtype = *dtype;
   options.mode = call.Bool("deterministic") ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced;
-  options.num_sms = NumSms(call.Device("device"));
+  const at::Device device = call.Device("device");
+  options.num_sms = NumSms(device);
+  options.max_shared_bytes = MaxSharedBytes(device);
   if (call.Bool("shared_prefix")) options.shared_prefix = SharedPrefix::kTaken;
   if (const std::optional<at::ScalarType> products = call.MaybeDType("products")) {
     options.products = FromScalarType(*products);

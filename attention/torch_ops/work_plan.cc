@@ -34,6 +34,7 @@ enum PlanField {
   kSharedPrefix,
   kProducts,  // 0: as q, else 1 + the type
   kMaxSplits,
+  kMaxSharedBytes,
   kNumFields,
 };
 
@@ -62,6 +63,7 @@ absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options) {
   fields[kMode] = static_cast<int64_t>(options.mode);
   fields[kSharedPrefix] = static_cast<int64_t>(options.shared_prefix);
   fields[kMaxSplits] = options.max_splits;
+  fields[kMaxSharedBytes] = options.max_shared_bytes;
   fields[kProducts] = options.products ? 1 + static_cast<int64_t>(*options.products) : 0;
   return tensor;
 }
@@ -99,6 +101,7 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
                         .max_query_len = field(kMaxQueryLen),
                         .max_seq_len = field(kMaxSeqLen),
                         .num_sms = field(kNumSms),
+                        .max_shared_bytes = field(kMaxSharedBytes),
                         .mode = static_cast<WorkMapMode>(field(kMode)),
                         .max_splits = field(kMaxSplits),
                         .products = products,

@@ -24,6 +24,10 @@ constexpr int64_t kMostMerges = int64_t{1} << 19;
 // Columns are a dimension of the grid.
 constexpr int kMostColumns = 65535;
 
+// What the tiles of many rows for head dims beyond kMaxHeadDimOfOneWarp may take: less than this and
+// more than the smaller cards have.
+constexpr int kSharedBytesOfLargeHeads = 163 * 1024;
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status CheckAtLeast(const char* name, int least, int got) {
@@ -62,6 +66,7 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", 1, options.max_query_len));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", 0, options.max_seq_len));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_sms", 1, options.num_sms));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_shared_bytes", 0, options.max_shared_bytes));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_splits", 1, options.max_splits));
   if (options.max_splits > kMaxDeterministicSplits) {
     return absl::InvalidArgumentError(
@@ -193,6 +198,13 @@ int MostQueries(const WorkMapOptions& options) {
 // dims.
 const AttentionTile* TileFor(const WorkMapOptions& options, int num_queries) {
   const int64_t rows = int64_t{num_queries} * (options.num_q_heads / options.num_kv_heads);
+  // Every tile of more rows for such heads needs as much (attention/work_map/attention_tile.h).
+  const bool is_large = std::max(options.head_dim_qk, options.head_dim_v) > kMaxHeadDimOfOneWarp;
+  if (is_large && options.max_shared_bytes > 0 &&
+      options.max_shared_bytes < kSharedBytesOfLargeHeads) {
+    return FindTile(options.products.value_or(options.dtype), options.head_dim_qk,
+                    options.head_dim_v, /*rows=*/1);
+  }
   return FindTile(options.products.value_or(options.dtype), options.head_dim_qk, options.head_dim_v,
                   static_cast<int>(std::min<int64_t>(rows, 1 << 20)));
 }

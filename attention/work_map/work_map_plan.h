@@ -64,6 +64,10 @@ struct WorkMapOptions {
   int max_seq_len = 0;
   // Multiprocessors of the device. Any number is correct; the card's own is fastest.
   int num_sms = 132;
+  // Shared memory that a CTA may have on the device; 0: no limit. Where it is too little for the
+  // tiles of head dims beyond 256 (compute capability 8.6 and 8.9 have 99 KB), rows of any length
+  // get the tile of a decode.
+  int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
   // Deterministic mode: the most pieces of a row, up to kMaxDeterministicSplits; 1: no row is cut.
   int max_splits = kMaxDeterministicSplits;

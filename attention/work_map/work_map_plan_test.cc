@@ -237,6 +237,39 @@ TEST(WorkMapPlanTest, HeadDimsTo512HaveTilesWhateverTheirValuesAre) {
 }
 
 // Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
+TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode) {
+  constexpr int kSmallCard = 99 * 1024;  // compute capability 8.6 and 8.9
+  constexpr int kA100 = 163 * 1024;
+  for (const int head_dim : {257, 320, 512}) {
+    WorkMapOptions options = LlamaDecode();
+    options.head_dim_qk = options.head_dim_v = head_dim;
+    options.max_tokens = 4096;
+    options.max_query_len = 512;
+    for (const int enough : {0, kA100}) {
+      options.max_shared_bytes = enough;
+      const WorkMap map = PlanWorkMap(options)->shape;
+      EXPECT_EQ(map.main.tile_rows, 64);
+      EXPECT_EQ(map.short_rows.tile_rows, 16);
+    }
+    options.max_shared_bytes = kSmallCard;
+    const WorkMap map = PlanWorkMap(options)->shape;
+    EXPECT_EQ(map.main.tile_rows, 16);
+    EXPECT_EQ(map.main.tile_queries, 4);
+    EXPECT_EQ(map.main.max_query_len, 512);
+    EXPECT_EQ(map.short_rows.max_items, 0);
+  }
+  // Smaller heads have tiles of many rows on every card.
+  WorkMapOptions options = LlamaDecode();
+  options.head_dim_qk = options.head_dim_v = 256;
+  options.max_tokens = 4096;
+  options.max_query_len = 512;
+  options.max_shared_bytes = kSmallCard;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 64);
+  options.max_shared_bytes = -1;
+  EXPECT_THAT(std::string(PlanWorkMap(options).status().message()),
+              HasSubstr("max_shared_bytes of WorkMapOptions: expected >= 0, got -1"));
+}
+
 TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
   WorkMapOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;

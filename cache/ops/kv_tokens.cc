@@ -13,7 +13,20 @@ absl::Status CheckKvLayer(const KvLayer& kv) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.head_dim_v", kv.head_dim_v, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.k.dim_chunk", kv.k.dim_chunk, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.v.dim_chunk", kv.v.dim_chunk, 1));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("kv.rope_dim", kv.rope_dim, 0, kv.head_dim_qk - 1));
+  if (kv.rope_dim > 0) {
+    // Both parts of a key are in one piece, and V is in the latent.
+    REPRISE_RETURN_IF_ERROR(CheckAtMost("kv.head_dim_v", kv.head_dim_v, kv.key_dim()));
+    REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.k.dim_chunk", kv.k.dim_chunk, kv.key_dim()));
+    REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.rope.dim_chunk", kv.rope.dim_chunk, kv.rope_dim));
+  }
   if (kv.num_blocks == 0) return absl::OkStatus();
+  if (kv.rope_dim > 0) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("kv.rope", kv.rope.data));
+    if (kv.v.data != kv.k.data) {
+      return absl::InvalidArgumentError("kv.v: expected kv.k, with a rope part, got another");
+    }
+  }
   REPRISE_RETURN_IF_ERROR(CheckGiven("kv.k", kv.k.data));
   return CheckGiven("kv.v", kv.v.data);
 }

@@ -118,5 +118,35 @@ TEST(CheckKvLayerTest, SizesAndMemoryAreNamed) {
   EXPECT_EQ(message([](KvLayer& kv) { kv.k.data = nullptr; }), "kv.k: expected an array, got none");
 }
 
+TEST(CheckKvLayerTest, ARopePartBelongsToALatent) {
+  char memory[2] = {};
+  const KvLayer good = {.k = {.data = memory, .dim_chunk = 3},
+                        .v = {.data = memory, .dim_chunk = 3},
+                        .num_blocks = 1,
+                        .block_size = 1,
+                        .num_kv_heads = 1,
+                        .head_dim_qk = 5,
+                        .head_dim_v = 3,
+                        .rope_dim = 2,
+                        .rope = {.data = memory, .dim_chunk = 2}};
+  EXPECT_TRUE(CheckKvLayer(good).ok());
+  const auto message = [&](auto change) {
+    KvLayer kv = good;
+    change(kv);
+    return std::string(CheckKvLayer(kv).message());
+  };
+  EXPECT_EQ(message([](KvLayer& kv) { kv.rope_dim = 5; }), "kv.rope_dim: expected 0 to 4, got 5");
+  EXPECT_EQ(message([](KvLayer& kv) { kv.rope_dim = 3; }),
+            "kv.head_dim_v: expected at most 2, got 3");
+  EXPECT_EQ(message([](KvLayer& kv) { kv.k.dim_chunk = 1; }),
+            "kv.k.dim_chunk: expected at least 3, got 1");
+  EXPECT_EQ(message([](KvLayer& kv) { kv.rope.dim_chunk = 1; }),
+            "kv.rope.dim_chunk: expected at least 2, got 1");
+  EXPECT_EQ(message([](KvLayer& kv) { kv.rope.data = nullptr; }),
+            "kv.rope: expected an array, got none");
+  EXPECT_EQ(message([&](KvLayer& kv) { kv.v.data = memory + 1; }),
+            "kv.v: expected kv.k, with a rope part, got another");
+}
+
 }  // namespace
 }  // namespace reprise

@@ -73,6 +73,17 @@ absl::Status ReadKvOnHost(const ReadKvArgs& args) {
 
 // Runs `args`, of which kv, k, v, dtype and num_sides are not set yet.
 absl::Status Run(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v, ReadKvArgs args) {
+  if (kv.rope_dim > 0) {  // the two parts of k, one after the other
+    KvLayer part = kv;
+    part.rope_dim = 0;
+    part.head_dim_qk = part.head_dim_v = kv.key_dim();
+    REPRISE_RETURN_IF_ERROR(Run(part, k.narrow(2, 0, kv.key_dim()), v, args));
+    part.head_dim_qk = part.head_dim_v = kv.rope_dim;
+    part.k = part.v = kv.rope;
+    part.dtype = kv.rope_dtype;
+    part.k_scale = part.v_scale = kv.rope_scale;
+    return Run(part, k.narrow(2, kv.key_dim(), kv.rope_dim), v, args);
+  }
   REPRISE_ASSIGN_OR_RETURN(args.dtype, SupportedDType("KV read", kv, k));
   args.kv = kv;
   args.k = TokensOf(k);
@@ -108,6 +119,7 @@ absl::Status ReadKv(const KvLayer& kv, const at::Tensor& slot_mapping, const at:
     REPRISE_RETURN_IF_ERROR(CheckKvLayer(kv));
     REPRISE_RETURN_IF_ERROR(CheckHasNoRows("kv.k_scale", kv.k_scale));
     REPRISE_RETURN_IF_ERROR(CheckHasNoRows("kv.v_scale", kv.v_scale));
+    REPRISE_RETURN_IF_ERROR(CheckHasNoRows("kv.rope_scale", kv.rope_scale));
     ShapeChecker dims;
     REPRISE_RETURN_IF_ERROR(dims.Check("slot_mapping", slot_mapping, {"num_tokens"}, at::kLong));
     REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("slot_mapping", slot_mapping));

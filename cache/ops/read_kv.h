@@ -15,7 +15,8 @@
 //
 //   k, v          [>= num_tokens, num_kv_heads, head_dim], any strides, one dtype: float32,
 //                 float16, bfloat16, on the CPU float64 too; elements past num_tokens are not
-//                 written. v is undefined for a latent cache, whose v is a part of k
+//                 written. v is undefined for a latent cache, whose v is a part of k. Where the
+//                 rope part is a tensor of its own (KvLayer::rope), k has both, in two launches
 //   slot_mapping  [num_tokens] int64, contiguous
 //   scales        of kv; row_stride (the table row) counts for rows, and must be 0 for slots
 //

@@ -140,32 +140,81 @@ absl::Status CheckSlots(const at::Tensor& slot_mapping, ShapeChecker& dims) {
                    ", 1], got [", slot_mapping.stride(0), ", ", slot_mapping.stride(1), "]"));
 }
 
+// All checks but that of the slots' values, and the arguments. `v` is undefined for K alone.
+absl::StatusOr<WriteKvArgs> ArgsOf(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
+                                   const at::Tensor& slot_mapping) {
+  REPRISE_RETURN_IF_ERROR(CheckKvLayer(kv));
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(CheckSlots(slot_mapping, dims));
+  REPRISE_RETURN_IF_ERROR(CheckKvTensors(kv, k, v, dims));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slot_mapping, k.device()));
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype, SourceDType(kv, k));
+  WriteKvArgs args = {.kv = kv,
+                      .k = ConstTokensOf(k),
+                      .v = ConstTokensOf(v),
+                      .dtype = dtype,
+                      .slot_mapping = slot_mapping.const_data_ptr<int64_t>(),
+                      .num_tokens = slot_mapping.numel(),
+                      .num_sides = v.defined() ? 2 : 1};
+  if (IsFp8(dtype)) args.kv.k_scale = args.kv.v_scale = {};
+  REPRISE_RETURN_IF_ERROR(CheckWriteKv(args));
+  return args;
+}
+
+absl::Status Write(const WriteKvArgs& args, [[maybe_unused]] at::Device device) {
+#ifdef REPRISE_WITH_CUDA
+  if (device.is_cuda()) {
+    const c10::cuda::CUDAGuard guard(device);
+    return LaunchWriteKv(args, c10::cuda::getCurrentCUDAStream(device.index()).stream());
+  }
+#endif
+  return WriteKvOnHost(args);
+}
+
+// The dims of a latent cache that WriteLatentKv() takes from `latent`; the others are from `rope`.
+int LatentDim(const KvLayer& kv) { return kv.rope_dim > 0 ? kv.key_dim() : kv.head_dim_v; }
+
+// A layer whose K is the rope part of `kv`.
+KvLayer RopeOf(const KvLayer& kv) {
+  KvLayer rope = kv;
+  rope.rope_dim = 0;
+  rope.head_dim_qk = rope.head_dim_v = kv.head_dim_qk - LatentDim(kv);
+  if (kv.rope_dim > 0) {
+    rope.k = kv.rope;
+    rope.dtype = kv.rope_dtype;
+    rope.k_scale = kv.rope_scale;
+  } else {
+    rope.k.data = static_cast<char*>(kv.k.data) + int64_t{kv.head_dim_v} * SizeOf(kv.dtype);
+    rope.k.dim_chunk = rope.head_dim_qk;
+  }
+  rope.v = rope.k;
+  rope.v_scale = rope.k_scale;
+  return rope;
+}
+
+// A layer whose K is the latent of `kv`.
+KvLayer LatentOf(const KvLayer& kv) {
+  KvLayer latent = kv;
+  latent.rope_dim = 0;
+  latent.head_dim_qk = latent.head_dim_v = LatentDim(kv);
+  latent.k.dim_chunk = latent.head_dim_qk;
+  latent.v = latent.k;
+  latent.v_scale = latent.k_scale;
+  return latent;
+}
+
 }  // namespace
 
 absl::Status WriteKv(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
                      const at::Tensor& slot_mapping) {
+  if (kv.rope_dim != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv.rope_dim: expected 0, got ", kv.rope_dim,
+                     ": WriteLatentKv() writes a latent and its rope part"));
+  }
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(CheckKvLayer(kv));
-    ShapeChecker dims;
-    REPRISE_RETURN_IF_ERROR(CheckSlots(slot_mapping, dims));
-    REPRISE_RETURN_IF_ERROR(CheckKvTensors(kv, k, v, dims));
-    REPRISE_RETURN_IF_ERROR(CheckDevice("slot_mapping", slot_mapping, k.device()));
-    REPRISE_ASSIGN_OR_RETURN(const DType dtype, SourceDType(kv, k));
-    WriteKvArgs args = {.kv = kv,
-                        .k = ConstTokensOf(k),
-                        .v = ConstTokensOf(v),
-                        .dtype = dtype,
-                        .slot_mapping = slot_mapping.const_data_ptr<int64_t>(),
-                        .num_tokens = slot_mapping.numel(),
-                        .num_sides = v.defined() ? 2 : 1};
-    if (IsFp8(dtype)) args.kv.k_scale = args.kv.v_scale = {};
-#ifdef REPRISE_WITH_CUDA
-    if (k.is_cuda()) {
-      const c10::cuda::CUDAGuard guard(k.device());
-      return LaunchWriteKv(args, c10::cuda::getCurrentCUDAStream(k.device().index()).stream());
-    }
-#endif
-    return WriteKvOnHost(args);
+    REPRISE_ASSIGN_OR_RETURN(const WriteKvArgs args, ArgsOf(kv, k, v, slot_mapping));
+    return Write(args, k.device());
   });
 }
 
@@ -174,25 +223,35 @@ absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at
   if (!IsLatent(kv)) {
     return absl::InvalidArgumentError("kv must be a latent cache: expected v within k");
   }
-  if (kv.k.dim_chunk < kv.head_dim_qk || kv.head_dim_v >= kv.head_dim_qk) {
+  if (kv.rope_dim == 0 && (kv.k.dim_chunk < kv.head_dim_qk || kv.head_dim_v >= kv.head_dim_qk)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "kv must have dims behind the latent's, all in one piece: got head_dim_qk ", kv.head_dim_qk,
         ", head_dim_v ", kv.head_dim_v, ", dim_chunk ", kv.k.dim_chunk));
   }
   return CatchTorch([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(CheckKvLayer(kv));
+    const KvLayer latent_kv = LatentOf(kv);
+    const KvLayer rope_kv = RopeOf(kv);
     ShapeChecker dims;
-    REPRISE_RETURN_IF_ERROR(dims.Check("latent", latent, {"rows", kv.head_dim_v}));
-    REPRISE_RETURN_IF_ERROR(
-        dims.Check("rope", rope, {"rope_rows", kv.head_dim_qk - kv.head_dim_v}));
-    // A layer whose K is the latent and whose V is the rest.
-    KvLayer parts = kv;
-    parts.head_dim_qk = kv.head_dim_v;
-    parts.head_dim_v = kv.head_dim_qk - kv.head_dim_v;
-    parts.v.data = static_cast<char*>(kv.k.data) + int64_t{kv.head_dim_v} * SizeOf(kv.dtype);
-    parts.k.dim_chunk = parts.head_dim_qk;
-    parts.v.dim_chunk = parts.head_dim_v;
-    parts.v_scale = kv.k_scale;
-    return WriteKv(parts, latent.unsqueeze(1), rope.unsqueeze(1), slot_mapping);
+    REPRISE_RETURN_IF_ERROR(dims.Check("latent", latent, {"rows", latent_kv.head_dim_qk}));
+    REPRISE_RETURN_IF_ERROR(dims.Check("rope", rope, {"rope_rows", rope_kv.head_dim_qk}));
+    if (rope_kv.dtype == latent_kv.dtype && rope.scalar_type() == latent.scalar_type()) {
+      // One launch: a layer whose K is the latent and whose V is the rest.
+      KvLayer parts = latent_kv;
+      parts.head_dim_v = rope_kv.head_dim_qk;
+      parts.v = rope_kv.k;
+      parts.v_scale = rope_kv.k_scale;
+      return WriteKv(parts, latent.unsqueeze(1), rope.unsqueeze(1), slot_mapping);
+    }
+    if (kv.rope_dim == 0) REPRISE_RETURN_IF_ERROR(CheckDType("rope", rope, {latent.scalar_type()}));
+    REPRISE_RETURN_IF_ERROR(CheckDevice("rope", rope, latent.device()));
+    // Both are checked before one is written.
+    REPRISE_ASSIGN_OR_RETURN(const WriteKvArgs of_latent,
+                             ArgsOf(latent_kv, latent.unsqueeze(1), at::Tensor(), slot_mapping));
+    REPRISE_ASSIGN_OR_RETURN(const WriteKvArgs of_rope,
+                             ArgsOf(rope_kv, rope.unsqueeze(1), at::Tensor(), slot_mapping));
+    REPRISE_RETURN_IF_ERROR(Write(of_latent, latent.device()));
+    return Write(of_rope, latent.device());
   });
 }
 

@@ -53,6 +53,9 @@ absl::Status WriteKv(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v
 // Writes into a latent cache from its two parts (MLA), without joining them first: dims
 // [0, head_dim_v) of each slot from `latent` [>= num_tokens, head_dim_v], the rest from `rope`
 // [>= num_tokens, head_dim_qk - head_dim_v], both divided by k_scale. Otherwise as WriteKv().
+// Where the rope part is a tensor of its own (KvLayer::rope), `rope` [>= num_tokens, rope_dim] is
+// divided by rope_scale, latent and rope may differ in dtype, and two dtypes are two launches.
+// WriteKv() refuses such layers.
 // Errors: InvalidArgument too if kv is not latent, or consists of the latent part only.
 absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at::Tensor& rope,
                            const at::Tensor& slot_mapping);

@@ -20,6 +20,7 @@
 #include "base/testing/device_array.h"
 #include "base/testing/test_seed.h"
 #include "base/torch_dtype.h"
+#include "cache/ops/read_kv.h"
 #include "cache/ops/write_kv.h"
 #include "cache/storage/kv_cache.h"
 #include "cache/storage/kv_layout.h"
@@ -159,6 +160,62 @@ TEST_F(WriteKvGpuTest, AGraphSeesNewScales) {
   graph.Replay();
   EXPECT_EQ(k_of_head(0), 16);
   EXPECT_EQ(k_of_head(1), 16);
+}
+
+// MLA in two tensors: a replay takes new scales of both, and both are read back as one key.
+TEST_F(WriteKvGpuTest, ALatentAndItsRopePartFollowTheirScalesInAGraph) {
+  for (const DType rope_dtype : {DType::kFp8E4M3, DType::kBFloat16}) {
+    SCOPED_TRACE(testing::Message() << rope_dtype);
+    const at::Tensor latents = at::zeros({2, 4, 512}, at::TensorOptions(kGpu).dtype(at::kByte));
+    const at::Tensor ropes = at::zeros({2, 4, 64}, at::TensorOptions(kGpu).dtype(at::kFloat))
+                                 .to(ToScalarType(rope_dtype));
+    const at::Tensor scales = OnGpu(at::tensor({2.0f, 0.5f}));
+    const KvView latent_view = {
+        .data = latents.data_ptr(), .block_stride = 2048, .token_stride = 512, .dim_chunk = 512};
+    const KvLayer kv = {.k = latent_view,
+                        .v = latent_view,
+                        .dtype = DType::kFp8E4M3,
+                        .num_blocks = 2,
+                        .block_size = 4,
+                        .num_kv_heads = 1,
+                        .head_dim_qk = 576,
+                        .head_dim_v = 512,
+                        .k_scale = {.data = scales.const_data_ptr<float>()},
+                        .rope_dim = 64,
+                        .rope_dtype = rope_dtype,
+                        .rope = {.data = ropes.data_ptr(),
+                                 .block_stride = 256,
+                                 .token_stride = 64,
+                                 .dim_chunk = 64},
+                        .rope_scale = {.data = scales.const_data_ptr<float>() + 1}};
+    const at::TensorOptions as_model = at::TensorOptions(kGpu).dtype(at::kBFloat16);
+    const at::Tensor latent = at::full({2, 512}, 8.0f, as_model);
+    const at::Tensor rope = at::full({2, 64}, 3.0f, as_model);
+    const at::Tensor slots = Slots({6, -1});
+    const at::Tensor k = at::full({1, 1, 576}, 7.0f, at::TensorOptions(kGpu).dtype(at::kFloat));
+    const at::Tensor wanted = Slots({6});
+    CapturedWork graph([&](cudaStream_t stream) {
+      const c10::cuda::CUDAStreamGuard guard(
+          c10::cuda::getStreamFromExternal(stream, kGpu.index()));
+      ASSERT_TRUE(WriteLatentKv(kv, latent, rope, slots).ok());
+      ASSERT_TRUE(ReadKv(kv, wanted, k, at::Tensor()).ok());
+    });
+    for (const auto& [latent_scale, rope_scale] :
+         {std::pair(2.0f, 0.5f), std::pair(0.25f, 1.0f), std::pair(4.0f, 0.125f)}) {
+      scales.copy_(at::tensor({latent_scale, rope_scale}));
+      graph.Replay();
+      const at::Tensor stored =
+          latents.view(at::kFloat8_e4m3fn).to(at::kFloat).view({8, 512}).cpu();
+      const at::Tensor stored_ropes = ropes.to(at::kFloat).view({8, 64}).cpu();
+      EXPECT_TRUE(stored[6].equal(at::full({512}, 8.0f / latent_scale))) << stored[6];
+      EXPECT_TRUE(stored_ropes[6].equal(at::full({64}, 3.0f / rope_scale))) << stored_ropes[6];
+      EXPECT_EQ(stored.sum().item<float>(), 512 * 8.0f / latent_scale);  // no other slot
+      EXPECT_EQ(stored_ropes.sum().item<float>(), 64 * 3.0f / rope_scale);
+      const at::Tensor read = k.cpu()[0][0];
+      EXPECT_TRUE(read.slice(0, 0, 512).equal(at::full({512}, 8.0f))) << read;
+      EXPECT_TRUE(read.slice(0, 512).equal(at::full({64}, 3.0f))) << read;
+    }
+  }
 }
 
 TEST_F(WriteKvGpuTest, NanStaysNanAndInfinitySaturatesFp8) {

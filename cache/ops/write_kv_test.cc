@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -19,6 +20,7 @@
 #include "base/dtype.h"
 #include "base/testing/test_seed.h"
 #include "base/torch_dtype.h"
+#include "cache/ops/read_kv.h"
 #include "cache/storage/kv_cache.h"
 #include "cache/storage/kv_layout.h"
 #include "cache/testing/write_kv_case.h"
@@ -223,6 +225,83 @@ TEST(WriteKvTest, ALatentIsWrittenFromItsTwoParts) {
   KvLayer whole = cache.layer(0);
   whole.head_dim_v = 5;
   EXPECT_THAT(message(whole, latent, rope), HasSubstr("kv must have dims behind the latent's"));
+}
+
+// 4 slots: latents of 3 dims and rope parts of 2, 4 elements apart.
+struct LatentParts {
+  LatentParts(at::ScalarType latent_type, DType dtype, at::ScalarType rope_type, DType rope_dtype)
+      : latent(at::full({2, 2, 3}, kNan).to(latent_type)),
+        rope(at::full({2, 2, 4}, kNan).to(rope_type)),
+        kv({.k = {.data = latent.data_ptr(), .block_stride = 6, .token_stride = 3, .dim_chunk = 3},
+            .v = {.data = latent.data_ptr(), .block_stride = 6, .token_stride = 3, .dim_chunk = 3},
+            .dtype = dtype,
+            .num_blocks = 2,
+            .block_size = 2,
+            .num_kv_heads = 1,
+            .head_dim_qk = 5,
+            .head_dim_v = 3,
+            .k_scale = {.value = 2.0f},
+            .v_scale = {.value = 99.0f},
+            .rope_dim = 2,
+            .rope_dtype = rope_dtype,
+            .rope = {.data = rope.data_ptr(), .block_stride = 8, .token_stride = 4, .dim_chunk = 2},
+            .rope_scale = {.value = 0.5f}}) {}
+
+  at::Tensor latent;
+  at::Tensor rope;
+  KvLayer kv;
+};
+
+TEST(WriteKvTest, ALatentAndItsRopePartAreWrittenToTensorsOfTheirOwn) {
+  constexpr auto kE4M3 = at::kFloat8_e4m3fn;
+  for (const auto& [types, dtypes] :
+       {std::pair(std::pair(kE4M3, kE4M3), std::pair(DType::kFp8E4M3, DType::kFp8E4M3)),
+        std::pair(std::pair(kE4M3, at::kBFloat16), std::pair(DType::kFp8E4M3, DType::kBFloat16)),
+        std::pair(std::pair(at::kHalf, kE4M3), std::pair(DType::kFloat16, DType::kFp8E4M3))}) {
+    SCOPED_TRACE(testing::Message() << dtypes.first << " and " << dtypes.second);
+    LatentParts cache(types.first, dtypes.first, types.second, dtypes.second);
+    const at::Tensor latent = at::tensor({2.0f, 4.0f, 6.0f, 8.0f, 10.0f, 12.0f}).view({2, 3});
+    const at::Tensor rope = at::tensor({1.0f, 2.0f, 3.0f, 4.0f}).view({2, 2});
+    ASSERT_TRUE(WriteLatentKv(cache.kv, latent, rope, Slots({3, 1})).ok());
+    const at::Tensor latents = cache.latent.to(at::kFloat).view({4, 3});
+    const at::Tensor ropes = cache.rope.to(at::kFloat).view({4, 4});
+    EXPECT_TRUE(latents[3].equal(at::tensor({1.0f, 2.0f, 3.0f}))) << latents;
+    EXPECT_TRUE(latents[1].equal(at::tensor({4.0f, 5.0f, 6.0f}))) << latents;
+    EXPECT_TRUE(ropes[3].slice(0, 0, 2).equal(at::tensor({2.0f, 4.0f}))) << ropes;
+    EXPECT_TRUE(ropes[1].slice(0, 0, 2).equal(at::tensor({6.0f, 8.0f}))) << ropes;
+    EXPECT_EQ(at::isnan(latents).sum().item<int>(), 6);
+    EXPECT_EQ(at::isnan(ropes).sum().item<int>(), 12);
+
+    // Read back as one key, dequantised.
+    const at::Tensor k = at::full({2, 1, 5}, 7.0f);
+    ASSERT_TRUE(ReadKv(cache.kv, Slots({1, -1}), k, at::Tensor()).ok());
+    EXPECT_TRUE(k[0][0].equal(at::tensor({8.0f, 10.0f, 12.0f, 3.0f, 4.0f}))) << k;
+    EXPECT_TRUE(k[1][0].equal(at::zeros({5}))) << k;
+  }
+}
+
+TEST(WriteKvTest, WhatDoesNotFitALatentAndItsRopePartIsRefusedBeforeEitherIsWritten) {
+  LatentParts cache(at::kFloat8_e4m3fn, DType::kFp8E4M3, at::kBFloat16, DType::kBFloat16);
+  const at::Tensor latent = at::ones({2, 3}), rope = at::ones({2, 2});
+  const auto message = [&](const KvLayer& kv, const at::Tensor& a, const at::Tensor& b,
+                           const at::Tensor& slots) {
+    const absl::Status status = WriteLatentKv(kv, a, b, slots);
+    EXPECT_FALSE(status.ok());
+    return std::string(status.message());
+  };
+  const at::Tensor slots = Slots({0, 1});
+  EXPECT_THAT(message(cache.kv, rope, rope, slots), HasSubstr("latent must be [rows, 3]"));
+  EXPECT_THAT(message(cache.kv, latent, latent, slots), HasSubstr("rope must be [rope_rows, 2]"));
+  EXPECT_THAT(message(cache.kv, latent, rope.to(at::kInt), slots), HasSubstr("got int"));
+  EXPECT_THAT(message(cache.kv, latent, rope, Slots({0, 4})), HasSubstr("expected -1 to 3"));
+  EXPECT_THAT(message(cache.kv, latent, rope.slice(0, 0, 1), slots), HasSubstr("[>= 2, 1, 2]"));
+  KvLayer bad = cache.kv;
+  bad.rope_scale.value = 0;
+  EXPECT_THAT(message(bad, latent, rope, slots), HasSubstr("scale: expected a positive"));
+  EXPECT_EQ(at::isnan(cache.latent.to(at::kFloat)).sum().item<int>(), 12);
+  EXPECT_EQ(at::isnan(cache.rope.to(at::kFloat)).sum().item<int>(), 16);
+  const absl::Status joined = WriteKv(cache.kv, at::ones({2, 1, 5}), at::Tensor(), slots);
+  EXPECT_THAT(std::string(joined.message()), HasSubstr("kv.rope_dim: expected 0, got 2"));
 }
 
 TEST(WriteKvTest, BadArgumentsAreNamed) {

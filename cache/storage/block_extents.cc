@@ -87,7 +87,12 @@ absl::StatusOr<std::vector<BlockExtent>> BlockExtentsOf(absl::Span<const KvLayer
                        ", got ", layer.num_blocks));
     }
     if (sides != KvSides::kValues) {
-      REPRISE_RETURN_IF_ERROR(AddPieces(layer, layer.k, layer.head_dim_qk, pieces));
+      REPRISE_RETURN_IF_ERROR(AddPieces(layer, layer.k, layer.key_dim(), pieces));
+      if (layer.rope_dim > 0) {
+        KvLayer rope = layer;
+        rope.dtype = layer.rope_dtype;
+        REPRISE_RETURN_IF_ERROR(AddPieces(rope, layer.rope, layer.rope_dim, pieces));
+      }
     }
     if (sides != KvSides::kKeys && !IsLatent(layer)) {
       REPRISE_RETURN_IF_ERROR(AddPieces(layer, layer.v, layer.head_dim_v, pieces));

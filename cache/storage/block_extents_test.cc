@@ -99,6 +99,25 @@ TEST(BlockExtentsTest, ALatentIsKeys) {
   EXPECT_EQ(BlockExtentsOf(cache.layers, KvSides::kValues)->size(), 0);
 }
 
+TEST(BlockExtentsTest, ARopePartOfItsOwnIsKeys) {
+  KvLayoutOptions options = kSmall;
+  options.form = KvForm::kLatent;
+  options.num_kv_heads = 1;
+  const Cache cache(options);
+  std::vector<std::byte> memory(5 * 4 * 3 * 4);
+  KvLayer layer = cache.layers[0];
+  layer.rope_dim = 3;
+  layer.head_dim_qk += 3;
+  layer.rope_dtype = DType::kFloat32;
+  layer.rope = {.data = memory.data(), .block_stride = 12, .token_stride = 3, .dim_chunk = 3};
+  const std::vector<BlockExtent> extents = *BlockExtentsOf({layer}, KvSides::kBoth);
+  EXPECT_THAT(Sizes(extents), ElementsAre(4 * 8 * 2, 4 * 3 * 4));
+  EXPECT_EQ(extents[0].data, layer.k.data);
+  EXPECT_EQ(extents[1].data, memory.data());
+  EXPECT_EQ(extents[1].block_stride, 48);
+  EXPECT_EQ(BlockExtentsOf({layer}, KvSides::kValues)->size(), 0);
+}
+
 TEST(BlockExtentsTest, LayersThatShareCountOnce) {
   Cache cache(kSmall);
   cache.layers.push_back(cache.layers[1]);

@@ -16,6 +16,8 @@
 //   V of it   [num_blocks, heads, dim, block_size]     H*D*T  1          D*T   1          T
 //   MLA       [num_blocks, block_size, 576], one head  T*576  576        0     576        (any)
 //             v = the first 512 dims of k
+//   MLA in two tensors                                 T*512  512        0     512        (any)
+//             v = k; rope [num_blocks, block_size, 64] has a view of its own
 //
 // The columns are the strides, dim_chunk and, as its step, dim_chunk_stride. T = block_size,
 // H = num_kv_heads, D = head_dim. The K-packed layout is vLLM's PagedAttention's (x = 16 / element
@@ -70,6 +72,16 @@ struct KvLayer {
   // Writing divides by these, reading multiplies. 1 for caches that are not quantised.
   Scale k_scale = {};
   Scale v_scale = {};
+  // MLA whose latent and rope part are two tensors: the last rope_dim dims of a key are dims
+  // [0, rope_dim) of `rope`, of a type and scale of their own, and the others are in k, of which v
+  // is the first columns. In an absorbed latent, k_scale and v_scale are the same number.
+  int rope_dim = 0;  // 0: k has all dims
+  DType rope_dtype = DType::kFloat32;
+  KvView rope = {};
+  Scale rope_scale = {};
+
+  // Dims of a key that are in k.
+  constexpr int key_dim() const { return head_dim_qk - rope_dim; }
 };
 
 }  // namespace reprise

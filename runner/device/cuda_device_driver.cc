@@ -79,10 +79,12 @@ class EventTimer : public DeviceTimer {
 
 class CudaDeviceDriver : public DeviceDriver {
  public:
-  CudaDeviceDriver(c10::Device device, int num_sms, std::unique_ptr<CudaGraphBackend> graphs,
-                   std::unique_ptr<LinearContext> linears, std::unique_ptr<CudaLanes> lanes)
+  CudaDeviceDriver(c10::Device device, int num_sms, int max_shared_bytes,
+                   std::unique_ptr<CudaGraphBackend> graphs, std::unique_ptr<LinearContext> linears,
+                   std::unique_ptr<CudaLanes> lanes)
       : device_(device),
         num_sms_(num_sms),
+        max_shared_bytes_(max_shared_bytes),
         graphs_(std::move(graphs)),
         linears_(std::move(linears)),
         lanes_(std::move(lanes)),
@@ -186,6 +188,7 @@ class CudaDeviceDriver : public DeviceDriver {
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     WorkMapOptions with_device = options;
     with_device.num_sms = num_sms_;
+    with_device.max_shared_bytes = max_shared_bytes_;
     return PlanWorkMap(with_device);
   }
 
@@ -250,6 +253,7 @@ class CudaDeviceDriver : public DeviceDriver {
  private:
   c10::Device device_;
   int num_sms_;
+  int max_shared_bytes_;  // of a CTA
   std::unique_ptr<CudaGraphBackend> graphs_;
   std::unique_ptr<LinearContext> linears_;
   std::unique_ptr<CudaLanes> lanes_;
@@ -274,6 +278,10 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, index),
                    "cudaDeviceGetAttribute"));
+    int max_shared_bytes = 0;
+    REPRISE_RETURN_IF_ERROR(CudaStatus(
+        cudaDeviceGetAttribute(&max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
+        "cudaDeviceGetAttribute"));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGraphBackend> graphs,
                              CudaGraphBackend::Create({.device = index, .stream = options.stream}));
     // Before all else: what the caller has enqueued.
@@ -283,7 +291,7 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
                              MakeLinearContext(chosen, options.linears));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLanes> lanes, CudaLanes::Create(graphs->stream()));
-    return std::make_unique<CudaDeviceDriver>(chosen, num_sms, std::move(graphs),
+    return std::make_unique<CudaDeviceDriver>(chosen, num_sms, max_shared_bytes, std::move(graphs),
                                               std::move(linears), std::move(lanes));
   });
 }

@@ -199,6 +199,7 @@ absl::Status CheckKvLayer(const KvLayer& kv, const RotaryArgs& args) {
   REPRISE_RETURN_IF_ERROR(check("num_kv_heads", kv.num_kv_heads, args.k.num_heads));
   REPRISE_RETURN_IF_ERROR(check("head_dim_qk", kv.head_dim_qk, args.head_dim_qk));
   REPRISE_RETURN_IF_ERROR(check("head_dim_v", kv.head_dim_v, args.head_dim_v));
+  REPRISE_RETURN_IF_ERROR(check("rope_dim", kv.rope_dim, 0));
   // This operation does not know a token's row of the block table.
   for (const Scale* scale : {&kv.k_scale, &kv.v_scale}) {
     if (scale->data != nullptr && scale->row_stride != 0) {

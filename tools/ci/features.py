@@ -4,6 +4,7 @@
   tools/ci/features.py            checks; prints each breach, and ends with 1 if there is one
   tools/ci/features.py --write    writes docs/features.md, and then checks
   tools/ci/features.py --cases //cache/tables:tests    lists the cases of a target, as rows name them
+  tools/ci/features.py --graphs   prints the rows that claim a captured graph, and how many cases capture each
 
 docs/features.txt starts by explaining its own form. A row is breached by a claim without a test, by a test
 that is not there (targets are read from the BUILD files, cases from the sources that they name), by a test
@@ -206,16 +207,37 @@ class Cases:
         return names
 
 
+def named_cases(pattern, names):
+    """The cases that a pattern ('*' allowed) names; '/parameter' may follow one that has parameters."""
+    return {name for name, has_parameter in names.items()
+            if "DISABLED_" not in name and
+            (fnmatch.fnmatchcase(name, pattern) or
+             (has_parameter and fnmatch.fnmatchcase(name, pattern.rpartition("/")[0])))}
+
+
 def case_exists(pattern, names):
-    """Whether a pattern ('*' allowed) names a case; '/parameter' may follow one that has parameters."""
-    for name, has_parameter in names.items():
-        if "DISABLED_" in name:
-            continue
-        if fnmatch.fnmatchcase(name, pattern):
-            return True
-        if has_parameter and fnmatch.fnmatchcase(name, pattern.rpartition("/")[0]):
-            return True
-    return False
+    return bool(named_cases(pattern, names))
+
+
+def graph_table(sections, targets, cases):
+    """The rows that claim a captured graph: how many cases hold each, on a GPU and elsewhere, and which targets
+    have them. A case with parameters counts once."""
+    lines = ["| # | in a graph | cases on a GPU | others | targets |", "|---|---|---|---|---|"]
+    without = 0
+    for row in (row for section in sections for row in section.rows if row.claims("graph")):
+        counts = {True: 0, False: 0}
+        for label, patterns in row.tests["graph"]:
+            if label not in targets:
+                continue
+            names = cases.of(label)
+            found = set().union(*(named_cases(pattern, names) for pattern in patterns))
+            # A script is a case of its own.
+            counts[targets[label].rule == "reprise_gpu_test"] += len(found) if names else 1
+        without += counts[True] == 0 and row.claims("GPU")
+        labels = " ".join(f"`{label}`" for label, _ in row.tests["graph"])
+        lines.append(f"| {row.name} | {row.texts['graph']} | {counts[True]} | {counts[False]} | {labels} |")
+    lines += ["", f"{len(lines) - 2} rows claim a captured graph; {without} of those that a GPU serves have no case there."]
+    return "\n".join(lines)
 
 
 def check_rows(sections, targets, cases):
@@ -265,6 +287,7 @@ def main():
     parser = argparse.ArgumentParser(description="Checks docs/features.md; see the head of this file.")
     parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.realpath(__file__)), "../.."))
     parser.add_argument("--write", action="store_true", help="write docs/features.md")
+    parser.add_argument("--graphs", action="store_true", help="print the rows that claim a captured graph")
     parser.add_argument("--cases", metavar="LABEL", help="list the cases of a target")
     options = parser.parse_args()
     root = os.path.normpath(options.root)
@@ -278,6 +301,9 @@ def main():
 
     with open(os.path.join(root, DATA), encoding="utf-8") as file:
         introduction, sections, breaches = read_features(file.read())
+    if options.graphs:
+        print(graph_table(sections, targets, cases))
+        return 0
     page = printed(introduction, sections)
     path = os.path.join(root, PAGE)
     if options.write:

@@ -95,6 +95,13 @@ SumTest.AddsTwoNumbers
 SumTest.DISABLED_Waits
 SumTest.HasALongName" "the cases of a target"
 
+run features --graphs
+expect_equal "$output" "| # | in a graph | cases on a GPU | others | targets |
+|---|---|---|---|---|
+| A1 | yes | 1 | 0 | \`//room:gpu_tests\` |
+
+1 rows claim a captured graph; 0 of those that a GPU serves have no case there." "the rows that claim a graph"
+
 echo "by hand" >>"$project/docs/features.md"
 run features
 expect_equal "$status $output" "1 docs/features.md is not what docs/features.txt prints: run tools/ci/features.py --write" \

@@ -325,6 +325,10 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
     loader.Fill(tile.k(), tile.v(), loader.ArrivalOf(arriving, i), step_offsets, first);
     MeetGroup<Traits>();  // the tile is full, and the next two steps' places are noted
     start(i + depth);
+    if (p.rope_dim > 0) {
+      loader.TakeRope(tile.k(), step_offsets, first);
+      MeetGroup<Traits>();
+    }
     if (p.new_k) {
       loader.TakeNew(tile.k(), tile.v(), first);
       MeetGroup<Traits>();

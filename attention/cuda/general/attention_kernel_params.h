@@ -93,6 +93,13 @@ struct AttentionKernelParams {
   // 1: the kernel before this one on the stream is of the same call, serves other rows, and lets
   // this one in only when all work before both has ended (AttentionKernelEntry::lets_sibling_in).
   int32_t follows_sibling;
+
+  // The last rope_dim dims of K, which are not in k (KvLayer::rope); 0: none. Only kernels of
+  // KvLoading::kConverted read them.
+  int32_t rope_dim;
+  DType rope_dtype;
+  KvView rope;
+  Scale rope_part_scale;
 };
 
 }  // namespace reprise

@@ -4,6 +4,8 @@
 //              converts only what it has copied itself, so no thread waits for another
 //   Fill()     converts what has arrived into the tile, and gathers element by element what is not
 //              in whole chunks
+//   TakeRope() puts the last dims of the keys, where a tensor of their own has them, into their
+//              places
 //   TakeNew()  puts the row's new keys, which come from tensors, into their places
 //
 // The buffer for arriving data is as large as the tile: two steps of types at most half as wide as
@@ -31,10 +33,10 @@ struct LoadSource {
   KvAccess access;
   DType dtype;
   int head_dim;
-  bool is_k;
+  bool has_place_of_k;
 
   __device__ __forceinline__ int64_t Offset(const KeyOffsets& offsets) const {
-    return is_k ? offsets.k : offsets.v;
+    return has_place_of_k ? offsets.k : offsets.v;
   }
 };
 
@@ -106,6 +108,24 @@ class ConvertingLoader {
     Gather<Traits::kKeyChunks, Traits::kKeyChunks>(k, offsets, Keys(), end_ - first);
   }
 
+  // REQUIRES: p.rope_dim > 0, and the group has met since the tile was filled.
+  __device__ __noinline__ void TakeRope(uint4* k, const KeyOffsets* offsets, int first) const {
+    const int num_keys = min(end_ - first, Traits::kKeys);
+    const int first_dim = p_.head_dim_qk - p_.rope_dim;
+    const char* const head = static_cast<const char*>(p_.rope.data) +
+                             unit_.kv_head * p_.rope.head_stride * SizeOf(p_.rope_dtype);
+#pragma unroll 4
+    for (int at = thread_; at < num_keys * p_.rope_dim; at += Traits::kGroupThreads) {
+      const int key = at / p_.rope_dim;
+      const int dim = at % p_.rope_dim;
+      const float value = LoadFloat(head + offsets[key].v, p_.rope_dtype, DimOffset(p_.rope, dim));
+      const int chunk = (first_dim + dim) / Traits::kChunk;
+      uint4* const place = k + key * Traits::kKeyChunks + (chunk ^ (key & 7));
+      reinterpret_cast<Element*>(place)[(first_dim + dim) % Traits::kChunk] =
+          FromFloat<Element>(value);
+    }
+  }
+
   // REQUIRES: the group has met since the tile was filled.
   __device__ __noinline__ void TakeNew(uint4* k, uint4* v, int first) const {
     const int num_keys = min(unit_.item.key_end - first, Traits::kKeys);
@@ -125,10 +145,12 @@ class ConvertingLoader {
 
  private:
   __device__ __forceinline__ LoadSource Keys() const {
-    return {HeadOf(p_.k), p_.k, p_.k_access, p_.kv_dtype, p_.head_dim_qk, true};
+    return {HeadOf(p_.k), p_.k, p_.k_access, p_.kv_dtype, p_.head_dim_qk - p_.rope_dim, true};
   }
   __device__ __forceinline__ LoadSource Values() const {
-    return {HeadOf(p_.v), p_.v, p_.v_access, p_.kv_dtype, p_.head_dim_v, false};
+    // With a rope part, V is the first columns of k.
+    const bool has_place_of_k = p_.rope_dim > 0;
+    return {HeadOf(p_.v), p_.v, p_.v_access, p_.kv_dtype, p_.head_dim_v, has_place_of_k};
   }
   __device__ __forceinline__ const char* HeadOf(const KvView& view) const {
     return static_cast<const char*>(view.data) +

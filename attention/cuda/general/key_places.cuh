@@ -68,6 +68,12 @@ class KeyPlaces {
     const int block = is_block ? place.block : 0;
     offsets[thread_] = {(block * p_.k.block_stride + place.token * p_.k.token_stride) * bytes,
                         (block * p_.v.block_stride + place.token * p_.v.token_stride) * bytes};
+    if constexpr (Traits::kConverts) {
+      // V has K's place then.
+      if (p_.rope_dim == 0) return;
+      offsets[thread_].v = (block * p_.rope.block_stride + place.token * p_.rope.token_stride) *
+                           SizeOf(p_.rope_dtype);
+    }
   }
 
  private:

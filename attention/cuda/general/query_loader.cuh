@@ -16,10 +16,27 @@
 #include "attention/cuda/general/attention_kernel_params.h"
 #include "attention/cuda/general/convert.cuh"
 #include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/logits.cuh"
 #include "attention/cuda/general/tile_traits.cuh"
 #include "attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
+
+// The factor for the dims of a row of q that meet keys' rope parts, whose products are multiplied by
+// k_scale like the others. Not inlined: few caches have such parts.
+inline __device__ __noinline__ float RopeFactor(const AttentionKernelParams& p,
+                                                const WorkUnit& unit, int token) {
+  int table_row = unit.item.table_row;
+  if (unit.item.row == kSharedRow) {
+    const int row = RowOfToken(p, token);
+    if (p.seq_lens[row] <= 0) return 1.0f;  // its table row may be anything
+    table_row = TableRowOf(p, row);
+  } else if (unit.item.key_begin == unit.item.key_end && unit.item.num_shared_partials == 0) {
+    return 1.0f;  // as in CompleteUnit()
+  }
+  return ScaleAt(p.rope_part_scale, table_row, unit.kv_head) /
+         ScaleAt(p.k_scale, table_row, unit.kv_head);
+}
 
 // Called by `kThreads` threads, of which this is `thread`; some copies are asynchronous.
 template <typename Traits, int kThreads = Traits::kThreads>
@@ -48,9 +65,13 @@ __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, cons
     const int dim = chunk * Traits::kChunk;
     uint4* const place = to + Traits::ChunkAt(row, chunk);
     int64_t source = 0;
+    [[maybe_unused]] float rope_factor = 1.0f;
     if (row < unit.num_rows) {
       const TileRow tile_row = RowAt(p, unit, row);
       source = tile_row.token * p.q_token_stride + tile_row.q_head * p.q_head_stride;
+      if constexpr (Traits::kConverts) {
+        if (p.rope_dim > 0) rope_factor = RopeFactor(p, unit, tile_row.token);
+      }
     }
     __align__(16) Element elements[Traits::kChunk];
 #pragma unroll
@@ -59,6 +80,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, cons
       float value = 0.0f;
       if constexpr (Traits::kConverts) {
         if (is_there) value = LoadFloat(p.q, p.q_dtype, source + dim + e);
+        if (dim + e >= p.head_dim_qk - p.rope_dim) value *= rope_factor;
         elements[e] = FromFloat<Element>(value);
       } else {
         elements[e] = is_there ? static_cast<const Element*>(p.q)[source + dim + e]

@@ -144,7 +144,7 @@ struct TileTraits {
 // The place of a key's K and V, in bytes from the first of the kv head.
 struct __align__(16) KeyOffsets {
   int64_t k;
-  int64_t v;
+  int64_t v;  // with AttentionKernelParams::rope_dim, of the key's rope part
 };
 
 // The number of this warp among those with the same rows.

@@ -53,7 +53,8 @@ class _PagedAttention:
             softcap: float | None = None, alibi_slopes: Tensor | None = None, sinks: Tensor | None = None,
             q_scale: Tensor | None = None, rope_theta: float | None = None, rope_scale: float = 1.0,
             rotary_dim: int = 0, block_sparse: Sequence[int] | None = None,
-            q_head_scales: Tensor | None = None, new_k: Tensor | None = None, new_v: Tensor | None = None,
+            q_head_scales: Tensor | None = None, rope_cache: Tensor | None = None,
+            rope_cache_scale: Tensor | None = None, new_k: Tensor | None = None, new_v: Tensor | None = None,
             out_scale: Tensor | None = None, out_block_scales: Tensor | None = None,
             products: dtype | None = None, max_tier: int = 2, plan: Tensor | None = None,
             workspace: Tensor | None = None, deterministic: bool = False, out_dtype: dtype | None = None) -> tuple[Tensor, Tensor]:
@@ -72,7 +73,8 @@ class _PagedAttention:
             softcap: float | None = None, alibi_slopes: Tensor | None = None, sinks: Tensor | None = None,
             q_scale: Tensor | None = None, rope_theta: float | None = None, rope_scale: float = 1.0,
             rotary_dim: int = 0, block_sparse: Sequence[int] | None = None,
-            q_head_scales: Tensor | None = None, new_k: Tensor | None = None, new_v: Tensor | None = None,
+            q_head_scales: Tensor | None = None, rope_cache: Tensor | None = None,
+            rope_cache_scale: Tensor | None = None, new_k: Tensor | None = None, new_v: Tensor | None = None,
             out_scale: Tensor | None = None, out_block_scales: Tensor | None = None,
             products: dtype | None = None, max_tier: int = 2, plan: Tensor | None = None,
             workspace: Tensor | None = None, deterministic: bool = False, out: Tensor,
@@ -206,5 +208,6 @@ def write_kv(
 
 def write_latent_kv(
         latent: Tensor, rope: Tensor, cache: Tensor, slot_mapping: Tensor, *, kv_dtype: str | None = None,
-        scale: Tensor | None = None) -> None:
+        scale: Tensor | None = None, rope_cache: Tensor | None = None,
+        rope_cache_scale: Tensor | None = None) -> None:
     """Writes an MLA cache from its two parts."""
