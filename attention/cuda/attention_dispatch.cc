@@ -14,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "attention/cuda/general/attention_launchers.h"
+#include "attention/cuda/hopper/warpgroup_launchers.h"
 #include "attention/cuda/verify/verify_launchers.h"
+#include "attention/work_map/tile_pair.h"
 #include "attention/work_map/verify_tile.h"
 
 namespace reprise {
@@ -28,7 +30,7 @@ constexpr bool HasDirect(size_t index) { return kAttentionTiles[index].dtype != 
 // Caches of fp8 are multiplied in float16.
 constexpr bool HasFp8(size_t index) { return kAttentionTiles[index].dtype == DType::kFloat16; }
 
-constexpr size_t kNumWarpgroupKernels = 8;
+constexpr size_t kNumWarpgroupKernels = 16;  // latent ones included
 
 constexpr size_t kNumVerifyTiles = std::size(kVerifyTiles);
 constexpr bool VerifyHasFp8(size_t index) { return kVerifyTiles[index].dtype == DType::kFloat16; }
@@ -63,12 +65,34 @@ constexpr AttentionKernelEntry VerifyEntryOf() {
 template <DType kDType, int kHeadDim, KvLoading kLoading>
 constexpr AttentionKernelEntry WarpgroupEntryOf() {
   return {.tier = 2,
-          .tile = kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)],
+          .tile = WarpgroupTile(kDType, kHeadDim, kHeadDim),
           .loading = kLoading,
           .compute_capability = 90,
           .lets_sibling_in = true,
           .launch = &LaunchWarpgroupAttention<kDType, kHeadDim, kLoading>,
           .shared_bytes = &WarpgroupSharedBytes<kDType, kHeadDim, kLoading>};
+}
+
+// The same for the other head dims.
+template <DType kDType, int kHeadDimQk, int kHeadDimV, KvLoading kLoading>
+constexpr AttentionKernelEntry WarpgroupHeadsEntryOf() {
+  return {.tier = 2,
+          .tile = WarpgroupTile(kDType, kHeadDimQk, kHeadDimV),
+          .loading = kLoading,
+          .compute_capability = 90,
+          .lets_sibling_in = true,
+          .launch = &LaunchWarpgroupHeads<kDType, kHeadDimQk, kHeadDimV, kLoading>,
+          .shared_bytes = &WarpgroupHeadsSharedBytes<kDType, kHeadDimQk, kHeadDimV, kLoading>};
+}
+
+// All for a type that load directly.
+template <DType kDType>
+constexpr void AddWarpgroups(AttentionKernelEntry* table, size_t& count) {
+  table[count++] = WarpgroupEntryOf<kDType, 64, KvLoading::kDirect>();
+  table[count++] = WarpgroupHeadsEntryOf<kDType, 96, 96, KvLoading::kDirect>();
+  table[count++] = WarpgroupEntryOf<kDType, 128, KvLoading::kDirect>();
+  table[count++] = WarpgroupHeadsEntryOf<kDType, 192, 128, KvLoading::kDirect>();
+  table[count++] = WarpgroupHeadsEntryOf<kDType, 256, 256, KvLoading::kDirect>();
 }
 
 // The kernels for latent heads.
@@ -107,14 +131,14 @@ constexpr Table MakeTable(std::index_sequence<kIndices...>,
                           std::index_sequence<kVerifyIndices...>) {
   Table table;
   size_t count = 0;
-  table[count++] = WarpgroupEntryOf<DType::kFloat16, 64, KvLoading::kDirect>();
-  table[count++] = WarpgroupEntryOf<DType::kFloat16, 128, KvLoading::kDirect>();
+  AddWarpgroups<DType::kFloat16>(table.data(), count);
   table[count++] = LatentEntryOf<DType::kFloat16>();
-  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 64, KvLoading::kDirect>();
-  table[count++] = WarpgroupEntryOf<DType::kBFloat16, 128, KvLoading::kDirect>();
+  AddWarpgroups<DType::kBFloat16>(table.data(), count);
   table[count++] = LatentEntryOf<DType::kBFloat16>();
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 64, KvLoading::kFp8>();
+  table[count++] = WarpgroupHeadsEntryOf<DType::kFloat16, 96, 96, KvLoading::kFp8>();
   table[count++] = WarpgroupEntryOf<DType::kFloat16, 128, KvLoading::kFp8>();
+  table[count++] = WarpgroupHeadsEntryOf<DType::kFloat16, 256, 256, KvLoading::kFp8>();
   (AddVerifyTile<kVerifyIndices>(table, count), ...);
   (AddFp8Tile<kIndices>(table, count), ...);
   (AddTile<kIndices>(table, count), ...);
@@ -143,6 +167,11 @@ DType ProductsOf(const AttentionKernelKey& key) {
 bool ServesInPlaceOfVerify(const AttentionKernelEntry& kernel, int tile_rows) {
   return tile_rows == kVerifyRows && kernel.tile.rows() == kWarpgroupRows &&
          kernel.loading == KvLoading::kConverted;
+}
+
+// A map for pairs of tiles fits the kernels of one such tile, which take a pair's tiles one by one.
+bool ServesPairs(const AttentionKernelEntry& kernel, int tile_rows) {
+  return tile_rows == 2 * kernel.tile.rows() && IsPlannedInPairs(kernel.tile);
 }
 
 // The rules, from the coarsest to the finest, each with a description of what is supported.
@@ -196,7 +225,8 @@ constexpr Rule kRules[] = {
      }},
     {"the tile rows that PlanWorkMap() chooses for the type of the products",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
-       return kernel.tile.rows() == key.tile_rows || ServesInPlaceOfVerify(kernel, key.tile_rows);
+       return kernel.tile.rows() == key.tile_rows || ServesPairs(kernel, key.tile_rows) ||
+              ServesInPlaceOfVerify(kernel, key.tile_rows);
      }},
     {"cards with the shared memory that the kernel takes",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {

@@ -71,6 +71,46 @@ TEST(AttentionDispatchTest, TunedKernelsServeTheCardTheyAreMadeForAndWhatTheyCan
   EXPECT_EQ(NameFor(key), "float16.d256.rows64.direct");
 }
 
+TEST(AttentionDispatchTest, PairsOfTilesHaveTunedKernelsForHeadDimsTo256) {
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 256, 128);
+  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
+  key.compute_capability = 90;
+  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows128.warpgroup");
+  key.head_dim_qk = key.head_dim_v = 160;
+  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows128.warpgroup");
+  key.head_dim_qk = 192;
+  key.head_dim_v = 128;
+  EXPECT_EQ(NameFor(key), "bfloat16.d192.rows128.warpgroup");
+  key.max_tier = 1;
+  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
+  key.max_tier = 2;
+  key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.converted");
+  key.loading = KvLoading::kFp8;
+  key.kv_dtype = DType::kFp8E4M3;
+  EXPECT_EQ(NameFor(key), "float16.d256.rows128.warpgroup.fp8");
+  // A range that one tile holds has no pair.
+  key.tile_rows = 64;
+  EXPECT_EQ(NameFor(key), "float16.d256.rows64.fp8");
+  // Latent heads and head dims to 512 have tiles of 64 rows alone.
+  key = KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 128);
+  EXPECT_THAT(NameFor(key), HasSubstr("supported are the tile rows that PlanWorkMap() chooses"));
+}
+
+TEST(AttentionDispatchTest, HeadDimsTo96HaveATunedKernel) {
+  AttentionKernelKey key = KeyOf(DType::kFloat16, DType::kFloat16, 96, 128);
+  key.compute_capability = 90;
+  EXPECT_EQ(NameFor(key), "float16.d96.rows128.warpgroup");
+  key.head_dim_qk = 80;
+  EXPECT_EQ(NameFor(key), "float16.d96.rows128.warpgroup");
+  key.head_dim_v = 128;
+  EXPECT_EQ(NameFor(key), "float16.d128.rows128.warpgroup");
+  key.head_dim_v = 96;
+  key.kv_dtype = DType::kFp8E5M2;
+  key.loading = KvLoading::kFp8;
+  EXPECT_EQ(NameFor(key), "float16.d96.rows128.warpgroup.fp8");
+}
+
 TEST(AttentionDispatchTest, AFewQueriesARowHaveKernelsOfTheirSize) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 128, 32);
   for (const int capability : {80, 90}) {

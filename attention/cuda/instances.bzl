@@ -101,17 +101,30 @@ def general_instances():
 
 def hopper_instances():
     """Writes the instances of warpgroup_kernel.cuh. Returns the names of the files."""
-    instances = {}
+    header = "attention/cuda/hopper/warpgroup_kernel.cuh"
+    squares = {}
+    heads = {}
     for name, loading in [("bf16", "direct"), ("f16", "direct"), ("f16", "fp8")]:
         for head_dim in [64, 128]:
-            instances["warpgroup_%s_d%d_%s" % (name, head_dim, loading)] = [
+            squares["warpgroup_%s_d%d_%s" % (name, head_dim, loading)] = [
                 "%s, %d, %s" % (_DTYPES[name], head_dim, _LOADINGS[loading]),
             ]
+        for qk, v in [(96, 96), (192, 128), (256, 256)]:
+            if loading == "fp8" and qk != v:
+                continue
+            heads["warpgroup_%s_d%d_%s" % (name, qk, loading)] = [
+                "%s, %d, %d, %s" % (_DTYPES[name], qk, v, _LOADINGS[loading]),
+            ]
     return _write_instances(
-        "attention/cuda/hopper/warpgroup_kernel.cuh",
+        header,
         "LaunchWarpgroupAttention",
         "WarpgroupSharedBytes",
-        instances,
+        squares,
+    ) + _write_instances(
+        header,
+        "LaunchWarpgroupHeads",
+        "WarpgroupHeadsSharedBytes",
+        heads,
     )
 
 def verify_instances():

@@ -71,6 +71,9 @@ constexpr KeySource kKeySources[] = {KeySource::kPaged, KeySource::kPaged, KeySo
 
 constexpr int kTiers[] = {1, 2};
 
+// Those with tuned kernels that few of the choices above reach.
+constexpr Dims kTunedDims[] = {{96, 96}, {192, 128}, {256, 256}};
+
 // The choices of each field that a space has, as places in the arrays above.
 class FieldChoices {
  public:
@@ -204,7 +207,8 @@ class Row {
   const std::vector<int>& choices_;
 };
 
-void TakeShape(const Row& row, Random& random, FixtureOptions& options) {
+// `favours_tuned`: FavoursTunedKernels().
+void TakeShape(const Row& row, bool favours_tuned, Random& random, FixtureOptions& options) {
   options.q_dtype = row.Of(kQType, kQTypes);
   options.kv_dtype = KvTypeOf(*options.q_dtype, row.Of(kKvType, kKvTypes), random);
   options.layout = row.Of(kLayout, kLayouts);
@@ -212,7 +216,9 @@ void TakeShape(const Row& row, Random& random, FixtureOptions& options) {
   options.num_kv_heads = row.Of(kKvHeads, kKvHeadCounts);
   options.group_size = row.Of(kGroup, kGroups);
   const bool is_latent = IsLatent(*options.layout);
-  const Dims dims = is_latent ? row.Of(kLatentDims, kLatentDimChoices) : row.Of(kDims, kDimChoices);
+  Dims dims = is_latent ? row.Of(kLatentDims, kLatentDimChoices) : row.Of(kDims, kDimChoices);
+  const bool is_tuned = favours_tuned && !is_latent && random.OneIn(3);
+  if (is_tuned) dims = kTunedDims[random.Int(0, static_cast<int>(std::size(kTunedDims)) - 1)];
   options.head_dim_qk = dims.qk;
   options.head_dim_v = dims.v;
   if (options.layout == KvMemoryLayout::kKPacked && dims.qk % 16 != 0) {
@@ -222,13 +228,15 @@ void TakeShape(const Row& row, Random& random, FixtureOptions& options) {
       options.layout == KvMemoryLayout::kPackedNhd || options.layout == KvMemoryLayout::kPackedHnd;
   if (is_packed) options.head_dim_v = dims.qk;
   options.max_rows = 5;
-  options.max_query_len = row.Of(kQueryLen, kQueryLens);
+  options.max_query_len = is_tuned ? 40 : row.Of(kQueryLen, kQueryLens);
   options.max_seq_len = row.Of(kSeqLen, kSeqLens);
   // The reference takes too long for cases that are large in every field.
   const bool is_large = dims.qk > 128 || *options.group_size > 8;
   if (is_large) {
     options.num_kv_heads = 1;
-    options.max_query_len = std::min(options.max_query_len, 8);
+    // To 256, enough for more than the tile of a decode.
+    const bool is_small = dims.qk <= 256 && dims.v <= 256 && *options.group_size <= 8;
+    options.max_query_len = std::min(options.max_query_len, is_small ? 40 : 8);
     options.max_rows = 3;
   }
   if (options.max_query_len > 100 || options.max_seq_len > 500) {
@@ -260,6 +268,13 @@ OutputRounding OutOf(Out kind, DType products, int head_dim_v, Random& random) {
   return {.dtype = dtype, .block = block};
 }
 
+// Whether to leave out what only general kernels serve: in most cases that tuned kernels might
+// serve, which would otherwise be few for each of them.
+bool FavoursTunedKernels(const Row& row, CrossProductSpace space, Random& random) {
+  const bool is_direct = space == CrossProductSpace::kDirect || space == CrossProductSpace::kFp8;
+  return is_direct && row.Of(kTier, kTiers) == 2 && !random.OneIn(4);
+}
+
 CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random) {
   CrossProductCase made;
   made.max_tier = row.Of(kTier, kTiers);
@@ -282,7 +297,13 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
     if (num_kept > 1) options.required.Remove(keeps ? kept : feature);
     if (keeps) kept = feature;
   }
-  TakeShape(row, random, options);
+  const bool favours_tuned = FavoursTunedKernels(row, space, random);
+  if (favours_tuned) {
+    for (const Feature rare : {Feature::kCustomMask, Feature::kQHeadScales, Feature::kAlibiRows}) {
+      options.required.Remove(rare);
+    }
+  }
+  TakeShape(row, favours_tuned, random, options);
   const bool is_ragged = made.keys == KeySource::kRagged;
   const bool is_latent = IsLatent(*options.layout) && *options.head_dim_qk > 256;
   if (is_ragged && is_latent) made.keys = KeySource::kPaged;
@@ -300,7 +321,7 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   made.num_extra_tokens = random.Pick({0, 0, 3});
   made.out_gap = row.Of(kOutGap, kOutGaps);
   made.num_sms = row.Of(kSms, kSmCounts);
-  const Map map = row.Of(kMap, kMaps);
+  const Map map = favours_tuned && random.OneIn(2) ? Map::kBalanced : row.Of(kMap, kMaps);
   if (map == Map::kDeterministic) made.mode = WorkMapMode::kDeterministic;
   if (map == Map::kShared || map == Map::kSharedInSmallTiles) {
     made.shared_prefix = SharedPrefix::kTaken;

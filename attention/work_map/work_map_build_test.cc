@@ -137,9 +137,9 @@ TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
   Rows rows({128}, /*query_len=*/128);
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
   options.num_q_heads = 2;
-  options.head_dim_qk = options.head_dim_v = 256;  // tiles of 64 rows, which are not dealt
+  options.head_dim_qk = options.head_dim_v = 512;  // tiles of 64 rows, which are not dealt
   options.costs.tile = 3 * kStepCost;
-  options.num_sms = 1;  // two CTAs
+  options.num_sms = 2;  // a CTA each
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main),

@@ -10,6 +10,7 @@
 #include "attention/device_profile.h"
 #include "attention/head_dims.h"
 #include "attention/work_map/attention_tile.h"
+#include "attention/work_map/tile_pair.h"
 #include "attention/work_map/verify_tile.h"
 #include "attention/work_map/work_map_cut.h"
 #include "base/status_macros.h"
@@ -176,9 +177,10 @@ int64_t LayOutPartials(void* memory, WorkMap& map) {
   return allotter.bytes();
 }
 
-int TileCostOf(const AttentionTile& tile, const WorkMapCosts& costs) {
-  if (tile.rows() == kWarpgroupRows) return costs.warpgroup_tile;
-  return tile.rows() == kDecodeRows ? costs.decode_tile : costs.tile;
+// `rows`: of a tile, or of a pair.
+int TileCostOf(int rows, const WorkMapCosts& costs) {
+  if (rows == kWarpgroupRows) return costs.warpgroup_tile;
+  return rows == kDecodeRows ? costs.decode_tile : costs.tile;
 }
 
 // `rows`: live rows of the tile. Partials of few rows are small.
@@ -230,11 +232,13 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   map.mode = options.mode;
   map.max_splits = options.max_splits;
 
-  map.tile_rows = tile.rows();
-  map.tile_cost = TileCostOf(tile, options.costs);
-  map.tile_queries = std::clamp(tile.rows() / group_size, 1, MostQueries(options));
-  map.num_virtual_heads = static_cast<int>(
-      options.num_kv_heads * CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows()));
+  const bool has_pairs = IsPlannedInPairs(tile) && options.shared_prefix != SharedPrefix::kTaken;
+  const int range_rows = has_pairs ? 2 * tile.rows() : tile.rows();
+  map.tile_queries = std::clamp(range_rows / group_size, 1, MostQueries(options));
+  const int64_t head_tiles = CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows());
+  map.num_virtual_heads = static_cast<int>(options.num_kv_heads * head_tiles);
+  map.tile_rows = IsPlannedInPairs(tile) && head_tiles == 2 ? 2 * tile.rows() : tile.rows();
+  map.tile_cost = TileCostOf(map.tile_rows, options.costs);
   const int ctas = options.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);

@@ -236,6 +236,50 @@ TEST(WorkMapPlanTest, HeadDimsTo512HaveTilesWhateverTheirValuesAre) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
+// Two tiles of 64 rows, or one of whole warpgroups: attention/work_map/tile_pair.h.
+TEST(WorkMapPlanTest, HeadDimsTo256HavePairsOfTilesForMoreRowsThanOneHolds) {
+  WorkMapOptions options = LlamaDecode();  // groups of 4
+  options.head_dim_qk = 192;
+  options.max_query_len = 64;
+  TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 128);
+  EXPECT_EQ(shape.tile_queries, 32);
+  EXPECT_EQ(shape.num_virtual_heads, 16);
+  EXPECT_EQ(shape.heads_per_column, 16);
+  EXPECT_EQ(shape.num_columns, 16);  // 2 CTAs a multiprocessor
+  EXPECT_EQ(shape.num_ctas, 256);
+  EXPECT_FALSE(shape.may_be_dealt);
+  options.head_dim_qk = options.head_dim_v = 256;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 128);
+  // Every CTA has its pair, also where there are more heads than CTAs.
+  options.num_q_heads = options.num_kv_heads = 500;
+  options.max_query_len = 200;
+  shape = ShapeOf(options);
+  EXPECT_EQ(shape.num_virtual_heads, 1000);
+  EXPECT_EQ(shape.heads_per_column % 2, 0);
+}
+
+TEST(WorkMapPlanTest, RangesThatFitOneOfThemOrShareAPrefixHaveNone) {
+  WorkMapOptions options = LlamaDecode();
+  options.head_dim_qk = options.head_dim_v = 256;
+  options.max_query_len = 16;
+  TileMap shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.tile_queries, 16);
+  EXPECT_EQ(shape.num_virtual_heads, 8);
+  options.max_query_len = 64;
+  options.shared_prefix = SharedPrefix::kTaken;
+  shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.tile_queries, 16);
+  options.shared_prefix = SharedPrefix::kIgnored;
+  options.num_kv_heads = 1;
+  options.num_q_heads = 135;  // three tiles a query
+  shape = ShapeOf(options);
+  EXPECT_EQ(shape.tile_rows, 64);
+  EXPECT_EQ(shape.num_virtual_heads, 3);
+}
+
 // Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
 TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode) {
   constexpr int kSmallCard = 99 * 1024;  // compute capability 8.6 and 8.9
@@ -264,7 +308,7 @@ TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode)
   options.max_tokens = 4096;
   options.max_query_len = 512;
   options.max_shared_bytes = kSmallCard;
-  EXPECT_EQ(ShapeOf(options).tile_rows, 64);
+  EXPECT_EQ(ShapeOf(options).tile_rows, 128);  // a pair of 64
   options.max_shared_bytes = -1;
   EXPECT_THAT(std::string(PlanWorkMap(options).status().message()),
               HasSubstr("max_shared_bytes of WorkMapOptions: expected >= 0, got -1"));
@@ -386,7 +430,10 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).tile_cost, 3);
   EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost);
-  options.head_dim_qk = options.head_dim_v = 256;
+  options.head_dim_qk = options.head_dim_v = 256;  // a pair
+  EXPECT_EQ(ShapeOf(options).tile_rows, 128);
+  EXPECT_EQ(ShapeOf(options).tile_cost, 3);
+  options.head_dim_qk = options.head_dim_v = 512;
   EXPECT_EQ(ShapeOf(options).tile_rows, 64);
   EXPECT_EQ(ShapeOf(options).tile_cost, 2);
 }

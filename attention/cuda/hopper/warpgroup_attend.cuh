@@ -211,9 +211,10 @@ class WarpgroupAttention {
     const auto k = ProductTile::Rows(SharedAddress(StageOf(step).k()));
     FenceProducts();
 #pragma unroll
-    for (int d = 0; d < Traits::kHeadDimQk / 16; ++d) {
-      const int at = d / 4 * Traits::kPanelBytes + d % 4 * 32;
-      WarpgroupProduct<Element, Traits::kKeys>::Rows(s, q.At(at), k.At(at), d == 0);
+    for (int d = 0; d < Traits::kProductDims / 16; ++d) {
+      WarpgroupProduct<Element, Traits::kKeys>::Rows(
+          s, q.At(d / 4 * Traits::kQueryPanelBytes + d % 4 * 32),
+          k.At(d / 4 * Traits::kPanelBytes + d % 4 * 32), d == 0);
     }
     CommitProducts();
   }
@@ -225,7 +226,7 @@ class WarpgroupAttention {
     FenceProducts();
 #pragma unroll
     for (int k = 0; k < Traits::kKeys / 16; ++k) {
-      WarpgroupProduct<Element, Traits::kHeadDimV>::Columns(out, p[k], v.At(k * 16 * 128));
+      WarpgroupProduct<Element, Traits::kOutColumns>::Columns(out, p[k], v.At(k * 16 * 128));
     }
     CommitProducts();
   }

@@ -80,20 +80,27 @@ __device__ __forceinline__ void Fp8RowsToHalves(DType dtype, uint32_t tile, int 
 // Stores the inverse of each row's factor in row_scales.
 template <typename Rows>
 __device__ __forceinline__ void ScaleQueriesToHalves(uint32_t tile, int thread, float* row_scales) {
-  static_assert(Rows::kChunkPasses == 1);
+  constexpr int kChunks = Rows::kChunkPasses;
   const int first_row = Rows::Row(thread);
   const int chunk = Rows::Chunk(thread);
   const uint32_t place = tile + Rows::PlaceOf(first_row, chunk);
-#pragma unroll 4
+#pragma unroll(4 / kChunks)
   for (int pass = 0; pass < Rows::kPasses; ++pass) {
     const int row = first_row + pass * Rows::kRowsPerPass;
     const uint32_t address = place + pass * (Rows::kRowsPerPass * 128);
-    const uint4 from = LoadShared16(address);
-    const uint32_t words[4] = {from.x, from.y, from.z, from.w};
+    uint32_t words[kChunks][4];
     // The largest magnitude, from the bits.
     uint32_t pair = 0;
 #pragma unroll
-    for (uint32_t word : words) pair = __vmaxu2(pair, word & 0x7fff7fffu);
+    for (int c = 0; c < kChunks; ++c) {
+      const uint4 from = LoadShared16(address + c * Rows::kChunkPassBytes);
+      words[c][0] = from.x;
+      words[c][1] = from.y;
+      words[c][2] = from.z;
+      words[c][3] = from.w;
+#pragma unroll
+      for (uint32_t word : words[c]) pair = __vmaxu2(pair, word & 0x7fff7fffu);
+    }
     uint32_t largest = max(pair & 0xffffu, pair >> 16);
 #pragma unroll
     for (int distance = Rows::kLanes / 2; distance > 0; distance /= 2) {
@@ -103,13 +110,17 @@ __device__ __forceinline__ void ScaleQueriesToHalves(uint32_t tile, int thread, 
     const uint32_t exponent = max(largest >> 7, 15u);
     const float factor = __uint_as_float((268 - exponent) << 23);
     if (chunk == 0) row_scales[row] = __uint_as_float((exponent - 14) << 23);
-    uint32_t halves[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      halves[i] = Pack<__half>(__uint_as_float(words[i] << 16) * factor,
-                               __uint_as_float(words[i] & 0xffff0000u) * factor);
+    for (int c = 0; c < kChunks; ++c) {
+      uint32_t halves[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        halves[i] = Pack<__half>(__uint_as_float(words[c][i] << 16) * factor,
+                                 __uint_as_float(words[c][i] & 0xffff0000u) * factor);
+      }
+      StoreShared16(address + c * Rows::kChunkPassBytes,
+                    {halves[0], halves[1], halves[2], halves[3]});
     }
-    StoreShared16(address, {halves[0], halves[1], halves[2], halves[3]});
   }
 }
 

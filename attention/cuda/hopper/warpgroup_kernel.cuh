@@ -43,7 +43,7 @@ namespace reprise {
 template <typename Traits>
 __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
                                             WarpgroupShared<Traits>& shared) {
-  const CtaUnits units(p.work, blockIdx.x);
+  const CtaUnits units(p.work, Traits::kCtasOfMap * blockIdx.x);
   const int num_units = SameInWarp(units.count());
   int step = 0;
   Turns<Traits>::Begin();
@@ -91,9 +91,13 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
   }
 }
 
+template <DType kDType, int kHeadDimQk, int kHeadDimV, KvLoading kLoading>
+int WarpgroupHeadsSharedBytes() {
+  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDimQk, kHeadDimV, kLoading, false>>);
+}
 template <DType kDType, int kHeadDim, KvLoading kLoading>
 int WarpgroupSharedBytes() {
-  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim, kLoading, false>>);
+  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim, kHeadDim, kLoading, false>>);
 }
 
 template <typename Traits>
@@ -105,16 +109,22 @@ cudaError_t LaunchWarpgroups(const AttentionKernelParams& params, cudaStream_t s
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, params.work.num_ctas, kThreads, kSharedBytes, stream, params);
+  return LaunchDependent(kernel, params.work.num_ctas / Traits::kCtasOfMap, kThreads, kSharedBytes,
+                         stream, params);
 }
 
-template <DType kDType, int kHeadDim, KvLoading kLoading>
-cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  using PlainTraits = WarpgroupTraits<kDType, kHeadDim, kLoading, true>;
+template <DType kDType, int kHeadDimQk, int kHeadDimV, KvLoading kLoading>
+cudaError_t LaunchWarpgroupHeads(const AttentionKernelParams& params, cudaStream_t stream) {
+  using PlainTraits = WarpgroupTraits<kDType, kHeadDimQk, kHeadDimV, kLoading, true>;
   if (HasOnlyPlainUnits<PlainTraits>(params)) {
     return LaunchWarpgroups<PlainTraits>(params, stream);
   }
-  return LaunchWarpgroups<WarpgroupTraits<kDType, kHeadDim, kLoading, false>>(params, stream);
+  return LaunchWarpgroups<WarpgroupTraits<kDType, kHeadDimQk, kHeadDimV, kLoading, false>>(params,
+                                                                                           stream);
+}
+template <DType kDType, int kHeadDim, KvLoading kLoading>
+cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  return LaunchWarpgroupHeads<kDType, kHeadDim, kHeadDim, kLoading>(params, stream);
 }
 
 }  // namespace reprise

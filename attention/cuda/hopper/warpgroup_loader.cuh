@@ -40,13 +40,14 @@ class WarpgroupLoader {
   __device__ __forceinline__ WarpgroupLoader(const AttentionKernelParams& p,
                                              WarpgroupShared<Traits>& shared)
       : p_(p), shared_(shared), thread_(threadIdx.x - Traits::kThreads) {
-    is_dealt_ = p.work.may_be_dealt && p.work.counts[2] > 0;
+    is_dealt_ = kMayBeDealt && p.work.may_be_dealt && p.work.counts[2] > 0;
   }
 
   // Loads all units of the CTA.
   __device__ __forceinline__ void Load() {
-    FetchItem(0, p_.work.column_first + blockIdx.x / p_.work.heads_per_column);
-    const CtaUnits units(p_.work, blockIdx.x);
+    const int cta = Traits::kCtasOfMap * blockIdx.x;
+    FetchItem(0, p_.work.column_first + cta / p_.work.heads_per_column);
+    const CtaUnits units(p_.work, cta);
     FetchNextItemNumber(units, 1);
     CommitCopies();
     WaitForCopies<0>();
@@ -70,7 +71,11 @@ class WarpgroupLoader {
  private:
   static constexpr int kThreads = Traits::kLoaderThreads;
   static constexpr int kItemPieces = sizeof(WorkItem) / 16;
+  // Only maps for tiles of kWarpgroupRows are (attention/work_map/work_map.h).
+  static constexpr bool kMayBeDealt = Traits::kCtasOfMap == 1;
+  static constexpr bool kQueriesAhead = Traits::kQueryStages > 1;
   using KeyRows = typename Traits::KeyRows;
+  using ValueRows = typename Traits::ValueRows;
   using QueryRows = typename Traits::QueryRows;
   using NarrowQueryRows = typename Traits::NarrowQueryRows;
   static_assert(Traits::kRows == kThreads, "a thread prepares one row");
@@ -79,9 +84,9 @@ class WarpgroupLoader {
   // at its thread's number, so that a warp's are side by side.
   static constexpr int kQueryOffsets = 2;
   __device__ __forceinline__ KeyOffsets* Offsets(int i) const {
-    return shared_.attention.offsets[0][i];
+    return &shared_.attention.offsets[0][0][0] + i * kThreads;
   }
-  static_assert(kThreads <= Traits::kKeys, "room for each thread's row");
+  static_assert(3 * kThreads <= Traits::kOffsetSteps * Traits::kKeys, "room for each thread's row");
 
   __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
 
@@ -150,45 +155,59 @@ class WarpgroupLoader {
         (block * p_.v.block_stride + token * p_.v.token_stride) * Traits::kArrivingBytes};
   }
 
-  // The first dim of this thread's chunk.
+  // The first dim of this thread's i-th chunk of a row.
   template <typename Rows>
-  __device__ __forceinline__ int DimOf() const {
-    return Rows::Chunk(thread_) * Rows::kElements;
+  __device__ __forceinline__ int DimOf(int i) const {
+    return (Rows::Chunk(thread_) + i * Rows::kLanes) * Rows::kElements;
   }
 
-  // The address of this thread's chunk in the row of a tensor at offset 0, or any valid one if the
-  // head does not have its dims.
-  __device__ __forceinline__ const char* ChunkOf(const KvView& view, int kv_head,
-                                                 int head_dim) const {
-    const int dim = DimOf<KeyRows>();
-    return static_cast<const char*>(view.data) +
-           (kv_head * view.head_stride + (dim < head_dim ? DimOffset(view, dim) : 0)) *
-               Traits::kArrivingBytes;
+  // The addresses of this thread's chunks in the row of a tensor at offset 0, or any valid ones if
+  // the head does not have their dims.
+  template <typename Rows>
+  struct Chunks {
+    const char* at[Rows::kChunkPasses];
+  };
+  template <typename Rows>
+  __device__ __forceinline__ Chunks<Rows> ChunksOf(const KvView& view, int kv_head,
+                                                   int head_dim) const {
+    Chunks<Rows> chunks;
+#pragma unroll
+    for (int i = 0; i < Rows::kChunkPasses; ++i) {
+      const int dim = DimOf<Rows>(i);
+      chunks.at[i] = static_cast<const char*>(view.data) +
+                     (kv_head * view.head_stride + (dim < head_dim ? DimOffset(view, dim) : 0)) *
+                         Traits::kArrivingBytes;
+    }
+    return chunks;
   }
 
   // Copies rows to a tile; rows from `num_rows` on and dims from `head_dim` on become zeros.
   // `offsets`: one of the two of each lane's own row, in bytes.
   template <typename Rows>
-  __device__ __forceinline__ void CopyRows(const uint4* to, const char* chunk, int head_dim,
-                                           const int64_t* offsets, int num_rows) const {
+  __device__ __forceinline__ void CopyRows(const uint4* to, const Chunks<Rows>& chunks,
+                                           int head_dim, const int64_t* offsets,
+                                           int num_rows) const {
     const int row = Rows::Row(thread_);
     const uint32_t address = SharedAddress(to) + Rows::ArrivalOf(row, Rows::Chunk(thread_));
-    const int end = DimOf<Rows>() < head_dim ? num_rows - row : 0;
     const int warp = thread_ / 32;
     const int64_t* const own = offsets + (warp * 32 + row - warp * Rows::kRowsOfWarp) * 2;
     // Offsets read at a time.
-    constexpr int kBatch = Rows::kPasses < 8 ? Rows::kPasses : 8;
+    constexpr int kMostInBatch = Rows::kChunkPasses > 1 ? 4 : 8;
+    constexpr int kBatch = Rows::kPasses < kMostInBatch ? Rows::kPasses : kMostInBatch;
 #pragma unroll
     for (int pass = 0; pass < Rows::kPasses; pass += kBatch) {
-      const char* source[kBatch];
+      int64_t offset[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        source[i] = chunk + own[(pass + i) * Rows::kRowsOfWarp * 2];
-      }
+      for (int i = 0; i < kBatch; ++i) offset[i] = own[(pass + i) * Rows::kRowsOfWarp * 2];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int first = (pass + i) * Rows::kRowsPerPass;
-        CopyAsync16(address + first * 128, source[i], first < end);
+      for (int c = 0; c < Rows::kChunkPasses; ++c) {
+        const int end = DimOf<Rows>(c) < head_dim ? num_rows - row : 0;
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int first = (pass + i) * Rows::kRowsPerPass;
+          CopyAsync16(address + first * 128 + c * Rows::kChunkPassBytes, chunks.at[c] + offset[i],
+                      first < end);
+        }
       }
     }
   }
@@ -282,9 +301,13 @@ class WarpgroupLoader {
   template <typename Rows>
   __device__ __forceinline__ void CopyQueryRows(const WorkUnit& unit, int n) const {
     constexpr int kBytes = 16 / Rows::kElements;
-    const int dim = DimOf<Rows>() < p_.head_dim_qk ? DimOf<Rows>() : 0;
-    CopyRows<Rows>(shared_.q(n), static_cast<const char*>(p_.q) + dim * kBytes, p_.head_dim_qk,
-                   &Offsets(kQueryOffsets)->k, unit.num_rows);
+    Chunks<Rows> chunks;
+#pragma unroll
+    for (int i = 0; i < Rows::kChunkPasses; ++i) {
+      const int dim = DimOf<Rows>(i) < p_.head_dim_qk ? DimOf<Rows>(i) : 0;
+      chunks.at[i] = static_cast<const char*>(p_.q) + dim * kBytes;
+    }
+    CopyRows<Rows>(shared_.q(n), chunks, p_.head_dim_qk, &Offsets(kQueryOffsets)->k, unit.num_rows);
   }
 
   __device__ __forceinline__ void CopyQueries(const WorkUnit& unit, int n) const {
@@ -309,7 +332,7 @@ class WarpgroupLoader {
   // Loads queries of fp8 that are not in whole chunks.
   __device__ __forceinline__ void GatherNarrowQueries(const WorkUnit& unit, int n) const {
     const int chunk = NarrowQueryRows::Chunk(thread_);
-    const int first_dim = DimOf<NarrowQueryRows>();
+    const int first_dim = DimOf<NarrowQueryRows>(0);
 #pragma unroll 1
     for (int pass = 0; pass < NarrowQueryRows::kPasses; ++pass) {
       const int row = NarrowQueryRows::Row(thread_) + pass * NarrowQueryRows::kRowsPerPass;
@@ -330,12 +353,14 @@ class WarpgroupLoader {
   }
 
   // Copies unit n, whose first step is `step`, counted over all units; and prepares the next once
-  // there is room for no more copies, or none is left.
+  // there is room for no more copies, or none is left. If there is one place for queries, which the
+  // preceding unit has until its results are written, the first keys and values are copied before
+  // them.
   __device__ __forceinline__ void LoadUnit(const CtaUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
     const RowPlaces places = PlacesOf(unit.item);
-    const char* const k = ChunkOf(p_.k, unit.kv_head, p_.head_dim_qk);
-    const char* const v = ChunkOf(p_.v, unit.kv_head, p_.head_dim_v);
+    const auto k = ChunksOf<KeyRows>(p_.k, unit.kv_head, p_.head_dim_qk);
+    const auto v = ChunksOf<ValueRows>(p_.v, unit.kv_head, p_.head_dim_v);
     auto* const stages = shared_.attention.tiles.stages[0];
 
     int first = unit.item.key_begin;
@@ -343,7 +368,7 @@ class WarpgroupLoader {
     const auto copy_values = [&](int at, int keys_left) {
       AwaitRoom(shared_.values, at);
       const uint4* const tile = stages[at % Traits::kStages].v();
-      CopyRows<KeyRows>(tile, v, p_.head_dim_v, &Offsets(at % 2)->v, keys_left);
+      CopyRows<ValueRows>(tile, v, p_.head_dim_v, &Offsets(at % 2)->v, keys_left);
       EndCopy(shared_.values, at, tile);
     };
     // `i`: the number of the step in the unit.
@@ -356,14 +381,20 @@ class WarpgroupLoader {
       EndCopy(shared_.keys, at, tile);
     };
 
-    AwaitRoom(shared_.queries, n);
-    if (num_keys > 0) CopyQueries(unit, n);
-    EndCopy(shared_.queries, n, shared_.q(n), n);
-    if (num_keys > 0) copy_keys(step, 0, num_keys);
-    bool is_next_prepared = n + 1 >= units.count();
+    const bool has_keys = num_keys > 0;
+    const auto copy_queries = [&] {
+      AwaitRoom(shared_.queries, n);
+      if (has_keys) CopyQueries(unit, n);
+      EndCopy(shared_.queries, n, shared_.q(n), n);
+    };
+    if (kQueriesAhead) copy_queries();
+    if (has_keys) copy_keys(step, 0, num_keys);
+    bool is_next_prepared = false;
     const auto prepare_next = [&] {
-      if (!is_next_prepared) Prepare(units, n + 1);
+      if (is_next_prepared) return;
       is_next_prepared = true;
+      if (!kQueriesAhead) copy_queries();
+      if (n + 1 < units.count()) Prepare(units, n + 1);
     };
 #pragma unroll 1
     for (int i = 1; num_keys > Traits::kKeys; num_keys -= Traits::kKeys, ++step, ++i) {
@@ -374,7 +405,10 @@ class WarpgroupLoader {
       prepare_next();
     }
     if (num_keys > 0) copy_values(step, num_keys);
+    const bool is_next_last = !is_next_prepared;
     prepare_next();
+    // Its first entries of the block table are read next.
+    if (!kQueriesAhead && is_next_last) Announce<0>();
   }
 
   const AttentionKernelParams& p_;

@@ -10,16 +10,19 @@
 namespace reprise {
 
 // kTileRows rows of kRowChunks chunks, 16 bits per element, in panels of 8 chunks
-// (warpgroup_products.cuh).
-template <int kTileRows, int kRowChunks>
+// (warpgroup_products.cuh). kRowLanes threads have a row, each of them every kRowLanes-th chunk.
+template <int kTileRows, int kRowChunks, int kRowLanes>
 struct WideRows {
-  static constexpr int kLanes = kRowChunks < 16 ? kRowChunks : 16;  // for a row
-  static constexpr int kChunkPasses = kRowChunks / kLanes;
+  static constexpr int kLanes = kRowLanes;
+  static constexpr int kChunkPasses = kRowChunks / kLanes;  // chunks of a thread and row
   static constexpr int kRowsPerPass = 128 / kLanes;
   static constexpr int kRowsOfWarp = 32 / kLanes;  // in a pass
   static constexpr int kPasses = kTileRows / kRowsPerPass;
   static constexpr int kPanelBytes = kTileRows * 128;
   static constexpr int kElements = 8;  // in a chunk
+  // From a thread's chunk of a row to its next one.
+  static constexpr int kChunkPassBytes = kLanes / 8 * kPanelBytes;
+  static_assert(kLanes % 8 == 0 && kRowChunks % kLanes == 0, "a pass is of whole panels");
   static_assert(kRowsPerPass % 8 == 0, "the permutation is the same at every pass");
   static_assert(kPasses * kRowsOfWarp <= 32, "a lane finds the place of one row");
 
@@ -37,7 +40,7 @@ struct WideRows {
 };
 
 // Rows that arrive as kRowChunks chunks of fp8 and become twice as many chunks of 16 bits. They
-// arrive in the first panel, each row in the first half of its final place.
+// arrive in the first panels, each row in the first half of its final place.
 //
 // Each 8 lanes have half of two adjacent rows, so that chunks of both kinds are in different banks.
 template <int kTileRows, int kRowChunks>
@@ -49,7 +52,8 @@ struct NarrowRows {
   static constexpr int kPasses = kTileRows / kRowsPerPass;
   static constexpr int kPanelBytes = kTileRows * 128;
   static constexpr int kElements = 16;
-  static_assert(kLanes == 4 || kLanes == 8, "a row arrives in one panel");
+  static constexpr int kChunkPassBytes = 0;  // there is one pass
+  static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
   static_assert(kPasses * kRowsOfWarp <= 32);
 
   static __device__ __forceinline__ int Row(int thread) {
@@ -61,11 +65,12 @@ struct NarrowRows {
   }
 
   static __device__ __forceinline__ int ArrivalOf(int row, int chunk) {
-    return row * 128 + (chunk ^ (row & 1) << 2) * 16;
+    return (kLanes > 8 ? chunk / 8 * kPanelBytes : 0) + row * 128 +
+           (chunk % 8 ^ (row & 1) << 2) * 16;
   }
   // The first chunk of the pair; the other is at that offset ^ 16.
   static __device__ __forceinline__ int PlaceOf(int row, int chunk) {
-    return WideRows<kTileRows, 2 * kRowChunks>::PlaceOf(row, 2 * chunk);
+    return WideRows<kTileRows, 2 * kRowChunks, 8>::PlaceOf(row, 2 * chunk);
   }
 };
 

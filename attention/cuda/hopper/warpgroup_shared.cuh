@@ -12,6 +12,17 @@
 
 namespace reprise {
 
+// Chunks of kTiles tiles, aligned as products need them.
+template <int kTiles, int kTileChunks>
+struct MoreTiles {
+  alignas(1024) uint4 tiles[kTiles][kTileChunks];
+  __device__ __forceinline__ uint4* tile(int i) { return tiles[i]; }
+};
+template <int kTileChunks>
+struct MoreTiles<0, kTileChunks> {
+  __device__ __forceinline__ uint4* tile(int) { return nullptr; }
+};
+
 template <typename Traits>
 struct WarpgroupShared {
   static constexpr int kQueryTile = Traits::kRows * Traits::kKeyChunks;
@@ -20,7 +31,7 @@ struct WarpgroupShared {
 
   // Includes the stages of keys and values, queries, and the results that replace them.
   AttentionShared<Traits> attention;
-  alignas(1024) uint4 more_queries[Traits::kQueryStages - 1][kQueryTile];
+  MoreTiles<Traits::kQueryStages - 1, kQueryTile> more_queries;
   // KvLoading::kFp8: factors for the products of the rows of q.
   float query_scales[Traits::kArrivesAsFp8 ? Traits::kQueryStages : 1]
                     [Traits::kArrivesAsFp8 ? Traits::kRows : 1];
@@ -47,7 +58,7 @@ struct WarpgroupShared {
   __device__ __forceinline__ PreparedUnit<Traits>& unit(int n) { return units[n % kUnits]; }
   __device__ __forceinline__ uint4* q(int n) {
     const int stage = n % Traits::kQueryStages;
-    return stage == 0 ? attention.tiles.q : more_queries[stage - 1];
+    return stage == 0 ? attention.tiles.q : more_queries.tile(stage - 1);
   }
   __device__ __forceinline__ float* query_scales_of(int n) {
     return query_scales[n % Traits::kQueryStages];

@@ -52,7 +52,7 @@ __device__ __forceinline__ void ZeroUnseen(const uint32_t* seen, uint4* values, 
   for (int at = thread; at < Traits::kKeys * Traits::kValueChunks; at += kThreads) {
     const int key = at / Traits::kValueChunks;
     if (seen[key / 32] >> key % 32 & 1) continue;
-    values[Traits::ChunkAt(key, at % Traits::kValueChunks)] = {0, 0, 0, 0};
+    values[Traits::ValueChunkAt(key, at % Traits::kValueChunks)] = {0, 0, 0, 0};
   }
 }
 

@@ -1,7 +1,7 @@
 // The tiles of the kernels that multiply by whole warpgroups (warpgroup_kernel.cuh): 128 rows of q,
-// a warpgroup for each 64, against steps of 128 keys. The mechanisms of the general kernels find
-// the same names as in tile_traits.cuh; to them a tile is what is multiplied, of 16 bits, whatever
-// type it arrived in.
+// a warpgroup for each 64, against steps of 128 keys, or of 64 for head dims of V beyond 128. The
+// mechanisms of the general kernels find the same names as in tile_traits.cuh; to them a tile is
+// what is multiplied, of 16 bits, whatever type it arrived in, and head dims are whole panels.
 
 #ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
 #define ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
@@ -12,6 +12,7 @@
 #include "attention/cuda/general/attention_launchers.h"
 #include "attention/cuda/general/device_primitives.cuh"
 #include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/hopper/warpgroup_launchers.h"
 #include "attention/cuda/hopper/warpgroup_rows.cuh"
 #include "attention/work_map/attention_tile.h"
 #include "base/dtype.h"
@@ -21,18 +22,21 @@ namespace reprise {
 // kOnlyPlainUnits: for calls none of whose units is special or has results that do not go directly
 // to their destination (warpgroup_unit.cuh). The code for such units would take registers from that
 // for plain ones.
-template <DType kDType, int kHeadDim, KvLoading kLoadingOfTile, bool kOnlyPlainUnits>
+template <DType kDType, int kDimsOfK, int kDimsOfV, KvLoading kLoadingOfTile, bool kOnlyPlainUnits>
 struct WarpgroupTraits {
   static constexpr bool kOnlyPlain = kOnlyPlainUnits;
-  static constexpr AttentionTile kTile =
-      kAttentionTiles[AttentionTileIndex(kDType, kHeadDim, kWarpgroupRows)];
+  static constexpr AttentionTile kTile = WarpgroupTile(kDType, kDimsOfK, kDimsOfV);
   static constexpr KvLoading kLoading = kLoadingOfTile;
   using Element = typename ElementOf<kDType>::Type;
   static_assert(kLoading != KvLoading::kConverted);
   static_assert(kLoading != KvLoading::kFp8 || std::is_same_v<Element, __half>);
 
-  static constexpr int kHeadDimQk = kHeadDim;
-  static constexpr int kHeadDimV = kHeadDim;
+  // Head dims that are multiplied, and those of the tiles, which are divided into panels of 64
+  // dims, whose rows have 128 bytes: warpgroup_products.cuh.
+  static constexpr int kProductDims = kDimsOfK;
+  static constexpr int kPanelDims = 64;
+  static constexpr int kHeadDimQk = (kDimsOfK + kPanelDims - 1) / kPanelDims * kPanelDims;
+  static constexpr int kHeadDimV = (kDimsOfV + kPanelDims - 1) / kPanelDims * kPanelDims;
   static constexpr bool kValuesInKeys = false;
   static constexpr int kWarpsM = 8;
   static constexpr int kWarpsD = 1;
@@ -41,45 +45,60 @@ struct WarpgroupTraits {
   static constexpr int kThreads = 256;
   static constexpr int kGroupThreads = kThreads;
   static constexpr int kRows = kWarpgroupRows;
-  static constexpr int kKeys = 128;
+  static constexpr int kKeys = kTile.keys;
   static constexpr int kStages = 2;
-  static constexpr int kQueryStages = 2;
+  // Two where they leave room for two stages of keys and values.
+  static constexpr int kQueryStages = kHeadDimQk > 128 ? 1 : 2;
+  // CTAs of the map whose units a CTA processes: attention/work_map/tile_pair.h.
+  static constexpr int kCtasOfMap = WarpgroupTilesOfMap(kTile);
   static constexpr bool kConverts = false;
   static constexpr bool kFp8 = false;  // the products are in float16 in any case
   static constexpr bool kArrivesAsFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kRotates = false;
-  static constexpr bool kQueriesAhead = true;
-  static constexpr int kOffsetSteps = 3;  // two of keys, and the queries
+  static constexpr bool kQueriesAhead = kQueryStages > 1;
+  // Places are noted for two steps of keys and for the queries, each of a row per thread.
+  static constexpr int kOffsetSteps = 3 * (kRows / kKeys);
 
   static constexpr int kChunk = 8;
-  static constexpr int kKeyChunks = kHeadDim / kChunk;
-  static constexpr int kValueChunks = kKeyChunks;
-  static constexpr int kValuePitch = kKeyChunks;
+  static constexpr int kKeyChunks = kHeadDimQk / kChunk;
+  static constexpr int kValueChunks = kHeadDimV / kChunk;
+  static constexpr int kValuePitch = kValueChunks;
   static constexpr int kStoredKeyChunks = kKeyChunks;
   static constexpr int kStoredValueChunks = kValueChunks;
   static constexpr int kKeyTiles = kKeys / 8;
-  static constexpr int kOwnDims = kHeadDim;
-  static constexpr int kOutColumns = kHeadDim;
-  static constexpr int kOutTiles = kHeadDim / 8;
+  static constexpr int kOwnDims = kProductDims;
+  static constexpr int kOutColumns = kDimsOfV;
+  static constexpr int kOutTiles = kOutColumns / 8;
   static constexpr bool kTensorCores = true;
   static constexpr bool kHoldQ = false;
 
-  // A tile is divided into panels of 64 dims, whose rows have 128 bytes: warpgroup_products.cuh.
-  static constexpr int kPanelChunks = 8;
-  static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // of K, V, and of all rows of Q
-  static_assert(kRows == kKeys);
+  static constexpr int kPanelChunks = kPanelDims / kChunk;
+  static constexpr int kQueryPanelBytes = kRows * kPanelChunks * 16;
+  static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // of K and V
+  static_assert(kRows % kKeys == 0);
 
-  // How the rows of tiles are copied.
+  // How the rows of tiles are copied. Keys and values by the same threads, which note the places of
+  // both.
   static constexpr int kArrivingBytes = kArrivesAsFp8 ? 1 : 2;  // of an element of K and V
-  using QueryRows = WideRows<kRows, kKeyChunks>;
-  using NarrowQueryRows = NarrowRows<kRows, kKeyChunks / 2>;  // of fp8
+  static constexpr int kRowLanes = kKeyChunks % 16 == 0 ? 16 : 8;
+  static_assert(!kArrivesAsFp8 || kHeadDimQk == kHeadDimV, "K and V of fp8 are copied alike");
+  using QueryRows = WideRows<kRows, kKeyChunks, kRowLanes>;
+  using NarrowQueryRows = NarrowRows<kRows, kArrivesAsFp8 ? kKeyChunks / 2 : 8>;  // of fp8
   using KeyRows = std::conditional_t<kArrivesAsFp8, NarrowRows<kKeys, kKeyChunks / 2>,
-                                     WideRows<kKeys, kKeyChunks>>;
+                                     WideRows<kKeys, kKeyChunks, kRowLanes>>;
+  using ValueRows = std::conditional_t<kArrivesAsFp8, NarrowRows<kKeys, kValueChunks / 2>,
+                                       WideRows<kKeys, kValueChunks, kRowLanes>>;
 
-  // One more warpgroup copies. It needs few registers, and more if it also converts.
+  // One more warpgroup copies. It needs few registers, and more if it also converts or has several
+  // chunks of a row.
   static constexpr int kLoaderThreads = 128;
-  static constexpr int kLoaderRegisters = kArrivesAsFp8 ? 56 : 40;
-  static constexpr int kRegisters = kArrivesAsFp8 ? 224 : 232;
+  static constexpr bool kLoadsMore = kArrivesAsFp8 || KeyRows::kChunkPasses > 1;
+  static constexpr bool kLoadsMost =
+      (kArrivesAsFp8 && kHeadDimQk > 128) || KeyRows::kChunkPasses > 2;
+  static constexpr int kLoaderRegisters = kLoadsMost                        ? 72
+                                          : kLoadsMore || kOutColumns == 96 ? 56
+                                                                            : 40;
+  static constexpr int kRegisters = 232 - (kLoaderRegisters - 40) / 2;
   // Registers with which the CTA starts, a multiple of 8 per thread. A request for more never
   // returns.
   static constexpr int kAllThreads = kThreads + kLoaderThreads;
@@ -95,8 +114,17 @@ struct WarpgroupTraits {
   // Synchronises all threads that compute.
   static __device__ __forceinline__ void Meet() { MeetAt(kComputeBarrier, kThreads); }
 
+  // Of a row of q.
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
-    return chunk / kPanelChunks * (kRows * kPanelChunks) + row * kPanelChunks +
+    return PlaceAt(kRows, row, chunk);
+  }
+  static __device__ __forceinline__ int ValueChunkAt(int key, int chunk) {
+    return PlaceAt(kKeys, key, chunk);
+  }
+
+ private:
+  static __device__ __forceinline__ int PlaceAt(int panel_rows, int row, int chunk) {
+    return chunk / kPanelChunks * (panel_rows * kPanelChunks) + row * kPanelChunks +
            ((chunk ^ row) & (kPanelChunks - 1));
   }
 };

@@ -18,21 +18,29 @@
 #include <cstdint>
 #include <type_traits>
 
-// Operands 0 to 31 and 0 to 63.
+// Operands 0 to 31, to 47, to 63 and to 127.
 #define REPRISE_FIRST_32                                                                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REPRISE_FIRST_48 \
+  REPRISE_FIRST_32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define REPRISE_FIRST_64                                                                         \
   REPRISE_FIRST_32                                                                               \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
   "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define REPRISE_FIRST_128                                                                        \
+  REPRISE_FIRST_64                                                                               \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "   \
+  "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "   \
+  "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // The registers of D for these operands.
 #define REPRISE_TILE(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define REPRISE_TILES(d, n)                                                                   \
-  REPRISE_TILE(d, n), REPRISE_TILE(d, n + 1), REPRISE_TILE(d, n + 2), REPRISE_TILE(d, n + 3), \
-      REPRISE_TILE(d, n + 4), REPRISE_TILE(d, n + 5), REPRISE_TILE(d, n + 6),                 \
-      REPRISE_TILE(d, n + 7)
+#define REPRISE_FOUR_TILES(d, n) \
+  REPRISE_TILE(d, n), REPRISE_TILE(d, n + 1), REPRISE_TILE(d, n + 2), REPRISE_TILE(d, n + 3)
+#define REPRISE_TILES(d, n) REPRISE_FOUR_TILES(d, n), REPRISE_FOUR_TILES(d, n + 4)
 
 // `operands`: those of the instruction, in its syntax; then those of asm().
 #define REPRISE_WGMMA_OF(type, columns, operands, ...)                                           \
@@ -63,7 +71,7 @@ namespace reprise {
 template <typename T, int kColumns>
 struct WarpgroupProduct {
   static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
-  static_assert(kColumns == 64 || kColumns == 128);
+  static_assert(kColumns == 64 || kColumns == 96 || kColumns == 128 || kColumns == 256);
 
   using Sums = float[kColumns / 8][4];
 
@@ -74,6 +82,7 @@ struct WarpgroupProduct {
                            : REPRISE_TILES(d, 0)
                            : "l"(a), "l"(b), "r"(static_cast<int>(is_first)))
     } else {
+      static_assert(kColumns == 128);
       REPRISE_WGMMA_OR_SET(T, "%66", "128", "{" REPRISE_FIRST_64 "}, %64, %65, adds, 1, 1, 0, 0",
                            : REPRISE_TILES(d, 0), REPRISE_TILES(d, 8)
                            : "l"(a), "l"(b), "r"(static_cast<int>(is_first)))
@@ -104,9 +113,18 @@ struct WarpgroupProduct {
       REPRISE_WGMMA(T, "64", "{" REPRISE_FIRST_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1",
                     : REPRISE_TILES(d, 0)
                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-    } else {
+    } else if constexpr (kColumns == 96) {
+      REPRISE_WGMMA(T, "96", "{" REPRISE_FIRST_48 "}, {%48, %49, %50, %51}, %52, 1, 1, 1, 1",
+                    : REPRISE_TILES(d, 0), REPRISE_FOUR_TILES(d, 8)
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    } else if constexpr (kColumns == 128) {
       REPRISE_WGMMA(T, "128", "{" REPRISE_FIRST_64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1",
                     : REPRISE_TILES(d, 0), REPRISE_TILES(d, 8)
+                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    } else {
+      REPRISE_WGMMA(T, "256", "{" REPRISE_FIRST_128 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1",
+                    : REPRISE_TILES(d, 0), REPRISE_TILES(d, 8), REPRISE_TILES(d, 16),
+                      REPRISE_TILES(d, 24)
                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
     }
   }
@@ -115,8 +133,11 @@ struct WarpgroupProduct {
 }  // namespace reprise
 
 #undef REPRISE_FIRST_32
+#undef REPRISE_FIRST_48
 #undef REPRISE_FIRST_64
+#undef REPRISE_FIRST_128
 #undef REPRISE_TILE
+#undef REPRISE_FOUR_TILES
 #undef REPRISE_TILES
 #undef REPRISE_WGMMA_OF
 #undef REPRISE_WGMMA

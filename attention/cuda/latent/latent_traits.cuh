@@ -99,6 +99,10 @@ struct LatentTraits {
     return chunk / kPanelChunks * (kRows * kPanelChunks) + row * kPanelChunks +
            ((chunk ^ row) & (kPanelChunks - 1));
   }
+  // Values are the first columns of keys.
+  static __device__ __forceinline__ int ValueChunkAt(int key, int chunk) {
+    return ChunkAt(key, chunk);
+  }
 };
 
 }  // namespace reprise
