@@ -83,6 +83,13 @@ TEST(DecodeEngineOptionsTest, LeavesTheRestToTheRunner) {
   const EngineOptions engine = EngineOptionsFor({}, {RequestOf(1, 1)}, 50);
   EXPECT_EQ(engine.runner.graphs, std::nullopt);
   EXPECT_EQ(engine.runner.num_blocks, std::nullopt);
+  EXPECT_EQ(engine.runner.linear_choices_file, "");
+}
+
+TEST(DecodeEngineOptionsTest, ChoicesOfProductsAreKeptInTheFile) {
+  const EngineOptions engine =
+      EngineOptionsFor({.runner = {.linear_choices_file = "/c"}}, {RequestOf(1, 1)}, 50);
+  EXPECT_EQ(engine.runner.linear_choices_file, "/c");
 }
 
 TEST(DecodeEngineOptionsTest, LogitsAreKeptIfTheyAreWanted) {

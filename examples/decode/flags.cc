@@ -312,6 +312,9 @@ class DecodeFlags {
               "launch attention between captured pieces of a step, to compare; slower");
     AddSwitch("check_replays", arguments_.check_replays,
               "run each replayed step again without its graph, and fail if a tensor differs");
+    AddPath("linear_choices", arguments_.linear_choices,
+            "file that keeps which kernels a GPU's matrix products take: another run with it takes "
+            "the same ones, and computes the same bits. Made if there is none");
   }
 
   void AddLength() {

@@ -84,6 +84,7 @@ struct DecodeArguments {
   bool batch_invariant = false;
   bool attention_outside_graphs = false;
   bool check_replays = false;
+  std::optional<std::string> linear_choices = {};
   bool watch = false;
   std::optional<std::string> draft = {};
   std::optional<int> num_draft_tokens = {};

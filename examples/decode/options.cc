@@ -239,6 +239,12 @@ absl::StatusOr<RunnerChoice> RunnerOf(const DecodeArguments& arguments) {
   runner.is_batch_invariant = arguments.batch_invariant;
   runner.attention_in_graphs = !arguments.attention_outside_graphs;
   runner.checks_replays = arguments.check_replays;
+  if (arguments.linear_choices.has_value()) {
+    if (arguments.linear_choices->empty()) {
+      return absl::InvalidArgumentError("--linear_choices: expected a file, got an empty name");
+    }
+    runner.linear_choices_file = *arguments.linear_choices;
+  }
   return runner;
 }
 

@@ -50,6 +50,7 @@ struct RunnerChoice {
   bool is_batch_invariant = false;
   bool attention_in_graphs = true;
   bool checks_replays = false;
+  std::string linear_choices_file = {};  // empty: none
 };
 
 // Of bench: each batch with each context.

@@ -129,7 +129,8 @@ TEST(DecodeOptionsTest, TakesTheFlagsOfTheRunner) {
                                     .prefix_reuse = "off",
                                     .batch_invariant = true,
                                     .attention_outside_graphs = true,
-                                    .check_replays = true})
+                                    .check_replays = true,
+                                    .linear_choices = "/c"})
                                   .runner;
   EXPECT_EQ(runner.max_num_tokens, 64);
   EXPECT_EQ(runner.kv_dtype, DType::kFp8E4M3);
@@ -143,6 +144,8 @@ TEST(DecodeOptionsTest, TakesTheFlagsOfTheRunner) {
   EXPECT_TRUE(runner.is_batch_invariant);
   EXPECT_FALSE(runner.attention_in_graphs);
   EXPECT_TRUE(runner.checks_replays);
+  EXPECT_EQ(runner.linear_choices_file, "/c");
+  EXPECT_EQ(Made({}).runner.linear_choices_file, "");
   EXPECT_EQ(Made({}).runner.cascade, std::nullopt);
 }
 
@@ -151,6 +154,7 @@ TEST(DecodeOptionsTest, WrongFlagsOfTheRunnerAreNamed) {
   EXPECT_THAT(Problem({.kv_memory_gb = 0}), StartsWith("--kv_memory_gb: expected a number"));
   EXPECT_EQ(Problem({.num_blocks = 9, .kv_memory_gb = 1}),
             "--kv_memory_gb and --num_blocks exclude each other");
+  EXPECT_THAT(Problem({.linear_choices = ""}), StartsWith("--linear_choices: expected a file"));
   EXPECT_THAT(Problem({.graph_sizes = "1,x"}), StartsWith("--graph_sizes: expected a list"));
   EXPECT_THAT(Problem({.cascade = "maybe"}), StartsWith("--cascade: expected auto, on, off"));
   EXPECT_THAT(Problem({.max_num_seqs = 0}), StartsWith("--max_num_seqs: expected 1 to"));
@@ -346,6 +350,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "--compare_plain",
                                  "--dump_logits=/l",
                                  "--trace=/t",
+                                 "--linear_choices=/c",
                                  "--batch=",
                                  "--ignore_eos",
                                  "--json"});
@@ -379,6 +384,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_TRUE(arguments->compare_plain);
   EXPECT_EQ(arguments->dump_logits, "/l");
   EXPECT_EQ(arguments->trace, "/t");
+  EXPECT_EQ(arguments->linear_choices, "/c");
   EXPECT_TRUE(arguments->json);
   EXPECT_THAT(arguments->texts, IsEmpty());
 }

@@ -133,6 +133,7 @@ EngineOptions SharedOptions(const DecodeOptions& options, int num_rows, int64_t 
   if (choice.is_batch_invariant) engine.runner.batch_invariance = BatchInvariance::kOn;
   engine.runner.attention_in_graphs = choice.attention_in_graphs;
   if (choice.checks_replays) engine.runner.replay_check = ReplayCheck::kEveryReplay;
+  engine.runner.linear_choices_file = choice.linear_choices_file;
   if (!choice.reuses_prefixes) engine.prefix_reuse = PrefixReuse::kOff;
   return engine;
 }

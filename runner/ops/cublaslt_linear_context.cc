@@ -33,6 +33,7 @@
 #include "runner/ops/cublaslt_plan.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/fp8/fp8_linear.h"
+#include "runner/ops/fp8/fp8_tile_linear.h"
 #include "runner/ops/skinny_linear_args.h"
 
 namespace reprise {
@@ -69,7 +70,7 @@ constexpr float kEarlyStartOfTilesUs = 1.0f;
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 1;
+constexpr int kOwnKernels = 2;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.
@@ -238,9 +239,15 @@ class CublasLtLinearContext : public LinearContext {
       const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index());
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
       Fp8LinearArgs args = Fp8ArgsOf(x, weight, scales, bias, out);
-      // Rows' bits do not depend on their number in the kernel, but do between it and the parts.
+      if (capturing) args.weights = SkinnyWeights::kEarly;
+      // Rows' bits do not depend on their number in one kernel, but do between kernels.
+      if (!options_.deterministic && args.num_rows > kMaxSkinnyRows && Fp8TileLinearServes(args)) {
+        const TileForm form = Fp8TileForm(args.num_rows, args.weight.out_features);
+        const absl::Status status = LaunchFp8TileLinear(args, form, stream);
+        // Devices of another compute capability cannot run it.
+        if (!absl::IsUnimplemented(status)) return status;
+      }
       if (Fp8LinearServes(args) && (options_.deterministic || x.size(0) <= kMaxFp8Rows)) {
-        if (capturing) args.weights = SkinnyWeights::kEarly;
         return LaunchFp8Linear(args, stream);
       }
       return MultiplyParts(args.weight, x, bias, out, capturing, stream);

@@ -146,7 +146,8 @@ class TileLinearProductTest : public TileLinearTest {
 
 TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
   for (const Shape& shape : kShapes) {
-    CheckShape(shape, DType::kBFloat16, DType::kBFloat16, {1, 9, 16, 17, 31, 32, 33, 64});
+    CheckShape(shape, DType::kBFloat16, DType::kBFloat16,
+               {1, 9, 16, 17, 31, 32, 33, 40, 41, 48, 64});
   }
   EXPECT_GT(num_checked_, 8 * num_too_large_);
 }

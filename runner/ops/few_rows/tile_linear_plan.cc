@@ -12,6 +12,8 @@ namespace {
 // beside it.
 constexpr int kLeastSharedBytes = 116 * 1024;
 constexpr int kMostSharedBytes = 172 * 1024;
+// Of the largest tiles, which are for weights of many rows: no attention is next to those.
+constexpr int kMostSharedBytesOfLarge = 212 * 1024;
 constexpr int kMostStages = 16;
 
 constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
@@ -21,7 +23,11 @@ int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 }  // namespace
 
-int TileColumns(int num_rows) { return num_rows <= 16 ? 16 : num_rows <= 32 ? 32 : 64; }
+int TileColumns(int num_rows) {
+  if (num_rows <= 16) return 16;
+  if (num_rows <= 32) return 32;
+  return num_rows <= 40 ? 40 : num_rows <= 48 ? 48 : 64;
+}
 
 bool IsTileForm(const TileForm& form) {
   return (form.cluster == 1 || form.cluster == 2 || form.cluster == 4) && form.row_groups >= 1 &&
@@ -47,9 +53,11 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
   };
   static constexpr TileForm kUpTo64[] = {
       {.cluster = 2, .row_groups = 1, .turns = 2, .boxes = 1},
-      {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
-      {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
+      {.cluster = 2, .row_groups = 2, .turns = 1, .boxes = 2},
+      {.cluster = 1, .row_groups = 1, .turns = 4, .boxes = 1},
       {.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 1},
+      {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
+      {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
   };
   if (num_rows <= 32) return kUpTo32;
   return kUpTo64;
@@ -72,7 +80,8 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
   const int tail_bytes = std::max(plan.sums_bytes(), unused_bytes);
-  const int room = kMostSharedBytes - kAlignmentBytes - kBarrierBytes - tail_bytes;
+  const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
+  const int room = most - kAlignmentBytes - kBarrierBytes - tail_bytes;
   plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
   // Each stage has its turn for good, so that a group that is ahead cannot take the phase of a
   // barrier before last for the one it waits for.

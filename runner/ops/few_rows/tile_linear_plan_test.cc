@@ -32,7 +32,11 @@ TEST(TileColumnsTest, AreTheNextSizeOfTheProduct) {
   EXPECT_EQ(TileColumns(16), 16);
   EXPECT_EQ(TileColumns(17), 32);
   EXPECT_EQ(TileColumns(32), 32);
-  EXPECT_EQ(TileColumns(33), 64);
+  EXPECT_EQ(TileColumns(33), 40);
+  EXPECT_EQ(TileColumns(40), 40);
+  EXPECT_EQ(TileColumns(41), 48);
+  EXPECT_EQ(TileColumns(48), 48);
+  EXPECT_EQ(TileColumns(49), 64);
   EXPECT_EQ(TileColumns(kMaxTileLinearRows), 64);
 }
 
@@ -42,7 +46,7 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
   for (int i = 0; i < 40; ++i) sizes.push_back(std::uniform_int_distribution(1, 200000)(random));
   for (const TileForm& form : AllForms()) {
     for (int out_features : sizes) {
-      for (int num_rows : {1, 16, 17, 64}) {
+      for (int num_rows : {1, 16, 17, 33, 41, 64}) {
         for (int max_clusters : {1, 16, 33, 132}) {
           SCOPED_TRACE(testing::Message()
                        << form.cluster << " " << form.row_groups << " " << form.turns << " "

@@ -2,10 +2,11 @@
 // of float16 or bfloat16 with float32 sums in registers. Compute capability 9.0 exactly ("90a").
 // (PTX ISA, "wgmma.mma_async".)
 //
-// A and B are boxes in shared memory: rows of 128 bytes (64 elements), aligned to 1024 bytes, chunk
-// c of 16 bytes of row r at c ^ r % 8. Warp w of the four has rows 16 w .. 16 w + 15 of D, and lane
-// l of it d[n][0], d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of
-// row l / 4 + 8.
+// B is a box in shared memory, and so is A, unless its fragments are in registers: rows of 128 bytes
+// (64 elements), aligned to 1024 bytes, chunk c of 16 bytes of row r at c ^ r % 8. Warp w of the
+// four has rows 16 w .. 16 w + 15 of A and D, and lane l of it d[n][0], d[n][1] of row l / 4,
+// columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of row l / 4 + 8. Of A in registers it has,
+// as pairs, elements l % 4 * 2 + {0, 1} of rows l / 4 and l / 4 + 8, and then those 8 further on.
 
 #ifndef RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
 #define RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
@@ -18,32 +19,48 @@
 
 #define REPRISE_D_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define REPRISE_D_16 REPRISE_D_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define REPRISE_D_32 \
-  REPRISE_D_16       \
-  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REPRISE_SUMS_8(d, n)                                                     \
-  "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3]), "+f"(d[n + 1][0]), \
-      "+f"(d[n + 1][1]), "+f"(d[n + 1][2]), "+f"(d[n + 1][3])
+#define REPRISE_D_20 REPRISE_D_16 ", %16, %17, %18, %19"
+#define REPRISE_D_24 REPRISE_D_20 ", %20, %21, %22, %23"
+#define REPRISE_D_32 REPRISE_D_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define REPRISE_SUMS_4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define REPRISE_SUMS_8(d, n) REPRISE_SUMS_4(d, n), REPRISE_SUMS_4(d, n + 1)
 #define REPRISE_SUMS_16(d, n) REPRISE_SUMS_8(d, n), REPRISE_SUMS_8(d, n + 2)
+#define REPRISE_SUMS_20(d, n) REPRISE_SUMS_16(d, n), REPRISE_SUMS_4(d, n + 4)
+#define REPRISE_SUMS_24(d, n) REPRISE_SUMS_16(d, n), REPRISE_SUMS_8(d, n + 4)
 #define REPRISE_SUMS_32(d, n) REPRISE_SUMS_16(d, n), REPRISE_SUMS_16(d, n + 4)
 
-#define REPRISE_TILE_PRODUCT(type, columns, registers, a_operand, b_operand, sums)                 \
+// `inputs`: A and B, whose operands come after those of the sums. `orders`: "0" for each operand in
+// shared memory, whose rows are along the sum.
+#define REPRISE_TILE_PRODUCT(type, columns, registers, operands, orders, sums, inputs)             \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers \
-               "}, " a_operand ", " b_operand ", 1, 1, 1, 0, 0;\n"                                 \
+               "}, " operands ", 1, 1, 1, " orders ";\n"                                           \
                : sums                                                                              \
-               : "l"(a), "l"(b))
-#define REPRISE_TILE_PRODUCT_OF(T, columns, registers, a_operand, b_operand, sums)             \
-  if constexpr (std::is_same_v<T, __half>) {                                                   \
-    REPRISE_TILE_PRODUCT("f16", columns, registers, a_operand, b_operand, REPRISE_PACK sums);  \
-  } else {                                                                                     \
-    REPRISE_TILE_PRODUCT("bf16", columns, registers, a_operand, b_operand, REPRISE_PACK sums); \
+               : inputs)
+#define REPRISE_TILE_PRODUCT_OF(T, columns, registers, operands, orders, sums, inputs)    \
+  if constexpr (std::is_same_v<T, __half>) {                                              \
+    REPRISE_TILE_PRODUCT("f16", columns, registers, operands, orders, REPRISE_PACK sums,  \
+                         REPRISE_PACK inputs);                                            \
+  } else {                                                                                \
+    REPRISE_TILE_PRODUCT("bf16", columns, registers, operands, orders, REPRISE_PACK sums, \
+                         REPRISE_PACK inputs);                                            \
   }
 #define REPRISE_PACK(...) __VA_ARGS__
+
+// Both operands in shared memory.
+#define REPRISE_BOX_PRODUCT(T, columns, registers, operands, sums) \
+  REPRISE_TILE_PRODUCT_OF(T, columns, registers, operands, "0, 0", sums, ("l"(a), "l"(b)))
+// A in registers.
+#define REPRISE_FRAGMENT_PRODUCT(T, columns, registers, operands, sums) \
+  REPRISE_TILE_PRODUCT_OF(T, columns, registers, operands, "0", sums,   \
+                          ("r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)))
 
 namespace reprise {
 
 template <int kColumns>
 using TileSums = float[kColumns / 8][4];
+
+// A lane's elements of A.
+using TileFragment = uint32_t[4];
 
 // The descriptor of 64 rows of a box, or of the kColumns rows of one, from `address` in shared
 // memory: a multiple of 1024 bytes, plus 32 for each 16 elements further along its rows.
@@ -63,30 +80,69 @@ __device__ __forceinline__ void EndTileProducts() {
   asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
 }
 
+template <typename T, int kColumns>
+inline constexpr bool kIsTileProduct =
+    (std::is_same_v<T, __half> ||
+     std::is_same_v<T, __nv_bfloat16>)&&(kColumns == 16 || kColumns == 32 || kColumns == 40 ||
+                                         kColumns == 48 || kColumns == 64);
+
 // d += A B for 16 elements along the rows of both. Between BeginTileProducts() and
 // EndTileProducts().
 template <typename T, int kColumns>
 __device__ __forceinline__ void TileProduct(TileSums<kColumns>& d, uint64_t a, uint64_t b) {
-  static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
-  static_assert(kColumns == 16 || kColumns == 32 || kColumns == 64);
+  static_assert(kIsTileProduct<T, kColumns>);
   if constexpr (kColumns == 16) {
-    REPRISE_TILE_PRODUCT_OF(T, "16", REPRISE_D_8, "%8", "%9", (REPRISE_SUMS_8(d, 0)))
+    REPRISE_BOX_PRODUCT(T, "16", REPRISE_D_8, "%8, %9", (REPRISE_SUMS_8(d, 0)))
   } else if constexpr (kColumns == 32) {
-    REPRISE_TILE_PRODUCT_OF(T, "32", REPRISE_D_16, "%16", "%17", (REPRISE_SUMS_16(d, 0)))
+    REPRISE_BOX_PRODUCT(T, "32", REPRISE_D_16, "%16, %17", (REPRISE_SUMS_16(d, 0)))
+  } else if constexpr (kColumns == 40) {
+    REPRISE_BOX_PRODUCT(T, "40", REPRISE_D_20, "%20, %21", (REPRISE_SUMS_20(d, 0)))
+  } else if constexpr (kColumns == 48) {
+    REPRISE_BOX_PRODUCT(T, "48", REPRISE_D_24, "%24, %25", (REPRISE_SUMS_24(d, 0)))
   } else {
-    REPRISE_TILE_PRODUCT_OF(T, "64", REPRISE_D_32, "%32", "%33", (REPRISE_SUMS_32(d, 0)))
+    REPRISE_BOX_PRODUCT(T, "64", REPRISE_D_32, "%32, %33", (REPRISE_SUMS_32(d, 0)))
+  }
+}
+
+// The same for A in registers, which must not change before EndTileProducts().
+template <typename T, int kColumns>
+__device__ __forceinline__ void FragmentProduct(TileSums<kColumns>& d, const TileFragment& a,
+                                                uint64_t b) {
+  static_assert(kIsTileProduct<T, kColumns>);
+  if constexpr (kColumns == 16) {
+    REPRISE_FRAGMENT_PRODUCT(T, "16", REPRISE_D_8, "{%8, %9, %10, %11}, %12",
+                             (REPRISE_SUMS_8(d, 0)))
+  } else if constexpr (kColumns == 32) {
+    REPRISE_FRAGMENT_PRODUCT(T, "32", REPRISE_D_16, "{%16, %17, %18, %19}, %20",
+                             (REPRISE_SUMS_16(d, 0)))
+  } else if constexpr (kColumns == 40) {
+    REPRISE_FRAGMENT_PRODUCT(T, "40", REPRISE_D_20, "{%20, %21, %22, %23}, %24",
+                             (REPRISE_SUMS_20(d, 0)))
+  } else if constexpr (kColumns == 48) {
+    REPRISE_FRAGMENT_PRODUCT(T, "48", REPRISE_D_24, "{%24, %25, %26, %27}, %28",
+                             (REPRISE_SUMS_24(d, 0)))
+  } else {
+    REPRISE_FRAGMENT_PRODUCT(T, "64", REPRISE_D_32, "{%32, %33, %34, %35}, %36",
+                             (REPRISE_SUMS_32(d, 0)))
   }
 }
 
 }  // namespace reprise
 
+#undef REPRISE_FRAGMENT_PRODUCT
+#undef REPRISE_BOX_PRODUCT
 #undef REPRISE_PACK
 #undef REPRISE_TILE_PRODUCT_OF
 #undef REPRISE_TILE_PRODUCT
 #undef REPRISE_SUMS_32
+#undef REPRISE_SUMS_24
+#undef REPRISE_SUMS_20
 #undef REPRISE_SUMS_16
 #undef REPRISE_SUMS_8
+#undef REPRISE_SUMS_4
 #undef REPRISE_D_32
+#undef REPRISE_D_24
+#undef REPRISE_D_20
 #undef REPRISE_D_16
 #undef REPRISE_D_8
 

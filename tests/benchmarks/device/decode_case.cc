@@ -64,6 +64,7 @@ class DecodingBatch {
                                                     .graphs = c.graphs,
                                                     .graph_sizes = {c.batch},
                                                     .speculation = {.max_drafts = c.num_drafts},
+                                                    .linear_choices_file = c.linear_choices_file,
                                                     .cascade = c.cascade,
                                                     .collectives = c.collectives}));
     for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
@@ -182,15 +183,39 @@ absl::StatusOr<double> TimeProducts(const LlamaModel& model, int batch) {
   return timing.median_us;
 }
 
+double WeightBytesOf(const Linear& product) {
+  double bytes = static_cast<double>(product.weight().nbytes());
+  if (product.scales().has_value()) bytes += static_cast<double>(product.scales()->nbytes());
+  return bytes;
+}
+
 double WeightBytes(const LlamaModel& model) {
   double bytes = static_cast<double>(model.weights().final_norm.nbytes());
-  for (const Linear* product : ProductsOf(model)) {
-    bytes += static_cast<double>(product->weight().nbytes());
-    if (product->scales().has_value()) bytes += static_cast<double>(product->scales()->nbytes());
-  }
+  for (const Linear* product : ProductsOf(model)) bytes += WeightBytesOf(*product);
   for (const LlamaLayerWeights& layer : model.weights().layers) {
     bytes += static_cast<double>(layer.input_norm.nbytes() + layer.mlp_norm.nbytes());
   }
+  return bytes;
+}
+
+// DecodeResult::part_bytes for steps of num_tokens tokens.
+std::map<std::string, double> PartBytes(const LlamaModel& model, int num_tokens, double kv_bytes,
+                                        double new_kv_bytes) {
+  std::map<std::string, double> bytes = {{"attention", kv_bytes}};
+  const double row_bytes = num_tokens * model.weights().embedding.element_size();
+  for (const LlamaLayerWeights& layer : model.weights().layers) {
+    bytes["qkv"] += WeightBytesOf(layer.qkv);
+    bytes["o"] += WeightBytesOf(layer.o);
+    bytes["gate_up"] += WeightBytesOf(*layer.gate_up);
+    bytes["down"] += WeightBytesOf(*layer.down);
+    // x and the residual in and out; gate and up in, their product out; q, k and v in, q out.
+    bytes["norm"] += 2 * 4 * row_bytes * layer.qkv.in_features();
+    bytes["activation"] += row_bytes * 1.5 * layer.gate_up->out_features();
+    bytes["rotary_write"] += row_bytes * (layer.qkv.out_features() + layer.o.in_features());
+  }
+  bytes["rotary_write"] += new_kv_bytes;
+  bytes["head"] += WeightBytesOf(model.weights().lm_head);
+  bytes["sampling"] += row_bytes * model.weights().lm_head.out_features();
   return bytes;
 }
 
@@ -228,13 +253,15 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
     result.graph_bytes = static_cast<double>(batch.runner().graph_report().graph_bytes());
     result.capture_ms = batch.runner().graph_report().capture_ms();
 
+    const int num_tokens = decode_case.batch * (1 + decode_case.num_drafts);
     const double bytes_per_token =
         static_cast<double>(batch.runner().kv_cache().bytes_per_block()) / decode_case.block_size;
-    REPRISE_ASSIGN_OR_RETURN(result.products_us, TimeProducts(model, decode_case.batch));
+    REPRISE_ASSIGN_OR_RETURN(result.products_us, TimeProducts(model, num_tokens));
     result.weight_bytes = WeightBytes(model);
     const int num_repeats = decode_case.batch - 1;
     result.kv_bytes = bytes_per_token * (1.0 * decode_case.batch * decode_case.context -
                                          1.0 * num_repeats * decode_case.shared_len);
+    result.part_bytes = PartBytes(model, num_tokens, result.kv_bytes, bytes_per_token * num_tokens);
     const double bytes_per_us = limits.read_tb_per_s * 1e6;
     result.bytes_floor_us = (result.weight_bytes + result.kv_bytes) / bytes_per_us;
     result.products_floor_us = result.products_us + result.kv_bytes / bytes_per_us;

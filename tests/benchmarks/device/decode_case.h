@@ -8,6 +8,8 @@
 #define TESTS_BENCHMARKS_DEVICE_DECODE_CASE_H_
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "distributed/collectives.h"
@@ -33,6 +35,8 @@ struct DecodeCase {
   int num_timed_steps = 60;
   // Of a model that is divided over ranks, all of which measure the same case; null: one rank.
   Collectives* collectives = nullptr;
+  // As ModelRunnerOptions::linear_choices_file.
+  std::string linear_choices_file = {};
   int num_samples = 5;  // of num_timed_steps each; the median is reported
 };
 
@@ -50,6 +54,10 @@ struct DecodeResult {
   double graph_bytes = 0;
   double capture_ms = 0;
   StepParts parts;
+  // Bytes that a step's kernels read and write at least, by StepKernel::part: weights with their
+  // scales, keys and values, and of others the rows that go in and out. Of parts that are not
+  // listed: hardly any.
+  std::map<std::string, double> part_bytes;
 };
 
 // With ranks, the numbers are this rank's: its weights, its keys, its kernels. Before each step rank 0

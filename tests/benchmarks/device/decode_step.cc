@@ -13,7 +13,8 @@
 // others is left out.
 //
 // Prints a JSON line a point, then a table: the step's time, its ratio to the two floors, the
-// host's time, launches, gaps, and kernel time by class.
+// host's time, launches, gaps, and kernel time by class. Then, for each point, its kernels: their
+// share of the step, and the time in which the card reads the bytes that they need at least.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
@@ -62,6 +63,9 @@ ABSL_FLAG(int, block_size, 16, "tokens of a KV block");
 ABSL_FLAG(int, steps, 60, "timed steps a sample");
 ABSL_FLAG(std::vector<std::string>, drafts, std::vector<std::string>({"0"}),
           "drafts of each row, which the steps verify; 0: plain decodes");
+ABSL_FLAG(
+    std::string, linear_choices, "",
+    "a file that keeps the choices of matrix products, so that other runs make the same ones");
 ABSL_FLAG(int, ranks, 1, "processes that the model is divided over, each with a GPU");
 ABSL_FLAG(std::string, collectives, "on", "on, or off: rank 0's part of the model alone");
 
@@ -127,6 +131,12 @@ absl::Status Quantise(ScaledBy scaled_by, LlamaWeights& weights) {
   return absl::OkStatus();
 }
 
+// The time in which the card reads what a kernel needs at least.
+double FloorUs(const DecodeResult& r, const StepKernel& kernel, const DeviceLimits& limits) {
+  const auto bytes = r.part_bytes.find(kernel.part);
+  return bytes == r.part_bytes.end() ? 0 : bytes->second / (limits.read_tb_per_s * 1e6);
+}
+
 nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLimits& limits) {
   nlohmann::json json = {{"preset", absl::GetFlag(FLAGS_preset)},
                          {"ranks", absl::GetFlag(FLAGS_ranks)},
@@ -162,7 +172,41 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
     const std::string name(KernelClassName(static_cast<KernelClass>(i)));
     json["parts_us"][name] = r.parts.class_us[i];
   }
+  for (const StepKernel& kernel : r.parts.by_kernel) {
+    json["by_kernel"].push_back({{"part", kernel.part},
+                                 {"kernel", kernel.name},
+                                 {"count", kernel.count},
+                                 {"us", kernel.us},
+                                 {"floor_us", FloorUs(r, kernel, limits)}});
+  }
   return json;
+}
+
+// A step's time by kernel. The lines add up to the step of the trace, which CUPTI makes longer.
+std::string KernelTable(const DecodeCase& c, const DecodeResult& r, const DeviceLimits& limits) {
+  std::string table = absl::StrFormat(
+      "\nbatch %d, context %d, drafts %d: us a step by kernel\n%-14s %7s %9s %7s %9s %7s  %s\n",
+      c.batch, c.context, c.num_drafts, "part", "kernels", "us", "share", "floor", "/floor",
+      "kernel");
+  const auto line = [&](const std::string& part, double count, double us, double floor_us,
+                        const std::string& name) {
+    absl::StrAppendFormat(&table, "%-14s %7.0f %9.1f %5.1f %% ", part, count, us,
+                          100 * us / r.parts.step_us);
+    if (floor_us > 0) {
+      absl::StrAppendFormat(&table, "%9.1f %7.2f", floor_us, us / floor_us);
+    } else {
+      absl::StrAppendFormat(&table, "%9s %7s", "-", "-");
+    }
+    absl::StrAppend(&table, "  ", name, "\n");
+  };
+  double floor_us = 0;
+  for (const StepKernel& kernel : r.parts.by_kernel) {
+    line(kernel.part, kernel.count, kernel.us, FloorUs(r, kernel, limits), kernel.name);
+    floor_us += FloorUs(r, kernel, limits);
+  }
+  line("nothing", 0, r.parts.gap_within_us + r.parts.gap_between_us, 0, "gaps between kernels");
+  line("all", r.parts.kernels, r.parts.step_us, floor_us, "");
+  return table;
 }
 
 std::string Row(const DecodeCase& c, const DecodeResult& r) {
@@ -227,6 +271,7 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
       const std::unique_ptr<LlamaModel> model,
       LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
   std::vector<std::string> rows;
+  std::string tables;  // of kernels
   std::vector<DecodeCase> cases;
   for (const int context : contexts) {
     for (const int batch : batches) {
@@ -241,7 +286,8 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
                              .graphs = mode,
                              .num_drafts = num_drafts,
                              .num_timed_steps = absl::GetFlag(FLAGS_steps),
-                             .collectives = collectives});
+                             .collectives = collectives,
+                             .linear_choices_file = absl::GetFlag(FLAGS_linear_choices)});
           }
         }
       }
@@ -257,6 +303,7 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
     }
     if (prints) std::cout << ToJson(c, *result, limits).dump() << std::endl;
     rows.push_back(Row(c, *result));
+    tables += KernelTable(c, *result, limits);
   }
   if (!prints) return absl::OkStatus();
   std::cout << absl::StrFormat(
@@ -265,6 +312,7 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
                    RanksOf(collectives).world, limits.read_tb_per_s, limits.copy_tb_per_s)
             << Heading() << "\n";
   for (const std::string& row : rows) std::cout << row << "\n";
+  std::cout << tables;
   return absl::OkStatus();
 }
 

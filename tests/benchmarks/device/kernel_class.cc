@@ -19,7 +19,8 @@ constexpr Pattern kPatterns[] = {
     {"gemv", KernelClass::kProducts},          {"nvjet", KernelClass::kProducts},
     {"splitK", KernelClass::kProducts},        {"cublas", KernelClass::kProducts},
     {"cutlass", KernelClass::kProducts},       {"SkinnyLinear", KernelClass::kProducts},
-    {"TileLinear", KernelClass::kProducts},    {"nccl", KernelClass::kCollectives},
+    {"TileLinear", KernelClass::kProducts},    {"Fp8Linear", KernelClass::kProducts},
+    {"Dequantise", KernelClass::kProducts},    {"nccl", KernelClass::kCollectives},
     {"all_reduce", KernelClass::kCollectives}, {"PushSum", KernelClass::kCollectives},
     {"RankRows", KernelClass::kWorkMap},       {"MergeStates", KernelClass::kAttention},
 };

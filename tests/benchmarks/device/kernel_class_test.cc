@@ -14,6 +14,10 @@ TEST(KernelClassTest, KnowsOurKernelsBeforeTheLibrarys) {
             KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("void reprise::(anonymous namespace)::TileLinearKernel<__half, ...>"),
             KernelClass::kProducts);
+  EXPECT_EQ(ClassOfKernel("void reprise::(anonymous namespace)::Fp8LinearKernel<__half, ...>"),
+            KernelClass::kProducts);
+  EXPECT_EQ(ClassOfKernel("void reprise::(anonymous namespace)::DequantiseKernel<__half, ...>"),
+            KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("nvjet_tst_128x64_64x10_2x1_v_bz_TNN"), KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("void gemvNSP_kernel<__nv_bfloat16, ...>"), KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("void cublasLt::splitKreduce_kernel<32, 16, int, ...>"),

@@ -1,7 +1,7 @@
 // Times matrix products of few rows on a GPU: cuBLASLt's quickest proposal, the kernel for up to 8
-// rows, the kernel by tiles (runner/ops/few_rows), and those with weights of 8 bits (runner/ops/fp8,
-// a scale for each row, and one for each row and 128 in_features), as shares of the card's read
-// bandwidth, each of its own weight's bytes.
+// rows, the kernel by tiles (runner/ops/few_rows), and those with weights of 8 bits (runner/ops/fp8:
+// by rings and by tiles, a scale for each row, and one for each row and 128 in_features), as shares
+// of the card's read bandwidth, each of its own weight's bytes.
 //
 //   linear_bench                                        all shapes, chosen numbers of rows
 //   linear_bench --shapes=8b --rows=32,64 --verbose     every form of the kernels, too
@@ -36,6 +36,7 @@
 #include "runner/ops/cublaslt_plan.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/fp8/fp8_linear.h"
+#include "runner/ops/fp8/fp8_tile_linear.h"
 #include "runner/ops/skinny_linear_args.h"
 #include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/replay_timer.h"
@@ -186,37 +187,67 @@ class ProductCase {
   }
 
   // Of 8 bits: the memory holds twice as many weights. `scales` [at least out_features, num_groups].
+  Fp8LinearArgs Fp8Args(int copy, const at::Tensor& scales, bool has_groups) const {
+    const SkinnyLinearArgs plain = Args(0, SkinnyWeights::kEarly);
+    const int num_groups = has_groups ? shape_.in_features / kFp8Group : 1;
+    return {.x = plain.x,
+            .x_stride = plain.x_stride,
+            .weight = {.values = static_cast<const uint8_t*>(weights_.const_data_ptr()) +
+                                 copy * (WeightBytes() / 2),
+                       .stride = shape_.in_features,
+                       .scales = scales.const_data_ptr<float>(),
+                       .scales_stride = num_groups,
+                       .num_groups = num_groups,
+                       .out_features = shape_.out_features,
+                       .in_features = shape_.in_features},
+            .out = plain.out,
+            .out_stride = plain.out_stride,
+            .num_rows = num_rows_,
+            .weights = SkinnyWeights::kEarly};
+  }
+
+  // The time of two copies, of half the size each.
+  template <typename Launch>
+  float TimeHalves(Launch launch) const {
+    return Time([&](int copy) -> absl::Status {
+             for (const int half : {0, 1}) REPRISE_RETURN_IF_ERROR(launch(2 * copy + half));
+             return absl::OkStatus();
+           }) /
+           2;
+  }
+
   Best TimeFp8(const at::Tensor& scales, bool has_groups) const {
     Best best;
-    const int num_groups = has_groups ? shape_.in_features / kFp8Group : 1;
-    const auto args_of = [&](int copy) {
-      const SkinnyLinearArgs plain = Args(0, SkinnyWeights::kEarly);
-      return Fp8LinearArgs{
-          .x = plain.x,
-          .x_stride = plain.x_stride,
-          .weight = {.values = static_cast<const uint8_t*>(weights_.const_data_ptr()) +
-                               copy * (WeightBytes() / 2),
-                     .stride = shape_.in_features,
-                     .scales = scales.const_data_ptr<float>(),
-                     .scales_stride = num_groups,
-                     .num_groups = num_groups,
-                     .out_features = shape_.out_features,
-                     .in_features = shape_.in_features},
-          .out = plain.out,
-          .out_stride = plain.out_stride,
-          .num_rows = num_rows_,
-          .weights = SkinnyWeights::kEarly};
-    };
-    if (!Fp8LinearServes(args_of(0))) return best;
-    // The time of two copies, of half the size each.
-    best.Take(Time([&](int copy) -> absl::Status {
-                for (const int half : {0, 1}) {
-                  REPRISE_RETURN_IF_ERROR(
-                      LaunchFp8Linear(args_of(2 * copy + half), c10::cuda::getCurrentCUDAStream()));
-                }
-                return absl::OkStatus();
-              }) / 2,
+    if (!Fp8LinearServes(Fp8Args(0, scales, has_groups))) return best;
+    best.Take(TimeHalves([&](int copy) {
+                return LaunchFp8Linear(Fp8Args(copy, scales, has_groups),
+                                       c10::cuda::getCurrentCUDAStream());
+              }),
               "");
+    return best;
+  }
+
+  // By the form of the rule, or the quickest of `forms`.
+  Best TimeFp8Tile(const at::Tensor& scales, bool has_groups,
+                   absl::Span<const TileForm> forms) const {
+    Best best;
+    const TileForm rule = Fp8TileForm(num_rows_, shape_.out_features);
+    if (forms.empty()) forms = absl::MakeConstSpan(&rule, 1);
+    for (const TileForm& form : forms) {
+      const absl::StatusOr<Fp8TilePlan> plan = Fp8TilePlanOf(Fp8Args(0, scales, has_groups), form);
+      if (!plan.ok()) continue;
+      const float us = TimeHalves([&](int copy) {
+        return LaunchFp8TileLinear(Fp8Args(copy, scales, has_groups), form,
+                                   c10::cuda::getCurrentCUDAStream());
+      });
+      if (absl::GetFlag(FLAGS_verbose)) {
+        std::cout << absl::StrFormat(
+            "  fp8 %s %s: %.1f us, %d tiles of %d rows in %d clusters, %d stages of %d bytes\n",
+            has_groups ? "groups" : "rows", Name(form), us, plan->num_tiles, plan->tile_rows,
+            plan->num_clusters, plan->stages, plan->stage_bytes());
+      }
+      best.Take(us, Name(form));
+    }
     return best;
   }
 
@@ -263,9 +294,11 @@ absl::Status Run() {
     REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
     REPRISE_ASSIGN_OR_RETURN(const std::vector<TileForm> forms, Forms());
     std::cout << absl::StrFormat(
-        "read %.2f TB/s\n%-14s %4s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s\n",
+        "read %.2f TB/s\n%-14s %4s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s "
+        "| %-20s\n",
         limits.read_tb_per_s, "shape", "rows", "cuBLASLt, us", "few rows alone", "tiles alone",
-        "few rows, chain", "tiles, chain", "fp8 by rows, chain", "fp8 by groups, chain");
+        "few rows, chain", "tiles, chain", "fp8 by rows, chain", "fp8 by groups, chain",
+        "the same by tiles", "the same by tiles");
     const at::TensorOptions options = at::TensorOptions(c10::kCUDA).dtype(at::kBFloat16);
     const at::Tensor weights = at::randn({kColdBytes / 2 + (int64_t{32} << 20)}, options);
     const at::Tensor x = at::randn({kMaxTileLinearRows * 16384}, options);
@@ -293,13 +326,18 @@ absl::Status Run() {
           return Cell(product.TimeFp8(scales, has_groups), product.WeightBytes() / 2,
                       limits.read_tb_per_s);
         };
+        const auto fp8_tile_cell = [&](bool has_groups) {
+          return Cell(product.TimeFp8Tile(scales, has_groups, forms), product.WeightBytes() / 2,
+                      limits.read_tb_per_s);
+        };
         std::cout << absl::StrFormat(
-                         "%-14s %4d | %s | %s | %s | %s | %s | %s | %s\n", shape.name, num_rows,
-                         cell(cublas), cell(product.TimeSkinny(SkinnyWeights::kAfterKernelBefore)),
+                         "%-14s %4d | %s | %s | %s | %s | %s | %s | %s | %s | %s\n", shape.name,
+                         num_rows, cell(cublas),
+                         cell(product.TimeSkinny(SkinnyWeights::kAfterKernelBefore)),
                          cell(product.TimeTile(SkinnyWeights::kAfterKernelBefore, forms)),
                          cell(product.TimeSkinny(SkinnyWeights::kEarly)),
                          cell(product.TimeTile(SkinnyWeights::kEarly, forms)), fp8_cell(false),
-                         fp8_cell(true))
+                         fp8_cell(true), fp8_tile_cell(false), fp8_tile_cell(true))
                   << std::flush;
       }
     }

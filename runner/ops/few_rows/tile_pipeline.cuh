@@ -1,0 +1,440 @@
+// What the kernels by tiles share, for weights of 16 bits (tile_linear.cu) and of 8
+// (runner/ops/fp8/fp8_tile_linear.cu): stages, their copies, and the sums at the end of a tile.
+//
+//   copies   two threads copy stages by TMA: one the boxes of the weight, the first of them before
+//            the wait for the kernel before, the other those of x, after it.
+//   products a group multiplies its 64 rows of a stage by all of x (wgmma: the weight is A, x is
+//            B). Products of few columns are bound by their latency, so groups take turns.
+//   sums     at the end of a tile each warp stores its partial sums in the shared memory of the CTA
+//            that owns its rows, and begins the next tile. Four more warps of the owner add all
+//            sources in their order and store the results.
+//
+// `Plan` is a TileLinearPlan or derived from it, with its own stage_bytes().
+
+#ifndef RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
+#define RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/dependent_launch.cuh"
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "runner/ops/few_rows/cluster_memory.cuh"
+#include "runner/ops/few_rows/tile_linear_plan.h"
+#include "runner/ops/few_rows/tile_products.cuh"
+#include "runner/ops/skinny_linear_args.h"
+#include "runner/ops/vector_access.cuh"
+
+namespace reprise {
+
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kGroupWarps = kGroupThreads / 32;
+inline constexpr int kWarpRows = 16;
+inline constexpr int kCopyThreads = 64;  // two warps, of which one thread each copies
+inline constexpr int kAddThreads = 128;
+inline constexpr int kAddWarps = kAddThreads / 32;
+inline constexpr int kMostTileThreads = kMaxTileGroups * kGroupThreads + kAddThreads + kCopyThreads;
+
+__device__ inline uint64_t EvictFirst() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// Where things are in a CTA's shared memory, as addresses.
+struct TileMemory {
+  uint32_t stages;  // [plan.stages]: boxes of the weight, then boxes of x
+  uint32_t sums;    // [num_sources, columns, sums_stride] float32: of the owned rows
+  uint32_t full;    // [plan.stages] barriers: the stage is copied
+  uint32_t empty;   // [plan.stages]: all warps whose turn it is have multiplied it
+  uint32_t summed;  // a barrier: all partial sums of the owned rows are here
+  uint32_t read;    // a barrier: all owners of the cluster have read those of the tile
+
+  template <typename Plan>
+  __device__ TileMemory(uint32_t memory, const Plan& plan)
+      : stages((memory + 1023) / 1024 * 1024),
+        sums(stages + plan.stages * plan.stage_bytes()),
+        // At the end: behind the sums, and what is read of the last stage as if it were full.
+        full(memory + plan.shared_bytes - (2 * plan.stages + 2) * 8),
+        empty(full + plan.stages * 8),
+        summed(empty + plan.stages * 8),
+        read(summed + 8) {}
+};
+
+// The warp, as a value that the compiler knows to be equal in all of its lanes: else it takes what
+// depends on it for divergent, and lets each product of a warpgroup wait for the one before.
+__device__ inline int WarpIndex() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+}
+
+// The stages of one CTA, in order, those of its tiles one after the other: every `turns`-th of them
+// from `first` on. num_stages is a multiple of `turns`.
+class StageCounter {
+ public:
+  __device__ explicit StageCounter(int num_stages, int first = 0, int turns = 1)
+      : num_stages_(num_stages), turns_(turns), slot_(first) {}
+
+  __device__ void Next() {
+    slot_ += turns_;
+    if (slot_ >= num_stages_) {
+      slot_ -= num_stages_;
+      parity_ ^= 1;
+    }
+  }
+
+  __device__ int slot() const { return slot_; }
+  __device__ uint32_t parity() const { return parity_; }
+
+ private:
+  int num_stages_, turns_;
+  int slot_;
+  uint32_t parity_ = 0;
+};
+
+// Stages of a tile that belong to the CTA with this rank. As many for each turn, so that a slot
+// keeps its turn from tile to tile; those beyond in_features are zero.
+__device__ inline int StepsOf(const TileLinearPlan& plan, int rank) {
+  const int first = rank * plan.form.boxes, round = plan.form.cluster * plan.form.boxes;
+  if (first >= plan.num_boxes) return 0;
+  const int steps = (plan.num_boxes - first + round - 1) / round;
+  return (steps + plan.form.turns - 1) / plan.form.turns * plan.form.turns;
+}
+
+// How one of the two matrices is copied to a part of each stage.
+struct StagePart {
+  const CUtensorMap& map;
+  uint32_t offset;  // in the stage, bytes
+  int boxes;        // of a stage
+  int box_rows;
+  int box_elements;
+};
+
+// One thread copies its part of all stages of the CTA, tile after tile: with kWeights the rows of
+// the tile, else the first rows of the matrix. What is beyond in_features or the last row is zero.
+// Weights are read once a step of the model: they are the first to leave the L2 cache.
+template <bool kWeights, typename Plan>
+__device__ void CopyStages(const Plan& plan, const TileMemory& memory, const StagePart& part,
+                           bool boxes_at_once, int rank, int cluster_id) {
+  const int steps = StepsOf(plan, rank), box_bytes = part.box_rows * kTileBoxLine;
+  const uint64_t policy = EvictFirst();
+  StageCounter stage(plan.stages);
+  for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
+    const int row = kWeights ? tile * plan.tile_rows : 0;
+    for (int step = 0; step < steps; ++step, stage.Next()) {
+      // In the first round all are empty: the phase before the first one has parity 1.
+      AwaitPhase(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
+      const uint32_t full = memory.full + stage.slot() * 8;
+      const uint32_t to = memory.stages + stage.slot() * plan.stage_bytes() + part.offset;
+      const int box = (step * plan.form.cluster + rank) * part.boxes;
+      ArriveAndExpect(full, part.boxes * box_bytes);
+      if (boxes_at_once) {
+        CopyBoxes<kWeights>(to, part.map, box, row, full, policy);
+        continue;
+      }
+      for (int i = 0; i < part.boxes; ++i) {
+        CopyBox<kWeights>(to + i * box_bytes, part.map, (box + i) * part.box_elements, row, full,
+                          policy);
+      }
+    }
+  }
+}
+
+// The two copying warps: the first copies the weight, the other x.
+template <typename Plan>
+__device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const StagePart& weight,
+                          const StagePart& x, SkinnyWeights when, bool boxes_at_once, int warp,
+                          int rank, int cluster_id) {
+  if (warp != 0 || when != SkinnyWeights::kEarly) AwaitKernelBefore();
+  if (threadIdx.x % 32 == 0) {
+    if (warp == 0) {
+      CopyStages<true>(plan, memory, weight, boxes_at_once, rank, cluster_id);
+    } else {
+      CopyStages<false>(plan, memory, x, boxes_at_once, rank, cluster_id);
+    }
+  }
+  AwaitKernelBefore();
+  __syncwarp();
+}
+
+// Where a warp of a group stores its partial sums of a tile, tile after tile.
+template <int kColumns>
+class PartialSums {
+ public:
+  __device__ PartialSums(const TileLinearPlan& plan, const TileMemory& memory, int row_group,
+                         int turn, int rank)
+      : stride_(plan.sums_stride()), read_(memory.read) {
+    // A warp's 16 rows of a tile have one owner.
+    const int lane = threadIdx.x % 32;
+    const int row = row_group * kTileGroupRows + WarpIndex() % kGroupWarps * kWarpRows;
+    const int owner = row / plan.owned_rows(), source = rank * plan.form.turns + turn;
+    to_ = ClusterAddress(memory.sums, owner) +
+          ((source * kColumns + lane % 4 * 2) * stride_ + lane / 4 + row % plan.owned_rows()) * 4;
+    arrived_ = ClusterAddress(memory.summed, owner);
+  }
+
+  // Stores those of the next tile, of the first num_rows columns.
+  __device__ void Store(const TileSums<kColumns>& sum, int num_rows) {
+    // In the first round the buffers are free, as the stages are.
+    AwaitPhase(read_, parity_ ^ 1);
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+      if (n * 8 >= num_rows) break;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        StoreInCluster(to_ + ((n * 8 + i % 2) * stride_ + i / 2 * 8) * 4, sum[n][i]);
+      }
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ArriveInCluster(arrived_);
+    parity_ ^= 1;
+  }
+
+ private:
+  int stride_;
+  uint32_t read_, to_, arrived_;
+  uint32_t parity_ = 0;
+};
+
+// Four neighbouring elements of a row of `out`, the sums of all sources in their order.
+template <typename T, typename Out>
+__device__ void AddFour(const float* sums, int num_sources, int source_stride, const T* bias,
+                        bool is_aligned, int count, Out* out) {
+  float4 value = {};
+#pragma unroll 4
+  for (int source = 0; source < num_sources; ++source) {
+    const float4 more = *reinterpret_cast<const float4*>(sums + source * source_stride);
+    value.x += more.x;
+    value.y += more.y;
+    value.z += more.z;
+    value.w += more.w;
+  }
+  const float values[4] = {value.x, value.y, value.z, value.w};
+  Vector<Out, 4> results;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float add = bias != nullptr && j < count ? ToFloat(bias[j]) : 0.0f;
+    results.value[j] = FromFloat<Out>(values[j] + add);
+  }
+  if (is_aligned && count >= 4) {
+    StoreVector(out, results);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    if (j < count) out[j] = results.value[j];
+  }
+}
+
+// What a product becomes, as in SkinnyLinearArgs.
+struct TileResults {
+  const void* bias;
+  void* out;
+  int64_t out_stride;
+  int num_rows;
+  int out_features;
+};
+
+// Adds the sources of the owned rows of each tile; `thread` of kAddThreads.
+template <typename T, typename Out>
+__device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
+                         const TileMemory& memory, const float* sums, int thread, int rank,
+                         int cluster_id) {
+  const int owned = plan.owned_rows(), stride = plan.sums_stride();
+  const int source_stride = plan.columns * stride;
+  // tile_rows and owned are multiples of 8: a row's four elements are aligned if the first are.
+  const bool is_aligned = reinterpret_cast<uintptr_t>(results.out) % (4 * sizeof(Out)) == 0 &&
+                          results.out_stride % 4 == 0;
+  const int fours = owned / 4;
+  uint32_t tile_parity = 0;
+  for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
+    AwaitPhase(memory.summed, tile_parity);
+    const int first = tile * plan.tile_rows + rank * owned;
+    const int count = min(min(owned, plan.tile_rows - rank * owned), results.out_features - first);
+    for (int e = thread; e < results.num_rows * fours; e += kAddThreads) {
+      const int row = e / fours, i = e % fours * 4;
+      if (i >= count) continue;
+      AddFour(sums + row * stride + i, plan.num_sources(), source_stride,
+              results.bias != nullptr ? static_cast<const T*>(results.bias) + first + i : nullptr,
+              is_aligned, count - i,
+              static_cast<Out*>(results.out) + row * results.out_stride + first + i);
+    }
+    // No CTA of the cluster arrives at one that may have ended.
+    if (tile + plan.num_clusters < plan.num_tiles) {
+      __syncwarp();
+      const int lane = thread % 32;
+      if (lane < plan.form.cluster) ArriveInCluster(ClusterAddress(memory.read, lane));
+    }
+    tile_parity ^= 1;
+  }
+}
+
+// What all threads of a CTA do first. All have called ArriveAtCluster() when it returns.
+template <typename Plan>
+__device__ void BeginTileCta(const Plan& plan, const TileMemory& memory) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < plan.stages; ++i) {
+      InitBarrier(memory.full + i * 8, 2);
+      InitBarrier(memory.empty + i * 8, plan.form.row_groups * kGroupWarps);
+    }
+    InitBarrier(memory.summed, plan.form.groups() * kGroupWarps);
+    InitBarrier(memory.read, plan.form.cluster * kAddWarps);
+    PublishBarriers();
+  }
+  __syncthreads();
+  ArriveAtCluster();
+}
+
+// cuTensorMapEncodeTiled() of the driver, without linking it.
+struct TileMapEncoder {
+  decltype(&cuTensorMapEncodeTiled) encode = nullptr;
+  cudaError_t error = cudaSuccess;
+
+  static TileMapEncoder Find() {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    TileMapEncoder encoder;
+    encoder.error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
+                                                     cudaEnableDefault, &result);
+    if (encoder.error == cudaSuccess && result != cudaDriverEntryPointSuccess) {
+      encoder.error = cudaErrorSymbolNotFound;
+    }
+    encoder.encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+    return encoder;
+  }
+};
+
+// A matrix of 16 bits, or of 8 (DType::kFp8E4M3).
+struct TileMatrix {
+  DType dtype;
+  const void* data;
+  int64_t stride;  // elements
+  int rows;
+  int elements;  // of a row
+
+  int element_bytes() const { return dtype == DType::kFp8E4M3 ? 1 : 2; }
+  int box_elements() const { return kTileBoxLine / element_bytes(); }
+};
+
+// Boxes of `box_rows` rows of 128 bytes. With num_boxes > 0 that many at once, as a third dimension,
+// which needs rows of whole boxes.
+inline absl::Status MakeTileMap(const TileMatrix& matrix, int box_rows, int num_boxes,
+                                CUtensorMap& map) {
+  static const TileMapEncoder encoder = TileMapEncoder::Find();
+  REPRISE_RETURN_IF_ERROR(CudaStatus(encoder.error, "cudaGetDriverEntryPointByVersion"));
+  const bool at_once = num_boxes > 0;
+  const int box_elements = matrix.box_elements();
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(at_once ? box_elements : matrix.elements),
+                              static_cast<cuuint64_t>(matrix.rows),
+                              static_cast<cuuint64_t>(matrix.elements / box_elements)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.stride) * matrix.element_bytes(),
+                                kTileBoxLine};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_elements),
+                            static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(num_boxes)};
+  const cuuint32_t steps[] = {1, 1, 1};
+  const CUtensorMapDataType type = matrix.dtype == DType::kFp8E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : matrix.dtype == DType::kBFloat16
+                                       ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUresult result =
+      encoder.encode(&map, type, at_once ? 3 : 2, const_cast<void*>(matrix.data), sizes, strides,
+                     box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result)));
+}
+
+inline constexpr int kMostTileDevices = 64;
+
+// The current device, if it runs kernels by tiles; `name` of the kernel.
+inline absl::StatusOr<int> TileDevice(const char* name) {
+  int device = 0, major = 0;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                 "cudaDeviceGetAttribute"));
+  if (major != 9 || device >= kMostTileDevices) {
+    return absl::UnimplementedError(
+        absl::StrCat(name, ": expected compute capability 9.0, got ", major, ".x"));
+  }
+  return device;
+}
+
+// The launches of one kernel by tiles.
+template <auto kKernel>
+struct TileLauncher {
+  // All plans take more than half of an SM's shared memory: one answer for all with as large
+  // clusters.
+  static absl::StatusOr<int> MaxClusters(const TileForm& form, int device) {
+    // Clusters of 1, 2 and 4 CTAs that run at once; 0: not asked yet.
+    static std::array<std::array<std::atomic<int>, 3>, kMostTileDevices> devices = {};
+    std::atomic<int>& known = devices[device][form.cluster == 4 ? 2 : form.cluster - 1];
+    int count = known.load(std::memory_order_relaxed);
+    if (count > 0) return count;
+    const TileLinearPlan plan = PlanTileLinear(form, 1, 1, 1, 1);
+    REPRISE_RETURN_IF_ERROR(Prepare(plan.shared_bytes));
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config = Config(plan, 1, nullptr, attributes);
+    config.numAttrs = 1;
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaOccupancyMaxActiveClusters(&count, kKernel, &config),
+                                       "cudaOccupancyMaxActiveClusters"));
+    if (count < 1) {
+      return absl::UnimplementedError(
+          absl::StrCat("the device runs no cluster of ", form.cluster, " CTAs"));
+    }
+    known.store(count, std::memory_order_relaxed);
+    return count;
+  }
+
+  template <typename... Arguments>
+  static absl::Status Launch(const char* name, const TileLinearPlan& plan, cudaStream_t stream,
+                             const Arguments&... arguments) {
+    REPRISE_RETURN_IF_ERROR(Prepare(plan.shared_bytes));
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t config = Config(plan, plan.num_clusters, stream, attributes);
+    return CudaStatus(cudaLaunchKernelEx(&config, kKernel, arguments...), name);
+  }
+
+ private:
+  static cudaLaunchConfig_t Config(const TileLinearPlan& plan, int num_clusters,
+                                   cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
+    attributes[0] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = plan.form.cluster;
+    attributes[0].val.clusterDim.y = 1;
+    attributes[0].val.clusterDim.z = 1;
+    attributes[1] = {};
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = num_clusters * plan.form.cluster;
+    config.blockDim = plan.form.groups() * kGroupThreads + kAddThreads + kCopyThreads;
+    config.dynamicSmemBytes = plan.shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return config;
+  }
+
+  static absl::Status Prepare(int shared_bytes) {
+    REPRISE_RETURN_IF_ERROR(CudaStatus(
+        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+        "cudaFuncSetAttribute"));
+    return CudaStatus(cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared),
+                      "cudaFuncSetAttribute");
+  }
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
