@@ -196,6 +196,9 @@ struct TokenEvent {
   // Entry i is that of token i + 1 of the prompt. Only in the first event of a sequence that has
   // computed its prompt, with Request::num_prompt_log_probs; else null. Its sequences share it.
   std::shared_ptr<const std::vector<TokenLogProbs>> prompt_log_probs = nullptr;
+  // Tokens of the prompt that were not computed for this sequence, since the cache had their keys when
+  // it was admitted, or another sequence of the request had. In its last event; else 0.
+  int num_cached_tokens = 0;
   FinishReason finish = FinishReason::kNone;
   absl::Status error = absl::OkStatus();  // why, where finish is kError or kRefused
 

@@ -165,6 +165,9 @@ void Scheduler::AdmitWaiting() {
     by_slot_[slot.value()] = &sequence;
     sequence.slot = slot;
     sequence.admission = ++num_admissions_;
+    if (!sequence.num_cached_tokens.has_value()) {
+      sequence.num_cached_tokens = std::min(hits->num_tokens, sequence.num_prompt());
+    }
     sequence.num_scheduled = hits->num_tokens;
     sequence.num_in_flight = 0;
     sequence.prefill_end = sequence.num_known;

@@ -251,6 +251,7 @@ TEST(SchedulerAdmissionTest, RequestsWithDifferentSaltsShareNothing) {
     Add(*scheduler, {.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 1, .prefix_salt = salt});
     const int num = scheduler->Schedule().joins[0].seq_len;
     scheduler->Commit({7}, events);
+    EXPECT_EQ(events.back().num_cached_tokens, num);
     return num;
   };
   EXPECT_EQ(num_found(""), 0);
@@ -319,6 +320,8 @@ TEST(SchedulerAdmissionTest, TheSequencesOfARequestShareOnePrefill) {
       EXPECT_EQ(event.sequence, SequenceId(0));
       texts[event.sample].tokens.push_back(*event.token);
       texts[event.sample].finish = event.finish;
+      const bool is_last = event.finish != FinishReason::kNone;
+      EXPECT_EQ(event.num_cached_tokens, is_last && event.sample > 0 ? 5 : 0);
     }
     for (int i = 0; i < 3; ++i) {
       EXPECT_EQ(texts[i].tokens, ExpectedText(request, i, options, 16).tokens) << "sample " << i;

@@ -120,6 +120,8 @@ bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
                     .earlier = row.num_levels < row.num_drafts ? -1 : EarlierOf(row, fed),
                     .log_probs = std::move(log_probs),
                     .prompt_log_probs = is_first ? sequence.added->prompt_log_probs : nullptr,
+                    .num_cached_tokens =
+                        finish == FinishReason::kNone ? 0 : sequence.num_cached_tokens.value_or(0),
                     .finish = finish});
   if (finish == FinishReason::kNone) return true;
   LeaveSlot(sequence);

@@ -97,6 +97,7 @@ void Scheduler::End(Sequence& sequence, FinishReason reason, const absl::Status&
   events.push_back({.sequence = sequence.id(),
                     .sample = sequence.sample,
                     .index = sequence.num_generated(),
+                    .num_cached_tokens = sequence.num_cached_tokens.value_or(0),
                     .finish = reason,
                     .error = error});
   if (sequence.slot.has_value()) {

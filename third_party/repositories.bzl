@@ -74,6 +74,15 @@ def _declare_all(declare, from_modules):
     )
     declare(
         system_library,
+        name = "libedit",
+        debian_package = "libedit-dev",
+        defines = ["REPRISE_WITH_LIBEDIT=1"],
+        header = "histedit.h",
+        optional = True,
+        targets = {"libedit": "-l:libedit.a -l:libbsd.a -l:libmd.a -l:libtinfo.a"},
+    )
+    declare(
+        system_library,
         name = "pcre2",
         debian_package = "libpcre2-dev",
         header = "pcre2.h",

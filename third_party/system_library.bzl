@@ -52,8 +52,10 @@ def _system_library_impl(repository_ctx):
         write_stamp(repository_ctx, [str(header)])
     for name, linkopts in repository_ctx.attr.targets.items():
         if header:
-            build.append("system_cc_library(name = %r, linkopts = %r, stamp = \"stamp\")" %
-                         (name, linkopts.split(" ") if linkopts else []))
+            build.append("system_cc_library(name = %r, defines = %r, linkopts = %r, stamp = \"stamp\")" %
+                         (name, repository_ctx.attr.defines, linkopts.split(" ") if linkopts else []))
+        elif repository_ctx.attr.optional:
+            build.append("system_cc_library(name = %r)" % name)
         else:
             build.append("missing_library(name = %r, message = %r)" % (
                 name,
@@ -65,7 +67,9 @@ system_library = repository_rule(
     implementation = _system_library_impl,
     attrs = {
         "debian_package": attr.string(mandatory = True),
+        "defines": attr.string_list(doc = "Of all that depends on the targets, where the library is there."),
         "header": attr.string(mandatory = True, doc = "A header that shows the library is there."),
+        "optional": attr.bool(doc = "Where the library is missing, the targets are empty."),
         "targets": attr.string_dict(mandatory = True, doc = "Target name to linker options."),
         "_rule": attr.label(default = "//third_party:system_cc_library.bzl"),
     },

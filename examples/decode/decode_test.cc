@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "distributed/testing/rank_reports.h"
 #include "examples/decode/model_copy.h"
@@ -116,6 +117,10 @@ TEST(DecodeTest, FlagsOfTheRunnerDoNotChangeTexts) {
   EXPECT_EQ(texts({"--attention_outside_graphs", "--prefix_reuse=off", "--num_swap_blocks=8"}),
             plain);
   EXPECT_EQ(texts({"--check_replays", "--batch_invariant", "--kv_dtype=float32"}), plain);
+  EXPECT_EQ(texts({"--kv_order=hnd", "--kv_form=packed", "--graph_memory_gb=1"}), plain);
+  EXPECT_EQ(texts({"--kv_form=diff_kv"}), plain);
+  texts(
+      {"--kv_dtype=fp8_e4m3", "--kv_scales=per_head", "--kv_calibration"});  // others, by rounding
 }
 
 TEST(DecodeTest, AWatchedRunShowsWhatTheEngineHasDone) {
@@ -144,6 +149,26 @@ TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
   EXPECT_EQ(texts({"--ranks=4", "--graphs=off", "--draft=ngram"}), alone);
   EXPECT_EQ(texts({"--ranks=1"}), alone);
   EXPECT_EQ(texts({"--ranks=2", "--parallel=context", "--block_size=4"}), alone);
+}
+
+TEST(DecodeTest, ServeOverRanksAnswersAsOneProcessDoes) {
+  const auto program = FindData("examples/decode/decode", DataRoots());
+  ASSERT_TRUE(program.has_value());
+  const auto events = [&](const std::string& flags) {
+    const SubprocessResult result = RunSubprocess(
+        {"/bin/sh", "-c",
+         absl::StrCat(R"(printf '{"id":%d,"prompt":"zero-content\\n","seed":3}\n' 1 2 | ')",
+                      std::filesystem::absolute(*program).string(),
+                      "' serve --device=cpu --dtype=float32 --max_seq_len=64 ", flags)},
+        {});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<std::string> lines = absl::StrSplit(result.out, '\n', absl::SkipEmpty());
+    std::sort(lines.begin(), lines.end());  // of two requests, in any order
+    return lines;
+  };
+  const std::vector<std::string> alone = events("");
+  EXPECT_THAT(alone, SizeIs(24));
+  EXPECT_EQ(events("--ranks=2"), alone);
 }
 
 // What `decode` writes as each of two ranks that torchrun has started, which serves no store here.
@@ -324,6 +349,11 @@ TEST(DecodeTest, HelpNamesEveryFlag) {
                                  "--max_num_tokens",
                                  "--kv_dtype",
                                  "--kv_memory_gb",
+                                 "--kv_order",
+                                 "--kv_form",
+                                 "--kv_scales",
+                                 "--kv_calibration",
+                                 "--graph_memory_gb",
                                  "--num_swap_blocks",
                                  "--graph_sizes",
                                  "--mixed_graphs",

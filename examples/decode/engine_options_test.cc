@@ -92,6 +92,26 @@ TEST(DecodeEngineOptionsTest, ChoicesOfProductsAreKeptInTheFile) {
   EXPECT_EQ(engine.runner.linear_choices_file, "/c");
 }
 
+TEST(DecodeEngineOptionsTest, TheCacheIsStoredAsChosen) {
+  const EngineOptions engine = EngineOptionsFor({.runner = {.kv_order = KvOrder::kHND,
+                                                            .kv_form = KvForm::kDiffKv,
+                                                            .kv_scales = KvScaleChoice::kPerHead,
+                                                            .calibrates_kv = true,
+                                                            .graph_memory_bytes = 5}},
+                                                {RequestOf(1, 1)}, 50);
+  EXPECT_EQ(engine.runner.kv_order, KvOrder::kHND);
+  EXPECT_EQ(engine.runner.kv_form, KvForm::kDiffKv);
+  EXPECT_EQ(engine.runner.kv_scale_shape, KvScaleShape::kPerHead);
+  EXPECT_EQ(engine.runner.kv_calibration, KvCalibration::kFirstStep);
+  EXPECT_EQ(engine.runner.graph_memory_budget_bytes, 5);
+  const EngineOptions plain = EngineOptionsFor({}, {RequestOf(1, 1)}, 50);
+  EXPECT_EQ(plain.runner.kv_order, KvOrder::kNHD);
+  EXPECT_EQ(plain.runner.kv_form, KvForm::kPair);
+  EXPECT_EQ(plain.runner.kv_scale_shape, KvScaleShape::kPerLayer);
+  EXPECT_EQ(plain.runner.kv_calibration, KvCalibration::kOff);
+  EXPECT_EQ(plain.runner.graph_memory_budget_bytes, std::nullopt);
+}
+
 TEST(DecodeEngineOptionsTest, LogitsAreKeptIfTheyAreWanted) {
   const EngineOptions engine = EngineOptionsFor({.dump_logits = "/l"}, {RequestOf(1, 1)}, 50);
   EXPECT_EQ(engine.runner.step_logits, StepLogits::kOfEvery);

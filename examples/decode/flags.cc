@@ -290,12 +290,22 @@ class DecodeFlags {
             "of the KV cache: float32, bfloat16, float16, fp8_e4m3, fp8_e5m2; without it, dtype");
     AddNumber("kv_memory_gb", arguments_.kv_memory_gb,
               "size of the KV cache, in place of --num_blocks");
+    AddChoice("kv_order", arguments_.kv_order,
+              "of a block of the KV cache: nhd (tokens, then heads), hnd");
+    AddChoice("kv_form", arguments_.kv_form,
+              "how keys and values of a block are stored: pair, packed, diff_kv, k_packed");
+    AddChoice("kv_scales", arguments_.kv_scales,
+              "of an fp8 KV cache: per_layer or per_head; from the checkpoint, else 1");
+    AddSwitch("kv_calibration", arguments_.kv_calibration,
+              "of an fp8 KV cache: scales are taken from the first step");
     AddNumber("num_swap_blocks", arguments_.num_swap_blocks,
               "blocks of host memory for sequences that made way for others; 0: they are computed "
               "again");
     AddText("graph_sizes", arguments_.graph_sizes,
             "numbers of rows to capture graphs for: a list; without it, powers of two and steps of "
             "8");
+    AddNumber("graph_memory_gb", arguments_.graph_memory_gb,
+              "memory of graphs at most: what does not fit is not captured; without it, any");
     AddChoice("mixed_graphs", arguments_.mixed_graphs,
               "graphs of steps that have prompts and decodes: auto (on a GPU), on, off");
     AddChoice(

@@ -75,6 +75,11 @@ struct DecodeArguments {
   std::optional<int> max_num_tokens = {};
   std::optional<std::string> kv_dtype = {};
   std::optional<double> kv_memory_gb = {};
+  std::string kv_order = "nhd";
+  std::string kv_form = "pair";
+  std::string kv_scales = "per_layer";
+  bool kv_calibration = false;
+  std::optional<double> graph_memory_gb = {};
   int num_swap_blocks = 0;
   std::optional<std::string> graph_sizes = {};
   std::string mixed_graphs = "auto";

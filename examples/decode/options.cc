@@ -199,6 +199,31 @@ absl::StatusOr<std::optional<bool>> SwitchOf(const char* flag, const std::string
   return Choose(flag, name, kSwitches);
 }
 
+absl::StatusOr<std::optional<int64_t>> BytesOf(const char* flag, std::optional<double> gb) {
+  constexpr double kMostGb = 1e6;
+  if (!gb.has_value()) return std::nullopt;
+  if (*gb > 0 && *gb <= kMostGb) return static_cast<int64_t>(*gb * 1e9);
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": expected a number in (0, ", kMostGb, "], got ", *gb));
+}
+
+// How the KV cache is stored.
+absl::Status ReadKvLayout(const DecodeArguments& arguments, RunnerChoice& runner) {
+  constexpr std::array<Choice<KvOrder>, 2> kOrders = {
+      {{"nhd", KvOrder::kNHD}, {"hnd", KvOrder::kHND}}};
+  constexpr std::array<Choice<KvForm>, 4> kForms = {{{"pair", KvForm::kPair},
+                                                     {"packed", KvForm::kPacked},
+                                                     {"diff_kv", KvForm::kDiffKv},
+                                                     {"k_packed", KvForm::kKPacked}}};
+  constexpr std::array<Choice<KvScaleChoice>, 2> kScales = {
+      {{"per_layer", KvScaleChoice::kPerLayer}, {"per_head", KvScaleChoice::kPerHead}}};
+  REPRISE_ASSIGN_OR_RETURN(runner.kv_order, Choose("kv_order", arguments.kv_order, kOrders));
+  REPRISE_ASSIGN_OR_RETURN(runner.kv_form, Choose("kv_form", arguments.kv_form, kForms));
+  REPRISE_ASSIGN_OR_RETURN(runner.kv_scales, Choose("kv_scales", arguments.kv_scales, kScales));
+  runner.calibrates_kv = arguments.kv_calibration;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RunnerChoice> RunnerOf(const DecodeArguments& arguments) {
   RunnerChoice runner;
   REPRISE_RETURN_IF_ERROR(AtLeast("max_num_tokens", 1, arguments.max_num_tokens.value_or(1)));
@@ -211,18 +236,13 @@ absl::StatusOr<RunnerChoice> RunnerOf(const DecodeArguments& arguments) {
                        DescribeJson(*arguments.kv_dtype)));
     }
   }
-  if (arguments.kv_memory_gb.has_value()) {
-    constexpr double kMostGb = 1e6;
-    const double gb = *arguments.kv_memory_gb;
-    if (!(gb > 0 && gb <= kMostGb)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--kv_memory_gb: expected a number in (0, ", kMostGb, "], got ", gb));
-    }
-    if (arguments.num_blocks.has_value()) {
-      return absl::InvalidArgumentError("--kv_memory_gb and --num_blocks exclude each other");
-    }
-    runner.kv_memory_bytes = static_cast<int64_t>(gb * 1e9);
+  REPRISE_ASSIGN_OR_RETURN(runner.kv_memory_bytes, BytesOf("kv_memory_gb", arguments.kv_memory_gb));
+  if (runner.kv_memory_bytes.has_value() && arguments.num_blocks.has_value()) {
+    return absl::InvalidArgumentError("--kv_memory_gb and --num_blocks exclude each other");
   }
+  REPRISE_RETURN_IF_ERROR(ReadKvLayout(arguments, runner));
+  REPRISE_ASSIGN_OR_RETURN(runner.graph_memory_bytes,
+                           BytesOf("graph_memory_gb", arguments.graph_memory_gb));
   REPRISE_RETURN_IF_ERROR(AtLeast("num_swap_blocks", 0, arguments.num_swap_blocks));
   runner.num_swap_blocks = arguments.num_swap_blocks;
   if (arguments.graph_sizes.has_value()) {

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "cache/storage/kv_layout.h"
 #include "engine/request.h"
 #include "examples/decode/flags.h"
 #include "examples/decode/prompt.h"
@@ -25,6 +26,7 @@ namespace reprise {
 enum class DeviceChoice : int8_t { kAuto, kCpu, kCuda };
 enum class GraphChoice : int8_t { kOn, kOff };
 enum class StopChoice : int8_t { kAtEndOfText, kAtLengthOnly };
+enum class KvScaleChoice : int8_t { kPerLayer, kPerHead };  // KvScaleShape
 
 // Speculative decoding (docs/speculation.md).
 struct DraftChoice {
@@ -41,6 +43,11 @@ struct RunnerChoice {
   std::optional<int> max_num_tokens = {};  // of a step
   std::optional<DType> kv_dtype = {};
   std::optional<int64_t> kv_memory_bytes = {};
+  KvOrder kv_order = KvOrder::kNHD;
+  KvForm kv_form = KvForm::kPair;
+  KvScaleChoice kv_scales = KvScaleChoice::kPerLayer;
+  bool calibrates_kv = false;
+  std::optional<int64_t> graph_memory_bytes = {};
   int num_swap_blocks = 0;
   std::vector<int> graph_sizes = {};
   std::optional<bool> mixed_graphs = {};

@@ -121,6 +121,11 @@ TEST(DecodeOptionsTest, TakesTheFlagsOfTheRunner) {
   const RunnerChoice runner = Made({.max_num_tokens = 64,
                                     .kv_dtype = "fp8_e4m3",
                                     .kv_memory_gb = 1.5,
+                                    .kv_order = "hnd",
+                                    .kv_form = "packed",
+                                    .kv_scales = "per_head",
+                                    .kv_calibration = true,
+                                    .graph_memory_gb = 0.25,
                                     .num_swap_blocks = 3,
                                     .graph_sizes = "1,8",
                                     .mixed_graphs = "off",
@@ -135,6 +140,11 @@ TEST(DecodeOptionsTest, TakesTheFlagsOfTheRunner) {
   EXPECT_EQ(runner.max_num_tokens, 64);
   EXPECT_EQ(runner.kv_dtype, DType::kFp8E4M3);
   EXPECT_EQ(runner.kv_memory_bytes, 1'500'000'000);
+  EXPECT_EQ(runner.kv_order, KvOrder::kHND);
+  EXPECT_EQ(runner.kv_form, KvForm::kPacked);
+  EXPECT_EQ(runner.kv_scales, KvScaleChoice::kPerHead);
+  EXPECT_TRUE(runner.calibrates_kv);
+  EXPECT_EQ(runner.graph_memory_bytes, 250'000'000);
   EXPECT_EQ(runner.num_swap_blocks, 3);
   EXPECT_THAT(runner.graph_sizes, ElementsAre(1, 8));
   EXPECT_EQ(runner.mixed_graphs, false);
@@ -152,6 +162,10 @@ TEST(DecodeOptionsTest, TakesTheFlagsOfTheRunner) {
 TEST(DecodeOptionsTest, WrongFlagsOfTheRunnerAreNamed) {
   EXPECT_THAT(Problem({.kv_dtype = "int3"}), StartsWith("--kv_dtype: expected float32"));
   EXPECT_THAT(Problem({.kv_memory_gb = 0}), StartsWith("--kv_memory_gb: expected a number"));
+  EXPECT_THAT(Problem({.kv_order = "dnh"}), StartsWith("--kv_order: expected nhd, hnd, got"));
+  EXPECT_THAT(Problem({.kv_form = "latent"}), StartsWith("--kv_form: expected pair, packed"));
+  EXPECT_THAT(Problem({.kv_scales = "per_block"}), StartsWith("--kv_scales: expected per_layer"));
+  EXPECT_THAT(Problem({.graph_memory_gb = -1}), StartsWith("--graph_memory_gb: expected a number"));
   EXPECT_EQ(Problem({.num_blocks = 9, .kv_memory_gb = 1}),
             "--kv_memory_gb and --num_blocks exclude each other");
   EXPECT_THAT(Problem({.linear_choices = ""}), StartsWith("--linear_choices: expected a file"));

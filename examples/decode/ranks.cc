@@ -3,6 +3,8 @@
 #include <c10/core/Device.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdio>
 #include <memory>
 #include <ostream>
 
@@ -26,10 +28,13 @@ absl::Status RunCommand(const DecodeOptions& options, const DecodeStreams& strea
                         RankOfRun rank) {
   switch (options.command) {
     case DecodeCommand::kChat:
-      return RunChat(options, {.in = STDIN_FILENO,
-                               .out = streams.out,
-                               .err = streams.err,
-                               .progress = streams.progress});
+      return RunChat(options,
+                     {.in = STDIN_FILENO,
+                      .out = streams.out,
+                      .err = streams.err,
+                      .progress = streams.progress,
+                      .terminal = stderr},
+                     rank);
     case DecodeCommand::kServe:
       return RunServe(options,
                       {.in = STDIN_FILENO,
@@ -46,6 +51,30 @@ absl::Status RunCommand(const DecodeOptions& options, const DecodeStreams& strea
   }
   return RunDecode(options, streams, rank.collectives, rank.local_rank);
 }
+
+// While it lives, Ctrl-C of a terminal, which all processes of a command get, is for rank 0 alone.
+class InterruptsOfRank0 {
+ public:
+  explicit InterruptsOfRank0(const DecodeOptions& options)
+      : is_on_(options.command == DecodeCommand::kChat ||
+               (options.command == DecodeCommand::kServe && options.socket.has_value())) {
+    if (is_on_) before_ = std::signal(SIGINT, SIG_IGN);
+  }
+  ~InterruptsOfRank0() {
+    if (is_on_) std::signal(SIGINT, before_);
+  }
+  InterruptsOfRank0(const InterruptsOfRank0&) = delete;
+  InterruptsOfRank0& operator=(const InterruptsOfRank0&) = delete;
+
+  // In the process of a rank: until rank 0 takes interrupts itself, they end it.
+  void Begin(int rank) const {
+    if (is_on_ && rank == 0) std::signal(SIGINT, before_);
+  }
+
+ private:
+  const bool is_on_;
+  void (*before_)(int) = SIG_DFL;
+};
 
 absl::Status RunAsRank(const RankPlace& place, const DecodeOptions& options,
                        const DecodeStreams& streams) {
@@ -73,9 +102,13 @@ absl::Status RunDecodeOverRanks(const DecodeOptions& options, const DecodeStream
     return absl::InvalidArgumentError(absl::StrCat("--ranks: expected none, or ", world,
                                                    " as a launcher has started, got ", wanted));
   }
-  if (world > 1 || wanted == 1) return RunAsRank(place, options, streams);
-  return RunRanks(wanted,
-                  [&](const RankPlace& started) { return RunAsRank(started, options, streams); });
+  if (world == 1 && wanted == 1) return RunAsRank(place, options, streams);
+  const InterruptsOfRank0 interrupts(options);
+  const auto run = [&](const RankPlace& started) {
+    interrupts.Begin(started.ranks.rank);
+    return RunAsRank(started, options, streams);
+  };
+  return world > 1 ? run(place) : RunRanks(wanted, run);
 }
 
 }  // namespace reprise

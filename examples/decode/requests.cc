@@ -119,6 +119,13 @@ EngineOptions SharedOptions(const DecodeOptions& options, int num_rows, int64_t 
   if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
   engine.runner.kv_dtype = choice.kv_dtype;
   engine.runner.kv_memory_bytes = choice.kv_memory_bytes;
+  engine.runner.kv_order = choice.kv_order;
+  engine.runner.kv_form = choice.kv_form;
+  if (choice.kv_scales == KvScaleChoice::kPerHead) {
+    engine.runner.kv_scale_shape = KvScaleShape::kPerHead;
+  }
+  if (choice.calibrates_kv) engine.runner.kv_calibration = KvCalibration::kFirstStep;
+  engine.runner.graph_memory_budget_bytes = choice.graph_memory_bytes;
   engine.runner.num_swap_blocks = choice.num_swap_blocks;
   for (const int size : choice.graph_sizes) {
     if (size <= num_rows) engine.runner.graph_sizes.push_back(size);

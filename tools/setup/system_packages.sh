@@ -44,6 +44,8 @@ missing_packages() {
   have_header pcre2.h || echo libpcre2-dev
   have_header CLI/CLI.hpp || echo libcli11-dev
   have_header utf8proc.h || echo libutf8proc-dev
+  # To edit lines in decode chat.
+  have_header histedit.h || echo libedit-dev
   # Headers only: LibTorch has the library in itself.
   have_header gloo/context.h || echo libgloo-dev
 }

@@ -20,9 +20,9 @@ END
 include_dirs=("$work/include")
 run missing_packages bazel
 expect_equal "$(tr '\n' ' ' <<<"$output")" \
-  "libabsl-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev libpcre2-dev libcli11-dev libutf8proc-dev libgloo-dev " \
+  "libabsl-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev libpcre2-dev libcli11-dev libutf8proc-dev libedit-dev libgloo-dev " \
   "every library is missing where there is no header"
-for header in absl/base/config.h glog/logging.h gtest/gtest.h gmock/gmock.h benchmark/benchmark.h nlohmann/json.hpp pcre2.h CLI/CLI.hpp utf8proc.h gloo/context.h; do
+for header in absl/base/config.h glog/logging.h gtest/gtest.h gmock/gmock.h benchmark/benchmark.h nlohmann/json.hpp pcre2.h CLI/CLI.hpp utf8proc.h histedit.h gloo/context.h; do
   mkdir -p "$work/include/$(dirname "$header")"
   touch "$work/include/$header"
 done

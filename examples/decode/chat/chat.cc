@@ -14,10 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "distributed/agreement.h"
 #include "engine/engine.h"
 #include "examples/decode/chat/chat_session.h"
 #include "examples/decode/chat/chat_template.h"
 #include "examples/decode/chat/input_lines.h"
+#include "examples/decode/chat/line_editor.h"
 #include "examples/decode/loaded_model.h"
 #include "examples/decode/requests.h"
 #include "examples/decode/signal_event.h"
@@ -30,9 +32,6 @@ constexpr char kHelp[] =
     "/clear begins another conversation; /exit or Ctrl-D ends the program; Ctrl-C ends an answer\n";
 
 absl::StatusOr<ChatSetup> SetupOf(const DecodeOptions& options, const ModelFolder& folder) {
-  if (options.num_ranks.value_or(1) > 1) {
-    return absl::InvalidArgumentError("--ranks: chat runs in one process");
-  }
   if (!folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("chat takes texts, but ", folder.path, " has no tokenizer.json"));
@@ -66,9 +65,17 @@ absl::Status Converse(const DecodeOptions& options, const ChatStreams& streams,
                       ChatSession& session) {
   SignalEvent interrupt({SIGINT});
   InputLines lines(streams.in, interrupt);
-  while (true) {
+  std::unique_ptr<LineEditor> editor;
+  if (streams.terminal != nullptr) {
+    editor = LineEditor::Create(streams.in, streams.terminal, interrupt);
+  }
+  const auto next_line = [&] {
+    if (editor != nullptr) return editor->Next();
     streams.err << "> " << std::flush;
-    const InputLines::Result line = lines.Next();
+    return lines.Next();
+  };
+  while (true) {
+    const InputLines::Result line = next_line();
     if (line.kind == InputLines::Kind::kEnd || line.text == "/exit") break;
     if (line.kind == InputLines::Kind::kInterrupted) {
       streams.err << '\n';
@@ -106,24 +113,33 @@ absl::Status Converse(const DecodeOptions& options, const ChatStreams& streams,
 
 }  // namespace
 
-absl::Status RunChat(const DecodeOptions& options, const ChatStreams& streams) {
-  REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, OpenModel(options));
-  REPRISE_ASSIGN_OR_RETURN(ChatSetup setup, SetupOf(options, folder));
-  DecodeOptions one = options;
-  one.max_num_seqs = 1;
-  EngineOptions engine_options = ServingEngineOptions(one, folder.max_seq_len());
-  setup.max_seq_len = *engine_options.runner.max_seq_len;
+absl::Status RunChat(const DecodeOptions& options, const ChatStreams& streams, RankOfRun rank) {
+  std::optional<ModelFolder> folder;
+  ChatSetup setup;
+  EngineOptions engine_options;
   LoadedModel loaded;
+  const auto load = [&](ProgressLine& progress) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(folder, OpenModel(options));
+    REPRISE_ASSIGN_OR_RETURN(setup, SetupOf(options, *folder));
+    DecodeOptions one = options;
+    one.max_num_seqs = 1;
+    engine_options = ServingEngineOptions(one, folder->max_seq_len());
+    engine_options.runner.collectives = rank.collectives;
+    setup.max_seq_len = *engine_options.runner.max_seq_len;
+    REPRISE_ASSIGN_OR_RETURN(
+        loaded, LoadedModel::Load(options, *folder, setup.max_seq_len, rank, progress));
+    engine_options.runner.speculation.draft_model = loaded.draft.get();
+    return absl::OkStatus();
+  };
   std::unique_ptr<Engine> engine;
   {
     ProgressLine progress(streams.err, streams.progress);
-    REPRISE_ASSIGN_OR_RETURN(loaded,
-                             LoadedModel::Load(options, folder, setup.max_seq_len, {}, progress));
-    engine_options.runner.speculation.draft_model = loaded.draft.get();
+    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives, load(progress)));
+    if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
     progress.Show("setting up");
     REPRISE_ASSIGN_OR_RETURN(engine, CreateEngine(loaded.model.get(), engine_options));
   }
-  ChatSession session(engine.get(), &*folder.tokenizer, std::move(setup));
+  ChatSession session(engine.get(), &*folder->tokenizer, std::move(setup));
   return Converse(options, streams, session);
 }
 

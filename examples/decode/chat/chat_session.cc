@@ -40,6 +40,7 @@ absl::StatusOr<bool> ChatSession::TakeEvents(StreamingDecoder& decoder, ChatAnsw
   for (const TokenEvent& event : events_) {
     REPRISE_RETURN_IF_ERROR(event.error);
     answer.finish = event.finish;
+    answer.num_cached_tokens = event.num_cached_tokens;
     const bool is_last = event.finish != FinishReason::kNone;
     std::string piece;
     if (event.token.has_value()) {
@@ -59,7 +60,6 @@ absl::StatusOr<ChatAnswer> ChatSession::Ask(std::string_view text, OnPiece on_pi
   Request request = setup_.request;
   request.prompt = prompt;
   ChatAnswer answer = {.num_prompt_tokens = static_cast<int64_t>(prompt.size())};
-  const int64_t num_hit_before = engine_->metrics().num_prefix_tokens_hit;
   answer_.clear();
   StreamingDecoder decoder(*tokenizer_, SpecialTokenText::kSkip);
   REPRISE_ASSIGN_OR_RETURN(const SequenceId id, engine_->Add(std::move(request)));
@@ -82,7 +82,6 @@ absl::StatusOr<ChatAnswer> ChatSession::Ask(std::string_view text, OnPiece on_pi
     REPRISE_RETURN_IF_ERROR(engine_->Step(events_));
   }
   answer.num_tokens = static_cast<int64_t>(answer_.size());
-  answer.num_cached_tokens = engine_->metrics().num_prefix_tokens_hit - num_hit_before;
   tokens_ = std::move(prompt);
   tokens_.insert(tokens_.end(), answer_.begin(), answer_.end());
   const std::vector<int32_t>& stops = setup_.request.stop_tokens;

@@ -63,6 +63,26 @@ std::string JinjaOf(const json& config) {
   return "";
 }
 
+// The marker with the spaces next to it, from the first text of a program in Jinja that is this alone:
+// "[INST] " of `{{ '[INST] ' + content }}`. nullopt: there is none.
+std::optional<std::string> SpacedMarker(std::string_view jinja, std::string_view marker) {
+  const auto is_quote = [&](size_t i) {
+    return i < jinja.size() && (jinja[i] == '\'' || jinja[i] == '"');
+  };
+  const auto is_space = [&](size_t i) { return i < jinja.size() && jinja[i] == ' '; };
+  for (size_t at = jinja.find(marker); at != std::string_view::npos;
+       at = jinja.find(marker, at + 1)) {
+    size_t begin = at;
+    size_t end = at + marker.size();
+    if (begin > 0 && is_space(begin - 1)) --begin;
+    if (is_space(end)) ++end;
+    if (begin > 0 && is_quote(begin - 1) && is_quote(end)) {
+      return std::string(jinja.substr(begin, end - begin));
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string_view ChatFormatName(ChatFormat format) { return SpecOf(format).name; }
@@ -112,7 +132,7 @@ std::string ChatTemplate::UserTurn(std::string_view text, std::string_view syste
                           "<|im_start|>assistant\n");
     }
     case ChatFormat::kMistral:
-      return absl::StrCat("[INST] ", told, told.empty() ? "" : "\n\n", user, " [/INST]");
+      return absl::StrCat(inst_begin, told, told.empty() ? "" : "\n\n", user, inst_end);
     case ChatFormat::kGemma:
       return absl::StrCat("<start_of_turn>user\n", told, told.empty() ? "" : "\n\n", user,
                           "<end_of_turn>\n<start_of_turn>model\n");
@@ -161,6 +181,7 @@ absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
           absl::StrCat(path, ": expected an object, got ", DescribeJson(config)));
     }
   }
+  ChatTemplate made;
   if (!format.has_value()) {
     std::string jinja = JinjaOf(config);
     if (std::ifstream file(folder + "/chat_template.jinja", std::ios::binary); file.good()) {
@@ -171,8 +192,10 @@ absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
       return absl::InvalidArgumentError(absl::StrCat(
           folder, " has a chat_template of an unknown format: choose one by --template"));
     }
+    made.inst_begin = SpacedMarker(jinja, "[INST]").value_or(made.inst_begin);
+    made.inst_end = SpacedMarker(jinja, "[/INST]").value_or(made.inst_end);
   }
-  ChatTemplate made = {.format = *format};
+  made.format = *format;
   if (const char* const bos = SpecOf(*format).bos; bos != nullptr && *format != ChatFormat::kNone) {
     made.bos = TextOf(config, "bos_token");
     if (made.bos.empty()) made.bos = bos;

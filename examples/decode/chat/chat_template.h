@@ -41,6 +41,9 @@ std::optional<ChatFormat> ChatFormatOfJinja(std::string_view chat_template);
 struct ChatTemplate {
   ChatFormat format = ChatFormat::kNone;
   std::string bos = {};  // the text of the token that begins a text; empty: none
+  // Around what the user says, of kMistral: its versions differ in spaces.
+  std::string inst_begin = "[INST] ";
+  std::string inst_end = " [/INST]";
 
   // Before the first turn.
   std::string Begin() const;
@@ -54,8 +57,8 @@ struct ChatTemplate {
 };
 
 // Of a model's folder: the format of chat_template in tokenizer_config.json or of the file
-// chat_template.jinja, and the bos_token. Without a template, kNone. `format`: in place of the
-// folder's. Errors: those of ReadJsonFile(); InvalidArgument for a template of another format,
+// chat_template.jinja, with the spaces that it has around [INST], and the bos_token. Without a
+// template, kNone. `format`: in place of the folder's. Errors: those of ReadJsonFile(); InvalidArgument for a template of another format,
 // naming --template.
 absl::StatusOr<ChatTemplate> ChatTemplateOf(const std::string& folder,
                                             std::optional<ChatFormat> format);

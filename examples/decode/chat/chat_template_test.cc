@@ -13,14 +13,16 @@ namespace {
 
 using testing::HasSubstr;
 
-// What a model reads before its second answer, as transformers' apply_chat_template() writes it for
-// the templates of Llama-3.1-8B-Instruct (without its date), Qwen2.5-7B-Instruct,
-// Mistral-7B-Instruct-v0.3 and gemma-2-9b-it.
-std::string Conversation(const ChatTemplate& chat, const std::string& system) {
-  return chat.Begin() + chat.UserTurn(" Hi\n", system, true) + "Hello." +
+// What a model reads before its second answer.
+std::string Conversation(const ChatTemplate& chat, const std::string& system,
+                         const std::string& answer = "Hello.") {
+  return chat.Begin() + chat.UserTurn(" Hi\n", system, true) + answer +
          std::string(chat.EndMarker()) + chat.AfterAnswer() + chat.UserTurn("Why?", system, false);
 }
 
+// The expected texts are the output of apply_chat_template() of transformers 5.23.0 for the same
+// turns, without the spaces around them, and the templates of Meta-Llama-3-8B-Instruct,
+// OpenHermes-2.5-Mistral-7B (chatml), Mistral-7B-Instruct-v0.2 and gemma-7b-it.
 TEST(ChatTemplateTest, WritesTheFormatsOfTheFamilies) {
   EXPECT_EQ(Conversation({.format = ChatFormat::kLlama3, .bos = "<|begin_of_text|>"}, "Be brief."),
             "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
@@ -28,10 +30,18 @@ TEST(ChatTemplateTest, WritesTheFormatsOfTheFamilies) {
             "<|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
             "<|start_header_id|>user<|end_header_id|>\n\nWhy?<|eot_id|>"
             "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_EQ(Conversation({.format = ChatFormat::kLlama3, .bos = "<|begin_of_text|>"}, ""),
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nWhy?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n");
   EXPECT_EQ(Conversation({.format = ChatFormat::kChatMl}, "Be brief."),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
             "<|im_start|>assistant\nHello.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n"
             "<|im_start|>assistant\n");
+  EXPECT_EQ(Conversation({.format = ChatFormat::kChatMl}, ""),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n"
+            "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(Conversation({.format = ChatFormat::kMistral, .bos = "<s>"}, ""),
             "<s>[INST] Hi [/INST]Hello.</s>[INST] Why? [/INST]");
   EXPECT_EQ(Conversation({.format = ChatFormat::kGemma, .bos = "<bos>"}, ""),
@@ -101,6 +111,37 @@ TEST_F(ChatTemplateFolderTest, TheFolderTellsTheFormat) {
   ASSERT_TRUE(chat.ok()) << chat.status();
   EXPECT_EQ(chat->format, ChatFormat::kChatMl);
   EXPECT_EQ(chat->bos, "");
+}
+
+// Texts by apply_chat_template(), as above, for the templates of Mistral's tokenizers v1, v3 and v3-tekken
+// (Mistral-7B-Instruct-v0.1, Mistral-Large-Instruct-2407, Mistral-Nemo-Instruct-2407), of which these
+// are the lines with [INST]. The models write the space that begins an answer. The last two templates
+// put the system text before the newest turn, which then is not the beginning of the next: so here it
+// is in the first.
+TEST_F(ChatTemplateFolderTest, TheVersionsOfMistralDifferInSpaces) {
+  const struct {
+    const char* jinja;
+    const char* system;
+    const char* answer;
+    const char* text;
+  } cases[] = {{"{{- ' [INST] ' + message['content'] + ' [/INST]' }}", "Be brief.", " Hello.",
+                "<s> [INST] Be brief.\n\nHi [/INST] Hello.</s> [INST] Why? [/INST]"},
+               {"{{- ' [INST] ' + message['content'] + ' [/INST]' }}", "", " Hello.",
+                "<s> [INST] Hi [/INST] Hello.</s> [INST] Why? [/INST]"},
+               {R"({{- "[INST] " + message["content"] + "[/INST]" }})", "", " Hello.",
+                "<s>[INST] Hi[/INST] Hello.</s>[INST] Why?[/INST]"},
+               {R"({{- "[INST]" + message["content"] + "[/INST]" }})", "", "Hello.",
+                "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]"},
+               // Markers within longer texts say nothing of spaces.
+               {R"({# [INST] #}{{ "x [INST] y" }}{{ "[INST]" + content + "[/INST]" }})", "",
+                "Hello.", "<s>[INST]Hi[/INST]Hello.</s>[INST]Why?[/INST]"},
+               {"[INST]", "", "Hello.", "<s>[INST] Hi [/INST]Hello.</s>[INST] Why? [/INST]"}};
+  for (const auto& [jinja, system, answer, text] : cases) {
+    Write("chat_template.jinja", jinja);
+    const auto chat = ChatTemplateOf(folder_, std::nullopt);
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    EXPECT_EQ(Conversation(*chat, system, answer), text) << jinja;
+  }
 }
 
 TEST_F(ChatTemplateFolderTest, WithoutATemplateItIsNoneAndAFlagTakesPrecedence) {

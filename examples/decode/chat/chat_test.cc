@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -51,7 +52,7 @@ Output Chat(const std::string& input, const DecodeOptions& options = ChatOptions
   close(ends[1]);
   std::ostringstream out;
   std::ostringstream err;
-  const absl::Status status = RunChat(options, {.in = ends[0], .out = out, .err = err});
+  const absl::Status status = RunChat(options, {.in = ends[0], .out = out, .err = err}, {});
   close(ends[0]);
   return {status, out.str(), err.str()};
 }
@@ -135,9 +136,6 @@ TEST(ChatTest, WhatKeepsItFromStartingIsSaid) {
   options.chat_template = "alpaca";
   EXPECT_THAT(std::string(Chat("", options).status.message()), HasSubstr("--template: expected"));
   options = ChatOptions();
-  options.num_ranks = 2;
-  EXPECT_THAT(std::string(Chat("", options).status.message()), HasSubstr("--ranks"));
-  options = ChatOptions();
   options.model = CopyDefaultModel("chat_without_tokenizer");
   std::filesystem::remove(*options.model + "/tokenizer.json");
   EXPECT_THAT(std::string(Chat("", options).status.message()), HasSubstr("no tokenizer.json"));
@@ -146,7 +144,8 @@ TEST(ChatTest, WhatKeepsItFromStartingIsSaid) {
 // The program on a terminal of its own.
 class Terminal {
  public:
-  explicit Terminal(const std::vector<std::string>& flags) {
+  // `term`: the variable TERM. Lines are edited where it is not "dumb".
+  explicit Terminal(const std::vector<std::string>& flags, const char* term = "dumb") {
     const auto program = FindData("examples/decode/decode", DataRoots());
     EXPECT_TRUE(program.has_value());
     std::vector<std::string> words = {std::filesystem::absolute(*program).string(), "chat"};
@@ -156,6 +155,7 @@ class Terminal {
     argv.push_back(nullptr);
     child_ = forkpty(&descriptor_, nullptr, nullptr, nullptr);
     if (child_ == 0) {
+      setenv("TERM", term, 1);
       execv(argv[0], argv.data());
       _exit(127);
     }
@@ -203,6 +203,38 @@ TEST(ChatTest, OnATerminalCtrlCEndsAnAnswerAndCtrlDTheProgram) {
   terminal.Type("foo\n");
   ASSERT_TRUE(terminal.ShowsSoon("foo\r\n")) << terminal.shown();  // the echo
   ASSERT_TRUE(terminal.ShowsSoon(" ")) << terminal.shown();        // of the answer
+  terminal.Type("\x03");
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("half a line\x03");
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("/help\n");
+  ASSERT_TRUE(terminal.ShowsSoon("/clear begins")) << terminal.shown();
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("\x04");
+  EXPECT_EQ(terminal.Await(), 0);
+}
+
+TEST(ChatTest, OnATerminalLinesAreEdited) {
+  Terminal terminal({"--device=cpu", "--dtype=float32"}, "xterm");
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("ero-content\x01z\r");  // Ctrl-A goes to the beginning
+  ASSERT_TRUE(terminal.ShowsSoon("adj.\r\nSyn. {content-free}.")) << terminal.shown();
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("half a line\x03");
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("/help\r");
+  ASSERT_TRUE(terminal.ShowsSoon("/clear begins")) << terminal.shown();
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("\x04");
+  EXPECT_EQ(terminal.Await(), 0);
+}
+
+TEST(ChatTest, RanksAnswerAsOneDoesAndCtrlCEndsAnAnswerOfAll) {
+  Terminal terminal(
+      {"--device=cpu", "--dtype=float32", "--ranks=2", "--ignore_eos", "--max_new_tokens=1800"});
+  ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
+  terminal.Type("zero-content\n");
+  ASSERT_TRUE(terminal.ShowsSoon("adj.\r\nSyn. {content-free}.")) << terminal.shown();
   terminal.Type("\x03");
   ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
   terminal.Type("half a line\x03");

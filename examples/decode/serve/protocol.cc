@@ -165,7 +165,8 @@ std::string EndEventLine(std::string_view id, const TokenEvent& event, const Ser
   return absl::StrCat(
       R"({"event":"end","id":)", std::string(id), R"(,"finish_reason":")",
       std::string(FinishReasonName(event.finish)), R"(","usage":{"prompt_tokens":)",
-      usage.num_prompt_tokens, R"(,"generated_tokens":)", usage.num_generated_tokens, "}",
+      usage.num_prompt_tokens, R"(,"cached_tokens":)", event.num_cached_tokens,
+      R"(,"generated_tokens":)", usage.num_generated_tokens, "}",
       event.error.ok() ? ""
                        : absl::StrCat(R"(,"error":)", Quoted(std::string(event.error.message()))),
       "}");

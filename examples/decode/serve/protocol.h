@@ -12,7 +12,7 @@
 //
 //   {"event":"token","id":"a","token":16,"text":"n."}
 //   {"event":"end","id":"a","finish_reason":"stop",
-//    "usage":{"prompt_tokens":3,"generated_tokens":11}}          in one line
+//    "usage":{"prompt_tokens":3,"cached_tokens":0,"generated_tokens":11}}      in one line
 //   {"event":"error","line":3,"error":"not valid JSON at byte 1"}
 //
 // Thread safety: pure functions.
@@ -68,7 +68,7 @@ struct ServeUsage {
   int64_t num_prompt_tokens = 0;
   int64_t num_generated_tokens = 0;
 };
-// REQUIRES: event.finish is neither kNone nor kRefused.
+// Also of the usage: event.num_cached_tokens. REQUIRES: event.finish is neither kNone nor kRefused.
 std::string EndEventLine(std::string_view id, const TokenEvent& event, const ServeUsage& usage);
 
 // A line that was refused. `id` may be empty.

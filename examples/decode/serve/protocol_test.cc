@@ -134,9 +134,9 @@ TEST(ServeProtocolTest, EventsAreOneLineOfJson) {
   const json scored = json::parse(TokenEventLine(
       "7", {.token = 5, .log_probs = TokenLogProbs{.token = 5, .log_prob = -0.5f, .rank = 1}}, ""));
   EXPECT_EQ(scored.at("log_probs").at("log_prob"), -0.5);
-  EXPECT_EQ(EndEventLine("7", {.finish = FinishReason::kStop}, {3, 11}),
+  EXPECT_EQ(EndEventLine("7", {.num_cached_tokens = 2, .finish = FinishReason::kStop}, {3, 11}),
             R"({"event":"end","id":7,"finish_reason":"stop",)"
-            R"("usage":{"prompt_tokens":3,"generated_tokens":11}})");
+            R"("usage":{"prompt_tokens":3,"cached_tokens":2,"generated_tokens":11}})");
   const json failed = json::parse(EndEventLine(
       "7", {.finish = FinishReason::kError, .error = absl::InternalError("b\"ad")}, {}));
   EXPECT_EQ(failed.at("error"), "b\"ad");

@@ -185,7 +185,8 @@ TEST(ServeTest, ARequestGivesTokensAndAnEnd) {
   const Answer& tokens = answers.at("2");
   EXPECT_THAT(tokens.tokens, SizeIs(4));
   EXPECT_EQ(tokens.end.at("finish_reason"), "length");
-  EXPECT_EQ(tokens.end.at("usage"), (json{{"prompt_tokens", 3}, {"generated_tokens", 4}}));
+  EXPECT_EQ(tokens.end.at("usage"),
+            (json{{"prompt_tokens", 3}, {"cached_tokens", 0}, {"generated_tokens", 4}}));
 }
 
 TEST(ServeTest, FieldsOfALineChangeItsTextAlone) {
