@@ -253,17 +253,26 @@ void Scheduler::SchedulePrefill(Sequence& sequence) {
 
 void Scheduler::AddDrafts() {
   const SpeculationPolicy& policy = options_.speculation;
-  // Steps with prompts replay the graphs of mixed steps. Where blocks are lacking, those that are
-  // freed are for the prompt that waits for them.
-  if (policy.num_drafts == 0 || num_prefill_tokens_ > 0 || lacks_blocks_) return;
+  // Where blocks are lacking, those that are freed are for the prompt that waits for them.
+  if (policy.num_drafts == 0 || lacks_blocks_) return;
   const int num_rows = static_cast<int>(rows_.size());
   if (policy.max_speculating_rows > 0 && num_rows > policy.max_speculating_rows) return;
+  // Of the step: a runner has room for drafts of all rows, or for the logits of prompts.
+  const int64_t max_earlier_logits = std::max<int64_t>(
+      options_.max_earlier_logits, int64_t{options_.max_num_seqs} * DraftsOf(policy.num_drafts));
   bool may_grow = true;
+  int num_earlier_before = 0;  // of the rows before
   for (int i = 0; i < num_rows; ++i) {
     OpenRow& open = open_.back()[i];
     Sequence& sequence = *open.sequence;
-    const int room = std::min(options_.max_num_tokens - num_row_tokens_,
-                              MaxCachedTokens(sequence) - sequence.num_scheduled);
+    open.first_earlier = num_earlier_before;
+    if (!rows_[i].tokens.empty()) {  // a chunk of a prompt, or a forced token
+      num_earlier_before += rows_[i].num_earlier_logits();
+      continue;
+    }
+    const int room = static_cast<int>(std::min<int64_t>(
+        {options_.max_num_tokens - num_row_tokens_, max_earlier_logits - num_earlier_logits_,
+         MaxCachedTokens(sequence) - sequence.num_scheduled}));
     const int most =
         std::min({sequence.max_drafts(), LevelsOf(room),
                   sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight});
@@ -277,12 +286,12 @@ void Scheduler::AddDrafts() {
     open.num_levels = num_levels;
     open.num_tokens += num_drafts;
     open.num_new_tokens += num_levels;
-    open.first_earlier = num_earlier_logits_;
     open.has_earlier = true;
     sequence.num_scheduled += num_drafts;
     sequence.num_in_flight += num_levels;
     num_row_tokens_ += num_drafts;
     num_earlier_logits_ += num_drafts;
+    num_earlier_before += num_drafts;
   }
 }
 

@@ -63,9 +63,9 @@
 // have not come yet. Its chunks, and those of forced tokens, ask for the logits of all their tokens
 // (RowLogits::kAll), as far as max_earlier_logits allows.
 //
-// Drafts. A decode's row has drafts in steps without chunks of prompts, where the policy and the
-// sequence's accepted drafts so far are for it (engine/speculation_policy.h): it brings 1 to 1 +
-// drafts tokens. Until its batch is committed the sequence's length is known from above. It has room
+// Drafts. A decode's row has drafts where the policy and the sequence's accepted drafts so far are
+// for it (engine/speculation_policy.h), also beside chunks of prompts: it brings 1 to 1 + drafts
+// tokens. Until its batch is committed the sequence's length is known from above. It has room
 // for all of them; that of rejected ones is kept for its next row. Drafts get the tokens and blocks
 // that the batch's rows leave, and preempt no one. Rows of sequences with a masker, with forced
 // tokens, or which ask for penalties, biases, stages or log-probabilities have none.
@@ -295,7 +295,7 @@ class Scheduler {
   // Allocates blocks of a running sequence for `num_tokens`; if necessary, preempts the last of
   // running_. False if that was the sequence itself.
   bool MakeRoom(Sequence& sequence, int num_tokens);
-  // Adds drafts to the rows of a batch without prompts.
+  // Adds drafts to the rows of the batch's decodes.
   void AddDrafts();
   // Drafts of so many levels, and levels of so many drafts.
   int DraftsOf(int num_levels) const;

@@ -229,18 +229,64 @@ TEST(SchedulerSpeculationTest, DraftsStayWithinTheContextAndTheStep) {
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(6, 1, 0));
 }
 
-TEST(SchedulerSpeculationTest, StepsWithPromptsHaveNone) {
-  auto scheduler = Make(Options(3));
+TEST(SchedulerSpeculationTest, DecodesHaveThemBesideChunksOfPrompts) {
+  SchedulerOptions options = Options(3);
+  options.prefill_chunk = 4;
+  auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 50});
   scheduler->Schedule();
   scheduler->Commit({1}, events);
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
   scheduler->Commit(NewTokens(3, {{2}}).output(), events);
-  Add(*scheduler, {.prompt = {5, 6}, .max_new_tokens = 50});
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0));
-  scheduler->Commit({3, 4}, events);
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 3));
+  Add(*scheduler, {.prompt = {5, 6, 7, 8, 9, 10}, .max_new_tokens = 50});
+  const ScheduledBatch& first = scheduler->Schedule();
+  EXPECT_THAT(DraftsOf(first), ElementsAre(3, 0));
+  EXPECT_THAT(first.rows[1].tokens, SizeIs(4));
+  events.clear();
+  scheduler->Commit(NewTokens(3, {{3, 4, 5, 6}, {}}).output(), events);
+  EXPECT_THAT(TokensOf(events), ElementsAre(3, 4, 5, 6)) << "none of half a prompt";
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 0));
+  events.clear();
+  scheduler->Commit(NewTokens(3, {{7}, {8}}).output(), events);
+  EXPECT_THAT(TokensOf(events), ElementsAre(7, 8));
+  scheduler->CheckInvariants();
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2, 3)) << "one rejected three";
+}
+
+// Logits of earlier tokens come in the order of the rows, whichever got theirs first.
+TEST(SchedulerSpeculationTest, PromptsWhoseLogProbabilitiesAreWantedLeaveThemTheirPlaces) {
+  SchedulerOptions options = Options(3);
+  options.max_num_seqs = 2;
+  options.max_earlier_logits = 5;
+  auto scheduler = Make(options);
+  PuppetDevice device(options);
+  std::vector<TokenEvent> events;
+  const auto step = [&] {
+    const ScheduledBatch& batch = scheduler->Schedule();
+    const std::vector<int> drafts = DraftsOf(batch);
+    device.Launch(batch);
+    EXPECT_TRUE(device.Await().ok());
+    events.clear();
+    scheduler->Commit(device.output(), events);
+    scheduler->CheckInvariants();
+    return drafts;
+  };
+  Add(*scheduler, {.prompt = {1}, .max_new_tokens = 50});
+  EXPECT_THAT(step(), ElementsAre(0));
+  const Request scored = {
+      .prompt = {5, 6, 7, 8, 9, 10, 11}, .max_new_tokens = 2, .num_prompt_log_probs = 0};
+  const SequenceId id = Add(*scheduler, scored);
+  // Of six rows of logits the prompt has five.
+  EXPECT_THAT(step(), ElementsAre(1, 0));
+  PuppetText text;
+  for (int i = 0; i < 4; ++i) {
+    for (const TokenEvent& event : events) {
+      if (event.sequence == id) text.Add(event);
+    }
+    step();
+  }
+  EXPECT_EQ(text, ExpectedText(scored, 0, options, 100));
 }
 
 TEST(SchedulerSpeculationTest, SequencesThatAskForMoreThanTokensRideAlongAsPlainRows) {

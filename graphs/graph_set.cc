@@ -21,11 +21,16 @@ GraphKey KeyOf(int num_seqs, int query_len, StepInput input, bool cascade) {
           .cascade = cascade};
 }
 
-GraphKey MixedKeyOf(int num_seqs, int num_tokens, StepInput input) {
-  return {.padded_num_seqs = std::min(num_seqs, num_tokens),  // a row has at least a token
+// With drafts: logits of as many tokens before the last of their rows as there can be.
+GraphKey MixedKeyOf(int num_seqs, int num_tokens, StepInput input, int num_drafts) {
+  const int num_rows = std::min(num_seqs, num_tokens);  // a row has at least a token
+  return {.padded_num_seqs = num_rows,
           .padded_num_tokens = num_tokens,
           .max_query_len = num_tokens,
-          .input = input};
+          .input = input,
+          .num_earlier_logits =
+              static_cast<int>(std::min<int64_t>(int64_t{num_rows} * num_drafts, num_tokens - 1)),
+          .num_drafts = num_drafts};
 }
 
 GraphKey DraftsKeyOf(int num_seqs, int num_drafts) {
@@ -38,7 +43,8 @@ GraphKey DraftsKeyOf(int num_seqs, int num_drafts) {
 // Descending. Ties are broken so that the order is deterministic.
 bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   const auto order = [](const GraphKey& key) {
-    return std::make_tuple(key.cascade, -key.padded_num_tokens, -key.padded_num_seqs, key.input);
+    return std::make_tuple(key.cascade, -key.padded_num_tokens, -key.padded_num_seqs, key.input,
+                           -key.num_drafts);
   };
   return order(a) < order(b);
 }
@@ -98,8 +104,12 @@ std::vector<GraphKey> GraphSet::keys() const {
   for (const int num_tokens : options_.mixed_tokens) {
     for (const int num_seqs : options_.mixed_sizes) {
       for (const StepInput input : options_.inputs) {
-        const GraphKey key = MixedKeyOf(num_seqs, num_tokens, input);
-        if (IsMixed(key)) mixed.push_back(key);
+        const auto add = [&](int num_drafts) {
+          const GraphKey key = MixedKeyOf(num_seqs, num_tokens, input, num_drafts);
+          if (IsMixed(key)) mixed.push_back(key);
+        };
+        add(/*num_drafts=*/0);
+        for (const int num_drafts : options_.num_drafts) add(num_drafts);
       }
       if (num_seqs >= num_tokens) break;  // the next ones are the same key
     }
@@ -141,7 +151,10 @@ GraphDecision GraphSet::PadRows(const StepShape& shape) const {
 }
 
 GraphDecision GraphSet::PadDrafts(const StepShape& shape) const {
-  if (shape.has_given_tokens) return Eager(EagerReason::kDraftsAmongTokens, shape);
+  if (shape.has_given_tokens) {
+    const std::optional<GraphKey> mixed = MixedKey(shape);
+    return mixed.has_value() ? ReplayOf(*mixed) : Eager(EagerReason::kDraftsAmongTokens, shape);
+  }
   const auto size = std::lower_bound(options_.sizes.begin(), options_.sizes.end(), shape.num_seqs);
   if (size == options_.sizes.end()) return Eager(EagerReason::kTooManySeqs, shape);
   const auto num_drafts =
@@ -164,7 +177,17 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
       std::lower_bound(options_.mixed_sizes.begin(), options_.mixed_sizes.end(), shape.num_seqs);
   // Rows without tokens are no step of a runner; such a shape may have more rows than tokens.
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
-  return MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input));
+  int num_drafts = 0;
+  if (shape.num_drafts > 0) {
+    const auto most =
+        std::lower_bound(options_.num_drafts.begin(), options_.num_drafts.end(), shape.num_drafts);
+    if (most == options_.num_drafts.end()) return std::nullopt;
+    num_drafts = *most;
+  }
+  const GraphKey key = MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input), num_drafts);
+  // There may be more of them where logits of prompts are wanted, too.
+  if (shape.num_earlier_logits > key.num_earlier_logits) return std::nullopt;
+  return key;
 }
 
 StepInput GraphSet::MixedInput(StepInput input) const {
@@ -195,9 +218,14 @@ bool GraphSet::HasDraftsKey(const GraphKey& key) const {
 
 bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
+  // One row has either drafts or tokens.
+  const bool has_drafts = key.num_drafts > 0;
+  if (has_drafts && (!Has(options_.num_drafts, key.num_drafts) || key.padded_num_seqs < 2)) {
+    return false;
+  }
   return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&
          key.input == MixedInput(key.input) &&
-         key == MixedKeyOf(key.padded_num_seqs, num_tokens, key.input) &&
+         key == MixedKeyOf(key.padded_num_seqs, num_tokens, key.input, key.num_drafts) &&
          (Has(options_.mixed_sizes, key.padded_num_seqs) ||
           (key.padded_num_seqs == num_tokens && num_tokens < options_.mixed_sizes.back()));
 }

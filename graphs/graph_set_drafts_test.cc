@@ -2,6 +2,7 @@
 // Which graphs a set captures for them, and which step has one.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,7 +45,8 @@ class GraphSetDraftsTest : public ::testing::Test {
 TEST_F(GraphSetDraftsTest, KeysHoldLogitsOfAllTokens) {
   std::vector<GraphKey> with_drafts;
   for (const GraphKey& key : set_->keys()) {
-    if (key.num_drafts > 0) with_drafts.push_back(key);
+    const bool is_mixed = key.max_query_len == key.padded_num_tokens && key.padded_num_seqs > 1;
+    if (key.num_drafts > 0 && !is_mixed) with_drafts.push_back(key);
   }
   ASSERT_EQ(with_drafts.size(), 6u);
   const GraphKey largest = with_drafts.front();
@@ -66,6 +68,72 @@ TEST_F(GraphSetDraftsTest, TheSmallestThatHoldsTheStepServesIt) {
   mixed.num_tokens = 6;
   mixed.num_earlier_logits = 2;
   EXPECT_EQ(ToString(set_->Decide(mixed).key), "4 seqs x 3, tokens, 2 drafts");
+}
+
+// Rows with drafts, chunks of prompts and plain rows in one step.
+TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
+  const StepShape shape = {.num_seqs = 3,
+                           .num_tokens = 5 + 1 + 30,
+                           .max_query_len = 30,
+                           .max_seq_len = 100,
+                           .num_earlier_logits = 4,
+                           .num_drafts = 4,
+                           .has_given_tokens = true};
+  const GraphDecision decision = set_->Decide(shape);
+  EXPECT_EQ(decision.kind, Kind::kReplay);
+  EXPECT_EQ(decision.key, (GraphKey{.padded_num_seqs = 16,
+                                    .padded_num_tokens = 64,
+                                    .max_query_len = 64,
+                                    .num_earlier_logits = 63,
+                                    .num_drafts = 4}));
+  StepShape fewer = shape;
+  fewer.num_drafts = 1;
+  EXPECT_EQ(set_->Decide(fewer).key.num_drafts, 2);
+  EXPECT_EQ(set_->Decide(fewer).key.num_earlier_logits, 32);
+  // Logits of prompts count, too.
+  fewer.num_earlier_logits = 33;
+  EXPECT_EQ(set_->Decide(fewer).reason, EagerReason::kDraftsAmongTokens);
+  StepShape long_chunk = shape;
+  long_chunk.num_tokens = 65;
+  long_chunk.max_query_len = 59;
+  EXPECT_EQ(set_->Decide(long_chunk).reason, EagerReason::kDraftsAmongTokens);
+  // Without prompts it is another graph, of fewer tokens.
+  StepShape drafts_alone = shape;
+  drafts_alone.has_given_tokens = false;
+  drafts_alone.num_tokens = 7;
+  drafts_alone.max_query_len = 5;
+  EXPECT_EQ(set_->Decide(drafts_alone).key.padded_num_tokens, 20);
+
+  std::vector<GraphKey> mixed;
+  for (const GraphKey& key : set_->keys()) {
+    if (key.padded_num_tokens == 64 && key.max_query_len == 64) mixed.push_back(key);
+  }
+  ASSERT_EQ(mixed.size(), 3u);  // of no drafts, 2 and 4
+  EXPECT_EQ(mixed[0], decision.key);
+  const auto make_step = [](const GraphKey&) { return [] { return absl::OkStatus(); }; };
+  for (const GraphKey& key : mixed) {
+    EXPECT_TRUE(set_->Replay(key, make_step, {}).ok()) << key;
+    EXPECT_TRUE(set_->is_captured(key)) << key;
+  }
+  GraphKey other = decision.key;
+  other.num_earlier_logits = 62;
+  EXPECT_EQ(set_->Replay(other, make_step, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// One row cannot have both.
+TEST(GraphSetOfOneRowTest, HasNoMixedGraphWithDrafts) {
+  const std::unique_ptr<GraphBackend> backend = MakeRecordedBackend();
+  const auto set = GraphSet::Create({.mode = GraphSetOptions::Mode::kLazy,
+                                     .max_num_seqs = 1,
+                                     .num_drafts = {4},
+                                     .mixed_tokens = {5, 64},
+                                     .max_seq_len = 1024},
+                                    backend.get());
+  ASSERT_TRUE(set.ok()) << set.status();
+  std::vector<std::string> keys;
+  for (const GraphKey& key : (*set)->keys()) keys.push_back(ToString(key));
+  EXPECT_THAT(keys, testing::ElementsAre("1 seqs x 5, tokens, 4 drafts", "1 seqs x 1, tokens",
+                                         "1 seqs x 64, tokens", "1 seqs x 5, tokens"));
 }
 
 TEST_F(GraphSetDraftsTest, StepsWithoutDraftsHaveOtherGraphs) {
@@ -100,6 +168,8 @@ TEST_F(GraphSetDraftsTest, WhatNoneHoldsIsEagerWithItsReason) {
   EXPECT_EQ(set_->Decide(longer).reason, EagerReason::kSequenceTooLong);
   StepShape among_prompts = Drafts(2, 2);
   among_prompts.has_given_tokens = true;
+  among_prompts.num_tokens = 65;
+  among_prompts.max_query_len = 62;
   const GraphDecision decision = set_->Decide(among_prompts);
   EXPECT_EQ(decision.reason, EagerReason::kDraftsAmongTokens);
   EXPECT_EQ(decision.key.num_drafts, 2);
@@ -125,8 +195,8 @@ TEST_F(GraphSetDraftsTest, AreReplayedAndEstimatedLikeOthers) {
 
   runs.clear();
   ASSERT_TRUE(set_->EstimateBytes(make_step).ok());
-  // The largest of each kind: decode, both numbers of drafts, mixed.
-  EXPECT_EQ(runs.size(), 4u);
+  // The largest of each kind: decode, both numbers of drafts, mixed, mixed with either number.
+  EXPECT_EQ(runs.size(), 6u);
 }
 
 TEST(GraphSetOptionsDraftsTest, RefusesWhatIsOutOfRange) {

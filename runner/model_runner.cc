@@ -96,18 +96,6 @@ absl::Status ModelRunner::CheckLogits(const ScheduledBatch& batch,
   return stages_->Check(logits);
 }
 
-absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
-                                  const StepShape& shape, int common_prefix_len, Output& output) {
-  const StepTrace::Span span(options_.trace, "refill", num_launched_);
-  REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
-  REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
-  output.is_verified_in_graph = VerifiesInGraph(output);
-  REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
-  if (encoder_ != nullptr) encoder_->Follow(batch.updates);
-  EndPart(DevicePart::kRefill);
-  return absl::OkStatus();
-}
-
 absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand& demand,
                                   Output& output) {
   if (!batch.encodes.empty()) {

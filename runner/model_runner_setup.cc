@@ -1,5 +1,4 @@
-// The ModelRunner's part before the first step: memory, the size of the cache, graphs, and the work
-// of a step at a key.
+// The ModelRunner's part before the first step: memory, the size of the cache, and graphs.
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -18,8 +17,6 @@
 #include "distributed/collectives.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
-#include "runner/speculation/drafter.h"
-#include "runner/speculation/ngram_drafts_args.h"
 
 namespace reprise {
 
@@ -41,14 +38,6 @@ ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
 }
 
 }  // namespace
-
-// Values that captured steps hold: constant during the life of the graphs.
-struct ModelRunner::Constants {
-  Model* model = nullptr;
-  const StepMetadata* metadata = nullptr;
-  std::vector<int> model_classes;  // of the model's layers
-  std::vector<KvLayer> kv;         // one per layer, those of a draft model included
-};
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
     Model* model, const ModelRunnerOptions& options, std::unique_ptr<DeviceDriver> driver) {
@@ -253,7 +242,6 @@ absl::Status ModelRunner::SizeCache() {
                            (verification_ == nullptr ? 0 : verification_->bytes()) +
                            (trees_ == nullptr ? 0 : trees_->bytes());
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
-  REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, {}));
   return AllocateSwapStore();
 }
 
@@ -372,10 +360,6 @@ EmbeddingFormat ModelRunner::embedding_format() const {
   return {.dim = spec_.input_embedding_dim,
           .dtype = spec_.dtype,
           .gpu = device.is_cuda() ? device.index() : kHostMemory};
-}
-
-absl::Span<const KvLayer> ModelRunner::kv_layers() const {
-  return absl::MakeConstSpan(constants_->kv).first(num_model_layers());
 }
 
 bool ModelRunner::RunsDraftModel(const GraphKey& key, bool has_given_tokens) const {
@@ -537,155 +521,6 @@ absl::Status ModelRunner::AllocateDraftModel(std::optional<DType> kept_logits_dt
                                                .kept_logits_dtype = kept_logits_dtype,
                                                .max_drafts = max_drafts()}));
   return absl::OkStatus();
-}
-
-// What proposes the drafts of a step at `key`; null if nothing does.
-std::function<absl::Status()> ModelRunner::MakeDrafts(const GraphKey& key) const {
-  using Proposer = SpeculationOptions::Proposer;
-  const SpeculationOptions& options = options_.speculation;
-  if (key.num_drafts == 0 || options.proposer == Proposer::kNone) return nullptr;
-  if (heads_ != nullptr) return heads_->Passes(key);
-  if (draft_model_ != nullptr) return draft_model_->Passes(key, constants_->kv, num_cache_blocks_);
-  if (options.proposer == Proposer::kNgram) {
-    const NgramDraftsArgs args = {.slots = memory_->slots(),
-                                  .arrays = memory_->arrays(),
-                                  .num_rows = key.padded_num_seqs,
-                                  .min_ngram = options.ngram.min_ngram,
-                                  .max_ngram = options.ngram.max_ngram};
-    return [args, driver = driver_.get()] { return driver->ProposeNgrams(args); };
-  }
-  const DraftStep step = {
-      .slots = memory_->slots(),
-      .arrays = memory_->arrays(),
-      .num_rows = key.padded_num_seqs,
-      .max_drafts = key.num_drafts,
-      .vocab_size = spec_.vocab_size,
-      .stream = driver_->device().is_cuda()
-                    ? static_cast<CUstream_st*>(driver_->stream().native_handle())
-                    : nullptr};
-  return [step, drafter = options.drafter] { return drafter->Propose(step); };
-}
-
-absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
-  kv_cache_.reset();  // before the new one: both might not fit
-  REPRISE_ASSIGN_OR_RETURN(kv_cache_, plan.Allocate(num_blocks, driver_->device()));
-  num_cache_blocks_ = num_blocks;
-  for (int i = 0; kv_scales_ && i < static_cast<int>(spec_.layers.size()); ++i) {
-    if (const std::optional<int> layer = plan.cache_layer(i)) {
-      kv_cache_->SetScales(*layer, kv_scales_->k_scale(i), kv_scales_->v_scale(i));
-    }
-  }
-  constants_ = std::make_shared<const Constants>(Constants{.model = model_,
-                                                           .metadata = metadata_.get(),
-                                                           .model_classes = model_classes_,
-                                                           .kv = plan.LayersOf(*kv_cache_)});
-  if (trees_ != nullptr) REPRISE_RETURN_IF_ERROR(trees_->SetLayers(constants_->kv, classes_));
-  fingerprint_ = MakeFingerprint(num_blocks);
-  return absl::OkStatus();
-}
-
-std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
-                                                    const StepVariant& variant) const {
-  const StepArrays& all_arrays = memory_->arrays();
-  const StepArrays arrays = context_ != nullptr ? context_->ArraysOf(all_arrays) : all_arrays;
-  StepBatches batches = metadata_->BatchesAt(key, arrays, memory_->slots());
-  if (context_ != nullptr) context_->Place(all_arrays, batches);
-  const int64_t num_tokens = key.padded_num_tokens;
-  const int num_logits = key.padded_num_seqs + key.num_earlier_logits;
-  std::vector<at::Tensor> slot_mappings;
-  for (int group = 0; group < classes_.num_groups(); ++group) {
-    slot_mappings.push_back(memory_->View(arrays.group_slots(group), num_tokens));
-  }
-  const bool is_embedded = key.input == StepInput::kEmbeddings;
-  auto step = std::make_shared<const reprise::Step>(reprise::Step::Parts{
-      .token_ids = memory_->View(arrays.token_ids, num_tokens),
-      .positions = memory_->ModelPositions(num_tokens),
-      .embeddings = is_embedded ? embeddings_->rows(num_tokens) : at::Tensor(),
-      .is_embedded = is_embedded ? embeddings_->is_embedded(num_tokens) : at::Tensor(),
-      .slot_mappings = std::move(slot_mappings),
-      .logits_indices = memory_->View(arrays.logits_indices, num_logits),
-      .logits = memory_->logits(num_logits),
-      .kv = absl::MakeConstSpan(constants_->kv).first(num_model_layers()),
-      .batches = batches,
-      .metadata = metadata_.get(),
-      .linears = &driver_->linears(),
-      .dtype = spec_.dtype,
-      .calibrated = variant.calibrated,
-      .watch = variant.watch,
-      .graphs = &driver_->graphs(),
-      .attends_between_graphs = !options_.attention_in_graphs});
-  std::function<absl::Status()> drafts;
-  if (variant.proposes_drafts) drafts = MakeDrafts(key);
-  std::function<absl::Status()> prompt_pass;
-  if (variant.runs_draft_model && draft_model_ != nullptr) {
-    prompt_pass = draft_model_->PromptPass(key, constants_->kv, variant.calibrated);
-  }
-  std::optional<TreeTokensArgs> tree_tokens;
-  if (trees_ != nullptr && key.num_drafts > 0) {
-    tree_tokens = {
-        .slots = memory_->slots(), .arrays = all_arrays, .num_rows = key.padded_num_seqs};
-  }
-  const DraftVerification* verification =
-      variant.verifies_drafts && key.num_drafts > 0 ? verification_.get() : nullptr;
-  VerifiedOutput results;
-  if (verification != nullptr) {
-    results = ResultsOf(output_memory_->device<int32_t>());
-    results.stride = output_stride_;
-  }
-  return [step, batches = std::move(batches), constants = constants_, tree_tokens,
-          driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
-          heads = heads_.get(), verification, results, key, context = context_.get(), all_arrays,
-          watch = variant.watch]() -> absl::Status {
-    return CatchTorch([&]() -> absl::Status {
-      if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
-      if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
-      if (watch != nullptr) watch->Begin();
-      if (context != nullptr) {
-        REPRISE_RETURN_IF_ERROR(
-            context->Build(all_arrays, key.padded_num_seqs, key.padded_num_tokens));
-      }
-      REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));
-      if (heads == nullptr) {
-        REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
-        REPRISE_RETURN_IF_ERROR(step->KeepLogits(logits));
-      } else {
-        REPRISE_ASSIGN_OR_RETURN(const ForwardOutput out, constants->model->ForwardHidden(*step));
-        REPRISE_RETURN_IF_ERROR(step->KeepLogits(out.logits));
-        REPRISE_RETURN_IF_ERROR(heads->Take(key, out.hidden));
-      }
-      step->Watch("logits", step->logits());
-      if (watch != nullptr) REPRISE_RETURN_IF_ERROR(watch->End());
-      if (prompt_pass != nullptr) REPRISE_RETURN_IF_ERROR(prompt_pass());
-      return verification == nullptr ? absl::OkStatus() : verification->Run(key, results);
-    });
-  };
-}
-
-std::function<absl::Status()> ModelRunner::MakeCapturedStep(const GraphKey& key) const {
-  return MakeStep(key, {.watch = checker_ != nullptr ? checker_->WatchOf(key) : nullptr,
-                        .runs_draft_model = RunsDraftModel(key, /*has_given_tokens=*/false),
-                        .verifies_drafts = true});
-}
-
-Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
-  Fingerprint fingerprint;
-  fingerprint.AddValue("max_seq_len", max_seq_len());
-  fingerprint.AddValue("block_size", options_.block_size);
-  fingerprint.AddValue("num_blocks", num_blocks);
-  memory_->AddTo(fingerprint);
-  metadata_->AddTo(fingerprint);
-  if (context_ != nullptr) context_->AddTo(fingerprint);
-  if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
-  if (heads_ != nullptr) heads_->AddTo(fingerprint);
-  if (verification_ != nullptr) verification_->AddTo(fingerprint);
-  if (options_.collectives != nullptr) {
-    fingerprint.AddValue(absl::StrCat("collectives ", options_.collectives->Fingerprint()), 1);
-  }
-  for (const KvLayer& layer : constants_->kv) {
-    fingerprint.AddAddress("k", layer.k.data);
-    fingerprint.AddAddress("v", layer.v.data);
-  }
-  return fingerprint;
 }
 
 }  // namespace reprise

@@ -1,5 +1,7 @@
 #include "runner/testing/speculation_suite.h"
 
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -27,6 +29,7 @@ using speculation_tests::kVocab;
 using speculation_tests::Latents;
 using speculation_tests::Options;
 using speculation_tests::PlainTexts;
+using speculation_tests::RandomPrompt;
 using speculation_tests::Request;
 using speculation_tests::ShortSighted;
 using speculation_tests::SomeRequests;
@@ -434,38 +437,83 @@ TEST_P(SpeculationSuite, ADraftModelCatchesUpWithWhatWasDecodedWithoutIt) {
   EXPECT_LE(std::count(accepted.begin(), accepted.end(), 0), 8);
 }
 
-TEST_P(SpeculationSuite, PromptsAndDraftsShareAStep) {
+// Chunks of prompts, rows with drafts and plain rows: the second slot has no drafts.
+TEST_P(SpeculationSuite, PromptsAndDraftsReplayOneGraph) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(11);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
-  for (const Proposer proposer : {Proposer::kNgram, Proposer::kModel}) {
-    auto harness = SpeculationHarness::Create(Options(proposer), model, model);
+  struct Case {
+    ModelRunnerOptions options;
+    int num_drafts;
+    int num_new;  // of rows with drafts; 0: any
+  };
+  for (Case c : {Case{Options(Proposer::kNgram), 3, 0}, Case{Options(Proposer::kModel), 3, 4},
+                 Case{ThreeLevels(), 15, 4}}) {
+    SCOPED_TRACE(testing::Message()
+                 << static_cast<int>(c.options.speculation.proposer) << ", " << c.num_drafts);
+    c.options.replay_check = ReplayCheck::kEveryReplay;
+    auto harness = SpeculationHarness::Create(c.options, model, model);
     ASSERT_TRUE(harness.ok()) << harness.status();
     std::vector<SpeculationRow> rows;
+    const auto expect_new = [&](size_t num_decodes) {
+      for (size_t r = 0; r < num_decodes; ++r) {
+        const int num_new = (*harness)->num_new()[r];
+        EXPECT_EQ(num_new, r == 1 ? 1 : c.num_new == 0 ? num_new : c.num_new) << "row " << r;
+      }
+    };
     for (int slot = 0; slot < 4; ++slot) {
       (*harness)->Join(slot, requests[slot].prompt, requests[slot].sampling);
-      for (SpeculationRow& row : rows) row.num_drafts = 3;
+      for (SpeculationRow& row : rows) row.num_drafts = row.slot == 1 ? 0 : c.num_drafts;
       rows.push_back({.slot = slot});
       ASSERT_STEP((*harness)->Step(rows));
-      EXPECT_EQ((*harness)->decision().kind,
-                slot == 0 ? (*harness)->decision().kind : Kind::kEager);
+      const GraphDecision& decision = (*harness)->decision();
+      ASSERT_EQ(decision.kind, Kind::kReplay) << decision;
       if (slot > 0) {
-        EXPECT_EQ((*harness)->decision().reason, EagerReason::kDraftsAmongTokens);
+        EXPECT_GE(decision.key.num_drafts, c.num_drafts) << decision;
+        EXPECT_EQ(decision.key.max_query_len, decision.key.padded_num_tokens) << decision;
       }
+      expect_new(rows.size() - 1);
     }
-    rows.back().num_drafts = 3;
+    rows.back().num_drafts = c.num_drafts;
     for (int i = 0; i < 3; ++i) {
       ASSERT_STEP((*harness)->Step(rows));
       EXPECT_EQ((*harness)->decision().kind, Kind::kReplay);
-      if (proposer == Proposer::kModel) {
-        EXPECT_THAT((*harness)->num_new(), testing::Each(4));
-      }
+      expect_new(rows.size());
     }
     for (int slot = 0; slot < 4; ++slot) {
       std::vector<int32_t> text = (*harness)->text(slot);
       ASSERT_LE(text.size(), want[slot].size());
       EXPECT_EQ(text, std::vector<int32_t>(want[slot].begin(), want[slot].begin() + text.size()));
     }
+  }
+}
+
+// More tokens than the largest mixed graph has: the step runs eagerly.
+TEST_P(SpeculationSuite, LongPromptsBesideDraftsRunEagerly) {
+  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+  std::vector<Request> requests = SomeRequests(20);
+  requests.resize(2);
+  std::mt19937 rng(21);
+  requests[1].prompt = RandomPrompt(rng, 30);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  ModelRunnerOptions options = Options(Proposer::kModel);
+  options.mixed_graph_tokens = {32};
+  auto harness = SpeculationHarness::Create(options, model, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  (*harness)->Join(0, requests[0].prompt, requests[0].sampling);
+  ASSERT_STEP((*harness)->Step({{.slot = 0}}));
+  (*harness)->Join(1, requests[1].prompt, requests[1].sampling);
+  std::vector<SpeculationRow> rows = {{.slot = 0, .num_drafts = 4}, {.slot = 1}};
+  ASSERT_STEP((*harness)->Step(rows));
+  EXPECT_EQ((*harness)->decision().reason, EagerReason::kDraftsAmongTokens);
+  rows[1].num_drafts = 4;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_STEP((*harness)->Step(rows));
+    EXPECT_THAT((*harness)->num_new(), testing::Each(5));
+  }
+  for (int slot = 0; slot < 2; ++slot) {
+    const std::vector<int32_t>& text = (*harness)->text(slot);
+    EXPECT_EQ(text, std::vector<int32_t>(want[slot].begin(), want[slot].begin() + text.size()));
   }
 }
 
@@ -543,6 +591,92 @@ TEST_P(SpeculationSuite, ACallersDrafterIsAsked) {
     return SpeculationRow{.slot = slot, .num_drafts = std::min(2, room)};
   });
   EXPECT_GT(repeat.num_calls, 0);
+}
+
+// Keeps where the histories are.
+class Reader : public Drafter {
+ public:
+  absl::Status Propose(const DraftStep& step) override {
+    history = step.slots.history;
+    return absl::OkStatus();
+  }
+  std::vector<int32_t> Read(int slot, int count, c10::Device device) const {
+    const at::Tensor row =
+        at::from_blob(history.row(slot), {count}, at::TensorOptions(device).dtype(at::kInt)).cpu();
+    return {row.data_ptr<int32_t>(), row.data_ptr<int32_t>() + count};
+  }
+  TokenHistory history;
+};
+
+// Blocks of others bring their tokens: of a prefix, of a fork that copies a block it shares in part,
+// of a swap, and of a tree's accepted drafts.
+TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) {
+  for (const bool tree : {false, true}) {
+    SCOPED_TRACE(testing::Message() << "tree " << tree);
+    const LayeredModelOptions model = TwoLayers(GetParam(), 1);
+    Reader reader;
+    ModelRunnerOptions options = Options(Proposer::kCustom);
+    if (tree) options.speculation.shape = DraftShape::kTree;
+    options.speculation.drafter = &reader;
+    options.num_swap_blocks = 9;
+    auto made = SpeculationHarness::Create(options, model);
+    ASSERT_TRUE(made.ok()) << made.status();
+    SpeculationHarness& harness = **made;
+    Request request = SomeRequests(22)[1];
+    request.prompt = {5, 6, 7, 8, 9, 10, 11};
+    const std::vector<int32_t> want = PlainTexts(model, {request})[0];
+    harness.Join(0, request.prompt, request.sampling);
+    ASSERT_STEP(harness.Step({{.slot = 0}}));
+    ASSERT_STEP(harness.Step({{.slot = 0, .num_drafts = 2}}));  // the drafter's, wrong or not
+    const size_t length = harness.text(0).size();
+    SpeculationRow given = {.slot = 0};
+    if (tree) {  // the path is nodes 2 and 3
+      given.drafts = {(want[length] + 1) % kVocab, want[length], want[length + 1]};
+      given.parents = {0, 0, 2};
+    } else {
+      given.drafts = {want[length], want[length + 1], (want[length + 2] + 1) % kVocab};
+    }
+    ASSERT_STEP(harness.Step({given}));
+    ASSERT_EQ(harness.num_new()[0], 3);
+    const std::vector<int32_t> text = harness.text(0);
+    const int num_known = static_cast<int>(text.size()) - 1;  // with keys
+    ASSERT_GE(num_known, 10);
+
+    ModelRunner& runner = harness.runner();
+    const int first = 1 + harness.runner().max_blocks();  // of slot 1's own blocks
+    // Two blocks are shared, the third is copied; slot 2 has all of them back from the host.
+    const SlotJoin joins[] = {{.slot = 1, .seq_len = 10}, {.slot = 2, .seq_len = num_known}};
+    std::vector<BlockTableUpdate> updates = {{.slot = 1, .column = 0, .block = 1},
+                                             {.slot = 1, .column = 1, .block = 2}};
+    for (int column = 2; column < 5; ++column) {
+      updates.push_back({.slot = 1, .column = column, .block = first + column});
+    }
+    std::vector<BlockCopy> outs, ins;
+    for (int column = 0; column * options.block_size <= num_known; ++column) {
+      const int host = 1 + column;
+      const int block = first + 20 + column;
+      outs.push_back({.src = 1 + column, .dst = host});
+      ins.push_back({.src = host, .dst = block});
+      updates.push_back({.slot = 2, .column = column, .block = block});
+    }
+    const BlockCopy copies[] = {{.src = 3, .dst = first + 2}};
+    const std::vector<int32_t> rest = {text[10], 1};
+    const std::vector<int32_t> next = {text[num_known]};
+    const ScheduledRow rows[] = {{.slot = SlotId(0), .num_drafts = 1},
+                                 {.slot = SlotId(1), .tokens = rest},
+                                 {.slot = SlotId(2), .tokens = next}};
+    const auto result = runner.Step({.joins = joins,
+                                     .updates = updates,
+                                     .swap_outs = outs,
+                                     .swap_ins = ins,
+                                     .copies = copies,
+                                     .rows = rows});
+    ASSERT_TRUE(result.ok()) << result.status();
+    std::vector<int32_t> fork(text.begin(), text.begin() + 11);
+    fork.push_back(1);
+    EXPECT_EQ(reader.Read(1, 12, runner.device()), fork);
+    EXPECT_EQ(reader.Read(2, num_known + 1, runner.device()), text);
+  }
 }
 
 TEST_P(SpeculationSuite, RefusesDraftsThatDoNotFitAndChangesNothing) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
@@ -37,6 +38,14 @@ double MicrosecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
+// Of a row: the drafts before the first that is wrong, and one token more.
+double MeanNewTokens(const DecodeCase& c) {
+  double mean = 1;
+  double probability = 1;
+  for (int i = 0; i < c.num_drafts; ++i) mean += probability *= c.acceptance;
+  return mean;
+}
+
 // Sequences in the middle of their texts: `batch` slots with `seq_len` random keys each.
 class DecodingBatch {
  public:
@@ -44,8 +53,10 @@ class DecodingBatch {
     // Rejected drafts take no room in the end, but the last step's may be accepted.
     const int num_steps = kNumWarmupSteps + kNumTracedSteps + c.num_timed_steps * c.num_samples +
                           1 + 4 * c.num_drafts;
-    const int first_len = std::max(1, c.context - num_steps / 2);
-    const int max_seq_len = first_len + num_steps;
+    const double expected = c.acceptance > 0 ? MeanNewTokens(c) : 1.0;
+    const int first_len = std::max(1, c.context - static_cast<int>(num_steps * expected / 2));
+    const int max_seq_len =
+        first_len + (c.acceptance > 0 ? num_steps * (1 + c.num_drafts) : num_steps);
     const int blocks_per_seq = (max_seq_len - 1) / c.block_size + 1;
     if (c.shared_len < 0 || c.shared_len > first_len || c.shared_len % c.block_size != 0) {
       return absl::InvalidArgumentError(absl::StrCat("shared_len: expected a multiple of ",
@@ -53,7 +64,9 @@ class DecodingBatch {
                                                      c.shared_len));
     }
     DecodingBatch batch;
-    batch.drafts_.assign(c.num_drafts, 0);
+    batch.drafts_.assign(static_cast<size_t>(c.batch) * c.num_drafts, 0);
+    batch.num_drafts_ = c.num_drafts;
+    batch.acceptance_ = c.acceptance;
     if (RanksOf(c.collectives).world > 1) batch.collectives_ = c.collectives;
     REPRISE_ASSIGN_OR_RETURN(
         batch.runner_, ModelRunner::Create(&model, {.max_num_seqs = c.batch,
@@ -78,6 +91,7 @@ class DecodingBatch {
   // Launches ahead as far as the runner allows.
   absl::Status Run(int num_steps) {
     for (int i = 0; i < num_steps; ++i) {
+      if (acceptance_ > 0) DrawDrafts();
       const Clock::time_point begin = Clock::now();
       if (collectives_ != nullptr) {
         REPRISE_RETURN_IF_ERROR(collectives_->Broadcast(message_, /*root=*/0));
@@ -106,6 +120,14 @@ class DecodingBatch {
     return mean;
   }
 
+  // The same.
+  double TakeMeanNewTokens() {
+    const double mean = num_new_tokens_ / num_rows_;
+    num_new_tokens_ = 0;
+    num_rows_ = 0;
+    return mean;
+  }
+
   ModelRunner& runner() { return *runner_; }
   bool is_cascade() const { return is_cascade_; }
 
@@ -113,8 +135,19 @@ class DecodingBatch {
   absl::Status AwaitOldest() {
     const absl::StatusOr<StepResult> result = runner_->Await(in_flight_.front());
     in_flight_.pop_front();
-    if (result.ok()) is_cascade_ = result->decision.key.cascade;
-    return result.status();
+    if (!result.ok()) return result.status();
+    is_cascade_ = result->decision.key.cascade;
+    for (int row = 0; row < static_cast<int>(result->tokens.size()); ++row) {
+      num_new_tokens_ += static_cast<double>(result->NewTokens(row).size());
+      ++num_rows_;
+    }
+    return absl::OkStatus();
+  }
+
+  // Token 0 is right. The rows point to them.
+  void DrawDrafts() {
+    std::bernoulli_distribution is_right(acceptance_);
+    for (int32_t& draft : drafts_) draft = is_right(rng_) ? 0 : 1;
   }
 
   absl::Status Join(int batch, int seq_len, int blocks_per_seq, int shared_blocks) {
@@ -132,7 +165,9 @@ class DecodingBatch {
         updates.push_back({slot, column, blocks[owner * blocks_per_seq + column]});
       }
       first_rows.push_back({.slot = SlotId(slot), .tokens = token});
-      rows_.push_back({.slot = SlotId(slot), .drafts = drafts_});
+      rows_.push_back({.slot = SlotId(slot),
+                       .drafts = absl::MakeConstSpan(drafts_).subspan(
+                           static_cast<size_t>(slot) * num_drafts_, num_drafts_)});
     }
     return runner_->Step({.joins = joins, .updates = updates, .rows = first_rows}).status();
   }
@@ -140,7 +175,12 @@ class DecodingBatch {
   std::unique_ptr<ModelRunner> runner_;
   Collectives* collectives_ = nullptr;  // if there are several ranks
   at::Tensor message_ = at::zeros({kMessageBytes}, at::kByte);
-  std::vector<int32_t> drafts_;
+  std::vector<int32_t> drafts_;  // [batch, num_drafts_]
+  int num_drafts_ = 0;
+  double acceptance_ = 0;
+  std::mt19937 rng_{2};
+  double num_new_tokens_ = 0;
+  double num_rows_ = 0;
   std::vector<ScheduledRow> rows_;
   std::deque<StepTicket> in_flight_;
   bool is_cascade_ = false;
@@ -230,6 +270,7 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
     REPRISE_RETURN_IF_ERROR(batch.Run(kNumWarmupSteps));
     REPRISE_RETURN_IF_ERROR(batch.Drain());
     batch.TakeMeanLaunchUs();
+    batch.TakeMeanNewTokens();
 
     std::vector<double> samples_us;
     for (int sample = 0; sample < decode_case.num_samples; ++sample) {
@@ -243,6 +284,7 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
     result.step_min_us = samples_us.front();
     result.step_max_us = samples_us.back();
     result.launch_us = batch.TakeMeanLaunchUs();
+    result.tokens_per_row = batch.TakeMeanNewTokens();
 
     REPRISE_ASSIGN_OR_RETURN(const DeviceTrace trace, TraceDevice([&]() -> absl::Status {
                                REPRISE_RETURN_IF_ERROR(batch.Run(kNumTracedSteps));

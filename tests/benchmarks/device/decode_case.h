@@ -32,6 +32,9 @@ struct DecodeCase {
   GraphSetOptions::Mode graphs = GraphSetOptions::Mode::kEager;
   // Drafts of each row, given by the host; nearly all are rejected. 0: plain decodes.
   int num_drafts = 0;
+  // Above 0: each draft is right with this probability. The model's head must be zero: then it chooses
+  // token 0, whatever it reads, and what is right is known. The rows' texts grow by what is accepted.
+  double acceptance = 0;
   int num_timed_steps = 60;
   // Of a model that is divided over ranks, all of which measure the same case; null: one rank.
   Collectives* collectives = nullptr;
@@ -41,8 +44,9 @@ struct DecodeCase {
 };
 
 struct DecodeResult {
-  double step_us = 0;      // by the host's clock over many steps; includes everything
-  double step_min_us = 0;  // of the samples
+  double step_us = 0;         // by the host's clock over many steps; includes everything
+  double tokens_per_row = 1;  // new ones, of a row and step
+  double step_min_us = 0;     // of the samples
   double step_max_us = 0;
   double launch_us = 0;     // host time per step: ModelRunner::Launch()
   double weight_bytes = 0;  // read by a step

@@ -2,6 +2,7 @@
 //
 //   decode_step --preset llama-3.1-8b --batch 1,8,64 --context 1024,4096
 //   decode_step --preset llama-3.1-8b --batch 1,8,32 --drafts 0,4
+//   decode_step --preset llama-3.1-8b --batch 1,8,32 --drafts 0,4 --acceptance 0.6,0.8
 //   decode_step --preset llama-3.1-8b --batch 1,32 --weights fp8
 //   decode_step --preset llama-3.1-8b --batch 64 --context 4352 --shared 4096 --cascade both
 //
@@ -27,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
@@ -66,6 +68,10 @@ ABSL_FLAG(std::vector<std::string>, drafts, std::vector<std::string>({"0"}),
 ABSL_FLAG(
     std::string, linear_choices, "",
     "a file that keeps the choices of matrix products, so that other runs make the same ones");
+ABSL_FLAG(
+    std::vector<std::string>, acceptance, std::vector<std::string>({"0"}),
+    "with what probability a draft is right, 0 to 1; above 0 with a head of zeros, so that it is "
+    "known which is; 0: nearly all are wrong");
 ABSL_FLAG(int, ranks, 1, "processes that the model is divided over, each with a GPU");
 ABSL_FLAG(std::string, collectives, "on", "on, or off: rank 0's part of the model alone");
 
@@ -98,6 +104,19 @@ absl::StatusOr<std::vector<int>> Numbers(const char* flag, const std::vector<std
     if (!absl::SimpleAtoi(text, &number) || number < least) {
       return absl::InvalidArgumentError(absl::StrCat("--", flag, " must be numbers of at least ",
                                                      least, " separated by commas: got ", text));
+    }
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+absl::StatusOr<std::vector<double>> Acceptances() {
+  std::vector<double> numbers;
+  for (const std::string& text : absl::GetFlag(FLAGS_acceptance)) {
+    double number = 0;
+    if (!absl::SimpleAtod(text, &number) || !(number >= 0 && number <= 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--acceptance must be numbers in [0, 1] separated by commas: got ", text));
     }
     numbers.push_back(number);
   }
@@ -137,6 +156,10 @@ double FloorUs(const DecodeResult& r, const StepKernel& kernel, const DeviceLimi
   return bytes == r.part_bytes.end() ? 0 : bytes->second / (limits.read_tb_per_s * 1e6);
 }
 
+double TokensPerSecond(const DecodeCase& c, const DecodeResult& r) {
+  return c.batch * r.tokens_per_row / r.step_us * 1e6;
+}
+
 nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLimits& limits) {
   nlohmann::json json = {{"preset", absl::GetFlag(FLAGS_preset)},
                          {"ranks", absl::GetFlag(FLAGS_ranks)},
@@ -147,6 +170,9 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
                          {"context", c.context},
                          {"shared", c.shared_len},
                          {"drafts", c.num_drafts},
+                         {"acceptance", c.acceptance},
+                         {"tokens_per_row", r.tokens_per_row},
+                         {"tokens_per_s", TokensPerSecond(c, r)},
                          {"cascade", r.is_cascade},
                          {"block_size", c.block_size},
                          {"graphs", c.graphs != GraphSetOptions::Mode::kOff},
@@ -210,20 +236,21 @@ std::string KernelTable(const DecodeCase& c, const DecodeResult& r, const Device
 }
 
 std::string Row(const DecodeCase& c, const DecodeResult& r) {
-  std::string row =
-      absl::StrFormat("%5d %7d %6d %7s %6s %8.3f %6.2f %6.2f %7.1f %8.1f %8.1f %7.0f", c.batch,
-                      c.context, c.num_drafts, r.is_cascade ? "yes" : "no",
-                      c.graphs == GraphSetOptions::Mode::kOff ? "off" : "on", r.step_us / 1e3,
-                      r.step_us / r.bytes_floor_us, r.step_us / r.products_floor_us, r.launch_us,
-                      r.parts.gap_between_us, r.parts.gap_within_us, r.parts.kernels);
+  std::string row = absl::StrFormat(
+      "%5d %7d %6d %6.2f %8.0f %7s %6s %8.3f %6.2f %6.2f %7.1f %8.1f %8.1f %7.0f", c.batch,
+      c.context, c.num_drafts, r.tokens_per_row, TokensPerSecond(c, r), r.is_cascade ? "yes" : "no",
+      c.graphs == GraphSetOptions::Mode::kOff ? "off" : "on", r.step_us / 1e3,
+      r.step_us / r.bytes_floor_us, r.step_us / r.products_floor_us, r.launch_us,
+      r.parts.gap_between_us, r.parts.gap_within_us, r.parts.kernels);
   for (const double us : r.parts.class_us) absl::StrAppendFormat(&row, " %8.0f", us);
   return row;
 }
 
 std::string Heading() {
-  std::string heading = absl::StrFormat("%5s %7s %6s %7s %6s %8s %6s %6s %7s %8s %8s %7s", "batch",
-                                        "context", "drafts", "cascade", "graphs", "ms", "/bytes",
-                                        "/prods", "host us", "between", "within", "kernels");
+  std::string heading =
+      absl::StrFormat("%5s %7s %6s %6s %8s %7s %6s %8s %6s %6s %7s %8s %8s %7s", "batch", "context",
+                      "drafts", "a row", "token/s", "cascade", "graphs", "ms", "/bytes", "/prods",
+                      "host us", "between", "within", "kernels");
   for (int i = 0; i < kNumKernelClasses; ++i) {
     const std::string name(KernelClassName(static_cast<KernelClass>(i)).substr(0, 8));
     absl::StrAppendFormat(&heading, " %8s", name);
@@ -241,6 +268,7 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
   if (!dtype) return absl::InvalidArgumentError("--dtype: no such type");
   REPRISE_ASSIGN_OR_RETURN(const std::vector<int> drafts,
                            Numbers("drafts", absl::GetFlag(FLAGS_drafts), /*least=*/0));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<double> acceptances, Acceptances());
   std::vector<GraphSetOptions::Mode> modes;
   const std::string graphs = absl::GetFlag(FLAGS_graphs);
   if (graphs == "on" || graphs == "both") modes.push_back(GraphSetOptions::Mode::kEager);
@@ -267,6 +295,9 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
   } else if (kind != "plain") {
     return absl::InvalidArgumentError("--weights must be plain, fp8 or fp8_blocks");
   }
+  if (absl::c_any_of(acceptances, [](double probability) { return probability > 0; })) {
+    at::Tensor(weights.lm_head.weight()).zero_();  // every logit is 0: the first token is chosen
+  }
   REPRISE_ASSIGN_OR_RETURN(
       const std::unique_ptr<LlamaModel> model,
       LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
@@ -278,16 +309,20 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
       for (const CascadeMode cascade : cascades) {
         for (const GraphSetOptions::Mode mode : modes) {
           for (const int num_drafts : drafts) {
-            cases.push_back({.batch = batch,
-                             .context = context,
-                             .shared_len = absl::GetFlag(FLAGS_shared),
-                             .cascade = cascade,
-                             .block_size = absl::GetFlag(FLAGS_block_size),
-                             .graphs = mode,
-                             .num_drafts = num_drafts,
-                             .num_timed_steps = absl::GetFlag(FLAGS_steps),
-                             .collectives = collectives,
-                             .linear_choices_file = absl::GetFlag(FLAGS_linear_choices)});
+            for (const double acceptance : acceptances) {
+              cases.push_back({.batch = batch,
+                               .context = context,
+                               .shared_len = absl::GetFlag(FLAGS_shared),
+                               .cascade = cascade,
+                               .block_size = absl::GetFlag(FLAGS_block_size),
+                               .graphs = mode,
+                               .num_drafts = num_drafts,
+                               .acceptance = num_drafts > 0 ? acceptance : 0,
+                               .num_timed_steps = absl::GetFlag(FLAGS_steps),
+                               .collectives = collectives,
+                               .linear_choices_file = absl::GetFlag(FLAGS_linear_choices)});
+              if (num_drafts == 0) break;  // plain decodes are the same for all of them
+            }
           }
         }
       }

@@ -1,0 +1,206 @@
+// The engine with drafts over a real runner: rejection sampling keeps the model's distribution, texts
+// are those of their seeds in any order, and drafts beside prompts replay graphs.
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/testing/run_all.h"
+#include "gtest/gtest.h"
+#include "runner/testing/layered_model.h"
+
+namespace reprise {
+namespace {
+
+using Proposer = SpeculationOptions::Proposer;
+
+constexpr int kVocab = 7;  // so small that each token has occurred before
+constexpr int kTopK = 3;
+
+LayeredModelOptions OneLayer(uint64_t seed) {
+  return {
+      .layers =
+          {{.params = {.num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16}}},
+      .vocab_size = kVocab,
+      .seed = seed};
+}
+
+EngineOptions Options(Proposer proposer, int max_num_seqs, LayeredModel* draft) {
+  EngineOptions options = {.runner = {.max_num_seqs = max_num_seqs,
+                                      .max_num_tokens = 512,
+                                      .max_seq_len = 48,
+                                      .block_size = 4,
+                                      .num_blocks = 1 + 32 * 12,
+                                      .graph_sizes = {max_num_seqs},
+                                      .mixed_graph_tokens = {128, 512}}};
+  options.runner.speculation = {.max_drafts = 2,
+                                .proposer = proposer,
+                                .draft_model = proposer == Proposer::kModel ? draft : nullptr,
+                                .acceptance = DraftAcceptance::kRejection};
+  return options;
+}
+
+class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
+ protected:
+  EngineSpeculationTest() : model_(OneLayer(1)), draft_(OneLayer(2)) { at::set_num_threads(1); }
+
+  static std::vector<int32_t> Prompt() { return {0, 1, 2, 3, 4, 5, 6, 2, 0, 3, 1}; }
+
+  // Of seeds [0, num_texts), by seed; they are added in this order, or in the reverse one.
+  std::vector<std::vector<int32_t>> Texts(Engine& engine, int num_texts, int max_new_tokens,
+                                          bool reverse) {
+    for (int i = 0; i < num_texts; ++i) {
+      const int seed = reverse ? num_texts - 1 - i : i;
+      const auto id = engine.Add(
+          {.prompt = Prompt(),
+           .max_new_tokens = max_new_tokens,
+           .sampling = {.temperature = 1.0f, .top_k = kTopK, .seed = static_cast<uint64_t>(seed)}});
+      EXPECT_TRUE(id.ok()) << id.status();
+    }
+    std::vector<std::vector<int32_t>> texts;
+    for (auto& [id, text] : RunAll(engine)) texts.push_back(std::move(text));
+    if (reverse) std::reverse(texts.begin(), texts.end());
+    return texts;
+  }
+
+  // The probabilities of what may follow, in float64.
+  std::map<int32_t, double> Kept(const std::vector<int32_t>& text) const {
+    const at::Tensor logits = model_.DenseLogits(text, {});
+    const auto [values, ids] = logits[logits.size(0) - 1].topk(kTopK);
+    const at::Tensor p = values.softmax(0);
+    std::map<int32_t, double> result;
+    for (int i = 0; i < kTopK; ++i) {
+      result[static_cast<int32_t>(ids[i].item<int64_t>())] = p[i].item<double>();
+    }
+    return result;
+  }
+
+  // Of all texts of `length` tokens behind `text`.
+  void AddProbabilities(const std::vector<int32_t>& text, size_t length, double probability,
+                        std::map<std::vector<int32_t>, double>& all) const {
+    if (text.size() == Prompt().size() + length) {
+      all[{text.end() - static_cast<int64_t>(length), text.end()}] = probability;
+      return;
+    }
+    for (const auto& [token, p] : Kept(text)) {
+      std::vector<int32_t> longer = text;
+      longer.push_back(token);
+      AddProbabilities(longer, length, probability * p, all);
+    }
+  }
+
+  LayeredModel model_;
+  LayeredModel draft_;
+};
+
+TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
+  constexpr int kNumTexts = 2500;
+  constexpr int kLength = 3;
+  auto engine = Engine::Create(&model_, Options(GetParam(), 32, &draft_));
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::map<std::vector<int32_t>, int> counts;
+  for (std::vector<int32_t>& text : Texts(**engine, kNumTexts, kLength, /*reverse=*/false)) {
+    ++counts[std::move(text)];
+  }
+  const SpeculationStatistics statistics = (*engine)->metrics().speculation;
+  EXPECT_GT(statistics.num_accepted, kNumTexts / 10);
+  EXPECT_LT(statistics.num_accepted, statistics.num_drafts - kNumTexts / 10);
+
+  std::map<std::vector<int32_t>, double> probabilities;
+  AddProbabilities(Prompt(), kLength, 1, probabilities);
+  double chi_square = 0;
+  int num_cells = 0;
+  int num_found = 0;
+  double rare = 0;  // expected of all cells with too few each
+  int num_rare = 0;
+  for (const auto& [text, probability] : probabilities) {
+    const double expected = kNumTexts * probability;
+    const int count = counts[text];
+    num_found += count;
+    if (expected < 8) {
+      rare += expected;
+      num_rare += count;
+      continue;
+    }
+    chi_square += (count - expected) * (count - expected) / expected;
+    ++num_cells;
+  }
+  if (rare >= 8) {
+    chi_square += (num_rare - rare) * (num_rare - rare) / rare;
+    ++num_cells;
+  }
+  EXPECT_EQ(num_found, kNumTexts) << "others than top_k allows";
+  ASSERT_GT(num_cells, 8);
+  EXPECT_LT(chi_square, (num_cells - 1) + 4.5 * std::sqrt(2.0 * (num_cells - 1)));
+}
+
+// Whatever other sequences take part, and whether their prompts are found in the cache: a drafter knows
+// the tokens of blocks that others have computed, so drafts are the same.
+TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
+  constexpr int kNumTexts = 40;
+  constexpr int kLength = 20;
+  auto engine = Engine::Create(&model_, Options(GetParam(), 32, &draft_));
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto want = Texts(**engine, kNumTexts, kLength, /*reverse=*/false);
+  ASSERT_EQ(want.size(), static_cast<size_t>(kNumTexts));
+  EXPECT_EQ(Texts(**engine, kNumTexts, kLength, /*reverse=*/true), want) << "prompts are found";
+  EXPECT_GT((*engine)->metrics().num_prefix_tokens_hit, 0);
+
+  EngineOptions alone = Options(GetParam(), 3, &draft_);
+  alone.prefix_reuse = PrefixReuse::kOff;
+  auto other = Engine::Create(&model_, alone);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(Texts(**other, kNumTexts, kLength, /*reverse=*/true), want);
+  EXPECT_EQ((*other)->metrics().num_prefix_tokens_hit, 0);
+}
+
+// Sequences come while others decode with drafts; no step runs eagerly.
+TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
+  EngineOptions options = Options(GetParam(), 8, &draft_);
+  options.runner.speculation.acceptance = DraftAcceptance::kSameText;
+  EngineOptions plain = options;
+  plain.runner.speculation = {};
+  auto engine = Engine::Create(&model_, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  auto plain_engine = Engine::Create(&model_, plain);
+  ASSERT_TRUE(plain_engine.ok()) << plain_engine.status();
+  std::mt19937 rng(4);
+  std::vector<Request> requests;
+  for (int i = 0; i < 40; ++i) {
+    Request& request = requests.emplace_back();
+    for (int n = 1 + static_cast<int>(rng() % 20); n > 0; --n) {
+      request.prompt.push_back(static_cast<int32_t>(rng() % kVocab));
+    }
+    request.max_new_tokens = 1 + static_cast<int>(rng() % 25);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    request.sampling.seed = rng();
+  }
+  for (const Request& request : requests) {
+    ASSERT_TRUE((*engine)->Add(request).ok());
+    ASSERT_TRUE((*plain_engine)->Add(request).ok());
+  }
+  EXPECT_EQ(RunAll(**engine), RunAll(**plain_engine));
+  const GraphReport& report = (*engine)->runner().graph_report();
+  EXPECT_EQ(report.num_eager_steps(), 0) << report.ToString();
+  int64_t num_mixed = 0;
+  for (const GraphStats& graph : report.graphs()) {
+    const bool is_mixed = graph.key.max_query_len == graph.key.padded_num_tokens;
+    if (graph.key.num_drafts > 0 && is_mixed) num_mixed += graph.num_replays;
+  }
+  EXPECT_GT(num_mixed, 5) << report.ToString();
+}
+
+INSTANTIATE_TEST_SUITE_P(Proposers, EngineSpeculationTest,
+                         testing::Values(Proposer::kNgram, Proposer::kModel), [](const auto& info) {
+                           return info.param == Proposer::kNgram ? "Ngram" : "Model";
+                         });
+
+}  // namespace
+}  // namespace reprise

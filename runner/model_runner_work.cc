@@ -1,0 +1,329 @@
+// The work of a ModelRunner's step at a key: what graphs capture, what it reads, and how a batch reaches
+// it.
+
+#include <ATen/ops/full.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/torch_status.h"
+#include "distributed/collectives.h"
+#include "glog/logging.h"
+#include "runner/model_runner.h"
+#include "runner/speculation/drafter.h"
+#include "runner/speculation/ngram_drafts_args.h"
+
+namespace reprise {
+namespace {
+
+// The token of each place of the cache, block by block, for drafters that read a sequence's history
+// (TokenHistory): a sequence that begins with blocks which others have computed, as a prefix, a fork,
+// or after a swap, has their tokens from here.
+//
+// Tokens are kept as keys are: at the slots of the step's tokens, drafts included. So those of rejected
+// drafts lie beyond the sequence's end until the next step writes over them; blocks are copied and
+// swapped with their tokens; and trees move them with their keys (layer()). Places that were never
+// written hold -1.
+//
+// They are those of one group, of full attention if there is one: of other groups the tokens that have
+// left the window are not known, and stay -1 in the history.
+class BlockTokens {
+ public:
+  // Errors: ResourceExhausted if the device has too little memory.
+  static absl::StatusOr<BlockTokens> Allocate(int num_blocks, int block_size,
+                                              absl::Span<const KvGroupSpec> groups,
+                                              c10::Device device) {
+    return CatchTorchOr([&]() -> absl::StatusOr<BlockTokens> {
+      return BlockTokens(at::full({int64_t{num_blocks} + 1, block_size}, -1,
+                                  at::TensorOptions(device).dtype(at::kInt)),
+                         GroupOf(groups));
+    });
+  }
+
+  int group() const { return group_; }
+
+  // [num_blocks, block_size] int32
+  at::Tensor blocks() const { return tokens_.narrow(0, 0, tokens_.size(0) - 1); }
+
+  // The same as keys of one head and one element, in place of a layer of group().
+  KvLayer layer() const {
+    KvView view;
+    view.data = tokens_.data_ptr();
+    view.block_stride = tokens_.size(1);
+    view.token_stride = 1;
+    view.head_stride = 1;
+    view.dim_chunk = 1;
+    view.dim_chunk_stride = 1;
+    return {.k = view,
+            .v = view,
+            .dtype = DType::kFloat32,  // elements of four bytes
+            .num_blocks = static_cast<int>(tokens_.size(0)) - 1,
+            .block_size = static_cast<int>(tokens_.size(1)),
+            .num_kv_heads = 1,
+            .head_dim_qk = 1,
+            .head_dim_v = 1};
+  }
+
+  // Keeps the tokens of a step, `slots` [num_tokens] int64 of group(). May be captured.
+  absl::Status Keep(const at::Tensor& slots, const at::Tensor& token_ids) const {
+    return CatchTorch([&] {
+      at::Tensor places = tokens_.view({-1});
+      places.scatter_(0, slots.remainder(places.size(0)), token_ids);  // slot -1 is the last place
+      return absl::OkStatus();
+    });
+  }
+
+  // Fills in the histories of slots that have joined with tokens in the cache.
+  absl::Status Recall(const StepMemory& memory, absl::Span<const SlotJoin> joins) const {
+    const SlotState& slots = memory.slots();
+    return CatchTorch([&] {
+      for (const SlotJoin& join : joins) {
+        if (join.seq_len == 0) continue;
+        const int64_t num_blocks = (int64_t{join.seq_len} - 1) / tokens_.size(1) + 1;
+        const at::Tensor table = memory.View(slots.table_row(group_, join.slot), num_blocks);
+        memory.View(slots.history.row(join.slot), join.seq_len)
+            .copy_(tokens_.index_select(0, table).view({-1}).narrow(0, 0, join.seq_len));
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  void AddTo(Fingerprint& fingerprint) const {
+    fingerprint.AddAddress("tokens of blocks", tokens_.data_ptr());
+  }
+
+ private:
+  BlockTokens(at::Tensor tokens, int group) : tokens_(std::move(tokens)), group_(group) {}
+
+  static int GroupOf(absl::Span<const KvGroupSpec> groups) {
+    const auto of = [&](auto retains) {
+      return static_cast<int>(absl::c_find_if(groups, retains) - groups.begin());
+    };
+    int group = of([](const KvGroupSpec& spec) { return spec.retention == KvRetention::kFull; });
+    if (group == static_cast<int>(groups.size())) {
+      group = of([](const KvGroupSpec& spec) { return spec.retention != KvRetention::kCross; });
+    }
+    CHECK_LT(group, static_cast<int>(groups.size())) << "a decoder has keys of its own tokens";
+    return group;
+  }
+
+  at::Tensor tokens_;  // [num_blocks + 1, block_size] int32: the last one for tokens without a slot
+  int group_;
+};
+
+}  // namespace
+
+// Values that captured steps hold: constant during the life of the graphs.
+struct ModelRunner::Constants {
+  Model* model = nullptr;
+  const StepMetadata* metadata = nullptr;
+  std::vector<int> model_classes;                // of the model's layers
+  std::vector<KvLayer> kv;                       // one per layer, those of a draft model included
+  std::optional<BlockTokens> block_tokens = {};  // none: no drafter reads histories
+};
+
+absl::Span<const KvLayer> ModelRunner::kv_layers() const {
+  return absl::MakeConstSpan(constants_->kv).first(num_model_layers());
+}
+
+absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
+                                  const StepShape& shape, int common_prefix_len, Output& output) {
+  const StepTrace::Span span(options_.trace, "refill", num_launched_);
+  REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
+  REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
+  output.is_verified_in_graph = VerifiesInGraph(output);
+  REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
+  if (constants_->block_tokens.has_value() && !batch.joins.empty()) {
+    REPRISE_RETURN_IF_ERROR(
+        driver_->OnStream([&] { return constants_->block_tokens->Recall(*memory_, batch.joins); }));
+  }
+  if (encoder_ != nullptr) encoder_->Follow(batch.updates);
+  EndPart(DevicePart::kRefill);
+  return absl::OkStatus();
+}
+
+// What proposes the drafts of a step at `key`; null if nothing does.
+std::function<absl::Status()> ModelRunner::MakeDrafts(const GraphKey& key) const {
+  using Proposer = SpeculationOptions::Proposer;
+  const SpeculationOptions& options = options_.speculation;
+  if (key.num_drafts == 0 || options.proposer == Proposer::kNone) return nullptr;
+  if (heads_ != nullptr) return heads_->Passes(key);
+  if (draft_model_ != nullptr) return draft_model_->Passes(key, constants_->kv, num_cache_blocks_);
+  if (options.proposer == Proposer::kNgram) {
+    const NgramDraftsArgs args = {.slots = memory_->slots(),
+                                  .arrays = memory_->arrays(),
+                                  .num_rows = key.padded_num_seqs,
+                                  .min_ngram = options.ngram.min_ngram,
+                                  .max_ngram = options.ngram.max_ngram};
+    return [args, driver = driver_.get()] { return driver->ProposeNgrams(args); };
+  }
+  const DraftStep step = {
+      .slots = memory_->slots(),
+      .arrays = memory_->arrays(),
+      .num_rows = key.padded_num_seqs,
+      .max_drafts = key.num_drafts,
+      .vocab_size = spec_.vocab_size,
+      .stream = driver_->device().is_cuda()
+                    ? static_cast<CUstream_st*>(driver_->stream().native_handle())
+                    : nullptr};
+  return [step, drafter = options.drafter] { return drafter->Propose(step); };
+}
+
+absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
+  block_store_.reset();  // before the new ones: both might not fit
+  kv_cache_.reset();
+  REPRISE_ASSIGN_OR_RETURN(kv_cache_, plan.Allocate(num_blocks, driver_->device()));
+  num_cache_blocks_ = num_blocks;
+  for (int i = 0; kv_scales_ && i < static_cast<int>(spec_.layers.size()); ++i) {
+    if (const std::optional<int> layer = plan.cache_layer(i)) {
+      kv_cache_->SetScales(*layer, kv_scales_->k_scale(i), kv_scales_->v_scale(i));
+    }
+  }
+  Constants constants = {.model = model_,
+                         .metadata = metadata_.get(),
+                         .model_classes = model_classes_,
+                         .kv = plan.LayersOf(*kv_cache_)};
+  std::vector<KvLayer> moved = constants.kv;
+  LayerClasses classes = classes_;
+  BlockStoreOptions store;
+  using Proposer = SpeculationOptions::Proposer;
+  const Proposer proposer = options_.speculation.proposer;
+  if (proposer == Proposer::kNgram || proposer == Proposer::kCustom) {
+    REPRISE_ASSIGN_OR_RETURN(
+        constants.block_tokens,
+        BlockTokens::Allocate(num_blocks, options_.block_size, classes_.groups, driver_->device()));
+    store.with = {constants.block_tokens->blocks()};
+    moved.push_back(constants.block_tokens->layer());
+    const int group = constants.block_tokens->group();
+    const auto of_group = absl::c_find_if(
+        classes.classes, [&](const LayerClass& some) { return some.kv_group == group; });
+    classes.class_of_layer.push_back(static_cast<int>(of_group - classes.classes.begin()));
+  }
+  REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, store));
+  constants_ = std::make_shared<const Constants>(std::move(constants));
+  if (trees_ != nullptr) REPRISE_RETURN_IF_ERROR(trees_->SetLayers(moved, classes));
+  fingerprint_ = MakeFingerprint(num_blocks);
+  return absl::OkStatus();
+}
+
+std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
+                                                    const StepVariant& variant) const {
+  const StepArrays& all_arrays = memory_->arrays();
+  const StepArrays arrays = context_ != nullptr ? context_->ArraysOf(all_arrays) : all_arrays;
+  StepBatches batches = metadata_->BatchesAt(key, arrays, memory_->slots());
+  if (context_ != nullptr) context_->Place(all_arrays, batches);
+  const int64_t num_tokens = key.padded_num_tokens;
+  const int num_logits = key.padded_num_seqs + key.num_earlier_logits;
+  std::vector<at::Tensor> slot_mappings;
+  for (int group = 0; group < classes_.num_groups(); ++group) {
+    slot_mappings.push_back(memory_->View(arrays.group_slots(group), num_tokens));
+  }
+  const bool is_embedded = key.input == StepInput::kEmbeddings;
+  auto step = std::make_shared<const reprise::Step>(reprise::Step::Parts{
+      .token_ids = memory_->View(arrays.token_ids, num_tokens),
+      .positions = memory_->ModelPositions(num_tokens),
+      .embeddings = is_embedded ? embeddings_->rows(num_tokens) : at::Tensor(),
+      .is_embedded = is_embedded ? embeddings_->is_embedded(num_tokens) : at::Tensor(),
+      .slot_mappings = std::move(slot_mappings),
+      .logits_indices = memory_->View(arrays.logits_indices, num_logits),
+      .logits = memory_->logits(num_logits),
+      .kv = absl::MakeConstSpan(constants_->kv).first(num_model_layers()),
+      .batches = batches,
+      .metadata = metadata_.get(),
+      .linears = &driver_->linears(),
+      .dtype = spec_.dtype,
+      .calibrated = variant.calibrated,
+      .watch = variant.watch,
+      .graphs = &driver_->graphs(),
+      .attends_between_graphs = !options_.attention_in_graphs});
+  std::function<absl::Status()> drafts;
+  if (variant.proposes_drafts) drafts = MakeDrafts(key);
+  std::function<absl::Status()> prompt_pass;
+  if (variant.runs_draft_model && draft_model_ != nullptr) {
+    prompt_pass = draft_model_->PromptPass(key, constants_->kv, variant.calibrated);
+  }
+  std::optional<TreeTokensArgs> tree_tokens;
+  if (trees_ != nullptr && key.num_drafts > 0) {
+    tree_tokens = {
+        .slots = memory_->slots(), .arrays = all_arrays, .num_rows = key.padded_num_seqs};
+  }
+  const DraftVerification* verification =
+      variant.verifies_drafts && key.num_drafts > 0 ? verification_.get() : nullptr;
+  VerifiedOutput results;
+  if (verification != nullptr) {
+    results = ResultsOf(output_memory_->device<int32_t>());
+    results.stride = output_stride_;
+  }
+  at::Tensor kept_slots;  // undefined: no drafter reads histories
+  if (constants_->block_tokens.has_value()) {
+    kept_slots = memory_->View(arrays.group_slots(constants_->block_tokens->group()), num_tokens);
+  }
+  return [step, batches = std::move(batches), constants = constants_, tree_tokens, kept_slots,
+          driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
+          heads = heads_.get(), verification, results, key, context = context_.get(), all_arrays,
+          watch = variant.watch]() -> absl::Status {
+    return CatchTorch([&]() -> absl::Status {
+      if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
+      if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
+      if (kept_slots.defined()) {
+        REPRISE_RETURN_IF_ERROR(constants->block_tokens->Keep(kept_slots, step->token_ids()));
+      }
+      if (watch != nullptr) watch->Begin();
+      if (context != nullptr) {
+        REPRISE_RETURN_IF_ERROR(
+            context->Build(all_arrays, key.padded_num_seqs, key.padded_num_tokens));
+      }
+      REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));
+      if (heads == nullptr) {
+        REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
+        REPRISE_RETURN_IF_ERROR(step->KeepLogits(logits));
+      } else {
+        REPRISE_ASSIGN_OR_RETURN(const ForwardOutput out, constants->model->ForwardHidden(*step));
+        REPRISE_RETURN_IF_ERROR(step->KeepLogits(out.logits));
+        REPRISE_RETURN_IF_ERROR(heads->Take(key, out.hidden));
+      }
+      step->Watch("logits", step->logits());
+      if (watch != nullptr) REPRISE_RETURN_IF_ERROR(watch->End());
+      if (prompt_pass != nullptr) REPRISE_RETURN_IF_ERROR(prompt_pass());
+      return verification == nullptr ? absl::OkStatus() : verification->Run(key, results);
+    });
+  };
+}
+
+std::function<absl::Status()> ModelRunner::MakeCapturedStep(const GraphKey& key) const {
+  // A graph with drafts whose rows cannot all have so many tokens is mixed: some bring tokens.
+  const bool is_mixed =
+      key.padded_num_tokens < int64_t{key.padded_num_seqs} * int64_t{key.max_query_len};
+  return MakeStep(key, {.watch = checker_ != nullptr ? checker_->WatchOf(key) : nullptr,
+                        .runs_draft_model = RunsDraftModel(key, /*has_given_tokens=*/is_mixed),
+                        .verifies_drafts = true});
+}
+
+Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
+  Fingerprint fingerprint;
+  fingerprint.AddValue("max_seq_len", max_seq_len());
+  fingerprint.AddValue("block_size", options_.block_size);
+  fingerprint.AddValue("num_blocks", num_blocks);
+  memory_->AddTo(fingerprint);
+  metadata_->AddTo(fingerprint);
+  if (context_ != nullptr) context_->AddTo(fingerprint);
+  if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
+  if (heads_ != nullptr) heads_->AddTo(fingerprint);
+  if (constants_->block_tokens.has_value()) constants_->block_tokens->AddTo(fingerprint);
+  if (verification_ != nullptr) verification_->AddTo(fingerprint);
+  if (options_.collectives != nullptr) {
+    fingerprint.AddValue(absl::StrCat("collectives ", options_.collectives->Fingerprint()), 1);
+  }
+  for (const KvLayer& layer : constants_->kv) {
+    fingerprint.AddAddress("k", layer.k.data);
+    fingerprint.AddAddress("v", layer.v.data);
+  }
+  return fingerprint;
+}
+
+}  // namespace reprise
