@@ -39,6 +39,7 @@ EngineOptions Options(Proposer proposer, int max_num_seqs, LayeredModel* draft) 
                                       .block_size = 4,
                                       .num_blocks = 1 + 32 * 12,
                                       .graph_sizes = {max_num_seqs},
+                                      .mixed_graphs = MixedGraphs::kOn,
                                       .mixed_graph_tokens = {128, 512}}};
   options.runner.speculation = {.max_drafts = 2,
                                 .proposer = proposer,

@@ -451,6 +451,7 @@ TEST_P(SpeculationSuite, PromptsAndDraftsReplayOneGraph) {
                  Case{ThreeLevels(), 15, 4}}) {
     SCOPED_TRACE(testing::Message()
                  << static_cast<int>(c.options.speculation.proposer) << ", " << c.num_drafts);
+    c.options.mixed_graphs = MixedGraphs::kOn;
     c.options.replay_check = ReplayCheck::kEveryReplay;
     auto harness = SpeculationHarness::Create(c.options, model, model);
     ASSERT_TRUE(harness.ok()) << harness.status();
@@ -497,6 +498,7 @@ TEST_P(SpeculationSuite, LongPromptsBesideDraftsRunEagerly) {
   requests[1].prompt = RandomPrompt(rng, 30);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
   ModelRunnerOptions options = Options(Proposer::kModel);
+  options.mixed_graphs = MixedGraphs::kOn;
   options.mixed_graph_tokens = {32};
   auto harness = SpeculationHarness::Create(options, model, model);
   ASSERT_TRUE(harness.ok()) << harness.status();
