@@ -1,8 +1,6 @@
 // The work of a ModelRunner's step at a key: what graphs capture, what it reads, and how a batch reaches
 // it.
 
-#include <ATen/ops/full.h>
-
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -13,110 +11,12 @@
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "distributed/collectives.h"
-#include "glog/logging.h"
+#include "runner/block_tokens.h"
 #include "runner/model_runner.h"
 #include "runner/speculation/drafter.h"
 #include "runner/speculation/ngram_drafts_args.h"
 
 namespace reprise {
-namespace {
-
-// The token of each place of the cache, block by block, for drafters that read a sequence's history
-// (TokenHistory): a sequence that begins with blocks which others have computed, as a prefix, a fork,
-// or after a swap, has their tokens from here.
-//
-// Tokens are kept as keys are: at the slots of the step's tokens, drafts included. So those of rejected
-// drafts lie beyond the sequence's end until the next step writes over them; blocks are copied and
-// swapped with their tokens; and trees move them with their keys (layer()). Places that were never
-// written hold -1.
-//
-// They are those of one group, of full attention if there is one: of other groups the tokens that have
-// left the window are not known, and stay -1 in the history.
-class BlockTokens {
- public:
-  // Errors: ResourceExhausted if the device has too little memory.
-  static absl::StatusOr<BlockTokens> Allocate(int num_blocks, int block_size,
-                                              absl::Span<const KvGroupSpec> groups,
-                                              c10::Device device) {
-    return CatchTorchOr([&]() -> absl::StatusOr<BlockTokens> {
-      return BlockTokens(at::full({int64_t{num_blocks} + 1, block_size}, -1,
-                                  at::TensorOptions(device).dtype(at::kInt)),
-                         GroupOf(groups));
-    });
-  }
-
-  int group() const { return group_; }
-
-  // [num_blocks, block_size] int32
-  at::Tensor blocks() const { return tokens_.narrow(0, 0, tokens_.size(0) - 1); }
-
-  // The same as keys of one head and one element, in place of a layer of group().
-  KvLayer layer() const {
-    KvView view;
-    view.data = tokens_.data_ptr();
-    view.block_stride = tokens_.size(1);
-    view.token_stride = 1;
-    view.head_stride = 1;
-    view.dim_chunk = 1;
-    view.dim_chunk_stride = 1;
-    return {.k = view,
-            .v = view,
-            .dtype = DType::kFloat32,  // elements of four bytes
-            .num_blocks = static_cast<int>(tokens_.size(0)) - 1,
-            .block_size = static_cast<int>(tokens_.size(1)),
-            .num_kv_heads = 1,
-            .head_dim_qk = 1,
-            .head_dim_v = 1};
-  }
-
-  // Keeps the tokens of a step, `slots` [num_tokens] int64 of group(). May be captured.
-  absl::Status Keep(const at::Tensor& slots, const at::Tensor& token_ids) const {
-    return CatchTorch([&] {
-      at::Tensor places = tokens_.view({-1});
-      places.scatter_(0, slots.remainder(places.size(0)), token_ids);  // slot -1 is the last place
-      return absl::OkStatus();
-    });
-  }
-
-  // Fills in the histories of slots that have joined with tokens in the cache.
-  absl::Status Recall(const StepMemory& memory, absl::Span<const SlotJoin> joins) const {
-    const SlotState& slots = memory.slots();
-    return CatchTorch([&] {
-      for (const SlotJoin& join : joins) {
-        if (join.seq_len == 0) continue;
-        const int64_t num_blocks = (int64_t{join.seq_len} - 1) / tokens_.size(1) + 1;
-        const at::Tensor table = memory.View(slots.table_row(group_, join.slot), num_blocks);
-        memory.View(slots.history.row(join.slot), join.seq_len)
-            .copy_(tokens_.index_select(0, table).view({-1}).narrow(0, 0, join.seq_len));
-      }
-      return absl::OkStatus();
-    });
-  }
-
-  void AddTo(Fingerprint& fingerprint) const {
-    fingerprint.AddAddress("tokens of blocks", tokens_.data_ptr());
-  }
-
- private:
-  BlockTokens(at::Tensor tokens, int group) : tokens_(std::move(tokens)), group_(group) {}
-
-  static int GroupOf(absl::Span<const KvGroupSpec> groups) {
-    const auto of = [&](auto retains) {
-      return static_cast<int>(absl::c_find_if(groups, retains) - groups.begin());
-    };
-    int group = of([](const KvGroupSpec& spec) { return spec.retention == KvRetention::kFull; });
-    if (group == static_cast<int>(groups.size())) {
-      group = of([](const KvGroupSpec& spec) { return spec.retention != KvRetention::kCross; });
-    }
-    CHECK_LT(group, static_cast<int>(groups.size())) << "a decoder has keys of its own tokens";
-    return group;
-  }
-
-  at::Tensor tokens_;  // [num_blocks + 1, block_size] int32: the last one for tokens without a slot
-  int group_;
-};
-
-}  // namespace
 
 // Values that captured steps hold: constant during the life of the graphs.
 struct ModelRunner::Constants {
@@ -261,7 +161,8 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
   }
   at::Tensor kept_slots;  // undefined: no drafter reads histories
   if (constants_->block_tokens.has_value()) {
-    kept_slots = memory_->View(arrays.group_slots(constants_->block_tokens->group()), num_tokens);
+    const int group = constants_->block_tokens->group();
+    kept_slots = memory_->View(all_arrays.group_slots(group), num_tokens);  // of all ranks
   }
   return [step, batches = std::move(batches), constants = constants_, tree_tokens, kept_slots,
           driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
