@@ -103,7 +103,7 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
 
 TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
   constexpr int kNumTexts = 2500;
-  constexpr int kLength = 3;
+  constexpr int kLength = 5;
   auto engine = Engine::Create(&model_, Options(GetParam(), 32, &draft_));
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::map<std::vector<int32_t>, int> counts;

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <cwchar>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -119,7 +120,10 @@ class LibeditEditor final : public LineEditor {
     for (int i = 0; i < num_more; ++i) {
       unsigned char next = 0;
       if (const int count = ReadByte(next); count != 1) return count;
-      if ((next & 0xc0) != 0x80) return 1;
+      if ((next & 0xc0) != 0x80) {
+        unread_ = next;
+        return 1;
+      }
       code = code << 6 | (next & 0x3f);
     }
     const bool is_valid = code >= (num_more == 1   ? 0x80u
@@ -131,6 +135,10 @@ class LibeditEditor final : public LineEditor {
   }
 
   int ReadByte(unsigned char& byte) {
+    if (unread_) {
+      byte = *std::exchange(unread_, std::nullopt);
+      return 1;
+    }
     while (true) {
       std::array<pollfd, 2> waited = {
           {{.fd = interrupt_.descriptor(), .events = POLLIN, .revents = 0},
@@ -154,6 +162,7 @@ class LibeditEditor final : public LineEditor {
   EditLine* const editor_;
   HistoryW* const history_;
   bool is_interrupted_ = false;
+  std::optional<unsigned char> unread_;  // ended a character too early, and begins the next
 };
 
 }  // namespace
