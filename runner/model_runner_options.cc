@@ -176,9 +176,17 @@ absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
         spec.num_position_dims));
   }
   for (size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].kind == AttentionKind::kDecoder) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layers of speculation.heads must be decoder layers: layer ", i, " is of another kind"));
+    const LayerSpec& layer = layers[i];
+    if (layer.kind != AttentionKind::kDecoder) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layers of speculation.heads must be decoder layers: layer ", i, " is of another kind"));
+    }
+    // Accepted drafts are seen again, when blocks that have left a window may be gone.
+    if (layer.params.window_left.has_value() || layer.chunk_size.has_value()) {
+      return absl::UnimplementedError(
+          absl::StrCat("layers of speculation.heads must see all of a sequence: layer ", i, " has ",
+                       layer.chunk_size.has_value() ? "chunks" : "a window"));
+    }
   }
   return absl::OkStatus();
 }

@@ -221,10 +221,11 @@ class Generation {
   Texts texts_;
 };
 
-// Prompts in chunks, beside decodes and drafts, over full attention, windows and chunks: heads see
-// each token with the state of the one before, and have the keys of all.
+// Prompts in chunks, beside decodes and drafts: heads see each token with the state of the one before,
+// and have the keys of all.
 TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
-  for (const std::vector<LayerSpec>& layers : {FullAttention(), WindowsAndChunks()}) {
+  const LayerSpec layer = {.params = SomeParams()};
+  for (const std::vector<LayerSpec>& layers : {FullAttention(), {layer, layer}}) {
     const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
     TellsPositions model(model_options);
     const std::vector<Request> requests = SomeRequests(16);
@@ -244,9 +245,7 @@ TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
       EXPECT_GT(run.drafts().num_drafts, 100);
       EXPECT_GT(heads.num_first_pass_tokens(), run.drafts().num_accepted / 2)
           << "accepted drafts are seen again, with the model's states";
-      // Keys that have left a window are not there when accepted drafts are seen again: of windows as
-      // small as these that matters.
-      EXPECT_GT(run.accepted(), layers.size() == 1 ? 0.97 : 0.75);
+      EXPECT_GT(run.accepted(), 0.97);
       EXPECT_EQ(run.engine().runner().graph_report().num_eager_steps(), 0);
     }
   }
@@ -349,6 +348,10 @@ TEST_P(AttendingHeadsSuite, WhatTheyCannotHaveIsRefused) {
   EngineOptions trees = Options(&heads, 2);
   trees.runner.speculation.shape = DraftShape::kTree;
   EXPECT_THAT(Engine::Create(&model, trees).status().message(), HasSubstr("chains"));
+  ModelAsHeads others(ModelOptions(GetParam(), WindowsAndChunks()));
+  EXPECT_THAT(Engine::Create(&model, Options(&others, 2)).status().message(),
+              HasSubstr("layers of speculation.heads must see all of a sequence: layer 0 has a "
+                        "window"));
 }
 
 }  // namespace
