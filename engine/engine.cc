@@ -67,7 +67,11 @@ absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
   const int most = !proposes             ? 0
                    : drafts.tree.empty() ? drafts.max_drafts
                                          : static_cast<int>(LevelDraftsOf(drafts).size());
-  if (!options.speculation.has_value()) return SpeculationPolicy{.num_drafts = most};
+  if (!options.speculation.has_value()) {
+    // Texts by rejection sampling depend on which steps have drafts, so the clock must not decide it.
+    return SpeculationPolicy{.num_drafts = most,
+                             .measures_steps = drafts.acceptance == DraftAcceptance::kSameText};
+  }
   if (options.speculation->num_drafts > most) {
     return absl::InvalidArgumentError(absl::StrCat(
         "speculation.num_drafts must be at most what runner.speculation proposes: expected at "

@@ -1,5 +1,6 @@
 #include "engine/engine_core.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -38,7 +39,9 @@ EngineCore::EngineCore(StepRunner* runner, std::unique_ptr<Scheduler> scheduler,
     : runner_(runner),
       scheduler_(std::move(scheduler)),
       clock_(options.clock),
-      trace_(options.trace) {
+      trace_(options.trace),
+      measures_steps_(options.scheduler.speculation.num_drafts > 0 &&
+                      options.scheduler.speculation.measures_steps) {
   if (!clock_) clock_ = absl::Now;
   in_flight_.reserve(options.scheduler.max_steps_in_flight);
 }
@@ -106,9 +109,10 @@ bool EngineCore::LaunchNext(std::vector<TokenEvent>& events) {
     return scheduler_->Schedule();
   }();
   if (batch.rows.empty()) return false;
+  const absl::Time launched = measures_steps_ ? clock_() : absl::InfinitePast();
   const absl::StatusOr<int64_t> ticket = runner_->Launch(batch);
   if (ticket.ok()) {
-    in_flight_.push_back(*ticket);
+    in_flight_.push_back({.ticket = *ticket, .launched = launched});
     ++counts_.num_steps;
     return true;
   }
@@ -120,11 +124,14 @@ bool EngineCore::LaunchNext(std::vector<TokenEvent>& events) {
 }
 
 void EngineCore::AwaitOldest(std::vector<TokenEvent>& events) {
-  const int64_t ticket = in_flight_.front();
+  const auto [ticket, launched] = in_flight_.front();
   const absl::StatusOr<StepOutput> result = runner_->Await(ticket);
   in_flight_.erase(in_flight_.begin());
   const StepTrace::Span span(trace_, "commit", ticket);
+  const absl::Time ended = measures_steps_ ? clock_() : absl::InfinitePast();
+  const absl::Time began = std::max(launched, std::exchange(last_ended_, ended));
   if (result.ok()) {
+    if (measures_steps_) scheduler_->ObserveStep(ended - began, *result);
     scheduler_->Commit(*result, events);
     return;
   }

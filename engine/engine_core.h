@@ -87,8 +87,15 @@ class EngineCore final : public StepEngine {
   StepRunner* runner_;
   std::unique_ptr<Scheduler> scheduler_;
   std::function<absl::Time()> clock_;
-  StepTrace* trace_;                // null: none
-  std::vector<int64_t> in_flight_;  // tickets, oldest first
+  StepTrace* trace_;  // null: none
+  struct LaunchedStep {
+    int64_t ticket = 0;
+    absl::Time launched;
+  };
+  std::vector<LaunchedStep> in_flight_;  // oldest first
+  // Whether steps are timed (SpeculationPolicy::measures_steps), and when the last one ended.
+  bool measures_steps_ = false;
+  absl::Time last_ended_ = absl::InfinitePast();
   absl::flat_hash_map<SequenceId, Times> times_;
   EngineMetrics counts_;  // what the scheduler and the runner do not count
 };

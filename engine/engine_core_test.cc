@@ -115,6 +115,68 @@ TEST_F(EngineCoreTest, CountsDraftsAndGivesTheSameTexts) {
   EXPECT_EQ(metrics.num_steps, 9);
 }
 
+// A step takes 100 us, and with drafts 300; nothing else takes time.
+class SlowWithDrafts : public PuppetRunner {
+ public:
+  SlowWithDrafts(const SchedulerOptions& options, absl::Time* now)
+      : PuppetRunner(options), now_(now) {}
+
+  absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
+    const bool has_drafts =
+        absl::c_any_of(batch.rows, [](const ScheduledRow& row) { return row.draft_count() > 0; });
+    has_drafts_.push_back(has_drafts);
+    num_with_drafts += has_drafts ? 1 : 0;
+    ++num_steps;
+    return PuppetRunner::Launch(batch);
+  }
+  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
+    *now_ += absl::Microseconds(has_drafts_[ticket] ? 300 : 100);
+    return PuppetRunner::Await(ticket);
+  }
+
+  int num_steps = 0;
+  int num_with_drafts = 0;
+
+ private:
+  absl::Time* now_;
+  std::vector<bool> has_drafts_;  // by ticket
+};
+
+// Two drafts a row, of which 6 in 10 are right, do not pay for a step that takes three times as long.
+TEST_F(EngineCoreTest, DraftsThatDoNotPayFallToProbesByMeasuredTimes) {
+  for (const bool measures : {false, true}) {
+    SCOPED_TRACE(testing::Message() << "measures " << measures);
+    options_.max_num_tokens = 32;
+    options_.max_seq_len = 600;
+    options_.num_blocks = 600;
+    options_.speculation = {.num_drafts = 2, .measures_steps = measures};
+    SlowWithDrafts runner(options_, &now_);
+    runner.set_right_drafts(600);
+    auto engine =
+        EngineCore::Create(&runner, {.scheduler = options_, .clock = [this] { return now_; }});
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const Request request = {.prompt = {1, 2, 3}, .max_new_tokens = 500};
+    ASSERT_TRUE((*engine)->Add(request).ok());
+    PuppetText text;
+    while ((*engine)->has_work()) {
+      std::vector<TokenEvent> events;
+      ASSERT_TRUE((*engine)->Step(events).ok());
+      for (const TokenEvent& event : events) text.Add(event);
+    }
+    EXPECT_EQ(text, ExpectedText(request, 0, options_, 600));
+    const SpeculationStatistics statistics = (*engine)->metrics().speculation;
+    EXPECT_EQ((*engine)->scheduler().draft_costs().pays(1), !measures);
+    if (measures) {
+      EXPECT_GE(runner.num_with_drafts, DraftCosts::kFirstSteps);
+      EXPECT_LE(runner.num_with_drafts, DraftCosts::kFirstSteps + 12);
+      EXPECT_GT(statistics.num_unpaid_steps, 300);
+    } else {
+      EXPECT_GT(runner.num_with_drafts, runner.num_steps / 2);
+      EXPECT_EQ(statistics.num_unpaid_steps, 0);
+    }
+  }
+}
+
 TEST_F(EngineCoreTest, AFailedStepEndsItsSequencesAndIsNoError) {
   Start();
   const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});

@@ -46,6 +46,16 @@ class PrometheusLines {
     }
   }
 
+  // Of steps that could have had drafts.
+  void PlainSteps(const SpeculationStatistics& speculation) {
+    constexpr char kName[] = "steps_without_drafts_total";
+    Begin(kName, "Steps whose rows could have had drafts and had none, by reason.", "counter");
+    absl::StrAppend(&text_, prefix_, "_", kName, "{reason=\"rows\"} ",
+                    speculation.num_too_large_steps, "\n");
+    absl::StrAppend(&text_, prefix_, "_", kName, "{reason=\"time\"} ", speculation.num_unpaid_steps,
+                    "\n");
+  }
+
   void Average(absl::string_view name, absl::string_view help, double value) {
     Begin(name, help, "gauge");
     absl::StrAppend(&text_, prefix_, "_", name, " ", absl::StrFormat("%.6f", value), "\n");
@@ -130,6 +140,7 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
                metrics.speculation.num_drafts_at);
   lines.Drafts("accepted_draft_tokens_total", "Of them, those that were accepted.",
                metrics.speculation.num_accepted_at);
+  lines.PlainSteps(metrics.speculation);
   lines.Average("tokens_per_draft_row", "New tokens of a row with drafts, on average.",
                 metrics.speculation.tokens_per_row());
   lines.Counter("graph_replays_total", "Steps that replayed a graph.", metrics.num_graph_replays);

@@ -11,7 +11,10 @@
 #include <random>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "engine/draft_costs.h"
 #include "engine/engine.h"
+#include "engine/testing/attending_heads_suite.h"
 #include "engine/testing/run_all.h"
 #include "gtest/gtest.h"
 #include "runner/testing/layered_model.h"
@@ -166,8 +169,10 @@ TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
 TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
   EngineOptions options = Options(GetParam(), 8, &draft_);
   options.runner.speculation.acceptance = DraftAcceptance::kSameText;
+  options.speculation = SpeculationPolicy{.num_drafts = 2};  // whatever steps take
   EngineOptions plain = options;
   plain.runner.speculation = {};
+  plain.speculation = std::nullopt;
   auto engine = Engine::Create(&model_, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   auto plain_engine = Engine::Create(&model_, plain);
@@ -198,6 +203,83 @@ TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
   EXPECT_GT(num_mixed, 5) << report.ToString();
 }
 
+// Takes a time by the clock of the test, which nothing else moves much.
+class TakesTime : public LayeredModel {
+ public:
+  TakesTime(const LayeredModelOptions& options, absl::Duration time, absl::Time* now)
+      : LayeredModel(options), time_(time), now_(now) {}
+
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    *now_ += time_;
+    return LayeredModel::Forward(step);
+  }
+
+ private:
+  absl::Duration time_;
+  absl::Time* now_;
+};
+
+// Without a policy the engine measures. A draft model whose drafts are all right is left out if its
+// passes take too long; a quick one is not. Eagerly and in graphs.
+TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
+  at::set_num_threads(1);
+  for (const auto mode : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kEager}) {
+    for (const bool is_slow : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "mode " << static_cast<int>(mode) << ", slow " << is_slow);
+      absl::Time now = absl::UnixEpoch();
+      TakesTime model(OneLayer(1), absl::Microseconds(100), &now);
+      TakesTime draft(OneLayer(1), absl::Microseconds(is_slow ? 200 : 20), &now);
+      EngineOptions options = Options(Proposer::kModel, 2, &draft);
+      options.runner.speculation.acceptance = DraftAcceptance::kSameText;
+      options.runner.max_seq_len = 200;
+      options.runner.num_blocks = 1 + 2 * 50;
+      options.runner.graphs = mode;
+      options.clock = [&now] { return now += absl::Microseconds(1); };
+      auto engine = Engine::Create(&model, options);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      const Request request = {.prompt = {1, 2, 3, 4},
+                               .max_new_tokens = 190,
+                               .sampling = {.temperature = 1.0f, .seed = 3}};
+      ASSERT_TRUE((*engine)->Add(request).ok());
+      const auto texts = RunAll(**engine);
+      options.runner.speculation = {};
+      auto plain = Engine::Create(&model, options);
+      ASSERT_TRUE(plain.ok()) << plain.status();
+      ASSERT_TRUE((*plain)->Add(request).ok());
+      EXPECT_EQ(texts, RunAll(**plain));
+      const EngineMetrics metrics = (*engine)->metrics();
+      EXPECT_EQ((*engine)->scheduler().draft_costs().pays(1), !is_slow);
+      EXPECT_GE(metrics.speculation.num_rows, DraftCosts::kFirstSteps);
+      if (is_slow) {
+        EXPECT_GT(metrics.speculation.num_unpaid_steps, 100);
+        EXPECT_LE(metrics.speculation.num_rows, DraftCosts::kFirstSteps + 3);
+      } else {
+        EXPECT_LE(metrics.speculation.num_unpaid_steps, DraftCosts::kNumTimes + 3);
+      }
+      const bool is_captured = mode == GraphSetOptions::Mode::kEager;
+      EXPECT_EQ((*engine)->runner().graph_report().num_eager_steps() == 0, is_captured);
+    }
+  }
+}
+
+// By rejection the text would depend on the clock.
+TEST(MeasuredDraftsTest, NotByRejection) {
+  absl::Time now = absl::UnixEpoch();
+  TakesTime model(OneLayer(1), absl::Microseconds(100), &now);
+  TakesTime draft(OneLayer(1), absl::Microseconds(900), &now);
+  EngineOptions options = Options(Proposer::kModel, 2, &draft);
+  options.clock = [&now] { return now += absl::Microseconds(1); };
+  auto engine = Engine::Create(&model, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE((*engine)->Add({.prompt = {1, 2}, .max_new_tokens = 44}).ok());
+  }
+  RunAll(**engine);
+  EXPECT_GT((*engine)->metrics().speculation.num_rows, 80);
+  EXPECT_EQ((*engine)->metrics().speculation.num_unpaid_steps, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, AttendingHeadsSuite, testing::Values(c10::kCPU));
 INSTANTIATE_TEST_SUITE_P(Proposers, EngineSpeculationTest,
                          testing::Values(Proposer::kNgram, Proposer::kModel), [](const auto& info) {
                            return info.param == Proposer::kNgram ? "Ngram" : "Model";

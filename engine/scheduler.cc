@@ -255,8 +255,8 @@ void Scheduler::AddDrafts() {
   const SpeculationPolicy& policy = options_.speculation;
   // Where blocks are lacking, those that are freed are for the prompt that waits for them.
   if (policy.num_drafts == 0 || lacks_blocks_) return;
+  if (!SizeIsForDrafts()) return;
   const int num_rows = static_cast<int>(rows_.size());
-  if (policy.max_speculating_rows > 0 && num_rows > policy.max_speculating_rows) return;
   // Of the step: a runner has room for drafts of all rows, or for the logits of prompts.
   const int64_t max_earlier_logits = std::max<int64_t>(
       options_.max_earlier_logits, int64_t{options_.max_num_seqs} * DraftsOf(policy.num_drafts));
@@ -293,6 +293,27 @@ void Scheduler::AddDrafts() {
     num_earlier_logits_ += num_drafts;
     num_earlier_before += num_drafts;
   }
+}
+
+bool Scheduler::SizeIsForDrafts() {
+  const SpeculationPolicy& policy = options_.speculation;
+  const int num_rows = static_cast<int>(rows_.size());
+  const auto may_have_drafts = [](const OpenRow& open, const ScheduledRow& row) {
+    return row.tokens.empty() && open.sequence->max_drafts() > 0;
+  };
+  bool any = false;
+  for (int i = 0; i < num_rows && !any; ++i) any = may_have_drafts(open_.back()[i], rows_[i]);
+  if (!any) return true;
+  if (policy.max_speculating_rows > 0 && num_rows > policy.max_speculating_rows) {
+    ++speculation_statistics_.num_too_large_steps;
+    return false;
+  }
+  if (!policy.measures_steps) return true;
+  // Steps with prompts are not measured, and are no probes.
+  const bool pays =
+      num_prefill_tokens_ > 0 ? draft_costs_.pays(num_rows) : draft_costs_.Decide(num_rows);
+  if (!pays) ++speculation_statistics_.num_unpaid_steps;
+  return pays;
 }
 
 int Scheduler::DraftsOf(int num_levels) const {

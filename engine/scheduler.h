@@ -115,6 +115,7 @@
 #include "cache/kv_group.h"
 #include "cache/prefix/prefix_index.h"
 #include "cache/prefix/prefix_match.h"
+#include "engine/draft_costs.h"
 #include "engine/preemption_rule.h"
 #include "engine/request.h"
 #include "engine/speculation_policy.h"
@@ -230,6 +231,11 @@ class Scheduler {
     Commit(StepOutput{.tokens = tokens}, events);
   }
 
+  // What the step of the oldest open batch took, from its launch or from the end of the step before
+  // it, whichever was later: for SpeculationPolicy::measures_steps. Before its Commit(). Steps with
+  // chunks of prompts are not counted. REQUIRES: as Commit().
+  void ObserveStep(absl::Duration duration, const StepOutput& output);
+
   // The oldest open batch was launched and failed because of `cause`: the sequences of its rows end
   // with kError. REQUIRES: num_in_flight() > 0, !cause.ok().
   void CommitFailed(const absl::Status& cause, std::vector<TokenEvent>& events);
@@ -251,6 +257,7 @@ class Scheduler {
   int64_t num_preemptions() const { return num_preemptions_; }  // by either means
   const SwapStatistics& swap_statistics() const { return swap_statistics_; }
   const SpeculationStatistics& speculation_statistics() const { return speculation_statistics_; }
+  const DraftCosts& draft_costs() const { return draft_costs_; }
   // Null without host blocks.
   const SwapStore* swap_store() const { return swap_store_ ? &*swap_store_ : nullptr; }
   // Sequences that began with the forked blocks of another one of their request.
@@ -297,6 +304,8 @@ class Scheduler {
   bool MakeRoom(Sequence& sequence, int num_tokens);
   // Adds drafts to the rows of the batch's decodes.
   void AddDrafts();
+  // Whether the batch, as large as it is, may have drafts: by the policy and by what was measured.
+  bool SizeIsForDrafts();
   // Drafts of so many levels, and levels of so many drafts.
   int DraftsOf(int num_levels) const;
   int LevelsOf(int num_drafts) const;
@@ -406,6 +415,7 @@ class Scheduler {
   int64_t num_preemptions_ = 0;
   int64_t num_forks_ = 0;
   SpeculationStatistics speculation_statistics_;
+  DraftCosts draft_costs_;  // read with SpeculationPolicy::measures_steps
   absl::Time next_deadline_ = absl::InfiniteFuture();  // of all sequences, or earlier
   absl::flat_hash_map<SequenceId, std::unique_ptr<AddedRequest>> requests_;
   std::deque<Sequence*> waiting_;   // in the order of admission

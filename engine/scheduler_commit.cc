@@ -34,8 +34,27 @@ void Scheduler::Commit(const StepOutput& output, std::vector<TokenEvent>& events
   Recycle(std::move(batch));
 }
 
+void Scheduler::ObserveStep(absl::Duration duration, const StepOutput& output) {
+  CHECK(!open_.empty());
+  const OpenBatch& batch = open_.front();
+  CHECK_EQ(output.tokens.size(), batch.size());
+  TimedStep step = {.num_rows = static_cast<int>(batch.size()),
+                    .us = absl::ToDoubleMicroseconds(duration)};
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const OpenRow& row = batch[i];
+    if (row.num_tokens > 1 + row.num_drafts) {  // a chunk of a prompt
+      draft_costs_.ObserveOther();
+      return;
+    }
+    step.num_drafts += row.num_drafts;
+    step.num_new_tokens += static_cast<int>(output.NewTokens(i).size());
+  }
+  draft_costs_.Observe(step);
+}
+
 void Scheduler::CommitFailed(const absl::Status& cause, std::vector<TokenEvent>& events) {
   OpenBatch batch = TakeOldestBatch();
+  draft_costs_.ObserveOther();
   for (const OpenRow& row : batch) {
     AddedRequest& added = *row.sequence->added;
     --added.num_open_rows;

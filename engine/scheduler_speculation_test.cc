@@ -341,8 +341,52 @@ TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
   scheduler->Schedule();
   scheduler->Commit({1, 2, 3}, events);
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0, 0));
+  EXPECT_EQ(scheduler->speculation_statistics().num_too_large_steps, 1)
+      << "prompts have none anyway";
   scheduler->Commit({1, 2, 3}, events);
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 3));
+  EXPECT_EQ(scheduler->speculation_statistics().num_too_large_steps, 1);
+  EXPECT_EQ(scheduler->speculation_statistics().num_unpaid_steps, 0);
+}
+
+// Of numbers of rows apart: two rows are slow with drafts, one is not.
+TEST(SchedulerSpeculationTest, StepsWhoseDraftsDoNotPayHaveNone) {
+  SchedulerOptions options = Options(3);
+  options.max_seq_len = 400;
+  options.num_blocks = 400;
+  options.speculation.measures_steps = true;
+  auto scheduler = Make(options);
+  std::vector<TokenEvent> events;
+  Add(*scheduler, {.prompt = {1}, .max_new_tokens = 300});
+  Add(*scheduler, {.prompt = {2}, .max_new_tokens = 90});
+  const auto run_step = [&] {
+    const std::vector<int> drafts = DraftsOf(scheduler->Schedule());
+    std::vector<std::vector<int32_t>> rows;
+    bool any = false;
+    for (const int num_drafts : drafts) {
+      rows.push_back(std::vector<int32_t>(num_drafts == 0 ? 1 : 2, 7));  // one draft is right
+      any = any || num_drafts > 0;
+    }
+    const NewTokens tokens(3, rows);
+    const double us = !any ? 100 : drafts.size() == 1 ? 150 : 250;
+    scheduler->ObserveStep(absl::Microseconds(us), tokens.output());
+    scheduler->Commit(tokens.output(), events);
+    return any;
+  };
+  int num_with_drafts = 0;
+  int num_steps = 0;
+  for (; scheduler->num_running() != 1; ++num_steps) num_with_drafts += run_step() ? 1 : 0;
+  EXPECT_GE(num_with_drafts, DraftCosts::kFirstSteps);
+  EXPECT_LE(num_with_drafts, DraftCosts::kFirstSteps + 2);
+  EXPECT_GT(num_steps, 2 * num_with_drafts);
+  EXPECT_FALSE(scheduler->draft_costs().pays(2));
+  const int64_t num_unpaid = scheduler->speculation_statistics().num_unpaid_steps;
+  EXPECT_EQ(num_unpaid, num_steps - num_with_drafts - 1) << "the first one brings the prompts";
+
+  int num_plain = 0;
+  while (scheduler->has_work()) num_plain += run_step() ? 0 : 1;
+  EXPECT_TRUE(scheduler->draft_costs().pays(1));
+  EXPECT_LE(num_plain, DraftCosts::kNumTimes + 3);
 }
 
 TEST(SchedulerSpeculationTest, TheNumberOfDraftsFollowsWhatASequenceAccepts) {

@@ -23,8 +23,13 @@ struct SpeculationPolicy {
   // no speculation.
   int num_drafts = 0;
   // Steps of more rows have no drafts: from so many on, verifying drafts costs more time than the
-  // accepted ones save. To be measured on the card and the model. 0: any number of rows.
+  // accepted ones save. 0: any number of rows.
   int max_speculating_rows = 0;
+  // Measures what steps with drafts take and bring, and what plain ones take, by the number of rows:
+  // steps of as many have no drafts where plain ones bring more tokens a second
+  // (engine/draft_costs.h). Which steps have drafts then depends on the clock; texts do not, except by
+  // rejection sampling (DraftAcceptance).
+  bool measures_steps = false;
 };
 
 // InvalidArgument naming the field.
@@ -68,6 +73,10 @@ struct SpeculationStatistics {
   // By place behind the last token: [0] is the first draft of a row, or all of a tree's first level.
   std::array<int64_t, kMaxDrafts> num_drafts_at = {};
   std::array<int64_t, kMaxDrafts> num_accepted_at = {};
+  // Steps whose rows could have had drafts, and had none: those of more than max_speculating_rows, and
+  // those of numbers of rows where drafts do not pay by what was measured.
+  int64_t num_too_large_steps = 0;
+  int64_t num_unpaid_steps = 0;
 
   // Of a row with drafts at so many places, of a tree more drafts than that. REQUIRES:
   // 0 <= accepted <= places <= kMaxDrafts, places <= drafts.

@@ -66,12 +66,13 @@ class GraphSet {
   // and number of sequences that hold it; the flat graph of that size if none reads the common
   // prefix once. If these do not hold it, the mixed graph of the fewest tokens, then sequences,
   // that does, unless a common prefix is to be read once: no mixed graph does that. A step with
-  // drafts has the graph of the smallest captured numbers of drafts and sequences that hold it,
-  // unless some of its rows bring tokens. If none serves
-  // it, the reason is why no graph of a query length does. Does not count the step, and depends
-  // only on options and captured graphs. In kLazy mode an uncaptured key is answered with kReplay;
-  // Replay() captures it. If tokens have graphs, embeddings are padded like them, whether they
-  // have the same graphs or not.
+  // drafts has the graph of the smallest captured numbers of drafts and sequences that hold it; if
+  // some of its rows bring tokens, the mixed graph of the fewest tokens, then sequences, then drafts,
+  // that holds it. If none serves it, the reason is why no graph of a query length does, and
+  // kDraftsAmongTokens of drafts beside tokens. Does not count the step, and depends only on options
+  // and captured graphs. In kLazy mode an uncaptured key is answered with kReplay; Replay() captures
+  // it. If tokens have graphs, embeddings are padded like them, whether they have the same graphs or
+  // not.
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 

@@ -5,7 +5,8 @@
 // There are three forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
 // tokens each: decodes, and verification of drafts. A mixed step has `mixed_tokens` tokens in all,
 // split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes. A step
-// of `num_drafts` has `sizes` rows, each of its sequence's last token and up to so many drafts.
+// of `num_drafts` has `sizes` rows, each of its sequence's last token and up to so many drafts; or it
+// is a mixed one, some rows of which are such.
 //
 // Plain values.
 
@@ -43,7 +44,8 @@ struct GraphSetOptions {
   // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
   // Captured numbers of drafts, strictly ascending: steps that propose up to so many drafts for each
-  // row, and verify them. Empty: such steps run eagerly. Only such steps have these graphs.
+  // row, and verify them. Empty: such steps run eagerly. Each has graphs of `sizes` and, with
+  // mixed_tokens, of the mixed sizes of two rows or more, for drafts beside chunks of prompts.
   std::vector<int> num_drafts = {};
   // Captured numbers of tokens of mixed steps, strictly ascending; empty: mixed steps run eagerly.
   std::vector<int> mixed_tokens = {};

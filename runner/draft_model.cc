@@ -164,15 +164,25 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
     if (i < num_passes) passes.push_back(PassAt(key, rows, levels, i, kv));
   }
   rows.pass = num_passes;
-  return [this, passes = std::move(passes), rows]() -> absl::Status {
+  const at::Tensor drafted_len = memory.View(memory.slots().drafted_len, options_.max_num_seqs);
+  return [this, passes = std::move(passes), rows, drafted_len]() -> absl::Status {
+    // Heads compute the keys of accepted drafts again, from the model's states: what they have seen are
+    // the tokens up to pass 0.
+    at::Tensor drafted_len_of_tokens;
     for (const Pass& pass : passes) {
       REPRISE_RETURN_IF_ERROR(options_.driver->DraftRows(pass.rows));
+      if (options_.heads != nullptr) {
+        options_.heads->Begin(options_.memory->draft_arrays(), pass.rows.num_rows, pass.rows.pass);
+        if (pass.rows.pass == 1) drafted_len_of_tokens = drafted_len.clone();
+      }
       REPRISE_RETURN_IF_ERROR(options_.metadata->Build(pass.batches, classes_));
       REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, options_.model->Forward(*pass.step));
       REPRISE_RETURN_IF_ERROR(pass.step->KeepLogits(logits));
       REPRISE_RETURN_IF_ERROR(Choose(pass));
     }
-    return options_.driver->DraftRows(rows);
+    REPRISE_RETURN_IF_ERROR(options_.driver->DraftRows(rows));
+    if (drafted_len_of_tokens.defined()) drafted_len.copy_(drafted_len_of_tokens);
+    return absl::OkStatus();
   };
 }
 
@@ -185,8 +195,12 @@ std::function<absl::Status()> DraftModel::PromptPass(const GraphKey& key,
   // Its logits are not needed, but a step has some.
   auto step =
       StepAt(memory.arrays(), batches, logits_.narrow(0, logits_.size(0) - 1, 1), kv, calibrated);
-  return [this, batches = std::move(batches), step]() -> absl::Status {
+  const int num_rows = key.padded_num_seqs;
+  return [this, batches = std::move(batches), step, num_rows]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(options_.metadata->Build(batches, classes_));
+    if (options_.heads != nullptr) {
+      options_.heads->Begin(options_.memory->arrays(), num_rows, HeadModel::kPromptPass);
+    }
     return options_.model->Forward(*step).status();
   };
 }

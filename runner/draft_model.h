@@ -40,6 +40,7 @@
 #include "graphs/graph_key.h"
 #include "runner/device/device_driver.h"
 #include "runner/draft_trees.h"
+#include "runner/head_model.h"
 #include "runner/model.h"
 #include "runner/sampling/sampling.h"
 #include "runner/speculation/draft_rows_args.h"
@@ -50,7 +51,8 @@ namespace reprise {
 
 struct DraftModelOptions {
   Model* model = nullptr;
-  int first_layer = 0;  // of the metadata's layers: its first one
+  HeadModel* heads = nullptr;  // the same, where the model is heads with layers; else null. Chains
+  int first_layer = 0;         // of the metadata's layers: its first one
   int max_num_seqs = 0;
   int block_size = 0;
   std::vector<KvGroupSpec> groups;

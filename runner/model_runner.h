@@ -105,6 +105,7 @@
 #include "runner/draft_verification.h"
 #include "runner/encoder_pass.h"
 #include "runner/head_drafts.h"
+#include "runner/head_model.h"
 #include "runner/kv_scales.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
@@ -320,7 +321,14 @@ class ModelRunner {
   bool speculates() const { return max_drafts() > 0; }
   // Rejection sampling needs what drafts were drawn from.
   bool keeps_draft_logits() const;
-  bool has_draft_model() const { return options_.speculation.draft_model != nullptr; }
+  // Heads with layers are one, too.
+  bool has_draft_model() const {
+    return options_.speculation.draft_model != nullptr || heads_attend();
+  }
+  bool heads_attend() const {
+    const DraftHeads* const heads = options_.speculation.heads;
+    return heads != nullptr && !heads->layers().empty();
+  }
 
   // The batch as the stages between logits and tokens see it, in memory of the runner.
   LogitsBatch LogitsBatchOf(const ScheduledBatch& batch);
@@ -388,7 +396,8 @@ class ModelRunner {
   std::vector<int> model_classes_;                   // of the model's own layers
   std::unique_ptr<DraftModel> draft_model_;          // null: there is none
   std::unique_ptr<DraftTrees> trees_;                // null: drafts are chains
-  std::unique_ptr<HeadDrafts> heads_;                // null: there are none
+  std::unique_ptr<HeadDrafts> heads_;                // null: there are none without layers
+  std::unique_ptr<HeadModel> head_model_;            // null: there are none with layers
   std::unique_ptr<DraftVerification> verification_;  // null: no drafts
   std::unique_ptr<StepEmbeddings> embeddings_;       // null: the model takes token ids only
   std::unique_ptr<EncoderPass> encoder_;             // null: the model has none

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "distributed/share.h"
+#include "runner/speculation/draft_heads.h"
 #include "runner/speculation/draft_levels.h"
 
 namespace reprise {
@@ -164,6 +165,32 @@ absl::Status CheckShape(const ModelSpec& spec, const SpeculationOptions& specula
   return CheckTree(speculation);
 }
 
+// Heads with layers are a draft model of the model's own dtype, vocabulary and device.
+absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
+  const absl::Span<const LayerSpec> layers = heads.layers();
+  if (layers.empty()) return absl::OkStatus();
+  if (spec.max_encoder_position > 0 || spec.num_position_dims > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        "speculation.heads with layers are for decoders with positions of one dimension: got ",
+        "max_encoder_position ", spec.max_encoder_position, ", num_position_dims ",
+        spec.num_position_dims));
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerSpec& layer = layers[i];
+    if (layer.kind != AttentionKind::kDecoder) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "layers of speculation.heads must be decoder layers: layer ", i, " is of another kind"));
+    }
+    // Accepted drafts are seen again, when blocks that have left a window may be gone.
+    if (layer.params.window_left.has_value() || layer.chunk_size.has_value()) {
+      return absl::UnimplementedError(
+          absl::StrCat("layers of speculation.heads must see all of a sequence: layer ", i, " has ",
+                       layer.chunk_size.has_value() ? "chunks" : "a window"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // What only chains have.
 absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& speculation) {
   using Proposer = SpeculationOptions::Proposer;
@@ -183,6 +210,7 @@ absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& specul
     return absl::InvalidArgumentError(
         "speculation.heads propose chains: expected DraftShape::kChain, got kTree");
   }
+  REPRISE_RETURN_IF_ERROR(CheckHeadLayers(spec, *speculation.heads));
   return AtLeast("the model's hidden_dim (for Proposer::kHeads)", spec.hidden_dim, 1);
 }
 

@@ -29,8 +29,13 @@ namespace {
 // The model's, and those of a draft model after its own. Sinks count once: on the first of ranks that
 // divide the keys.
 ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
-  const Model* const draft = options.speculation.draft_model;
-  ModelSpec spec = draft == nullptr ? model.spec() : WithLayersOf(model.spec(), draft->spec());
+  ModelSpec spec = model.spec();
+  if (const Model* const draft = options.speculation.draft_model) {
+    spec = WithLayersOf(spec, draft->spec());
+  }
+  if (const DraftHeads* const heads = options.speculation.heads) {
+    spec = WithLayersOf(spec, HeadSpecOf(*heads, spec));
+  }
   if (options.divides_context && options.collectives->ranks().rank != 0) {
     for (LayerSpec& layer : spec.layers) layer.params.sinks = nullptr;
   }
@@ -43,11 +48,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
     Model* model, const ModelRunnerOptions& options, std::unique_ptr<DeviceDriver> driver) {
   const ModelSpec& spec = model->spec();
   REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved, ResolveRunnerOptions(options, spec));
-  const Model* draft = resolved.speculation.draft_model;
-  REPRISE_ASSIGN_OR_RETURN(
-      LayerClasses classes,
-      CollectLayerClasses(draft == nullptr ? spec.layers
-                                           : WithLayersOf(spec, draft->spec()).layers));
+  REPRISE_ASSIGN_OR_RETURN(LayerClasses classes,
+                           CollectLayerClasses(SpecOf(*model, resolved).layers));
   if (classes.num_groups() < 1 || classes.num_groups() > kMaxKvGroups) {
     return absl::UnimplementedError(
         absl::StrCat("the layers of the model's spec must make 1 to ", kMaxKvGroups,
@@ -239,6 +241,7 @@ absl::Status ModelRunner::SizeCache() {
                            (embeddings_ == nullptr ? 0 : embeddings_->bytes()) +
                            (draft_model_ == nullptr ? 0 : draft_model_->bytes()) +
                            (heads_ == nullptr ? 0 : heads_->bytes()) +
+                           (head_model_ == nullptr ? 0 : head_model_->bytes()) +
                            (verification_ == nullptr ? 0 : verification_->bytes()) +
                            (trees_ == nullptr ? 0 : trees_->bytes());
   memory_use_.cache_bytes = num_blocks_ * plan.bytes_per_block();
@@ -473,7 +476,16 @@ absl::Status ModelRunner::AllocateSpeculation() {
                                                          .num_groups = classes_.num_groups(),
                                                          .driver = driver_.get()}));
   }
-  if (options_.speculation.heads != nullptr) {
+  if (heads_attend()) {
+    REPRISE_ASSIGN_OR_RETURN(
+        head_model_, HeadModel::Create(
+                         {.heads = options_.speculation.heads,
+                          .of = &model_->spec(),
+                          .memory = memory_.get(),
+                          .max_num_seqs = options_.max_num_seqs,
+                          .max_num_tokens = std::max(options_.max_num_tokens,
+                                                     options_.max_num_seqs * (1 + max_drafts()))}));
+  } else if (options_.speculation.heads != nullptr) {
     REPRISE_ASSIGN_OR_RETURN(heads_, HeadDrafts::Create({.heads = options_.speculation.heads,
                                                          .driver = driver_.get(),
                                                          .memory = memory_.get(),
@@ -507,19 +519,22 @@ bool ModelRunner::keeps_draft_logits() const {
 }
 
 absl::Status ModelRunner::AllocateDraftModel(std::optional<DType> kept_logits_dtype) {
-  REPRISE_ASSIGN_OR_RETURN(draft_model_,
-                           DraftModel::Create({.model = options_.speculation.draft_model,
-                                               .first_layer = num_model_layers(),
-                                               .max_num_seqs = options_.max_num_seqs,
-                                               .block_size = options_.block_size,
-                                               .groups = classes_.groups,
-                                               .driver = driver_.get(),
-                                               .memory = memory_.get(),
-                                               .metadata = metadata_.get(),
-                                               .trees = trees_.get(),
-                                               .attention_in_graphs = options_.attention_in_graphs,
-                                               .kept_logits_dtype = kept_logits_dtype,
-                                               .max_drafts = max_drafts()}));
+  REPRISE_ASSIGN_OR_RETURN(
+      draft_model_,
+      DraftModel::Create(
+          {.model = head_model_ != nullptr ? head_model_.get() : options_.speculation.draft_model,
+           .heads = head_model_.get(),
+           .first_layer = num_model_layers(),
+           .max_num_seqs = options_.max_num_seqs,
+           .block_size = options_.block_size,
+           .groups = classes_.groups,
+           .driver = driver_.get(),
+           .memory = memory_.get(),
+           .metadata = metadata_.get(),
+           .trees = trees_.get(),
+           .attention_in_graphs = options_.attention_in_graphs,
+           .kept_logits_dtype = kept_logits_dtype,
+           .max_drafts = max_drafts()}));
   return absl::OkStatus();
 }
 

@@ -42,6 +42,14 @@ absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch
     REPRISE_RETURN_IF_ERROR(
         driver_->OnStream([&] { return constants_->block_tokens->Recall(*memory_, batch.joins); }));
   }
+  if (head_model_ != nullptr && !batch.joins.empty()) {
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] {
+      return CatchTorch([&] {
+        head_model_->Forget(batch.joins);
+        return absl::OkStatus();
+      });
+    }));
+  }
   if (encoder_ != nullptr) encoder_->Follow(batch.updates);
   EndPart(DevicePart::kRefill);
   return absl::OkStatus();
@@ -166,8 +174,8 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
   }
   return [step, batches = std::move(batches), constants = constants_, tree_tokens, kept_slots,
           driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
-          heads = heads_.get(), verification, results, key, context = context_.get(), all_arrays,
-          watch = variant.watch]() -> absl::Status {
+          heads = heads_.get(), head_model = head_model_.get(), verification, results, key,
+          context = context_.get(), all_arrays, watch = variant.watch]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
       if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
       if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
@@ -180,17 +188,19 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
             context->Build(all_arrays, key.padded_num_seqs, key.padded_num_tokens));
       }
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));
-      if (heads == nullptr) {
+      if (heads == nullptr && head_model == nullptr) {
         REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
         REPRISE_RETURN_IF_ERROR(step->KeepLogits(logits));
       } else {
         REPRISE_ASSIGN_OR_RETURN(const ForwardOutput out, constants->model->ForwardHidden(*step));
         REPRISE_RETURN_IF_ERROR(step->KeepLogits(out.logits));
-        REPRISE_RETURN_IF_ERROR(heads->Take(key, out.hidden));
+        REPRISE_RETURN_IF_ERROR(heads != nullptr ? heads->Take(key, out.hidden)
+                                                 : head_model->Take(key, out.hidden));
       }
       step->Watch("logits", step->logits());
       if (watch != nullptr) REPRISE_RETURN_IF_ERROR(watch->End());
       if (prompt_pass != nullptr) REPRISE_RETURN_IF_ERROR(prompt_pass());
+      if (head_model != nullptr) REPRISE_RETURN_IF_ERROR(head_model->Keep(key));
       return verification == nullptr ? absl::OkStatus() : verification->Run(key, results);
     });
   };
@@ -215,6 +225,7 @@ Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
   if (context_ != nullptr) context_->AddTo(fingerprint);
   if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
   if (heads_ != nullptr) heads_->AddTo(fingerprint);
+  if (head_model_ != nullptr) head_model_->AddTo(fingerprint);
   if (constants_->block_tokens.has_value()) constants_->block_tokens->AddTo(fingerprint);
   if (verification_ != nullptr) verification_->AddTo(fingerprint);
   if (options_.collectives != nullptr) {

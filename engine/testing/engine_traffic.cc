@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/algorithm/container.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "runner/sampling/sampling.h"
 #include "runner/sampling/sampling_params.h"
@@ -178,6 +179,8 @@ EngineOptions EngineTraffic::RandomEngine() {
   if (Chance(30)) options.max_prefill_tokens_while_decoding = Uniform(1, 8);
   if (Chance(20)) options.prefix_reuse = PrefixReuse::kOff;
   if (Chance(40)) options.partial_hits = PartialHits::kCopied;
+  // Which steps have drafts depends on the clock (SpeculationPolicy::measures_steps).
+  options.clock = [now = absl::UnixEpoch()]() mutable { return now += absl::Microseconds(20); };
   return options;
 }
 

@@ -70,6 +70,8 @@ class PuppetRunner : public StepRunner {
   absl::Status status() const override { return death; }
   int64_t num_replays() const override { return num_launched_; }
 
+  void set_right_drafts(int per_thousand) { device_.set_right_drafts(per_thousand); }
+
   // What happens to the next launch. Once death is an error, the runner is dead.
   PuppetDevice::Fate fate_of_next = {};
   int max_log_probs = kMaxTopLogProbs;

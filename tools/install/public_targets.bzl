@@ -100,6 +100,7 @@ PUBLIC_TARGETS = [
     "//distributed:process_group",
     "//distributed:ranks",
     "//engine:async_engine",
+    "//engine:draft_costs",
     "//engine:engine",
     "//engine:engine_core",
     "//engine:engine_metrics",

@@ -1,0 +1,358 @@
+#include "engine/testing/attending_heads_suite.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "engine/engine.h"
+#include "engine/testing/run_all.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runner/speculation/draft_heads.h"
+#include "runner/step.h"
+#include "runner/testing/layered_model.h"
+
+namespace reprise {
+
+// A build without CUDA has no GPU to instantiate it for.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttendingHeadsSuite);
+
+namespace {
+
+using ::testing::HasSubstr;
+using Texts = std::map<int64_t, std::vector<int32_t>>;
+
+constexpr int kVocab = 61;
+constexpr int kMaxSeqLen = 96;
+constexpr int kHeadDim = 16;
+
+// [positions.size(0), kMaxSeqLen]: element p of a row at position p is 1; of one before 0 none is.
+at::Tensor OneHot(const at::Tensor& positions, at::ScalarType dtype) {
+  const at::Tensor all = at::arange(kMaxSeqLen, positions.options()).unsqueeze(0);
+  return (positions.unsqueeze(1) == all).to(dtype);
+}
+
+AttentionParams SomeParams() {
+  return {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = kHeadDim, .head_dim_v = kHeadDim};
+}
+
+LayeredModelOptions ModelOptions(c10::Device device, std::vector<LayerSpec> layers) {
+  return {.layers = std::move(layers),
+          .hidden = LayeredModelOptions::Hidden::kPosition,
+          .vocab_size = kVocab,
+          .max_position = kMaxSeqLen,
+          .device = device,
+          .seed = 5};
+}
+
+std::vector<LayerSpec> FullAttention() { return {{.params = SomeParams()}}; }
+
+std::vector<LayerSpec> WindowsAndChunks() {
+  AttentionParams window = SomeParams();
+  window.window_left = 9;
+  return {{.params = window}, {.params = SomeParams()}, {.params = SomeParams(), .chunk_size = 16}};
+}
+
+// Its hidden states are the positions of all tokens of a step.
+class TellsPositions : public LayeredModel {
+ public:
+  using LayeredModel::LayeredModel;
+
+  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, Forward(step));
+    return ForwardOutput{.logits = logits, .hidden = OneHot(step.positions(), at::kFloat)};
+  }
+};
+
+// The model itself as heads: their drafts are right if all their keys are. Counts tokens that come with
+// another state than that of the token before: the model's own or, in passes over drafts, the one that
+// the heads returned, twice as large.
+class ModelAsHeads : public DraftHeads {
+ public:
+  explicit ModelAsHeads(const LayeredModelOptions& options)
+      : model_(options),
+        num_wrong_(at::zeros({}, at::TensorOptions(options.device).dtype(at::kLong))),
+        num_tokens_(num_wrong_.clone()),
+        num_first_pass_tokens_(num_wrong_.clone()) {}
+
+  absl::Span<const LayerSpec> layers() const override { return model_.spec().layers; }
+
+  absl::StatusOr<HeadsOutput> Forward(const HeadsStep& heads_step) override {
+    const Step& step = *heads_step.step;
+    const at::Tensor& positions = step.positions();
+    const at::Tensor is_live = step.slot_mapping(0) >= 0;
+    const at::Tensor expected = OneHot(positions - 1, at::kFloat) * (heads_step.pass > 0 ? 2 : 1);
+    const at::Tensor is_wrong = (heads_step.hidden != expected).any(1).logical_and(is_live);
+    num_wrong_.add_(is_wrong.sum());
+    num_tokens_.add_(is_live.sum());
+    if (heads_step.pass == 0) num_first_pass_tokens_.add_(is_live.sum());
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, model_.Forward(step));
+    return HeadsOutput{
+        .logits = logits,
+        .hidden = OneHot(positions.index_select(0, step.logits_indices()), at::kFloat) * 2};
+  }
+
+  // Forgets the steps before the first: none, but those that are captured. They must be done.
+  void Reset() {
+    num_wrong_.zero_();
+    num_tokens_.zero_();
+    num_first_pass_tokens_.zero_();
+  }
+  int64_t num_wrong() const { return num_wrong_.item<int64_t>(); }
+  int64_t num_tokens() const { return num_tokens_.item<int64_t>(); }
+  int64_t num_first_pass_tokens() const { return num_first_pass_tokens_.item<int64_t>(); }
+
+ private:
+  LayeredModel model_;
+  at::Tensor num_wrong_;
+  at::Tensor num_tokens_;
+  at::Tensor num_first_pass_tokens_;
+};
+
+// One layer over what it makes of tokens and states, all weights random; it returns no states.
+class RandomHeads : public DraftHeads {
+ public:
+  explicit RandomHeads(c10::Device device) : layers_(FullAttention()) {
+    const auto random = [&](int64_t rows, int64_t columns) {
+      return (at::randn({rows, columns}, at::kFloat) * 0.3).to(device);
+    };
+    const AttentionParams params = SomeParams();
+    embedding_ = random(kVocab, kWidth);
+    of_state_ = random(kMaxSeqLen, kWidth);
+    q_ = random(kWidth, int64_t{params.num_q_heads} * kHeadDim);
+    k_ = random(kWidth, int64_t{params.num_kv_heads} * kHeadDim);
+    v_ = random(kWidth, int64_t{params.num_kv_heads} * kHeadDim);
+    out_ = random(int64_t{params.num_q_heads} * kHeadDim, kVocab);
+  }
+
+  absl::Span<const LayerSpec> layers() const override { return layers_; }
+
+  absl::StatusOr<HeadsOutput> Forward(const HeadsStep& heads_step) override {
+    const Step& step = *heads_step.step;
+    const at::Tensor x =
+        embedding_.index_select(0, heads_step.token_ids) + at::matmul(heads_step.hidden, of_state_);
+    const auto heads = [&](const at::Tensor& weight) {
+      return at::matmul(x, weight).view({x.size(0), -1, kHeadDim});
+    };
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended,
+                             step.Attend(0, heads(q_), heads(k_), heads(v_)));
+    const at::Tensor last = attended.index_select(0, step.logits_indices());
+    return HeadsOutput{.logits = at::matmul(last.view({last.size(0), -1}), out_)};
+  }
+
+ private:
+  static constexpr int kWidth = 32;
+
+  std::vector<LayerSpec> layers_;
+  at::Tensor embedding_, of_state_, q_, k_, v_, out_;
+};
+
+EngineOptions Options(DraftHeads* heads, int num_drafts) {
+  EngineOptions options = {.runner = {.max_num_seqs = 4,
+                                      .max_num_tokens = 64,
+                                      .max_seq_len = kMaxSeqLen,
+                                      .block_size = 4,
+                                      .num_blocks = 1 + 4 * 24,
+                                      .mixed_graphs = MixedGraphs::kOn},
+                           .prefill_chunk = 13};
+  if (heads == nullptr) return options;
+  options.runner.speculation = {
+      .max_drafts = num_drafts, .proposer = SpeculationOptions::Proposer::kHeads, .heads = heads};
+  options.speculation = SpeculationPolicy{.num_drafts = num_drafts};
+  return options;
+}
+
+std::vector<Request> SomeRequests(int count, bool is_greedy = false) {
+  std::mt19937 rng(11);
+  std::vector<Request> requests;
+  for (int i = 0; i < count; ++i) {
+    Request& request = requests.emplace_back();
+    for (int n = 1 + static_cast<int>(rng() % 40); n > 0; --n) {
+      request.prompt.push_back(static_cast<int32_t>(rng() % kVocab));
+    }
+    request.max_new_tokens = 1 + static_cast<int>(rng() % 50);
+    request.sampling.temperature = i % 3 == 0 || is_greedy ? 0.0f : 0.7f;
+    request.sampling.seed = rng();
+  }
+  return requests;
+}
+
+class Generation {
+ public:
+  Generation(Model* model, const EngineOptions& options, const std::vector<Request>& requests,
+             ModelAsHeads* heads = nullptr) {
+    auto engine = Engine::Create(model, options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    if (!engine.ok()) return;
+    engine_ = *std::move(engine);
+    if (heads != nullptr) {
+      engine_->runner().stream().synchronize();
+      heads->Reset();
+    }
+    for (const Request& request : requests) {
+      const auto id = engine_->Add(request);
+      EXPECT_TRUE(id.ok()) << id.status();
+    }
+    texts_ = RunAll(*engine_);
+  }
+
+  const Texts& texts() const { return texts_; }
+  SpeculationStatistics drafts() const { return engine_->metrics().speculation; }
+  double accepted() const {
+    const SpeculationStatistics statistics = drafts();
+    return static_cast<double>(statistics.num_accepted) /
+           static_cast<double>(std::max<int64_t>(statistics.num_drafts, 1));
+  }
+  const Engine& engine() const { return *engine_; }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  Texts texts_;
+};
+
+// Prompts in chunks, beside decodes and drafts: heads see each token with the state of the one before,
+// and have the keys of all.
+TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
+  const LayerSpec layer = {.params = SomeParams()};
+  for (const std::vector<LayerSpec>& layers : {FullAttention(), {layer, layer}}) {
+    const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
+    TellsPositions model(model_options);
+    const std::vector<Request> requests = SomeRequests(16);
+    EngineOptions plain = Options(nullptr, 0);
+    plain.prefix_reuse = PrefixReuse::kOff;
+    const Generation want(&model, plain, requests);
+    for (const int num_drafts : {1, 4, 8}) {
+      SCOPED_TRACE(testing::Message() << layers.size() << " layers, " << num_drafts << " drafts");
+      ModelAsHeads heads(model_options);
+      EngineOptions options = Options(&heads, num_drafts);
+      options.prefix_reuse = PrefixReuse::kOff;
+      options.runner.speculation.graph_num_drafts = {num_drafts};
+      const Generation run(&model, options, requests, &heads);
+      EXPECT_EQ(run.texts(), want.texts());
+      EXPECT_GT(heads.num_tokens(), 500);
+      EXPECT_EQ(heads.num_wrong(), 0);
+      EXPECT_GT(run.drafts().num_drafts, 100);
+      EXPECT_GT(heads.num_first_pass_tokens(), run.drafts().num_accepted / 2)
+          << "accepted drafts are seen again, with the model's states";
+      EXPECT_GT(run.accepted(), 0.97);
+      EXPECT_EQ(run.engine().runner().graph_report().num_eager_steps(), 0);
+    }
+  }
+}
+
+// Tokens that were decoded without drafts are seen in the steps with drafts that follow.
+TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
+  const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
+  TellsPositions model(model_options);
+  for (const int num_plain : {20, 60}) {
+    SCOPED_TRACE(testing::Message() << num_plain << " steps");
+    std::vector<Request> requests = SomeRequests(2);
+    requests[0].prompt.resize(1);
+    requests[1].prompt.resize(1);
+    requests[0].max_new_tokens = num_plain;
+    requests[1].max_new_tokens = 90;
+    const Generation want(&model, Options(nullptr, 0), requests);
+    ModelAsHeads heads(model_options);
+    EngineOptions options = Options(&heads, 4);
+    options.speculation->max_speculating_rows = 1;
+    const Generation run(&model, options, requests, &heads);
+    EXPECT_EQ(run.texts(), want.texts());
+    EXPECT_GT(run.drafts().num_drafts, 10);
+    if (num_plain == 20) {
+      EXPECT_EQ(heads.num_wrong(), 0);
+      EXPECT_GT(run.drafts().num_accepted, 30);
+    } else {
+      EXPECT_GT(heads.num_wrong(), 10) << "more tokens than states are kept";
+    }
+  }
+}
+
+// With prefixes that are found, preemptions and swaps, and heads that are mostly wrong.
+TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
+  int64_t num_prefix_tokens_hit = 0;
+  for (const std::vector<LayerSpec>& layers : {FullAttention(), WindowsAndChunks()}) {
+    TellsPositions model(ModelOptions(GetParam(), layers));
+    std::vector<Request> requests = SomeRequests(24);
+    const std::vector<int32_t> common = requests[0].prompt;
+    for (size_t i = 0; i < requests.size(); i += 2) {
+      std::vector<int32_t>& prompt = requests[i].prompt;
+      prompt.insert(prompt.begin(), common.begin(), common.end());
+      prompt.resize(std::min<size_t>(prompt.size(), 44));
+    }
+    EngineOptions plain = Options(nullptr, 0);
+    const Generation want(&model, plain, requests);
+    for (const int num_drafts : {1, 3, 8}) {
+      SCOPED_TRACE(testing::Message() << layers.size() << " layers, " << num_drafts << " drafts");
+      RandomHeads heads(GetParam());
+      EngineOptions options = Options(&heads, num_drafts);
+      options.runner.num_blocks = 1 + 48;
+      options.runner.num_swap_blocks = 40;
+      const Generation run(&model, options, requests);
+      EXPECT_EQ(run.texts(), want.texts());
+      EXPECT_GT(run.drafts().num_drafts, 50);
+      EXPECT_LT(run.accepted(), 0.5);
+      EXPECT_GT(run.engine().metrics().num_preemptions, 0);
+      num_prefix_tokens_hit += run.engine().metrics().num_prefix_tokens_hit;
+    }
+  }
+  EXPECT_GT(num_prefix_tokens_hit, 0);
+}
+
+TEST_P(AttendingHeadsSuite, ByRejectionGreedyTextsAreTheSame) {
+  const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
+  TellsPositions model(model_options);
+  const std::vector<Request> requests = SomeRequests(8, /*is_greedy=*/true);
+  const Generation want(&model, Options(nullptr, 0), requests);
+  ModelAsHeads heads(model_options);
+  EngineOptions options = Options(&heads, 4);
+  options.prefix_reuse = PrefixReuse::kOff;
+  options.runner.speculation.acceptance = DraftAcceptance::kRejection;
+  const Generation run(&model, options, requests);
+  EXPECT_EQ(run.texts(), want.texts());
+  EXPECT_GT(run.accepted(), 0.97);
+  // Sampled rows: heads that have the model's probabilities are always accepted.
+  ModelAsHeads others(model_options);
+  options.runner.speculation.heads = &others;
+  const Generation sampled(&model, options, SomeRequests(8));
+  EXPECT_GT(sampled.drafts().num_drafts, 50);
+  EXPECT_GT(sampled.accepted(), 0.97);
+}
+
+TEST_P(AttendingHeadsSuite, WhatTheyCannotHaveIsRefused) {
+  const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
+  ModelAsHeads heads(model_options);
+  LayeredModel states_of_logits(model_options);
+  auto engine = Engine::Create(&states_of_logits, Options(&heads, 2));
+  absl::Status status = engine.status();
+  if (engine.ok()) {  // on the CPU a graph is run with the first step
+    ASSERT_TRUE((*engine)->Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 2}).ok());
+    std::vector<TokenEvent> events;
+    while ((*engine)->has_work()) ASSERT_TRUE((*engine)->Step(events).ok());
+    ASSERT_FALSE(events.empty());
+    status = events.back().error;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("hidden"));
+  TellsPositions model(model_options);
+  EngineOptions trees = Options(&heads, 2);
+  trees.runner.speculation.shape = DraftShape::kTree;
+  EXPECT_THAT(Engine::Create(&model, trees).status().message(), HasSubstr("chains"));
+  ModelAsHeads others(ModelOptions(GetParam(), WindowsAndChunks()));
+  EXPECT_THAT(Engine::Create(&model, Options(&others, 2)).status().message(),
+              HasSubstr("layers of speculation.heads must see all of a sequence: layer 0 has a "
+                        "window"));
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,15 @@
+// Heads with layers of their own under an engine, on every device: instantiated for the CPU and for
+// CUDA.
+
+#ifndef ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
+#define ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
+
+#include "runner/testing/device_suite.h"
+
+namespace reprise {
+
+class AttendingHeadsSuite : public DeviceSuite {};
+
+}  // namespace reprise
+
+#endif  // ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_

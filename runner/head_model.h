@@ -1,0 +1,109 @@
+// Heads with layers of their own (DraftHeads::layers()) as a draft model: their keys lie in the cache
+// behind the model's, and DraftModel makes their passes. What they see besides tokens is kept here:
+// of each slot the hidden states of its last tokens.
+//
+//   auto heads = *HeadModel::Create({.heads = speculation.heads, .of = &model->spec(), ...});
+//   auto passes = *DraftModel::Create({.model = heads.get(), .heads = heads.get(), ...});
+//   heads->Take(key, hidden);        // in each step: what the model's forward pass returned
+//   passes->PromptPass(...)();       // if the step has chunks of prompts
+//   heads->Keep(key);                // the step's states, for the next one
+//
+// Thread safety: none; one owner. All that it is given must outlive it and the graphs that call it.
+
+#ifndef RUNNER_HEAD_MODEL_H_
+#define RUNNER_HEAD_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "graphs/fingerprint.h"
+#include "graphs/graph_key.h"
+#include "runner/model.h"
+#include "runner/slots/scheduled_batch.h"
+#include "runner/slots/step_arrays.h"
+#include "runner/speculation/draft_heads.h"
+#include "runner/step_memory.h"
+
+namespace reprise {
+
+// The spec of the heads' layers as those of a draft model of `model`.
+ModelSpec HeadSpecOf(const DraftHeads& heads, const ModelSpec& model);
+
+struct HeadModelOptions {
+  DraftHeads* heads = nullptr;
+  const ModelSpec* of = nullptr;  // the model whose hidden states they see
+  const StepMemory* memory = nullptr;
+  int max_num_seqs = 0;
+  int max_num_tokens = 0;  // of a step, and of a pass
+};
+
+class HeadModel final : public Model {
+ public:
+  // Of a slot's last so many tokens the states are kept. Where more were decoded without drafts, the
+  // heads see zeros in place of older ones.
+  static constexpr int kKeptStates = 32;
+
+  // Allocates. Errors: ResourceExhausted if the device has too little memory.
+  static absl::StatusOr<std::unique_ptr<HeadModel>> Create(const HeadModelOptions& options);
+
+  const ModelSpec& spec() const override { return spec_; }
+
+  // What the next Forward() is about: pass `index` of a step with drafts, or a pass over the step's
+  // own tokens, between Take() and Keep().
+  static constexpr int kPromptPass = -1;
+  void Begin(const StepArrays& arrays, int num_rows, int index) {
+    arrays_ = &arrays;
+    num_rows_ = num_rows;
+    index_ = index;
+  }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+
+  // The hidden states [num_tokens, hidden_dim] of a step at `key`. Errors: InvalidArgument for
+  // another shape or dtype.
+  absl::Status Take(const GraphKey& key, const at::Tensor& hidden);
+  absl::Status Keep(const GraphKey& key);
+
+  // Nothing is known of slots that join.
+  void Forget(absl::Span<const SlotJoin> joins);
+
+  int64_t bytes() const;
+  void AddTo(Fingerprint& fingerprint) const;
+
+ private:
+  // Where tokens are, [num_tokens] each: their rows, slots and positions.
+  struct Places {
+    at::Tensor row;       // int64
+    at::Tensor slot;      // int64
+    at::Tensor position;  // int32
+    at::Tensor start;     // int32 of the row: its first token
+    at::Tensor end;       // int32 of the row: behind its last one
+  };
+
+  explicit HeadModel(const HeadModelOptions& options);
+  Places PlacesOf(const StepArrays& arrays, int num_rows, int64_t num_tokens) const;
+  // What is kept of the token before each: zeros where nothing is.
+  at::Tensor StatesBefore(const Places& places) const;
+  // Keeps `states` where `is_kept`.
+  void KeepStates(const at::Tensor& states, const at::Tensor& slot, const at::Tensor& position,
+                  const at::Tensor& is_kept);
+
+  HeadModelOptions options_;
+  ModelSpec spec_;
+  at::Tensor ids_;     // [max_num_tokens] int32 0, 1, 2, ...
+  at::Tensor states_;  // [max_num_seqs * kKeptStates + 1, hidden_dim]: the last one is no slot's
+  at::Tensor
+      positions_;  // [max_num_seqs * kKeptStates + 1] int32 of which position; below -1: none
+  at::Tensor step_hidden_;  // between Take() and Keep()
+  const StepArrays* arrays_ = nullptr;
+  int num_rows_ = 0;
+  int index_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_HEAD_MODEL_H_
