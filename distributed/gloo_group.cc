@@ -41,26 +41,57 @@ std::shared_ptr<::gloo::transport::Device> HostDevice(bool one_host) {
 }  // namespace
 
 GlooGroup::GlooGroup(std::unique_ptr<Peers> peers)
-    : Collectives(peers->ranks()), peers_(std::move(peers)) {}
+    : Collectives(peers->ranks()), peers_(std::move(peers)) {
+  groups_->push_back(this);
+}
 
-GlooGroup::~GlooGroup() = default;
+GlooGroup::~GlooGroup() { std::erase(*groups_, this); }
 
 absl::StatusOr<std::unique_ptr<GlooGroup>> GlooGroup::Connect(std::unique_ptr<Peers> peers,
                                                               absl::Duration timeout) {
   std::unique_ptr<GlooGroup> group(new GlooGroup(std::move(peers)));
-  REPRISE_RETURN_IF_ERROR(group->Call("connecting", [&] {
-    auto options = c10d::ProcessGroupGloo::Options::create(absl::ToChronoMilliseconds(timeout));
-    options->devices.push_back(HostDevice(group->peers_->one_host()));
-    group->group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<c10d::PrefixStore>("gloo", group->peers_->store()), group->ranks().rank,
-        group->ranks().world, options);
-  }));
-  REPRISE_RETURN_IF_ERROR(group->Barrier());
+  REPRISE_RETURN_IF_ERROR(group->ConnectGloo(timeout));
   return group;
 }
 
+absl::StatusOr<std::unique_ptr<GlooGroup>> GlooGroup::ConnectPart(const std::vector<int>& members,
+                                                                  absl::Duration timeout) {
+  REPRISE_RETURN_IF_ERROR(failure_);
+  std::unique_ptr<GlooGroup> part(new GlooGroup(peers_->Part(members)));
+  groups_->push_back(part.get());
+  part->groups_ = groups_;
+  REPRISE_RETURN_IF_ERROR(part->ConnectGloo(timeout));
+  return part;
+}
+
+absl::Status GlooGroup::ConnectGloo(absl::Duration timeout) {
+  REPRISE_RETURN_IF_ERROR(Call("connecting", [&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(absl::ToChronoMilliseconds(timeout));
+    options->devices.push_back(HostDevice(peers_->one_host()));
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("gloo", peers_->name()),
+                                               peers_->store()),
+        ranks().rank, ranks().world, options);
+  }));
+  return Barrier();
+}
+
+void GlooGroup::CloseAll() {
+  if (groups_->size() == 1) return;
+  for (GlooGroup* group : *groups_) group->group_.reset();
+}
+
+void GlooGroup::KeepForAll(const absl::Status& failure) {
+  for (GlooGroup* group : *groups_) {
+    if (group->failure_.ok()) group->failure_ = failure;
+  }
+}
+
 absl::Status GlooGroup::FailedCall(const std::string& what, const std::string& error) {
-  if (failure_.ok()) failure_ = peers_->Explain(what, error);
+  if (failure_.ok()) {
+    CloseAll();
+    KeepForAll(peers_->Explain(what, error));
+  }
   return failure_;
 }
 
@@ -73,7 +104,7 @@ absl::Status GlooGroup::Call(const char* name, absl::FunctionRef<void()> body) {
   } catch (const std::exception& exception) {
     error = exception.what();
   }
-  return FailedCall(absl::StrCat(name, " (call ", num_calls_, ")"),
+  return FailedCall(absl::StrCat(name, " (call ", num_calls_, ")", peers_->name()),
                     error.substr(0, error.find('\n')));
 }
 
@@ -81,8 +112,9 @@ std::string GlooGroup::Fingerprint() const { return absl::StrCat("gloo, ", ranks
 
 void GlooGroup::Fail(const absl::Status& why) {
   if (!failure_.ok()) return;
-  failure_ = why;
   peers_->Fail(why);
+  CloseAll();
+  KeepForAll(why);
 }
 
 absl::Status GlooGroup::DoAllReduce(at::Tensor& tensor) {

@@ -5,7 +5,10 @@
 
 #ifdef REPRISE_WITH_C10D
 
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -25,6 +28,12 @@ class GlooGroup : public Collectives {
   // Connects with all peers; `timeout` is of that and of each call.
   static absl::StatusOr<std::unique_ptr<GlooGroup>> Connect(std::unique_ptr<Peers> peers,
                                                             absl::Duration timeout);
+  // A group of some of these ranks, this one among them, which `members` names in their order; each of
+  // them makes the call. REQUIRES: this is of all ranks. When this group, or one of its parts, has
+  // failed, all have, and their connections are closed: the failure goes on to ranks that wait for
+  // this one in other groups. All groups are used by one thread at a time.
+  absl::StatusOr<std::unique_ptr<GlooGroup>> ConnectPart(const std::vector<int>& members,
+                                                         absl::Duration timeout);
   ~GlooGroup() override;
 
   std::string Fingerprint() const override;
@@ -46,6 +55,15 @@ class GlooGroup : public Collectives {
  private:
   explicit GlooGroup(std::unique_ptr<Peers> peers);
 
+  // Makes the process group.
+  absl::Status ConnectGloo(absl::Duration timeout);
+
+  // With parts: closes the connections of all groups of this process, so that ranks that wait for this
+  // one fail at once and tell what they know.
+  void CloseAll();
+  // Keeps a failure for all groups of this process.
+  void KeepForAll(const absl::Status& failure);
+
   // Runs `body`, the collective called `name`; what it throws is explained by the peers.
   absl::Status Call(const char* name, absl::FunctionRef<void()> body);
 
@@ -53,6 +71,8 @@ class GlooGroup : public Collectives {
   c10::intrusive_ptr<c10d::Backend> group_;
   int64_t num_calls_ = 0;
   absl::Status failure_;
+  // The groups of this process that have come of one another, this one among them.
+  std::shared_ptr<std::vector<GlooGroup*>> groups_ = std::make_shared<std::vector<GlooGroup*>>();
 };
 
 }  // namespace reprise

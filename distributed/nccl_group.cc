@@ -121,8 +121,8 @@ absl::Status NcclGroup::ConnectSymmetric(const AllReduceLimits& limits) {
   REPRISE_ASSIGN_OR_RETURN(const bool reach, AllReachAll());
   if (!reach || limits.max_symmetric_bytes <= 0) return absl::OkStatus();
   symmetric_group_ = absl::StrCat("reprise/", num_groups++);
-  const c10::intrusive_ptr<c10d::Store> store =
-      c10::make_intrusive<c10d::PrefixStore>("symmetric", host_->peers().store());
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>(
+      absl::StrCat("symmetric", host_->peers().name()), host_->peers().store());
   symmetric::set_group_info(symmetric_group_, ranks().rank, ranks().world, store);
   // The rendezvous looks for a process group of this name, for its store and ranks. The registry
   // does not own it.

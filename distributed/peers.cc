@@ -34,6 +34,15 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(10);
 
+// How the names of groups that are not of all ranks begin.
+constexpr char kPartMark[] = " of ranks ";
+
+// The group that a call, as Explain() gets it, was of.
+std::string GroupOf(const std::string& what) {
+  const size_t mark = what.rfind(kPartMark);
+  return mark == std::string::npos ? "" : what.substr(mark);
+}
+
 std::string Key(const char* name, int rank) { return absl::StrCat(name, "/", rank); }
 
 bool Has(c10d::Store& store, const std::string& key) { return store.check({key}); }
@@ -334,6 +343,18 @@ absl::Status Peers::Compare(int rank) const {
   return absl::OkStatus();
 }
 
+std::unique_ptr<Peers> Peers::Part(const std::vector<int>& members) const {
+  std::unique_ptr<Peers> part(new Peers(store_, ranks_, options_));
+  const auto own = std::find(members.begin(), members.end(), ranks_.rank);
+  part->group_ = {.rank = static_cast<int>(own - members.begin()),
+                  .world = static_cast<int>(members.size())};
+  part->members_ = members;
+  part->name_ = absl::StrCat(kPartMark, absl::StrJoin(members, ", "));
+  part->processes_ = processes_;
+  part->one_host_ = one_host_;
+  return part;
+}
+
 absl::Status Peers::Explain(const std::string& what, const std::string& error) {
   const absl::Status finding = Ask([&] {
     store_->set(Key("failed", ranks_.rank), what);
@@ -349,6 +370,8 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
     if (const auto settled = Settled()) return *settled;
     std::vector<std::string> silent, ended, elsewhere;
     bool all_silent_ended = true;
+    bool is_chain =
+        false;  // whether a member fails in another group, for which it may find the cause
     for (int rank = 0; rank < ranks_.world; ++rank) {
       if (rank == ranks_.rank) continue;
       if (Has(*store_, Key("gave_up", rank))) {
@@ -360,9 +383,10 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
       if (Has(*store_, Key("failed", rank))) {
         const std::string other = store_->get_to_str(Key("failed", rank));
         if (other != what) elsewhere.push_back(absl::StrCat(Describe(rank), " in ", other));
+        is_chain = is_chain || GroupOf(other) != name_;
       } else if (HasEnded(rank)) {
         ended.push_back(Describe(rank));
-      } else {
+      } else if (std::find(members_.begin(), members_.end(), rank) != members_.end()) {
         silent.push_back(Describe(rank));
         all_silent_ended = false;
       }
@@ -375,14 +399,14 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
               absl::StrJoin(ended, ", "), ended.size() > 1 ? " have" : " has", " ended: ", error)),
           readers, options_.grace);
     }
-    if (silent.empty()) {
+    if (silent.empty() && (!is_chain || absl::Now() >= deadline + options_.grace)) {
       return Settle(absl::InternalError(absl::StrCat(
                         "every rank reports a failure",
                         elsewhere.empty() ? "" : absl::StrCat(", ", absl::StrJoin(elsewhere, ", ")),
                         ": ", error)),
                     ranks_.world - 1, options_.grace);
     }
-    if (late) {
+    if (late && !silent.empty()) {
       return Settle(absl::DeadlineExceededError(absl::StrCat(
                         absl::StrJoin(silent, ", "), " did not come to ", what, ": ", error)),
                     ranks_.world - 1 - static_cast<int>(silent.size()), options_.grace);

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -56,6 +57,11 @@ class Peers {
                                                      const Ranks& ranks,
                                                      const PeersOptions& options);
 
+  // The peers of a group of these ranks: `members` of the world, this one among them, in their order,
+  // without those. They share the store, what is reported there and the processes, so a failure that
+  // one group finds is that of all. Of a call of the group, only its members can be late.
+  std::unique_ptr<Peers> Part(const std::vector<int>& members) const;
+
   // Whose fault it is that `what`, a call that all ranks make, has failed here with `error`. Takes
   // at most about the grace.
   //   Unavailable       a rank has ended, or has called Fail()
@@ -76,7 +82,11 @@ class Peers {
   // Tells the others that this process may end from now on without having failed.
   void Leave();
 
-  const Ranks& ranks() const { return ranks_; }
+  // Of the group.
+  const Ranks& ranks() const { return group_; }
+  // What its keys in the store begin with, and how its calls are named: "" for all ranks, else
+  // " of ranks 0, 2".
+  const std::string& name() const { return name_; }
   // Whether all ranks run on this machine.
   bool one_host() const { return one_host_; }
   c10::intrusive_ptr<c10d::Store> store() const { return store_; }
@@ -92,7 +102,14 @@ class Peers {
   };
 
   Peers(c10::intrusive_ptr<c10d::Store> store, const Ranks& ranks, const PeersOptions& options)
-      : store_(std::move(store)), ranks_(ranks), options_(options), processes_(ranks.world) {}
+      : store_(std::move(store)),
+        ranks_(ranks),
+        options_(options),
+        group_(ranks),
+        members_(ranks.world),
+        processes_(ranks.world) {
+    std::iota(members_.begin(), members_.end(), 0);
+  }
 
   Process Own() const;
   std::string Describe(int rank) const;
@@ -114,9 +131,12 @@ class Peers {
   absl::Status Ask(absl::FunctionRef<absl::Status()> body);
 
   c10::intrusive_ptr<c10d::Store> store_;
-  Ranks ranks_;
+  Ranks ranks_;  // of the world, as in all texts and keys
   PeersOptions options_;
-  std::vector<Process> processes_;
+  Ranks group_;
+  std::vector<int> members_;  // of the group
+  std::string name_;
+  std::vector<Process> processes_;  // by rank of the world
   bool one_host_ = false;
 };
 

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "distributed/all_reduce_choice.h"
 #include "distributed/collectives.h"
+#include "distributed/rank_grid.h"
 #include "distributed/ranks.h"
 
 namespace reprise {
@@ -48,6 +49,17 @@ struct ConnectOptions {
 // collectives.
 absl::StatusOr<std::unique_ptr<Collectives>> ConnectRanks(const RankPlace& place, at::Device device,
                                                           const ConnectOptions& options = {});
+
+// Joins the ranks and the groups of their grid, of which each rank is in three. Every rank calls it with
+// the same context_ranks. All of the groups fail together: a rank that has ended or hangs is an error
+// of every group on every rank. `limits` are those of the groups that divide the model; on GPUs, sums
+// over all ranks go through NCCL.
+//
+// Errors: as ConnectRanks(); InvalidArgument for context_ranks that do not divide the world;
+// FailedPrecondition for those of another rank that differ.
+absl::StatusOr<std::unique_ptr<RankGrid>> ConnectGrid(const RankPlace& place, at::Device device,
+                                                      int context_ranks,
+                                                      const ConnectOptions& options = {});
 
 }  // namespace reprise
 

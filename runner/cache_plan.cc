@@ -6,7 +6,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "distributed/share.h"
 
 namespace reprise {
 namespace {
@@ -26,7 +25,7 @@ KvPageLayoutOptions PagesOf(const ModelRunnerOptions& options, const ModelSpec& 
                             const LayerClasses& classes,
                             std::vector<std::optional<int>>& cache_layer) {
   // Of a block's tokens this rank keeps its part.
-  const int num_parts = options.divides_context ? RanksOf(options.collectives).world : 1;
+  const int num_parts = options.divides_context ? options.context_ranks : 1;
   KvPageLayoutOptions pages = {.num_blocks = 2, .block_size = options.block_size / num_parts};
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (!classes.group_of_layer[i]) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "distributed/rank_grid.h"
 #include "distributed/share.h"
 #include "runner/speculation/draft_heads.h"
 #include "runner/speculation/draft_levels.h"
@@ -273,8 +274,16 @@ absl::Status CheckContextLayer(int index, const LayerSpec& layer, int64_t cycle)
 absl::Status ResolveContext(const ModelSpec& spec, bool cascade_is_given,
                             ModelRunnerOptions& options) {
   REPRISE_RETURN_IF_ERROR(AtLeast("context_interleave", options.context_interleave, 1));
-  const int world = RanksOf(options.collectives).world;
-  if (!options.divides_context || world == 1) {
+  const int num_ranks = RanksOf(options.collectives).world;
+  if (options.context_ranks == 0) options.context_ranks = options.divides_context ? num_ranks : 1;
+  REPRISE_RETURN_IF_ERROR(CheckGrid(num_ranks, options.context_ranks));
+  if (options.context_ranks > 1 && !options.divides_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("context_ranks is of divides_context, which is off: expected 0 or 1, got ",
+                     options.context_ranks));
+  }
+  const int world = options.context_ranks;
+  if (world == 1) {
     options.divides_context = false;
     return absl::OkStatus();
   }

@@ -176,6 +176,10 @@ struct ModelRunnerOptions {
   // and drafts but those of chains that are found in the text or given.
   bool divides_context = false;
   int context_interleave = 1;
+  // With divides_context: how many ranks divide the keys of a sequence. It must divide the number of
+  // ranks: the others of a grid (distributed/rank_grid.h) divide the weights, and `collectives` are
+  // those of all. 0: all ranks divide the keys. A resolved value is at least 1.
+  int context_ranks = 0;
 
   // Gets the spans of each step (runner/step_trace.h); must outlive the runner. Null: none.
   StepTrace* trace = nullptr;

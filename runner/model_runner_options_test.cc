@@ -43,10 +43,10 @@ TEST(ModelRunnerOptionsTest, DefaultsFollowTheModelAndTheDevice) {
   EXPECT_EQ(on_gpu->max_steps_in_flight, 2);
 }
 
-// Rank 1 of two, which is never asked for more.
-class TwoRanks final : public Collectives {
+// Rank 1 of some, two unless given, which is never asked for more.
+class SomeRanks final : public Collectives {
  public:
-  TwoRanks() : Collectives({.rank = 1, .world = 2}) {}
+  explicit SomeRanks(int world = 2) : Collectives({.rank = 1, .world = world}) {}
   std::string Fingerprint() const override { return "two"; }
 
  protected:
@@ -58,7 +58,7 @@ class TwoRanks final : public Collectives {
 };
 
 TEST(ModelRunnerOptionsTest, BlocksOfDividedKeysAreThoseOfAllRanks) {
-  TwoRanks ranks;
+  SomeRanks ranks;
   EXPECT_EQ(Resolved({.collectives = &ranks}).block_size, 4);
   const ModelRunnerOptions divided =
       Resolved({.collectives = &ranks, .divides_context = true, .context_interleave = 2});
@@ -69,8 +69,38 @@ TEST(ModelRunnerOptionsTest, BlocksOfDividedKeysAreThoseOfAllRanks) {
   EXPECT_FALSE(alone.divides_context);
 }
 
+TEST(ModelRunnerOptionsTest, OfAGridSomeRanksDivideKeys) {
+  SomeRanks ranks(6);
+  const auto resolved = [&](bool divides_context, int context_ranks) {
+    return Resolved({.collectives = &ranks,
+                     .divides_context = divides_context,
+                     .context_ranks = context_ranks});
+  };
+  EXPECT_EQ(resolved(true, 0).context_ranks, 6);
+  EXPECT_EQ(resolved(true, 0).block_size, 24);
+  EXPECT_EQ(resolved(true, 3).context_ranks, 3);
+  EXPECT_EQ(resolved(true, 3).block_size, 12);
+  EXPECT_FALSE(resolved(true, 1).divides_context);
+  EXPECT_EQ(resolved(true, 1).block_size, 4);
+  EXPECT_EQ(resolved(false, 0).context_ranks, 1);
+  const auto refused = [&](bool divides_context, int context_ranks) {
+    const absl::Status status = ResolveRunnerOptions({.collectives = &ranks,
+                                                      .divides_context = divides_context,
+                                                      .context_ranks = context_ranks},
+                                                     Spec())
+                                    .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  for (const int context_ranks : {-1, 4, 12}) {
+    EXPECT_THAT(refused(true, context_ranks),
+                HasSubstr("context_ranks must divide the number of ranks, 6: got"));
+  }
+  EXPECT_THAT(refused(false, 2), HasSubstr("context_ranks is of divides_context, which is off"));
+}
+
 TEST(ModelRunnerOptionsTest, WhatNeedsAllKeysIsNotDivided) {
-  TwoRanks ranks;
+  SomeRanks ranks;
   const auto refused = [&](const std::function<void(ModelRunnerOptions&)>& change,
                            const std::function<void(ModelSpec&)>& change_spec = nullptr) {
     ModelRunnerOptions options = {.collectives = &ranks, .divides_context = true};

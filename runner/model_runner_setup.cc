@@ -15,6 +15,8 @@
 #include "base/torch_status.h"
 #include "distributed/agreement.h"
 #include "distributed/collectives.h"
+#include "distributed/rank_grid.h"
+#include "distributed/share.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
 
@@ -26,6 +28,11 @@ constexpr absl::Duration kSetUpLimit = absl::Minutes(10);
 
 namespace {
 
+// Of the ranks that divide the keys. REQUIRES: resolved options.
+Ranks ContextOf(const ModelRunnerOptions& options) {
+  return PlaceInGrid(RanksOf(options.collectives), options.context_ranks).context;
+}
+
 // The model's, and those of a draft model after its own. Sinks count once: on the first of ranks that
 // divide the keys.
 ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
@@ -36,7 +43,7 @@ ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
   if (const DraftHeads* const heads = options.speculation.heads) {
     spec = WithLayersOf(spec, HeadSpecOf(*heads, spec));
   }
-  if (options.divides_context && options.collectives->ranks().rank != 0) {
+  if (options.divides_context && ContextOf(options).rank != 0) {
     for (LayerSpec& layer : spec.layers) layer.params.sinks = nullptr;
   }
   return spec;
@@ -93,7 +100,7 @@ absl::Status ModelRunner::Allocate() {
   const ModelSpec& spec = spec_;
   const bool invariant = options_.batch_invariance == BatchInvariance::kOn;
   if (options_.divides_context) {
-    const Ranks& ranks = options_.collectives->ranks();
+    const Ranks ranks = ContextOf(options_);
     context_ = std::make_unique<ContextRows>(
         ContextRowsOptions{.ranks = {.rank = ranks.rank,
                                      .world = ranks.world,

@@ -4,9 +4,12 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
@@ -142,14 +145,32 @@ class ThreadCollectives final : public Collectives {
 
 std::vector<absl::Status> RunThreadRanks(int world,
                                          const std::function<absl::Status(Collectives&)>& run) {
-  Group group(world);
+  return RunThreadGrid(world, /*context_ranks=*/1, [&](RankGrid& grid) { return run(grid.all()); });
+}
+
+std::vector<absl::Status> RunThreadGrid(int world, int context_ranks,
+                                        const std::function<absl::Status(RankGrid&)>& run) {
+  const int weights_ranks = world / context_ranks;
+  Group all(world);
+  std::deque<Group> rows, columns;  // those that divide weights, and keys
+  for (int row = 0; row < context_ranks; ++row) rows.emplace_back(weights_ranks);
+  for (int column = 0; column < weights_ranks; ++column) columns.emplace_back(context_ranks);
   std::vector<absl::Status> results(world);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      ThreadCollectives collectives(group, {.rank = rank, .world = world});
-      results[rank] = run(collectives);
-      group.End(rank);
+      const GridPlace place = PlaceInGrid({.rank = rank, .world = world}, context_ranks);
+      Group& row = rows[place.context.rank];
+      Group& column = columns[place.weights.rank];
+      std::unique_ptr<Collectives> weights, context;
+      if (context_ranks > 1 && weights_ranks > 1) {
+        weights = std::make_unique<ThreadCollectives>(row, place.weights);
+        context = std::make_unique<ThreadCollectives>(column, place.context);
+      }
+      RankGrid grid(std::make_unique<ThreadCollectives>(all, Ranks{.rank = rank, .world = world}),
+                    context_ranks, std::move(weights), std::move(context));
+      results[rank] = run(grid);
+      for (Group* group : {&all, &row, &column}) group->End(rank);
     });
   }
   for (std::thread& thread : threads) thread.join();

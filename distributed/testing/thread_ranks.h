@@ -17,12 +17,18 @@
 
 #include "absl/status/status.h"
 #include "distributed/collectives.h"
+#include "distributed/rank_grid.h"
 
 namespace reprise {
 
 // By rank: what `run` has returned on its thread. Returns when all have.
 std::vector<absl::Status> RunThreadRanks(int world,
                                          const std::function<absl::Status(Collectives&)>& run);
+
+// The same of a grid of ranks (distributed/rank_grid.h). A rank that returns ends all its groups.
+// REQUIRES: CheckGrid(world, context_ranks).ok().
+std::vector<absl::Status> RunThreadGrid(int world, int context_ranks,
+                                        const std::function<absl::Status(RankGrid&)>& run);
 
 }  // namespace reprise
 

@@ -149,6 +149,8 @@ TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
   EXPECT_EQ(texts({"--ranks=4", "--graphs=off", "--draft=ngram"}), alone);
   EXPECT_EQ(texts({"--ranks=1"}), alone);
   EXPECT_EQ(texts({"--ranks=2", "--parallel=context", "--block_size=4"}), alone);
+  EXPECT_EQ(texts({"--ranks=4", "--parallel=context", "--context_ranks=2", "--block_size=4"}),
+            alone);
 }
 
 TEST(DecodeTest, ServeOverRanksAnswersAsOneProcessDoes) {

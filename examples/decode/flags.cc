@@ -277,6 +277,9 @@ class DecodeFlags {
     AddChoice("parallel", arguments_.parallel,
               "what ranks divide: tensor (weights and heads), context (the keys of each sequence: "
               "longer contexts, all weights on each)");
+    AddNumber("context_ranks", arguments_.context_ranks,
+              "with --parallel=context: how many ranks divide the keys, a divisor of --ranks; the "
+              "others of a grid divide the weights. Without it, all divide the keys");
     AddChoice("graphs", arguments_.graphs, "on: decode steps are captured once and replayed; off");
     AddNumber("block_size", arguments_.block_size, "tokens a block of the KV cache");
     AddNumber("num_blocks", arguments_.num_blocks,

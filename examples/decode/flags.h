@@ -58,6 +58,7 @@ struct DecodeArguments {
   std::string device = "auto";
   std::optional<int> ranks = {};
   std::string parallel = "tensor";
+  std::optional<int> context_ranks = {};
   std::string graphs = "on";
   int block_size = 16;
   std::optional<int> num_blocks = {};

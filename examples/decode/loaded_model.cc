@@ -36,8 +36,8 @@ void SetSensibleThreads(int64_t num_parameters, DType dtype, int world) {
 absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
                                                    const ModelFolder& folder,
                                                    std::optional<DType> dtype, c10::Device device,
-                                                   int max_position, const DecodeOptions& options,
-                                                   Collectives* collectives, Undivided undivided) {
+                                                   int max_position, RankOfRun rank,
+                                                   Undivided undivided) {
   progress.Show("loading weights");
   const Clock::time_point begin = Clock::now();
   const LoadModelOptions load = {
@@ -48,9 +48,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
                         progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
                       }},
       .max_position = max_position,
-      .collectives = options.divides_context ? nullptr : collectives,
+      .collectives = rank.grid == nullptr ? nullptr : &rank.grid->weights(),
       .undivided = undivided,
-      .context = options.divides_context ? collectives : nullptr};
+      .context = rank.grid == nullptr ? nullptr : &rank.grid->context()};
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                            LoadModel(folder.path, folder.config, load));
   return model;
@@ -58,9 +58,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
 
 absl::StatusOr<std::unique_ptr<Model>> LoadDraft(const DecodeOptions& options,
                                                  const ModelSpec& spec, int max_seq_len,
-                                                 Collectives* collectives, ProgressLine& progress) {
+                                                 RankOfRun rank, ProgressLine& progress) {
   REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(*options.draft->model));
-  return LoadShowing(progress, folder, spec.dtype, spec.device, max_seq_len, options, collectives,
+  return LoadShowing(progress, folder, spec.dtype, spec.device, max_seq_len, rank,
                      Undivided::kReplicated);
 }
 
@@ -72,7 +72,7 @@ absl::StatusOr<ModelFolder> OpenModel(const DecodeOptions& options) {
   return ModelFolder::Open(path);
 }
 
-bool RankOfRun::follows() const { return RanksOf(collectives).rank != 0; }
+bool RankOfRun::follows() const { return RanksOf(collectives()).rank != 0; }
 
 absl::StatusOr<LoadedModel> LoadedModel::Load(const DecodeOptions& options,
                                               const ModelFolder& folder, int max_seq_len,
@@ -80,16 +80,15 @@ absl::StatusOr<LoadedModel> LoadedModel::Load(const DecodeOptions& options,
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device,
                            ChooseDevice(options.device, NumGpus(), rank.local_rank));
   LoadedModel loaded;
-  REPRISE_ASSIGN_OR_RETURN(
-      loaded.model, LoadShowing(progress, folder, options.dtype, device, max_seq_len, options,
-                                rank.collectives, Undivided::kRefused));
+  REPRISE_ASSIGN_OR_RETURN(loaded.model, LoadShowing(progress, folder, options.dtype, device,
+                                                     max_seq_len, rank, Undivided::kRefused));
   const ModelSpec& spec = loaded.model->spec();
   if (device.is_cpu()) {
-    SetSensibleThreads(NumParameters(folder.config), spec.dtype, RanksOf(rank.collectives).world);
+    SetSensibleThreads(NumParameters(folder.config), spec.dtype, RanksOf(rank.collectives()).world);
   }
   if (!options.draft.has_value() || !options.draft->model.has_value()) return loaded;
   absl::StatusOr<std::unique_ptr<Model>> draft =
-      LoadDraft(options, spec, max_seq_len, rank.collectives, progress);
+      LoadDraft(options, spec, max_seq_len, rank, progress);
   if (!draft.ok()) {
     return absl::Status(draft.status().code(), absl::StrCat("--draft: ", draft.status().message()));
   }

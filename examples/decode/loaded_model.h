@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "distributed/collectives.h"
+#include "distributed/rank_grid.h"
 #include "engine/engine.h"
 #include "examples/decode/options.h"
 #include "examples/decode/progress_line.h"
@@ -28,11 +29,12 @@ namespace reprise {
 // DefaultModelFolder().
 absl::StatusOr<ModelFolder> OpenModel(const DecodeOptions& options);
 
-// A process among those that the model is divided over. `collectives` null: there is one.
+// A process among those that the model is divided over. `grid` null: there is one.
 struct RankOfRun {
-  Collectives* collectives = nullptr;
+  RankGrid* grid = nullptr;
   int local_rank = 0;  // its GPU
 
+  Collectives* collectives() const { return grid == nullptr ? nullptr : &grid->all(); }
   bool follows() const;  // not rank 0
 };
 

@@ -340,6 +340,11 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   constexpr std::array<Choice<bool>, 2> kParallel = {{{"tensor", false}, {"context", true}}};
   REPRISE_ASSIGN_OR_RETURN(options.divides_context,
                            Choose("parallel", arguments.parallel, kParallel));
+  REPRISE_RETURN_IF_ERROR(AtLeast("context_ranks", 1, arguments.context_ranks.value_or(1)));
+  if (arguments.context_ranks.has_value() && !options.divides_context) {
+    return absl::InvalidArgumentError("--context_ranks: expected --parallel=context with it");
+  }
+  options.context_ranks = arguments.context_ranks;
   REPRISE_ASSIGN_OR_RETURN(options.graphs, Choose("graphs", arguments.graphs, kGraphs));
   REPRISE_RETURN_IF_ERROR(AtLeast("block_size", 1, arguments.block_size));
   options.block_size = arguments.block_size;

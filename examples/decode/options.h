@@ -83,8 +83,10 @@ struct DecodeOptions {
   // Processes that the model is divided over, which the program starts. nullopt: as many as a launcher
   // has started (distributed/launch.h), or one.
   std::optional<int> num_ranks = {};
-  // Whether they divide the keys of each sequence, not the weights.
+  // Whether they divide the keys of each sequence, not the weights; or both, over a grid of which so
+  // many divide the keys (distributed/rank_grid.h). nullopt: all do.
   bool divides_context = false;
+  std::optional<int> context_ranks = {};
   GraphChoice graphs = GraphChoice::kOn;
   int block_size = 16;
   std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use

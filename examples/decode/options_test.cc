@@ -51,6 +51,8 @@ TEST(DecodeOptionsTest, RanksAreThoseOfALauncherUnlessGiven) {
   EXPECT_EQ(Made({.ranks = 4}).num_ranks, 4);
   EXPECT_FALSE(Made({}).divides_context);
   EXPECT_TRUE(Made({.parallel = "context"}).divides_context);
+  EXPECT_EQ(Made({.parallel = "context"}).context_ranks, std::nullopt);
+  EXPECT_EQ(Made({.parallel = "context", .context_ranks = 2}).context_ranks, 2);
 }
 
 TEST(DecodeOptionsTest, TakesEveryFlag) {
@@ -108,6 +110,9 @@ TEST(DecodeOptionsTest, ValuesOutOfRangeAreNamed) {
   EXPECT_EQ(Problem({.ranks = 0}), "--ranks: expected at least 1, got 0");
   EXPECT_THAT(Problem({.parallel = "pipeline"}),
               StartsWith("--parallel: expected tensor, context, got"));
+  EXPECT_EQ(Problem({.parallel = "context", .context_ranks = 0}),
+            "--context_ranks: expected at least 1, got 0");
+  EXPECT_EQ(Problem({.context_ranks = 2}), "--context_ranks: expected --parallel=context with it");
   EXPECT_EQ(Problem({.block_size = 0}), "--block_size: expected at least 1, got 0");
   EXPECT_EQ(Problem({.num_blocks = 1}), "--num_blocks: expected at least 2, got 1");
   EXPECT_EQ(Problem({.prefill_chunk = -1}), "--prefill_chunk: expected at least 0, got -1");

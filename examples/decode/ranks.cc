@@ -11,9 +11,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "distributed/collectives.h"
 #include "distributed/launch.h"
 #include "distributed/process_group.h"
+#include "distributed/rank_grid.h"
 #include "distributed/ranks.h"
 #include "examples/decode/bench/bench.h"
 #include "examples/decode/chat/chat.h"
@@ -49,7 +49,7 @@ absl::Status RunCommand(const DecodeOptions& options, const DecodeStreams& strea
     case DecodeCommand::kPerplexity:
       break;
   }
-  return RunDecode(options, streams, rank.collectives, rank.local_rank);
+  return RunDecode(options, streams, rank);
 }
 
 // While it lives, Ctrl-C of a terminal, which all processes of a command get, is for rank 0 alone.
@@ -81,15 +81,17 @@ absl::Status RunAsRank(const RankPlace& place, const DecodeOptions& options,
   if (place.ranks.world == 1) return RunCommand(options, streams, {});
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device,
                            ChooseDevice(options.device, NumGpus(), place.local_rank));
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Collectives> collectives,
-                           ConnectRanks(place, device));
+  const int context_ranks =
+      options.divides_context ? options.context_ranks.value_or(place.ranks.world) : 1;
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<RankGrid> grid,
+                           ConnectGrid(place, device, context_ranks));
   std::ostream nowhere(nullptr);
   const bool prints = place.ranks.rank == 0;
   return RunCommand(options,
                     {.out = prints ? streams.out : nowhere,
                      .err = prints ? streams.err : nowhere,
                      .progress = prints ? streams.progress : ProgressLine::Mode::kSilent},
-                    {.collectives = collectives.get(), .local_rank = place.local_rank});
+                    {.grid = grid.get(), .local_rank = place.local_rank});
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ EngineOptions SharedOptions(const DecodeOptions& options, int num_rows, int64_t 
   engine.runner.max_seq_len = static_cast<int>(max_seq_len);
   engine.runner.block_size = options.block_size;
   engine.runner.divides_context = options.divides_context;
+  engine.runner.context_ranks = options.context_ranks.value_or(0);
   engine.runner.num_blocks = options.num_blocks;
   if (options.graphs == GraphChoice::kOff) engine.runner.graphs = GraphSetOptions::Mode::kOff;
   engine.runner.kv_dtype = choice.kv_dtype;

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "distributed/agreement.h"
-#include "distributed/collectives.h"
 #include "engine/engine.h"
 #include "examples/decode/loaded_model.h"
 #include "examples/decode/perplexity.h"
@@ -55,7 +54,7 @@ class Run {
   absl::Status Load() {
     const Clock::time_point begin = Clock::now();
     ProgressLine progress(streams_.err, streams_.progress);
-    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank_.collectives, LoadModels(progress)));
+    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank_.collectives(), LoadModels(progress)));
     if (follows()) return absl::OkStatus();
     progress.Show("setting up");
     REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(model(), engine_options_));
@@ -145,7 +144,7 @@ class Run {
       REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
     }
     engine_options_ = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
-    engine_options_.runner.collectives = rank_.collectives;
+    engine_options_.runner.collectives = rank_.collectives();
     if (!follows() && options_.trace.has_value()) engine_options_.runner.trace = &trace_.emplace();
     REPRISE_ASSIGN_OR_RETURN(
         loaded_, LoadedModel::Load(options_, *folder_, *engine_options_.runner.max_seq_len, rank_,
@@ -237,9 +236,8 @@ class Run {
 
 }  // namespace
 
-absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams,
-                       Collectives* collectives, int local_rank) {
-  Run run(options, streams, {.collectives = collectives, .local_rank = local_rank});
+absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams, RankOfRun rank) {
+  Run run(options, streams, rank);
   REPRISE_RETURN_IF_ERROR(run.Load());
   if (run.follows()) return run.Follow();
   return options.perplexity.has_value() ? run.Score() : run.Continue();

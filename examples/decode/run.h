@@ -8,7 +8,7 @@
 #include <ostream>
 
 #include "absl/status/status.h"
-#include "distributed/collectives.h"
+#include "examples/decode/loaded_model.h"
 #include "examples/decode/options.h"
 #include "examples/decode/progress_line.h"
 
@@ -25,11 +25,10 @@ struct DecodeStreams {
 // sets LibTorch's number of threads by the model's size, unless OMP_NUM_THREADS is set.
 // Errors: a sentence for the user about the part that failed.
 //
-// `collectives`: the ranks that the model is divided over, this process among them; null: one. All
-// ranks call it with the same options; rank 0 generates, prints and writes files, the others follow
-// its steps. With a GPU each, that of `local_rank`.
+// All ranks call it with the same options; rank 0 generates, prints and writes files, the others
+// follow its steps.
 absl::Status RunDecode(const DecodeOptions& options, const DecodeStreams& streams,
-                       Collectives* collectives = nullptr, int local_rank = 0);
+                       RankOfRun rank = {});
 
 }  // namespace reprise
 

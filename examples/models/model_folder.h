@@ -68,8 +68,9 @@ struct LoadModelOptions {
   // Null: one rank. weights.ranks is ignored.
   Collectives* collectives = nullptr;
   Undivided undivided = Undivided::kRefused;
-  // The ranks that keys are divided over (ModelRunnerOptions::divides_context), each of which has
-  // all weights; must outlive the model. Null: none. Excludes `collectives`.
+  // The ranks that keys are divided over (ModelRunnerOptions::divides_context), which have the same
+  // weights; must outlive the model. Null: none. With `collectives`: groups of a grid
+  // (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
 

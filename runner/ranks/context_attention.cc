@@ -111,11 +111,12 @@ absl::Status CopyFromFirstRank(Collectives* context, const at::Tensor& tensor) {
   return context->Broadcast(same, /*root=*/0);
 }
 
-absl::Status CheckOneDivision(const Collectives* weights, const Collectives* context) {
-  if (RanksOf(weights).world == 1 || RanksOf(context).world == 1) return absl::OkStatus();
+absl::Status CheckDivisions(const Collectives* weights, const Collectives* context) {
+  if (RanksOf(weights).world == 1 || weights != context) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("a model divides its weights or its keys: expected collectives or context, got ",
-                   "both, of ", RanksOf(weights).world, " and ", RanksOf(context).world, " ranks"));
+      absl::StrCat("ranks that divide keys must have the same heads: expected collectives and "
+                   "context of two groups of a grid, got one of ",
+                   RanksOf(weights).world, " ranks as both"));
 }
 
 }  // namespace reprise

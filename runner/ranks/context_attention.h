@@ -61,8 +61,9 @@ absl::StatusOr<AttentionPart> AttendBeforeOverRanks(Collectives* context, const 
 // all choose the same tokens. Contiguous. Errors: those of Broadcast().
 absl::Status CopyFromFirstRank(Collectives* context, const at::Tensor& tensor);
 
-// Of a model's options. InvalidArgument if both weights and keys are divided over several ranks.
-absl::Status CheckOneDivision(const Collectives* weights, const Collectives* context);
+// Of a model's options. InvalidArgument if weights and keys are divided over the same ranks: those that
+// divide keys must have the same heads, as in the columns of a grid (distributed/rank_grid.h).
+absl::Status CheckDivisions(const Collectives* weights, const Collectives* context);
 
 }  // namespace reprise
 

@@ -108,18 +108,22 @@ TEST(CopyFromFirstRankTest, AllRanksHaveWhatRankZeroHas) {
   EXPECT_TRUE(alone.equal(at::full({2}, 3)));
 }
 
-TEST(CheckOneDivisionTest, WeightsAndKeysAreNotDividedTogether) {
+TEST(CheckDivisionsTest, TheSameRanksDoNotDivideWeightsAndKeys) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& ranks) {
-    EXPECT_TRUE(CheckOneDivision(&ranks, nullptr).ok());
-    EXPECT_TRUE(CheckOneDivision(nullptr, &ranks).ok());
-    EXPECT_TRUE(CheckOneDivision(nullptr, nullptr).ok());
-    EXPECT_TRUE(CheckOneDivision(&ranks, OneRank().get()).ok());
-    return CheckOneDivision(&ranks, &ranks);
+    EXPECT_TRUE(CheckDivisions(&ranks, nullptr).ok());
+    EXPECT_TRUE(CheckDivisions(nullptr, &ranks).ok());
+    EXPECT_TRUE(CheckDivisions(nullptr, nullptr).ok());
+    EXPECT_TRUE(CheckDivisions(&ranks, OneRank().get()).ok());
+    return CheckDivisions(&ranks, &ranks);
   });
   for (const absl::Status& status : results) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("got both, of 2 and 2 ranks"));
+    EXPECT_THAT(status.message(), HasSubstr("got one of 2 ranks as both"));
   }
+  const std::vector<absl::Status> grid = RunThreadGrid(4, /*context_ranks=*/2, [](RankGrid& ranks) {
+    return CheckDivisions(&ranks.weights(), &ranks.context());
+  });
+  EXPECT_THAT(grid, Each(absl::OkStatus()));
 }
 
 }  // namespace

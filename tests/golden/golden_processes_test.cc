@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -61,22 +62,9 @@ absl::StatusOr<c10::Device> DeviceOf(const RankPlace& place) {
 
 class GoldenProcessesTest : public testing::TestWithParam<std::tuple<const char*, int, DType>> {};
 
-void CheckOverProcesses(const std::string& name, int world, const DividedGoldenCheck& check) {
-  const absl::StatusOr<Golden> golden = LoadGolden(name);
-  ASSERT_TRUE(golden.ok()) << golden.status();
-  const RankReports reports(
-      world,
-      [&](const RankPlace& place) -> absl::Status {
-        REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
-        REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
-        REPRISE_RETURN_IF_ERROR(CheckDividedGolden(*golden, *collectives, device, check,
-                                                   {.graphs = Mode::kEager, .block_size = 4}));
-        DividedGoldenCheck eager = check;
-        eager.replays = false;
-        return CheckDividedGolden(*golden, *collectives, device, eager,
-                                  {.graphs = Mode::kOff, .prefill_chunk = 7});
-      },
-      absl::Seconds(100));
+// Runs `body` as ranks that must all return OK.
+void ExpectOnAll(int world, absl::FunctionRef<absl::Status(const RankPlace&)> body) {
+  const RankReports reports(world, body, absl::Seconds(100));
 #ifdef REPRISE_TEST_ON_GPU
   if (reports.of(0) && reports.of(0)->message() == kNoGpus) GTEST_SKIP() << kNoGpus;
   // Other tests of the program may have touched CUDA.
@@ -85,6 +73,21 @@ void CheckOverProcesses(const std::string& name, int world, const DividedGoldenC
   }
 #endif
   EXPECT_TRUE(reports.ok()) << reports.status();
+}
+
+void CheckOverProcesses(const std::string& name, int world, const DividedGoldenCheck& check) {
+  const absl::StatusOr<Golden> golden = LoadGolden(name);
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  ExpectOnAll(world, [&](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+    REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
+    REPRISE_RETURN_IF_ERROR(CheckDividedGolden(*golden, *collectives, device, check,
+                                               {.graphs = Mode::kEager, .block_size = 4}));
+    DividedGoldenCheck eager = check;
+    eager.replays = false;
+    return CheckDividedGolden(*golden, *collectives, device, eager,
+                              {.graphs = Mode::kOff, .prefill_chunk = 7});
+  });
 }
 
 TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
@@ -100,6 +103,23 @@ TEST_P(ContextProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
   CheckOverProcesses(
       name, world,
       {.tolerance = kTolerance, .dtype = dtype, .divided = DividedGoldenCheck::Divided::kContext});
+}
+
+class GridProcessesTest : public testing::TestWithParam<const char*> {};
+
+// 4 ranks of which each two divide the weights, and each two the keys.
+TEST_P(GridProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
+  const absl::StatusOr<Golden> golden = LoadGolden(GetParam());
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  ExpectOnAll(4, [&](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+    REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, device, /*context_ranks=*/2));
+    REPRISE_RETURN_IF_ERROR(
+        CheckDividedGolden(*golden, *grid, device, {.tolerance = kTolerance},
+                           {.graphs = Mode::kEager, .block_size = 4, .context_interleave = 2}));
+    return CheckDividedGolden(*golden, *grid, device, {.tolerance = kTolerance, .replays = false},
+                              {.graphs = Mode::kOff, .prefill_chunk = 7});
+  });
 }
 
 // Faults: rank 1 is killed, and rank 0's engine says so.
@@ -158,6 +178,75 @@ TEST(FaultProcessesTest, ARankThatIsKilledWhileItLoadsIsNamedByTheEngine) {
     REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
     return ExpectRankOneIsNamed(Engine::Create(model.get(), FaultyEngine(&collectives)).status());
   });
+}
+
+// What survivors get, and when, if rank 2 of 4 does `fault` while it reads its weights. With 2 context
+// ranks, the ranks are a grid.
+void ExpectFaultWhileLoading(int context_ranks, void (*fault)(), absl::StatusCode code,
+                             const std::string& text) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  constexpr int kVictim = 2;
+  const RankReports reports(
+      4,
+      [&](const RankPlace& place) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+        REPRISE_ASSIGN_OR_RETURN(const auto grid,
+                                 ConnectGrid(place, device, context_ranks, kQuick));
+        REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden->folder));
+        LoadModelOptions load = {.weights = {.device = device, .dtype = DType::kFloat32},
+                                 .collectives = &grid->weights(),
+                                 .context = &grid->context()};
+        if (place.ranks.rank == kVictim) {
+          load.weights.on_progress = [&](int64_t, int64_t) { fault(); };
+        }
+        REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
+        EngineOptions options = FaultyEngine(&grid->all());
+        options.runner.divides_context = context_ranks > 1;
+        options.runner.context_ranks = context_ranks;
+        const absl::Time begin = absl::Now();
+        const absl::Status status = place.ranks.rank == 0
+                                        ? Engine::Create(model.get(), options).status()
+                                        : Engine::Follow(model.get(), options);
+        // The timeout, the grace, and what a busy machine adds.
+        EXPECT_LT(absl::Now() - begin, kQuick.timeout + kQuick.grace + absl::Seconds(3));
+        return status;
+      },
+      absl::Seconds(60));
+#ifdef REPRISE_TEST_ON_GPU
+  if (reports.of(0) && reports.of(0)->message() == kNoGpus) GTEST_SKIP() << kNoGpus;
+  if (absl::IsFailedPrecondition(reports.status())) {
+    GTEST_SKIP() << reports.status() << ": run *ProcessesTest.* by themselves";
+  }
+#endif
+  EXPECT_FALSE(reports.of(kVictim).has_value()) << reports.text();
+  for (const int rank : {0, 1, 3}) {
+    ASSERT_TRUE(reports.of(rank).has_value()) << "rank " << rank << ": " << reports.text();
+    EXPECT_EQ(reports.of(rank)->code(), code) << *reports.of(rank);
+    EXPECT_THAT(std::string(reports.of(rank)->message()), testing::HasSubstr("rank 2 (process"));
+    EXPECT_THAT(std::string(reports.of(rank)->message()), testing::HasSubstr(text));
+  }
+}
+
+void EndByASignal() { raise(SIGKILL); }
+// Longer than any survivor waits.
+void Hang() {
+  absl::SleepFor(absl::Seconds(15));
+  _exit(1);
+}
+
+TEST(FaultProcessesTest, ARankThatIsKilledWhileItLoadsIsNamedByAll) {
+  for (const int context_ranks : {1, 2}) {
+    ExpectFaultWhileLoading(context_ranks, EndByASignal, absl::StatusCode::kUnavailable,
+                            "has ended");
+  }
+}
+
+TEST(FaultProcessesTest, ARankThatHangsWhileItLoadsIsNamedByAll) {
+  for (const int context_ranks : {1, 2}) {
+    ExpectFaultWhileLoading(context_ranks, Hang, absl::StatusCode::kDeadlineExceeded,
+                            "did not come to");
+  }
 }
 
 TEST(FaultProcessesTest, ARankThatIsKilledInAStepEndsTheSequencesOfTheEngine) {
@@ -219,6 +308,16 @@ INSTANTIATE_TEST_SUITE_P(All, ContextProcessesTest,
                                                           "gpt-oss-sinks", "deepseek-mla"),
                                           testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
                          NameOf);
+
+// Of 2 KV heads (llama), of 8 q heads and latents, with sinks and windows, with ALiBi.
+INSTANTIATE_TEST_SUITE_P(All, GridProcessesTest,
+                         testing::Values("llama-rope-llama3", "qwen3", "gemma2", "gpt-oss-sinks",
+                                         "deepseek-mla", "bloom-alibi"),
+                         [](const testing::TestParamInfo<const char*>& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace reprise

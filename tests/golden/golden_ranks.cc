@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "distributed/share.h"
 #include "engine/request.h"
 #include "runner/model.h"
 #include "tests/golden/golden_measures.h"
@@ -25,24 +26,28 @@ absl::Status CheckTrack(const RunTrack& got, const GoldenTrack& track,
       absl::StrCat("logits: expected an error of at most ", most, ", got ", error));
 }
 
-}  // namespace
+// The groups of a rank. Null: none but the rank itself.
+struct Groups {
+  Collectives* all = nullptr;
+  Collectives* weights = nullptr;
+  Collectives* context = nullptr;
+};
 
-absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
-                                const DividedGoldenCheck& check, GoldenRunOptions options) {
-  const bool divides_context = check.divided == DividedGoldenCheck::Divided::kContext;
+absl::Status CheckGroups(const Golden& golden, const Groups& groups, c10::Device device,
+                         const DividedGoldenCheck& check, GoldenRunOptions options) {
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                            LoadGoldenModel(golden, device, check.dtype, check.mla_cache,
-                                           divides_context ? nullptr : &collectives,
-                                           divides_context ? &collectives : nullptr));
+                                           groups.weights, groups.context));
   std::vector<Request> requests;
   for (const GoldenPrompt& prompt : golden.prompts) {
     requests.push_back(ForcedRequest(prompt, prompt.greedy));
     requests.push_back(ForcedRequest(prompt, prompt.forced));
     requests.push_back(GreedyRequest(prompt));
   }
-  options.collectives = &collectives;
-  options.divides_context = divides_context;
-  if (collectives.ranks().rank != 0) return FollowGolden(*model, requests, options);
+  options.collectives = groups.all;
+  options.divides_context = groups.context != nullptr;
+  options.context_ranks = RanksOf(groups.context).world;
+  if (groups.all->ranks().rank != 0) return FollowGolden(*model, requests, options);
   REPRISE_ASSIGN_OR_RETURN(const GoldenRun run, RunGolden(*model, requests, options));
   for (size_t i = 0; i < golden.prompts.size(); ++i) {
     const GoldenPrompt& prompt = golden.prompts[i];
@@ -62,6 +67,24 @@ absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, 
     return absl::InternalError("expected that a sequence is preempted");
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
+                                const DividedGoldenCheck& check, GoldenRunOptions options) {
+  const bool divides_context = check.divided == DividedGoldenCheck::Divided::kContext;
+  const Groups groups = {.all = &collectives,
+                         .weights = divides_context ? nullptr : &collectives,
+                         .context = divides_context ? &collectives : nullptr};
+  return CheckGroups(golden, groups, device, check, options);
+}
+
+absl::Status CheckDividedGolden(const Golden& golden, RankGrid& grid, c10::Device device,
+                                const DividedGoldenCheck& check, GoldenRunOptions options) {
+  const Groups groups = {
+      .all = &grid.all(), .weights = &grid.weights(), .context = &grid.context()};
+  return CheckGroups(golden, groups, device, check, options);
 }
 
 }  // namespace reprise

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "base/dtype.h"
 #include "distributed/collectives.h"
+#include "distributed/rank_grid.h"
 #include "examples/models/deepseek/mla_model.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_runner.h"
@@ -36,6 +37,10 @@ struct DividedGoldenCheck {
 // token is another one before the first margin below 1e-3, or if the run was not as `check` says.
 // Else errors: those of LoadGoldenModel(), RunGolden() and FollowGolden().
 absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
+                                const DividedGoldenCheck& check, GoldenRunOptions options);
+
+// The same on a grid, whose groups divide weights and keys; check.divided is ignored.
+absl::Status CheckDividedGolden(const Golden& golden, RankGrid& grid, c10::Device device,
                                 const DividedGoldenCheck& check, GoldenRunOptions options);
 
 }  // namespace reprise

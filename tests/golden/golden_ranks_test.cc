@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -269,39 +270,38 @@ absl::Status AppendText(Engine& engine, const Request& request, std::vector<int3
   return absl::OkStatus();
 }
 
-// By world: the texts of an engine whose cache swaps, finds prefixes and gives none to a sequence that
-// leaves.
-using Divided = DividedGoldenCheck::Divided;
-void CheckTraffic(Divided divided) {
+// The texts of an engine whose cache swaps, finds prefixes and gives none to a sequence that leaves: of
+// one rank, and of grids of {ranks, context ranks}.
+void CheckTraffic(const std::vector<std::pair<int, int>>& grids) {
   const Golden golden = Loaded("qwen2");
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
   ASSERT_TRUE(config.ok()) << config.status();
-  const bool divides_context = divided == Divided::kContext;
-  EngineOptions options = {.runner = {.max_num_seqs = 5,
-                                      .max_num_tokens = 48,
-                                      .max_seq_len = 64,
-                                      .block_size = 4,
-                                      .num_blocks = 34,
-                                      .num_swap_blocks = 20,
-                                      .mixed_graphs = MixedGraphs::kOn,
-                                      .max_steps_in_flight = 2},
-                           .prefill_chunk = 9};
-  std::map<int, Texts> texts;
-  for (const int world : {1, 2, 4}) {
-    const auto run = [&](Collectives& collectives) -> absl::Status {
+  const EngineOptions options = {.runner = {.max_num_seqs = 5,
+                                            .max_num_tokens = 48,
+                                            .max_seq_len = 64,
+                                            .block_size = 4,
+                                            .num_blocks = 34,
+                                            .num_swap_blocks = 20,
+                                            .mixed_graphs = MixedGraphs::kOn,
+                                            .max_steps_in_flight = 2},
+                                 .prefill_chunk = 9};
+  const auto texts_of = [&](int world, int context_ranks) {
+    Texts texts;
+    const auto run = [&](RankGrid& grid) -> absl::Status {
       at::set_num_threads(1);
       EngineOptions own = options;
-      own.runner.collectives = &collectives;
-      own.runner.divides_context = divides_context;
-      if (divides_context) own.runner.block_size /= collectives.ranks().world;
+      own.runner.collectives = &grid.all();
+      own.runner.divides_context = context_ranks > 1;
+      own.runner.context_ranks = context_ranks;
+      own.runner.block_size /= context_ranks;
       REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                                LoadModel(golden.folder, *config,
                                          {.weights = {.dtype = DType::kFloat32},
-                                          .collectives = divides_context ? nullptr : &collectives,
-                                          .context = divides_context ? &collectives : nullptr}));
-      if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), own);
+                                          .collectives = &grid.weights(),
+                                          .context = &grid.context()}));
+      if (grid.all().ranks().rank != 0) return Engine::Follow(model.get(), own);
       REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), own));
-      REPRISE_ASSIGN_OR_RETURN(texts[world], RunTraffic(*engine));
+      REPRISE_ASSIGN_OR_RETURN(texts, RunTraffic(*engine));
       const EngineMetrics metrics = engine->metrics();
       EXPECT_GT(metrics.num_preemptions, 0);
       EXPECT_GT(metrics.num_prefix_tokens_hit, 0);
@@ -309,18 +309,89 @@ void CheckTraffic(Divided divided) {
       EXPECT_GT(metrics.num_finished[static_cast<int>(FinishReason::kCancelled)], 0);
       return absl::OkStatus();
     };
-    ASSERT_THAT(RunThreadRanks(world, run), Each(absl::OkStatus()));
+    EXPECT_THAT(RunThreadGrid(world, context_ranks, run), Each(absl::OkStatus()));
+    return texts;
+  };
+  const Texts expected = texts_of(1, 1);
+  EXPECT_EQ(expected.size(), 12u);
+  for (const auto& [world, context_ranks] : grids) {
+    EXPECT_EQ(texts_of(world, context_ranks), expected) << world << " ranks";
   }
-  EXPECT_EQ(texts[2], texts[1]);
-  EXPECT_EQ(texts[4], texts[1]);
 }
 
 TEST(DividedModelTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
-  CheckTraffic(Divided::kWeights);
+  CheckTraffic({{2, 1}, {4, 1}});
 }
 
 TEST(DividedContextTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
-  CheckTraffic(Divided::kContext);
+  CheckTraffic({{2, 2}, {4, 4}});
+}
+
+TEST(DividedGridTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
+  CheckTraffic({{4, 2}});
+}
+
+// What all ranks return.
+std::vector<absl::Status> CheckGridOf(const char* name, int world, int context_ranks,
+                                      const DividedGoldenCheck& check,
+                                      const GoldenRunOptions& options) {
+  const Golden golden = Loaded(name);
+  return RunThreadGrid(world, context_ranks, [&](RankGrid& grid) {
+    at::set_num_threads(1);
+    return CheckDividedGolden(golden, grid, c10::kCPU, check, options);
+  });
+}
+
+TEST(DividedGridTest, LogitsAreGolden) {
+  for (const auto& [world, context_ranks] :
+       std::vector<std::pair<int, int>>{{2, 1}, {2, 2}, {6, 2}, {6, 3}, {8, 2}}) {
+    EXPECT_THAT(CheckGridOf("llama-rope-llama3", world, context_ranks, {.tolerance = kTolerance},
+                            {.block_size = 4}),
+                Each(absl::OkStatus()))
+        << world << " ranks, of which " << context_ranks << " divide keys";
+  }
+  EXPECT_THAT(CheckGridOf("deepseek-mla", 4, 2,
+                          {.tolerance = kTolerance, .mla_cache = MlaCache::kExpanded}, {}),
+              Each(absl::OkStatus()));
+}
+
+TEST(DividedGridTest, PreemptedSequencesGetGoldenLogits) {
+  EXPECT_THAT(CheckGridOf("llama-rope-llama3", 4, 2, {.tolerance = kTolerance, .preempts = true},
+                          {.block_size = 2, .num_blocks = 64, .prefill_chunk = 16}),
+              Each(absl::OkStatus()));
+}
+
+TEST(DividedGridTest, WhatIsNoGridIsRefusedByAll) {
+  const Golden golden = Loaded("qwen2");
+  const auto statuses_of = [&](int context_ranks, bool divides, bool same_ranks) {
+    return RunThreadGrid(4, 2, [&](RankGrid& grid) -> absl::Status {
+      at::set_num_threads(1);
+      REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden.folder));
+      LoadModelOptions load = {.weights = {.dtype = DType::kFloat32},
+                               .collectives = &grid.weights(),
+                               .context = &grid.context()};
+      if (same_ranks) load.collectives = load.context = &grid.all();
+      REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden.folder, config, load));
+      const EngineOptions options = {.runner = {.num_blocks = 64,
+                                                .collectives = &grid.all(),
+                                                .divides_context = divides,
+                                                .context_ranks = context_ranks}};
+      if (grid.all().ranks().rank != 0) return Engine::Follow(model.get(), options);
+      return Engine::Create(model.get(), options).status();
+    });
+  };
+  for (const absl::Status& status : statuses_of(3, true, false)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("context_ranks must divide the number of ranks, 4"));
+  }
+  for (const absl::Status& status : statuses_of(2, false, false)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("context_ranks is of divides_context, which is off"));
+  }
+  for (const absl::Status& status : statuses_of(2, true, true)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("got one of 4 ranks as both"));
+  }
 }
 
 // 8 blocks of 4 tokens a rank hold 32 tokens, and two ranks together the 60 of the sequence, with
@@ -450,18 +521,26 @@ TEST(DividedModelTest, OddSizesGiveTheLogitsOfOneRank) {
   for (int i = 0; i < 21; ++i) request.prompt.push_back(i * 43 % 301);
   const std::vector<Request> requests = {request};
   std::map<int, std::vector<float>> logits;
-  for (const int world : {1, 2, 3, 4}) {
-    const auto run = [&](Collectives& collectives) -> absl::Status {
+  // Ranks, and how many of them divide the keys.
+  for (const auto& [world, context_ranks] :
+       std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {3, 1}, {4, 1}, {6, 2}}) {
+    const auto run = [&, context_ranks = context_ranks,
+                      world = world](RankGrid& grid) -> absl::Status {
       at::set_num_threads(1);
-      const GoldenRunOptions options = {.block_size = 4, .collectives = &collectives};
-      REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                               LoadModel(folder, *config, {.collectives = &collectives}));
-      if (collectives.ranks().rank != 0) return FollowGolden(*model, requests, options);
+      const GoldenRunOptions options = {.block_size = 4,
+                                        .collectives = &grid.all(),
+                                        .divides_context = context_ranks > 1,
+                                        .context_ranks = context_ranks};
+      REPRISE_ASSIGN_OR_RETURN(
+          const std::unique_ptr<Model> model,
+          LoadModel(folder, *config, {.collectives = &grid.weights(), .context = &grid.context()}));
+      if (grid.all().ranks().rank != 0) return FollowGolden(*model, requests, options);
       REPRISE_ASSIGN_OR_RETURN(const GoldenRun got, RunGolden(*model, requests, options));
       logits[world] = got.tracks[0].logits;
       return absl::OkStatus();
     };
-    ASSERT_THAT(RunThreadRanks(world, run), Each(absl::OkStatus())) << world << " ranks";
+    ASSERT_THAT(RunThreadGrid(world, context_ranks, run), Each(absl::OkStatus()))
+        << world << " ranks";
     ASSERT_EQ(logits[world].size(), 8u * 301);
     EXPECT_THAT(logits[world], Pointwise(FloatNear(1e-6f), logits[1])) << world << " ranks";
   }

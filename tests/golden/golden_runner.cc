@@ -37,7 +37,8 @@ EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
                      .max_steps_in_flight = 1,  // logits are read after every step
                      .collectives = options.collectives,
                      .divides_context = options.divides_context,
-                     .context_interleave = options.context_interleave},
+                     .context_interleave = options.context_interleave,
+                     .context_ranks = options.context_ranks},
           .prefill_chunk = options.prefill_chunk};
 }
 

@@ -49,6 +49,7 @@ struct GoldenRunOptions {
   Collectives* collectives = nullptr;  // of a model that is divided over ranks
   bool divides_context = false;        // and whether they divide the keys
   int context_interleave = 1;
+  int context_ranks = 0;  // of a grid; 0: all
 };
 
 // The result of a request.

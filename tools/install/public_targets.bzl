@@ -98,6 +98,7 @@ PUBLIC_TARGETS = [
     "//distributed:collectives",
     "//distributed:launch",
     "//distributed:process_group",
+    "//distributed:rank_grid",
     "//distributed:ranks",
     "//engine:async_engine",
     "//engine:draft_costs",

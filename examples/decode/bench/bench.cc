@@ -165,13 +165,13 @@ absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams,
     }
     REPRISE_RETURN_IF_ERROR(CheckContexts(options.bench, folder->max_seq_len()));
     engine_options = BenchEngineOptions(options, folder->max_seq_len());
-    engine_options.runner.collectives = rank.collectives;
+    engine_options.runner.collectives = rank.collectives();
     REPRISE_ASSIGN_OR_RETURN(
         loaded,
         LoadedModel::Load(options, *folder, *engine_options.runner.max_seq_len, rank, progress));
     return absl::OkStatus();
   };
-  REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives, load()));
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), load()));
   if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
   progress.Show("setting up");
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,

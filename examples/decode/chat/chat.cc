@@ -124,7 +124,7 @@ absl::Status RunChat(const DecodeOptions& options, const ChatStreams& streams, R
     DecodeOptions one = options;
     one.max_num_seqs = 1;
     engine_options = ServingEngineOptions(one, folder->max_seq_len());
-    engine_options.runner.collectives = rank.collectives;
+    engine_options.runner.collectives = rank.collectives();
     setup.max_seq_len = *engine_options.runner.max_seq_len;
     REPRISE_ASSIGN_OR_RETURN(
         loaded, LoadedModel::Load(options, *folder, setup.max_seq_len, rank, progress));
@@ -134,7 +134,7 @@ absl::Status RunChat(const DecodeOptions& options, const ChatStreams& streams, R
   std::unique_ptr<Engine> engine;
   {
     ProgressLine progress(streams.err, streams.progress);
-    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives, load(progress)));
+    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), load(progress)));
     if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
     progress.Show("setting up");
     REPRISE_ASSIGN_OR_RETURN(engine, CreateEngine(loaded.model.get(), engine_options));

@@ -74,7 +74,7 @@ absl::Status RunServe(const DecodeOptions& options, const ServeStreams& streams,
   const auto load = [&](ProgressLine& progress) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(folder, OpenModel(options));
     engine_options = ServingEngineOptions(options, folder->max_seq_len());
-    engine_options.runner.collectives = rank.collectives;
+    engine_options.runner.collectives = rank.collectives();
     REPRISE_ASSIGN_OR_RETURN(
         loaded,
         LoadedModel::Load(options, *folder, *engine_options.runner.max_seq_len, rank, progress));
@@ -84,7 +84,7 @@ absl::Status RunServe(const DecodeOptions& options, const ServeStreams& streams,
   std::unique_ptr<Engine> made;
   {
     ProgressLine progress(streams.err, streams.progress);
-    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives, load(progress)));
+    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), load(progress)));
     if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
     progress.Show("setting up");
     REPRISE_ASSIGN_OR_RETURN(made, CreateEngine(loaded.model.get(), engine_options));

@@ -67,7 +67,7 @@ struct MlaModelOptions {
   Collectives* collectives = nullptr;
   // The ranks that the keys of each sequence are divided over, for a runner with
   // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys.
-  // Excludes `collectives`: each rank has all weights.
+  // With `collectives`: groups of a grid (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
 

@@ -48,7 +48,7 @@ struct LlamaModelOptions {
   Collectives* collectives = nullptr;
   // The ranks that the keys of each sequence are divided over, for a runner with
   // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys of
-  // its heads. Excludes `collectives`: each rank has all weights.
+  // its heads. With `collectives`: groups of a grid (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
 
