@@ -11,8 +11,8 @@
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "distributed/collectives.h"
-#include "runner/block_tokens.h"
 #include "runner/model_runner.h"
+#include "runner/speculation/block_tokens.h"
 #include "runner/speculation/drafter.h"
 #include "runner/speculation/ngram_drafts_args.h"
 
@@ -39,8 +39,8 @@ absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch
   output.is_verified_in_graph = VerifiesInGraph(output);
   REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
   if (constants_->block_tokens.has_value() && !batch.joins.empty()) {
-    REPRISE_RETURN_IF_ERROR(
-        driver_->OnStream([&] { return constants_->block_tokens->Recall(*memory_, batch.joins); }));
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream(
+        [&] { return constants_->block_tokens->Recall(memory_->slots(), batch.joins); }));
   }
   if (head_model_ != nullptr && !batch.joins.empty()) {
     REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] {

@@ -436,6 +436,56 @@ TEST(DividedContextTest, ASequenceMayBeLongerThanTheCacheOfARank) {
   EXPECT_EQ(got, expected);
 }
 
+// N-grams of a prefix that another sequence computed: ranks that divide its keys know all its tokens, so
+// they accept as many drafts as one rank.
+TEST(DividedContextTest, DraftsAreFoundInPrefixesThatOthersComputed) {
+  const Golden golden = Loaded("qwen2");
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
+  ASSERT_TRUE(config.ok()) << config.status();
+  Request request = {.max_new_tokens = 20};
+  for (int i = 0; i < 40; ++i) request.prompt.push_back(i % 8 * 3);
+  struct Result {
+    std::vector<int32_t> tokens;
+    int64_t num_accepted = 0;
+    int64_t num_drafts = 0;
+  };
+  std::map<int, Result> results;
+  for (const int world : {1, 2}) {
+    const auto run = [&](Collectives& collectives) -> absl::Status {
+      at::set_num_threads(1);
+      EngineOptions options = {
+          .runner = {
+              .max_num_seqs = 2,
+              .max_num_tokens = 64,
+              .max_seq_len = 60,
+              .block_size = 4 / world,
+              .num_blocks = 40,
+              .speculation = {.max_drafts = 3, .proposer = SpeculationOptions::Proposer::kNgram},
+              .collectives = &collectives,
+              .divides_context = true}};
+      REPRISE_ASSIGN_OR_RETURN(
+          const std::unique_ptr<Model> model,
+          LoadModel(golden.folder, *config,
+                    {.weights = {.dtype = DType::kFloat32}, .context = &collectives}));
+      if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
+      REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+      Result& result = results[world];
+      REPRISE_RETURN_IF_ERROR(AppendText(*engine, request, result.tokens));
+      REPRISE_RETURN_IF_ERROR(AppendText(*engine, request, result.tokens));
+      const EngineMetrics metrics = engine->metrics();
+      EXPECT_GT(metrics.num_prefix_tokens_hit, 0);
+      result.num_accepted = metrics.speculation.num_accepted;
+      result.num_drafts = metrics.speculation.num_drafts;
+      return absl::OkStatus();
+    };
+    ASSERT_THAT(RunThreadRanks(world, run), Each(absl::OkStatus()));
+  }
+  EXPECT_EQ(results[2].tokens, results[1].tokens);
+  EXPECT_GT(results[1].num_accepted, 0);
+  EXPECT_EQ(results[2].num_accepted, results[1].num_accepted);
+  EXPECT_EQ(results[2].num_drafts, results[1].num_drafts);
+}
+
 // A draft model of one head, which two ranks cannot divide: each has all of it, and the text is that of
 // the model alone.
 TEST(DividedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {

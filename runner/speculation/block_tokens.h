@@ -7,7 +7,7 @@
 //   // Each step, behind its drafts; may be captured:
 //   REPRISE_RETURN_IF_ERROR(tokens.Keep(slots, token_ids));
 //   // Before a step in which sequences join:
-//   REPRISE_RETURN_IF_ERROR(tokens.Recall(memory, batch.joins));
+//   REPRISE_RETURN_IF_ERROR(tokens.Recall(slots, batch.joins));
 //
 // Tokens are kept as keys are: at the slots of the step's tokens, drafts included. So those of
 // rejected drafts lie beyond the sequence's end until the next step writes over them; blocks() are
@@ -19,8 +19,8 @@
 //
 // Work is enqueued on LibTorch's current stream, without synchronisation. Thread safety: one owner.
 
-#ifndef RUNNER_BLOCK_TOKENS_H_
-#define RUNNER_BLOCK_TOKENS_H_
+#ifndef RUNNER_SPECULATION_BLOCK_TOKENS_H_
+#define RUNNER_SPECULATION_BLOCK_TOKENS_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -33,8 +33,8 @@
 #include "cache/kv_group.h"
 #include "cache/storage/kv_layer.h"
 #include "graphs/fingerprint.h"
-#include "runner/slots/scheduled_batch.h"
-#include "runner/step_memory.h"
+#include "runner/slots/slot_state.h"
+#include "runner/slots/step_delta.h"
 
 namespace reprise {
 
@@ -60,8 +60,8 @@ class BlockTokens {
   absl::Status Keep(const at::Tensor& slots, const at::Tensor& token_ids) const;
 
   // Fills in the histories of slots that have joined with tokens in the cache, whose tables are
-  // filled.
-  absl::Status Recall(const StepMemory& memory, absl::Span<const SlotJoin> joins) const;
+  // filled. `slots` lie on the device of blocks().
+  absl::Status Recall(const SlotState& slots, absl::Span<const SlotJoin> joins) const;
 
   void AddTo(Fingerprint& fingerprint) const;
 
@@ -74,4 +74,4 @@ class BlockTokens {
 
 }  // namespace reprise
 
-#endif  // RUNNER_BLOCK_TOKENS_H_
+#endif  // RUNNER_SPECULATION_BLOCK_TOKENS_H_

@@ -1,5 +1,6 @@
-#include "runner/block_tokens.h"
+#include "runner/speculation/block_tokens.h"
 
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 
 #include <cstdint>
@@ -62,14 +63,16 @@ absl::Status BlockTokens::Keep(const at::Tensor& slots, const at::Tensor& token_
   });
 }
 
-absl::Status BlockTokens::Recall(const StepMemory& memory, absl::Span<const SlotJoin> joins) const {
-  const SlotState& slots = memory.slots();
+absl::Status BlockTokens::Recall(const SlotState& slots, absl::Span<const SlotJoin> joins) const {
   return CatchTorch([&] {
+    const auto view = [&](int32_t* first, int64_t count) {
+      return at::from_blob(first, {count}, tokens_.options());
+    };
     for (const SlotJoin& join : joins) {
       if (join.seq_len == 0) continue;
       const int64_t num_blocks = (int64_t{join.seq_len} - 1) / tokens_.size(1) + 1;
-      const at::Tensor table = memory.View(slots.table_row(group_, join.slot), num_blocks);
-      memory.View(slots.history.row(join.slot), join.seq_len)
+      const at::Tensor table = view(slots.table_row(group_, join.slot), num_blocks);
+      view(slots.history.row(join.slot), join.seq_len)
           .copy_(tokens_.index_select(0, table).view({-1}).narrow(0, 0, join.seq_len));
     }
     return absl::OkStatus();
