@@ -1,6 +1,5 @@
 #include "examples/models/model_folder.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -31,11 +30,12 @@ std::vector<ExpectedTensor> TensorsOf(const MlaConfig& config) { return MlaTenso
 std::vector<ExpectedTensor> TensorsOf(const BartConfig& config) { return BartTensors(config); }
 std::vector<ExpectedTensor> TensorsOf(const GptConfig& config) { return GptTensors(config); }
 
-absl::Status CheckOneRank(const char* family, const LoadModelOptions& options) {
-  const int world = std::max(options.weights.ranks.world, RanksOf(options.context).world);
+// Of a family whose models do not attend over ranks.
+absl::Status CheckNoContext(const char* family, const LoadModelOptions& options) {
+  const int world = RanksOf(options.context).world;
   if (world == 1) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("models of ", family, " are not divided: expected one rank, got ", world));
+  return absl::UnimplementedError(absl::StrCat(
+      "models of ", family, " do not divide keys: expected a context of one rank, got ", world));
 }
 
 // Why the family or the sizes of a model cannot be divided, or OK.
@@ -48,8 +48,8 @@ absl::Status CheckCanBeDivided(const MlaConfig& config, const LoadModelOptions& 
 absl::Status CheckCanBeDivided(const GptConfig& config, const LoadModelOptions& options) {
   return GptShareOf(config, options.weights.ranks).status();
 }
-absl::Status CheckCanBeDivided(const BartConfig&, const LoadModelOptions& options) {
-  return CheckOneRank("BART", options);
+absl::Status CheckCanBeDivided(const BartConfig& config, const LoadModelOptions& options) {
+  return BartShareOf(config, options.weights.ranks).status();
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const LlamaConfig& config,
@@ -73,9 +73,9 @@ absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const MlaCo
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const BartConfig& config,
                                             const LoadModelOptions& options) {
-  REPRISE_RETURN_IF_ERROR(CheckOneRank("BART", options));
+  REPRISE_RETURN_IF_ERROR(CheckNoContext("BART", options));
   REPRISE_ASSIGN_OR_RETURN(BartWeights weights, LoadBartWeights(path, config, options.weights));
-  return BartModel::Create(config, std::move(weights));
+  return BartModel::Create(config, std::move(weights), {.collectives = options.collectives});
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& path, const GptConfig& config,

@@ -52,7 +52,7 @@ struct ModelFolder {
   static absl::StatusOr<ModelFolder> Open(const std::string& path);
 };
 
-// What becomes of a model that cannot be divided over the ranks: of too few heads, or of BART's family.
+// What becomes of a model that cannot be divided over the ranks, as it has too few heads.
 enum class Undivided : int8_t {
   kRefused,
   kReplicated,  // each rank has all of it (runner/ranks/replicated_model.h)
@@ -74,8 +74,9 @@ struct LoadModelOptions {
   Collectives* context = nullptr;
 };
 
-// Errors: those of LoadWeights() and of the model's Create(); Unimplemented for several ranks of a
-// family that cannot be divided (BART), unless it is to be replicated.
+// Errors: those of LoadWeights() and of the model's Create(); InvalidArgument for a model of fewer heads
+// than ranks, unless it is to be replicated; Unimplemented for a context of several ranks of a family
+// that does not divide keys (BART).
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
                                                  const LoadModelOptions& options);
 

@@ -54,6 +54,17 @@ AttentionShape ShapeOf(const Step& step, const at::Tensor& q, int64_t head_dim_v
           .options = q.options()};
 }
 
+// That the runner divides the keys of `layer` over the ranks that merge.
+absl::Status CheckSameRanks(const Ranks& context, const Step& step, int layer) {
+  const KeyPositions& keys = step.batch(layer).key_positions;
+  if (keys.world == context.world && keys.rank == context.rank) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the model's context and ModelRunnerOptions must divide keys over the same ranks: "
+      "the model is rank ",
+      context.rank, " of ", context.world, ", the keys of layer ", layer, " are those of rank ",
+      keys.rank, " of ", keys.world));
+}
+
 }  // namespace
 
 absl::StatusOr<AttentionPart> MergeOverRanks(
@@ -82,6 +93,7 @@ absl::StatusOr<AttentionPart> MergeOverRanks(
 absl::StatusOr<at::Tensor> AttendOverRanks(Collectives* context, const Step& step, int layer,
                                            const at::Tensor& q, int64_t head_dim_v) {
   if (RanksOf(context).world == 1) return step.Attend(layer, q);
+  REPRISE_RETURN_IF_ERROR(CheckSameRanks(context->ranks(), step, layer));
   REPRISE_ASSIGN_OR_RETURN(
       const AttentionPart merged,
       MergeOverRanks(*context, ShapeOf(step, q, head_dim_v),
@@ -95,6 +107,7 @@ absl::StatusOr<AttentionPart> AttendBeforeOverRanks(Collectives* context, const 
                                                     int layer, const at::Tensor& q,
                                                     int64_t head_dim_v) {
   if (RanksOf(context).world == 1) return step.AttendBefore(layer, q);
+  REPRISE_RETURN_IF_ERROR(CheckSameRanks(context->ranks(), step, layer));
   return MergeOverRanks(*context, ShapeOf(step, q, head_dim_v),
                         [&](const at::Tensor& out, const at::Tensor& lse) -> absl::Status {
                           REPRISE_ASSIGN_OR_RETURN(const AttentionPart part,

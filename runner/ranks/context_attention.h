@@ -48,7 +48,8 @@ absl::StatusOr<AttentionPart> MergeOverRanks(
 // Attention to what the caches of all ranks hold: Step::Attend(layer, q) whose keys are divided over
 // the ranks of `context`; that call itself if it is null. q [num_tokens, num_q_heads, head_dim_qk]
 // of the model's dtype. Returns [num_tokens, num_q_heads, head_dim_v] of it. Errors:
-// InvalidArgument for q of another dtype; those of Step::Attend() and MergeOverRanks().
+// InvalidArgument for q of another dtype, or if the runner divides the keys over other ranks; those of
+// Step::Attend() and MergeOverRanks().
 absl::StatusOr<at::Tensor> AttendOverRanks(Collectives* context, const Step& step, int layer,
                                            const at::Tensor& q, int64_t head_dim_v);
 

@@ -299,7 +299,7 @@ std::string NameOf(const testing::TestParamInfo<std::tuple<const char*, int, DTy
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenProcessesTest,
                          testing::Combine(testing::Values("llama-rope-llama3", "qwen3", "gemma2",
-                                                          "deepseek-mla", "llama4-chunked"),
+                                                          "deepseek-mla", "llama4-chunked", "bart"),
                                           testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
                          NameOf);
 

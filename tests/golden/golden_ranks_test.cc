@@ -24,6 +24,7 @@
 #include "nlohmann/json.hpp"
 #include "runner/model.h"
 #include "tests/golden/golden.h"
+#include "tests/golden/golden_model.h"
 #include "tests/golden/golden_runner.h"
 
 namespace reprise {
@@ -64,7 +65,7 @@ TEST_P(DividedGoldenTest, LogitsAreGolden) {
 }
 
 // Of KV heads there are 2 and of q heads 8, but for gqa5 (10), bias-untied (6 and 6), MLA and BLOOM (8
-// each) and GPT-2 (4):
+// each) and GPT-2 and BART (4):
 // with 4 ranks a KV head is on two of them, and in the first two of these shares are of different
 // sizes.
 INSTANTIATE_TEST_SUITE_P(
@@ -72,7 +73,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(testing::Values("llama-rope-llama3", "llama-bias-untied", "llama-gqa5",
                                      "mistral-window", "llama4-chunked", "qwen2", "qwen3",
                                      "qwen3-moe", "gemma2", "gemma3", "gpt-oss-sinks",
-                                     "deepseek-mla", "deepseek-mla-yarn", "gpt2", "bloom-alibi"),
+                                     "deepseek-mla", "deepseek-mla-yarn", "gpt2", "bloom-alibi",
+                                     "bart"),
                      testing::Values(2, 4)),
     [](const testing::TestParamInfo<std::tuple<const char*, int>>& info) {
       std::string name = std::get<0>(info.param);
@@ -151,6 +153,7 @@ TEST(DividedContextTest, WhatCannotBeDividedIsRefusedByAll) {
   }
   for (const absl::Status& status : ContextStatuses("bart", check, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+    EXPECT_THAT(status.message(), HasSubstr("models of BART do not divide keys"));
   }
 }
 
@@ -198,10 +201,10 @@ TEST(DividedModelTest, MoreRanksThanQHeadsAreRefusedByAll) {
   }
 }
 
-TEST(DividedModelTest, FamiliesThatAreNotDividedSaySo) {
-  for (const absl::Status& status : Check(Loaded("bart"), 2, {.tolerance = kTolerance}, {})) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-    EXPECT_THAT(status.message(), HasSubstr("expected one rank, got 2"));
+TEST(DividedModelTest, MoreRanksThanHeadsOfBartAreRefusedByAll) {
+  for (const absl::Status& status : Check(Loaded("bart"), 5, {.tolerance = kTolerance}, {})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("encoder.num_heads"));
   }
 }
 
@@ -359,6 +362,28 @@ TEST(DividedGridTest, PreemptedSequencesGetGoldenLogits) {
   EXPECT_THAT(CheckGridOf("llama-rope-llama3", 4, 2, {.tolerance = kTolerance, .preempts = true},
                           {.block_size = 2, .num_blocks = 64, .prefill_chunk = 16}),
               Each(absl::OkStatus()));
+}
+
+// The model merges over the 2 ranks of a column, and the runner divides keys over all 4, or over none.
+TEST(DividedGridTest, ARunnerThatDividesKeysOverOtherRanksIsRefused) {
+  const Golden golden = Loaded("qwen2");
+  for (const int context_ranks : {1, 4}) {
+    const auto results = RunThreadGrid(4, 2, [&](RankGrid& grid) -> absl::Status {
+      at::set_num_threads(1);
+      REPRISE_ASSIGN_OR_RETURN(
+          const auto model, LoadGoldenModel(golden, c10::kCPU, DType::kFloat32, MlaCache::kLatent,
+                                            &grid.weights(), &grid.context()));
+      const GoldenRunOptions options = {.graphs = Mode::kOff,
+                                        .collectives = &grid.all(),
+                                        .divides_context = context_ranks > 1,
+                                        .context_ranks = context_ranks};
+      const std::vector<Request> requests = {GreedyRequest(golden.prompts[0])};
+      if (grid.all().ranks().rank != 0) return FollowGolden(*model, requests, options);
+      return RunGolden(*model, requests, options).status();
+    });
+    EXPECT_EQ(results[0].code(), absl::StatusCode::kInvalidArgument) << results[0];
+    EXPECT_THAT(results[0].message(), HasSubstr("must divide keys over the same ranks"));
+  }
 }
 
 TEST(DividedGridTest, WhatIsNoGridIsRefusedByAll) {

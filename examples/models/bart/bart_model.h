@@ -18,30 +18,43 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "distributed/collectives.h"
 #include "examples/hf/weights.h"
 #include "examples/models/bart/bart_config.h"
 #include "examples/models/bart/bart_weights.h"
 #include "runner/encoder_step.h"
 #include "runner/model.h"
+#include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
 namespace reprise {
 
+struct BartModelOptions {
+  // The ranks that the model is divided over, this process among them; must outlive the model. Null:
+  // one rank. Each has some heads, inner elements and words, and its heads' part of both caches; all
+  // run the same steps (docs/distributed.md).
+  Collectives* collectives = nullptr;
+};
+
 class BartModel : public Model {
  public:
-  // A model over loaded weights, on their device. Errors: those of CheckBartWeights().
+  // A model over the rank's loaded weights, on their device. Errors: those of BartShareOf() and
+  // CheckBartWeights().
   static absl::StatusOr<std::unique_ptr<BartModel>> Create(const BartConfig& config,
-                                                           BartWeights weights);
+                                                           BartWeights weights,
+                                                           const BartModelOptions& options = {});
 
-  // The model of a Hugging Face folder. Errors: those of LoadBartConfig(), LoadBartWeights() and
-  // Create().
+  // The model of a Hugging Face folder; load.ranks is ignored. Errors: those of LoadBartConfig(),
+  // LoadBartWeights() and Create().
   static absl::StatusOr<std::unique_ptr<BartModel>> Load(const std::string& folder,
-                                                         const LoadWeightsOptions& load);
+                                                         const LoadWeightsOptions& load,
+                                                         const BartModelOptions& options = {});
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
@@ -53,10 +66,15 @@ class BartModel : public Model {
  private:
   struct Scratch;
 
-  BartModel(const BartConfig& config, BartWeights weights);
+  BartModel(const BartConfig& config, const BartShare& share, BartWeights weights,
+            const BartModelOptions& options);
 
   int OwnLayer(int layer) const { return config_.encoder.num_layers + 2 * layer; }
   int CrossLayer(int layer) const { return OwnLayer(layer) + 1; }
+
+  // Of a step of `num_tokens` tokens through a stack.
+  absl::StatusOr<Scratch> NewScratch(const BartStackConfig& stack, const BartStackShare& share,
+                                     int64_t num_tokens);
 
   // The sublayers; those with the template parameter AnyStep serve both stacks. Each replaces
   // scratch.hidden by the norm of the sum of scratch.hidden and its output.
@@ -72,8 +90,12 @@ class BartModel : public Model {
                            Scratch& scratch) const;
 
   const BartConfig config_;
+  const BartShare share_;
   const BartWeights weights_;
   const ModelSpec spec_;
+  Collectives* const collectives_;
+  const DividedVocabulary vocabulary_;
+  SumBuffer hidden_memory_, delta_memory_;  // of both stacks, whose steps follow each other
 };
 
 }  // namespace reprise

@@ -2,6 +2,7 @@
 
 #include "examples/models/bart/bart_model.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
 
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "distributed/share.h"
+#include "distributed/testing/thread_ranks.h"
 #include "engine/engine.h"
 #include "examples/models/bart/bart_checkpoint.h"
 #include "examples/models/generate.h"
@@ -36,10 +39,11 @@ BartConfig TinyConfig() {
   return config;
 }
 
-std::unique_ptr<BartModel> Made(const BartCheckpoint& checkpoint, const BartConfig& config) {
-  auto weights = LoadBartWeights(checkpoint.folder(), config, {});
+std::unique_ptr<BartModel> Made(const BartCheckpoint& checkpoint, const BartConfig& config,
+                                Collectives* collectives = nullptr) {
+  auto weights = LoadBartWeights(checkpoint.folder(), config, {.ranks = RanksOf(collectives)});
   CHECK(weights.ok()) << weights.status();
-  auto model = BartModel::Create(config, *std::move(weights));
+  auto model = BartModel::Create(config, *std::move(weights), {.collectives = collectives});
   CHECK(model.ok()) << model.status();
   return *std::move(model);
 }
@@ -56,9 +60,10 @@ std::vector<int32_t> Tokens(const BartConfig& config, int count, int seed) {
 // its own length.
 constexpr int kEncoderLengths[] = {1, 40, 7, 16, 17};
 
-void ExpectDense(const BartConfig& config, const std::string& name) {
-  const BartCheckpoint checkpoint(name, config);
-  const std::unique_ptr<BartModel> model = Made(checkpoint, config);
+// On each rank; null: there is one.
+void ExpectDenseOnRank(const BartConfig& config, const BartCheckpoint& checkpoint,
+                       Collectives* collectives) {
+  const std::unique_ptr<BartModel> model = Made(checkpoint, config, collectives);
   constexpr int kNumTokens = 20;
   for (const int chunk : {0, 3}) {
     SCOPED_TRACE(absl::StrCat("chunks of ", chunk));
@@ -71,11 +76,18 @@ void ExpectDense(const BartConfig& config, const std::string& name) {
                           .encoder_tokens = Tokens(config, length, seed),
                           .forced_tokens = {prompt_end, tokens.end()}});
     }
-    auto engine = Engine::Create(model.get(), {.runner = {.max_num_seqs = 3,
-                                                          .max_num_tokens = 40,
-                                                          .block_size = 4,
-                                                          .max_steps_in_flight = 1},
-                                               .prefill_chunk = chunk});
+    const EngineOptions options = {.runner = {.max_num_seqs = 3,
+                                              .max_num_tokens = 40,
+                                              .block_size = 4,
+                                              .max_steps_in_flight = 1,
+                                              .collectives = collectives},
+                                   .prefill_chunk = chunk};
+    if (RanksOf(collectives).rank != 0) {
+      const absl::Status followed = Engine::Follow(model.get(), options);
+      ASSERT_TRUE(followed.ok()) << followed;
+      continue;
+    }
+    auto engine = Engine::Create(model.get(), options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     LogitsRecorder recorder(static_cast<int>(requests.size()));
     const absl::Status status = Generate(**engine, requests, [&](int i, const TokenEvent& event) {
@@ -99,6 +111,10 @@ void ExpectDense(const BartConfig& config, const std::string& name) {
   }
 }
 
+void ExpectDense(const BartConfig& config, const std::string& name) {
+  ExpectDenseOnRank(config, BartCheckpoint(name, config), nullptr);
+}
+
 TEST(BartModelTest, ComputesWhatThePlainFormComputes) { ExpectDense(TinyConfig(), "bart_dense"); }
 
 TEST(BartModelTest, EmbeddingsAreScaledIfTheConfigSaysSo) {
@@ -112,6 +128,39 @@ TEST(BartModelTest, MoreDecoderThanEncoder) {
   config.encoder = {.num_layers = 1, .num_heads = 6, .ffn_dim = 24};
   config.decoder = {.num_layers = 3, .num_heads = 1, .ffn_dim = 40};
   ExpectDense(config, "bart_decoder");
+}
+
+// Of 3 ranks the stacks' heads, inner elements and words are of different numbers, and the encoder's
+// and the decoder's heads are not of the same widths.
+TEST(BartModelTest, RanksWithUnequalSharesComputeWhatThePlainFormComputes) {
+  BartConfig config = TinyConfig();
+  config.encoder = {.num_layers = 2, .num_heads = 8, .ffn_dim = 56};
+  config.decoder = {.num_layers = 2, .num_heads = 4, .ffn_dim = 71};
+  config.scale_embedding = true;
+  const BartCheckpoint checkpoint("bart_ranks", config);
+  for (const int world : {2, 3}) {
+    SCOPED_TRACE(absl::StrCat(world, " ranks"));
+    const std::vector<absl::Status> results = RunThreadRanks(world, [&](Collectives& collectives) {
+      at::set_num_threads(1);
+      ExpectDenseOnRank(config, checkpoint, &collectives);
+      return collectives.status();
+    });
+    EXPECT_THAT(results, testing::Each(absl::OkStatus()));
+  }
+}
+
+TEST(BartModelTest, EveryRankNeedsAHeadOfBothStacks) {
+  BartConfig config = TinyConfig();  // of 2 and 4 heads
+  EXPECT_TRUE(BartShareOf(config, {.rank = 1, .world = 2}).ok());
+  const auto refused = [&] {
+    const absl::Status status = BartShareOf(config, {.rank = 0, .world = 3}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused(), HasSubstr("encoder.num_heads"));
+  config.encoder.num_heads = 3;
+  config.decoder.num_heads = 2;
+  EXPECT_THAT(refused(), HasSubstr("decoder.num_heads"));
 }
 
 TEST(BartModelTest, TheSpecHasTheEncoderAndTwoLayersForEachOfTheDecoder) {

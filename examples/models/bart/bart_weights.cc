@@ -22,34 +22,44 @@ absl::StatusOr<BartNorm> ReadNorm(const LayerReader& in, const std::string& name
   return BartNorm{.weight = std::move(weight), .bias = std::move(bias)};
 }
 
-absl::StatusOr<BartSelfAttention> ReadSelf(const LayerReader& in, int64_t width) {
-  REPRISE_ASSIGN_OR_RETURN(Linear qkv, in.Projection({{"self_attn.q_proj", width},
-                                                      {"self_attn.k_proj", width},
-                                                      {"self_attn.v_proj", width}},
+// This rank's rows of a product.
+WeightPart PartOf(const char* name, int64_t num_rows, const Share& rows) {
+  return {.name = name, .num_rows = num_rows, .share = rows};
+}
+
+// `heads`: elements of the rank's heads.
+absl::StatusOr<BartSelfAttention> ReadSelf(const LayerReader& in, int64_t width,
+                                           const Share& heads) {
+  REPRISE_ASSIGN_OR_RETURN(Linear qkv, in.Projection({PartOf("self_attn.q_proj", width, heads),
+                                                      PartOf("self_attn.k_proj", width, heads),
+                                                      PartOf("self_attn.v_proj", width, heads)},
                                                      width, LinearBias::kAdded));
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear out, in.Projection({{"self_attn.out_proj", width}}, width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(Linear out, in.SummedProjection("self_attn.out_proj", width, width,
+                                                           heads, LinearBias::kAdded));
   REPRISE_ASSIGN_OR_RETURN(BartNorm norm, ReadNorm(in, "self_attn_layer_norm", width));
   return BartSelfAttention{.qkv = std::move(qkv), .out = std::move(out), .norm = std::move(norm)};
 }
 
-absl::StatusOr<BartCrossAttention> ReadCross(const LayerReader& in, int64_t width) {
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear q, in.Projection({{"encoder_attn.q_proj", width}}, width, LinearBias::kAdded));
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear kv, in.Projection({{"encoder_attn.k_proj", width}, {"encoder_attn.v_proj", width}},
-                               width, LinearBias::kAdded));
-  REPRISE_ASSIGN_OR_RETURN(
-      Linear out, in.Projection({{"encoder_attn.out_proj", width}}, width, LinearBias::kAdded));
+absl::StatusOr<BartCrossAttention> ReadCross(const LayerReader& in, int64_t width,
+                                             const Share& heads) {
+  REPRISE_ASSIGN_OR_RETURN(Linear q, in.Projection({PartOf("encoder_attn.q_proj", width, heads)},
+                                                   width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(Linear kv, in.Projection({PartOf("encoder_attn.k_proj", width, heads),
+                                                     PartOf("encoder_attn.v_proj", width, heads)},
+                                                    width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(Linear out, in.SummedProjection("encoder_attn.out_proj", width, width,
+                                                           heads, LinearBias::kAdded));
   REPRISE_ASSIGN_OR_RETURN(BartNorm norm, ReadNorm(in, "encoder_attn_layer_norm", width));
   return BartCrossAttention{
       .q = std::move(q), .kv = std::move(kv), .out = std::move(out), .norm = std::move(norm)};
 }
 
-absl::StatusOr<BartFeedForward> ReadFeedForward(const LayerReader& in, int64_t width,
-                                                int64_t inner) {
-  REPRISE_ASSIGN_OR_RETURN(Linear up, in.Projection({{"fc1", inner}}, width, LinearBias::kAdded));
-  REPRISE_ASSIGN_OR_RETURN(Linear down, in.Projection({{"fc2", width}}, inner, LinearBias::kAdded));
+absl::StatusOr<BartFeedForward> ReadFeedForward(const LayerReader& in, int64_t width, int64_t inner,
+                                                const Share& own) {
+  REPRISE_ASSIGN_OR_RETURN(Linear up,
+                           in.Projection({PartOf("fc1", inner, own)}, width, LinearBias::kAdded));
+  REPRISE_ASSIGN_OR_RETURN(Linear down,
+                           in.SummedProjection("fc2", width, inner, own, LinearBias::kAdded));
   REPRISE_ASSIGN_OR_RETURN(BartNorm norm, ReadNorm(in, "final_layer_norm", width));
   return BartFeedForward{.up = std::move(up), .down = std::move(down), .norm = std::move(norm)};
 }
@@ -66,9 +76,11 @@ absl::StatusOr<BartInput> ReadInput(const LayerReader& in, const BartConfig& con
 
 absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, WeightSource& source) {
   const int64_t width = config.d_model;
+  REPRISE_ASSIGN_OR_RETURN(const BartShare share, BartShareOf(config, source.ranks()));
   const LayerReader in(source, "");
   REPRISE_ASSIGN_OR_RETURN(at::Tensor embedding,
-                           in.Matrix("model.shared.weight", {config.vocab_size, width}));
+                           in.Matrix("model.shared.weight", {config.vocab_size, width},
+                                     AlignedShareOf(config.vocab_size, source.ranks())));
   REPRISE_ASSIGN_OR_RETURN(at::Tensor logits_bias,
                            in.Matrix("final_logits_bias", {1, config.vocab_size}));
   REPRISE_ASSIGN_OR_RETURN(BartInput encoder_input,
@@ -84,19 +96,23 @@ absl::StatusOr<BartWeights> ReadAll(const BartConfig& config, WeightSource& sour
                          .lm_head = std::move(lm_head),
                          .logits_bias = std::move(logits_bias),
                          .dtype = source.dtype()};
+  const Share encoder_heads = share.encoder.heads.Times(width / config.encoder.num_heads);
   for (int i = 0; i < config.encoder.num_layers; ++i) {
     const LayerReader layer(source, absl::StrCat("model.encoder.layers.", i, "."));
-    REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width));
-    REPRISE_ASSIGN_OR_RETURN(BartFeedForward feed_forward,
-                             ReadFeedForward(layer, width, config.encoder.ffn_dim));
+    REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width, encoder_heads));
+    REPRISE_ASSIGN_OR_RETURN(
+        BartFeedForward feed_forward,
+        ReadFeedForward(layer, width, config.encoder.ffn_dim, share.encoder.inner));
     weights.encoder.push_back({.self = std::move(self), .feed_forward = std::move(feed_forward)});
   }
+  const Share decoder_heads = share.decoder.heads.Times(width / config.decoder.num_heads);
   for (int i = 0; i < config.decoder.num_layers; ++i) {
     const LayerReader layer(source, absl::StrCat("model.decoder.layers.", i, "."));
-    REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width));
-    REPRISE_ASSIGN_OR_RETURN(BartCrossAttention cross, ReadCross(layer, width));
-    REPRISE_ASSIGN_OR_RETURN(BartFeedForward feed_forward,
-                             ReadFeedForward(layer, width, config.decoder.ffn_dim));
+    REPRISE_ASSIGN_OR_RETURN(BartSelfAttention self, ReadSelf(layer, width, decoder_heads));
+    REPRISE_ASSIGN_OR_RETURN(BartCrossAttention cross, ReadCross(layer, width, decoder_heads));
+    REPRISE_ASSIGN_OR_RETURN(
+        BartFeedForward feed_forward,
+        ReadFeedForward(layer, width, config.decoder.ffn_dim, share.decoder.inner));
     weights.decoder.push_back({.self = std::move(self),
                                .cross = std::move(cross),
                                .feed_forward = std::move(feed_forward)});
@@ -156,6 +172,19 @@ bool IsTied(const std::string& name) {
 
 }  // namespace
 
+absl::StatusOr<BartShare> BartShareOf(const BartConfig& config, const Ranks& ranks) {
+  REPRISE_RETURN_IF_ERROR(CheckDivides("encoder.num_heads", config.encoder.num_heads, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("decoder.num_heads", config.decoder.num_heads, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("encoder.ffn_dim", config.encoder.ffn_dim, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("decoder.ffn_dim", config.decoder.ffn_dim, ranks));
+  REPRISE_RETURN_IF_ERROR(CheckDivides("vocab_size", config.vocab_size, ranks));
+  const auto share_of = [&](const BartStackConfig& stack) {
+    return BartStackShare{.heads = ShareOf(stack.num_heads, ranks),
+                          .inner = AlignedShareOf(stack.ffn_dim, ranks)};
+  };
+  return BartShare{.encoder = share_of(config.encoder), .decoder = share_of(config.decoder)};
+}
+
 std::vector<ExpectedTensor> BartTensors(const BartConfig& config) {
   absl::StatusOr<std::vector<ExpectedTensor>> tensors = ListTensors(ReaderOf(config));
   CHECK(tensors.ok()) << tensors.status();
@@ -167,8 +196,9 @@ absl::StatusOr<BartWeights> LoadBartWeights(const std::string& folder, const Bar
   return LoadWeights(folder, options, IsTied, ReaderOf(config));
 }
 
-absl::Status CheckBartWeights(const BartConfig& config, const BartWeights& weights) {
-  REPRISE_ASSIGN_OR_RETURN(const BartWeights shapes, ShapesOf(ReaderOf(config)));
+absl::Status CheckBartWeights(const BartConfig& config, const BartWeights& weights,
+                              const Ranks& ranks) {
+  REPRISE_ASSIGN_OR_RETURN(const BartWeights shapes, ShapesOf(ReaderOf(config), ranks));
   REPRISE_RETURN_IF_ERROR(CheckNumLayers("encoder", shapes.encoder.size(), weights.encoder.size()));
   REPRISE_RETURN_IF_ERROR(CheckNumLayers("decoder", shapes.decoder.size(), weights.decoder.size()));
   REPRISE_RETURN_IF_ERROR(CheckWeights(NamedWeights(shapes), NamedWeights(weights)));

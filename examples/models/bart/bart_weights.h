@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "distributed/ranks.h"
+#include "distributed/share.h"
 #include "examples/hf/weights.h"
 #include "examples/models/bart/bart_config.h"
 #include "runner/ops/linear.h"
@@ -27,7 +29,9 @@ struct BartNorm {
   at::Tensor bias;    // [d_model]
 };
 
-// All products have biases. A norm follows its sublayer.
+// All products have biases. A norm follows its sublayer. A rank of several has its heads of q, k, v
+// and out, its inner elements of up and down, and its rows of the embedding; out and down give
+// summands, with the bias of rank 0 alone.
 struct BartSelfAttention {
   Linear qkv;  // d_model -> 3 * d_model: q, k, v
   Linear out;  // d_model -> d_model
@@ -72,6 +76,20 @@ struct BartWeights {
   DType dtype = DType::kFloat32;
 };
 
+// A stack's part on a rank, of nearly equal size.
+struct BartStackShare {
+  Share heads;
+  Share inner;  // elements of the feed-forward
+};
+struct BartShare {
+  BartStackShare encoder;
+  BartStackShare decoder;
+};
+
+// Errors: InvalidArgument, naming the size, if a rank would have no head or no inner element of a
+// stack, or no row of the vocabulary.
+absl::StatusOr<BartShare> BartShareOf(const BartConfig& config, const Ranks& ranks);
+
 // All tensors of such a checkpoint.
 std::vector<ExpectedTensor> BartTensors(const BartConfig& config);
 
@@ -80,8 +98,9 @@ std::vector<ExpectedTensor> BartTensors(const BartConfig& config);
 absl::StatusOr<BartWeights> LoadBartWeights(const std::string& folder, const BartConfig& config,
                                             const LoadWeightsOptions& options);
 
-// InvalidArgument, naming the first weight that is not of the config's shape.
-absl::Status CheckBartWeights(const BartConfig& config, const BartWeights& weights);
+// InvalidArgument, naming the first weight that is not of the config's shape on the rank.
+absl::Status CheckBartWeights(const BartConfig& config, const BartWeights& weights,
+                              const Ranks& ranks = {});
 
 }  // namespace reprise
 
