@@ -70,15 +70,12 @@ std::function<absl::Status()> ModelRunner::MakeDrafts(const GraphKey& key) const
                                   .max_ngram = options.ngram.max_ngram};
     return [args, driver = driver_.get()] { return driver->ProposeNgrams(args); };
   }
-  const DraftStep step = {
-      .slots = memory_->slots(),
-      .arrays = memory_->arrays(),
-      .num_rows = key.padded_num_seqs,
-      .max_drafts = key.num_drafts,
-      .vocab_size = spec_.vocab_size,
-      .stream = driver_->device().is_cuda()
-                    ? static_cast<CUstream_st*>(driver_->stream().native_handle())
-                    : nullptr};
+  const DraftStep step = {.slots = memory_->slots(),
+                          .arrays = memory_->arrays(),
+                          .num_rows = key.padded_num_seqs,
+                          .max_drafts = key.num_drafts,
+                          .vocab_size = spec_.vocab_size,
+                          .stream = driver_->cuda_stream()};
   return [step, drafter = options.drafter] { return drafter->Propose(step); };
 }
 

@@ -36,6 +36,7 @@ class CpuDeviceDriver : public DeviceDriver {
 
   c10::Device device() const override { return c10::kCPU; }
   c10::Stream stream() const override { return c10::Stream(c10::Stream::DEFAULT, device()); }
+  CUstream_st* cuda_stream() const override { return nullptr; }
   absl::Status Health() override { return absl::OkStatus(); }
 
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override { return work(); }

@@ -98,6 +98,7 @@ class CudaDeviceDriver : public DeviceDriver {
 
   c10::Device device() const override { return device_; }
   c10::Stream stream() const override { return stream_; }
+  CUstream_st* cuda_stream() const override { return graphs_->stream(); }
 
   absl::Status Health() override {
     const CudaDeviceScope scope(device_.index());

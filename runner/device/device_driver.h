@@ -72,6 +72,8 @@ class DeviceDriver {
   // With its index, and the stream of the calls below.
   virtual c10::Device device() const = 0;
   virtual c10::Stream stream() const = 0;
+  // The same for callers of CUDA; nullptr on the CPU.
+  virtual CUstream_st* cuda_stream() const = 0;
 
   // OK, or why the device can do no more work: an illegal access or a lost device, which CUDA
   // reports from every later call. Does not wait.

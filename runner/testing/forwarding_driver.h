@@ -25,6 +25,7 @@ class ForwardingDriver : public DeviceDriver {
 
   c10::Device device() const override { return driver_->device(); }
   c10::Stream stream() const override { return driver_->stream(); }
+  CUstream_st* cuda_stream() const override { return driver_->cuda_stream(); }
   absl::Status Health() override { return driver_->Health(); }
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
     return driver_->OnStream(work);

@@ -595,11 +595,12 @@ TEST_P(SpeculationSuite, ACallersDrafterIsAsked) {
   EXPECT_GT(repeat.num_calls, 0);
 }
 
-// Keeps where the histories are.
+// Keeps where the histories are, and the stream of the step.
 class Reader : public Drafter {
  public:
   absl::Status Propose(const DraftStep& step) override {
     history = step.slots.history;
+    stream = step.stream;
     return absl::OkStatus();
   }
   std::vector<int32_t> Read(int slot, int count, c10::Device device) const {
@@ -608,6 +609,7 @@ class Reader : public Drafter {
     return {row.data_ptr<int32_t>(), row.data_ptr<int32_t>() + count};
   }
   TokenHistory history;
+  CUstream_st* stream = nullptr;
 };
 
 // Blocks of others bring their tokens: of a prefix, of a fork that copies a block it shares in part,
@@ -630,6 +632,7 @@ TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) 
     harness.Join(0, request.prompt, request.sampling);
     ASSERT_STEP(harness.Step({{.slot = 0}}));
     ASSERT_STEP(harness.Step({{.slot = 0, .num_drafts = 2}}));  // the drafter's, wrong or not
+    EXPECT_EQ(reader.stream != nullptr, GetParam().is_cuda());
     const size_t length = harness.text(0).size();
     SpeculationRow given = {.slot = 0};
     if (tree) {  // the path is nodes 2 and 3
