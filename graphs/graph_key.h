@@ -35,7 +35,7 @@ struct GraphKey {
   // num_earlier_logits rows of logits. In keys of a GraphSet 0, or with drafts those of all tokens.
   int num_earlier_logits = 0;
   // The step proposes up to so many drafts for each row, and verifies them: rows of up to
-  // 1 + num_drafts tokens.
+  // 1 + num_drafts tokens; of a mixed step, beside rows that bring tokens.
   int num_drafts = 0;
 
   friend bool operator==(const GraphKey&, const GraphKey&) = default;
@@ -77,7 +77,7 @@ enum class EagerReason : int8_t {
   kOverBudget,         // capturing this key would pass the memory budget
   kCalibrates,         // the step sets scales of a quantised cache, once
   kEarlierLogits,      // logits of tokens before the last of their rows, which no graph computes
-  kDraftsAmongTokens,  // rows with drafts beside rows that bring tokens
+  kDraftsAmongTokens,  // rows with drafts beside rows that bring tokens, beyond all mixed graphs
 };
 inline constexpr int kNumEagerReasons = 11;
 

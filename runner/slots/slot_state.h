@@ -18,8 +18,9 @@
 
 namespace reprise {
 
-// [num_slots, stride] ids of the tokens that slots have seen, by position: all below seq_len. -1
-// for those that others have computed (SlotJoin::seq_len).
+// [num_slots, stride] ids of the tokens that slots have seen, by position: all below seq_len. Those
+// that others have computed (SlotJoin::seq_len) are there for drafters that read histories, as far
+// as blocks have kept them; else they are -1.
 struct TokenHistory {
   int32_t* tokens = nullptr;
   int64_t stride = 0;
