@@ -30,7 +30,7 @@ def _without(deps, extra):
     """Returns those of `extra` that `deps` does not name."""
     return [dep for dep in extra if type(deps) != "list" or dep not in deps]
 
-def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], **kwargs):
+def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], needs_cuda = False, **kwargs):
     """cc_library with the project's compiler options; always static.
 
     Args:
@@ -40,12 +40,16 @@ def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], **
       hdrs: likewise.
       copts: added to the project's.
       deps: besides Abseil's Status, StatusOr, strings and Span, which every unit has.
+      needs_cuda: whether its sources include headers of CUDA, or call what does. Under --config=cpu, where
+        there may be none, it is a library with headers only, for GPU tests, which are empty there.
       **kwargs: as in cc_library.
     """
     if hdrs == None:
         hdrs = native.glob([name + ".h", name + "_args.h"])
     if srcs == None:
         srcs = native.glob([name + ".cc"])
+    if needs_cuda:
+        srcs = _unless_cpu(srcs)
     cc_library(
         name = name,
         srcs = srcs,
