@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "attention/cuda/decode/decode_launchers.h"
 #include "attention/cuda/general/attention_launchers.h"
 #include "attention/cuda/hopper/warpgroup_launchers.h"
 #include "attention/cuda/verify/verify_launchers.h"
@@ -46,10 +47,15 @@ using Table = std::array<AttentionKernelEntry, CountKernels()>;
 
 template <size_t kIndex, KvLoading kLoading>
 constexpr AttentionKernelEntry EntryOf() {
-  return {.tile = kAttentionTiles[kIndex],
-          .loading = kLoading,
-          .launch = &LaunchAttention<kIndex, kLoading>,
-          .shared_bytes = &AttentionSharedBytes<kIndex, kLoading>};
+  AttentionKernelEntry entry = {.tile = kAttentionTiles[kIndex], .loading = kLoading};
+  if constexpr (StartsAhead(kAttentionTiles[kIndex], kLoading)) {
+    entry.launch = &LaunchDecodeAttention<kIndex, kLoading>;
+    entry.shared_bytes = &DecodeSharedBytes<kIndex, kLoading>;
+  } else {
+    entry.launch = &LaunchAttention<kIndex, kLoading>;
+    entry.shared_bytes = &AttentionSharedBytes<kIndex, kLoading>;
+  }
+  return entry;
 }
 
 template <size_t kIndex, KvLoading kLoading>

@@ -72,6 +72,10 @@ def _write_instances(header, launcher, shared_bytes, instances):
         )
     return [stem + ".cu" for stem in instances]
 
+def _starts_ahead(head_dim, tile_rows, loading):
+    """StartsAhead() of attention/cuda/decode/decode_launchers.h."""
+    return tile_rows == 16 and head_dim <= 128 and loading != "converted"
+
 def general_instances():
     """Writes the instances of attention_kernel.cuh, a file for each type, head dim and way of loading.
 
@@ -91,11 +95,27 @@ def general_instances():
                     "AttentionTileIndex(%s, %d, %d), %s" %
                     (_DTYPES[name], head_dim, tile_rows, _LOADINGS[loading])
                     for tile_rows in (rows if name != "f32" else [16])
+                    if not _starts_ahead(head_dim, tile_rows, loading)
                 ]
     return _write_instances(
         "attention/cuda/general/attention_kernel.cuh",
         "LaunchAttention",
         "AttentionSharedBytes",
+        instances,
+    )
+
+def decode_instances():
+    """Writes the instances of decode_kernel.cuh. Returns the names of the files."""
+    instances = {}
+    for name, loading in [("bf16", "direct"), ("f16", "direct"), ("f16", "fp8")]:
+        for head_dim in [64, 128]:
+            instances["decode_%s_d%d_%s" % (name, head_dim, loading)] = [
+                "AttentionTileIndex(%s, %d, 16), %s" % (_DTYPES[name], head_dim, _LOADINGS[loading]),
+            ]
+    return _write_instances(
+        "attention/cuda/decode/decode_kernel.cuh",
+        "LaunchDecodeAttention",
+        "DecodeSharedBytes",
         instances,
     )
 

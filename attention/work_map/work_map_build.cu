@@ -307,6 +307,9 @@ __global__ void __launch_bounds__(kThreads) WorkMapKernel(const __grid_constant_
   } else {
     Build<Cutter, Sum, kRows, kScratch>(job, 1, shared_scratch, scan_memory);
   }
+  // Kernels may read the map before they wait for the end of those before them
+  // (attention/cuda/decode/ahead_kernel.cuh).
+  __threadfence();
 }
 
 template <typename Cutter, typename Sum>

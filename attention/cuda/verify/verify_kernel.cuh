@@ -14,11 +14,11 @@
 #include "attention/cuda/verify/group_barrier.cuh"
 
 // After the barrier, which it uses.
+#include "attention/cuda/decode/ahead_kernel.cuh"
 #include "attention/cuda/general/attention_kernel.cuh"
 #include "attention/cuda/verify/verify_launchers.h"
 #include "attention/cuda/verify/verify_merge.cuh"
 #include "attention/cuda/verify/verify_traits.cuh"
-#include "base/dependent_launch.cuh"
 
 namespace reprise {
 
@@ -29,16 +29,7 @@ int VerifySharedBytes() {
 
 template <int kIndex, KvLoading kLoading>
 cudaError_t LaunchVerifyAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  using Traits = VerifyTraits<kIndex, kLoading>;
-  constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
-  static_assert(kSharedBytes <= 99 * 1024, "cards of compute capability 8.x");
-  const auto kernel = &AttentionKernel<Traits>;
-  // Cheap, and correct for whichever device is current.
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, UnitWalk<Traits>::GridOf(params.work), Traits::kThreads,
-                         kSharedBytes, stream, params);
+  return LaunchAhead<VerifyTraits<kIndex, kLoading>>(params, stream);
 }
 
 }  // namespace reprise

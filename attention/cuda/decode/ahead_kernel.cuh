@@ -1,0 +1,271 @@
+// The general kernel (attention/cuda/general/attention_kernel.cuh) for tiles of few rows, whose
+// loads are direct. Same maths; what differs is the begin of a CTA's first unit, which is prepared
+// before the kernel before this one has ended (base/dependent_launch.cuh). A call of few keys spends
+// a third of its time in this chain: the item, its keys' blocks, the keys.
+//
+// Before AwaitKernelBefore() a CTA reads
+//   the work map    which is complete: the builder of maps lets no kernel in before its end, and its
+//                   threads end after their writes are visible;
+//   the block table as it is now. The entries are read again when the kernel before has ended, and
+//                   the keys are copied again if one has changed. Block ids out of range are
+//                   replaced, as in KeyPlaces;
+//   no keys         but the L2 cache is told to fetch them, if the whole launch has few: later writes
+//                   update the L2 cache. Of many keys the first would be evicted again.
+// Everything else, and all that is read through the L1 cache, comes after it.
+
+#ifndef ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
+#define ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel.cuh"
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/key_loader.cuh"
+#include "attention/cuda/general/key_places.cuh"
+#include "attention/cuda/general/logits.cuh"
+#include "attention/cuda/general/online_softmax.cuh"
+#include "attention/cuda/general/products.cuh"
+#include "attention/cuda/general/query_loader.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "base/dependent_launch.cuh"
+
+namespace reprise {
+
+// The blocks of this thread's keys of a unit's first steps, one for each stage.
+template <typename Traits>
+struct FirstBlocks {
+  int of[Traits::kStages];
+};
+
+// Starts loading `bytes`, a multiple of 16, from `address` on into the L2 cache.
+__device__ __forceinline__ void PrefetchRowToL2(const void* address, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
+#endif
+}
+
+// Reads an entry that another kernel may be writing, not by way of the L1 cache, where it would stay.
+__device__ __forceinline__ int LoadEntryOfNow(const int32_t* entry) {
+  int value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(entry) : "memory");
+  return value;
+}
+
+// Items of at most this many keys are prefetched: at most 34 MB of a launch on an H200.
+inline constexpr int kMostKeysAhead = 4 * kWorkStepKeys;
+
+// Notes the places of the unit's first steps by the table's entries of now. REQUIRES: the unit is
+// complete but for its scales.
+template <typename Traits>
+__device__ __forceinline__ FirstBlocks<Traits> NoteAhead(const AttentionKernelParams& p,
+                                                         const WorkUnit& unit,
+                                                         AttentionShared<Traits>& shared) {
+  constexpr int kStride = GroupSteps<Traits>::kStride;
+  const GroupSteps<Traits> steps(unit.item);
+  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const int64_t row = unit.item.table_row * p.block_table_stride;
+  FirstBlocks<Traits> blocks;
+#pragma unroll
+  for (int i = 0; i < Traits::kStages; ++i) {
+    const int key = steps.first + i * kStride + steps.thread;
+    KeyPlace place = {0, 0};
+    blocks.of[i] = 0;
+    if (steps.thread < Traits::kKeys && key < unit.item.key_end) {
+      const int token = unit.item.first_key + key;
+      const int column = p.block_table ? static_cast<int>(p.by_block_size.Divide(token)) : 0;
+      if (p.block_table) blocks.of[i] = LoadEntryOfNow(p.block_table + row + column);
+      place = {blocks.of[i], token - column * p.block_size};
+    }
+    places.Note(shared.offsets[steps.group][i], place);
+    if (steps.thread >= Traits::kKeys || key >= unit.item.key_end ||
+        unit.item.key_end - unit.item.key_begin > kMostKeysAhead) {
+      continue;
+    }
+    const KeyOffsets offset = shared.offsets[steps.group][i][steps.thread];
+    constexpr int64_t kBytes = Traits::kStoredBytes;
+    PrefetchRowToL2(
+        static_cast<const char*>(p.k.data) + unit.kv_head * p.k.head_stride * kBytes + offset.k,
+        min(p.head_dim_qk, p.k.dim_chunk) * static_cast<int>(kBytes));
+    PrefetchRowToL2(
+        static_cast<const char*>(p.v.data) + unit.kv_head * p.v.head_stride * kBytes + offset.v,
+        min(p.head_dim_v, p.v.dim_chunk) * static_cast<int>(kBytes));
+  }
+  return blocks;
+}
+
+// AttendKeys() of attention_kernel.cuh. `is_noted`: the first places are, by `blocks`.
+template <typename Traits>
+__device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
+                                                const WorkUnit& unit,
+                                                AttentionShared<Traits>& shared, bool is_noted,
+                                                const FirstBlocks<Traits>& blocks,
+                                                OnlineSoftmax<Traits>& softmax) {
+  static_assert(Traits::kStages == 2 && !Traits::kConverts);
+  constexpr int kStride = GroupSteps<Traits>::kStride;
+  const GroupSteps<Traits> steps(unit.item);
+  const int first = steps.first;
+  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const KeyLoader<Traits> loader(p, unit, steps.thread);
+  auto* const offsets = shared.offsets[steps.group];
+  auto* const stages = shared.tiles.stages[steps.group];
+  const uint4* const q = shared.tiles.q + WarpRow<Traits>() * Traits::kKeyChunks;
+  const auto load_step = [&](int i) {
+    if (i < steps.count) {
+      loader.Load(stages[i].k(), stages[i].v(), offsets[i], first + i * kStride);
+    }
+  };
+
+  // Where the places are noted, the first two reads only check them, behind the copies.
+  const KeyPlace first_place = places.Find(first);
+  const KeyPlace second_place = places.Find(first + kStride);
+  KeyPlace place = places.Find(first + 2 * kStride);
+  const auto note = [&] {
+    places.Note(offsets[0], first_place);
+    places.Note(offsets[1], second_place);
+    MeetGroup<Traits>();
+  };
+  if (!is_noted) note();
+  load_step(0);
+  if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
+  CommitCopies();
+  load_step(1);
+  CommitCopies();
+  if constexpr (Traits::kFp8) {
+    LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
+  }
+  LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
+  const KeysSeenByAll seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  const bool is_plain = AreOnlyScaled(p, first_rows.rows);
+  const bool has_changed =
+      is_noted && (first_place.block != blocks.of[0] || second_place.block != blocks.of[1]);
+  WaitForCopies<1>();  // the queries and the first step
+  if (__syncthreads_or(has_changed)) {
+    WaitForCopies<0>();  // nothing may be in flight to the places of other keys
+    __syncthreads();
+    note();
+#pragma unroll 1
+    for (int i = 0; i < Traits::kStages; ++i) {
+      load_step(i);
+      CommitCopies();
+    }
+  }
+  UnscaleRows(shared, first_rows);
+  const float scale[2] = {first_rows.rows[0].logit_scale * kLog2E,
+                          first_rows.rows[1].logit_scale * kLog2E};
+  Products<Traits> products(p);
+  TakeQueries<Traits>(products, q);
+
+#pragma unroll 1
+  for (int i = 0; i < steps.count; ++i) {
+    const int stage = i % Traits::kStages;
+    const int step_first = first + i * kStride;
+    const uint4* const k = stages[stage].k();
+    const uint4* const v = stages[stage].v();
+    WaitForCopies<Traits::kStages - 1>();  // step i
+    MeetGroup<Traits>();
+    const bool sees_all =
+        step_first >= seen_keys.begin && step_first + Traits::kKeys <= seen_keys.end;
+    if (sees_all && is_plain) {
+      AttendPlainStep<Traits>(scale, q, k, v, products, shared, softmax);
+    } else {
+      // Rare, so the rows are reloaded rather than kept in registers.
+      LaneRows lane = LoadLaneRows<Traits>(p, unit);
+      UnscaleRows(shared, lane);
+      const StepView view = sees_all
+                                ? StepView::kAll
+                                : ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
+      if (view != StepView::kNothing) {
+        AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
+                           softmax);
+      }
+    }
+    // The table entry was read one step before it is noted here.
+    places.Note(offsets[stage], place);
+    MeetGroup<Traits>();
+    const int next = step_first + Traits::kStages * kStride;
+    if (i + Traits::kStages < steps.count) {
+      loader.Load(stages[stage].k(), stages[stage].v(), offsets[stage], next);
+    }
+    CommitCopies();
+    place = places.Find(next + kStride);
+  }
+}
+
+__device__ __forceinline__ bool HasScalesOnDevice(const AttentionKernelParams& p) {
+  return p.q_scale.data != nullptr || p.k_scale.data != nullptr || p.v_scale.data != nullptr;
+}
+
+// REQUIRES: a grid of ColumnWalk::GridOf().
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
+    AheadKernel(const __grid_constant__ AttentionKernelParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+  LetNextKernelIn();
+  const TileMap& work = p.work;
+  ColumnWalk walk(work);
+  // Scales on the device may be written by the kernel before.
+  bool is_noted = walk.HasUnit() && !HasScalesOnDevice(p);
+  LoadItem(ColumnWalk::FirstItem(work), shared.units[0]);
+  CommitCopies();
+  FirstBlocks<Traits> blocks = {};
+  if (is_noted) {
+    WaitForCopies<0>();
+    __syncthreads();
+    if (threadIdx.x == 0) CompleteUnit<Traits>(p, walk.Head(), shared.units[0]);
+    __syncthreads();
+    blocks = NoteAhead<Traits>(p, shared.units[0], shared);
+  }
+  // Before its sibling, nothing is left to wait for.
+  if (!p.follows_sibling) AwaitKernelBefore();
+
+  if (threadIdx.x == 0) {
+    CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
+  }
+  CommitCopies();
+  if (is_noted) MeetGroup<Traits>();  // the places are noted
+  int slot = 0;
+#pragma unroll 1
+  while (walk.HasUnit()) {
+    WorkUnit& unit = shared.units[slot];
+    if (!is_noted) {
+      WaitForCopies<0>();
+      __syncthreads();  // the item has arrived, and the previous unit's results are written
+      if (threadIdx.x == 0) CompleteUnit<Traits>(p, walk.Head(), unit);
+    }
+    walk.Next();
+    slot ^= 1;
+    if (walk.HasUnit()) LoadItem(work.items + walk.Item(), shared.units[slot]);
+    if (!is_noted) __syncthreads();  // the unit is complete
+    OnlineSoftmax<Traits> softmax;
+    AttendKeysAhead<Traits>(p, unit, shared, is_noted, blocks, softmax);
+    FinishThroughShared<Traits>(p, unit, softmax, shared);
+    is_noted = false;
+  }
+  WaitForCopies<0>();  // also those of an item past the last
+  __syncthreads();
+  const int first_inert_token = shared.first_inert_token;
+  if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
+  if (p.follows_sibling) AwaitKernelBefore();
+}
+
+template <typename Traits>
+cudaError_t LaunchAhead(const AttentionKernelParams& params, cudaStream_t stream) {
+  constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
+  static_assert(kSharedBytes <= 99 * 1024, "cards of compute capability 8.x");
+  const auto kernel = &AheadKernel<Traits>;
+  // Cheap, and correct for whichever device is current.
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) return error;
+  return LaunchDependent(kernel, ColumnWalk::GridOf(params.work), Traits::kThreads, kSharedBytes,
+                         stream, params);
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
