@@ -7,6 +7,7 @@
 
 #include <ATen/Functions.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <string>
@@ -38,6 +39,15 @@ std::shared_ptr<::gloo::transport::Device> HostDevice(bool one_host) {
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
+// Connections to a rank that has ended are written to until that is seen: the signal would end this
+// process, too.
+void IgnoreBrokenPipes() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
 }  // namespace
 
 GlooGroup::GlooGroup(std::unique_ptr<Peers> peers)
@@ -65,6 +75,7 @@ absl::StatusOr<std::unique_ptr<GlooGroup>> GlooGroup::ConnectPart(const std::vec
 }
 
 absl::Status GlooGroup::ConnectGloo(absl::Duration timeout) {
+  IgnoreBrokenPipes();
   REPRISE_RETURN_IF_ERROR(Call("connecting", [&] {
     auto options = c10d::ProcessGroupGloo::Options::create(absl::ToChronoMilliseconds(timeout));
     options->devices.push_back(HostDevice(peers_->one_host()));

@@ -46,7 +46,8 @@ struct ConnectOptions {
 //   Unimplemented       a build without process groups: LibTorch has none, or no gloo headers
 //
 // All of them are on all ranks that have come. Call it before graphs are captured: it runs
-// collectives.
+// collectives. From then on the process ignores SIGPIPE, unless it has a handler: gloo may write to
+// a rank that has ended.
 absl::StatusOr<std::unique_ptr<Collectives>> ConnectRanks(const RankPlace& place, at::Device device,
                                                           const ConnectOptions& options = {});
 

@@ -80,6 +80,7 @@ class LibeditEditor final : public LineEditor {
 
   InputLines::Result Next() override {
     is_interrupted_ = false;
+    is_first_ = true;
     int count = 0;
     const wchar_t* const line = el_wgets(editor_, &count);
     if (is_interrupted_) return {.kind = InputLines::Kind::kInterrupted};
@@ -97,6 +98,7 @@ class LibeditEditor final : public LineEditor {
 
  private:
   static constexpr int kHistoryLines = 500;
+  static constexpr unsigned char kCtrlD = 4;
 
   static wchar_t* Prompt(EditLine*) {
     static wchar_t prompt[] = L"> ";
@@ -113,6 +115,8 @@ class LibeditEditor final : public LineEditor {
   int ReadCharacter(wchar_t& character) {
     unsigned char first = 0;
     if (const int count = ReadByte(first); count != 1) return count;
+    // What a terminal that still edits lines itself makes of a Ctrl-D that was typed early.
+    if (std::exchange(is_first_, false) && first == 0) first = kCtrlD;
     character = first < 0x80 ? first : kReplacement;
     if (first < 0xc2 || first >= 0xf5) return 1;
     const int num_more = first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
@@ -162,6 +166,7 @@ class LibeditEditor final : public LineEditor {
   EditLine* const editor_;
   HistoryW* const history_;
   bool is_interrupted_ = false;
+  bool is_first_ = false;  // the next character is the first of a line
   std::optional<unsigned char> unread_;  // ended a character too early, and begins the next
 };
 

@@ -92,6 +92,9 @@ TEST_F(LineEditorTest, ASignalDropsTheLineAndCtrlDIsTheEnd) {
   EXPECT_EQ(LineOf("x\x04\x01\x04y\r"), "y");  // within a line it deletes
   Type("\x04");
   EXPECT_EQ(editor_->Next().kind, Kind::kEnd);
+  // As the terminal keeps it where it was typed between lines.
+  Type(std::string(1, '\0'));
+  EXPECT_EQ(editor_->Next().kind, Kind::kEnd);
 }
 
 TEST_F(LineEditorTest, NoEditorWithoutATerminal) {
