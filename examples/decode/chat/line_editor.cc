@@ -166,7 +166,7 @@ class LibeditEditor final : public LineEditor {
   EditLine* const editor_;
   HistoryW* const history_;
   bool is_interrupted_ = false;
-  bool is_first_ = false;  // the next character is the first of a line
+  bool is_first_ = false;                // the next character is the first of a line
   std::optional<unsigned char> unread_;  // ended a character too early, and begins the next
 };
 
