@@ -250,7 +250,7 @@ TEST(RunRanksTest, ChildrenEndWithTheirParent) {
     std::string state;
     std::ifstream stat("/proc/" + std::to_string(orphan) + "/stat");
     stat >> state >> state >> state;
-    if (state == "Z") break;  // ended; whoever adopted it has not waited for it yet
+    if (state == "Z") break;  // ended; the process that adopted it has not waited for it yet
     absl::SleepFor(absl::Milliseconds(10));
   }
   EXPECT_LT(absl::Now(), deadline) << "the child lives on";

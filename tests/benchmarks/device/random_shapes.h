@@ -1,4 +1,4 @@
-// Random shapes of attention calls, for which nobody has tuned: what attention_bench --random times.
+// Random shapes of attention calls, that no kernel is tuned for: what attention_bench --random times.
 //
 //   for (const RandomShape& shape : RandomShapes(7, 40)) ...   // 10 of each kind
 //
