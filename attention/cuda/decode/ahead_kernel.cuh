@@ -205,6 +205,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AheadKernel(const __grid_constant__ AttentionKernelParams p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+#ifdef REPRISE_EVERY_LANE_ARRIVES
+  if constexpr (Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) PrepareToMeet<Traits>();
+#endif
   LetNextKernelIn();
   const TileMap& work = p.work;
   ColumnWalk walk(work);

@@ -8,12 +8,52 @@
 
 namespace reprise {
 
+#ifdef REPRISE_EVERY_LANE_ARRIVES
+
+// As below, by a barrier in shared memory: racecheck of compute-sanitizer takes no two accesses as
+// ordered any more once parts of a CTA have met at barriers of their own (bar.sync).
+__device__ __forceinline__ uint64_t* GroupBarriers() {
+  __shared__ uint64_t barriers[8];
+  return barriers;
+}
+
+template <typename Traits>
+requires(Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) __device__ __forceinline__
+    void PrepareToMeet() {
+  if (threadIdx.x < Traits::kWarpsN) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(
+                     SharedAddress(GroupBarriers() + threadIdx.x)),
+                 "r"(Traits::kGroupThreads)
+                 : "memory");
+  }
+  __syncthreads();
+}
+
+template <typename Traits>
+requires(Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) __device__ __forceinline__
+    void MeetGroup() {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      ".reg .b64 state;\n"
+      "mbarrier.arrive.shared.b64 state, [%0];\n"
+      "again_%=:\n"
+      "mbarrier.try_wait.shared.b64 done, [%0], state;\n"
+      "@!done bra again_%=;\n"
+      "}\n" ::"r"(SharedAddress(GroupBarriers() + threadIdx.x / Traits::kGroupThreads))
+      : "memory");
+}
+
+#else
+
 // Synchronises the warps that share a step of keys. Barrier 0 is that of the CTA.
 template <typename Traits>
 requires(Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) __device__ __forceinline__
     void MeetGroup() {
   MeetAt(1 + static_cast<int>(threadIdx.x) / Traits::kGroupThreads, Traits::kGroupThreads);
 }
+
+#endif
 
 }  // namespace reprise
 
