@@ -49,6 +49,10 @@ def _cuda_objects_impl(ctx):
     ])
     options.add_all([_gencode(arch) for arch in ctx.attr.archs or _default_archs(ctx)])
     options.add_all(ctx.attr.nvcc_copts)
+
+    # --config=racecheck: see base/warp_arrivals.cuh.
+    if ctx.var.get("reprise_racecheck", "") == "yes":
+        options.add("-DREPRISE_EVERY_LANE_ARRIVES")
     options.add_all(merged.defines, format_each = "-D%s")
     options.add_all([root, ctx.genfiles_dir.path + "/" + root], format_each = "-I%s")
 

@@ -25,12 +25,6 @@ _LOADINGS = {
 # Head dim of K: rows of q of the tiles of 16-bit types. Those of float32 have 16 rows.
 _TILE_ROWS = {64: [16, 128], 128: [16, 128], 256: [16, 64], 512: [16, 64], 576: [16, 64]}
 
-# How kernels with warpgroups arrive at barriers: see attention/cuda/hopper/warpgroup_barrier.cuh.
-BARRIER_COPTS = select({
-    "//tools:racecheck": ["-DREPRISE_EVERY_LANE_ARRIVES"],
-    "//conditions:default": [],
-})
-
 def _write_instance_impl(ctx):
     ctx.actions.write(ctx.outputs.out, ctx.attr.text)
 

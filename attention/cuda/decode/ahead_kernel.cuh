@@ -199,15 +199,17 @@ __device__ __forceinline__ bool HasScalesOnDevice(const AttentionKernelParams& p
   return p.q_scale.data != nullptr || p.k_scale.data != nullptr || p.v_scale.data != nullptr;
 }
 
+// Prepares MeetGroup() where it takes preparation (attention/cuda/verify/group_barrier.cuh).
+template <typename Traits>
+__device__ __forceinline__ void PrepareToMeet() {}
+
 // REQUIRES: a grid of ColumnWalk::GridOf().
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AheadKernel(const __grid_constant__ AttentionKernelParams p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
-#ifdef REPRISE_EVERY_LANE_ARRIVES
-  if constexpr (Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) PrepareToMeet<Traits>();
-#endif
+  PrepareToMeet<Traits>();
   LetNextKernelIn();
   const TileMap& work = p.work;
   ColumnWalk walk(work);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "attention/cuda/general/device_primitives.cuh"
+#include "base/warp_arrivals.cuh"
 
 namespace reprise {
 
@@ -20,15 +21,6 @@ __device__ __forceinline__ void ArriveAt(int index, int num_threads) {
 // A value that is the same in all threads of the warp, in a form from which the compiler knows it:
 // what follows from it is computed once for the warp. Called by all threads of the warp.
 __device__ __forceinline__ int SameInWarp(int value) { return __shfl_sync(kFullWarp, value, 0); }
-
-// How often a warp arrives at a barrier that counts warps. Once would do. But racecheck of
-// compute-sanitizer takes only what the arriving thread itself has done before as ordered; in a
-// build for it (--config=racecheck) every lane arrives.
-#ifdef REPRISE_EVERY_LANE_ARRIVES
-constexpr int kArrivalsOfWarp = 32;
-#else
-constexpr int kArrivalsOfWarp = 1;
-#endif
 
 // A barrier with phases. Each is complete when as many threads have arrived as Init() was told.
 class Barrier {
@@ -46,7 +38,7 @@ class Barrier {
   // Arrives for the warp, as kArrivalsOfWarp. Called by all threads of the warp, when all of them
   // are done with what it guards.
   __device__ __forceinline__ void ArriveAsWarp() {
-    if (kArrivalsOfWarp > 1 || threadIdx.x % 32 == 0) Arrive();
+    if (ArrivesForWarp()) Arrive();
   }
 
   // Whether phase `count`, counted from 0, is over. REQUIRES: it is the current phase or the one

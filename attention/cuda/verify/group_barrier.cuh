@@ -4,16 +4,19 @@
 #ifndef ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_
 #define ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_
 
+#include <cstdint>
+
 #include "attention/cuda/general/device_primitives.cuh"
 
 namespace reprise {
 
 #ifdef REPRISE_EVERY_LANE_ARRIVES
 
-// As below, by a barrier in shared memory: racecheck of compute-sanitizer takes no two accesses as
-// ordered any more once parts of a CTA have met at barriers of their own (bar.sync).
+// As below, but by barriers in shared memory (mbarrier): once parts of a CTA have met by bar.sync,
+// racecheck of compute-sanitizer reports accesses that __syncthreads() separates. For builds for it
+// (--config=racecheck); they take a few cycles more.
 __device__ __forceinline__ uint64_t* GroupBarriers() {
-  __shared__ uint64_t barriers[8];
+  __shared__ uint64_t barriers[8];  // of a group each
   return barriers;
 }
 
@@ -21,10 +24,10 @@ template <typename Traits>
 requires(Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) __device__ __forceinline__
     void PrepareToMeet() {
   if (threadIdx.x < Traits::kWarpsN) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(
-                     SharedAddress(GroupBarriers() + threadIdx.x)),
-                 "r"(Traits::kGroupThreads)
-                 : "memory");
+    asm volatile(
+        "mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(SharedAddress(GroupBarriers() + threadIdx.x)),
+        "r"(Traits::kGroupThreads)
+        : "memory");
   }
   __syncthreads();
 }
@@ -38,7 +41,7 @@ requires(Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) __device__ __forceinlin
       ".reg .b64 state;\n"
       "mbarrier.arrive.shared.b64 state, [%0];\n"
       "again_%=:\n"
-      "mbarrier.try_wait.shared.b64 done, [%0], state;\n"
+      "mbarrier.test_wait.shared.b64 done, [%0], state;\n"
       "@!done bra again_%=;\n"
       "}\n" ::"r"(SharedAddress(GroupBarriers() + threadIdx.x / Traits::kGroupThreads))
       : "memory");

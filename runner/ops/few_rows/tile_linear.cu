@@ -12,6 +12,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "base/warp_arrivals.cuh"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/few_rows/tile_pipeline.cuh"
 
@@ -21,7 +22,7 @@ namespace {
 template <typename T, int kColumns>
 __device__ void MultiplyTiles(const TileLinearPlan& plan, const TileMemory& memory, int num_rows,
                               int rank, int cluster_id) {
-  const int lane = threadIdx.x % 32, group = WarpIndex() / kGroupWarps;
+  const int group = WarpIndex() / kGroupWarps;
   const int row_group = group % plan.form.row_groups, turn = group / plan.form.row_groups;
   const int rounds = StepsOf(plan, rank) / plan.form.turns;
   PartialSums<kColumns> sums(plan, memory, row_group, turn, rank);
@@ -41,7 +42,7 @@ __device__ void MultiplyTiles(const TileLinearPlan& plan, const TileMemory& memo
         for (int i = 0; i < kTileBox / 16; ++i) TileProduct<T, kColumns>(sum, a + 2 * i, b + 2 * i);
       }
       EndTileProducts();
-      if (lane == 0) ArriveAt(memory.empty + stage.slot() * 8);
+      if (ArrivesForWarp()) ArriveAt(memory.empty + stage.slot() * 8);
     }
     sums.Store(sum, num_rows);
   }

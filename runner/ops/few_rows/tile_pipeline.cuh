@@ -28,6 +28,7 @@
 #include "base/dependent_launch.cuh"
 #include "base/dtype.h"
 #include "base/status_macros.h"
+#include "base/warp_arrivals.cuh"
 #include "runner/ops/few_rows/cluster_memory.cuh"
 #include "runner/ops/few_rows/tile_linear_plan.h"
 #include "runner/ops/few_rows/tile_products.cuh"
@@ -194,7 +195,7 @@ class PartialSums {
       }
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ArriveInCluster(arrived_);
+    if (ArrivesForWarp()) ArriveInCluster(arrived_);
     parity_ ^= 1;
   }
 
@@ -270,8 +271,11 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
     // No CTA of the cluster arrives at one that may have ended.
     if (tile + plan.num_clusters < plan.num_tiles) {
       __syncwarp();
-      const int lane = thread % 32;
-      if (lane < plan.form.cluster) ArriveInCluster(ClusterAddress(memory.read, lane));
+      // A lane for each CTA; all of them for each in a build for racecheck.
+      constexpr int kLanes = 32 / kArrivalsOfWarp;
+      for (int to = thread % kLanes; to < plan.form.cluster; to += kLanes) {
+        ArriveInCluster(ClusterAddress(memory.read, to));
+      }
     }
     tile_parity ^= 1;
   }
@@ -283,10 +287,10 @@ __device__ void BeginTileCta(const Plan& plan, const TileMemory& memory) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.stages; ++i) {
       InitBarrier(memory.full + i * 8, 2);
-      InitBarrier(memory.empty + i * 8, plan.form.row_groups * kGroupWarps);
+      InitBarrier(memory.empty + i * 8, plan.form.row_groups * kGroupWarps * kArrivalsOfWarp);
     }
-    InitBarrier(memory.summed, plan.form.groups() * kGroupWarps);
-    InitBarrier(memory.read, plan.form.cluster * kAddWarps);
+    InitBarrier(memory.summed, plan.form.groups() * kGroupWarps * kArrivalsOfWarp);
+    InitBarrier(memory.read, plan.form.cluster * kAddWarps * kArrivalsOfWarp);
     PublishBarriers();
   }
   __syncthreads();

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 
+#include "base/warp_arrivals.cuh"
 #include "runner/ops/few_rows/tile_pipeline.cuh"
 #include "runner/ops/fp8/fp8_tile_linear.h"
 #include "runner/ops/fp8/fp8_values.cuh"
@@ -131,7 +132,7 @@ __device__ void MultiplyTiles(const Fp8TilePlan& plan, const TileMemory& memory,
         }
       }
       __syncwarp();  // all lanes have read their fragments
-      if (lane == 0) ArriveAt(memory.empty + stage.slot() * 8);
+      if (ArrivesForWarp()) ArriveAt(memory.empty + stage.slot() * 8);
     }
     Scale<kColumns>(sum, scales.value[0], scales.value[1]);
     sums.Store(sum, num_rows);
