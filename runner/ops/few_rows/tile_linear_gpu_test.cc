@@ -160,6 +160,31 @@ TEST_F(TileLinearProductTest, IsTheProductForEveryType) {
   }
 }
 
+using TileLinearSmallTest = TileLinearTest;
+
+// Few products, for compute-sanitizer. Clusters of several CTAs have two tiles, so that buffers are
+// used again.
+TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
+  constexpr int kInFeatures = 256, kRepeats = 17;
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
+  const at::Tensor weight =
+      (at::eye(kInFeatures, Options(DType::kBFloat16)) * 2).repeat({kRepeats, 1});
+  for (const TileForm& form : kForms) {
+    for (const int num_rows : {9, 33}) {
+      SCOPED_TRACE(testing::Message() << "cluster " << form.cluster << ", rows " << num_rows);
+      const at::Tensor x = at::arange(num_rows * kInFeatures, Options(DType::kFloat32))
+                               .remainder(251)
+                               .reshape({num_rows, kInFeatures})
+                               .to(at::kBFloat16);
+      const at::Tensor out = at::zeros({num_rows, weight.size(0)}, x.options());
+      const SkinnyLinearArgs args = ArgsOf(x, weight, std::nullopt, out);
+      const absl::Status status = LaunchTileLinear(args, form, stream);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(at::equal(out.cpu(), (x.cpu() * 2).repeat({1, kRepeats})));
+    }
+  }
+}
+
 TEST_F(TileLinearTest, ANanOfTheWeightOrOfXReachesWhatItIsPartOf) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor weight = AmongNans(300, 520, DType::kBFloat16);
