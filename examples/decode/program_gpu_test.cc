@@ -161,7 +161,7 @@ TEST_F(ProgramGpuTest, ServeAnswersAsRunContinues) {
   ASSERT_THAT(expected, SizeIs(kTexts.size() + 1));
   ASSERT_THAT(texts, SizeIs(kTexts.size()));
   for (size_t i = 0; i < kTexts.size(); ++i) {
-    EXPECT_EQ(texts[static_cast<int>(i)], expected[i].at("text"));
+    EXPECT_EQ(texts[static_cast<int>(i)], expected[i].at("text").get<std::string>());
   }
 }
 
