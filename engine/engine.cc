@@ -60,6 +60,12 @@ std::vector<int> LevelDraftsOf(const SpeculationOptions& drafts) {
   return level_drafts;
 }
 
+DrafterKeys KeysOf(const SpeculationOptions& drafts) {
+  if (drafts.draft_model != nullptr) return DrafterKeys::kOfDrafts;
+  const bool has_layers = drafts.heads != nullptr && !drafts.heads->layers().empty();
+  return has_layers ? DrafterKeys::kOfTokens : DrafterKeys::kNone;
+}
+
 // The drafts of decodes: as the options say, and no more than the runner proposes.
 absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
   const SpeculationOptions& drafts = options.runner.speculation;
@@ -162,6 +168,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .max_earlier_logits = options.runner.max_earlier_logits,
                          .speculation = speculation,
                          .level_drafts = LevelDraftsOf(options.runner.speculation),
+                         .drafter_keys = KeysOf(options.runner.speculation),
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,
                          .num_swap_blocks = runner->num_swap_blocks(),

@@ -140,6 +140,9 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
                metrics.speculation.num_drafts_at);
   lines.Drafts("accepted_draft_tokens_total", "Of them, those that were accepted.",
                metrics.speculation.num_accepted_at);
+  lines.Counter("draft_catch_up_rows_total",
+                "Rows in which a drafter saw tokens decoded without it, and proposed none.",
+                metrics.speculation.num_catch_up_rows);
   lines.PlainSteps(metrics.speculation);
   lines.Average("tokens_per_draft_row", "New tokens of a row with drafts, on average.",
                 metrics.speculation.tokens_per_row());

@@ -50,6 +50,7 @@ TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
   metrics.num_finished[static_cast<int>(FinishReason::kCancelled)] = 4;
   metrics.speculation.Add(/*places=*/3, /*accepted=*/1, /*drafts=*/3);
   metrics.speculation.Add(/*places=*/1, /*accepted=*/1, /*drafts=*/1);
+  metrics.speculation.num_catch_up_rows = 7;
   metrics.speculation.num_too_large_steps = 8;
   metrics.speculation.num_unpaid_steps = 9;
   metrics.time_to_first_token.Observe(absl::Milliseconds(30));
@@ -71,6 +72,7 @@ TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
                               "reprise_draft_tokens_total{position=\"1\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("reprise_accepted_draft_tokens_total{position=\"0\"} 2\n"
                               "reprise_accepted_draft_tokens_total{position=\"1\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("reprise_draft_catch_up_rows_total 7\n"));
   EXPECT_THAT(text, HasSubstr("# TYPE reprise_steps_without_drafts_total counter\n"
                               "reprise_steps_without_drafts_total{reason=\"rows\"} 8\n"
                               "reprise_steps_without_drafts_total{reason=\"time\"} 9\n"));

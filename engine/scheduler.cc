@@ -170,6 +170,7 @@ const ScheduledBatch& Scheduler::Schedule() {
   for (size_t i = 0; i < running_.size(); ++i) SchedulePrefill(*running_[i]);
   if (!lacks_blocks_) AdmitWaiting();
   AddDrafts();
+  MarkFedRows();
 
   batch_was_launched_ = !rows_.empty();
   if (!batch_was_launched_) {
@@ -277,7 +278,7 @@ void Scheduler::AddDrafts() {
         std::min({sequence.max_drafts(), LevelsOf(room),
                   sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight});
     if (most <= 0) continue;
-    const int wanted = DraftsOf(sequence.draft_length.Next(most));
+    const int wanted = DraftsOf(WantedLevels(sequence, most));
     const int num_levels = LevelsOf(RoomForDrafts(sequence, wanted, may_grow));
     const int num_drafts = DraftsOf(num_levels);
     if (num_drafts == 0) continue;
@@ -293,6 +294,33 @@ void Scheduler::AddDrafts() {
     num_earlier_logits_ += num_drafts;
     num_earlier_before += num_drafts;
   }
+}
+
+int Scheduler::WantedLevels(Sequence& sequence, int most) {
+  const int wanted = sequence.draft_length.Next(most);
+  if (options_.drafter_keys == DrafterKeys::kNone || wanted == 0) return wanted;
+  const int num_unseen = sequence.num_known - 1 - sequence.num_drafted;  // before the newest
+  if (num_unseen <= DraftsOf(wanted)) return wanted;
+  // Each row brings a token, too. Probes would have to catch up all the time.
+  const int num_drafts = DraftsOf(most);
+  const int num_rows = (num_unseen + num_drafts - 1) / num_drafts - 1;
+  const int num_left = sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight;
+  return sequence.draft_length.pays() && num_rows < num_left ? most : 0;
+}
+
+void Scheduler::MarkFedRows() {
+  if (options_.drafter_keys == DrafterKeys::kNone) return;
+  // As ModelRunner::RunsDraftModel().
+  const bool has_given = absl::c_any_of(rows_, [](const auto& row) { return !row.tokens.empty(); });
+  const bool has_long =
+      absl::c_any_of(open_.back(), [](const auto& row) { return row.num_tokens > 1; });
+  for (OpenRow& row : open_.back()) row.feeds_drafter = has_given && has_long;
+}
+
+bool Scheduler::HasProposed(const OpenRow& row, int num_accepted) const {
+  if (options_.drafter_keys == DrafterKeys::kNone || num_accepted > 0) return true;
+  const int num_unseen = row.sequence->num_known - 1 - row.sequence->num_drafted;
+  return num_unseen <= row.num_drafts;
 }
 
 bool Scheduler::SizeIsForDrafts() {

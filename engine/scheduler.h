@@ -68,7 +68,10 @@
 // tokens. Until its batch is committed the sequence's length is known from above. It has room
 // for all of them; that of rejected ones is kept for its next row. Drafts get the tokens and blocks
 // that the batch's rows leave, and preempt no one. Rows of sequences with a masker, with forced
-// tokens, or which ask for penalties, biases, stages or log-probabilities have none.
+// tokens, or which ask for penalties, biases, stages or log-probabilities have none. A drafter with keys
+// that is behind a sequence by more tokens than a row shows it gets rows with the most drafts until it
+// has seen all, unless the sequence would end before, or accepts too little: such rows bring a token
+// each, and count neither for lengths nor for times.
 //
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache, or return from the host.
@@ -158,6 +161,7 @@ struct SchedulerOptions {
   // (num_drafts <= the number of entries), while room in the cache and the step is for all. Empty:
   // drafts are chains.
   std::vector<int> level_drafts = {};
+  DrafterKeys drafter_keys = DrafterKeys::kNone;  // of what proposes the drafts
   // Whether sequences reuse cached prefixes. The generated texts are the same as without it,
   // provided that the kernels give the same keys for other lengths of chunks.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
@@ -284,6 +288,7 @@ class Scheduler {
     int num_new_tokens = 0;
     int num_drafts = 0;
     int num_levels = 0;          // of the drafts: how many can be accepted
+    bool feeds_drafter = false;  // its step shows the tokens of all rows to a drafter with keys
     bool scores_prompt = false;  // it brings log-probabilities of tokens of the prompt
     int first_earlier = 0;       // of the step's earlier logits: where those of the row begin
     bool has_earlier = false;
@@ -306,6 +311,14 @@ class Scheduler {
   void AddDrafts();
   // Whether the batch, as large as it is, may have drafts: by the policy and by what was measured.
   bool SizeIsForDrafts();
+  // How many levels of drafts, at most `most`, the sequence's next row should have.
+  int WantedLevels(Sequence& sequence, int most);
+  // Notes of all rows whether the step shows its tokens to a drafter with keys.
+  void MarkFedRows();
+  // Whether the drafter saw all tokens up to the newest in a row with drafts, and so proposed some. It may
+  // have seen more than is counted: a step that captures its graph shows a row's tokens twice. REQUIRES:
+  // the batches before are committed, and this one is not.
+  bool HasProposed(const OpenRow& row, int num_accepted) const;
   // Drafts of so many levels, and levels of so many drafts.
   int DraftsOf(int num_levels) const;
   int LevelsOf(int num_drafts) const;

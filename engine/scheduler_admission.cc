@@ -169,6 +169,7 @@ void Scheduler::AdmitWaiting() {
       sequence.num_cached_tokens = std::min(hits->num_tokens, sequence.num_prompt());
     }
     sequence.num_scheduled = hits->num_tokens;
+    sequence.num_drafted = hits->num_tokens;
     sequence.num_in_flight = 0;
     sequence.prefill_end = sequence.num_known;
     if (FeedsForcedInChunks(sequence)) {

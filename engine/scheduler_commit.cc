@@ -1,5 +1,6 @@
 // The Scheduler's part after a step: sampled tokens, and steps that failed.
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -42,12 +43,14 @@ void Scheduler::ObserveStep(absl::Duration duration, const StepOutput& output) {
                     .us = absl::ToDoubleMicroseconds(duration)};
   for (size_t i = 0; i < batch.size(); ++i) {
     const OpenRow& row = batch[i];
-    if (row.num_tokens > 1 + row.num_drafts) {  // a chunk of a prompt
+    const int num_new = static_cast<int>(output.NewTokens(i).size());
+    const bool is_prompt = row.num_tokens > 1 + row.num_drafts;  // a chunk of it
+    if (is_prompt || (row.num_drafts > 0 && !HasProposed(row, num_new - 1))) {
       draft_costs_.ObserveOther();
       return;
     }
     step.num_drafts += row.num_drafts;
-    step.num_new_tokens += static_cast<int>(output.NewTokens(i).size());
+    step.num_new_tokens += num_new;
   }
   draft_costs_.Observe(step);
 }
@@ -78,6 +81,9 @@ void Scheduler::CommitRow(const OpenRow& row, int row_idx, const StepOutput& out
     CommitDrafts(row, row_idx, output, events);
     return;
   }
+  if (row.feeds_drafter && sequence.num_drafted >= blocks_.num_committed(*sequence.slot)) {
+    sequence.num_drafted = blocks_.num_committed(*sequence.slot) + row.num_tokens;
+  }
   CommitTokens(sequence, row.num_tokens);
   if (row.encodes) {
     const absl::Status committed = blocks_.CommitEncoder(*sequence.slot);
@@ -100,8 +106,17 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
   const int num_accepted = static_cast<int>(tokens.size()) - 1;
   CHECK(0 <= num_accepted && num_accepted <= row.num_levels)
       << "expected 1 to " << 1 + row.num_levels << " new tokens, got " << tokens.size();
-  sequence.draft_length.Observe(row.num_levels, num_accepted);
-  speculation_statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
+  if (HasProposed(row, num_accepted)) {
+    sequence.draft_length.Observe(row.num_levels, num_accepted);
+    speculation_statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
+    // The newest token, and the drafts before the last as far as they were accepted.
+    const bool keeps_drafts = options_.drafter_keys == DrafterKeys::kOfDrafts;
+    sequence.num_drafted =
+        sequence.num_known + (keeps_drafts ? std::min(row.num_levels - 1, num_accepted) : 0);
+  } else {
+    ++speculation_statistics_.num_catch_up_rows;
+    sequence.num_drafted += 1 + row.num_drafts;
+  }
   sequence.num_in_flight -= row.num_levels - num_accepted;
   sequence.num_scheduled -= row.num_drafts - num_accepted;
   row.first_token = sequence.num_known - 1;

@@ -47,6 +47,8 @@ struct Scheduler::Sequence {
   // Up to here the host feeds tokens, in chunks: those known at admission, and forced ones if they
   // are fed like a prompt.
   int prefill_end = 0;
+  // Leading tokens that a drafter with keys has seen, at least, as of the committed batches.
+  int num_drafted = 0;
   // Of the prompt, found when it was admitted first; nullopt: it has not been.
   std::optional<int> num_cached_tokens;
   int64_t admission = 0;  // which one of the scheduler's it has its slot by; 0: it has none

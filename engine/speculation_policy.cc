@@ -22,7 +22,7 @@ absl::Status CheckSpeculationPolicy(const SpeculationPolicy& policy) {
 
 int DraftLength::Next(int most) {
   if (most == 0 || mean_accepted_ < 0) return most;
-  if (mean_accepted_ < kLeastAccepted) {
+  if (!pays()) {
     if (++num_rows_without_ < kProbeInterval) return 0;
     num_rows_without_ = 0;
     return 1;

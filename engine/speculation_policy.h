@@ -59,9 +59,21 @@ class DraftLength {
   // The mean; negative before the first row.
   float mean_accepted() const { return mean_accepted_; }
 
+  // Whether the sequence accepts enough for rows to have drafts that are no probes.
+  bool pays() const { return mean_accepted_ < 0 || mean_accepted_ >= kLeastAccepted; }
+
  private:
   float mean_accepted_ = -1.0f;
   int num_rows_without_ = 0;  // since the last draft
+};
+
+// Which keys of its own a drafter has: it sees tokens that were decoded without drafts in the rows with
+// drafts that follow, 1 + drafts in each, and proposes nothing before it has seen all of them. What it
+// has not seen after a step, of a row with drafts:
+enum class DrafterKeys : int8_t {
+  kNone,      // nothing: it reads tokens or states
+  kOfDrafts,  // the last draft, if that was accepted, and the newest token: a draft model
+  kOfTokens,  // all new tokens: heads that attend, which see accepted drafts again
 };
 
 // What drafts have come to. Rows whose tokens were not taken, such as those of preempted sequences,
@@ -73,6 +85,9 @@ struct SpeculationStatistics {
   // By place behind the last token: [0] is the first draft of a row, or all of a tree's first level.
   std::array<int64_t, kMaxDrafts> num_drafts_at = {};
   std::array<int64_t, kMaxDrafts> num_accepted_at = {};
+  // Rows with drafts in which the drafter only saw tokens that had been decoded without it, and proposed
+  // none (DrafterKeys). The counts above are without them.
+  int64_t num_catch_up_rows = 0;
   // Steps whose rows could have had drafts, and had none: those of more than max_speculating_rows, and
   // those of numbers of rows where drafts do not pay by what was measured.
   int64_t num_too_large_steps = 0;

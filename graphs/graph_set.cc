@@ -109,7 +109,7 @@ std::vector<GraphKey> GraphSet::keys() const {
           if (IsMixed(key)) mixed.push_back(key);
         };
         add(/*num_drafts=*/0);
-        for (const int num_drafts : options_.num_drafts) add(num_drafts);
+        if (!options_.num_drafts.empty()) add(options_.num_drafts.back());
       }
       if (num_seqs >= num_tokens) break;  // the next ones are the same key
     }
@@ -179,10 +179,10 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
   int num_drafts = 0;
   if (shape.num_drafts > 0) {
-    const auto most =
-        std::lower_bound(options_.num_drafts.begin(), options_.num_drafts.end(), shape.num_drafts);
-    if (most == options_.num_drafts.end()) return std::nullopt;
-    num_drafts = *most;
+    if (options_.num_drafts.empty() || shape.num_drafts > options_.num_drafts.back()) {
+      return std::nullopt;
+    }
+    num_drafts = options_.num_drafts.back();
   }
   const GraphKey key = MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input), num_drafts);
   // There may be more of them where logits of prompts are wanted, too.
@@ -220,7 +220,8 @@ bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
   // One row has either drafts or tokens.
   const bool has_drafts = key.num_drafts > 0;
-  if (has_drafts && (!Has(options_.num_drafts, key.num_drafts) || key.padded_num_seqs < 2)) {
+  if (has_drafts && (options_.num_drafts.empty() || key.num_drafts != options_.num_drafts.back() ||
+                     key.padded_num_seqs < 2)) {
     return false;
   }
   return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&

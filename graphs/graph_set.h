@@ -67,8 +67,8 @@ class GraphSet {
   // prefix once. If these do not hold it, the mixed graph of the fewest tokens, then sequences,
   // that does, unless a common prefix is to be read once: no mixed graph does that. A step with
   // drafts has the graph of the smallest captured numbers of drafts and sequences that hold it; if
-  // some of its rows bring tokens, the mixed graph of the fewest tokens, then sequences, then drafts,
-  // that holds it. If none serves it, the reason is why no graph of a query length does, and
+  // some of its rows bring tokens, the mixed graph of the fewest tokens, then sequences, that holds
+  // it. If none serves it, the reason is why no graph of a query length does, and
   // kDraftsAmongTokens of drafts beside tokens. Does not count the step, and depends only on options
   // and captured graphs. In kLazy mode an uncaptured key is answered with kReplay; Replay() captures
   // it. If tokens have graphs, embeddings are padded like them, whether they have the same graphs or

@@ -88,10 +88,9 @@ TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
                                     .num_drafts = 4}));
   StepShape fewer = shape;
   fewer.num_drafts = 1;
-  EXPECT_EQ(set_->Decide(fewer).key.num_drafts, 2);
-  EXPECT_EQ(set_->Decide(fewer).key.num_earlier_logits, 32);
+  EXPECT_EQ(set_->Decide(fewer).key, decision.key);  // of the most drafts alone
   // Logits of prompts count, too.
-  fewer.num_earlier_logits = 33;
+  fewer.num_earlier_logits = 64;
   EXPECT_EQ(set_->Decide(fewer).reason, EagerReason::kDraftsAmongTokens);
   StepShape long_chunk = shape;
   long_chunk.num_tokens = 65;
@@ -108,7 +107,7 @@ TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
   for (const GraphKey& key : set_->keys()) {
     if (key.padded_num_tokens == 64 && key.max_query_len == 64) mixed.push_back(key);
   }
-  ASSERT_EQ(mixed.size(), 3u);  // of no drafts, 2 and 4
+  ASSERT_EQ(mixed.size(), 2u);  // of no drafts, and 4
   EXPECT_EQ(mixed[0], decision.key);
   const auto make_step = [](const GraphKey&) { return [] { return absl::OkStatus(); }; };
   for (const GraphKey& key : mixed) {
@@ -117,6 +116,10 @@ TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
   }
   GraphKey other = decision.key;
   other.num_earlier_logits = 62;
+  EXPECT_EQ(set_->Replay(other, make_step, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  other = decision.key;
+  other.num_drafts = 2;
+  other.num_earlier_logits = 32;
   EXPECT_EQ(set_->Replay(other, make_step, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -195,8 +198,8 @@ TEST_F(GraphSetDraftsTest, AreReplayedAndEstimatedLikeOthers) {
 
   runs.clear();
   ASSERT_TRUE(set_->EstimateBytes(make_step).ok());
-  // The largest of each kind: decode, both numbers of drafts, mixed, mixed with either number.
-  EXPECT_EQ(runs.size(), 6u);
+  // The largest of each kind: decode, both numbers of drafts, mixed, mixed with the most drafts.
+  EXPECT_EQ(runs.size(), 5u);
 }
 
 TEST(GraphSetOptionsDraftsTest, RefusesWhatIsOutOfRange) {

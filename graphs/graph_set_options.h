@@ -44,8 +44,9 @@ struct GraphSetOptions {
   // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
   // Captured numbers of drafts, strictly ascending: steps that propose up to so many drafts for each
-  // row, and verify them. Empty: such steps run eagerly. Each has graphs of `sizes` and, with
-  // mixed_tokens, of the mixed sizes of two rows or more, for drafts beside chunks of prompts.
+  // row, and verify them. Empty: such steps run eagerly. Each has graphs of `sizes`. The last one has,
+  // with mixed_tokens, graphs of the mixed sizes of two rows or more, for drafts beside chunks of
+  // prompts: those take as long with fewer drafts.
   std::vector<int> num_drafts = {};
   // Captured numbers of tokens of mixed steps, strictly ascending; empty: mixed steps run eagerly.
   std::vector<int> mixed_tokens = {};

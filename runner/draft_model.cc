@@ -25,6 +25,38 @@ ModelSpec WithLayersOf(const ModelSpec& spec, const ModelSpec& draft) {
   return both;
 }
 
+absl::StatusOr<LayerClasses> CollectClassesWithDrafter(absl::Span<const LayerSpec> layers,
+                                                       int first_draft_layer) {
+  REPRISE_ASSIGN_OR_RETURN(const LayerClasses seen, CollectLayerClasses(layers));
+  std::vector<LayerSpec> kept(layers.begin(), layers.end());
+  for (size_t i = first_draft_layer; i < kept.size(); ++i) {
+    kept[i].params.window_left = std::nullopt;
+    kept[i].chunk_size = std::nullopt;
+  }
+  // Groups by what is kept; classes by what is seen, apart where the group is another one.
+  REPRISE_ASSIGN_OR_RETURN(LayerClasses result, CollectLayerClasses(kept));
+  result.classes.clear();
+  std::vector<int> seen_class;  // of each class
+  for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
+    const int like = seen.class_of_layer[i];
+    int found = 0;
+    while (
+        found < result.num_classes() &&
+        (seen_class[found] != like || result.classes[found].kv_group != result.group_of_layer[i])) {
+      ++found;
+    }
+    if (found == result.num_classes()) {
+      LayerClass own = seen.classes[like];
+      own.first_layer = i;
+      own.kv_group = result.group_of_layer[i];
+      result.classes.push_back(own);
+      seen_class.push_back(like);
+    }
+    result.class_of_layer[i] = found;
+  }
+  return result;
+}
+
 DraftModel::DraftModel(const DraftModelOptions& options)
     : options_(options),
       classes_(options.metadata->ClassesOf(options.first_layer,
@@ -148,7 +180,15 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
       .num_rows = key.padded_num_seqs,
       .block_size = options_.block_size,
       .num_blocks = num_blocks};
-  absl::c_copy(options_.groups, rows.groups);
+  // Of groups without a layer of its own it needs no block: some may have left a window of the model.
+  const auto& group_of_layer = options_.metadata->classes().group_of_layer;
+  for (size_t group = 0; group < options_.groups.size(); ++group) {
+    const bool has_layer =
+        std::find(group_of_layer.begin() + options_.first_layer, group_of_layer.end(),
+                  static_cast<int>(group)) != group_of_layer.end();
+    rows.groups[group] =
+        has_layer ? options_.groups[group] : KvGroupSpec{.retention = KvRetention::kCross};
+  }
   const int num_passes = levels.num_levels();
   std::vector<Pass> passes;
   for (int i = 0; i <= num_passes; ++i) {

@@ -33,6 +33,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "attention/layer_classes.h"
+#include "attention/layer_spec.h"
 #include "base/dtype.h"
 #include "cache/kv_group.h"
 #include "cache/storage/kv_layer.h"
@@ -69,6 +71,12 @@ struct DraftModelOptions {
 
 // The model's spec with the layers of a draft model after its own.
 ModelSpec WithLayersOf(const ModelSpec& spec, const ModelSpec& draft);
+
+// The classes of layers of which those from `first_draft_layer` on are a draft model's, or of heads:
+// these keep the keys of whole sequences, whatever they see. For they may be behind a sequence by any
+// number of tokens, whose windows have left the sequence's own. Errors: as CollectLayerClasses().
+absl::StatusOr<LayerClasses> CollectClassesWithDrafter(absl::Span<const LayerSpec> layers,
+                                                       int first_draft_layer);
 
 class DraftModel {
  public:

@@ -182,12 +182,6 @@ absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
       return absl::InvalidArgumentError(absl::StrCat(
           "layers of speculation.heads must be decoder layers: layer ", i, " is of another kind"));
     }
-    // Accepted drafts are seen again, when blocks that have left a window may be gone.
-    if (layer.params.window_left.has_value() || layer.chunk_size.has_value()) {
-      return absl::UnimplementedError(
-          absl::StrCat("layers of speculation.heads must see all of a sequence: layer ", i, " has ",
-                       layer.chunk_size.has_value() ? "chunks" : "a window"));
-    }
   }
   return absl::OkStatus();
 }
@@ -215,6 +209,20 @@ absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& specul
   return AtLeast("the model's hidden_dim (for Proposer::kHeads)", spec.hidden_dim, 1);
 }
 
+// SpeculationOptions::graph_num_drafts where none are given. REQUIRES: the other fields are good.
+std::vector<int> DefaultGraphDrafts(const SpeculationOptions& speculation) {
+  const bool is_given_tree = speculation.shape == DraftShape::kTree &&
+                             speculation.proposer == SpeculationOptions::Proposer::kNone;
+  if (is_given_tree) return {speculation.max_drafts};
+  const DraftLevels levels = LevelsOf(speculation.tree, speculation.max_drafts);
+  std::vector<int> sizes;
+  for (int level = 1; level < levels.num_levels(); level *= 2) {
+    sizes.push_back(levels.first[level + 1] - 1);
+  }
+  sizes.push_back(speculation.max_drafts);
+  return sizes;
+}
+
 // Checks the options of speculation, and fills in the sizes that follow from them.
 absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& options) {
   using Proposer = SpeculationOptions::Proposer;
@@ -238,7 +246,7 @@ absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& optio
                                          speculation.ngram.min_ngram, 16));
   }
   std::vector<int>& sizes = speculation.graph_num_drafts;
-  if (sizes.empty()) sizes = {speculation.max_drafts};
+  if (sizes.empty()) sizes = DefaultGraphDrafts(speculation);
   if (sizes.back() != speculation.max_drafts) {
     return absl::InvalidArgumentError(
         absl::StrCat("speculation.graph_num_drafts must end with max_drafts: expected ",

@@ -6,11 +6,14 @@
 #include "distributed/collectives.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/speculation/drafter.h"
 
 namespace reprise {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 ModelSpec Spec() {
   return {
@@ -41,6 +44,33 @@ TEST(ModelRunnerOptionsTest, DefaultsFollowTheModelAndTheDevice) {
   ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
   EXPECT_EQ(on_gpu->graphs, GraphSetOptions::Mode::kEager);
   EXPECT_EQ(on_gpu->max_steps_in_flight, 2);
+}
+
+class NoDrafter final : public Drafter {
+ public:
+  absl::Status Propose(const DraftStep&) override { return absl::OkStatus(); }
+};
+
+TEST(ModelRunnerOptionsTest, FewDraftsHaveGraphsOfTheirOwn) {
+  const auto sizes = [](const SpeculationOptions& speculation) {
+    return Resolved({.speculation = speculation}).speculation.graph_num_drafts;
+  };
+  using Proposer = SpeculationOptions::Proposer;
+  EXPECT_THAT(sizes({}), IsEmpty());
+  EXPECT_THAT(sizes({.max_drafts = 1}), ElementsAre(1));
+  EXPECT_THAT(sizes({.max_drafts = 3, .proposer = Proposer::kNgram}), ElementsAre(1, 2, 3));
+  EXPECT_THAT(sizes({.max_drafts = 4, .proposer = Proposer::kNgram}), ElementsAre(1, 2, 4));
+  EXPECT_THAT(sizes({.max_drafts = 16}), ElementsAre(1, 2, 4, 8, 16));
+  EXPECT_THAT(sizes({.max_drafts = 4, .graph_num_drafts = {3, 4}}), ElementsAre(3, 4));
+  // Of trees whole levels; of given ones, whose shape is not known, the largest.
+  EXPECT_THAT(sizes({.max_drafts = 30, .shape = DraftShape::kTree}), ElementsAre(30));
+  NoDrafter drafter;
+  EXPECT_THAT(sizes({.max_drafts = 8,
+                     .shape = DraftShape::kTree,
+                     .tree = {0, 0, 1, 2, 3, 4, 5, 6},
+                     .proposer = Proposer::kCustom,
+                     .drafter = &drafter}),
+              ElementsAre(2, 4, 8));
 }
 
 // Rank 1 of some, two unless given, which is never asked for more.

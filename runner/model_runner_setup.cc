@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
   const ModelSpec& spec = model->spec();
   REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved, ResolveRunnerOptions(options, spec));
   REPRISE_ASSIGN_OR_RETURN(LayerClasses classes,
-                           CollectLayerClasses(SpecOf(*model, resolved).layers));
+                           CollectClassesWithDrafter(SpecOf(*model, resolved).layers,
+                                                     static_cast<int>(spec.layers.size())));
   if (classes.num_groups() < 1 || classes.num_groups() > kMaxKvGroups) {
     return absl::UnimplementedError(
         absl::StrCat("the layers of the model's spec must make 1 to ", kMaxKvGroups,

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -222,10 +223,11 @@ class Generation {
 };
 
 // Prompts in chunks, beside decodes and drafts: heads see each token with the state of the one before,
-// and have the keys of all.
+// and have the keys of all that their layers see.
 TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
   const LayerSpec layer = {.params = SomeParams()};
-  for (const std::vector<LayerSpec>& layers : {FullAttention(), {layer, layer}}) {
+  for (const std::vector<LayerSpec>& layers :
+       {FullAttention(), {layer, layer}, WindowsAndChunks()}) {
     const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
     TellsPositions model(model_options);
     const std::vector<Request> requests = SomeRequests(16);
@@ -253,10 +255,11 @@ TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
 
 // Tokens that were decoded without drafts are seen in the steps with drafts that follow.
 TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
-  const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
-  TellsPositions model(model_options);
-  for (const int num_plain : {20, 60}) {
-    SCOPED_TRACE(testing::Message() << num_plain << " steps");
+  for (const auto& [num_plain, layers] :
+       {std::pair(20, FullAttention()), {60, FullAttention()}, {20, WindowsAndChunks()}}) {
+    SCOPED_TRACE(testing::Message() << num_plain << " steps, " << layers.size() << " layers");
+    const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
+    TellsPositions model(model_options);
     std::vector<Request> requests = SomeRequests(2);
     requests[0].prompt.resize(1);
     requests[1].prompt.resize(1);
@@ -274,6 +277,78 @@ TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
       EXPECT_GT(run.drafts().num_accepted, 30);
     } else {
       EXPECT_GT(heads.num_wrong(), 10) << "more tokens than states are kept";
+    }
+  }
+}
+
+// A draft model that is the model: all that it proposes is accepted, if it has the keys of all tokens.
+// While two sequences run there are no drafts; the one that is left has far more tokens to catch up with
+// than its windows are long. Then prompts are found in the cache, and sequences make way for others.
+TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
+  const AttentionParams params = {
+      .num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16};
+  const LayerSpec full = {.params = params};
+  LayerSpec window = full;
+  window.params.window_left = 5;
+  LayerSpec chunk = full;
+  chunk.chunk_size = 8;
+  for (const std::vector<LayerSpec>& layers :
+       {std::vector{full, full}, {window, full}, {window, window}, {chunk, window, full}}) {
+    const LayeredModelOptions model_options = {
+        .layers = layers, .vocab_size = 61, .max_position = 200, .device = GetParam(), .seed = 3};
+    LayeredModel model(model_options);
+    LayeredModel draft(model_options);
+    EngineOptions options = {.runner = {.max_num_seqs = 2,
+                                        .max_num_tokens = 64,
+                                        .max_seq_len = 160,
+                                        .block_size = 4,
+                                        .num_blocks = 1 + 3 * 2 * 40}};
+    const Request plain_request = {
+        .prompt = {1, 2, 3}, .max_new_tokens = 150, .sampling = {.temperature = 0.7f, .seed = 5}};
+    Request short_request = plain_request;
+    short_request.prompt = {7};
+    short_request.max_new_tokens = 48;
+    auto plain = Engine::Create(&model, options);
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    ASSERT_TRUE((*plain)->Add(plain_request).ok());
+    ASSERT_TRUE((*plain)->Add(short_request).ok());
+    const auto want = RunAll(**plain);
+
+    for (const int num_drafts : {1, 4}) {
+      SCOPED_TRACE(testing::Message()
+                   << layers.size() << " layers, window "
+                   << layers[0].params.window_left.value_or(-1) << ", " << num_drafts << " drafts");
+      options.runner.speculation = {.max_drafts = num_drafts,
+                                    .proposer = SpeculationOptions::Proposer::kModel,
+                                    .draft_model = &draft};
+      options.speculation = SpeculationPolicy{.num_drafts = num_drafts, .max_speculating_rows = 1};
+      auto engine = Engine::Create(&model, options);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      ASSERT_TRUE((*engine)->Add(plain_request).ok());
+      ASSERT_TRUE((*engine)->Add(short_request).ok());
+      const auto texts = RunAll(**engine);
+      EXPECT_EQ(texts, want);
+      const SpeculationStatistics first = (*engine)->metrics().speculation;
+      // 48 tokens, but for those that rows bring meanwhile.
+      const int num_behind = num_drafts == 1 ? 48 : 12;
+      EXPECT_GE(first.num_catch_up_rows, num_behind * 4 / 5);
+      EXPECT_LE(first.num_catch_up_rows, num_behind);
+      EXPECT_GT(first.num_drafts, num_drafts == 1 ? 20 : 60);
+      EXPECT_GE(first.num_accepted, first.num_drafts - 2);
+
+      // The text so far as a prompt, whose keys are found, those of the drafter with them.
+      Request longer = plain_request;
+      const std::vector<int32_t>& text = texts.begin()->second;
+      longer.prompt.insert(longer.prompt.end(), text.begin(), text.begin() + 100);
+      longer.max_new_tokens = 40;
+      ASSERT_TRUE((*engine)->Add(longer).ok());
+      RunAll(**engine);
+      const EngineMetrics metrics = (*engine)->metrics();
+      EXPECT_GE(metrics.num_prefix_tokens_hit, 96);
+      EXPECT_EQ(metrics.speculation.num_catch_up_rows, first.num_catch_up_rows);
+      const int64_t num_later = metrics.speculation.num_drafts - first.num_drafts;
+      EXPECT_GT(num_later, 15);
+      EXPECT_GE(metrics.speculation.num_accepted - first.num_accepted, num_later - 2);
     }
   }
 }
@@ -348,10 +423,12 @@ TEST_P(AttendingHeadsSuite, WhatTheyCannotHaveIsRefused) {
   EngineOptions trees = Options(&heads, 2);
   trees.runner.speculation.shape = DraftShape::kTree;
   EXPECT_THAT(Engine::Create(&model, trees).status().message(), HasSubstr("chains"));
-  ModelAsHeads others(ModelOptions(GetParam(), WindowsAndChunks()));
+  LayerSpec encoder = FullAttention()[0];
+  encoder.kind = AttentionKind::kEncoderDecoder;
+  ModelAsHeads others(ModelOptions(GetParam(), {encoder}));
   EXPECT_THAT(Engine::Create(&model, Options(&others, 2)).status().message(),
-              HasSubstr("layers of speculation.heads must see all of a sequence: layer 0 has a "
-                        "window"));
+              HasSubstr("layers of speculation.heads must be decoder layers: layer 0 is of another "
+                        "kind"));
 }
 
 }  // namespace

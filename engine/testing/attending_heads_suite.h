@@ -1,5 +1,5 @@
-// Heads with layers of their own under an engine, on every device: instantiated for the CPU and for
-// CUDA.
+// Drafters with keys under an engine, on every device: heads with layers of their own, and draft models
+// that were left out. Instantiated for the CPU and for CUDA.
 
 #ifndef ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
 #define ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_

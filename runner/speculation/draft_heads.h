@@ -76,8 +76,9 @@ class DraftHeads {
  public:
   virtual ~DraftHeads() = default;
 
-  // Decoder layers of full attention of the heads' own, `layer` in Step::Attend; none: heads without
-  // keys. The same at each call; must stay valid.
+  // Decoder layers of the heads' own, `layer` in Step::Attend; none: heads without keys. They may have
+  // windows or chunks, but keep the keys of whole sequences: accepted drafts are seen again, and so
+  // are tokens that were decoded without drafts. The same at each call; must stay valid.
   virtual absl::Span<const LayerSpec> layers() const { return {}; }
 
   // Rows that are padded, or have no drafts, are computed and not used. Errors fail the step.

@@ -47,7 +47,8 @@ struct DraftRowsArgs {
   int num_tokens = 0;  // padded, of the pass: NumDraftTokens()
   int block_size = 0;
   int num_blocks = 0;
-  KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
+  // The first slots.num_groups; kCross: none of the draft model's layers are in it, and it is not read.
+  KvGroupSpec groups[kMaxKvGroups] = {};
 };
 
 // Tokens of a pass: in the first one a row has up to 1 + max_drafts, then one; of a tree `width`, the

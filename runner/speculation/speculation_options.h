@@ -67,12 +67,16 @@ struct SpeculationOptions {
   NgramOptions ngram = {};
   // Its layers follow those of the model: they share block tables and blocks with them, so
   // prefixes, forks and swaps keep both. Decoder only, of the model's device, vocabulary and dtype,
-  // without embeddings as inputs. Must outlive the runner.
+  // without embeddings as inputs. Its layers may have windows or chunks, but keep the keys of whole
+  // sequences: it may have tokens to catch up with. Must outlive the runner.
   Model* draft_model = nullptr;
   Drafter* drafter = nullptr;   // must outlive the runner
   DraftHeads* heads = nullptr;  // must outlive the runner
   DraftAcceptance acceptance = DraftAcceptance::kSameText;
-  // Captured numbers of drafts, ascending, the last at least max_drafts. Empty: max_drafts.
+  // Captured numbers of drafts, ascending, the last max_drafts: a step has the graph of the smallest
+  // that holds its rows, so one with fewer drafts verifies fewer tokens and makes fewer passes of a
+  // draft model. Empty: 1, 2, 4, ... up to max_drafts, of a tree that is proposed those of its
+  // levels 1, 2, 4, ..., of other trees max_drafts alone.
   std::vector<int> graph_num_drafts = {};
 };
 
