@@ -13,10 +13,12 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "runner/ops/choices/choice_file.h"
 #include "runner/ops/choices/remembered_choice.h"
 #include "runner/ops/cublaslt_plan.h"
+#include "runner/ops/elementwise_args.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/fp8/fp8_linear.h"
 #include "runner/ops/fp8/fp8_tile_linear.h"
@@ -70,7 +73,7 @@ constexpr float kEarlyStartOfTilesUs = 1.0f;
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 2;
+constexpr int kOwnKernels = 3;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.
@@ -146,6 +149,12 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
                            .bias = pointers.bias,
                            .out = pointers.out,
                            .out_stride = key.out_stride};
+  if (key.gate.has_value()) {
+    args.is_gated = true;
+    args.activation = *key.gate;
+    args.out = pointers.gated;
+    args.out_stride = key.gated_stride;
+  }
   // A batch of products, or sizes beyond its range, it does not serve.
   if (key.num_products > 1 || key.num_rows > kMaxTileLinearRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
@@ -193,6 +202,15 @@ Value ConfigOf(const cublasLtMatmulAlgo_t& algorithm,
   return value;
 }
 
+int TryInt(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+const int kTryFuse = TryInt("TRY_FUSE", 1);
+const int kTryPrefetchMb = TryInt("TRY_MB", 12);
+const int kTryLibraryMb = TryInt("TRY_LIB_MB", 0);
+const float kTryEarlyTiles = TryInt("TRY_EARLY_TENTHS", 10) / 10.0f;
+
 class CublasLtLinearContext : public LinearContext {
  public:
   CublasLtLinearContext(c10::Device device, const CublasLtOptions& options, Handle handle,
@@ -224,6 +242,32 @@ class CublasLtLinearContext : public LinearContext {
                            stream);
     });
   }
+
+  absl::Status MultiplyGated(Activation activation, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor* bias, const at::Tensor& gate_up,
+                             const at::Tensor& out) override {
+    REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, device_));
+    if (kTryFuse == 0) {
+      return LinearContext::MultiplyGated(activation, x, weight, bias, gate_up, out);
+    }
+    return CatchTorch([&]() -> absl::Status {
+      const c10::cuda::CUDAGuard guard(device_);
+      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index());
+      LinearKey key = KeyOf(x, weight, bias != nullptr, gate_up);
+      key.gate = activation;
+      key.gated_stride = RowStride(out);
+      const LinearPointers pointers = {
+          .x = x.const_data_ptr(),
+          .weight = weight.const_data_ptr(),
+          .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
+          .out = gate_up.mutable_data_ptr(),
+          .gated = out.mutable_data_ptr(),
+      };
+      return MultiplyKeyed(key, pointers, WeightMemory::kKept, stream);
+    });
+  }
+
+  void ExpectNext(const at::Tensor& weight) override { next_weight_ = weight; }
 
   absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor& scales, const at::Tensor* bias,
@@ -273,12 +317,56 @@ class CublasLtLinearContext : public LinearContext {
 
   absl::Status MultiplyKeyed(const LinearKey& key, const LinearPointers& pointers,
                              WeightMemory memory, cudaStream_t stream) {
+    const at::Tensor next_weight = std::exchange(next_weight_, at::Tensor());
     auto entry = entries_.find(key);
     if (entry == entries_.end()) {
       REPRISE_ASSIGN_OR_RETURN(Entry made, MakeEntry(key, pointers, stream));
+      REPRISE_RETURN_IF_ERROR(KeepStart(made, pointers));
       entry = entries_.emplace(key, std::move(made)).first;
     }
-    return Run(entry->second, pointers, memory, stream);
+    return Run(entry->second, pointers, memory, StartOf(next_weight, key.num_rows), stream);
+  }
+
+  // What is known of the beginning of a weight, if there is one.
+  WeightPrefetch StartOf(const at::Tensor& weight, int64_t num_rows) const {
+    if (!weight.defined() || kTryPrefetchMb == 0) return {};
+    const auto start = starts_.find(StartKey(num_rows, weight.size(0), weight.size(1)));
+    if (start == starts_.end() || weight.element_size() != 2) return {};
+    WeightPrefetch next = start->second;
+    next.data = weight.const_data_ptr();
+    next.stride = RowStride(weight) * weight.element_size();
+    return next;
+  }
+
+  // Remembers what the kernel of an entry reads first, if it is one of our own.
+  absl::Status KeepStart(const Entry& entry, const LinearPointers& pointers) {
+    if (entry.skinny_strip == 0 && !entry.tile_form.has_value()) {
+      if (kTryLibraryMb > 0 && entry.key.num_rows <= 64) {
+        const int rows = static_cast<int>(entry.key.out_features);
+        starts_[StartKey(entry.key.num_rows, entry.key.out_features, entry.key.in_features)] = {
+            .num_rows = rows,
+            .num_parts = 128,
+            .num_units = rows,
+            .unit_rows = 1,
+            .part_rows = (rows + 127) / 128,
+            .row_bytes =
+                PrefetchedRowBytes(int64_t{kTryLibraryMb} << 20, rows, entry.key.in_features * 2)};
+      }
+      return absl::OkStatus();
+    }
+    const SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
+    WeightPrefetch start;
+    if (entry.skinny_strip > 0) {
+      REPRISE_ASSIGN_OR_RETURN(
+          start, SkinnyLinearStart(args, entry.skinny_strip, int64_t{kTryPrefetchMb} << 20));
+    } else {
+      REPRISE_ASSIGN_OR_RETURN(const TileLinearPlan plan, TileLinearPlanOf(args, *entry.tile_form));
+      start = TileLinearStart(plan, args.out_features, args.in_features,
+                              args.is_gated ? TileRows::kGated : TileRows::kPlain,
+                              int64_t{kTryPrefetchMb} << 20);
+    }
+    starts_[StartKey(entry.key.num_rows, entry.key.out_features, entry.key.in_features)] = start;
+    return absl::OkStatus();
   }
 
   // Rows of the weight in x's dtype, in scratch memory, and their products, one part after the
@@ -327,16 +415,29 @@ class CublasLtLinearContext : public LinearContext {
   }
 
   absl::Status Run(Entry& entry, const LinearPointers& pointers, WeightMemory memory,
-                   cudaStream_t stream) {
+                   const WeightPrefetch& next, cudaStream_t stream) {
     if (entry.skinny_strip > 0 || entry.tile_form.has_value()) {
       SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
       // Within a graph nothing writes weights, and a launch of a graph waits for all before it.
       if (capturing && memory == WeightMemory::kKept) args.weights = SkinnyWeights::kEarly;
+      args.next = next;
       return entry.skinny_strip > 0 ? LaunchSkinnyLinear(args, entry.skinny_strip, stream)
                                     : LaunchTileLinear(args, *entry.tile_form, stream);
     }
-    return entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream);
+    REPRISE_RETURN_IF_ERROR(
+        entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream));
+    const LinearKey& key = entry.key;
+    if (!key.gate.has_value()) return absl::OkStatus();
+    return LaunchElementwise({.function = GateFunctionOf(*key.gate),
+                              .dtype = key.out_dtype,
+                              .x = pointers.out,
+                              .x_stride = key.out_stride,
+                              .out = pointers.gated,
+                              .out_stride = key.gated_stride,
+                              .num_rows = static_cast<int>(key.num_rows),
+                              .size = static_cast<int>(key.out_features / 2)},
+                             stream);
   }
 
   absl::StatusOr<Entry> MakeEntry(const LinearKey& key, const LinearPointers& pointers,
@@ -487,7 +588,7 @@ class CublasLtLinearContext : public LinearContext {
     }
     entry.tile_form.reset();
     const float least_us = *std::min_element(times_us.begin(), times_us.end());
-    if (least_us >= choice.best_us + kEarlyStartOfTilesUs) return absl::OkStatus();
+    if (least_us >= choice.best_us + kTryEarlyTiles) return absl::OkStatus();
     const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
       return time_us <= kCloseToBestForm * least_us;
     });
@@ -502,13 +603,14 @@ class CublasLtLinearContext : public LinearContext {
                              cudaStream_t stream) {
     REPRISE_ASSIGN_OR_RETURN(Event begin, MakeEvent());
     REPRISE_ASSIGN_OR_RETURN(Event end, MakeEvent());
-    REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));  // loads the kernel
+    // Loads the kernel.
+    REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, {}, stream));
     float best_us = 0;
     for (int run = 0; run < kTimedRuns; ++run) {
       // By reading: what a write leaves in the cache would be written back in the timed run.
       at::sum(flush);
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
-      REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));
+      REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, {}, stream));
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), stream), "cudaEventRecord"));
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
       float ms = 0;
@@ -523,6 +625,8 @@ class CublasLtLinearContext : public LinearContext {
   // number of rows in `key` is ignored.
   absl::StatusOr<cublasLtMatmulAlgo_t> DeterministicAlgorithm(LinearKey key) {
     key.num_rows = kDeterministicRows;
+    key.gate = std::nullopt;
+    key.gated_stride = 0;
     // Dense rows are assumed, or the algorithm would depend on how a batch is cut.
     key.x_stride = key.num_products * key.in_features;
     key.out_stride = key.num_products * key.out_features;
@@ -548,6 +652,7 @@ class CublasLtLinearContext : public LinearContext {
     choice.out_features = key.out_features;
     choice.dtype = key.dtype;
     choice.out_dtype = key.out_dtype;
+    choice.is_gated = key.gate.has_value();
     choice.algorithm = ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID);
     choice.tile = static_cast<int>(ConfigOf<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID));
     choice.split_k = std::max(1, ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));
@@ -561,6 +666,9 @@ class CublasLtLinearContext : public LinearContext {
   absl::flat_hash_map<LinearKey, Entry> entries_;
   absl::flat_hash_map<LinearKey, cublasLtMatmulAlgo_t> deterministic_;
   std::vector<LinearChoice> choices_;
+  using StartKey = std::tuple<int64_t, int64_t, int64_t>;  // num_rows, out_features, in_features
+  absl::flat_hash_map<StartKey, WeightPrefetch> starts_;
+  at::Tensor next_weight_;  // of ExpectNext(), until the next product
   LinearTiming timing_ = LinearTiming::kOn;
   std::string device_name_;  // of the device and the library, for remembered choices
   std::optional<ChoiceFile> remembered_;

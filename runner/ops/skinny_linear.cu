@@ -13,6 +13,9 @@
 //           cp.async, kStages - 1 steps ahead: no barrier in the loop but __syncwarp().
 //   x       from L2 to registers, a step ahead. It is small, and read again for each strip.
 //
+// The rows of a unit are 16 neighbours, or, if gated, 8 rows of the gate and their 8 factors, so that
+// a result's two sums are in one CTA.
+//
 // So the order of a sum depends on in_features alone: the same bits for any number of rows, and for
 // any kStrip.
 //
@@ -36,6 +39,7 @@
 #include "base/cuda_status.h"
 #include "base/dependent_launch.cuh"
 #include "base/status_macros.h"
+#include "runner/ops/few_rows/product_end.cuh"
 #include "runner/ops/few_rows/weight_ring.cuh"
 #include "runner/ops/skinny_linear_args.h"
 #include "runner/ops/vector_access.cuh"
@@ -76,8 +80,37 @@ __device__ void StoreStrip(const SkinnyLinearArgs& args, const float* sums, int 
   }
 }
 
+// The same for gated units: float i of a unit is the gate of float i + 2.
+template <typename T, int kStrip>
+__device__ void StoreGatedStrip(const SkinnyLinearArgs& args, const float* sums, int unit,
+                                int end_unit) {
+  constexpr int kHalf = kSumsOfUnit / 2;
+  const int size = args.out_features / 2;
+  const T* const bias = static_cast<const T*>(args.bias);
+  for (int e = threadIdx.x; e < kStrip * kHalf; e += kThreads) {
+    const int u = e / kHalf, i = e / 32 % 2, lane = e % 32;
+    const int row = lane % 4 * 2 + i;  // of x
+    if (row >= args.num_rows || unit + u >= end_unit) continue;
+    const float* const of_unit = sums + u * kSumsOfUnit + e % kHalf;
+    float gate = 0, up = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) {
+      gate += of_unit[warp * kStrip * kSumsOfUnit];
+      up += of_unit[warp * kStrip * kSumsOfUnit + kHalf];
+    }
+    const int feature = (unit + u) * (kUnitRows / 2) + lane / 4;
+    if (bias != nullptr) {
+      gate += ToFloat(bias[feature]);
+      up += ToFloat(bias[size + feature]);
+    }
+    static_cast<T*>(args.out)[row * args.out_stride + feature] =
+        GatedValue<T>(args.activation, gate, up);
+  }
+}
+
 template <typename T, typename Out, int kStrip>
-__global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLinearArgs args) {
+__global__ void __launch_bounds__(kThreads, 1)
+    SkinnyLinearKernel(const __grid_constant__ SkinnyLinearArgs args) {
   using Shape = Traits<kStrip>;
   extern __shared__ __align__(128) uint4 shared[];
   uint4* const ring = shared;  // [kStages, kWarps, kStrip, kUnitChunks]
@@ -93,7 +126,8 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
   if (args.weights != SkinnyWeights::kEarly) AwaitKernelBefore();
   WeightRing<kStrip> weights({.data = static_cast<const char*>(args.weight),
                               .row_bytes = args.weight_stride * 2,
-                              .num_steps = num_steps},
+                              .num_steps = num_steps,
+                              .pair_distance = args.is_gated ? args.out_features / 2 : 8},
                              ring, first_unit, end_unit);
 #pragma unroll
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
@@ -106,6 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
   const int other_half = WeightRing<kStrip>::OtherHalf();
   uint4 next_x[2] = {LoadFromL2(x), LoadFromL2(x + kLine / 2)};
   int slot = 0;
+  bool has_next = args.next.data != nullptr;
   for (int unit = first_unit; unit < end_unit; unit += kStrip) {
     float sum[kStrip][4] = {};
     for (int step = 0; step < num_steps; ++step) {
@@ -129,6 +164,10 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
       if (++slot == Shape::kStages) slot = 0;
       __syncwarp();  // all lanes have read the stage that is copied into next
       weights.CopyNext();
+      if (has_next && weights.all_are_copied()) {
+        PrefetchWeight(args.next, threadIdx.x, kThreads);
+        has_next = false;
+      }
     }
 #pragma unroll
     for (int u = 0; u < kStrip; ++u) {
@@ -138,7 +177,11 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
       }
     }
     __syncthreads();
-    StoreStrip<T, Out, kStrip>(args, sums, unit, end_unit);
+    if (args.is_gated) {
+      StoreGatedStrip<T, kStrip>(args, sums, unit, end_unit);
+    } else {
+      StoreStrip<T, Out, kStrip>(args, sums, unit, end_unit);
+    }
     __syncthreads();
   }
 }
@@ -200,7 +243,24 @@ bool SkinnyLinearServes(const SkinnyLinearArgs& args) {
          args.num_rows >= 1 && args.num_rows <= kMaxSkinnyRows && args.out_features > 0 &&
          args.out_features % kUnitRows == 0 && args.in_features > 0 &&
          args.in_features % kStepFeatures == 0 && IsAligned(args.x, args.x_stride) &&
-         IsAligned(args.weight, args.weight_stride);
+         IsAligned(args.weight, args.weight_stride) &&
+         (!args.is_gated || args.out_dtype == args.dtype);
+}
+
+absl::StatusOr<WeightPrefetch> SkinnyLinearStart(const SkinnyLinearArgs& args, int strip,
+                                                 int64_t bytes) {
+  Device device;
+  REPRISE_RETURN_IF_ERROR(CurrentDevice(device));
+  WeightPrefetch start = {.pair_distance = args.is_gated ? args.out_features / 2 : 0,
+                          .num_rows = args.is_gated ? args.out_features / 2 : args.out_features,
+                          .num_parts = std::min(device.num_sms, args.out_features / kUnitRows),
+                          .num_units = args.out_features / kUnitRows,
+                          .unit_rows = args.is_gated ? kUnitRows / 2 : kUnitRows};
+  start.part_rows = std::min(strip, start.num_units / start.num_parts) * start.unit_rows;
+  start.row_bytes = PrefetchedRowBytes(
+      bytes, int64_t{start.num_parts} * start.part_rows * (args.is_gated ? 2 : 1),
+      int64_t{args.in_features} * 2);
+  return start;
 }
 
 absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstream_st* stream) {

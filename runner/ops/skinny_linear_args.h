@@ -8,7 +8,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "runner/ops/few_rows/weight_prefetch.h"
+#include "runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -23,7 +26,9 @@ enum class SkinnyWeights : int8_t {
   kEarly,
 };
 
-// out = x weight^T + bias. Strides are in elements, from row to row; rows are dense.
+// out = x weight^T + bias, or, if gated, activation(gate) * up of it: its first out_features / 2
+// columns are the gate, the others the factors, as in GateMul() (runner/ops/elementwise.h), whose
+// bits it has. Strides are in elements, from row to row; rows are dense.
 struct SkinnyLinearArgs {
   DType dtype = DType::kBFloat16;      // of x, weight and bias: float16 or bfloat16
   DType out_dtype = DType::kBFloat16;  // the same, or float32
@@ -32,12 +37,16 @@ struct SkinnyLinearArgs {
   const void* weight = nullptr;  // [out_features, in_features]
   int64_t weight_stride = 0;
   const void* bias = nullptr;  // [out_features]; null: none
-  void* out = nullptr;         // [num_rows, out_features]
+  void* out = nullptr;         // [num_rows, out_features]; gated: [num_rows, out_features / 2]
   int64_t out_stride = 0;
   int num_rows = 0;
   int out_features = 0;
   int in_features = 0;
   SkinnyWeights weights = SkinnyWeights::kAfterKernelBefore;
+  bool is_gated = false;  // out has the dtype of x then
+  Activation activation = Activation::kSilu;
+  // What the kernel prefetches when all of its own weight is read or under way. It must be readable.
+  WeightPrefetch next = {};
 };
 
 inline constexpr int kMaxSkinnyRows = 8;
@@ -48,6 +57,11 @@ inline constexpr int kMaxSkinnyStrip = 3;
 // Whether the kernel can compute this: 1 to kMaxSkinnyRows rows, out_features a multiple of 16,
 // in_features of 512, rows of x and of the weight at multiples of 16 bytes.
 bool SkinnyLinearServes(const SkinnyLinearArgs& args);
+
+// What the kernel reads of the weight first with strips of `strip` units: about `bytes` bytes.
+// Without data and stride. Errors: those of CudaStatus(). REQUIRES: it serves the arguments.
+absl::StatusOr<WeightPrefetch> SkinnyLinearStart(const SkinnyLinearArgs& args, int strip,
+                                                 int64_t bytes = kPrefetchBytes);
 
 // Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. It needs compute capability
 // 8.0, and on 9.0 and later it starts while the kernel before it ends (base/dependent_launch.cuh).

@@ -18,6 +18,7 @@
 #include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/ops/elementwise.h"
 #include "runner/ops/linear.h"
 #include "runner/ops/skinny_linear_args.h"
 
@@ -117,6 +118,81 @@ TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
   }
 }
 
+TEST_F(SkinnyLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
+  int turn = 0;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const Shape& shape : kShapes) {
+      const at::Tensor weight =
+          at::randn({shape.out_features, shape.in_features}, Options(dtype)) * 0.05;
+      for (int num_rows = 1; num_rows <= kMaxSkinnyRows; ++num_rows, ++turn) {
+        const Activation activation = static_cast<Activation>(turn % 3);
+        std::optional<at::Tensor> bias;
+        if (turn % 2 == 0) bias = at::randn({shape.out_features}, Options(dtype));
+        const at::Tensor x = at::randn({num_rows, shape.in_features}, Options(dtype));
+        const at::Tensor gate_up = at::empty({num_rows, shape.out_features}, Options(dtype));
+        const int size = shape.out_features / 2;
+        const at::Tensor expected = at::empty({num_rows, size}, Options(dtype));
+        ASSERT_TRUE(LaunchSkinnyLinear(ArgsOf(x, weight, bias, gate_up), 1, stream).ok());
+        ASSERT_TRUE(GateMul(activation, gate_up, expected).ok());
+        for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
+          SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
+                                          << ", rows " << num_rows << ", strip " << strip);
+          // What is beyond the result must not change.
+          const at::Tensor all = at::full({num_rows + 1, size + 3},
+                                          std::numeric_limits<double>::infinity(), Options(dtype));
+          const at::Tensor out = all.narrow(0, 0, num_rows).narrow(1, 0, size);
+          SkinnyLinearArgs args = ArgsOf(x, weight, bias, out);
+          args.is_gated = true;
+          args.activation = activation;
+          ASSERT_TRUE(SkinnyLinearServes(args));
+          const absl::Status status = LaunchSkinnyLinear(args, strip, stream);
+          ASSERT_TRUE(status.ok()) << status;
+          EXPECT_TRUE(at::equal(out, expected));
+          EXPECT_TRUE(all.narrow(1, size, 3).isinf().all().item<bool>());
+          EXPECT_TRUE(all[num_rows].isinf().all().item<bool>());
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SkinnyLinearTest, AStartIsWithinTheWeightAndChangesNothing) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
+  for (const Shape& shape : kShapes) {
+    for (const bool is_gated : {false, true}) {
+      const at::Tensor x = at::randn({5, shape.in_features}, Options(DType::kBFloat16));
+      const at::Tensor weight =
+          at::randn({shape.out_features, shape.in_features}, Options(DType::kBFloat16));
+      const at::Tensor next_weight = weight.clone();
+      const at::Tensor out =
+          at::empty({5, shape.out_features / (is_gated ? 2 : 1)}, Options(DType::kBFloat16));
+      SkinnyLinearArgs args = ArgsOf(x, weight, std::nullopt, out);
+      args.is_gated = is_gated;
+      ASSERT_TRUE(LaunchSkinnyLinear(args, 1, stream).ok());
+      const at::Tensor expected = out.clone();
+      for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
+        const absl::StatusOr<WeightPrefetch> start = SkinnyLinearStart(args, strip);
+        ASSERT_TRUE(start.ok()) << start.status();
+        EXPECT_GT(start->row_bytes, 0);
+        EXPECT_LE(start->row_bytes, shape.in_features * 2);
+        for (int part = 0; part < start->num_parts; ++part) {
+          EXPECT_LE(start->FirstRow(part) + start->part_rows, start->num_rows);
+        }
+        EXPECT_LE(start->num_rows + start->pair_distance, shape.out_features);
+        args.next = *start;
+        args.next.data = next_weight.const_data_ptr();
+        args.next.stride = next_weight.stride(0) * 2;
+        out.fill_(std::numeric_limits<double>::quiet_NaN());
+        ASSERT_TRUE(LaunchSkinnyLinear(args, strip, stream).ok());
+        EXPECT_TRUE(at::equal(out, expected));
+        args.next = {};
+      }
+      EXPECT_TRUE(at::equal(weight, next_weight));
+    }
+  }
+}
+
 TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   // Products that each need the one before: any that reads x too early gives other bits. 64 MB of
   // weights, so that none stays in a cache.
@@ -134,6 +210,14 @@ TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
     for (int i = 0; i < kLayers; ++i) {
       SkinnyLinearArgs args = ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
       args.weights = when;
+      // Every other one prefetches the weight after it.
+      if (i % 2 == 0 && i + 1 < kLayers) {
+        const auto start = SkinnyLinearStart(args, 1 + (i + 1) % kMaxSkinnyStrip);
+        ASSERT_TRUE(start.ok()) << start.status();
+        args.next = *start;
+        args.next.data = weights[i + 1].const_data_ptr();
+        args.next.stride = weights[i + 1].stride(0) * 2;
+      }
       const absl::Status status = LaunchSkinnyLinear(args, 1 + i % kMaxSkinnyStrip, stream);
       ASSERT_TRUE(status.ok()) << status;
     }
@@ -184,7 +268,9 @@ TEST_F(SkinnyLinearTest, RefusesWhatItDoesNotServe) {
   const at::Tensor out = at::empty({2, 64}, Options(DType::kBFloat16));
   const SkinnyLinearArgs good = ArgsOf(x, weight, std::nullopt, out);
   EXPECT_TRUE(SkinnyLinearServes(good));
-  std::vector<SkinnyLinearArgs> bad(9, good);
+  std::vector<SkinnyLinearArgs> bad(10, good);
+  bad[9].is_gated = true;
+  bad[9].out_dtype = DType::kFloat32;
   bad[0].num_rows = 0;
   bad[1].num_rows = kMaxSkinnyRows + 1;
   bad[2].in_features = 768;

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                      const __grid_constant__ CUtensorMap x_map,
                      const __grid_constant__ SkinnyLinearArgs args,
-                     const __grid_constant__ TileLinearPlan plan, const bool boxes_at_once) {
+                     const __grid_constant__ TileLinearPlan plan, const StageCopy copy) {
   extern __shared__ __align__(128) char shared[];
   LetNextKernelIn();
   const TileMemory memory(SharedAddressOf(shared), plan);
@@ -64,8 +64,9 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   if (warp >= num_warps + kAddWarps) {
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;
     CopyTiles(plan, memory, {weight_map, 0, plan.form.boxes, plan.tile_rows, kTileBox},
-              {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, boxes_at_once,
+              {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, copy,
               warp - num_warps - kAddWarps, rank, cluster_id);
+    if (warp == num_warps + kAddWarps) PrefetchWeight(args.next, threadIdx.x % 32, 32);
     AwaitCluster();
     return;
   }
@@ -75,7 +76,9 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     MultiplyTiles<T, kColumns>(plan, memory, args.num_rows, rank, cluster_id);
   } else {
     AddTiles<T, Out>(
-        {args.bias, args.out, args.out_stride, args.num_rows, args.out_features}, plan, memory,
+        {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
+         args.activation},
+        plan, memory,
         reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
         static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
   }
@@ -119,7 +122,9 @@ bool TileLinearServes(const SkinnyLinearArgs& args) {
   return is_16_bit && (args.out_dtype == args.dtype || args.out_dtype == DType::kFloat32) &&
          args.num_rows >= 1 && args.num_rows <= kMaxTileLinearRows && args.out_features > 0 &&
          args.in_features > 0 && IsAligned(args.x, args.x_stride, args.in_features) &&
-         IsAligned(args.weight, args.weight_stride, args.in_features);
+         IsAligned(args.weight, args.weight_stride, args.in_features) &&
+         (!args.is_gated || (args.out_dtype == args.dtype && args.in_features % kTileBox == 0 &&
+                             args.out_features % kGatedTileUnit == 0));
 }
 
 absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
@@ -140,7 +145,8 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
                              return launcher.MaxClusters(form, device);
                            }));
   const TileLinearPlan plan =
-      PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters);
+      PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters,
+                     args.is_gated ? TileRows::kGated : TileRows::kPlain);
   if (plan.stages == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("form: too large for ", args.num_rows, " rows: ", ToString(form)));
@@ -153,15 +159,20 @@ absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form
   REPRISE_ASSIGN_OR_RETURN(const TileLinearPlan plan, TileLinearPlanOf(args, form));
   const bool at_once = args.in_features % kTileBox == 0;
   const int num_boxes = at_once ? plan.form.boxes : 0;
+  const StageCopy copy = args.is_gated ? StageCopy::kPaired
+                         : at_once     ? StageCopy::kAtOnce
+                                       : StageCopy::kBoxByBox;
   CUtensorMap weight, x;
-  REPRISE_RETURN_IF_ERROR(MakeTileMap(
-      {args.dtype, args.weight, args.weight_stride, args.out_features, args.in_features},
-      plan.tile_rows, num_boxes, weight));
+  const TileMatrix weight_matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
+                                    args.in_features};
+  REPRISE_RETURN_IF_ERROR(args.is_gated
+                              ? MakePairedTileMap(weight_matrix, plan.tile_rows, num_boxes, weight)
+                              : MakeTileMap(weight_matrix, plan.tile_rows, num_boxes, weight));
   REPRISE_RETURN_IF_ERROR(
       MakeTileMap({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
                   plan.columns, num_boxes, x));
   return VisitLauncher(args, [&](auto launcher) {
-    return launcher.Launch("TileLinear", plan, stream, weight, x, args, plan, at_once);
+    return launcher.Launch("TileLinear", plan, stream, weight, x, args, plan, copy);
   });
 }
 

@@ -64,15 +64,16 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
 }
 
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
-                              int max_clusters) {
+                              int max_clusters, TileRows rows) {
   TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
   // As few rounds as the largest tiles need, of tiles as equal as they can be.
-  const int units = DivideUp(out_features, 8);
-  const int most_units = form.row_groups * kTileGroupRows / 8;
+  const int unit = rows == TileRows::kGated ? kGatedTileUnit : kTileUnit;
+  const int units = DivideUp(out_features, unit);
+  const int most_units = form.row_groups * kTileGroupRows / unit;
   const int rounds = DivideUp(DivideUp(units, most_units), max_clusters);
   // rounds * max_clusters may be beyond the range of int.
   const int64_t shares = int64_t{rounds} * max_clusters;
-  plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * 8;
+  plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * unit;
   plan.num_tiles = DivideUp(out_features, plan.tile_rows);
   plan.num_clusters = std::min(plan.num_tiles, max_clusters);
   plan.num_boxes = DivideUp(in_features, kTileBox);
@@ -90,6 +91,20 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
                                                       plan.stages * plan.stage_bytes());
   return plan;
+}
+
+WeightPrefetch TileLinearStart(const TileLinearPlan& plan, int out_features, int in_features,
+                               TileRows rows, int64_t bytes) {
+  const int halves = rows == TileRows::kGated ? 2 : 1;
+  WeightPrefetch start = {.pair_distance = rows == TileRows::kGated ? out_features / 2 : 0,
+                          .num_rows = out_features / halves,
+                          .num_parts = plan.num_clusters,
+                          .num_units = plan.num_clusters,
+                          .unit_rows = plan.tile_rows / halves,
+                          .part_rows = plan.tile_rows / halves};
+  start.row_bytes = PrefetchedRowBytes(bytes, int64_t{plan.num_clusters} * plan.tile_rows,
+                                       int64_t{in_features} * 2);
+  return start;
 }
 
 }  // namespace reprise

@@ -78,6 +78,72 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
   }
 }
 
+TEST(TileLinearPlanTest, GatedTilesAreWholePairs) {
+  for (const TileForm& form : AllForms()) {
+    for (int out_features : {16, 48, 4096, 28672, 200000}) {
+      for (int max_clusters : {1, 33, 132}) {
+        const TileLinearPlan plan =
+            PlanTileLinear(form, 32, out_features, 4096, max_clusters, TileRows::kGated);
+        EXPECT_EQ(plan.tile_rows % kGatedTileUnit, 0);
+        EXPECT_EQ(plan.owned_rows() % kGatedTileUnit, 0);  // a pair has one owner
+        EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
+        EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
+      }
+    }
+  }
+}
+
+TEST(TileLinearStartTest, IsTheBeginningOfTheFirstTiles) {
+  const TileForm form = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1};
+  TileLinearPlan plan = PlanTileLinear(form, 32, 28672, 4096, 132);
+  ASSERT_EQ(plan.tile_rows, 224);
+  WeightPrefetch start = TileLinearStart(plan, 28672, 4096, TileRows::kPlain, 28672 * 300);
+  EXPECT_EQ(start.num_parts, 128);
+  EXPECT_EQ(start.FirstRow(0), 0);
+  EXPECT_EQ(start.FirstRow(127), 127 * 224);
+  EXPECT_EQ(start.part_rows, 224);
+  EXPECT_EQ(start.num_rows, 28672);
+  EXPECT_EQ(start.pair_distance, 0);
+  EXPECT_EQ(start.row_bytes, 256);
+  EXPECT_EQ(start.data, nullptr);  // it is not of a weight yet
+  // Half of a tile's rows, and those that belong to them.
+  plan = PlanTileLinear(form, 32, 28672, 4096, 132, TileRows::kGated);
+  start = TileLinearStart(plan, 28672, 4096, TileRows::kGated, 28672 * 300);
+  EXPECT_EQ(start.FirstRow(127), 127 * 112);
+  EXPECT_EQ(start.part_rows, 112);
+  EXPECT_EQ(start.num_rows, 14336);
+  EXPECT_EQ(start.pair_distance, 14336);
+  EXPECT_EQ(start.row_bytes, 256);
+}
+
+TEST(TileLinearStartTest, NoPartBeginsBeyondTheWeightOrReadsBeyondARow) {
+  for (const TileForm& form : AllForms()) {
+    for (int out_features : {16, 4096, 6144, 28672, 128256}) {
+      for (int in_features : {64, 100, 4096}) {
+        for (const TileRows rows : {TileRows::kPlain, TileRows::kGated}) {
+          const TileLinearPlan plan = PlanTileLinear(form, 17, out_features, in_features, 66, rows);
+          const WeightPrefetch start = TileLinearStart(plan, out_features, in_features, rows);
+          EXPECT_EQ(start.row_bytes % kPrefetchLine, 0);
+          EXPECT_LE(start.row_bytes, in_features * 2);
+          for (int part = 0; part < start.num_parts; ++part) {
+            EXPECT_LT(start.FirstRow(part), start.num_rows);
+          }
+          EXPECT_LE(start.num_rows + start.pair_distance, out_features);
+        }
+      }
+    }
+  }
+}
+
+TEST(PrefetchedRowBytesTest, AreWholeLinesWithinTheRow) {
+  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 1024, 8192), 1024);
+  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 1000, 8192), 1024);
+  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 100, 8192), 8192);
+  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 1 << 20, 8192), 128);  // a line at least
+  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 8, 200), 128);
+  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 8, 100), 0);  // unless a row has none
+}
+
 TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
   const TileForm form = {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1};
   // 32 clusters of 192 rows.

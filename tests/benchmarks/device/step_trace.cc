@@ -27,6 +27,11 @@ std::string_view PartOfProduct(absl::Span<const DeviceEvent> step, size_t i) {
   const std::optional<KernelClass> before = first > 0 ? ClassOf(step, first - 1) : std::nullopt;
   const std::optional<KernelClass> next = ClassOf(step, after);
   if (next == KernelClass::kRotaryWrite) return "qkv";
+  // A gated feed-forward whose activation is part of its first product.
+  if (before == KernelClass::kNorm && after - first > 1 &&
+      (next == KernelClass::kNorm || next == KernelClass::kCollectives)) {
+    return i == first ? "gate_up" : "down";
+  }
   if (next == KernelClass::kActivation) return "gate_up";
   if (before == KernelClass::kAttention) return "o";
   if (before == KernelClass::kActivation) return "down";
