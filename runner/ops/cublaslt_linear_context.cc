@@ -18,7 +18,6 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -207,8 +206,6 @@ int TryInt(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 const int kTryFuse = TryInt("TRY_FUSE", 1);
-const int kTryPrefetchMb = TryInt("TRY_MB", 12);
-const int kTryLibraryMb = TryInt("TRY_LIB_MB", 0);
 const float kTryEarlyTiles = TryInt("TRY_EARLY_TENTHS", 10) / 10.0f;
 
 class CublasLtLinearContext : public LinearContext {
@@ -267,8 +264,6 @@ class CublasLtLinearContext : public LinearContext {
     });
   }
 
-  void ExpectNext(const at::Tensor& weight) override { next_weight_ = weight; }
-
   absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor& scales, const at::Tensor* bias,
                               const at::Tensor& out) override {
@@ -317,56 +312,12 @@ class CublasLtLinearContext : public LinearContext {
 
   absl::Status MultiplyKeyed(const LinearKey& key, const LinearPointers& pointers,
                              WeightMemory memory, cudaStream_t stream) {
-    const at::Tensor next_weight = std::exchange(next_weight_, at::Tensor());
     auto entry = entries_.find(key);
     if (entry == entries_.end()) {
       REPRISE_ASSIGN_OR_RETURN(Entry made, MakeEntry(key, pointers, stream));
-      REPRISE_RETURN_IF_ERROR(KeepStart(made, pointers));
       entry = entries_.emplace(key, std::move(made)).first;
     }
-    return Run(entry->second, pointers, memory, StartOf(next_weight, key.num_rows), stream);
-  }
-
-  // What is known of the beginning of a weight, if there is one.
-  WeightPrefetch StartOf(const at::Tensor& weight, int64_t num_rows) const {
-    if (!weight.defined() || kTryPrefetchMb == 0) return {};
-    const auto start = starts_.find(StartKey(num_rows, weight.size(0), weight.size(1)));
-    if (start == starts_.end() || weight.element_size() != 2) return {};
-    WeightPrefetch next = start->second;
-    next.data = weight.const_data_ptr();
-    next.stride = RowStride(weight) * weight.element_size();
-    return next;
-  }
-
-  // Remembers what the kernel of an entry reads first, if it is one of our own.
-  absl::Status KeepStart(const Entry& entry, const LinearPointers& pointers) {
-    if (entry.skinny_strip == 0 && !entry.tile_form.has_value()) {
-      if (kTryLibraryMb > 0 && entry.key.num_rows <= 64) {
-        const int rows = static_cast<int>(entry.key.out_features);
-        starts_[StartKey(entry.key.num_rows, entry.key.out_features, entry.key.in_features)] = {
-            .num_rows = rows,
-            .num_parts = 128,
-            .num_units = rows,
-            .unit_rows = 1,
-            .part_rows = (rows + 127) / 128,
-            .row_bytes =
-                PrefetchedRowBytes(int64_t{kTryLibraryMb} << 20, rows, entry.key.in_features * 2)};
-      }
-      return absl::OkStatus();
-    }
-    const SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
-    WeightPrefetch start;
-    if (entry.skinny_strip > 0) {
-      REPRISE_ASSIGN_OR_RETURN(
-          start, SkinnyLinearStart(args, entry.skinny_strip, int64_t{kTryPrefetchMb} << 20));
-    } else {
-      REPRISE_ASSIGN_OR_RETURN(const TileLinearPlan plan, TileLinearPlanOf(args, *entry.tile_form));
-      start = TileLinearStart(plan, args.out_features, args.in_features,
-                              args.is_gated ? TileRows::kGated : TileRows::kPlain,
-                              int64_t{kTryPrefetchMb} << 20);
-    }
-    starts_[StartKey(entry.key.num_rows, entry.key.out_features, entry.key.in_features)] = start;
-    return absl::OkStatus();
+    return Run(entry->second, pointers, memory, stream);
   }
 
   // Rows of the weight in x's dtype, in scratch memory, and their products, one part after the
@@ -415,13 +366,12 @@ class CublasLtLinearContext : public LinearContext {
   }
 
   absl::Status Run(Entry& entry, const LinearPointers& pointers, WeightMemory memory,
-                   const WeightPrefetch& next, cudaStream_t stream) {
+                   cudaStream_t stream) {
     if (entry.skinny_strip > 0 || entry.tile_form.has_value()) {
       SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
       // Within a graph nothing writes weights, and a launch of a graph waits for all before it.
       if (capturing && memory == WeightMemory::kKept) args.weights = SkinnyWeights::kEarly;
-      args.next = next;
       return entry.skinny_strip > 0 ? LaunchSkinnyLinear(args, entry.skinny_strip, stream)
                                     : LaunchTileLinear(args, *entry.tile_form, stream);
     }
@@ -603,14 +553,13 @@ class CublasLtLinearContext : public LinearContext {
                              cudaStream_t stream) {
     REPRISE_ASSIGN_OR_RETURN(Event begin, MakeEvent());
     REPRISE_ASSIGN_OR_RETURN(Event end, MakeEvent());
-    // Loads the kernel.
-    REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, {}, stream));
+    REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));  // loads the kernel
     float best_us = 0;
     for (int run = 0; run < kTimedRuns; ++run) {
       // By reading: what a write leaves in the cache would be written back in the timed run.
       at::sum(flush);
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
-      REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, {}, stream));
+      REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), stream), "cudaEventRecord"));
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(end.get()), "cudaEventSynchronize"));
       float ms = 0;
@@ -666,9 +615,6 @@ class CublasLtLinearContext : public LinearContext {
   absl::flat_hash_map<LinearKey, Entry> entries_;
   absl::flat_hash_map<LinearKey, cublasLtMatmulAlgo_t> deterministic_;
   std::vector<LinearChoice> choices_;
-  using StartKey = std::tuple<int64_t, int64_t, int64_t>;  // num_rows, out_features, in_features
-  absl::flat_hash_map<StartKey, WeightPrefetch> starts_;
-  at::Tensor next_weight_;  // of ExpectNext(), until the next product
   LinearTiming timing_ = LinearTiming::kOn;
   std::string device_name_;  // of the device and the library, for remembered choices
   std::optional<ChoiceFile> remembered_;

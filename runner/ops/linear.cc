@@ -220,21 +220,17 @@ absl::Status Linear::Check(const at::Tensor& x, const at::Tensor& out) const {
   return CheckLastStrideIsOne("out", out);
 }
 
-absl::Status Linear::Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out,
-                           const Linear* next) const {
+absl::Status Linear::Apply(LinearContext& context, const at::Tensor& x,
+                           const at::Tensor& out) const {
   REPRISE_RETURN_IF_ERROR(Check(x, out));
   if (x.size(0) == 0) return absl::OkStatus();
   const at::Tensor* const bias = bias_.has_value() ? &*bias_ : nullptr;
-  if (next != nullptr && !scales_.has_value() && !next->scales_.has_value()) {
-    context.ExpectNext(next->weight_);
-  }
   return scales_.has_value() ? context.MultiplyScaled(x, weight_, *scales_, bias, out)
                              : context.Multiply(x, weight_, bias, out);
 }
 
 absl::Status Linear::ApplyGated(LinearContext& context, Activation activation, const at::Tensor& x,
-                                const at::Tensor& gate_up, const at::Tensor& out,
-                                const Linear* next) const {
+                                const at::Tensor& gate_up, const at::Tensor& out) const {
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(
       dims.Check("gate_up", gate_up, {"num_rows", out_features()}, x.scalar_type()));
@@ -254,7 +250,6 @@ absl::Status Linear::ApplyGated(LinearContext& context, Activation activation, c
     REPRISE_RETURN_IF_ERROR(context.MultiplyScaled(x, weight_, *scales_, bias, gate_up));
     return GateMul(activation, gate_up, out);
   }
-  if (next != nullptr && !next->scales_.has_value()) context.ExpectNext(next->weight_);
   return context.MultiplyGated(activation, x, weight_, bias, gate_up, out);
 }
 

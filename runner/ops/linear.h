@@ -82,11 +82,7 @@ class Linear {
   // must not overlap `x`. `context` is for the weight's device. The call may be captured. Errors:
   // InvalidArgument, naming the argument; Unimplemented if no algorithm supports these strides or
   // alignments; those of LinearContext::MultiplyScaled().
-  //
-  // `next`: what the stream applies to as many rows after this, if known, and no attention between:
-  // a hint, as in LinearContext::ExpectNext().
-  absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out,
-                     const Linear* next = nullptr) const;
+  absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
 
   // The first half of a gated feed-forward: out = activation(gate) * up of the product, whose first
   // half of columns is the gate, with the bits of Apply(context, x, gate_up) and GateMul(activation,
@@ -95,8 +91,7 @@ class Linear {
   // afterwards. On a GPU few rows take one kernel. Errors: those of Apply(), of `gate_up` as its out,
   // and of GateMul().
   absl::Status ApplyGated(LinearContext& context, Activation activation, const at::Tensor& x,
-                          const at::Tensor& gate_up, const at::Tensor& out,
-                          const Linear* next = nullptr) const;
+                          const at::Tensor& gate_up, const at::Tensor& out) const;
 
   int64_t in_features() const { return weight_.size(1); }
   int64_t out_features() const { return weight_.size(0); }

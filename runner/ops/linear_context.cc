@@ -48,8 +48,6 @@ absl::Status LinearContext::MultiplyGated(Activation activation, const at::Tenso
   return GateMul(activation, gate_up, out);
 }
 
-void LinearContext::ExpectNext(const at::Tensor&) {}
-
 std::string ToString(const LinearChoice& choice) {
   return absl::StrCat(choice.is_gated ? "gated, " : "",
                       choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows),

@@ -75,11 +75,6 @@ class LinearContext {
                                      const at::Tensor& weight, const at::Tensor* bias,
                                      const at::Tensor& gate_up, const at::Tensor& out);
 
-  // A hint: after the product of the next call of Multiply() or MultiplyGated() the stream multiplies
-  // as many rows by this weight. Where it pays, the kernel of that call reads the weight's beginning
-  // into the L2 cache while it ends. The weight must be as long-lived as that call's own.
-  virtual void ExpectNext(const at::Tensor& weight);
-
   // Multiply() for a weight of 8 bits and its scales, as in Linear::CreateScaled(). On a GPU scratch
   // memory is allocated when it is needed first: FailedPrecondition if that is during capture.
   virtual absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,

@@ -315,8 +315,7 @@ TEST_F(GatedLinearTest, ServesLargeWeightsByWhatIsQuickest) {
     // The second time the beginning of the next weight is known.
     for (int turn = 0; turn < 2; ++turn) {
       const at::Tensor out = NanRows({num_rows, 2048}, 0, at::kBFloat16, device());
-      const absl::Status status =
-          linear.ApplyGated(*context, Activation::kSilu, x, scratch, out, &next);
+      const absl::Status status = linear.ApplyGated(*context, Activation::kSilu, x, scratch, out);
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(IsAsGoodAs(out, gate(at::mm(x, weight.t())),
                              gate(at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()))));
@@ -326,7 +325,7 @@ TEST_F(GatedLinearTest, ServesLargeWeightsByWhatIsQuickest) {
         EXPECT_EQ(choice.source, LinearChoice::Source::kTimed);
         EXPECT_THAT(ToString(choice), HasSubstr("gated, rows"));
       }
-      ASSERT_TRUE(next.Apply(*context, out, after, &linear).ok());
+      ASSERT_TRUE(next.Apply(*context, out, after).ok());
       EXPECT_FALSE(after.isnan().any().item<bool>());
     }
   }
@@ -343,7 +342,7 @@ TEST_F(GatedLinearTest, NamesTheArgumentThatIsWrong) {
   const at::Tensor gate_up = at::empty({2, 6}, options);
   EXPECT_EQ(apply(linear, at::empty({2, 5}, options), at::empty({2, 3}, options)),
             absl::InvalidArgumentError(
-                "gate_up must be [num_rows, 6] float32: expected [2, 6], got [2, 5]"));
+                "gate_up must be [num_rows, 6] float32: expected [num_rows, 6], got [2, 5]"));
   EXPECT_EQ(
       apply(linear, gate_up, at::empty({2, 6}, options)),
       absl::InvalidArgumentError("out must be [num_rows, 3] float32: expected [2, 3], got [2, 6]"));

@@ -39,7 +39,7 @@
 #include "base/cuda_status.h"
 #include "base/dependent_launch.cuh"
 #include "base/status_macros.h"
-#include "runner/ops/few_rows/product_end.cuh"
+#include "runner/ops/few_rows/gated_value.cuh"
 #include "runner/ops/few_rows/weight_ring.cuh"
 #include "runner/ops/skinny_linear_args.h"
 #include "runner/ops/vector_access.cuh"
@@ -140,7 +140,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int other_half = WeightRing<kStrip>::OtherHalf();
   uint4 next_x[2] = {LoadFromL2(x), LoadFromL2(x + kLine / 2)};
   int slot = 0;
-  bool has_next = args.next.data != nullptr;
   for (int unit = first_unit; unit < end_unit; unit += kStrip) {
     float sum[kStrip][4] = {};
     for (int step = 0; step < num_steps; ++step) {
@@ -164,10 +163,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (++slot == Shape::kStages) slot = 0;
       __syncwarp();  // all lanes have read the stage that is copied into next
       weights.CopyNext();
-      if (has_next && weights.all_are_copied()) {
-        PrefetchWeight(args.next, threadIdx.x, kThreads);
-        has_next = false;
-      }
     }
 #pragma unroll
     for (int u = 0; u < kStrip; ++u) {
@@ -245,22 +240,6 @@ bool SkinnyLinearServes(const SkinnyLinearArgs& args) {
          args.in_features % kStepFeatures == 0 && IsAligned(args.x, args.x_stride) &&
          IsAligned(args.weight, args.weight_stride) &&
          (!args.is_gated || args.out_dtype == args.dtype);
-}
-
-absl::StatusOr<WeightPrefetch> SkinnyLinearStart(const SkinnyLinearArgs& args, int strip,
-                                                 int64_t bytes) {
-  Device device;
-  REPRISE_RETURN_IF_ERROR(CurrentDevice(device));
-  WeightPrefetch start = {.pair_distance = args.is_gated ? args.out_features / 2 : 0,
-                          .num_rows = args.is_gated ? args.out_features / 2 : args.out_features,
-                          .num_parts = std::min(device.num_sms, args.out_features / kUnitRows),
-                          .num_units = args.out_features / kUnitRows,
-                          .unit_rows = args.is_gated ? kUnitRows / 2 : kUnitRows};
-  start.part_rows = std::min(strip, start.num_units / start.num_parts) * start.unit_rows;
-  start.row_bytes = PrefetchedRowBytes(
-      bytes, int64_t{start.num_parts} * start.part_rows * (args.is_gated ? 2 : 1),
-      int64_t{args.in_features} * 2);
-  return start;
 }
 
 absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstream_st* stream) {

@@ -8,9 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/dtype.h"
-#include "runner/ops/few_rows/weight_prefetch.h"
 #include "runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
@@ -45,8 +43,6 @@ struct SkinnyLinearArgs {
   SkinnyWeights weights = SkinnyWeights::kAfterKernelBefore;
   bool is_gated = false;  // out has the dtype of x then
   Activation activation = Activation::kSilu;
-  // What the kernel prefetches when all of its own weight is read or under way. It must be readable.
-  WeightPrefetch next = {};
 };
 
 inline constexpr int kMaxSkinnyRows = 8;
@@ -57,11 +53,6 @@ inline constexpr int kMaxSkinnyStrip = 3;
 // Whether the kernel can compute this: 1 to kMaxSkinnyRows rows, out_features a multiple of 16,
 // in_features of 512, rows of x and of the weight at multiples of 16 bytes.
 bool SkinnyLinearServes(const SkinnyLinearArgs& args);
-
-// What the kernel reads of the weight first with strips of `strip` units: about `bytes` bytes.
-// Without data and stride. Errors: those of CudaStatus(). REQUIRES: it serves the arguments.
-absl::StatusOr<WeightPrefetch> SkinnyLinearStart(const SkinnyLinearArgs& args, int strip,
-                                                 int64_t bytes = kPrefetchBytes);
 
 // Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. It needs compute capability
 // 8.0, and on 9.0 and later it starts while the kernel before it ends (base/dependent_launch.cuh).

@@ -157,42 +157,6 @@ TEST_F(SkinnyLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
   }
 }
 
-TEST_F(SkinnyLinearTest, AStartIsWithinTheWeightAndChangesNothing) {
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
-  for (const Shape& shape : kShapes) {
-    for (const bool is_gated : {false, true}) {
-      const at::Tensor x = at::randn({5, shape.in_features}, Options(DType::kBFloat16));
-      const at::Tensor weight =
-          at::randn({shape.out_features, shape.in_features}, Options(DType::kBFloat16));
-      const at::Tensor next_weight = weight.clone();
-      const at::Tensor out =
-          at::empty({5, shape.out_features / (is_gated ? 2 : 1)}, Options(DType::kBFloat16));
-      SkinnyLinearArgs args = ArgsOf(x, weight, std::nullopt, out);
-      args.is_gated = is_gated;
-      ASSERT_TRUE(LaunchSkinnyLinear(args, 1, stream).ok());
-      const at::Tensor expected = out.clone();
-      for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
-        const absl::StatusOr<WeightPrefetch> start = SkinnyLinearStart(args, strip);
-        ASSERT_TRUE(start.ok()) << start.status();
-        EXPECT_GT(start->row_bytes, 0);
-        EXPECT_LE(start->row_bytes, shape.in_features * 2);
-        for (int part = 0; part < start->num_parts; ++part) {
-          EXPECT_LE(start->FirstRow(part) + start->part_rows, start->num_rows);
-        }
-        EXPECT_LE(start->num_rows + start->pair_distance, shape.out_features);
-        args.next = *start;
-        args.next.data = next_weight.const_data_ptr();
-        args.next.stride = next_weight.stride(0) * 2;
-        out.fill_(std::numeric_limits<double>::quiet_NaN());
-        ASSERT_TRUE(LaunchSkinnyLinear(args, strip, stream).ok());
-        EXPECT_TRUE(at::equal(out, expected));
-        args.next = {};
-      }
-      EXPECT_TRUE(at::equal(weight, next_weight));
-    }
-  }
-}
-
 TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   // Products that each need the one before: any that reads x too early gives other bits. 64 MB of
   // weights, so that none stays in a cache.
@@ -210,14 +174,6 @@ TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
     for (int i = 0; i < kLayers; ++i) {
       SkinnyLinearArgs args = ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
       args.weights = when;
-      // Every other one prefetches the weight after it.
-      if (i % 2 == 0 && i + 1 < kLayers) {
-        const auto start = SkinnyLinearStart(args, 1 + (i + 1) % kMaxSkinnyStrip);
-        ASSERT_TRUE(start.ok()) << start.status();
-        args.next = *start;
-        args.next.data = weights[i + 1].const_data_ptr();
-        args.next.stride = weights[i + 1].stride(0) * 2;
-      }
       const absl::Status status = LaunchSkinnyLinear(args, 1 + i % kMaxSkinnyStrip, stream);
       ASSERT_TRUE(status.ok()) << status;
     }

@@ -254,9 +254,8 @@ absl::Status MlaModel::AttendExpanded(const Step& step, int layer, Scratch& scra
 
 absl::Status MlaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
   const MlaLayerWeights& weights = weights_.layers[layer];
-  REPRISE_RETURN_IF_ERROR(weights.gate_up.ApplyGated(step.linears(), Activation::kSilu,
-                                                     scratch.normed, scratch.gate_up, scratch.gated,
-                                                     &weights.down));
+  REPRISE_RETURN_IF_ERROR(weights.gate_up.ApplyGated(
+      step.linears(), Activation::kSilu, scratch.normed, scratch.gate_up, scratch.gated));
   REPRISE_RETURN_IF_ERROR(weights.down.Apply(step.linears(), scratch.gated, scratch.normed));
   return SumOverRanks(options_.collectives, scratch.normed);
 }

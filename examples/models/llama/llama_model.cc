@@ -203,9 +203,7 @@ absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch
   const LlamaLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
-  const Linear* const next = weights.gate_up.has_value() ? &*weights.gate_up : nullptr;
-  REPRISE_RETURN_IF_ERROR(
-      weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed, next));
+  REPRISE_RETURN_IF_ERROR(weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed));
   return SumOverRanks(collectives_, scratch.normed);
 }
 
@@ -241,13 +239,9 @@ absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scrat
                                          scratch.normed, scratch.normed));
     return SumOverRanks(collectives_, scratch.normed);
   }
-  REPRISE_RETURN_IF_ERROR(weights.gate_up->ApplyGated(step.linears(), config_.activation,
-                                                      scratch.normed, scratch.gate_up,
-                                                      scratch.gated, &*weights.down));
-  const Linear& next =
-      layer + 1 == config_.num_layers ? weights_.lm_head : weights_.layers[layer + 1].qkv;
-  REPRISE_RETURN_IF_ERROR(
-      weights.down->Apply(step.linears(), scratch.gated, scratch.normed, &next));
+  REPRISE_RETURN_IF_ERROR(weights.gate_up->ApplyGated(
+      step.linears(), config_.activation, scratch.normed, scratch.gate_up, scratch.gated));
+  REPRISE_RETURN_IF_ERROR(weights.down->Apply(step.linears(), scratch.gated, scratch.normed));
   return SumOverRanks(collectives_, scratch.normed);
 }
 

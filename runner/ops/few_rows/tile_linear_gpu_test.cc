@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "base/torch_dtype.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "runner/ops/elementwise.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/linear.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 
 namespace reprise {
 namespace {
@@ -33,55 +33,46 @@ struct Shape {
   int out_features;
 };
 
-// A single element; less than a box, a tile and a cluster's stages; sizes that
-// divide nothing; several tiles a cluster; more stages than fit.
-constexpr Shape kShapes[] = {{1, 1},      {64, 8},      {40, 100},
-                             {320, 257},  {1000, 33},   {1096, 4999},
-                             {4096, 130}, {14336, 640}, {2048, 30000}};
+// A single element; less than a box, a tile and a cluster's stages; sizes that divide nothing;
+// several tiles a cluster; more stages than fit.
+constexpr Shape kShapes[] = {{1, 1},       {64, 8},     {40, 100},    {320, 257},   {1000, 33},
+                             {1096, 4999}, {4096, 130}, {14336, 640}, {2048, 30000}};
 
-constexpr TileForm kForms[] = {
-    {.cluster = 1, .row_groups = 1, .turns = 1, .boxes = 1},
-    {.cluster = 1, .row_groups = 1, .turns = 4, .boxes = 4},
-    {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
-    {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 2},
-    {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
-    {.cluster = 2, .row_groups = 1, .turns = 3, .boxes = 1},
-    {.cluster = 4, .row_groups = 1, .turns = 3, .boxes = 1},
-    {.cluster = 4, .row_groups = 2, .turns = 1, .boxes = 2},
-    {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1}};
+constexpr TileForm kForms[] = {{.cluster = 1, .row_groups = 1, .turns = 1, .boxes = 1},
+                               {.cluster = 1, .row_groups = 1, .turns = 4, .boxes = 4},
+                               {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
+                               {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 2},
+                               {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
+                               {.cluster = 2, .row_groups = 1, .turns = 3, .boxes = 1},
+                               {.cluster = 4, .row_groups = 1, .turns = 3, .boxes = 1},
+                               {.cluster = 4, .row_groups = 2, .turns = 1, .boxes = 2},
+                               {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1}};
 
 class TileLinearTest : public testing::Test {
-protected:
+ protected:
   void SetUp() override {
-    if (c10::cuda::device_count() == 0)
-      GTEST_SKIP() << "no GPU on this machine";
+    if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
     int major = 0;
-    ASSERT_EQ(
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0),
-        cudaSuccess);
-    if (major != 9)
-      GTEST_SKIP() << "needs compute capability 9.0";
+    ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+    if (major != 9) GTEST_SKIP() << "needs compute capability 9.0";
   }
 
   static at::TensorOptions Options(DType dtype) {
-    return at::TensorOptions(c10::Device(c10::kCUDA, 0))
-        .dtype(ToScalarType(dtype));
+    return at::TensorOptions(c10::Device(c10::kCUDA, 0)).dtype(ToScalarType(dtype));
   }
 
-  // `rows` random rows whose neighbours in memory, before, behind and between,
-  // are NaN. The stride is the least that is aligned, and 8 more.
+  // `rows` random rows whose neighbours in memory, before, behind and between, are NaN. The stride
+  // is the least that is aligned, and 8 more.
   static at::Tensor AmongNans(int64_t rows, int64_t elements, DType dtype) {
-    const at::Tensor all =
-        at::full({rows + 2, (elements + 7) / 8 * 8 + 8}, kNan, Options(dtype));
+    const at::Tensor all = at::full({rows + 2, (elements + 7) / 8 * 8 + 8}, kNan, Options(dtype));
     const at::Tensor inner = all.narrow(0, 1, rows).narrow(1, 0, elements);
     inner.copy_(at::randn({rows, elements}, Options(DType::kFloat32)));
     return inner;
   }
 };
 
-SkinnyLinearArgs ArgsOf(const at::Tensor &x, const at::Tensor &weight,
-                        const std::optional<at::Tensor> &bias,
-                        const at::Tensor &out) {
+SkinnyLinearArgs ArgsOf(const at::Tensor& x, const at::Tensor& weight,
+                        const std::optional<at::Tensor>& bias, const at::Tensor& out) {
   return {.dtype = *FromScalarType(x.scalar_type()),
           .out_dtype = *FromScalarType(out.scalar_type()),
           .x = x.const_data_ptr(),
@@ -97,46 +88,36 @@ SkinnyLinearArgs ArgsOf(const at::Tensor &x, const at::Tensor &weight,
 }
 
 double Rounding(DType dtype) {
-  return dtype == DType::kFloat32    ? 0
-         : dtype == DType::kBFloat16 ? 1.0 / 256
-                                     : 1.0 / 2048;
+  return dtype == DType::kFloat32 ? 0 : dtype == DType::kBFloat16 ? 1.0 / 256 : 1.0 / 2048;
 }
 
-// Products of `num_rows` rows by every form, of NaN-fenced memory, beside
-// float64.
+// Products of `num_rows` rows by every form, of NaN-fenced memory, beside float64.
 class TileLinearProductTest : public TileLinearTest {
-protected:
-  void CheckShape(const Shape &shape, DType dtype, DType out_dtype,
-                  std::vector<int> row_counts) {
+ protected:
+  void CheckShape(const Shape& shape, DType dtype, DType out_dtype, std::vector<int> row_counts) {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
-    const at::Tensor weight =
-        AmongNans(shape.out_features, shape.in_features, dtype);
+    const at::Tensor weight = AmongNans(shape.out_features, shape.in_features, dtype);
     const at::Tensor bias = at::randn({shape.out_features}, Options(dtype));
-    const at::Tensor most_x =
-        AmongNans(kMaxTileLinearRows, shape.in_features, dtype);
-    for (const TileForm &form : kForms) {
-      at::Tensor first; // its first row, for the number of columns so far
+    const at::Tensor most_x = AmongNans(kMaxTileLinearRows, shape.in_features, dtype);
+    for (const TileForm& form : kForms) {
+      at::Tensor first;  // its first row, for the number of columns so far
       int columns = 0;
       for (int num_rows : row_counts) {
         SCOPED_TRACE(testing::Message()
-                     << shape.in_features << " -> " << shape.out_features
-                     << ", rows " << num_rows << ", form " << form.cluster
-                     << " " << form.row_groups << " " << form.turns << " "
-                     << form.boxes);
+                     << shape.in_features << " -> " << shape.out_features << ", rows " << num_rows
+                     << ", form " << form.cluster << " " << form.row_groups << " " << form.turns
+                     << " " << form.boxes);
         // Rows behind the last are NaN.
         const at::Tensor x = AmongNans(num_rows, shape.in_features, dtype);
         x.copy_(most_x.narrow(0, 0, num_rows));
         const at::Tensor sums =
-            at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) +
-            bias.to(at::kDouble);
+            at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
         const at::Tensor magnitudes =
-            at::mm(x.to(at::kDouble).abs(), weight.to(at::kDouble).abs().t()) +
-            1;
-        const at::Tensor all = at::full({num_rows + 1, shape.out_features + 3},
-                                        std::numeric_limits<double>::infinity(),
-                                        Options(out_dtype));
-        const at::Tensor out =
-            all.narrow(0, 0, num_rows).narrow(1, 0, shape.out_features);
+            at::mm(x.to(at::kDouble).abs(), weight.to(at::kDouble).abs().t()) + 1;
+        const at::Tensor all =
+            at::full({num_rows + 1, shape.out_features + 3},
+                     std::numeric_limits<double>::infinity(), Options(out_dtype));
+        const at::Tensor out = all.narrow(0, 0, num_rows).narrow(1, 0, shape.out_features);
         const SkinnyLinearArgs args = ArgsOf(x, weight, bias, out);
         ASSERT_TRUE(TileLinearServes(args));
         const absl::Status status = LaunchTileLinear(args, form, stream);
@@ -148,16 +129,12 @@ protected:
         ASSERT_TRUE(status.ok()) << status;
         ++num_checked_;
         const at::Tensor error = (out.to(at::kDouble) - sums).abs();
-        const at::Tensor excess =
-            error - sums.abs() * Rounding(out_dtype) - magnitudes * 2e-6;
-        EXPECT_TRUE((excess < 0).all().item<bool>())
-            << excess.max().item<double>();
-        EXPECT_TRUE(
-            all.narrow(1, shape.out_features, 3).isinf().all().item<bool>());
+        const at::Tensor excess = error - sums.abs() * Rounding(out_dtype) - magnitudes * 2e-6;
+        EXPECT_TRUE((excess < 0).all().item<bool>()) << excess.max().item<double>();
+        EXPECT_TRUE(all.narrow(1, shape.out_features, 3).isinf().all().item<bool>());
         EXPECT_TRUE(all[num_rows].isinf().all().item<bool>());
         // The number of rows changes no bit, for the same number of columns.
-        if (TileColumns(num_rows) != columns)
-          first = out[0].clone();
+        if (TileColumns(num_rows) != columns) first = out[0].clone();
         columns = TileColumns(num_rows);
         EXPECT_TRUE(at::equal(out[0], first));
       }
@@ -165,11 +142,11 @@ protected:
   }
 
   int num_checked_ = 0;
-  int num_too_large_ = 0; // for a form
+  int num_too_large_ = 0;  // for a form
 };
 
 TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
-  for (const Shape &shape : kShapes) {
+  for (const Shape& shape : kShapes) {
     CheckShape(shape, DType::kBFloat16, DType::kBFloat16,
                {1, 9, 16, 17, 31, 32, 33, 40, 41, 48, 64});
   }
@@ -177,7 +154,7 @@ TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
 }
 
 TEST_F(TileLinearProductTest, IsTheProductForEveryType) {
-  for (const Shape &shape : kShapes) {
+  for (const Shape& shape : kShapes) {
     CheckShape(shape, DType::kBFloat16, DType::kFloat32, {3, 31, 40});
     CheckShape(shape, DType::kFloat16, DType::kFloat16, {3, 31, 40});
     CheckShape(shape, DType::kFloat16, DType::kFloat32, {3, 31, 40});
@@ -187,49 +164,40 @@ TEST_F(TileLinearProductTest, IsTheProductForEveryType) {
 TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   int num_checked = 0, turn = 0;
-  for (const Shape &shape : {Shape{64, 16},
+  for (const Shape& shape : {Shape{64, 16},
                              {64, 48},
                              {320, 272},
                              {1088, 4992},
                              {4096, 144},
                              {14336, 640},
                              {2048, 30000}}) {
-    for (const TileForm &form : kForms) {
+    for (const TileForm& form : kForms) {
       for (const int num_rows : {1, 16, 31, 40, 48, 64}) {
-        const DType dtype =
-            ++turn % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
+        const DType dtype = ++turn % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
         const Activation activation = static_cast<Activation>(turn % 3);
-        SCOPED_TRACE(testing::Message()
-                     << shape.in_features << " -> " << shape.out_features
-                     << ", rows " << num_rows << ", " << ToString(form));
+        SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
+                                        << ", rows " << num_rows << ", " << ToString(form));
         const int size = shape.out_features / 2;
-        const at::Tensor weight =
-            AmongNans(shape.out_features, shape.in_features, dtype);
+        const at::Tensor weight = AmongNans(shape.out_features, shape.in_features, dtype);
         weight.mul_(0.05);
         std::optional<at::Tensor> bias;
-        if (turn % 5 < 2)
-          bias = at::randn({shape.out_features}, Options(dtype));
+        if (turn % 5 < 2) bias = at::randn({shape.out_features}, Options(dtype));
         const at::Tensor x = AmongNans(num_rows, shape.in_features, dtype);
-        const at::Tensor gate_up =
-            at::full({num_rows, shape.out_features}, kNan, Options(dtype));
-        const at::Tensor expected =
-            at::full({num_rows, size}, kNan, Options(dtype));
+        const at::Tensor gate_up = at::full({num_rows, shape.out_features}, kNan, Options(dtype));
+        const at::Tensor expected = at::full({num_rows, size}, kNan, Options(dtype));
         SkinnyLinearArgs args = ArgsOf(x, weight, bias, gate_up);
-        if (!TileLinearPlanOf(args, form).ok())
-          continue;
+        if (!TileLinearPlanOf(args, form).ok()) continue;
         ASSERT_TRUE(LaunchTileLinear(args, form, stream).ok());
         ASSERT_TRUE(GateMul(activation, gate_up, expected).ok());
-        const at::Tensor all =
-            at::full({num_rows + 1, size + 3},
-                     std::numeric_limits<double>::infinity(), Options(dtype));
+        const at::Tensor all = at::full({num_rows + 1, size + 3},
+                                        std::numeric_limits<double>::infinity(), Options(dtype));
         const at::Tensor out = all.narrow(0, 0, num_rows).narrow(1, 0, size);
         args = ArgsOf(x, weight, bias, out);
         args.is_gated = true;
         args.activation = activation;
         ASSERT_TRUE(TileLinearServes(args));
         const absl::Status status = LaunchTileLinear(args, form, stream);
-        if (!TileLinearPlanOf(args, form).ok())
-          continue; // larger tiles
+        if (!TileLinearPlanOf(args, form).ok()) continue;  // larger tiles
         ASSERT_TRUE(status.ok()) << status;
         ++num_checked;
         EXPECT_FALSE(expected.isnan().any().item<bool>());
@@ -249,8 +217,7 @@ TEST_F(TileLinearTest, ANanOfTheWeightOrOfXReachesWhatItIsPartOf) {
   weight[77][519] = kNan;
   x[19][0] = kNan;
   const at::Tensor out = at::full({20, 300}, 0, Options(DType::kBFloat16));
-  const absl::Status status =
-      LaunchTileLinear(ArgsOf(x, weight, std::nullopt, out), {}, stream);
+  const absl::Status status = LaunchTileLinear(ArgsOf(x, weight, std::nullopt, out), {}, stream);
   ASSERT_TRUE(status.ok()) << status;
   const at::Tensor is_nan = out.isnan();
   EXPECT_TRUE(is_nan[19].all().item<bool>());
@@ -259,39 +226,26 @@ TEST_F(TileLinearTest, ANanOfTheWeightOrOfXReachesWhatItIsPartOf) {
 }
 
 TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
-  // Products that each need the one before: any that reads x too early gives
-  // other bits. 128 MB of weights, so that few stay in a cache.
+  // Products that each need the one before: any that reads x too early gives other bits. 128 MB of
+  // weights, so that few stay in a cache.
   constexpr int kSize = 2816;
   constexpr int kLayers = 8;
   std::vector<at::Tensor> weights;
   for (int i = 0; i < kLayers; ++i) {
-    weights.push_back(at::randn({kSize, kSize}, Options(DType::kBFloat16)) *
-                      0.019);
+    weights.push_back(at::randn({kSize, kSize}, Options(DType::kBFloat16)) * 0.019);
   }
   for (int num_rows : {20, 64}) {
-    const at::Tensor input =
-        at::randn({num_rows, kSize}, Options(DType::kBFloat16));
+    const at::Tensor input = at::randn({num_rows, kSize}, Options(DType::kBFloat16));
     std::vector<at::Tensor> hidden;
-    for (int i = 0; i <= kLayers; ++i)
-      hidden.push_back(input.clone());
+    for (int i = 0; i <= kLayers; ++i) hidden.push_back(input.clone());
     const auto run = [&](SkinnyWeights when) {
       const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
       for (int i = 0; i < kLayers; ++i) {
-        SkinnyLinearArgs args =
-            ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
+        SkinnyLinearArgs args = ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
         args.weights = when;
         // All but the largest, for 64 rows.
         TileForm form = kForms[i % std::size(kForms)];
-        if (!TileLinearPlanOf(args, form).ok())
-          form = kForms[0];
-        // Every other one prefetches the weight after it.
-        if (i % 2 == 0 && i + 1 < kLayers) {
-          const auto plan = TileLinearPlanOf(args, kForms[0]);
-          ASSERT_TRUE(plan.ok()) << plan.status();
-          args.next = TileLinearStart(*plan, kSize, kSize, TileRows::kPlain);
-          args.next.data = weights[i + 1].const_data_ptr();
-          args.next.stride = weights[i + 1].stride(0) * 2;
-        }
+        if (!TileLinearPlanOf(args, form).ok()) form = kForms[0];
         const absl::Status status = LaunchTileLinear(args, form, stream);
         ASSERT_TRUE(status.ok()) << status;
       }
@@ -308,8 +262,7 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
     run(SkinnyWeights::kEarly);
     graph.capture_end();
     for (int replay = 0; replay < 200; ++replay) {
-      for (int i = 1; i <= kLayers; ++i)
-        hidden[i].fill_(kNan);
+      for (int i = 1; i <= kLayers; ++i) hidden[i].fill_(kNan);
       graph.replay();
       ASSERT_TRUE(at::equal(hidden.back(), expected)) << "replay " << replay;
     }
@@ -320,20 +273,16 @@ TEST_F(TileLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
   const auto context = MakeLinearContext(c10::Device(c10::kCUDA, 0), {});
   ASSERT_TRUE(context.ok()) << context.status();
   // in_features that the kernel for up to 8 rows does not serve.
-  const at::Tensor weight =
-      at::randn({4096, 4104}, Options(DType::kBFloat16)) * 0.02;
+  const at::Tensor weight = at::randn({4096, 4104}, Options(DType::kBFloat16)) * 0.02;
   const auto linear = Linear::Create(weight, std::nullopt);
   ASSERT_TRUE(linear.ok());
   int num_tiles = 0;
   for (const int num_rows : {1, 9, 32, 64, 65}) {
     const at::Tensor x = at::randn({num_rows, 4104}, Options(DType::kBFloat16));
-    const at::Tensor out =
-        at::full({num_rows, 4096}, kNan, Options(DType::kBFloat16));
+    const at::Tensor out = at::full({num_rows, 4096}, kNan, Options(DType::kBFloat16));
     ASSERT_TRUE(linear->Apply(**context, x, out).ok());
-    const at::Tensor expected =
-        at::mm(x.to(at::kDouble), weight.to(at::kDouble).t());
-    EXPECT_LT((out.to(at::kDouble) - expected).abs().max().item<double>(),
-              0.05);
+    const at::Tensor expected = at::mm(x.to(at::kDouble), weight.to(at::kDouble).t());
+    EXPECT_LT((out.to(at::kDouble) - expected).abs().max().item<double>(), 0.05);
     const LinearChoice choice = (*context)->Choices().back();
     EXPECT_EQ(choice.num_rows, num_rows);
     EXPECT_EQ(choice.skinny_strip, 0);
@@ -354,8 +303,7 @@ TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
   const SkinnyLinearArgs good = ArgsOf(x, weight, std::nullopt, out);
   EXPECT_TRUE(TileLinearServes(good));
   std::vector<SkinnyLinearArgs> bad(14, good);
-  for (int i = 11; i < 14; ++i)
-    bad[i].is_gated = true;
+  for (int i = 11; i < 14; ++i) bad[i].is_gated = true;
   bad[11].out_dtype = DType::kFloat32;
   bad[12].out_features = 56;
   bad[13].in_features = 1000;
@@ -367,25 +315,23 @@ TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
   bad[5].weight_stride = 1028;
   bad[6].dtype = DType::kFloat32;
   bad[7].out_dtype = DType::kFloat16;
-  bad[8].weight = static_cast<const char *>(good.weight) + 2;
+  bad[8].weight = static_cast<const char*>(good.weight) + 2;
   bad[9].x_stride = 512;
   bad[10].weight_stride = 512;
-  for (const SkinnyLinearArgs &args : bad) {
+  for (const SkinnyLinearArgs& args : bad) {
     EXPECT_FALSE(TileLinearServes(args));
-    EXPECT_EQ(LaunchTileLinear(args, {}, stream).code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(LaunchTileLinear(args, {}, stream).code(), absl::StatusCode::kInvalidArgument);
   }
   std::vector<TileForm> forms(5);
   forms[0].cluster = 3;
   forms[1].row_groups = 0;
   forms[2].turns = 0;
-  forms[3].row_groups = kMaxTileGroups; // times turns
+  forms[3].row_groups = kMaxTileGroups;  // times turns
   forms[4].boxes = 3;
-  for (const TileForm &form : forms) {
-    EXPECT_EQ(LaunchTileLinear(good, form, stream).code(),
-              absl::StatusCode::kInvalidArgument);
+  for (const TileForm& form : forms) {
+    EXPECT_EQ(LaunchTileLinear(good, form, stream).code(), absl::StatusCode::kInvalidArgument);
   }
 }
 
-} // namespace
-} // namespace reprise
+}  // namespace
+}  // namespace reprise

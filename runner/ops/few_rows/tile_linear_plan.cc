@@ -1,49 +1,47 @@
 #include "runner/ops/few_rows/tile_linear_plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 
 namespace reprise {
 namespace {
 
-// More than half of an SM's: if two of these CTAs fitted an SM, a dependent
-// launch would put two where room is first and none elsewhere. And so little
-// that a CTA of attention, up to 48 KB, fits beside it.
+// More than half of an SM's: if two of these CTAs fitted an SM, a dependent launch would put two
+// where room is first and none elsewhere. And so little that a CTA of attention, up to 48 KB, fits
+// beside it.
 constexpr int kLeastSharedBytes = 116 * 1024;
 constexpr int kMostSharedBytes = 172 * 1024;
-// Of the largest tiles, which are for weights of many rows: no attention is
-// next to those.
+// Of the largest tiles, which are for weights of many rows: no attention is next to those.
 constexpr int kMostSharedBytesOfLarge = 222 * 1024;
 constexpr int kMostStages = 16;
 
-constexpr int kAlignmentBytes = 1024; // lost by aligning the stages
+constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
+
+const bool kTryDirect =
+    std::getenv("TRY_DIRECT") == nullptr || std::atoi(std::getenv("TRY_DIRECT")) != 0;
 
 int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-} // namespace
+}  // namespace
 
 int TileColumns(int num_rows) {
-  if (num_rows <= 16)
-    return 16;
-  if (num_rows <= 32)
-    return 32;
+  if (num_rows <= 16) return 16;
+  if (num_rows <= 32) return 32;
   return num_rows <= 40 ? 40 : num_rows <= 48 ? 48 : 64;
 }
 
-bool IsTileForm(const TileForm &form) {
-  return (form.cluster == 1 || form.cluster == 2 || form.cluster == 4) &&
-         form.row_groups >= 1 && form.row_groups <= kMaxTileGroups &&
-         form.turns >= 1 && form.turns <= kMaxTileGroups &&
-         form.groups() <= kMaxTileGroups &&
-         (form.boxes == 1 || form.boxes == 2 || form.boxes == 4);
+bool IsTileForm(const TileForm& form) {
+  return (form.cluster == 1 || form.cluster == 2 || form.cluster == 4) && form.row_groups >= 1 &&
+         form.row_groups <= kMaxTileGroups && form.turns >= 1 && form.turns <= kMaxTileGroups &&
+         form.groups() <= kMaxTileGroups && (form.boxes == 1 || form.boxes == 2 || form.boxes == 4);
 }
 
-std::string ToString(const TileForm &form) {
-  return absl::StrCat("cluster ", form.cluster, " rows ",
-                      form.row_groups * kTileGroupRows, " turns ", form.turns,
-                      " boxes ", form.boxes);
+std::string ToString(const TileForm& form) {
+  return absl::StrCat("cluster ", form.cluster, " rows ", form.row_groups * kTileGroupRows,
+                      " turns ", form.turns, " boxes ", form.boxes);
 }
 
 absl::Span<const TileForm> TileFormsToTry(int num_rows) {
@@ -65,13 +63,11 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
       {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
       {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
   };
-  if (num_rows <= 32)
-    return kUpTo32;
+  if (num_rows <= 32) return kUpTo32;
   return kUpTo64;
 }
 
-TileLinearPlan PlanTileLinear(const TileForm &form, int num_rows,
-                              int out_features, int in_features,
+TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
                               int max_clusters, TileRows rows) {
   TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
   // As few rounds as the largest tiles need, of tiles as equal as they can be.
@@ -87,40 +83,20 @@ TileLinearPlan PlanTileLinear(const TileForm &form, int num_rows,
   plan.num_boxes = DivideUp(in_features, kTileBox);
 
   // The last box of a stage is read as if the tile were full.
-  const int unused_bytes =
-      (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
-  plan.stores_directly = plan.num_sources() == 1;
+  const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
+  plan.stores_directly = kTryDirect && plan.num_sources() == 1;
   const int sums_bytes = plan.stores_directly ? 0 : plan.sums_bytes();
   const int tail_bytes = std::max(sums_bytes, unused_bytes);
-  const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge
-                                                     : kMostSharedBytes;
+  const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
   const int room = most - kAlignmentBytes - kBarrierBytes - tail_bytes;
   plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
-  // Each stage has its turn for good, so that a group that is ahead cannot take
-  // the phase of a barrier before last for the one it waits for.
+  // Each stage has its turn for good, so that a group that is ahead cannot take the phase of a
+  // barrier before last for the one it waits for.
   plan.stages -= plan.stages % form.turns;
-  if (plan.stages < 2)
-    plan.stages = 0;
-  plan.shared_bytes =
-      std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
-                                      plan.stages * plan.stage_bytes());
+  if (plan.stages < 2) plan.stages = 0;
+  plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
+                                                      plan.stages * plan.stage_bytes());
   return plan;
 }
 
-WeightPrefetch TileLinearStart(const TileLinearPlan &plan, int out_features,
-                               int in_features, TileRows rows, int64_t bytes) {
-  const int halves = rows == TileRows::kGated ? 2 : 1;
-  WeightPrefetch start = {.pair_distance =
-                              rows == TileRows::kGated ? out_features / 2 : 0,
-                          .num_rows = out_features / halves,
-                          .num_parts = plan.num_clusters,
-                          .num_units = plan.num_clusters,
-                          .unit_rows = plan.tile_rows / halves,
-                          .part_rows = plan.tile_rows / halves};
-  start.row_bytes =
-      PrefetchedRowBytes(bytes, int64_t{plan.num_clusters} * plan.tile_rows,
-                         int64_t{in_features} * 2);
-  return start;
-}
-
-} // namespace reprise
+}  // namespace reprise

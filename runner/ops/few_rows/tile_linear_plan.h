@@ -1,23 +1,17 @@
-// How the kernel of tile_linear.h divides a product among the CTAs of a GPU:
-// plain arithmetic, for host code and tests. No CUDA, no LibTorch.
+// How the kernel of tile_linear.h divides a product among the CTAs of a GPU: plain arithmetic, for
+// host code and tests. No CUDA, no LibTorch.
 //
-//   tile      tile_rows rows of the weight and all of in_features, computed by
-//   a cluster of CTAs. Of
-//             a gated product, whose weight has the rows of the gate and then
-//             those of its factors: 8 of the gate, their 8 factors, and so on.
-//   stage     what a CTA copies at once: `boxes` boxes of 64 in_features of the
-//   tile's rows, and
+//   tile      tile_rows rows of the weight and all of in_features, computed by a cluster of CTAs. Of
+//             a gated product, whose weight has the rows of the gate and then those of its factors:
+//             8 of the gate, their 8 factors, and so on.
+//   stage     what a CTA copies at once: `boxes` boxes of 64 in_features of the tile's rows, and
 //             the same in_features of x.
-//   shares    stage s of the CTA with rank r has the boxes from (s * cluster +
-//   r) * boxes on, so
-//             the CTAs of a cluster read neighbouring memory at about the same
-//             time.
-//   group     128 threads, which multiply 64 rows of a stage. Stage s is
-//   multiplied by the
+//   shares    stage s of the CTA with rank r has the boxes from (s * cluster + r) * boxes on, so
+//             the CTAs of a cluster read neighbouring memory at about the same time.
+//   group     128 threads, which multiply 64 rows of a stage. Stage s is multiplied by the
 //             row_groups groups of turn s % turns.
-//   source    one of the cluster * turns partial sums of an element, in the
-//   order of (rank, turn). owner     the CTA with rank r adds the sources of
-//   rows [r, r + 1) * owned_rows() of a tile.
+//   source    one of the cluster * turns partial sums of an element, in the order of (rank, turn).
+//   owner     the CTA with rank r adds the sources of rows [r, r + 1) * owned_rows() of a tile.
 //
 // Thread safety: values.
 
@@ -29,43 +23,40 @@
 
 #include "absl/types/span.h"
 #include "base/host_device.h"
-#include "runner/ops/few_rows/weight_prefetch.h"
 
 namespace reprise {
 
-// What is chosen by measurement. The bits of a result depend on `cluster`,
-// `turns` and `boxes`, on nothing else.
+// What is chosen by measurement. The bits of a result depend on `cluster`, `turns` and `boxes`, on
+// nothing else.
 struct TileForm {
-  int cluster = 2; // CTAs that share a tile, and split in_features: 1, 2 or 4
-  int row_groups = 1; // groups of 64 rows of a tile
-  int turns = 4;      // groups that take turns with the stages of the same rows
-  int boxes = 2;      // in_features of a stage, in units of 64: 1, 2 or 4
+  int cluster = 2;     // CTAs that share a tile, and split in_features: 1, 2 or 4
+  int row_groups = 1;  // groups of 64 rows of a tile
+  int turns = 4;       // groups that take turns with the stages of the same rows
+  int boxes = 2;       // in_features of a stage, in units of 64: 1, 2 or 4
 
   REPRISE_HOST_DEVICE int groups() const { return row_groups * turns; }
 
-  friend bool operator==(const TileForm &, const TileForm &) = default;
+  friend bool operator==(const TileForm&, const TileForm&) = default;
 };
 
 inline constexpr int kMaxTileGroups = 4;
 inline constexpr int kTileGroupRows = 64;
-inline constexpr int kTileBox = 64;           // in_features: 128 bytes
-inline constexpr int kTileBoxLine = 128;      // bytes of a row of a box
-inline constexpr int kMaxTileLinearRows = 64; // of x
-inline constexpr int kTileUnit = 8;           // rows of a weight
+inline constexpr int kTileBox = 64;            // in_features: 128 bytes
+inline constexpr int kTileBoxLine = 128;       // bytes of a row of a box
+inline constexpr int kMaxTileLinearRows = 64;  // of x
+inline constexpr int kTileUnit = 8;            // rows of a weight
 inline constexpr int kGatedTileUnit = 16;
 
 struct TileLinearPlan {
   TileForm form;
-  int columns = 0;   // rows of x as the kernel multiplies them: TileColumns()
-  int tile_rows = 0; // a multiple of kTileUnit, gated of kGatedTileUnit; up to
-                     // row_groups * 64
-  int num_tiles = 0; // the last may be partly empty
+  int columns = 0;    // rows of x as the kernel multiplies them: TileColumns()
+  int tile_rows = 0;  // a multiple of kTileUnit, gated of kGatedTileUnit; up to row_groups * 64
+  int num_tiles = 0;  // the last may be partly empty
   int num_clusters = 0;
-  int num_boxes = 0;    // of in_features; the last may be partly empty
-  int stages = 0;       // a multiple of form.turns
-  int shared_bytes = 0; // of a CTA
-  // Whether the groups store their sums as results: each is the only source of
-  // its elements.
+  int num_boxes = 0;     // of in_features; the last may be partly empty
+  int stages = 0;        // a multiple of form.turns
+  int shared_bytes = 0;  // of a CTA
+  // Whether the groups store their sums as results: each is the only source of its elements.
   bool stores_directly = false;
 
   REPRISE_HOST_DEVICE int owned_rows() const {
@@ -74,51 +65,36 @@ struct TileLinearPlan {
   REPRISE_HOST_DEVICE int stage_bytes() const {
     return form.boxes * (tile_rows + columns) * kTileBoxLine;
   }
-  REPRISE_HOST_DEVICE int num_sources() const {
-    return form.cluster * form.turns;
-  }
-  // Floats from one row of x to the next in a buffer of partial sums: 4 more
-  // than a multiple of 16, so that the lanes of a warp use all banks.
+  REPRISE_HOST_DEVICE int num_sources() const { return form.cluster * form.turns; }
+  // Floats from one row of x to the next in a buffer of partial sums: 4 more than a multiple of 16,
+  // so that the lanes of a warp use all banks.
   REPRISE_HOST_DEVICE int sums_stride() const { return owned_rows() + 4; }
-  REPRISE_HOST_DEVICE int sums_bytes() const {
-    return num_sources() * columns * sums_stride() * 4;
-  }
+  REPRISE_HOST_DEVICE int sums_bytes() const { return num_sources() * columns * sums_stride() * 4; }
 };
 
 // What the rows of a weight are, as above.
 enum class TileRows : int8_t { kPlain, kGated };
 
-// Whether a form is one at all: values as above, at least one group and at most
-// kMaxTileGroups.
-bool IsTileForm(const TileForm &form);
+// Whether a form is one at all: values as above, at least one group and at most kMaxTileGroups.
+bool IsTileForm(const TileForm& form);
 
 // "cluster 2 rows 64 turns 4 boxes 2"
-std::string ToString(const TileForm &form);
+std::string ToString(const TileForm& form);
 
-// The forms that are worth timing for num_rows, 1 to kMaxTileLinearRows, rows
-// of x: each is the quickest for some shapes of language models on an H200.
-// They live as long as the program.
+// The forms that are worth timing for num_rows, 1 to kMaxTileLinearRows, rows of x: each is the
+// quickest for some shapes of language models on an H200. They live as long as the program.
 absl::Span<const TileForm> TileFormsToTry(int num_rows);
 
-// Returns the plan of a product with num_rows, 1 to kMaxTileLinearRows, rows of
-// x, for a GPU that runs `max_clusters` clusters of this form at once. All
-// arguments are positive. `stages` is 0 if the form cannot compute this: fewer
-// than two stages, or than it has turns, fit a CTA's shared memory. With kGated
-// out_features are those of the weight, a multiple of kGatedTileUnit.
-TileLinearPlan PlanTileLinear(const TileForm &form, int num_rows,
-                              int out_features, int in_features,
-                              int max_clusters,
-                              TileRows rows = TileRows::kPlain);
-
-// What the kernel reads of a weight first by this plan: about `bytes` bytes.
-// Without data and stride.
-WeightPrefetch TileLinearStart(const TileLinearPlan &plan, int out_features,
-                               int in_features, TileRows rows,
-                               int64_t bytes = kPrefetchBytes);
+// Returns the plan of a product with num_rows, 1 to kMaxTileLinearRows, rows of x, for a GPU that
+// runs `max_clusters` clusters of this form at once. All arguments are positive. `stages` is 0 if
+// the form cannot compute this: fewer than two stages, or than it has turns, fit a CTA's shared
+// memory. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
+TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
+                              int max_clusters, TileRows rows = TileRows::kPlain);
 
 // 16, 32, 40, 48 or 64.
 int TileColumns(int num_rows);
 
-} // namespace reprise
+}  // namespace reprise
 
-#endif // RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
+#endif  // RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_

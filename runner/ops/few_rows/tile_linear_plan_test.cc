@@ -18,10 +18,8 @@ std::vector<TileForm> AllForms() {
     for (int row_groups = 1; row_groups <= kMaxTileGroups; ++row_groups) {
       for (int turns = 1; turns <= kMaxTileGroups / row_groups; ++turns) {
         for (int boxes : {1, 2, 4}) {
-          forms.push_back({.cluster = cluster,
-                           .row_groups = row_groups,
-                           .turns = turns,
-                           .boxes = boxes});
+          forms.push_back(
+              {.cluster = cluster, .row_groups = row_groups, .turns = turns, .boxes = boxes});
         }
       }
     }
@@ -45,42 +43,34 @@ TEST(TileColumnsTest, AreTheNextSizeOfTheProduct) {
 TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
   std::mt19937 random(1);
   std::vector<int> sizes = {1, 7, 8, 9, 63, 64, 65, 4096, 6144, 28672, 128256};
-  for (int i = 0; i < 40; ++i)
-    sizes.push_back(std::uniform_int_distribution(1, 200000)(random));
-  for (const TileForm &form : AllForms()) {
+  for (int i = 0; i < 40; ++i) sizes.push_back(std::uniform_int_distribution(1, 200000)(random));
+  for (const TileForm& form : AllForms()) {
     for (int out_features : sizes) {
       for (int num_rows : {1, 16, 17, 33, 41, 64}) {
         for (int max_clusters : {1, 16, 33, 132}) {
           SCOPED_TRACE(testing::Message()
-                       << form.cluster << " " << form.row_groups << " "
-                       << form.turns << " " << form.boxes << ": "
-                       << out_features << ", rows " << num_rows << ", clusters "
-                       << max_clusters);
+                       << form.cluster << " " << form.row_groups << " " << form.turns << " "
+                       << form.boxes << ": " << out_features << ", rows " << num_rows
+                       << ", clusters " << max_clusters);
           const TileLinearPlan plan =
               PlanTileLinear(form, num_rows, out_features, 4096, max_clusters);
-          EXPECT_EQ(plan.tile_rows % 8,
-                    0); // boxes remain aligned to 1024 bytes
+          EXPECT_EQ(plan.tile_rows % 8, 0);  // boxes remain aligned to 1024 bytes
           EXPECT_GE(plan.tile_rows, 8);
           EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
           EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
           EXPECT_LT(int64_t{plan.num_tiles - 1} * plan.tile_rows, out_features);
           EXPECT_EQ(plan.num_clusters, std::min(plan.num_tiles, max_clusters));
-          EXPECT_EQ(plan.owned_rows() % 16,
-                    0); // those of a warp have one owner
+          EXPECT_EQ(plan.owned_rows() % 16, 0);  // those of a warp have one owner
           EXPECT_EQ(plan.sums_stride() % 16, 4);
           EXPECT_LE(plan.shared_bytes, kSharedBytesOfAnSm);
-          EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2); // one CTA an SM
-          if (plan.stages == 0)
-            continue;
+          EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA an SM
+          if (plan.stages == 0) continue;
           EXPECT_GE(plan.stages, 2);
           EXPECT_EQ(plan.stages % form.turns, 0);
-          // The last stage, read as if the tile were full, and the sums are in
-          // the shared memory.
-          const int beyond =
-              (form.row_groups * kTileGroupRows - plan.tile_rows) *
-              kTileBoxLine;
-          EXPECT_LE(1024 + plan.stages * plan.stage_bytes() +
-                        std::max(beyond, plan.sums_bytes()) +
+          // The last stage, read as if the tile were full, and the sums are in the shared memory.
+          const int sums = plan.stores_directly ? 0 : plan.sums_bytes();
+          const int beyond = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
+          EXPECT_LE(1024 + plan.stages * plan.stage_bytes() + std::max(beyond, sums) +
                         (2 * plan.stages + 2) * 8,
                     plan.shared_bytes);
         }
@@ -90,73 +80,18 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
 }
 
 TEST(TileLinearPlanTest, GatedTilesAreWholePairs) {
-  for (const TileForm &form : AllForms()) {
+  for (const TileForm& form : AllForms()) {
     for (int out_features : {16, 48, 4096, 28672, 200000}) {
       for (int max_clusters : {1, 33, 132}) {
-        const TileLinearPlan plan = PlanTileLinear(
-            form, 32, out_features, 4096, max_clusters, TileRows::kGated);
+        const TileLinearPlan plan =
+            PlanTileLinear(form, 32, out_features, 4096, max_clusters, TileRows::kGated);
         EXPECT_EQ(plan.tile_rows % kGatedTileUnit, 0);
-        EXPECT_EQ(plan.owned_rows() % kGatedTileUnit,
-                  0); // a pair has one owner
+        EXPECT_EQ(plan.owned_rows() % kGatedTileUnit, 0);  // a pair has one owner
         EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
         EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
       }
     }
   }
-}
-
-TEST(TileLinearStartTest, IsTheBeginningOfTheFirstTiles) {
-  const TileForm form = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1};
-  TileLinearPlan plan = PlanTileLinear(form, 32, 28672, 4096, 132);
-  ASSERT_EQ(plan.tile_rows, 224);
-  WeightPrefetch start =
-      TileLinearStart(plan, 28672, 4096, TileRows::kPlain, 28672 * 300);
-  EXPECT_EQ(start.num_parts, 128);
-  EXPECT_EQ(start.FirstRow(0), 0);
-  EXPECT_EQ(start.FirstRow(127), 127 * 224);
-  EXPECT_EQ(start.part_rows, 224);
-  EXPECT_EQ(start.num_rows, 28672);
-  EXPECT_EQ(start.pair_distance, 0);
-  EXPECT_EQ(start.row_bytes, 256);
-  EXPECT_EQ(start.data, nullptr); // it is not of a weight yet
-  // Half of a tile's rows, and those that belong to them.
-  plan = PlanTileLinear(form, 32, 28672, 4096, 132, TileRows::kGated);
-  start = TileLinearStart(plan, 28672, 4096, TileRows::kGated, 28672 * 300);
-  EXPECT_EQ(start.FirstRow(127), 127 * 112);
-  EXPECT_EQ(start.part_rows, 112);
-  EXPECT_EQ(start.num_rows, 14336);
-  EXPECT_EQ(start.pair_distance, 14336);
-  EXPECT_EQ(start.row_bytes, 256);
-}
-
-TEST(TileLinearStartTest, NoPartBeginsBeyondTheWeightOrReadsBeyondARow) {
-  for (const TileForm &form : AllForms()) {
-    for (int out_features : {16, 4096, 6144, 28672, 128256}) {
-      for (int in_features : {64, 100, 4096}) {
-        for (const TileRows rows : {TileRows::kPlain, TileRows::kGated}) {
-          const TileLinearPlan plan =
-              PlanTileLinear(form, 17, out_features, in_features, 66, rows);
-          const WeightPrefetch start =
-              TileLinearStart(plan, out_features, in_features, rows);
-          EXPECT_EQ(start.row_bytes % kPrefetchLine, 0);
-          EXPECT_LE(start.row_bytes, in_features * 2);
-          for (int part = 0; part < start.num_parts; ++part) {
-            EXPECT_LT(start.FirstRow(part), start.num_rows);
-          }
-          EXPECT_LE(start.num_rows + start.pair_distance, out_features);
-        }
-      }
-    }
-  }
-}
-
-TEST(PrefetchedRowBytesTest, AreWholeLinesWithinTheRow) {
-  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 1024, 8192), 1024);
-  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 1000, 8192), 1024);
-  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 100, 8192), 8192);
-  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 1 << 20, 8192), 128); // a line at least
-  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 8, 200), 128);
-  EXPECT_EQ(PrefetchedRowBytes(1 << 20, 8, 100), 0); // unless a row has none
 }
 
 TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
@@ -178,20 +113,17 @@ TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
 }
 
 TEST(TileLinearPlanTest, EveryFormServesUpTo32Rows) {
-  for (const TileForm &form : AllForms()) {
-    if (form.row_groups * form.boxes > 2)
-      continue;
+  for (const TileForm& form : AllForms()) {
+    if (form.row_groups * form.boxes > 2) continue;
     for (int num_rows : {1, 32}) {
       EXPECT_GE(PlanTileLinear(form, num_rows, 1 << 20, 4096, 1).stages, 2)
-          << form.cluster << " " << form.row_groups << " " << form.turns << " "
-          << form.boxes;
+          << form.cluster << " " << form.row_groups << " " << form.turns << " " << form.boxes;
     }
   }
 }
 
 TEST(IsTileFormTest, KnowsTheForms) {
-  for (const TileForm &form : AllForms())
-    EXPECT_TRUE(IsTileForm(form));
+  for (const TileForm& form : AllForms()) EXPECT_TRUE(IsTileForm(form));
   EXPECT_TRUE(IsTileForm({}));
   EXPECT_FALSE(IsTileForm({.cluster = 0}));
   EXPECT_FALSE(IsTileForm({.cluster = 3}));
@@ -209,8 +141,7 @@ TEST(IsTileFormTest, KnowsTheForms) {
 
 TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
   // 256 rows of the weight and 64 of x, 4 boxes: 160 KB a stage.
-  const TileForm large = {
-      .cluster = 1, .row_groups = 4, .turns = 1, .boxes = 4};
+  const TileForm large = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 4};
   EXPECT_EQ(PlanTileLinear(large, 64, 1 << 20, 4096, 1).stages, 0);
   // Three stages, but four turns.
   TileForm form = {.cluster = 1, .row_groups = 1, .turns = 3, .boxes = 4};
@@ -223,7 +154,7 @@ TEST(TileFormsToTryTest, AreFormsThatServeLargeWeights) {
   for (int num_rows = 1; num_rows <= kMaxTileLinearRows; ++num_rows) {
     const absl::Span<const TileForm> forms = TileFormsToTry(num_rows);
     EXPECT_FALSE(forms.empty());
-    for (const TileForm &form : forms) {
+    for (const TileForm& form : forms) {
       EXPECT_TRUE(IsTileForm(form));
       EXPECT_GE(PlanTileLinear(form, num_rows, 1 << 20, 4096, 1).stages, 2)
           << ToString(form) << ", rows " << num_rows;
@@ -232,9 +163,8 @@ TEST(TileFormsToTryTest, AreFormsThatServeLargeWeights) {
 }
 
 TEST(TileFormTest, SaysWhatItIs) {
-  EXPECT_EQ(
-      ToString(TileForm{.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 4}),
-      "cluster 1 rows 128 turns 2 boxes 4");
+  EXPECT_EQ(ToString(TileForm{.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 4}),
+            "cluster 1 rows 128 turns 2 boxes 4");
 }
 
 TEST(TileLinearPlanTest, TakesTheLargestSizes) {
@@ -245,5 +175,5 @@ TEST(TileLinearPlanTest, TakesTheLargestSizes) {
   EXPECT_EQ(plan.num_boxes, 1 << 25);
 }
 
-} // namespace
-} // namespace reprise
+}  // namespace
+}  // namespace reprise

@@ -7,7 +7,9 @@
 //            B). Products of few columns are bound by their latency, so groups take turns.
 //   sums     at the end of a tile each warp stores its partial sums in the shared memory of the CTA
 //            that owns its rows, and begins the next tile. Four more warps of the owner add all
-//            sources in their order and store the results.
+//            sources in their order and store the results. Where a group is the only source of its
+//            elements, it stores them out of registers (tile_linear.cu), and stages have the memory
+//            of the sums.
 //
 // `Plan` is a TileLinearPlan or derived from it, with its own stage_bytes().
 
@@ -30,7 +32,7 @@
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "runner/ops/few_rows/cluster_memory.cuh"
-#include "runner/ops/few_rows/product_end.cuh"
+#include "runner/ops/few_rows/gated_value.cuh"
 #include "runner/ops/few_rows/tile_linear_plan.h"
 #include "runner/ops/few_rows/tile_products.cuh"
 #include "runner/ops/skinny_linear_args.h"

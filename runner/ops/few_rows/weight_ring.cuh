@@ -137,9 +137,6 @@ class WeightRing {
     asm volatile("cp.async.commit_group;" ::: "memory");  // an empty group keeps the count
   }
 
-  // Whether the copies of all steps have been started.
-  __device__ bool all_are_copied() const { return unit_ >= end_unit_; }
-
   // What this lane reads of the first unit in the first slot: its chunk of row g of the first half
   // of the line. Row g + 8 is 64 chunks on, the chunk of the other half OtherHalf(), the next unit
   // kRingUnitChunks, the next slot kStageChunks.
