@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -31,6 +32,7 @@
 #include "runner/ops/choices/choice_file.h"
 #include "runner/ops/choices/remembered_choice.h"
 #include "runner/ops/cublaslt_plan.h"
+#include "runner/ops/elementwise_args.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/fp8/fp8_linear.h"
 #include "runner/ops/fp8/fp8_tile_linear.h"
@@ -70,7 +72,7 @@ constexpr float kEarlyStartOfTilesUs = 1.0f;
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 2;
+constexpr int kOwnKernels = 3;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.
@@ -146,6 +148,12 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
                            .bias = pointers.bias,
                            .out = pointers.out,
                            .out_stride = key.out_stride};
+  if (key.gate.has_value()) {
+    args.is_gated = true;
+    args.activation = *key.gate;
+    args.out = pointers.gated;
+    args.out_stride = key.gated_stride;
+  }
   // A batch of products, or sizes beyond its range, it does not serve.
   if (key.num_products > 1 || key.num_rows > kMaxTileLinearRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
@@ -193,6 +201,13 @@ Value ConfigOf(const cublasLtMatmulAlgo_t& algorithm,
   return value;
 }
 
+int TryInt(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+const int kTryFuse = TryInt("TRY_FUSE", 1);
+const float kTryEarlyTiles = TryInt("TRY_EARLY_TENTHS", 10) / 10.0f;
+
 class CublasLtLinearContext : public LinearContext {
  public:
   CublasLtLinearContext(c10::Device device, const CublasLtOptions& options, Handle handle,
@@ -222,6 +237,30 @@ class CublasLtLinearContext : public LinearContext {
       };
       return MultiplyKeyed(KeyOf(x, weight, bias != nullptr, out), pointers, WeightMemory::kKept,
                            stream);
+    });
+  }
+
+  absl::Status MultiplyGated(Activation activation, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor* bias, const at::Tensor& gate_up,
+                             const at::Tensor& out) override {
+    REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, device_));
+    if (kTryFuse == 0) {
+      return LinearContext::MultiplyGated(activation, x, weight, bias, gate_up, out);
+    }
+    return CatchTorch([&]() -> absl::Status {
+      const c10::cuda::CUDAGuard guard(device_);
+      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index());
+      LinearKey key = KeyOf(x, weight, bias != nullptr, gate_up);
+      key.gate = activation;
+      key.gated_stride = RowStride(out);
+      const LinearPointers pointers = {
+          .x = x.const_data_ptr(),
+          .weight = weight.const_data_ptr(),
+          .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
+          .out = gate_up.mutable_data_ptr(),
+          .gated = out.mutable_data_ptr(),
+      };
+      return MultiplyKeyed(key, pointers, WeightMemory::kKept, stream);
     });
   }
 
@@ -336,7 +375,19 @@ class CublasLtLinearContext : public LinearContext {
       return entry.skinny_strip > 0 ? LaunchSkinnyLinear(args, entry.skinny_strip, stream)
                                     : LaunchTileLinear(args, *entry.tile_form, stream);
     }
-    return entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream);
+    REPRISE_RETURN_IF_ERROR(
+        entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream));
+    const LinearKey& key = entry.key;
+    if (!key.gate.has_value()) return absl::OkStatus();
+    return LaunchElementwise({.function = GateFunctionOf(*key.gate),
+                              .dtype = key.out_dtype,
+                              .x = pointers.out,
+                              .x_stride = key.out_stride,
+                              .out = pointers.gated,
+                              .out_stride = key.gated_stride,
+                              .num_rows = static_cast<int>(key.num_rows),
+                              .size = static_cast<int>(key.out_features / 2)},
+                             stream);
   }
 
   absl::StatusOr<Entry> MakeEntry(const LinearKey& key, const LinearPointers& pointers,
@@ -487,7 +538,7 @@ class CublasLtLinearContext : public LinearContext {
     }
     entry.tile_form.reset();
     const float least_us = *std::min_element(times_us.begin(), times_us.end());
-    if (least_us >= choice.best_us + kEarlyStartOfTilesUs) return absl::OkStatus();
+    if (least_us >= choice.best_us + kTryEarlyTiles) return absl::OkStatus();
     const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
       return time_us <= kCloseToBestForm * least_us;
     });
@@ -523,6 +574,8 @@ class CublasLtLinearContext : public LinearContext {
   // number of rows in `key` is ignored.
   absl::StatusOr<cublasLtMatmulAlgo_t> DeterministicAlgorithm(LinearKey key) {
     key.num_rows = kDeterministicRows;
+    key.gate = std::nullopt;
+    key.gated_stride = 0;
     // Dense rows are assumed, or the algorithm would depend on how a batch is cut.
     key.x_stride = key.num_products * key.in_features;
     key.out_stride = key.num_products * key.out_features;
@@ -548,6 +601,7 @@ class CublasLtLinearContext : public LinearContext {
     choice.out_features = key.out_features;
     choice.dtype = key.dtype;
     choice.out_dtype = key.out_dtype;
+    choice.is_gated = key.gate.has_value();
     choice.algorithm = ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID);
     choice.tile = static_cast<int>(ConfigOf<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID));
     choice.split_k = std::max(1, ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));

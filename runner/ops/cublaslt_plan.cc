@@ -77,13 +77,16 @@ absl::StatusOr<Preference> MakePreference(const LinearKey& key, int64_t workspac
 }  // namespace
 
 std::string ToText(const LinearKey& key) {
-  return absl::StrCat(key.num_products, " x rows ", key.num_rows, ", ", key.in_features, " -> ",
-                      key.out_features, ", strides ", key.x_stride, " ", key.weight_stride, " ",
-                      key.out_stride, " ", key.x_product_stride, " ", key.weight_product_stride,
-                      " ", key.out_product_stride, ", alignments ", key.x_alignment, " ",
-                      key.weight_alignment, " ", key.out_alignment, ", ",
-                      std::string(DTypeName(key.dtype)), " -> ",
-                      std::string(DTypeName(key.out_dtype)), key.has_bias ? ", bias" : "");
+  return absl::StrCat(
+      key.num_products, " x rows ", key.num_rows, ", ", key.in_features, " -> ", key.out_features,
+      ", strides ", key.x_stride, " ", key.weight_stride, " ", key.out_stride, " ",
+      key.x_product_stride, " ", key.weight_product_stride, " ", key.out_product_stride,
+      ", alignments ", key.x_alignment, " ", key.weight_alignment, " ", key.out_alignment, ", ",
+      std::string(DTypeName(key.dtype)), " -> ", std::string(DTypeName(key.out_dtype)),
+      key.has_bias ? ", bias" : "",
+      key.gate.has_value()
+          ? absl::StrCat(", gate ", static_cast<int>(*key.gate), " stride ", key.gated_stride)
+          : "");
 }
 
 absl::Status FromCublas(cublasStatus_t status, const char* what) {

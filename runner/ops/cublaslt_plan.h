@@ -15,12 +15,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -31,6 +33,10 @@ struct LinearKey {
   DType dtype = DType::kFloat32;                            // of x, weight and bias
   DType out_dtype = DType::kFloat32;
   bool has_bias = false;
+  // If set, a kernel makes another array of `out`, the gate's (LinearContext::MultiplyGated()), of
+  // rows gated_stride elements apart. A plan does not care.
+  std::optional<Activation> gate = std::nullopt;
+  int64_t gated_stride = 0;
   // Products of the batch, and elements from one product to the next.
   int64_t num_products = 1;
   int64_t x_product_stride = 0, weight_product_stride = 0, out_product_stride = 0;
@@ -41,9 +47,9 @@ struct LinearKey {
   friend H AbslHashValue(H state, const LinearKey& key) {
     return H::combine(std::move(state), key.num_rows, key.out_features, key.in_features,
                       key.x_stride, key.weight_stride, key.out_stride, key.dtype, key.out_dtype,
-                      key.has_bias, key.num_products, key.x_product_stride,
-                      key.weight_product_stride, key.out_product_stride, key.x_alignment,
-                      key.weight_alignment, key.out_alignment);
+                      key.has_bias, key.gate, key.gated_stride, key.num_products,
+                      key.x_product_stride, key.weight_product_stride, key.out_product_stride,
+                      key.x_alignment, key.weight_alignment, key.out_alignment);
   }
 };
 
@@ -56,6 +62,7 @@ struct LinearPointers {
   const void* weight = nullptr;
   const void* bias = nullptr;  // null if the key has none
   void* out = nullptr;
+  void* gated = nullptr;  // null if the key has no gate
 };
 
 // Scratch memory of an algorithm.

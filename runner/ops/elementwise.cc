@@ -100,18 +100,6 @@ ElementwiseArgs ArgsInPlace(ElementwiseFunction function, const at::Tensor& x) {
           .size = static_cast<int>(x.size(1))};
 }
 
-ElementwiseFunction GateOf(Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return ElementwiseFunction::kSiluGate;
-    case Activation::kGeluTanh:
-      return ElementwiseFunction::kGeluTanhGate;
-    case Activation::kClampedSwiglu:
-      break;
-  }
-  return ElementwiseFunction::kClampedSwigluGate;
-}
-
 }  // namespace
 
 absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at::Tensor& out) {
@@ -125,7 +113,7 @@ absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at:
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("gate_up", gate_up));
   if (out.numel() == 0) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(CheckHasKernels("out", out));
-  return Run(out, {.function = GateOf(activation),
+  return Run(out, {.function = GateFunctionOf(activation),
                    .dtype = *FromScalarType(out.scalar_type()),
                    .x = gate_up.const_data_ptr(),
                    .x_stride = gate_up.stride(0),

@@ -165,6 +165,19 @@ auto VisitElementwiseFunction(ElementwiseFunction function, Visitor&& visit) {
   return visit.template operator()<ErfGelu>();
 }
 
+// The function of GateMul() with this activation.
+constexpr ElementwiseFunction GateFunctionOf(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return ElementwiseFunction::kSiluGate;
+    case Activation::kGeluTanh:
+      return ElementwiseFunction::kGeluTanhGate;
+    case Activation::kClampedSwiglu:
+      break;
+  }
+  return ElementwiseFunction::kClampedSwigluGate;
+}
+
 // The public function that `function` serves, for messages.
 constexpr const char* NameOf(ElementwiseFunction function) {
   switch (function) {

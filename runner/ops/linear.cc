@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "runner/ops/activation_type.h"
+#include "runner/ops/elementwise.h"
 #ifdef REPRISE_WITH_CUDA
 #include "runner/ops/cublaslt_linear_context.h"
 #endif
@@ -196,8 +197,7 @@ at::Tensor Linear::Dequantised(at::ScalarType dtype) const {
                              : weight_.to(dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
-absl::Status Linear::Apply(LinearContext& context, const at::Tensor& x,
-                           const at::Tensor& out) const {
+absl::Status Linear::Check(const at::Tensor& x, const at::Tensor& out) const {
   ShapeChecker dims;
   if (scales_.has_value()) {
     REPRISE_RETURN_IF_ERROR(dims.Check("x", x, {"num_rows", in_features()}));
@@ -217,11 +217,40 @@ absl::Status Linear::Apply(LinearContext& context, const at::Tensor& x,
     REPRISE_RETURN_IF_ERROR(CheckDType("out", out, {x.scalar_type(), at::kFloat}));
   }
   REPRISE_RETURN_IF_ERROR(CheckDevice("out", out, weight_.device()));
-  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out", out));
+  return CheckLastStrideIsOne("out", out);
+}
+
+absl::Status Linear::Apply(LinearContext& context, const at::Tensor& x,
+                           const at::Tensor& out) const {
+  REPRISE_RETURN_IF_ERROR(Check(x, out));
   if (x.size(0) == 0) return absl::OkStatus();
   const at::Tensor* const bias = bias_.has_value() ? &*bias_ : nullptr;
   return scales_.has_value() ? context.MultiplyScaled(x, weight_, *scales_, bias, out)
                              : context.Multiply(x, weight_, bias, out);
+}
+
+absl::Status Linear::ApplyGated(LinearContext& context, Activation activation, const at::Tensor& x,
+                                const at::Tensor& gate_up, const at::Tensor& out) const {
+  ShapeChecker dims;
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("gate_up", gate_up, {"num_rows", out_features()}, x.scalar_type()));
+  REPRISE_RETURN_IF_ERROR(Check(x, gate_up));
+  if (out_features() % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "weight must have as many rows of factors as of the gate: expected an even number, got ",
+        out_features()));
+  }
+  REPRISE_RETURN_IF_ERROR(
+      dims.Check("out", out, {"num_rows", out_features() / 2}, x.scalar_type()));
+  REPRISE_RETURN_IF_ERROR(CheckDevice("out", out, weight_.device()));
+  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("out", out));
+  if (x.size(0) == 0) return absl::OkStatus();
+  const at::Tensor* const bias = bias_.has_value() ? &*bias_ : nullptr;
+  if (scales_.has_value()) {
+    REPRISE_RETURN_IF_ERROR(context.MultiplyScaled(x, weight_, *scales_, bias, gate_up));
+    return GateMul(activation, gate_up, out);
+  }
+  return context.MultiplyGated(activation, x, weight_, bias, gate_up, out);
 }
 
 }  // namespace reprise

@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "runner/ops/linear_context.h"
+#include "runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -83,6 +84,15 @@ class Linear {
   // alignments; those of LinearContext::MultiplyScaled().
   absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
 
+  // The first half of a gated feed-forward: out = activation(gate) * up of the product, whose first
+  // half of columns is the gate, with the bits of Apply(context, x, gate_up) and GateMul(activation,
+  // gate_up, out) (runner/ops/elementwise.h) where the same algorithm multiplies. gate_up [num_rows,
+  // out_features] and out [num_rows, out_features / 2] have x's dtype; gate_up holds what it likes
+  // afterwards. On a GPU few rows take one kernel. Errors: those of Apply(), of `gate_up` as its out,
+  // and of GateMul().
+  absl::Status ApplyGated(LinearContext& context, Activation activation, const at::Tensor& x,
+                          const at::Tensor& gate_up, const at::Tensor& out) const;
+
   int64_t in_features() const { return weight_.size(1); }
   int64_t out_features() const { return weight_.size(0); }
   const at::Tensor& weight() const { return weight_; }
@@ -93,6 +103,9 @@ class Linear {
   const std::optional<at::Tensor>& bias() const { return bias_; }
 
  private:
+  // Checks the arguments of Apply().
+  absl::Status Check(const at::Tensor& x, const at::Tensor& out) const;
+
   Linear(at::Tensor weight, std::optional<at::Tensor> scales, std::optional<at::Tensor> bias);
 
   at::Tensor weight_;                 // [out_features, in_features]

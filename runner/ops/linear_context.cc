@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "runner/ops/elementwise.h"
 
 namespace reprise {
 namespace {
@@ -39,8 +41,16 @@ std::string Reason(const LinearChoice& choice) {
 
 }  // namespace
 
+absl::Status LinearContext::MultiplyGated(Activation activation, const at::Tensor& x,
+                                          const at::Tensor& weight, const at::Tensor* bias,
+                                          const at::Tensor& gate_up, const at::Tensor& out) {
+  REPRISE_RETURN_IF_ERROR(Multiply(x, weight, bias, gate_up));
+  return GateMul(activation, gate_up, out);
+}
+
 std::string ToString(const LinearChoice& choice) {
-  return absl::StrCat(choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows),
+  return absl::StrCat(choice.is_gated ? "gated, " : "",
+                      choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows),
                       ", ", choice.in_features, " -> ", choice.out_features, " ", DTypes(choice),
                       ": ", Algorithm(choice), Reason(choice));
 }

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "base/dtype.h"
 #include "runner/ops/few_rows/tile_linear_plan.h"
+#include "runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -34,6 +35,7 @@ struct LinearChoice {
   int64_t out_features = 0;
   DType dtype = DType::kFloat32;  // of x and weight
   DType out_dtype = DType::kFloat32;
+  bool is_gated = false;  // MultiplyGated(); times include the gate
   Source source = Source::kHeuristic;
   int num_candidates = 0;
   float best_us = 0;   // time of the chosen algorithm; 0 if not timed
@@ -66,7 +68,14 @@ class LinearContext {
   virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor* bias, const at::Tensor& out) = 0;
 
-  // The same for a weight of 8 bits and its scales, as in Linear::CreateScaled(). On a GPU scratch
+  // out = activation(gate) * up, as GateMul() computes it (runner/ops/elementwise.h) from gate_up = x
+  // weight^T + bias, to the same bits as in two calls. gate_up [num_rows, out_features] is memory
+  // that the call may use: a kernel of our own writes `out` alone. out [num_rows, out_features / 2].
+  virtual absl::Status MultiplyGated(Activation activation, const at::Tensor& x,
+                                     const at::Tensor& weight, const at::Tensor* bias,
+                                     const at::Tensor& gate_up, const at::Tensor& out);
+
+  // Multiply() for a weight of 8 bits and its scales, as in Linear::CreateScaled(). On a GPU scratch
   // memory is allocated when it is needed first: FailedPrecondition if that is during capture.
   virtual absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
                                       const at::Tensor& scales, const at::Tensor* bias,

@@ -1,8 +1,10 @@
 #include "runner/ops/linear.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/silu.h>
 
 #include <cstdint>
 #include <memory>
@@ -12,6 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/ops/elementwise.h"
 #include "runner/ops/test_device.h"
 #include "runner/ops/test_tensors.h"
 
@@ -227,6 +230,131 @@ TEST_F(LinearTest, NamesTheArgumentThatIsWrong) {
   EXPECT_TRUE(linear.Apply(*context, at::empty({0, 4}, options), at::empty({0, 6}, options)).ok());
 }
 
+// A gated product and the same in two calls.
+class GatedLinearTest : public LinearTest {
+ protected:
+  static constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh,
+                                                Activation::kClampedSwiglu};
+
+  // Rows of the results are `gap` elements apart.
+  void ExpectSameBits(LinearContext& context, const Linear& linear, Activation activation,
+                      const at::Tensor& x, int64_t gap) {
+    const int64_t num_rows = x.size(0), size = linear.out_features() / 2;
+    const at::ScalarType dtype = x.scalar_type();
+    const at::Tensor gate_up = NanRows({num_rows, 2 * size}, gap, dtype, device());
+    const at::Tensor expected = NanRows({num_rows, size}, gap, dtype, device());
+    ASSERT_TRUE(linear.Apply(context, x, gate_up).ok());
+    ASSERT_TRUE(GateMul(activation, gate_up, expected).ok());
+    const at::Tensor scratch = NanRows({num_rows, 2 * size}, gap, dtype, device());
+    const at::Tensor out = NanRows({num_rows, size}, gap, dtype, device());
+    const absl::Status status = linear.ApplyGated(context, activation, x, scratch, out);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(Equals(out, expected));
+    EXPECT_FALSE(out.isnan().any().item<bool>());
+  }
+};
+
+TEST_F(GatedLinearTest, HasTheBitsOfTheProductAndItsGate) {
+  std::mt19937 random(8);
+  const std::unique_ptr<LinearContext> context = Context();
+  for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const auto [in, size] : {Features{64, 1}, {512, 48}, {100, 37}, {192, 640}}) {
+      for (bool has_bias : {false, true}) {
+        std::optional<at::Tensor> bias;
+        if (has_bias) bias = RandomNormal(random, {2 * size}, dtype);
+        const Linear linear = LinearOf(RandomNormal(random, {2 * size, in}, dtype) * 0.1, bias);
+        for (int64_t num_rows : {1, 8, 9, 70}) {
+          SCOPED_TRACE(testing::Message() << dtype << " " << num_rows << " x " << in << " -> 2 x "
+                                          << size << (has_bias ? " + bias" : ""));
+          ExpectSameBits(*context, linear, kActivations[random() % 3],
+                         RandomNormal(random, {num_rows, in}, dtype).to(device()),
+                         random() % 2 * 8);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GatedLinearTest, InDeterministicModeARowDoesNotDependOnTheBatch) {
+  std::mt19937 random(9);
+  const std::unique_ptr<LinearContext> context = Context({.deterministic = true});
+  const Linear linear =
+      LinearOf(RandomNormal(random, {2 * 512, 1024}, at::kBFloat16) * 0.1, std::nullopt);
+  const at::Tensor x = RandomNormal(random, {300, 1024}, at::kBFloat16).to(device());
+  for (const Activation activation : kActivations) {
+    ExpectSameBits(*context, linear, activation, x, 0);
+  }
+  const auto gated = [&](int64_t num_rows) {
+    const at::Tensor out = NanRows({num_rows, 512}, 0, at::kBFloat16, device());
+    const at::Tensor scratch = at::empty({num_rows, 1024}, x.options());
+    EXPECT_TRUE(
+        linear.ApplyGated(*context, Activation::kSilu, x.narrow(0, 0, num_rows), scratch, out)
+            .ok());
+    return out;
+  };
+  const at::Tensor together = gated(300);
+  for (int64_t num_rows : {1, 7, 64, 129}) {
+    EXPECT_TRUE(Equals(gated(num_rows), together.narrow(0, 0, num_rows))) << num_rows;
+  }
+}
+
+TEST_F(GatedLinearTest, ServesLargeWeightsByWhatIsQuickest) {
+  if (device().is_cpu()) GTEST_SKIP() << "there is nothing to choose on the CPU";
+  std::mt19937 random(10);
+  const std::unique_ptr<LinearContext> context = Context();
+  const at::Tensor weight = RandomNormal(random, {2 * 2048, 2048}, at::kBFloat16).to(device());
+  const Linear linear = LinearOf(weight, std::nullopt);
+  const Linear next = LinearOf(RandomNormal(random, {2048, 2048}, at::kBFloat16), std::nullopt);
+  for (int64_t num_rows : {1, 8, 16, 40, 64, 100}) {
+    const at::Tensor x = RandomNormal(random, {num_rows, 2048}, at::kBFloat16).to(device()) * 0.1;
+    const auto gate = [&](const at::Tensor& gate_up) {
+      return at::silu(gate_up.narrow(1, 0, 2048)) * gate_up.narrow(1, 2048, 2048);
+    };
+    const at::Tensor scratch = at::empty({num_rows, 4096}, x.options());
+    const at::Tensor after = at::empty({num_rows, 2048}, x.options());
+    // The second time the beginning of the next weight is known.
+    for (int turn = 0; turn < 2; ++turn) {
+      const at::Tensor out = NanRows({num_rows, 2048}, 0, at::kBFloat16, device());
+      const absl::Status status = linear.ApplyGated(*context, Activation::kSilu, x, scratch, out);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(IsAsGoodAs(out, gate(at::mm(x, weight.t())),
+                             gate(at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()))));
+      const LinearChoice choice = context->Choices().back();
+      if (turn == 0) {
+        EXPECT_TRUE(choice.is_gated);
+        EXPECT_EQ(choice.source, LinearChoice::Source::kTimed);
+        EXPECT_THAT(ToString(choice), HasSubstr("gated, rows"));
+      }
+      ASSERT_TRUE(next.Apply(*context, out, after).ok());
+      EXPECT_FALSE(after.isnan().any().item<bool>());
+    }
+  }
+}
+
+TEST_F(GatedLinearTest, NamesTheArgumentThatIsWrong) {
+  const at::TensorOptions options = at::TensorOptions(device()).dtype(at::kFloat);
+  const std::unique_ptr<LinearContext> context = Context();
+  const Linear linear = LinearOf(at::empty({6, 4}), std::nullopt);
+  const at::Tensor x = at::empty({2, 4}, options);
+  const auto apply = [&](const Linear& gated, const at::Tensor& gate_up, const at::Tensor& out) {
+    return gated.ApplyGated(*context, Activation::kSilu, x, gate_up, out);
+  };
+  const at::Tensor gate_up = at::empty({2, 6}, options);
+  EXPECT_EQ(apply(linear, at::empty({2, 5}, options), at::empty({2, 3}, options)),
+            absl::InvalidArgumentError(
+                "gate_up must be [num_rows, 6] float32: expected [num_rows, 6], got [2, 5]"));
+  EXPECT_EQ(
+      apply(linear, gate_up, at::empty({2, 6}, options)),
+      absl::InvalidArgumentError("out must be [num_rows, 3] float32: expected [2, 3], got [2, 6]"));
+  EXPECT_EQ(apply(linear, gate_up.to(at::kHalf), at::empty({2, 3}, options)).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(apply(linear, gate_up, at::empty({2, 3}, options.dtype(at::kHalf))).code(),
+            absl::StatusCode::kInvalidArgument);
+  const absl::Status odd = apply(LinearOf(at::empty({5, 4}), std::nullopt),
+                                 at::empty({2, 5}, options), at::empty({2, 2}, options));
+  EXPECT_THAT(std::string(odd.message()), HasSubstr("expected an even number, got 5"));
+}
+
 TEST(LinearCreateTest, RefusesBadWeights) {
   EXPECT_FALSE(Linear::Create(at::Tensor(), std::nullopt).ok());
   EXPECT_FALSE(Linear::Create(at::empty({4}), std::nullopt).ok());
@@ -267,10 +395,12 @@ TEST(LinearChoiceTest, PrintsWhyItWasChosen) {
   EXPECT_EQ(ToString(choice),
             "any rows, 4096 -> 6144 bfloat16 -> float32: algorithm 66 tile 20 split 1, first "
             "proposal, chosen during capture");
+  choice.is_gated = true;
   choice.tile_form = {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 2};
   EXPECT_THAT(ToString(choice), HasSubstr(": tiles, cluster 4 rows 192 turns 1 boxes 2, first"));
   choice.skinny_strip = 2;
   EXPECT_THAT(ToString(choice), HasSubstr(": few rows, strip 2, first"));
+  EXPECT_THAT(ToString(choice), HasSubstr("gated, any rows, 4096"));
 }
 
 }  // namespace

@@ -13,6 +13,9 @@
 //           cp.async, kStages - 1 steps ahead: no barrier in the loop but __syncwarp().
 //   x       from L2 to registers, a step ahead. It is small, and read again for each strip.
 //
+// The rows of a unit are 16 neighbours, or, if gated, 8 rows of the gate and their 8 factors, so that
+// a result's two sums are in one CTA.
+//
 // So the order of a sum depends on in_features alone: the same bits for any number of rows, and for
 // any kStrip.
 //
@@ -36,6 +39,7 @@
 #include "base/cuda_status.h"
 #include "base/dependent_launch.cuh"
 #include "base/status_macros.h"
+#include "runner/ops/few_rows/gated_value.cuh"
 #include "runner/ops/few_rows/weight_ring.cuh"
 #include "runner/ops/skinny_linear_args.h"
 #include "runner/ops/vector_access.cuh"
@@ -76,8 +80,37 @@ __device__ void StoreStrip(const SkinnyLinearArgs& args, const float* sums, int 
   }
 }
 
+// The same for gated units: float i of a unit is the gate of float i + 2.
+template <typename T, int kStrip>
+__device__ void StoreGatedStrip(const SkinnyLinearArgs& args, const float* sums, int unit,
+                                int end_unit) {
+  constexpr int kHalf = kSumsOfUnit / 2;
+  const int size = args.out_features / 2;
+  const T* const bias = static_cast<const T*>(args.bias);
+  for (int e = threadIdx.x; e < kStrip * kHalf; e += kThreads) {
+    const int u = e / kHalf, i = e / 32 % 2, lane = e % 32;
+    const int row = lane % 4 * 2 + i;  // of x
+    if (row >= args.num_rows || unit + u >= end_unit) continue;
+    const float* const of_unit = sums + u * kSumsOfUnit + e % kHalf;
+    float gate = 0, up = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) {
+      gate += of_unit[warp * kStrip * kSumsOfUnit];
+      up += of_unit[warp * kStrip * kSumsOfUnit + kHalf];
+    }
+    const int feature = (unit + u) * (kUnitRows / 2) + lane / 4;
+    if (bias != nullptr) {
+      gate += ToFloat(bias[feature]);
+      up += ToFloat(bias[size + feature]);
+    }
+    static_cast<T*>(args.out)[row * args.out_stride + feature] =
+        GatedValue<T>(args.activation, gate, up);
+  }
+}
+
 template <typename T, typename Out, int kStrip>
-__global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLinearArgs args) {
+__global__ void __launch_bounds__(kThreads, 1)
+    SkinnyLinearKernel(const __grid_constant__ SkinnyLinearArgs args) {
   using Shape = Traits<kStrip>;
   extern __shared__ __align__(128) uint4 shared[];
   uint4* const ring = shared;  // [kStages, kWarps, kStrip, kUnitChunks]
@@ -93,7 +126,8 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
   if (args.weights != SkinnyWeights::kEarly) AwaitKernelBefore();
   WeightRing<kStrip> weights({.data = static_cast<const char*>(args.weight),
                               .row_bytes = args.weight_stride * 2,
-                              .num_steps = num_steps},
+                              .num_steps = num_steps,
+                              .pair_distance = args.is_gated ? args.out_features / 2 : 8},
                              ring, first_unit, end_unit);
 #pragma unroll
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
@@ -138,7 +172,11 @@ __global__ void __launch_bounds__(kThreads, 1) SkinnyLinearKernel(const SkinnyLi
       }
     }
     __syncthreads();
-    StoreStrip<T, Out, kStrip>(args, sums, unit, end_unit);
+    if (args.is_gated) {
+      StoreGatedStrip<T, kStrip>(args, sums, unit, end_unit);
+    } else {
+      StoreStrip<T, Out, kStrip>(args, sums, unit, end_unit);
+    }
     __syncthreads();
   }
 }
@@ -200,7 +238,8 @@ bool SkinnyLinearServes(const SkinnyLinearArgs& args) {
          args.num_rows >= 1 && args.num_rows <= kMaxSkinnyRows && args.out_features > 0 &&
          args.out_features % kUnitRows == 0 && args.in_features > 0 &&
          args.in_features % kStepFeatures == 0 && IsAligned(args.x, args.x_stride) &&
-         IsAligned(args.weight, args.weight_stride);
+         IsAligned(args.weight, args.weight_stride) &&
+         (!args.is_gated || args.out_dtype == args.dtype);
 }
 
 absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstream_st* stream) {

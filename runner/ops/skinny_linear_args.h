@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "base/dtype.h"
+#include "runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -23,7 +24,9 @@ enum class SkinnyWeights : int8_t {
   kEarly,
 };
 
-// out = x weight^T + bias. Strides are in elements, from row to row; rows are dense.
+// out = x weight^T + bias, or, if gated, activation(gate) * up of it: its first out_features / 2
+// columns are the gate, the others the factors, as in GateMul() (runner/ops/elementwise.h), whose
+// bits it has. Strides are in elements, from row to row; rows are dense.
 struct SkinnyLinearArgs {
   DType dtype = DType::kBFloat16;      // of x, weight and bias: float16 or bfloat16
   DType out_dtype = DType::kBFloat16;  // the same, or float32
@@ -32,12 +35,14 @@ struct SkinnyLinearArgs {
   const void* weight = nullptr;  // [out_features, in_features]
   int64_t weight_stride = 0;
   const void* bias = nullptr;  // [out_features]; null: none
-  void* out = nullptr;         // [num_rows, out_features]
+  void* out = nullptr;         // [num_rows, out_features]; gated: [num_rows, out_features / 2]
   int64_t out_stride = 0;
   int num_rows = 0;
   int out_features = 0;
   int in_features = 0;
   SkinnyWeights weights = SkinnyWeights::kAfterKernelBefore;
+  bool is_gated = false;  // out has the dtype of x then
+  Activation activation = Activation::kSilu;
 };
 
 inline constexpr int kMaxSkinnyRows = 8;

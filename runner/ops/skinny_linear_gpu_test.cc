@@ -18,6 +18,7 @@
 #include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/ops/elementwise.h"
 #include "runner/ops/linear.h"
 #include "runner/ops/skinny_linear_args.h"
 
@@ -117,6 +118,45 @@ TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
   }
 }
 
+TEST_F(SkinnyLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
+  int turn = 0;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const Shape& shape : kShapes) {
+      const at::Tensor weight =
+          at::randn({shape.out_features, shape.in_features}, Options(dtype)) * 0.05;
+      for (int num_rows = 1; num_rows <= kMaxSkinnyRows; ++num_rows, ++turn) {
+        const Activation activation = static_cast<Activation>(turn % 3);
+        std::optional<at::Tensor> bias;
+        if (turn % 2 == 0) bias = at::randn({shape.out_features}, Options(dtype));
+        const at::Tensor x = at::randn({num_rows, shape.in_features}, Options(dtype));
+        const at::Tensor gate_up = at::empty({num_rows, shape.out_features}, Options(dtype));
+        const int size = shape.out_features / 2;
+        const at::Tensor expected = at::empty({num_rows, size}, Options(dtype));
+        ASSERT_TRUE(LaunchSkinnyLinear(ArgsOf(x, weight, bias, gate_up), 1, stream).ok());
+        ASSERT_TRUE(GateMul(activation, gate_up, expected).ok());
+        for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
+          SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
+                                          << ", rows " << num_rows << ", strip " << strip);
+          // What is beyond the result must not change.
+          const at::Tensor all = at::full({num_rows + 1, size + 3},
+                                          std::numeric_limits<double>::infinity(), Options(dtype));
+          const at::Tensor out = all.narrow(0, 0, num_rows).narrow(1, 0, size);
+          SkinnyLinearArgs args = ArgsOf(x, weight, bias, out);
+          args.is_gated = true;
+          args.activation = activation;
+          ASSERT_TRUE(SkinnyLinearServes(args));
+          const absl::Status status = LaunchSkinnyLinear(args, strip, stream);
+          ASSERT_TRUE(status.ok()) << status;
+          EXPECT_TRUE(at::equal(out, expected));
+          EXPECT_TRUE(all.narrow(1, size, 3).isinf().all().item<bool>());
+          EXPECT_TRUE(all[num_rows].isinf().all().item<bool>());
+        }
+      }
+    }
+  }
+}
+
 TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   // Products that each need the one before: any that reads x too early gives other bits. 64 MB of
   // weights, so that none stays in a cache.
@@ -184,7 +224,9 @@ TEST_F(SkinnyLinearTest, RefusesWhatItDoesNotServe) {
   const at::Tensor out = at::empty({2, 64}, Options(DType::kBFloat16));
   const SkinnyLinearArgs good = ArgsOf(x, weight, std::nullopt, out);
   EXPECT_TRUE(SkinnyLinearServes(good));
-  std::vector<SkinnyLinearArgs> bad(9, good);
+  std::vector<SkinnyLinearArgs> bad(10, good);
+  bad[9].is_gated = true;
+  bad[9].out_dtype = DType::kFloat32;
   bad[0].num_rows = 0;
   bad[1].num_rows = kMaxSkinnyRows + 1;
   bad[2].in_features = 768;

@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "examples/hf/rope.h"
-#include "runner/ops/elementwise.h"
 #include "runner/ops/gather_rows.h"
 #include "runner/ops/merge_attention.h"
 #include "runner/ops/norm.h"
@@ -255,8 +254,8 @@ absl::Status MlaModel::AttendExpanded(const Step& step, int layer, Scratch& scra
 
 absl::Status MlaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
   const MlaLayerWeights& weights = weights_.layers[layer];
-  REPRISE_RETURN_IF_ERROR(weights.gate_up.Apply(step.linears(), scratch.normed, scratch.gate_up));
-  REPRISE_RETURN_IF_ERROR(GateMul(Activation::kSilu, scratch.gate_up, scratch.gated));
+  REPRISE_RETURN_IF_ERROR(weights.gate_up.ApplyGated(
+      step.linears(), Activation::kSilu, scratch.normed, scratch.gate_up, scratch.gated));
   REPRISE_RETURN_IF_ERROR(weights.down.Apply(step.linears(), scratch.gated, scratch.normed));
   return SumOverRanks(options_.collectives, scratch.normed);
 }

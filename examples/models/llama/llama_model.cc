@@ -239,8 +239,8 @@ absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scrat
                                          scratch.normed, scratch.normed));
     return SumOverRanks(collectives_, scratch.normed);
   }
-  REPRISE_RETURN_IF_ERROR(weights.gate_up->Apply(step.linears(), scratch.normed, scratch.gate_up));
-  REPRISE_RETURN_IF_ERROR(GateMul(config_.activation, scratch.gate_up, scratch.gated));
+  REPRISE_RETURN_IF_ERROR(weights.gate_up->ApplyGated(
+      step.linears(), config_.activation, scratch.normed, scratch.gate_up, scratch.gated));
   REPRISE_RETURN_IF_ERROR(weights.down->Apply(step.linears(), scratch.gated, scratch.normed));
   return SumOverRanks(collectives_, scratch.normed);
 }

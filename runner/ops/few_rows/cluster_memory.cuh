@@ -118,6 +118,17 @@ __device__ __forceinline__ void CopyBoxes(uint32_t to, const CUtensorMap& map, i
   }
 }
 
+// The same for a map with five dimensions: boxes of pairs of 8 rows, of which the first ones are
+// neighbours in memory, and the second ones; `pair`: the first of them. Evicted first.
+__device__ __forceinline__ void CopyPairedBoxes(uint32_t to, const CUtensorMap& map, int first_box,
+                                                int pair, uint32_t barrier, uint64_t evict_first) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %2, %2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(0), "r"(pair), "r"(first_box), "r"(barrier), "l"(evict_first)
+      : "memory");
+}
+
 }  // namespace reprise
 
 #endif  // RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_

@@ -12,6 +12,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "base/warp_arrivals.cuh"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/few_rows/tile_pipeline.cuh"
@@ -19,9 +21,55 @@
 namespace reprise {
 namespace {
 
-template <typename T, int kColumns>
-__device__ void MultiplyTiles(const TileLinearPlan& plan, const TileMemory& memory, int num_rows,
-                              int rank, int cluster_id) {
+// Stores the results of a group's 64 rows of a tile out of its registers.
+template <typename T, typename Out, int kColumns>
+__device__ void StoreResults(const SkinnyLinearArgs& args, const TileLinearPlan& plan, int tile,
+                             int row_group, const TileSums<kColumns>& sum) {
+  const int lane = threadIdx.x % 32;
+  const int warp_row = row_group * kTileGroupRows + WarpIndex() % kGroupWarps * kWarpRows;
+  const int first = tile * plan.tile_rows + warp_row;
+  const T* const bias = static_cast<const T*>(args.bias);
+  if constexpr (std::is_same_v<T, Out>) {
+    if (args.is_gated) {
+      if (warp_row >= plan.tile_rows || first >= args.out_features) return;
+      const int feature = first / 2 + lane / 4, size = args.out_features / 2;
+      const float gate_bias = bias != nullptr ? ToFloat(bias[feature]) : 0.0f;
+      const float up_bias = bias != nullptr ? ToFloat(bias[size + feature]) : 0.0f;
+      T* const out = static_cast<T*>(args.out) + feature;
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int row = n * 8 + lane % 4 * 2 + i;  // of x
+          if (row >= args.num_rows) continue;
+          out[row * args.out_stride] =
+              GatedValue<T>(args.activation, sum[n][i] + gate_bias, sum[n][i + 2] + up_bias);
+        }
+      }
+      return;
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int feature = first + half * 8 + lane / 4;
+    if (warp_row + half * 8 >= plan.tile_rows || feature >= args.out_features) continue;
+    const float add = bias != nullptr ? ToFloat(bias[feature]) : 0.0f;
+    Out* const out = static_cast<Out*>(args.out) + feature;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = n * 8 + lane % 4 * 2 + i;  // of x
+        if (row >= args.num_rows) continue;
+        out[row * args.out_stride] = FromFloat<Out>(sum[n][half * 2 + i] + add);
+      }
+    }
+  }
+}
+
+template <typename T, typename Out, int kColumns>
+__device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan& plan,
+                              const TileMemory& memory, int rank, int cluster_id) {
   const int group = WarpIndex() / kGroupWarps;
   const int row_group = group % plan.form.row_groups, turn = group / plan.form.row_groups;
   const int rounds = StepsOf(plan, rank) / plan.form.turns;
@@ -44,7 +92,11 @@ __device__ void MultiplyTiles(const TileLinearPlan& plan, const TileMemory& memo
       EndTileProducts();
       if (ArrivesForWarp()) ArriveAt(memory.empty + stage.slot() * 8);
     }
-    sums.Store(sum, num_rows);
+    if (plan.stores_directly) {
+      StoreResults<T, Out, kColumns>(args, plan, tile, row_group, sum);
+    } else {
+      sums.Store(sum, args.num_rows);
+    }
   }
 }
 
@@ -53,7 +105,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                      const __grid_constant__ CUtensorMap x_map,
                      const __grid_constant__ SkinnyLinearArgs args,
-                     const __grid_constant__ TileLinearPlan plan, const bool boxes_at_once) {
+                     const __grid_constant__ TileLinearPlan plan, const StageCopy copy) {
   extern __shared__ __align__(128) char shared[];
   LetNextKernelIn();
   const TileMemory memory(SharedAddressOf(shared), plan);
@@ -65,7 +117,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   if (warp >= num_warps + kAddWarps) {
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;
     CopyTiles(plan, memory, {weight_map, 0, plan.form.boxes, plan.tile_rows, kTileBox},
-              {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, boxes_at_once,
+              {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, copy,
               warp - num_warps - kAddWarps, rank, cluster_id);
     AwaitCluster();
     return;
@@ -73,10 +125,12 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   AwaitKernelBefore();
   AwaitCluster();  // all have barriers by now
   if (warp < num_warps) {
-    MultiplyTiles<T, kColumns>(plan, memory, args.num_rows, rank, cluster_id);
-  } else {
+    MultiplyTiles<T, Out, kColumns>(args, plan, memory, rank, cluster_id);
+  } else if (!plan.stores_directly) {
     AddTiles<T, Out>(
-        {args.bias, args.out, args.out_stride, args.num_rows, args.out_features}, plan, memory,
+        {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
+         args.activation},
+        plan, memory,
         reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
         static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
   }
@@ -120,7 +174,9 @@ bool TileLinearServes(const SkinnyLinearArgs& args) {
   return is_16_bit && (args.out_dtype == args.dtype || args.out_dtype == DType::kFloat32) &&
          args.num_rows >= 1 && args.num_rows <= kMaxTileLinearRows && args.out_features > 0 &&
          args.in_features > 0 && IsAligned(args.x, args.x_stride, args.in_features) &&
-         IsAligned(args.weight, args.weight_stride, args.in_features);
+         IsAligned(args.weight, args.weight_stride, args.in_features) &&
+         (!args.is_gated || (args.out_dtype == args.dtype && args.in_features % kTileBox == 0 &&
+                             args.out_features % kGatedTileUnit == 0));
 }
 
 absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
@@ -141,7 +197,8 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
                              return launcher.MaxClusters(form, device);
                            }));
   const TileLinearPlan plan =
-      PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters);
+      PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters,
+                     args.is_gated ? TileRows::kGated : TileRows::kPlain);
   if (plan.stages == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("form: too large for ", args.num_rows, " rows: ", ToString(form)));
@@ -154,15 +211,20 @@ absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form
   REPRISE_ASSIGN_OR_RETURN(const TileLinearPlan plan, TileLinearPlanOf(args, form));
   const bool at_once = args.in_features % kTileBox == 0;
   const int num_boxes = at_once ? plan.form.boxes : 0;
+  const StageCopy copy = args.is_gated ? StageCopy::kPaired
+                         : at_once     ? StageCopy::kAtOnce
+                                       : StageCopy::kBoxByBox;
   CUtensorMap weight, x;
-  REPRISE_RETURN_IF_ERROR(MakeTileMap(
-      {args.dtype, args.weight, args.weight_stride, args.out_features, args.in_features},
-      plan.tile_rows, num_boxes, weight));
+  const TileMatrix weight_matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
+                                    args.in_features};
+  REPRISE_RETURN_IF_ERROR(args.is_gated
+                              ? MakePairedTileMap(weight_matrix, plan.tile_rows, num_boxes, weight)
+                              : MakeTileMap(weight_matrix, plan.tile_rows, num_boxes, weight));
   REPRISE_RETURN_IF_ERROR(
       MakeTileMap({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
                   plan.columns, num_boxes, x));
   return VisitLauncher(args, [&](auto launcher) {
-    return launcher.Launch("TileLinear", plan, stream, weight, x, args, plan, at_once);
+    return launcher.Launch("TileLinear", plan, stream, weight, x, args, plan, copy);
   });
 }
 

@@ -20,7 +20,7 @@ namespace reprise {
 // Whether the kernel can compute this with some form: 1 to kMaxTileLinearRows rows of 16 bits, out
 // of the same dtype or float32, x and weight at multiples of 16 bytes with strides that are
 // multiples of 16 bytes and at least in_features. out_features and in_features may have any
-// positive value.
+// positive value; if gated, multiples of 16 and of 64.
 bool TileLinearServes(const SkinnyLinearArgs& args);
 
 // Enqueues the kernel. args.weights is honoured as by LaunchSkinnyLinear(); the kernel starts while

@@ -17,6 +17,7 @@
 #include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/ops/elementwise.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/linear.h"
 
@@ -185,6 +186,55 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
   }
 }
 
+TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
+  int num_checked = 0, turn = 0;
+  for (const Shape& shape : {Shape{64, 16},
+                             {64, 48},
+                             {320, 272},
+                             {1088, 4992},
+                             {4096, 144},
+                             {14336, 640},
+                             {2048, 30000}}) {
+    for (const TileForm& form : kForms) {
+      for (const int num_rows : {1, 16, 31, 40, 48, 64}) {
+        const DType dtype = ++turn % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
+        const Activation activation = static_cast<Activation>(turn % 3);
+        SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
+                                        << ", rows " << num_rows << ", " << ToString(form));
+        const int size = shape.out_features / 2;
+        const at::Tensor weight = AmongNans(shape.out_features, shape.in_features, dtype);
+        weight.mul_(0.05);
+        std::optional<at::Tensor> bias;
+        if (turn % 5 < 2) bias = at::randn({shape.out_features}, Options(dtype));
+        const at::Tensor x = AmongNans(num_rows, shape.in_features, dtype);
+        const at::Tensor gate_up = at::full({num_rows, shape.out_features}, kNan, Options(dtype));
+        const at::Tensor expected = at::full({num_rows, size}, kNan, Options(dtype));
+        SkinnyLinearArgs args = ArgsOf(x, weight, bias, gate_up);
+        if (!TileLinearPlanOf(args, form).ok()) continue;
+        ASSERT_TRUE(LaunchTileLinear(args, form, stream).ok());
+        ASSERT_TRUE(GateMul(activation, gate_up, expected).ok());
+        const at::Tensor all = at::full({num_rows + 1, size + 3},
+                                        std::numeric_limits<double>::infinity(), Options(dtype));
+        const at::Tensor out = all.narrow(0, 0, num_rows).narrow(1, 0, size);
+        args = ArgsOf(x, weight, bias, out);
+        args.is_gated = true;
+        args.activation = activation;
+        ASSERT_TRUE(TileLinearServes(args));
+        const absl::Status status = LaunchTileLinear(args, form, stream);
+        if (!TileLinearPlanOf(args, form).ok()) continue;  // larger tiles
+        ASSERT_TRUE(status.ok()) << status;
+        ++num_checked;
+        EXPECT_FALSE(expected.isnan().any().item<bool>());
+        EXPECT_TRUE(at::equal(out, expected));
+        EXPECT_TRUE(all.narrow(1, size, 3).isinf().all().item<bool>());
+        EXPECT_TRUE(all[num_rows].isinf().all().item<bool>());
+      }
+    }
+  }
+  EXPECT_GT(num_checked, 200);
+}
+
 TEST_F(TileLinearTest, ANanOfTheWeightOrOfXReachesWhatItIsPartOf) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor weight = AmongNans(300, 520, DType::kBFloat16);
@@ -277,7 +327,11 @@ TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
   const at::Tensor out = at::empty({20, 64}, Options(DType::kBFloat16));
   const SkinnyLinearArgs good = ArgsOf(x, weight, std::nullopt, out);
   EXPECT_TRUE(TileLinearServes(good));
-  std::vector<SkinnyLinearArgs> bad(11, good);
+  std::vector<SkinnyLinearArgs> bad(14, good);
+  for (int i = 11; i < 14; ++i) bad[i].is_gated = true;
+  bad[11].out_dtype = DType::kFloat32;
+  bad[12].out_features = 56;
+  bad[13].in_features = 1000;
   bad[0].num_rows = 0;
   bad[1].num_rows = kMaxTileLinearRows + 1;
   bad[2].in_features = 0;

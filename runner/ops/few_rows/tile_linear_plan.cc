@@ -1,6 +1,7 @@
 #include "runner/ops/few_rows/tile_linear_plan.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,11 +14,14 @@ namespace {
 constexpr int kLeastSharedBytes = 116 * 1024;
 constexpr int kMostSharedBytes = 172 * 1024;
 // Of the largest tiles, which are for weights of many rows: no attention is next to those.
-constexpr int kMostSharedBytesOfLarge = 212 * 1024;
+constexpr int kMostSharedBytesOfLarge = 222 * 1024;
 constexpr int kMostStages = 16;
 
 constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
+
+const bool kTryDirect =
+    std::getenv("TRY_DIRECT") == nullptr || std::atoi(std::getenv("TRY_DIRECT")) != 0;
 
 int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -64,22 +68,25 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
 }
 
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
-                              int max_clusters) {
+                              int max_clusters, TileRows rows) {
   TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
   // As few rounds as the largest tiles need, of tiles as equal as they can be.
-  const int units = DivideUp(out_features, 8);
-  const int most_units = form.row_groups * kTileGroupRows / 8;
+  const int unit = rows == TileRows::kGated ? kGatedTileUnit : kTileUnit;
+  const int units = DivideUp(out_features, unit);
+  const int most_units = form.row_groups * kTileGroupRows / unit;
   const int rounds = DivideUp(DivideUp(units, most_units), max_clusters);
   // rounds * max_clusters may be beyond the range of int.
   const int64_t shares = int64_t{rounds} * max_clusters;
-  plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * 8;
+  plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * unit;
   plan.num_tiles = DivideUp(out_features, plan.tile_rows);
   plan.num_clusters = std::min(plan.num_tiles, max_clusters);
   plan.num_boxes = DivideUp(in_features, kTileBox);
 
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
-  const int tail_bytes = std::max(plan.sums_bytes(), unused_bytes);
+  plan.stores_directly = kTryDirect && plan.num_sources() == 1;
+  const int sums_bytes = plan.stores_directly ? 0 : plan.sums_bytes();
+  const int tail_bytes = std::max(sums_bytes, unused_bytes);
   const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
   const int room = most - kAlignmentBytes - kBarrierBytes - tail_bytes;
   plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);

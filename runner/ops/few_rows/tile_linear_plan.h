@@ -1,7 +1,9 @@
 // How the kernel of tile_linear.h divides a product among the CTAs of a GPU: plain arithmetic, for
 // host code and tests. No CUDA, no LibTorch.
 //
-//   tile      tile_rows rows of the weight and all of in_features, computed by a cluster of CTAs.
+//   tile      tile_rows rows of the weight and all of in_features, computed by a cluster of CTAs. Of
+//             a gated product, whose weight has the rows of the gate and then those of its factors:
+//             8 of the gate, their 8 factors, and so on.
 //   stage     what a CTA copies at once: `boxes` boxes of 64 in_features of the tile's rows, and
 //             the same in_features of x.
 //   shares    stage s of the CTA with rank r has the boxes from (s * cluster + r) * boxes on, so
@@ -42,16 +44,20 @@ inline constexpr int kTileGroupRows = 64;
 inline constexpr int kTileBox = 64;            // in_features: 128 bytes
 inline constexpr int kTileBoxLine = 128;       // bytes of a row of a box
 inline constexpr int kMaxTileLinearRows = 64;  // of x
+inline constexpr int kTileUnit = 8;            // rows of a weight
+inline constexpr int kGatedTileUnit = 16;
 
 struct TileLinearPlan {
   TileForm form;
-  int columns = 0;    // rows of x as the kernel multiplies them: 16, 32 or 64
-  int tile_rows = 0;  // a multiple of 8, at most row_groups * 64
+  int columns = 0;    // rows of x as the kernel multiplies them: TileColumns()
+  int tile_rows = 0;  // a multiple of kTileUnit, gated of kGatedTileUnit; up to row_groups * 64
   int num_tiles = 0;  // the last may be partly empty
   int num_clusters = 0;
   int num_boxes = 0;     // of in_features; the last may be partly empty
   int stages = 0;        // a multiple of form.turns
   int shared_bytes = 0;  // of a CTA
+  // Whether the groups store their sums as results: each is the only source of its elements.
+  bool stores_directly = false;
 
   REPRISE_HOST_DEVICE int owned_rows() const {
     return form.row_groups * kTileGroupRows / form.cluster;
@@ -66,6 +72,9 @@ struct TileLinearPlan {
   REPRISE_HOST_DEVICE int sums_bytes() const { return num_sources() * columns * sums_stride() * 4; }
 };
 
+// What the rows of a weight are, as above.
+enum class TileRows : int8_t { kPlain, kGated };
+
 // Whether a form is one at all: values as above, at least one group and at most kMaxTileGroups.
 bool IsTileForm(const TileForm& form);
 
@@ -79,11 +88,11 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows);
 // Returns the plan of a product with num_rows, 1 to kMaxTileLinearRows, rows of x, for a GPU that
 // runs `max_clusters` clusters of this form at once. All arguments are positive. `stages` is 0 if
 // the form cannot compute this: fewer than two stages, or than it has turns, fit a CTA's shared
-// memory, or it has more groups than MostTileGroups().
+// memory. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
-                              int max_clusters);
+                              int max_clusters, TileRows rows = TileRows::kPlain);
 
-// 16, 32 or 64.
+// 16, 32, 40, 48 or 64.
 int TileColumns(int num_rows);
 
 }  // namespace reprise

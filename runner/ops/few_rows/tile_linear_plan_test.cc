@@ -68,11 +68,27 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
           EXPECT_GE(plan.stages, 2);
           EXPECT_EQ(plan.stages % form.turns, 0);
           // The last stage, read as if the tile were full, and the sums are in the shared memory.
+          const int sums = plan.stores_directly ? 0 : plan.sums_bytes();
           const int beyond = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
-          EXPECT_LE(1024 + plan.stages * plan.stage_bytes() + std::max(beyond, plan.sums_bytes()) +
+          EXPECT_LE(1024 + plan.stages * plan.stage_bytes() + std::max(beyond, sums) +
                         (2 * plan.stages + 2) * 8,
                     plan.shared_bytes);
         }
+      }
+    }
+  }
+}
+
+TEST(TileLinearPlanTest, GatedTilesAreWholePairs) {
+  for (const TileForm& form : AllForms()) {
+    for (int out_features : {16, 48, 4096, 28672, 200000}) {
+      for (int max_clusters : {1, 33, 132}) {
+        const TileLinearPlan plan =
+            PlanTileLinear(form, 32, out_features, 4096, max_clusters, TileRows::kGated);
+        EXPECT_EQ(plan.tile_rows % kGatedTileUnit, 0);
+        EXPECT_EQ(plan.owned_rows() % kGatedTileUnit, 0);  // a pair has one owner
+        EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
+        EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
       }
     }
   }

@@ -7,7 +7,9 @@
 //            B). Products of few columns are bound by their latency, so groups take turns.
 //   sums     at the end of a tile each warp stores its partial sums in the shared memory of the CTA
 //            that owns its rows, and begins the next tile. Four more warps of the owner add all
-//            sources in their order and store the results.
+//            sources in their order and store the results. Where a group is the only source of its
+//            elements, it stores them out of registers (tile_linear.cu), and stages have the memory
+//            of the sums.
 //
 // `Plan` is a TileLinearPlan or derived from it, with its own stage_bytes().
 
@@ -20,6 +22,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +33,7 @@
 #include "base/status_macros.h"
 #include "base/warp_arrivals.cuh"
 #include "runner/ops/few_rows/cluster_memory.cuh"
+#include "runner/ops/few_rows/gated_value.cuh"
 #include "runner/ops/few_rows/tile_linear_plan.h"
 #include "runner/ops/few_rows/tile_products.cuh"
 #include "runner/ops/skinny_linear_args.h"
@@ -110,6 +114,13 @@ __device__ inline int StepsOf(const TileLinearPlan& plan, int rank) {
   return (steps + plan.form.turns - 1) / plan.form.turns * plan.form.turns;
 }
 
+// How the boxes of a stage are copied.
+enum class StageCopy : int8_t {
+  kBoxByBox,  // in_features that are not whole boxes
+  kAtOnce,
+  kPaired,  // at once, with the tile's rows in pairs of 8: CopyPairedBoxes()
+};
+
 // How one of the two matrices is copied to a part of each stage.
 struct StagePart {
   const CUtensorMap& map;
@@ -124,7 +135,7 @@ struct StagePart {
 // Weights are read once a step of the model: they are the first to leave the L2 cache.
 template <bool kWeights, typename Plan>
 __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const StagePart& part,
-                           bool boxes_at_once, int rank, int cluster_id) {
+                           StageCopy copy, int rank, int cluster_id) {
   const int steps = StepsOf(plan, rank), box_bytes = part.box_rows * kTileBoxLine;
   const uint64_t policy = EvictFirst();
   StageCounter stage(plan.stages);
@@ -137,7 +148,11 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
       const uint32_t to = memory.stages + stage.slot() * plan.stage_bytes() + part.offset;
       const int box = (step * plan.form.cluster + rank) * part.boxes;
       ArriveAndExpect(full, part.boxes * box_bytes);
-      if (boxes_at_once) {
+      if (kWeights && copy == StageCopy::kPaired) {
+        CopyPairedBoxes(to, part.map, box, row / kGatedTileUnit, full, policy);
+        continue;
+      }
+      if (copy != StageCopy::kBoxByBox) {
         CopyBoxes<kWeights>(to, part.map, box, row, full, policy);
         continue;
       }
@@ -152,14 +167,14 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
 // The two copying warps: the first copies the weight, the other x.
 template <typename Plan>
 __device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const StagePart& weight,
-                          const StagePart& x, SkinnyWeights when, bool boxes_at_once, int warp,
+                          const StagePart& x, SkinnyWeights when, StageCopy copy, int warp,
                           int rank, int cluster_id) {
   if (warp != 0 || when != SkinnyWeights::kEarly) AwaitKernelBefore();
   if (threadIdx.x % 32 == 0) {
     if (warp == 0) {
-      CopyStages<true>(plan, memory, weight, boxes_at_once, rank, cluster_id);
+      CopyStages<true>(plan, memory, weight, copy, rank, cluster_id);
     } else {
-      CopyStages<false>(plan, memory, x, boxes_at_once, rank, cluster_id);
+      CopyStages<false>(plan, memory, x, copy, rank, cluster_id);
     }
   }
   AwaitKernelBefore();
@@ -205,10 +220,11 @@ class PartialSums {
   uint32_t parity_ = 0;
 };
 
-// Four neighbouring elements of a row of `out`, the sums of all sources in their order.
-template <typename T, typename Out>
-__device__ void AddFour(const float* sums, int num_sources, int source_stride, const T* bias,
-                        bool is_aligned, int count, Out* out) {
+// Four neighbouring sums, each of all sources in their order.
+struct FourSums {
+  float value[4];
+};
+__device__ inline FourSums SumFour(const float* sums, int num_sources, int source_stride) {
   float4 value = {};
 #pragma unroll 4
   for (int source = 0; source < num_sources; ++source) {
@@ -218,13 +234,12 @@ __device__ void AddFour(const float* sums, int num_sources, int source_stride, c
     value.z += more.z;
     value.w += more.w;
   }
-  const float values[4] = {value.x, value.y, value.z, value.w};
-  Vector<Out, 4> results;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float add = bias != nullptr && j < count ? ToFloat(bias[j]) : 0.0f;
-    results.value[j] = FromFloat<Out>(values[j] + add);
-  }
+  return {{value.x, value.y, value.z, value.w}};
+}
+
+// The first `count` of four elements of a row of `out`.
+template <typename Out>
+__device__ void StoreFour(const Vector<Out, 4>& results, bool is_aligned, int count, Out* out) {
   if (is_aligned && count >= 4) {
     StoreVector(out, results);
     return;
@@ -235,6 +250,37 @@ __device__ void AddFour(const float* sums, int num_sources, int source_stride, c
   }
 }
 
+// Four neighbouring elements of a row of `out`, the sums of all sources in their order.
+template <typename T, typename Out>
+__device__ void AddFour(const float* sums, int num_sources, int source_stride, const T* bias,
+                        bool is_aligned, int count, Out* out) {
+  const FourSums sum = SumFour(sums, num_sources, source_stride);
+  Vector<Out, 4> results;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float add = bias != nullptr && j < count ? ToFloat(bias[j]) : 0.0f;
+    results.value[j] = FromFloat<Out>(sum.value[j] + add);
+  }
+  StoreFour(results, is_aligned, count, out);
+}
+
+// The same for a gated product: the sums of the factors are kTileUnit behind those of the gate, their
+// biases pair_distance behind.
+template <typename T>
+__device__ void AddGatedFour(const float* sums, int num_sources, int source_stride, const T* bias,
+                             int pair_distance, Activation activation, bool is_aligned, T* out) {
+  const FourSums gate = SumFour(sums, num_sources, source_stride);
+  const FourSums up = SumFour(sums + kTileUnit, num_sources, source_stride);
+  Vector<T, 4> results;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float add_gate = bias != nullptr ? ToFloat(bias[j]) : 0.0f;
+    const float add_up = bias != nullptr ? ToFloat(bias[pair_distance + j]) : 0.0f;
+    results.value[j] = GatedValue<T>(activation, gate.value[j] + add_gate, up.value[j] + add_up);
+  }
+  StoreFour(results, is_aligned, 4, out);
+}
+
 // What a product becomes, as in SkinnyLinearArgs.
 struct TileResults {
   const void* bias;
@@ -242,6 +288,8 @@ struct TileResults {
   int64_t out_stride;
   int num_rows;
   int out_features;
+  bool is_gated = false;
+  Activation activation = Activation::kSilu;
 };
 
 // Adds the sources of the owned rows of each tile; `thread` of kAddThreads.
@@ -254,15 +302,30 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
   // tile_rows and owned are multiples of 8: a row's four elements are aligned if the first are.
   const bool is_aligned = reinterpret_cast<uintptr_t>(results.out) % (4 * sizeof(Out)) == 0 &&
                           results.out_stride % 4 == 0;
-  const int fours = owned / 4;
+  // Only a product whose results have the dtype of x is gated.
+  const bool is_gated = std::is_same_v<T, Out> && results.is_gated;
+  const int fours = is_gated ? owned / 8 : owned / 4;
   uint32_t tile_parity = 0;
   for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     AwaitPhase(memory.summed, tile_parity);
     const int first = tile * plan.tile_rows + rank * owned;
     const int count = min(min(owned, plan.tile_rows - rank * owned), results.out_features - first);
     for (int e = thread; e < results.num_rows * fours; e += kAddThreads) {
-      const int row = e / fours, i = e % fours * 4;
+      const int row = e / fours, column = e % fours * 4;
+      // Of every 16 rows of a gated tile the first 8 are the gate.
+      const int i = is_gated ? column / kTileUnit * kGatedTileUnit + column % kTileUnit : column;
       if (i >= count) continue;
+      if constexpr (std::is_same_v<T, Out>) {
+        if (is_gated) {
+          const int feature = first / 2 + column;
+          AddGatedFour(
+              sums + row * stride + i, plan.num_sources(), source_stride,
+              results.bias != nullptr ? static_cast<const T*>(results.bias) + feature : nullptr,
+              results.out_features / 2, results.activation, is_aligned,
+              static_cast<T*>(results.out) + row * results.out_stride + feature);
+          continue;
+        }
+      }
       AddFour(sums + row * stride + i, plan.num_sources(), source_stride,
               results.bias != nullptr ? static_cast<const T*>(results.bias) + first + i : nullptr,
               is_aligned, count - i,
@@ -328,11 +391,50 @@ struct TileMatrix {
   int box_elements() const { return kTileBoxLine / element_bytes(); }
 };
 
+inline const TileMapEncoder& TileEncoder() {
+  static const TileMapEncoder encoder = TileMapEncoder::Find();
+  return encoder;
+}
+
+inline CUtensorMapDataType TileDataType(DType dtype) {
+  return dtype == DType::kFp8E4M3    ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+         : dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                     : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+inline absl::Status FromEncoder(CUresult result) {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result)));
+}
+
+// The weight of a gated product, for CopyPairedBoxes(): boxes of `box_rows` rows, num_boxes at once.
+// Rows are whole boxes.
+inline absl::Status MakePairedTileMap(const TileMatrix& matrix, int box_rows, int num_boxes,
+                                      CUtensorMap& map) {
+  const TileMapEncoder& encoder = TileEncoder();
+  REPRISE_RETURN_IF_ERROR(CudaStatus(encoder.error, "cudaGetDriverEntryPointByVersion"));
+  const cuuint64_t row = static_cast<cuuint64_t>(matrix.stride) * matrix.element_bytes();
+  const cuuint64_t half = matrix.rows / 2;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.box_elements()), kTileUnit, 2,
+                              half / kTileUnit,
+                              static_cast<cuuint64_t>(matrix.elements / matrix.box_elements())};
+  const cuuint64_t strides[] = {row, half * row, kTileUnit * row, kTileBoxLine};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(matrix.box_elements()), kTileUnit, 2,
+                            static_cast<cuuint32_t>(box_rows / kGatedTileUnit),
+                            static_cast<cuuint32_t>(num_boxes)};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  return FromEncoder(
+      encoder.encode(&map, TileDataType(matrix.dtype), 5, const_cast<void*>(matrix.data), sizes,
+                     strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
 // Boxes of `box_rows` rows of 128 bytes. With num_boxes > 0 that many at once, as a third dimension,
 // which needs rows of whole boxes.
 inline absl::Status MakeTileMap(const TileMatrix& matrix, int box_rows, int num_boxes,
                                 CUtensorMap& map) {
-  static const TileMapEncoder encoder = TileMapEncoder::Find();
+  const TileMapEncoder& encoder = TileEncoder();
   REPRISE_RETURN_IF_ERROR(CudaStatus(encoder.error, "cudaGetDriverEntryPointByVersion"));
   const bool at_once = num_boxes > 0;
   const int box_elements = matrix.box_elements();
@@ -344,17 +446,10 @@ inline absl::Status MakeTileMap(const TileMatrix& matrix, int box_rows, int num_
   const cuuint32_t box[] = {static_cast<cuuint32_t>(box_elements),
                             static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(num_boxes)};
   const cuuint32_t steps[] = {1, 1, 1};
-  const CUtensorMapDataType type = matrix.dtype == DType::kFp8E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                   : matrix.dtype == DType::kBFloat16
-                                       ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult result =
-      encoder.encode(&map, type, at_once ? 3 : 2, const_cast<void*>(matrix.data), sizes, strides,
-                     box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result == CUDA_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result)));
+  return FromEncoder(encoder.encode(
+      &map, TileDataType(matrix.dtype), at_once ? 3 : 2, const_cast<void*>(matrix.data), sizes,
+      strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
 inline constexpr int kMostTileDevices = 64;

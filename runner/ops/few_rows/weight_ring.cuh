@@ -84,6 +84,9 @@ struct RingWeight {
   const char* data;
   int64_t row_bytes;
   int num_steps;
+  // Rows from the first 8 of a unit to its others. 8: units are neighbouring rows. Else those of the
+  // first halves of units are neighbours, and so are those of the second halves.
+  int pair_distance = 8;
 };
 
 // What a lane reads at once.
@@ -96,6 +99,8 @@ class WeightRing {
  public:
   __device__ WeightRing(const RingWeight& weight, uint4* ring, int first_unit, int end_unit)
       : row_bytes_(weight.row_bytes),
+        unit_bytes_(weight.row_bytes * (weight.pair_distance == 8 ? kRingUnitRows : 8)),
+        pair_bytes_(weight.row_bytes * (weight.pair_distance - 8)),
         end_unit_(end_unit),
         num_steps_(weight.num_steps),
         unit_(first_unit) {
@@ -112,7 +117,7 @@ class WeightRing {
   // Copies the next step, if there is one. Called once a step, by all lanes.
   __device__ void CopyNext() {
     if (unit_ < end_unit_) {
-      const char* from = from_ + unit_ * kRingUnitRows * row_bytes_ + step_ * kRingStep;
+      const char* from = from_ + unit_ * unit_bytes_ + step_ * kRingStep;
       const uint32_t to = to_ + slot_ * (RingShape<kStrip>::kStageChunks * 16);
 #pragma unroll
       for (int u = 0; u < kStrip; ++u) {
@@ -120,7 +125,7 @@ class WeightRing {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           CopyChunk(to + (u * kRingUnitChunks + i * 32) * 16,
-                    from + (u * kRingUnitRows + i * 4) * row_bytes_);
+                    from + u * unit_bytes_ + i * 4 * row_bytes_ + (i < 2 ? 0 : pair_bytes_));
         }
       }
       if (++step_ == num_steps_) {
@@ -164,6 +169,8 @@ class WeightRing {
 
   const char* from_;
   int64_t row_bytes_;
+  int64_t unit_bytes_;
+  int64_t pair_bytes_;
   uint32_t to_;
   int end_unit_;
   int num_steps_;

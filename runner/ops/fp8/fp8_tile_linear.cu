@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     Fp8TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                         const __grid_constant__ CUtensorMap x_map,
                         const __grid_constant__ Fp8LinearArgs args,
-                        const __grid_constant__ Fp8TilePlan plan, const bool boxes_at_once) {
+                        const __grid_constant__ Fp8TilePlan plan, const StageCopy copy) {
   extern __shared__ __align__(128) char shared[];
   LetNextKernelIn();
   const TileMemory memory(SharedAddressOf(shared), plan);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;
     CopyTiles(plan, memory, {weight_map, 0, plan.form.boxes, plan.tile_rows, kFp8TileBox},
               {x_map, behind, plan.form.boxes * kFp8TileXBoxes, kColumns, kTileBox}, args.weights,
-              boxes_at_once, warp - num_warps - kAddWarps, rank, cluster_id);
+              copy, warp - num_warps - kAddWarps, rank, cluster_id);
     AwaitCluster();
     return;
   }
@@ -268,7 +268,8 @@ absl::Status LaunchFp8TileLinear(const Fp8LinearArgs& args, const TileForm& form
       MakeTileMap({args.dtype, args.x, args.x_stride, args.num_rows, weight.in_features},
                   plan.columns, at_once ? plan.form.boxes * kFp8TileXBoxes : 0, x_map));
   return VisitLauncher(args, [&](auto launcher) {
-    return launcher.Launch("Fp8TileLinear", plan, stream, weight_map, x_map, args, plan, at_once);
+    return launcher.Launch("Fp8TileLinear", plan, stream, weight_map, x_map, args, plan,
+                           at_once ? StageCopy::kAtOnce : StageCopy::kBoxByBox);
   });
 }
 

@@ -33,6 +33,7 @@ Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, in
                         int max_clusters) {
   // Tiles are those of a weight of 16 bits.
   Fp8TilePlan plan = {PlanTileLinear(form, num_rows, out_features, in_features, max_clusters)};
+  plan.stores_directly = false;
   plan.num_boxes = (in_features - 1) / kFp8TileBox + 1;
 
   // The last box of a stage is read as if the tile were full.

@@ -24,9 +24,15 @@ std::string_view PartOfProduct(absl::Span<const DeviceEvent> step, size_t i) {
   size_t first = i, after = i;
   while (first > 0 && ClassOf(step, first - 1) == KernelClass::kProducts) --first;
   while (ClassOf(step, after) == KernelClass::kProducts) ++after;
-  const std::optional<KernelClass> before = first > 0 ? ClassOf(step, first - 1) : std::nullopt;
+  // Of the first kernel it is none: beyond the last place.
+  const std::optional<KernelClass> before = ClassOf(step, first - 1);
   const std::optional<KernelClass> next = ClassOf(step, after);
   if (next == KernelClass::kRotaryWrite) return "qkv";
+  // A gated feed-forward whose activation is part of its first product.
+  if (before == KernelClass::kNorm && after - first > 1 &&
+      (next == KernelClass::kNorm || next == KernelClass::kCollectives)) {
+    return i == first ? "gate_up" : "down";
+  }
   if (next == KernelClass::kActivation) return "gate_up";
   if (before == KernelClass::kAttention) return "o";
   if (before == KernelClass::kActivation) return "down";

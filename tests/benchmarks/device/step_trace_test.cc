@@ -1,5 +1,8 @@
 #include "tests/benchmarks/device/step_trace.h"
 
+#include <map>
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -94,6 +97,28 @@ TEST(StepTraceTest, TablesKernelsByWhatTheyDo) {
     sum += kernel.us;
   }
   EXPECT_DOUBLE_EQ(sum, parts->step_us);
+}
+
+TEST(StepTraceTest, AGatedProductIsTheFirstBetweenTwoNorms) {
+  DeviceTrace trace;
+  for (int step = 0; step < 3; ++step) {
+    double t = 100.0 * step;
+    for (const char* name :
+         {"RefillKernel", "AttentionKernel", "nvjet_o", "RmsNormKernel", "TileLinearKernel",
+          "nvjet_down", "splitKreduce", "RmsNormKernel", "nvjet_head", "SampleKernel"}) {
+      trace.events.push_back({Kind::kKernel, name, t, 1});
+      t += 1;
+    }
+  }
+  const auto parts = SplitSteps(trace);
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  std::map<std::string, double> counts;
+  for (const StepKernel& kernel : parts->by_kernel)
+    counts[std::string(kernel.part)] += kernel.count;
+  EXPECT_DOUBLE_EQ(counts["o"], 1);
+  EXPECT_DOUBLE_EQ(counts["gate_up"], 1);
+  EXPECT_DOUBLE_EQ(counts["down"], 2);
+  EXPECT_DOUBLE_EQ(counts["head"], 1);
 }
 
 TEST(StepTraceTest, AProductWithoutNeighboursIsAProduct) {

@@ -1,0 +1,34 @@
+// What a gated product's kernel makes of two sums.
+
+#ifndef RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
+#define RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
+
+#include "runner/ops/elementwise_args.h"
+#include "runner/ops/op_options.h"
+#include "runner/ops/vector_access.cuh"
+
+namespace reprise {
+
+template <typename Function, typename T>
+__device__ __forceinline__ T GatedBy(float gate, float up) {
+  const float activated = RoundTo<T>(Function()(RoundTo<T>(gate)));
+  return FromFloat<T>(activated * Function::Factor(RoundTo<T>(up)));
+}
+
+// activation(gate) * up of two sums, with the bits that they have if both are stored first and
+// GateMul() reads them (runner/ops/elementwise.h).
+template <typename T>
+__device__ __forceinline__ T GatedValue(Activation activation, float gate, float up) {
+  switch (activation) {
+    case Activation::kSilu:
+      return GatedBy<SiluGate, T>(gate, up);
+    case Activation::kGeluTanh:
+      return GatedBy<GeluTanhGate, T>(gate, up);
+    default:
+      return GatedBy<ClampedSwigluGate, T>(gate, up);
+  }
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
