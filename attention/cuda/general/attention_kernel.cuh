@@ -158,8 +158,8 @@ struct StepTerms {
   float scale[2];           // of the lane's rows
 };
 
-// The loop over a group's steps. KvLoading::kDirect, kFp8: there are two stages; one arrives while the
-// other is in use. REQUIRES: the copies of the first two steps have been committed, and were the
+// The loop over a group's steps. KvLoading::kDirect, kFp8: there are two stages; one arrives while
+// the other is in use. REQUIRES: the copies of the first two steps have been committed, and were the
 // last; `place` is that of this thread's key in the third.
 template <typename Traits>
 __device__ __forceinline__ void AttendSteps(
