@@ -30,6 +30,12 @@ struct WorkMapCosts {
   // or warpgroup tiles), and for the others.
   int merges_per_step_few_rows = 0;
   int merges_per_step = 0;
+
+  // The kernel of long rows serves short ones as well where both may have at most so many steps of
+  // keys for each of its CTAs; 0: never. It reads keys more slowly than the kernel of short rows,
+  // but two kernels take longer to begin and to end. Set it to 0 for cards without the kernels by
+  // whole warpgroups.
+  int joined_steps = 0;
 };
 
 // Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
@@ -68,7 +74,8 @@ constexpr DeviceProfile H200Profile() {
                    .warpgroup_tile = 24,
                    .warpgroup_cut = 80,
                    .merges_per_step_few_rows = 10,
-                   .merges_per_step = 5},
+                   .merges_per_step = 5,
+                   .joined_steps = 64},
       .cascade_launches = {.read_tb_per_s = 4.6,
                            .reread_tb_per_s = 7.8,
                            .products_tflops = 180,

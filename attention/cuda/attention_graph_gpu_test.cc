@@ -409,6 +409,25 @@ TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayBesideOneAnother) {
   }
 }
 
+// All rows are in one map by the batch's bounds. It is dealt or cut, as their lengths are.
+TEST_F(AttentionGraphGpuTest, ShortRowsReplayInTheKernelOfLongOnes) {
+  for (int max_seq_len : {700, 1900}) {
+    Step step({.max_rows = 24, .max_query_len = 150, .max_seq_len = max_seq_len});
+    ASSERT_GE(step.map().most_joined_steps, 24 * (max_seq_len / kWorkStepKeys + 1));
+    CapturedStep captured(step);
+    for (int round = 0; round < 12; ++round) {
+      std::vector<int> seq_lens, query_lens;
+      for (int r = step.random().Int(1, 24); r > 0; --r) {
+        const bool is_padded = step.random().OneIn(9);
+        seq_lens.push_back(is_padded ? 0 : step.random().Int(150, max_seq_len));
+        query_lens.push_back(step.random().Pick({is_padded ? 0 : 1, 1, 1, 1, 1, 5, 150}));
+      }
+      ExpectReplayEqualsEager(step, captured, seq_lens, query_lens);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_F(AttentionGraphSmallGpuTest, ReplaysWithAnyLiveCountAndLengths) {
   Step step({.max_rows = 2, .max_query_len = 2, .max_seq_len = 300, .num_kv_heads = 1});
   ReplayEveryLiveCount(step);

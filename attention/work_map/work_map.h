@@ -39,8 +39,8 @@
 // Rows of few queries together with long ones. A plan whose longest rows need larger tiles of q
 // than a decode has two maps: rows of few queries are in `short_rows`, the others in `main`, and
 // every call launches a kernel for each. Whether a row is short follows from its number of queries;
-// but where a batch's bounds say that all rows are alike (RowSplit::kByBatch), one map has them all
-// and its kernel is the only one.
+// but where a batch's bounds say that all rows are alike, or have few keys (RowSplit::kByBatch), one
+// map has them all and its kernel is the only one.
 //
 // The map is data on the device, made each step from seq_lens, so a captured graph adapts to the
 // current lengths; only the plan (capacities, tile and workspace sizes) is fixed under capture:
@@ -81,8 +81,9 @@ enum class WorkMapMode : int32_t {
 // Which of a plan's two maps has a row.
 enum class RowSplit : int32_t {
   // `main` has all rows where the batch's bounds say that all are long, or hardly longer than short
-  // ones, which saves a kernel. The builder and attention must get batches of the same num_rows,
-  // num_tokens and max_query_len.
+  // ones, or that the rows have few keys (WorkMap::most_joined_steps), which saves a kernel. The
+  // builder and attention must get batches of the same num_rows, num_tokens, max_query_len and
+  // max_seq_len.
   kByBatch,
   kByRow,  // by the row's number of queries alone; deterministic mode uses this
 };
@@ -205,6 +206,9 @@ struct WorkMap {
   TileMap short_rows;
   TileMap main;  // the other rows
   RowSplit split = RowSplit::kByBatch;
+  // kByBatch: a batch of short and long rows that may have at most this many steps of keys, num_rows
+  // times those of max_seq_len, has all rows in `main`.
+  int64_t most_joined_steps = 0;
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };

@@ -411,6 +411,7 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
     Rows rows = DecodesAndAPrompt();
     WorkMapOptions options = OptionsFor(rows.batch);
     options.split = split;
+    options.costs.joined_steps = 0;
     HostWorkMap work(options);
     EXPECT_EQ(LongestShortRow(rows.batch, work.map()), 4);
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -420,6 +421,32 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
     EXPECT_EQ(work.map().short_rows.items[0].first_token, 0);
     EXPECT_EQ(work.map().main.items[0].first_token, 5);
   }
+}
+
+TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
+  Rows rows = DecodesAndAPrompt();
+  WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 steps
+  options.costs.joined_steps = 12;                  // 132 CTAs, 8 heads: 198 steps
+  const auto longest_short_row = [&] {
+    return LongestShortRow(rows.batch, HostWorkMap(options).map());
+  };
+  EXPECT_EQ(longest_short_row(), 0);
+  HostWorkMap work(options);
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  const absl::Status check = CheckWorkMap(work.map(), rows.batch, {});
+  EXPECT_TRUE(check.ok()) << check;
+  EXPECT_THAT(RowsOf(work.map().main), ElementsAre(0, 1, 2, 3, 5));
+  EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre());
+  options.split = RowSplit::kByRow;
+  EXPECT_EQ(longest_short_row(), 4);
+  options.split = RowSplit::kByBatch;
+  options.mode = WorkMapMode::kDeterministic;
+  EXPECT_EQ(longest_short_row(), 4);
+  options.mode = WorkMapMode::kBalanced;
+  options.costs.joined_steps = 11;  // 181
+  EXPECT_EQ(longest_short_row(), 4);
+  rows.batch.max_seq_len = 1900;  // 30 steps
+  EXPECT_EQ(longest_short_row(), 0);
 }
 
 TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
@@ -438,6 +465,7 @@ TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
   const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
     WorkMapOptions options = OptionsFor(longest.batch);
     options.split = split;
+    options.costs.joined_steps = 0;
     return LongestShortRow(batch, HostWorkMap(options).map());
   };
   // The maximum number of tokens: no row is short.

@@ -29,6 +29,9 @@ constexpr int kMostColumns = 65535;
 // more than the smaller cards have.
 constexpr int kSharedBytesOfLargeHeads = 163 * 1024;
 
+// What a CTA may have on the cards that have the kernels by whole warpgroups.
+constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status CheckAtLeast(const char* name, int least, int got) {
@@ -52,6 +55,7 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.tile", 0, costs.tile));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_tile", 0, costs.warpgroup_tile));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_cut", 0, costs.warpgroup_cut));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.joined_steps", 0, costs.joined_steps));
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
   return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
@@ -290,6 +294,14 @@ int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
   return least->rows() / (options.num_q_heads / options.num_kv_heads);
 }
 
+// WorkMap::most_joined_steps for the map of long rows.
+int64_t MostJoinedSteps(const WorkMapOptions& options, const TileMap& map) {
+  const bool may_have_warpgroups =
+      options.max_shared_bytes == 0 || options.max_shared_bytes >= kSharedBytesOfWarpgroups;
+  if (!map.may_be_dealt || !may_have_warpgroups) return 0;
+  return int64_t{options.costs.joined_steps} * map.num_ctas / map.num_virtual_heads;
+}
+
 }  // namespace
 
 absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
@@ -313,6 +325,7 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
     short_rows.max_tokens = static_cast<int>(
         std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
     REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *TileFor(options, longest)));
+    map.most_joined_steps = MostJoinedSteps(options, map.main);
   }
   plan.map_bytes = LayOutMap(nullptr, map);
   plan.partial_bytes = LayOutPartials(nullptr, map);

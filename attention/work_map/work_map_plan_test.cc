@@ -163,6 +163,28 @@ TEST(WorkMapPlanTest, InDeterministicModeRowsAreSplitByThemselves) {
   EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByRow);
 }
 
+TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
+  WorkMapOptions options = LlamaDecode();  // 8 kv heads
+  options.max_tokens = options.max_query_len = 2048;
+  options.costs.joined_steps = 3;
+  const auto most_steps = [&] { return PlanWorkMap(options)->shape.most_joined_steps; };
+  EXPECT_EQ(most_steps(), 3 * 132 / 8);
+  options.num_sms = 4;
+  EXPECT_EQ(most_steps(), 1);
+  options.costs.joined_steps = 0;
+  EXPECT_EQ(most_steps(), 0);
+  options.costs.joined_steps = 3;
+  options.max_shared_bytes = 163 * 1024;  // no kernels by whole warpgroups
+  EXPECT_EQ(most_steps(), 0);
+  options.max_shared_bytes = 227 * 1024;
+  EXPECT_EQ(most_steps(), 1);
+  options.head_dim_qk = options.head_dim_v = 512;  // likewise
+  EXPECT_EQ(most_steps(), 0);
+  options.head_dim_qk = options.head_dim_v = 128;
+  options.mode = WorkMapMode::kDeterministic;
+  EXPECT_EQ(most_steps(), 0);
+}
+
 TEST(WorkMapPlanTest, MapsOfShortAndLongRowsDoNotOverlap) {
   WorkMapOptions options = LlamaDecode();
   options.max_tokens = 2048;
@@ -410,6 +432,8 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
               HasSubstr("costs.warpgroup_tile of WorkMapOptions: expected <= 65536"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.merges_per_step = 0; }),
               HasSubstr("costs.merges_per_step of WorkMapOptions: expected >= 1, got 0"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.joined_steps = -1; }),
+              HasSubstr("costs.joined_steps of WorkMapOptions: expected >= 0, got -1"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.costs = {}; }),
               HasSubstr("costs.merges_per_step_few_rows"));
 }

@@ -138,8 +138,9 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
     LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
-  const KeysSeenByAll seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
-  const bool is_plain = AreOnlyScaled(p, first_rows.rows);
+  StepTerms terms;
+  terms.seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  terms.is_plain = AreOnlyScaled(p, first_rows.rows);
   const bool has_changed =
       is_noted && (first_place.block != blocks.of[0] || second_place.block != blocks.of[1]);
   WaitForCopies<1>();  // the queries and the first step
@@ -154,45 +155,11 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
     }
   }
   UnscaleRows(shared, first_rows);
-  const float scale[2] = {first_rows.rows[0].logit_scale * kLog2E,
-                          first_rows.rows[1].logit_scale * kLog2E};
+  terms.scale[0] = first_rows.rows[0].logit_scale * kLog2E;
+  terms.scale[1] = first_rows.rows[1].logit_scale * kLog2E;
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
-
-#pragma unroll 1
-  for (int i = 0; i < steps.count; ++i) {
-    const int stage = i % Traits::kStages;
-    const int step_first = first + i * kStride;
-    const uint4* const k = stages[stage].k();
-    const uint4* const v = stages[stage].v();
-    WaitForCopies<Traits::kStages - 1>();  // step i
-    MeetGroup<Traits>();
-    const bool sees_all =
-        step_first >= seen_keys.begin && step_first + Traits::kKeys <= seen_keys.end;
-    if (sees_all && is_plain) {
-      AttendPlainStep<Traits>(scale, q, k, v, products, shared, softmax);
-    } else {
-      // Rare, so the rows are reloaded rather than kept in registers.
-      LaneRows lane = LoadLaneRows<Traits>(p, unit);
-      UnscaleRows(shared, lane);
-      const StepView view = sees_all
-                                ? StepView::kAll
-                                : ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
-      if (view != StepView::kNothing) {
-        AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
-                           softmax);
-      }
-    }
-    // The table entry was read one step before it is noted here.
-    places.Note(offsets[stage], place);
-    MeetGroup<Traits>();
-    const int next = step_first + Traits::kStages * kStride;
-    if (i + Traits::kStages < steps.count) {
-      loader.Load(stages[stage].k(), stages[stage].v(), offsets[stage], next);
-    }
-    CommitCopies();
-    place = places.Find(next + kStride);
-  }
+  AttendSteps<Traits>(p, unit, steps, places, loader, place, q, terms, products, shared, softmax);
 }
 
 __device__ __forceinline__ bool HasScalesOnDevice(const AttentionKernelParams& p) {

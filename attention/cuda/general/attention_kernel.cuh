@@ -151,8 +151,62 @@ __device__ __forceinline__ void UnscaleRows(const AttentionShared<Traits>& share
   }
 }
 
-// Processes all steps of the group's share of the item's keys. KvLoading::kDirect, kFp8: there are
-// two stages; one arrives while the other is in use.
+// What the steps of a unit have in common for a thread.
+struct StepTerms {
+  KeysSeenByAll seen_keys;  // by all rows of the warp
+  bool is_plain;            // their logits are products times `scale`
+  float scale[2];           // of the lane's rows
+};
+
+// The loop over a group's steps. KvLoading::kDirect, kFp8: there are two stages; one arrives while
+// the other is in use. REQUIRES: the copies of the first two steps have been committed, and were the
+// last; `place` is that of this thread's key in the third.
+template <typename Traits>
+__device__ __forceinline__ void AttendSteps(
+    const AttentionKernelParams& p, const WorkUnit& unit, const GroupSteps<Traits>& steps,
+    const KeyPlaces<Traits>& places, const KeyLoader<Traits>& loader, KeyPlace place,
+    const uint4* q, const StepTerms& terms, const Products<Traits>& products,
+    AttentionShared<Traits>& shared, OnlineSoftmax<Traits>& softmax) {
+  constexpr int kStride = GroupSteps<Traits>::kStride;
+  auto* const offsets = shared.offsets[steps.group];
+  auto* const stages = shared.tiles.stages[steps.group];
+#pragma unroll 1
+  for (int i = 0; i < steps.count; ++i) {
+    const int stage = i % Traits::kStages;
+    const int step_first = steps.first + i * kStride;
+    const uint4* const k = stages[stage].k();
+    const uint4* const v = stages[stage].v();
+    WaitForCopies<Traits::kStages - 1>();  // step i
+    MeetGroup<Traits>();
+    const bool sees_all =
+        step_first >= terms.seen_keys.begin && step_first + Traits::kKeys <= terms.seen_keys.end;
+    if (sees_all && terms.is_plain) {
+      AttendPlainStep<Traits>(terms.scale, q, k, v, products, shared, softmax);
+    } else {
+      // Rare, so the rows are reloaded rather than kept in registers.
+      LaneRows lane = LoadLaneRows<Traits>(p, unit);
+      UnscaleRows(shared, lane);
+      const StepView view = sees_all
+                                ? StepView::kAll
+                                : ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
+      if (view != StepView::kNothing) {
+        AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
+                           softmax);
+      }
+    }
+    // The table entry was read one step before it is noted here.
+    places.Note(offsets[stage], place);
+    MeetGroup<Traits>();
+    const int next = step_first + Traits::kStages * kStride;
+    if (i + Traits::kStages < steps.count) {
+      loader.Load(stages[stage].k(), stages[stage].v(), offsets[stage], next);
+    }
+    CommitCopies();
+    place = places.Find(next + kStride);
+  }
+}
+
+// Processes all steps of the group's share of the item's keys.
 //
 // The first keys wait for a chain of loads: the item, the block table, the keys. Nothing else is in
 // this chain: q is requested while the table is loading, and awaited once both stages are under
@@ -191,50 +245,17 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
     LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
-  const KeysSeenByAll seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
-  const bool is_plain = AreOnlyScaled(p, first_rows.rows);
+  StepTerms terms;
+  terms.seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  terms.is_plain = AreOnlyScaled(p, first_rows.rows);
   WaitForCopies<Traits::kStages>();  // the queries
   __syncthreads();
   UnscaleRows(shared, first_rows);
-  const float scale[2] = {first_rows.rows[0].logit_scale * kLog2E,
-                          first_rows.rows[1].logit_scale * kLog2E};
+  terms.scale[0] = first_rows.rows[0].logit_scale * kLog2E;
+  terms.scale[1] = first_rows.rows[1].logit_scale * kLog2E;
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
-
-#pragma unroll 1
-  for (int i = 0; i < steps.count; ++i) {
-    const int stage = i % Traits::kStages;
-    const int step_first = first + i * kStride;
-    const uint4* const k = stages[stage].k();
-    const uint4* const v = stages[stage].v();
-    WaitForCopies<Traits::kStages - 1>();  // step i
-    MeetGroup<Traits>();
-    const bool sees_all =
-        step_first >= seen_keys.begin && step_first + Traits::kKeys <= seen_keys.end;
-    if (sees_all && is_plain) {
-      AttendPlainStep<Traits>(scale, q, k, v, products, shared, softmax);
-    } else {
-      // Rare, so the rows are reloaded rather than kept in registers.
-      LaneRows lane = LoadLaneRows<Traits>(p, unit);
-      UnscaleRows(shared, lane);
-      const StepView view = sees_all
-                                ? StepView::kAll
-                                : ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
-      if (view != StepView::kNothing) {
-        AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
-                           softmax);
-      }
-    }
-    // The table entry was read one step before it is noted here.
-    places.Note(offsets[stage], place);
-    MeetGroup<Traits>();
-    const int next = step_first + Traits::kStages * kStride;
-    if (i + Traits::kStages < steps.count) {
-      loader.Load(stages[stage].k(), stages[stage].v(), offsets[stage], next);
-    }
-    CommitCopies();
-    place = places.Find(next + kStride);
-  }
+  AttendSteps<Traits>(p, unit, steps, places, loader, place, q, terms, products, shared, softmax);
 }
 
 // How often a step is computed. With rotary embedding, a key of a tail may be at a different
