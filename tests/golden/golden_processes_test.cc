@@ -122,6 +122,72 @@ TEST_P(GridProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
   });
 }
 
+// By request, to their ends.
+using Texts = std::vector<std::vector<int32_t>>;
+
+// Requests of each way to sample: rows that need one choice of each rank, some candidates, and all
+// logits.
+absl::StatusOr<Texts> SampledTexts(Model& model, Collectives* collectives) {
+  const EngineOptions options = {.runner = {.max_num_seqs = 3,
+                                            .max_num_tokens = 64,
+                                            .max_seq_len = 64,
+                                            .num_blocks = 32,
+                                            .graphs = Mode::kEager,
+                                            .max_steps_in_flight = 2,
+                                            .collectives = collectives}};
+  if (collectives != nullptr && collectives->ranks().rank > 0) {
+    REPRISE_RETURN_IF_ERROR(Engine::Follow(&model, options));
+    return Texts();
+  }
+  REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(&model, options));
+  const SamplingOptions kinds[] = {{},
+                                   {.temperature = 1, .seed = 1},
+                                   {.temperature = 1, .top_k = 20, .seed = 2},
+                                   {.temperature = 2, .top_k = 9, .top_p = 0.8f, .seed = 3},
+                                   {.temperature = 1, .min_p = 0.02f, .seed = 4},
+                                   {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+  for (int i = 0; i < 6; ++i) {
+    REPRISE_RETURN_IF_ERROR(
+        engine->Add({.prompt = {5, 1 + i, 9}, .max_new_tokens = 30, .sampling = kinds[i]})
+            .status());
+  }
+  Texts texts(6);
+  std::vector<TokenEvent> events;
+  while (engine->has_work()) {
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine->Step(events));
+    for (const TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
+      texts[event.sequence.value()].push_back(event.token.value_or(-1));
+    }
+  }
+  return texts;
+}
+
+TEST(SampledProcessesTest, TextsAreThoseOfOneRank) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  for (const int world : kWorlds) {
+    ExpectOnAll(world, [&](const RankPlace& place) -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+      REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
+      Texts expected;
+      if (place.ranks.rank == 0) {
+        REPRISE_ASSIGN_OR_RETURN(const auto alone,
+                                 LoadGoldenModel(*golden, device, DType::kFloat32));
+        REPRISE_ASSIGN_OR_RETURN(expected, SampledTexts(*alone, nullptr));
+      }
+      REPRISE_ASSIGN_OR_RETURN(
+          const auto model,
+          LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, collectives.get()));
+      REPRISE_ASSIGN_OR_RETURN(const Texts texts, SampledTexts(*model, collectives.get()));
+      EXPECT_EQ(texts, expected);
+      for (const std::vector<int32_t>& text : texts) EXPECT_EQ(text.size(), 30u);
+      return absl::OkStatus();
+    });
+  }
+}
+
 // Faults: rank 1 is killed, and rank 0's engine says so.
 
 constexpr char kEnough[] = "as expected";  // how rank 0 returns what it expected
