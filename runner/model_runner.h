@@ -251,6 +251,8 @@ class ModelRunner {
   const GraphReport& graph_report() const { return graphs_->report(); }
   // Whether steps read common prefixes once, and why not; null if none ever does.
   const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
+  // Whether tokens are chosen from shares of the vocabulary (ModelRunnerOptions::sample_shards).
+  bool samples_shards() const { return shards_ != nullptr; }
   KvCache& kv_cache() { return *kv_cache_; }
   const MemoryUse& memory_use() const { return memory_use_; }
   // By the device's clock. Measured for runners that swap, which must weigh it; else nullopt.

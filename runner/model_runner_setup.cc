@@ -210,7 +210,7 @@ absl::Status ModelRunner::Allocate() {
 
   // Replays are compared with the logits among what they compute.
   if (DividedLogits* const divided = ShardSampler::LogitsOf(*model_);
-      divided != nullptr && checker_ == nullptr) {
+      *options_.sample_shards && divided != nullptr && checker_ == nullptr) {
     REPRISE_ASSIGN_OR_RETURN(
         shards_,
         ShardSampler::Create({.logits = divided,

@@ -48,7 +48,7 @@ __device__ uint32_t KthKey(const LogitsRow<T, kVector>& row, Team& team, int k, 
 }
 
 template <typename T, int kVector>
-__global__ void __launch_bounds__(kThreads) TopKernel(ShardSamplingArgs args, int team_size) {
+__global__ void __launch_bounds__(kThreads) ShardTopKernel(ShardSamplingArgs args, int team_size) {
   __shared__ SharedMemory shared;
   const int row_idx = blockIdx.x / team_size;
   Team team(shared, blockIdx.x % team_size, team_size);
@@ -115,7 +115,8 @@ __device__ uint32_t ThresholdOf(const ShardKeys& keys, Team& team, const Samplin
 }
 
 template <typename T, int kVector>
-__global__ void __launch_bounds__(kThreads) ChoiceKernel(ShardSamplingArgs args, int team_size) {
+__global__ void __launch_bounds__(kThreads)
+    ShardChoiceKernel(ShardSamplingArgs args, int team_size) {
   __shared__ SharedMemory shared;
   const int row_idx = blockIdx.x / team_size;
   const int32_t slot = SampledSlotOf(args, row_idx);
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) ChoiceKernel(ShardSamplingArgs args,
   if (team.thread() == 0) args.choices[row_idx] = choice;
 }
 
-__global__ void TokensKernel(ShardSamplingArgs args) {
+__global__ void ShardTokensKernel(ShardSamplingArgs args) {
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row < args.num_rows) TakeBestChoice(args, row);
 }
@@ -167,7 +168,7 @@ absl::Status LaunchShardTop(const ShardSamplingArgs& args, CUstream_st* stream) 
   REPRISE_RETURN_IF_ERROR(CheckShardSampling(args));
   if (args.num_rows == 0 || args.num_top == 0) return absl::OkStatus();
   const cudaError_t error = VisitRows(args, [&]<typename T, int kVector>() {
-    const auto kernel = TopKernel<T, kVector>;
+    const auto kernel = ShardTopKernel<T, kVector>;
     // One answer for all devices of the process, which are assumed to be alike.
     static const bool can_form_clusters = CanFormClusters(kernel);
     return LaunchTeams<T, kVector>(kernel, args, args.num_rows, args.shard_size, can_form_clusters,
@@ -180,7 +181,7 @@ absl::Status LaunchShardChoice(const ShardSamplingArgs& args, CUstream_st* strea
   REPRISE_RETURN_IF_ERROR(CheckShardSampling(args));
   if (args.num_rows == 0) return absl::OkStatus();
   const cudaError_t error = VisitRows(args, [&]<typename T, int kVector>() {
-    const auto kernel = ChoiceKernel<T, kVector>;
+    const auto kernel = ShardChoiceKernel<T, kVector>;
     static const bool can_form_clusters = CanFormClusters(kernel);
     return LaunchTeams<T, kVector>(kernel, args, args.num_rows, args.shard_size, can_form_clusters,
                                    stream);
@@ -192,7 +193,8 @@ absl::Status LaunchShardTokens(const ShardSamplingArgs& args, CUstream_st* strea
   REPRISE_RETURN_IF_ERROR(CheckShardSampling(args));
   if (args.num_rows == 0) return absl::OkStatus();
   constexpr int kRowsPerCta = 128;
-  TokensKernel<<<(args.num_rows + kRowsPerCta - 1) / kRowsPerCta, kRowsPerCta, 0, stream>>>(args);
+  ShardTokensKernel<<<(args.num_rows + kRowsPerCta - 1) / kRowsPerCta, kRowsPerCta, 0, stream>>>(
+      args);
   return CudaStatus(cudaGetLastError(), "LaunchShardTokens");
 }
 

@@ -38,7 +38,8 @@ using ::testing::UnorderedElementsAre;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-absl::Status Run(const ShardSamplingArgs& args, void (*on_host)(const ShardSamplingArgs&),
+absl::Status Run(const ShardSamplingArgs& args,
+                 [[maybe_unused]] void (*on_host)(const ShardSamplingArgs&),
                  [[maybe_unused]] absl::Status (*launch)(const ShardSamplingArgs&, CUstream_st*),
                  [[maybe_unused]] const at::Tensor& logits) {
 #ifdef REPRISE_TEST_ON_GPU

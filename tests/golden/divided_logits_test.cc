@@ -81,8 +81,14 @@ absl::StatusOr<RunOf> RunRows(Model& model, const ModelRunnerOptions& options,
   for (int slot = 0; slot < kNumRows; ++slot) {
     tokens.push_back({1 + slot, 7, 3 * slot});
     joins.push_back({.slot = slot, .sampling = params[slot]});
-    for (int column = 0; column < 4; ++column)
-      updates.push_back({slot, column, 1 + 4 * slot + column});
+    for (int group = 0; group < static_cast<int>(runner->kv_groups().size()); ++group) {
+      for (int column = 0; column < 4; ++column) {
+        updates.push_back({.slot = slot,
+                           .column = column,
+                           .block = 1 + 4 * (kNumRows * group + slot) + column,
+                           .group = group});
+      }
+    }
     if (options.logits.max_log_probs >= 0) {
       requests.push_back({.slot = SlotId(slot), .params = {.num_log_probs = 1}});
     }
@@ -148,7 +154,7 @@ ModelRunnerOptions Options() {
           .max_num_tokens = 16,
           .max_seq_len = 32,
           .block_size = 8,
-          .num_blocks = 20,
+          .num_blocks = 40,
           .graphs = Mode::kEager,
           .max_steps_in_flight = 2};
 }
@@ -206,6 +212,7 @@ TEST_P(DividedLogitsStepTest, LogitsThatAreReadAreGathered) {
   const RunOf expected = RunOver(1, folder, Options(), params);
   const std::pair<const char*, std::function<void(ModelRunnerOptions&)>> readers[] = {
       {"kept logits", [](auto& options) { options.step_logits = StepLogits::kOfEvery; }},
+      {"the option", [](auto& options) { options.sample_shards = false; }},
       {"log-probabilities", [](auto& options) { options.logits.max_log_probs = 1; }},
       {"replay check", [](auto& options) { options.replay_check = ReplayCheck::kEveryReplay; }}};
   for (const auto& [name, read] : readers) {

@@ -48,7 +48,8 @@ class SteadyRank {
         MakeRandomWeights(
             config, {.device = device, .dtype = DType::kBFloat16, .ranks = RanksOf(collectives)}));
     REPRISE_ASSIGN_OR_RETURN(
-        rank->model_, LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
+        rank->model_, LlamaModel::Create(config, std::move(weights),
+                                         {.collectives = collectives, .sample_shards = true}));
     REPRISE_ASSIGN_OR_RETURN(rank->runner_,
                              ModelRunner::Create(rank->model_.get(), {.max_num_seqs = 8,
                                                                       .max_num_tokens = 64,
@@ -129,9 +130,9 @@ absl::StatusOr<DeviceTrace> TraceSteps(SteadyRank& rank, int num_tops) {
   REPRISE_ASSIGN_OR_RETURN(DeviceTrace trace, TraceDevice([&] { return rank.Run(kNumSteps); }));
   EXPECT_EQ(rank.num_replays() - replays_before, kNumSteps);
   EXPECT_EQ(trace.num_calls_like("GraphLaunch"), kNumSteps);
-  EXPECT_EQ(NumKernelsLike(trace, "TopKernel"), num_tops * kNumSteps);
-  EXPECT_EQ(NumKernelsLike(trace, "ChoiceKernel"), kNumSteps);
-  EXPECT_EQ(NumKernelsLike(trace, "TokensKernel"), kNumSteps);
+  EXPECT_EQ(NumKernelsLike(trace, "ShardTopKernel"), num_tops * kNumSteps);
+  EXPECT_EQ(NumKernelsLike(trace, "ShardChoiceKernel"), kNumSteps);
+  EXPECT_EQ(NumKernelsLike(trace, "ShardTokensKernel"), kNumSteps);
   EXPECT_EQ(NumKernelsLike(trace, "SampleKernel"), 0);
   // The host waits for the tokens of each step, and for nothing else.
   EXPECT_EQ(trace.num_calls_like("Synchronize"), kNumSteps);
