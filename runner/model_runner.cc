@@ -30,6 +30,7 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   REPRISE_RETURN_IF_ERROR(CheckLogits(batch, logits));
   REPRISE_ASSIGN_OR_RETURN(StepDemand demand, mirror_->Advance(batch));
   // The batch is accepted. What fails from here on fails the step, and Await() returns it.
+  if (shards_ != nullptr) shards_->Plan(batch);
   StepCascade::Decision cascade;
   if (cascade_) cascade = cascade_->Decide(batch, *mirror_);
   demand.shape.cascade = cascade.rule.use();
@@ -112,6 +113,12 @@ absl::Status ModelRunner::Compute(const ScheduledBatch& batch, const StepDemand&
     REPRISE_ASSIGN_OR_RETURN(output.decision, RunStep(output.decision, demand.shape));
     EndPart(DevicePart::kForward);
     const StepTrace::Span span(options_.trace, "sample", num_launched_);
+    const GraphKey& key = output.decision.key;
+    if (LeavesLogits(key) && !SamplesShards(output)) {
+      const int num_logits = key.padded_num_seqs + key.num_earlier_logits;
+      REPRISE_RETURN_IF_ERROR(driver_->OnStream(
+          [&] { return shards_->Gather(num_logits, memory_->logits(num_logits)); }));
+    }
     REPRISE_RETURN_IF_ERROR(KeepLogits(output));
     REPRISE_RETURN_IF_ERROR(ChooseTokens(demand, output));
     REPRISE_RETURN_IF_ERROR(ScoreTokens(output));
@@ -148,8 +155,24 @@ absl::Status ModelRunner::ChooseTokens(const StepDemand& demand, const Output& o
   return driver_->OnStream([&] { return stages_->AfterSample(step, IndexOf(num_launched_)); });
 }
 
+bool ModelRunner::SamplesShards(const Output& output) const {
+  const bool are_read = !output.logits.empty() || output.num_earlier_logits > 0 ||
+                        max_steps_in_flight() == 1;  // by the caller
+  return LeavesLogits(output.decision.key) && shards_->serves() && !are_read &&
+         !stages_->is_needed() && !stages_->scores();
+}
+
 absl::Status ModelRunner::Sample(const LogitsStep& step, const StepDemand& demand,
                                  const Output& output) {
+  if (SamplesShards(output)) {
+    const GraphKey& key = output.decision.key;
+    const ShardSampleArgs args = {.num_logits = key.padded_num_seqs + key.num_earlier_logits,
+                                  .num_rows = key.padded_num_seqs,
+                                  .slots = step.slots,
+                                  .sample_slot = step.sample_slot,
+                                  .out = output.device_tokens};
+    return driver_->OnStream([&] { return shards_->Sample(args); });
+  }
   const SampleArgs args = {.logits = step.logits,
                            .slots = step.slots,
                            .sample_slot = step.sample_slot,

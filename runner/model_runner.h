@@ -110,6 +110,7 @@
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
 #include "runner/ranks/context_rows.h"
+#include "runner/ranks/shard_sampler.h"
 #include "runner/replay_check.h"
 #include "runner/sampling/logits_stages.h"
 #include "runner/slots/embedding_rows.h"
@@ -250,6 +251,8 @@ class ModelRunner {
   const GraphReport& graph_report() const { return graphs_->report(); }
   // Whether steps read common prefixes once, and why not; null if none ever does.
   const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
+  // Whether tokens are chosen from shares of the vocabulary (ModelRunnerOptions::sample_shards).
+  bool samples_shards() const { return shards_ != nullptr; }
   KvCache& kv_cache() { return *kv_cache_; }
   const MemoryUse& memory_use() const { return memory_use_; }
   // By the device's clock. Measured for runners that swap, which must weigh it; else nullopt.
@@ -349,6 +352,10 @@ class ModelRunner {
   bool VerifiesInGraph(const Output& output) const;
   // Results of a step with drafts, in the memory of the output.
   VerifiedOutput ResultsOf(int32_t* device_tokens) const;
+  // Whether the forward pass of a step at `key` leaves its logits divided over the ranks.
+  bool LeavesLogits(const GraphKey& key) const { return shards_ != nullptr && key.num_drafts == 0; }
+  // Whether tokens are chosen from them as they are; if not, they are gathered before.
+  bool SamplesShards(const Output& output) const;
   // Without stages. With drafts: of all their places, and verifies them.
   absl::Status Sample(const LogitsStep& step, const StepDemand& demand, const Output& output);
   // Tells the mirror what became of the step's drafts.
@@ -387,6 +394,7 @@ class ModelRunner {
   std::unique_ptr<DeviceDriver> driver_;
   std::unique_ptr<StepMemory> memory_;
   std::unique_ptr<ContextRows> context_;  // null: this rank has all keys
+  std::unique_ptr<ShardSampler> shards_;  // null: forward passes give whole logits
   std::optional<KvCache> kv_cache_;
   std::optional<KvScales> kv_scales_;      // of a quantised cache
   bool calibrates_ = false;                // the next step with rows sets them

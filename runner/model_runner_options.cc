@@ -339,6 +339,7 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
     resolved.graphs = on_cpu ? GraphSetOptions::Mode::kLazy : GraphSetOptions::Mode::kEager;
   }
   if (!resolved.max_steps_in_flight) resolved.max_steps_in_flight = on_cpu ? 1 : 2;
+  if (!resolved.sample_shards) resolved.sample_shards = on_cpu;
   const bool invariant = resolved.batch_invariance == BatchInvariance::kOn;
   if (!resolved.cascade) {
     const bool is_measured = !on_cpu && SizeOf(spec.dtype) == 2;

@@ -181,6 +181,12 @@ struct ModelRunnerOptions {
   // those of all. 0: all ranks divide the keys. A resolved value is at least 1.
   int context_ranks = 0;
 
+  // Whether ranks choose tokens from their shares of the vocabulary, so that they gather candidates in
+  // place of logits where the parameters of all rows allow it; else forward passes gather all logits.
+  // For models with divided logits (runner/ranks/divided_logits.h). nullopt: on the CPU; not on a GPU,
+  // where the gather is in the graph.
+  std::optional<bool> sample_shards = {};
+
   // Gets the spans of each step (runner/step_trace.h); must outlive the runner. Null: none.
   StepTrace* trace = nullptr;
 };

@@ -209,7 +209,23 @@ absl::Status ModelRunner::Allocate() {
     checker_ = std::make_unique<ReplayChecker>();
   }
 
+  // Replays are compared with the logits among what they compute.
+  if (DividedLogits* const divided = ShardSampler::LogitsOf(*model_);
+      *options_.sample_shards && divided != nullptr && checker_ == nullptr) {
+    REPRISE_ASSIGN_OR_RETURN(
+        shards_,
+        ShardSampler::Create({.logits = divided,
+                              .max_rows = options_.max_num_seqs,
+                              .max_logits = options_.max_num_seqs + options_.max_earlier_logits,
+                              .logits_dtype = logits_dtype(),
+                              .device = driver_->device()}));
+  }
+
   const auto set_up = [this]() -> absl::Status {
+    if (shards_ != nullptr && driver_->device().is_cuda()) {
+      REPRISE_RETURN_IF_ERROR(
+          driver_->OnStream([this] { return shards_->WarmUp(memory_->logits()); }));
+    }
     REPRISE_RETURN_IF_ERROR(SizeCache());
     mirror_.emplace(Limits());
     return CaptureGraphs();
@@ -246,6 +262,7 @@ absl::Status ModelRunner::SizeCache() {
   if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
                            (context_ == nullptr ? 0 : context_->bytes()) +
+                           (shards_ == nullptr ? 0 : shards_->bytes()) +
                            (embeddings_ == nullptr ? 0 : embeddings_->bytes()) +
                            (draft_model_ == nullptr ? 0 : draft_model_->bytes()) +
                            (heads_ == nullptr ? 0 : heads_->bytes()) +

@@ -172,7 +172,8 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
   return [step, batches = std::move(batches), constants = constants_, tree_tokens, kept_slots,
           driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
           heads = heads_.get(), head_model = head_model_.get(), verification, results, key,
-          context = context_.get(), all_arrays, watch = variant.watch]() -> absl::Status {
+          context = context_.get(), all_arrays, watch = variant.watch,
+          shards = LeavesLogits(key) ? shards_.get() : nullptr]() -> absl::Status {
     return CatchTorch([&]() -> absl::Status {
       if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
       if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
@@ -185,6 +186,8 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
             context->Build(all_arrays, key.padded_num_seqs, key.padded_num_tokens));
       }
       REPRISE_RETURN_IF_ERROR(constants->metadata->Build(batches, constants->model_classes));
+      std::optional<DividedLogits::Leaving> leaving;
+      if (shards != nullptr) leaving.emplace(*shards->logits(), shards->memory());
       if (heads == nullptr && head_model == nullptr) {
         REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, constants->model->Forward(*step));
         REPRISE_RETURN_IF_ERROR(step->KeepLogits(logits));
@@ -220,6 +223,7 @@ Fingerprint ModelRunner::MakeFingerprint(int num_blocks) const {
   memory_->AddTo(fingerprint);
   metadata_->AddTo(fingerprint);
   if (context_ != nullptr) context_->AddTo(fingerprint);
+  if (shards_ != nullptr) shards_->AddTo(fingerprint);
   if (embeddings_ != nullptr) embeddings_->AddTo(fingerprint);
   if (heads_ != nullptr) heads_->AddTo(fingerprint);
   if (head_model_ != nullptr) head_model_->AddTo(fingerprint);

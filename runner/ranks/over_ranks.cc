@@ -34,40 +34,49 @@ absl::StatusOr<at::Tensor> SumBuffer::Rows(int64_t num_rows) {
 }
 
 DividedVocabulary::DividedVocabulary(int64_t vocab_size, Collectives* collectives)
-    : vocab_size_(vocab_size),
-      collectives_(collectives),
-      share_(AlignedShareOf(vocab_size, RanksOf(collectives))),
-      largest_share_(LargestAlignedShare(vocab_size, RanksOf(collectives).world)) {}
+    : collectives_(collectives),
+      logits_(std::make_unique<DividedLogits>(vocab_size, collectives)) {}
 
 absl::Status DividedVocabulary::Embed(const at::Tensor& table, const at::Tensor& token_ids,
                                       const at::Tensor& out) const {
   if (RanksOf(collectives_).world == 1) return GatherRows(table, token_ids, out);
-  REPRISE_RETURN_IF_ERROR(GatherSomeRows(table, share_.begin, token_ids, out));
+  REPRISE_RETURN_IF_ERROR(GatherSomeRows(table, share().begin, token_ids, out));
   // All summands of a row but one are zero: the sum is exact.
   return SumOverRanks(collectives_, out);
 }
 
 absl::Status DividedVocabulary::Logits(const Linear& head, LinearContext& context,
                                        const at::Tensor& x, const at::Tensor& logits) const {
+  REPRISE_ASSIGN_OR_RETURN(const LogitsPart part, PartOf(head, context, x, logits));
+  return Gather(part, logits);
+}
+
+absl::StatusOr<LogitsPart> DividedVocabulary::PartOf(const Linear& head, LinearContext& context,
+                                                     const at::Tensor& x,
+                                                     const at::Tensor& logits) const {
   const Ranks ranks = RanksOf(collectives_);
-  if (ranks.world == 1) return head.Apply(context, x, logits);
+  LogitsPart part = {.own = logits, .all = {}};
+  if (ranks.world == 1) {
+    REPRISE_RETURN_IF_ERROR(head.Apply(context, x, logits));
+    return part;
+  }
   ShapeChecker dims;
-  REPRISE_RETURN_IF_ERROR(dims.Check("logits", logits, {x.size(0), vocab_size_}));
+  REPRISE_RETURN_IF_ERROR(dims.Check("logits", logits, {x.size(0), logits_->vocab_size()}));
   const int64_t num_rows = logits.size(0);
-  if (num_rows == 0) return absl::OkStatus();
-  at::Tensor parts = at::empty({ranks.world, num_rows, largest_share_}, logits.options());
-  const at::Tensor own = parts[ranks.rank];
-  REPRISE_RETURN_IF_ERROR(head.Apply(context, x, own.narrow(1, 0, share_.size)));
-  REPRISE_RETURN_IF_ERROR(collectives_->AllGather(own, parts));
-  if (largest_share_ * ranks.world == vocab_size_) {
-    logits.unflatten(1, {ranks.world, largest_share_}).copy_(parts.transpose(0, 1));
-    return absl::OkStatus();
+  const at::Tensor memory = logits_->left_in().defined()
+                                ? logits_->left_in()
+                                : at::empty({logits_->PartsSize(num_rows)}, logits.options());
+  part.all = logits_->PartsIn(memory, num_rows);
+  part.own = part.all[ranks.rank];
+  if (num_rows > 0) {
+    REPRISE_RETURN_IF_ERROR(head.Apply(context, x, part.own.narrow(1, 0, share().size)));
   }
-  for (int rank = 0; rank < ranks.world; ++rank) {
-    const Share share = AlignedShareOf(vocab_size_, {.rank = rank, .world = ranks.world});
-    logits.narrow(1, share.begin, share.size).copy_(parts[rank].narrow(1, 0, share.size));
-  }
-  return absl::OkStatus();
+  return part;
+}
+
+absl::Status DividedVocabulary::Gather(const LogitsPart& part, const at::Tensor& logits) const {
+  if (!part.all.defined() || logits_->left_in().defined()) return absl::OkStatus();
+  return logits_->Gather(part.all, logits);
 }
 
 }  // namespace reprise

@@ -79,6 +79,33 @@ uint32_t KeptThreshold(const float* logits, int vocab_size, float max_logit,
   return std::max(threshold, LargestThreshold(candidates, TopPTarget(params.top_p, total)));
 }
 
+uint64_t DrawKept(const float* logits, int size, int32_t first_token, const KeptTokens& kept,
+                  const SamplingParams& params, int64_t sample_index) {
+  uint64_t best = kNoChoice;
+  // The token of the largest logit is kept, and its score is at least this.
+  float best_score = kMinGumbel;
+  PhiloxBlock bits;
+  int bits_group = -1;
+  for (int i = 0; i < size; ++i) {
+    const uint32_t key = OrderKey(logits[i]);
+    if (key < kept.threshold || key == 0) continue;
+    const float distance = ScaledDistance(logits[i], kept.max_logit, kept.temperature);
+    if (distance + kMaxGumbel < best_score) continue;  // cannot win
+    if (!KeepsMass(kept.least_mass, distance)) continue;
+    const int32_t token = first_token + i;
+    if (token / 4 != bits_group) {
+      bits_group = token / 4;
+      bits = RandomBitsOf(params, sample_index, bits_group);
+    }
+    const uint64_t choice = DrawChoice(distance, bits.word[token % 4], token);
+    if (choice > best) {
+      best = choice;
+      best_score = std::max(best_score, distance + GumbelOf(bits.word[token % 4]));
+    }
+  }
+  return best;
+}
+
 KeptTokens KeptTokensOf(const float* logits, int vocab_size, float max_logit,
                         const SamplingParams& params) {
   KeptTokens kept =

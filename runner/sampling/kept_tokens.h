@@ -66,6 +66,11 @@ int32_t LargestToken(const float* logits, int vocab_size);
 uint32_t KeptThreshold(const float* logits, int vocab_size, float max_logit,
                        const SamplingParams& params);
 
+// The best packed draw of the kept tokens among `size` logits, those of tokens from first_token on;
+// kNoChoice if none is kept. kept.total is not read.
+uint64_t DrawKept(const float* logits, int size, int32_t first_token, const KeptTokens& kept,
+                  const SamplingParams& params, int64_t sample_index);
+
 // REQUIRES: as KeptThreshold().
 KeptTokens KeptTokensOf(const float* logits, int vocab_size, float max_logit,
                         const SamplingParams& params);

@@ -1,6 +1,5 @@
 #include "runner/sampling/sampling.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -21,30 +20,9 @@ namespace {
 
 int32_t Draw(const float* logits, int vocab_size, float max_logit, const SamplingParams& params,
              int64_t sample_index) {
-  const uint32_t threshold = KeptThreshold(logits, vocab_size, max_logit, params);
-  const uint64_t least_mass = LeastMass(params);
-  uint64_t best = kNoChoice;
-  // The token of the largest logit is kept, and its score is at least this.
-  float best_score = kMinGumbel;
-  PhiloxBlock bits;
-  int bits_group = -1;
-  for (int token = 0; token < vocab_size; ++token) {
-    const uint32_t key = OrderKey(logits[token]);
-    if (key < threshold || key == 0) continue;
-    const float distance = ScaledDistance(logits[token], max_logit, params.temperature);
-    if (distance + kMaxGumbel < best_score) continue;  // cannot win
-    if (!KeepsMass(least_mass, distance)) continue;
-    if (token / 4 != bits_group) {
-      bits_group = token / 4;
-      bits = RandomBitsOf(params, sample_index, bits_group);
-    }
-    const uint64_t choice = DrawChoice(distance, bits.word[token % 4], token);
-    if (choice > best) {
-      best = choice;
-      best_score = std::max(best_score, distance + GumbelOf(bits.word[token % 4]));
-    }
-  }
-  return TokenOf(best);
+  const KeptTokens kept =
+      WithThreshold(KeptThreshold(logits, vocab_size, max_logit, params), max_logit, params);
+  return TokenOf(DrawKept(logits, vocab_size, /*first_token=*/0, kept, params, sample_index));
 }
 
 }  // namespace

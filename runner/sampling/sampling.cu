@@ -30,46 +30,12 @@ namespace reprise {
 namespace {
 
 using sampling::CanFormClusters;
+using sampling::Draw;
 using sampling::kThreads;
 using sampling::LaunchTeams;
 using sampling::SharedMemory;
 using sampling::Team;
 using sampling::Threshold;
-
-template <typename T, int kVector>
-__device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, const SamplingParams& params,
-                         int64_t sample_index, float max_logit) {
-  const uint32_t threshold = Threshold(row, team, params, max_logit);
-  const uint64_t least_mass = LeastMass(params);
-  uint64_t best = kNoChoice;
-  // The token of the largest logit is kept, and its score is at least this.
-  float best_score = kMinGumbel;
-  row.ForEachPiece(team, [&](int first, const float(&logits)[kVector]) {
-    int bits_group = -1;
-    PhiloxBlock bits;
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      const uint32_t key = OrderKey(logits[j]);
-      if (key < threshold || key == 0) continue;
-      const float distance = ScaledDistance(logits[j], max_logit, params.temperature);
-      if (distance + kMaxGumbel < best_score) continue;  // cannot win
-      if (!KeepsMass(least_mass, distance)) continue;
-      const int token = first + j;
-      if (token / 4 != bits_group) {
-        bits_group = token / 4;
-        bits = RandomBitsOf(params, sample_index, bits_group);
-      }
-      const int lane = token % 4;  // selected without an index, which would put `bits` into memory
-      const uint32_t low = lane == 0 ? bits.word[0] : bits.word[1];
-      const uint32_t high = lane == 2 ? bits.word[2] : bits.word[3];
-      const float score = distance + GumbelOf(lane < 2 ? low : high);
-      const uint64_t choice = PackChoice(OrderKey(score), token);
-      if (choice > best) best = choice;
-      if (score > best_score) best_score = score;
-    }
-  });
-  return team.Max(best);
-}
 
 template <typename T, int kVector, bool kGeneral>
 __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int team_size) {
@@ -94,7 +60,8 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
     const SamplingParams params = args.slots.params[slot];
     if (!IsGreedy(params) && CanBeChosen(choice)) {
       const float max_logit = ToFloat(row.logits[TokenOf(choice)]);
-      choice = Draw(row, team, params, sample_index, max_logit);
+      choice = Draw(row, team, Threshold(row, team, params, max_logit), /*first_token=*/0, params,
+                    sample_index, max_logit);
     }
   }
   if (rank == 0 && threadIdx.x == 0) {

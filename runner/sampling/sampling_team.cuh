@@ -1,6 +1,6 @@
-// The CTAs that choose a token from a row of logits together, their reductions, and the thresholds of
-// top-k and top-p: what the kernels of sampling and of rejection share. No other kernels: the names
-// are as common as the work.
+// The CTAs that choose a token from a row of logits together, their reductions, the thresholds of
+// top-k and top-p, and draws: what the kernels of sampling and of rejection share. No other kernels:
+// the names are as common as the work.
 //
 // A team of CTAs serves a row: a cluster of up to 8 on sm_90, else one CTA. Files that include this
 // one must be compiled without contraction (runner/sampling/sampling_rules.h).
@@ -182,6 +182,43 @@ __device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
   team.Sum(total);
   return LargestThreshold<false>(row, team, threshold, max_key, TopPTarget(params.top_p, total[0]),
                                  mass_of);
+}
+
+// The best packed draw of the tokens whose keys are at least `threshold`, and that min_p keeps; the
+// row's logits are those of tokens from first_token on.
+template <typename T, int kVector>
+__device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, uint32_t threshold,
+                         int32_t first_token, const SamplingParams& params, int64_t sample_index,
+                         float max_logit) {
+  const uint64_t least_mass = LeastMass(params);
+  uint64_t best = kNoChoice;
+  // The token of the largest logit is kept, and its score is at least this.
+  float best_score = kMinGumbel;
+  row.ForEachPiece(team, [&](int first, const float(&logits)[kVector]) {
+    int bits_group = -1;
+    PhiloxBlock bits;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const uint32_t key = OrderKey(logits[j]);
+      if (key < threshold || key == 0) continue;
+      const float distance = ScaledDistance(logits[j], max_logit, params.temperature);
+      if (distance + kMaxGumbel < best_score) continue;  // cannot win
+      if (!KeepsMass(least_mass, distance)) continue;
+      const int token = first_token + first + j;
+      if (token / 4 != bits_group) {
+        bits_group = token / 4;
+        bits = RandomBitsOf(params, sample_index, bits_group);
+      }
+      const int lane = token % 4;  // selected without an index, which would put `bits` into memory
+      const uint32_t low = lane == 0 ? bits.word[0] : bits.word[1];
+      const uint32_t high = lane == 2 ? bits.word[2] : bits.word[3];
+      const float score = distance + GumbelOf(lane < 2 ? low : high);
+      const uint64_t choice = PackChoice(OrderKey(score), token);
+      if (choice > best) best = choice;
+      if (score > best_score) best_score = score;
+    }
+  });
+  return team.Max(best);
 }
 
 // Whether this kernel's code, as loaded, uses clusters, and the device has them.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -105,21 +106,96 @@ TEST_P(ContextProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
       {.tolerance = kTolerance, .dtype = dtype, .divided = DividedGoldenCheck::Divided::kContext});
 }
 
-class GridProcessesTest : public testing::TestWithParam<const char*> {};
+// A golden, the ranks, and how many of them divide the keys.
+class GridProcessesTest : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
-// 4 ranks of which each two divide the weights, and each two the keys.
+// Grids of which the ranks of a row divide the weights, and those of a column the keys.
 TEST_P(GridProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
-  const absl::StatusOr<Golden> golden = LoadGolden(GetParam());
+  const auto& [name, world, context_ranks] = GetParam();
+  const absl::StatusOr<Golden> golden = LoadGolden(name);
   ASSERT_TRUE(golden.ok()) << golden.status();
-  ExpectOnAll(4, [&](const RankPlace& place) -> absl::Status {
+  ExpectOnAll(world, [&, context_ranks = context_ranks](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
-    REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, device, /*context_ranks=*/2));
+    REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, device, context_ranks));
     REPRISE_RETURN_IF_ERROR(
         CheckDividedGolden(*golden, *grid, device, {.tolerance = kTolerance},
                            {.graphs = Mode::kEager, .block_size = 4, .context_interleave = 2}));
     return CheckDividedGolden(*golden, *grid, device, {.tolerance = kTolerance, .replays = false},
                               {.graphs = Mode::kOff, .prefill_chunk = 7});
   });
+}
+
+constexpr int kNumTokens = 12;
+// By request, to their ends.
+using Texts = std::vector<std::vector<int32_t>>;
+
+// Requests of each way to sample: rows that need one choice of each rank, some candidates, and all
+// logits.
+absl::StatusOr<Texts> SampledTexts(Model& model, Collectives* collectives, bool shards) {
+  const EngineOptions options = {.runner = {.max_num_seqs = 3,
+                                            .max_num_tokens = 64,
+                                            .max_seq_len = 64,
+                                            .num_blocks = 32,
+                                            .graphs = Mode::kEager,
+                                            .max_steps_in_flight = 2,
+                                            .collectives = collectives,
+                                            .sample_shards = shards}};
+  if (collectives != nullptr && collectives->ranks().rank > 0) {
+    REPRISE_RETURN_IF_ERROR(Engine::Follow(&model, options));
+    return Texts();
+  }
+  REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(&model, options));
+  const SamplingOptions kinds[] = {{},
+                                   {.temperature = 1, .seed = 1},
+                                   {.temperature = 1, .top_k = 20, .seed = 2},
+                                   {.temperature = 2, .top_k = 9, .top_p = 0.8f, .seed = 3},
+                                   {.temperature = 1, .min_p = 0.02f, .seed = 4},
+                                   {.temperature = 1, .top_p = 0.9f, .seed = 5}};
+  for (int i = 0; i < 6; ++i) {
+    REPRISE_RETURN_IF_ERROR(
+        engine->Add({.prompt = {5, 1 + i, 9}, .max_new_tokens = kNumTokens, .sampling = kinds[i]})
+            .status());
+  }
+  Texts texts(6);
+  std::vector<TokenEvent> events;
+  while (engine->has_work()) {
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine->Step(events));
+    for (const TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
+      texts[event.sequence.value()].push_back(event.token.value_or(-1));
+    }
+  }
+  return texts;
+}
+
+TEST(SampledProcessesTest, TextsAreThoseOfOneRank) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  for (const int world : kWorlds) {
+    ExpectOnAll(world, [&](const RankPlace& place) -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+      REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
+      Texts expected;
+      if (place.ranks.rank == 0) {
+        REPRISE_ASSIGN_OR_RETURN(const auto alone,
+                                 LoadGoldenModel(*golden, device, DType::kFloat32));
+        REPRISE_ASSIGN_OR_RETURN(expected, SampledTexts(*alone, nullptr, true));
+      }
+      REPRISE_ASSIGN_OR_RETURN(
+          const auto model,
+          LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, collectives.get()));
+      for (const bool shards : {true, false}) {
+        if (!shards && world > 2) continue;
+        REPRISE_ASSIGN_OR_RETURN(const Texts texts,
+                                 SampledTexts(*model, collectives.get(), shards));
+        EXPECT_EQ(texts, expected) << (shards ? "from shards" : "from whole logits");
+        for (const std::vector<int32_t>& text : texts)
+          EXPECT_EQ(static_cast<int>(text.size()), kNumTokens);
+      }
+      return absl::OkStatus();
+    });
+  }
 }
 
 // Faults: rank 1 is killed, and rank 0's engine says so.
@@ -142,15 +218,30 @@ EngineOptions FaultyEngine(Collectives* collectives) {
                      .collectives = collectives}};
 }
 
-// Runs `body` as two ranks, of which rank 1 does not return.
+// The groups of a rank: of a grid, or one for all.
+struct RankGroups {
+  Collectives* all = nullptr;
+  Collectives* weights = nullptr;
+  Collectives* context = nullptr;  // null: no grid
+};
+
+// Runs `body` as two ranks, of which rank 1 does not return. context_ranks: of a grid; 0: none.
 void ExpectRankZeroSeesTheEnd(
-    absl::FunctionRef<absl::Status(const RankPlace&, Collectives&, c10::Device)> body) {
+    int context_ranks,
+    absl::FunctionRef<absl::Status(const RankPlace&, const RankGroups&, c10::Device)> body) {
   const RankReports reports(
       2,
       [&](const RankPlace& place) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
-        REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device, kQuick));
-        return body(place, *collectives, device);
+        if (context_ranks == 0) {
+          REPRISE_ASSIGN_OR_RETURN(const auto ranks, ConnectRanks(place, device, kQuick));
+          return body(place, {.all = ranks.get(), .weights = ranks.get()}, device);
+        }
+        REPRISE_ASSIGN_OR_RETURN(const auto grid,
+                                 ConnectGrid(place, device, context_ranks, kQuick));
+        return body(place,
+                    {.all = &grid->all(), .weights = &grid->weights(), .context = &grid->context()},
+                    device);
       },
       absl::Seconds(100));
 #ifdef REPRISE_TEST_ON_GPU
@@ -167,28 +258,32 @@ void ExpectRankZeroSeesTheEnd(
 TEST(FaultProcessesTest, ARankThatIsKilledWhileItLoadsIsNamedByTheEngine) {
   const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
   ASSERT_TRUE(golden.ok()) << golden.status();
-  ExpectRankZeroSeesTheEnd([&](const RankPlace& place, Collectives& collectives,
-                               c10::Device device) -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden->folder));
-    LoadModelOptions load = {.weights = {.device = device, .dtype = DType::kFloat32},
-                             .collectives = &collectives};
-    if (place.ranks.rank == 1) {
-      load.weights.on_progress = [](int64_t, int64_t) { raise(SIGKILL); };
-    }
-    REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
-    return ExpectRankOneIsNamed(Engine::Create(model.get(), FaultyEngine(&collectives)).status());
-  });
+  ExpectRankZeroSeesTheEnd(
+      0, [&](const RankPlace& place, const RankGroups& groups, c10::Device device) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden->folder));
+        LoadModelOptions load = {.weights = {.device = device, .dtype = DType::kFloat32},
+                                 .collectives = groups.weights};
+        if (place.ranks.rank == 1) {
+          load.weights.on_progress = [](int64_t, int64_t) { raise(SIGKILL); };
+        }
+        REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
+        return ExpectRankOneIsNamed(Engine::Create(model.get(), FaultyEngine(groups.all)).status());
+      });
 }
 
-// What survivors get, and when, if rank 2 of 4 does `fault` while it reads its weights. With 2 context
-// ranks, the ranks are a grid.
-void ExpectFaultWhileLoading(int context_ranks, void (*fault)(), absl::StatusCode code,
-                             const std::string& text) {
+// Of ranks, and how many of them divide the keys.
+class LoadingFaultProcessesTest : public testing::TestWithParam<std::tuple<int, int>> {};
+
+// What survivors get, and when, if one of the ranks of a grid does `fault` while it reads its weights.
+void ExpectFaultWhileLoading(const std::tuple<int, int>& ranks, void (*fault)(),
+                             absl::StatusCode code, const std::string& text) {
+  const int world = std::get<0>(ranks);
+  const int context_ranks = std::get<1>(ranks);
   const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
   ASSERT_TRUE(golden.ok()) << golden.status();
-  constexpr int kVictim = 2;
+  const int victim = world / 2;
   const RankReports reports(
-      4,
+      world,
       [&](const RankPlace& place) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
         REPRISE_ASSIGN_OR_RETURN(const auto grid,
@@ -197,7 +292,7 @@ void ExpectFaultWhileLoading(int context_ranks, void (*fault)(), absl::StatusCod
         LoadModelOptions load = {.weights = {.device = device, .dtype = DType::kFloat32},
                                  .collectives = &grid->weights(),
                                  .context = &grid->context()};
-        if (place.ranks.rank == kVictim) {
+        if (place.ranks.rank == victim) {
           load.weights.on_progress = [&](int64_t, int64_t) { fault(); };
         }
         REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
@@ -219,11 +314,13 @@ void ExpectFaultWhileLoading(int context_ranks, void (*fault)(), absl::StatusCod
     GTEST_SKIP() << reports.status() << ": run *ProcessesTest.* by themselves";
   }
 #endif
-  EXPECT_FALSE(reports.of(kVictim).has_value()) << reports.text();
-  for (const int rank : {0, 1, 3}) {
+  EXPECT_FALSE(reports.of(victim).has_value()) << reports.text();
+  for (int rank = 0; rank < world; ++rank) {
+    if (rank == victim) continue;
     ASSERT_TRUE(reports.of(rank).has_value()) << "rank " << rank << ": " << reports.text();
     EXPECT_EQ(reports.of(rank)->code(), code) << *reports.of(rank);
-    EXPECT_THAT(std::string(reports.of(rank)->message()), testing::HasSubstr("rank 2 (process"));
+    EXPECT_THAT(std::string(reports.of(rank)->message()),
+                testing::HasSubstr(absl::StrCat("rank ", victim, " (process")));
     EXPECT_THAT(std::string(reports.of(rank)->message()), testing::HasSubstr(text));
   }
 }
@@ -235,21 +332,18 @@ void Hang() {
   _exit(1);
 }
 
-TEST(FaultProcessesTest, ARankThatIsKilledWhileItLoadsIsNamedByAll) {
-  for (const int context_ranks : {1, 2}) {
-    ExpectFaultWhileLoading(context_ranks, EndByASignal, absl::StatusCode::kUnavailable,
-                            "has ended");
-  }
+TEST_P(LoadingFaultProcessesTest, ARankThatIsKilledIsNamedByAll) {
+  ExpectFaultWhileLoading(GetParam(), EndByASignal, absl::StatusCode::kUnavailable, "has ended");
 }
 
-TEST(FaultProcessesTest, ARankThatHangsWhileItLoadsIsNamedByAll) {
-  for (const int context_ranks : {1, 2}) {
-    ExpectFaultWhileLoading(context_ranks, Hang, absl::StatusCode::kDeadlineExceeded,
-                            "did not come to");
-  }
+TEST_P(LoadingFaultProcessesTest, ARankThatHangsIsNamedByAll) {
+  ExpectFaultWhileLoading(GetParam(), Hang, absl::StatusCode::kDeadlineExceeded, "did not come to");
 }
 
-TEST(FaultProcessesTest, ARankThatIsKilledInAStepEndsTheSequencesOfTheEngine) {
+// How many of the two ranks of a grid divide the keys; 0: no grid.
+class StepFaultProcessesTest : public testing::TestWithParam<int> {};
+
+TEST_P(StepFaultProcessesTest, ARankThatIsKilledEndsTheSequencesOfTheEngine) {
   const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
   ASSERT_TRUE(golden.ok()) << golden.status();
   // Set by rank 0 when the ranks are generating.
@@ -257,38 +351,45 @@ TEST(FaultProcessesTest, ARankThatIsKilledInAStepEndsTheSequencesOfTheEngine) {
       mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto& generates = *new (shared) std::atomic<int>(0);
-  ExpectRankZeroSeesTheEnd([&](const RankPlace& place, Collectives& collectives,
-                               c10::Device device) -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(const auto model, LoadGoldenModel(*golden, device, DType::kFloat32,
-                                                               MlaCache::kLatent, &collectives));
-    const EngineOptions options = FaultyEngine(&collectives);
-    if (place.ranks.rank == 1) {
-      std::thread([&] {
-        while (generates == 0) absl::SleepFor(absl::Milliseconds(1));
-        raise(SIGKILL);
-      }).detach();
-      return Engine::Follow(model.get(), options);
-    }
-    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
-    const Request request = {.prompt = {1, 2, 3}, .max_new_tokens = 40};
-    std::vector<TokenEvent> events;
-    for (int step = 0; step < 100'000; ++step) {
-      if (!engine->has_work()) REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
-      if (step == 20) generates = 1;
-      events.clear();
-      const absl::Status status = engine->Step(events);
-      for (const TokenEvent& event : events) {
-        if (event.error.ok()) continue;
-        EXPECT_EQ(event.finish, FinishReason::kError);
-        EXPECT_FALSE(engine->has_work());
-        return ExpectRankOneIsNamed(event.error);
-      }
-      REPRISE_RETURN_IF_ERROR(status);
-    }
-    return absl::InternalError("expected that the end of rank 1 is seen");
-  });
+  const int context_ranks = GetParam();
+  ExpectRankZeroSeesTheEnd(
+      context_ranks,
+      [&](const RankPlace& place, const RankGroups& groups, c10::Device device) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(
+            const auto model, LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent,
+                                              groups.weights, groups.context));
+        EngineOptions options = FaultyEngine(groups.all);
+        options.runner.divides_context = context_ranks > 1;
+        options.runner.context_ranks = context_ranks;
+        if (place.ranks.rank == 1) {
+          std::thread([&] {
+            while (generates == 0) absl::SleepFor(absl::Milliseconds(1));
+            raise(SIGKILL);
+          }).detach();
+          return Engine::Follow(model.get(), options);
+        }
+        REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+        const Request request = {.prompt = {1, 2, 3}, .max_new_tokens = 40};
+        std::vector<TokenEvent> events;
+        for (int step = 0; step < 100'000; ++step) {
+          if (!engine->has_work()) REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
+          if (step == 20) generates = 1;
+          events.clear();
+          const absl::Status status = engine->Step(events);
+          for (const TokenEvent& event : events) {
+            if (event.error.ok()) continue;
+            EXPECT_EQ(event.finish, FinishReason::kError);
+            EXPECT_FALSE(engine->has_work());
+            return ExpectRankOneIsNamed(event.error);
+          }
+          REPRISE_RETURN_IF_ERROR(status);
+        }
+        return absl::InternalError("expected that the end of rank 1 is seen");
+      });
   munmap(shared, sizeof(int));
 }
+
+INSTANTIATE_TEST_SUITE_P(Grids, StepFaultProcessesTest, testing::Values(0, 1, 2));
 
 std::string NameOf(const testing::TestParamInfo<std::tuple<const char*, int, DType>>& info) {
   std::string name = std::get<0>(info.param);
@@ -309,15 +410,37 @@ INSTANTIATE_TEST_SUITE_P(All, ContextProcessesTest,
                                           testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
                          NameOf);
 
+std::string NameOfGrid(const testing::TestParamInfo<std::tuple<const char*, int, int>>& info) {
+  const auto [model, world, context_ranks] = info.param;
+  std::string name = model;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + "_on_" + std::to_string(world) + "_of_" + std::to_string(context_ranks);
+}
+
 // Of 2 KV heads (llama), of 8 q heads and latents, with sinks and windows, with ALiBi.
 INSTANTIATE_TEST_SUITE_P(All, GridProcessesTest,
-                         testing::Values("llama-rope-llama3", "qwen3", "gemma2", "gpt-oss-sinks",
-                                         "deepseek-mla", "bloom-alibi"),
-                         [](const testing::TestParamInfo<const char*>& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         testing::Combine(testing::Values("llama-rope-llama3", "qwen3", "gemma2",
+                                                          "gpt-oss-sinks", "deepseek-mla",
+                                                          "bloom-alibi"),
+                                          testing::Values(4), testing::Values(2)),
+                         NameOfGrid);
+
+// Rows and columns of one rank.
+INSTANTIATE_TEST_SUITE_P(OfTwo, GridProcessesTest,
+                         testing::Combine(testing::Values("llama-rope-llama3", "gemma2"),
+                                          testing::Values(2), testing::Values(1, 2)),
+                         NameOfGrid);
+
+// Ranks, and how many of them divide the keys.
+const std::tuple<int, int> kLoadingGrids[] = {
+#ifdef REPRISE_TEST_ON_GPU
+    {2, 1},
+    {2, 2},
+#endif
+    {4, 1},
+    {4, 2}};
+
+INSTANTIATE_TEST_SUITE_P(Grids, LoadingFaultProcessesTest, testing::ValuesIn(kLoadingGrids));
 
 }  // namespace
 }  // namespace reprise

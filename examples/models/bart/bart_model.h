@@ -30,6 +30,7 @@
 #include "examples/models/bart/bart_weights.h"
 #include "runner/encoder_step.h"
 #include "runner/model.h"
+#include "runner/ranks/divided_logits.h"
 #include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
@@ -42,7 +43,7 @@ struct BartModelOptions {
   Collectives* collectives = nullptr;
 };
 
-class BartModel : public Model {
+class BartModel : public Model, public HasDividedLogits {
  public:
   // A model over the rank's loaded weights, on their device. Errors: those of BartShareOf() and
   // CheckBartWeights().
@@ -58,6 +59,7 @@ class BartModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
   absl::Status Encode(const EncoderStep& step) override;
 
   const BartConfig& config() const { return config_; }

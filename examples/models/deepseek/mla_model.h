@@ -40,6 +40,7 @@
 #include "examples/models/deepseek/mla_config.h"
 #include "examples/models/deepseek/mla_weights.h"
 #include "runner/model.h"
+#include "runner/ranks/divided_logits.h"
 #include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
@@ -71,7 +72,7 @@ struct MlaModelOptions {
   Collectives* context = nullptr;
 };
 
-class MlaModel : public Model {
+class MlaModel : public Model, public HasDividedLogits {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
   // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
@@ -88,6 +89,7 @@ class MlaModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
 
   const MlaConfig& config() const { return config_; }  // of this rank (MlaConfigOfRank())
   const MlaWeights& weights() const { return weights_; }

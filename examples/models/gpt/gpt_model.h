@@ -26,6 +26,7 @@
 #include "examples/models/gpt/gpt_config.h"
 #include "examples/models/gpt/gpt_weights.h"
 #include "runner/model.h"
+#include "runner/ranks/divided_logits.h"
 #include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
@@ -44,7 +45,7 @@ struct GptModelOptions {
   Collectives* context = nullptr;
 };
 
-class GptModel : public Model {
+class GptModel : public Model, public HasDividedLogits {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
   // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
@@ -61,6 +62,7 @@ class GptModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
 
   const GptConfig& config() const { return config_; }
   const GptWeights& weights() const { return weights_; }

@@ -30,6 +30,7 @@
 #include "examples/models/llama/llama_config.h"
 #include "examples/models/llama/llama_weights.h"
 #include "runner/model.h"
+#include "runner/ranks/divided_logits.h"
 #include "runner/ranks/over_ranks.h"
 #include "runner/step.h"
 
@@ -52,7 +53,7 @@ struct LlamaModelOptions {
   Collectives* context = nullptr;
 };
 
-class LlamaModel : public Model {
+class LlamaModel : public Model, public HasDividedLogits {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
   // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
@@ -69,6 +70,7 @@ class LlamaModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
+  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
 
   const LlamaConfig& config() const { return config_; }  // of this rank (LlamaConfigOfRank())
   const LlamaWeights& weights() const { return weights_; }

@@ -79,7 +79,8 @@ class DecodingBatch {
                                                     .speculation = {.max_drafts = c.num_drafts},
                                                     .linear_choices_file = c.linear_choices_file,
                                                     .cascade = c.cascade,
-                                                    .collectives = c.collectives}));
+                                                    .collectives = c.collectives,
+                                                    .sample_shards = c.sample_shards}));
     for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
       for (at::Tensor tensor : batch.runner_->kv_cache().tensors(layer)) tensor.normal_();
     }

@@ -38,6 +38,7 @@ struct DecodeCase {
   int num_timed_steps = 60;
   // Of a model that is divided over ranks, all of which measure the same case; null: one rank.
   Collectives* collectives = nullptr;
+  bool sample_shards = false;  // as ModelRunnerOptions::sample_shards
   // As ModelRunnerOptions::linear_choices_file.
   std::string linear_choices_file = {};
   int num_samples = 5;  // of num_timed_steps each; the median is reported

@@ -74,6 +74,8 @@ ABSL_FLAG(
     "known which is; 0: nearly all are wrong");
 ABSL_FLAG(int, ranks, 1, "processes that the model is divided over, each with a GPU");
 ABSL_FLAG(std::string, collectives, "on", "on, or off: rank 0's part of the model alone");
+ABSL_FLAG(bool, sample_shards, false,
+          "with several ranks: tokens are chosen from shares of the vocabulary");
 
 namespace reprise {
 namespace {
@@ -164,6 +166,7 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
   nlohmann::json json = {{"preset", absl::GetFlag(FLAGS_preset)},
                          {"ranks", absl::GetFlag(FLAGS_ranks)},
                          {"collectives", absl::GetFlag(FLAGS_collectives)},
+                         {"sample_shards", absl::GetFlag(FLAGS_sample_shards)},
                          {"dtype", absl::GetFlag(FLAGS_dtype)},
                          {"weights", absl::GetFlag(FLAGS_weights)},
                          {"batch", c.batch},
@@ -320,6 +323,7 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
                                .acceptance = num_drafts > 0 ? acceptance : 0,
                                .num_timed_steps = absl::GetFlag(FLAGS_steps),
                                .collectives = collectives,
+                               .sample_shards = absl::GetFlag(FLAGS_sample_shards),
                                .linear_choices_file = absl::GetFlag(FLAGS_linear_choices)});
               if (num_drafts == 0) break;  // plain decodes are the same for all of them
             }

@@ -1,0 +1,86 @@
+// Logits of which each rank has its share of the vocabulary, until a step needs whole rows.
+//
+//   // In the runner, around Model::Forward() of a model that has divided logits:
+//   const DividedLogits::Leaving leaving(*logits, memory);   // the forward pass gathers nothing
+//   ...
+//   // After the step, if whole rows are needed:
+//   REPRISE_RETURN_IF_ERROR(logits->Gather(logits->PartsIn(memory, num_rows), step_logits));
+//
+// Parts are [world, num_rows, largest share] in the dtype of the logits: row r of rank i is its share
+// of the row, then memory of any values. Each rank writes its own and gathers the others'.
+//
+// Thread safety: one thread a Collectives.
+
+#ifndef RUNNER_RANKS_DIVIDED_LOGITS_H_
+#define RUNNER_RANKS_DIVIDED_LOGITS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "distributed/collectives.h"
+#include "distributed/share.h"
+
+namespace reprise {
+
+class DividedLogits {
+ public:
+  // `collectives` must outlive it; null: one rank. REQUIRES: vocab_size >= the number of ranks.
+  DividedLogits(int64_t vocab_size, Collectives* collectives);
+  DividedLogits(const DividedLogits&) = delete;
+  DividedLogits& operator=(const DividedLogits&) = delete;
+
+  int64_t vocab_size() const { return vocab_size_; }
+  Ranks ranks() const { return RanksOf(collectives_); }
+  Collectives* collectives() const { return collectives_; }
+  const Share& share() const { return share_; }             // of this rank
+  int64_t largest_share() const { return largest_share_; }  // the width of the parts
+
+  // Elements of the parts of `num_rows` rows.
+  int64_t PartsSize(int64_t num_rows) const { return ranks().world * num_rows * largest_share_; }
+  // The parts of `num_rows` rows at the beginning of `memory`, [at least PartsSize(num_rows)] and
+  // contiguous.
+  at::Tensor PartsIn(const at::Tensor& memory, int64_t num_rows) const;
+
+  // logits [num_rows, vocab_size] = the parts of all ranks, in the order of the vocabulary. Every
+  // rank calls it, with its own part in place; the others' are written. Errors: InvalidArgument for
+  // logits of another shape; those of AllGather(). May throw LibTorch's exceptions.
+  absl::Status Gather(at::Tensor parts, const at::Tensor& logits) const;
+
+  // While it lives, forward passes leave their parts in `memory`, [at least those of all their rows],
+  // and no rank gathers them. The logits that they return are not written.
+  class Leaving {
+   public:
+    Leaving(DividedLogits& logits, const at::Tensor& memory);
+    ~Leaving() { logits_.left_in_ = at::Tensor(); }
+    Leaving(const Leaving&) = delete;
+    Leaving& operator=(const Leaving&) = delete;
+
+   private:
+    DividedLogits& logits_;
+  };
+
+  // Where the forward pass leaves its part; undefined: it gathers.
+  const at::Tensor& left_in() const { return left_in_; }
+
+ private:
+  int64_t vocab_size_;
+  Collectives* collectives_;
+  Share share_;
+  int64_t largest_share_;
+  at::Tensor left_in_;
+};
+
+// What a Model is as well if a runner may leave its logits divided: sampling then gathers candidates in
+// place of logits, where the parameters of all rows allow it (runner/ranks/shard_sampler.h).
+class HasDividedLogits {
+ public:
+  virtual ~HasDividedLogits() = default;
+  // Of Forward() and ForwardHidden(); lives as long as the model.
+  virtual DividedLogits* divided_logits() = 0;
+};
+
+}  // namespace reprise
+
+#endif  // RUNNER_RANKS_DIVIDED_LOGITS_H_
