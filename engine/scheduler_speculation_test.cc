@@ -19,6 +19,7 @@
 #include "engine/scheduler.h"
 #include "engine/speculation_policy.h"
 #include "engine/testing/make_scheduler.h"
+#include "engine/testing/new_tokens.h"
 #include "engine/testing/puppet_device.h"
 #include "engine/testing/puppet_masker.h"
 #include "gmock/gmock.h"
@@ -41,34 +42,6 @@ SchedulerOptions Options(int num_drafts) {
           .block_size = 4,
           .mask_words = static_cast<int>(MaskWords(kPuppetVocab)),
           .speculation = {.num_drafts = num_drafts}};
-}
-
-// New tokens of the rows of a step, as a runner of `num_drafts` returns them.
-class NewTokens {
- public:
-  NewTokens(int num_drafts, const std::vector<std::vector<int32_t>>& rows)
-      : stride_(1 + num_drafts) {
-    for (const std::vector<int32_t>& row : rows) {
-      tokens_.push_back(row.empty() ? -2 : row.back());
-      counts_.push_back(static_cast<int32_t>(row.size()));
-      all_.insert(all_.end(), row.begin(), row.end());
-      all_.resize(tokens_.size() * stride_, -99);
-    }
-  }
-
-  StepOutput output() const {
-    return {.tokens = tokens_, .num_new_tokens = counts_, .new_tokens = all_, .stride = stride_};
-  }
-
- private:
-  int stride_;
-  std::vector<int32_t> tokens_, counts_, all_;
-};
-
-std::vector<int> DraftsOf(const ScheduledBatch& batch) {
-  std::vector<int> drafts;
-  for (const ScheduledRow& row : batch.rows) drafts.push_back(row.num_drafts);
-  return drafts;
 }
 
 // Trees with 2 drafts in the first level, 3 in the second, 1 in the third.
@@ -347,144 +320,6 @@ TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 3));
   EXPECT_EQ(scheduler->speculation_statistics().num_too_large_steps, 1);
   EXPECT_EQ(scheduler->speculation_statistics().num_unpaid_steps, 0);
-}
-
-// A sequence that has decoded 11 tokens beside another one, without drafts.
-class LeftOutDrafter {
- public:
-  explicit LeftOutDrafter(DrafterKeys keys, int max_new_tokens = 60,
-                          std::vector<int32_t> prompt = {1}) {
-    SchedulerOptions options = Options(3);
-    options.speculation.max_speculating_rows = 1;
-    options.drafter_keys = keys;
-    scheduler_ = Make(options);
-    Add(*scheduler_, {.prompt = std::move(prompt), .max_new_tokens = max_new_tokens});
-    Add(*scheduler_, {.prompt = {2}, .max_new_tokens = 11});
-    for (int i = 0; i < 11; ++i) {
-      EXPECT_THAT(DraftsOf(scheduler_->Schedule()), ElementsAre(0, 0));
-      scheduler_->Commit({7, 7}, events_);
-    }
-  }
-
-  // A step, `num_right` of whose drafts are accepted; how many there were.
-  int Step(int num_right) {
-    const std::vector<int> drafts = DraftsOf(scheduler_->Schedule());
-    EXPECT_THAT(drafts, SizeIs(1));
-    const int num_new = 1 + std::min(num_right, drafts[0]);
-    scheduler_->Commit(NewTokens(3, {std::vector<int32_t>(num_new, 7)}).output(), events_);
-    scheduler_->CheckInvariants();
-    return drafts[0];
-  }
-
-  Scheduler& scheduler() { return *scheduler_; }
-  const SpeculationStatistics& statistics() const { return scheduler_->speculation_statistics(); }
-
- private:
-  std::unique_ptr<Scheduler> scheduler_;
-  std::vector<TokenEvent> events_;
-};
-
-TEST(SchedulerSpeculationTest, RowsInWhichADrafterCatchesUpDoNotCount) {
-  for (const DrafterKeys keys : {DrafterKeys::kOfDrafts, DrafterKeys::kOfTokens}) {
-    LeftOutDrafter left_out(keys);
-    // It has seen none of 11 tokens before the newest; a row shows it 4, and brings one.
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(left_out.Step(/*num_right=*/0), 3);
-    EXPECT_EQ(left_out.statistics().num_catch_up_rows, 3);
-    EXPECT_EQ(left_out.statistics().num_rows, 0);
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(left_out.Step(/*num_right=*/3), 3);
-    EXPECT_EQ(left_out.statistics().num_catch_up_rows, 3);
-    EXPECT_EQ(left_out.statistics().num_rows, 5);
-    EXPECT_EQ(left_out.statistics().num_accepted, 15);
-  }
-  // One without keys has nothing to catch up with.
-  LeftOutDrafter left_out(DrafterKeys::kNone);
-  EXPECT_EQ(left_out.Step(/*num_right=*/0), 3);
-  EXPECT_EQ(left_out.statistics().num_catch_up_rows, 0);
-  EXPECT_EQ(left_out.statistics().num_rows, 1);
-}
-
-// Three rows to catch up would leave one of four tokens: a row's own.
-TEST(SchedulerSpeculationTest, ASequenceThatEndsBeforeItsDrafterHasCaughtUpHasNoDrafts) {
-  LeftOutDrafter ends(DrafterKeys::kOfDrafts, /*max_new_tokens=*/15);
-  EXPECT_EQ(ends.Step(0), 0);
-  LeftOutDrafter goes_on(DrafterKeys::kOfDrafts, /*max_new_tokens=*/16);
-  EXPECT_EQ(goes_on.Step(0), 3);
-}
-
-TEST(SchedulerSpeculationTest, ADrafterWithKeysThatIsMostlyWrongIsNotProbed) {
-  for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
-    LeftOutDrafter left_out(keys);
-    int num_rows = 0;
-    for (int i = 0; i < 46; ++i) num_rows += left_out.Step(/*num_right=*/0) > 0 ? 1 : 0;
-    const int64_t num_counted = left_out.statistics().num_rows;
-    EXPECT_EQ(num_rows, num_counted + left_out.statistics().num_catch_up_rows);
-    EXPECT_GT(num_counted, 4);
-    EXPECT_LT(num_counted, 20);
-    // Of the last 16 rows one is a probe.
-    int num_last = 0;
-    LeftOutDrafter longer(keys, /*max_new_tokens=*/80);
-    for (int i = 0; i < 60; ++i) {
-      const bool has_drafts = longer.Step(/*num_right=*/0) > 0;
-      if (i >= 60 - DraftLength::kProbeInterval && has_drafts) ++num_last;
-    }
-    EXPECT_EQ(num_last, keys == DrafterKeys::kNone ? 1 : 0);
-  }
-}
-
-// Steps with chunks of prompts show it the tokens of all rows that it has seen so far.
-TEST(SchedulerSpeculationTest, PromptsAreSeenWithTheirStep) {
-  LeftOutDrafter left_out(DrafterKeys::kOfDrafts, /*max_new_tokens=*/60, {3, 4, 5});
-  // Its own prompt, of three tokens, was: 10 are left, and a row more is not needed.
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(left_out.Step(/*num_right=*/0), 3);
-  EXPECT_EQ(left_out.statistics().num_catch_up_rows, 3);
-  EXPECT_EQ(left_out.Step(/*num_right=*/3), 3);
-  EXPECT_EQ(left_out.statistics().num_rows, 1);
-
-  SchedulerOptions options = Options(3);
-  options.speculation.max_speculating_rows = 1;
-  options.drafter_keys = DrafterKeys::kOfDrafts;
-  auto scheduler = Make(options);
-  std::vector<TokenEvent> events;
-  Add(*scheduler, {.prompt = {3, 4, 5}, .max_new_tokens = 60});
-  scheduler->Schedule();
-  scheduler->Commit({7}, events);
-  for (int i = 0; i < 12; ++i) {  // a prompt beside it in each step
-    Add(*scheduler, {.prompt = {8, 9, 10}, .max_new_tokens = 1});
-    EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0));
-    scheduler->Commit({7, 7}, events);
-  }
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
-  scheduler->Commit(NewTokens(3, {{7, 7, 7, 7}}).output(), events);
-  EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 0);
-  EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 3);
-}
-
-TEST(SchedulerSpeculationTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
-  SchedulerOptions options = Options(3);
-  options.speculation = {.num_drafts = 3, .measures_steps = true};
-  options.drafter_keys = DrafterKeys::kOfDrafts;
-  options.max_seq_len = 300;
-  auto scheduler = Make(options);
-  std::vector<TokenEvent> events;
-  Add(*scheduler, {.prompt = {1}, .max_new_tokens = 250});
-  // With drafts it takes as long as 3.9 plain ones.
-  const auto step = [&](int num_right) {
-    const int num_drafts = DraftsOf(scheduler->Schedule())[0];
-    const int num_new = 1 + std::min(num_right, num_drafts);
-    const NewTokens tokens(3, {std::vector<int32_t>(num_new, 7)});
-    scheduler->ObserveStep(absl::Microseconds(num_drafts > 0 ? 390 : 100), tokens.output());
-    scheduler->Commit(tokens.output(), events);
-    return num_drafts;
-  };
-  for (int i = 0; i < 18; ++i) step(/*num_right=*/3);
-  int num_plain = 0;
-  while (step(/*num_right=*/0) == 0) ++num_plain;
-  EXPECT_EQ(num_plain, DraftCosts::kNumTimes + 1);
-  EXPECT_EQ(step(/*num_right=*/0), 3);
-  EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 2);
-  // Had these two counted, a row with drafts would bring 3.6 tokens.
-  for (int i = 0; i < 40; ++i) EXPECT_EQ(step(/*num_right=*/3), 3);
-  EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 2);
 }
 
 // Of numbers of rows apart: two rows are slow with drafts, one is not.

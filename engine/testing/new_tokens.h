@@ -1,0 +1,45 @@
+// What a step with drafts brings, for tests of the scheduler.
+
+#ifndef ENGINE_TESTING_NEW_TOKENS_H_
+#define ENGINE_TESTING_NEW_TOKENS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/step_output.h"
+#include "runner/slots/scheduled_batch.h"
+
+namespace reprise {
+
+// New tokens of the rows of a step, as a runner of `num_drafts` returns them.
+class NewTokens {
+ public:
+  NewTokens(int num_drafts, const std::vector<std::vector<int32_t>>& rows)
+      : stride_(1 + num_drafts) {
+    for (const std::vector<int32_t>& row : rows) {
+      tokens_.push_back(row.empty() ? -2 : row.back());
+      counts_.push_back(static_cast<int32_t>(row.size()));
+      all_.insert(all_.end(), row.begin(), row.end());
+      all_.resize(tokens_.size() * stride_, -99);
+    }
+  }
+
+  StepOutput output() const {
+    return {.tokens = tokens_, .num_new_tokens = counts_, .new_tokens = all_, .stride = stride_};
+  }
+
+ private:
+  int stride_;
+  std::vector<int32_t> tokens_, counts_, all_;
+};
+
+// Of the rows of a batch.
+inline std::vector<int> DraftsOf(const ScheduledBatch& batch) {
+  std::vector<int> drafts;
+  for (const ScheduledRow& row : batch.rows) drafts.push_back(row.num_drafts);
+  return drafts;
+}
+
+}  // namespace reprise
+
+#endif  // ENGINE_TESTING_NEW_TOKENS_H_
