@@ -1,7 +1,6 @@
 #include "runner/ops/few_rows/tile_linear_plan.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 
@@ -19,9 +18,6 @@ constexpr int kMostStages = 16;
 
 constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
-
-const bool kTryDirect =
-    std::getenv("TRY_DIRECT") == nullptr || std::atoi(std::getenv("TRY_DIRECT")) != 0;
 
 int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -84,7 +80,7 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
 
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
-  plan.stores_directly = kTryDirect && plan.num_sources() == 1;
+  plan.stores_directly = plan.num_sources() == 1;
   const int sums_bytes = plan.stores_directly ? 0 : plan.sums_bytes();
   const int tail_bytes = std::max(sums_bytes, unused_bytes);
   const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;

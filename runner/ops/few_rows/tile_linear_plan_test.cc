@@ -94,6 +94,20 @@ TEST(TileLinearPlanTest, GatedTilesAreWholePairs) {
   }
 }
 
+TEST(TileLinearPlanTest, TilesOfOneSourceNeedNoMemoryForSums) {
+  const TileForm alone = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1};
+  for (const TileRows rows : {TileRows::kPlain, TileRows::kGated}) {
+    const TileLinearPlan plan = PlanTileLinear(alone, 64, 28672, 4096, 132, rows);
+    EXPECT_TRUE(plan.stores_directly);
+    EXPECT_EQ(plan.tile_rows, 224);
+    EXPECT_EQ(plan.stages, 6);
+  }
+  for (TileForm form : AllForms()) {
+    EXPECT_EQ(PlanTileLinear(form, 8, 4096, 4096, 132).stores_directly,
+              form.cluster == 1 && form.turns == 1);
+  }
+}
+
 TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
   const TileForm form = {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1};
   // 32 clusters of 192 rows.

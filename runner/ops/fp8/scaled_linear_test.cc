@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
@@ -17,6 +18,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/ops/elementwise.h"
 #include "runner/ops/fp8/quantise_weight.h"
 #include "runner/ops/linear.h"
 #include "runner/ops/test_device.h"
@@ -99,6 +101,27 @@ TEST_F(ScaledLinearTest, IsTheProductWithTheDequantisedWeightInFloat64) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_F(ScaledLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
+  const std::unique_ptr<LinearContext> context = Context();
+  for (const ScaledBy scaled_by : {ScaledBy::kRow, ScaledBy::kBlock}) {
+    const Linear linear =
+        Quantised(at::randn({2 * 48, 1024}, Options(at::kFloat)) * 0.05, scaled_by);
+    for (const int64_t num_rows : {1, 20, 70}) {
+      const at::Tensor x = at::randn({num_rows, 1024}, Options(at::kBFloat16));
+      const at::Tensor gate_up = at::empty({num_rows, 2 * 48}, x.options());
+      const at::Tensor expected = at::empty({num_rows, 48}, x.options());
+      ASSERT_TRUE(linear.Apply(*context, x, gate_up).ok());
+      ASSERT_TRUE(GateMul(Activation::kGeluTanh, gate_up, expected).ok());
+      const at::Tensor scratch = at::empty_like(gate_up);
+      const at::Tensor out = at::empty_like(expected);
+      const absl::Status status =
+          linear.ApplyGated(*context, Activation::kGeluTanh, x, scratch, out);
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(at::equal(out, expected));
     }
   }
 }
