@@ -48,14 +48,14 @@ class SteadyRank {
         MakeRandomWeights(
             config, {.device = device, .dtype = DType::kBFloat16, .ranks = RanksOf(collectives)}));
     REPRISE_ASSIGN_OR_RETURN(
-        rank->model_, LlamaModel::Create(config, std::move(weights),
-                                         {.collectives = collectives, .sample_shards = true}));
+        rank->model_, LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
     REPRISE_ASSIGN_OR_RETURN(rank->runner_,
                              ModelRunner::Create(rank->model_.get(), {.max_num_seqs = 8,
                                                                       .max_num_tokens = 64,
                                                                       .max_seq_len = 256,
                                                                       .num_blocks = 100,
-                                                                      .collectives = collectives}));
+                                                                      .collectives = collectives,
+                                                                      .sample_shards = true}));
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
     std::vector<ScheduledRow> prompts;
