@@ -75,7 +75,7 @@ constexpr DeviceProfile H200Profile() {
                    .warpgroup_cut = 80,
                    .merges_per_step_few_rows = 10,
                    .merges_per_step = 5,
-                   .joined_steps = 64},
+                   .joined_steps = 40},
       .cascade_launches = {.read_tb_per_s = 4.6,
                            .reread_tb_per_s = 7.8,
                            .products_tflops = 180,
