@@ -167,6 +167,7 @@ using TileLinearSmallTest = TileLinearTest;
 // used again.
 TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
   constexpr int kInFeatures = 256, kRepeats = 17;
+  int num_checked = 0;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor weight =
       (at::eye(kInFeatures, Options(DType::kBFloat16)) * 2).repeat({kRepeats, 1});
@@ -179,11 +180,14 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
                                .to(at::kBFloat16);
       const at::Tensor out = at::zeros({num_rows, weight.size(0)}, x.options());
       const SkinnyLinearArgs args = ArgsOf(x, weight, std::nullopt, out);
+      if (!TileLinearPlanOf(args, form).ok()) continue;  // too large
       const absl::Status status = LaunchTileLinear(args, form, stream);
       ASSERT_TRUE(status.ok()) << status;
+      ++num_checked;
       EXPECT_TRUE(at::equal(out.cpu(), (x.cpu() * 2).repeat({1, kRepeats})));
     }
   }
+  EXPECT_GT(num_checked, 9);
 }
 
 TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
