@@ -21,21 +21,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-SchedulerOptions Options(int num_drafts) {
-  return {.max_num_seqs = 4,
-          .max_num_tokens = 64,
-          .max_seq_len = 100,
-          .num_blocks = 200,
-          .block_size = 4,
-          .speculation = {.num_drafts = num_drafts}};
-}
-
 // A sequence that has decoded 11 tokens beside another one, without drafts.
 class LeftOutDrafter {
  public:
   explicit LeftOutDrafter(DrafterKeys keys, int max_new_tokens = 60,
                           std::vector<int32_t> prompt = {1}) {
-    SchedulerOptions options = Options(3);
+    SchedulerOptions options = OptionsWithDrafts(3);
     options.speculation.max_speculating_rows = 1;
     options.drafter_keys = keys;
     scheduler_ = Make(options);
@@ -121,7 +112,7 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
   EXPECT_EQ(left_out.Step(/*num_right=*/3), 3);
   EXPECT_EQ(left_out.statistics().num_rows, 1);
 
-  SchedulerOptions options = Options(3);
+  SchedulerOptions options = OptionsWithDrafts(3);
   options.speculation.max_speculating_rows = 1;
   options.drafter_keys = DrafterKeys::kOfDrafts;
   auto scheduler = Make(options);
@@ -141,7 +132,7 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
 }
 
 TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
-  SchedulerOptions options = Options(3);
+  SchedulerOptions options = OptionsWithDrafts(3);
   options.speculation = {.num_drafts = 3, .measures_steps = true};
   options.drafter_keys = DrafterKeys::kOfDrafts;
   options.max_seq_len = 300;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "distributed/testing/forwarding_collectives.h"
 #include "distributed/testing/thread_ranks.h"
 #include "engine/engine_core.h"
 #include "engine/testing/puppet_device.h"
@@ -189,35 +190,20 @@ TEST(RankedStepsTest, ADeadRunnerEndsAll) {
 }
 
 // A rank of which a wait for the device ends with the failure of another rank.
-class LosingRank final : public Collectives {
+class LosingRank final : public ForwardingCollectives {
  public:
   LosingRank(Collectives* ranks, int losing_wait)
-      : Collectives(ranks->ranks()), inner_(*ranks), num_left_(losing_wait) {}
+      : ForwardingCollectives(*ranks), num_left_(losing_wait) {}
   static absl::Status Lost() { return absl::DeadlineExceededError("a rank did not come"); }
 
-  std::string Fingerprint() const override { return inner_.Fingerprint(); }
-  absl::Status status() const override { return num_left_ < 0 ? Lost() : inner_.status(); }
+  absl::Status status() const override { return num_left_ < 0 ? Lost() : inner().status(); }
   absl::Status AwaitDevice(absl::FunctionRef<absl::Status()> wait,
                            std::optional<absl::Duration>) override {
     const absl::Status result = wait();
     return --num_left_ < 0 ? Lost() : result;
   }
 
- protected:
-  absl::Status DoAllReduce(at::Tensor& tensor) override { return inner_.AllReduce(tensor); }
-  absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override {
-    return inner_.AllGather(in, out);
-  }
-  absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) override {
-    return inner_.ReduceScatter(in, out);
-  }
-  absl::Status DoBroadcast(at::Tensor& tensor, int root) override {
-    return inner_.Broadcast(tensor, root);
-  }
-  absl::Status DoBarrier() override { return inner_.Barrier(); }
-
  private:
-  Collectives& inner_;
   int num_left_;
 };
 

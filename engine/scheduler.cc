@@ -299,7 +299,7 @@ void Scheduler::AddDrafts() {
 int Scheduler::WantedLevels(Sequence& sequence, int most) {
   const int wanted = sequence.draft_length.Next(most);
   if (options_.drafter_keys == DrafterKeys::kNone || wanted == 0) return wanted;
-  const int num_unseen = sequence.num_known - 1 - sequence.num_drafted;  // before the newest
+  const int num_unseen = sequence.num_unseen();
   if (num_unseen <= DraftsOf(wanted)) return wanted;
   // Each row brings a token, too. Probes would have to catch up all the time.
   const int num_drafts = DraftsOf(most);
@@ -317,10 +317,13 @@ void Scheduler::MarkFedRows() {
   for (OpenRow& row : open_.back()) row.feeds_drafter = has_given && has_long;
 }
 
-bool Scheduler::HasProposed(const OpenRow& row, int num_accepted) const {
-  if (options_.drafter_keys == DrafterKeys::kNone || num_accepted > 0) return true;
-  const int num_unseen = row.sequence->num_known - 1 - row.sequence->num_drafted;
-  return num_unseen <= row.num_drafts;
+bool Scheduler::HasProposed(const OpenRow& row, absl::Span<const int32_t> new_tokens) const {
+  if (options_.drafter_keys == DrafterKeys::kNone) return true;
+  if (row.sequence->num_unseen() <= row.num_drafts) return true;
+  // A drafter that proposes none leaves token 0 in the places of drafts, which may be right: others that
+  // were accepted, all new tokens but the last, are certainly its own.
+  return !new_tokens.empty() && absl::c_any_of(new_tokens.first(new_tokens.size() - 1),
+                                               [](int32_t token) { return token != 0; });
 }
 
 bool Scheduler::SizeIsForDrafts() {

@@ -318,7 +318,7 @@ class Scheduler {
   // Whether the drafter saw all tokens up to the newest in a row with drafts, and so proposed some. It may
   // have seen more than is counted: a step that captures its graph shows a row's tokens twice. REQUIRES:
   // the batches before are committed, and this one is not.
-  bool HasProposed(const OpenRow& row, int num_accepted) const;
+  bool HasProposed(const OpenRow& row, absl::Span<const int32_t> new_tokens) const;
   // Drafts of so many levels, and levels of so many drafts.
   int DraftsOf(int num_levels) const;
   int LevelsOf(int num_drafts) const;

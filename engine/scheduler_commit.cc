@@ -12,17 +12,6 @@
 #include "glog/logging.h"
 
 namespace reprise {
-namespace {
-
-// Of the accepted drafts of a row those that are certainly a drafter's: one that proposes none leaves
-// token 0 in their places, which may be right.
-int NumAcceptedOfDrafter(absl::Span<const int32_t> new_tokens) {
-  if (new_tokens.empty()) return 0;
-  const absl::Span<const int32_t> accepted = new_tokens.first(new_tokens.size() - 1);
-  return static_cast<int>(absl::c_count_if(accepted, [](int32_t token) { return token != 0; }));
-}
-
-}  // namespace
 
 Scheduler::OpenBatch Scheduler::TakeOldestBatch() {
   CHECK(!open_.empty());
@@ -56,7 +45,7 @@ void Scheduler::ObserveStep(absl::Duration duration, const StepOutput& output) {
     const OpenRow& row = batch[i];
     const absl::Span<const int32_t> new_tokens = output.NewTokens(i);
     const bool is_prompt = row.num_tokens > 1 + row.num_drafts;  // a chunk of it
-    if (is_prompt || (row.num_drafts > 0 && !HasProposed(row, NumAcceptedOfDrafter(new_tokens)))) {
+    if (is_prompt || (row.num_drafts > 0 && !HasProposed(row, new_tokens))) {
       draft_costs_.ObserveOther();
       return;
     }
@@ -117,7 +106,7 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
   const int num_accepted = static_cast<int>(tokens.size()) - 1;
   CHECK(0 <= num_accepted && num_accepted <= row.num_levels)
       << "expected 1 to " << 1 + row.num_levels << " new tokens, got " << tokens.size();
-  if (HasProposed(row, NumAcceptedOfDrafter(tokens))) {
+  if (HasProposed(row, tokens)) {
     sequence.draft_length.Observe(row.num_levels, num_accepted);
     speculation_statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
     // The newest token, and the drafts before the last as far as they were accepted.

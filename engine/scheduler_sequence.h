@@ -62,6 +62,8 @@ struct Scheduler::Sequence {
   SequenceId id() const;
   int num_prompt() const { return static_cast<int>(request().prompt.size()); }
   int num_generated() const { return num_known - num_prompt(); }
+  // Known tokens before the newest that such a drafter may not have seen.
+  int num_unseen() const { return num_known - 1 - num_drafted; }
   // The token whose logits give the next token that no batch in flight brings.
   int last_fed() const { return num_known + num_in_flight - 1; }
   bool needs_prompt_log_probs() const;

@@ -35,13 +35,9 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 SchedulerOptions Options(int num_drafts) {
-  return {.max_num_seqs = 4,
-          .max_num_tokens = 64,
-          .max_seq_len = 100,
-          .num_blocks = 200,
-          .block_size = 4,
-          .mask_words = static_cast<int>(MaskWords(kPuppetVocab)),
-          .speculation = {.num_drafts = num_drafts}};
+  SchedulerOptions options = OptionsWithDrafts(num_drafts);
+  options.mask_words = static_cast<int>(MaskWords(kPuppetVocab));
+  return options;
 }
 
 // Trees with 2 drafts in the first level, 3 in the second, 1 in the third.

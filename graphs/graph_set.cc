@@ -49,6 +49,11 @@ bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   return order(a) < order(b);
 }
 
+// The largest captured number of drafts, the only one that mixed graphs have. 0: none is captured.
+int MostDrafts(const GraphSetOptions& options) {
+  return options.num_drafts.empty() ? 0 : options.num_drafts.back();
+}
+
 bool Has(const std::vector<int>& ascending, int value) {
   return std::binary_search(ascending.begin(), ascending.end(), value);
 }
@@ -109,7 +114,7 @@ std::vector<GraphKey> GraphSet::keys() const {
           if (IsMixed(key)) mixed.push_back(key);
         };
         add(/*num_drafts=*/0);
-        if (!options_.num_drafts.empty()) add(options_.num_drafts.back());
+        if (MostDrafts(options_) > 0) add(MostDrafts(options_));
       }
       if (num_seqs >= num_tokens) break;  // the next ones are the same key
     }
@@ -179,10 +184,8 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
   int num_drafts = 0;
   if (shape.num_drafts > 0) {
-    if (options_.num_drafts.empty() || shape.num_drafts > options_.num_drafts.back()) {
-      return std::nullopt;
-    }
-    num_drafts = options_.num_drafts.back();
+    num_drafts = MostDrafts(options_);
+    if (shape.num_drafts > num_drafts) return std::nullopt;
   }
   const GraphKey key = MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input), num_drafts);
   // There may be more of them where logits of prompts are wanted, too.
@@ -220,8 +223,7 @@ bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
   // One row has either drafts or tokens.
   const bool has_drafts = key.num_drafts > 0;
-  if (has_drafts && (options_.num_drafts.empty() || key.num_drafts != options_.num_drafts.back() ||
-                     key.padded_num_seqs < 2)) {
+  if (has_drafts && (key.num_drafts != MostDrafts(options_) || key.padded_num_seqs < 2)) {
     return false;
   }
   return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&

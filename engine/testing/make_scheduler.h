@@ -13,6 +13,16 @@
 
 namespace reprise {
 
+// Four sequences of up to 100 tokens, whose rows have up to num_drafts drafts.
+inline SchedulerOptions OptionsWithDrafts(int num_drafts) {
+  return {.max_num_seqs = 4,
+          .max_num_tokens = 64,
+          .max_seq_len = 100,
+          .num_blocks = 200,
+          .block_size = 4,
+          .speculation = {.num_drafts = num_drafts}};
+}
+
 // The options must be good.
 inline std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
   auto scheduler = Scheduler::Create(options);

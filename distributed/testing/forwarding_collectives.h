@@ -1,0 +1,48 @@
+// Collectives that are those of another object, for tests that change or count some of them.
+//
+//   class MyCollectives final : public ForwardingCollectives {
+//     using ForwardingCollectives::ForwardingCollectives;
+//    protected:
+//     absl::Status DoBarrier() override { ... return inner().Barrier(); }
+//   };
+
+#ifndef DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
+#define DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "distributed/collectives.h"
+
+namespace reprise {
+
+class ForwardingCollectives : public Collectives {
+ public:
+  // `inner` must outlive it.
+  explicit ForwardingCollectives(Collectives& inner) : Collectives(inner.ranks()), inner_(inner) {}
+
+  std::string Fingerprint() const override { return inner_.Fingerprint(); }
+  absl::Status status() const override { return inner_.status(); }
+
+ protected:
+  Collectives& inner() const { return inner_; }
+
+  absl::Status DoAllReduce(at::Tensor& tensor) override { return inner_.AllReduce(tensor); }
+  absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override {
+    return inner_.AllGather(in, out);
+  }
+  absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) override {
+    return inner_.ReduceScatter(in, out);
+  }
+  absl::Status DoBroadcast(at::Tensor& tensor, int root) override {
+    return inner_.Broadcast(tensor, root);
+  }
+  absl::Status DoBarrier() override { return inner_.Barrier(); }
+
+ private:
+  Collectives& inner_;
+};
+
+}  // namespace reprise
+
+#endif  // DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
