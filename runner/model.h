@@ -60,6 +60,8 @@
 
 namespace reprise {
 
+class DividedLogits;
+
 struct ModelSpec {
   // One entry per attention layer, in the order of `layer` in Step::Attend: what it computes, which
   // keys it reads, how long it needs them. Pointers in it are on `device`.
@@ -121,6 +123,11 @@ class Model {
     static_cast<void>(step);
     return absl::UnimplementedError("this model has no encoder");
   }
+
+  // What Forward() and ForwardHidden() divide over ranks, if a runner may leave it divided: sampling
+  // then gathers candidates in place of logits, where the parameters of all rows allow it
+  // (runner/ranks/shard_sampler.h). Null: they return whole logits. Lives as long as the model.
+  virtual DividedLogits* divided_logits() { return nullptr; }
 };
 
 }  // namespace reprise

@@ -72,15 +72,6 @@ class DividedLogits {
   at::Tensor left_in_;
 };
 
-// What a Model is as well if a runner may leave its logits divided: sampling then gathers candidates in
-// place of logits, where the parameters of all rows allow it (runner/ranks/shard_sampler.h).
-class HasDividedLogits {
- public:
-  virtual ~HasDividedLogits() = default;
-  // Of Forward() and ForwardHidden(); lives as long as the model.
-  virtual DividedLogits* divided_logits() = 0;
-};
-
 }  // namespace reprise
 
 #endif  // RUNNER_RANKS_DIVIDED_LOGITS_H_

@@ -46,37 +46,26 @@ absl::Status DividedVocabulary::Embed(const at::Tensor& table, const at::Tensor&
 }
 
 absl::Status DividedVocabulary::Logits(const Linear& head, LinearContext& context,
-                                       const at::Tensor& x, const at::Tensor& logits) const {
-  REPRISE_ASSIGN_OR_RETURN(const LogitsPart part, PartOf(head, context, x, logits));
-  return Gather(part, logits);
-}
-
-absl::StatusOr<LogitsPart> DividedVocabulary::PartOf(const Linear& head, LinearContext& context,
-                                                     const at::Tensor& x,
-                                                     const at::Tensor& logits) const {
+                                       const at::Tensor& x, const at::Tensor& logits,
+                                       Finish finish) const {
   const Ranks ranks = RanksOf(collectives_);
-  LogitsPart part = {.own = logits, .all = {}};
   if (ranks.world == 1) {
     REPRISE_RETURN_IF_ERROR(head.Apply(context, x, logits));
-    return part;
+    return finish(logits);
   }
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("logits", logits, {x.size(0), logits_->vocab_size()}));
   const int64_t num_rows = logits.size(0);
-  const at::Tensor memory = logits_->left_in().defined()
-                                ? logits_->left_in()
-                                : at::empty({logits_->PartsSize(num_rows)}, logits.options());
-  part.all = logits_->PartsIn(memory, num_rows);
-  part.own = part.all[ranks.rank];
+  const bool is_left = logits_->left_in().defined();
+  const at::Tensor memory =
+      is_left ? logits_->left_in() : at::empty({logits_->PartsSize(num_rows)}, logits.options());
+  const at::Tensor parts = logits_->PartsIn(memory, num_rows);
+  const at::Tensor own = parts[ranks.rank];
   if (num_rows > 0) {
-    REPRISE_RETURN_IF_ERROR(head.Apply(context, x, part.own.narrow(1, 0, share().size)));
+    REPRISE_RETURN_IF_ERROR(head.Apply(context, x, own.narrow(1, 0, share().size)));
   }
-  return part;
-}
-
-absl::Status DividedVocabulary::Gather(const LogitsPart& part, const at::Tensor& logits) const {
-  if (!part.all.defined() || logits_->left_in().defined()) return absl::OkStatus();
-  return logits_->Gather(part.all, logits);
+  REPRISE_RETURN_IF_ERROR(finish(own));
+  return is_left ? absl::OkStatus() : logits_->Gather(parts, logits);
 }
 
 }  // namespace reprise

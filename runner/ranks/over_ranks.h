@@ -8,11 +8,10 @@
 //   const DividedVocabulary vocabulary(vocab_size, collectives);
 //   REPRISE_RETURN_IF_ERROR(vocabulary.Embed(embedding, step.token_ids(), hidden));
 //   REPRISE_RETURN_IF_ERROR(vocabulary.Logits(lm_head, step.linears(), last, step.logits()));
-//   // Or, with more to do on the logits:
-//   REPRISE_ASSIGN_OR_RETURN(const LogitsPart part,
-//                            vocabulary.PartOf(lm_head, step.linears(), last, step.logits()));
-//   REPRISE_RETURN_IF_ERROR(Softcap(part.own, cap));
-//   REPRISE_RETURN_IF_ERROR(vocabulary.Gather(part, step.logits()));
+//   // Or, with more to do on each rank's logits before they are gathered:
+//   REPRISE_RETURN_IF_ERROR(vocabulary.Logits(
+//       lm_head, step.linears(), last, step.logits(),
+//       [&](const at::Tensor& own) { return Softcap(own, cap); }));
 //
 // With one rank, or without Collectives (null), each is the operation itself and nothing else.
 // Every rank makes the same calls with the same sizes. Work is enqueued on LibTorch's current
@@ -28,6 +27,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "distributed/collectives.h"
@@ -66,15 +66,6 @@ class SumBuffer {
   at::Tensor buffer_;  // [max_rows_, row_size_], from the first call on
 };
 
-// This rank's part of logits.
-struct LogitsPart {
-  // [num_rows, at least share().size], contiguous: the tokens of the share, then columns of any
-  // values. With one rank the logits themselves.
-  at::Tensor own;
-  at::Tensor
-      all;  // the parts of all ranks (runner/ranks/divided_logits.h); undefined with one rank
-};
-
 // An embedding and a head of which each rank has the rows of its AlignedShareOf() the vocabulary.
 class DividedVocabulary {
  public:
@@ -88,24 +79,21 @@ class DividedVocabulary {
   absl::Status Embed(const at::Tensor& table, const at::Tensor& token_ids,
                      const at::Tensor& out) const;
 
-  // PartOf(), then Gather(): logits [num_rows, vocab_size] on every rank, in the order of the
-  // vocabulary, unless the runner leaves them divided. Errors: theirs.
-  absl::Status Logits(const Linear& head, LinearContext& context, const at::Tensor& x,
-                      const at::Tensor& logits) const;
+  // What is still done to the logits that a rank has computed: [num_rows, at least share().size],
+  // contiguous, the tokens of the share and then columns of any values.
+  using Finish = absl::FunctionRef<absl::Status(const at::Tensor& own)>;
 
-  // The part of logits [num_rows, vocab_size] that this rank computes. head: a Linear of
-  // share().size outputs; x and the dtype of the logits as in Linear::Apply(). Errors:
-  // InvalidArgument for logits of another shape; those of Linear::Apply(). May throw LibTorch's
-  // exceptions.
-  absl::StatusOr<LogitsPart> PartOf(const Linear& head, LinearContext& context, const at::Tensor& x,
-                                    const at::Tensor& logits) const;
-
-  // Gathers the parts into `logits`, those of PartOf(). Nothing with one rank, or while the runner
-  // leaves them divided. Errors: those of DividedLogits::Gather().
-  absl::Status Gather(const LogitsPart& part, const at::Tensor& logits) const;
+  // logits [num_rows, vocab_size] on every rank, in the order of the vocabulary, unless the runner
+  // leaves them divided: each rank computes its share, finishes it, and gathers the others'. head: a
+  // Linear of share().size outputs; x and the dtype of the logits as in Linear::Apply(). Errors:
+  // InvalidArgument for logits of another shape; those of Linear::Apply(), of `finish` and of
+  // DividedLogits::Gather(). May throw LibTorch's exceptions.
+  absl::Status Logits(
+      const Linear& head, LinearContext& context, const at::Tensor& x, const at::Tensor& logits,
+      Finish finish = [](const at::Tensor&) { return absl::OkStatus(); }) const;
 
   const Share& share() const { return logits_->share(); }
-  // What HasDividedLogits::divided_logits() returns.
+  // What Model::divided_logits() returns.
   DividedLogits* logits() const { return logits_.get(); }
 
  private:

@@ -184,6 +184,42 @@ TEST(OverRanksTest, LogitsInMemoryThatIsWiderThanTheVocabulary) {
   EXPECT_THAT(results, Each(absl::OkStatus()));
 }
 
+// A bias of each token: every rank adds that of its share. One rank has all.
+TEST(OverRanksTest, EachRankFinishesItsShareBeforeItIsGathered) {
+  constexpr int64_t kVocabSize = 37;
+  const at::Tensor table = at::randn({kVocabSize, kHidden});
+  const at::Tensor bias = at::randn({kVocabSize});
+  const at::Tensor x = at::randn({6, kHidden});
+  for (const int world : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << world << " ranks");
+    const auto run = [&](Collectives& collectives) -> absl::Status {
+      const DividedVocabulary vocabulary(kVocabSize, &collectives);
+      const Share share = vocabulary.share();
+      const at::Tensor got = at::full({6, kVocabSize}, 9.0f);
+      const absl::Status status = vocabulary.Logits(
+          Made(table.narrow(0, share.begin, share.size)), *Context(), x, got,
+          [&](const at::Tensor& own) {
+            EXPECT_EQ(own.size(0), 6);
+            EXPECT_GE(own.size(1), share.size);
+            own.narrow(1, 0, share.size).add_(bias.narrow(0, share.begin, share.size));
+            return absl::OkStatus();
+          });
+      EXPECT_TRUE(got.allclose(x.matmul(table.t()).add(bias), 1e-5, 1e-5));
+      return status;
+    };
+    EXPECT_THAT(RunThreadRanks(world, run), Each(absl::OkStatus()));
+  }
+}
+
+TEST(OverRanksTest, AnErrorOfTheFinishEndsTheLogits) {
+  const DividedVocabulary vocabulary(8, nullptr);
+  const at::Tensor logits = at::empty({3, 8});
+  EXPECT_EQ(
+      vocabulary.Logits(Made(at::randn({8, kHidden})), *Context(), at::randn({3, kHidden}), logits,
+                        [](const at::Tensor&) { return absl::InternalError("no bias"); }),
+      absl::InternalError("no bias"));
+}
+
 TEST(OverRanksTest, RefusesLogitsOfAnotherVocabulary) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
     const DividedVocabulary vocabulary(128, &collectives);

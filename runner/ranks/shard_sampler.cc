@@ -44,9 +44,8 @@ constexpr auto kLaunchTokens = kLaunchTop;
 }  // namespace
 
 DividedLogits* ShardSampler::LogitsOf(Model& model) {
-  auto* const divides = dynamic_cast<HasDividedLogits*>(&model);
-  if (divides == nullptr || divides->divided_logits()->ranks().world == 1) return nullptr;
-  return divides->divided_logits();
+  DividedLogits* const divided = model.divided_logits();
+  return divided == nullptr || divided->ranks().world == 1 ? nullptr : divided;
 }
 
 ShardSampler::ShardSampler(const ShardSamplerOptions& options)

@@ -233,7 +233,7 @@ TEST(DividedLogitsTest, ModelsWithoutThemAndOneRankHaveNone) {
    private:
     ModelSpec spec_;
   };
-  class Divided : public Whole, public HasDividedLogits {
+  class Divided : public Whole {
    public:
     explicit Divided(Collectives* collectives) : logits_(10, collectives) {}
     DividedLogits* divided_logits() override { return &logits_; }

@@ -43,7 +43,7 @@ struct SlotState {
   int32_t* last_token = nullptr;       // [num_slots] newest token, its keys not yet in the cache
   int64_t* sample_index = nullptr;     // [num_slots] tokens sampled so far: the Philox counter
   SamplingParams* sampling = nullptr;  // [num_slots]
-  // The tokens of each sequence, for drafters; null: nobody needs them.
+  // The tokens of each sequence, for drafters; null without drafters that read them.
   TokenHistory history = {};
   // [num_slots] tokens of the sequence that a draft model has seen: their keys in its layers are in
   // the cache. Null without a draft model.

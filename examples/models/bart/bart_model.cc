@@ -157,13 +157,13 @@ absl::StatusOr<at::Tensor> BartModel::Forward(const Step& step) {
     }
     const at::Tensor last = at::empty({step.logits_indices().size(0), config_.d_model}, options);
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.hidden, step.logits_indices(), last));
-    REPRISE_ASSIGN_OR_RETURN(
-        const LogitsPart part,
-        vocabulary_.PartOf(weights_.lm_head, step.linears(), last, step.logits()));
-    const Share share = vocabulary_.share();
-    part.own.narrow(1, 0, share.size)
-        .add_(weights_.logits_bias.narrow(-1, share.begin, share.size));
-    REPRISE_RETURN_IF_ERROR(vocabulary_.Gather(part, step.logits()));
+    REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
+        weights_.lm_head, step.linears(), last, step.logits(), [this](const at::Tensor& own) {
+          const Share share = vocabulary_.share();
+          own.narrow(1, 0, share.size)
+              .add_(weights_.logits_bias.narrow(-1, share.begin, share.size));
+          return absl::OkStatus();
+        }));
     return step.logits();
   });
 }

@@ -43,7 +43,7 @@ struct BartModelOptions {
   Collectives* collectives = nullptr;
 };
 
-class BartModel : public Model, public HasDividedLogits {
+class BartModel : public Model {
  public:
   // A model over the rank's loaded weights, on their device. Errors: those of BartShareOf() and
   // CheckBartWeights().

@@ -157,11 +157,9 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
     const at::Tensor last =
         at::empty({num_logits, config_.hidden_size}, weights_.embedding.options());
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
-    REPRISE_ASSIGN_OR_RETURN(
-        const LogitsPart part,
-        vocabulary_.PartOf(weights_.lm_head, step.linears(), last, step.logits()));
-    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(options_.context, part.own));
-    REPRISE_RETURN_IF_ERROR(vocabulary_.Gather(part, step.logits()));
+    REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
+        weights_.lm_head, step.linears(), last, step.logits(),
+        [this](const at::Tensor& own) { return CopyFromFirstRank(options_.context, own); }));
     return step.logits();
   });
 }

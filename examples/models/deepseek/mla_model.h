@@ -72,7 +72,7 @@ struct MlaModelOptions {
   Collectives* context = nullptr;
 };
 
-class MlaModel : public Model, public HasDividedLogits {
+class MlaModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
   // config's shapes on this rank, max_position is out of range, or both weights and keys are to be

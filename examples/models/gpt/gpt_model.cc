@@ -127,11 +127,9 @@ absl::StatusOr<at::Tensor> GptModel::Forward(const Step& step) {
         at::empty({step.logits_indices().size(0), config_.hidden_size}, options);
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.hidden, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(Normalise(last, weights_.final_norm, last));
-    REPRISE_ASSIGN_OR_RETURN(
-        const LogitsPart part,
-        vocabulary_.PartOf(weights_.lm_head, step.linears(), last, step.logits()));
-    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(context_, part.own));
-    REPRISE_RETURN_IF_ERROR(vocabulary_.Gather(part, step.logits()));
+    REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
+        weights_.lm_head, step.linears(), last, step.logits(),
+        [this](const at::Tensor& own) { return CopyFromFirstRank(context_, own); }));
     return step.logits();
   });
 }

@@ -45,7 +45,7 @@ struct GptModelOptions {
   Collectives* context = nullptr;
 };
 
-class GptModel : public Model, public HasDividedLogits {
+class GptModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
   // config's shapes on this rank, max_position is out of range, or both weights and keys are to be

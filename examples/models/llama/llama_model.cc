@@ -181,14 +181,14 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
     const at::Tensor last =
         at::empty({num_logits, config_.hidden_size}, weights_.embedding.options());
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
-    REPRISE_ASSIGN_OR_RETURN(
-        const LogitsPart part,
-        vocabulary_.PartOf(weights_.lm_head, step.linears(), last, step.logits()));
-    if (config_.logit_softcap.has_value()) {
-      REPRISE_RETURN_IF_ERROR(Softcap(part.own, static_cast<float>(*config_.logit_softcap)));
-    }
-    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(context_, part.own));
-    REPRISE_RETURN_IF_ERROR(vocabulary_.Gather(part, step.logits()));
+    const auto finish = [this](const at::Tensor& own) {
+      if (config_.logit_softcap.has_value()) {
+        REPRISE_RETURN_IF_ERROR(Softcap(own, static_cast<float>(*config_.logit_softcap)));
+      }
+      return CopyFromFirstRank(context_, own);
+    };
+    REPRISE_RETURN_IF_ERROR(
+        vocabulary_.Logits(weights_.lm_head, step.linears(), last, step.logits(), finish));
     return step.logits();
   });
 }

@@ -53,7 +53,7 @@ struct LlamaModelOptions {
   Collectives* context = nullptr;
 };
 
-class LlamaModel : public Model, public HasDividedLogits {
+class LlamaModel : public Model {
  public:
   // A model over loaded weights, on their device. Errors: InvalidArgument if they are not of the
   // config's shapes on this rank, max_position is out of range, or both weights and keys are to be
