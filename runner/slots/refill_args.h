@@ -10,6 +10,7 @@
 #include "attention/metadata/batch_rows.h"
 #include "cache/kv_group.h"
 #include "cache/tables/block_table_view.h"
+#include "runner/slots/slot_rows.h"
 #include "runner/slots/slot_state.h"
 #include "runner/slots/step_arrays.h"
 #include "runner/slots/step_delta.h"
@@ -41,31 +42,13 @@ struct RefillArgs {
   KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
 };
 
-// The rows of a step as all builders of rows see them (attention/metadata/batch_rows.h): a slot is
-// a table row, in every group, and its seq_len the row's context.
+// The rows of a step.
 constexpr RowArgs RefillRowArgs(const RefillArgs& args) {
-  RowArgs rows;
-  rows.table.entries = args.slots.block_table;
-  rows.table.row_stride = args.slots.block_table_stride;
-  rows.table.num_tables = args.slots.num_slots;
-  rows.table.max_blocks = args.slots.max_blocks;
-  rows.table.block_size = args.block_size;
-  rows.table.num_blocks = args.num_blocks;
-  rows.group_stride = args.slots.block_table_group_stride;
-  rows.num_groups = args.slots.num_groups;
-  for (int group = 0; group < kMaxKvGroups; ++group) rows.groups[group] = args.groups[group];
+  RowArgs rows =
+      SlotRowArgs(args.slots, args.block_size, args.num_blocks, args.groups, args.arrays);
   rows.num_rows = args.padded_num_rows;
   rows.num_tokens = args.padded_num_tokens;
   rows.max_query_len = args.padded_num_tokens;
-  rows.arrays.token_ids = args.arrays.token_ids;
-  rows.arrays.positions = args.arrays.positions;
-  rows.arrays.slot_mapping = args.arrays.slot_mapping;
-  rows.arrays.group_stride = args.arrays.max_tokens;
-  rows.arrays.query_start_loc = args.arrays.query_start_loc;
-  rows.arrays.seq_lens = args.arrays.seq_lens;
-  rows.arrays.context_lens = args.arrays.context_lens;
-  rows.arrays.table_row = args.arrays.table_row;
-  rows.arrays.logits_indices = args.arrays.logits_indices;
   rows.arrays.row_faults = args.arrays.row_faults;
   return PrepareRows(rows);
 }

@@ -11,6 +11,7 @@
 #include "base/row_fault.h"
 #include "cache/kv_group.h"
 #include "cache/tables/block_table_view.h"
+#include "runner/slots/slot_rows.h"
 #include "runner/slots/slot_state.h"
 #include "runner/slots/step_arrays.h"
 
@@ -84,33 +85,14 @@ REPRISE_HOST_DEVICE constexpr int32_t ChosenOfNode(const DraftRowsArgs& args, in
                      level.tree[node - 1] - level.first_before];
 }
 
-// The rows of a pass as all builders of rows see them. No faults are reported: a row that cannot be
-// served is one without good drafts.
+// The rows of a pass. No faults are reported: a row that cannot be served is one without good drafts.
 constexpr RowArgs DraftPassRowArgs(const DraftRowsArgs& args) {
-  RowArgs rows;
-  rows.table.entries = args.slots.block_table;
-  rows.table.row_stride = args.slots.block_table_stride;
-  rows.table.num_tables = args.slots.num_slots;
-  rows.table.max_blocks = args.slots.max_blocks;
-  rows.table.block_size = args.block_size;
-  rows.table.num_blocks = args.num_blocks;
-  rows.group_stride = args.slots.block_table_group_stride;
-  rows.num_groups = args.slots.num_groups;
-  for (int group = 0; group < kMaxKvGroups; ++group) rows.groups[group] = args.groups[group];
+  RowArgs rows = SlotRowArgs(args.slots, args.block_size, args.num_blocks, args.groups, args.draft);
   rows.num_rows = args.num_rows;
   rows.num_tokens = args.num_tokens;
   rows.max_query_len = args.pass == 0 ? 1 + args.max_drafts : EndNode(args) - FirstNode(args);
-  rows.arrays.token_ids = args.draft.token_ids;
-  rows.arrays.positions = args.draft.positions;
-  rows.arrays.slot_mapping = args.draft.slot_mapping;
-  rows.arrays.group_stride = args.draft.max_tokens;
-  rows.arrays.query_start_loc = args.draft.query_start_loc;
-  rows.arrays.seq_lens = args.draft.seq_lens;
-  rows.arrays.context_lens = args.draft.context_lens;
-  rows.arrays.table_row = args.draft.table_row;
   // Of a level each node has logits.
-  const bool is_level = IsTree(args) && args.pass > 0;
-  rows.arrays.logits_indices = is_level ? nullptr : args.draft.logits_indices;
+  if (IsTree(args) && args.pass > 0) rows.arrays.logits_indices = nullptr;
   return PrepareRows(rows);
 }
 

@@ -168,6 +168,7 @@ PUBLIC_TARGETS = [
     "//runner/slots:embedding_rows",
     "//runner/slots:scheduled_batch",
     "//runner/slots:slot_mirror",
+    "//runner/slots:slot_rows",
     "//runner/slots:slot_state",
     "//runner/slots:step_arrays",
     "//runner/slots:step_delta",

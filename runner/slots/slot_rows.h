@@ -1,0 +1,44 @@
+// The rows of slots as all builders of rows see them (attention/metadata/batch_rows.h): a slot is a
+// table row, in every group, and its seq_len the row's context. No LibTorch; constexpr, so that nvcc
+// compiles it for the device.
+
+#ifndef RUNNER_SLOTS_SLOT_ROWS_H_
+#define RUNNER_SLOTS_SLOT_ROWS_H_
+
+#include "attention/metadata/batch_rows.h"
+#include "cache/kv_group.h"
+#include "runner/slots/slot_state.h"
+#include "runner/slots/step_arrays.h"
+
+namespace reprise {
+
+// What rows read, of `slots`, and what is written, of `arrays`, but for its row_faults. The caller adds
+// how many rows and tokens there are, and calls PrepareRows(). groups: the first slots.num_groups
+// count.
+constexpr RowArgs SlotRowArgs(const SlotState& slots, int block_size, int num_blocks,
+                              const KvGroupSpec (&groups)[kMaxKvGroups], const StepArrays& arrays) {
+  RowArgs rows;
+  rows.table.entries = slots.block_table;
+  rows.table.row_stride = slots.block_table_stride;
+  rows.table.num_tables = slots.num_slots;
+  rows.table.max_blocks = slots.max_blocks;
+  rows.table.block_size = block_size;
+  rows.table.num_blocks = num_blocks;
+  rows.group_stride = slots.block_table_group_stride;
+  rows.num_groups = slots.num_groups;
+  for (int group = 0; group < kMaxKvGroups; ++group) rows.groups[group] = groups[group];
+  rows.arrays.token_ids = arrays.token_ids;
+  rows.arrays.positions = arrays.positions;
+  rows.arrays.slot_mapping = arrays.slot_mapping;
+  rows.arrays.group_stride = arrays.max_tokens;
+  rows.arrays.query_start_loc = arrays.query_start_loc;
+  rows.arrays.seq_lens = arrays.seq_lens;
+  rows.arrays.context_lens = arrays.context_lens;
+  rows.arrays.table_row = arrays.table_row;
+  rows.arrays.logits_indices = arrays.logits_indices;
+  return rows;
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_SLOTS_SLOT_ROWS_H_
