@@ -33,7 +33,7 @@ LIBRARIES = ["libabsl_*.a", "libgtest*.a", "libgmock*.a", "libglog.so*", "libgfl
              "liblzma.so*", "libpcre2-8.*", "libutf8proc.*", "libedit.*", "libbsd.*", "libmd.*", "libtinfo.*"]
 LIBRARY_FOLDERS = ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
 
-SOURCES = (".h", ".cuh", ".cc", ".cu")
+SOURCES = (".h", ".cuh", ".inc", ".cc", ".cu")
 # Of Bazel's options those that change what a source means; the others are the compiler's that Bazel found here.
 OPTIONS = ("-D", "-gencode", "--compress-mode", "-maxrregcount")
 
