@@ -15,35 +15,37 @@ PeerWatch::PeerWatch(Peers* peers, const PeerWatchOptions& options,
 
 PeerWatch::~PeerWatch() {
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     stops_ = true;
   }
+  ended_.notify_all();
   thread_.join();
   if (status().ok()) peers_.Leave();
 }
 
 absl::Status PeerWatch::status() const {
   if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   return failure_;
 }
 
 void PeerWatch::Fail(const absl::Status& why) {
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok()) return;
   failure_ = why;
   failed_.store(true, std::memory_order_release);
+  ended_.notify_all();
 }
 
 absl::Status PeerWatch::Await(absl::FunctionRef<absl::Status()> wait,
                               std::optional<absl::Duration> limit) {
   absl::Time outer;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     outer = std::exchange(deadline_, absl::Now() + limit.value_or(options_.timeout));
   }
   const absl::Cleanup restore = [&] {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     deadline_ = outer;
   };
   const absl::Status result = wait();
@@ -54,7 +56,7 @@ absl::Status PeerWatch::Await(absl::FunctionRef<absl::Status()> wait,
 absl::Status PeerWatch::Look() {
   bool late = false;
   {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.ok()) return failure_;
     late = absl::Now() >= deadline_;
   }
@@ -65,10 +67,9 @@ absl::Status PeerWatch::Look() {
 void PeerWatch::Run() {
   while (true) {
     {
-      const absl::MutexLock lock(&mutex_);
-      const auto ends = [this]()
-                            ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stops_ || !failure_.ok(); };
-      mutex_.AwaitWithTimeout(absl::Condition(&ends), options_.poll);
+      std::unique_lock<std::mutex> lock(mutex_);
+      ended_.wait_for(lock, absl::ToChronoNanoseconds(options_.poll),
+                      [this] { return stops_ || !failure_.ok(); });
       if (stops_ && failure_.ok()) return;
     }
     const absl::Status failure = Look();

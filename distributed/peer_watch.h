@@ -14,14 +14,14 @@
 #ifdef REPRISE_WITH_C10D
 
 #include <atomic>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "distributed/peers.h"
 
@@ -66,10 +66,11 @@ class PeerWatch {
   const std::function<void(const absl::Status&)> release_;
 
   std::atomic<bool> failed_ = false;
-  mutable absl::Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  absl::Time deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  bool stops_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable std::mutex mutex_;  // of the three below
+  absl::Status failure_;
+  absl::Time deadline_ = absl::InfiniteFuture();
+  bool stops_ = false;
+  std::condition_variable ended_;  // failure_ or stops_ has changed
   std::thread thread_;
 };
 

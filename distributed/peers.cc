@@ -9,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <mutex>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -20,12 +22,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 
@@ -120,10 +120,11 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& addre
   // TCPStore waits without end for a server that accepts and says nothing, so it has a thread of
   // its own, which is then left alone.
   struct Opening {
-    absl::Mutex mutex;
-    c10::intrusive_ptr<c10d::Store> store ABSL_GUARDED_BY(mutex);
-    std::string error ABSL_GUARDED_BY(mutex);
-    bool done ABSL_GUARDED_BY(mutex) = false;
+    std::mutex mutex;  // of all others
+    std::condition_variable ended;
+    c10::intrusive_ptr<c10d::Store> store;
+    std::string error;
+    bool done = false;
   };
   const auto opening = std::make_shared<Opening>();
   std::thread([opening, host = address.substr(0, colon), options] {
@@ -134,13 +135,15 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& addre
     } catch (const std::exception& exception) {
       error = FirstLine(exception);
     }
-    const absl::MutexLock lock(&opening->mutex);
+    const std::lock_guard<std::mutex> lock(opening->mutex);
     opening->store = std::move(store);
     opening->error = error;
     opening->done = true;
+    opening->ended.notify_all();
   }).detach();
-  const absl::MutexLock lock(&opening->mutex);
-  opening->mutex.AwaitWithTimeout(absl::Condition(&opening->done), timeout + absl::Seconds(1));
+  std::unique_lock<std::mutex> lock(opening->mutex);
+  opening->ended.wait_for(lock, absl::ToChronoNanoseconds(timeout + absl::Seconds(1)),
+                          [&] { return opening->done; });
   if (opening->store) return opening->store;
   const std::string error = opening->done ? opening->error : "someone listens there, and is silent";
   if (absl::StrContains(error, "EADDRINUSE") || absl::StrContains(error, "in use")) {

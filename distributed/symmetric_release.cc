@@ -59,7 +59,7 @@ absl::Status SymmetricRelease::Add(
     REPRISE_RETURN_IF_ERROR(CudaStatus(Write(pad, ranks_.rank, taken_), "cudaMemcpy2DAsync"));
   }
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
-  const absl::MutexLock lock(&mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   memories_.push_back(std::move(memory));
   return absl::OkStatus();
 }
@@ -72,7 +72,7 @@ void SymmetricRelease::Run(absl::Duration limit) {
   const absl::Time deadline = absl::Now() + limit;
   while (!stops_ && absl::Now() < deadline) {
     {
-      const absl::MutexLock lock(&mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       for (const auto& memory : memories_) {
         const std::vector<void*> pads = memory->get_signal_pad_ptrs();
         for (int rank = 0; rank < ranks_.world; ++rank) {

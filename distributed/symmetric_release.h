@@ -19,13 +19,12 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "distributed/ranks.h"
 
@@ -65,9 +64,8 @@ class SymmetricRelease {
   std::atomic<bool> stops_ = false;
   std::vector<void*> flags_;
   at::Tensor sent_, taken_;  // [channels] int32: ones, zeros
-  absl::Mutex mutex_;
-  std::vector<c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory>> memories_
-      ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;         // of memories_
+  std::vector<c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory>> memories_;
 };
 
 }  // namespace reprise
