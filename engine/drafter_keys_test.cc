@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "cache/blocks/prefix_cache.h"
 #include "engine/draft_costs.h"
+#include "engine/preemption_rule.h"
 #include "engine/scheduler.h"
 #include "engine/speculation_policy.h"
 #include "engine/testing/make_scheduler.h"
@@ -129,6 +131,49 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
   scheduler->Commit(NewTokens(3, {{7, 7, 7, 7}}).output(), events);
   EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 0);
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 3);
+}
+
+// Both keys are swapped: the drafter's are those of what it had seen.
+TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
+  for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
+    SCOPED_TRACE(static_cast<int>(keys));
+    SchedulerOptions options = OptionsWithDrafts(3);
+    options.max_num_seqs = 2;
+    options.num_blocks = 1 + 6;
+    options.speculation.max_speculating_rows = 1;
+    options.drafter_keys = keys;
+    options.prefix_reuse = PrefixReuse::kOff;
+    options.num_swap_blocks = 8;
+    options.bytes_per_block = 1000;
+    options.preemption = PreemptionMode::kSwap;
+    auto scheduler = Make(options);
+    std::vector<TokenEvent> events;
+    Add(*scheduler, {.prompt = {1, 2}, .max_new_tokens = 14});
+    Add(*scheduler, {.prompt = {1, 3}, .max_new_tokens = 22});
+    for (int i = 0; i < 11; ++i) {
+      ASSERT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0)) << i;
+      scheduler->Commit({7, 7}, events);
+    }
+    // 12 tokens of each fill six blocks.
+    EXPECT_THAT(scheduler->Schedule().swap_outs, SizeIs(3));
+    scheduler->Commit(NewTokens(3, {{7}}).output(), events);
+    while (scheduler->num_running() > 0) {
+      ASSERT_THAT(scheduler->Schedule().joins, SizeIs(0));
+      scheduler->Commit(NewTokens(3, {{7}}).output(), events);
+    }
+    const ScheduledBatch& back = scheduler->Schedule();
+    EXPECT_THAT(back.swap_ins, SizeIs(3));
+    ASSERT_THAT(back.joins, SizeIs(1));
+    EXPECT_EQ(back.joins[0].seq_len, 12);
+    // The prompt was shown to it.
+    EXPECT_EQ(back.joins[0].num_undrafted, keys == DrafterKeys::kNone ? 0 : 10);
+    scheduler->Commit({7}, events);
+    EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
+    scheduler->Commit(NewTokens(3, {{7}}).output(), events);
+    EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows,
+              keys == DrafterKeys::kNone ? 0 : 1);
+    scheduler->CheckInvariants();
+  }
 }
 
 TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {

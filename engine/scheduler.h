@@ -365,6 +365,8 @@ class Scheduler {
   bool AwaitsEqualPrefix(Sequence& sequence) const;
   // Puts the sequence's known tokens into a slot. ResourceExhausted if the blocks do not suffice.
   absl::StatusOr<PromptHits> TakeSlot(Sequence& sequence, SlotId slot);
+  // The same from the start, but for what is found in the cache.
+  absl::StatusOr<PromptHits> AddToCache(Sequence& sequence, SlotId slot);
   // Calls `use` with the sequence's known tokens as a prompt, and returns its result.
   absl::StatusOr<PromptHits> AsPrompt(
       const Sequence& sequence,
