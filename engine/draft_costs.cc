@@ -8,10 +8,21 @@
 
 namespace reprise {
 
-double DraftCosts::Times::Median() const {
+void DraftCosts::Times::Add(double us, int64_t now) {
+  us_[count_++ % kNumTimes] = us;
+  last_ = now;
   std::array<double, kNumTimes> sorted = us_;
-  std::nth_element(sorted.begin(), sorted.begin() + kNumTimes / 2, sorted.end());
-  return sorted[kNumTimes / 2];
+  const int64_t num_times = std::min<int64_t>(count_, kNumTimes);
+  const auto middle = sorted.begin() + num_times / 2;
+  std::nth_element(sorted.begin(), middle, sorted.begin() + num_times);
+  median_ = *middle;
+}
+
+DraftCosts::DraftCosts(absl::Span<const int> numbers) : numbers_({0}) {
+  for (const int number : numbers) {
+    CHECK(numbers_.back() < number && number <= kMaxDrafts) << number;
+    numbers_.push_back(number);
+  }
 }
 
 int DraftCosts::IndexOf(int num_rows) {
@@ -19,34 +30,124 @@ int DraftCosts::IndexOf(int num_rows) {
   return std::min(static_cast<int>(std::bit_width(static_cast<uint32_t>(num_rows))) - 1, 15);
 }
 
-bool DraftCosts::Decide(int num_rows) {
-  Rows& rows = rows_[IndexOf(num_rows)];
-  if (rows.drafts.count() < kFirstSteps) return true;
-  if (rows.plain.count() < kNumTimes) return false;
-  const bool pays = rows.pays();
-  const int place = rows.num_since_probe;
-  rows.num_since_probe = (place + 1) % kProbeInterval;
-  return place < kProbeInterval - kProbeSteps ? pays : !pays;
+int DraftCosts::NumberFor(int num_drafts) const {
+  const auto it = std::lower_bound(numbers_.begin(), numbers_.end(), num_drafts);
+  return it == numbers_.end() ? numbers_.back() : *it;
 }
 
-bool DraftCosts::pays(int num_rows) const {
-  const Rows& rows = rows_[IndexOf(num_rows)];
-  return !rows.is_known() || rows.pays();
+double DraftCosts::acceptance(int place) const {
+  // Of a place that no row has come to, what the last known one says.
+  while (place > 0 && places_[place].num_rows == 0) --place;
+  return places_[place].mean;
 }
 
-void DraftCosts::Observe(const TimedStep& step) {
-  const Kind kind = step.num_drafts == 0 ? Kind::kPlain : Kind::kDrafts;
-  const bool is_alike = std::exchange(last_, kind) == kind;
-  if (!is_alike || !(step.us > 0)) return;
-  Rows& rows = rows_[IndexOf(step.num_rows)];
-  if (kind == Kind::kPlain) {
-    rows.plain.Add(step.us);
-    return;
+DraftCosts::Gains DraftCosts::ExpectedGains() const {
+  Gains gains = {};
+  double all_before = 1;
+  for (int place = 0; place < kMaxDrafts; ++place) {
+    all_before *= acceptance(place);
+    gains[place + 1] = gains[place] + all_before;
   }
-  rows.drafts.Add(step.us);
-  const double weight = std::max(kWeight, 1.0 / static_cast<double>(rows.drafts.count()));
-  const double tokens = static_cast<double>(step.num_new_tokens) / step.num_rows;
-  rows.tokens += weight * (tokens - rows.tokens);
+  return gains;
+}
+
+double DraftCosts::Rate(const Rows& rows, const DraftableStep& step, const Gains& gains,
+                        int number) {
+  const double num_tokens = step.num_rows + step.num_drafting * gains[std::min(number, step.most)];
+  return num_tokens / rows.times[number].median();
+}
+
+int DraftCosts::BestMeasured(const Rows& rows, const DraftableStep& step,
+                             const Gains& gains) const {
+  const int top = NumberFor(step.most);
+  int best = 0;
+  double best_rate = 0;
+  for (const int number : numbers_) {
+    if (number > top) break;
+    if (!rows.times[number].is_known()) continue;
+    double rate = Rate(rows, step, gains, number);
+    if (number == rows.chosen) rate *= 1 + kMargin;
+    if (rate > best_rate) best = number;
+    best_rate = std::max(best_rate, rate);
+  }
+  return best;
+}
+
+std::optional<int> DraftCosts::NumberToMeasure(const Rows& rows, const DraftableStep& step,
+                                               const Gains& gains) const {
+  const int top = NumberFor(step.most);
+  if (!rows.times[top].is_known() || places_[0].num_rows < kFirstRows) return top;
+  if (!rows.times[0].is_known()) return 0;
+  const double best_rate = Rate(rows, step, gains, BestMeasured(rows, step, gains));
+  std::optional<int> promising;  // the largest, so that the smaller ones are compared with it
+  double measured_us = 0;        // of the next smaller one
+  for (const int number : numbers_) {
+    if (number >= top) break;
+    if (rows.times[number].is_known()) {
+      measured_us = rows.times[number].median();
+      continue;
+    }
+    const double num_tokens = step.num_rows + step.num_drafting * gains[number];
+    if (num_tokens > best_rate * (1 + kMargin) * measured_us) promising = number;
+  }
+  return promising;
+}
+
+int DraftCosts::NumberToProbe(const Rows& rows, const DraftableStep& step) const {
+  const int top = NumberFor(step.most);
+  const bool is_for_acceptance = rows.num_calls / kProbeInterval % 2 == 0;
+  if (is_for_acceptance && rows.chosen != top) return top;
+  int oldest = rows.chosen;
+  for (const int number : numbers_) {
+    if (number > top || number == rows.chosen) continue;
+    if (oldest == rows.chosen || rows.times[number].last() < rows.times[oldest].last()) {
+      oldest = number;
+    }
+  }
+  return oldest;
+}
+
+int DraftCosts::Choose(const DraftableStep& step) {
+  if (step.most == 0 || step.num_drafting == 0) return 0;
+  Rows& rows = rows_[IndexOf(step.num_rows)];
+  const Gains gains = ExpectedGains();
+  if (const std::optional<int> number = NumberToMeasure(rows, step, gains)) {
+    return std::min(*number, step.most);
+  }
+  rows.chosen = BestMeasured(rows, step, gains);
+  const int64_t place = rows.num_calls++ % kProbeInterval;
+  if (place < kProbeInterval - kProbeSteps) return std::min(rows.chosen, step.most);
+  if (place == kProbeInterval - kProbeSteps) rows.probed = NumberToProbe(rows, step);
+  return std::min(rows.probed, step.most);
+}
+
+int DraftCosts::Best(const DraftableStep& step) const {
+  if (step.most == 0 || step.num_drafting == 0) return 0;
+  const Rows& rows = rows_[IndexOf(step.num_rows)];
+  const bool is_measured = rows.times[NumberFor(step.most)].is_known() &&
+                           rows.times[0].is_known() && places_[0].num_rows >= kFirstRows;
+  if (!is_measured) return step.most;
+  return std::min(BestMeasured(rows, step, ExpectedGains()), step.most);
+}
+
+void DraftCosts::ObserveStep(const TimedStep& step) {
+  const int number = NumberFor(step.num_drafts);
+  const bool is_alike = std::exchange(last_, number) == number;
+  ++num_observed_;
+  if (!is_alike || !(step.us > 0)) return;
+  rows_[IndexOf(step.num_rows)].times[number].Add(step.us, num_observed_);
+}
+
+void DraftCosts::ObserveRow(const VerifiedDrafts& row) {
+  CHECK(0 <= row.num_accepted && row.num_accepted <= row.num_drafts) << row.num_accepted;
+  const int64_t most_rows = std::max<int64_t>(kMeanRows, int64_t{kMeanSteps} * row.num_rows);
+  // The drafts behind the first wrong one say nothing.
+  const int num_places = std::min({row.num_accepted + 1, row.num_drafts, kMaxDrafts});
+  for (int i = 0; i < num_places; ++i) {
+    Place& place = places_[i];
+    const double num_rows = static_cast<double>(std::min(++place.num_rows, most_rows));
+    place.mean += ((i < row.num_accepted ? 1.0 : 0.0) - place.mean) / num_rows;
+  }
 }
 
 }  // namespace reprise

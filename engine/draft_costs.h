@@ -1,84 +1,146 @@
-// Whether drafts pay, by measured times: from some number of rows on a step is bound by computation,
-// and verifying drafts costs more than the accepted ones save (docs/speculation.md).
+// How many drafts bring the most tokens a second, by measured times: verifying more of them takes
+// longer, and so do further passes of a draft model, while each draft is accepted more rarely than
+// the one before it (docs/speculation.md).
 //
-//   DraftCosts costs;
-//   const bool has_drafts = costs.Decide(num_rows);     // of the next step
-//   costs.Observe({.num_rows = 32, .num_drafts = 128, .num_new_tokens = 71, .us = 7200});
+//   DraftCosts costs({1, 2, 4, 8});                  // numbers of drafts that steps have graphs for
+//   const int num_drafts = costs.Choose({.num_rows = 32, .num_drafting = 32, .most = 8});
+//   costs.ObserveStep({.num_rows = 32, .num_drafts = 4, .us = 7200});        // when it is done
+//   costs.ObserveRow({.num_drafts = 4, .num_accepted = 3, .num_rows = 32});  // of each of its rows
 //
-// Numbers of rows that are alike (1, 2 to 3, 4 to 7, ...) are measured together: the median time of
-// the last steps with drafts and of the last plain ones, and how many tokens a row with drafts brings
-// on average. Drafts pay while they bring more tokens a second than plain steps. First both kinds are
-// measured, with drafts and then without; from then on kProbeSteps of kProbeInterval steps are of
-// the kind that the others are not.
+// For numbers of rows that are alike (1, 2 to 3, 4 to 7, ...) it keeps the median time of the last
+// steps with each number of drafts, and of plain ones; for all together the probability that a draft
+// is accepted, by place. A step has the number whose expected tokens over its time are the most.
+//
+// Numbers are measured before they are compared: first the largest, which tells what is accepted, then
+// plain steps, then those between that could be the best, if they took no longer than the next smaller
+// measured one. From then on kProbeSteps of kProbeInterval steps have another number: the largest, and
+// the one whose measurement is the oldest, in turn.
 //
 // Where the host launches steps ahead, the time of a step may be in part that of the next one. So a
-// step counts only behind one of its kind.
+// step counts only behind one with the same number of drafts.
 //
-// Thread safety: none; one owner. No allocation.
+// Thread safety: none; one owner. No allocation after construction. Choose() computes for less than a
+// microsecond.
 
 #ifndef ENGINE_DRAFT_COSTS_H_
 #define ENGINE_DRAFT_COSTS_H_
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "runner/speculation/speculation_options.h"
 
 namespace reprise {
 
+// A step of decodes that is to be made.
+struct DraftableStep {
+  int num_rows = 0;      // at least 1
+  int num_drafting = 0;  // of them, those that may have drafts
+  int most = 0;          // drafts that a row may have, of trees levels: at least 0
+};
+
 // A step of decodes that was measured.
 struct TimedStep {
-  int num_rows = 0;        // at least 1
-  int num_drafts = 0;      // of all rows; 0: a plain step
-  int num_new_tokens = 0;  // of all rows
-  double us = 0;           // above 0, else it is not counted
+  int num_rows = 0;    // at least 1
+  int num_drafts = 0;  // of the row with the most, of trees levels; 0: a plain step
+  double us = 0;       // above 0, else it is not counted
+};
+
+// A row whose drafts were verified.
+struct VerifiedDrafts {
+  int num_drafts = 0;    // at least 1, of trees levels
+  int num_accepted = 0;  // the first ones, at most num_drafts
+  int num_rows = 0;      // of its step, at least 1
 };
 
 class DraftCosts {
  public:
-  static constexpr int kFirstSteps = 16;       // with drafts, before they are compared
-  static constexpr int kNumTimes = 7;          // of each kind, of which the median is taken
-  static constexpr int kProbeInterval = 256;   // steps
-  static constexpr int kProbeSteps = 4;        // the last of them
-  static constexpr double kWeight = 1.0 / 16;  // of the newest step, in the mean of tokens
+  static constexpr int kNumTimes = 7;    // of each number of drafts, of which the median is taken
+  static constexpr int kLeastTimes = 3;  // before it is compared
+  static constexpr int kFirstRows = 16;  // with drafts, before anything is compared
+  static constexpr int kProbeInterval = 256;  // steps
+  static constexpr int kProbeSteps = 4;       // the last of them
+  // Probabilities are means over so many rows, or over the rows of so many steps if those are more.
+  static constexpr int kMeanRows = 32;
+  static constexpr int kMeanSteps = 8;
+  // The number of drafts changes for one that brings more by this part.
+  static constexpr double kMargin = 0.02;
 
-  // Whether the next step of so many rows is to have drafts. Counts the call, for probes.
-  // REQUIRES: num_rows >= 1, here and below.
-  bool Decide(int num_rows);
+  // `numbers`: ascending, in [1, kMaxDrafts]. A step whose rows have up to n drafts takes as long as
+  // one of the smallest number that is not below n. Empty: there are no drafts.
+  explicit DraftCosts(absl::Span<const int> numbers);
 
-  // What has been measured says so; true until enough was.
-  bool pays(int num_rows) const;
+  // The number of drafts of the next step's rows, at most step.most; 0: a plain step. Counts the call,
+  // for probes.
+  int Choose(const DraftableStep& step);
+
+  // The same of a step that is not measured, such as one with chunks of prompts: what has been
+  // measured says so, else step.most.
+  int Best(const DraftableStep& step) const;
 
   // The next step that is done.
-  void Observe(const TimedStep& step);
+  void ObserveStep(const TimedStep& step);
   // The same for a step with chunks of prompts, or one that failed: it is not measured.
-  void ObserveOther() { last_ = Kind::kOther; }
+  void ObserveOtherStep() { last_ = std::nullopt; }
+
+  // What became of a row's drafts, in any step.
+  void ObserveRow(const VerifiedDrafts& row);
+
+  // The probability that a draft is accepted if the `place` drafts before it are: 1 before the first.
+  // REQUIRES: 0 <= place < kMaxDrafts.
+  double acceptance(int place) const;
 
  private:
-  enum class Kind : int8_t { kOther, kPlain, kDrafts };
   // Of the last kNumTimes steps. A few that waited for something else than their work do not matter.
   class Times {
    public:
-    void Add(double us) { us_[count_++ % kNumTimes] = us; }
-    int64_t count() const { return count_; }
-    double Median() const;  // REQUIRES: count() >= kNumTimes
+    void Add(double us, int64_t now);
+    bool is_known() const { return count_ >= kLeastTimes; }
+    double median() const { return median_; }
+    int64_t last() const { return last_; }  // `now` of the last call; 0 before the first
 
    private:
     std::array<double, kNumTimes> us_ = {};
     int64_t count_ = 0;
+    int64_t last_ = 0;
+    double median_ = 0;
   };
   struct Rows {
-    Times plain;
-    Times drafts;
-    double tokens = 0;        // of a row of a step with drafts: the mean
-    int num_since_probe = 0;  // calls, modulo kProbeInterval
-
-    bool is_known() const { return drafts.count() >= kFirstSteps && plain.count() >= kNumTimes; }
-    bool pays() const { return tokens * plain.Median() > drafts.Median(); }
+    std::array<Times, kMaxDrafts + 1> times;  // by number of drafts
+    int chosen = 0;                           // among the measured ones: the last
+    int64_t num_calls = 0;                    // that were not first measurements
+    int probed = 0;
   };
+  struct Place {
+    double mean = 1;
+    int64_t num_rows = 0;
+  };
+  using Gains = std::array<double, kMaxDrafts + 1>;
 
   static int IndexOf(int num_rows);
+  // The smallest of the numbers that is not below `num_drafts`; 0 for 0.
+  int NumberFor(int num_drafts) const;
+  // [n]: accepted drafts of a row with n, on average.
+  Gains ExpectedGains() const;
+  // Expected tokens a microsecond. REQUIRES: number <= NumberFor(step.most) has been measured.
+  static double Rate(const Rows& rows, const DraftableStep& step, const Gains& gains, int number);
+  // The best of what has been measured, but rows.chosen unless that is worse by kMargin. REQUIRES: plain
+  // steps have been.
+  int BestMeasured(const Rows& rows, const DraftableStep& step, const Gains& gains) const;
+  // What is to be measured before the step's choice can be made; nullopt: nothing.
+  std::optional<int> NumberToMeasure(const Rows& rows, const DraftableStep& step,
+                                     const Gains& gains) const;
+  // The number that a probe has.
+  int NumberToProbe(const Rows& rows, const DraftableStep& step) const;
 
-  std::array<Rows, 16> rows_;  // [i]: of 2^i rows and more, below 2^(i + 1); the last one: and more
-  Kind last_ = Kind::kOther;   // of the step before
+  std::vector<int> numbers_;   // with 0
+  std::array<Rows, 16> rows_;  // [i]: of 2^i rows and more, below 2^(i + 1); the last: and more
+  std::array<Place, kMaxDrafts> places_;
+  std::optional<int> last_;   // the number of the step before, if it was measured
+  int64_t num_observed_ = 0;  // steps
 };
 
 }  // namespace reprise

@@ -1,147 +1,338 @@
 #include "engine/draft_costs.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
+#include <map>
+#include <random>
+#include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::Le;
+
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr int kInterval = DraftCosts::kProbeInterval;
 
-// Steps as a device takes them: `plain_us`, or `drafts_us` with four drafts a row.
+// Steps as a device takes them.
 struct Device {
-  double plain_us = 0;
-  double drafts_us = 0;
-  int num_accepted = 0;  // of each row
+  std::map<int, double> us;        // of steps whose rows have up to so many drafts
+  std::vector<double> acceptance;  // by place
+  int num_rows = 1;
+  int most = 8;  // of a row
+  std::mt19937 rng{7};
 
-  // Whether the step had drafts.
-  bool Run(DraftCosts& costs, int num_rows) const {
-    const bool has_drafts = costs.Decide(num_rows);
-    costs.Observe({.num_rows = num_rows,
-                   .num_drafts = has_drafts ? 4 * num_rows : 0,
-                   .num_new_tokens = has_drafts ? (1 + num_accepted) * num_rows : num_rows,
-                   .us = has_drafts ? drafts_us : plain_us});
-    return has_drafts;
+  int Accepted(int num_drafts) {
+    int accepted = 0;
+    while (accepted < num_drafts &&
+           std::uniform_real_distribution<double>()(rng) < acceptance[accepted]) {
+      ++accepted;
+    }
+    return accepted;
   }
-  int CountDrafts(DraftCosts& costs, int num_rows, int num_steps) const {
-    int count = 0;
-    for (int i = 0; i < num_steps; ++i) count += Run(costs, num_rows) ? 1 : 0;
-    return count;
+
+  // The number of drafts of the step.
+  int Run(DraftCosts& costs) {
+    const int num_drafts =
+        costs.Choose({.num_rows = num_rows, .num_drafting = num_rows, .most = most});
+    costs.ObserveStep(
+        {.num_rows = num_rows, .num_drafts = num_drafts, .us = us.lower_bound(num_drafts)->second});
+    for (int row = 0; row < num_rows && num_drafts > 0; ++row) {
+      costs.ObserveRow(
+          {.num_drafts = num_drafts, .num_accepted = Accepted(num_drafts), .num_rows = num_rows});
+    }
+    return num_drafts;
+  }
+
+  // How many of the steps had each number.
+  std::map<int, int> Count(DraftCosts& costs, int num_steps) {
+    std::map<int, int> counts;
+    for (int i = 0; i < num_steps; ++i) ++counts[Run(costs)];
+    return counts;
+  }
+
+  // Tokens a second of steps with so many drafts.
+  double Rate(int num_drafts) const {
+    double tokens = 1;
+    double all_before = 1;
+    for (int i = 0; i < num_drafts; ++i) tokens += all_before *= acceptance[i];
+    return 1e6 * num_rows * tokens / us.at(num_drafts);
   }
 };
 
-// Steps until both kinds are measured: the first of each kind does not count.
-constexpr int kStart = 1 + DraftCosts::kFirstSteps + 1 + DraftCosts::kNumTimes;
-constexpr int kInterval = DraftCosts::kProbeInterval;
+// Its steps of 32 rows on an H200.
+const std::map<int, double> kSmallUs32 = {{0, 198}, {1, 380}, {2, 500}, {4, 736}, {8, 1208}};
 
-TEST(DraftCostsTest, MeasuresBothKindsFirst) {
-  DraftCosts costs;
-  const Device device = {.plain_us = 100, .drafts_us = 120, .num_accepted = 1};
-  for (int i = 0; i < 1 + DraftCosts::kFirstSteps; ++i) {
-    EXPECT_TRUE(costs.pays(8));
-    EXPECT_TRUE(device.Run(costs, 8)) << i;
+int Best(const DraftCosts& costs, const Device& device) {
+  return costs.Best(
+      {.num_rows = device.num_rows, .num_drafting = device.num_rows, .most = device.most});
+}
+
+// A model of 6.6 M parameters with a draft model of 1 M: 4.3 tokens a row with 4 drafts, 5.6 with 8.
+Device SmallModel(int num_rows, std::map<int, double> us) {
+  return {.us = std::move(us),
+          .acceptance = {0.94, 0.93, 0.92, 0.91, 0.68, 0.68, 0.68, 0.68},
+          .num_rows = num_rows};
+}
+
+TEST(DraftCostsTest, TheNumberIsTheOneThatBringsTheMostTokensASecond) {
+  const std::map<int, double>& small = kSmallUs32;
+  const std::map<int, double> large = {{0, 5597}, {1, 5830}, {2, 6190}, {4, 6750}, {8, 8100}};
+  const std::map<int, double> bound = {{0, 100}, {1, 190}, {2, 290}, {4, 480}, {8, 900}};
+  for (const auto& [us, num_rows] :
+       {std::pair(small, 1), {small, 32}, {large, 8}, {large, 32}, {bound, 64}}) {
+    Device device = SmallModel(num_rows, us);
+    SCOPED_TRACE(testing::Message() << us.at(0) << " us, " << num_rows << " rows");
+    int best = 0;
+    for (const auto& [number, time] : us) {
+      if (device.Rate(number) > device.Rate(best)) best = number;
+    }
+    DraftCosts costs({1, 2, 4, 8});
+    device.Count(costs, 200);
+    const int chosen = Best(costs, device);
+    EXPECT_GT(device.Rate(chosen), 0.97 * device.Rate(best)) << chosen << " for " << best;
+    const std::map<int, int> counts = device.Count(costs, 8 * kInterval);
+    for (const auto& [number, count] : counts) {
+      if (count < kInterval) continue;
+      EXPECT_GT(device.Rate(number), 0.97 * device.Rate(best)) << number;
+    }
   }
-  for (int i = 0; i < 1 + DraftCosts::kNumTimes; ++i) EXPECT_FALSE(device.Run(costs, 8)) << i;
-  EXPECT_TRUE(device.Run(costs, 8));
+  // Eight drafts would be slower than plain steps.
+  Device device = SmallModel(32, kSmallUs32);
+  ASSERT_LT(device.Rate(8), device.Rate(4));
+  DraftCosts costs({1, 2, 4, 8});
+  device.Count(costs, 100);
+  EXPECT_EQ(Best(costs, device), 4);
 }
 
-TEST(DraftCostsTest, DraftsStayWhileTheyBringMoreTokensASecond) {
-  DraftCosts costs;
-  const Device device = {.plain_us = 100, .drafts_us = 190, .num_accepted = 1};
-  device.CountDrafts(costs, 1, kStart);
-  EXPECT_EQ(device.CountDrafts(costs, 1, 3 * kInterval), 3 * (kInterval - DraftCosts::kProbeSteps));
-  EXPECT_TRUE(costs.pays(1));
+TEST(DraftCostsTest, FewStepsAreForMeasurementsOnly) {
+  Device device = SmallModel(32, kSmallUs32);
+  DraftCosts costs({1, 2, 4, 8});
+  constexpr int kEach = 1 + DraftCosts::kLeastTimes;  // the first of its kind does not count
+  for (const int number : {8, 0, 4, 2, 1}) {
+    for (int i = 0; i < kEach; ++i) EXPECT_EQ(device.Run(costs), number) << i;
+  }
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(device.Run(costs), 4) << i;
+
+  // Verification alone costs little: smaller numbers cannot be better, whatever they take.
+  Device cheap = {.us = {{0, 100}, {1, 102}, {2, 104}, {4, 106}, {8, 110}},
+                  .acceptance = std::vector<double>(8, 0.9),
+                  .num_rows = 16};
+  DraftCosts other({1, 2, 4, 8});
+  EXPECT_THAT(cheap.Count(other, 200)[8], Ge(200 - kEach));
 }
 
-TEST(DraftCostsTest, DraftsThatCostMoreThanTheySaveFallToProbes) {
-  DraftCosts costs;
-  const Device device = {.plain_us = 100, .drafts_us = 210, .num_accepted = 1};
-  device.CountDrafts(costs, 64, kStart);
-  EXPECT_EQ(device.CountDrafts(costs, 64, 3 * kInterval), 3 * DraftCosts::kProbeSteps);
-  EXPECT_FALSE(costs.pays(64));
-  // A text that accepts more is found by the probes, after some of them.
-  const Device better = {.plain_us = 100, .drafts_us = 210, .num_accepted = 4};
-  better.CountDrafts(costs, 64, 4 * kInterval);
-  EXPECT_TRUE(costs.pays(64));
-  EXPECT_GT(better.CountDrafts(costs, 64, kInterval), kInterval / 2);
+TEST(DraftCostsTest, AtLowAcceptanceStepsArePlain) {
+  for (const int num_rows : {1, 8, 32}) {
+    SCOPED_TRACE(num_rows);
+    Device device = SmallModel(num_rows, {{0, 100}, {1, 130}, {2, 150}, {4, 190}, {8, 270}});
+    device.acceptance = std::vector<double>(8, 0.08);
+    DraftCosts costs({1, 2, 4, 8});
+    device.Count(costs, 100);
+    EXPECT_EQ(Best(costs, device), 0);
+    EXPECT_THAT(device.Count(costs, 4 * kInterval)[0],
+                Ge(4 * (kInterval - DraftCosts::kProbeSteps) - 20));
+  }
+}
+
+// Up and down again: within so many steps the number is the right one.
+TEST(DraftCostsTest, TheNumberFollowsAChangeOfAcceptance) {
+  struct Change {
+    int num_rows;
+    int down_steps;
+    int up_steps;  // rows are plain, and probes find it
+  };
+  for (const Change& change : {Change{1, 100, 6 * kInterval}, Change{8, 60, 4 * kInterval},
+                               Change{32, 40, 4 * kInterval}}) {
+    SCOPED_TRACE(change.num_rows);
+    Device device = SmallModel(change.num_rows, {{0, 100}, {1, 125}, {2, 150}, {4, 190}, {8, 270}});
+    const std::vector<double> high = device.acceptance;
+    DraftCosts costs({1, 2, 4, 8});
+    device.Count(costs, 200);
+    EXPECT_GE(Best(costs, device), 4);
+    for (int round = 0; round < 3; ++round) {
+      device.acceptance = std::vector<double>(8, 0.05);
+      device.Count(costs, change.down_steps);
+      EXPECT_EQ(Best(costs, device), 0);
+      device.acceptance = high;
+      device.Count(costs, change.up_steps);
+      EXPECT_GE(Best(costs, device), 4);
+    }
+  }
+}
+
+// Probes find that steps have become quicker or slower, too.
+TEST(DraftCostsTest, TheNumberFollowsAChangeOfTimes) {
+  Device device = SmallModel(8, {{0, 100}, {1, 125}, {2, 150}, {4, 190}, {8, 500}});
+  DraftCosts costs({1, 2, 4, 8});
+  device.Count(costs, 200);
+  EXPECT_EQ(Best(costs, device), 4);
+  device.us = {{0, 100}, {1, 400}, {2, 500}, {4, 700}, {8, 800}};
+  device.Count(costs, 40);
+  EXPECT_NE(Best(costs, device), 4) << "its own times are always new";
+  device.Count(costs, 20 * kInterval);
+  EXPECT_EQ(Best(costs, device), 0);
+  device.us = {{0, 100}, {1, 105}, {2, 110}, {4, 120}, {8, 130}};
+  device.Count(costs, 20 * kInterval);
+  EXPECT_EQ(Best(costs, device), 8);
+}
+
+TEST(DraftCostsTest, ARateThatIsHardlyBetterIsNotChangedFor) {
+  DraftCosts costs({1, 2});
+  Device device = {.us = {{0, 100}, {1, 100}, {2, 145}}, .acceptance = {1, 1}, .most = 2};
+  device.Count(costs, 100);  // 2 tokens a 100 us, or 3 a 145
+  const int chosen = Best(costs, device);
+  device.us = {{0, 100}, {1, 100}, {2, 155}};
+  int num_changes = 0;
+  int last = chosen;
+  for (int i = 0; i < 50; ++i) {
+    device.us[2] = i % 2 == 0 ? 149.0 : 151.0;
+    device.Count(costs, 20);
+    num_changes += Best(costs, device) == last ? 0 : 1;
+    last = Best(costs, device);
+  }
+  EXPECT_LE(num_changes, 1);
 }
 
 // The host is a step ahead: what Await() of a step takes is what the launch of the next one does.
 TEST(DraftCostsTest, StepsThatTakeTheTimeOfTheNextAreTakenForWhatTheyAre) {
   for (const double drafts_us : {150.0, 250.0}) {
     SCOPED_TRACE(testing::Message() << drafts_us);
-    DraftCosts costs;
-    bool has_drafts = costs.Decide(1);
+    DraftCosts costs({1});
+    const DraftableStep step = {.num_rows = 1, .num_drafting = 1, .most = 1};
+    int num_drafts = costs.Choose(step);
     for (int i = 0; i < 8 * kInterval; ++i) {
-      const bool next = costs.Decide(1);
-      costs.Observe({.num_rows = 1,
-                     .num_drafts = has_drafts ? 4 : 0,
-                     .num_new_tokens = has_drafts ? 2 : 1,
-                     .us = next ? drafts_us : 100});
-      has_drafts = next;
-      if (i <= 2 * kStart) continue;
-      EXPECT_EQ(costs.pays(1), drafts_us < 200) << i;
+      const int next = costs.Choose(step);
+      costs.ObserveStep(
+          {.num_rows = 1, .num_drafts = num_drafts, .us = next > 0 ? drafts_us : 100});
+      if (num_drafts > 0) costs.ObserveRow({.num_drafts = 1, .num_accepted = 1, .num_rows = 1});
+      num_drafts = next;
+      if (i <= 100) continue;
+      EXPECT_EQ(costs.Best(step), drafts_us < 200 ? 1 : 0) << i;
     }
   }
 }
 
 TEST(DraftCostsTest, StepsBesidePromptsAreNotMeasured) {
-  DraftCosts costs;
+  DraftCosts costs({1, 2, 4});
+  const DraftableStep step = {.num_rows = 1, .num_drafting = 1, .most = 4};
   for (int i = 0; i < 1000; ++i) {
-    costs.ObserveOther();
-    costs.Observe({.num_rows = 1, .num_drafts = 1, .num_new_tokens = 1, .us = 1e6});
-    costs.ObserveOther();
-    costs.Observe({.num_rows = 1, .num_new_tokens = 1, .us = 1});
+    costs.ObserveOtherStep();
+    costs.ObserveStep({.num_rows = 1, .num_drafts = 4, .us = 1e6});
+    costs.ObserveRow({.num_drafts = 4, .num_accepted = 0, .num_rows = 1});
+    costs.ObserveOtherStep();
+    costs.ObserveStep({.num_rows = 1, .us = 1});
   }
-  EXPECT_TRUE(costs.pays(1));
+  EXPECT_EQ(costs.Best(step), 4);
+  EXPECT_EQ(costs.Choose(step), 4);
 }
 
 TEST(DraftCostsTest, NumbersOfRowsAreMeasuredApart) {
-  DraftCosts costs;
-  const Device cheap = {.plain_us = 100, .drafts_us = 110, .num_accepted = 1};
-  const Device dear = {.plain_us = 100, .drafts_us = 400, .num_accepted = 1};
-  for (const int num_rows : {1, 2, 3}) cheap.CountDrafts(costs, num_rows, 200);
-  for (const int num_rows : {64, 127, 100'000}) dear.CountDrafts(costs, num_rows, 200);
-  for (const int num_rows : {1, 2, 3}) EXPECT_TRUE(costs.pays(num_rows)) << num_rows;
-  for (const int num_rows : {64, 100, 32'768}) EXPECT_FALSE(costs.pays(num_rows)) << num_rows;
-  EXPECT_TRUE(costs.pays(4)) << "never seen";
+  DraftCosts costs({1, 2, 4, 8});
+  Device cheap = SmallModel(1, {{0, 100}, {1, 105}, {2, 110}, {4, 115}, {8, 120}});
+  Device dear = SmallModel(64, {{0, 100}, {1, 400}, {2, 600}, {4, 900}, {8, 1700}});
+  for (const int num_rows : {1, 2, 3}) {
+    cheap.num_rows = num_rows;
+    cheap.Count(costs, 100);
+  }
+  for (const int num_rows : {64, 127}) {
+    dear.num_rows = num_rows;
+    dear.Count(costs, 100);
+  }
+  for (const int num_rows : {1, 2, 3}) {
+    cheap.num_rows = num_rows;
+    EXPECT_EQ(Best(costs, cheap), 8);
+  }
+  for (const int num_rows : {64, 100, 127}) {
+    dear.num_rows = num_rows;
+    EXPECT_EQ(Best(costs, dear), 0);
+  }
+  dear.num_rows = 200;
+  EXPECT_EQ(Best(costs, dear), 8) << "never seen";
+}
+
+// Rows of requests that allow fewer drafts than there are graphs for: the step takes the time of the
+// next larger graph, and brings what the fewer drafts do.
+TEST(DraftCostsTest, LimitsOfRowsAreKept) {
+  for (const int most : {1, 2, 3, 5}) {
+    SCOPED_TRACE(most);
+    Device device = SmallModel(4, {{0, 100}, {1, 105}, {2, 110}, {4, 115}, {8, 120}});
+    device.most = most;
+    DraftCosts costs({1, 2, 4, 8});
+    for (int i = 0; i < 2 * kInterval; ++i) EXPECT_LE(device.Run(costs), most);
+    EXPECT_EQ(Best(costs, device), most);
+  }
+  DraftCosts costs({1, 2, 4, 8});
+  EXPECT_EQ(costs.Choose({.num_rows = 3, .num_drafting = 0, .most = 0}), 0);
+  EXPECT_EQ(costs.Best({.num_rows = 3, .num_drafting = 0, .most = 0}), 0);
+}
+
+// Rows that cannot have drafts wait for those that have.
+TEST(DraftCostsTest, RowsWithoutDraftsCount) {
+  Device device = SmallModel(16, {{0, 100}, {1, 130}, {2, 160}, {4, 200}, {8, 280}});
+  DraftCosts costs({1, 2, 4, 8});
+  device.Count(costs, 100);
+  EXPECT_GT(costs.Best({.num_rows = 16, .num_drafting = 16, .most = 8}), 0);
+  EXPECT_EQ(costs.Best({.num_rows = 16, .num_drafting = 1, .most = 8}), 0);
 }
 
 // Steps that waited for something else are no measure of what steps take.
 TEST(DraftCostsTest, AFewLongStepsDecideNothing) {
-  DraftCosts costs;
-  const Device device = {.plain_us = 100, .drafts_us = 120, .num_accepted = 1};
-  device.CountDrafts(costs, 1, 100);
+  DraftCosts costs({4});
+  Device device = {.us = {{0, 100}, {4, 120}}, .acceptance = {1, 0, 0, 0}, .most = 4};
+  device.Count(costs, 100);
   for (int i = 0; i < DraftCosts::kNumTimes / 2; ++i) {
-    costs.Observe({.num_rows = 1, .num_drafts = 4, .num_new_tokens = 2, .us = 1e9});
+    costs.ObserveStep({.num_rows = 1, .num_drafts = 4, .us = 1e9});
   }
-  EXPECT_TRUE(costs.pays(1));
-  costs.Observe({.num_rows = 1, .num_drafts = 4, .num_new_tokens = 2, .us = 1e9});
-  EXPECT_FALSE(costs.pays(1));
+  EXPECT_EQ(Best(costs, device), 4);
+  costs.ObserveStep({.num_rows = 1, .num_drafts = 4, .us = 1e9});
+  EXPECT_EQ(Best(costs, device), 0);
 }
 
 TEST(DraftCostsTest, TimesOfAClockThatWasSetBackDoNotCount) {
-  DraftCosts costs;
+  DraftCosts costs({4});
   for (int i = 0; i < 100; ++i) {
     for (const double us : {0.0, -5.0, kNan}) {
-      costs.Observe({.num_rows = 1, .num_drafts = 4, .num_new_tokens = 2, .us = us});
-      costs.Observe({.num_rows = 1, .num_new_tokens = 1, .us = us});
+      costs.ObserveStep({.num_rows = 1, .num_drafts = 4, .us = us});
+      costs.ObserveStep({.num_rows = 1, .num_drafts = 4, .us = us});
+      costs.ObserveStep({.num_rows = 1, .us = us});
+      costs.ObserveStep({.num_rows = 1, .us = us});
     }
+    costs.ObserveRow({.num_drafts = 4, .num_accepted = 0, .num_rows = 1});
   }
-  EXPECT_TRUE(costs.Decide(1)) << "nothing is measured";
+  EXPECT_EQ(costs.Choose({.num_rows = 1, .num_drafting = 1, .most = 4}), 4)
+      << "nothing is measured";
 }
 
-// The tokens of a row are a mean over many steps: a passage whose drafts are all wrong is none.
+// What is accepted is a mean over many rows: a passage whose drafts are all wrong is none.
 TEST(DraftCostsTest, AFewStepsWithoutAcceptedDraftsDecideNothing) {
-  DraftCosts costs;
-  const Device device = {.plain_us = 100, .drafts_us = 120, .num_accepted = 2};
-  device.CountDrafts(costs, 1, kStart + 50);
-  const Device wrong = {.plain_us = 100, .drafts_us = 120, .num_accepted = 0};
-  wrong.CountDrafts(costs, 1, 10);
-  EXPECT_TRUE(costs.pays(1));
-  wrong.CountDrafts(costs, 1, 60);
-  EXPECT_FALSE(costs.pays(1));
+  DraftCosts costs({4});
+  Device device = {.us = {{0, 100}, {4, 120}}, .acceptance = {1, 1, 0, 0}, .most = 4};
+  device.Count(costs, 50);
+  device.acceptance = {0, 0, 0, 0};
+  device.Count(costs, 10);
+  EXPECT_EQ(Best(costs, device), 4);
+  device.Count(costs, 80);
+  EXPECT_EQ(Best(costs, device), 0);
+}
+
+TEST(DraftCostsTest, AcceptanceIsByPlace) {
+  DraftCosts costs({4});
+  for (int i = 0; i < 4000; ++i) {
+    costs.ObserveRow({.num_drafts = 3, .num_accepted = i % 4 == 0 ? 0 : 2, .num_rows = 1});
+  }
+  EXPECT_NEAR(costs.acceptance(0), 0.75, 0.05);
+  EXPECT_NEAR(costs.acceptance(1), 1, 1e-9);
+  EXPECT_NEAR(costs.acceptance(2), 0, 1e-9);
+  EXPECT_NEAR(costs.acceptance(3), 0, 1e-9) << "as the last known place";
+  EXPECT_EQ(DraftCosts({4}).acceptance(2), 1);
 }
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "cache/blocks/prefix_cache.h"
 #include "engine/draft_costs.h"
+#include "engine/preemption_rule.h"
 #include "engine/scheduler.h"
 #include "engine/speculation_policy.h"
 #include "engine/testing/make_scheduler.h"
@@ -131,10 +133,54 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 3);
 }
 
+// Both keys are swapped: the drafter's are those of what it had seen.
+TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
+  for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
+    SCOPED_TRACE(static_cast<int>(keys));
+    SchedulerOptions options = OptionsWithDrafts(3);
+    options.max_num_seqs = 2;
+    options.num_blocks = 1 + 6;
+    options.speculation.max_speculating_rows = 1;
+    options.drafter_keys = keys;
+    options.prefix_reuse = PrefixReuse::kOff;
+    options.num_swap_blocks = 8;
+    options.bytes_per_block = 1000;
+    options.preemption = PreemptionMode::kSwap;
+    auto scheduler = Make(options);
+    std::vector<TokenEvent> events;
+    Add(*scheduler, {.prompt = {1, 2}, .max_new_tokens = 14});
+    Add(*scheduler, {.prompt = {1, 3}, .max_new_tokens = 22});
+    for (int i = 0; i < 11; ++i) {
+      ASSERT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0)) << i;
+      scheduler->Commit({7, 7}, events);
+    }
+    // 12 tokens of each fill six blocks.
+    EXPECT_THAT(scheduler->Schedule().swap_outs, SizeIs(3));
+    scheduler->Commit(NewTokens(3, {{7}}).output(), events);
+    while (scheduler->num_running() > 0) {
+      ASSERT_THAT(scheduler->Schedule().joins, SizeIs(0));
+      scheduler->Commit(NewTokens(3, {{7}}).output(), events);
+    }
+    const ScheduledBatch& back = scheduler->Schedule();
+    EXPECT_THAT(back.swap_ins, SizeIs(3));
+    ASSERT_THAT(back.joins, SizeIs(1));
+    EXPECT_EQ(back.joins[0].seq_len, 12);
+    // The prompt was shown to it.
+    EXPECT_EQ(back.joins[0].num_undrafted, keys == DrafterKeys::kNone ? 0 : 10);
+    scheduler->Commit({7}, events);
+    EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
+    scheduler->Commit(NewTokens(3, {{7}}).output(), events);
+    EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows,
+              keys == DrafterKeys::kNone ? 0 : 1);
+    scheduler->CheckInvariants();
+  }
+}
+
 TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
   SchedulerOptions options = OptionsWithDrafts(3);
   options.speculation = {.num_drafts = 3, .measures_steps = true};
   options.drafter_keys = DrafterKeys::kOfDrafts;
+  options.graph_levels = {3};
   options.max_seq_len = 300;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
@@ -148,15 +194,17 @@ TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
     scheduler->Commit(tokens.output(), events);
     return num_drafts;
   };
-  for (int i = 0; i < 18; ++i) step(/*num_right=*/3);
-  int num_plain = 0;
+  EXPECT_EQ(step(/*num_right=*/0), 0) << "the prompt";
+  int num_first = 0;
+  while (step(/*num_right=*/3) == 3) ++num_first;
+  EXPECT_EQ(num_first, DraftCosts::kFirstRows);
+  int num_plain = 1;
   while (step(/*num_right=*/0) == 0) ++num_plain;
-  EXPECT_EQ(num_plain, DraftCosts::kNumTimes + 1);
-  EXPECT_EQ(step(/*num_right=*/0), 3);
-  EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 2);
-  // Had these two counted, a row with drafts would bring 3.6 tokens.
+  EXPECT_EQ(num_plain, DraftCosts::kLeastTimes + 1);
+  EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 1);
+  // Had this one counted, a row with drafts would bring 3.8 tokens.
   for (int i = 0; i < 40; ++i) EXPECT_EQ(step(/*num_right=*/3), 3);
-  EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 2);
+  EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 1);
 }
 
 }  // namespace

@@ -4,8 +4,11 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
@@ -58,6 +61,20 @@ std::vector<int> LevelDraftsOf(const SpeculationOptions& drafts) {
   const DraftLevels levels = LevelsOf(drafts.tree, drafts.max_drafts);
   for (int i = 1; i <= levels.num_levels(); ++i) level_drafts.push_back(levels.first[i + 1] - 1);
   return level_drafts;
+}
+
+// SchedulerOptions::graph_levels.
+std::vector<int> GraphLevelsOf(const SpeculationOptions& drafts,
+                               absl::Span<const int> graph_num_drafts) {
+  const std::vector<int> level_drafts = LevelDraftsOf(drafts);
+  if (level_drafts.empty()) return {graph_num_drafts.begin(), graph_num_drafts.end()};
+  std::vector<int> graph_levels;
+  for (const int num_drafts : graph_num_drafts) {
+    const int levels =
+        static_cast<int>(absl::c_upper_bound(level_drafts, num_drafts) - level_drafts.begin());
+    if (levels > (graph_levels.empty() ? 0 : graph_levels.back())) graph_levels.push_back(levels);
+  }
+  return graph_levels;
 }
 
 DrafterKeys KeysOf(const SpeculationOptions& drafts) {
@@ -168,6 +185,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .max_earlier_logits = options.runner.max_earlier_logits,
                          .speculation = speculation,
                          .level_drafts = LevelDraftsOf(options.runner.speculation),
+                         .graph_levels =
+                             GraphLevelsOf(options.runner.speculation, runner->graph_num_drafts()),
                          .drafter_keys = KeysOf(options.runner.speculation),
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,

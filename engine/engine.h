@@ -59,9 +59,9 @@ struct EngineOptions {
   // kOn: a prompt begins after its prefix that earlier sequences have computed.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
   PartialHits partial_hits = PartialHits::kNone;  // of the scheduler
-  // Drafts of decodes, where runner.speculation proposes them. nullopt: as many as that allows, in steps
-  // of numbers of rows where drafts pay by measured times (SpeculationPolicy::measures_steps; with
-  // DraftAcceptance::kRejection in all steps).
+  // Drafts of decodes, where runner.speculation proposes them. nullopt: of the captured numbers the one
+  // that brings the most tokens a second by measured times (SpeculationPolicy::measures_steps; with
+  // DraftAcceptance::kRejection as many as that allows, in all steps).
   std::optional<SpeculationPolicy> speculation = std::nullopt;
   // These, too, as in SchedulerOptions.
   int max_prefill_tokens_while_decoding = 0;

@@ -31,6 +31,13 @@ SwapFences FencesOfOneStream() {
 }
 
 absl::Status CheckLevels(const SchedulerOptions& options) {
+  const std::vector<int>& graphs = options.graph_levels;
+  for (size_t i = 0; i < graphs.size(); ++i) {
+    const int before = i == 0 ? 0 : graphs[i - 1];
+    if (graphs[i] > before) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph_levels[", i, "] must be above ", before, ": got ", graphs[i]));
+  }
   const std::vector<int>& drafts = options.level_drafts;
   if (drafts.empty()) return absl::OkStatus();
   if (options.speculation.num_drafts > static_cast<int>(drafts.size())) {
@@ -45,6 +52,18 @@ absl::Status CheckLevels(const SchedulerOptions& options) {
                                                    ", the drafts before: got ", drafts[i]));
   }
   return absl::OkStatus();
+}
+
+// The numbers of levels that steps choose among.
+std::vector<int> MeasuredLevels(const SchedulerOptions& options) {
+  std::vector<int> levels = options.graph_levels;
+  const int most = options.speculation.num_drafts;
+  for (int level = 1; options.graph_levels.empty() && level < most; level *= 2) {
+    levels.push_back(level);
+  }
+  std::erase_if(levels, [&](int level) { return level >= most; });
+  if (most > 0) levels.push_back(most);
+  return levels;
 }
 
 }  // namespace
@@ -112,6 +131,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
     : options_(options),
       blocks_(std::move(blocks)),
       seeds_(options.seed.has_value() ? *options.seed : SeedFromSystem()),
+      draft_costs_(MeasuredLevels(options)),
       by_slot_(options.max_num_seqs, nullptr) {
   if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
   has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
@@ -256,7 +276,7 @@ void Scheduler::AddDrafts() {
   const SpeculationPolicy& policy = options_.speculation;
   // Where blocks are lacking, those that are freed are for the prompt that waits for them.
   if (policy.num_drafts == 0 || lacks_blocks_) return;
-  if (!SizeIsForDrafts()) return;
+  const int step_levels = StepLevels();
   const int num_rows = static_cast<int>(rows_.size());
   // Of the step: a runner has room for drafts of all rows, or for the logits of prompts.
   const int64_t max_earlier_logits = std::max<int64_t>(
@@ -271,12 +291,9 @@ void Scheduler::AddDrafts() {
       num_earlier_before += rows_[i].num_earlier_logits();
       continue;
     }
-    const int room = static_cast<int>(std::min<int64_t>(
-        {options_.max_num_tokens - num_row_tokens_, max_earlier_logits - num_earlier_logits_,
-         MaxCachedTokens(sequence) - sequence.num_scheduled}));
-    const int most =
-        std::min({sequence.max_drafts(), LevelsOf(room),
-                  sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight});
+    const int room = static_cast<int>(std::min<int64_t>(options_.max_num_tokens - num_row_tokens_,
+                                                        max_earlier_logits - num_earlier_logits_));
+    const int most = std::min({step_levels, MostLevels(open, rows_[i]), LevelsOf(room)});
     if (most <= 0) continue;
     const int wanted = DraftsOf(WantedLevels(sequence, most));
     const int num_levels = LevelsOf(RoomForDrafts(sequence, wanted, may_grow));
@@ -297,7 +314,8 @@ void Scheduler::AddDrafts() {
 }
 
 int Scheduler::WantedLevels(Sequence& sequence, int most) {
-  const int wanted = sequence.draft_length.Next(most);
+  // What is measured is one number of drafts for the whole step.
+  const int wanted = options_.speculation.measures_steps ? most : sequence.draft_length.Next(most);
   if (options_.drafter_keys == DrafterKeys::kNone || wanted == 0) return wanted;
   const int num_unseen = sequence.num_unseen();
   if (num_unseen <= DraftsOf(wanted)) return wanted;
@@ -326,25 +344,34 @@ bool Scheduler::HasProposed(const OpenRow& row, absl::Span<const int32_t> new_to
                                                [](int32_t token) { return token != 0; });
 }
 
-bool Scheduler::SizeIsForDrafts() {
+int Scheduler::MostLevels(const OpenRow& open, const ScheduledRow& row) const {
+  if (!row.tokens.empty()) return 0;
+  const Sequence& sequence = *open.sequence;
+  const int num_left = sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight;
+  const int room = MaxCachedTokens(sequence) - sequence.num_scheduled;
+  return std::max(0, std::min({sequence.max_drafts(), num_left, LevelsOf(room)}));
+}
+
+int Scheduler::StepLevels() {
   const SpeculationPolicy& policy = options_.speculation;
-  const int num_rows = static_cast<int>(rows_.size());
-  const auto may_have_drafts = [](const OpenRow& open, const ScheduledRow& row) {
-    return row.tokens.empty() && open.sequence->max_drafts() > 0;
-  };
-  bool any = false;
-  for (int i = 0; i < num_rows && !any; ++i) any = may_have_drafts(open_.back()[i], rows_[i]);
-  if (!any) return true;
-  if (policy.max_speculating_rows > 0 && num_rows > policy.max_speculating_rows) {
-    ++speculation_statistics_.num_too_large_steps;
-    return false;
+  DraftableStep step = {.num_rows = static_cast<int>(rows_.size())};
+  for (int i = 0; i < step.num_rows; ++i) {
+    const int most = MostLevels(open_.back()[i], rows_[i]);
+    if (most == 0) continue;
+    ++step.num_drafting;
+    step.most = std::max(step.most, most);
   }
-  if (!policy.measures_steps) return true;
+  if (step.num_drafting == 0) return 0;
+  if (policy.max_speculating_rows > 0 && step.num_rows > policy.max_speculating_rows) {
+    ++speculation_statistics_.num_too_large_steps;
+    return 0;
+  }
+  if (!policy.measures_steps) return step.most;
   // Steps with prompts are not measured, and are no probes.
-  const bool pays =
-      num_prefill_tokens_ > 0 ? draft_costs_.pays(num_rows) : draft_costs_.Decide(num_rows);
-  if (!pays) ++speculation_statistics_.num_unpaid_steps;
-  return pays;
+  const int num_levels =
+      num_prefill_tokens_ > 0 ? draft_costs_.Best(step) : draft_costs_.Choose(step);
+  if (num_levels == 0) ++speculation_statistics_.num_unpaid_steps;
+  return num_levels;
 }
 
 int Scheduler::DraftsOf(int num_levels) const {

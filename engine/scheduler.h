@@ -161,6 +161,9 @@ struct SchedulerOptions {
   // (num_drafts <= the number of entries), while room in the cache and the step is for all. Empty:
   // drafts are chains.
   std::vector<int> level_drafts = {};
+  // Levels that the runner has graphs for, ascending: steps with fewer take as long. Read with
+  // SpeculationPolicy::measures_steps, which chooses among them and num_drafts. Empty: 1, 2, 4, ...
+  std::vector<int> graph_levels = {};
   DrafterKeys drafter_keys = DrafterKeys::kNone;  // of what proposes the drafts
   // Whether sequences reuse cached prefixes. The generated texts are the same as without it,
   // provided that the kernels give the same keys for other lengths of chunks.
@@ -309,8 +312,11 @@ class Scheduler {
   bool MakeRoom(Sequence& sequence, int num_tokens);
   // Adds drafts to the rows of the batch's decodes.
   void AddDrafts();
-  // Whether the batch, as large as it is, may have drafts: by the policy and by what was measured.
-  bool SizeIsForDrafts();
+  // How many levels of drafts the rows of the batch, as large as it is, may have: by the policy and by
+  // what was measured.
+  int StepLevels();
+  // The most levels of a row, in a batch that has nothing else; 0: it is none of a decode.
+  int MostLevels(const OpenRow& open, const ScheduledRow& row) const;
   // How many levels of drafts, at most `most`, the sequence's next row should have.
   int WantedLevels(Sequence& sequence, int most);
   // Notes of all rows whether the step shows its tokens to a drafter with keys.
@@ -359,6 +365,8 @@ class Scheduler {
   bool AwaitsEqualPrefix(Sequence& sequence) const;
   // Puts the sequence's known tokens into a slot. ResourceExhausted if the blocks do not suffice.
   absl::StatusOr<PromptHits> TakeSlot(Sequence& sequence, SlotId slot);
+  // The same from the start, but for what is found in the cache.
+  absl::StatusOr<PromptHits> AddToCache(Sequence& sequence, SlotId slot);
   // Calls `use` with the sequence's known tokens as a prompt, and returns its result.
   absl::StatusOr<PromptHits> AsPrompt(
       const Sequence& sequence,

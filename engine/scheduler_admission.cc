@@ -169,7 +169,6 @@ void Scheduler::AdmitWaiting() {
       sequence.num_cached_tokens = std::min(hits->num_tokens, sequence.num_prompt());
     }
     sequence.num_scheduled = hits->num_tokens;
-    sequence.num_drafted = hits->num_tokens;
     sequence.num_in_flight = 0;
     sequence.prefill_end = sequence.num_known;
     if (FeedsForcedInChunks(sequence)) {
@@ -186,7 +185,10 @@ void Scheduler::AdmitWaiting() {
                       .sampling = ToSamplingParams(sequence.request().sampling, sequence.seed),
                       .num_encoder_tokens = num_input,
                       .encoder_is_cached = hits->has_encoder,
-                      .position_delta = sequence.added->content.position_delta});
+                      .position_delta = sequence.added->content.position_delta,
+                      .num_undrafted = options_.drafter_keys == DrafterKeys::kNone
+                                           ? 0
+                                           : hits->num_tokens - sequence.num_drafted});
     AddLogitsRequest(sequence);
     if (num_input > 0 && !hits->has_encoder) {
       encodes_.push_back({.slot = slot, .tokens = input});
@@ -199,10 +201,19 @@ void Scheduler::AdmitWaiting() {
 absl::StatusOr<PromptHits> Scheduler::TakeSlot(Sequence& sequence, SlotId slot) {
   if (sequence.stored_as.has_value()) return TakeSlotAgain(sequence, slot);
   if (const Sequence* const sibling = ForkableSibling(sequence)) {
-    if (const std::optional<PromptHits> hits = Fork(*sibling, slot)) return *hits;
+    if (const std::optional<PromptHits> hits = Fork(*sibling, slot)) {
+      sequence.num_drafted = std::min(sibling->num_drafted, hits->num_tokens);
+      return *hits;
+    }
   }
-  return AsPrompt(sequence,
-                  [&](const SequencePrompt& prompt) { return blocks_.Add(slot, prompt); });
+  return AddToCache(sequence, slot);
+}
+
+absl::StatusOr<PromptHits> Scheduler::AddToCache(Sequence& sequence, SlotId slot) {
+  const absl::StatusOr<PromptHits> hits =
+      AsPrompt(sequence, [&](const SequencePrompt& prompt) { return blocks_.Add(slot, prompt); });
+  if (hits.ok()) sequence.num_drafted = hits->num_tokens;  // whoever computed them
+  return hits;
 }
 
 absl::StatusOr<PromptHits> Scheduler::AsPrompt(

@@ -46,18 +46,17 @@ void Scheduler::ObserveStep(absl::Duration duration, const StepOutput& output) {
     const absl::Span<const int32_t> new_tokens = output.NewTokens(i);
     const bool is_prompt = row.num_tokens > 1 + row.num_drafts;  // a chunk of it
     if (is_prompt || (row.num_drafts > 0 && !HasProposed(row, new_tokens))) {
-      draft_costs_.ObserveOther();
+      draft_costs_.ObserveOtherStep();
       return;
     }
-    step.num_drafts += row.num_drafts;
-    step.num_new_tokens += static_cast<int>(new_tokens.size());
+    step.num_drafts = std::max(step.num_drafts, row.num_levels);
   }
-  draft_costs_.Observe(step);
+  draft_costs_.ObserveStep(step);
 }
 
 void Scheduler::CommitFailed(const absl::Status& cause, std::vector<TokenEvent>& events) {
   OpenBatch batch = TakeOldestBatch();
-  draft_costs_.ObserveOther();
+  draft_costs_.ObserveOtherStep();
   for (const OpenRow& row : batch) {
     AddedRequest& added = *row.sequence->added;
     --added.num_open_rows;
@@ -108,6 +107,9 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
       << "expected 1 to " << 1 + row.num_levels << " new tokens, got " << tokens.size();
   if (HasProposed(row, tokens)) {
     sequence.draft_length.Observe(row.num_levels, num_accepted);
+    draft_costs_.ObserveRow({.num_drafts = row.num_levels,
+                             .num_accepted = num_accepted,
+                             .num_rows = static_cast<int>(output.tokens.size())});
     speculation_statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
     // The newest token, and the drafts before the last as far as they were accepted.
     const bool keeps_drafts = options_.drafter_keys == DrafterKeys::kOfDrafts;

@@ -96,8 +96,7 @@ absl::StatusOr<PromptHits> Scheduler::TakeSlotAgain(Sequence& sequence, SlotId s
                                        .num_left = sequence.num_known - num_stored,
                                        .swap_bytes = num_blocks * options_.bytes_per_block});
   if (swaps) return SwapIn(sequence, slot);
-  const absl::StatusOr<PromptHits> hits =
-      AsPrompt(sequence, [&](const SequencePrompt& prompt) { return blocks_.Add(slot, prompt); });
+  const absl::StatusOr<PromptHits> hits = AddToCache(sequence, slot);
   if (hits.ok()) DropStored(sequence);
   return hits;
 }
@@ -126,6 +125,7 @@ absl::StatusOr<PromptHits> Scheduler::SwapIn(Sequence& sequence, SlotId slot) {
   swap_store_->Launched();
   swap_store_->Poll();
   sequence.stored_as.reset();
+  sequence.num_drafted = std::min(sequence.num_drafted, num_stored);
   return PromptHits{.num_tokens = num_stored, .has_encoder = blocks_.has_encoder(slot)};
 }
 

@@ -25,10 +25,10 @@ struct SpeculationPolicy {
   // Steps of more rows have no drafts: from so many on, verifying drafts costs more time than the
   // accepted ones save. 0: any number of rows.
   int max_speculating_rows = 0;
-  // Measures what steps with drafts take and bring, and what plain ones take, by the number of rows:
-  // steps of as many have no drafts where plain ones bring more tokens a second
-  // (engine/draft_costs.h). Which steps have drafts then depends on the clock; texts do not, except by
-  // rejection sampling (DraftAcceptance).
+  // Measures what steps take, by the numbers of rows and drafts, and what is accepted: the rows of a
+  // step have the number of drafts that brings the most tokens a second, or none (engine/draft_costs.h),
+  // in place of a number by what each sequence accepts (DraftLength). Which steps have drafts then
+  // depends on the clock; texts do not, except by rejection sampling (DraftAcceptance).
   bool measures_steps = false;
 };
 

@@ -234,6 +234,8 @@ class ModelRunner {
   int max_steps_in_flight() const { return *options_.max_steps_in_flight; }
   int max_encoder_tokens() const { return *options_.max_encoder_tokens; }
   int max_drafts() const { return options_.speculation.max_drafts; }  // of a row; 0: none
+  // Captured numbers of drafts, ascending.
+  absl::Span<const int> graph_num_drafts() const { return options_.speculation.graph_num_drafts; }
   int num_position_dims() const { return spec_.num_position_dims; }
   // Of all inputs that one step encodes.
   int max_encoder_step_tokens() const {

@@ -22,9 +22,11 @@ namespace reprise {
 struct ModelRunner::Constants {
   Model* model = nullptr;
   const StepMetadata* metadata = nullptr;
-  std::vector<int> model_classes;                // of the model's layers
-  std::vector<KvLayer> kv;                       // one per layer, those of a draft model included
-  std::optional<BlockTokens> block_tokens = {};  // none: no drafter reads histories
+  std::vector<int> model_classes;  // of the model's layers
+  std::vector<KvLayer> kv;         // one per layer, those of a draft model included
+  // Of drafters that read histories, or have keys that are swapped.
+  std::optional<BlockTokens> block_tokens = {};
+  bool keeps_step_tokens = false;  // in block_tokens, in each step; else before swaps
 };
 
 absl::Span<const KvLayer> ModelRunner::kv_layers() const {
@@ -34,13 +36,18 @@ absl::Span<const KvLayer> ModelRunner::kv_layers() const {
 absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
                                   const StepShape& shape, int common_prefix_len, Output& output) {
   const StepTrace::Span span(options_.trace, "refill", num_launched_);
+  const std::optional<BlockTokens>& tokens = constants_->block_tokens;
+  if (tokens.has_value() && !constants_->keeps_step_tokens && !batch.swap_outs.empty()) {
+    REPRISE_RETURN_IF_ERROR(
+        driver_->OnStream([&] { return tokens->KeepHistories(memory_->slots(), batch.leaves); }));
+  }
   REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
   REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
   output.is_verified_in_graph = VerifiesInGraph(output);
   REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
-  if (constants_->block_tokens.has_value() && !batch.joins.empty()) {
-    REPRISE_RETURN_IF_ERROR(driver_->OnStream(
-        [&] { return constants_->block_tokens->Recall(memory_->slots(), batch.joins); }));
+  if (tokens.has_value() && !batch.joins.empty()) {
+    REPRISE_RETURN_IF_ERROR(
+        driver_->OnStream([&] { return tokens->Recall(memory_->slots(), batch.joins); }));
   }
   if (head_model_ != nullptr && !batch.joins.empty()) {
     REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] {
@@ -98,11 +105,18 @@ absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
   BlockStoreOptions store;
   using Proposer = SpeculationOptions::Proposer;
   const Proposer proposer = options_.speculation.proposer;
-  if (proposer == Proposer::kNgram || proposer == Proposer::kCustom) {
+  const bool reads_histories = proposer == Proposer::kNgram || proposer == Proposer::kCustom;
+  // A drafter with keys reads what it has not seen, which it may have to behind a swap.
+  const bool keeps_histories =
+      has_draft_model() && (options_.num_swap_blocks > 0 || options_.swap_memory_bytes > 0);
+  if (reads_histories || keeps_histories) {
     REPRISE_ASSIGN_OR_RETURN(
         constants.block_tokens,
         BlockTokens::Allocate(num_blocks, options_.block_size, classes_.groups, driver_->device()));
     store.with = {constants.block_tokens->blocks()};
+  }
+  if (reads_histories) {
+    constants.keeps_step_tokens = true;
     moved.push_back(constants.block_tokens->layer());
     const int group = constants.block_tokens->group();
     const auto of_group = absl::c_find_if(
@@ -164,8 +178,8 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
     results = ResultsOf(output_memory_->device<int32_t>());
     results.stride = output_stride_;
   }
-  at::Tensor kept_slots;  // undefined: no drafter reads histories
-  if (constants_->block_tokens.has_value()) {
+  at::Tensor kept_slots;  // undefined: tokens are not kept
+  if (constants_->keeps_step_tokens) {
     const int group = constants_->block_tokens->group();
     kept_slots = memory_->View(all_arrays.group_slots(group), num_tokens);  // of all ranks
   }

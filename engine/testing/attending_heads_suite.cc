@@ -353,6 +353,56 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
   }
 }
 
+// The second of two sequences that decode without drafts is swapped out, and comes back when the first
+// has ended: the drafter, which is the model, has still to see what it decoded, and is right from then on.
+TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
+  const LayerSpec full = {
+      .params = {.num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16}};
+  const LayeredModelOptions model_options = {.layers = {full, full},
+                                             .vocab_size = 61,
+                                             .max_position = 200,
+                                             .device = GetParam(),
+                                             .seed = 3};
+  LayeredModel model(model_options);
+  LayeredModel draft(model_options);
+  EngineOptions options = {.runner = {.max_num_seqs = 2,
+                                      .max_num_tokens = 64,
+                                      .max_seq_len = 96,
+                                      .block_size = 4,
+                                      .num_blocks = 1 + 2 * 24,
+                                      .num_swap_blocks = 40},
+                           .prefix_reuse = PrefixReuse::kOff,
+                           .preemption = PreemptionMode::kSwap};
+  const auto texts_of = [](Engine& engine) {
+    for (const int i : {0, 1}) {
+      const Request request = {.prompt = {1, 2 + i, 3},
+                               .max_new_tokens = i == 0 ? 52 : 84,
+                               .sampling = {.temperature = 0.7f, .seed = 5u + i}};
+      EXPECT_TRUE(engine.Add(request).ok());
+    }
+    return RunAll(engine);
+  };
+  auto plain = Engine::Create(&model, options);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  const auto want = texts_of(**plain);
+  EXPECT_EQ((*plain)->metrics().num_preemptions, 0);
+
+  options.runner.num_blocks = 1 + 24;  // 48 tokens each
+  options.runner.speculation = {
+      .max_drafts = 4, .proposer = SpeculationOptions::Proposer::kModel, .draft_model = &draft};
+  options.speculation = SpeculationPolicy{.num_drafts = 4, .max_speculating_rows = 1};
+  auto engine = Engine::Create(&model, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ(texts_of(**engine), want);
+  const EngineMetrics metrics = (*engine)->metrics();
+  EXPECT_EQ(metrics.num_swap_preemptions, 1);
+  // 45 tokens, 4 a row; the first sequence ends before its drafter has caught up.
+  EXPECT_GE(metrics.speculation.num_catch_up_rows, 10);
+  EXPECT_LE(metrics.speculation.num_catch_up_rows, 14);
+  EXPECT_GE(metrics.speculation.num_drafts, 16);
+  EXPECT_GE(metrics.speculation.num_accepted, metrics.speculation.num_drafts - 2);
+}
+
 // With prefixes that are found, preemptions and swaps, and heads that are mostly wrong.
 TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
   int64_t num_prefix_tokens_hit = 0;

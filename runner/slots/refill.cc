@@ -60,7 +60,9 @@ class Refill {
         std::fill_n(slots_.history.row(join.slot),
                     std::min<int64_t>(join.seq_len, slots_.history.stride), -1);
       }
-      if (slots_.drafted_len != nullptr) slots_.drafted_len[join.slot] = join.seq_len;
+      if (slots_.drafted_len != nullptr) {
+        slots_.drafted_len[join.slot] = join.seq_len - join.num_undrafted;
+      }
     }
   }
 

@@ -197,7 +197,9 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
     args.slots.last_token[join.slot] = 0;
     args.slots.sample_index[join.slot] = join.sample_index;
     args.slots.sampling[join.slot] = join.sampling;
-    if (args.slots.drafted_len != nullptr) args.slots.drafted_len[join.slot] = join.seq_len;
+    if (args.slots.drafted_len != nullptr) {
+      args.slots.drafted_len[join.slot] = join.seq_len - join.num_undrafted;
+    }
   }
   __syncthreads();
   ClearClaims(args, rows);

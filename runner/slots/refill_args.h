@@ -218,7 +218,8 @@ constexpr bool IsValidPositionDelta(int32_t delta, int64_t limit) {
 constexpr bool IsValidJoin(const SlotJoin& join, const RefillArgs& args, const RowArgs& rows) {
   const int64_t limit = rows.context_limit;
   return IsValidPositionDelta(join.position_delta, limit) && IsSlot(join.slot, args.slots) &&
-         join.seq_len >= 0 && join.seq_len <= limit && join.num_encoder_tokens >= 0 &&
+         join.seq_len >= 0 && join.seq_len <= limit && join.num_undrafted >= 0 &&
+         join.num_undrafted <= join.seq_len && join.num_encoder_tokens >= 0 &&
          join.num_encoder_tokens <= limit;
 }
 

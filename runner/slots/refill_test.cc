@@ -62,6 +62,18 @@ class RefillTest : public ::testing::Test {
   StepDeltaCounts counts_;
 };
 
+TEST_F(RefillTest, ASlotJoinsWithWhatItsDrafterHasSeen) {
+  std::vector<int32_t> drafted_len(slots().num_slots, -7);
+  args().slots.drafted_len = drafted_len.data();
+  Join({.slot = 0, .seq_len = 6, .num_undrafted = 2});
+  Join({.slot = 1, .seq_len = 6});
+  Join({.slot = 2, .seq_len = 6, .num_undrafted = 7});
+  Join({.slot = 3, .seq_len = 6, .num_undrafted = -1});
+  Refill(1, 1);
+  EXPECT_THAT(First(drafted_len.data(), 4), ElementsAre(4, 6, -7, -7));
+  EXPECT_EQ(num_faults(), 2);
+}
+
 TEST_F(RefillTest, APromptThenATokenOfTheDevice) {
   Join({.slot = 3, .sample_index = 5});
   Update(3, 0, 7);

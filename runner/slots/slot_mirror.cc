@@ -97,6 +97,10 @@ absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
     return Refusal("joins: seq_len of slot ", join.slot, " must be in [0, ", limits_.max_seq_len,
                    "], got ", join.seq_len);
   }
+  if (join.num_undrafted < 0 || join.num_undrafted > join.seq_len) {
+    return Refusal("joins: num_undrafted of slot ", join.slot, " must be in [0, ", join.seq_len,
+                   "], its seq_len, got ", join.num_undrafted);
+  }
   if (join.num_encoder_tokens < 0 || join.num_encoder_tokens > limits_.max_encoder_tokens) {
     return Refusal("joins: num_encoder_tokens of slot ", join.slot, " must be in [0, ",
                    limits_.max_encoder_tokens, "], got ", join.num_encoder_tokens);

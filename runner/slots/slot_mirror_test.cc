@@ -146,6 +146,8 @@ TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
   EXPECT_THAT(Refused(mirror, {.joins = bad_join}), HasSubstr("joins: slot"));
   const SlotJoin long_join[] = {{.slot = 0, .seq_len = 9}};
   EXPECT_THAT(Refused(mirror, {.joins = long_join}), HasSubstr("[0, 8], got 9"));
+  const SlotJoin undrafted[] = {{.slot = 0, .seq_len = 3, .num_undrafted = 4}};
+  EXPECT_THAT(Refused(mirror, {.joins = undrafted}), HasSubstr("num_undrafted of slot 0"));
   const SlotJoin hot[] = {{.slot = 0, .sampling = {.temperature = -1.0f}}};
   EXPECT_THAT(Refused(mirror, {.joins = hot}), HasSubstr("temperature"));
   const SlotJoin no_mass[] = {{.slot = 0, .sampling = {.top_p = 0.0f}}};

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/algorithm/container.h"
@@ -59,6 +60,26 @@ absl::Status BlockTokens::Keep(const at::Tensor& slots, const at::Tensor& token_
   return CatchTorch([&] {
     at::Tensor places = tokens_.view({-1});
     places.scatter_(0, slots.remainder(places.size(0)), token_ids);  // slot -1 is the last place
+    return absl::OkStatus();
+  });
+}
+
+absl::Status BlockTokens::KeepHistories(const SlotState& slots,
+                                        absl::Span<const SlotId> leaves) const {
+  return CatchTorch([&] {
+    const int64_t block_size = tokens_.size(1);
+    const int64_t num_tokens = std::min(slots.history.stride, slots.max_blocks * block_size);
+    const int64_t num_blocks = (num_tokens - 1) / block_size + 1;
+    for (const SlotId slot : leaves) {
+      at::Tensor history = at::full({num_blocks * block_size}, -1, tokens_.options());
+      history.narrow(0, 0, num_tokens)
+          .copy_(at::from_blob(slots.history.row(slot.value()), {num_tokens}, tokens_.options()));
+      const at::Tensor table =
+          at::from_blob(slots.table_row(group_, slot.value()), {num_blocks}, tokens_.options());
+      at::Tensor blocks = tokens_;
+      blocks.index_copy_(0, table.to(at::kLong), history.view({num_blocks, block_size}));
+      blocks.select(0, 0).fill_(-1);  // the null block
+    }
     return absl::OkStatus();
   });
 }

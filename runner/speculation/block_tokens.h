@@ -8,6 +8,8 @@
 //   REPRISE_RETURN_IF_ERROR(tokens.Keep(slots, token_ids));
 //   // Before a step in which sequences join:
 //   REPRISE_RETURN_IF_ERROR(tokens.Recall(slots, batch.joins));
+//   // In place of Keep(), where histories matter behind swaps alone: before blocks are moved out.
+//   REPRISE_RETURN_IF_ERROR(tokens.KeepHistories(slots, batch.leaves));
 //
 // Tokens are kept as keys are: at the slots of the step's tokens, drafts included. So those of
 // rejected drafts lie beyond the sequence's end until the next step writes over them; blocks() are
@@ -30,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/ids.h"
 #include "cache/kv_group.h"
 #include "cache/storage/kv_layer.h"
 #include "graphs/fingerprint.h"
@@ -58,6 +61,9 @@ class BlockTokens {
   // Keeps the tokens of a step: `slots` [num_tokens] int64 of group(), -1 for tokens that are not
   // kept; token_ids [num_tokens] int32. May be captured.
   absl::Status Keep(const at::Tensor& slots, const at::Tensor& token_ids) const;
+
+  // Keeps the histories of slots that leave, whose tables are filled, in all of their blocks.
+  absl::Status KeepHistories(const SlotState& slots, absl::Span<const SlotId> leaves) const;
 
   // Fills in the histories of slots that have joined with tokens in the cache, whose tables are
   // filled. `slots` lie on the device of blocks().

@@ -98,6 +98,30 @@ TEST(BlockTokensTest, LaterTokensTakeThePlaceOfRejectedOnes) {
   EXPECT_EQ(slots.History(1, 3), std::vector<int32_t>({1, 4, 5}));
 }
 
+// A sequence that is swapped out, and comes back in other blocks and another slot.
+TEST(BlockTokensTest, ASlotThatLeavesKeepsItsHistory) {
+  const BlockTokens tokens = Tokens({kWindow, kFull});
+  const TwoSlots slots;
+  std::iota(slots.state().history.row(1), slots.state().history.row(1) + 12, 20);
+  int32_t* const left = slots.state().table_row(/*group=*/1, /*slot=*/1);
+  left[0] = 4;
+  left[1] = 2;  // and no third one
+  ASSERT_TRUE(tokens.KeepHistories(slots.state(), {SlotId(1)}).ok());
+  EXPECT_TRUE(tokens.blocks()[4].equal(Ints({20, 21, 22, 23})));
+  EXPECT_TRUE(tokens.blocks()[2].equal(Ints({24, 25, 26, 27})));
+  for (const int other : {0, 1, 3, 5}) {
+    EXPECT_TRUE(tokens.blocks()[other].eq(-1).all().item<bool>()) << other;
+  }
+  at::Tensor blocks = tokens.blocks();
+  blocks[3].copy_(blocks[4]);
+  blocks[5].copy_(blocks[2]);
+  int32_t* const joined = slots.state().table_row(/*group=*/1, /*slot=*/0);
+  joined[0] = 3;
+  joined[1] = 5;
+  ASSERT_TRUE(tokens.Recall(slots.state(), {{.slot = 0, .seq_len = 7}}).ok());
+  EXPECT_EQ(slots.History(0, 8), std::vector<int32_t>({20, 21, 22, 23, 24, 25, 26, 0}));
+}
+
 TEST(BlockTokensTest, ASlotThatJoinsWithoutKeysIsLeftAsItIs) {
   const BlockTokens tokens = Tokens({kFull});
   const TwoSlots slots;
