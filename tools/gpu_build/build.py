@@ -72,7 +72,7 @@ class Tree:
     def __init__(self, folder, path):
         self.path = path
         with tarfile.open(folder + "/sources.tar.xz") as archive:
-            archive.extractall(path, filter="fully_trusted")
+            archive.extractall(path)
         with open(folder + "/plan.json") as file:
             plan = json.load(file)
         self.links = plan["links"]
@@ -123,7 +123,7 @@ def main():
     os.makedirs(out + "/objects", exist_ok=True)
     if options.libraries:
         with tarfile.open(options.libraries) as archive:
-            archive.extractall(out + "/libraries", filter="fully_trusted")
+            archive.extractall(out + "/libraries")
     tools = Toolchain(out + "/libraries")
     with open(out + "/env.sh", "w") as file:
         file.write("export LD_LIBRARY_PATH=%s\n" % ":".join(f for f in tools.library_folders if os.path.isdir(f)))
