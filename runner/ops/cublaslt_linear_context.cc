@@ -75,7 +75,7 @@ constexpr int64_t kMaxSmallTileRows = 32;  // of x
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 3;
+constexpr int kOwnKernels = 4;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.

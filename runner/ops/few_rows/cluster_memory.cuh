@@ -99,7 +99,18 @@ __device__ __forceinline__ void CopyBox(uint32_t to, const CUtensorMap& map, int
   }
 }
 
-// The same for a map with a third dimension: several boxes, one behind the other.
+// Copies the box to the same place `to` of each CTA of the cluster whose bit is set in `ctas`;
+// arrives at the same barrier of each.
+__device__ __forceinline__ void CopyBoxToAll(uint32_t to, const CUtensorMap& map, int column,
+                                             int row, uint32_t barrier, uint16_t ctas) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
+      : "memory");
+}
+
+// CopyBox() for a map with a third dimension: several boxes, one behind the other.
 template <bool kEvictFirst>
 __device__ __forceinline__ void CopyBoxes(uint32_t to, const CUtensorMap& map, int first_box,
                                           int row, uint32_t barrier, uint64_t evict_first) {

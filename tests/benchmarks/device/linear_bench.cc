@@ -43,11 +43,12 @@
 
 ABSL_FLAG(std::string, shapes, "", "only shapes whose name contains this, such as 8b or gate_up");
 ABSL_FLAG(std::vector<std::string>, rows,
-          std::vector<std::string>({"1", "4", "8", "16", "32", "64"}), "rows of x");
+          std::vector<std::string>({"1", "4", "8", "16", "32", "64", "96", "128"}), "rows of x");
 ABSL_FLAG(int, proposals, 16, "of cuBLASLt, which are timed");
 ABSL_FLAG(std::vector<std::string>, forms, {},
-          "forms of the kernel by tiles, as cluster:row_groups:turns:boxes; default: all that may "
-          "be quick");
+          "forms of the kernel by tiles, as cluster:row_groups:turns:boxes[:multicast]; default: "
+          "all that may be quick");
+ABSL_FLAG(bool, fp8, true, "times products with weights of 8 bits, too");
 ABSL_FLAG(bool, verbose, false, "prints the time of every form");
 
 namespace reprise {
@@ -92,10 +93,11 @@ absl::StatusOr<std::vector<TileForm>> Forms() {
   for (const std::string& text : absl::GetFlag(FLAGS_forms)) {
     const std::vector<std::string> parts = absl::StrSplit(text, ':');
     TileForm form;
-    if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &form.cluster) ||
+    if (parts.size() < 4 || parts.size() > 5 || !absl::SimpleAtoi(parts[0], &form.cluster) ||
         !absl::SimpleAtoi(parts[1], &form.row_groups) || !absl::SimpleAtoi(parts[2], &form.turns) ||
-        !absl::SimpleAtoi(parts[3], &form.boxes)) {
-      return absl::InvalidArgumentError("--forms: expected like 4:2:1:1,2:2:2:2");
+        !absl::SimpleAtoi(parts[3], &form.boxes) ||
+        (parts.size() == 5 && !absl::SimpleAtoi(parts[4], &form.multicast))) {
+      return absl::InvalidArgumentError("--forms: expected like 4:2:1:1,2:2:1:1:2");
     }
     forms.push_back(form);
   }
@@ -103,7 +105,8 @@ absl::StatusOr<std::vector<TileForm>> Forms() {
 }
 
 std::string Name(const TileForm& form) {
-  return absl::StrCat(form.cluster, ":", form.row_groups, ":", form.turns, ":", form.boxes);
+  return absl::StrCat(form.cluster, ":", form.row_groups, ":", form.turns, ":", form.boxes, ":",
+                      form.multicast);
 }
 
 // A shape with one number of rows, over rotated weights.
@@ -206,6 +209,8 @@ class ProductCase {
             .weights = SkinnyWeights::kEarly};
   }
 
+  bool IsTimedWithFp8() const { return absl::GetFlag(FLAGS_fp8) && num_rows_ <= kMaxFp8TileRows; }
+
   // The time of two copies, of half the size each.
   template <typename Launch>
   float TimeHalves(Launch launch) const {
@@ -218,7 +223,7 @@ class ProductCase {
 
   Best TimeFp8(const at::Tensor& scales, bool has_groups) const {
     Best best;
-    if (!Fp8LinearServes(Fp8Args(0, scales, has_groups))) return best;
+    if (!IsTimedWithFp8() || !Fp8LinearServes(Fp8Args(0, scales, has_groups))) return best;
     best.Take(TimeHalves([&](int copy) {
                 return LaunchFp8Linear(Fp8Args(copy, scales, has_groups),
                                        c10::cuda::getCurrentCUDAStream());
@@ -231,6 +236,7 @@ class ProductCase {
   Best TimeFp8Tile(const at::Tensor& scales, bool has_groups,
                    absl::Span<const TileForm> forms) const {
     Best best;
+    if (!IsTimedWithFp8()) return best;
     const TileForm rule = Fp8TileForm(num_rows_, shape_.out_features);
     if (forms.empty()) forms = absl::MakeConstSpan(&rule, 1);
     for (const TileForm& form : forms) {
@@ -284,9 +290,9 @@ class ProductCase {
 
 // "56.4  91 % 4:2:1"
 std::string Cell(const Best& best, double weight_bytes, double read_tb_per_s) {
-  if (best.us == kNever) return absl::StrFormat("%20s", "-");
+  if (best.us == kNever) return absl::StrFormat("%21s", "-");
   const double share = weight_bytes / (best.us * 1e6) / read_tb_per_s;
-  return absl::StrFormat("%7.1f %3.0f %% %-8s", best.us, 100 * share, best.name);
+  return absl::StrFormat("%7.1f %3.0f %% %-9s", best.us, 100 * share, best.name);
 }
 
 absl::Status Run() {
@@ -294,8 +300,8 @@ absl::Status Run() {
     REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
     REPRISE_ASSIGN_OR_RETURN(const std::vector<TileForm> forms, Forms());
     std::cout << absl::StrFormat(
-        "read %.2f TB/s\n%-14s %4s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s "
-        "| %-20s\n",
+        "read %.2f TB/s\n%-14s %4s | %-21s | %-21s | %-21s | %-21s | %-21s | %-21s | %-21s | %-21s "
+        "| %-21s\n",
         limits.read_tb_per_s, "shape", "rows", "cuBLASLt, us", "few rows alone", "tiles alone",
         "few rows, chain", "tiles, chain", "fp8 by rows, chain", "fp8 by groups, chain",
         "the same by tiles", "the same by tiles");
