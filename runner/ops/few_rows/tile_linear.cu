@@ -76,6 +76,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
   const int rounds = StepsOf(plan, place.rank) / plan.form.turns;
   PartialSums<kColumns> sums(plan, memory, place, row_group, turn);
   StageCounter stage(plan.stages, turn, plan.form.turns);
+  const bool is_only_stage = plan.stages == plan.form.turns;  // of its turn
   for (int tile = place.first_tile; tile < plan.num_tiles; tile += plan.num_teams()) {
     TileSums<kColumns> sum = {};
     uint32_t in_use = 0;  // the barrier of the stage before, while its products are under way
@@ -97,6 +98,11 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
         ReleaseStage(plan, place, in_use);
       }
       in_use = memory.empty + stage.slot() * 8;
+      if (is_only_stage) {
+        AwaitTileProducts<0>();
+        ReleaseStage(plan, place, in_use);
+        in_use = 0;
+      }
     }
     AwaitTileProducts<0>();
     if (in_use != 0) ReleaseStage(plan, place, in_use);
