@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -531,8 +532,10 @@ class CublasLtLinearContext : public LinearContext {
     }
     entry.tile_form.reset();
     const float least_us = *std::min_element(times_us.begin(), times_us.end());
-    const float early_us =
-        entry.key.num_rows <= kMaxSmallTileRows ? kEarlyStartOfSmallTilesUs : kEarlyStartOfTilesUs;
+    const char* const trial = std::getenv("REPRISE_TILE_EARLY_US");  // TRIAL
+    const float early_us = trial != nullptr                          ? std::stof(trial)
+                           : entry.key.num_rows <= kMaxSmallTileRows ? kEarlyStartOfSmallTilesUs
+                                                                     : kEarlyStartOfTilesUs;
     if (least_us >= choice.best_us + early_us) return absl::OkStatus();
     const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
       return time_us <= kCloseToBestForm * least_us;

@@ -1,6 +1,10 @@
 #include "runner/ops/few_rows/tile_linear_plan.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -19,6 +23,12 @@ constexpr int kMostStages = 16;
 
 constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
+
+// TRIAL
+bool Trial(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && value[0] == '1';
+}
 
 int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 
@@ -71,6 +81,22 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
       {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1},
       {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
   };
+  // TRIAL: REPRISE_TILE_FORMS=2:2:1:1:2,1:4:1:1:1
+  static const std::vector<TileForm> trial = [] {
+    std::vector<TileForm> forms;
+    const char* text = std::getenv("REPRISE_TILE_FORMS");
+    while (text != nullptr && *text != 0) {
+      TileForm form;
+      if (std::sscanf(text, "%d:%d:%d:%d:%d", &form.cluster, &form.row_groups, &form.turns,
+                      &form.boxes, &form.multicast) == 5) {
+        forms.push_back(form);
+      }
+      text = std::strchr(text, ',');
+      if (text != nullptr) ++text;
+    }
+    return forms;
+  }();
+  if (!trial.empty()) return trial;
   if (num_rows <= 32) return kUpTo32;
   if (num_rows <= 64) return kUpTo64;
   return kUpTo128;
@@ -98,11 +124,14 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
   plan.stores_directly = plan.num_sources() == 1;
-  plan.sums_in_stages = !plan.stores_directly && plan.num_tiles == plan.num_teams();
+  plan.sums_in_stages = !plan.stores_directly && plan.num_tiles == plan.num_teams() &&
+                        !Trial("REPRISE_TILE_SUMS_APART");
   const int sums_bytes = plan.stores_directly ? 0 : plan.sums_bytes();
   const int tail_bytes = plan.sums_in_stages ? unused_bytes : std::max(sums_bytes, unused_bytes);
   const int most = form.row_groups >= kLargeRowGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
-  const int room = most - kAlignmentBytes - kBarrierBytes - tail_bytes;
+  // TRIAL: two CTAs fit an SM
+  const bool pair = Trial("REPRISE_TILE_PAIR") && out_features > 1 && plan.threads() <= 320;
+  const int room = (pair ? 112 * 1024 : most) - kAlignmentBytes - kBarrierBytes - tail_bytes;
   plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
   // Each stage has its turn for good, so that a group that is ahead cannot take the phase of a
   // barrier before last for the one it waits for.
@@ -114,7 +143,8 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
     plan.stages = 0;
     used_bytes = 0;
   }
-  plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + used_bytes);
+  plan.shared_bytes =
+      std::max(pair ? 0 : kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + used_bytes);
   return plan;
 }
 
