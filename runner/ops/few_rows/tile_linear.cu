@@ -76,14 +76,14 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
   const int rounds = StepsOf(plan, place.rank) / plan.form.turns;
   PartialSums<kColumns> sums(plan, memory, place, row_group, turn);
   StageCounter stage(plan.stages, turn, plan.form.turns);
-  const bool is_only_stage = plan.stages == plan.form.turns;  // of its turn
+  const bool is_only_stage = !plan.overlaps;  // TRIAL
   for (int tile = place.first_tile; tile < plan.num_tiles; tile += plan.num_teams()) {
     TileSums<kColumns> sum = {};
     uint32_t in_use = 0;  // the barrier of the stage before, while its products are under way
     for (int round = 0; round < rounds; ++round, stage.Next()) {
       const uint32_t weights = memory.stages + stage.slot() * plan.stage_bytes();
       const uint32_t x = weights + plan.form.boxes * plan.tile_rows * kTileBoxLine;
-      AwaitPhase(memory.full + stage.slot() * 8, stage.parity());
+      AwaitCopies(memory.full + stage.slot() * 8, stage.parity());
       for (int box = 0; box < plan.form.boxes; ++box) {
         BeginTileProducts();
         const uint64_t a =

@@ -137,6 +137,7 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   // barrier before last for the one it waits for.
   plan.stages -= plan.stages % form.turns;
   int used_bytes = std::max(plan.stages * plan.stage_bytes() + tail_bytes, sums_bytes);
+  plan.overlaps = form.turns == 1 && plan.stages > 2 && !Trial("REPRISE_TILE_NO_OVERLAP");
   if (plan.stages < 2 || used_bytes > room + tail_bytes ||
       plan.columns % (kTileUnit * form.multicast) != 0 ||
       plan.threads() > MostTileThreads(plan.columns)) {

@@ -69,6 +69,7 @@ struct TileLinearPlan {
   bool stores_directly = false;
   // Whether partial sums are stored where the stages were: each team has one tile.
   bool sums_in_stages = false;
+  bool overlaps = false;  // TRIAL
 
   // Of a CTA: those of the groups, then those that add, then those that copy.
   REPRISE_HOST_DEVICE int add_threads() const { return stores_directly ? 0 : kAddThreads; }

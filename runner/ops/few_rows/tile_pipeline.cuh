@@ -164,7 +164,7 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
     const int row = kWeights ? tile * plan.tile_rows : 0;
     for (int step = 0; step < steps; ++step, stage.Next()) {
       // In the first round all are empty: the phase before the first one has parity 1.
-      AwaitPhase(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
+      AwaitCopies(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
       const uint32_t full = memory.full + stage.slot() * 8;
       const uint32_t to = memory.stages + stage.slot() * plan.stage_bytes() + part.offset;
       const int box = (step * plan.form.cluster + place.rank) * part.boxes;
@@ -226,7 +226,10 @@ __device__ inline void ArriveAtCtas(uint32_t barrier, int first, int count, int 
 __device__ inline void ReleaseStage(const TileLinearPlan& plan, const TilePlace& place,
                                     uint32_t empty) {
   if (plan.form.multicast > 1) {
-    ArriveAtCtas(empty, place.rank, plan.form.multicast, plan.form.cluster);
+    constexpr int kLanes = 32 / kArrivalsOfWarp;
+    for (int i = static_cast<int>(threadIdx.x) % kLanes; i < plan.form.multicast; i += kLanes) {
+      ReleaseInCluster(ClusterAddress(empty, place.rank + i * plan.form.cluster));
+    }
   } else if (ArrivesForWarp()) {
     ArriveAt(empty);
   }

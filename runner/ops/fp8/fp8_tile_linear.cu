@@ -110,7 +110,7 @@ __device__ void MultiplyTiles(const Fp8TilePlan& plan, const TileMemory& memory,
     for (int step = turn; step < steps; step += plan.form.turns, stage.Next()) {
       const uint32_t weights = memory.stages + stage.slot() * plan.stage_bytes();
       const uint32_t x = weights + plan.form.boxes * plan.tile_rows * kTileBoxLine;
-      AwaitPhase(memory.full + stage.slot() * 8, stage.parity());
+      AwaitCopies(memory.full + stage.slot() * 8, stage.parity());
       for (int box = 0; box < plan.form.boxes; ++box) {
         if constexpr (kHasGroups) {
           Scale<kColumns>(sum, scales.value[0] / next.value[0], scales.value[1] / next.value[1]);
