@@ -212,13 +212,12 @@ __device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const Stag
   if (!awaits_first) AwaitCluster();
 }
 
-// The calling warp arrives at a barrier of CTAs `distance` ranks apart, from `first` on: a lane for
-// each CTA; all of them for each in a build for racecheck.
-__device__ inline void ArriveAtCtas(uint32_t barrier, int first, int count, int distance) {
+// The calling warp, whose products are done, arrives at a barrier of CTAs `distance` ranks apart,
+// from `first` on: a lane for each CTA; all of them for each in a build for racecheck.
+__device__ inline void ReleaseAtCtas(uint32_t barrier, int first, int count, int distance) {
   constexpr int kLanes = 32 / kArrivalsOfWarp;
-  __syncwarp();
   for (int i = static_cast<int>(threadIdx.x) % kLanes; i < count; i += kLanes) {
-    ArriveInCluster(ClusterAddress(barrier, first + i * distance));
+    ReleaseInCluster(ClusterAddress(barrier, first + i * distance));
   }
 }
 
@@ -226,10 +225,7 @@ __device__ inline void ArriveAtCtas(uint32_t barrier, int first, int count, int 
 __device__ inline void ReleaseStage(const TileLinearPlan& plan, const TilePlace& place,
                                     uint32_t empty) {
   if (plan.form.multicast > 1) {
-    constexpr int kLanes = 32 / kArrivalsOfWarp;
-    for (int i = static_cast<int>(threadIdx.x) % kLanes; i < plan.form.multicast; i += kLanes) {
-      ReleaseInCluster(ClusterAddress(empty, place.rank + i * plan.form.cluster));
-    }
+    ReleaseAtCtas(empty, place.rank, plan.form.multicast, plan.form.cluster);
   } else if (ArrivesForWarp()) {
     ArriveAt(empty);
   }
@@ -255,7 +251,7 @@ class PartialSums {
   // Stores those of the next tile, of the first num_rows columns.
   __device__ void Store(const TileSums<kColumns>& sum, int num_rows) {
     if (plan_.sums_in_stages) {
-      ArriveAtCtas(read_, place_.first_rank, plan_.form.cluster, 1);
+      ReleaseAtCtas(read_, place_.first_rank, plan_.form.cluster, 1);
       AwaitPhase(read_, 0);
     } else {
       // In the first round the buffers are free, as the stages are.
@@ -396,7 +392,11 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
     }
     // No CTA of the cluster arrives at one that may have ended.
     if (tile + plan.num_teams() < plan.num_tiles) {
-      ArriveAtCtas(memory.read, place.first_rank, plan.form.cluster, 1);
+      __syncwarp();
+      constexpr int kLanes = 32 / kArrivalsOfWarp;
+      for (int to = thread % kLanes; to < plan.form.cluster; to += kLanes) {
+        ArriveInCluster(ClusterAddress(memory.read, place.first_rank + to));
+      }
     }
     tile_parity ^= 1;
   }
