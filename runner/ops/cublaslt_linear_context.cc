@@ -13,7 +13,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -76,7 +75,7 @@ constexpr int64_t kMaxSmallTileRows = 32;  // of x
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 4;
+constexpr int kOwnKernels = 3;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.
@@ -532,10 +531,8 @@ class CublasLtLinearContext : public LinearContext {
     }
     entry.tile_form.reset();
     const float least_us = *std::min_element(times_us.begin(), times_us.end());
-    const char* const trial = std::getenv("REPRISE_TILE_EARLY_US");  // TRIAL
-    const float early_us = trial != nullptr                          ? std::stof(trial)
-                           : entry.key.num_rows <= kMaxSmallTileRows ? kEarlyStartOfSmallTilesUs
-                                                                     : kEarlyStartOfTilesUs;
+    const float early_us =
+        entry.key.num_rows <= kMaxSmallTileRows ? kEarlyStartOfSmallTilesUs : kEarlyStartOfTilesUs;
     if (least_us >= choice.best_us + early_us) return absl::OkStatus();
     const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
       return time_us <= kCloseToBestForm * least_us;

@@ -10,8 +10,8 @@
 // within 5 % of the quickest, so that noise rarely decides. Later calls launch it and do nothing
 // else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, and so does a
 // shape first seen during capture: warm up before capturing. For 16 bits kernels of
-// our own are candidates, too: up to 8 rows runner/ops/skinny_linear_args.h, up to
-// 128 runner/ops/few_rows/tile_linear.h. In a captured graph they read weights while the kernel before
+// our own are candidates, too: up to 8 rows runner/ops/skinny_linear_args.h, up to 64
+// runner/ops/few_rows/tile_linear.h. In a captured graph they read weights while the kernel before
 // them runs, so no kernel of the graph may write them. The CPU uses LibTorch's
 // products (MKL, oneDNN).
 //

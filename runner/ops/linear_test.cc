@@ -397,8 +397,7 @@ TEST(LinearChoiceTest, PrintsWhyItWasChosen) {
             "proposal, chosen during capture");
   choice.is_gated = true;
   choice.tile_form = {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 2};
-  EXPECT_THAT(ToString(choice),
-              HasSubstr(": tiles, cluster 4 rows 192 turns 1 boxes 2 multicast 1, first"));
+  EXPECT_THAT(ToString(choice), HasSubstr(": tiles, cluster 4 rows 192 turns 1 boxes 2, first"));
   choice.skinny_strip = 2;
   EXPECT_THAT(ToString(choice), HasSubstr(": few rows, strip 2, first"));
   EXPECT_THAT(ToString(choice), HasSubstr("gated, any rows, 4096"));

@@ -20,7 +20,7 @@ std::string ToText(const RememberedChoice& choice) {
   if (choice.tile_form.has_value()) {
     const TileForm& form = *choice.tile_form;
     text = absl::StrCat("tiles ", form.cluster, " ", form.row_groups, " ", form.turns, " ",
-                        form.boxes, " ", form.multicast);
+                        form.boxes, " 0");
   } else if (choice.skinny_strip > 0) {
     text = absl::StrCat("strip ", choice.skinny_strip, " 0 0 0 0");
   } else {
@@ -42,11 +42,8 @@ std::optional<RememberedChoice> RememberedChoiceFrom(const std::string& text) {
     if (!absl::SimpleHexAtoi(parts[kFields + i], &choice.algorithm[i])) return std::nullopt;
   }
   if (parts[0] == "tiles") {
-    choice.tile_form = TileForm{.cluster = numbers[0],
-                                .row_groups = numbers[1],
-                                .turns = numbers[2],
-                                .boxes = numbers[3],
-                                .multicast = numbers[4]};
+    choice.tile_form = TileForm{
+        .cluster = numbers[0], .row_groups = numbers[1], .turns = numbers[2], .boxes = numbers[3]};
     if (!IsTileForm(*choice.tile_form)) return std::nullopt;
   } else if (parts[0] == "strip") {
     choice.skinny_strip = numbers[0];

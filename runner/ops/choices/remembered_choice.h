@@ -23,7 +23,7 @@ struct RememberedChoice {
   friend bool operator==(const RememberedChoice&, const RememberedChoice&) = default;
 };
 
-// "tiles 2 1 4 1 1 000000000000001f ...".
+// "tiles 2 1 4 1, 000000000000001f ...".
 std::string ToText(const RememberedChoice& choice);
 
 // nullopt if the text is not what ToText() makes of a choice with a strip and a form that exist.

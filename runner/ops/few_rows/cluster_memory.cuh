@@ -36,11 +36,9 @@ __device__ __forceinline__ void StoreInCluster(uint32_t cluster_address, float v
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address), "f"(value) : "memory");
 }
 
-// All threads of the cluster arrive, and later wait for all to have arrived. That orders nothing that
-// they have written before, which would cost a kernel half a microsecond at its beginning, but what
-// PublishBarriers() says.
+// All threads of the cluster arrive, and later wait for all to have arrived.
 __device__ __forceinline__ void ArriveAtCluster() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void AwaitCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -69,22 +67,6 @@ __device__ __forceinline__ void ArriveInCluster(uint32_t cluster_barrier) {
 __device__ __forceinline__ void ArriveAndExpect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
-}
-
-// The same, but orders nothing that the thread has read or written itself: for memory that products
-// of whole warpgroups have read, when they are done. Much quicker.
-__device__ __forceinline__ void ReleaseInCluster(uint32_t cluster_barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_barrier) : "memory");
-}
-
-// Waits for arrivals of this CTA and for copies.
-__device__ __forceinline__ void AwaitCopies(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
 }
 
 __device__ __forceinline__ void AwaitPhase(uint32_t barrier, uint32_t parity) {
@@ -117,18 +99,7 @@ __device__ __forceinline__ void CopyBox(uint32_t to, const CUtensorMap& map, int
   }
 }
 
-// Copies the box to the same place `to` of each CTA of the cluster whose bit is set in `ctas`;
-// arrives at the same barrier of each.
-__device__ __forceinline__ void CopyBoxToAll(uint32_t to, const CUtensorMap& map, int column,
-                                             int row, uint32_t barrier, uint16_t ctas) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-      "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
-      : "memory");
-}
-
-// CopyBox() for a map with a third dimension: several boxes, one behind the other.
+// The same for a map with a third dimension: several boxes, one behind the other.
 template <bool kEvictFirst>
 __device__ __forceinline__ void CopyBoxes(uint32_t to, const CUtensorMap& map, int first_box,
                                           int row, uint32_t barrier, uint64_t evict_first) {

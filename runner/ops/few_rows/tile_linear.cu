@@ -1,11 +1,10 @@
-// Products of up to 128 rows of x with a weight of megabytes, by tiles (tile_linear_plan.h,
+// Products of up to 64 rows of x with a weight of megabytes, by tiles (tile_linear_plan.h,
 // tile_pipeline.cuh).
 //
 // Bound: the bytes of the weight. Loads are under way from before the kernel before this one ends
-// until the last byte. x, which every tile reads again, comes through the L2 cache, whose way to the
-// SMs bounds products of more rows (128 rows of x are as many bytes as 128 of a weight): a tile has
-// as many rows of the weight as possible, a team of CTAs shares its in_features, so that there are
-// tiles for all SMs, and the teams of a cluster share what they copy of x.
+// until the last byte, and x, which every tile reads again, is small beside them: a tile has as
+// many rows of the weight as possible, and a cluster of CTAs shares its in_features, so that there
+// are tiles for all SMs.
 //
 // A sum's order depends on the form and in_features alone: the same bits for any number of rows
 // with the same columns.
@@ -70,20 +69,18 @@ __device__ void StoreResults(const SkinnyLinearArgs& args, const TileLinearPlan&
 
 template <typename T, typename Out, int kColumns>
 __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan& plan,
-                              const TileMemory& memory, const TilePlace& place) {
+                              const TileMemory& memory, int rank, int cluster_id) {
   const int group = WarpIndex() / kGroupWarps;
   const int row_group = group % plan.form.row_groups, turn = group / plan.form.row_groups;
-  const int rounds = StepsOf(plan, place.rank) / plan.form.turns;
-  PartialSums<kColumns> sums(plan, memory, place, row_group, turn);
+  const int rounds = StepsOf(plan, rank) / plan.form.turns;
+  PartialSums<kColumns> sums(plan, memory, row_group, turn, rank);
   StageCounter stage(plan.stages, turn, plan.form.turns);
-  const bool is_only_stage = !plan.overlaps;  // TRIAL
-  for (int tile = place.first_tile; tile < plan.num_tiles; tile += plan.num_teams()) {
+  for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     TileSums<kColumns> sum = {};
-    uint32_t in_use = 0;  // the barrier of the stage before, while its products are under way
     for (int round = 0; round < rounds; ++round, stage.Next()) {
       const uint32_t weights = memory.stages + stage.slot() * plan.stage_bytes();
       const uint32_t x = weights + plan.form.boxes * plan.tile_rows * kTileBoxLine;
-      AwaitCopies(memory.full + stage.slot() * 8, stage.parity());
+      AwaitPhase(memory.full + stage.slot() * 8, stage.parity());
       for (int box = 0; box < plan.form.boxes; ++box) {
         BeginTileProducts();
         const uint64_t a =
@@ -92,20 +89,9 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
 #pragma unroll
         for (int i = 0; i < kTileBox / 16; ++i) TileProduct<T, kColumns>(sum, a + 2 * i, b + 2 * i);
       }
-      CommitTileProducts();
-      if (in_use != 0) {
-        AwaitTileProducts<1>();
-        ReleaseStage(plan, place, in_use);
-      }
-      in_use = memory.empty + stage.slot() * 8;
-      if (is_only_stage) {
-        AwaitTileProducts<0>();
-        ReleaseStage(plan, place, in_use);
-        in_use = 0;
-      }
+      EndTileProducts();
+      if (ArrivesForWarp()) ArriveAt(memory.empty + stage.slot() * 8);
     }
-    AwaitTileProducts<0>();
-    if (in_use != 0) ReleaseStage(plan, place, in_use);
     if (plan.stores_directly) {
       StoreResults<T, Out, kColumns>(args, plan, tile, row_group, sum);
     } else {
@@ -115,7 +101,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
 }
 
 template <typename T, typename Out, int kColumns>
-__global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
+__global__ void __launch_bounds__(kMostTileThreads, 1)
     TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                      const __grid_constant__ CUtensorMap x_map,
                      const __grid_constant__ SkinnyLinearArgs args,
@@ -123,31 +109,31 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
   extern __shared__ __align__(128) char shared[];
   LetNextKernelIn();
   const TileMemory memory(SharedAddressOf(shared), plan);
-  const TilePlace place(plan);
+  const int rank = static_cast<int>(ClusterRank());
+  const int cluster_id = static_cast<int>(blockIdx.x) / plan.form.cluster;
   const int num_warps = plan.form.groups() * kGroupWarps;
-  const int first_copying = num_warps + plan.add_threads() / 32;
   BeginTileCta(plan, memory);
   const int warp = WarpIndex();
-  if (warp >= first_copying) {
+  if (warp >= num_warps + kAddWarps) {
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;
     CopyTiles(plan, memory, {weight_map, 0, plan.form.boxes, plan.tile_rows, kTileBox},
               {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, copy,
-              warp - first_copying, place);
-  } else {
-    AwaitKernelBefore();
-    AwaitCluster();  // all have barriers by now
-    if (warp < num_warps) {
-      MultiplyTiles<T, Out, kColumns>(args, plan, memory, place);
-    } else {
-      AddTiles<T, Out>(
-          {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
-           args.activation},
-          plan, memory,
-          reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
-          static_cast<int>(threadIdx.x) - num_warps * 32, place);
-    }
+              warp - num_warps - kAddWarps, rank, cluster_id);
+    AwaitCluster();
+    return;
   }
-  EndTileCta(plan);
+  AwaitKernelBefore();
+  AwaitCluster();  // all have barriers by now
+  if (warp < num_warps) {
+    MultiplyTiles<T, Out, kColumns>(args, plan, memory, rank, cluster_id);
+  } else if (!plan.stores_directly) {
+    AddTiles<T, Out>(
+        {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
+         args.activation},
+        plan, memory,
+        reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
+        static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
+  }
 }
 
 bool IsAligned(const void* pointer, int64_t stride, int in_features) {
@@ -166,12 +152,8 @@ auto VisitColumns(int num_rows, Visitor visit) {
       return visit(TileLauncher<TileLinearKernel<T, Out, 40>>());
     case 48:
       return visit(TileLauncher<TileLinearKernel<T, Out, 48>>());
-    case 64:
-      return visit(TileLauncher<TileLinearKernel<T, Out, 64>>());
-    case 96:
-      return visit(TileLauncher<TileLinearKernel<T, Out, 96>>());
     default:
-      return visit(TileLauncher<TileLinearKernel<T, Out, 128>>());
+      return visit(TileLauncher<TileLinearKernel<T, Out, 64>>());
   }
 }
 template <typename T, typename Visitor>
@@ -202,8 +184,7 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
   if (!IsTileForm(form)) {
     return absl::InvalidArgumentError(
         absl::StrCat("form: expected cluster 1, 2 or 4, row_groups * turns up to ", kMaxTileGroups,
-                     ", boxes 1, 2 or 4, multicast 1, or 2 or 4 with 1 box and clusters up to ",
-                     kMaxClusterCtas, ", got ", ToString(form)));
+                     ", boxes 1, 2 or 4, got ", ToString(form)));
   }
   if (!TileLinearServes(args)) {
     return absl::InvalidArgumentError(
@@ -212,19 +193,16 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
                      ", strides ", args.x_stride, " and ", args.weight_stride));
   }
   REPRISE_ASSIGN_OR_RETURN(const int device, TileDevice("TileLinear"));
-  const absl::Status too_large = absl::InvalidArgumentError(
-      absl::StrCat("form: too large for ", args.num_rows, " rows: ", ToString(form)));
-  if (PlanTileLinear(form, args.num_rows, 1, 1, 1).threads() >
-      MostTileThreads(TileColumns(args.num_rows))) {
-    return too_large;  // no cluster runs
-  }
   REPRISE_ASSIGN_OR_RETURN(const int max_clusters, VisitLauncher(args, [&](auto launcher) {
                              return launcher.MaxClusters(form, device);
                            }));
   const TileLinearPlan plan =
       PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters,
                      args.is_gated ? TileRows::kGated : TileRows::kPlain);
-  if (plan.stages == 0) return too_large;
+  if (plan.stages == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("form: too large for ", args.num_rows, " rows: ", ToString(form)));
+  }
   return plan;
 }
 
@@ -244,7 +222,7 @@ absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form
                               : MakeTileMap(weight_matrix, plan.tile_rows, num_boxes, weight));
   REPRISE_RETURN_IF_ERROR(
       MakeTileMap({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
-                  plan.columns / plan.form.multicast, plan.form.multicast > 1 ? 0 : num_boxes, x));
+                  plan.columns, num_boxes, x));
   return VisitLauncher(args, [&](auto launcher) {
     return launcher.Launch("TileLinear", plan, stream, weight, x, args, plan, copy);
   });

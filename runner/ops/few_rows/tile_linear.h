@@ -1,4 +1,4 @@
-// A matrix product of 1 to 128 rows of x with a large weight, on GPUs of compute capability 9.0: one
+// A matrix product of 1 to 64 rows of x with a large weight, on GPUs of compute capability 9.0: one
 // of the algorithms that a LinearContext of a GPU chooses from, beside the kernel for up to 8 rows
 // (runner/ops/skinny_linear_args.h), whose arguments it shares. No LibTorch.
 //

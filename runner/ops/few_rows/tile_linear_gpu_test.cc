@@ -38,20 +38,15 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1},       {64, 8},     {40, 100},    {320, 257},   {1000, 33},
                              {1096, 4999}, {4096, 130}, {14336, 640}, {2048, 30000}};
 
-constexpr TileForm kForms[] = {
-    {.cluster = 1, .row_groups = 1, .turns = 1, .boxes = 1},
-    {.cluster = 1, .row_groups = 1, .turns = 4, .boxes = 4},
-    {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
-    {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 2},
-    {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
-    {.cluster = 2, .row_groups = 1, .turns = 3, .boxes = 1},
-    {.cluster = 4, .row_groups = 1, .turns = 3, .boxes = 1},
-    {.cluster = 4, .row_groups = 2, .turns = 1, .boxes = 2},
-    {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1},
-    {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1, .multicast = 2},
-    {.cluster = 2, .row_groups = 2, .turns = 1, .boxes = 1, .multicast = 2},
-    {.cluster = 2, .row_groups = 1, .turns = 2, .boxes = 1, .multicast = 4},
-    {.cluster = 4, .row_groups = 2, .turns = 1, .boxes = 1, .multicast = 2}};
+constexpr TileForm kForms[] = {{.cluster = 1, .row_groups = 1, .turns = 1, .boxes = 1},
+                               {.cluster = 1, .row_groups = 1, .turns = 4, .boxes = 4},
+                               {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
+                               {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 2},
+                               {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
+                               {.cluster = 2, .row_groups = 1, .turns = 3, .boxes = 1},
+                               {.cluster = 4, .row_groups = 1, .turns = 3, .boxes = 1},
+                               {.cluster = 4, .row_groups = 2, .turns = 1, .boxes = 2},
+                               {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1}};
 
 class TileLinearTest : public testing::Test {
  protected:
@@ -108,8 +103,10 @@ class TileLinearProductTest : public TileLinearTest {
       at::Tensor first;  // its first row, for the number of columns so far
       int columns = 0;
       for (int num_rows : row_counts) {
-        SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
-                                        << ", rows " << num_rows << ", " << ToString(form));
+        SCOPED_TRACE(testing::Message()
+                     << shape.in_features << " -> " << shape.out_features << ", rows " << num_rows
+                     << ", form " << form.cluster << " " << form.row_groups << " " << form.turns
+                     << " " << form.boxes);
         // Rows behind the last are NaN.
         const at::Tensor x = AmongNans(num_rows, shape.in_features, dtype);
         x.copy_(most_x.narrow(0, 0, num_rows));
@@ -151,16 +148,16 @@ class TileLinearProductTest : public TileLinearTest {
 TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
   for (const Shape& shape : kShapes) {
     CheckShape(shape, DType::kBFloat16, DType::kBFloat16,
-               {1, 9, 16, 17, 31, 32, 33, 40, 41, 48, 64, 65, 72, 96, 97, 128});
+               {1, 9, 16, 17, 31, 32, 33, 40, 41, 48, 64});
   }
-  EXPECT_GT(num_checked_, 3 * num_too_large_);
+  EXPECT_GT(num_checked_, 8 * num_too_large_);
 }
 
 TEST_F(TileLinearProductTest, IsTheProductForEveryType) {
   for (const Shape& shape : kShapes) {
-    CheckShape(shape, DType::kBFloat16, DType::kFloat32, {3, 31, 40, 90, 128});
-    CheckShape(shape, DType::kFloat16, DType::kFloat16, {3, 31, 40, 90, 128});
-    CheckShape(shape, DType::kFloat16, DType::kFloat32, {3, 31, 40, 90, 128});
+    CheckShape(shape, DType::kBFloat16, DType::kFloat32, {3, 31, 40});
+    CheckShape(shape, DType::kFloat16, DType::kFloat16, {3, 31, 40});
+    CheckShape(shape, DType::kFloat16, DType::kFloat32, {3, 31, 40});
   }
 }
 
@@ -175,8 +172,8 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
   const at::Tensor weight =
       (at::eye(kInFeatures, Options(DType::kBFloat16)) * 2).repeat({kRepeats, 1});
   for (const TileForm& form : kForms) {
-    for (const int num_rows : {9, 33, 100}) {
-      SCOPED_TRACE(testing::Message() << ToString(form) << ", rows " << num_rows);
+    for (const int num_rows : {9, 33}) {
+      SCOPED_TRACE(testing::Message() << "cluster " << form.cluster << ", rows " << num_rows);
       const at::Tensor x = at::arange(num_rows * kInFeatures, Options(DType::kFloat32))
                                .remainder(251)
                                .reshape({num_rows, kInFeatures})
@@ -190,7 +187,7 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
       EXPECT_TRUE(at::equal(out.cpu(), (x.cpu() * 2).repeat({1, kRepeats})));
     }
   }
-  EXPECT_GT(num_checked, 20);
+  EXPECT_GT(num_checked, 9);
 }
 
 TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
@@ -204,7 +201,7 @@ TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
                              {14336, 640},
                              {2048, 30000}}) {
     for (const TileForm& form : kForms) {
-      for (const int num_rows : {1, 16, 31, 40, 48, 64, 96, 128}) {
+      for (const int num_rows : {1, 16, 31, 40, 48, 64}) {
         const DType dtype = ++turn % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
         const Activation activation = static_cast<Activation>(turn % 3);
         SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
@@ -242,36 +239,6 @@ TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
   EXPECT_GT(num_checked, 200);
 }
 
-TEST_F(TileLinearTest, TeamsOfAClusterChangeNoBit) {
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
-  int num_checked = 0;
-  for (const Shape& shape : kShapes) {
-    const at::Tensor weight = AmongNans(shape.out_features, shape.in_features, DType::kBFloat16);
-    for (const TileForm& form : kForms) {
-      if (form.multicast == 1) continue;
-      for (const int num_rows : {16, 64, 96, 128}) {
-        SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
-                                        << ", rows " << num_rows << ", " << ToString(form));
-        const at::Tensor x = AmongNans(num_rows, shape.in_features, DType::kBFloat16);
-        const at::Tensor out =
-            at::full({num_rows, shape.out_features}, kNan, Options(DType::kBFloat16));
-        const at::Tensor alone = out.clone();
-        const SkinnyLinearArgs args = ArgsOf(x, weight, std::nullopt, out);
-        TileForm one_team = form;
-        one_team.multicast = 1;
-        const SkinnyLinearArgs args_alone = ArgsOf(x, weight, std::nullopt, alone);
-        if (!TileLinearPlanOf(args, form).ok() || !TileLinearPlanOf(args, one_team).ok()) continue;
-        ++num_checked;
-        ASSERT_TRUE(LaunchTileLinear(args, form, stream).ok());
-        ASSERT_TRUE(LaunchTileLinear(args_alone, one_team, stream).ok());
-        EXPECT_FALSE(out.isnan().any().item<bool>());
-        EXPECT_TRUE(at::equal(out, alone));
-      }
-    }
-  }
-  EXPECT_GT(num_checked, 60);
-}
-
 TEST_F(TileLinearTest, ANanOfTheWeightOrOfXReachesWhatItIsPartOf) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor weight = AmongNans(300, 520, DType::kBFloat16);
@@ -296,7 +263,7 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   for (int i = 0; i < kLayers; ++i) {
     weights.push_back(at::randn({kSize, kSize}, Options(DType::kBFloat16)) * 0.019);
   }
-  for (int num_rows : {20, 64, 96, 128}) {
+  for (int num_rows : {20, 64}) {
     const at::Tensor input = at::randn({num_rows, kSize}, Options(DType::kBFloat16));
     std::vector<at::Tensor> hidden;
     for (int i = 0; i <= kLayers; ++i) hidden.push_back(input.clone());
@@ -305,7 +272,7 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
       for (int i = 0; i < kLayers; ++i) {
         SkinnyLinearArgs args = ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
         args.weights = when;
-        // All but the largest.
+        // All but the largest, for 64 rows.
         TileForm form = kForms[i % std::size(kForms)];
         if (!TileLinearPlanOf(args, form).ok()) form = kForms[0];
         const absl::Status status = LaunchTileLinear(args, form, stream);
@@ -339,7 +306,7 @@ TEST_F(TileLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
   const auto linear = Linear::Create(weight, std::nullopt);
   ASSERT_TRUE(linear.ok());
   int num_tiles = 0;
-  for (const int num_rows : {1, 9, 32, 64, 128, 129}) {
+  for (const int num_rows : {1, 9, 32, 64, 65}) {
     const at::Tensor x = at::randn({num_rows, 4104}, Options(DType::kBFloat16));
     const at::Tensor out = at::full({num_rows, 4096}, kNan, Options(DType::kBFloat16));
     ASSERT_TRUE(linear->Apply(**context, x, out).ok());
@@ -384,13 +351,12 @@ TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
     EXPECT_FALSE(TileLinearServes(args));
     EXPECT_EQ(LaunchTileLinear(args, {}, stream).code(), absl::StatusCode::kInvalidArgument);
   }
-  std::vector<TileForm> forms(6);
+  std::vector<TileForm> forms(5);
   forms[0].cluster = 3;
   forms[1].row_groups = 0;
   forms[2].turns = 0;
   forms[3].row_groups = kMaxTileGroups;  // times turns
   forms[4].boxes = 3;
-  forms[5].multicast = 2;  // with 2 boxes
   for (const TileForm& form : forms) {
     EXPECT_EQ(LaunchTileLinear(good, form, stream).code(), absl::StatusCode::kInvalidArgument);
   }

@@ -12,9 +12,6 @@
 //             row_groups groups of turn s % turns.
 //   source    one of the cluster * turns partial sums of an element, in the order of (rank, turn).
 //   owner     the CTA with rank r adds the sources of rows [r, r + 1) * owned_rows() of a tile.
-//   team      the CTAs of a tile: a cluster has `multicast` teams, whose tiles are next to each
-//             other. They multiply the same boxes of x at about the same time, so each copies its
-//             part of a box to all of them: x is read once for all tiles of a cluster.
 //
 // Thread safety: values.
 
@@ -30,53 +27,38 @@
 namespace reprise {
 
 // What is chosen by measurement. The bits of a result depend on `cluster`, `turns` and `boxes`, on
-// nothing else. A cluster of CTAs has `cluster` times `multicast` of them.
+// nothing else.
 struct TileForm {
-  int cluster = 2;     // CTAs of a team, which split in_features: 1, 2 or 4
+  int cluster = 2;     // CTAs that share a tile, and split in_features: 1, 2 or 4
   int row_groups = 1;  // groups of 64 rows of a tile
   int turns = 4;       // groups that take turns with the stages of the same rows
   int boxes = 2;       // in_features of a stage, in units of 64: 1, 2 or 4
-  int multicast = 1;   // teams of a cluster: 1, 2 or 4; above 1 a stage has one box
 
   REPRISE_HOST_DEVICE int groups() const { return row_groups * turns; }
-  REPRISE_HOST_DEVICE int cluster_ctas() const { return cluster * multicast; }
 
   friend bool operator==(const TileForm&, const TileForm&) = default;
 };
 
 inline constexpr int kMaxTileGroups = 4;
-inline constexpr int kMaxClusterCtas = 8;  // on all devices that have clusters
 inline constexpr int kTileGroupRows = 64;
-inline constexpr int kTileBox = 64;       // in_features: 128 bytes
-inline constexpr int kTileBoxLine = 128;  // bytes of a row of a box
-inline constexpr int kGroupThreads = 128;
-inline constexpr int kAddThreads = 128;
-inline constexpr int kCopyThreads = 64;         // two warps, of which one thread each copies
-inline constexpr int kMaxTileLinearRows = 128;  // of x
-inline constexpr int kTileUnit = 8;             // rows of a weight
+inline constexpr int kTileBox = 64;            // in_features: 128 bytes
+inline constexpr int kTileBoxLine = 128;       // bytes of a row of a box
+inline constexpr int kMaxTileLinearRows = 64;  // of x
+inline constexpr int kTileUnit = 8;            // rows of a weight
 inline constexpr int kGatedTileUnit = 16;
 
 struct TileLinearPlan {
   TileForm form;
   int columns = 0;    // rows of x as the kernel multiplies them: TileColumns()
   int tile_rows = 0;  // a multiple of kTileUnit, gated of kGatedTileUnit; up to row_groups * 64
-  int num_tiles = 0;  // a multiple of form.multicast; the last may be partly or wholly empty
+  int num_tiles = 0;  // the last may be partly empty
   int num_clusters = 0;
   int num_boxes = 0;     // of in_features; the last may be partly empty
   int stages = 0;        // a multiple of form.turns
   int shared_bytes = 0;  // of a CTA
   // Whether the groups store their sums as results: each is the only source of its elements.
   bool stores_directly = false;
-  // Whether partial sums are stored where the stages were: each team has one tile.
-  bool sums_in_stages = false;
-  bool overlaps = false;  // TRIAL
 
-  // Of a CTA: those of the groups, then those that add, then those that copy.
-  REPRISE_HOST_DEVICE int add_threads() const { return stores_directly ? 0 : kAddThreads; }
-  REPRISE_HOST_DEVICE int threads() const {
-    return form.groups() * kGroupThreads + add_threads() + kCopyThreads;
-  }
-  REPRISE_HOST_DEVICE int num_teams() const { return num_clusters * form.multicast; }
   REPRISE_HOST_DEVICE int owned_rows() const {
     return form.row_groups * kTileGroupRows / form.cluster;
   }
@@ -90,18 +72,13 @@ struct TileLinearPlan {
   REPRISE_HOST_DEVICE int sums_bytes() const { return num_sources() * columns * sums_stride() * 4; }
 };
 
-// Threads of a CTA that a kernel for so many columns has registers for.
-REPRISE_HOST_DEVICE constexpr int MostTileThreads(int columns) {
-  return kMaxTileGroups * kGroupThreads + (columns > 64 ? 0 : kAddThreads) + kCopyThreads;
-}
-
 // What the rows of a weight are, as above.
 enum class TileRows : int8_t { kPlain, kGated };
 
 // Whether a form is one at all: values as above, at least one group and at most kMaxTileGroups.
 bool IsTileForm(const TileForm& form);
 
-// "cluster 2 rows 64 turns 4 boxes 2 multicast 1"
+// "cluster 2 rows 64 turns 4 boxes 2"
 std::string ToString(const TileForm& form);
 
 // The forms that are worth timing for num_rows, 1 to kMaxTileLinearRows, rows of x: each is the
@@ -110,12 +87,12 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows);
 
 // Returns the plan of a product with num_rows, 1 to kMaxTileLinearRows, rows of x, for a GPU that
 // runs `max_clusters` clusters of this form at once. All arguments are positive. `stages` is 0 if
-// the form cannot compute this: fewer than two stages, or than it has turns, or not the sums, fit a
-// CTA's shared memory, the columns are no multiple of 8 * multicast, or there are too many threads. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
+// the form cannot compute this: fewer than two stages, or than it has turns, fit a CTA's shared
+// memory. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
                               int max_clusters, TileRows rows = TileRows::kPlain);
 
-// 16, 32, 40, 48, 64, 96 or 128.
+// 16, 32, 40, 48 or 64.
 int TileColumns(int num_rows);
 
 }  // namespace reprise

@@ -21,14 +21,6 @@ std::vector<TileForm> AllForms() {
           forms.push_back(
               {.cluster = cluster, .row_groups = row_groups, .turns = turns, .boxes = boxes});
         }
-        for (int multicast : {2, 4}) {
-          if (cluster * multicast > kMaxClusterCtas) continue;
-          forms.push_back({.cluster = cluster,
-                           .row_groups = row_groups,
-                           .turns = turns,
-                           .boxes = 1,
-                           .multicast = multicast});
-        }
       }
     }
   }
@@ -45,11 +37,7 @@ TEST(TileColumnsTest, AreTheNextSizeOfTheProduct) {
   EXPECT_EQ(TileColumns(41), 48);
   EXPECT_EQ(TileColumns(48), 48);
   EXPECT_EQ(TileColumns(49), 64);
-  EXPECT_EQ(TileColumns(64), 64);
-  EXPECT_EQ(TileColumns(65), 96);
-  EXPECT_EQ(TileColumns(96), 96);
-  EXPECT_EQ(TileColumns(97), 128);
-  EXPECT_EQ(TileColumns(kMaxTileLinearRows), 128);
+  EXPECT_EQ(TileColumns(kMaxTileLinearRows), 64);
 }
 
 TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
@@ -58,20 +46,20 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
   for (int i = 0; i < 40; ++i) sizes.push_back(std::uniform_int_distribution(1, 200000)(random));
   for (const TileForm& form : AllForms()) {
     for (int out_features : sizes) {
-      for (int num_rows : {1, 16, 17, 33, 41, 64, 65, 128}) {
+      for (int num_rows : {1, 16, 17, 33, 41, 64}) {
         for (int max_clusters : {1, 16, 33, 132}) {
-          SCOPED_TRACE(testing::Message() << ToString(form) << ": " << out_features << ", rows "
-                                          << num_rows << ", clusters " << max_clusters);
+          SCOPED_TRACE(testing::Message()
+                       << form.cluster << " " << form.row_groups << " " << form.turns << " "
+                       << form.boxes << ": " << out_features << ", rows " << num_rows
+                       << ", clusters " << max_clusters);
           const TileLinearPlan plan =
               PlanTileLinear(form, num_rows, out_features, 4096, max_clusters);
           EXPECT_EQ(plan.tile_rows % 8, 0);  // boxes remain aligned to 1024 bytes
           EXPECT_GE(plan.tile_rows, 8);
           EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
           EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
-          // Only the last cluster has teams without rows.
-          EXPECT_LT(int64_t{plan.num_tiles - form.multicast} * plan.tile_rows, out_features);
-          EXPECT_EQ(plan.num_tiles % form.multicast, 0);
-          EXPECT_EQ(plan.num_clusters, std::min(plan.num_tiles / form.multicast, max_clusters));
+          EXPECT_LT(int64_t{plan.num_tiles - 1} * plan.tile_rows, out_features);
+          EXPECT_EQ(plan.num_clusters, std::min(plan.num_tiles, max_clusters));
           EXPECT_EQ(plan.owned_rows() % 16, 0);  // those of a warp have one owner
           EXPECT_EQ(plan.sums_stride() % 16, 4);
           EXPECT_LE(plan.shared_bytes, kSharedBytesOfAnSm);
@@ -79,16 +67,11 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
           if (plan.stages == 0) continue;
           EXPECT_GE(plan.stages, 2);
           EXPECT_EQ(plan.stages % form.turns, 0);
-          EXPECT_EQ(plan.columns % (8 * form.multicast), 0);
           // The last stage, read as if the tile were full, and the sums are in the shared memory.
-          // Stages that sums take the place of have no second tile.
           const int sums = plan.stores_directly ? 0 : plan.sums_bytes();
-          const int stages = plan.stages * plan.stage_bytes();
           const int beyond = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
-          EXPECT_EQ(plan.sums_in_stages,
-                    !plan.stores_directly && plan.num_tiles <= plan.num_teams());
-          EXPECT_LE(1024 + (2 * plan.stages + 2) * 8 +
-                        std::max(stages + beyond, plan.sums_in_stages ? sums : stages + sums),
+          EXPECT_LE(1024 + plan.stages * plan.stage_bytes() + std::max(beyond, sums) +
+                        (2 * plan.stages + 2) * 8,
                     plan.shared_bytes);
         }
       }
@@ -143,31 +126,9 @@ TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
   EXPECT_EQ(plan.num_boxes, 64);
 }
 
-TEST(TileLinearPlanTest, SumsTakeThePlaceOfStagesWhereNoTileFollows) {
-  const TileForm form = {.cluster = 4, .row_groups = 2, .turns = 1, .boxes = 1};
-  // 32 tiles of 128 rows, whose sums of 128 rows of x take 68 KB: 5 stages of 32 KB, or 3.
-  const TileLinearPlan one = PlanTileLinear(form, 128, 4096, 14336, 32);
-  EXPECT_TRUE(one.sums_in_stages);
-  EXPECT_EQ(one.stages, 5);
-  const TileLinearPlan two = PlanTileLinear(form, 128, 8192, 14336, 32);
-  EXPECT_FALSE(two.sums_in_stages);
-  EXPECT_EQ(two.tile_rows, 128);
-  EXPECT_EQ(two.stages, 3);
-}
-
-TEST(TileLinearPlanTest, TeamsOfAClusterHaveEquallyManyTiles) {
-  const TileForm form = {.cluster = 1, .row_groups = 1, .turns = 1, .boxes = 1, .multicast = 4};
-  // 5 units of 64 rows take two rounds of 4 teams: 8 tiles of 40.
-  const TileLinearPlan plan = PlanTileLinear(form, 128, 320, 4096, 1);
-  EXPECT_EQ(plan.tile_rows, 40);
-  EXPECT_EQ(plan.num_tiles, 8);
-  EXPECT_EQ(plan.num_clusters, 1);
-  EXPECT_EQ(plan.num_teams(), 4);
-}
-
 TEST(TileLinearPlanTest, EveryFormServesUpTo32Rows) {
   for (const TileForm& form : AllForms()) {
-    if (form.row_groups * form.boxes > 2 || form.multicast > 1) continue;
+    if (form.row_groups * form.boxes > 2) continue;
     for (int num_rows : {1, 32}) {
       EXPECT_GE(PlanTileLinear(form, num_rows, 1 << 20, 4096, 1).stages, 2)
           << form.cluster << " " << form.row_groups << " " << form.turns << " " << form.boxes;
@@ -190,17 +151,9 @@ TEST(IsTileFormTest, KnowsTheForms) {
   EXPECT_FALSE(IsTileForm({.boxes = 0}));
   EXPECT_FALSE(IsTileForm({.boxes = 3}));
   EXPECT_FALSE(IsTileForm({.boxes = 8}));
-  EXPECT_FALSE(IsTileForm({.boxes = 1, .multicast = 0}));
-  EXPECT_FALSE(IsTileForm({.boxes = 1, .multicast = 3}));
-  EXPECT_FALSE(IsTileForm({.boxes = 2, .multicast = 2}));
-  EXPECT_FALSE(IsTileForm({.cluster = 4, .boxes = 1, .multicast = 4}));
 }
 
 TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
-  // Parts of x that are no multiple of 8 rows.
-  EXPECT_EQ(PlanTileLinear({.turns = 1, .boxes = 1, .multicast = 4}, 40, 4096, 4096, 33).stages, 0);
-  EXPECT_EQ(PlanTileLinear({.turns = 1, .boxes = 1, .multicast = 2}, 40, 4096, 4096, 66).stages, 0);
-  EXPECT_GT(PlanTileLinear({.turns = 1, .boxes = 1, .multicast = 2}, 48, 4096, 4096, 66).stages, 0);
   // 256 rows of the weight and 64 of x, 4 boxes: 160 KB a stage.
   const TileForm large = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 4};
   EXPECT_EQ(PlanTileLinear(large, 64, 1 << 20, 4096, 1).stages, 0);
@@ -225,7 +178,7 @@ TEST(TileFormsToTryTest, AreFormsThatServeLargeWeights) {
 
 TEST(TileFormTest, SaysWhatItIs) {
   EXPECT_EQ(ToString(TileForm{.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 4}),
-            "cluster 1 rows 128 turns 2 boxes 4 multicast 1");
+            "cluster 1 rows 128 turns 2 boxes 4");
 }
 
 TEST(TileLinearPlanTest, TakesTheLargestSizes) {

@@ -2,15 +2,12 @@
 // (runner/ops/fp8/fp8_tile_linear.cu): stages, their copies, and the sums at the end of a tile.
 //
 //   copies   two threads copy stages by TMA: one the boxes of the weight, the first of them before
-//            the wait for the kernel before, the other those of x, after it. Where a cluster has
-//            several teams, each copies its part of the rows of x to all of them.
+//            the wait for the kernel before, the other those of x, after it.
 //   products a group multiplies its 64 rows of a stage by all of x (wgmma: the weight is A, x is
 //            B). Products of few columns are bound by their latency, so groups take turns.
 //   sums     at the end of a tile each warp stores its partial sums in the shared memory of the CTA
 //            that owns its rows, and begins the next tile. Four more warps of the owner add all
-//            sources in their order and store the results. Sums are where the stages were if no
-//            tile follows: then each warp waits until all of its team have multiplied. Where a
-//            group is the only source of its
+//            sources in their order and store the results. Where a group is the only source of its
 //            elements, it stores them out of registers (tile_linear.cu), and stages have the memory
 //            of the sums.
 //
@@ -44,9 +41,13 @@
 
 namespace reprise {
 
+inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroupWarps = kGroupThreads / 32;
 inline constexpr int kWarpRows = 16;
+inline constexpr int kCopyThreads = 64;  // two warps, of which one thread each copies
+inline constexpr int kAddThreads = 128;
 inline constexpr int kAddWarps = kAddThreads / 32;
+inline constexpr int kMostTileThreads = kMaxTileGroups * kGroupThreads + kAddThreads + kCopyThreads;
 
 __device__ inline uint64_t EvictFirst() {
   uint64_t policy;
@@ -61,14 +62,12 @@ struct TileMemory {
   uint32_t full;    // [plan.stages] barriers: the stage is copied
   uint32_t empty;   // [plan.stages]: all warps whose turn it is have multiplied it
   uint32_t summed;  // a barrier: all partial sums of the owned rows are here
-  // A barrier: all owners of the team have read the sums of the tile; with plan.sums_in_stages: all
-  // warps of the team's groups have multiplied all stages.
-  uint32_t read;
+  uint32_t read;    // a barrier: all owners of the cluster have read those of the tile
 
   template <typename Plan>
   __device__ TileMemory(uint32_t memory, const Plan& plan)
       : stages((memory + 1023) / 1024 * 1024),
-        sums(plan.sums_in_stages ? stages : stages + plan.stages * plan.stage_bytes()),
+        sums(stages + plan.stages * plan.stage_bytes()),
         // At the end: behind the sums, and what is read of the last stage as if it were full.
         full(memory + plan.shared_bytes - (2 * plan.stages + 2) * 8),
         empty(full + plan.stages * 8),
@@ -106,20 +105,6 @@ class StageCounter {
   uint32_t parity_ = 0;
 };
 
-// What a CTA is to its cluster. The ranks of a team follow one another.
-struct TilePlace {
-  int rank;        // of the CTA in its team
-  int team;        // of the team in its cluster
-  int first_tile;  // of the team; plan.num_teams() further on is its next
-  int first_rank;  // of the team in its cluster
-
-  __device__ explicit TilePlace(const TileLinearPlan& plan)
-      : rank(static_cast<int>(ClusterRank()) % plan.form.cluster),
-        team(static_cast<int>(ClusterRank()) / plan.form.cluster),
-        first_tile(static_cast<int>(blockIdx.x) / plan.form.cluster),
-        first_rank(team * plan.form.cluster) {}
-};
-
 // Stages of a tile that belong to the CTA with this rank. As many for each turn, so that a slot
 // keeps its turn from tile to tile; those beyond in_features are zero.
 __device__ inline int StepsOf(const TileLinearPlan& plan, int rank) {
@@ -146,34 +131,23 @@ struct StagePart {
 };
 
 // One thread copies its part of all stages of the CTA, tile after tile: with kWeights the rows of
-// the tile, else the first rows of the matrix, of which it copies its team's part to all teams. What
-// is beyond in_features or the last row is zero. Weights are read once a step of the model: they are
-// the first to leave the L2 cache.
+// the tile, else the first rows of the matrix. What is beyond in_features or the last row is zero.
+// Weights are read once a step of the model: they are the first to leave the L2 cache.
 template <bool kWeights, typename Plan>
 __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const StagePart& part,
-                           StageCopy copy, const TilePlace& place) {
-  const int steps = StepsOf(plan, place.rank), box_bytes = part.box_rows * kTileBoxLine;
-  const int team_rows = part.box_rows / plan.form.multicast * place.team;
-  uint16_t all_teams = 0;  // the CTAs with this rank
-  for (int team = 0; team < plan.form.multicast; ++team) {
-    all_teams |= uint16_t{1} << (team * plan.form.cluster + place.rank);
-  }
+                           StageCopy copy, int rank, int cluster_id) {
+  const int steps = StepsOf(plan, rank), box_bytes = part.box_rows * kTileBoxLine;
   const uint64_t policy = EvictFirst();
   StageCounter stage(plan.stages);
-  for (int tile = place.first_tile; tile < plan.num_tiles; tile += plan.num_teams()) {
+  for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     const int row = kWeights ? tile * plan.tile_rows : 0;
     for (int step = 0; step < steps; ++step, stage.Next()) {
       // In the first round all are empty: the phase before the first one has parity 1.
-      AwaitCopies(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
+      AwaitPhase(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
       const uint32_t full = memory.full + stage.slot() * 8;
       const uint32_t to = memory.stages + stage.slot() * plan.stage_bytes() + part.offset;
-      const int box = (step * plan.form.cluster + place.rank) * part.boxes;
+      const int box = (step * plan.form.cluster + rank) * part.boxes;
       ArriveAndExpect(full, part.boxes * box_bytes);
-      if (!kWeights && plan.form.multicast > 1) {
-        CopyBoxToAll(to + team_rows * kTileBoxLine, part.map, box * part.box_elements, team_rows,
-                     full, all_teams);
-        continue;
-      }
       if (kWeights && copy == StageCopy::kPaired) {
         CopyPairedBoxes(to, part.map, box, row / kGatedTileUnit, full, policy);
         continue;
@@ -190,59 +164,34 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
   }
 }
 
-// The two copying warps: the first copies the weight, the other x. They have called AwaitCluster()
-// when it returns.
+// The two copying warps: the first copies the weight, the other x.
 template <typename Plan>
 __device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const StagePart& weight,
                           const StagePart& x, SkinnyWeights when, StageCopy copy, int warp,
-                          const TilePlace& place) {
+                          int rank, int cluster_id) {
   if (warp != 0 || when != SkinnyWeights::kEarly) AwaitKernelBefore();
-  // What one CTA copies arrives at the barriers of others.
-  const bool awaits_first = warp != 0 && plan.form.multicast > 1;
-  if (awaits_first) AwaitCluster();
   if (threadIdx.x % 32 == 0) {
     if (warp == 0) {
-      CopyStages<true>(plan, memory, weight, copy, place);
+      CopyStages<true>(plan, memory, weight, copy, rank, cluster_id);
     } else {
-      CopyStages<false>(plan, memory, x, copy, place);
+      CopyStages<false>(plan, memory, x, copy, rank, cluster_id);
     }
   }
   AwaitKernelBefore();
   __syncwarp();
-  if (!awaits_first) AwaitCluster();
-}
-
-// The calling warp, whose products are done, arrives at a barrier of CTAs `distance` ranks apart,
-// from `first` on: a lane for each CTA; all of them for each in a build for racecheck.
-__device__ inline void ReleaseAtCtas(uint32_t barrier, int first, int count, int distance) {
-  constexpr int kLanes = 32 / kArrivalsOfWarp;
-  for (int i = static_cast<int>(threadIdx.x) % kLanes; i < count; i += kLanes) {
-    ReleaseInCluster(ClusterAddress(barrier, first + i * distance));
-  }
-}
-
-// A warp of a group has multiplied a stage. CTAs with the same rank copy x to each other.
-__device__ inline void ReleaseStage(const TileLinearPlan& plan, const TilePlace& place,
-                                    uint32_t empty) {
-  if (plan.form.multicast > 1) {
-    ReleaseAtCtas(empty, place.rank, plan.form.multicast, plan.form.cluster);
-  } else if (ArrivesForWarp()) {
-    ArriveAt(empty);
-  }
 }
 
 // Where a warp of a group stores its partial sums of a tile, tile after tile.
 template <int kColumns>
 class PartialSums {
  public:
-  __device__ PartialSums(const TileLinearPlan& plan, const TileMemory& memory,
-                         const TilePlace& place, int row_group, int turn)
-      : plan_(plan), place_(place), stride_(plan.sums_stride()), read_(memory.read) {
+  __device__ PartialSums(const TileLinearPlan& plan, const TileMemory& memory, int row_group,
+                         int turn, int rank)
+      : stride_(plan.sums_stride()), read_(memory.read) {
     // A warp's 16 rows of a tile have one owner.
     const int lane = threadIdx.x % 32;
     const int row = row_group * kTileGroupRows + WarpIndex() % kGroupWarps * kWarpRows;
-    const int owner = place.first_rank + row / plan.owned_rows();
-    const int source = place.rank * plan.form.turns + turn;
+    const int owner = row / plan.owned_rows(), source = rank * plan.form.turns + turn;
     to_ = ClusterAddress(memory.sums, owner) +
           ((source * kColumns + lane % 4 * 2) * stride_ + lane / 4 + row % plan.owned_rows()) * 4;
     arrived_ = ClusterAddress(memory.summed, owner);
@@ -250,13 +199,8 @@ class PartialSums {
 
   // Stores those of the next tile, of the first num_rows columns.
   __device__ void Store(const TileSums<kColumns>& sum, int num_rows) {
-    if (plan_.sums_in_stages) {
-      ReleaseAtCtas(read_, place_.first_rank, plan_.form.cluster, 1);
-      AwaitPhase(read_, 0);
-    } else {
-      // In the first round the buffers are free, as the stages are.
-      AwaitPhase(read_, parity_ ^ 1);
-    }
+    // In the first round the buffers are free, as the stages are.
+    AwaitPhase(read_, parity_ ^ 1);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
       if (n * 8 >= num_rows) break;
@@ -271,8 +215,6 @@ class PartialSums {
   }
 
  private:
-  const TileLinearPlan& plan_;
-  const TilePlace& place_;
   int stride_;
   uint32_t read_, to_, arrived_;
   uint32_t parity_ = 0;
@@ -353,8 +295,8 @@ struct TileResults {
 // Adds the sources of the owned rows of each tile; `thread` of kAddThreads.
 template <typename T, typename Out>
 __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
-                         const TileMemory& memory, const float* sums, int thread,
-                         const TilePlace& place) {
+                         const TileMemory& memory, const float* sums, int thread, int rank,
+                         int cluster_id) {
   const int owned = plan.owned_rows(), stride = plan.sums_stride();
   const int source_stride = plan.columns * stride;
   // tile_rows and owned are multiples of 8: a row's four elements are aligned if the first are.
@@ -364,11 +306,10 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
   const bool is_gated = std::is_same_v<T, Out> && results.is_gated;
   const int fours = is_gated ? owned / 8 : owned / 4;
   uint32_t tile_parity = 0;
-  for (int tile = place.first_tile; tile < plan.num_tiles; tile += plan.num_teams()) {
+  for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     AwaitPhase(memory.summed, tile_parity);
-    const int first = tile * plan.tile_rows + place.rank * owned;
-    const int count =
-        min(min(owned, plan.tile_rows - place.rank * owned), results.out_features - first);
+    const int first = tile * plan.tile_rows + rank * owned;
+    const int count = min(min(owned, plan.tile_rows - rank * owned), results.out_features - first);
     for (int e = thread; e < results.num_rows * fours; e += kAddThreads) {
       const int row = e / fours, column = e % fours * 4;
       // Of every 16 rows of a gated tile the first 8 are the gate.
@@ -391,11 +332,12 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
               static_cast<Out*>(results.out) + row * results.out_stride + first + i);
     }
     // No CTA of the cluster arrives at one that may have ended.
-    if (tile + plan.num_teams() < plan.num_tiles) {
+    if (tile + plan.num_clusters < plan.num_tiles) {
       __syncwarp();
+      // A lane for each CTA; all of them for each in a build for racecheck.
       constexpr int kLanes = 32 / kArrivalsOfWarp;
       for (int to = thread % kLanes; to < plan.form.cluster; to += kLanes) {
-        ArriveInCluster(ClusterAddress(memory.read, place.first_rank + to));
+        ArriveInCluster(ClusterAddress(memory.read, to));
       }
     }
     tile_parity ^= 1;
@@ -406,15 +348,12 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
 template <typename Plan>
 __device__ void BeginTileCta(const Plan& plan, const TileMemory& memory) {
   if (threadIdx.x == 0) {
-    const int group_warps = plan.form.groups() * kGroupWarps;
     for (int i = 0; i < plan.stages; ++i) {
       InitBarrier(memory.full + i * 8, 2);
-      InitBarrier(memory.empty + i * 8,
-                  plan.form.multicast * plan.form.row_groups * kGroupWarps * kArrivalsOfWarp);
+      InitBarrier(memory.empty + i * 8, plan.form.row_groups * kGroupWarps * kArrivalsOfWarp);
     }
-    InitBarrier(memory.summed, group_warps * kArrivalsOfWarp);
-    InitBarrier(memory.read, plan.form.cluster * (plan.sums_in_stages ? group_warps : kAddWarps) *
-                                 kArrivalsOfWarp);
+    InitBarrier(memory.summed, plan.form.groups() * kGroupWarps * kArrivalsOfWarp);
+    InitBarrier(memory.read, plan.form.cluster * kAddWarps * kArrivalsOfWarp);
     PublishBarriers();
   }
   __syncthreads();
@@ -529,25 +468,15 @@ inline absl::StatusOr<int> TileDevice(const char* name) {
   return device;
 }
 
-// What all threads of a CTA do last: a CTA of several teams does not end before the others have
-// arrived at its barriers.
-__device__ inline void EndTileCta(const TileLinearPlan& plan) {
-  if (plan.form.multicast == 1) return;
-  __syncwarp();
-  ArriveAtCluster();
-  AwaitCluster();
-}
-
 // The launches of one kernel by tiles.
 template <auto kKernel>
 struct TileLauncher {
   // All plans take more than half of an SM's shared memory: one answer for all with as large
   // clusters.
   static absl::StatusOr<int> MaxClusters(const TileForm& form, int device) {
-    // Clusters of so many CTAs that run at once; 0: not asked yet.
-    static std::array<std::array<std::atomic<int>, kMaxClusterCtas + 1>, kMostTileDevices> devices =
-        {};
-    std::atomic<int>& known = devices[device][form.cluster_ctas()];
+    // Clusters of 1, 2 and 4 CTAs that run at once; 0: not asked yet.
+    static std::array<std::array<std::atomic<int>, 3>, kMostTileDevices> devices = {};
+    std::atomic<int>& known = devices[device][form.cluster == 4 ? 2 : form.cluster - 1];
     int count = known.load(std::memory_order_relaxed);
     if (count > 0) return count;
     const TileLinearPlan plan = PlanTileLinear(form, 1, 1, 1, 1);
@@ -559,7 +488,7 @@ struct TileLauncher {
                                        "cudaOccupancyMaxActiveClusters"));
     if (count < 1) {
       return absl::UnimplementedError(
-          absl::StrCat("the device runs no cluster of ", form.cluster_ctas(), " CTAs"));
+          absl::StrCat("the device runs no cluster of ", form.cluster, " CTAs"));
     }
     known.store(count, std::memory_order_relaxed);
     return count;
@@ -579,15 +508,15 @@ struct TileLauncher {
                                    cudaStream_t stream, cudaLaunchAttribute (&attributes)[2]) {
     attributes[0] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = plan.form.cluster_ctas();
+    attributes[0].val.clusterDim.x = plan.form.cluster;
     attributes[0].val.clusterDim.y = 1;
     attributes[0].val.clusterDim.z = 1;
     attributes[1] = {};
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = num_clusters * plan.form.cluster_ctas();
-    config.blockDim = plan.threads();
+    config.gridDim = num_clusters * plan.form.cluster;
+    config.blockDim = plan.form.groups() * kGroupThreads + kAddThreads + kCopyThreads;
     config.dynamicSmemBytes = plan.shared_bytes;
     config.stream = stream;
     config.attrs = attributes;

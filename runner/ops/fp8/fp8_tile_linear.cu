@@ -90,27 +90,26 @@ __device__ __forceinline__ void Scale(TileSums<kColumns>& sum, float low, float 
 
 template <typename T, int kColumns, bool kHasGroups>
 __device__ void MultiplyTiles(const Fp8TilePlan& plan, const TileMemory& memory,
-                              const Fp8Weight& weight, int num_rows, const TilePlace& place) {
+                              const Fp8Weight& weight, int num_rows, int rank, int cluster_id) {
   const int lane = threadIdx.x % 32, warp = WarpIndex(), group = warp / kGroupWarps;
   const int row_group = group % plan.form.row_groups, turn = group / plan.form.row_groups;
-  const int steps = StepsOf(plan, place.rank);
+  const int steps = StepsOf(plan, rank);
   // Of a tile.
   const int row = row_group * kTileGroupRows + warp % kGroupWarps * kWarpRows + lane / 4;
   const uint32_t line = row * kTileBoxLine + (lane / 4 << 4) + lane % 4 * 2;
-  PartialSums<kColumns> sums(plan, memory, place, row_group, turn);
+  PartialSums<kColumns> sums(plan, memory, row_group, turn, rank);
   StageCounter stage(plan.stages, turn, plan.form.turns);
-  for (int tile = place.first_tile; tile < plan.num_tiles; tile += plan.num_teams()) {
+  for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     TileSums<kColumns> sum = {};
     const auto scales_of = [&](int step, int box) {
-      return LoadScales<kHasGroups>(
-          weight, tile * plan.tile_rows + row,
-          (step * plan.form.cluster + place.rank) * plan.form.boxes + box);
+      return LoadScales<kHasGroups>(weight, tile * plan.tile_rows + row,
+                                    (step * plan.form.cluster + rank) * plan.form.boxes + box);
     };
     RowScales scales = scales_of(turn, 0), next = scales;
     for (int step = turn; step < steps; step += plan.form.turns, stage.Next()) {
       const uint32_t weights = memory.stages + stage.slot() * plan.stage_bytes();
       const uint32_t x = weights + plan.form.boxes * plan.tile_rows * kTileBoxLine;
-      AwaitCopies(memory.full + stage.slot() * 8, stage.parity());
+      AwaitPhase(memory.full + stage.slot() * 8, stage.parity());
       for (int box = 0; box < plan.form.boxes; ++box) {
         if constexpr (kHasGroups) {
           Scale<kColumns>(sum, scales.value[0] / next.value[0], scales.value[1] / next.value[1]);
@@ -141,7 +140,7 @@ __device__ void MultiplyTiles(const Fp8TilePlan& plan, const TileMemory& memory,
 }
 
 template <typename T, int kColumns, bool kHasGroups>
-__global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
+__global__ void __launch_bounds__(kMostTileThreads, 1)
     Fp8TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                         const __grid_constant__ CUtensorMap x_map,
                         const __grid_constant__ Fp8LinearArgs args,
@@ -149,7 +148,8 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
   extern __shared__ __align__(128) char shared[];
   LetNextKernelIn();
   const TileMemory memory(SharedAddressOf(shared), plan);
-  const TilePlace place(plan);
+  const int rank = static_cast<int>(ClusterRank());
+  const int cluster_id = static_cast<int>(blockIdx.x) / plan.form.cluster;
   const int num_warps = plan.form.groups() * kGroupWarps;
   BeginTileCta(plan, memory);
   const int warp = WarpIndex();
@@ -157,13 +157,15 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;
     CopyTiles(plan, memory, {weight_map, 0, plan.form.boxes, plan.tile_rows, kFp8TileBox},
               {x_map, behind, plan.form.boxes * kFp8TileXBoxes, kColumns, kTileBox}, args.weights,
-              copy, warp - num_warps - kAddWarps, place);
+              copy, warp - num_warps - kAddWarps, rank, cluster_id);
+    AwaitCluster();
     return;
   }
   AwaitKernelBefore();
   AwaitCluster();  // all have barriers by now
   if (warp < num_warps) {
-    MultiplyTiles<T, kColumns, kHasGroups>(plan, memory, args.weight, args.num_rows, place);
+    MultiplyTiles<T, kColumns, kHasGroups>(plan, memory, args.weight, args.num_rows, rank,
+                                           cluster_id);
     return;
   }
   const TileResults results = {args.bias, args.out, args.out_stride, args.num_rows,
@@ -172,9 +174,9 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
       reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared)));
   const int thread = static_cast<int>(threadIdx.x) - num_warps * 32;
   if (args.out_dtype == DType::kFloat32) {
-    AddTiles<T, float>(results, plan, memory, sums, thread, place);
+    AddTiles<T, float>(results, plan, memory, sums, thread, rank, cluster_id);
   } else {
-    AddTiles<T, T>(results, plan, memory, sums, thread, place);
+    AddTiles<T, T>(results, plan, memory, sums, thread, rank, cluster_id);
   }
 }
 
@@ -217,7 +219,7 @@ bool Fp8TileLinearServes(const Fp8LinearArgs& args) {
   const Fp8Weight& weight = args.weight;
   const bool is_16_bit = args.dtype == DType::kFloat16 || args.dtype == DType::kBFloat16;
   return is_16_bit && (args.out_dtype == args.dtype || args.out_dtype == DType::kFloat32) &&
-         args.num_rows >= 1 && args.num_rows <= kMaxFp8TileRows && weight.out_features > 0 &&
+         args.num_rows >= 1 && args.num_rows <= kMaxTileLinearRows && weight.out_features > 0 &&
          weight.in_features > 0 &&
          (weight.num_groups == 1 ||
           weight.num_groups == (weight.in_features - 1) / kFp8Group + 1) &&
@@ -233,7 +235,7 @@ absl::StatusOr<Fp8TilePlan> Fp8TilePlanOf(const Fp8LinearArgs& args, const TileF
   }
   if (!Fp8TileLinearServes(args)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("expected 1 to ", kMaxFp8TileRows,
+        absl::StrCat("expected 1 to ", kMaxTileLinearRows,
                      " aligned 16-bit rows and 1 scale a row or one for "
                      "every ",
                      kFp8Group, ": got ", args.num_rows, " rows, ", args.weight.in_features, " -> ",

@@ -18,7 +18,7 @@ struct CUstream_st;  // cudaStream_t
 
 namespace reprise {
 
-// Whether the kernel can compute this with some form: 1 to kMaxFp8TileRows rows of 16 bits, out
+// Whether the kernel can compute this with some form: 1 to kMaxTileLinearRows rows of 16 bits, out
 // of the same dtype or float32, x and weight at multiples of 16 bytes with strides that are
 // multiples of 16 bytes and at least in_features. out_features and in_features may have any
 // positive value.

@@ -260,7 +260,7 @@ TEST_F(Fp8TileLinearTest, RefusesWhatItDoesNotServe) {
   EXPECT_TRUE(Fp8TileLinearServes(good));
   std::vector<Fp8LinearArgs> bad(11, good);
   bad[0].num_rows = 0;
-  bad[1].num_rows = kMaxFp8TileRows + 1;
+  bad[1].num_rows = kMaxTileLinearRows + 1;
   bad[2].weight.in_features = 0;
   bad[3].weight.out_features = 0;
   bad[4].x_stride = 1025;

@@ -34,7 +34,6 @@ Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, in
   // Tiles are those of a weight of 16 bits.
   Fp8TilePlan plan = {PlanTileLinear(form, num_rows, out_features, in_features, max_clusters)};
   plan.stores_directly = false;
-  plan.sums_in_stages = false;
   plan.num_boxes = (in_features - 1) / kFp8TileBox + 1;
 
   // The last box of a stage is read as if the tile were full.
@@ -44,7 +43,7 @@ Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, in
   const int room = most - kOtherBytes - tail_bytes;
   plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
   plan.stages -= plan.stages % form.turns;
-  if (plan.stages < 2 || form.multicast > 1) plan.stages = 0;
+  if (plan.stages < 2) plan.stages = 0;
   plan.shared_bytes =
       std::max(kLeastSharedBytes, kOtherBytes + tail_bytes + plan.stages * plan.stage_bytes());
   return plan;

@@ -14,8 +14,7 @@
 
 namespace reprise {
 
-inline constexpr int kFp8TileBox = 128;     // in_features: 128 bytes of the weight
-inline constexpr int kMaxFp8TileRows = 64;  // of x
+inline constexpr int kFp8TileBox = 128;  // in_features: 128 bytes of the weight
 inline constexpr int kFp8TileXBoxes = kFp8TileBox / kTileBox;
 
 struct Fp8TilePlan : TileLinearPlan {
@@ -24,13 +23,12 @@ struct Fp8TilePlan : TileLinearPlan {
   }
 };
 
-// Returns the form by which a product of num_rows, 1 to kMaxFp8TileRows, rows of x is quickest
+// Returns the form by which a product of num_rows, 1 to kMaxTileLinearRows, rows of x is quickest
 // on an H200. A rule and no measurement, so that bits are the same in all processes.
 TileForm Fp8TileForm(int num_rows, int out_features);
 
 // Returns the plan of such a product, for a GPU that runs `max_clusters` clusters of this form at
-// once. All arguments are positive. `stages` is 0 if the form cannot compute this, as none with
-// multicast can.
+// once. All arguments are positive. `stages` is 0 if the form cannot compute this.
 Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, int in_features,
                         int max_clusters);
 

@@ -48,7 +48,7 @@ TEST(Fp8TilePlanTest, APartOfABoxIsABox) {
 
 // The rule gives a form that serves, whatever the sizes, also where fewer clusters run at once.
 TEST(Fp8TileFormTest, ServesEveryNumberOfRows) {
-  for (int num_rows = 1; num_rows <= kMaxFp8TileRows; ++num_rows) {
+  for (int num_rows = 1; num_rows <= kMaxTileLinearRows; ++num_rows) {
     for (const int out_features : {1, 64, 2048, 4096, 5120, 6144, 16384, 28672, 128256}) {
       for (const int in_features : {1, 128, 2048, 4096, 14336}) {
         const TileForm form = Fp8TileForm(num_rows, out_features);

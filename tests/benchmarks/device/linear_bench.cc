@@ -1,7 +1,7 @@
 // Times matrix products of few rows on a GPU: cuBLASLt's quickest proposal, the kernel for up to 8
 // rows, the kernel by tiles (runner/ops/few_rows), and those with weights of 8 bits (runner/ops/fp8:
 // by rings and by tiles, a scale for each row, and one for each row and 128 in_features), as shares
-// of the card's read bandwidth, each of its own weight's bytes.
+// of the card's read bandwidth, each of its own weight's bytes. From 65 rows on cuBLASLt is alone.
 //
 //   linear_bench                                        all shapes, chosen numbers of rows
 //   linear_bench --shapes=8b --rows=32,64 --verbose     every form of the kernels, too
@@ -46,8 +46,8 @@ ABSL_FLAG(std::vector<std::string>, rows,
           std::vector<std::string>({"1", "4", "8", "16", "32", "64", "96", "128"}), "rows of x");
 ABSL_FLAG(int, proposals, 16, "of cuBLASLt, which are timed");
 ABSL_FLAG(std::vector<std::string>, forms, {},
-          "forms of the kernel by tiles, as cluster:row_groups:turns:boxes[:multicast]; default: "
-          "all that may be quick");
+          "forms of the kernel by tiles, as cluster:row_groups:turns:boxes; default: all that may "
+          "be quick");
 ABSL_FLAG(bool, fp8, true, "times products with weights of 8 bits, too");
 ABSL_FLAG(bool, verbose, false, "prints the time of every form");
 
@@ -55,6 +55,7 @@ namespace reprise {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{1} << 30;
+constexpr int kMaxRows = 256;  // of x
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 struct Shape {
@@ -93,11 +94,10 @@ absl::StatusOr<std::vector<TileForm>> Forms() {
   for (const std::string& text : absl::GetFlag(FLAGS_forms)) {
     const std::vector<std::string> parts = absl::StrSplit(text, ':');
     TileForm form;
-    if (parts.size() < 4 || parts.size() > 5 || !absl::SimpleAtoi(parts[0], &form.cluster) ||
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &form.cluster) ||
         !absl::SimpleAtoi(parts[1], &form.row_groups) || !absl::SimpleAtoi(parts[2], &form.turns) ||
-        !absl::SimpleAtoi(parts[3], &form.boxes) ||
-        (parts.size() == 5 && !absl::SimpleAtoi(parts[4], &form.multicast))) {
-      return absl::InvalidArgumentError("--forms: expected like 4:2:1:1,2:2:1:1:2");
+        !absl::SimpleAtoi(parts[3], &form.boxes)) {
+      return absl::InvalidArgumentError("--forms: expected like 4:2:1:1,2:2:2:2");
     }
     forms.push_back(form);
   }
@@ -105,8 +105,7 @@ absl::StatusOr<std::vector<TileForm>> Forms() {
 }
 
 std::string Name(const TileForm& form) {
-  return absl::StrCat(form.cluster, ":", form.row_groups, ":", form.turns, ":", form.boxes, ":",
-                      form.multicast);
+  return absl::StrCat(form.cluster, ":", form.row_groups, ":", form.turns, ":", form.boxes);
 }
 
 // A shape with one number of rows, over rotated weights.
@@ -209,7 +208,9 @@ class ProductCase {
             .weights = SkinnyWeights::kEarly};
   }
 
-  bool IsTimedWithFp8() const { return absl::GetFlag(FLAGS_fp8) && num_rows_ <= kMaxFp8TileRows; }
+  bool IsTimedWithFp8() const {
+    return absl::GetFlag(FLAGS_fp8) && num_rows_ <= kMaxTileLinearRows;
+  }
 
   // The time of two copies, of half the size each.
   template <typename Launch>
@@ -259,6 +260,7 @@ class ProductCase {
 
   Best TimeTile(SkinnyWeights when, absl::Span<const TileForm> forms) const {
     Best best;
+    if (num_rows_ > kMaxTileLinearRows) return best;
     if (forms.empty()) forms = TileFormsToTry(num_rows_);
     for (const TileForm& form : forms) {
       if (!TileLinearPlanOf(Args(0, when), form).ok()) continue;
@@ -290,9 +292,9 @@ class ProductCase {
 
 // "56.4  91 % 4:2:1"
 std::string Cell(const Best& best, double weight_bytes, double read_tb_per_s) {
-  if (best.us == kNever) return absl::StrFormat("%21s", "-");
+  if (best.us == kNever) return absl::StrFormat("%20s", "-");
   const double share = weight_bytes / (best.us * 1e6) / read_tb_per_s;
-  return absl::StrFormat("%7.1f %3.0f %% %-9s", best.us, 100 * share, best.name);
+  return absl::StrFormat("%7.1f %3.0f %% %-8s", best.us, 100 * share, best.name);
 }
 
 absl::Status Run() {
@@ -300,15 +302,15 @@ absl::Status Run() {
     REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
     REPRISE_ASSIGN_OR_RETURN(const std::vector<TileForm> forms, Forms());
     std::cout << absl::StrFormat(
-        "read %.2f TB/s\n%-14s %4s | %-21s | %-21s | %-21s | %-21s | %-21s | %-21s | %-21s | %-21s "
-        "| %-21s\n",
+        "read %.2f TB/s\n%-14s %4s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s "
+        "| %-20s\n",
         limits.read_tb_per_s, "shape", "rows", "cuBLASLt, us", "few rows alone", "tiles alone",
         "few rows, chain", "tiles, chain", "fp8 by rows, chain", "fp8 by groups, chain",
         "the same by tiles", "the same by tiles");
     const at::TensorOptions options = at::TensorOptions(c10::kCUDA).dtype(at::kBFloat16);
     const at::Tensor weights = at::randn({kColdBytes / 2 + (int64_t{32} << 20)}, options);
-    const at::Tensor x = at::randn({kMaxTileLinearRows * 16384}, options);
-    const at::Tensor out = at::empty({kMaxTileLinearRows * 131072}, options);
+    const at::Tensor x = at::randn({kMaxRows * 16384}, options);
+    const at::Tensor out = at::empty({kMaxRows * 131072}, options);
     const at::Tensor scales = at::ones({int64_t{131072} * 64}, options.dtype(at::kFloat));
     const at::Tensor scratch = at::empty({kWorkspaceBytes}, options.dtype(at::kByte));
     cublasLtHandle_t handle = nullptr;
@@ -319,9 +321,9 @@ absl::Status Run() {
       if (!absl::StrContains(shape.name, absl::GetFlag(FLAGS_shapes))) continue;
       for (const std::string& rows : absl::GetFlag(FLAGS_rows)) {
         int num_rows = 0;
-        if (!absl::SimpleAtoi(rows, &num_rows) || num_rows < 1 || num_rows > kMaxTileLinearRows) {
+        if (!absl::SimpleAtoi(rows, &num_rows) || num_rows < 1 || num_rows > kMaxRows) {
           return absl::InvalidArgumentError(
-              absl::StrCat("--rows: expected 1 to ", kMaxTileLinearRows, ", got ", rows));
+              absl::StrCat("--rows: expected 1 to ", kMaxRows, ", got ", rows));
         }
         const ProductCase product(shape, num_rows, weights, x, out);
         REPRISE_ASSIGN_OR_RETURN(const Best cublas, product.TimeCublas(handle, workspace));
