@@ -53,8 +53,7 @@ class DecodingBatch {
     // Rejected drafts take no room in the end, but the last step's may be accepted.
     const int num_steps = kNumWarmupSteps + kNumTracedSteps + c.num_timed_steps * c.num_samples +
                           1 + 4 * c.num_drafts;
-    const double expected = c.acceptance > 0 ? MeanNewTokens(c) : 1.0;
-    const int first_len = std::max(1, c.context - static_cast<int>(num_steps * expected / 2));
+    const int first_len = FirstLen(c, num_steps);
     const int max_seq_len =
         first_len + (c.acceptance > 0 ? num_steps * (1 + c.num_drafts) : num_steps);
     const int blocks_per_seq = (max_seq_len - 1) / c.block_size + 1;
@@ -84,9 +83,15 @@ class DecodingBatch {
     for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
       for (at::Tensor tensor : batch.runner_->kv_cache().tensors(layer)) tensor.normal_();
     }
-    REPRISE_RETURN_IF_ERROR(
-        batch.Join(c.batch, first_len, blocks_per_seq, c.shared_len / c.block_size));
+    batch.blocks_per_seq_ = blocks_per_seq;
+    batch.shared_blocks_ = c.shared_len / c.block_size;
+    REPRISE_RETURN_IF_ERROR(batch.Join(c.batch, first_len));
     return batch;
+  }
+
+  // Begins again, so that num_steps steps have `context` keys in their middle.
+  absl::Status Rejoin(const DecodeCase& c, int num_steps) {
+    return Join(c.batch, std::max(c.shared_len, FirstLen(c, num_steps)));
   }
 
   // Launches ahead as far as the runner allows.
@@ -151,31 +156,43 @@ class DecodingBatch {
     for (int32_t& draft : drafts_) draft = is_right(rng_) ? 0 : 1;
   }
 
-  absl::Status Join(int batch, int seq_len, int blocks_per_seq, int shared_blocks) {
-    std::vector<int32_t> blocks(static_cast<size_t>(batch) * blocks_per_seq);
+  static int FirstLen(const DecodeCase& c, int num_steps) {
+    const double expected = c.acceptance > 0 ? MeanNewTokens(c) : 1.0;
+    return std::max(1, c.context - static_cast<int>(num_steps * expected / 2));
+  }
+
+  // Those that had joined leave.
+  absl::Status Join(int batch, int seq_len) {
+    std::vector<int32_t> blocks(static_cast<size_t>(batch) * blocks_per_seq_);
     std::iota(blocks.begin(), blocks.end(), 1);
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(1));
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
+    std::vector<SlotId> leaves;
+    for (const ScheduledRow& row : rows_) leaves.push_back(row.slot);
+    rows_.clear();
     const std::vector<int32_t> token = {1};
     std::vector<ScheduledRow> first_rows;
     for (int slot = 0; slot < batch; ++slot) {
       joins.push_back({.slot = slot, .seq_len = seq_len});
-      for (int column = 0; column < blocks_per_seq; ++column) {
-        const size_t owner = column < shared_blocks ? 0 : slot;
-        updates.push_back({slot, column, blocks[owner * blocks_per_seq + column]});
+      for (int column = 0; column < blocks_per_seq_; ++column) {
+        const size_t owner = column < shared_blocks_ ? 0 : slot;
+        updates.push_back({slot, column, blocks[owner * blocks_per_seq_ + column]});
       }
       first_rows.push_back({.slot = SlotId(slot), .tokens = token});
       rows_.push_back({.slot = SlotId(slot),
                        .drafts = absl::MakeConstSpan(drafts_).subspan(
                            static_cast<size_t>(slot) * num_drafts_, num_drafts_)});
     }
-    return runner_->Step({.joins = joins, .updates = updates, .rows = first_rows}).status();
+    return runner_->Step({.leaves = leaves, .joins = joins, .updates = updates, .rows = first_rows})
+        .status();
   }
 
   std::unique_ptr<ModelRunner> runner_;
   Collectives* collectives_ = nullptr;  // if there are several ranks
   at::Tensor message_ = at::zeros({kMessageBytes}, at::kByte);
+  int blocks_per_seq_ = 0;
+  int shared_blocks_ = 0;
   std::vector<int32_t> drafts_;  // [batch, num_drafts_]
   int num_drafts_ = 0;
   double acceptance_ = 0;
@@ -287,6 +304,8 @@ absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& 
     result.launch_us = batch.TakeMeanLaunchUs();
     result.tokens_per_row = batch.TakeMeanNewTokens();
 
+    // The floors that the trace is compared with are those of `context` keys.
+    REPRISE_RETURN_IF_ERROR(batch.Rejoin(decode_case, kNumTracedSteps));
     REPRISE_ASSIGN_OR_RETURN(const DeviceTrace trace, TraceDevice([&]() -> absl::Status {
                                REPRISE_RETURN_IF_ERROR(batch.Run(kNumTracedSteps));
                                return batch.Drain();

@@ -1,7 +1,7 @@
 // Times matrix products of few rows on a GPU: cuBLASLt's quickest proposal, the kernel for up to 8
 // rows, the kernel by tiles (runner/ops/few_rows), and those with weights of 8 bits (runner/ops/fp8:
 // by rings and by tiles, a scale for each row, and one for each row and 128 in_features), as shares
-// of the card's read bandwidth, each of its own weight's bytes.
+// of the card's read bandwidth, each of its own weight's bytes. From 65 rows on cuBLASLt is alone.
 //
 //   linear_bench                                        all shapes, chosen numbers of rows
 //   linear_bench --shapes=8b --rows=32,64 --verbose     every form of the kernels, too
@@ -43,17 +43,19 @@
 
 ABSL_FLAG(std::string, shapes, "", "only shapes whose name contains this, such as 8b or gate_up");
 ABSL_FLAG(std::vector<std::string>, rows,
-          std::vector<std::string>({"1", "4", "8", "16", "32", "64"}), "rows of x");
+          std::vector<std::string>({"1", "4", "8", "16", "32", "64", "96", "128"}), "rows of x");
 ABSL_FLAG(int, proposals, 16, "of cuBLASLt, which are timed");
 ABSL_FLAG(std::vector<std::string>, forms, {},
           "forms of the kernel by tiles, as cluster:row_groups:turns:boxes; default: all that may "
           "be quick");
+ABSL_FLAG(bool, fp8, true, "times products with weights of 8 bits, too");
 ABSL_FLAG(bool, verbose, false, "prints the time of every form");
 
 namespace reprise {
 namespace {
 
 constexpr int64_t kColdBytes = int64_t{1} << 30;
+constexpr int kMaxRows = 256;  // of x
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 struct Shape {
@@ -206,6 +208,10 @@ class ProductCase {
             .weights = SkinnyWeights::kEarly};
   }
 
+  bool IsTimedWithFp8() const {
+    return absl::GetFlag(FLAGS_fp8) && num_rows_ <= kMaxTileLinearRows;
+  }
+
   // The time of two copies, of half the size each.
   template <typename Launch>
   float TimeHalves(Launch launch) const {
@@ -218,7 +224,7 @@ class ProductCase {
 
   Best TimeFp8(const at::Tensor& scales, bool has_groups) const {
     Best best;
-    if (!Fp8LinearServes(Fp8Args(0, scales, has_groups))) return best;
+    if (!IsTimedWithFp8() || !Fp8LinearServes(Fp8Args(0, scales, has_groups))) return best;
     best.Take(TimeHalves([&](int copy) {
                 return LaunchFp8Linear(Fp8Args(copy, scales, has_groups),
                                        c10::cuda::getCurrentCUDAStream());
@@ -231,6 +237,7 @@ class ProductCase {
   Best TimeFp8Tile(const at::Tensor& scales, bool has_groups,
                    absl::Span<const TileForm> forms) const {
     Best best;
+    if (!IsTimedWithFp8()) return best;
     const TileForm rule = Fp8TileForm(num_rows_, shape_.out_features);
     if (forms.empty()) forms = absl::MakeConstSpan(&rule, 1);
     for (const TileForm& form : forms) {
@@ -253,6 +260,7 @@ class ProductCase {
 
   Best TimeTile(SkinnyWeights when, absl::Span<const TileForm> forms) const {
     Best best;
+    if (num_rows_ > kMaxTileLinearRows) return best;
     if (forms.empty()) forms = TileFormsToTry(num_rows_);
     for (const TileForm& form : forms) {
       if (!TileLinearPlanOf(Args(0, when), form).ok()) continue;
@@ -301,8 +309,8 @@ absl::Status Run() {
         "the same by tiles", "the same by tiles");
     const at::TensorOptions options = at::TensorOptions(c10::kCUDA).dtype(at::kBFloat16);
     const at::Tensor weights = at::randn({kColdBytes / 2 + (int64_t{32} << 20)}, options);
-    const at::Tensor x = at::randn({kMaxTileLinearRows * 16384}, options);
-    const at::Tensor out = at::empty({kMaxTileLinearRows * 131072}, options);
+    const at::Tensor x = at::randn({kMaxRows * 16384}, options);
+    const at::Tensor out = at::empty({kMaxRows * 131072}, options);
     const at::Tensor scales = at::ones({int64_t{131072} * 64}, options.dtype(at::kFloat));
     const at::Tensor scratch = at::empty({kWorkspaceBytes}, options.dtype(at::kByte));
     cublasLtHandle_t handle = nullptr;
@@ -313,9 +321,9 @@ absl::Status Run() {
       if (!absl::StrContains(shape.name, absl::GetFlag(FLAGS_shapes))) continue;
       for (const std::string& rows : absl::GetFlag(FLAGS_rows)) {
         int num_rows = 0;
-        if (!absl::SimpleAtoi(rows, &num_rows) || num_rows < 1 || num_rows > kMaxTileLinearRows) {
+        if (!absl::SimpleAtoi(rows, &num_rows) || num_rows < 1 || num_rows > kMaxRows) {
           return absl::InvalidArgumentError(
-              absl::StrCat("--rows: expected 1 to ", kMaxTileLinearRows, ", got ", rows));
+              absl::StrCat("--rows: expected 1 to ", kMaxRows, ", got ", rows));
         }
         const ProductCase product(shape, num_rows, weights, x, out);
         REPRISE_ASSIGN_OR_RETURN(const Best cublas, product.TimeCublas(handle, workspace));
