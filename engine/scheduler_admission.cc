@@ -212,7 +212,7 @@ absl::StatusOr<PromptHits> Scheduler::TakeSlot(Sequence& sequence, SlotId slot) 
 absl::StatusOr<PromptHits> Scheduler::AddToCache(Sequence& sequence, SlotId slot) {
   const absl::StatusOr<PromptHits> hits =
       AsPrompt(sequence, [&](const SequencePrompt& prompt) { return blocks_.Add(slot, prompt); });
-  if (hits.ok()) sequence.num_drafted = hits->num_tokens;  // whoever computed them
+  if (hits.ok()) sequence.num_drafted = hits->num_tokens;
   return hits;
 }
 
