@@ -103,8 +103,8 @@ class Checker {
     return map_.counts[2] == 0 ? absl::OkStatus() : CheckDeal();
   }
 
-  // Dealt items are whole ranges; the longest are first (DealBucket()), then those of lower number,
-  // and every CTA finds its first one.
+  // Dealt items are whole ranges, in the order of DealBucket(), then of their numbers, and every CTA
+  // finds its first one.
   absl::Status CheckDeal() const {
     if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
       return Broken(5, map_.counts[2], " of ", num_items_, " items are dealt, with ", num_merges_,
@@ -113,6 +113,16 @@ class Checker {
     std::vector<bool> is_dealt(num_items_, false);
     int longest = 0;
     for (int i = 0; i < num_items_; ++i) longest = std::max(longest, StepsOf(map_.items[i]));
+    int longest_of[2] = {0, 0};  // others, short rows
+    for (int i = 0; i < num_items_; ++i) {
+      const WorkItem& item = map_.items[i];
+      int& most = longest_of[IsOfShortRow(item, item.query_len, map_)];
+      most = std::max(most, StepsOf(item));
+    }
+    if ((map_.counts[3] != 0) != AreDealtBothWays(longest_of[1], longest_of[0])) {
+      return Broken(5, "dealt both ways: ", map_.counts[3], ", short rows have up to ",
+                    longest_of[1], " steps, the others ", longest_of[0]);
+    }
     std::pair<int, int> before = {-1, -1};  // bucket, item
     for (int rank = 0; rank < num_items_; ++rank) {
       const int i = map_.deal_order[rank];
