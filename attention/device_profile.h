@@ -26,8 +26,8 @@ struct WorkMapCosts {
   // What the cuts of a column of warpgroup tiles cost it: a tile more, partials and their merge.
   int warpgroup_cut = 0;
 
-  // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows; of
-  // warpgroup tiles half as many), and for the others.
+  // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows;
+  // of warpgroup tiles half as many), and for the others.
   int merges_per_step_few_rows = 0;
   int merges_per_step = 0;
 
@@ -36,8 +36,8 @@ struct WorkMapCosts {
   // but two kernels take longer to begin and to end. Set both to 0 for cards without the kernels by
   // whole warpgroups.
   int joined_steps = 0;
-  // The same where the long rows may have at least a third as many query ranges as there are rows, for
-  // head dims beyond 64: then reading and multiplying overlap in one kernel.
+  // The same where the long rows may have at least a third as many query ranges as there are rows,
+  // for head dims beyond 64: then reading and multiplying overlap in one kernel.
   int joined_steps_beside_prompts = 0;
 };
 

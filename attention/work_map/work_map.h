@@ -26,10 +26,10 @@
 // Dealing. Where there are enough query ranges for all CTAs, as in prefill, cuts cost more than
 // they even out. Then no range is cut, and instead of columns the CTAs have the (item, head) pairs
 // in turns, the longest items first: attention/work_map/cta_units.h. The builder decides by the
-// costs; only maps with tiles of kWarpgroupRows rows are dealt, in balanced mode. If a dealt map has
-// short rows as well, whose time is that of reading their keys, and these are not much shorter than
-// the others, every other CTA takes its units from the last to the first, so that some CTAs read
-// while others multiply.
+// costs; only maps with tiles of kWarpgroupRows rows are dealt, in balanced mode. If a dealt map
+// has short rows as well, whose time is that of reading their keys, and these are not much shorter
+// than the others, every other CTA takes its units from the last to the first, so that some CTAs
+// read while others multiply.
 //
 // Halves. Where a few rows of several queries each leave most columns to spare, as drafts to verify
 // of one sequence, each range has half as many queries: two CTAs read the same keys, at about the
@@ -220,7 +220,8 @@ struct WorkMap {
   // kByBatch: a batch of short and long rows that may have at most this many steps of keys, num_rows
   // times those of max_seq_len, has all rows in `main`.
   int64_t most_joined_steps = 0;
-  // The same for a batch whose long rows may have at least a third as many query ranges as it has rows.
+  // The same for a batch whose long rows may have at least a third as many query ranges as it has
+  // rows.
   int64_t most_joined_steps_beside_prompts = 0;
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }

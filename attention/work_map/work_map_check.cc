@@ -103,8 +103,8 @@ class Checker {
     return map_.counts[2] == 0 ? absl::OkStatus() : CheckDeal();
   }
 
-  // Dealt items are whole ranges, in the order of DealBucket(), then of their numbers, and every CTA
-  // finds its first one.
+  // Dealt items are whole ranges; the longest are first (DealBucket()), then those of lower number,
+  // and every CTA finds its first one.
   absl::Status CheckDeal() const {
     if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
       return Broken(5, map_.counts[2], " of ", num_items_, " items are dealt, with ", num_merges_,

@@ -173,8 +173,8 @@ REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, int tile_cost,
   return pays ? of_one_level : least;
 }
 
-// Whether `num_tiles` ranges, which cost `total_cost` together, are done earlier if each has half as
-// many queries. An estimate: the steps of a piece, and the merge of as many as a range has.
+// Whether `num_tiles` ranges, which cost `total_cost` together, are done earlier if each has half
+// as many queries. An estimate: the steps of a piece, and the merge of as many as a range has.
 template <typename Sum>
 REPRISE_HOST_DEVICE bool HalvesEndFirst(Sum total_cost, int num_tiles, const TileMap& map) {
   if (map.merges_per_step_of_halves == 0 || num_tiles == 0 || 2 * num_tiles > map.num_columns) {
@@ -415,8 +415,8 @@ REPRISE_HOST_DEVICE inline int DealBucket(int steps, int longest_steps) {
   return (longest_steps - steps) >> shift;
 }
 
-// Whether a range is a whole row of at most kDecodeRows rows of q: a decode, or drafts to verify. It
-// takes about as long as its keys take to read, in a tile of any size.
+// Whether a range is a whole row of at most kDecodeRows rows of q: a decode, or drafts to verify.
+// It takes about as long as its keys take to read, in a tile of any size.
 template <typename Range>
 REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries, const TileMap& map) {
   return range.query_begin == 0 && range.query_end == row_queries &&
