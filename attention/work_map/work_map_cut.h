@@ -423,11 +423,15 @@ REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries, const
          row_queries * map.num_q_heads <= kDecodeRows * map.num_kv_heads;
 }
 
+// Short rows of fewer steps gain less than a CTA that goes backwards loses by finding its first
+// unit later.
+inline constexpr int kLeastStepsBothWays = 8;
+
 // Whether CTAs go through dealt units in both directions, given the most steps of a range of short
 // rows and of the others; 0: there are none. Where short rows are much shorter they come last in
 // either case: all CTAs read then, at any speed that leaves none of them behind.
 REPRISE_HOST_DEVICE inline bool AreDealtBothWays(int short_steps, int other_steps) {
-  return other_steps > 0 && 2 * short_steps > other_steps;
+  return other_steps > 0 && short_steps >= kLeastStepsBothWays && 2 * short_steps >= other_steps;
 }
 
 // Query ranges that might be dealt (attention/work_map/cta_units.h).
