@@ -26,16 +26,19 @@ struct WorkMapCosts {
   // What the cuts of a column of warpgroup tiles cost it: a tile more, partials and their merge.
   int warpgroup_cut = 0;
 
-  // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows,
-  // or warpgroup tiles), and for the others.
+  // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows;
+  // of warpgroup tiles half as many), and for the others.
   int merges_per_step_few_rows = 0;
   int merges_per_step = 0;
 
   // The kernel of long rows serves short ones as well where both may have at most so many steps of
   // keys for each of its CTAs; 0: never. It reads keys more slowly than the kernel of short rows,
-  // but two kernels take longer to begin and to end. Set it to 0 for cards without the kernels by
+  // but two kernels take longer to begin and to end. Set both to 0 for cards without the kernels by
   // whole warpgroups.
   int joined_steps = 0;
+  // The same where the long rows may have at least a third as many query ranges as there are rows,
+  // for head dims beyond 64: then reading and multiplying overlap in one kernel.
+  int joined_steps_beside_prompts = 0;
 };
 
 // Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
@@ -73,9 +76,10 @@ constexpr DeviceProfile H200Profile() {
                    .tile = 8,
                    .warpgroup_tile = 24,
                    .warpgroup_cut = 80,
-                   .merges_per_step_few_rows = 10,
+                   .merges_per_step_few_rows = 20,
                    .merges_per_step = 5,
-                   .joined_steps = 40},
+                   .joined_steps = 40,
+                   .joined_steps_beside_prompts = 256},
       .cascade_launches = {.read_tb_per_s = 4.6,
                            .reread_tb_per_s = 7.8,
                            .products_tflops = 180,

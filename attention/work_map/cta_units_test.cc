@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/device_profile.h"
 #include "attention/paged_batch.h"
 #include "attention/testing/host_work_map.h"
 #include "attention/work_map/work_map.h"
@@ -35,11 +36,19 @@ struct Prompts {
   std::vector<int32_t> lens;
   int num_q_heads = 32;
   int num_kv_heads = 8;
+  bool are_both_ways = false;  // the dealt units
 };
 
 // The map, checked; every (item, head) is in exactly one CTA.
 class CtaUnitsTest : public ::testing::Test {
  protected:
+  // All rows of a batch are in one map.
+  static WorkMapCosts CostsWithoutSplit() {
+    WorkMapCosts costs = H200Profile().work_map;
+    costs.joined_steps = 1 << 16;
+    return costs;
+  }
+
   static std::vector<int64_t> StepsOfCtas(const Prompts& prompts, bool is_dealt) {
     std::vector<int32_t> query_start_loc = {0};
     for (const int32_t len : prompts.query_lens) {
@@ -59,7 +68,8 @@ class CtaUnitsTest : public ::testing::Test {
                       .max_rows = batch.num_rows,
                       .max_tokens = batch.num_tokens,
                       .max_query_len = batch.max_query_len,
-                      .max_seq_len = batch.max_seq_len});
+                      .max_seq_len = batch.max_seq_len,
+                      .costs = CostsWithoutSplit()});
     EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
     EXPECT_TRUE(work.IsGuardIntact());
     const absl::Status check = CheckWorkMap(work.map(), batch, {});
@@ -77,7 +87,26 @@ class CtaUnitsTest : public ::testing::Test {
     }
     EXPECT_EQ(seen.size(), static_cast<size_t>(map.counts[0]) * map.num_virtual_heads);
     if (is_dealt) ExpectLongestFirst(map);
+    EXPECT_EQ(map.counts[3], prompts.are_both_ways);
+    const bool are_decodes_longest = prompts.lens.back() >= prompts.lens.front();
+    if (prompts.are_both_ways && are_decodes_longest) ExpectBothKindsUnderWay(map);
     return steps;
+  }
+
+  // About half of the CTAs begin with a short row, and the others end with one.
+  static void ExpectBothKindsUnderWay(const TileMap& map) {
+    int num_begin = 0;
+    int num_end = 0;
+    for (int cta = 0; cta < map.num_ctas; ++cta) {
+      const CtaUnits units(map, cta);
+      ASSERT_GE(units.count(), 2) << cta;
+      const auto is_short = [&](int n) { return map.items[units.ItemOf(n)].query_len == 1; };
+      EXPECT_EQ(units.FirstItem()->row, map.items[units.ItemOf(0)].row) << cta;
+      num_begin += is_short(0);
+      num_end += is_short(units.count() - 1);
+    }
+    EXPECT_NEAR(num_begin, map.num_ctas / 2, map.num_ctas / 10);
+    EXPECT_NEAR(num_end, map.num_ctas / 2, map.num_ctas / 10);
   }
 
   // Lengths count in steps, or in 1/128 to 1/256 of the longest if that has more than 255 steps;
@@ -102,7 +131,7 @@ class CtaUnitsTest : public ::testing::Test {
 };
 
 TEST_F(CtaUnitsTest, DealsInAlternatingTurns) {
-  int32_t counts[3] = {4, 0, 4};
+  int32_t counts[4] = {4, 0, 4, 0};
   int32_t order[4] = {2, 0, 3, 1};
   TileMap map;
   map.counts = counts;
@@ -117,8 +146,33 @@ TEST_F(CtaUnitsTest, DealsInAlternatingTurns) {
   EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(0, 0), Place(0, 1)));
 }
 
+TEST_F(CtaUnitsTest, EveryOtherCtaGoesBackwardsIfTheMapSaysSo) {
+  int32_t counts[4] = {4, 0, 4, true};
+  int32_t order[4] = {2, 0, 3, 1};
+  WorkItem items[4];
+  WorkItem first[4];
+  TileMap map;
+  map.counts = counts;
+  map.deal_order = order;
+  map.items = items;
+  map.column_first = first;
+  map.num_virtual_heads = 2;
+  map.heads_per_column = 2;
+  map.num_columns = 1;
+  map.num_ctas = 3;
+  map.may_be_dealt = true;
+  EXPECT_THAT(PlacesOf(map, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
+  EXPECT_EQ(CtaUnits(map, 0).FirstItem(), first);
+  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(1, 1), Place(3, 0), Place(2, 1)));
+  EXPECT_EQ(CtaUnits(map, 1).FirstItem(), items + 1);
+  EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(0, 0), Place(0, 1)));
+  EXPECT_EQ(CtaUnits(map, 2).FirstItem(), first + 1);
+  counts[3] = false;
+  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(2, 1), Place(3, 0), Place(1, 1)));
+}
+
 TEST_F(CtaUnitsTest, ColumnsLeaveCtasBeyondThemWithoutUnits) {
-  int32_t counts[3] = {3, 0, 0};
+  int32_t counts[4] = {3, 0, 0, 0};
   int32_t column_items[3] = {0, 1, 3};
   TileMap map;
   map.counts = counts;
@@ -146,6 +200,26 @@ TEST_F(CtaUnitsTest, PromptsAreDealtEvenly) {
               1.15 * static_cast<double>(all))
         << prompts.query_lens[0];
   }
+}
+
+// A prompt of `new_tokens` after others, and decodes.
+Prompts Mixed(int new_tokens, int keys, int num_decodes, int keys_of_decodes, bool are_both_ways) {
+  Prompts mixed{{new_tokens}, {keys}};
+  mixed.query_lens.insert(mixed.query_lens.end(), num_decodes, 1);
+  mixed.lens.insert(mixed.lens.end(), num_decodes, keys_of_decodes);
+  mixed.are_both_ways = are_both_ways;
+  return mixed;
+}
+
+TEST_F(CtaUnitsTest, DecodesAndPromptsAreUnderWayAtTheSameTime) {
+  StepsOfCtas(Mixed(1024, 1024, 64, 4096, true), /*is_dealt=*/true);
+  StepsOfCtas(Mixed(1024, 4096, 64, 4096, true), /*is_dealt=*/true);
+  StepsOfCtas(Mixed(2048, 2048, 32, 1024, true), /*is_dealt=*/true);
+}
+
+TEST_F(CtaUnitsTest, DecodesMuchShorterThanPromptsComeLast) {
+  StepsOfCtas(Mixed(512, 512, 64, 256, false), /*is_dealt=*/true);
+  StepsOfCtas(Mixed(256, 1280, 128, 512, false), /*is_dealt=*/true);
 }
 
 TEST_F(CtaUnitsTest, RowsOfAboutATurnAreDealtWhole) {

@@ -26,7 +26,14 @@
 // Dealing. Where there are enough query ranges for all CTAs, as in prefill, cuts cost more than
 // they even out. Then no range is cut, and instead of columns the CTAs have the (item, head) pairs
 // in turns, the longest items first: attention/work_map/cta_units.h. The builder decides by the
-// costs; only maps with tiles of kWarpgroupRows rows are dealt, in balanced mode.
+// costs; only maps with tiles of kWarpgroupRows rows are dealt, in balanced mode. If a dealt map
+// has short rows as well, whose time is that of reading their keys, and these are not much shorter
+// than the others, every other CTA takes its units from the last to the first, so that some CTAs
+// read while others multiply.
+//
+// Halves. Where a few rows of several queries each leave most columns to spare, as drafts to verify
+// of one sequence, each range has half as many queries: two CTAs read the same keys, at about the
+// same time, and each merges half as much.
 //
 // Shared prefix (cascade). A map planned for it uses the hint PagedBatch::common_prefix_len: keys
 // that all rows have in common are read once for every tile_queries tokens, by shared items whose
@@ -149,9 +156,11 @@ struct WorkMerge {
 // The map for one size of tile, that is, for one kernel: views of its storage, all on the device of
 // the queries, and the values that the plan fixed.
 struct TileMap {
-  WorkItem* items = nullptr;        // [max_items]
-  WorkMerge* merges = nullptr;      // [max_merges]
-  int32_t* counts = nullptr;        // [3] num_items, num_merges, number of dealt items: all or none
+  WorkItem* items = nullptr;    // [max_items]
+  WorkMerge* merges = nullptr;  // [max_merges]
+  // [4] num_items, num_merges, number of dealt items (all or none), whether every other CTA takes
+  // its dealt units backwards (0 or 1).
+  int32_t* counts = nullptr;
   int32_t* column_items = nullptr;  // [num_columns + 1] first item of each column
   // [num_columns + 1] the item with which CTA c begins, if it has any, at c / heads_per_column:
   // saves a dependent read.
@@ -185,6 +194,8 @@ struct TileMap {
   int tile_cost = 0;        // of a tile apart from its keys; a step costs kStepCost
   int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost
   int tile_queries = 0;     // the most queries of an item
+  // merges_per_step of ranges of half as many queries; 0: ranges are never halved.
+  int merges_per_step_of_halves = 0;
   // kv heads, times the tiles that the heads of a group fill if there are more than tile_rows.
   int num_virtual_heads = 0;
   int heads_per_column = 0;
@@ -209,6 +220,9 @@ struct WorkMap {
   // kByBatch: a batch of short and long rows that may have at most this many steps of keys, num_rows
   // times those of max_seq_len, has all rows in `main`.
   int64_t most_joined_steps = 0;
+  // The same for a batch whose long rows may have at least a third as many query ranges as it has
+  // rows.
+  int64_t most_joined_steps_beside_prompts = 0;
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };

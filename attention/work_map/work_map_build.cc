@@ -110,7 +110,10 @@ int LongestShort(const Batch& batch, const WorkMap& map) {
   if (batch.max_query_len <= longest || map.split == RowSplit::kByRow) return longest;
   if (batch.max_query_len <= kHardlyLonger * longest) return 0;
   const int64_t steps_of_row = (int64_t{batch.max_seq_len} + kWorkStepKeys - 1) / kWorkStepKeys;
-  if (batch.num_rows * steps_of_row <= map.most_joined_steps) return 0;
+  const int64_t steps = batch.num_rows * steps_of_row;
+  if (steps <= map.most_joined_steps) return 0;
+  const int64_t long_ranges = (batch.num_tokens - batch.num_rows) / map.main.tile_queries;
+  if (steps <= map.most_joined_steps_beside_prompts && 3 * long_ranges >= batch.num_rows) return 0;
   // A short row exists only if all other rows have the maximum length.
   const int64_t others = static_cast<int64_t>(batch.num_rows - 1) * batch.max_query_len;
   return batch.num_tokens > others + longest ? 0 : longest;

@@ -411,7 +411,7 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
     Rows rows = DecodesAndAPrompt();
     WorkMapOptions options = OptionsFor(rows.batch);
     options.split = split;
-    options.costs.joined_steps = 0;
+    options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
     HostWorkMap work(options);
     EXPECT_EQ(LongestShortRow(rows.batch, work.map()), 4);
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -427,6 +427,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   Rows rows = DecodesAndAPrompt();
   WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 steps
   options.costs.joined_steps = 12;                  // 132 CTAs, 8 heads: 198 steps
+  options.costs.joined_steps_beside_prompts = 0;
   const auto longest_short_row = [&] {
     return LongestShortRow(rows.batch, HostWorkMap(options).map());
   };
@@ -449,6 +450,55 @@ TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   EXPECT_EQ(longest_short_row(), 0);
 }
 
+// The bounds of 64 decodes and a prompt, and others that were measured (docs/performance.md).
+TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
+  const auto join = [](int num_decodes, int new_tokens, int max_seq_len, int num_q_heads = 32,
+                       int num_kv_heads = 8, int head_dim = 128) {
+    const PagedBatch batch = {.num_rows = num_decodes + 1,
+                              .num_tokens = num_decodes + new_tokens,
+                              .max_query_len = new_tokens,
+                              .max_seq_len = max_seq_len};
+    WorkMapOptions options = OptionsFor(batch);
+    options.num_q_heads = num_q_heads;
+    options.num_kv_heads = num_kv_heads;
+    options.head_dim_qk = options.head_dim_v = head_dim;
+    return LongestShortRow(batch, HostWorkMap(options).map()) == 0;
+  };
+  EXPECT_TRUE(join(64, 1024, 4096));
+  EXPECT_TRUE(join(32, 2048, 2048));
+  EXPECT_TRUE(join(15, 780, 1500, 48, 6));
+  EXPECT_FALSE(join(128, 256, 2304));
+  EXPECT_FALSE(join(46, 115, 8055, 24));
+  EXPECT_FALSE(join(64, 700, 4096));        // 21 ranges
+  EXPECT_FALSE(join(64, 1024, 4096 + 64));  // 257 steps a CTA
+  EXPECT_FALSE(join(64, 1024, 4096, 32, 8, 64));
+}
+
+TEST(WorkMapBuildTest, RangesOfFewRowsAreHalvedWhereThatMergesSooner) {
+  const auto queries_of_ranges = [](int num_rows, int query_len, WorkMapMode mode) {
+    Rows rows(std::vector<int32_t>(num_rows, 4096), query_len);
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.num_q_heads = 32;
+    options.num_kv_heads = 8;
+    options.mode = mode;
+    HostWorkMap work(options);
+    EXPECT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(work.IsGuardIntact());
+    const absl::Status check = CheckWorkMap(work.map(), rows.batch, {});
+    EXPECT_TRUE(check.ok()) << check;
+    std::vector<int> queries;
+    for (const WorkItem& item : ItemsOf(work.map().main)) {
+      if (item.key_begin == 0) queries.push_back(item.query_end - item.query_begin);
+    }
+    return queries;
+  };
+  EXPECT_THAT(queries_of_ranges(1, 4, WorkMapMode::kBalanced), ElementsAre(2, 2));
+  EXPECT_THAT(queries_of_ranges(1, 3, WorkMapMode::kBalanced), ElementsAre(2, 1));
+  EXPECT_THAT(queries_of_ranges(1, 2, WorkMapMode::kBalanced), ElementsAre(2));
+  EXPECT_THAT(queries_of_ranges(4, 4, WorkMapMode::kBalanced), ElementsAre(4, 4, 4, 4));
+  EXPECT_THAT(queries_of_ranges(1, 4, WorkMapMode::kDeterministic), ElementsAre(4));
+}
+
 TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
   Rows rows = DecodesAndAPrompt();
   HostWorkMap work(OptionsFor(rows.batch));
@@ -465,7 +515,7 @@ TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
   const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
     WorkMapOptions options = OptionsFor(longest.batch);
     options.split = split;
-    options.costs.joined_steps = 0;
+    options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
     return LongestShortRow(batch, HostWorkMap(options).map());
   };
   // The maximum number of tokens: no row is short.

@@ -263,6 +263,7 @@ class WorkMapBuilder {
         tiles_(scratch.tiles),
         row_(scratch.rows),
         tile_of_item_(scratch.tile_of_item),
+        tile_queries_(map.tile_queries),
         rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
 
   REPRISE_HOST_DEVICE void Run() {
@@ -271,10 +272,19 @@ class WorkMapBuilder {
       rows_are_loaded_ = true;
     }
     FindSharedKeys();
-    const int num_tiles = FindTiles();
-    const Sum total_cost = FindKeys(num_tiles);
-    const int least = LeastSteps<Sum>(total_cost, num_tiles, map_.merges_per_step) +
-                      CeilOf(map_.tile_cost, kStepCost);
+    int num_tiles = FindTiles();
+    Sum total_cost = FindKeys(num_tiles);
+    if (HalvesEndFirst(total_cost, num_tiles, map_)) {
+      // Each row has been loaded by the thread that counts its ranges next.
+      tile_queries_ = (map_.tile_queries + 1) / 2;
+      rows_are_loaded_ = true;
+      rows_are_tiles_ = false;
+      num_tiles = FindTiles();
+      total_cost = FindKeys(num_tiles);
+    }
+    const int least = LeastWidth<Sum>(
+        total_cost, num_tiles, map_.tile_cost,
+        tile_queries_ < map_.tile_queries ? map_.merges_per_step_of_halves : map_.merges_per_step);
     Columns<Sum> columns(total_cost, least, map_.num_columns, map_.tile_cost);
     const WorkCounts counts = CutTiles(total_cost, num_tiles, least, columns);
     NoteItems(num_tiles);
@@ -300,7 +310,7 @@ class WorkMapBuilder {
     const int begin = row.first_token;
     const int end = begin + row.query_len;
     if (shared_keys_ > 0) return (end - 1) / map_.tile_queries - begin / map_.tile_queries + 1;
-    return (row.query_len + map_.tile_queries - 1) / map_.tile_queries;
+    return (row.query_len + tile_queries_ - 1) / tile_queries_;
   }
 
   // Decides whether and how many keys are shared, and which row's block table addresses them.
@@ -349,7 +359,7 @@ class WorkMapBuilder {
 
   // The queries of range t, within the row.
   REPRISE_HOST_DEVICE void FindQueries(int t, const WorkMapRow& row, WorkTile& tile) const {
-    const int size = map_.tile_queries;
+    const int size = tile_queries_;
     const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - row.first_tile;
     if (shared_keys_ == 0) {
       tile.query_begin = n * size;
@@ -521,8 +531,22 @@ class WorkMapBuilder {
     return counts;
   }
 
+  REPRISE_HOST_DEVICE bool IsOfShortRow(const WorkTile& tile) const {
+    return reprise::IsOfShortRow(tile, row_[tile.row].query_len, map_);
+  }
+
   // Orders the ranges that are dealt, the longest first.
   REPRISE_HOST_DEVICE void RankTiles(int num_tiles, int longest_steps) {
+    // The most steps of a range of short rows, or of the others.
+    const auto most_steps = [&](bool of_short_rows) {
+      return -team_.Least(num_tiles, [&](int t) -> int {
+        const WorkTile& tile = tiles_[t];
+        const bool counts = tile.num_pieces > 0 && IsOfShortRow(tile) == of_short_rows;
+        return counts ? -NumSteps(tile) : 0;
+      });
+    };
+    const int of_short_rows = most_steps(true);
+    are_both_ways_ = of_short_rows > 0 && AreDealtBothWays(of_short_rows, most_steps(false));
     team_.RankByBucket(
         num_tiles,
         [&](int t) -> int {
@@ -664,6 +688,7 @@ class WorkMapBuilder {
       if (i == 0) map_.counts[0] = counts.items;
       if (i == 1) map_.counts[1] = counts.merges;
       if (i == 1) map_.counts[2] = is_dealt_ ? counts.items : 0;
+      if (i == 1) map_.counts[3] = are_both_ways_;
     });
   }
 
@@ -675,11 +700,13 @@ class WorkMapBuilder {
   WorkTile* const tiles_;
   WorkMapRow* const row_;
   int32_t* const tile_of_item_;
+  int tile_queries_;              // of a range: those of the map, or half as many
   bool rows_are_loaded_ = false;  // else each range, of a row of its own, loads it
   // Every row has at most one range, at a fixed index.
   bool rows_are_tiles_;
   bool is_dealt_ = false;
-  int shared_keys_ = 0;  // 0: none
+  bool are_both_ways_ = false;  // the dealt units: AreDealtBothWays()
+  int shared_keys_ = 0;         // 0: none
   int num_shared_tiles_ = 0;
   int shared_from_row_ = 0;
 };

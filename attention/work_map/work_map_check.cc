@@ -113,6 +113,16 @@ class Checker {
     std::vector<bool> is_dealt(num_items_, false);
     int longest = 0;
     for (int i = 0; i < num_items_; ++i) longest = std::max(longest, StepsOf(map_.items[i]));
+    int longest_of[2] = {0, 0};  // others, short rows
+    for (int i = 0; i < num_items_; ++i) {
+      const WorkItem& item = map_.items[i];
+      int& most = longest_of[IsOfShortRow(item, item.query_len, map_)];
+      most = std::max(most, StepsOf(item));
+    }
+    if ((map_.counts[3] != 0) != AreDealtBothWays(longest_of[1], longest_of[0])) {
+      return Broken(5, "dealt both ways: ", map_.counts[3], ", short rows have up to ",
+                    longest_of[1], " steps, the others ", longest_of[0]);
+    }
     std::pair<int, int> before = {-1, -1};  // bucket, item
     for (int rank = 0; rank < num_items_; ++rank) {
       const int i = map_.deal_order[rank];

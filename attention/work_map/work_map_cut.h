@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/work_map/attention_tile.h"
 #include "attention/work_map/work_map.h"
 #include "base/host_device.h"
 
@@ -152,6 +153,45 @@ REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles, int merges) {
   return steps > 1 ? steps : 1;
 }
 
+REPRISE_HOST_DEVICE inline int CeilOf(int a, int b) {
+  return static_cast<int>(static_cast<uint32_t>(a + b - 1) / static_cast<uint32_t>(b));
+}
+
+// One more level of merging (kMostPiecesAtOnce) takes about as long as this many steps.
+inline constexpr int kStepsOfMergeLevel = 2;
+
+// The steps that a column should have at least: LeastSteps() and the time of its tile. Or a few
+// more, with which a range of mean length has so few pieces that they are merged in one level.
+// `merges`: as for LeastSteps().
+template <typename Sum>
+REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, int tile_cost, int merges) {
+  const int least = LeastSteps<Sum>(total_cost, num_tiles, merges) + CeilOf(tile_cost, kStepCost);
+  if (num_tiles == 0) return least;
+  const int mean = static_cast<int>(DivideBy<Sum>(total_cost, Sum{num_tiles} * kStepCost));
+  const int of_one_level = CeilOf(mean, kMostPiecesAtOnce);
+  const bool pays = of_one_level > least && of_one_level <= least + kStepsOfMergeLevel;
+  return pays ? of_one_level : least;
+}
+
+// Whether `num_tiles` ranges, which cost `total_cost` together, are done earlier if each has half
+// as many queries. An estimate: the steps of a piece, and the merge of as many as a range has.
+template <typename Sum>
+REPRISE_HOST_DEVICE bool HalvesEndFirst(Sum total_cost, int num_tiles, const TileMap& map) {
+  if (map.merges_per_step_of_halves == 0 || num_tiles == 0 || 2 * num_tiles > map.num_columns) {
+    return false;
+  }
+  const int mean = static_cast<int>(DivideBy<Sum>(total_cost, Sum{num_tiles} * kStepCost));
+  const auto time = [&](int columns_of_range, int merges) {
+    const int least = LeastWidth<Sum>(total_cost, num_tiles, map.tile_cost, merges);
+    const int even = CeilOf(mean, columns_of_range);
+    const int steps = even > least ? even : least;
+    return steps * kStepCost + CeilOf(mean, steps) * kStepCost * kStepCost / merges;
+  };
+  const int columns_of_range = map.num_columns / num_tiles;
+  return time(columns_of_range / 2, map.merges_per_step_of_halves) <
+         time(columns_of_range, map.merges_per_step);
+}
+
 // The columns to which the costs of all ranges are dealt.
 template <typename Sum>
 class Columns {
@@ -199,9 +239,6 @@ class Columns {
   int own_steps_ = 0;
 };
 
-REPRISE_HOST_DEVICE inline int CeilOf(int a, int b) {
-  return static_cast<int>(static_cast<uint32_t>(a + b - 1) / static_cast<uint32_t>(b));
-}
 REPRISE_HOST_DEVICE inline int AtLeastOne(int value) { return value > 1 ? value : 1; }
 
 REPRISE_HOST_DEVICE inline int StepOfKey(int key) {
@@ -376,6 +413,25 @@ REPRISE_HOST_DEVICE inline int DealBucket(int steps, int longest_steps) {
   int shift = 0;
   while (longest_steps >> shift >= kNumRankBuckets) ++shift;
   return (longest_steps - steps) >> shift;
+}
+
+// Whether a range is a whole row of at most kDecodeRows rows of q: a decode, or drafts to verify.
+// It takes about as long as its keys take to read, in a tile of any size.
+template <typename Range>
+REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries, const TileMap& map) {
+  return range.query_begin == 0 && range.query_end == row_queries &&
+         row_queries * map.num_q_heads <= kDecodeRows * map.num_kv_heads;
+}
+
+// Short rows of fewer steps gain less than a CTA that goes backwards loses by finding its first
+// unit later.
+inline constexpr int kLeastStepsBothWays = 8;
+
+// Whether CTAs go through dealt units in both directions, given the most steps of a range of short
+// rows and of the others; 0: there are none. Where short rows are much shorter they come last in
+// either case: all CTAs read then, at any speed that leaves none of them behind.
+REPRISE_HOST_DEVICE inline bool AreDealtBothWays(int short_steps, int other_steps) {
+  return other_steps > 0 && short_steps >= kLeastStepsBothWays && 2 * short_steps >= other_steps;
 }
 
 // Query ranges that might be dealt (attention/work_map/cta_units.h).

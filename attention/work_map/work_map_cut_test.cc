@@ -53,5 +53,45 @@ TEST(WorkMapCutTest, EachCountHasRoomForAsManyAsThePlanAllows) {
   }
 }
 
+// Of `num_tiles` ranges of `steps` steps.
+int LeastWidthOf(int num_tiles, int steps, int merges_per_step) {
+  return LeastWidth<int32_t>(num_tiles * (steps * kStepCost + 4), num_tiles, /*tile_cost=*/4,
+                             merges_per_step * kStepCost);
+}
+
+TEST(WorkMapCutTest, ColumnsAreAsWideAsItTakesToMergeTheirPieces) {
+  EXPECT_EQ(LeastWidthOf(1, 64, 5), 3 + 1);  // 3.6, and half a step for the tile
+  EXPECT_EQ(LeastWidthOf(1, 64, 20), 1 + 1);
+  EXPECT_EQ(LeastWidthOf(7, 64, 20), 1 + 1);
+  EXPECT_EQ(LeastWidthOf(0, 0, 20), 1 + 1);
+}
+
+TEST(WorkMapCutTest, ALittleWiderColumnsSaveALevelOfMerging) {
+  EXPECT_EQ(LeastWidthOf(1, 128, 20), 4);  // 32 pieces and not 43
+  EXPECT_EQ(LeastWidthOf(3, 128, 20), 4);
+  EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 pieces and not 48
+  EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 steps a piece would take longer
+}
+
+TEST(WorkMapCutTest, RangesAreHalvedWhereColumnsAreToSpare) {
+  TileMap map;
+  map.num_columns = 33;
+  map.tile_cost = 4;
+  map.merges_per_step = 5 * kStepCost;
+  map.merges_per_step_of_halves = 20 * kStepCost;
+  const auto are_halved = [&](int num_tiles, int steps) {
+    return HalvesEndFirst<int32_t>(num_tiles * (steps * kStepCost + map.tile_cost), num_tiles, map);
+  };
+  EXPECT_TRUE(are_halved(1, 16));
+  EXPECT_TRUE(are_halved(1, 64));
+  EXPECT_TRUE(are_halved(1, 128));
+  EXPECT_FALSE(are_halved(1, 256));  // their keys would be read twice for little
+  EXPECT_FALSE(are_halved(2, 128));
+  EXPECT_FALSE(are_halved(17, 16));
+  EXPECT_FALSE(are_halved(0, 0));
+  map.merges_per_step_of_halves = 0;
+  EXPECT_FALSE(are_halved(1, 64));
+}
+
 }  // namespace
 }  // namespace reprise

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/device_profile.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/gpu_memory.h"
 #include "attention/testing/host_work_map.h"
@@ -48,7 +49,7 @@ void ExpectSame(const char* what, const T* device, const T* host, int64_t count)
 }
 
 void ExpectSameMap(const TileMap& device, const TileMap& host) {
-  ExpectSame("count", device.counts, host.counts, 3);
+  ExpectSame("count", device.counts, host.counts, 4);
   ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
   const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
   for (int c = 0; c < host.num_columns; ++c) {
@@ -140,8 +141,8 @@ TEST_F(WorkMapGpuTest, RaggedFixturesGiveTheMapOfTheHost) {
 // More rows, ranges and items than the CTA has threads, and than fit in shared memory.
 TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
   Random random(kSeed + 3);
-  for (int num_rows : {0, 1, 31, 128, 129, 256, 1023, 1024, 1025, 1500, 5000}) {
-    for (int max_query_len : {1, 5, 300}) {
+  for (int num_rows : {0, 1, 1, 1, 2, 31, 128, 129, 256, 1023, 1024, 1025, 1500, 5000}) {
+    for (int max_query_len : {1, 4, 5, 300}) {
       SCOPED_TRACE(std::to_string(num_rows) + " rows of " + std::to_string(max_query_len));
       std::vector<int32_t> query_start_loc = {0};
       std::vector<int32_t> seq_lens;
@@ -177,15 +178,21 @@ TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
 TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
   Random random(kSeed + 4);
   int num_dealt = 0;
+  int num_both_ways = 0;
+  WorkMapCosts costs = H200Profile().work_map;
+  costs.joined_steps = 1 << 16;  // decodes are in the same map
   for (int round = 0; round < 60 && !HasFatalFailure(); ++round) {
     const int num_rows = random.Int(1, random.Pick({1, 4, 60}));
     const int longest_query = random.Pick({64, 700, 2048, 9000});
     const int longest_before = random.Pick({0, 0, 5000, 60000});
+    const bool has_decodes = random.OneIn(2);
     SCOPED_TRACE(std::to_string(num_rows) + " rows of up to " + std::to_string(longest_query));
     std::vector<int32_t> query_start_loc = {0};
     std::vector<int32_t> seq_lens;
     for (int r = 0; r < num_rows; ++r) {
-      const int query_len = random.OneIn(3) ? longest_query : random.Int(0, longest_query);
+      const int query_len = has_decodes && random.OneIn(2) ? 1
+                            : random.OneIn(3)              ? longest_query
+                                                           : random.Int(0, longest_query);
       query_start_loc.push_back(query_start_loc.back() + query_len);
       seq_lens.push_back(query_len + random.Int(0, longest_before));
     }
@@ -209,7 +216,8 @@ TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
                                     .max_rows = host.num_rows,
                                     .max_tokens = host.num_tokens,
                                     .max_query_len = host.max_query_len,
-                                    .max_seq_len = host.max_seq_len};
+                                    .max_seq_len = host.max_seq_len,
+                                    .costs = costs};
     HostWorkMap of_host(options);
     GpuWorkMap of_gpu(options);
     ASSERT_TRUE(WorkMapOnHost(host, {}, of_host.map()).ok());
@@ -218,8 +226,10 @@ TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     ExpectSameMap(of_gpu.map().main, of_host.map().main);
     num_dealt += of_host.map().main.counts[2] > 0;
+    num_both_ways += of_host.map().main.counts[3];
   }
   EXPECT_GE(num_dealt, 20);
+  EXPECT_GE(num_both_ways, 1);
 }
 
 }  // namespace

@@ -57,6 +57,8 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_cut", 0, costs.warpgroup_cut));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.joined_steps", 0, costs.joined_steps));
   REPRISE_RETURN_IF_ERROR(
+      CheckCost("costs.joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts));
+  REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
   return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
 }
@@ -148,7 +150,7 @@ class Allotter {
 };
 
 void LayOutItems(TileMap& map, Allotter& allotter) {
-  allotter.Give(map.counts, 3);
+  allotter.Give(map.counts, 4);
   allotter.Give(map.column_items, map.num_columns + 1);
   allotter.Give(map.column_first, map.num_columns + 1);
   if (map.may_be_dealt) allotter.Give(map.deal_order, map.max_tiles);
@@ -187,10 +189,14 @@ int TileCostOf(int rows, const WorkMapCosts& costs) {
   return rows == kDecodeRows ? costs.decode_tile : costs.tile;
 }
 
-// `rows`: live rows of the tile. Partials of few rows are small.
+constexpr int kFewRows = 8;
+
+// In TileMap's unit. `rows`: live rows of the tile. Partials of few rows are small.
 int MergesPerStep(const AttentionTile& tile, int rows, const WorkMapCosts& costs) {
-  const bool has_few = rows <= 8 || tile.rows() >= kWarpgroupRows;
-  return (has_few ? costs.merges_per_step_few_rows : costs.merges_per_step) * kStepCost;
+  const int of_few = costs.merges_per_step_few_rows * kStepCost;
+  if (rows <= kFewRows) return of_few;
+  return tile.rows() >= kWarpgroupRows ? std::max(of_few / 2, 1)
+                                       : costs.merges_per_step * kStepCost;
 }
 
 // The most queries that one tile may hold, of one row or of several.
@@ -254,13 +260,25 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
       MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
 
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;
+  const bool may_be_halved = tile.rows() == kDecodeRows && map.tile_queries > 1 &&
+                             map.tile_queries >= options.max_query_len &&
+                             map.tile_queries * group_size > kFewRows &&
+                             options.mode == WorkMapMode::kBalanced && !shares;
+  if (may_be_halved) {
+    map.merges_per_step_of_halves =
+        MergesPerStep(tile, (map.tile_queries + 1) / 2 * group_size, options.costs);
+  }
   const int64_t rows = std::min(options.max_rows, options.max_tokens);
   const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
   const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
-  const int64_t tiles = shares && options.max_query_len > 1
-                            ? rows + shared_tiles
-                            : rows + std::min((options.max_tokens - rows) / map.tile_queries,
-                                              rows * (most_row_tiles - 1));
+  const int64_t most_of_halves =
+      may_be_halved ? 2 * std::min<int64_t>(rows, map.num_columns / 2) : 0;
+  const int64_t tiles =
+      shares && options.max_query_len > 1
+          ? rows + shared_tiles
+          : std::max(rows + std::min((options.max_tokens - rows) / map.tile_queries,
+                                     rows * (most_row_tiles - 1)),
+                     most_of_halves);
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
   Bounds bounds = options.mode == WorkMapMode::kBalanced
                       ? BalancedBounds(tiles, map.num_columns, steps)
@@ -294,12 +312,19 @@ int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
   return least->rows() / (options.num_q_heads / options.num_kv_heads);
 }
 
-// WorkMap::most_joined_steps for the map of long rows.
-int64_t MostJoinedSteps(const WorkMapOptions& options, const TileMap& map) {
+// Which rows join, for the map of long rows.
+void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
   const bool may_have_warpgroups =
       options.max_shared_bytes == 0 || options.max_shared_bytes >= kSharedBytesOfWarpgroups;
-  if (!map.may_be_dealt || !may_have_warpgroups) return 0;
-  return int64_t{options.costs.joined_steps} * map.num_ctas / map.num_virtual_heads;
+  if (!map.main.may_be_dealt || !may_have_warpgroups) return;
+  const auto of_all_ctas = [&](int64_t steps) {
+    return steps * map.main.num_ctas / map.main.num_virtual_heads;
+  };
+  map.most_joined_steps = of_all_ctas(options.costs.joined_steps);
+  // A step of smaller heads takes as long to weigh, but half as long to read.
+  if (std::min(options.head_dim_qk, options.head_dim_v) > 64) {
+    map.most_joined_steps_beside_prompts = of_all_ctas(options.costs.joined_steps_beside_prompts);
+  }
 }
 
 }  // namespace
@@ -325,7 +350,7 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
     short_rows.max_tokens = static_cast<int>(
         std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
     REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *TileFor(options, longest)));
-    map.most_joined_steps = MostJoinedSteps(options, map.main);
+    PlanJoins(options, map);
   }
   plan.map_bytes = LayOutMap(nullptr, map);
   plan.partial_bytes = LayOutPartials(nullptr, map);

@@ -167,8 +167,14 @@ TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
   WorkMapOptions options = LlamaDecode();  // 8 kv heads
   options.max_tokens = options.max_query_len = 2048;
   options.costs.joined_steps = 3;
+  options.costs.joined_steps_beside_prompts = 6;
   const auto most_steps = [&] { return PlanWorkMap(options)->shape.most_joined_steps; };
   EXPECT_EQ(most_steps(), 3 * 132 / 8);
+  EXPECT_EQ(PlanWorkMap(options)->shape.most_joined_steps_beside_prompts, 6 * 132 / 8);
+  options.head_dim_qk = options.head_dim_v = 64;
+  EXPECT_EQ(most_steps(), 3 * 132 / 8);
+  EXPECT_EQ(PlanWorkMap(options)->shape.most_joined_steps_beside_prompts, 0);
+  options.head_dim_qk = options.head_dim_v = 128;
   options.num_sms = 4;
   EXPECT_EQ(most_steps(), 1);
   options.costs.joined_steps = 0;
@@ -434,6 +440,8 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
               HasSubstr("costs.merges_per_step of WorkMapOptions: expected >= 1, got 0"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.joined_steps = -1; }),
               HasSubstr("costs.joined_steps of WorkMapOptions: expected >= 0, got -1"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.joined_steps_beside_prompts = -1; }),
+              HasSubstr("costs.joined_steps_beside_prompts"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.costs = {}; }),
               HasSubstr("costs.merges_per_step_few_rows"));
 }
@@ -453,7 +461,7 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   options.max_query_len = 64;  // 128 rows
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).tile_cost, 3);
-  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost);
+  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost / 2);
   options.head_dim_qk = options.head_dim_v = 256;  // a pair
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).tile_cost, 3);
@@ -466,7 +474,7 @@ TEST(WorkMapPlanTest, TheDefaultCostsAreThoseOfAnH200) {
   const WorkMapCosts costs = WorkMapOptions{}.costs;
   EXPECT_EQ(costs.decode_tile, H200Profile().work_map.decode_tile);
   EXPECT_EQ(ShapeOf(LlamaDecode()).tile_cost, 4);
-  EXPECT_EQ(ShapeOf(LlamaDecode()).merges_per_step, 10 * kStepCost);
+  EXPECT_EQ(ShapeOf(LlamaDecode()).merges_per_step, 20 * kStepCost);
 }
 
 }  // namespace

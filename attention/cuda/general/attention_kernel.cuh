@@ -458,7 +458,7 @@ class DealtWalk {
  public:
   static dim3 GridOf(const TileMap& work) { return dim3(work.num_ctas); }
   static __device__ __forceinline__ const WorkItem* FirstItem(const TileMap& work) {
-    return work.column_first + blockIdx.x / work.heads_per_column;
+    return CtaUnits(work, blockIdx.x).FirstItem();
   }
 
   __device__ __forceinline__ explicit DealtWalk(const TileMap& work) : units_(work, blockIdx.x) {}

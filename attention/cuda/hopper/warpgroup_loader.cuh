@@ -46,8 +46,8 @@ class WarpgroupLoader {
   // Loads all units of the CTA.
   __device__ __forceinline__ void Load() {
     const int cta = Traits::kCtasOfMap * blockIdx.x;
-    FetchItem(0, p_.work.column_first + cta / p_.work.heads_per_column);
     const CtaUnits units(p_.work, cta);
+    FetchItem(0, units.FirstItem());
     FetchNextItemNumber(units, 1);
     CommitCopies();
     WaitForCopies<0>();
@@ -100,10 +100,7 @@ class WarpgroupLoader {
   // Dealt maps: starts copying the number of unit n's item, from where CtaUnits::ItemOf() reads it.
   __device__ __forceinline__ void FetchNextItemNumber(const CtaUnits& units, int n) const {
     if (thread_ >= kItemPieces || n >= units.count() || !is_dealt_) return;
-    const TileMap& map = p_.work;
-    const int cta = n % 2 == 0 ? blockIdx.x : map.num_ctas - 1 - blockIdx.x;
-    CopyAsync4(SharedAddress(&shared_.next_item[thread_]),
-               map.deal_order + (n * map.num_ctas + cta) / map.num_virtual_heads);
+    CopyAsync4(SharedAddress(&shared_.next_item[thread_]), p_.work.deal_order + units.RankOf(n));
   }
 
   // Where the row's keys are, as far as the unit's item says.

@@ -39,7 +39,7 @@
 #include "tests/benchmarks/device/length_list.h"
 #include "tests/benchmarks/device/random_shapes.h"
 
-ABSL_FLAG(std::string, grid, "all", "decode, prefill or all; not looked at with --lens");
+ABSL_FLAG(std::string, grid, "all", "decode, prefill, mixed or all; not looked at with --lens");
 ABSL_FLAG(std::string, filter, "", "only shapes of the grid whose name contains this");
 ABSL_FLAG(std::string, products, "",
           "the type to multiply in; float32: CUDA cores; empty: that of q; for the grid, too");
@@ -141,16 +141,17 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     REPRISE_ASSIGN_OR_RETURN(cases.emplace_back(), CaseOfFlags());
   } else {
     const std::string grid = absl::GetFlag(FLAGS_grid);
-    if (grid != "all" && grid != "decode" && grid != "prefill") {
-      return absl::InvalidArgumentError("--grid must be decode, prefill or all");
+    if (grid != "all" && grid != "decode" && grid != "prefill" && grid != "mixed") {
+      return absl::InvalidArgumentError("--grid must be decode, prefill, mixed or all");
     }
     const auto add = [&cases](std::vector<AttentionCase> more) {
       for (AttentionCase& c : more) {
         if (absl::StrContains(c.name, absl::GetFlag(FLAGS_filter))) cases.push_back(std::move(c));
       }
     };
-    if (grid != "prefill") add(DecodeGrid());
-    if (grid != "decode") add(PrefillGrid());
+    if (grid == "all" || grid == "decode") add(DecodeGrid());
+    if (grid == "all" || grid == "prefill") add(PrefillGrid());
+    if (grid == "all" || grid == "mixed") add(MixedGrid());
   }
   const std::string products = absl::GetFlag(FLAGS_products);
   for (AttentionCase& c : cases) {

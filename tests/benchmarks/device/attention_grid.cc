@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+
 namespace reprise {
 namespace {
 
@@ -62,6 +64,21 @@ std::vector<int> Geometric() {
     lens[i] = static_cast<int>(std::lround(128 * std::pow(256.0, i / 63.0)));
   }
   return lens;
+}
+
+// `num_rows` decodes over `len` keys each, and a prompt of `new_tokens` after `before` keys.
+AttentionCase DecodesAnd(const Heads& heads, int num_rows, int len, int new_tokens, int before) {
+  AttentionCase c = {.name = absl::StrFormat("%d/%d d%d %d of %d + %d on %d", heads.q, heads.kv,
+                                             heads.dim, num_rows, len, new_tokens, before),
+                     .num_q_heads = heads.q,
+                     .num_kv_heads = heads.kv,
+                     .head_dim_qk = heads.dim,
+                     .head_dim_v = heads.dim};
+  c.lens.assign(num_rows, len);
+  c.query_lens.assign(num_rows, 1);
+  c.lens.push_back(before + new_tokens);
+  c.query_lens.push_back(new_tokens);
+  return c;
 }
 
 // Decodes over 4096 keys each, and 1024 new tokens of a sequence of `len`.
@@ -125,8 +142,24 @@ std::vector<AttentionCase> PrefillGrid() {
       Rows("prefill 16384", wide, {16384}, 16384, 3881, 4269),
       Rows("prefill 512 on 8192", wide, {8704}, 512, 126, 138),
       Rows("prefill 4 x 2048", wide, std::vector<int>(4, 2048), 2048, 268, 290),
+  };
+}
+
+std::vector<AttentionCase> MixedGrid() {
+  const Heads wide = {};
+  return {
       Mixed("64 decodes + 1024 on 0", 1024, 282, 275),
       Mixed("64 decodes + 1024 on 3072", 4096, 374, 365),
+      DecodesAnd(wide, 64, 256, 512, 0),
+      DecodesAnd(wide, 128, 512, 256, 1024),
+      DecodesAnd(wide, 128, 2048, 256, 2048),
+      DecodesAnd(wide, 32, 1024, 2048, 0),
+      DecodesAnd({8, 1, 128}, 32, 4096, 512, 0),
+      DecodesAnd({48, 6, 128}, 15, 1500, 780, 0),
+      DecodesAnd({24, 8, 128}, 46, 3263, 115, 7940),
+      DecodesAnd({32, 8, 64}, 32, 4096, 256, 1792),
+      DecodesAnd({36, 6, 64}, 2, 2000, 3608, 0),
+      DecodesAnd(wide, 64, 4096, 17, 0),
   };
 }
 

@@ -17,8 +17,11 @@ namespace reprise {
 // One query a row, a few (verify), or with an fp8 cache.
 std::vector<AttentionCase> DecodeGrid();
 
-// Many queries a row, alone or among decodes.
+// Many queries a row.
 std::vector<AttentionCase> PrefillGrid();
+
+// One query a row, and a prompt.
+std::vector<AttentionCase> MixedGrid();
 
 }  // namespace reprise
 
