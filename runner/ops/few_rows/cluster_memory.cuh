@@ -3,9 +3,8 @@
 // are of any CTA of the cluster. Compute capability 9.0.
 //
 // A barrier is 8 bytes, initialised by one thread with the number of arrivals that complete a
-// phase. Its phases are counted by their parity: the first one is 0. Arrivals release and waits
-// acquire, ArriveInCluster() and AwaitPhase() within the cluster, which costs a fence of the whole
-// GPU or the SM's L1 cache, the others within the CTA.
+// phase. Its phases are counted by their parity: the first one is 0. Arrivals release, waits
+// acquire, within the cluster.
 
 #ifndef RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
 #define RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
@@ -37,10 +36,9 @@ __device__ __forceinline__ void StoreInCluster(uint32_t cluster_address, float v
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address), "f"(value) : "memory");
 }
 
-// All threads of the cluster arrive, and later wait for all to have arrived. That orders no writes
-// of theirs but what PublishBarriers() publishes.
+// All threads of the cluster arrive, and later wait for all to have arrived.
 __device__ __forceinline__ void ArriveAtCluster() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void AwaitCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -71,17 +69,6 @@ __device__ __forceinline__ void ArriveAndExpect(uint32_t barrier, uint32_t bytes
                : "memory");
 }
 
-// For arrivals by threads of this CTA and by copies.
-__device__ __forceinline__ void AwaitPhaseOfCta(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// For arrivals by threads of any CTA of the cluster.
 __device__ __forceinline__ void AwaitPhase(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
@@ -89,11 +76,6 @@ __device__ __forceinline__ void AwaitPhase(uint32_t barrier, uint32_t parity) {
       "@!done bra again;\n}" ::"r"(barrier),
       "r"(parity)
       : "memory");
-}
-
-// Begins to load a map, which the first copy with it would wait for.
-__device__ __forceinline__ void PrefetchMap(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 // Copies the box at (column, row) of a matrix, whose map describes it, to `to`; arrives with its

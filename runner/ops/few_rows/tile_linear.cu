@@ -80,7 +80,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
     for (int round = 0; round < rounds; ++round, stage.Next()) {
       const uint32_t weights = memory.stages + stage.slot() * plan.stage_bytes();
       const uint32_t x = weights + plan.form.boxes * plan.tile_rows * kTileBoxLine;
-      AwaitPhaseOfCta(memory.full + stage.slot() * 8, stage.parity());
+      AwaitPhase(memory.full + stage.slot() * 8, stage.parity());
       for (int box = 0; box < plan.form.boxes; ++box) {
         BeginTileProducts();
         const uint64_t a =
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   const int rank = static_cast<int>(ClusterRank());
   const int cluster_id = static_cast<int>(blockIdx.x) / plan.form.cluster;
   const int num_warps = plan.form.groups() * kGroupWarps;
-  BeginTileCta(plan, memory, weight_map, x_map);
+  BeginTileCta(plan, memory);
   const int warp = WarpIndex();
   if (warp >= num_warps + kAddWarps) {
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;

@@ -143,7 +143,7 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
     const int row = kWeights ? tile * plan.tile_rows : 0;
     for (int step = 0; step < steps; ++step, stage.Next()) {
       // In the first round all are empty: the phase before the first one has parity 1.
-      AwaitPhaseOfCta(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
+      AwaitPhase(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
       const uint32_t full = memory.full + stage.slot() * 8;
       const uint32_t to = memory.stages + stage.slot() * plan.stage_bytes() + part.offset;
       const int box = (step * plan.form.cluster + rank) * part.boxes;
@@ -346,11 +346,8 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
 
 // What all threads of a CTA do first. All have called ArriveAtCluster() when it returns.
 template <typename Plan>
-__device__ void BeginTileCta(const Plan& plan, const TileMemory& memory,
-                             const CUtensorMap& weight_map, const CUtensorMap& x_map) {
+__device__ void BeginTileCta(const Plan& plan, const TileMemory& memory) {
   if (threadIdx.x == 0) {
-    PrefetchMap(weight_map);
-    PrefetchMap(x_map);
     for (int i = 0; i < plan.stages; ++i) {
       InitBarrier(memory.full + i * 8, 2);
       InitBarrier(memory.empty + i * 8, plan.form.row_groups * kGroupWarps * kArrivalsOfWarp);
