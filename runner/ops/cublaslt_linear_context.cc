@@ -51,9 +51,12 @@ constexpr int kTimedRuns = 5;
 // same model would compute different bits in another run.
 constexpr int64_t kLeastTimedWeightBytes = int64_t{4} << 20;
 
-// The first candidate, or form of the kernel by tiles, that takes at most this many times the
-// shortest time is kept.
-constexpr float kCloseToBest = 1.02f;
+// The first candidate that takes at most this many times the shortest time is kept.
+constexpr float kCloseToBest = 1.05f;
+
+// Of the forms of the kernel by tiles, whose bits differ, the first that takes at most this many
+// times the shortest time is kept.
+constexpr float kCloseToBestForm = 1.02f;
 
 // What our own kernels gain where they are used, which a product alone does not show: within a
 // captured step their weights are under way before the kernel before ends, and cuBLASLt's kernels
@@ -72,7 +75,7 @@ constexpr int64_t kMaxSmallTileRows = 32;  // of x
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 4;
+constexpr int kOwnKernels = 3;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.
@@ -532,7 +535,7 @@ class CublasLtLinearContext : public LinearContext {
         entry.key.num_rows <= kMaxSmallTileRows ? kEarlyStartOfSmallTilesUs : kEarlyStartOfTilesUs;
     if (least_us >= choice.best_us + early_us) return absl::OkStatus();
     const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
-      return time_us <= kCloseToBest * least_us;
+      return time_us <= kCloseToBestForm * least_us;
     });
     entry.tile_form = forms[chosen - times_us.begin()];
     choice.tile_form = entry.tile_form;

@@ -7,7 +7,7 @@
 // A GPU uses cuBLASLt with float32 accumulation and TF32 off; if in_features is split, partial sums
 // are float32 too. The first Apply() of a shape outside of capture asks for candidates, times them
 // on the device (which overwrites `out` several times and synchronises) and keeps the first that is
-// within 2 % of the quickest, so that noise rarely decides. Later calls launch it and do nothing
+// within 5 % of the quickest, so that noise rarely decides. Later calls launch it and do nothing
 // else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, and so does a
 // shape first seen during capture: warm up before capturing. For 16 bits kernels of
 // our own are candidates, too: up to 8 rows runner/ops/skinny_linear_args.h, up to 64
@@ -45,7 +45,7 @@ struct LinearContextOptions {
   int64_t workspace_bytes = int64_t{32} << 20;
   // How many of the library's proposals are timed, at least 1. 1: the first is taken without
   // timing.
-  int num_timed_candidates = 16;
+  int num_timed_candidates = 8;
   // A row's bits do not depend on the rest of the batch: each weight has one algorithm for any
   // number of rows, which does not split in_features, and nothing is timed. On the CPU rows are
   // multiplied one by one.
