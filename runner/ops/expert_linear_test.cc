@@ -34,7 +34,7 @@ class ExpertLinearTest : public DeviceTest {
   std::unique_ptr<LinearContext> context_;
 };
 
-// One product after the other, in the given precision.
+// One product after the other: float64, or float32 with sums in the worst order.
 at::Tensor Products(const at::Tensor& x, const std::vector<int64_t>& chosen,
                     const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                     at::ScalarType precision) {
@@ -42,7 +42,9 @@ at::Tensor Products(const at::Tensor& x, const std::vector<int64_t>& chosen,
   std::vector<at::Tensor> rows;
   for (size_t pair = 0; pair < chosen.size(); ++pair) {
     const at::Tensor row = x[static_cast<int64_t>(pair) / per_row].to(precision);
-    at::Tensor product = at::mv(weight[chosen[pair]].to(precision), row);
+    const at::Tensor matrix = weight[chosen[pair]].to(precision);
+    at::Tensor product = precision == at::kFloat ? ProductInOneChain(row.unsqueeze(0), matrix)[0]
+                                                 : at::mv(matrix, row);
     if (bias.has_value()) product = product + (*bias)[chosen[pair]].to(precision);
     rows.push_back(product);
   }

@@ -57,23 +57,12 @@ at::Tensor Magnitudes(const at::Tensor& x, const at::Tensor& weight,
                    bias.has_value() ? std::optional(bias->abs()) : std::nullopt);
 }
 
-// Float32 sums in one chain of additions, the worst order that an algorithm may choose. MKL's
-// vectors make shorter chains than a GPU's threads.
+// Float32 sums in the worst order.
 at::Tensor SameMaths(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& bias) {
-  at::Tensor out = Product(x, weight, bias);
-  if (x.scalar_type() != at::kFloat) return out;
-  const auto a = x.accessor<float, 2>();
-  const auto b = weight.accessor<float, 2>();
-  auto sums = out.accessor<float, 2>();
-  for (int64_t row = 0; row < out.size(0); ++row) {
-    for (int64_t column = 0; column < out.size(1); ++column) {
-      float sum = 0;
-      for (int64_t i = 0; i < x.size(1); ++i) sum += a[row][i] * b[column][i];
-      sums[row][column] = bias.has_value() ? sum + (*bias)[column].item<float>() : sum;
-    }
-  }
-  return out;
+  if (x.scalar_type() != at::kFloat) return Product(x, weight, bias);
+  const at::Tensor sums = ProductInOneChain(x, weight);
+  return bias.has_value() ? sums + *bias : sums;
 }
 
 struct Features {

@@ -22,6 +22,11 @@ at::Tensor WithGaps(const at::Tensor& dense, int64_t gap);
 // Rows with gaps as by WithGaps(), all NaN, for outputs.
 at::Tensor NanRows(at::IntArrayRef shape, int64_t gap, at::ScalarType dtype, at::Device device);
 
+// x [rows, in] times the transpose of weight [out, in], both float32 on the CPU, each sum in one chain
+// of float32 additions: the worst order that an algorithm may choose. How long the chains of a library
+// are depends on the processor's vectors.
+at::Tensor ProductInOneChain(const at::Tensor& x, const at::Tensor& weight);
+
 // Holds if the largest error of `got` against `reference` (float64) is at most twice that of
 // `same_maths`, the same computation by LibTorch in the dtype of `got`, or a unit in the last place
 // of the largest value.

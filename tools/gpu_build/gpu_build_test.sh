@@ -14,7 +14,7 @@ stand_in nvcc <<'END_NVCC'
 arguments=()
 for argument; do
   case $argument in
-    -O3 | -lineinfo | --expt-relaxed-constexpr | -Xcompiler=* | -gencode=*) ;;
+    -O3 | -lineinfo | --expt-relaxed-constexpr | -Xcompiler=* | -gencode=* | -fmad=*) ;;
     *) arguments+=("$argument") ;;
   esac
 done
@@ -57,8 +57,9 @@ def add(mnemonic, output, *arguments):
     artifacts.append({"id": len(artifacts) + 1, "pathFragmentId": parent})
     actions.append({"mnemonic": mnemonic, "primaryOutputId": len(artifacts), "arguments": list(arguments)})
 out = "bazel-out/k8/bin/"
-add("NvccCompile", out + "room/sum.pic.o", "-O3", "-DOFFSET=4", "-gencode=arch=compute_90a", "-c", "room/sum.cu")
-add("CppCompile", out + "room/difference.pic.o", "-O2", "-DNDEBUG", "-Wall", "-c", out + "room/difference.cc")
+add("NvccCompile", out + "room/sum.pic.o", "-O3", "-DOFFSET=4", "-gencode=arch=compute_90a", "-fmad=false", "-c",
+    "room/sum.cu")
+add("CppCompile", out + "room/difference.pic.o", "-O2", "-DNDEBUG", "-ffp-contract=off", "-Wall", "-c", out + "room/difference.cc")
 add("CppCompile", out + "tests/sum_test.pic.o", "-c", "tests/sum_test.cc")
 add("CppCompile", out + "tests/other_test.pic.o", "-c", "tests/other_test.cc")
 objects = [out + n for n in ("tests/sum_test.pic.o", "tests/other_test.pic.o", "room/difference.pic.o", "room/sum.pic.o")]
@@ -82,6 +83,9 @@ expect_equal "$(cut -d ' ' -f 1,2 "$CALLS" | xargs)" "cuda aquery cuda build cud
 expect_equal "$(grep -c '//room:difference.cc' "$CALLS")" "1" "a source that is generated"
 expect_equal "$(tar tf "$work/one/sources.tar.xz" | sort | xargs)" \
   "bazel-out/k8/bin/room/difference.cc room/sum.cu room/sum.h tests/sum_test.cc" "sources"
+expect_equal "$(grep -o '"options": [^]]*' "$work/one/plan.json" | sort | xargs -d '\n')" \
+  '"options": [ "options": ["-DOFFSET=4", "-gencode=arch=compute_90a", "-fmad=false" "options": ["-ffp-contract=off"' \
+  "options that change what a source means"
 run pack "$work/none" //tests:gpu_none
 expect_equal "$status $output" "1 pack_sources: nothing in Bazel's plan makes //tests:gpu_none" "no such program"
 
