@@ -173,7 +173,7 @@ void Scheduler::AdmitWaiting() {
     sequence.prefill_end = sequence.num_known;
     if (FeedsForcedInChunks(sequence)) {
       sequence.prefill_end =
-          std::min(sequence.num_prompt() + sequence.max_generated() - 1, max_cached_tokens_);
+          std::min(sequence.num_prompt() + sequence.max_generated() - 1, MaxCachedTokens(sequence));
     }
     const auto has_priority = [](const Sequence* a, const Sequence* b) {
       return a->request().priority > b->request().priority;

@@ -331,6 +331,21 @@ TEST(SchedulerEmbeddingsTest, ASequenceEndsWithTheModelsPositions) {
   EXPECT_EQ(run.text(id), TextAlone(request, 2));
 }
 
+TEST(SchedulerEmbeddingsTest, ForcedTokensEndWithTheModelsPositionsInChunksToo) {
+  SchedulerOptions options = Roomy();
+  options.num_position_dims = 2;
+  options.max_seq_len = 40;
+  options.max_position = 40;
+  options.max_earlier_logits = 16;
+  SchedulerRun run(options);
+  const int64_t id = run.Add({.prompt = std::vector<int32_t>(18, 7),
+                              .positions = JumpAt5(18, 13),
+                              .forced_tokens = std::vector<int32_t>(20, 3)});
+  run.Finish();
+  EXPECT_EQ(run.text(id), std::vector<int32_t>(10, 3));
+  EXPECT_EQ(run.finish(id), FinishReason::kLength);
+}
+
 TEST(SchedulerEmbeddingsTest, RefusesRequestsWithNothingChanged) {
   SchedulerRun run(Roomy());
   const auto refused = [&](const Request& request) {

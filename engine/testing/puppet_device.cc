@@ -281,6 +281,8 @@ std::vector<int32_t> PuppetDevice::ContentOf(const ScheduledRow& row,
       positions[dim] = i < row.positions.count
                            ? row.positions.data[dim * row.positions.dim_stride + i]
                            : num_before + i + slot.position_delta;
+      EXPECT_TRUE(0 <= positions[dim] && positions[dim] < options_.max_position)
+          << "token " << num_before + i << " is at position " << positions[dim];
     }
     tokens[i] = PuppetContent(tokens[i], given[i], positions);
   }
