@@ -1,13 +1,20 @@
 #include "engine/async_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "glog/logging.h"
 
 namespace reprise {
+namespace {
+
+// The end of a longer wait may lie beyond the range of the clock that ends it.
+constexpr absl::Duration kLongestIdleInterval = absl::Hours(24);
+
+}  // namespace
 
 AsyncEngine::AsyncEngine(std::unique_ptr<StepEngine> engine, absl::Duration idle_interval)
-    : engine_(std::move(engine)), idle_interval_(idle_interval) {
+    : engine_(std::move(engine)), idle_interval_(std::min(idle_interval, kLongestIdleInterval)) {
   metrics_ = engine_->metrics();
   thread_ = std::thread([this] { Run(); });
   thread_id_ = thread_.get_id();

@@ -54,7 +54,8 @@ class AsyncEngine {
   using Listener = std::function<void(const TokenEvent&)>;
 
   // Starts the thread. From now on the engine is used by that thread only. `idle_interval`: how often
-  // an engine without work is told so (StepEngine::Idle()); well below the timeout of ranks.
+  // an engine without work is told so (StepEngine::Idle()); well below the timeout of ranks. At most a
+  // day: so it is for absl::InfiniteDuration().
   explicit AsyncEngine(std::unique_ptr<StepEngine> engine,
                        absl::Duration idle_interval = absl::Seconds(5));
   ~AsyncEngine();  // Shutdown()

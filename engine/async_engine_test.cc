@@ -138,6 +138,17 @@ TEST(AsyncEngineTest, AnEngineWithoutWorkIsToldSoFromTimeToTime) {
   EXPECT_EQ(inbox.WaitForEnd().size(), 3u);
 }
 
+TEST(AsyncEngineTest, AnInfiniteIdleIntervalIsLong) {
+  auto owned = std::make_unique<PuppetEngine>();
+  PuppetEngine& puppet = *owned;
+  AsyncEngine engine(std::move(owned), absl::InfiniteDuration());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  Inbox inbox;
+  ASSERT_TRUE(engine.Add({.prompt = {1, 2}, .max_new_tokens = 3}, inbox.listener()).ok());
+  EXPECT_EQ(inbox.WaitForEnd().size(), 3u);
+  EXPECT_EQ(puppet.num_idles.load(), 0);
+}
+
 TEST(AsyncEngineTest, RunsRequestsOfManyThreads) {
   const SchedulerOptions options = PuppetEngine::Options();
   AsyncEngine engine(std::make_unique<PuppetEngine>());
