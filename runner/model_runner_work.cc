@@ -211,6 +211,7 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
         REPRISE_RETURN_IF_ERROR(heads != nullptr ? heads->Take(key, out.hidden)
                                                  : head_model->Take(key, out.hidden));
       }
+      leaving.reset();  // a draft model may be the same
       step->Watch("logits", step->logits());
       if (watch != nullptr) REPRISE_RETURN_IF_ERROR(watch->End());
       if (prompt_pass != nullptr) REPRISE_RETURN_IF_ERROR(prompt_pass());

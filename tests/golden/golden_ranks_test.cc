@@ -576,6 +576,53 @@ TEST(DividedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {
   EXPECT_EQ(drafted, plain);
 }
 
+// The draft is the model itself, and leaves nothing in place of the model's divided logits: behind a prefix
+// that was decoded without drafts, its own differ.
+TEST(DividedModelTest, AModelMayBeItsOwnDraft) {
+  const Golden golden = Loaded("qwen2");
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto texts = [&](Collectives& collectives, std::vector<int32_t>& tokens) -> absl::Status {
+    at::set_num_threads(1);
+    REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden.folder, *config,
+                                                         {.weights = {.dtype = DType::kFloat32},
+                                                          .collectives = &collectives}));
+    const EngineOptions options = {
+        .runner = {.max_num_seqs = 2,
+                   .max_num_tokens = 64,
+                   .max_seq_len = 64,
+                   .block_size = 4,
+                   .num_blocks = 64,
+                   .max_steps_in_flight = 2,
+                   .speculation = {.max_drafts = 3,
+                                   .proposer = SpeculationOptions::Proposer::kModel,
+                                   .draft_model = model.get()},
+                   .collectives = &collectives}};
+    if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    Request request = {.max_new_tokens = 24, .max_drafts = 0};
+    for (int i = 0; i < 20; ++i) request.prompt.push_back(i * 7 % 256);
+    REPRISE_RETURN_IF_ERROR(AppendText(*engine, request, tokens));
+    request.prompt.insert(request.prompt.end(), tokens.begin(), tokens.end());
+    request.max_new_tokens = 1;
+    for (int last = 0; last < 20; ++last) {
+      request.prompt.push_back(last);
+      REPRISE_RETURN_IF_ERROR(AppendText(*engine, request, tokens));
+      request.prompt.pop_back();
+    }
+    EXPECT_GT(engine->metrics().num_prefix_tokens_hit, 20 * 40);
+    return absl::OkStatus();
+  };
+  std::vector<int32_t> of_one;
+  std::vector<int32_t> of_two;
+  ASSERT_THAT(RunThreadRanks(1, [&](auto& ranks) { return texts(ranks, of_one); }),
+              Each(absl::OkStatus()));
+  ASSERT_THAT(RunThreadRanks(2, [&](auto& ranks) { return texts(ranks, of_two); }),
+              Each(absl::OkStatus()));
+  EXPECT_EQ(of_one.size(), 44u);
+  EXPECT_EQ(of_two, of_one);
+}
+
 // One KV head, an odd vocabulary, an inner size that no number of ranks divides, and weights that
 // are tied, in two files.
 TEST(DividedModelTest, OddSizesGiveTheLogitsOfOneRank) {
