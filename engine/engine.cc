@@ -120,12 +120,14 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(Model* model,
       collectives,
       {"max_num_seqs", "max_num_tokens", "max_seq_len", "max_steps_in_flight", "block_size",
        "num_blocks", "num_swap_blocks", "max_encoder_tokens", "max_drafts", "vocab_size",
-       "num_kv_groups", "divides_context", "context_interleave", "context_ranks", "sample_shards"},
+       "num_kv_groups", "divides_context", "context_interleave", "context_ranks", "sample_shards",
+       "step_logits"},
       {made.max_num_seqs(), made.max_num_tokens(), made.max_seq_len(), made.max_steps_in_flight(),
        made.block_size(), made.num_blocks(), made.num_swap_blocks(), made.max_encoder_tokens(),
        made.max_drafts(), model->spec().vocab_size, static_cast<int64_t>(made.kv_groups().size()),
        options.runner.divides_context ? 1 : 0, options.runner.context_interleave,
-       options.runner.context_ranks, made.samples_shards() ? 1 : 0}));
+       options.runner.context_ranks, made.samples_shards() ? 1 : 0,
+       static_cast<int64_t>(options.runner.step_logits)}));
   return runner;
 }
 
@@ -138,6 +140,8 @@ absl::Status Engine::Follow(Model* model, const EngineOptions& options) {
         "runner.collectives must be those of another rank than 0, whose engine is followed: got "
         "rank 0");
   }
+  // What rank 0 refuses before it meets the others, they refuse too.
+  REPRISE_RETURN_IF_ERROR(PolicyOf(options).status());
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
   ModelSteps steps(runner.get());
   return FollowSteps(steps, *collectives);

@@ -227,6 +227,39 @@ TEST(DividedModelTest, OptionsThatDifferAreRefusedByAll) {
   }
 }
 
+TEST(DividedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
+  const Golden golden = Loaded("qwen3");
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto results = [&](const EngineOptions& of_first, const EngineOptions& of_others) {
+    return RunThreadRanks(2, [&](Collectives& collectives) -> absl::Status {
+      at::set_num_threads(1);
+      REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden.folder, *config,
+                                                           {.weights = {.dtype = DType::kFloat32},
+                                                            .collectives = &collectives}));
+      const bool is_first = collectives.ranks().rank == 0;
+      EngineOptions options = is_first ? of_first : of_others;
+      options.runner.max_seq_len = 64;
+      options.runner.max_steps_in_flight = 2;
+      options.runner.collectives = &collectives;
+      if (!is_first) return Engine::Follow(model.get(), options);
+      return Engine::Create(model.get(), options).status();
+    });
+  };
+  // Some steps' logits would be gathered by one rank only.
+  for (const absl::Status& status :
+       results({.runner = {.step_logits = StepLogits::kOfEvery}}, {.runner = {}})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(status.message(), HasSubstr("step_logits must be the same on all ranks"));
+  }
+  // Rank 0 would not come to the others.
+  const EngineOptions no_proposer = {.speculation = SpeculationPolicy{.num_drafts = 3}};
+  for (const absl::Status& status : results(no_proposer, no_proposer)) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(status.message(), HasSubstr("speculation.num_drafts"));
+  }
+}
+
 // Texts by request; those that were cancelled end in -1.
 using Texts = std::map<int64_t, std::vector<int32_t>>;
 
