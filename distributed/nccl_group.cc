@@ -201,6 +201,7 @@ absl::Status NcclGroup::CallNccl(absl::FunctionRef<void()> call) {
 }
 
 void NcclGroup::Release() {
+  is_released_ = true;
   using Abort = int (*)(void*);
   const auto abort = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ncclCommAbort"));
   if (abort != nullptr) {
@@ -214,9 +215,10 @@ void NcclGroup::Release() {
 }
 
 NcclGroup::~NcclGroup() {
-  const bool failed = !status().ok();
+  const bool had_failed = !status().ok();
   if (symmetric_release_ != nullptr) symmetric_release_->Stop();
   watch_.reset();
+  const bool failed = had_failed || is_released_;  // it may have seen a failure since
   if (failed) {
     // To free symmetric memory awaits the device, which may wait for a rank that does not come.
     new std::vector<at::Tensor>(std::move(buffers_));

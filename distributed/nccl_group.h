@@ -85,6 +85,7 @@ class NcclGroup : public Collectives {
   at::Device device_;
   void* communicator_ = nullptr;
   std::timed_mutex calls_nccl_;  // held by who calls NCCL, or aborts
+  bool is_released_ = false;     // written on the thread of the watch, read when that has ended
   std::unique_ptr<SymmetricRelease> symmetric_release_;
   std::string symmetric_group_;                           // its name, unique in the process
   c10::intrusive_ptr<torch::CustomClassHolder> members_;  // who is in it, as LibTorch wants to know
