@@ -132,10 +132,13 @@ int DraftCosts::Best(const DraftableStep& step) const {
 
 void DraftCosts::ObserveStep(const TimedStep& step) {
   const int number = NumberFor(step.num_drafts);
-  const bool is_alike = std::exchange(last_, number) == number;
+  const std::optional<int> before = std::exchange(last_, number);
   ++num_observed_;
-  if (!is_alike || !(step.us > 0)) return;
-  rows_[IndexOf(step.num_rows)].times[number].Add(step.us, num_observed_);
+  if (!before.has_value() || !(step.us > 0)) return;
+  Rows& rows = rows_[IndexOf(step.num_rows)];
+  if (*before != number && ++rows.num_skipped[number] <= kMostSkipped) return;
+  rows.num_skipped[number] = 0;
+  rows.times[number].Add(step.us, num_observed_);
 }
 
 void DraftCosts::ObserveRow(const VerifiedDrafts& row) {

@@ -17,7 +17,8 @@
 // the one whose measurement is the oldest, in turn.
 //
 // Where the host launches steps ahead, the time of a step may be in part that of the next one. So a
-// step counts only behind one with the same number of drafts.
+// step counts only behind one with the same number of drafts. Where numbers of rows take turns, each
+// with another number of drafts, there is none: then one of every kMostSkipped + 1 steps counts.
 //
 // Thread safety: none; one owner. No allocation after construction. Choose() computes for less than a
 // microsecond.
@@ -66,6 +67,7 @@ class DraftCosts {
   // Probabilities are means over so many rows, or over the rows of so many steps if those are more.
   static constexpr int kMeanRows = 32;
   static constexpr int kMeanSteps = 8;
+  static constexpr int kMostSkipped = 8;  // steps in a row that do not count
   // The number of drafts changes for one that brings more by this part.
   static constexpr double kMargin = 0.02;
 
@@ -109,9 +111,10 @@ class DraftCosts {
     double median_ = 0;
   };
   struct Rows {
-    std::array<Times, kMaxDrafts + 1> times;  // by number of drafts
-    int chosen = 0;                           // among the measured ones: the last
-    int64_t num_calls = 0;                    // that were not first measurements
+    std::array<Times, kMaxDrafts + 1> times;           // by number of drafts
+    std::array<int, kMaxDrafts + 1> num_skipped = {};  // since the last time of each
+    int chosen = 0;                                    // among the measured ones: the last
+    int64_t num_calls = 0;                             // that were not first measurements
     int probed = 0;
   };
   struct Place {

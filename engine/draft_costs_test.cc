@@ -258,6 +258,32 @@ TEST(DraftCostsTest, NumbersOfRowsAreMeasuredApart) {
   EXPECT_EQ(Best(costs, dear), 8) << "never seen";
 }
 
+// As where some sequences take part in every other step only (TokenMasker).
+TEST(DraftCostsTest, NumbersOfRowsThatTakeTurnsAreMeasured) {
+  DraftCosts costs({1, 2, 4, 8});
+  Device cheap = SmallModel(1, {{0, 100}, {1, 101}, {2, 102}, {4, 104}, {8, 108}});
+  Device dear = SmallModel(2, {{0, 100}, {1, 400}, {2, 600}, {4, 900}, {8, 1700}});
+  for (int i = 0; i < 200; ++i) {
+    cheap.Run(costs);
+    dear.Run(costs);
+  }
+  EXPECT_EQ(Best(costs, cheap), 8);
+  EXPECT_EQ(Best(costs, dear), 0);
+  int num_plain = 0;
+  for (int i = 0; i < 2 * kInterval; ++i) {
+    cheap.Run(costs);
+    num_plain += dear.Run(costs) == 0;
+  }
+  EXPECT_GE(num_plain, 2 * (kInterval - DraftCosts::kProbeSteps));
+  // What steps take is followed, too.
+  dear.us = cheap.us;
+  for (int i = 0; i < 16 * kInterval; ++i) {
+    cheap.Run(costs);
+    dear.Run(costs);
+  }
+  EXPECT_EQ(Best(costs, dear), 8);
+}
+
 // Rows of requests that allow fewer drafts than there are graphs for: the step takes the time of the
 // next larger graph, and brings what the fewer drafts do.
 TEST(DraftCostsTest, LimitsOfRowsAreKept) {
