@@ -38,6 +38,33 @@ PuppetLogits LogitsOf(const LogitsRequest& request) {
   return logits;
 }
 
+// Those of a runner that serves such a scheduler.
+SlotLimits LimitsOf(const SchedulerOptions& options) {
+  const std::vector<int>& levels = options.level_drafts;
+  const int num_levels = options.speculation.num_drafts;
+  const int max_drafts = levels.empty() || num_levels == 0 ? num_levels : levels[num_levels - 1];
+  const int max_row_tokens = std::max(options.max_seq_len, options.max_encoder_tokens);
+  SlotLimits limits = {
+      .num_slots = options.max_num_seqs,
+      .max_num_tokens = options.max_num_tokens,
+      .max_seq_len = options.max_seq_len,
+      .max_blocks = (max_row_tokens - 1) / options.block_size + 1,
+      .block_size = options.block_size,
+      .num_blocks = options.num_blocks,
+      .num_swap_blocks = options.num_swap_blocks,
+      .vocab_size = kPuppetVocab,
+      .max_earlier_logits = std::max(options.max_earlier_logits, options.max_num_seqs * max_drafts),
+      .max_drafts = max_drafts,
+      .has_drafter = true,
+      .max_encoder_tokens = options.max_encoder_tokens,
+      .max_encoder_step_tokens = options.max_encoder_step_tokens,
+      .embeddings = {.dim = 1},
+      .num_position_dims = options.num_position_dims,
+      .max_position = options.max_position};
+  if (!options.groups.empty()) limits.groups = options.groups;
+  return limits;
+}
+
 }  // namespace
 
 std::optional<int32_t> PuppetToken(const std::vector<int32_t>& input,
@@ -176,7 +203,7 @@ RowLogProbsView PuppetDevice::LogProbArrays::View() const {
 }
 
 PuppetDevice::PuppetDevice(const SchedulerOptions& options)
-    : options_(options), groups_(options.groups) {
+    : options_(options), groups_(options.groups), mirror_(LimitsOf(options)) {
   if (groups_.empty()) groups_.emplace_back();
 }
 
@@ -281,8 +308,6 @@ std::vector<int32_t> PuppetDevice::ContentOf(const ScheduledRow& row,
       positions[dim] = i < row.positions.count
                            ? row.positions.data[dim * row.positions.dim_stride + i]
                            : num_before + i + slot.position_delta;
-      EXPECT_TRUE(0 <= positions[dim] && positions[dim] < options_.max_position)
-          << "token " << num_before + i << " is at position " << positions[dim];
     }
     tokens[i] = PuppetContent(tokens[i], given[i], positions);
   }
@@ -427,6 +452,8 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
 }
 
 void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
+  const absl::StatusOr<StepDemand> demand = mirror_.Advance(batch);
+  ASSERT_TRUE(demand.ok()) << "a runner would refuse the batch: " << demand.status();
   ASSERT_NO_FATAL_FAILURE(Join(batch));
   for (const BlockTableUpdate& update : batch.updates) {
     slots_[update.slot].blocks[{update.group, update.column}] = update.block;
@@ -480,18 +507,20 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
   ASSERT_LE(num_tokens, options_.max_num_tokens);
   ASSERT_EQ(next_range, batch.embeddings.size()) << "embeddings of no row";
   ASSERT_LE(num_earlier_logits, options_.max_earlier_logits);
-  if (fate.fails) {
-    pending_.push_back(absl::InternalError("the step failed"));
-  } else {
-    pending_.push_back(std::move(output));
-  }
+  Step step = {.output = std::move(output),
+               .unsettled = {mirror_.unsettled_rows().begin(), mirror_.unsettled_rows().end()}};
+  if (fate.fails) step.output = absl::InternalError("the step failed");
+  pending_.push_back(std::move(step));
 }
 
 absl::StatusOr<std::vector<int32_t>> PuppetDevice::Await() {
-  absl::StatusOr<Output> output = std::move(pending_.front());
+  Step step = std::move(pending_.front());
   pending_.pop_front();
-  if (!output.ok()) return output.status();
-  awaited_ = *std::move(output);
+  if (!step.output.ok()) return step.output.status();
+  awaited_ = *std::move(step.output);
+  for (const UnsettledRow& row : step.unsettled) {
+    mirror_.Settle(row, std::max(awaited_.num_new_tokens[row.row], 1));
+  }
   return awaited_.tokens;
 }
 

@@ -7,7 +7,8 @@
 // Tokens are written to the blocks that the updates have named, in place of their keys, and a slot
 // that joins behind a prefix finds its text there, and its encoder's input. Checks what a device cannot: that slots leave
 // and join in turn, that rows are distinct and within the blocks of their slot, and that the tokens
-// which each layer group still sees are those of the slot's own text.
+// which each layer group still sees are those of the slot's own text. A batch that a runner of such
+// options would refuse (runner/slots/slot_mirror.h) fails the test.
 //
 // Drafts. Which of a row's drafts are right is drawn; wrong ones leave wrong tokens in place of their
 // keys, which the slot's next rows write again.
@@ -36,6 +37,7 @@
 #include "engine/scheduler.h"
 #include "engine/step_output.h"
 #include "runner/slots/scheduled_batch.h"
+#include "runner/slots/slot_mirror.h"
 
 namespace reprise {
 
@@ -129,6 +131,11 @@ class PuppetDevice {
     std::vector<int32_t> num_new_tokens = {};
     std::vector<int32_t> new_tokens = {};
   };
+  // A step that was launched.
+  struct Step {
+    absl::StatusOr<Output> output;
+    std::vector<UnsettledRow> unsettled = {};
+  };
   struct Slot {
     SamplingParams sampling = {};
     PuppetLogits logits = {};
@@ -180,7 +187,8 @@ class PuppetDevice {
   std::map<int, int32_t> memory_;                // by slot of the cache
   std::map<int, std::vector<int32_t>> swapped_;  // by host block
   std::map<int, Slot> slots_;
-  std::deque<absl::StatusOr<Output>> pending_;
+  SlotMirror mirror_;
+  std::deque<Step> pending_;
   Output awaited_;
   int64_t num_copies_ = 0;
 };
