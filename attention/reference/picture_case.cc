@@ -33,7 +33,8 @@ struct Table {
     int32_t next = 1;
     for (size_t row = 0; row < lens.size(); ++row) {
       const int num_blocks = (std::max(lens[row], 0) + block_size - 1) / block_size;
-      std::iota(&entries[row * max_blocks], &entries[row * max_blocks] + num_blocks, next);
+      const auto first = entries.begin() + static_cast<ptrdiff_t>(row) * max_blocks;
+      std::iota(first, first + num_blocks, next);
       next += num_blocks;
     }
   }

@@ -59,7 +59,8 @@ def add(mnemonic, output, *arguments):
 out = "bazel-out/k8/bin/"
 add("NvccCompile", out + "room/sum.pic.o", "-O3", "-DOFFSET=4", "-gencode=arch=compute_90a", "-fmad=false", "-c",
     "room/sum.cu")
-add("CppCompile", out + "room/difference.pic.o", "-O2", "-DNDEBUG", "-ffp-contract=off", "-Wall", "-c", out + "room/difference.cc")
+add("CppCompile", out + "room/difference.pic.o", "-O2", "-DNDEBUG", "-ffp-contract=off", "-mavx2", "-fopenmp", "-Wall",
+    "-c", out + "room/difference.cc")
 add("CppCompile", out + "tests/sum_test.pic.o", "-c", "tests/sum_test.cc")
 add("CppCompile", out + "tests/other_test.pic.o", "-c", "tests/other_test.cc")
 objects = [out + n for n in ("tests/sum_test.pic.o", "tests/other_test.pic.o", "room/difference.pic.o", "room/sum.pic.o")]
@@ -84,7 +85,7 @@ expect_equal "$(grep -c '//room:difference.cc' "$CALLS")" "1" "a source that is 
 expect_equal "$(tar tf "$work/one/sources.tar.xz" | sort | xargs)" \
   "bazel-out/k8/bin/room/difference.cc room/sum.cu room/sum.h tests/sum_test.cc" "sources"
 expect_equal "$(grep -o '"options": [^]]*' "$work/one/plan.json" | sort | xargs -d '\n')" \
-  '"options": [ "options": ["-DOFFSET=4", "-gencode=arch=compute_90a", "-fmad=false" "options": ["-ffp-contract=off"' \
+  '"options": [ "options": ["-DOFFSET=4", "-gencode=arch=compute_90a", "-fmad=false" "options": ["-ffp-contract=off", "-mavx2", "-fopenmp"' \
   "options that change what a source means"
 run pack "$work/none" //tests:gpu_none
 expect_equal "$status $output" "1 pack_sources: nothing in Bazel's plan makes //tests:gpu_none" "no such program"

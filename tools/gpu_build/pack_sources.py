@@ -35,7 +35,7 @@ LIBRARY_FOLDERS = ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
 
 SOURCES = (".h", ".cuh", ".inc", ".cc", ".cu")
 # Of Bazel's options those that change what a source means; the others are the compiler's that Bazel found here.
-OPTIONS = ("-D", "-gencode", "--compress-mode", "-maxrregcount", "-fmad", "-ffp-contract")
+OPTIONS = ("-D", "-gencode", "--compress-mode", "-m", "-fmad", "-ffp-contract", "-fopenmp")
 
 
 def bazelw(*arguments):

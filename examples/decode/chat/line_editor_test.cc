@@ -12,6 +12,10 @@
 
 #include "gtest/gtest.h"
 
+// libtinfo keeps 8 bytes of each terminal that libedit asks it for.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:_nc_trim_sgr0"; }
+
 namespace reprise {
 namespace {
 
