@@ -44,7 +44,13 @@ absl::StatusOr<SequenceId> AsyncEngine::Add(Request request, Listener listener) 
 void AsyncEngine::Cancel(SequenceId id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (is_stopping_) return;  // all are cancelled
-  commands_.push_back({.id = id, .added = nullptr});
+  commands_.push_back({.kind = Command::Kind::kCancel, .id = id});
+  changed_.notify_one();
+}
+
+void AsyncEngine::ForgetPrefixes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  commands_.push_back({.kind = Command::Kind::kForgetPrefixes});
   changed_.notify_one();
 }
 
@@ -88,13 +94,7 @@ absl::Status AsyncEngine::status() const {
 void AsyncEngine::Run() {
   std::vector<Command> commands;
   while (TakeCommands(commands)) {
-    for (Command& command : commands) {
-      if (command.added != nullptr) {
-        Admit(command.id, *std::move(command.added));
-      } else {
-        CancelOne(command.id);
-      }
-    }
+    for (Command& command : commands) Obey(std::move(command));
     commands.clear();
     if (engine_->has_work()) StepOnce();
     Publish();
@@ -124,6 +124,17 @@ bool AsyncEngine::TakeCommands(std::vector<Command>& commands) {
   }
   commands.swap(commands_);
   return !is_stopping_;
+}
+
+void AsyncEngine::Obey(Command command) {
+  switch (command.kind) {
+    case Command::Kind::kAdd:
+      return Admit(command.id, *std::move(command.added));
+    case Command::Kind::kCancel:
+      return CancelOne(command.id);
+    case Command::Kind::kForgetPrefixes:
+      return engine_->ForgetPrefixes();
+  }
 }
 
 void AsyncEngine::Admit(SequenceId id, NewRequest added) {

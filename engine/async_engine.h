@@ -72,6 +72,10 @@ class AsyncEngine {
   // tokens on their way when it is called may still come.
   void Cancel(SequenceId id);
 
+  // Nothing that has been computed so far is found as a prefix by requests that are added after this
+  // call (StepEngine::ForgetPrefixes()).
+  void ForgetPrefixes();
+
   // Refuses new requests, and returns when all others have ended and their listeners are gone.
   // Errors: FailedPrecondition if called by a listener.
   absl::Status Drain();
@@ -92,8 +96,11 @@ class AsyncEngine {
     Listener listener;
   };
   struct Command {
-    SequenceId id;
-    std::unique_ptr<NewRequest> added;  // null: `id` is cancelled
+    enum class Kind { kAdd, kCancel, kForgetPrefixes };
+
+    Kind kind = Kind::kAdd;
+    SequenceId id = {};                           // but for kForgetPrefixes
+    std::unique_ptr<NewRequest> added = nullptr;  // of kAdd
   };
   struct Running {
     SequenceId id;  // as Add() returned it
@@ -105,6 +112,7 @@ class AsyncEngine {
   void Run();
   // Takes the commands, after waiting for some if the engine has nothing to do. False: stop.
   bool TakeCommands(std::vector<Command>& commands);
+  void Obey(Command command);
   void Admit(SequenceId id, NewRequest added);
   void CancelOne(SequenceId id);
   void StepOnce();

@@ -113,6 +113,7 @@ class PuppetEngine : public StepEngine {
     return core_->Step(events);
   }
   EngineMetrics metrics() const override { return core_->metrics(); }
+  void ForgetPrefixes() override { core_->ForgetPrefixes(); }
   absl::Status Idle() override {
     EXPECT_FALSE(core_->has_work());
     ++num_idles;
@@ -136,6 +137,21 @@ TEST(AsyncEngineTest, AnEngineWithoutWorkIsToldSoFromTimeToTime) {
   Inbox inbox;
   ASSERT_TRUE(engine.Add({.prompt = {1, 2}, .max_new_tokens = 3}, inbox.listener()).ok());
   EXPECT_EQ(inbox.WaitForEnd().size(), 3u);
+}
+
+TEST(AsyncEngineTest, PrefixesAreForgottenForRequestsThatAreAddedLater) {
+  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  const auto num_cached_tokens = [&] {
+    Inbox inbox;
+    EXPECT_TRUE(
+        engine.Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 1}, inbox.listener()).ok());
+    return inbox.WaitForEnd().back().num_cached_tokens;
+  };
+  EXPECT_EQ(num_cached_tokens(), 0);
+  EXPECT_EQ(num_cached_tokens(), 4);
+  engine.ForgetPrefixes();
+  EXPECT_EQ(num_cached_tokens(), 0);
+  EXPECT_EQ(num_cached_tokens(), 4);
 }
 
 TEST(AsyncEngineTest, AnInfiniteIdleIntervalIsLong) {

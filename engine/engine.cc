@@ -194,6 +194,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .drafter_keys = KeysOf(options.runner.speculation),
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,
+                         .prefix_seed = options.prefix_seed,
+                         .num_prefix_events = options.num_prefix_events,
                          .num_swap_blocks = runner->num_swap_blocks(),
                          .bytes_per_block = runner->bytes_per_block(),
                          .preemption = options.preemption,

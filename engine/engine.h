@@ -36,6 +36,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cache/blocks/prefix_cache.h"
+#include "cache/prefix/prefix_events.h"
+#include "cache/prefix/prefix_hash.h"
 #include "cache/prefix/prefix_match.h"
 #include "engine/engine_core.h"
 #include "engine/engine_metrics.h"
@@ -58,7 +60,10 @@ struct EngineOptions {
   int prefill_chunk = 0;
   // kOn: a prompt begins after its prefix that earlier sequences have computed.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
-  PartialHits partial_hits = PartialHits::kNone;  // of the scheduler
+  // These as in SchedulerOptions.
+  PartialHits partial_hits = PartialHits::kNone;
+  std::optional<PrefixSeed> prefix_seed = std::nullopt;
+  int64_t num_prefix_events = 0;
   // Drafts of decodes, where runner.speculation proposes them. nullopt: of the captured numbers the one
   // that brings the most tokens a second by measured times (SpeculationPolicy::measures_steps; with
   // DraftAcceptance::kRejection as many as that allows, in all steps).
@@ -124,6 +129,16 @@ class Engine final : public StepEngine {
   at::Tensor logits(const TokenEvent& event) const;
 
   absl::Status Idle() override { return core_->Idle(); }
+
+  // After the model's weights have changed, between two calls of Step(): nothing that was computed
+  // with the old ones is found as a prefix from now on. Running sequences go on from what they have.
+  void ForgetPrefixes() override { core_->ForgetPrefixes(); }
+
+  // Which prefixes can be found, and which no longer can, since the last call: for a router that
+  // sends requests to the process that has their prefix (cache/prefix/prefix_events.h). At most
+  // EngineOptions::num_prefix_events. Valid until the next call.
+  PrefixEvents TakePrefixEvents() { return core_->TakePrefixEvents(); }
+
   EngineMetrics metrics() const override { return core_->metrics(); }
   const ModelRunner& runner() const { return *runner_; }
   const Scheduler& scheduler() const { return core_->scheduler(); }

@@ -24,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "cache/prefix/prefix_events.h"
 #include "engine/engine_metrics.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
@@ -62,6 +63,9 @@ class EngineCore final : public StepEngine {
   absl::Status Step(std::vector<TokenEvent>& events) override;
 
   absl::Status Idle() override { return runner_->Idle(); }
+  void ForgetPrefixes() override { scheduler_->ForgetPrefixes(); }
+  // Those of Scheduler::TakePrefixEvents().
+  PrefixEvents TakePrefixEvents() { return scheduler_->TakePrefixEvents(); }
   EngineMetrics metrics() const override;
   const Scheduler& scheduler() const { return *scheduler_; }
 

@@ -117,7 +117,9 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
                             .prefix_tokens = options.partial_hits == PartialHits::kCopied
                                                  ? PrefixTokens::kStored
                                                  : PrefixTokens::kNotStored,
-                            .partial_hits = options.partial_hits}));
+                            .partial_hits = options.partial_hits,
+                            .prefix_seed = options.prefix_seed,
+                            .num_prefix_events = options.num_prefix_events}));
   auto scheduler = std::unique_ptr<Scheduler>(new Scheduler(options, std::move(blocks)));
   if (options.num_swap_blocks > 0 && options.preemption != PreemptionMode::kRecompute) {
     REPRISE_ASSIGN_OR_RETURN(scheduler->swap_store_,

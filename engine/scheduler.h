@@ -116,6 +116,8 @@
 #include "cache/blocks/prefix_cache.h"
 #include "cache/blocks/swap_store.h"
 #include "cache/kv_group.h"
+#include "cache/prefix/prefix_events.h"
+#include "cache/prefix/prefix_hash.h"
 #include "cache/prefix/prefix_index.h"
 #include "cache/prefix/prefix_match.h"
 #include "engine/draft_costs.h"
@@ -171,6 +173,11 @@ struct SchedulerOptions {
   // kCopied: a cached prefix may end within a block, which saves up to block_size - 1 tokens of a
   // prompt for a copy of a block. The scheduler then keeps the cache's tokens, 4 bytes each.
   PartialHits partial_hits = PartialHits::kNone;
+  // Of the hashes of prefixes. nullopt: random. Processes behind one router have the same, which no
+  // client may know.
+  std::optional<PrefixSeed> prefix_seed = std::nullopt;
+  // Events that TakePrefixEvents() gives at most; 0: none. 96 bytes each.
+  int64_t num_prefix_events = 0;
   // Host blocks of the runner, host block 0 included; 0: preempted sequences are always computed
   // again. bytes_per_block: what a swap of one moves, for the costs.
   int num_swap_blocks = 0;
@@ -272,6 +279,13 @@ class Scheduler {
   // Lookups, and the tokens requested and found: a preempted sequence counts again when it is
   // readmitted.
   PrefixStatistics prefix_statistics() const { return blocks_.prefix_cache().index().statistics(); }
+  // Which prefixes can be found, and which no longer can, since the last call: for a router that sends
+  // requests to the process that has their prefix (cache/prefix/prefix_events.h). Valid until the
+  // next call.
+  PrefixEvents TakePrefixEvents() { return blocks_.TakePrefixEvents(); }
+  // Nothing that has been computed so far is found as a prefix from now on: for weights that have
+  // changed. Running sequences go on from what they have. O(blocks).
+  void ForgetPrefixes() { blocks_.ForgetPrefixes(); }
   const BlockManager& blocks() const { return blocks_; }
   const SchedulerOptions& options() const { return options_; }
 

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "base/testing/allocation_counter.h"
 #include "cache/blocks/prefix_cache.h"
 #include "cache/kv_group.h"
+#include "cache/prefix/prefix_events.h"
+#include "cache/prefix/prefix_hash.h"
 #include "cache/prefix/prefix_match.h"
 #include "engine/testing/make_scheduler.h"
 #include "engine/testing/puppet_device.h"
@@ -171,6 +174,45 @@ TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
   scheduler->Commit({7}, events);
   EXPECT_EQ(scheduler->prefix_statistics().num_lookups, 3);
   EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 4);
+}
+
+TEST(SchedulerTest, RoutersHearOfPrefixesUntilTheyAreForgotten) {
+  const SchedulerOptions options = {.max_num_seqs = 1,
+                                    .max_num_tokens = 8,
+                                    .max_seq_len = 16,
+                                    .num_blocks = 9,
+                                    .block_size = 4,
+                                    .prefix_seed = PrefixSeed{.low = 1, .high = 2},
+                                    .num_prefix_events = 8};
+  using Kind = PrefixEvent::Kind;
+  const auto kinds = [](const PrefixEvents& taken) {
+    EXPECT_EQ(taken.num_lost, 0);
+    std::vector<Kind> kinds;
+    for (const PrefixEvent& event : taken.events) kinds.push_back(event.kind);
+    return kinds;
+  };
+  auto scheduler = Make(options);
+  const auto hits_of_prompt = [&] {
+    const int64_t before = scheduler->prefix_statistics().num_tokens_hit;
+    EXPECT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 1}).ok());
+    RunAll(*scheduler, options);
+    return scheduler->prefix_statistics().num_tokens_hit - before;
+  };
+  EXPECT_THAT(kinds(scheduler->TakePrefixEvents()), SizeIs(0));
+  EXPECT_EQ(hits_of_prompt(), 0);
+  const PrefixEvents stored = scheduler->TakePrefixEvents();
+  ASSERT_THAT(kinds(stored), ElementsAre(Kind::kStored));
+  const PrefixHash hash = stored.events[0].hash;
+  EXPECT_EQ(hits_of_prompt(), 4);
+  EXPECT_THAT(kinds(scheduler->TakePrefixEvents()), SizeIs(0));
+
+  scheduler->ForgetPrefixes();
+  scheduler->CheckInvariants();
+  EXPECT_EQ(hits_of_prompt(), 0);
+  const PrefixEvents forgotten = scheduler->TakePrefixEvents();
+  ASSERT_THAT(kinds(forgotten), ElementsAre(Kind::kCleared, Kind::kStored));
+  EXPECT_EQ(forgotten.events[1].hash, hash);  // as in any process with this seed
+  EXPECT_EQ(hits_of_prompt(), 4);
 }
 
 TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {

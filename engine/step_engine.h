@@ -48,6 +48,10 @@ class StepEngine {
   // next step no longer than the timeout of their Collectives. Errors: as Step().
   virtual absl::Status Idle() { return absl::OkStatus(); }
 
+  // Nothing that has been computed so far is found as a prefix from now on: for weights that have
+  // changed. Running sequences go on from what they have.
+  virtual void ForgetPrefixes() {}
+
   // What has been counted so far.
   virtual EngineMetrics metrics() const = 0;
 };
