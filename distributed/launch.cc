@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -50,12 +52,20 @@ absl::StatusOr<int> NumberOr(Variables variables, std::initializer_list<const ch
   return otherwise;
 }
 
-// "node[03-05,07],login" gives "node03".
-std::string FirstNode(const std::string& list) {
-  const size_t end = list.find_first_of(",[");
-  if (end == std::string::npos || list[end] == ',') return list.substr(0, end);
-  const size_t number = end + 1;
-  return list.substr(0, end) + list.substr(number, list.find_first_of(",-]", number) - number);
+// "rack[1-2]node[03-05,07]-ib,login" gives "rack1node03-ib".
+std::string FirstNode(std::string_view list) {
+  std::string node;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() != '[') {
+      node += list.front();
+      list.remove_prefix(1);
+      continue;
+    }
+    list.remove_prefix(1);
+    node += list.substr(0, list.find_first_of(",-]"));
+    list.remove_prefix(std::min(list.find(']'), list.size() - 1) + 1);
+  }
+  return node;
 }
 
 // The names of a launcher's variables.
@@ -83,9 +93,13 @@ absl::StatusOr<RankPlace> PlaceOf(Variables variables, const Launcher& launcher)
   std::optional<std::string> host = variables("MASTER_ADDR");
   int port = kDefaultPort;
   if (const std::optional<std::string> job = variables("SLURM_JOB_ID")) {
-    REPRISE_ASSIGN_OR_RETURN(const int number, Number(variables, "SLURM_JOB_ID"));
+    uint32_t number = 0;  // with federated clusters beyond the range of int
+    if (!absl::SimpleAtoi(*job, &number)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("SLURM_JOB_ID must be a number >= 0: got \"", *job, "\""));
+    }
     REPRISE_ASSIGN_OR_RETURN(const int step, NumberOr(variables, {"SLURM_STEP_ID"}, 0));
-    port = 20000 + (number + step) % 10000;
+    port = 20000 + static_cast<int>((int64_t{number} + step) % 10000);
     const auto step_nodes = variables("SLURM_STEP_NODELIST"),
                nodes = variables("SLURM_JOB_NODELIST");
     if (!host && (step_nodes || nodes)) host = FirstNode(step_nodes ? *step_nodes : *nodes);

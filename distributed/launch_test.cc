@@ -102,11 +102,20 @@ TEST(RanksFromVariablesTest, Slurm) {
   EXPECT_EQ(place->ranks, (Ranks{.rank = 1, .world = 4}));
   EXPECT_EQ(place->local_rank, 1);
   EXPECT_EQ(place->store, "tcp:gpu07:23458");
-  for (const auto& [list, first] :
-       Map{{"a1,a2", "a1"}, {"a", "a"}, {"n[3,5]", "n3"}, {"n[11]", "n11"}}) {
+  for (const auto& [list, first] : Map{{"a1,a2", "a1"},
+                                       {"a", "a"},
+                                       {"n[3,5]", "n3"},
+                                       {"n[11]", "n11"},
+                                       {"n[01-02]-ib,m", "n01-ib"},
+                                       {"r[1-2]n[03-05,07],m", "r1n03"},
+                                       {"n[7", "n7"},
+                                       {"n[", "n"}}) {
     map["SLURM_STEP_NODELIST"] = list;
     EXPECT_EQ(From(map)->store, "tcp:" + first + ":23458");
   }
+  map["SLURM_STEP_NODELIST"] = "a";
+  map["SLURM_JOB_ID"] = "4294967295";
+  EXPECT_EQ(From(map)->store, "tcp:a:27297");
   map["MASTER_ADDR"] = "x";
   map["MASTER_PORT"] = "9";
   EXPECT_EQ(From(map)->store, "tcp:x:9");
@@ -130,6 +139,11 @@ TEST(RanksFromVariablesTest, BadVariablesAreNamed) {
       {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "70000"}},
       "MASTER_PORT must be a port");
   ExpectInvalid({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}}, "SLURM_NTASKS is not set");
+  ExpectInvalid({{"SLURM_STEP_ID", "0"},
+                 {"SLURM_PROCID", "0"},
+                 {"SLURM_NTASKS", "2"},
+                 {"SLURM_JOB_ID", "-1"}},
+                "SLURM_JOB_ID must be a number >= 0");
 }
 
 std::string Touch(const std::string& name) {
