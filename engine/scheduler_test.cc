@@ -195,7 +195,10 @@ TEST(SchedulerTest, RoutersHearOfPrefixesUntilTheyAreForgotten) {
   const auto hits_of_prompt = [&] {
     const int64_t before = scheduler->prefix_statistics().num_tokens_hit;
     EXPECT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 1}).ok());
-    RunAll(*scheduler, options);
+    std::vector<TokenEvent> events;
+    scheduler->Schedule();
+    scheduler->Commit({6}, events);
+    EXPECT_FALSE(scheduler->has_work());
     return scheduler->prefix_statistics().num_tokens_hit - before;
   };
   EXPECT_THAT(kinds(scheduler->TakePrefixEvents()), SizeIs(0));
