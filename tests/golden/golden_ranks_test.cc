@@ -253,7 +253,8 @@ TEST(DividedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
     EXPECT_THAT(status.message(), HasSubstr("step_logits must be the same on all ranks"));
   }
   // Rank 0 would not come to the others.
-  const EngineOptions no_proposer = {.speculation = SpeculationPolicy{.num_drafts = 3}};
+  const EngineOptions no_proposer = {.runner = {},
+                                     .speculation = SpeculationPolicy{.num_drafts = 3}};
   for (const absl::Status& status : results(no_proposer, no_proposer)) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(status.message(), HasSubstr("speculation.num_drafts"));
