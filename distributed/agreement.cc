@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
@@ -38,9 +39,11 @@ absl::StatusOr<at::Tensor> GatherValues(Collectives& collectives, absl::Span<con
 
 }  // namespace
 
-absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives, int64_t value) {
+absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives,
+                                       const absl::StatusOr<int64_t>& value) {
   if (RanksOf(collectives).world == 1) return value;
-  REPRISE_ASSIGN_OR_RETURN(const at::Tensor values, GatherValues(*collectives, {value}));
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, value.status()));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor values, GatherValues(*collectives, {*value}));
   const int64_t* const begin = values.const_data_ptr<int64_t>();
   return *std::min_element(begin, begin + values.numel());
 }
@@ -60,8 +63,11 @@ absl::Status StatusOverRanks(Collectives* collectives, const absl::Status& own) 
       std::memcpy(&record, out[rank].const_data_ptr(), sizeof(record));
       if (record.code == 0) continue;
       record.message[kMessageBytes - 1] = '\0';
+      const std::string message = record.message;
       return absl::Status(static_cast<absl::StatusCode>(record.code),
-                          absl::StrCat("rank ", rank, ": ", record.message));
+                          absl::StartsWith(message, "rank ")
+                              ? message
+                              : absl::StrCat("rank ", rank, ": ", message));
     }
     return absl::OkStatus();
   });

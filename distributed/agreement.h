@@ -5,7 +5,7 @@
 //   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, weights.status()));  // on all, or on none
 //   REPRISE_ASSIGN_OR_RETURN(const int64_t blocks, LeastOverRanks(collectives, own_blocks));
 //
-// Every rank makes the same calls in the same order. Each is one gather of host tensors, of which
+// Every rank makes the same calls in the same order. Each is a gather or two of host tensors, of which
 // the host waits. Without Collectives (null) a rank agrees with itself. Errors: also those of
 // Collectives::AllGather().
 //
@@ -24,11 +24,13 @@
 
 namespace reprise {
 
-// The least of the ranks' values.
-absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives, int64_t value);
+// The least of the ranks' values. If a rank has none, StatusOverRanks() of their statuses.
+absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives,
+                                       const absl::StatusOr<int64_t>& value);
 
 // OK if the status of every rank is. Else, on every rank, the code and message of the first rank
-// whose status is not, which the message names. Messages travel up to about 1000 characters.
+// whose status is not, which the message names unless it begins with a rank already, as that of an
+// earlier agreement does. Messages travel up to about 1000 characters.
 absl::Status StatusOverRanks(Collectives* collectives, const absl::Status& own);
 
 // FailedPrecondition on every rank, naming the first value that differs, the rank and both values,

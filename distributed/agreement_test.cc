@@ -33,6 +33,16 @@ TEST(AgreementTest, TheLeastValueIsEveryRanks) {
   EXPECT_THAT(results, Each(absl::OkStatus()));
 }
 
+TEST(AgreementTest, ARankWithoutAValueIsNamedOnceHoweverOftenTheyAgree) {
+  const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
+    const absl::StatusOr<int64_t> own =
+        collectives.ranks().rank == 1 ? absl::StatusOr<int64_t>(absl::NotFoundError("no memory"))
+                                      : absl::StatusOr<int64_t>(5);
+    return StatusOverRanks(&collectives, LeastOverRanks(&collectives, own).status());
+  });
+  EXPECT_THAT(results, Each(absl::NotFoundError("rank 1: no memory")));
+}
+
 TEST(AgreementTest, EveryRankGetsTheFirstFailure) {
   const std::vector<absl::Status> results = RunThreadRanks(4, [](Collectives& collectives) {
     const int rank = collectives.ranks().rank;

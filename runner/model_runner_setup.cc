@@ -53,29 +53,52 @@ ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
     Model* model, const ModelRunnerOptions& options, std::unique_ptr<DeviceDriver> driver) {
-  const ModelSpec& spec = model->spec();
-  REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved, ResolveRunnerOptions(options, spec));
-  REPRISE_ASSIGN_OR_RETURN(LayerClasses classes,
-                           CollectClassesWithDrafter(SpecOf(*model, resolved).layers,
-                                                     static_cast<int>(spec.layers.size())));
-  if (classes.num_groups() < 1 || classes.num_groups() > kMaxKvGroups) {
-    return absl::UnimplementedError(
-        absl::StrCat("the layers of the model's spec must make 1 to ", kMaxKvGroups,
-                     " KV groups (attention/layer_classes.h): got ", classes.num_groups()));
-  }
-  if (driver == nullptr) {
-    const bool invariant = resolved.batch_invariance == BatchInvariance::kOn;
-    REPRISE_ASSIGN_OR_RETURN(
-        driver,
-        MakeDeviceDriver(spec.device, {.linears = {.deterministic = invariant,
-                                                   .choices_file = resolved.linear_choices_file},
-                                       .stream = resolved.stream}));
-  }
-  auto runner = std::unique_ptr<ModelRunner>(
-      new ModelRunner(model, resolved, std::move(classes), std::move(driver)));
-  // On the stream of the steps, so that what is filled here is there when they read it.
-  REPRISE_RETURN_IF_ERROR(
-      CatchTorch([&] { return runner->driver_->OnStream([&] { return runner->Allocate(); }); }));
+  const auto allocate = [&]() -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
+    const ModelSpec& spec = model->spec();
+    REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved,
+                             ResolveRunnerOptions(options, spec));
+    REPRISE_ASSIGN_OR_RETURN(LayerClasses classes,
+                             CollectClassesWithDrafter(SpecOf(*model, resolved).layers,
+                                                       static_cast<int>(spec.layers.size())));
+    if (classes.num_groups() < 1 || classes.num_groups() > kMaxKvGroups) {
+      return absl::UnimplementedError(
+          absl::StrCat("the layers of the model's spec must make 1 to ", kMaxKvGroups,
+                       " KV groups (attention/layer_classes.h): got ", classes.num_groups()));
+    }
+    if (driver == nullptr) {
+      const bool invariant = resolved.batch_invariance == BatchInvariance::kOn;
+      REPRISE_ASSIGN_OR_RETURN(
+          driver,
+          MakeDeviceDriver(spec.device, {.linears = {.deterministic = invariant,
+                                                     .choices_file = resolved.linear_choices_file},
+                                         .stream = resolved.stream}));
+    }
+    auto runner = std::unique_ptr<ModelRunner>(
+        new ModelRunner(model, resolved, std::move(classes), std::move(driver)));
+    // On the stream of the steps, so that what is filled here is there when they read it.
+    REPRISE_RETURN_IF_ERROR(
+        CatchTorch([&] { return runner->driver_->OnStream([&] { return runner->Allocate(); }); }));
+    return runner;
+  };
+  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = allocate();
+  // Ranks run the first forward passes together: a rank that has failed is not waited for there.
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(options.collectives, runner.status()));
+  ModelRunner& made = **runner;
+  const auto set_up = [&]() -> absl::Status {
+    if (made.shards_ != nullptr && made.driver_->device().is_cuda()) {
+      REPRISE_RETURN_IF_ERROR(
+          made.driver_->OnStream([&] { return made.shards_->WarmUp(made.memory_->logits()); }));
+    }
+    REPRISE_RETURN_IF_ERROR(made.SizeCache());
+    made.mirror_.emplace(made.Limits());
+    return made.CaptureGraphs();
+  };
+  REPRISE_RETURN_IF_ERROR(CatchTorch([&] {
+    return made.driver_->OnStream([&] {
+      return options.collectives == nullptr ? set_up()
+                                            : options.collectives->AwaitDevice(set_up, kSetUpLimit);
+    });
+  }));
   return runner;
 }
 
@@ -221,17 +244,7 @@ absl::Status ModelRunner::Allocate() {
                               .device = driver_->device()}));
   }
 
-  const auto set_up = [this]() -> absl::Status {
-    if (shards_ != nullptr && driver_->device().is_cuda()) {
-      REPRISE_RETURN_IF_ERROR(
-          driver_->OnStream([this] { return shards_->WarmUp(memory_->logits()); }));
-    }
-    REPRISE_RETURN_IF_ERROR(SizeCache());
-    mirror_.emplace(Limits());
-    return CaptureGraphs();
-  };
-  if (options_.collectives == nullptr) return set_up();
-  return options_.collectives->AwaitDevice(set_up, kSetUpLimit);
+  return absl::OkStatus();
 }
 
 // What graphs and eager steps take is measured with a cache of the smallest size; the cache gets
@@ -252,13 +265,14 @@ absl::Status ModelRunner::SizeCache() {
     kv_cache_.reset();
     memory_use_.free_bytes = driver_->free_bytes();
   }
-  REPRISE_ASSIGN_OR_RETURN(num_blocks_,
-                           plan.ChooseNumBlocks(memory_use_.free_bytes,
-                                                memory_use_.eager_bytes + memory_use_.graph_bytes));
-  REPRISE_ASSIGN_OR_RETURN(const int64_t num_blocks,
-                           LeastOverRanks(options_.collectives, num_blocks_));
+  REPRISE_ASSIGN_OR_RETURN(
+      const int64_t num_blocks,
+      LeastOverRanks(options_.collectives,
+                     plan.ChooseNumBlocks(memory_use_.free_bytes,
+                                          memory_use_.eager_bytes + memory_use_.graph_bytes)));
   num_blocks_ = static_cast<int>(num_blocks);
-  REPRISE_RETURN_IF_ERROR(AllocateCache(plan, num_blocks_));
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(
+      options_.collectives, CatchTorch([&] { return AllocateCache(plan, num_blocks_); })));
   if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
                            (context_ == nullptr ? 0 : context_->bytes()) +
@@ -286,8 +300,10 @@ absl::Status ModelRunner::AllocateSwapStore() {
   }
   if (num_swap_blocks == 0) return absl::OkStatus();
   REPRISE_ASSIGN_OR_RETURN(num_swap_blocks, LeastOverRanks(options_.collectives, num_swap_blocks));
-  REPRISE_ASSIGN_OR_RETURN(swap_store_,
-                           BlockStore::Pinned(*block_store_, static_cast<int>(num_swap_blocks)));
+  absl::StatusOr<BlockStore> swap_store =
+      BlockStore::Pinned(*block_store_, static_cast<int>(num_swap_blocks));
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(options_.collectives, swap_store.status()));
+  swap_store_ = *std::move(swap_store);
   memory_use_.swap_bytes = num_swap_blocks * bytes_per_block();
   return absl::OkStatus();
 }

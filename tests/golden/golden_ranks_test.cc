@@ -34,6 +34,7 @@ using testing::Each;
 using testing::FloatNear;
 using testing::HasSubstr;
 using testing::Pointwise;
+using testing::StartsWith;
 using Mode = GraphSetOptions::Mode;
 
 constexpr double kTolerance = 5e-4;
@@ -251,6 +252,13 @@ TEST(DividedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
        results({.runner = {.step_logits = StepLogits::kOfEvery}}, {.runner = {}})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(status.message(), HasSubstr("step_logits must be the same on all ranks"));
+  }
+  // The second has no memory, or no runner at all.
+  for (const absl::Status& status : results({}, {.runner = {.kv_memory_bytes = 1}})) {
+    EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: budget_bytes"));
+  }
+  for (const absl::Status& status : results({}, {.runner = {.block_size = 0}})) {
+    EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: block_size"));
   }
   // Rank 0 would not come to the others.
   const EngineOptions no_proposer = {.runner = {},
