@@ -120,6 +120,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
               {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, copy,
               warp - num_warps - kAddWarps, rank, cluster_id);
     AwaitCluster();
+    EndTileCta();
     return;
   }
   AwaitKernelBefore();
@@ -134,6 +135,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
         reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
         static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
   }
+  EndTileCta();
 }
 
 bool IsAligned(const void* pointer, int64_t stride, int in_features) {

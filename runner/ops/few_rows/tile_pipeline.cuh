@@ -360,6 +360,16 @@ __device__ void BeginTileCta(const Plan& plan, const TileMemory& memory) {
   ArriveAtCluster();
 }
 
+// What all threads of a CTA do last. In a build for racecheck (base/warp_arrivals.cuh) the CTAs of a
+// cluster end together: it does not know that a CTA into which others store has waited for them.
+__device__ inline void EndTileCta() {
+  if constexpr (kArrivalsOfWarp > 1) {
+    __syncwarp();
+    ArriveAtCluster();
+    AwaitCluster();
+  }
+}
+
 // cuTensorMapEncodeTiled() of the driver, without linking it.
 struct TileMapEncoder {
   decltype(&cuTensorMapEncodeTiled) encode = nullptr;

@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
               {x_map, behind, plan.form.boxes * kFp8TileXBoxes, kColumns, kTileBox}, args.weights,
               copy, warp - num_warps - kAddWarps, rank, cluster_id);
     AwaitCluster();
+    EndTileCta();
     return;
   }
   AwaitKernelBefore();
@@ -166,6 +167,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   if (warp < num_warps) {
     MultiplyTiles<T, kColumns, kHasGroups>(plan, memory, args.weight, args.num_rows, rank,
                                            cluster_id);
+    EndTileCta();
     return;
   }
   const TileResults results = {args.bias, args.out, args.out_stride, args.num_rows,
@@ -178,6 +180,7 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   } else {
     AddTiles<T, T>(results, plan, memory, sums, thread, rank, cluster_id);
   }
+  EndTileCta();
 }
 
 bool IsAligned(const void* pointer, int64_t stride, int element_bytes, int in_features) {
