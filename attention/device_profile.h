@@ -39,6 +39,13 @@ struct WorkMapCosts {
   // The same where the long rows may have at least a third as many query ranges as there are rows,
   // for head dims beyond 64: then reading and multiplying overlap in one kernel.
   int joined_steps_beside_prompts = 0;
+
+  // How many clusters of 2, 4 and 8 CTAs of a decode run at the same time, two CTAs an SM; 0: none
+  // are used. The CTAs of a cluster share a part of the card, which has places for 240 of 264 CTAs
+  // in clusters of 8 on an H200.
+  int clusters_of_2 = 0;
+  int clusters_of_4 = 0;
+  int clusters_of_8 = 0;
 };
 
 // Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
@@ -79,7 +86,10 @@ constexpr DeviceProfile H200Profile() {
                    .merges_per_step_few_rows = 20,
                    .merges_per_step = 5,
                    .joined_steps = 40,
-                   .joined_steps_beside_prompts = 256},
+                   .joined_steps_beside_prompts = 256,
+                   .clusters_of_2 = 132,
+                   .clusters_of_4 = 62,
+                   .clusters_of_8 = 30},
       .cascade_launches = {.read_tb_per_s = 4.6,
                            .reread_tb_per_s = 7.8,
                            .products_tflops = 180,

@@ -44,12 +44,12 @@ __device__ inline void PrefetchToL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// Enqueues kernel(arguments...) on `stream`, which must be of the current device. Such kernels prefer
-// all of an SM's memory as shared memory: an SM changes the split only when it is idle, and a kernel
-// that needs much shared memory could not start beside this one.
+// LaunchDependent(), in clusters of CTAs (base/cluster.cuh). On devices older than 9.0, and where
+// the machine code is for such, there are no clusters, and each CTA is one of its own.
 template <typename... Parameters, typename... Arguments>
-cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, size_t shared_bytes,
-                            cudaStream_t stream, const Arguments&... arguments) {
+cudaError_t LaunchDependentClusters(void (*kernel)(Parameters...), dim3 grid, dim3 cluster,
+                                    dim3 cta, size_t shared_bytes, cudaStream_t stream,
+                                    const Arguments&... arguments) {
   // Only code that was compiled for 9.0 or later waits. A newer device's driver may run machine
   // code that it made from PTX for 8.0, which does not.
   cudaFuncAttributes compiled;
@@ -59,17 +59,31 @@ cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, 
       kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   if (preferred != cudaSuccess) return preferred;
 
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster.x;
+  attributes[1].val.clusterDim.y = cluster.y;
+  attributes[1].val.clusterDim.z = cluster.z;
+  const int num_attributes = cluster.x * cluster.y * cluster.z > 1 ? 2 : 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = cta;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = compiled.ptxVersion >= 90 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = compiled.ptxVersion >= 90 ? num_attributes : 0;
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+// Enqueues kernel(arguments...) on `stream`, which must be of the current device. Such kernels prefer
+// all of an SM's memory as shared memory: an SM changes the split only when it is idle, and a kernel
+// that needs much shared memory could not start beside this one.
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, size_t shared_bytes,
+                            cudaStream_t stream, const Arguments&... arguments) {
+  return LaunchDependentClusters(kernel, grid, dim3(1), cta, shared_bytes, stream, arguments...);
 }
 
 }  // namespace reprise

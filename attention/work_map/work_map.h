@@ -35,6 +35,11 @@
 // of one sequence, each range has half as many queries: two CTAs read the same keys, at about the
 // same time, and each merges half as much.
 //
+// Clusters. A merge through memory takes 1 to 2 us. For some batches of few rows the kernel is
+// launched in clusters of CTAs of the same head and adjacent columns (ClusterOf()). Then the builder
+// may give each range a cluster of its own: the range is cut into at most as many even pieces, which
+// the CTAs add up by reading each other's shared memory.
+//
 // Shared prefix (cascade). A map planned for it uses the hint PagedBatch::common_prefix_len: keys
 // that all rows have in common are read once for every tile_queries tokens, by shared items whose
 // queries are from several rows. The rows' own items begin after those keys, and the partials of
@@ -65,6 +70,7 @@
 //   5. Columns hold the items in order, each item in one column. Dealt items are whole ranges, each
 //      once in deal_order.
 //   6. In deterministic mode the cut of a row depends on that row's own data alone.
+//   7. If ranges have clusters, range t has the columns from t * ClusterOf() on, one piece in each.
 //
 // Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
 // that use one map (its partials and merge counters) must not run at the same time.
@@ -75,6 +81,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/host_device.h"
 
 namespace reprise {
 
@@ -88,9 +95,9 @@ enum class WorkMapMode : int32_t {
 // Which of a plan's two maps has a row.
 enum class RowSplit : int32_t {
   // `main` has all rows where the batch's bounds say that all are long, or hardly longer than short
-  // ones, or that the rows have few keys (WorkMap::most_joined_steps), which saves a kernel. The
-  // builder and attention must get batches of the same num_rows, num_tokens, max_query_len and
-  // max_seq_len.
+  // ones, or that the rows have few keys (WorkMap::most_joined_steps), which saves a kernel. Batches
+  // of few rows run in clusters. The builder and attention must get batches of the same num_rows,
+  // num_tokens, max_query_len and max_seq_len.
   kByBatch,
   kByRow,  // by the row's number of queries alone; deterministic mode uses this
 };
@@ -158,8 +165,8 @@ struct WorkMerge {
 struct TileMap {
   WorkItem* items = nullptr;    // [max_items]
   WorkMerge* merges = nullptr;  // [max_merges]
-  // [4] num_items, num_merges, number of dealt items (all or none), whether every other CTA takes
-  // its dealt units backwards (0 or 1).
+  // [kNumMapCounts] num_items, num_merges, number of dealt items (all or none), whether every other
+  // CTA takes its dealt units backwards (0 or 1), whether ranges have clusters (0 or 1).
   int32_t* counts = nullptr;
   int32_t* column_items = nullptr;  // [num_columns + 1] first item of each column
   // [num_columns + 1] the item with which CTA c begins, if it has any, at c / heads_per_column:
@@ -200,6 +207,10 @@ struct TileMap {
   int num_virtual_heads = 0;
   int heads_per_column = 0;
   int num_columns = 0;
+  // How many clusters of 2, 4 and 8 columns of a head run at the same time; 0: none.
+  int clusters_of_2 = 0;
+  int clusters_of_4 = 0;
+  int clusters_of_8 = 0;
   // The grid of the kernels: heads_per_column * num_columns, or all that fit on the card at a time
   // if items may be dealt.
   int num_ctas = 0;
@@ -210,6 +221,53 @@ struct TileMap {
   int cut_cost = 0;               // of the cuts of a column
   int32_t* deal_order = nullptr;  // [max_tiles] if may_be_dealt: the dealt items, longest first
 };
+
+inline constexpr int kNumMapCounts = 5;
+
+// The largest cluster that every card with clusters can run.
+inline constexpr int kMostClusterColumns = 8;
+
+// With this many steps or fewer a piece has all of its keys under way at once, and is not worth
+// cutting further.
+inline constexpr int kStepsUnderWay = 2;
+
+// The most keys of a row that a query range may see, as far as the bounds of a batch tell.
+REPRISE_HOST_DEVICE inline int MostKeys(const TileMap& map, int window_left) {
+  if (window_left < 0 || window_left >= map.max_seq_len - map.max_query_len) return map.max_seq_len;
+  return window_left + map.max_query_len;
+}
+
+// The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. A kernel in
+// clusters of 4 or 8 has fewer columns than others, so these are for rows of few keys, which need no
+// more; with clusters of 2 it has all of them (but an odd last one), and rows may have any number of
+// keys if there are two columns for each, and not three. The builder and attention must get the same
+// num_rows and window.
+REPRISE_HOST_DEVICE inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
+  const int steps = (MostKeys(map, window_left) + kWorkStepKeys - 1) / kWorkStepKeys;
+  const auto serves = [&](int cluster, int num_clusters) {
+    return num_clusters > 0 && num_rows <= num_clusters && steps <= cluster * kStepsUnderWay;
+  };
+  if (steps <= kStepsUnderWay) return 1;
+  if (serves(2, map.clusters_of_2)) return 2;
+  if (serves(4, map.clusters_of_4)) return 4;
+  if (serves(8, map.clusters_of_8)) return 8;
+  const bool has_two = num_rows <= map.clusters_of_2 && 3 * num_rows > map.num_columns;
+  return has_two ? 2 : 1;
+}
+
+// The columns of the clusters of that size that run at the same time; without clusters all.
+REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
+  switch (cluster) {
+    case 2:
+      return 2 * map.clusters_of_2;
+    case 4:
+      return 4 * map.clusters_of_4;
+    case 8:
+      return 8 * map.clusters_of_8;
+    default:
+      return map.num_columns;
+  }
+}
 
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.
 struct WorkMap {

@@ -263,6 +263,8 @@ class WorkMapBuilder {
         tiles_(scratch.tiles),
         row_(scratch.rows),
         tile_of_item_(scratch.tile_of_item),
+        cluster_(ClusterOf(map, rows.num_rows, rows.window_left)),
+        num_columns_(ColumnsInUse(map, cluster_)),
         tile_queries_(map.tile_queries),
         rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
 
@@ -274,7 +276,8 @@ class WorkMapBuilder {
     FindSharedKeys();
     int num_tiles = FindTiles();
     Sum total_cost = FindKeys(num_tiles);
-    if (HalvesEndFirst(total_cost, num_tiles, map_)) {
+    have_clusters_ = SuitClusters(total_cost, num_tiles);
+    if (!have_clusters_ && HalvesEndFirst(total_cost, num_tiles, num_columns_, map_)) {
       // Each row has been loaded by the thread that counts its ranges next.
       tile_queries_ = (map_.tile_queries + 1) / 2;
       rows_are_loaded_ = true;
@@ -285,7 +288,7 @@ class WorkMapBuilder {
     const int least = LeastWidth<Sum>(
         total_cost, num_tiles, map_.tile_cost,
         tile_queries_ < map_.tile_queries ? map_.merges_per_step_of_halves : map_.merges_per_step);
-    Columns<Sum> columns(total_cost, least, map_.num_columns, map_.tile_cost);
+    Columns<Sum> columns(total_cost, least, num_columns_, map_.tile_cost);
     const WorkCounts counts = CutTiles(total_cost, num_tiles, least, columns);
     NoteItems(num_tiles);
     WriteItems(counts, num_tiles, columns);
@@ -462,14 +465,28 @@ class WorkMapBuilder {
     return {both & kMostCounted, both >> kCountBits};
   }
 
-  // Whether all items of ranges with keys are among the first num_columns.
+  // Whether all items of ranges with keys are among the first num_columns_.
   REPRISE_HOST_DEVICE bool AreInColumns(int num_tiles) {
     const int num_beyond = team_.Total(num_tiles, [&](int t) -> int {
       const WorkTile& tile = tiles_[t];
       if (tile.num_pieces == 0) return 0;
-      return tile.key_begin < tile.key_end && tile.first_item + tile.num_pieces > map_.num_columns;
+      return tile.key_begin < tile.key_end && tile.first_item + tile.num_pieces > num_columns_;
     });
     return num_beyond == 0;
+  }
+
+  // Whether each range is to have a cluster: if all pieces have few steps, or hardly more than the
+  // columns would have without clusters. A CTA that is left behind has the memory's rate to itself.
+  REPRISE_HOST_DEVICE bool SuitClusters(Sum total_cost, int num_tiles) {
+    if (!Cutter::kMayGiveColumns || cluster_ == 1 || !rows_are_tiles_ || shared_keys_ > 0 ||
+        num_tiles * cluster_ > num_columns_) {
+      return false;
+    }
+    const int longest = -team_.Least(num_tiles, [&](int t) -> int { return -NumSteps(tiles_[t]); });
+    const int steps = CeilOf(longest, cluster_);
+    const int even =
+        static_cast<int>(DivideBy<Sum>(total_cost, static_cast<Sum>(num_columns_) * kStepCost));
+    return steps <= kStepsUnderWay || steps <= even + even / 4 + 1;
   }
 
   // The steps of the longest range if the ranges are to be dealt; else 0.
@@ -503,15 +520,19 @@ class WorkMapBuilder {
       RankTiles(num_tiles, longest);
       return counts;
     }
-    const bool may_give = Cutter::kMayGiveColumns && num_tiles <= map_.num_columns &&
+    if (have_clusters_) {
+      columns.GiveEachRangeACluster(cluster_);
+      return CutTiles(num_tiles, columns);
+    }
+    const bool may_give = Cutter::kMayGiveColumns && num_tiles <= num_columns_ &&
                           num_tiles <= kMostCounted && shared_keys_ == 0;
     CutWays<Sum> ways(total_cost, may_give ? CountTiles(num_tiles) : TileCounts{}, least_steps,
-                      map_.num_columns, columns);
+                      num_columns_, columns);
     for (;;) {
       columns.GiveEachPieceItsOwn(ways.own_steps());
       const WorkCounts counts = CutTiles(num_tiles, columns);
       const auto are_in_columns = [&] {
-        return counts.items <= map_.num_columns || AreInColumns(num_tiles);
+        return counts.items <= num_columns_ || AreInColumns(num_tiles);
       };
       if (ways.IsDone(counts.merges, are_in_columns, columns)) return counts;
     }
@@ -572,8 +593,9 @@ class WorkMapBuilder {
   // -1 for i < 0.
   REPRISE_HOST_DEVICE int ColumnOfItem(const Columns<Sum>& columns, int i) const {
     if (i < 0) return -1;
-    const WorkTile tile = tiles_[tile_of_item_[i]];
-    return Cutter::ColumnOf(columns, tile, i - tile.first_item);
+    const int t = tile_of_item_[i];
+    const WorkTile tile = tiles_[t];
+    return Cutter::ColumnOf(columns, tile, t, i - tile.first_item);
   }
 
   REPRISE_HOST_DEVICE int KeyAt(const Columns<Sum>& columns, const WorkTile& tile,
@@ -660,7 +682,7 @@ class WorkMapBuilder {
           map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
       for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;
     }
-    const int column = Cutter::ColumnOf(columns, tile, piece);
+    const int column = Cutter::ColumnOf(columns, tile, t, piece);
     const int before = ColumnOfItem(columns, i - 1);
     for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
     if (is_dealt_) {
@@ -689,6 +711,7 @@ class WorkMapBuilder {
       if (i == 1) map_.counts[1] = counts.merges;
       if (i == 1) map_.counts[2] = is_dealt_ ? counts.items : 0;
       if (i == 1) map_.counts[3] = are_both_ways_;
+      if (i == 1) map_.counts[4] = have_clusters_;
     });
   }
 
@@ -700,10 +723,13 @@ class WorkMapBuilder {
   WorkTile* const tiles_;
   WorkMapRow* const row_;
   int32_t* const tile_of_item_;
+  const int cluster_;             // columns of a cluster
+  const int num_columns_;         // in use
   int tile_queries_;              // of a range: those of the map, or half as many
   bool rows_are_loaded_ = false;  // else each range, of a row of its own, loads it
   // Every row has at most one range, at a fixed index.
   bool rows_are_tiles_;
+  bool have_clusters_ = false;  // ranges
   bool is_dealt_ = false;
   bool are_both_ways_ = false;  // the dealt units: AreDealtBothWays()
   int shared_keys_ = 0;         // 0: none

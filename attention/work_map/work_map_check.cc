@@ -57,6 +57,7 @@ class Checker {
 
   template <typename Batch>
   absl::Status Check(const Batch& batch) {
+    num_rows_ = batch.num_rows;
     if (num_items_ < 0 || num_items_ > map_.max_items || num_merges_ < 0 ||
         num_merges_ > map_.max_merges) {
       return Broken(3, num_items_, " items of ", map_.max_items, ", ", num_merges_, " merges of ",
@@ -100,7 +101,28 @@ class Checker {
         return Broken(5, "column ", column, " does not begin with item ", begin);
       }
     }
-    return map_.counts[2] == 0 ? absl::OkStatus() : CheckDeal();
+    if (map_.counts[2] > 0) return CheckDeal();
+    return map_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
+  }
+
+  // Pieces of a range are the only items of the adjacent columns of one cluster.
+  absl::Status CheckClusters() const {
+    const int cluster = ClusterOf(map_, num_rows_, layer_.window_left.value_or(-1));
+    if (cluster == 1) return Broken(7, "ranges have clusters, and the kernel has none");
+    for (int column = 0; column < map_.num_columns; ++column) {
+      const int i = map_.column_items[column];
+      const int num_items = map_.column_items[column + 1] - i;
+      if (num_items == 0) continue;
+      const WorkItem& item = map_.items[i];
+      const int piece = item.partial < 0 ? 0
+                                         : (item.partial - item.first_partial) /
+                                               (item.query_end - item.query_begin);
+      if (num_items > 1 || column >= ColumnsInUse(map_, cluster) || column % cluster != piece) {
+        return Broken(7, "column ", column, " of clusters of ", cluster, " has ", num_items,
+                      " items, the first one piece ", piece);
+      }
+    }
+    return absl::OkStatus();
   }
 
   // Dealt items are whole ranges; the longest are first (DealBucket()), then those of lower number,
@@ -318,6 +340,7 @@ class Checker {
   AttentionParams layer_;  // only its window is set
   const int num_items_;
   const int num_merges_;
+  int num_rows_ = 0;
   std::vector<bool> is_partial_used_;
   int next_item_ = 0;
   int next_merge_ = 0;

@@ -56,5 +56,42 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
 }
 
+// Row 0 in the columns 0 to 3, row 1 in column 4.
+std::string VerdictOnClustersAfter(const std::function<void(const TileMap&)>& harm) {
+  const std::vector<int32_t> query_start_loc = {0, 1, 2};
+  const std::vector<int32_t> seq_lens = {500, 64};
+  const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
+                            .seq_lens = seq_lens.data(),
+                            .num_rows = 2,
+                            .num_tokens = 2,
+                            .max_query_len = 1,
+                            .max_seq_len = 500};
+  HostWorkMap work({.num_q_heads = 2,
+                    .num_kv_heads = 2,
+                    .head_dim_qk = 128,
+                    .head_dim_v = 128,
+                    .max_rows = 2,
+                    .max_tokens = 2,
+                    .max_seq_len = 500});
+  EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
+  EXPECT_EQ(work.map().main.counts[4], 1);
+  harm(work.map().main);
+  return std::string(CheckWorkMap(work.map(), batch, {}).message());
+}
+
+TEST(WorkMapCheckTest, FindsPiecesOutsideOfTheirClusters) {
+  using Map = const TileMap&;
+  // The last piece in the column of the one before it.
+  EXPECT_THAT(VerdictOnClustersAfter([](Map m) { m.column_items[3] = 4; }),
+              HasSubstr("invariant 7"));
+  // Row 1 in a column further.
+  EXPECT_THAT(VerdictOnClustersAfter([](Map m) {
+                m.column_items[5] = 4;
+                m.column_first[5] = m.items[4];
+              }),
+              HasSubstr("invariant 7"));
+}
+
 }  // namespace
 }  // namespace reprise

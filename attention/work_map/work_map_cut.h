@@ -19,7 +19,9 @@
 //
 // The first two have fewer pieces to merge, and suit ranges that are few and similar in length. A
 // way is tried if the mean length favours it, and dropped if the ranges turn out not to be similar.
-// The last one always works.
+// The last one always works. Before all of them, where the kernel runs in clusters:
+//
+//   clusters  each range has a cluster of columns, and is cut into even pieces, one in each
 
 #ifndef ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
@@ -175,9 +177,11 @@ REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, int tile_cost,
 
 // Whether `num_tiles` ranges, which cost `total_cost` together, are done earlier if each has half
 // as many queries. An estimate: the steps of a piece, and the merge of as many as a range has.
+// `num_columns`: in use.
 template <typename Sum>
-REPRISE_HOST_DEVICE bool HalvesEndFirst(Sum total_cost, int num_tiles, const TileMap& map) {
-  if (map.merges_per_step_of_halves == 0 || num_tiles == 0 || 2 * num_tiles > map.num_columns) {
+REPRISE_HOST_DEVICE bool HalvesEndFirst(Sum total_cost, int num_tiles, int num_columns,
+                                        const TileMap& map) {
+  if (map.merges_per_step_of_halves == 0 || num_tiles == 0 || 2 * num_tiles > num_columns) {
     return false;
   }
   const int mean = static_cast<int>(DivideBy<Sum>(total_cost, Sum{num_tiles} * kStepCost));
@@ -187,7 +191,7 @@ REPRISE_HOST_DEVICE bool HalvesEndFirst(Sum total_cost, int num_tiles, const Til
     const int steps = even > least ? even : least;
     return steps * kStepCost + CeilOf(mean, steps) * kStepCost * kStepCost / merges;
   };
-  const int columns_of_range = map.num_columns / num_tiles;
+  const int columns_of_range = num_columns / num_tiles;
   return time(columns_of_range / 2, map.merges_per_step_of_halves) <
          time(columns_of_range, map.merges_per_step);
 }
@@ -214,6 +218,10 @@ class Columns {
   REPRISE_HOST_DEVICE void GiveEachPieceItsOwn(int own_steps) { own_steps_ = own_steps; }
   REPRISE_HOST_DEVICE int OwnColumn(int item) const { return item < last_ ? item : last_; }
 
+  // 0: ranges have no clusters. Else range t has this many columns, from t times as many on.
+  REPRISE_HOST_DEVICE int cluster() const { return cluster_; }
+  REPRISE_HOST_DEVICE void GiveEachRangeACluster(int cluster) { cluster_ = cluster; }
+
   // The cost of a range apart from its steps.
   REPRISE_HOST_DEVICE int tile_cost() const { return tile_cost_; }
 
@@ -237,6 +245,7 @@ class Columns {
   int tile_cost_;
   int last_;
   int own_steps_ = 0;
+  int cluster_ = 0;
 };
 
 REPRISE_HOST_DEVICE inline int AtLeastOne(int value) { return value > 1 ? value : 1; }
@@ -252,7 +261,7 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
 
 // The two ways to cut a range. CostOf() returns its cost, given the most pieces of a range; Cut()
 // sets how many pieces there are, once all costs are known; StepOf() returns the step of the range
-// at which a piece after the first begins, and ColumnOf() the column that a piece is in.
+// at which a piece after the first begins, and ColumnOf() the column that a piece of range t is in.
 
 struct BalancedCut {
   static constexpr bool kMayGiveColumns = true;
@@ -272,6 +281,11 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>& columns, WorkTile& tile) {
     const int steps = NumSteps(tile);
+    if (columns.cluster() > 0) {
+      tile.cut = AtLeastOne(CeilOf(steps, columns.cluster()));
+      tile.num_pieces = AtLeastOne(CeilOf(steps, tile.cut));
+      return;
+    }
     if (columns.own_steps() > 0) {
       // The range's pieces are as even as possible.
       tile.num_pieces = AtLeastOne(CeilOf(steps, columns.own_steps()));
@@ -287,14 +301,15 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static int StepOf(const Columns<Sum>& columns, const WorkTile& tile,
                                         int piece) {
-    if (columns.own_steps() > 0) return piece * tile.cut;
+    if (columns.cluster() > 0 || columns.own_steps() > 0) return piece * tile.cut;
     const Sum cost = columns.Border(tile.cut + piece) - StepsBegin(columns, tile);
     return static_cast<int>(DivideBy<Sum>(cost + kStepCost - 1, kStepCost));
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile,
+  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile, int t,
                                           int piece) {
+    if (columns.cluster() > 0) return t * columns.cluster() + piece;
     if (columns.own_steps() > 0) return columns.OwnColumn(tile.first_item + piece);
     return tile.cut + piece;
   }
@@ -328,7 +343,7 @@ struct DeterministicCut {
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile,
+  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile, int,
                                           int piece) {
     const Sum piece_cost = columns.tile_cost() + static_cast<Sum>(tile.cut) * kStepCost;
     return columns.At(static_cast<Sum>(tile.cost_begin) + piece * piece_cost);

@@ -80,7 +80,8 @@ TEST(WorkMapCutTest, RangesAreHalvedWhereColumnsAreToSpare) {
   map.merges_per_step = 5 * kStepCost;
   map.merges_per_step_of_halves = 20 * kStepCost;
   const auto are_halved = [&](int num_tiles, int steps) {
-    return HalvesEndFirst<int32_t>(num_tiles * (steps * kStepCost + map.tile_cost), num_tiles, map);
+    return HalvesEndFirst<int32_t>(num_tiles * (steps * kStepCost + map.tile_cost), num_tiles,
+                                   map.num_columns, map);
   };
   EXPECT_TRUE(are_halved(1, 16));
   EXPECT_TRUE(are_halved(1, 64));

@@ -49,7 +49,7 @@ void ExpectSame(const char* what, const T* device, const T* host, int64_t count)
 }
 
 void ExpectSameMap(const TileMap& device, const TileMap& host) {
-  ExpectSame("count", device.counts, host.counts, 4);
+  ExpectSame("count", device.counts, host.counts, kNumMapCounts);
   ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
   const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
   for (int c = 0; c < host.num_columns; ++c) {

@@ -58,6 +58,9 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.joined_steps", 0, costs.joined_steps));
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_2", 0, costs.clusters_of_2));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_4", 0, costs.clusters_of_4));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_8", 0, costs.clusters_of_8));
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
   return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
@@ -150,7 +153,7 @@ class Allotter {
 };
 
 void LayOutItems(TileMap& map, Allotter& allotter) {
-  allotter.Give(map.counts, 4);
+  allotter.Give(map.counts, kNumMapCounts);
   allotter.Give(map.column_items, map.num_columns + 1);
   allotter.Give(map.column_first, map.num_columns + 1);
   if (map.may_be_dealt) allotter.Give(map.deal_order, map.max_tiles);
@@ -226,6 +229,31 @@ int QueriesToHold(const WorkMapOptions& options) {
   return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MostQueries(options);
 }
 
+// Whether the card has clusters, and kernels by whole warpgroups.
+bool MayHaveWarpgroups(const WorkMapOptions& options) {
+  return options.max_shared_bytes == 0 || options.max_shared_bytes >= kSharedBytesOfWarpgroups;
+}
+
+// Only the kernels that begin ahead merge in clusters (attention/cuda/decode/ahead_kernel.cuh). In
+// deterministic mode the bits would depend on the number of rows.
+void PlanClusters(const WorkMapOptions& options, const AttentionTile& tile, TileMap& map) {
+  const bool begins_ahead =
+      tile.rows() == kDecodeRows && tile.head_dim_qk <= 128 && tile.dtype != DType::kFloat32;
+  const bool may_merge = options.mode == WorkMapMode::kBalanced &&
+                         options.split == RowSplit::kByBatch &&
+                         options.shared_prefix != SharedPrefix::kTaken;
+  if (!begins_ahead || !may_merge || !MayHaveWarpgroups(options) ||
+      map.heads_per_column < map.num_virtual_heads) {
+    return;
+  }
+  const auto of_head = [&map](int clusters, int columns) {
+    return std::min(clusters / map.heads_per_column, map.num_columns / columns);
+  };
+  map.clusters_of_2 = of_head(options.costs.clusters_of_2, 2);
+  map.clusters_of_4 = of_head(options.costs.clusters_of_4, 4);
+  map.clusters_of_8 = of_head(options.costs.clusters_of_8, 8);
+}
+
 // The map for rows that `tile` serves; pointers are null.
 absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const AttentionTile& tile) {
   const int group_size = options.num_q_heads / options.num_kv_heads;
@@ -252,6 +280,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   const int ctas = options.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
+  PlanClusters(options, tile, map);
   map.may_be_dealt = tile.rows() == kWarpgroupRows && options.mode == WorkMapMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
@@ -314,9 +343,7 @@ int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
 
 // Which rows join, for the map of long rows.
 void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
-  const bool may_have_warpgroups =
-      options.max_shared_bytes == 0 || options.max_shared_bytes >= kSharedBytesOfWarpgroups;
-  if (!map.main.may_be_dealt || !may_have_warpgroups) return;
+  if (!map.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
   const auto of_all_ctas = [&](int64_t steps) {
     return steps * map.main.num_ctas / map.main.num_virtual_heads;
   };

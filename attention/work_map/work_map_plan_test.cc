@@ -477,5 +477,52 @@ TEST(WorkMapPlanTest, TheDefaultCostsAreThoseOfAnH200) {
   EXPECT_EQ(ShapeOf(LlamaDecode()).merges_per_step, 20 * kStepCost);
 }
 
+// Of 132 clusters of 2, 62 of 4 and 30 of 8, each head has an eighth.
+TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
+  const TileMap map = ShapeOf(LlamaDecode());
+  EXPECT_EQ(map.clusters_of_2, 16);
+  EXPECT_EQ(map.clusters_of_4, 7);
+  EXPECT_EQ(map.clusters_of_8, 3);
+  EXPECT_EQ(ColumnsInUse(map, 1), 33);
+  EXPECT_EQ(ColumnsInUse(map, 2), 32);
+  EXPECT_EQ(ColumnsInUse(map, 4), 28);
+  EXPECT_EQ(ColumnsInUse(map, 8), 24);
+  // 17 rows have no two columns each, 11 have three.
+  EXPECT_EQ(ClusterOf(map, 17, -1), 1);
+  EXPECT_EQ(ClusterOf(map, 16, -1), 2);
+  EXPECT_EQ(ClusterOf(map, 12, -1), 2);
+  EXPECT_EQ(ClusterOf(map, 11, -1), 1);
+  // A piece of two steps needs no cutting.
+  EXPECT_EQ(ClusterOf(map, 8, 127), 1);
+  EXPECT_EQ(ClusterOf(map, 8, 128), 2);
+  EXPECT_EQ(ClusterOf(map, 0, -1), 1);
+}
+
+TEST(WorkMapPlanTest, OnlyDecodesThatBeginAheadHaveClusters) {
+  const auto has_clusters = [](const WorkMapOptions& options) {
+    return ShapeOf(options).clusters_of_2 > 0;
+  };
+  const WorkMapOptions decode = LlamaDecode();
+  EXPECT_TRUE(has_clusters(decode));
+  WorkMapOptions other = decode;
+  other.mode = WorkMapMode::kDeterministic;
+  EXPECT_FALSE(has_clusters(other));
+  other = decode;
+  other.split = RowSplit::kByRow;  // builder and attention may get other numbers of rows
+  EXPECT_FALSE(has_clusters(other));
+  other = decode;
+  other.max_shared_bytes = 99 * 1024;
+  EXPECT_FALSE(has_clusters(other));
+  other = decode;
+  other.dtype = DType::kFloat32;
+  EXPECT_FALSE(has_clusters(other));
+  other = decode;
+  other.head_dim_qk = other.head_dim_v = 256;
+  EXPECT_FALSE(has_clusters(other));
+  other = decode;
+  other.max_query_len = 8;  // tiles of 32 rows of q
+  EXPECT_FALSE(has_clusters(other));
+}
+
 }  // namespace
 }  // namespace reprise

@@ -12,6 +12,9 @@
 //   no keys         but the L2 cache is told to fetch them, if the whole launch has few: later writes
 //                   update the L2 cache. Of many keys the first would be evicted again.
 // Everything else, and all that is read through the L1 cache, comes after it.
+//
+// Launches for few rows are in clusters, whose CTAs merge the pieces of a range among themselves
+// where the map says so (cluster_merge.cuh).
 
 #ifndef ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
 #define ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
@@ -20,6 +23,7 @@
 
 #include <cstdint>
 
+#include "attention/cuda/decode/cluster_merge.cuh"
 #include "attention/cuda/general/attention_kernel.cuh"
 #include "attention/cuda/general/attention_kernel_params.h"
 #include "attention/cuda/general/device_primitives.cuh"
@@ -31,6 +35,8 @@
 #include "attention/cuda/general/query_loader.cuh"
 #include "attention/cuda/general/tile_traits.cuh"
 #include "attention/cuda/general/work_unit.cuh"
+#include "attention/work_map/work_map.h"
+#include "base/cluster.cuh"
 #include "base/dependent_launch.cuh"
 
 namespace reprise {
@@ -166,11 +172,16 @@ __device__ __forceinline__ bool HasScalesOnDevice(const AttentionKernelParams& p
   return p.q_scale.data != nullptr || p.k_scale.data != nullptr || p.v_scale.data != nullptr;
 }
 
+// Whether the CTA has to meet the others of its cluster. The same for all of them.
+__device__ __forceinline__ bool MergesInCluster(const AttentionKernelParams& p) {
+  return ClusterSize() > 1 && p.out_block_scales == nullptr && p.work.counts[4] != 0;
+}
+
 // Prepares MeetGroup() where it takes preparation (attention/cuda/verify/group_barrier.cuh).
 template <typename Traits>
 __device__ __forceinline__ void PrepareToMeet() {}
 
-// REQUIRES: a grid of ColumnWalk::GridOf().
+// REQUIRES: a grid of ColumnWalk::GridOf(), or of the columns in use in clusters of ClusterOf().
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AheadKernel(const __grid_constant__ AttentionKernelParams p) {
@@ -184,6 +195,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   bool is_noted = walk.HasUnit() && !HasScalesOnDevice(p);
   LoadItem(ColumnWalk::FirstItem(work), shared.units[0]);
   CommitCopies();
+  bool meets_cluster = MergesInCluster(p);
   FirstBlocks<Traits> blocks = {};
   if (is_noted) {
     WaitForCopies<0>();
@@ -215,9 +227,15 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     if (!is_noted) __syncthreads();  // the unit is complete
     OnlineSoftmax<Traits> softmax;
     AttendKeysAhead<Traits>(p, unit, shared, is_noted, blocks, softmax);
-    FinishThroughShared<Traits>(p, unit, softmax, shared);
+    if (meets_cluster) {
+      FinishInCluster<Traits>(p, unit, softmax, shared);
+      meets_cluster = false;
+    } else {
+      FinishThroughShared<Traits>(p, unit, softmax, shared);
+    }
     is_noted = false;
   }
+  if (meets_cluster) MeetClusterWithoutUnit();
   WaitForCopies<0>();  // also those of an item past the last
   __syncthreads();
   const int first_inert_token = shared.first_inert_token;
@@ -234,8 +252,15 @@ cudaError_t LaunchAhead(const AttentionKernelParams& params, cudaStream_t stream
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, ColumnWalk::GridOf(params.work), Traits::kThreads, kSharedBytes,
-                         stream, params);
+  const TileMap& work = params.work;
+  const int cluster = ClusterOf(work, params.num_rows, params.window_left);
+  if (cluster == 1) {
+    return LaunchDependent(kernel, ColumnWalk::GridOf(work), Traits::kThreads, kSharedBytes, stream,
+                           params);
+  }
+  const dim3 grid(work.heads_per_column, ColumnsInUse(work, cluster));
+  return LaunchDependentClusters(kernel, grid, dim3(1, cluster), Traits::kThreads, kSharedBytes,
+                                 stream, params);
 }
 
 }  // namespace reprise

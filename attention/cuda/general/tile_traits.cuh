@@ -185,6 +185,8 @@ struct AttentionShared {
     float out[Traits::kWarpsN][Traits::kRows][kOutStride];
     float max[Traits::kWarpsN][Traits::kRows];
     float sum[Traits::kWarpsN][Traits::kRows];
+    // Of the CTA's piece, where a cluster merges pieces.
+    float lse[Traits::kRows];
   };
   // While partials are merged: 4 columns per thread and partial.
   static constexpr int kMergeSlotsOfOut =  // the slots that group 0's share takes

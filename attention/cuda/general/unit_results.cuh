@@ -278,10 +278,11 @@ __device__ __forceinline__ void LeaveResults(const WorkUnit& unit,
 }
 
 // Writes what the groups stored. The threads have synchronised since, and synchronise before they
-// write shared memory again. Of a partial, the merge is still to come.
-template <typename Traits>
+// write shared memory again. Of a partial, the merge is still to come. Results:
+// AttentionShared<Traits>::Results.
+template <typename Traits, typename Results>
 __device__ __forceinline__ void WriteUnit(const AttentionKernelParams& p, const WorkUnit& unit,
-                                          typename AttentionShared<Traits>::Results& results) {
+                                          Results& results) {
   const bool is_partial = unit.item.partial >= 0;
   ForColumns<Traits>(p, unit, [&](int r, int column) {
     const TileRow row = RowAt(p, unit, r);

@@ -36,10 +36,10 @@ struct ThreadColumns {
   int column = static_cast<int>(threadIdx.x) % kRowParts * 4;
 };
 
-// Writes what the groups stored, as WriteUnit(). Called by all threads, which have synchronised.
-template <typename Traits>
-__device__ __forceinline__ void WriteRows(const AttentionKernelParams& p, const WorkUnit& unit,
-                                          typename AttentionShared<Traits>::Results& results) {
+// In place of that of unit_results.cuh. Called by all threads, which have synchronised.
+template <typename Traits, typename Results>
+requires(Traits::kAddsPartialsAtOnce) __device__ __forceinline__
+    void WriteUnit(const AttentionKernelParams& p, const WorkUnit& unit, Results& results) {
   using Columns = ThreadColumns<Traits>;
   const bool is_partial = unit.item.partial >= 0;
   const int row = threadIdx.x;
@@ -255,19 +255,6 @@ requires(Traits::kAddsPartialsAtOnce) __device__ __forceinline__
     Traits::Meet();
     StoreBlocks<Traits>(p, unit, shared.results);
   }
-}
-
-// In place of that of attention_kernel.cuh.
-template <typename Traits>
-requires(Traits::kAddsPartialsAtOnce) __device__ __forceinline__
-    void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
-                             const OnlineSoftmax<Traits>& softmax,
-                             AttentionShared<Traits>& shared) {
-  Traits::Meet();  // the memory of the keys becomes that of the results
-  LeaveResults<Traits>(unit, softmax, shared.results);
-  Traits::Meet();
-  WriteRows<Traits>(p, unit, shared.results);
-  if (unit.item.partial >= 0) ArriveAndMerge<Traits>(p, unit, shared);
 }
 
 }  // namespace reprise

@@ -1,6 +1,6 @@
-// Hopper's copies of boxes into shared memory, barriers on which they and threads arrive, and the
-// shared memory of the other CTAs of a cluster. Addresses are of shared memory; "cluster" addresses
-// are of any CTA of the cluster. Compute capability 9.0.
+// Hopper's copies of boxes into shared memory, and barriers on which they and threads arrive.
+// Addresses are of shared memory; "cluster" addresses (base/cluster.cuh) are of any CTA of the
+// cluster. Compute capability 9.0.
 //
 // A barrier is 8 bytes, initialised by one thread with the number of arrivals that complete a
 // phase. Its phases are counted by their parity: the first one is 0. Arrivals release, waits
@@ -13,35 +13,16 @@
 
 #include <cstdint>
 
+#include "base/cluster.cuh"
+
 namespace reprise {
 
 __device__ __forceinline__ uint32_t SharedAddressOf(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ __forceinline__ uint32_t ClusterRank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-// The same place in the shared memory of the CTA with this rank.
-__device__ __forceinline__ uint32_t ClusterAddress(uint32_t address, uint32_t rank) {
-  uint32_t there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  return there;
-}
-
 __device__ __forceinline__ void StoreInCluster(uint32_t cluster_address, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address), "f"(value) : "memory");
-}
-
-// All threads of the cluster arrive, and later wait for all to have arrived.
-__device__ __forceinline__ void ArriveAtCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void AwaitCluster() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void InitBarrier(uint32_t barrier, int arrivals) {

@@ -59,6 +59,7 @@ ABSL_FLAG(int, window_left, -1, "keys before a query's own that it sees; -1: all
 ABSL_FLAG(double, softcap, 0, "of the logits; 0: none");
 ABSL_FLAG(bool, rotary, false, "rotary embedding of all dims in the kernel");
 ABSL_FLAG(int, num_sms, 0, "multiprocessors to plan work for; 0: the card's; for the grid, too");
+ABSL_FLAG(bool, clusters, true, "let decodes of few rows run in clusters; for the grid, too");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -160,6 +161,9 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     }
     c.max_tier = absl::GetFlag(FLAGS_max_tier);
     c.num_sms = absl::GetFlag(FLAGS_num_sms);
+    if (!absl::GetFlag(FLAGS_clusters)) {
+      c.costs.clusters_of_2 = c.costs.clusters_of_4 = c.costs.clusters_of_8 = 0;
+    }
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;

@@ -210,7 +210,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                           .mode = c.mode,
                                           .products = c.products,
                                           .shared_prefix = c.shared_prefix,
-                                          .shared_tiles = c.shared_tiles}));
+                                          .shared_tiles = c.shared_tiles,
+                                          .costs = c.costs}));
     const at::Tensor workspace =
         at::empty({plan.workspace_bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
     const WorkMap map = MakeWorkMap(plan, workspace.mutable_data_ptr());

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "attention/attention_params.h"
+#include "attention/device_profile.h"
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_plan.h"
 #include "base/dtype.h"
@@ -38,6 +39,7 @@ struct AttentionCase {
   // kTaken: those keys are read once for all rows if the map shares them.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kSmall;
+  WorkMapCosts costs = H200Profile().work_map;
   bool causal = true;
   std::optional<int> window_left = {};
   std::optional<float> softcap = {};

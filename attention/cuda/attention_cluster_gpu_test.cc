@@ -1,0 +1,114 @@
+// Decodes whose pieces are merged in clusters (attention/cuda/decode/cluster_merge.cuh): clusters of
+// 2, 4 and 8, with ranges that fill them and others that do not, empty rows and windows, in graphs
+// whose contents change. Small, for compute-sanitizer.
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/cross_product.h"
+#include "attention/testing/gpu_check.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/host_work_map.h"
+#include "attention/testing/random.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build.h"
+#include "base/dtype.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kSeed = 13;
+
+class AttentionClusterSmallGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+
+  // Nothing that these kernels leave to the converting ones.
+  static FeatureSet Features() {
+    return FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
+                                      Feature::kDifferentV, Feature::kUnalignedQ,
+                                      Feature::kCommonPrefix});
+  }
+
+  // The cluster whose CTAs merge the pieces of the fixture's ranges; 1: none do.
+  static int ClusterOfFixture(const PagedFixture& fixture, DType q_dtype) {
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    HostWorkMap work({.dtype = q_dtype,
+                      .num_q_heads = layer.num_q_heads,
+                      .num_kv_heads = layer.num_kv_heads,
+                      .head_dim_qk = layer.head_dim_qk,
+                      .head_dim_v = layer.head_dim_v,
+                      .max_rows = batch.num_rows,
+                      .max_tokens = batch.num_tokens,
+                      .max_query_len = batch.max_query_len,
+                      .max_seq_len = batch.max_seq_len});
+    EXPECT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
+    const TileMap& map = work.map().main;
+    if (map.counts[1] == 0 || map.counts[4] == 0) return 1;
+    return ClusterOf(map, batch.num_rows, layer.window_left.value_or(-1));
+  }
+
+  // Runs a case eagerly and in a replayed graph, and compares both with the reference.
+  void Check(const CrossProductCase& c) {
+    const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
+    SCOPED_TRACE(expected.description());
+    const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_EQ(outcome->fault, "") << outcome->kernel;
+    ++num_of_cluster_[ClusterOfFixture(expected.first.fixture, *c.fixture.q_dtype)];
+    ++num_of_cluster_[ClusterOfFixture(expected.second.fixture, *c.fixture.q_dtype)];
+  }
+
+  void CheckMany(DType q_dtype, DType kv_dtype, int max_rows, int max_seq_len, int rounds,
+                 uint64_t seed) {
+    Random random(seed);
+    for (int round = 0; round < rounds && !HasFatalFailure(); ++round) {
+      const int group = random.Pick({1, 4, 7, 8, 16});
+      CrossProductCase c;
+      c.fixture = {.seed = random.Bits(),
+                   .allowed = Features(),
+                   .max_rows = max_rows,
+                   .max_query_len = random.OneIn(3) ? 16 / group : 1,
+                   .min_seq_len = max_seq_len / 2,
+                   .max_seq_len = max_seq_len,
+                   .q_dtype = q_dtype,
+                   .kv_dtype = kv_dtype,
+                   .num_kv_heads = random.Pick({1, 2}),
+                   .group_size = group,
+                   .head_dim_qk = random.Pick({32, 64, 96, 128})};
+      c.products = IsFp8(kv_dtype) ? DType::kFloat16 : q_dtype;
+      c.out.dtype = random.OneIn(4) ? DType::kFloat32 : q_dtype;
+      Check(c);
+    }
+  }
+
+  std::array<int, kMostClusterColumns + 1> num_of_cluster_ = {};
+};
+
+TEST_F(AttentionClusterSmallGpuTest, PiecesAddUpToTheReference) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CheckMany(dtype, dtype, 4, 250, 8, kSeed);
+    CheckMany(dtype, dtype, 4, 500, 8, kSeed + 1);
+    CheckMany(dtype, dtype, 3, 1000, 6, kSeed + 2);
+  }
+  EXPECT_GE(num_of_cluster_[2], 5);
+  EXPECT_GE(num_of_cluster_[4], 5);
+  EXPECT_GE(num_of_cluster_[8], 5);
+}
+
+TEST_F(AttentionClusterSmallGpuTest, CachesOfFp8AddUpToTheReference) {
+  for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
+    CheckMany(DType::kBFloat16, kv_dtype, 4, 400, 6, kSeed + 3);
+    CheckMany(DType::kFloat16, kv_dtype, 2, 1000, 3, kSeed + 4);
+  }
+  EXPECT_GE(num_of_cluster_[2] + num_of_cluster_[4] + num_of_cluster_[8], 10);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,126 @@
+// Merges within a cluster: CTAs that have the pieces of one range add them up out of each other's
+// shared memory (attention/work_map/work_map.h, "Clusters"). A merge through memory takes a store, an
+// atomic and a load one after the other, each as long as the way to the L2 cache and back, and is
+// done by one CTA; a cluster meets in a fraction of that, and each of its CTAs adds up a part of the
+// columns.
+//
+// Bound: latency, of two barriers of the cluster and of one read of another CTA's shared memory.
+
+#ifndef ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
+#define ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
+
+#include <cmath>
+#include <cstdint>
+
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/unit_results.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+#include "attention/work_map/work_map.h"
+#include "base/cluster.cuh"
+
+namespace reprise {
+
+// Adds up the groups' shares in place, and leaves the CTA's lse beside them. Called by all threads,
+// which have synchronised since the shares were left, and synchronise before others read.
+template <typename Traits>
+__device__ __forceinline__ void LeavePiece(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           typename AttentionShared<Traits>::Results& results) {
+  ForColumns<Traits>(p, unit, [&](int r, int column) {
+    float weight[Traits::kWarpsN];
+    const RowTotal total = WeighGroups<Traits>(results, r, weight);
+    // Every thread of the row writes the same lse.
+    const float factor = FinishPartialRow<Traits>(total, results.lse[r]);
+    float value[4];
+    AddGroups<Traits>(results, weight, r, column, factor, value);
+    *reinterpret_cast<float4*>(&results.out[0][r][column]) = {value[0], value[1], value[2],
+                                                              value[3]};
+  });
+}
+
+// Adds up this CTA's part of the columns of all pieces of the range, and writes it out. Called by
+// all threads after the cluster has met; the CTA of rank n has piece n.
+template <typename Traits>
+__device__ __forceinline__ void AddPieces(
+    const AttentionKernelParams& p, const WorkUnit& unit,
+    const typename AttentionShared<Traits>::Results& results) {
+  constexpr int kRowParts = Traits::kHeadDimV / 4;
+  const int num_pieces = unit.item.num_partials;
+  const int num_parts = unit.num_rows * kRowParts;
+  const int of_cta = (num_parts + num_pieces - 1) / num_pieces;
+  const int begin = static_cast<int>(ClusterRank()) * of_cta;
+  const int end = min(num_parts, begin + of_cta);
+#pragma unroll 1
+  for (int at = begin + static_cast<int>(threadIdx.x); at < end; at += Traits::kThreads) {
+    const int r = at / kRowParts;
+    const int column = at % kRowParts * 4;
+    if (column >= p.head_dim_v) continue;
+    const uint32_t lse_here = SharedAddress(&results.lse[r]);
+    const uint32_t out_here = SharedAddress(&results.out[0][r][column]);
+    float lse[kMostClusterColumns];
+    float4 out[kMostClusterColumns];
+#pragma unroll
+    for (int n = 0; n < kMostClusterColumns; ++n) {
+      lse[n] = -INFINITY;
+      out[n] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (n >= num_pieces) continue;
+      lse[n] = LoadInCluster(ClusterAddress(lse_here, n));
+      out[n] = Load4InCluster(ClusterAddress(out_here, n));
+    }
+    RowTotal total = {-INFINITY, 0.0f};
+#pragma unroll
+    for (int n = 0; n < kMostClusterColumns; ++n) total.max = fmaxf(total.max, lse[n]);
+    const float reference = Reference(total.max);
+    float value[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int n = 0; n < kMostClusterColumns; ++n) {
+      const float weight = Exp2<Traits>(lse[n] - reference);
+      total.sum += weight;
+      value[0] = fmaf(weight, out[n].x, value[0]);
+      value[1] = fmaf(weight, out[n].y, value[1]);
+      value[2] = fmaf(weight, out[n].z, value[2]);
+      value[3] = fmaf(weight, out[n].w, value[3]);
+    }
+    const TileRow row = RowAt(p, unit, r);
+    const float factor = FinishRow(p, unit, row, total);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) value[e] *= factor;
+    StoreColumns<Traits>(p, OutAt(p, row), column, value);
+  }
+}
+
+// What the CTAs of a cluster do in place of FinishThroughShared(), once each. Called by all threads.
+// REQUIRES: ranges have clusters; no block scales of out.
+template <typename Traits>
+__device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
+                                                const WorkUnit& unit,
+                                                const OnlineSoftmax<Traits>& softmax,
+                                                AttentionShared<Traits>& shared) {
+  const bool is_piece = unit.item.partial >= 0;
+  Traits::Meet();  // the memory of the keys becomes that of the results
+  LeaveResults<Traits>(unit, softmax, shared.results);
+  Traits::Meet();
+  if (is_piece) {
+    LeavePiece<Traits>(p, unit, shared.results);
+  } else {
+    WriteUnit<Traits>(p, unit, shared.results);
+  }
+  ArriveAtCluster();
+  AwaitCluster();
+  if (is_piece) AddPieces<Traits>(p, unit, shared.results);
+  ArriveAfterReads();
+  AwaitCluster();  // others have read this CTA's memory
+}
+
+// The same for a CTA without a unit.
+__device__ __forceinline__ void MeetClusterWithoutUnit() {
+  ArriveAtCluster();
+  AwaitCluster();
+  ArriveAfterReads();
+  AwaitCluster();
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
