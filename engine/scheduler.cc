@@ -369,9 +369,9 @@ int Scheduler::StepLevels() {
     return 0;
   }
   if (!policy.measures_steps) return step.most;
-  // Steps with prompts are not measured, and are no probes.
+  // Steps with prompts are not measured.
   const int num_levels =
-      num_prefill_tokens_ > 0 ? draft_costs_.Best(step) : draft_costs_.Choose(step);
+      num_prefill_tokens_ > 0 ? draft_costs_.ChooseBesidePrompts(step) : draft_costs_.Choose(step);
   if (num_levels == 0) ++speculation_statistics_.num_unpaid_steps;
   return num_levels;
 }
