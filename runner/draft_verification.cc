@@ -58,7 +58,8 @@ absl::Status DraftVerification::Run(const GraphKey& key, const VerifiedOutput& o
       .num_new = output.num_new,
       .new_tokens = output.new_tokens,
       .output_stride = output.stride,
-      .last_place = options_.heads == nullptr ? nullptr : options_.heads->last_place()};
+      .last_place = options_.heads == nullptr ? nullptr : options_.heads->last_place(),
+      .place_tokens = output.place_tokens};
   if (options_.trees != nullptr) return options_.trees->Verify(drafts, key.num_drafts);
   REPRISE_RETURN_IF_ERROR(driver.VerifyDrafts(drafts));
   return options_.heads == nullptr ? absl::OkStatus() : options_.heads->KeepVerified(key);

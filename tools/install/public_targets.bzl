@@ -179,6 +179,7 @@ PUBLIC_TARGETS = [
     "//runner/speculation:drafter",
     "//runner/speculation:keep_hidden",
     "//runner/speculation:ngram_drafts",
+    "//runner/speculation:keep_states",
     "//runner/speculation:ngram_drafts_cuda",
     "//runner/speculation:place_drafts",
     "//runner/speculation:reject_drafts",
