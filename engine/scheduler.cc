@@ -137,6 +137,14 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
       by_slot_(options.max_num_seqs, nullptr) {
   if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
   has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
+  const absl::Span<const KvGroupSpec> groups = blocks_.groups();
+  const auto full = absl::c_find_if(
+      groups, [](const KvGroupSpec& group) { return group.retention == KvRetention::kFull; });
+  if (options_.drafter_keys != DrafterKeys::kNone && full != groups.end()) {
+    drafted_group_ = static_cast<int>(full - groups.begin());
+    drafted_blocks_.emplace(
+        DraftedBlocksOptions{.num_blocks = options_.num_blocks, .block_size = options_.block_size});
+  }
   // The device may be behind by a chunk, or by a row with drafts, for each step in flight.
   const int64_t num_uncommitted =
       int64_t{options_.max_steps_in_flight} *

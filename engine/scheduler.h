@@ -127,6 +127,7 @@
 #include "engine/step_output.h"
 #include "runner/sampling/logits_request.h"
 #include "runner/slots/scheduled_batch.h"
+#include "engine/speculation/drafted_blocks.h"
 
 namespace reprise {
 
@@ -401,6 +402,9 @@ class Scheduler {
   void CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
                     std::vector<TokenEvent>& events);
   // Takes a running sequence's next token from a row; `sampled`: what it is unless it is forced.
+  // The sequence in the slot has begun with `num_tokens` tokens in the cache: of how many of them a
+  // drafter has seen the keys, by their blocks.
+  int NumDraftedHits(SlotId slot, int num_tokens);
   // False: the sequence has ended.
   bool TakeToken(const OpenRow& row, int row_idx, int32_t sampled, const StepOutput& output,
                  std::vector<TokenEvent>& events);
@@ -417,6 +421,8 @@ class Scheduler {
   // Takes away a running sequence's slot and blocks.
   void LeaveSlot(Sequence& sequence);
   // Takes away its slot, whose blocks are freed.
+  // Notes which tokens of `range`, of a sequence in a slot, a drafter with keys has seen.
+  void NoteDrafted(const Sequence& sequence, const TokenSpan& range);
   void VacateSlot(Sequence& sequence);
   // Returns the memory of a batch that is no longer open.
   void Recycle(OpenBatch batch);
@@ -460,6 +466,9 @@ class Scheduler {
   std::vector<OpenBatch> open_;   // oldest first
   std::vector<OpenBatch> spare_;  // committed batches, whose memory is reused
 
+  // Of a drafter with keys: by the blocks of a group of full attention, which its layers keep.
+  std::optional<DraftedBlocks> drafted_blocks_;
+  int drafted_group_ = 0;
   // The batch returned by Schedule() points into these.
   bool batch_was_launched_ = true;
   std::vector<SlotId> leaves_;

@@ -105,6 +105,7 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
   const int num_accepted = static_cast<int>(tokens.size()) - 1;
   CHECK(0 <= num_accepted && num_accepted <= row.num_levels)
       << "expected 1 to " << 1 + row.num_levels << " new tokens, got " << tokens.size();
+  const int num_drafted_before = sequence.num_drafted;
   if (HasProposed(row, tokens)) {
     sequence.draft_length.Observe(row.num_levels, num_accepted);
     draft_costs_.ObserveRow({.num_drafts = row.num_levels,
@@ -121,6 +122,10 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
   }
   sequence.num_in_flight -= row.num_levels - num_accepted;
   sequence.num_scheduled -= row.num_drafts - num_accepted;
+  // Of committed tokens; CommitTokens() does it of the others.
+  NoteDrafted(sequence,
+              {.first = num_drafted_before,
+               .end = std::min(sequence.num_drafted, blocks_.num_committed(*sequence.slot))});
   row.first_token = sequence.num_known - 1;
   // The keys of a token are committed when it is known that the text goes on behind it.
   for (const int32_t token : tokens) {
@@ -191,6 +196,12 @@ FinishReason Scheduler::ReasonToFinish(Sequence& sequence, int32_t token) const 
   if (!sequence.forced()) {
     // The matcher and the masker see every token.
     const bool is_match = sequence.stop_matcher != nullptr && sequence.stop_matcher->Ends(token);
+  NoteDrafted(sequence, {.first = num_committed, .end = num_committed + num_tokens});
+}
+
+void Scheduler::NoteDrafted(const Sequence& sequence, const TokenSpan& range) {
+  if (!drafted_blocks_.has_value()) return;
+  drafted_blocks_->Set(blocks_.blocks(*sequence.slot, drafted_group_), range, sequence.num_drafted);
     const bool is_complete =
         sequence.token_masker != nullptr && !sequence.token_masker->Accept(token);
     if (is_match || is_complete || absl::c_linear_search(sequence.request().stop_tokens, token)) {
