@@ -34,12 +34,15 @@ using speculation_tests::kChainDrafts;
 using speculation_tests::kMaxSeqLen;
 using speculation_tests::kNumNew;
 using speculation_tests::kVocab;
+using speculation_tests::Latents;
 using speculation_tests::Options;
 using speculation_tests::PlainTexts;
 using speculation_tests::Request;
 using speculation_tests::ShortSighted;
 using speculation_tests::SomeRequests;
 using speculation_tests::TwoLayers;
+using speculation_tests::Windows;
+using speculation_tests::WindowsAndChunks;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using Hidden = LayeredModelOptions::Hidden;
@@ -380,16 +383,16 @@ TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefor
 
 // In bfloat16 rows of several tokens are computed as rows of one where the bits of a row must not depend
 // on the step's shape.
-TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
-  LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kStream);
+void ExpectTextsInBFloat16(LayeredModelOptions model) {
+  model = WithHidden(model, Hidden::kStream);
   model.dtype = DType::kBFloat16;
-  LayeredModelOptions draft = ShortSighted(GetParam(), 1);
+  LayeredModelOptions draft = ShortSighted(model.device, 1);
   draft.dtype = DType::kBFloat16;
   const std::vector<Request> requests = SomeRequests(26);
   ModelRunnerOptions plain = Options(Proposer::kNone);
   plain.batch_invariance = BatchInvariance::kOn;
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests, plain);
-  RandomHeads heads(48, GetParam(), at::kBFloat16);
+  RandomHeads heads(48, model.device, at::kBFloat16);
   for (const Proposer proposer :
        {Proposer::kNone, Proposer::kNgram, Proposer::kModel, Proposer::kHeads}) {
     SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(proposer));
@@ -409,6 +412,18 @@ TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
       }
       return row;
     });
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
+  for (const LayeredModelOptions& model :
+       {TwoLayers(GetParam(), 1), Windows(GetParam(), 1), Latents(GetParam(), 1),
+        WindowsAndChunks(GetParam(), 1)}) {
+    SCOPED_TRACE(testing::Message() << "window " << model.layers[0].params.window_left.value_or(-1)
+                                    << ", chunks " << model.layers[1].chunk_size.value_or(0)
+                                    << ", head dim " << model.layers[0].params.head_dim_qk);
+    ExpectTextsInBFloat16(model);
   }
 }
 
