@@ -305,11 +305,21 @@ void Scheduler::AddDrafts() {
                                                         max_earlier_logits - num_earlier_logits_));
     const int most = std::min({step_levels, MostLevels(open, rows_[i]), LevelsOf(room)});
     if (most <= 0) continue;
-    const int wanted = DraftsOf(WantedLevels(sequence, most));
-    const int num_levels = LevelsOf(RoomForDrafts(sequence, wanted, may_grow));
-    const int num_drafts = DraftsOf(num_levels);
+    const absl::Span<const int32_t> given = sequence.PredictedDrafts(most);
+    open.has_given_drafts = !given.empty();
+    int num_levels = 0;
+    int num_drafts = 0;
+    if (open.has_given_drafts) {
+      const int wanted = std::min(NumByAcceptance(sequence, most), static_cast<int>(given.size()));
+      num_drafts = num_levels = RoomForDrafts(sequence, wanted, may_grow);
+      rows_[i].drafts = given.first(num_drafts);
+    } else {
+      const int wanted = DraftsOf(WantedLevels(sequence, most));
+      num_levels = LevelsOf(RoomForDrafts(sequence, wanted, may_grow));
+      num_drafts = DraftsOf(num_levels);
+      rows_[i].num_drafts = num_drafts;
+    }
     if (num_drafts == 0) continue;
-    rows_[i].num_drafts = num_drafts;
     open.num_drafts = num_drafts;
     open.num_levels = num_levels;
     open.num_tokens += num_drafts;
@@ -323,9 +333,13 @@ void Scheduler::AddDrafts() {
   }
 }
 
-int Scheduler::WantedLevels(Sequence& sequence, int most) {
+int Scheduler::NumByAcceptance(Sequence& sequence, int most) const {
   // What is measured is one number of drafts for the whole step.
-  const int wanted = options_.speculation.measures_steps ? most : sequence.draft_length.Next(most);
+  return options_.speculation.measures_steps ? most : sequence.draft_length.Next(most);
+}
+
+int Scheduler::WantedLevels(Sequence& sequence, int most) {
+  const int wanted = NumByAcceptance(sequence, most);
   if (options_.drafter_keys == DrafterKeys::kNone || wanted == 0) return wanted;
   const int num_unseen = sequence.num_unseen();
   if (num_unseen <= DraftsOf(wanted)) return wanted;
@@ -346,7 +360,7 @@ void Scheduler::MarkFedRows() {
 }
 
 bool Scheduler::HasProposed(const OpenRow& row, absl::Span<const int32_t> new_tokens) const {
-  if (options_.drafter_keys == DrafterKeys::kNone) return true;
+  if (options_.drafter_keys == DrafterKeys::kNone || row.has_given_drafts) return true;
   if (row.sequence->num_unseen() <= row.num_drafts) return true;
   // A drafter that proposes none leaves token 0 in the places of drafts, which may be right: others that
   // were accepted, all new tokens but the last, are certainly its own.
@@ -357,6 +371,7 @@ bool Scheduler::HasProposed(const OpenRow& row, absl::Span<const int32_t> new_to
 int Scheduler::MostLevels(const OpenRow& open, const ScheduledRow& row) const {
   if (!row.tokens.empty()) return 0;
   const Sequence& sequence = *open.sequence;
+  if (!options_.has_drafter && sequence.PredictedDrafts(/*most=*/1).empty()) return 0;
   const int num_left = sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight;
   const int room = MaxCachedTokens(sequence) - sequence.num_scheduled;
   return std::max(0, std::min({sequence.max_drafts(), num_left, LevelsOf(room)}));

@@ -96,6 +96,7 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
       sequence.token_masker = kept.new_token_masker();
       masks_.resize(static_cast<size_t>(options_.max_num_seqs) * options_.mask_words);
     }
+    if (!kept.predicted_tokens.empty()) sequence.predicted.emplace(kept.predicted_tokens);
     sequence.tokens.reserve(kept.prompt.size() +
                             std::min(sequence.max_generated(), options_.max_seq_len) + 1);
     sequence.tokens = kept.prompt;
@@ -216,7 +217,6 @@ absl::StatusOr<PromptHits> Scheduler::AddToCache(Sequence& sequence, SlotId slot
   return hits;
 }
 
-absl::StatusOr<PromptHits> Scheduler::AsPrompt(
 int Scheduler::NumDraftedHits(SlotId slot, int num_tokens) {
   if (!drafted_blocks_.has_value() || num_tokens == 0) return num_tokens;
   const absl::Span<const BlockId> blocks = blocks_.blocks(slot, drafted_group_);
@@ -226,6 +226,7 @@ int Scheduler::NumDraftedHits(SlotId slot, int num_tokens) {
   return drafted_blocks_->NumSeen(blocks, num_tokens);
 }
 
+absl::StatusOr<PromptHits> Scheduler::AsPrompt(
     const Sequence& sequence,
     absl::FunctionRef<absl::StatusOr<PromptHits>(const SequencePrompt&)> use) const {
   const Request& request = sequence.request();
