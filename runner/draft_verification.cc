@@ -60,8 +60,8 @@ absl::Status DraftVerification::Run(const GraphKey& key, const VerifiedOutput& o
       .output_stride = output.stride,
       .last_place = options_.heads == nullptr ? nullptr : options_.heads->last_place(),
       .place_tokens = output.place_tokens};
-  if (options_.trees != nullptr) return options_.trees->Verify(drafts, key.num_drafts);
-  REPRISE_RETURN_IF_ERROR(driver.VerifyDrafts(drafts));
+  REPRISE_RETURN_IF_ERROR(options_.trees != nullptr ? options_.trees->Verify(drafts, key.num_drafts)
+                                                    : driver.VerifyDrafts(drafts));
   return options_.heads == nullptr ? absl::OkStatus() : options_.heads->KeepVerified(key);
 }
 

@@ -73,7 +73,7 @@ std::function<absl::Status()> ModelRunner::MakeDrafts(const GraphKey& key) const
   using Proposer = SpeculationOptions::Proposer;
   const SpeculationOptions& options = options_.speculation;
   if (key.num_drafts == 0 || options.proposer == Proposer::kNone) return nullptr;
-  if (heads_ != nullptr) return heads_->Passes(key);
+  if (heads_ != nullptr) return heads_->Passes(key, trees_.get());
   if (draft_model_ != nullptr) return draft_model_->Passes(key, constants_->kv, num_cache_blocks_);
   if (options.proposer == Proposer::kNgram) {
     const NgramDraftsArgs args = {.slots = memory_->slots(),

@@ -50,6 +50,34 @@ TEST(PlaceDraftsTest, ARowGetsAsManyAsItWants) {
   EXPECT_THAT(token_ids, ElementsAre(7, 1, 0, 0, 8, 5, 5, 9, 3, 0, 0));
 }
 
+// Two drafts in the first level, then two behind each: the nodes of a level share what is chosen.
+TEST(PlaceDraftsTest, OfATreeAPassChoosesALevel) {
+  int32_t token_ids[] = {7, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0};
+  int32_t query_start_loc[] = {0, 7, 11};
+  int32_t num_proposed[] = {6, 3};
+  const int32_t chosen[] = {10, 20, 11, 21, 12, 22, 13, kNanRow};  // by rank, of two rows
+  const int32_t ranks[] = {0, 1, 0, 1, 0, 1};
+  PlaceDraftsArgs args;
+  args.arrays.token_ids = token_ids;
+  args.arrays.query_start_loc = query_start_loc;
+  args.arrays.num_proposed = num_proposed;
+  args.arrays.max_rows = 2;
+  args.chosen = chosen;
+  args.chosen_stride = 2;
+  args.num_rows = 2;
+  args.max_drafts = 6;
+  args.ranks = ranks;
+  args.num_levels = 2;
+  args.end_of_level[0] = 2;
+  args.end_of_level[1] = 6;
+  args.first_of_level[1] = 2;
+  ASSERT_EQ(CheckPlaceDrafts(args), absl::OkStatus());
+  PlaceDraftsOnHost(args);
+  EXPECT_THAT(token_ids, ElementsAre(7, 10, 11, 12, 13, 12, 13, 8, 20, 21, 22));
+  args.num_levels = 0;
+  EXPECT_THAT(std::string(CheckPlaceDrafts(args).message()), HasSubstr("num_levels"));
+}
+
 TEST(PlaceDraftsTest, RefusesArgumentsThatDoNotFit) {
   std::mt19937 random(1);
   const RejectionShape shape;

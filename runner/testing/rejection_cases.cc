@@ -188,6 +188,13 @@ PlaceDraftsArgs CarvePlaceDrafts(const RejectionShape& shape, ArrayCarver& carve
   args.chosen = carver.Take<int32_t>("chosen", args.chosen_stride * shape.max_drafts);
   args.num_rows = shape.num_rows;
   args.max_drafts = shape.max_drafts;
+  if (shape.has_draft_logits || shape.max_drafts < 2) return args;
+  // A tree whose first level has all drafts but the last.
+  args.ranks = carver.Take<int32_t>("ranks", shape.max_drafts);
+  args.num_levels = 2;
+  args.end_of_level[0] = shape.max_drafts - 1;
+  args.end_of_level[1] = shape.max_drafts;
+  args.first_of_level[1] = shape.max_drafts - 1;
   return args;
 }
 
@@ -200,6 +207,9 @@ void DrawPlaceDrafts(std::mt19937& random, const RejectionShape& shape, PlaceDra
     token += query_len;
   }
   args.arrays.query_start_loc[shape.num_rows] = token;
+  for (int i = 0; args.ranks != nullptr && i < shape.max_drafts; ++i) {
+    const_cast<int32_t*>(args.ranks)[i] = i + 1 < shape.max_drafts ? i : 0;
+  }
   for (int64_t i = 0; i < args.chosen_stride * shape.max_drafts; ++i) {
     const_cast<int32_t*>(args.chosen)[i] =
         Chance(random, 0.1) ? kNanRow : Between(random, 0, shape.vocab_size - 1);

@@ -87,7 +87,11 @@ class RandomHeads : public DraftHeads {
 // Medusa a pass has a matrix of its own, and the state stays.
 class KnownText : public DraftHeads {
  public:
-  KnownText(const std::vector<int32_t>& text, int max_position, c10::Device device) {
+  // `best`: another token is likelier than the one that they know.
+  enum class Best { kKnown, kAnother };
+
+  KnownText(const std::vector<int32_t>& text, int max_position, c10::Device device,
+            Best best = Best::kKnown) {
     for (int pass = 0; pass < kChainDrafts; ++pass) {
       at::Tensor table = at::zeros({max_position, kVocab}, at::TensorOptions(at::kFloat));
       for (int position = 0; position < max_position; ++position) {
@@ -95,6 +99,7 @@ class KnownText : public DraftHeads {
         const size_t place = position + 2 + pass;
         if (place >= text.size()) continue;
         table[position][IsKnown(place) ? text[place] : (text[place] + 1) % kVocab] = 1000;
+        if (best == Best::kAnother) table[position][(text[place] + 2) % kVocab] = 2000;
       }
       tables_.push_back(table.to(device));
     }
@@ -168,6 +173,44 @@ TEST_P(SpeculationAcceptanceSuite, HeadsSeeTheStateThatTheNewestTokenWasChosenFr
       const std::vector<int32_t>& text = harness.text(slot);
       const size_t length = std::min(text.size(), want[0].size());
       ASSERT_TRUE(std::equal(text.begin(), text.begin() + length, want[0].begin())) << step;
+    }
+  }
+}
+
+// Where what they know is only the second-likeliest token, chains are never right. A tree has two drafts
+// behind the newest token, and two behind the second of each level.
+TEST_P(SpeculationAcceptanceSuite, TreesOfHeadsHoldMoreThanTheLikeliestToken) {
+  const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kPosition);
+  const Request request = SomeRequests(22)[1];
+  const std::vector<int32_t> want = PlainTexts(model, {request})[0];
+  for (const bool is_tree : {false, true}) {
+    SCOPED_TRACE(is_tree);
+    KnownText heads(want, model.max_position, GetParam(), KnownText::Best::kAnother);
+    ModelRunnerOptions options = Options(Proposer::kHeads);
+    options.speculation.heads = &heads;
+    options.speculation.max_drafts = 6;
+    options.speculation.graph_num_drafts = {2, 6};
+    if (is_tree) {
+      options.speculation.shape = DraftShape::kTree;
+      options.speculation.tree = {0, 0, 2, 2, 4, 4};
+    }
+    auto harness = SpeculationHarness::Create(options, model);
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    (*harness)->Join(0, request.prompt, request.sampling);
+    ASSERT_STEP((*harness)->Step({{.slot = 0}}));
+    for (int step = 0; step < 7; ++step) {
+      const size_t length = (*harness)->text(0).size();
+      const int num_drafts = step % 3 == 0 ? 2 : 6;  // a level, or all three
+      const int num_levels = num_drafts / 2;
+      int num_new = 1;
+      while (is_tree && num_new <= num_levels && KnownText::IsKnown(length + num_new - 1)) {
+        ++num_new;
+      }
+      ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = num_drafts}}));
+      EXPECT_EQ((*harness)->num_new(), std::vector<int>{num_new}) << "step " << step;
+      const std::vector<int32_t>& text = (*harness)->text(0);
+      ASSERT_LE(text.size(), want.size());
+      ASSERT_TRUE(std::equal(text.begin(), text.end(), want.begin())) << step;
     }
   }
 }
@@ -443,13 +486,6 @@ TEST_P(SpeculationAcceptanceSuite, RefusesOptionsThatDoNotFit) {
               HasSubstr("speculation.heads must be given for Proposer::kHeads, and for no other"));
   EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kHeads, .heads = &heads}, plain),
               HasSubstr("the model's hidden_dim (for Proposer::kHeads) is too small"));
-  EXPECT_THAT(message({.max_drafts = 2,
-                       .shape = DraftShape::kTree,
-                       .tree = {0, 0},
-                       .proposer = Proposer::kHeads,
-                       .heads = &heads},
-                      model),
-              HasSubstr("speculation.heads propose chains"));
   EXPECT_THAT(
       message(
           {.max_drafts = 2, .shape = DraftShape::kTree, .acceptance = DraftAcceptance::kRejection},

@@ -78,9 +78,10 @@ std::ostream& operator<<(std::ostream& out, const Drafts& drafts) {
   return out << "proposer " << static_cast<int>(drafts.proposer) << ", tree " << drafts.tree;
 }
 
-constexpr Drafts kAllDrafts[] = {
-    {Proposer::kNone},       {Proposer::kNgram},       {Proposer::kModel},      {Proposer::kHeads},
-    {Proposer::kNone, true}, {Proposer::kNgram, true}, {Proposer::kModel, true}};
+constexpr Drafts kAllDrafts[] = {{Proposer::kNone},        {Proposer::kNgram},
+                                 {Proposer::kModel},       {Proposer::kHeads},
+                                 {Proposer::kNone, true},  {Proposer::kNgram, true},
+                                 {Proposer::kModel, true}, {Proposer::kHeads, true}};
 
 ModelRunnerOptions OptionsOf(const Drafts& drafts, DraftHeads* heads) {
   ModelRunnerOptions options = Options(drafts.proposer);
@@ -89,7 +90,7 @@ ModelRunnerOptions OptionsOf(const Drafts& drafts, DraftHeads* heads) {
   options.speculation.shape = DraftShape::kTree;
   options.speculation.max_drafts = kTreeDrafts;
   options.speculation.graph_num_drafts = {4, kTreeDrafts};
-  if (drafts.proposer == Proposer::kModel) {
+  if (drafts.proposer == Proposer::kModel || drafts.proposer == Proposer::kHeads) {
     options.speculation.tree = {0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9};
   }
   return options;
