@@ -121,22 +121,41 @@ int DraftCosts::Choose(const DraftableStep& step) {
   return std::min(rows.probed, step.most);
 }
 
+bool DraftCosts::IsMeasured(const DraftableStep& step) const {
+  const Rows& rows = rows_[IndexOf(step.num_rows)];
+  return rows.times[NumberFor(step.most)].is_known() && rows.times[0].is_known() &&
+         places_[0].num_rows >= kFirstRows;
+}
+
 int DraftCosts::Best(const DraftableStep& step) const {
   if (step.most == 0 || step.num_drafting == 0) return 0;
+  if (!IsMeasured(step)) return step.most;
   const Rows& rows = rows_[IndexOf(step.num_rows)];
-  const bool is_measured = rows.times[NumberFor(step.most)].is_known() &&
-                           rows.times[0].is_known() && places_[0].num_rows >= kFirstRows;
-  if (!is_measured) return step.most;
   return std::min(BestMeasured(rows, step, ExpectedGains()), step.most);
+}
+
+int DraftCosts::ChooseBesidePrompts(const DraftableStep& step) {
+  if (step.most == 0 || step.num_drafting == 0) return 0;
+  if (places_[0].num_rows < kFirstRows) return step.most;
+  // Where all steps have prompts, acceptance is found in these.
+  const int64_t place = num_beside_prompts_++ % kProbeInterval;
+  if (place >= kProbeInterval - kProbeSteps) return step.most;
+  if (IsMeasured(step)) return Best(step);
+  int num_drafts = 0;
+  double reached = 1;
+  while (num_drafts < step.most && (reached *= acceptance(num_drafts)) >= kLeastReached) {
+    ++num_drafts;
+  }
+  return num_drafts;
 }
 
 void DraftCosts::ObserveStep(const TimedStep& step) {
   const int number = NumberFor(step.num_drafts);
   const std::optional<int> before = std::exchange(last_, number);
   ++num_observed_;
-  if (!before.has_value() || !(step.us > 0)) return;
+  if (!(step.us > 0)) return;
   Rows& rows = rows_[IndexOf(step.num_rows)];
-  if (*before != number && ++rows.num_skipped[number] <= kMostSkipped) return;
+  if (before != number && ++rows.num_skipped[number] <= kMostSkipped) return;
   rows.num_skipped[number] = 0;
   rows.times[number].Add(step.us, num_observed_);
 }

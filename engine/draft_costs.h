@@ -18,7 +18,12 @@
 //
 // Where the host launches steps ahead, the time of a step may be in part that of the next one. So a
 // step counts only behind one with the same number of drafts. Where numbers of rows take turns, each
-// with another number of drafts, there is none: then one of every kMostSkipped + 1 steps counts.
+// with another number of drafts, or with steps that are not measured, there is none: then one of every
+// kMostSkipped + 1 steps counts.
+//
+// Steps with chunks of prompts are not measured, for their times are those of the chunks. If what
+// decodes alone take is not known, acceptance decides: a step has as many drafts as are likely enough
+// to be accepted (kLeastReached).
 //
 // Thread safety: none; one owner. No allocation after construction. Choose() computes for less than a
 // microsecond.
@@ -70,6 +75,9 @@ class DraftCosts {
   static constexpr int kMostSkipped = 8;  // steps in a row that do not count
   // The number of drafts changes for one that brings more by this part.
   static constexpr double kMargin = 0.02;
+  // Of drafts that are verified beside prompts, where no times are known: the least probability that the
+  // last one is reached and accepted. It adds a token to products that have many, so one in four pays.
+  static constexpr double kLeastReached = 0.25;
 
   // `numbers`: ascending, in [1, kMaxDrafts]. A step whose rows have up to n drafts takes as long as
   // one of the smallest number that is not below n. Empty: there are no drafts.
@@ -79,8 +87,11 @@ class DraftCosts {
   // for probes.
   int Choose(const DraftableStep& step);
 
-  // The same of a step that is not measured, such as one with chunks of prompts: what has been
-  // measured says so, else step.most.
+  // The same of a step that is not measured, such as one with chunks of prompts: Best() where times
+  // are known, else by acceptance. Counts the call, for probes of the largest number.
+  int ChooseBesidePrompts(const DraftableStep& step);
+
+  // What brings the most by the times that were measured; step.most before they are.
   int Best(const DraftableStep& step) const;
 
   // The next step that is done.
@@ -124,6 +135,8 @@ class DraftCosts {
   using Gains = std::array<double, kMaxDrafts + 1>;
 
   static int IndexOf(int num_rows);
+  // Whether the times of the step's largest number and of plain steps are known, and acceptance is.
+  bool IsMeasured(const DraftableStep& step) const;
   // The smallest of the numbers that is not below `num_drafts`; 0 for 0.
   int NumberFor(int num_drafts) const;
   // [n]: accepted drafts of a row with n, on average.
@@ -142,8 +155,9 @@ class DraftCosts {
   std::vector<int> numbers_;   // with 0
   std::array<Rows, 16> rows_;  // [i]: of 2^i rows and more, below 2^(i + 1); the last: and more
   std::array<Place, kMaxDrafts> places_;
-  std::optional<int> last_;   // the number of the step before, if it was measured
-  int64_t num_observed_ = 0;  // steps
+  int64_t num_beside_prompts_ = 0;  // calls of ChooseBesidePrompts() when acceptance was known
+  std::optional<int> last_;         // the number of the step before, if it was measured
+  int64_t num_observed_ = 0;        // steps
 };
 
 }  // namespace reprise

@@ -15,8 +15,10 @@ namespace reprise {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::Le;
+using ::testing::Pair;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kInterval = DraftCosts::kProbeInterval;
@@ -220,18 +222,65 @@ TEST(DraftCostsTest, StepsThatTakeTheTimeOfTheNextAreTakenForWhatTheyAre) {
   }
 }
 
-TEST(DraftCostsTest, StepsBesidePromptsAreNotMeasured) {
-  DraftCosts costs({1, 2, 4});
-  const DraftableStep step = {.num_rows = 1, .num_drafting = 1, .most = 4};
-  for (int i = 0; i < 1000; ++i) {
+// Steps with prompts only, in each of which a row is verified. Returns how many had each number.
+std::map<int, int> CountBesidePrompts(DraftCosts& costs, Device& device, int num_steps) {
+  std::map<int, int> counts;
+  for (int i = 0; i < num_steps; ++i) {
+    const int num_drafts = costs.ChooseBesidePrompts(
+        {.num_rows = device.num_rows, .num_drafting = device.num_rows, .most = device.most});
     costs.ObserveOtherStep();
-    costs.ObserveStep({.num_rows = 1, .num_drafts = 4, .us = 1e6});
-    costs.ObserveRow({.num_drafts = 4, .num_accepted = 0, .num_rows = 1});
-    costs.ObserveOtherStep();
-    costs.ObserveStep({.num_rows = 1, .us = 1});
+    for (int row = 0; row < device.num_rows && num_drafts > 0; ++row) {
+      costs.ObserveRow({.num_drafts = num_drafts,
+                        .num_accepted = device.Accepted(num_drafts),
+                        .num_rows = device.num_rows});
+    }
+    ++counts[num_drafts];
   }
-  EXPECT_EQ(costs.Best(step), 4);
-  EXPECT_EQ(costs.Choose(step), 4);
+  return counts;
+}
+
+TEST(DraftCostsTest, WhereAllStepsHavePromptsAcceptanceDecides) {
+  for (const int num_rows : {1, 8}) {
+    SCOPED_TRACE(num_rows);
+    Device device = {
+        .us = {}, .acceptance = std::vector<double>(4, 0.0), .num_rows = num_rows, .most = 4};
+    DraftCosts costs({1, 2, 4});
+    EXPECT_THAT(CountBesidePrompts(costs, device, 16 / num_rows),
+                ElementsAre(Pair(4, 16 / num_rows)))
+        << "until acceptance is known";
+    EXPECT_THAT(CountBesidePrompts(costs, device, 4 * kInterval),
+                ElementsAre(Pair(0, 4 * (kInterval - DraftCosts::kProbeSteps)),
+                            Pair(4, 4 * DraftCosts::kProbeSteps)));
+    // Probes find that it has risen: 0.9^4 = 0.66. Of 32 rows eight intervals have.
+    device.acceptance = std::vector<double>(4, 0.9);
+    CountBesidePrompts(costs, device, 12 * kInterval);
+    EXPECT_THAT(CountBesidePrompts(costs, device, 100)[4], Ge(95));
+  }
+  // 0.7^3 = 0.34 and 0.7^4 = 0.24: the fourth draft is reached and accepted too rarely.
+  Device device = {.us = {}, .acceptance = {1, 0.7, 0.7, 0.7, 0.7}, .num_rows = 64, .most = 5};
+  DraftCosts costs({1, 2, 4, 8});
+  CountBesidePrompts(costs, device, 100);
+  EXPECT_THAT(CountBesidePrompts(costs, device, 100)[4], Ge(90));
+}
+
+// Decodes alone between steps with prompts: what they take is found, if later.
+TEST(DraftCostsTest, StepsBehindThoseWithPromptsAreMeasuredNowAndThen) {
+  for (const double acceptance : {0.0, 0.95}) {
+    SCOPED_TRACE(acceptance);
+    Device device = {.us = {{0, 100}, {1, 125}, {2, 150}, {4, 190}},
+                     .acceptance = std::vector<double>(4, acceptance),
+                     .num_rows = 4,
+                     .most = 4};
+    DraftCosts costs({1, 2, 4});
+    for (int i = 0; i < 300; ++i) {
+      device.Run(costs);
+      costs.ObserveOtherStep();
+    }
+    const int best = acceptance > 0 ? 4 : 0;
+    EXPECT_EQ(Best(costs, device), best);
+    EXPECT_THAT(device.Count(costs, 100)[best], Ge(90));
+    EXPECT_THAT(CountBesidePrompts(costs, device, 100)[best], Ge(90));
+  }
 }
 
 TEST(DraftCostsTest, NumbersOfRowsAreMeasuredApart) {

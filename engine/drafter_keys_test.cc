@@ -207,5 +207,74 @@ TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
   EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 1);
 }
 
+// What a text that others decoded without drafts leaves in the cache: keys of the model, and of the
+// drafter those of the prompt alone.
+TEST(DrafterKeysTest, APrefixIsSeenAsFarAsTheDrafterSawIt) {
+  for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
+    SCOPED_TRACE(static_cast<int>(keys));
+    SchedulerOptions options = OptionsWithDrafts(3);
+    options.speculation.max_speculating_rows = 1;
+    options.drafter_keys = keys;
+    auto scheduler = Make(options);
+    std::vector<TokenEvent> events;
+    Add(*scheduler, {.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 14});
+    Add(*scheduler, {.prompt = {6}, .max_new_tokens = 14});
+    for (int i = 0; i < 14; ++i) {
+      ASSERT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0));
+      scheduler->Commit({7, 7}, events);
+    }
+    std::vector<int32_t> text = {1, 2, 3, 4, 5};
+    text.resize(19, 7);
+    text.push_back(9);
+    const auto num_undrafted = [&](std::vector<int32_t> prompt) {
+      Add(*scheduler, {.prompt = std::move(prompt), .max_new_tokens = 20});
+      const ScheduledBatch& batch = scheduler->Schedule();
+      EXPECT_THAT(batch.joins, SizeIs(1));
+      EXPECT_EQ(batch.joins[0].seq_len, 16);
+      const int num = batch.joins[0].num_undrafted;
+      scheduler->Commit({7}, events);
+      return num;
+    };
+    const bool has_keys = keys != DrafterKeys::kNone;
+    EXPECT_EQ(num_undrafted(text), has_keys ? 11 : 0);
+    // 20 tokens before the newest, of which it has seen five: four rows show it four each, less one.
+    while (scheduler->num_running() > 0) {
+      ASSERT_THAT(DraftsOf(scheduler->Schedule()), SizeIs(1));
+      scheduler->Commit(NewTokens(3, {{7}}).output(), events);
+    }
+    EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, has_keys ? 4 : 0);
+    EXPECT_EQ(num_undrafted(text), 0) << "it has caught up";
+    scheduler->CheckInvariants();
+  }
+}
+
+// Chunks of one token are not shown to a drafter, which is behind its prompt then; so are the forks.
+TEST(DrafterKeysTest, ForksAreBehindAsTheirSibling) {
+  for (const int prefill_chunk : {1, 0}) {
+    SCOPED_TRACE(prefill_chunk);
+    SchedulerOptions options = OptionsWithDrafts(3);
+    options.prefill_chunk = prefill_chunk;
+    options.drafter_keys = DrafterKeys::kOfDrafts;
+    auto scheduler = Make(options);
+    std::vector<TokenEvent> events;
+    Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7}, .max_new_tokens = 9, .num_sequences = 2});
+    int num_joins = 0;
+    for (int step = 0; scheduler->num_forks() == 0; ++step) {
+      ASSERT_LT(step, 10);
+      const ScheduledBatch& batch = scheduler->Schedule();
+      num_joins += static_cast<int>(batch.joins.size());
+      if (num_joins == 2) {
+        EXPECT_EQ(batch.joins[0].seq_len, 6);
+        EXPECT_EQ(batch.joins[0].num_undrafted, prefill_chunk == 1 ? 6 : 0);
+      }
+      const int num_rows = static_cast<int>(batch.rows.size());
+      scheduler->Commit(NewTokens(3, std::vector<std::vector<int32_t>>(num_rows, {7})).output(),
+                        events);
+    }
+    EXPECT_EQ(num_joins, 2);
+    scheduler->CheckInvariants();
+  }
+}
+
 }  // namespace
 }  // namespace reprise

@@ -86,10 +86,9 @@ DrafterKeys KeysOf(const SpeculationOptions& drafts) {
 // The drafts of decodes: as the options say, and no more than the runner proposes.
 absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
   const SpeculationOptions& drafts = options.runner.speculation;
-  const bool proposes = drafts.proposer != SpeculationOptions::Proposer::kNone;
-  const int most = !proposes             ? 0
-                   : drafts.tree.empty() ? drafts.max_drafts
-                                         : static_cast<int>(LevelDraftsOf(drafts).size());
+  // Without a proposer drafts are those of Request::predicted_tokens.
+  const int most = drafts.tree.empty() ? std::min(drafts.max_drafts, kMaxDrafts)
+                                       : static_cast<int>(LevelDraftsOf(drafts).size());
   if (!options.speculation.has_value()) {
     // Texts by rejection sampling depend on which steps have drafts, so the clock must not decide it.
     return SpeculationPolicy{.num_drafts = most,
@@ -97,9 +96,8 @@ absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
   }
   if (options.speculation->num_drafts > most) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "speculation.num_drafts must be at most what runner.speculation proposes: expected at "
-        "most ",
-        most, proposes ? "" : " (it has no proposer)", ", got ", options.speculation->num_drafts));
+        "speculation.num_drafts must be at most runner.speculation.max_drafts: expected at most ",
+        most, ", got ", options.speculation->num_drafts));
   }
   return *options.speculation;
 }
@@ -191,6 +189,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                          .level_drafts = LevelDraftsOf(options.runner.speculation),
                          .graph_levels =
                              GraphLevelsOf(options.runner.speculation, runner->graph_num_drafts()),
+                         .has_drafter = options.runner.speculation.proposer !=
+                                        SpeculationOptions::Proposer::kNone,
                          .drafter_keys = KeysOf(options.runner.speculation),
                          .prefix_reuse = options.prefix_reuse,
                          .partial_hits = options.partial_hits,

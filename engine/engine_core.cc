@@ -58,6 +58,7 @@ absl::StatusOr<SequenceId> EngineCore::Add(Request request) {
     }
     REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("prompt", request.prompt));
     REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("forced_tokens", request.forced_tokens));
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("predicted_tokens", request.predicted_tokens));
     REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("encoder_tokens", request.encoder_tokens));
     for (size_t i = 0; i < request.embeddings.size(); ++i) {
       REPRISE_RETURN_IF_ERROR(runner_->CheckEmbeddings(absl::StrCat("embeddings[", i, "]"),

@@ -117,6 +117,11 @@ struct Request {
   // (ModelRunnerOptions::max_earlier_logits), else one a step. Stop tokens, matchers and maskers are
   // not asked.
   std::vector<int32_t> forced_tokens = {};
+  // What the answer will probably be, such as a text that is to be changed in few places: drafts are the
+  // tokens that follow in it what has been generated (engine/speculation/predicted_text.h), and the drafter's where
+  // it has none. Read where the runner serves drafts (SpeculationOptions::max_drafts), also without a
+  // proposer. The text is the same without it.
+  std::vector<int32_t> predicted_tokens = {};
   // The most drafts of a row, where the engine speculates (SpeculationPolicy); the text is the same.
   // 0: none; -1: the engine's.
   int max_drafts = -1;

@@ -137,6 +137,14 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockManager blocks)
       by_slot_(options.max_num_seqs, nullptr) {
   if (options_.prefill_chunk == 0) options_.prefill_chunk = options_.max_num_tokens;
   has_windows_ = absl::c_any_of(blocks_.groups(), LosesBlocks);
+  const absl::Span<const KvGroupSpec> groups = blocks_.groups();
+  const auto full = absl::c_find_if(
+      groups, [](const KvGroupSpec& group) { return group.retention == KvRetention::kFull; });
+  if (options_.drafter_keys != DrafterKeys::kNone && full != groups.end()) {
+    drafted_group_ = static_cast<int>(full - groups.begin());
+    drafted_blocks_.emplace(
+        DraftedBlocksOptions{.num_blocks = options_.num_blocks, .block_size = options_.block_size});
+  }
   // The device may be behind by a chunk, or by a row with drafts, for each step in flight.
   const int64_t num_uncommitted =
       int64_t{options_.max_steps_in_flight} *
@@ -297,11 +305,21 @@ void Scheduler::AddDrafts() {
                                                         max_earlier_logits - num_earlier_logits_));
     const int most = std::min({step_levels, MostLevels(open, rows_[i]), LevelsOf(room)});
     if (most <= 0) continue;
-    const int wanted = DraftsOf(WantedLevels(sequence, most));
-    const int num_levels = LevelsOf(RoomForDrafts(sequence, wanted, may_grow));
-    const int num_drafts = DraftsOf(num_levels);
+    const absl::Span<const int32_t> given = sequence.PredictedDrafts(most);
+    open.has_given_drafts = !given.empty();
+    int num_levels = 0;
+    int num_drafts = 0;
+    if (open.has_given_drafts) {
+      const int wanted = std::min(NumByAcceptance(sequence, most), static_cast<int>(given.size()));
+      num_drafts = num_levels = RoomForDrafts(sequence, wanted, may_grow);
+      rows_[i].drafts = given.first(num_drafts);
+    } else {
+      const int wanted = DraftsOf(WantedLevels(sequence, most));
+      num_levels = LevelsOf(RoomForDrafts(sequence, wanted, may_grow));
+      num_drafts = DraftsOf(num_levels);
+      rows_[i].num_drafts = num_drafts;
+    }
     if (num_drafts == 0) continue;
-    rows_[i].num_drafts = num_drafts;
     open.num_drafts = num_drafts;
     open.num_levels = num_levels;
     open.num_tokens += num_drafts;
@@ -315,9 +333,13 @@ void Scheduler::AddDrafts() {
   }
 }
 
-int Scheduler::WantedLevels(Sequence& sequence, int most) {
+int Scheduler::NumByAcceptance(Sequence& sequence, int most) const {
   // What is measured is one number of drafts for the whole step.
-  const int wanted = options_.speculation.measures_steps ? most : sequence.draft_length.Next(most);
+  return options_.speculation.measures_steps ? most : sequence.draft_length.Next(most);
+}
+
+int Scheduler::WantedLevels(Sequence& sequence, int most) {
+  const int wanted = NumByAcceptance(sequence, most);
   if (options_.drafter_keys == DrafterKeys::kNone || wanted == 0) return wanted;
   const int num_unseen = sequence.num_unseen();
   if (num_unseen <= DraftsOf(wanted)) return wanted;
@@ -338,7 +360,7 @@ void Scheduler::MarkFedRows() {
 }
 
 bool Scheduler::HasProposed(const OpenRow& row, absl::Span<const int32_t> new_tokens) const {
-  if (options_.drafter_keys == DrafterKeys::kNone) return true;
+  if (options_.drafter_keys == DrafterKeys::kNone || row.has_given_drafts) return true;
   if (row.sequence->num_unseen() <= row.num_drafts) return true;
   // A drafter that proposes none leaves token 0 in the places of drafts, which may be right: others that
   // were accepted, all new tokens but the last, are certainly its own.
@@ -349,6 +371,7 @@ bool Scheduler::HasProposed(const OpenRow& row, absl::Span<const int32_t> new_to
 int Scheduler::MostLevels(const OpenRow& open, const ScheduledRow& row) const {
   if (!row.tokens.empty()) return 0;
   const Sequence& sequence = *open.sequence;
+  if (!options_.has_drafter && sequence.PredictedDrafts(/*most=*/1).empty()) return 0;
   const int num_left = sequence.max_generated() - sequence.num_generated() - sequence.num_in_flight;
   const int room = MaxCachedTokens(sequence) - sequence.num_scheduled;
   return std::max(0, std::min({sequence.max_drafts(), num_left, LevelsOf(room)}));
@@ -369,9 +392,9 @@ int Scheduler::StepLevels() {
     return 0;
   }
   if (!policy.measures_steps) return step.most;
-  // Steps with prompts are not measured, and are no probes.
+  // Steps with prompts are not measured.
   const int num_levels =
-      num_prefill_tokens_ > 0 ? draft_costs_.Best(step) : draft_costs_.Choose(step);
+      num_prefill_tokens_ > 0 ? draft_costs_.ChooseBesidePrompts(step) : draft_costs_.Choose(step);
   if (num_levels == 0) ++speculation_statistics_.num_unpaid_steps;
   return num_levels;
 }

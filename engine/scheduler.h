@@ -73,6 +73,10 @@
 // has seen all, unless the sequence would end before, or accepts too little: such rows bring a token
 // each, and count neither for lengths nor for times.
 //
+// Predictions. A sequence whose request says what its text will probably be has drafts of that in place of
+// the drafter's, as long as the end of its text is found in it: a chain, also beside trees. Tokens in
+// flight are taken to be as predicted.
+//
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache, or return from the host.
 //
@@ -123,6 +127,7 @@
 #include "engine/draft_costs.h"
 #include "engine/preemption_rule.h"
 #include "engine/request.h"
+#include "engine/speculation/drafted_blocks.h"
 #include "engine/speculation_policy.h"
 #include "engine/step_output.h"
 #include "runner/sampling/logits_request.h"
@@ -166,6 +171,8 @@ struct SchedulerOptions {
   // Levels that the runner has graphs for, ascending: steps with fewer take as long. Read with
   // SpeculationPolicy::measures_steps, which chooses among them and num_drafts. Empty: 1, 2, 4, ...
   std::vector<int> graph_levels = {};
+  // Whether the runner proposes drafts. Else those of Request::predicted_tokens are all there are.
+  bool has_drafter = true;
   DrafterKeys drafter_keys = DrafterKeys::kNone;  // of what proposes the drafts
   // Whether sequences reuse cached prefixes. The generated texts are the same as without it,
   // provided that the kernels give the same keys for other lengths of chunks.
@@ -304,10 +311,11 @@ class Scheduler {
     // That the sequence gets by it: several if they are forced, and at most so many with drafts.
     int num_new_tokens = 0;
     int num_drafts = 0;
-    int num_levels = 0;          // of the drafts: how many can be accepted
-    bool feeds_drafter = false;  // its step shows the tokens of all rows to a drafter with keys
-    bool scores_prompt = false;  // it brings log-probabilities of tokens of the prompt
-    int first_earlier = 0;       // of the step's earlier logits: where those of the row begin
+    int num_levels = 0;             // of the drafts: how many can be accepted
+    bool has_given_drafts = false;  // of the request's predicted_tokens: a chain
+    bool feeds_drafter = false;     // its step shows the tokens of all rows to a drafter with keys
+    bool scores_prompt = false;     // it brings log-probabilities of tokens of the prompt
+    int first_earlier = 0;          // of the step's earlier logits: where those of the row begin
     bool has_earlier = false;
   };
   using OpenBatch = std::vector<OpenRow>;
@@ -331,7 +339,9 @@ class Scheduler {
   int StepLevels();
   // The most levels of a row, in a batch that has nothing else; 0: it is none of a decode.
   int MostLevels(const OpenRow& open, const ScheduledRow& row) const;
-  // How many levels of drafts, at most `most`, the sequence's next row should have.
+  // How many drafts, of trees levels, of at most `most`, what it accepts is for.
+  int NumByAcceptance(Sequence& sequence, int most) const;
+  // How many levels of the drafter's, at most `most`, the sequence's next row should have.
   int WantedLevels(Sequence& sequence, int most);
   // Notes of all rows whether the step shows its tokens to a drafter with keys.
   void MarkFedRows();
@@ -392,6 +402,9 @@ class Scheduler {
   // with it. Null if there is none, or nothing to share.
   const Sequence* ForkableSibling(const Sequence& sequence) const;
   void InsertWaiting(Sequence& sequence);
+  // The sequence in the slot has begun with `num_tokens` tokens in the cache: of how many of them a
+  // drafter has seen the keys, by their blocks.
+  int NumDraftedHits(SlotId slot, int num_tokens);
 
   // ---- What a step has computed (scheduler_commit.cc).
   OpenBatch TakeOldestBatch();
@@ -408,6 +421,8 @@ class Scheduler {
   void EndBroken(Sequence& sequence, std::vector<TokenEvent>& events);
   // The next tokens of a running sequence have been computed.
   void CommitTokens(const Sequence& sequence, int num_tokens);
+  // Notes which tokens of `range`, of a sequence in a slot, a drafter with keys has seen.
+  void NoteDrafted(const Sequence& sequence, const TokenSpan& range);
   FinishReason ReasonToFinish(Sequence& sequence, int32_t token) const;
 
   // ---- From running or waiting to finished (scheduler_end.cc).
@@ -451,6 +466,9 @@ class Scheduler {
   int64_t num_forks_ = 0;
   SpeculationStatistics speculation_statistics_;
   DraftCosts draft_costs_;  // read with SpeculationPolicy::measures_steps
+  // Of a drafter with keys: by the blocks of a group of full attention, which its layers keep.
+  std::optional<DraftedBlocks> drafted_blocks_;
+  int drafted_group_ = 0;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // of all sequences, or earlier
   absl::flat_hash_map<SequenceId, std::unique_ptr<AddedRequest>> requests_;
   std::deque<Sequence*> waiting_;   // in the order of admission

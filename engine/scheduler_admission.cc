@@ -96,6 +96,7 @@ absl::StatusOr<SequenceId> Scheduler::Add(Request request) {
       sequence.token_masker = kept.new_token_masker();
       masks_.resize(static_cast<size_t>(options_.max_num_seqs) * options_.mask_words);
     }
+    if (!kept.predicted_tokens.empty()) sequence.predicted.emplace(kept.predicted_tokens);
     sequence.tokens.reserve(kept.prompt.size() +
                             std::min(sequence.max_generated(), options_.max_seq_len) + 1);
     sequence.tokens = kept.prompt;
@@ -202,7 +203,7 @@ absl::StatusOr<PromptHits> Scheduler::TakeSlot(Sequence& sequence, SlotId slot) 
   if (sequence.stored_as.has_value()) return TakeSlotAgain(sequence, slot);
   if (const Sequence* const sibling = ForkableSibling(sequence)) {
     if (const std::optional<PromptHits> hits = Fork(*sibling, slot)) {
-      sequence.num_drafted = std::min(sibling->num_drafted, hits->num_tokens);
+      sequence.num_drafted = NumDraftedHits(slot, hits->num_tokens);
       return *hits;
     }
   }
@@ -212,8 +213,17 @@ absl::StatusOr<PromptHits> Scheduler::TakeSlot(Sequence& sequence, SlotId slot) 
 absl::StatusOr<PromptHits> Scheduler::AddToCache(Sequence& sequence, SlotId slot) {
   const absl::StatusOr<PromptHits> hits =
       AsPrompt(sequence, [&](const SequencePrompt& prompt) { return blocks_.Add(slot, prompt); });
-  if (hits.ok()) sequence.num_drafted = hits->num_tokens;
+  if (hits.ok()) sequence.num_drafted = NumDraftedHits(slot, hits->num_tokens);
   return hits;
+}
+
+int Scheduler::NumDraftedHits(SlotId slot, int num_tokens) {
+  if (!drafted_blocks_.has_value() || num_tokens == 0) return num_tokens;
+  const absl::Span<const BlockId> blocks = blocks_.blocks(slot, drafted_group_);
+  // The last one may be a copy, still to be made, of which only the first tokens are wanted.
+  const BlockId last = blocks[(num_tokens - 1) / options_.block_size];
+  drafted_blocks_->Copy(blocks_.OriginOf(last), last);
+  return drafted_blocks_->NumSeen(blocks, num_tokens);
 }
 
 absl::StatusOr<PromptHits> Scheduler::AsPrompt(

@@ -105,6 +105,7 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
   const int num_accepted = static_cast<int>(tokens.size()) - 1;
   CHECK(0 <= num_accepted && num_accepted <= row.num_levels)
       << "expected 1 to " << 1 + row.num_levels << " new tokens, got " << tokens.size();
+  const int num_drafted_before = sequence.num_drafted;
   if (HasProposed(row, tokens)) {
     sequence.draft_length.Observe(row.num_levels, num_accepted);
     draft_costs_.ObserveRow({.num_drafts = row.num_levels,
@@ -113,12 +114,18 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
     speculation_statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
     // The newest token, and the drafts before the last as far as they were accepted.
     const bool keeps_drafts = options_.drafter_keys == DrafterKeys::kOfDrafts;
-    sequence.num_drafted =
-        sequence.num_known + (keeps_drafts ? std::min(row.num_levels - 1, num_accepted) : 0);
+    if (!row.has_given_drafts) {
+      sequence.num_drafted =
+          sequence.num_known + (keeps_drafts ? std::min(row.num_levels - 1, num_accepted) : 0);
+    }
   } else {
     ++speculation_statistics_.num_catch_up_rows;
     sequence.num_drafted += 1 + row.num_drafts;
   }
+  // Of committed tokens; CommitTokens() does it of the others.
+  NoteDrafted(sequence,
+              {.first = num_drafted_before,
+               .end = std::min(sequence.num_drafted, blocks_.num_committed(*sequence.slot))});
   sequence.num_in_flight -= row.num_levels - num_accepted;
   sequence.num_scheduled -= row.num_drafts - num_accepted;
   row.first_token = sequence.num_known - 1;
@@ -145,6 +152,10 @@ bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
   }
   ++sequence.num_known;
   --sequence.num_in_flight;
+  if (sequence.predicted.has_value()) {
+    sequence.predicted->Follow(absl::MakeConstSpan(sequence.tokens)
+                                   .subspan(sequence.num_prompt(), sequence.num_generated()));
+  }
   const FinishReason finish = ReasonToFinish(sequence, token);
   const bool is_first = sequence.num_generated() == 1;
   events.push_back({.sequence = sequence.id(),
@@ -185,6 +196,12 @@ void Scheduler::CommitTokens(const Sequence& sequence, int num_tokens) {
   const absl::Status committed = blocks_.Commit(
       *sequence.slot, absl::MakeConstSpan(sequence.tokens).subspan(num_committed, num_tokens));
   CHECK(committed.ok()) << committed;
+  NoteDrafted(sequence, {.first = num_committed, .end = num_committed + num_tokens});
+}
+
+void Scheduler::NoteDrafted(const Sequence& sequence, const TokenSpan& range) {
+  if (!drafted_blocks_.has_value()) return;
+  drafted_blocks_->Set(blocks_.blocks(*sequence.slot, drafted_group_), range, sequence.num_drafted);
 }
 
 FinishReason Scheduler::ReasonToFinish(Sequence& sequence, int32_t token) const {

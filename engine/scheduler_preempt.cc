@@ -126,6 +126,10 @@ absl::StatusOr<PromptHits> Scheduler::SwapIn(Sequence& sequence, SlotId slot) {
   swap_store_->Poll();
   sequence.stored_as.reset();
   sequence.num_drafted = std::min(sequence.num_drafted, num_stored);
+  if (drafted_blocks_.has_value()) {
+    drafted_blocks_->Set(blocks_.blocks(slot, drafted_group_), {.end = num_stored},
+                         sequence.num_drafted);
+  }
   return PromptHits{.num_tokens = num_stored, .has_encoder = blocks_.has_encoder(slot)};
 }
 

@@ -8,11 +8,13 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/ids.h"
 #include "cache/blocks/sequence_content.h"
 #include "engine/prompt_content.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/speculation/predicted_text.h"
 #include "engine/speculation_policy.h"
 
 namespace reprise {
@@ -40,7 +42,8 @@ struct Scheduler::Sequence {
   std::unique_ptr<StopMatcher> stop_matcher;
   std::unique_ptr<TokenMasker> token_masker;
   DraftLength draft_length;
-  std::vector<int32_t> tokens;  // known ones, then forced ones not yet reached
+  std::optional<PredictedText> predicted;  // of the request's predicted_tokens
+  std::vector<int32_t> tokens;             // known ones, then forced ones not yet reached
   int num_known = 0;
   int num_scheduled = 0;
   int num_in_flight = 0;
@@ -69,6 +72,12 @@ struct Scheduler::Sequence {
   bool needs_prompt_log_probs() const;
   // Of its rows; 0 for sequences whose rows ask for more than tokens.
   int max_drafts() const;
+  // Drafts of its newest row, in the batch that is made, that the request expects, up to `most`.
+  absl::Span<const int32_t> PredictedDrafts(int most) const {
+    if (!predicted.has_value()) return {};
+    // What batches before it bring is taken to be as expected; it brings a token itself.
+    return predicted->After(num_in_flight - 1, most);
+  }
   bool forced() const { return !request().forced_tokens.empty(); }
   int max_generated() const {
     return forced() ? static_cast<int>(request().forced_tokens.size()) : request().max_new_tokens;

@@ -392,6 +392,37 @@ TEST(SchedulerSpeculationTest, StepsHaveTheNumberOfDraftsThatPaysMost) {
   }
 }
 
+// A prompt arrives in every step, so that none is of decodes alone: what is accepted decides.
+TEST(SchedulerSpeculationTest, DraftsThatAreNeverRightEndBesidePromptsToo) {
+  for (const bool is_right : {false, true}) {
+    SCOPED_TRACE(is_right);
+    SchedulerOptions options = Options(3);
+    options.max_seq_len = 1100;
+    options.num_blocks = 1200;
+    options.prefix_reuse = PrefixReuse::kOff;
+    options.speculation.measures_steps = true;
+    auto scheduler = Make(options);
+    std::vector<TokenEvent> events;
+    Add(*scheduler, {.prompt = {1}, .max_new_tokens = 1090});
+    scheduler->Schedule();
+    scheduler->Commit({7}, events);
+    int num_with_drafts = 0;
+    constexpr int kNumSteps = DraftCosts::kProbeInterval;
+    for (int i = 0; i < kNumSteps; ++i) {
+      Add(*scheduler, {.prompt = {2, 3, 4}, .max_new_tokens = 1});
+      const std::vector<int> drafts = DraftsOf(scheduler->Schedule());
+      ASSERT_THAT(drafts, SizeIs(2));
+      num_with_drafts += drafts[0] > 0 ? 1 : 0;
+      const std::vector<int32_t> row(is_right ? 1 + drafts[0] : 1, 7);
+      const NewTokens tokens(3, {row, {7}});
+      scheduler->ObserveStep(absl::Microseconds(500), tokens.output());
+      scheduler->Commit(tokens.output(), events);
+    }
+    EXPECT_EQ(num_with_drafts, is_right ? kNumSteps : DraftCosts::kFirstRows)
+        << "the probes come at the end of an interval";
+  }
+}
+
 TEST(SchedulerSpeculationTest, TheNumberOfDraftsFollowsWhatASequenceAccepts) {
   auto scheduler = Make(Options(4));
   std::vector<TokenEvent> events;

@@ -212,7 +212,8 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
     for (const Pass& pass : passes) {
       REPRISE_RETURN_IF_ERROR(options_.driver->DraftRows(pass.rows));
       if (options_.heads != nullptr) {
-        options_.heads->Begin(options_.memory->draft_arrays(), pass.rows.num_rows, pass.rows.pass);
+        options_.heads->Begin(options_.memory->draft_arrays(), pass.rows.num_rows, pass.rows.pass,
+                              *options_.driver);
         if (pass.rows.pass == 1) drafted_len_of_tokens = drafted_len.clone();
       }
       REPRISE_RETURN_IF_ERROR(options_.metadata->Build(pass.batches, classes_));
@@ -239,7 +240,8 @@ std::function<absl::Status()> DraftModel::PromptPass(const GraphKey& key,
   return [this, batches = std::move(batches), step, num_rows]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(options_.metadata->Build(batches, classes_));
     if (options_.heads != nullptr) {
-      options_.heads->Begin(options_.memory->arrays(), num_rows, HeadModel::kPromptPass);
+      options_.heads->Begin(options_.memory->arrays(), num_rows, HeadModel::kPromptPass,
+                            *options_.driver);
     }
     return options_.model->Forward(*step).status();
   };

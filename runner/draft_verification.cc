@@ -58,9 +58,10 @@ absl::Status DraftVerification::Run(const GraphKey& key, const VerifiedOutput& o
       .num_new = output.num_new,
       .new_tokens = output.new_tokens,
       .output_stride = output.stride,
-      .last_place = options_.heads == nullptr ? nullptr : options_.heads->last_place()};
-  if (options_.trees != nullptr) return options_.trees->Verify(drafts, key.num_drafts);
-  REPRISE_RETURN_IF_ERROR(driver.VerifyDrafts(drafts));
+      .last_place = options_.heads == nullptr ? nullptr : options_.heads->last_place(),
+      .place_tokens = output.place_tokens};
+  REPRISE_RETURN_IF_ERROR(options_.trees != nullptr ? options_.trees->Verify(drafts, key.num_drafts)
+                                                    : driver.VerifyDrafts(drafts));
   return options_.heads == nullptr ? absl::OkStatus() : options_.heads->KeepVerified(key);
 }
 

@@ -44,6 +44,7 @@ struct VerifiedOutput {
   int32_t* num_new = nullptr;
   int32_t* new_tokens = nullptr;
   int64_t stride = 0;  // above 0: of a ring, at the output that refill names on the device
+  PlaceTokens place_tokens = {};
 };
 
 class DraftVerification {

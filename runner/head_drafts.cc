@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "runner/speculation/draft_levels.h"
 
 namespace reprise {
 
@@ -35,8 +37,8 @@ absl::StatusOr<std::unique_ptr<HeadDrafts>> HeadDrafts::Create(const HeadDraftsO
   });
 }
 
-// Chooses the drafts of a pass.
-absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int num_rows) const {
+absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int first, int num_ranks,
+                                 int num_rows) const {
   ShapeChecker dims;
   dims.Bind("num_rows", num_rows);
   dims.Bind("vocab_size", options_.vocab_size);
@@ -47,33 +49,55 @@ absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int num_ro
     logits = logits_.narrow(0, int64_t{pass} * options_.max_num_seqs, num_rows);
     logits.copy_(output.logits);
   }
-  return options_.driver->Sample({.logits = logits,
-                                  .slots = options_.memory->slots().sampling_slots(),
-                                  .sample_slot = options_.memory->arrays().sample_slot,
-                                  .sample_offset = offsets_[pass].data_ptr<int32_t>(),
-                                  .out = chosen_[pass].data_ptr<int32_t>()});
+  if (num_ranks > 1) logits = logits.clone();  // what was chosen is taken out
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    if (rank > 0) {
+      // Of rows that chose nothing the first logit goes, too: they choose nothing again.
+      const at::Tensor chosen = chosen_[first + rank - 1].narrow(0, 0, num_rows).clamp_min(0);
+      logits.scatter_(1, chosen.to(at::kLong).unsqueeze(1),
+                      -std::numeric_limits<float>::infinity());
+    }
+    REPRISE_RETURN_IF_ERROR(
+        options_.driver->Sample({.logits = logits,
+                                 .slots = options_.memory->slots().sampling_slots(),
+                                 .sample_slot = options_.memory->arrays().sample_slot,
+                                 .sample_offset = offsets_[pass].data_ptr<int32_t>(),
+                                 .out = chosen_[first + rank].data_ptr<int32_t>()}));
+  }
+  return absl::OkStatus();
 }
 
-std::function<absl::Status()> HeadDrafts::Passes(const GraphKey& key) const {
+std::function<absl::Status()> HeadDrafts::Passes(const GraphKey& key,
+                                                 const DraftTrees* trees) const {
   const StepMemory& memory = *options_.memory;
   const int num_rows = key.padded_num_seqs;
-  const int num_passes = key.num_drafts;
   const at::Tensor slots = memory.View(memory.arrays().table_row, num_rows);
   const at::Tensor last_token = memory.View(memory.slots().last_token, options_.max_num_seqs);
-  const PlaceDraftsArgs place = {.arrays = memory.arrays(),
-                                 .chosen = chosen_.data_ptr<int32_t>(),
-                                 .chosen_stride = options_.max_num_seqs,
-                                 .num_rows = num_rows,
-                                 .max_drafts = num_passes};
-  return [this, slots, last_token, place, num_rows, num_passes]() -> absl::Status {
+  const DraftLevels levels =
+      LevelsOf(trees == nullptr ? absl::Span<const int>() : trees->parents(), key.num_drafts);
+  PlaceDraftsArgs place = {.arrays = memory.arrays(),
+                           .chosen = chosen_.data_ptr<int32_t>(),
+                           .chosen_stride = options_.max_num_seqs,
+                           .num_rows = num_rows,
+                           .max_drafts = key.num_drafts};
+  place.ranks = levels.is_tree ? trees->ranks() : nullptr;
+  place.num_levels = levels.num_levels();
+  for (int level = 0; level < levels.num_levels(); ++level) {
+    place.end_of_level[level] = levels.first[level + 2] - 1;  // node 0 is no draft
+    if (level == 0) continue;
+    place.first_of_level[level] = place.first_of_level[level - 1] + levels.num_ranks[level - 1];
+  }
+  return [this, slots, last_token, place, levels, num_rows]() -> absl::Status {
     HeadsStep step = {.hidden = slot_hidden_.index_select(0, slots),
                       .token_ids = last_token.index_select(0, slots),
                       .linears = &options_.driver->linears()};
-    for (step.pass = 0; step.pass < num_passes; ++step.pass) {
+    for (step.pass = 0; step.pass < levels.num_levels(); ++step.pass) {
       REPRISE_ASSIGN_OR_RETURN(HeadsOutput output, options_.heads->Forward(step));
-      REPRISE_RETURN_IF_ERROR(RunPass(output, step.pass, num_rows));
-      // Of rows that chose nothing a valid id.
-      step.token_ids = chosen_[step.pass].narrow(0, 0, num_rows).clamp_min(0);
+      const int first = place.first_of_level[step.pass];
+      REPRISE_RETURN_IF_ERROR(
+          RunPass(output, step.pass, first, levels.num_ranks[step.pass], num_rows));
+      // The likeliest draft; of rows that chose nothing a valid id.
+      step.token_ids = chosen_[first].narrow(0, 0, num_rows).clamp_min(0);
       if (output.hidden.defined()) step.hidden = std::move(output.hidden);
     }
     return options_.driver->PlaceDrafts(place);

@@ -24,6 +24,7 @@
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
 #include "runner/device/device_driver.h"
+#include "runner/draft_trees.h"
 #include "runner/speculation/draft_heads.h"
 #include "runner/step_memory.h"
 
@@ -48,8 +49,9 @@ class HeadDrafts {
   // Allocates. Errors: ResourceExhausted if the device has too little memory.
   static absl::StatusOr<std::unique_ptr<HeadDrafts>> Create(const HeadDraftsOptions& options);
 
-  // The work that writes the drafts of a step at `key` into its token_ids.
-  std::function<absl::Status()> Passes(const GraphKey& key) const;
+  // The work that writes the drafts of a step at `key` into its token_ids: a pass for each of them, or
+  // for each level of a tree, which chooses as many as follow a node. `trees` may be null: chains.
+  std::function<absl::Status()> Passes(const GraphKey& key, const DraftTrees* trees) const;
 
   // The hidden states of a step's logits. Without drafts the slots have theirs then; with drafts
   // KeepVerified() gives them those of the places that last_place() names. Errors: InvalidArgument
@@ -66,13 +68,15 @@ class HeadDrafts {
  private:
   explicit HeadDrafts(const HeadDraftsOptions& options) : options_(options) {}
   absl::Status Keep(const at::Tensor& hidden, int num_rows, const int32_t* place) const;
-  absl::Status RunPass(const HeadsOutput& output, int pass, int num_rows) const;
+  // Chooses the drafts of a pass: `num_ranks` different ones, into chosen_ from row `first` on.
+  absl::Status RunPass(const HeadsOutput& output, int pass, int first, int num_ranks,
+                       int num_rows) const;
 
   HeadDraftsOptions options_;
   at::Tensor slot_hidden_;  // [max_num_seqs, hidden_dim]
   at::Tensor hidden_;       // [max_logits, hidden_dim] of a step with drafts
   at::Tensor last_place_;   // [max_num_seqs] int32
-  at::Tensor chosen_;       // [max_drafts, max_num_seqs] int32
+  at::Tensor chosen_;       // [max_drafts, max_num_seqs] int32: by pass and rank
   at::Tensor offsets_;      // [max_drafts, max_num_seqs] int32: the pass
   at::Tensor logits_;       // [max_drafts * max_num_seqs, vocab_size]
 };

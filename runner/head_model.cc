@@ -7,6 +7,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
+#include <cstddef>
 #include <utility>
 
 #include "base/shape_check.h"
@@ -38,7 +39,7 @@ HeadModel::HeadModel(const HeadModelOptions& options)
 absl::StatusOr<std::unique_ptr<HeadModel>> HeadModel::Create(const HeadModelOptions& options) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<HeadModel>> {
     auto made = std::unique_ptr<HeadModel>(new HeadModel(options));
-    const int64_t num_states = int64_t{options.max_num_seqs} * kKeptStates + 1;
+    const int64_t num_states = int64_t{options.max_num_seqs} * kKeptStates;
     const at::TensorOptions on_device(options.memory->logits().device());
     const at::TensorOptions ints = on_device.dtype(at::kInt);
     made->ids_ = at::arange(options.max_num_tokens, ints);
@@ -62,7 +63,6 @@ HeadModel::Places HeadModel::PlacesOf(const StepArrays& arrays, int num_rows,
   places.slot = memory.View(arrays.table_row, num_rows).index_select(0, places.row).to(at::kLong);
   places.position = memory.View(arrays.positions, num_tokens);
   places.start = bounds.index_select(0, places.row);
-  places.end = ends.index_select(0, places.row);
   return places;
 }
 
@@ -74,13 +74,20 @@ at::Tensor HeadModel::StatesBefore(const Places& places) const {
   return at::where(is_known.unsqueeze(1), states, at::zeros({}, states.options()));
 }
 
-void HeadModel::KeepStates(const at::Tensor& states, const at::Tensor& slot,
-                           const at::Tensor& position, const at::Tensor& is_kept) {
-  const int64_t nowhere = states_.size(0) - 1;
-  at::Tensor index = slot * kKeptStates + position.remainder(kKeptStates);
-  index = index.masked_fill(is_kept.logical_not(), nowhere);
-  states_.index_copy_(0, index, states);
-  positions_.index_copy_(0, index, position);
+KeepStatesArgs HeadModel::ArgsToKeep(const StepArrays& arrays, int num_rows, int num_tokens,
+                                     const at::Tensor& hidden) {
+  return {.hidden = static_cast<const std::byte*>(hidden.const_data_ptr()),
+          .num_hidden = static_cast<int>(hidden.size(0)),
+          .row_bytes = hidden.size(1) * static_cast<int64_t>(hidden.element_size()),
+          .positions = arrays.positions,
+          .table_row = arrays.table_row,
+          .query_start_loc = arrays.query_start_loc,
+          .num_tokens = num_tokens,
+          .num_rows = num_rows,
+          .states = static_cast<std::byte*>(states_.data_ptr()),
+          .state_positions = positions_.data_ptr<int32_t>(),
+          .num_slots = options_.max_num_seqs,
+          .num_kept = kKeptStates};
 }
 
 absl::StatusOr<at::Tensor> HeadModel::Forward(const Step& step) {
@@ -107,10 +114,11 @@ absl::StatusOr<at::Tensor> HeadModel::Forward(const Step& step) {
   dims.Bind("hidden_dim", options_.of->hidden_dim);
   REPRISE_RETURN_IF_ERROR(dims.Check("hidden of the heads", output.hidden,
                                      {"num_logits", "hidden_dim"}, hidden.scalar_type()));
-  const StepMemory& memory = *options_.memory;
-  KeepStates(output.hidden, memory.View(arrays_->table_row, num_rows_).to(at::kLong),
-             places.position.index_select(0, last),
-             memory.View(arrays_->sample_slot, num_rows_) >= 0);
+  const at::Tensor kept = output.hidden.contiguous();
+  KeepStatesArgs args = ArgsToKeep(*arrays_, num_rows_, static_cast<int>(step.num_tokens()), kept);
+  args.last_token = arrays_->logits_indices;
+  args.sample_slot = arrays_->sample_slot;
+  REPRISE_RETURN_IF_ERROR(driver_->KeepStates(args));
   return output.logits;
 }
 
@@ -124,15 +132,10 @@ absl::Status HeadModel::Take(const GraphKey& key, const at::Tensor& hidden) {
   return absl::OkStatus();
 }
 
-absl::Status HeadModel::Keep(const GraphKey& key) {
-  const at::Tensor hidden = std::exchange(step_hidden_, at::Tensor());
-  const Places places =
-      PlacesOf(options_.memory->arrays(), key.padded_num_seqs, key.padded_num_tokens);
-  const at::Tensor ids = ids_.narrow(0, 0, key.padded_num_tokens);
-  // The last ones of each row, so that none is written twice.
-  const at::Tensor is_kept = (ids < places.end).logical_and(ids >= places.end - kKeptStates);
-  KeepStates(hidden, places.slot, places.position, is_kept);
-  return absl::OkStatus();
+absl::Status HeadModel::Keep(const GraphKey& key, DeviceDriver& driver) {
+  const at::Tensor hidden = std::exchange(step_hidden_, at::Tensor()).contiguous();
+  return driver.KeepStates(ArgsToKeep(options_.memory->arrays(), key.padded_num_seqs,
+                                      static_cast<int>(key.padded_num_tokens), hidden));
 }
 
 void HeadModel::Forget(absl::Span<const SlotJoin> joins) {

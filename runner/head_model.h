@@ -6,7 +6,7 @@
 //   auto passes = *DraftModel::Create({.model = heads.get(), .heads = heads.get(), ...});
 //   heads->Take(key, hidden);        // in each step: what the model's forward pass returned
 //   passes->PromptPass(...)();       // if the step has chunks of prompts
-//   heads->Keep(key);                // the step's states, for the next one
+//   heads->Keep(key, *driver);       // the step's states, for the next one
 //
 // Thread safety: none; one owner. All that it is given must outlive it and the graphs that call it.
 
@@ -23,10 +23,12 @@
 #include "absl/types/span.h"
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
+#include "runner/device/device_driver.h"
 #include "runner/model.h"
 #include "runner/slots/scheduled_batch.h"
 #include "runner/slots/step_arrays.h"
 #include "runner/speculation/draft_heads.h"
+#include "runner/speculation/keep_states.h"
 #include "runner/step_memory.h"
 
 namespace reprise {
@@ -56,17 +58,19 @@ class HeadModel final : public Model {
   // What the next Forward() is about: pass `index` of a step with drafts, or a pass over the step's
   // own tokens, between Take() and Keep().
   static constexpr int kPromptPass = -1;
-  void Begin(const StepArrays& arrays, int num_rows, int index) {
+  void Begin(const StepArrays& arrays, int num_rows, int index, DeviceDriver& driver) {
     arrays_ = &arrays;
     num_rows_ = num_rows;
     index_ = index;
+    driver_ = &driver;
   }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
 
   // The hidden states [num_tokens, hidden_dim] of a step at `key`. Errors: InvalidArgument for
   // another shape or dtype.
   absl::Status Take(const GraphKey& key, const at::Tensor& hidden);
-  absl::Status Keep(const GraphKey& key);
+  // Keeps them: one launch.
+  absl::Status Keep(const GraphKey& key, DeviceDriver& driver);
 
   // Nothing is known of slots that join.
   void Forget(absl::Span<const SlotJoin> joins);
@@ -81,27 +85,26 @@ class HeadModel final : public Model {
     at::Tensor slot;      // int64
     at::Tensor position;  // int32
     at::Tensor start;     // int32 of the row: its first token
-    at::Tensor end;       // int32 of the row: behind its last one
   };
 
   explicit HeadModel(const HeadModelOptions& options);
   Places PlacesOf(const StepArrays& arrays, int num_rows, int64_t num_tokens) const;
   // What is kept of the token before each: zeros where nothing is.
   at::Tensor StatesBefore(const Places& places) const;
-  // Keeps `states` where `is_kept`.
-  void KeepStates(const at::Tensor& states, const at::Tensor& slot, const at::Tensor& position,
-                  const at::Tensor& is_kept);
+  // Keeps states of the rows of `arrays`: `hidden` of tokens.
+  KeepStatesArgs ArgsToKeep(const StepArrays& arrays, int num_rows, int num_tokens,
+                            const at::Tensor& hidden);
 
   HeadModelOptions options_;
   ModelSpec spec_;
-  at::Tensor ids_;     // [max_num_tokens] int32 0, 1, 2, ...
-  at::Tensor states_;  // [max_num_seqs * kKeptStates + 1, hidden_dim]: the last one is no slot's
-  at::Tensor
-      positions_;  // [max_num_seqs * kKeptStates + 1] int32 of which position; below -1: none
+  at::Tensor ids_;          // [max_num_tokens] int32 0, 1, 2, ...
+  at::Tensor states_;       // [max_num_seqs * kKeptStates, hidden_dim]
+  at::Tensor positions_;    // [max_num_seqs * kKeptStates] int32 of which position; below -1: none
   at::Tensor step_hidden_;  // between Take() and Keep()
   const StepArrays* arrays_ = nullptr;
   int num_rows_ = 0;
   int index_ = 0;
+  DeviceDriver* driver_ = nullptr;
 };
 
 }  // namespace reprise

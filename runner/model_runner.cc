@@ -195,8 +195,10 @@ bool ModelRunner::VerifiesInGraph(const Output& output) const {
 
 VerifiedOutput ModelRunner::ResultsOf(int32_t* device_tokens) const {
   int32_t* num_new = device_tokens + options_.max_num_seqs + 1;
-  return {
-      .tokens = device_tokens, .num_new = num_new, .new_tokens = num_new + options_.max_num_seqs};
+  return {.tokens = device_tokens,
+          .num_new = num_new,
+          .new_tokens = num_new + options_.max_num_seqs,
+          .place_tokens = place_tokens()};
 }
 
 void ModelRunner::Settle(const Output& output) {
@@ -250,6 +252,7 @@ absl::Status ModelRunner::Refill(const ScheduledBatch& batch, const StepShape& s
                   .tree = trees_ == nullptr ? nullptr : trees_->tree(),
                   .tree_size = trees_ == nullptr ? 0 : trees_->tree_size(),
                   .output = output.is_verified_in_graph ? 1 + IndexOf(num_launched_) : 0,
+                  .place_tokens = place_tokens(),
                   .runs_draft_model = RunsDraftModel(key, shape.has_given_tokens),
                   .block_size = options_.block_size,
                   .num_blocks = num_blocks_};

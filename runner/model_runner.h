@@ -352,6 +352,8 @@ class ModelRunner {
   // before, if the graph is captured only now, which runs its work, or if the step is run again to be
   // compared.
   bool VerifiesInGraph(const Output& output) const;
+  // Where tokens are kept for drafters that read histories; null without one.
+  PlaceTokens place_tokens() const;
   // Results of a step with drafts, in the memory of the output.
   VerifiedOutput ResultsOf(int32_t* device_tokens) const;
   // Whether the forward pass of a step at `key` leaves its logits divided over the ranks.

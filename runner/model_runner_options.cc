@@ -201,9 +201,9 @@ absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& specul
         "speculation.heads must be given for Proposer::kHeads, and for no other");
   }
   if (!has_heads) return absl::OkStatus();
-  if (is_tree) {
+  if (is_tree && !speculation.heads->layers().empty()) {
     return absl::InvalidArgumentError(
-        "speculation.heads propose chains: expected DraftShape::kChain, got kTree");
+        "speculation.heads with layers propose chains: expected DraftShape::kChain, got kTree");
   }
   REPRISE_RETURN_IF_ERROR(CheckHeadLayers(spec, *speculation.heads));
   return AtLeast("the model's hidden_dim (for Proposer::kHeads)", spec.hidden_dim, 1);

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
@@ -22,32 +21,39 @@ namespace reprise {
 struct ModelRunner::Constants {
   Model* model = nullptr;
   const StepMetadata* metadata = nullptr;
-  std::vector<int> model_classes;  // of the model's layers
-  std::vector<KvLayer> kv;         // one per layer, those of a draft model included
-  // Of drafters that read histories, or have keys that are swapped.
-  std::optional<BlockTokens> block_tokens = {};
-  bool keeps_step_tokens = false;  // in block_tokens, in each step; else before swaps
+  std::vector<int> model_classes;                // of the model's layers
+  std::vector<KvLayer> kv;                       // one per layer, those of a draft model included
+  std::optional<BlockTokens> block_tokens = {};  // of drafters that read histories
 };
 
 absl::Span<const KvLayer> ModelRunner::kv_layers() const {
   return absl::MakeConstSpan(constants_->kv).first(num_model_layers());
 }
 
+PlaceTokens ModelRunner::place_tokens() const {
+  const std::optional<BlockTokens>& tokens = constants_->block_tokens;
+  return tokens.has_value() ? tokens->places() : PlaceTokens{};
+}
+
 absl::Status ModelRunner::Prepare(const ScheduledBatch& batch, const LogitsBatch& logits,
                                   const StepShape& shape, int common_prefix_len, Output& output) {
   const StepTrace::Span span(options_.trace, "refill", num_launched_);
   const std::optional<BlockTokens>& tokens = constants_->block_tokens;
-  if (tokens.has_value() && !constants_->keeps_step_tokens && !batch.swap_outs.empty()) {
-    REPRISE_RETURN_IF_ERROR(
-        driver_->OnStream([&] { return tokens->KeepHistories(memory_->slots(), batch.leaves); }));
-  }
   REPRISE_RETURN_IF_ERROR(MoveBlocks(batch));
   REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] { return stages_->Begin(logits); }));
   output.is_verified_in_graph = VerifiesInGraph(output);
   REPRISE_RETURN_IF_ERROR(Refill(batch, shape, output.decision.key, common_prefix_len, output));
   if (tokens.has_value() && !batch.joins.empty()) {
-    REPRISE_RETURN_IF_ERROR(
-        driver_->OnStream([&] { return tokens->Recall(memory_->slots(), batch.joins); }));
+    // A drafter with keys reads nothing of a sequence of which it has seen all.
+    const auto reads = [&](const SlotJoin& join) {
+      return has_draft_model() ? join.num_undrafted > 0 : join.seq_len > 0;
+    };
+    REPRISE_RETURN_IF_ERROR(driver_->OnStream([&]() -> absl::Status {
+      for (const SlotJoin& join : batch.joins) {
+        if (reads(join)) REPRISE_RETURN_IF_ERROR(tokens->Recall(memory_->slots(), join));
+      }
+      return absl::OkStatus();
+    }));
   }
   if (head_model_ != nullptr && !batch.joins.empty()) {
     REPRISE_RETURN_IF_ERROR(driver_->OnStream([&] {
@@ -67,7 +73,7 @@ std::function<absl::Status()> ModelRunner::MakeDrafts(const GraphKey& key) const
   using Proposer = SpeculationOptions::Proposer;
   const SpeculationOptions& options = options_.speculation;
   if (key.num_drafts == 0 || options.proposer == Proposer::kNone) return nullptr;
-  if (heads_ != nullptr) return heads_->Passes(key);
+  if (heads_ != nullptr) return heads_->Passes(key, trees_.get());
   if (draft_model_ != nullptr) return draft_model_->Passes(key, constants_->kv, num_cache_blocks_);
   if (options.proposer == Proposer::kNgram) {
     const NgramDraftsArgs args = {.slots = memory_->slots(),
@@ -100,32 +106,19 @@ absl::Status ModelRunner::AllocateCache(const CachePlan& plan, int num_blocks) {
                          .metadata = metadata_.get(),
                          .model_classes = model_classes_,
                          .kv = plan.LayersOf(*kv_cache_)};
-  std::vector<KvLayer> moved = constants.kv;
-  LayerClasses classes = classes_;
   BlockStoreOptions store;
   using Proposer = SpeculationOptions::Proposer;
   const Proposer proposer = options_.speculation.proposer;
-  const bool reads_histories = proposer == Proposer::kNgram || proposer == Proposer::kCustom;
-  // A drafter with keys reads what it has not seen, which it may have to behind a swap.
-  const bool keeps_histories =
-      has_draft_model() && (options_.num_swap_blocks > 0 || options_.swap_memory_bytes > 0);
-  if (reads_histories || keeps_histories) {
+  // A drafter with keys reads what it has not seen.
+  if (proposer == Proposer::kNgram || proposer == Proposer::kCustom || has_draft_model()) {
     REPRISE_ASSIGN_OR_RETURN(
         constants.block_tokens,
         BlockTokens::Allocate(num_blocks, options_.block_size, classes_.groups, driver_->device()));
     store.with = {constants.block_tokens->blocks()};
   }
-  if (reads_histories) {
-    constants.keeps_step_tokens = true;
-    moved.push_back(constants.block_tokens->layer());
-    const int group = constants.block_tokens->group();
-    const auto of_group = absl::c_find_if(
-        classes.classes, [&](const LayerClass& some) { return some.kv_group == group; });
-    classes.class_of_layer.push_back(static_cast<int>(of_group - classes.classes.begin()));
-  }
   REPRISE_ASSIGN_OR_RETURN(block_store_, BlockStore::Over(*kv_cache_, store));
   constants_ = std::make_shared<const Constants>(std::move(constants));
-  if (trees_ != nullptr) REPRISE_RETURN_IF_ERROR(trees_->SetLayers(moved, classes));
+  if (trees_ != nullptr) REPRISE_RETURN_IF_ERROR(trees_->SetLayers(constants_->kv, classes_));
   fingerprint_ = MakeFingerprint(num_blocks);
   return absl::OkStatus();
 }
@@ -178,12 +171,7 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
     results = ResultsOf(output_memory_->device<int32_t>());
     results.stride = output_stride_;
   }
-  at::Tensor kept_slots;  // undefined: tokens are not kept
-  if (constants_->keeps_step_tokens) {
-    const int group = constants_->block_tokens->group();
-    kept_slots = memory_->View(all_arrays.group_slots(group), num_tokens);  // of all ranks
-  }
-  return [step, batches = std::move(batches), constants = constants_, tree_tokens, kept_slots,
+  return [step, batches = std::move(batches), constants = constants_, tree_tokens,
           driver = driver_.get(), drafts = std::move(drafts), prompt_pass = std::move(prompt_pass),
           heads = heads_.get(), head_model = head_model_.get(), verification, results, key,
           context = context_.get(), all_arrays, watch = variant.watch,
@@ -191,9 +179,6 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
     return CatchTorch([&]() -> absl::Status {
       if (tree_tokens) REPRISE_RETURN_IF_ERROR(driver->TreeTokens(*tree_tokens));
       if (drafts != nullptr) REPRISE_RETURN_IF_ERROR(drafts());
-      if (kept_slots.defined()) {
-        REPRISE_RETURN_IF_ERROR(constants->block_tokens->Keep(kept_slots, step->token_ids()));
-      }
       if (watch != nullptr) watch->Begin();
       if (context != nullptr) {
         REPRISE_RETURN_IF_ERROR(
@@ -215,7 +200,7 @@ std::function<absl::Status()> ModelRunner::MakeStep(const GraphKey& key,
       step->Watch("logits", step->logits());
       if (watch != nullptr) REPRISE_RETURN_IF_ERROR(watch->End());
       if (prompt_pass != nullptr) REPRISE_RETURN_IF_ERROR(prompt_pass());
-      if (head_model != nullptr) REPRISE_RETURN_IF_ERROR(head_model->Keep(key));
+      if (head_model != nullptr) REPRISE_RETURN_IF_ERROR(head_model->Keep(key, *driver));
       return verification == nullptr ? absl::OkStatus() : verification->Run(key, results);
     });
   };

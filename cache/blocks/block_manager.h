@@ -189,6 +189,8 @@ class BlockManager {
   // until the next call.
   absl::Span<const BlockCopy> TakeCopies();
   bool has_copies() const { return !copies_.empty(); }
+  // Where the content of `block` is until they have run: the source of the copy to it, else itself.
+  BlockId OriginOf(BlockId block) const { return copies_.Origin(block); }
 
   // Writes the sequence's row of a group, null blocks up to row.size(), for callers with tables of
   // their own. Errors: InvalidArgument if the group does not exist, or the row is too short.

@@ -403,6 +403,64 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
   EXPECT_GE(metrics.speculation.num_accepted, metrics.speculation.num_drafts - 2);
 }
 
+// A text that was decoded without drafts, as a prompt: its keys are found, those of the drafter are not
+// there, and it makes them. Forks of a prompt that it was not shown do the same.
+TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
+  const LayerSpec full = {
+      .params = {.num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16}};
+  const LayeredModelOptions model_options = {.layers = {full, full},
+                                             .vocab_size = 61,
+                                             .max_position = 300,
+                                             .device = GetParam(),
+                                             .seed = 3};
+  LayeredModel model(model_options);
+  LayeredModel draft(model_options);
+  EngineOptions options = {.runner = {.max_num_seqs = 2,
+                                      .max_num_tokens = 64,
+                                      .max_seq_len = 240,
+                                      .block_size = 4,
+                                      .num_blocks = 1 + 3 * 60}};
+  options.runner.speculation = {
+      .max_drafts = 4, .proposer = SpeculationOptions::Proposer::kModel, .draft_model = &draft};
+  options.speculation = SpeculationPolicy{.num_drafts = 4, .max_speculating_rows = 1};
+  auto engine = Engine::Create(&model, options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  Request request = {
+      .prompt = {1, 2, 3}, .max_new_tokens = 110, .sampling = {.temperature = 0.7f, .seed = 5}};
+  Request beside = request;
+  beside.prompt = {7};
+  ASSERT_TRUE((*engine)->Add(request).ok());
+  ASSERT_TRUE((*engine)->Add(beside).ok());
+  const auto texts = RunAll(**engine);
+  ASSERT_EQ((*engine)->metrics().speculation.num_rows, 0);
+
+  const std::vector<int32_t>& text = texts.begin()->second;
+  request.prompt.insert(request.prompt.end(), text.begin(), text.begin() + 100);
+  request.max_new_tokens = 100;
+  ASSERT_TRUE((*engine)->Add(request).ok());
+  RunAll(**engine);
+  const EngineMetrics metrics = (*engine)->metrics();
+  EXPECT_GE(metrics.num_prefix_tokens_hit, 96);
+  EXPECT_GE(metrics.speculation.num_catch_up_rows, 20);
+  EXPECT_LE(metrics.speculation.num_catch_up_rows, 26);
+  EXPECT_GE(metrics.speculation.num_drafts, 40);
+  EXPECT_GE(metrics.speculation.num_accepted, metrics.speculation.num_drafts - 2);
+
+  options.prefill_chunk = 1;
+  options.speculation->max_speculating_rows = 0;
+  auto forks = Engine::Create(&model, options);
+  ASSERT_TRUE(forks.ok()) << forks.status();
+  request.prompt.resize(41);
+  request.num_sequences = 2;
+  ASSERT_TRUE((*forks)->Add(request).ok());
+  RunAll(**forks);
+  const SpeculationStatistics drafts = (*forks)->metrics().speculation;
+  EXPECT_EQ((*forks)->metrics().num_forks, 1);
+  EXPECT_GE(drafts.num_catch_up_rows, 2 * 7);
+  EXPECT_GE(drafts.num_drafts, 80);
+  EXPECT_GE(drafts.num_accepted, drafts.num_drafts - 4);
+}
+
 // With prefixes that are found, preemptions and swaps, and heads that are mostly wrong.
 TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
   int64_t num_prefix_tokens_hit = 0;

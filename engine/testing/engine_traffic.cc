@@ -1,6 +1,9 @@
 #include "engine/testing/engine_traffic.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/matmul.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,10 +12,12 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "runner/sampling/sampling.h"
 #include "runner/sampling/sampling_params.h"
 #include "runner/speculation/draft_levels.h"
+#include "runner/step.h"
 
 namespace reprise {
 namespace {
@@ -46,6 +51,63 @@ class TestMasker final : public TokenMasker {
   int32_t last_ = -1;
 };
 
+// Its hidden states are the positions of all tokens of a step, for heads that attend.
+class TellsPositions final : public LayeredModel {
+ public:
+  using LayeredModel::LayeredModel;
+
+  absl::StatusOr<ForwardOutput> ForwardHidden(const reprise::Step& step) override {
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, Forward(step));
+    const at::Tensor positions = step.positions();
+    const at::Tensor all = at::arange(spec().hidden_dim, positions.options()).unsqueeze(0);
+    return ForwardOutput{.logits = logits,
+                         .hidden = (positions.unsqueeze(1) == all).to(at::kFloat)};
+  }
+};
+
+// Matrices of random numbers over states and tokens, and perhaps a layer over both.
+class TrafficHeads final : public DraftHeads {
+ public:
+  TrafficHeads(int hidden_dim, bool attends, uint64_t seed, c10::Device device) {
+    if (attends) layers_ = {Full()};
+    std::mt19937 rng(static_cast<uint32_t>(seed));
+    std::normal_distribution<float> normal(0, 0.3f);
+    const auto random = [&](int64_t rows, int64_t columns) {
+      at::Tensor matrix = at::empty({rows, columns}, at::kFloat);
+      std::generate_n(matrix.data_ptr<float>(), matrix.numel(), [&] { return normal(rng); });
+      return matrix.to(device);
+    };
+    of_token_ = random(kVocab, kWidth);
+    of_state_ = random(hidden_dim, kWidth);
+    q_ = random(kWidth, 4 * 16);
+    k_ = random(kWidth, 2 * 16);
+    v_ = random(kWidth, 2 * 16);
+    out_ = random(attends ? 4 * 16 : kWidth, kVocab);
+  }
+
+  absl::Span<const LayerSpec> layers() const override { return layers_; }
+
+  absl::StatusOr<HeadsOutput> Forward(const HeadsStep& heads_step) override {
+    const at::Tensor x =
+        of_token_.index_select(0, heads_step.token_ids) + at::matmul(heads_step.hidden, of_state_);
+    if (layers_.empty()) return HeadsOutput{.logits = at::matmul(x, out_)};
+    const reprise::Step& step = *heads_step.step;
+    const auto heads = [&](const at::Tensor& weight) {
+      return at::matmul(x, weight).view({x.size(0), -1, 16});
+    };
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended,
+                             step.Attend(0, heads(q_), heads(k_), heads(v_)));
+    const at::Tensor last = attended.index_select(0, step.logits_indices());
+    return HeadsOutput{.logits = at::matmul(last.view({last.size(0), -1}), out_)};
+  }
+
+ private:
+  static constexpr int kWidth = 24;
+
+  std::vector<LayerSpec> layers_;
+  at::Tensor of_token_, of_state_, q_, k_, v_, out_;
+};
+
 double LogSumExp(const std::vector<float>& logits) {
   const double most = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -76,7 +138,9 @@ int32_t Choose(const std::vector<float>& logits, const SamplingParams& params, i
 EngineTraffic::EngineTraffic(const EngineTrafficOptions& options)
     : options_(options), rng_(options.seed * 7919 + 1) {
   model_options_ = RandomModel(options.device);
-  model_ = std::make_unique<LayeredModel>(model_options_);
+  if (HasHeads()) model_options_.hidden = LayeredModelOptions::Hidden::kPosition;
+  model_ = HasAttendingHeads() ? std::make_unique<TellsPositions>(model_options_)
+                               : std::make_unique<LayeredModel>(model_options_);
   auto engine = Engine::Create(model_.get(), RandomEngine());
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (engine.ok()) engine_ = *std::move(engine);
@@ -96,7 +160,10 @@ LayeredModelOptions EngineTraffic::RandomModel(c10::Device device) {
   window.params.window_left = Uniform(3, 12);
   LayerSpec chunked = Full();
   chunked.chunk_size = Uniform(4, 12);
-  switch (Uniform(0, 3)) {
+  LayerSpec latent = {
+      .params = {.num_q_heads = 4, .num_kv_heads = 1, .head_dim_qk = 32, .head_dim_v = 16}};
+  latent.v_in_k = true;
+  switch (Uniform(0, 4)) {
     case 0:
       model.layers = {Full(), Full()};
       break;
@@ -105,6 +172,9 @@ LayeredModelOptions EngineTraffic::RandomModel(c10::Device device) {
       break;
     case 2:
       model.layers = {window, Full(), chunked};
+      break;
+    case 3:
+      model.layers = {latent, latent};
       break;
     default: {
       LayerSpec encoder = Full();
@@ -127,6 +197,12 @@ void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
   speculation.proposer = SpeculationOptions::Proposer::kNgram;
   runner.max_num_tokens =
       std::max(runner.max_num_tokens, runner.max_num_seqs * (1 + speculation.max_drafts));
+  if (HasHeads()) {
+    draft_heads_ = std::make_unique<TrafficHeads>(model_->spec().hidden_dim, HasAttendingHeads(),
+                                                  options_.seed, options_.device);
+    speculation.proposer = SpeculationOptions::Proposer::kHeads;
+    speculation.heads = draft_heads_.get();
+  }
   if (options_.seed % 3 == 1 || has_encoder_) return;
   // The model itself, whose drafts are right, or one that shares its first layer only.
   LayeredModelOptions draft = model_options_;
@@ -157,7 +233,8 @@ EngineOptions EngineTraffic::RandomEngine() {
   // Room for one sequence, and somewhat more: many seeds preempt.
   const int num_groups =
       static_cast<int>(model_->spec().layers.size() +
-                       (draft_model_ == nullptr ? 0 : draft_model_->spec().layers.size()));
+                       (draft_model_ == nullptr ? 0 : draft_model_->spec().layers.size()) +
+                       (draft_heads_ == nullptr ? 0 : draft_heads_->layers().size()));
   const int blocks_per_seq = num_groups * (max_seq_len_ / runner.block_size + 2);
   runner.num_blocks = 1 + blocks_per_seq + Uniform(0, blocks_per_seq);
   runner.max_steps_in_flight = Uniform(1, 3);

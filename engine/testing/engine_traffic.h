@@ -1,7 +1,7 @@
 // Random traffic over a whole engine: arrivals, cancels, priorities, several sequences a request, salts,
 // shared prefixes, preemptions by both means, several steps in flight, mixed graphs, penalties, biases,
-// masks, drafts of n-grams and of a draft model, models with windows, chunks and encoders. Every sequence must get the text that it would get
-// alone: each token is what its logits by a dense forward pass in float64 say, after the stages that it
+// masks, drafts of n-grams, of a draft model and of heads with layers and without, models with windows,
+// chunks, latents and encoders. Every sequence must get the text that it would get alone: each token is what its logits by a dense forward pass in float64 say, after the stages that it
 // asks for, for its seed and its index in the sequence; so do its log-probabilities.
 //
 //   EngineTraffic traffic({.device = c10::kCPU, .seed = 17});
@@ -24,6 +24,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "engine/speculation_policy.h"
+#include "runner/speculation/draft_heads.h"
 #include "runner/testing/layered_model.h"
 
 namespace reprise {
@@ -64,6 +65,8 @@ class EngineTraffic {
   EngineOptions RandomEngine();
   // Drafts in two seeds of three. Sets max_num_tokens and what proposes them.
   void AddDrafts(ModelRunnerOptions& runner);
+  bool HasHeads() const { return options_.seed % 6 == 1 && !has_encoder_; }
+  bool HasAttendingHeads() const { return HasHeads() && options_.seed % 12 == 1; }
   Request RandomRequest();
   std::vector<int32_t> RandomTokens(int count);
   void Step();
@@ -80,6 +83,7 @@ class EngineTraffic {
   std::vector<std::vector<int32_t>> prefixes_;  // that prompts begin with
   std::unique_ptr<LayeredModel> model_;
   std::unique_ptr<LayeredModel> draft_model_;  // null: none
+  std::unique_ptr<DraftHeads> draft_heads_;    // likewise
   LayeredModelOptions model_options_;
   std::unique_ptr<Engine> engine_;
   std::map<SequenceId, Request> requests_;

@@ -36,7 +36,7 @@ class NewTokens {
 // Of the rows of a batch.
 inline std::vector<int> DraftsOf(const ScheduledBatch& batch) {
   std::vector<int> drafts;
-  for (const ScheduledRow& row : batch.rows) drafts.push_back(row.num_drafts);
+  for (const ScheduledRow& row : batch.rows) drafts.push_back(row.draft_count());
   return drafts;
 }
 

@@ -415,19 +415,20 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
   // Of a tree one draft of each level can be right; the keys of a path move to its order, so wrong
   // ones are behind those that are right, as they are behind a chain.
   const std::vector<int>& levels = options_.level_drafts;
-  int num_levels = row.num_drafts;
-  if (!levels.empty()) {
+  const int num_drafts = row.draft_count();
+  int num_levels = num_drafts;
+  if (!levels.empty() && row.drafts.empty()) {
     num_levels =
         static_cast<int>(std::find(levels.begin(), levels.end(), row.num_drafts) - levels.begin()) +
         1;
   }
-  ASSERT_LE(num_levels, options_.speculation.num_drafts) << row.num_drafts << " drafts";
-  num_drafts_ += row.num_drafts;
+  ASSERT_LE(num_levels, options_.speculation.num_drafts) << num_drafts << " drafts";
+  num_drafts_ += num_drafts;
   ASSERT_NO_FATAL_FAILURE(RunRow({.slot = row.slot}, {}, slot));
   const int num_before = static_cast<int>(slot.text.size());
   std::vector<int32_t> new_tokens;
   bool is_right = true;
-  for (int i = 0; i <= row.num_drafts; ++i) {
+  for (int i = 0; i <= num_drafts; ++i) {
     if (is_right) {
       slot.last_token = slot.is_doomed ? 0
                                        : *PuppetToken(FindInput(slot), slot.text, slot.sampling,
@@ -435,11 +436,13 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
       ++slot.sample_index;
       new_tokens.push_back(slot.last_token);
     }
-    if (i == row.num_drafts) break;
-    const bool draws_right = static_cast<int>(rng_() % 1000) < right_drafts_;
+    if (i == num_drafts) break;
+    const bool draws_right = row.drafts.empty() ? static_cast<int>(rng_() % 1000) < right_drafts_
+                                                : row.drafts[i] == slot.last_token;
     is_right = is_right && draws_right && !slot.is_doomed && i < num_levels;
-    const int32_t draft =
-        is_right ? slot.last_token : (slot.last_token + 1 + rng_() % 7) % kPuppetVocab;
+    const int32_t draft = is_right             ? slot.last_token
+                          : row.drafts.empty() ? (slot.last_token + 1 + rng_() % 7) % kPuppetVocab
+                                               : row.drafts[i];
     const int32_t content = ContentOf({.tokens = absl::MakeConstSpan(&draft, 1)}, {}, slot)[0];
     ASSERT_NO_FATAL_FAILURE(Write(slot, num_before + i, content));
     if (is_right) slot.text.push_back(content);
@@ -447,7 +450,7 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
   output.tokens.push_back(is_nan ? -2 : slot.last_token);
   if (is_nan) new_tokens.clear();
   AddNewTokens(new_tokens, output);
-  for (int i = 0; i < row.num_drafts; ++i) output.earlier.Add(nullptr);
+  for (int i = 0; i < num_drafts; ++i) output.earlier.Add(nullptr);
   output.log_probs.Add(nullptr);
 }
 

@@ -115,6 +115,7 @@ class DecodeFlags {
         AddChoice("contexts", arguments.contexts, "tokens of a prompt: a list");
         AddNumber("num_tokens", arguments.num_tokens, "tokens to decode, a sequence");
         AddEngine();
+        AddDrafts();
         AddSwitch("json", arguments.json, "print a JSON object a measurement");
         break;
       case DecodeCommand::kPerplexity:

@@ -17,13 +17,14 @@
 namespace reprise {
 namespace {
 
-absl::StatusOr<TokenList> TokensOf(const Prompt& prompt, const ModelFolder& folder) {
+absl::StatusOr<TokenList> TokensOf(const Prompt& prompt, const ModelFolder& folder,
+                                   const EncodeOptions& options = {}) {
   if (!prompt.is_text()) return std::get<TokenList>(prompt.content);
   if (!folder.tokenizer.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("is a text, but ", folder.path, " has no tokenizer.json: give token ids"));
   }
-  return folder.tokenizer->Encode(std::get<std::string>(prompt.content));
+  return folder.tokenizer->Encode(std::get<std::string>(prompt.content), options);
 }
 
 // Tokens per prefill step. Large enough to be compute-bound, small enough to bound activations.
@@ -87,6 +88,13 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
     requests.push_back(std::move(request));
   }
   return requests;
+}
+
+absl::StatusOr<std::vector<int32_t>> PredictedTokens(const Prompt& predicted,
+                                                     const ModelFolder& folder) {
+  absl::StatusOr<TokenList> tokens = TokensOf(predicted, folder, {.adds_template = false});
+  if (tokens.ok()) return tokens;
+  return absl::InvalidArgumentError(absl::StrCat("predicted ", tokens.status().message()));
 }
 
 namespace {

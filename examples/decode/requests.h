@@ -31,6 +31,11 @@ absl::StatusOr<std::vector<Request>> MakeRequests(absl::Span<const Prompt> promp
                                                   const DecodeOptions& options,
                                                   const ModelFolder& folder);
 
+// Request::predicted_tokens of a text, encoded without what the tokenizer's template puts before it, or
+// of token ids. Errors: InvalidArgument, as above.
+absl::StatusOr<std::vector<int32_t>> PredictedTokens(const Prompt& predicted,
+                                                     const ModelFolder& folder);
+
 // The most sequences that run at the same time; others wait until one ends.
 inline constexpr int kMaxDecodeRows = 64;
 

@@ -90,6 +90,11 @@ class CpuDeviceDriver : public DeviceDriver {
     KeepHiddenOnHost(args);
     return absl::OkStatus();
   }
+  absl::Status KeepStates(const KeepStatesArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckKeepStates(args));
+    KeepStatesOnHost(args);
+    return absl::OkStatus();
+  }
   absl::Status TreeTokens(const TreeTokensArgs& args) override {
     REPRISE_RETURN_IF_ERROR(CheckTreeTokens(args));
     TreeTokensOnHost(args);

@@ -171,6 +171,11 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchKeepHidden(args, graphs_->stream());
   }
 
+  absl::Status KeepStates(const KeepStatesArgs& args) override {
+    const CudaDeviceScope scope(device_.index());
+    return LaunchKeepStates(args, graphs_->stream());
+  }
+
   absl::Status TreeTokens(const TreeTokensArgs& args) override {
     const CudaDeviceScope scope(device_.index());
     return LaunchTreeTokens(args, graphs_->stream());

@@ -47,6 +47,7 @@
 #include "runner/slots/refill.h"
 #include "runner/speculation/draft_rows.h"
 #include "runner/speculation/keep_hidden.h"
+#include "runner/speculation/keep_states.h"
 #include "runner/speculation/ngram_drafts.h"
 #include "runner/speculation/place_drafts.h"
 #include "runner/speculation/reject_drafts.h"
@@ -100,9 +101,11 @@ class DeviceDriver {
   virtual absl::Status VerifyDrafts(const VerifyDraftsArgs& args) = 0;
   // In place of the choices of Sample() at places with drafts (DraftAcceptance::kRejection).
   virtual absl::Status RejectDrafts(const RejectDraftsArgs& args) = 0;
-  // Of heads: their drafts into the step's tokens, and the hidden states of the slots.
+  // Of heads: their drafts into the step's tokens, and the hidden states of the slots: of the newest
+  // token, or for heads that attend of the last ones.
   virtual absl::Status PlaceDrafts(const PlaceDraftsArgs& args) = 0;
   virtual absl::Status KeepHidden(const KeepHiddenArgs& args) = 0;
+  virtual absl::Status KeepStates(const KeepStatesArgs& args) = 0;
   // The same where drafts may be trees, and the moves of their accepted keys.
   virtual absl::Status TreeTokens(const TreeTokensArgs& args) = 0;
   virtual absl::Status VerifyTrees(const VerifyTreesArgs& args) = 0;

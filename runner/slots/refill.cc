@@ -92,7 +92,7 @@ class Refill {
         [&](int r, const CheckedRow& checked, int i) {
           const StepRow& row = args_.delta.rows[r];
           const int32_t id = TokenIdOf(args_, row, slots_.last_token[row.slot], i);
-          WriteHistory(args_, row, int64_t{checked.context_len} + i, i, id);
+          WriteHistory(args_, rows_, row, checked, i, id);
           return id;
         },
         [&](int r, const CheckedRow& row) { FinishRow(r, row); });
@@ -206,6 +206,10 @@ absl::Status CheckRefill(const RefillArgs& args) {
   }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", args.block_size, 1));
   REPRISE_RETURN_IF_ERROR(CheckBetween("num_groups", args.slots.num_groups, 1, kMaxKvGroups));
+  if (args.place_tokens.tokens != nullptr) {
+    REPRISE_RETURN_IF_ERROR(
+        CheckBetween("place_tokens.group", args.place_tokens.group, 0, args.slots.num_groups - 1));
+  }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_position_dims", args.arrays.num_position_dims, 1));
   if (!HasModelPositions(args)) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.model_positions", args.arrays.model_positions));

@@ -418,7 +418,7 @@ __device__ void WriteRowOfStep(const RefillArgs& args, const RowArgs& row_args, 
   if (row.query_len > 1) return;
   const int32_t token_id = TokenIdOf(args, rows.rows[r], rows.last_token[r], /*i=*/0);
   WriteIdAndPosition(row_args, start, token_id, row.context_len);
-  WriteHistory(args, rows.rows[r], row.context_len, /*i=*/0, token_id);
+  WriteHistory(args, row_args, rows.rows[r], row, /*i=*/0, token_id);
   if (!HasModelPositions(args)) return;
   WriteModelPositions(args, shared.counts, rows.rows[r], row.context_len,
                       args.slots.position_delta[row.table_row], /*i=*/0, start);
@@ -450,7 +450,7 @@ __device__ void WriteTokens(const RefillArgs& args, const RowArgs& row_args, int
     const CheckedRow row = ServedRow(rows, r);
     const int32_t token_id = TokenIdOf(args, rows.rows[r], rows.last_token[r], i);
     WriteNewToken(row_args, row, i, token, token_id);
-    WriteHistory(args, rows.rows[r], int64_t{row.context_len} + i, i, token_id);
+    WriteHistory(args, row_args, rows.rows[r], row, i, token_id);
     WriteDraft(args, rows.rows[r], i, token);
     // It is the next token of the one before it.
     if (args.padded_num_earlier_logits > 0 && i > 0 && rows.first_earlier[r] >= 0) {

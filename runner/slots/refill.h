@@ -14,6 +14,7 @@
 //   updates  entries of the groups' block tables are set; block 0 clears one
 //   rows     seq_len of the row's slot grows by query_len: the step's keys count as cached for what
 //            follows on the stream. The arrays are filled as runner/slots/step_arrays.h says.
+//            Tokens that are no drafts are kept in the slot's history and in place_tokens, if there.
 //
 // Everything is bounds-checked in int64. Joins, leaves and updates out of range are skipped. A row
 // is inert (in the arrays as a padded row, its slot untouched), with a RowFault, if

@@ -34,7 +34,8 @@ struct RefillArgs {
   // without one, are chains.
   const int32_t* tree = nullptr;
   int tree_size = 0;
-  int32_t output = 0;  // StepArrays::output
+  int32_t output = 0;             // StepArrays::output
+  PlaceTokens place_tokens = {};  // written as histories are; tokens may be null
   // Whether a draft model runs over the step's tokens, too (SlotState::drafted_len).
   bool runs_draft_model = false;
   int block_size = 0;
@@ -149,12 +150,20 @@ REPRISE_HOST_DEVICE constexpr void WriteDraft(const RefillArgs& args, const Step
   }
 }
 
-// Keeps the i-th token of a live row for drafters.
-REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const StepRow& row,
-                                                int64_t position, int i, int32_t token_id) {
+// Keeps the i-th token of a live row for drafters: in the slot's history, and at its place in the cache.
+// `checked`: the row.
+REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const RowArgs& row_args,
+                                                const StepRow& row, const CheckedRow& checked,
+                                                int i, int32_t token_id) {
+  if (i >= NumCertain(row)) return;
   const TokenHistory& history = args.slots.history;
-  if (history.tokens == nullptr || i >= NumCertain(row) || position >= history.stride) return;
-  history.row(row.slot)[position] = token_id;
+  const int64_t position = int64_t{checked.context_len} + i;
+  if (history.tokens != nullptr && position < history.stride) {
+    history.row(row.slot)[position] = token_id;
+  }
+  const PlaceTokens& places = args.place_tokens;
+  if (places.tokens == nullptr) return;
+  places.Keep(NewTokenSlot(row_args, checked, places.group, i), token_id);
 }
 
 // Advances the slot of a live row.

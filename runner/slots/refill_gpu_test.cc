@@ -159,6 +159,22 @@ TEST_F(RefillGpuTest, AgreesWithTheHostOverManyHostileSteps) {
   }
 }
 
+TEST_F(RefillGpuTest, KeepsTokensForDraftersAsTheHost) {
+  const RefillShape shapes[] = {
+      {.num_blocks = 49, .max_updates = 40, .place_group = 0},
+      {.num_slots = 256,
+       .max_blocks = 16,
+       .block_size = 16,
+       .num_blocks = 1 + 256 * 16,
+       .max_rows = 256,
+       .max_tokens = 2000,
+       .max_updates = 4000,
+       .groups = {{.retention = KvRetention::kSlidingWindow, .span = 50}, {}},
+       .place_group = 1},
+  };
+  for (const RefillShape& shape : shapes) ExpectAgreement(shape, 0, 100);
+}
+
 // For the sanitizer.
 using RefillSmallGpuTest = RefillGpuTest;
 

@@ -184,6 +184,16 @@ class NaiveModel {
               is_written ? block * shape_.block_size + sequence.seq_len % shape_.block_size : -1);
         }
       }
+      for (int i = 0; shape_.place_group >= 0 && i < row.query_len; ++i) {
+        const int32_t token_id = arrays.token_ids[num_tokens - row.query_len + i];
+        const int64_t position = sequence.seq_len - row.query_len + i;
+        EXPECT_EQ(args.slots.history.row(row.slot)[position], token_id);
+        const int64_t block = sequence.BlockOf(shape_.place_group, position, shape_.block_size);
+        if (block == 0) continue;
+        EXPECT_EQ(
+            args.place_tokens.tokens[block * shape_.block_size + position % shape_.block_size],
+            token_id);
+      }
       EXPECT_EQ(arrays.seq_lens[r], sequence.seq_len);
       EXPECT_EQ(arrays.context_lens[r], sequence.seq_len - row.query_len);
       EXPECT_EQ(arrays.encoder_lens[r], sequence.encoder_len);
@@ -256,9 +266,15 @@ TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
        .groups = {{.retention = KvRetention::kChunkedLocal, .span = 7},
                   {.retention = KvRetention::kCross},
                   {.retention = KvRetention::kSlidingWindow, .span = 1}}},
+      {.num_blocks = 49, .max_updates = 40, .place_group = 0},
+      {.num_blocks = 49,
+       .max_updates = 100,
+       .groups = {{.retention = KvRetention::kSlidingWindow, .span = 5}, {}},
+       .place_group = 1},
   };
   for (const RefillShape& shape : shapes) {
     for (double hostility : {0.0, 0.05, 0.4}) {
+      if (shape.place_group >= 0 && hostility > 0) continue;  // blocks would be shared
       const uint32_t seed = 7 + static_cast<uint32_t>(100 * hostility);
       SCOPED_TRACE(testing::Message() << shape << ", hostility " << hostility << ", seed " << seed);
       std::mt19937 random(seed);

@@ -34,8 +34,8 @@ struct SlotJoin {
   // For models with positions of several dimensions: what a token's position exceeds its index by,
   // in each dimension, unless its row says otherwise (RowPositions). Stays until the slot leaves.
   int32_t position_delta = 0;
-  // The last of the seq_len tokens that a draft model, or heads that attend, have not seen: their keys in
-  // its layers are missing. It sees them in rows with drafts that follow, by the slot's history. In
+  // The last of the seq_len tokens that a draft model, or heads that attend, may not have seen: keys of
+  // them in its layers are missing. It sees them in rows with drafts that follow, by the slot's history. In
   // [0, seq_len].
   int32_t num_undrafted = 0;
 };

@@ -4,22 +4,18 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(BlockTokens tokens,
 //                            BlockTokens::Allocate(num_blocks, block_size, groups, device));
-//   // Each step, behind its drafts; may be captured:
-//   REPRISE_RETURN_IF_ERROR(tokens.Keep(slots, token_ids));
-//   // Before a step in which sequences join:
-//   REPRISE_RETURN_IF_ERROR(tokens.Recall(slots, batch.joins));
-//   // In place of Keep(), where histories matter behind swaps alone: before blocks are moved out.
-//   REPRISE_RETURN_IF_ERROR(tokens.KeepHistories(slots, batch.leaves));
+//   RefillArgs{..., .place_tokens = tokens.places()};        // each step: its tokens but for drafts
+//   VerifyDraftsArgs{..., .place_tokens = tokens.places()};  // drafts that were accepted
+//   // Behind the refill in which a sequence joins with keys in the cache:
+//   REPRISE_RETURN_IF_ERROR(tokens.Recall(slots, join));
 //
-// Tokens are kept as keys are: at the slots of the step's tokens, drafts included. So those of
-// rejected drafts lie beyond the sequence's end until the next step writes over them; blocks() are
-// copied and swapped with the cache's (BlockStoreOptions::with), and trees move them with their keys
-// (layer()). Places that were never written hold -1.
+// blocks() are copied and swapped with the cache's (BlockStoreOptions::with). Places that were never
+// written hold -1.
 //
 // They are those of one group, of full attention if there is one: of other groups the tokens that
 // have left the window are not known, and stay -1 in the history.
 //
-// Work is enqueued on LibTorch's current stream, without synchronisation. Thread safety: one owner.
+// Thread safety: one owner.
 
 #ifndef RUNNER_SPECULATION_BLOCK_TOKENS_H_
 #define RUNNER_SPECULATION_BLOCK_TOKENS_H_
@@ -32,9 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
 #include "cache/kv_group.h"
-#include "cache/storage/kv_layer.h"
 #include "graphs/fingerprint.h"
 #include "runner/slots/slot_state.h"
 #include "runner/slots/step_delta.h"
@@ -53,28 +47,22 @@ class BlockTokens {
   int group() const { return group_; }
 
   // [num_blocks, block_size] int32
-  at::Tensor blocks() const { return tokens_.narrow(0, 0, tokens_.size(0) - 1); }
+  const at::Tensor& blocks() const { return tokens_; }
 
-  // The same as keys of one head and one element, in place of a layer of group().
-  KvLayer layer() const;
+  // Where refill and verification write them.
+  PlaceTokens places() const;
 
-  // Keeps the tokens of a step: `slots` [num_tokens] int64 of group(), -1 for tokens that are not
-  // kept; token_ids [num_tokens] int32. May be captured.
-  absl::Status Keep(const at::Tensor& slots, const at::Tensor& token_ids) const;
-
-  // Keeps the histories of slots that leave, whose tables are filled, in all of their blocks.
-  absl::Status KeepHistories(const SlotState& slots, absl::Span<const SlotId> leaves) const;
-
-  // Fills in the histories of slots that have joined with tokens in the cache, whose tables are
-  // filled. `slots` lie on the device of blocks().
-  absl::Status Recall(const SlotState& slots, absl::Span<const SlotJoin> joins) const;
+  // Fills in the history of a slot that has joined with tokens in the cache, whose tables are filled.
+  // `slots` lie on the device of blocks(). Enqueued on LibTorch's current stream, without
+  // synchronisation.
+  absl::Status Recall(const SlotState& slots, const SlotJoin& join) const;
 
   void AddTo(Fingerprint& fingerprint) const;
 
  private:
   BlockTokens(at::Tensor tokens, int group) : tokens_(std::move(tokens)), group_(group) {}
 
-  at::Tensor tokens_;  // [num_blocks + 1, block_size] int32: the last one for tokens without a slot
+  at::Tensor tokens_;
   int group_;
 };
 

@@ -1,7 +1,5 @@
 #include "runner/speculation/block_tokens.h"
 
-#include <ATen/ops/tensor.h>
-
 #include <cstdint>
 #include <numeric>
 #include <utility>
@@ -19,8 +17,10 @@ constexpr KvGroupSpec kFull = {.retention = KvRetention::kFull};
 constexpr KvGroupSpec kWindow = {.retention = KvRetention::kSlidingWindow, .span = 8};
 constexpr KvGroupSpec kCross = {.retention = KvRetention::kCross};
 
-at::Tensor Ints(const std::vector<int32_t>& values) { return at::tensor(values, at::kInt); }
-at::Tensor Slots(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
+// As refill and verification do.
+void Keep(const BlockTokens& tokens, const std::vector<std::pair<int64_t, int32_t>>& kept) {
+  for (const auto& [place, token] : kept) tokens.places().Keep(place, token);
+}
 
 BlockTokens Tokens(const std::vector<KvGroupSpec>& groups) {
   auto tokens = BlockTokens::Allocate(kNumBlocks, kBlockSize, groups, at::kCPU);
@@ -66,13 +66,12 @@ TEST(BlockTokensTest, AJoinedSlotHasTheTokensOfItsBlocks) {
   const BlockTokens tokens = Tokens({kWindow, kFull});
   const TwoSlots slots;
   // Block 4, then half of block 2, among tokens that are not kept.
-  ASSERT_TRUE(
-      tokens.Keep(Slots({16, 17, -1, 18, 19, 8, -1, 9}), Ints({10, 11, 99, 12, 13, 14, 98, 15}))
-          .ok());
+  Keep(tokens, {{16, 10}, {17, 11}, {-1, 99}, {18, 12}, {19, 13}, {8, 14}, {24, 98}, {9, 15}});
+  EXPECT_EQ(tokens.places().group, 1);
   int32_t* const table = slots.state().table_row(/*group=*/1, /*slot=*/1);
   table[0] = 4;
   table[1] = 2;
-  ASSERT_TRUE(tokens.Recall(slots.state(), {{.slot = 1, .seq_len = 6}}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 1, .seq_len = 6}).ok());
   EXPECT_EQ(slots.History(1, 7), std::vector<int32_t>({10, 11, 12, 13, 14, 15, 0}));
   EXPECT_EQ(slots.History(0, 6), std::vector<int32_t>(6, 0));
 }
@@ -80,45 +79,26 @@ TEST(BlockTokensTest, AJoinedSlotHasTheTokensOfItsBlocks) {
 TEST(BlockTokensTest, WhatWasNeverWrittenIsNoToken) {
   const BlockTokens tokens = Tokens({kFull});
   const TwoSlots slots;
-  ASSERT_TRUE(tokens.Keep(Slots({4, -1}), Ints({7, 9})).ok());
+  Keep(tokens, {{4, 7}, {-1, 9}});
   slots.state().table_row(0, 0)[0] = 1;
-  ASSERT_TRUE(tokens.Recall(slots.state(), {{.slot = 0, .seq_len = 3}}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 0, .seq_len = 3}).ok());
   EXPECT_EQ(slots.History(0, 3), std::vector<int32_t>({7, -1, -1}));
   EXPECT_EQ(tokens.blocks().sizes(), at::IntArrayRef({kNumBlocks, kBlockSize}));
   EXPECT_FALSE(tokens.blocks().eq(9).any().item<bool>());
 }
 
-TEST(BlockTokensTest, LaterTokensTakeThePlaceOfRejectedOnes) {
-  const BlockTokens tokens = Tokens({kFull});
-  const TwoSlots slots;
-  ASSERT_TRUE(tokens.Keep(Slots({8, 9, 10}), Ints({1, 2, 3})).ok());
-  ASSERT_TRUE(tokens.Keep(Slots({9, 10}), Ints({4, 5})).ok());
-  slots.state().table_row(0, 1)[0] = 2;
-  ASSERT_TRUE(tokens.Recall(slots.state(), {{.slot = 1, .seq_len = 3}}).ok());
-  EXPECT_EQ(slots.History(1, 3), std::vector<int32_t>({1, 4, 5}));
-}
-
 // A sequence that is swapped out, and comes back in other blocks and another slot.
-TEST(BlockTokensTest, ASlotThatLeavesKeepsItsHistory) {
+TEST(BlockTokensTest, TokensMoveWithTheirBlocks) {
   const BlockTokens tokens = Tokens({kWindow, kFull});
   const TwoSlots slots;
-  std::iota(slots.state().history.row(1), slots.state().history.row(1) + 12, 20);
-  int32_t* const left = slots.state().table_row(/*group=*/1, /*slot=*/1);
-  left[0] = 4;
-  left[1] = 2;  // and no third one
-  ASSERT_TRUE(tokens.KeepHistories(slots.state(), {SlotId(1)}).ok());
-  EXPECT_TRUE(tokens.blocks()[4].equal(Ints({20, 21, 22, 23})));
-  EXPECT_TRUE(tokens.blocks()[2].equal(Ints({24, 25, 26, 27})));
-  for (const int other : {0, 1, 3, 5}) {
-    EXPECT_TRUE(tokens.blocks()[other].eq(-1).all().item<bool>()) << other;
-  }
+  for (int i = 0; i < kBlockSize; ++i) Keep(tokens, {{16 + i, 20 + i}, {8 + i, 24 + i}});
   at::Tensor blocks = tokens.blocks();
   blocks[3].copy_(blocks[4]);
   blocks[5].copy_(blocks[2]);
   int32_t* const joined = slots.state().table_row(/*group=*/1, /*slot=*/0);
   joined[0] = 3;
   joined[1] = 5;
-  ASSERT_TRUE(tokens.Recall(slots.state(), {{.slot = 0, .seq_len = 7}}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 0, .seq_len = 7}).ok());
   EXPECT_EQ(slots.History(0, 8), std::vector<int32_t>({20, 21, 22, 23, 24, 25, 26, 0}));
 }
 
@@ -126,18 +106,8 @@ TEST(BlockTokensTest, ASlotThatJoinsWithoutKeysIsLeftAsItIs) {
   const BlockTokens tokens = Tokens({kFull});
   const TwoSlots slots;
   std::iota(slots.state().history.row(0), slots.state().history.row(0) + 4, 1);
-  ASSERT_TRUE(tokens.Recall(slots.state(), {{.slot = 0}}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 0}).ok());
   EXPECT_EQ(slots.History(0, 4), std::vector<int32_t>({1, 2, 3, 4}));
-}
-
-TEST(BlockTokensTest, ALayerOfOneElementStandsForThem) {
-  const BlockTokens tokens = Tokens({kFull});
-  const KvLayer layer = tokens.layer();
-  EXPECT_EQ(layer.k.data, tokens.blocks().data_ptr());
-  EXPECT_EQ(layer.k.block_stride, kBlockSize);
-  EXPECT_EQ(layer.num_blocks, kNumBlocks);
-  EXPECT_EQ(layer.block_size, kBlockSize);
-  EXPECT_EQ(SizeOf(layer.dtype), sizeof(int32_t));
 }
 
 }  // namespace

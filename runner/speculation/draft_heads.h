@@ -13,6 +13,10 @@
 // places. All passes are captured in the graph of the step: Forward() is bound as Model::Forward() is
 // (runner/model.h), and a pass per draft of the key is made, whatever rows want.
 //
+// Of a tree (SpeculationOptions::tree) a pass proposes a level: the likeliest token, then the likeliest
+// without that one, as many as follow a node. They are the same behind all nodes of the level before; a
+// pass sees the first of those that the pass before proposed. Heads with layers propose chains.
+//
 // The model must return hidden states (Model::ForwardHidden). They are kept a slot in memory of the
 // runner, at the cost of a copy of hidden_dim elements a row and step.
 //

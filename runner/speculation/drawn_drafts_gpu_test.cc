@@ -9,6 +9,7 @@
 #include "base/testing/device_array.h"
 #include "gtest/gtest.h"
 #include "runner/speculation/keep_hidden.h"
+#include "runner/speculation/keep_states.h"
 #include "runner/speculation/place_drafts.h"
 #include "runner/speculation/reject_drafts.h"
 #include "runner/testing/rejection_cases.h"
@@ -51,6 +52,11 @@ TEST_F(DrawnDraftsGpuTest, DraftsArePlacedAsOnTheHost) {
 TEST_F(DrawnDraftsGpuTest, HiddenStatesAreKeptAsOnTheHost) {
   CompareManyShapes<KeepHiddenArgs>(60, CarveKeepHidden, LaunchKeepHidden, DrawKeepHidden,
                                     KeepHiddenOnHost);
+}
+
+TEST_F(DrawnDraftsGpuTest, StatesOfTheLastTokensAreKeptAsOnTheHost) {
+  CompareManyShapes<KeepStatesArgs>(60, CarveKeepStates, LaunchKeepStates, DrawKeepStates,
+                                    KeepStatesOnHost);
 }
 
 // An array of the host's on the device.

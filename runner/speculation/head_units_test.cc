@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runner/speculation/keep_hidden.h"
+#include "runner/speculation/keep_states.h"
 #include "runner/speculation/place_drafts.h"
 #include "runner/testing/rejection_cases.h"
 
@@ -47,6 +48,34 @@ TEST(PlaceDraftsTest, ARowGetsAsManyAsItWants) {
   token_ids[2] = 0;
   PlaceDraftsOnHost(args);
   EXPECT_THAT(token_ids, ElementsAre(7, 1, 0, 0, 8, 5, 5, 9, 3, 0, 0));
+}
+
+// Two drafts in the first level, then two behind each: the nodes of a level share what is chosen.
+TEST(PlaceDraftsTest, OfATreeAPassChoosesALevel) {
+  int32_t token_ids[] = {7, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0};
+  int32_t query_start_loc[] = {0, 7, 11};
+  int32_t num_proposed[] = {6, 3};
+  const int32_t chosen[] = {10, 20, 11, 21, 12, 22, 13, kNanRow};  // by rank, of two rows
+  const int32_t ranks[] = {0, 1, 0, 1, 0, 1};
+  PlaceDraftsArgs args;
+  args.arrays.token_ids = token_ids;
+  args.arrays.query_start_loc = query_start_loc;
+  args.arrays.num_proposed = num_proposed;
+  args.arrays.max_rows = 2;
+  args.chosen = chosen;
+  args.chosen_stride = 2;
+  args.num_rows = 2;
+  args.max_drafts = 6;
+  args.ranks = ranks;
+  args.num_levels = 2;
+  args.end_of_level[0] = 2;
+  args.end_of_level[1] = 6;
+  args.first_of_level[1] = 2;
+  ASSERT_EQ(CheckPlaceDrafts(args), absl::OkStatus());
+  PlaceDraftsOnHost(args);
+  EXPECT_THAT(token_ids, ElementsAre(7, 10, 11, 12, 13, 12, 13, 8, 20, 21, 22));
+  args.num_levels = 0;
+  EXPECT_THAT(std::string(CheckPlaceDrafts(args).message()), HasSubstr("num_levels"));
 }
 
 TEST(PlaceDraftsTest, RefusesArgumentsThatDoNotFit) {
@@ -114,6 +143,81 @@ TEST(KeepHiddenTest, RefusesArgumentsThatDoNotFit) {
   args = memory.args();
   args.num_rows = -1;
   EXPECT_THAT(message(args), HasSubstr("num_rows"));
+}
+
+// Two slots that keep three states each.
+struct TwoSlotsOfThree {
+  std::vector<uint16_t> hidden = {10, 20, 30, 40, 50, 60, 70};  // one element a token
+  std::vector<int32_t> positions = {4, 5, 6, 7, 8, 2, 0};
+  std::vector<int32_t> table_row = {1, 0, 0};  // the last row has no tokens
+  std::vector<int32_t> query_start_loc = {0, 5, 6, 6};
+  std::vector<uint16_t> states = std::vector<uint16_t>(6, 1);
+  std::vector<int32_t> state_positions = std::vector<int32_t>(6, -2);
+
+  KeepStatesArgs args() {
+    return {.hidden = reinterpret_cast<const std::byte*>(hidden.data()),
+            .num_hidden = 7,
+            .row_bytes = 2,
+            .positions = positions.data(),
+            .table_row = table_row.data(),
+            .query_start_loc = query_start_loc.data(),
+            .num_tokens = 7,
+            .num_rows = 3,
+            .states = reinterpret_cast<std::byte*>(states.data()),
+            .state_positions = state_positions.data(),
+            .num_slots = 2,
+            .num_kept = 3};
+  }
+};
+
+TEST(KeepStatesTest, TheLastTokensOfARowAreKept) {
+  TwoSlotsOfThree slots;
+  ASSERT_EQ(CheckKeepStates(slots.args()), absl::OkStatus());
+  KeepStatesOnHost(slots.args());
+  EXPECT_THAT(slots.state_positions, ElementsAre(-2, -2, 2, 6, 7, 8));
+  EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 30, 40, 50));
+  // The next token of the first row takes the place of its oldest one.
+  slots.positions = {9};
+  slots.query_start_loc = {0, 1, 1, 1};
+  slots.hidden = {80};
+  KeepStatesOnHost(slots.args());
+  EXPECT_THAT(slots.state_positions, ElementsAre(-2, -2, 2, 9, 7, 8));
+  EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 80, 40, 50));
+  slots.table_row = {2, -1, 0};
+  KeepStatesOnHost(slots.args());
+  EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 80, 40, 50)) << "slots that are none";
+}
+
+TEST(KeepStatesTest, APassHasOneStateARow) {
+  TwoSlotsOfThree slots;
+  KeepStatesArgs args = slots.args();
+  const int32_t last_token[] = {4, 5, 6};
+  const int32_t sample_slot[] = {1, 0, -1};
+  args.last_token = last_token;
+  args.sample_slot = sample_slot;
+  args.num_hidden = 3;
+  ASSERT_EQ(CheckKeepStates(args), absl::OkStatus());
+  KeepStatesOnHost(args);
+  EXPECT_THAT(slots.state_positions, ElementsAre(-2, -2, 2, -2, -2, 8));
+  EXPECT_THAT(slots.states, ElementsAre(1, 1, 20, 1, 1, 10));
+}
+
+TEST(KeepStatesTest, RefusesArgumentsThatDoNotFit) {
+  TwoSlotsOfThree slots;
+  const auto message = [](const KeepStatesArgs& args) {
+    return std::string(CheckKeepStates(args).message());
+  };
+  KeepStatesArgs args = slots.args();
+  args.num_kept = 0;
+  EXPECT_THAT(message(args), HasSubstr("num_kept: expected at least 1, got 0"));
+  args = slots.args();
+  args.row_bytes = 3;
+  EXPECT_THAT(message(args), HasSubstr("row_bytes must be a multiple of 2: got 3"));
+  args = slots.args();
+  args.query_start_loc = nullptr;
+  EXPECT_THAT(message(args), HasSubstr("query_start_loc"));
+  args.last_token = slots.table_row.data();
+  EXPECT_THAT(message(args), HasSubstr("sample_slot"));
 }
 
 }  // namespace

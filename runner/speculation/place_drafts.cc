@@ -10,7 +10,12 @@ namespace reprise {
 absl::Status CheckPlaceDrafts(const PlaceDraftsArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", args.num_rows, args.arrays.max_rows));
-  REPRISE_RETURN_IF_ERROR(CheckBetween("max_drafts", args.max_drafts, 0, kMaxDrafts));
+  const bool is_tree = args.ranks != nullptr;
+  REPRISE_RETURN_IF_ERROR(
+      CheckBetween("max_drafts", args.max_drafts, 0, is_tree ? kMaxTreeDrafts : kMaxDrafts));
+  if (is_tree) {
+    REPRISE_RETURN_IF_ERROR(CheckBetween("num_levels", args.num_levels, 1, kMaxDrafts));
+  }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("chosen_stride", args.chosen_stride, args.num_rows));
   if (args.num_rows == 0) return absl::OkStatus();
   return CheckGiven({{"chosen", args.chosen},

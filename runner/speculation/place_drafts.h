@@ -8,6 +8,9 @@
 // nothing was chosen. The others stay 0. arrays.draft_logits, if it is there, gets i * chosen_stride
 // + r for draft i: the row of the logits that it was drawn from.
 //
+// Of a tree a pass chooses the drafts of a level: for each rank, the number among the drafts that follow the
+// same node, one, which all nodes of the level before have in common.
+//
 // Thread safety: none; one caller at a time for the same arrays. On a GPU one launch, which may be
 // captured. No allocation.
 

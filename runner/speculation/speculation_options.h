@@ -50,7 +50,7 @@ struct SpeculationOptions {
     kNgram,   // from the sequence's own tokens
     kModel,   // a smaller model with the same vocabulary, draft_model
     kCustom,  // a drafter of the caller's, `drafter`
-    kHeads,   // heads that read the model's hidden states, `heads`; chains
+    kHeads,   // heads that read the model's hidden states, `heads`; with layers of their own chains
   };
 
   // The most drafts of a row, 1 to kMaxDrafts, or to kMaxTreeDrafts with trees; 0: no speculation.

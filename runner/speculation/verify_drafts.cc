@@ -17,6 +17,9 @@ absl::Status CheckVerifyDrafts(const VerifyDraftsArgs& args) {
   if (args.output_stride > 0) {
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.output", args.arrays.output));
   }
+  if (args.place_tokens.tokens != nullptr) {
+    REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.slot_mapping", args.arrays.slot_mapping));
+  }
   return CheckGiven({{"chosen", args.chosen},
                      {"tokens", args.tokens},
                      {"num_new", args.num_new},

@@ -22,7 +22,8 @@
 //   last_token    the last of them; 0 for kNanRow, a valid id for the step in flight
 //   sample_index  grows by n; for kNanRow by 1
 //   seq_len       grows by n - 1. The keys of rejected drafts are behind it, and are overwritten
-//   history       if present, has all of them but the last, whose keys are not in the cache
+//   history       if present, has all of them but the last, whose keys are not in the cache; so has
+//                 place_tokens
 //   drafted_len   if present, at most context_len + n in rows with drafts
 // With output_stride the results go to one of several outputs, which refill names on the device
 // (StepArrays::output), or nowhere: then no slot changes. So a captured graph may end with it.

@@ -32,6 +32,7 @@ struct VerifyDraftsArgs {
   int64_t output_stride = 0;
   // [num_rows] the row of logits that the last new token was chosen from; -1: none. May be absent.
   int32_t* last_place = nullptr;
+  PlaceTokens place_tokens = {};  // written as histories are; tokens may be null
 };
 
 // Whether there is anything to do, and where the results go.
@@ -100,24 +101,31 @@ REPRISE_HOST_DEVICE constexpr void AdvanceVerified(const VerifyDraftsArgs& args,
   if (slots.drafted_len[slot] > seen) slots.drafted_len[slot] = static_cast<int32_t>(seen);
 }
 
+// Keeps the `i`-th new token of a row, a draft that was accepted, for drafters: in the slot's history,
+// and where its keys are or, of a tree, where they move to. REQUIRES: i < row.num_drafts.
+REPRISE_HOST_DEVICE constexpr void KeepAccepted(const VerifyDraftsArgs& args, int row_idx,
+                                                const VerifiedRow& row, int i, int32_t token) {
+  const TokenHistory& history = args.slots.history;
+  const int64_t position = int64_t{args.arrays.context_lens[row_idx]} + 1 + i;
+  if (history.tokens != nullptr && position < history.stride) {
+    history.row(row.slot)[position] = token;
+  }
+  const PlaceTokens& places = args.place_tokens;
+  if (places.tokens == nullptr) return;
+  places.Keep(args.arrays.group_slots(places.group)[row.first_token + 1 + i], token);
+}
+
 // Writes the row's results, and advances its slot by `num_new` tokens, 0 to num_drafts + 1: those
 // of the first places. Lanes: base/lanes.h.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteVerifiedRow(const Lanes& lanes, const VerifyDraftsArgs& args,
                                           int row_idx, const VerifiedRow& row, int num_new) {
-  const SlotState& slots = args.slots;
-  const int32_t slot = row.slot;
-  // The position of the slot's last token before the step.
-  const int64_t position = args.arrays.context_lens[row_idx];
   int32_t* new_tokens =
       args.new_tokens + OutputOffset(args) + row_idx * (int64_t{args.max_drafts} + 1);
   lanes.ForEach(num_new, [&](int i) {
     const int32_t token = ChosenAt(args, row_idx, row, i);
     new_tokens[i] = token;
-    const int64_t place = position + 1 + i;
-    if (slots.history.tokens != nullptr && i < num_new - 1 && place < slots.history.stride) {
-      slots.history.row(slot)[place] = token;
-    }
+    if (i < num_new - 1) KeepAccepted(args, row_idx, row, i, token);
   });
   lanes.ForEach(1, [&](int) {
     const int32_t place = num_new > 0 ? PlaceAt(row_idx, row, num_new - 1) : -1;

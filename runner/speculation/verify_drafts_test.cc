@@ -91,6 +91,17 @@ TEST_F(OneRow, AllDraftsAndOneMore) {
   EXPECT_THAT(std::vector<int32_t>(history_ + 20, history_ + 25), ElementsAre(-9, 5, 9, 2, -9));
 }
 
+TEST_F(OneRow, AcceptedDraftsAreKeptWhereTheirKeysAre) {
+  int32_t places[8];
+  std::fill_n(places, 8, -9);
+  int64_t slots[8] = {0, 0, 0, 0, 3, 6, -1, 1};  // in group 1
+  args_.arrays.slot_mapping = slots;
+  args_.arrays.max_tokens = 4;
+  args_.place_tokens = {.tokens = places, .num_places = 8, .group = 1};
+  EXPECT_THAT(Verify({5, 9, 2, 8}), ElementsAre(5, 9, 2, 8));
+  EXPECT_THAT(places, ElementsAre(-9, 2, -9, -9, -9, -9, 5, -9)) << "the last has no keys";
+}
+
 TEST_F(OneRow, OneTokenIfTheFirstDraftIsWrongWhateverTheOthersAre) {
   EXPECT_THAT(Verify({6, 9, 2, 8}), ElementsAre(6));
   EXPECT_EQ(last_token_, 6);
@@ -216,6 +227,9 @@ TEST_F(OneRow, BadInputIsRefusedWithNamesAndValues) {
   args_.new_tokens = new_tokens_;
   args_.arrays.first_verified = nullptr;
   EXPECT_EQ(refusal(), "arrays.first_verified: expected an array, got none");
+  args_.arrays.first_verified = &first_verified_;
+  args_.place_tokens.tokens = history_;
+  EXPECT_EQ(refusal(), "arrays.slot_mapping: expected an array, got none");
   args_.num_rows = 0;
   EXPECT_EQ(refusal(), "");
 }
@@ -255,6 +269,11 @@ void VerifyByDefinition(const VerifyDraftsArgs& args) {
     const int32_t next = arrays.context_lens[r] + 1;
     if (args.slots.history.tokens != nullptr && n > 1) {
       std::copy(text.begin(), text.end() - 1, args.slots.history.row(slot) + next);
+    }
+    for (int i = 0; args.place_tokens.tokens != nullptr && i + 1 < n; ++i) {
+      const int64_t place =
+          arrays.group_slots(args.place_tokens.group)[arrays.query_start_loc[r] + 1 + i];
+      if (place >= 0) args.place_tokens.tokens[place] = text[i];
     }
     if (args.slots.drafted_len != nullptr && !drafts.empty()) {
       args.slots.drafted_len[slot] = std::min(args.slots.drafted_len[slot], next - 1 + n);

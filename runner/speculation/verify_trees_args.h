@@ -49,8 +49,6 @@ REPRISE_HOST_DEVICE void WriteVerifiedTree(const Lanes& lanes, const VerifyTrees
   }
   lanes.Sync();
   const int num_nodes = 1 + (row.num_drafts < args.max_moves ? row.num_drafts : args.max_moves);
-  const TokenHistory& history = drafts.slots.history;
-  const int64_t position = arrays.context_lens[row_idx];  // of node 0
   int node = 0;
   int num_new = 0;
   int32_t last = kNanRow;
@@ -69,10 +67,7 @@ REPRISE_HOST_DEVICE void WriteVerifiedTree(const Lanes& lanes, const VerifyTrees
       drafts
           .new_tokens[OutputOffset(drafts) + row_idx * (int64_t{drafts.max_drafts} + 1) + num_new] =
           chosen;
-      const int64_t place = position + 1 + num_new;
-      if (next < num_nodes && history.tokens != nullptr && place < history.stride) {
-        history.row(row.slot)[place] = chosen;
-      }
+      if (next < num_nodes) KeepAccepted(drafts, row_idx, row, num_new, chosen);
     });
     ++num_new;
     node = next;

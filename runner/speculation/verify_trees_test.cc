@@ -108,6 +108,17 @@ TEST_F(OneTree, APathIsAcceptedAndItsKeysMoveToItsOrder) {
   EXPECT_THAT(Moves(2), ElementsAre());
 }
 
+TEST_F(OneTree, TokensAreKeptWhereKeysMoveTo) {
+  int32_t places[15];
+  std::fill_n(places, 15, -9);
+  args_.drafts.place_tokens = {.tokens = places, .num_places = 15, .group = 1};
+  EXPECT_THAT(Verify({9, 0, 9, 0, 8}), ElementsAre(9, 9, 8));
+  EXPECT_THAT(Moves(1), ElementsAre(Pair(12, 11), Pair(14, 12)));
+  EXPECT_EQ(std::count(places, places + 15, -9), 13);
+  EXPECT_EQ(places[11], 9);
+  EXPECT_EQ(places[12], 9);
+}
+
 TEST_F(OneTree, ANodeThatIsWhereThePathWantsItStays) {
   EXPECT_THAT(Verify({5, 2, 0, 8, 0}), ElementsAre(5, 2, 8));
   EXPECT_THAT(Moves(0), ElementsAre(Pair(21, 20)));
@@ -237,6 +248,11 @@ void ByDefinition(const VerifyTreesArgs& args) {
     for (int i = 0; drafts.slots.history.tokens != nullptr && i + 1 < static_cast<int>(path.size());
          ++i) {
       drafts.slots.history.row(slot)[next + i] = text[i];
+    }
+    const PlaceTokens& places = drafts.place_tokens;
+    for (int i = 0; places.tokens != nullptr && i + 1 < static_cast<int>(path.size()); ++i) {
+      const int64_t place = arrays.group_slots(places.group)[first + 1 + i];
+      if (place >= 0) places.tokens[place] = text[i];
     }
     if (drafts.slots.drafted_len != nullptr && num_nodes > 1) {
       drafts.slots.drafted_len[slot] = std::min(drafts.slots.drafted_len[slot], next - 1 + n);

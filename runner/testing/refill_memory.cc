@@ -45,6 +45,13 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.slots.sampling = carver.Take<SamplingParams>(shape.num_slots);
   args.slots.num_slots = shape.num_slots;
   args.slots.max_blocks = shape.max_blocks;
+  if (shape.place_group >= 0) {
+    args.slots.history.stride = int64_t{shape.max_blocks} * shape.block_size;
+    args.slots.history.tokens = carver.Take<int32_t>(shape.num_slots * args.slots.history.stride);
+    args.place_tokens = {.num_places = int64_t{shape.num_blocks} * shape.block_size,
+                         .group = shape.place_group};
+    args.place_tokens.tokens = carver.Take<int32_t>(args.place_tokens.num_places);
+  }
   args.arrays.token_ids = carver.Take<int32_t>(shape.max_tokens);
   args.arrays.positions = carver.Take<int32_t>(shape.max_tokens);
   if (dims > 1) {
@@ -243,6 +250,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
               .column = i % max_blocks,
               .block = Between(random, 1, shape.num_blocks - 1),
               .group = Between(random, 0, num_groups - 1)};
+    if (shape.place_group >= 0) update.block = 1 + update.slot * max_blocks + update.column;
     // As when a block leaves its window.
     if (shape.groups[update.group].span > 0 && Chance(random, 0.2)) update.block = 0;
     if (Chance(random, hostility)) update.slot = Nonsense(random, 0, shape.num_slots - 1);
@@ -299,6 +307,12 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
         p.seed != q.seed) {
       difference = "sampling[" + std::to_string(i) + "]";
     }
+  }
+  if (shape.place_group >= 0) {
+    Report("history", a.slots.history.tokens, b.slots.history.tokens,
+           shape.num_slots * a.slots.history.stride, difference);
+    Report("place_tokens", a.place_tokens.tokens, b.place_tokens.tokens, a.place_tokens.num_places,
+           difference);
   }
   const StepArrays& x = a.arrays;
   const StepArrays& y = b.arrays;

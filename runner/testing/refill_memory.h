@@ -31,6 +31,9 @@ struct RefillShape {
   int max_earlier_logits = 0;  // above 0: most steps have scored rows
   std::vector<KvGroupSpec> groups = {{}};
   int num_position_dims = 1;
+  // Above -1: histories and, of this group, place_tokens are there, and slots share no blocks unless the
+  // delta is hostile. num_blocks must be above num_slots * max_blocks.
+  int place_group = -1;
 };
 
 std::ostream& operator<<(std::ostream& out, const RefillShape& shape);

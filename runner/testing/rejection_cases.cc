@@ -188,6 +188,13 @@ PlaceDraftsArgs CarvePlaceDrafts(const RejectionShape& shape, ArrayCarver& carve
   args.chosen = carver.Take<int32_t>("chosen", args.chosen_stride * shape.max_drafts);
   args.num_rows = shape.num_rows;
   args.max_drafts = shape.max_drafts;
+  if (shape.has_draft_logits || shape.max_drafts < 2) return args;
+  // A tree whose first level has all drafts but the last.
+  args.ranks = carver.Take<int32_t>("ranks", shape.max_drafts);
+  args.num_levels = 2;
+  args.end_of_level[0] = shape.max_drafts - 1;
+  args.end_of_level[1] = shape.max_drafts;
+  args.first_of_level[1] = shape.max_drafts - 1;
   return args;
 }
 
@@ -200,6 +207,9 @@ void DrawPlaceDrafts(std::mt19937& random, const RejectionShape& shape, PlaceDra
     token += query_len;
   }
   args.arrays.query_start_loc[shape.num_rows] = token;
+  for (int i = 0; args.ranks != nullptr && i < shape.max_drafts; ++i) {
+    const_cast<int32_t*>(args.ranks)[i] = i + 1 < shape.max_drafts ? i : 0;
+  }
   for (int64_t i = 0; i < args.chosen_stride * shape.max_drafts; ++i) {
     const_cast<int32_t*>(args.chosen)[i] =
         Chance(random, 0.1) ? kNanRow : Between(random, 0, shape.vocab_size - 1);
@@ -236,6 +246,57 @@ void DrawKeepHidden(std::mt19937& random, const RejectionShape& shape, KeepHidde
     if (args.place == nullptr) continue;
     const_cast<int32_t*>(args.place)[row] = Between(random, -1, args.num_places);
   }
+}
+
+KeepStatesArgs CarveKeepStates(const RejectionShape& shape, ArrayCarver& carver) {
+  KeepStatesArgs args;
+  const bool is_one = shape.has_draft_logits;  // one state a row
+  args.num_rows = shape.num_rows;
+  args.num_tokens = shape.max_tokens();
+  args.num_hidden = is_one ? args.num_rows : args.num_tokens;
+  args.row_bytes = shape.hidden_bytes;
+  const int offset = shape.logits_gap == 1 ? 2 : 0;
+  args.hidden =
+      carver.Take<std::byte>("hidden", args.num_hidden * args.row_bytes + offset) + offset;
+  args.positions = carver.Take<int32_t>("positions", args.num_tokens);
+  args.table_row = carver.Take<int32_t>("table_row", args.num_rows);
+  args.query_start_loc = carver.Take<int32_t>("query_start_loc", args.num_rows + 1);
+  args.num_slots = shape.num_rows;
+  args.num_kept = 1 + shape.max_drafts / 2;
+  const int64_t num_states = int64_t{args.num_slots} * args.num_kept;
+  args.states = carver.Take<std::byte>("states", num_states * args.row_bytes);
+  args.state_positions = carver.Take<int32_t>("state_positions", num_states);
+  if (!is_one) return args;
+  args.last_token = carver.Take<int32_t>("last_token", args.num_rows);
+  args.sample_slot = carver.Take<int32_t>("sample_slot", args.num_rows);
+  return args;
+}
+
+void DrawKeepStates(std::mt19937& random, const RejectionShape& shape, KeepStatesArgs& args) {
+  auto* hidden = const_cast<std::byte*>(args.hidden);
+  for (int64_t i = 0; i < args.num_hidden * args.row_bytes; ++i) {
+    hidden[i] = static_cast<std::byte>(random());
+  }
+  std::vector<int32_t> slots(shape.num_rows);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::shuffle(slots.begin(), slots.end(), random);
+  auto* positions = const_cast<int32_t*>(args.positions);
+  auto* query_start_loc = const_cast<int32_t*>(args.query_start_loc);
+  std::fill_n(positions, args.num_tokens, 0);
+  int token = 0;
+  for (int row = 0; row < shape.num_rows; ++row) {
+    const_cast<int32_t*>(args.table_row)[row] =
+        Chance(random, 0.2) ? (Chance(random, 0.5) ? -1 : shape.num_rows) : slots[row];
+    query_start_loc[row] = token;
+    const int first = Between(random, 0, 1000);
+    const int query_len = Between(random, 0, 1 + shape.max_drafts);
+    for (int i = 0; i < query_len; ++i) positions[token++] = first + i;
+    if (args.last_token == nullptr) continue;
+    const_cast<int32_t*>(args.last_token)[row] =
+        query_len > 0 ? token - 1 : Between(random, -1, args.num_tokens);
+    const_cast<int32_t*>(args.sample_slot)[row] = Chance(random, 0.8) ? slots[row] : -1;
+  }
+  query_start_loc[shape.num_rows] = token;
 }
 
 MarkovModels SomeMarkovModels(const SamplingParams& sampling, bool drafts_drawn) {

@@ -34,12 +34,15 @@ using speculation_tests::kChainDrafts;
 using speculation_tests::kMaxSeqLen;
 using speculation_tests::kNumNew;
 using speculation_tests::kVocab;
+using speculation_tests::Latents;
 using speculation_tests::Options;
 using speculation_tests::PlainTexts;
 using speculation_tests::Request;
 using speculation_tests::ShortSighted;
 using speculation_tests::SomeRequests;
 using speculation_tests::TwoLayers;
+using speculation_tests::Windows;
+using speculation_tests::WindowsAndChunks;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using Hidden = LayeredModelOptions::Hidden;
@@ -84,7 +87,11 @@ class RandomHeads : public DraftHeads {
 // Medusa a pass has a matrix of its own, and the state stays.
 class KnownText : public DraftHeads {
  public:
-  KnownText(const std::vector<int32_t>& text, int max_position, c10::Device device) {
+  // `best`: another token is likelier than the one that they know.
+  enum class Best { kKnown, kAnother };
+
+  KnownText(const std::vector<int32_t>& text, int max_position, c10::Device device,
+            Best best = Best::kKnown) {
     for (int pass = 0; pass < kChainDrafts; ++pass) {
       at::Tensor table = at::zeros({max_position, kVocab}, at::TensorOptions(at::kFloat));
       for (int position = 0; position < max_position; ++position) {
@@ -92,6 +99,7 @@ class KnownText : public DraftHeads {
         const size_t place = position + 2 + pass;
         if (place >= text.size()) continue;
         table[position][IsKnown(place) ? text[place] : (text[place] + 1) % kVocab] = 1000;
+        if (best == Best::kAnother) table[position][(text[place] + 2) % kVocab] = 2000;
       }
       tables_.push_back(table.to(device));
     }
@@ -165,6 +173,44 @@ TEST_P(SpeculationAcceptanceSuite, HeadsSeeTheStateThatTheNewestTokenWasChosenFr
       const std::vector<int32_t>& text = harness.text(slot);
       const size_t length = std::min(text.size(), want[0].size());
       ASSERT_TRUE(std::equal(text.begin(), text.begin() + length, want[0].begin())) << step;
+    }
+  }
+}
+
+// Where what they know is only the second-likeliest token, chains are never right. A tree has two drafts
+// behind the newest token, and two behind the second of each level.
+TEST_P(SpeculationAcceptanceSuite, TreesOfHeadsHoldMoreThanTheLikeliestToken) {
+  const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kPosition);
+  const Request request = SomeRequests(22)[1];
+  const std::vector<int32_t> want = PlainTexts(model, {request})[0];
+  for (const bool is_tree : {false, true}) {
+    SCOPED_TRACE(is_tree);
+    KnownText heads(want, model.max_position, GetParam(), KnownText::Best::kAnother);
+    ModelRunnerOptions options = Options(Proposer::kHeads);
+    options.speculation.heads = &heads;
+    options.speculation.max_drafts = 6;
+    options.speculation.graph_num_drafts = {2, 6};
+    if (is_tree) {
+      options.speculation.shape = DraftShape::kTree;
+      options.speculation.tree = {0, 0, 2, 2, 4, 4};
+    }
+    auto harness = SpeculationHarness::Create(options, model);
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    (*harness)->Join(0, request.prompt, request.sampling);
+    ASSERT_STEP((*harness)->Step({{.slot = 0}}));
+    for (int step = 0; step < 7; ++step) {
+      const size_t length = (*harness)->text(0).size();
+      const int num_drafts = step % 3 == 0 ? 2 : 6;  // a level, or all three
+      const int num_levels = num_drafts / 2;
+      int num_new = 1;
+      while (is_tree && num_new <= num_levels && KnownText::IsKnown(length + num_new - 1)) {
+        ++num_new;
+      }
+      ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = num_drafts}}));
+      EXPECT_EQ((*harness)->num_new(), std::vector<int>{num_new}) << "step " << step;
+      const std::vector<int32_t>& text = (*harness)->text(0);
+      ASSERT_LE(text.size(), want.size());
+      ASSERT_TRUE(std::equal(text.begin(), text.end(), want.begin())) << step;
     }
   }
 }
@@ -380,16 +426,16 @@ TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefor
 
 // In bfloat16 rows of several tokens are computed as rows of one where the bits of a row must not depend
 // on the step's shape.
-TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
-  LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kStream);
+void ExpectTextsInBFloat16(LayeredModelOptions model) {
+  model = WithHidden(model, Hidden::kStream);
   model.dtype = DType::kBFloat16;
-  LayeredModelOptions draft = ShortSighted(GetParam(), 1);
+  LayeredModelOptions draft = ShortSighted(model.device, 1);
   draft.dtype = DType::kBFloat16;
   const std::vector<Request> requests = SomeRequests(26);
   ModelRunnerOptions plain = Options(Proposer::kNone);
   plain.batch_invariance = BatchInvariance::kOn;
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests, plain);
-  RandomHeads heads(48, GetParam(), at::kBFloat16);
+  RandomHeads heads(48, model.device, at::kBFloat16);
   for (const Proposer proposer :
        {Proposer::kNone, Proposer::kNgram, Proposer::kModel, Proposer::kHeads}) {
     SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(proposer));
@@ -409,6 +455,18 @@ TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
       }
       return row;
     });
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
+  for (const LayeredModelOptions& model :
+       {TwoLayers(GetParam(), 1), Windows(GetParam(), 1), Latents(GetParam(), 1),
+        WindowsAndChunks(GetParam(), 1)}) {
+    SCOPED_TRACE(testing::Message() << "window " << model.layers[0].params.window_left.value_or(-1)
+                                    << ", chunks " << model.layers[1].chunk_size.value_or(0)
+                                    << ", head dim " << model.layers[0].params.head_dim_qk);
+    ExpectTextsInBFloat16(model);
   }
 }
 
@@ -428,13 +486,6 @@ TEST_P(SpeculationAcceptanceSuite, RefusesOptionsThatDoNotFit) {
               HasSubstr("speculation.heads must be given for Proposer::kHeads, and for no other"));
   EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kHeads, .heads = &heads}, plain),
               HasSubstr("the model's hidden_dim (for Proposer::kHeads) is too small"));
-  EXPECT_THAT(message({.max_drafts = 2,
-                       .shape = DraftShape::kTree,
-                       .tree = {0, 0},
-                       .proposer = Proposer::kHeads,
-                       .heads = &heads},
-                      model),
-              HasSubstr("speculation.heads propose chains"));
   EXPECT_THAT(
       message(
           {.max_drafts = 2, .shape = DraftShape::kTree, .acceptance = DraftAcceptance::kRejection},

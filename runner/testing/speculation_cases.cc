@@ -130,14 +130,16 @@ void DrawStep(std::mt19937& random, const SpeculationShape& shape, const SlotSta
                                     : Between(random, 0, shape.max_positions() - query_len);
     arrays.context_lens[r] = context_len;
     arrays.table_row[r] = slot;
-    for (int i = 0; shape.has_trees && i < query_len; ++i) {
+    for (int i = 0; i < query_len; ++i) {
+      for (int group = 0; group < static_cast<int>(shape.groups.size()); ++group) {
+        // Distinct ones.
+        arrays.group_slots(group)[token + i] =
+            Chance(random, 0.05) ? -1 : 2 * (token + i) + Between(random, 0, 1);
+      }
+      if (!shape.has_trees) continue;
       // Near its number mostly, so that there are long paths.
       const int least = Chance(random, 0.7) ? std::max(0, i - 3) : 0;
       arrays.parents[token + i] = i == 0 ? -1 : Between(random, least, i - 1);
-      for (int group = 0; group < static_cast<int>(shape.groups.size()); ++group) {
-        arrays.group_slots(group)[token + i] =
-            Chance(random, 0.05) ? -1 : Between(random, 0, 100000);
-      }
     }
     arrays.sample_slot[r] = has_drafts || Chance(random, 0.8) ? slot : -1;
     for (int i = 0; i < query_len; ++i) {
@@ -197,6 +199,7 @@ SpeculationShape DrawSpeculationShape(std::mt19937& random) {
   shape.history_gap = Chance(random, 0.7) ? 3 - (shape.max_positions() + 3) % 4 : 1;
   shape.has_history = Chance(random, 0.8);
   shape.has_drafted_len = Chance(random, 0.8);
+  shape.place_group = Between(random, -1, static_cast<int>(shape.groups.size()) - 1);
   shape.max_ngram = Chance(random, 0.2) ? kMaxNgram : Between(random, 1, 5);
   shape.min_ngram = Between(random, 1, shape.max_ngram);
   return shape;
@@ -271,6 +274,10 @@ VerifyDraftsArgs CarveVerifyDrafts(const SpeculationShape& shape, ArrayCarver& c
   args.tokens = carver.Take<int32_t>("tokens", shape.num_rows + more);
   args.num_new = carver.Take<int32_t>("num_new", shape.num_rows + more);
   args.new_tokens = carver.Take<int32_t>("new_tokens", MaxLogits(shape) + more);
+  if (shape.place_group >= 0) {
+    args.place_tokens = {.num_places = 2 * int64_t{shape.max_tokens()}, .group = shape.place_group};
+    args.place_tokens.tokens = carver.Take<int32_t>("place_tokens", args.place_tokens.num_places);
+  }
   if (!shape.has_history) args.slots.history = {};
   if (!shape.has_drafted_len) args.slots.drafted_len = nullptr;
   return args;

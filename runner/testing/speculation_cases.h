@@ -42,6 +42,7 @@ struct SpeculationShape {
   int history_gap = 0;          // elements between histories
   bool has_history = true;      // of VerifyDraftsArgs
   bool has_drafted_len = true;  // likewise
+  int place_group = -1;         // likewise, of place_tokens; -1: there are none
   int num_outputs = 0;          // likewise; 0: its results are where its pointers say
   bool has_trees = false;       // rows with drafts are trees, max_drafts up to 63
   std::vector<int> tree = {};   // of DraftRowsArgs: level by level

@@ -1,5 +1,6 @@
-// Texts of many prompts with every proposer, chains and trees, over every kind of model.
-// REPRISE_SPECULATION_PROMPTS says how many prompts, for example 200; 8 if it is not set.
+// Texts with every proposer, chains and trees, over every kind of model: of many prompts, to the end of
+// the context, and with the most drafts. REPRISE_SPECULATION_PROMPTS says how many prompts, for example
+// 200; 8 if it is not set.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
@@ -7,12 +8,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ostream>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "glog/logging.h"
+#include "gmock/gmock.h"
 #include "runner/speculation/draft_heads.h"
+#include "runner/speculation/drafter.h"
 #include "runner/testing/speculation_harness.h"
 #include "runner/testing/speculation_suite.h"
 #include "runner/testing/speculation_texts.h"
@@ -23,12 +28,14 @@ namespace {
 
 using speculation_tests::ExpectTexts;
 using speculation_tests::kChainDrafts;
+using speculation_tests::kMaxSeqLen;
 using speculation_tests::kVocab;
 using speculation_tests::Options;
 using speculation_tests::PlainTexts;
 using speculation_tests::Request;
 using speculation_tests::ShortSighted;
 using speculation_tests::SomeRequests;
+using ::testing::HasSubstr;
 using Proposer = SpeculationOptions::Proposer;
 
 constexpr int kSlots = 4;
@@ -67,6 +74,15 @@ struct Drafts {
   bool tree = false;
 };
 
+std::ostream& operator<<(std::ostream& out, const Drafts& drafts) {
+  return out << "proposer " << static_cast<int>(drafts.proposer) << ", tree " << drafts.tree;
+}
+
+constexpr Drafts kAllDrafts[] = {{Proposer::kNone},        {Proposer::kNgram},
+                                 {Proposer::kModel},       {Proposer::kHeads},
+                                 {Proposer::kNone, true},  {Proposer::kNgram, true},
+                                 {Proposer::kModel, true}, {Proposer::kHeads, true}};
+
 ModelRunnerOptions OptionsOf(const Drafts& drafts, DraftHeads* heads) {
   ModelRunnerOptions options = Options(drafts.proposer);
   if (drafts.proposer == Proposer::kHeads) options.speculation.heads = heads;
@@ -74,7 +90,7 @@ ModelRunnerOptions OptionsOf(const Drafts& drafts, DraftHeads* heads) {
   options.speculation.shape = DraftShape::kTree;
   options.speculation.max_drafts = kTreeDrafts;
   options.speculation.graph_num_drafts = {4, kTreeDrafts};
-  if (drafts.proposer == Proposer::kModel) {
+  if (drafts.proposer == Proposer::kModel || drafts.proposer == Proposer::kHeads) {
     options.speculation.tree = {0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9};
   }
   return options;
@@ -113,9 +129,12 @@ void ExpectPlainTexts(const LayeredModelOptions& model, const std::vector<Reques
     const std::vector<Request> group(requests.begin() + begin, requests.begin() + begin + kSlots);
     const std::vector<std::vector<int32_t>> texts(want.begin() + begin,
                                                   want.begin() + begin + kSlots);
-    // All lengths in turn, and drafts that are all wrong, all right, or between.
-    const int num_drafts = 1 + static_cast<int>(3 * first / kSlots + 1) % most;
-    const int percent_right = static_cast<int>(first / kSlots % 4) * 33 + 1;
+    // Each length with drafts that are all wrong, all right, and between: the first two groups have the
+    // former two.
+    const int index = static_cast<int>(first) / kSlots;
+    const int num_drafts = 1 + (7 * index + 3) % most;  // 7 divides neither number of drafts
+    constexpr int kPercents[] = {0, 100, 34, 67};
+    const int percent_right = kPercents[(index % most + index / most) % 4];
     ExpectTexts(harness, group, texts, [&](int slot, int room) {
       const int count =
           std::min(room, rng() % 5 == 0 ? static_cast<int>(rng() % (most + 1)) : num_drafts);
@@ -138,13 +157,9 @@ void ExpectPlainTextsOfAll(LayeredModelOptions model, bool serves_trees) {
     for (Request& request : SomeRequests(seed)) requests.push_back(std::move(request));
   }
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
-  for (const Drafts& drafts :
-       {Drafts{Proposer::kNone}, Drafts{Proposer::kNgram}, Drafts{Proposer::kModel},
-        Drafts{Proposer::kHeads}, Drafts{Proposer::kNone, true}, Drafts{Proposer::kNgram, true},
-        Drafts{Proposer::kModel, true}}) {
+  for (const Drafts& drafts : kAllDrafts) {
     if (drafts.tree && !serves_trees) continue;
-    SCOPED_TRACE(testing::Message()
-                 << "proposer " << static_cast<int>(drafts.proposer) << ", tree " << drafts.tree);
+    SCOPED_TRACE(drafts);
     ExpectPlainTexts(model, requests, want, drafts);
   }
 }
@@ -163,6 +178,153 @@ TEST_P(SpeculationSuite, ManyPromptsOfLatents) {
 
 TEST_P(SpeculationSuite, ManyPromptsOfWindowsAndChunks) {
   ExpectPlainTextsOfAll(speculation_tests::WindowsAndChunks(GetParam(), 4), /*serves_trees=*/false);
+}
+
+// Steps of slot 0 until its context is full, with as many drafts as there is room for, up to `most`. `want`
+// is empty, or what its text becomes: drafts that are given are mostly right.
+void GrowToTheEnd(SpeculationHarness& harness, const Drafts& drafts, int most,
+                  const std::vector<int32_t>& want) {
+  std::mt19937 rng(9);
+  harness.Join(0, {1, 2, 3}, {.temperature = 0.8f, .seed = 11});
+  ASSERT_STEP(harness.Step({{.slot = 0}}));
+  while (true) {
+    const int length = static_cast<int>(harness.text(0).size());
+    const int room = kMaxSeqLen - length;
+    if (room < 0) break;
+    SpeculationRow row = {.num_drafts = std::min(room, most)};
+    if (drafts.proposer == Proposer::kNone) {
+      row = Given(rng, want, length, row.num_drafts, drafts.tree, /*percent_right=*/80);
+    }
+    ASSERT_STEP(harness.Step({row}));
+  }
+  EXPECT_THAT(std::string(harness.Step({{.slot = 0}}).message()),
+              HasSubstr("would be longer than max_seq_len"));
+}
+
+TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
+  for (LayeredModelOptions model :
+       {speculation_tests::TwoLayers(GetParam(), 5), speculation_tests::Windows(GetParam(), 5),
+        speculation_tests::Latents(GetParam(), 5),
+        speculation_tests::WindowsAndChunks(GetParam(), 5)}) {
+    model.hidden = LayeredModelOptions::Hidden::kStream;
+    auto plain = SpeculationHarness::Create(Options(Proposer::kNone), model);
+    ASSERT_TRUE(plain.ok()) << plain.status();
+    GrowToTheEnd(**plain, {}, /*most=*/0, {});
+    const std::vector<int32_t>& want = (*plain)->text(0);
+    ASSERT_EQ(want.size(), static_cast<size_t>(kMaxSeqLen) + 1);
+    const bool has_chunks = model.layers[1].chunk_size.has_value();
+    for (const Drafts& drafts : kAllDrafts) {
+      if (drafts.tree && has_chunks) continue;
+      SCOPED_TRACE(testing::Message() << drafts << ", chunks " << has_chunks << ", head dim "
+                                      << model.layers[0].params.head_dim_qk);
+      MatrixHeads heads(LayeredModel(model).spec().hidden_dim, model.device);
+      // The model itself as the draft model: many tokens at once, up to the last one.
+      auto harness = SpeculationHarness::Create(OptionsOf(drafts, &heads), model, model);
+      ASSERT_TRUE(harness.ok()) << harness.status();
+      GrowToTheEnd(**harness, drafts, drafts.tree ? kTreeDrafts : kChainDrafts, want);
+      EXPECT_EQ((*harness)->text(0), want);
+    }
+  }
+}
+
+// Nodes of a tree see their path by masks: in the same bits as a row of one token, where those must not
+// depend on the step's shape.
+TEST_P(SpeculationSuite, TextsOfTreesInBFloat16AreThoseOfPlainDecoding) {
+  for (LayeredModelOptions model :
+       {speculation_tests::TwoLayers(GetParam(), 6), speculation_tests::Windows(GetParam(), 6),
+        speculation_tests::Latents(GetParam(), 6)}) {
+    model.dtype = DType::kBFloat16;
+    ModelRunnerOptions plain = Options(Proposer::kNone);
+    plain.batch_invariance = BatchInvariance::kOn;
+    const std::vector<Request> requests = SomeRequests(33);
+    const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests, plain);
+    for (const Drafts& drafts : {Drafts{Proposer::kNone, true}, Drafts{Proposer::kModel, true}}) {
+      SCOPED_TRACE(testing::Message()
+                   << drafts << ", window " << model.layers[0].params.window_left.value_or(-1)
+                   << ", head dim " << model.layers[0].params.head_dim_qk);
+      ModelRunnerOptions options = OptionsOf(drafts, nullptr);
+      options.batch_invariance = BatchInvariance::kOn;
+      auto harness = SpeculationHarness::Create(options, model, model);
+      ASSERT_TRUE(harness.ok()) << harness.status();
+      std::mt19937 rng(14);
+      ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+        const int count = std::min(room, static_cast<int>(rng() % (1 + kTreeDrafts)));
+        SpeculationRow row = {.num_drafts = count};
+        if (drafts.proposer == Proposer::kNone) {
+          row = Given(rng, want[slot], (*harness)->text(slot).size(), count, /*tree=*/true,
+                      /*percent_right=*/75);
+        }
+        row.slot = slot;
+        return row;
+      });
+    }
+  }
+}
+
+TEST_P(SpeculationSuite, ARowMayHave16Drafts) {
+  const LayeredModelOptions model = speculation_tests::TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(31);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  for (const Proposer proposer : {Proposer::kNone, Proposer::kNgram, Proposer::kModel}) {
+    SCOPED_TRACE(Drafts{proposer});
+    ModelRunnerOptions options = Options(proposer);
+    options.speculation.max_drafts = kMaxDrafts;
+    options.speculation.graph_num_drafts = {4, kMaxDrafts};
+    auto harness = SpeculationHarness::Create(options, model, model);
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    std::mt19937 rng(12);
+    int most_new = 0;
+    ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+      for (const int num_new : (*harness)->num_new()) most_new = std::max(most_new, num_new);
+      const int count = std::min(room, 9 + static_cast<int>(rng() % (kMaxDrafts - 8)));
+      SpeculationRow row = {.slot = slot, .num_drafts = count};
+      if (proposer == Proposer::kNone) {
+        row = Given(rng, want[slot], (*harness)->text(slot).size(), count, /*tree=*/false,
+                    /*percent_right=*/slot == 0 ? 100 : 90);
+        row.slot = slot;
+      }
+      return row;
+    });
+    EXPECT_GE(most_new, proposer == Proposer::kNgram ? 1 : 10);
+  }
+}
+
+// Proposes of each node behind the newest token another one.
+class Counting : public Drafter {
+ public:
+  absl::Status Propose(const DraftStep& step) override {
+    for (int r = 0; r < step.num_rows; ++r) {
+      int32_t* const tokens = step.arrays.token_ids + step.arrays.query_start_loc[r];
+      for (int i = 1; i <= step.arrays.num_proposed[r]; ++i) {
+        tokens[i] = (tokens[0] + 7 * i) % step.vocab_size;
+      }
+    }
+    return absl::OkStatus();
+  }
+};
+
+TEST_P(SpeculationSuite, ACallersDrafterMayProposeATree) {
+  if (!GetParam().is_cpu()) GTEST_SKIP() << "this one runs on the host";
+  const LayeredModelOptions model = speculation_tests::TwoLayers(GetParam(), 1);
+  const std::vector<Request> requests = SomeRequests(32);
+  const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
+  Counting counting;
+  ModelRunnerOptions options = Options(Proposer::kCustom);
+  options.speculation.shape = DraftShape::kTree;
+  options.speculation.drafter = &counting;
+  options.speculation.max_drafts = kTreeDrafts;
+  options.speculation.graph_num_drafts = {4, kTreeDrafts};
+  // Twelve drafts may follow the newest token, and one of three of those.
+  options.speculation.tree = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3};
+  auto harness = SpeculationHarness::Create(options, model);
+  ASSERT_TRUE(harness.ok()) << harness.status();
+  int num_accepted = 0;
+  ExpectTexts(**harness, requests, want, [&](int slot, int room) {
+    for (const int num_new : (*harness)->num_new()) num_accepted += num_new - 1;
+    return SpeculationRow{.slot = slot, .num_drafts = std::min(kTreeDrafts, room)};
+  });
+  // Of 61 tokens twelve are tried.
+  EXPECT_GT(num_accepted, 0);
 }
 
 }  // namespace

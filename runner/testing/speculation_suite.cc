@@ -563,22 +563,6 @@ TEST_P(SpeculationSuite, ReplaysAreWhatEagerStepsCompute) {
   for (int i = 0; i < 5; ++i) ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = 4}}));
 }
 
-TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
-  const LayeredModelOptions model = TwoLayers(GetParam(), 1);
-  auto harness = SpeculationHarness::Create(Options(Proposer::kModel), model, model);
-  ASSERT_TRUE(harness.ok()) << harness.status();
-  (*harness)->Join(0, {1, 2, 3});
-  ASSERT_STEP((*harness)->Step({{.slot = 0}}));
-  while (true) {
-    const int room = kMaxSeqLen - static_cast<int>((*harness)->text(0).size());
-    if (room < 0) break;
-    ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = std::min(room, kChainDrafts)}}));
-  }
-  EXPECT_EQ((*harness)->text(0).size(), static_cast<size_t>(kMaxSeqLen) + 1);
-  EXPECT_THAT(std::string((*harness)->Step({{.slot = 0}}).message()),
-              HasSubstr("would be longer than max_seq_len"));
-}
-
 TEST_P(SpeculationSuite, ACallersDrafterIsAsked) {
   if (!GetParam().is_cpu()) GTEST_SKIP() << "this one runs on the host";
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);

@@ -190,11 +190,13 @@ TEST(PortingTest, ThePortedModelWritesWhatItWritesWithoutACache) {
 
 // ---- docs/speculation.md
 
-std::vector<int32_t> TextOf(Model& model, const EngineOptions& options, EngineMetrics& metrics) {
+std::vector<int32_t> TextOf(Model& model, const EngineOptions& options, EngineMetrics& metrics,
+                            Request request = {.prompt = {1, 2, 3, 1, 2}}) {
+  request.max_new_tokens = 60;
   const auto engine = Engine::Create(&model, options);
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (!engine.ok()) return {};
-  EXPECT_TRUE((*engine)->Add({.prompt = {1, 2, 3, 1, 2}, .max_new_tokens = 60}).ok());
+  EXPECT_TRUE((*engine)->Add(std::move(request)).ok());
   std::vector<int32_t> text;
   for (std::vector<TokenEvent> events; (*engine)->has_work(); events.clear()) {
     EXPECT_TRUE((*engine)->Step(events).ok());
@@ -219,6 +221,24 @@ TEST(SpeculationPageTest, DraftsDoNotChangeTheText) {
   EXPECT_EQ(TextOf(model, options, drafted), text);
   EXPECT_EQ(plain.speculation.num_drafts, 0);
   EXPECT_GT(drafted.speculation.num_drafts, 0);
+}
+
+TEST(SpeculationPageTest, PredictionsDoNotChangeTheText) {
+  const at::InferenceMode no_gradients;
+  PortedModel model(RandomWeights());
+  EngineOptions options = {.runner = {.max_num_seqs = 8, .max_num_tokens = 512}};
+  EngineMetrics plain, predicted;
+  const std::vector<int32_t> question = {1, 2, 3, 1, 2};
+  const std::vector<int32_t> file = TextOf(model, options, plain);
+  // [prediction begin]
+  Request request = {.prompt = question};
+  request.predicted_tokens = file;  // what the answer will probably be
+  // [prediction end]
+  options.runner.speculation.max_drafts = 4;
+  options.speculation = SpeculationPolicy{.num_drafts = 4};
+  EXPECT_EQ(TextOf(model, options, predicted, request), file);
+  EXPECT_GT(predicted.speculation.num_accepted, 40);
+  EXPECT_EQ(predicted.speculation.num_accepted, predicted.speculation.num_drafts);
 }
 
 // ---- docs/distributed.md

@@ -1,6 +1,9 @@
 // The CUDA calls of a steady decode step, counted by CUPTI: one refill, one graph, one sampling; no
 // wait for the device before the next launch, no copy to the host, no allocation.
 
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -22,6 +26,9 @@
 #include "nlohmann/json.hpp"
 #include "runner/model_runner.h"
 #include "runner/sampling/logits_params.h"
+#include "runner/speculation/draft_heads.h"
+#include "runner/speculation/drafter.h"
+#include "runner/step.h"
 #include "runner/step_trace.h"
 #include "tests/benchmarks/device/device_trace.h"
 #include "tests/benchmarks/device/step_trace.h"
@@ -31,6 +38,61 @@ namespace {
 
 constexpr int kNumRows = 5;  // in a graph of 8
 constexpr int kNumSteps = 20;
+
+// A model that returns hidden states: the same ones at each token, so that they cost no kernel.
+class WithStates : public Model {
+ public:
+  static constexpr int kHiddenDim = 64;
+
+  WithStates(Model* model, int max_num_tokens)
+      : model_(model),
+        spec_(model->spec()),
+        states_(at::ones({max_num_tokens, kHiddenDim},
+                         at::TensorOptions(at::kCUDA).dtype(at::kBFloat16))) {
+    spec_.hidden_dim = kHiddenDim;
+  }
+  const ModelSpec& spec() const override { return spec_; }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override { return model_->Forward(step); }
+  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(step));
+    return ForwardOutput{.logits = logits, .hidden = states_.narrow(0, 0, step.num_tokens())};
+  }
+
+ private:
+  Model* model_;
+  ModelSpec spec_;
+  at::Tensor states_;
+};
+
+// One layer over the states that they see.
+class OneLayerHeads : public DraftHeads {
+ public:
+  explicit OneLayerHeads(int vocab_size)
+      : layers_({{.params =
+                      {.num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 64, .head_dim_v = 64}}}),
+        out_(at::zeros({128, vocab_size}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16))) {}
+
+  absl::Span<const LayerSpec> layers() const override { return layers_; }
+
+  absl::StatusOr<HeadsOutput> Forward(const HeadsStep& heads_step) override {
+    const Step& step = *heads_step.step;
+    const at::Tensor k = heads_step.hidden.unsqueeze(1);
+    const at::Tensor q = k.repeat({1, 2, 1});
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, step.Attend(0, q, k, k));
+    const at::Tensor last = attended.index_select(0, step.logits_indices());
+    return HeadsOutput{.logits = at::matmul(last.view({last.size(0), -1}), out_)};
+  }
+
+ private:
+  std::vector<LayerSpec> layers_;
+  at::Tensor out_;
+};
+
+// Leaves all drafts 0.
+class NoDrafter : public Drafter {
+ public:
+  absl::Status Propose(const DraftStep&) override { return absl::OkStatus(); }
+};
 
 class SteadyDecodeTest : public testing::Test {
  protected:
@@ -48,14 +110,21 @@ class SteadyDecodeTest : public testing::Test {
                              MakeRandomWeights(config, {.device = c10::Device(c10::kCUDA, 0),
                                                         .dtype = DType::kBFloat16}));
     REPRISE_ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, std::move(weights), {}));
+    // Its own draft, or with the states that heads read.
+    if (speculation_.proposer == SpeculationOptions::Proposer::kModel) {
+      speculation_.draft_model = model_.get();
+    }
+    with_states_ = std::make_unique<WithStates>(model_.get(), /*max_num_tokens=*/64);
+    Model* const served =
+        speculation_.heads != nullptr ? with_states_.get() : static_cast<Model*>(model_.get());
     REPRISE_ASSIGN_OR_RETURN(
         runner_,
-        ModelRunner::Create(model_.get(), {.max_num_seqs = 8,
-                                           .max_num_tokens = 64,
-                                           .max_seq_len = 256,
-                                           .logits = {.allowed_tokens = true, .max_log_probs = 2},
-                                           .speculation = speculation_,
-                                           .trace = trace_}));
+        ModelRunner::Create(served, {.max_num_seqs = 8,
+                                     .max_num_tokens = 64,
+                                     .max_seq_len = 256,
+                                     .logits = {.allowed_tokens = true, .max_log_probs = 2},
+                                     .speculation = speculation_,
+                                     .trace = trace_}));
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
     std::vector<ScheduledRow> prefill;
@@ -96,14 +165,18 @@ class SteadyDecodeTest : public testing::Test {
   }
 
   std::unique_ptr<LlamaModel> model_;
+  std::unique_ptr<WithStates> with_states_;
   std::unique_ptr<ModelRunner> runner_;
   std::vector<ScheduledRow> rows_;
   StepTrace* trace_ = nullptr;  // of runners that Start() makes
   SpeculationOptions speculation_ = {};
 };
 
-// No wait for the device but for the fence of a step's tokens, no copy, no allocation.
-void ExpectNothingWaits(const DeviceTrace& trace) {
+enum class Copies { kNone, kOnDevice };
+
+// No wait for the device but for the fence of a step's tokens, no copy but those that are `allowed`, no
+// allocation.
+void ExpectNothingWaits(const DeviceTrace& trace, Copies allowed = Copies::kNone) {
   for (const auto& [name, count] : trace.runtime_calls) {
     SCOPED_TRACE(testing::Message() << name << " x " << count);
     EXPECT_EQ(name.find("StreamSynchronize"), std::string::npos);
@@ -112,7 +185,9 @@ void ExpectNothingWaits(const DeviceTrace& trace) {
     EXPECT_EQ(name.find("Memcpy"), std::string::npos);
   }
   for (const DeviceEvent& event : trace.events) {
-    EXPECT_NE(event.kind, DeviceEvent::Kind::kCopy) << event.name;
+    if (event.kind != DeviceEvent::Kind::kCopy) continue;
+    EXPECT_TRUE(allowed == Copies::kOnDevice && event.name.find("DtoD") != std::string::npos)
+        << event.name;
   }
 }
 
@@ -126,32 +201,89 @@ TEST_F(SteadyDecodeTest, AStepIsOneRefillOneGraphAndOneSampling) {
   ExpectNothingWaits(*trace);
 }
 
+// No kernel more for what drafters read: refill writes it. Heads that attend have one, which keeps the
+// states of the step.
+TEST_F(SteadyDecodeTest, APlainStepHasTheSameKernelsWhateverCouldPropose) {
+  using Proposer = SpeculationOptions::Proposer;
+  const auto count_kernels = [&] {
+    const auto trace = TraceDevice([&] { return Run(kNumSteps); });
+    EXPECT_TRUE(trace.ok()) << trace.status();
+    if (!trace.ok()) return int64_t{0};
+    return static_cast<int64_t>(std::count_if(
+        trace->events.begin(), trace->events.end(),
+        [](const DeviceEvent& event) { return event.kind == DeviceEvent::Kind::kKernel; }));
+  };
+  const int64_t plain = count_kernels();
+  EXPECT_GT(plain, 10 * kNumSteps);
+  NoDrafter drafter;
+  OneLayerHeads heads(model_->spec().vocab_size);
+  const std::pair<SpeculationOptions, int> cases[] = {
+      {{.max_drafts = 3, .proposer = Proposer::kNgram}, 0},
+      {{.max_drafts = 3, .proposer = Proposer::kModel}, 0},
+      {{.max_drafts = 3, .proposer = Proposer::kCustom, .drafter = &drafter}, 0},
+      {{.max_drafts = 3, .proposer = Proposer::kHeads, .heads = &heads}, 1}};
+  for (const auto& [speculation, num_more] : cases) {
+    SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(speculation.proposer));
+    speculation_ = speculation;
+    const absl::Status started = Start();
+    ASSERT_TRUE(started.ok()) << started;
+    EXPECT_EQ(count_kernels(), plain + int64_t{num_more} * kNumSteps);
+  }
+}
+
 // Drafts, their verification and the slots that advance are in the graph.
 TEST_F(SteadyDecodeTest, AStepWithDraftsIsOneRefillAndOneGraph) {
-  for (const bool tree : {false, true}) {
-    for (const DraftAcceptance acceptance :
-         {DraftAcceptance::kSameText, DraftAcceptance::kRejection}) {
-      if (tree && acceptance == DraftAcceptance::kRejection) continue;
-      SCOPED_TRACE(testing::Message()
-                   << "tree " << tree << ", acceptance " << static_cast<int>(acceptance));
-      speculation_ = {.max_drafts = 3,
-                      .shape = tree ? DraftShape::kTree : DraftShape::kChain,
-                      .proposer = SpeculationOptions::Proposer::kNgram,
-                      .acceptance = acceptance};
-      const absl::Status started = Start();
-      ASSERT_TRUE(started.ok()) << started;
-      for (ScheduledRow& row : rows_) row.num_drafts = 3;
-      ASSERT_TRUE(Run(2).ok());
-      const auto trace = TraceDevice([&] { return Run(kNumSteps); });
-      ASSERT_TRUE(trace.ok()) << trace.status();
-      EXPECT_EQ(trace->num_calls_like("GraphLaunch"), kNumSteps);
-      EXPECT_EQ(trace->num_calls_like("LaunchKernel"), kNumSteps);  // refill
-      ExpectNothingWaits(*trace);
-      AllocationCounter allocations;
-      ASSERT_TRUE(Run(5).ok());
-      EXPECT_EQ(allocations.count(), 0);
-    }
+  using Proposer = SpeculationOptions::Proposer;
+  OneLayerHeads heads(model_->spec().vocab_size);
+  const SpeculationOptions cases[] = {
+      {.max_drafts = 3, .proposer = Proposer::kNgram},
+      {.max_drafts = 3, .proposer = Proposer::kNgram, .acceptance = DraftAcceptance::kRejection},
+      {.max_drafts = 3, .shape = DraftShape::kTree, .proposer = Proposer::kNgram},
+      {.max_drafts = 3, .proposer = Proposer::kModel},
+      {.max_drafts = 3,
+       .shape = DraftShape::kTree,
+       .tree = {0, 0, 1},
+       .proposer = Proposer::kModel},
+      {.max_drafts = 3, .proposer = Proposer::kHeads, .heads = &heads}};
+  for (const SpeculationOptions& speculation : cases) {
+    SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(speculation.proposer)
+                                    << ", tree " << (speculation.shape == DraftShape::kTree)
+                                    << ", acceptance " << static_cast<int>(speculation.acceptance));
+    speculation_ = speculation;
+    const absl::Status started = Start();
+    ASSERT_TRUE(started.ok()) << started;
+    for (ScheduledRow& row : rows_) row.num_drafts = 3;
+    ASSERT_TRUE(Run(2).ok());
+    const auto trace = TraceDevice([&] { return Run(kNumSteps); });
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    EXPECT_EQ(trace->num_calls_like("GraphLaunch"), kNumSteps);
+    EXPECT_EQ(trace->num_calls_like("LaunchKernel"), kNumSteps);  // refill
+    const bool has_passes = speculation.proposer != Proposer::kNgram;
+    ExpectNothingWaits(*trace, has_passes ? Copies::kOnDevice : Copies::kNone);
+    AllocationCounter allocations;
+    ASSERT_TRUE(Run(5).ok());
+    EXPECT_EQ(allocations.count(), 0);
   }
+}
+
+// Rows with drafts beside a chunk of a prompt, which is the last row's: a mixed graph.
+TEST_F(SteadyDecodeTest, AMixedStepWithDraftsIsOneRefillAndOneGraph) {
+  speculation_ = {.max_drafts = 3, .proposer = SpeculationOptions::Proposer::kNgram};
+  const absl::Status started = Start();
+  ASSERT_TRUE(started.ok()) << started;
+  const std::vector<int32_t> chunk = {5, 6, 7};
+  for (ScheduledRow& row : rows_) row.num_drafts = 3;
+  rows_.back().num_drafts = 0;
+  rows_.back().tokens = chunk;
+  rows_.back().output = RowOutput::kNone;
+  ASSERT_TRUE(Run(2).ok());
+  const int64_t replays_before = runner_->graph_report().num_replays();
+  const auto trace = TraceDevice([&] { return Run(kNumSteps); });
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(runner_->graph_report().num_replays() - replays_before, kNumSteps);
+  EXPECT_EQ(trace->num_calls_like("GraphLaunch"), kNumSteps);
+  EXPECT_EQ(trace->num_calls_like("LaunchKernel"), kNumSteps);
+  ExpectNothingWaits(*trace);
 }
 
 // Two rows with a mask of their own in each step: one token of which the test knows that it must be

@@ -43,8 +43,8 @@ EngineOptions BenchEngineOptions(const DecodeOptions& options, int max_position)
   // Longer than any can become is shortened to the model's positions.
   EngineOptions engine = ServingEngineOptions(serving, max_position);
   const BenchPoint largest = {*serving.max_num_seqs, context, bench.num_tokens};
-  const int64_t longest =
-      int64_t{context} + bench.num_tokens + PromptSteps(largest, engine.runner.max_num_tokens);
+  const int64_t longest = int64_t{context} + MostNewTokens(largest, engine.runner.max_num_tokens,
+                                                           engine.runner.speculation.max_drafts);
   engine.runner.max_seq_len = static_cast<int>(std::min<int64_t>(longest, max_position));
   engine.runner.logits = {};
   return engine;
@@ -79,8 +79,13 @@ int PromptSteps(const BenchPoint& point, int max_num_tokens) {
       std::min<int64_t>((num_tokens + at_least - 1) / at_least + point.batch, int64_t{1} << 24));
 }
 
+int MostNewTokens(const BenchPoint& point, int max_num_tokens, int num_drafts) {
+  const int64_t num_steps = int64_t{point.num_tokens} + PromptSteps(point, max_num_tokens);
+  return static_cast<int>(std::min<int64_t>(num_steps * (1 + num_drafts), int64_t{1} << 30));
+}
+
 absl::StatusOr<BenchResult> MeasurePoint(StepEngine& engine, const BenchPoint& point,
-                                         int vocab_size, int prompt_steps,
+                                         int vocab_size, int most_new_tokens,
                                          const std::function<absl::Time()>& clock) {
   BenchResult result = {.point = point, .num_prompt_tokens = int64_t{point.batch} * point.context};
   std::mt19937 random(static_cast<uint32_t>(point.batch * 65537 + point.context));
@@ -88,10 +93,11 @@ absl::StatusOr<BenchResult> MeasurePoint(StepEngine& engine, const BenchPoint& p
   for (int i = 0; i < point.batch; ++i) {
     REPRISE_ASSIGN_OR_RETURN(ids.emplace_back(),
                              engine.Add({.prompt = RandomTokens(point.context, vocab_size, random),
-                                         .max_new_tokens = point.num_tokens + prompt_steps}));
+                                         .max_new_tokens = most_new_tokens}));
   }
   const int64_t wanted = int64_t{point.batch} * point.num_tokens;
   int num_begun = 0;
+  const SpeculationStatistics drafts_before = engine.metrics().speculation;
   const absl::Time begin = clock();
   absl::Time decodes = begin;
   std::vector<TokenEvent> events;
@@ -114,6 +120,9 @@ absl::StatusOr<BenchResult> MeasurePoint(StepEngine& engine, const BenchPoint& p
     if (!is_done && !engine.has_work()) break;
   }
   result.decode_seconds = absl::ToDoubleSeconds(clock() - decodes);
+  const SpeculationStatistics drafts = engine.metrics().speculation;
+  result.num_drafts = drafts.num_drafts - drafts_before.num_drafts;
+  result.num_accepted = drafts.num_accepted - drafts_before.num_accepted;
   events.clear();
   for (const SequenceId id : ids) {
     const absl::Status cancelled = engine.Cancel(id, events);
@@ -148,7 +157,9 @@ std::string ToJson(const BenchResult& result) {
                                 {"prompt_tokens_per_s", result.prompt_tokens_per_second()},
                                 {"decode_tokens_per_s", result.tokens_per_second()},
                                 {"ms_per_token", result.ms_per_token()},
-                                {"decoded_tokens", result.num_decoded}}
+                                {"decoded_tokens", result.num_decoded},
+                                {"drafts", result.num_drafts},
+                                {"accepted_drafts", result.num_accepted}}
       .dump();
 }
 
@@ -169,6 +180,7 @@ absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams,
     REPRISE_ASSIGN_OR_RETURN(
         loaded,
         LoadedModel::Load(options, *folder, *engine_options.runner.max_seq_len, rank, progress));
+    engine_options.runner.speculation.draft_model = loaded.draft.get();
     return absl::OkStatus();
   };
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), load()));
@@ -178,10 +190,12 @@ absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams,
                            CreateEngine(loaded.model.get(), engine_options));
   const int vocab_size = static_cast<int>(loaded.model->spec().vocab_size);
   const int max_num_tokens = engine_options.runner.max_num_tokens;
+  const int num_drafts = engine_options.runner.speculation.max_drafts;
   const bool is_json = options.output == OutputChoice::kJson;
   const auto measure = [&](const BenchPoint& point) {
     progress.Show(absl::StrCat("batch ", point.batch, ", context ", point.context));
-    return MeasurePoint(*engine, point, vocab_size, PromptSteps(point, max_num_tokens));
+    return MeasurePoint(*engine, point, vocab_size,
+                        MostNewTokens(point, max_num_tokens, num_drafts));
   };
   const int largest = engine_options.runner.max_num_seqs;
   REPRISE_RETURN_IF_ERROR(

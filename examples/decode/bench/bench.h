@@ -31,6 +31,8 @@ struct BenchResult {
   double prompt_seconds = 0;  // from the first step to the first token of the last sequence
   int64_t num_decoded = 0;    // tokens after that, while all sequences run
   double decode_seconds = 0;
+  int64_t num_drafts = 0;  // meanwhile, of rows that proposed some
+  int64_t num_accepted = 0;
 
   double prompt_tokens_per_second() const;
   double tokens_per_second() const;
@@ -40,12 +42,16 @@ struct BenchResult {
 // Steps that the prompts of a point may take: in that time the first sequences decode already.
 int PromptSteps(const BenchPoint& point, int max_num_tokens);
 
+// Tokens that a sequence of a point may have, in those steps and until it has been measured, where a step
+// brings up to 1 + num_drafts.
+int MostNewTokens(const BenchPoint& point, int max_num_tokens, int num_drafts);
+
 // Measures one point, with prompts of random tokens below `vocab_size`, which are the same for the
-// same point. Sequences are longer than context + num_tokens by up to `prompt_steps` tokens.
+// same point, and sequences of up to `most_new_tokens`: MostNewTokens().
 // REQUIRES: the engine has no work, point.batch rows, and no prefix reuse.
 // Errors: those of the engine; why a sequence failed; Internal if sequences end before they should.
 absl::StatusOr<BenchResult> MeasurePoint(StepEngine& engine, const BenchPoint& point,
-                                         int vocab_size, int prompt_steps,
+                                         int vocab_size, int most_new_tokens,
                                          const std::function<absl::Time()>& clock = absl::Now);
 
 // Lines of a table, with their ends.

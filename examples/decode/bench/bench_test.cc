@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -68,7 +69,7 @@ class FakeEngine : public StepEngine {
 
 TEST(BenchTest, PromptsAreMeasuredUntilAllHaveBegunAndTextsFromThenOn) {
   FakeEngine engine;
-  const auto result = MeasurePoint(engine, {.batch = 4, .context = 10, .num_tokens = 5}, 100, 4,
+  const auto result = MeasurePoint(engine, {.batch = 4, .context = 10, .num_tokens = 5}, 100, 9,
                                    [&] { return engine.now; });
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->num_prompt_tokens, 40);
@@ -84,7 +85,7 @@ TEST(BenchTest, PromptsAreMeasuredUntilAllHaveBegunAndTextsFromThenOn) {
 TEST(BenchTest, SequencesThatEndBeforeAllHaveBegunAreAnError) {
   FakeEngine engine;
   engine.ends_early = true;
-  const auto result = MeasurePoint(engine, {.batch = 4, .context = 10, .num_tokens = 5}, 100, 4,
+  const auto result = MeasurePoint(engine, {.batch = 4, .context = 10, .num_tokens = 5}, 100, 9,
                                    [&] { return engine.now; });
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("1 of 4 have begun"));
 }
@@ -93,6 +94,10 @@ TEST(BenchTest, PromptStepsLeaveRoomForDecodes) {
   EXPECT_EQ(PromptSteps({.batch = 1, .context = 100}, 512), 2);
   EXPECT_EQ(PromptSteps({.batch = 32, .context = 1024}, 512), (32 * 1024 + 479) / 480 + 32);
   EXPECT_GT(PromptSteps({.batch = 512, .context = 1024}, 512), 1024);
+  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 512, /*num_drafts=*/0),
+            10);
+  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 512, /*num_drafts=*/4),
+            50);
 }
 
 DecodeOptions BenchOptions() {
@@ -122,6 +127,23 @@ TEST(BenchTest, EachBatchIsMeasuredWithEachContext) {
     EXPECT_GT(line.at("decode_tokens_per_s"), 0);
     EXPECT_GE(line.at("decoded_tokens"), 4 * expected[i][0]);
   }
+}
+
+TEST(BenchTest, DraftsAreMeasuredToo) {
+  DecodeOptions options = BenchOptions();
+  options.output = OutputChoice::kJson;
+  options.bench = {.batches = {3}, .contexts = {8}, .num_tokens = 12};
+  const absl::StatusOr<std::string> folder = DefaultModelFolder();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  options.draft = {.model = *folder, .num_tokens = 3};  // the model is its own draft model
+  std::ostringstream out;
+  std::ostringstream err;
+  const absl::Status status = RunBench(options, {.out = out, .err = err}, {});
+  ASSERT_TRUE(status.ok()) << status;
+  const json line = json::parse(out.str());
+  EXPECT_GE(line.at("decoded_tokens"), 3 * 12);
+  EXPECT_GT(line.at("drafts"), 0);
+  EXPECT_EQ(line.at("accepted_drafts"), line.at("drafts"));
 }
 
 TEST(BenchTest, ATableHasARowAPoint) {

@@ -80,11 +80,11 @@ absl::Status ReadSampling(const JsonFields& fields, SamplingOptions& sampling) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Prompt> ReadPrompt(const JsonFields& fields) {
+// A text or token ids: `text` or `tokens` names the field.
+absl::StatusOr<Prompt> ReadPrompt(const JsonFields& fields, const char* text, const char* tokens) {
   json prompt = json::object();
-  for (const char* const name : {"prompt", "prompt_tokens"}) {
-    if (const json* const value = fields.Find(name)) prompt[name] = *value;
-  }
+  if (const json* const value = fields.Find(text)) prompt["prompt"] = *value;
+  if (const json* const value = fields.Find(tokens)) prompt["prompt_tokens"] = *value;
   REPRISE_ASSIGN_OR_RETURN(Prompt read, PromptOfJson(prompt));
   REPRISE_RETURN_IF_ERROR(CheckPrompt(read));
   return read;
@@ -94,13 +94,21 @@ absl::StatusOr<ServeRequest> ReadRequest(const JsonFields& fields, const DecodeO
   REPRISE_RETURN_IF_ERROR(fields.RefuseOthers(
       {"id", "prompt", "prompt_tokens", "max_new_tokens", "ignore_eos", "temperature", "top_k",
        "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty",
-       "stop", "log_probs", "priority", "timeout_s"}));
+       "stop", "log_probs", "priority", "timeout_s", "predicted", "predicted_tokens"}));
   ServeRequest request = {.options = defaults};
-  absl::StatusOr<Prompt> prompt = ReadPrompt(fields);
+  absl::StatusOr<Prompt> prompt = ReadPrompt(fields, "prompt", "prompt_tokens");
   if (!prompt.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("line: prompt: ", prompt.status().message()));
   }
   request.prompt = *std::move(prompt);
+  if (fields.Find("predicted") != nullptr || fields.Find("predicted_tokens") != nullptr) {
+    absl::StatusOr<Prompt> predicted = ReadPrompt(fields, "predicted", "predicted_tokens");
+    if (!predicted.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line: predicted: ", predicted.status().message()));
+    }
+    request.predicted = *std::move(predicted);
+  }
   constexpr int kMaxInt = std::numeric_limits<int32_t>::max();
   REPRISE_RETURN_IF_ERROR(ReadInt(fields, "max_new_tokens", {.min = 1, .max = kMaxInt},
                                   request.options.max_new_tokens));

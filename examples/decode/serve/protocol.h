@@ -40,6 +40,7 @@ inline constexpr int64_t kMaxLineBytes = int64_t{4} << 20;
 
 struct ServeRequest {
   Prompt prompt = {};
+  std::optional<Prompt> predicted = {};  // what the answer will probably be
   // The program's, with those of the line in their places.
   DecodeOptions options = {};
   int priority = 0;

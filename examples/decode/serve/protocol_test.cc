@@ -68,6 +68,17 @@ TEST(ServeProtocolTest, TakesEveryField) {
   EXPECT_THAT(Parsed(R"({"id":1,"prompt":"a","stop":"one"})").options.stops, ElementsAre("one"));
 }
 
+TEST(ServeProtocolTest, AnAnswerMayBePredicted) {
+  EXPECT_EQ(Parsed(R"({"id":1,"prompt":"a"})").predicted, std::nullopt);
+  EXPECT_EQ(Parsed(R"({"id":1,"prompt":"a","predicted":"b c"})").predicted,
+            (Prompt{.content = "b c"}));
+  EXPECT_EQ(Parsed(R"({"id":1,"prompt":"a","predicted_tokens":[4,5]})").predicted,
+            (Prompt{.content = TokenList{4, 5}}));
+  EXPECT_THAT(Problem(R"({"id":1,"prompt":"a","predicted_tokens":[-4]})"),
+              StartsWith("line: predicted: "));
+  EXPECT_THAT(Problem(R"({"id":1,"prompt":"a","predicted":7})"), StartsWith("line: predicted: "));
+}
+
 TEST(ServeProtocolTest, IdsAreTextsOrIntegers) {
   EXPECT_EQ(ParseServeLine(R"({"id":-7,"prompt":"a"})", {}).id, "-7");
   EXPECT_EQ(ParseServeLine(R"({"id":"7","prompt":"a"})", {}).id, "\"7\"");

@@ -28,6 +28,10 @@ ServeContext ContextOf(const DecodeOptions& options, const ModelFolder& folder) 
           .make_request = [&folder](const ServeRequest& request) -> absl::StatusOr<Request> {
             REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
                                      MakeRequests({&request.prompt, 1}, request.options, folder));
+            if (request.predicted.has_value()) {
+              REPRISE_ASSIGN_OR_RETURN(requests.front().predicted_tokens,
+                                       PredictedTokens(*request.predicted, folder));
+            }
             return std::move(requests.front());
           }};
 }

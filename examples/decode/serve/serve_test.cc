@@ -189,6 +189,21 @@ TEST(ServeTest, ARequestGivesTokensAndAnEnd) {
             (json{{"prompt_tokens", 3}, {"cached_tokens", 0}, {"generated_tokens", 4}}));
 }
 
+// An answer that is predicted as it comes: the same text, in fewer steps.
+TEST(ServeTest, APredictionChangesNoAnswer) {
+  DecodeOptions options = ServeOptions();
+  options.max_new_tokens = 24;
+  options.stop = StopChoice::kAtLengthOnly;
+  const std::string first = R"({"id":1,"prompt":"foo\n"})";
+  const std::string text = AnswersOf(Serve(first + "\n", options)).at("1").text;
+  options.draft = DraftChoice{.num_tokens = 4};
+  const auto answers = AnswersOf(Serve(
+      absl::StrCat(first, "\n", R"({"id":2,"prompt":"foo\n","predicted":)", json(text).dump(),
+                   "}\n", R"({"id":3,"prompt":"foo\n","predicted":"nothing of the kind"})", "\n"),
+      options));
+  for (const char* const id : {"1", "2", "3"}) EXPECT_EQ(answers.at(id).text, text) << id;
+}
+
 TEST(ServeTest, FieldsOfALineChangeItsTextAlone) {
   DecodeOptions options = ServeOptions();
   options.max_new_tokens = 12;

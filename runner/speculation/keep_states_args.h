@@ -1,0 +1,68 @@
+// Arguments of keeping the states of a slot's last tokens (runner/speculation/keep_states.h), and the
+// choice of one of a row's, shared by the host and device forms.
+
+#ifndef RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
+#define RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/host_device.h"
+
+namespace reprise {
+
+struct KeepStatesArgs {
+  const std::byte* hidden = nullptr;  // [num_hidden, row_bytes] by token; with last_token by row
+  int num_hidden = 0;
+  int64_t row_bytes = 0;  // a multiple of 2
+  // Of the step, or of a pass: StepArrays. A row whose table_row is out of range keeps nothing.
+  const int32_t* positions = nullptr;        // [num_tokens]
+  const int32_t* table_row = nullptr;        // [num_rows]
+  const int32_t* query_start_loc = nullptr;  // [num_rows + 1] read without last_token
+  // [num_rows] tokens. Given: each row whose sample_slot is not negative has one state, of this token.
+  const int32_t* last_token = nullptr;
+  const int32_t* sample_slot = nullptr;  // [num_rows] read with last_token
+  int num_tokens = 0;                    // padded
+  int num_rows = 0;                      // padded
+  std::byte* states = nullptr;           // [num_slots, num_kept, row_bytes]
+  int32_t* state_positions = nullptr;    // [num_slots, num_kept]
+  int num_slots = 0;
+  int num_kept = 0;  // of a slot
+};
+
+struct KeptState {
+  const std::byte* from = nullptr;  // null: nothing is kept
+  std::byte* to = nullptr;
+  int32_t* position_to = nullptr;
+  int32_t position = 0;
+};
+
+// How many states of a row are kept at most.
+constexpr int MaxStatesOfRow(const KeepStatesArgs& args) {
+  if (args.last_token != nullptr) return 1;
+  return args.num_kept < args.num_tokens ? args.num_kept : args.num_tokens;
+}
+
+// The state of the row's `i`-th token from its end on; i is 0 to MaxStatesOfRow() - 1. They are of
+// different places, for positions of a row ascend one by one.
+REPRISE_HOST_DEVICE constexpr KeptState KeptStateOf(const KeepStatesArgs& args, int row_idx,
+                                                    int i) {
+  const int32_t slot = args.table_row[row_idx];
+  if (slot < 0 || slot >= args.num_slots) return {};
+  const bool is_one = args.last_token != nullptr;
+  if (is_one && args.sample_slot[row_idx] < 0) return {};
+  const int32_t token =
+      is_one ? args.last_token[row_idx] : args.query_start_loc[row_idx + 1] - 1 - i;
+  const int32_t first = is_one ? 0 : args.query_start_loc[row_idx];
+  const int32_t from = is_one ? row_idx : token;
+  if (token < first || token < 0 || token >= args.num_tokens || from >= args.num_hidden) return {};
+  const int32_t position = args.positions[token];
+  if (position < 0) return {};
+  const int64_t to = int64_t{slot} * args.num_kept + position % args.num_kept;
+  return {args.hidden + from * args.row_bytes, args.states + to * args.row_bytes,
+          args.state_positions + to, position};
+}
+
+}  // namespace reprise
+
+#endif  // RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
