@@ -260,13 +260,23 @@ TEST(DividedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
   for (const absl::Status& status : results({}, {.runner = {.block_size = 0}})) {
     EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: block_size"));
   }
-  // Rank 0 would not come to the others.
+  // What the engine refuses, not the runner: on both ranks, or on one of them.
   const EngineOptions no_proposer = {.runner = {},
                                      .speculation = SpeculationPolicy{.num_drafts = 3}};
-  for (const absl::Status& status : results(no_proposer, no_proposer)) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(status.message(), HasSubstr("speculation.num_drafts"));
+  for (const bool is_first : {true, false}) {
+    const EngineOptions others = is_first ? EngineOptions() : no_proposer;
+    for (const absl::Status& status : results(is_first ? no_proposer : EngineOptions(), others)) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  StartsWith(is_first ? "rank 0: speculation.num_drafts"
+                                      : "rank 1: speculation.num_drafts"));
+    }
   }
+  // Rank 0's scheduler, when the others follow already.
+  const std::vector<absl::Status> negative = results({.runner = {}, .max_waiting = -1}, {});
+  EXPECT_EQ(negative[0].code(), absl::StatusCode::kInvalidArgument) << negative[0];
+  EXPECT_EQ(negative[1].code(), absl::StatusCode::kUnavailable) << negative[1];
+  EXPECT_THAT(std::string(negative[1].message()), StartsWith("rank 0: max_waiting"));
 }
 
 // Texts by request; those that were cancelled end in -1.
