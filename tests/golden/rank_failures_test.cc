@@ -87,5 +87,32 @@ TEST(RankFailuresTest, AFailureOfOneRankInTheSetUpIsToldToTheOthers) {
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1: no memory for the step"));
 }
 
+TEST(RankFailuresTest, AStepThatFailsOnOneRankOnlyEndsTheOthersWithItsCause) {
+  for (const auto graphs : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kLazy}) {
+    const std::vector<absl::Status> results = RunWithFailure(
+        3, {.runner = {.graphs = graphs}},
+        [](Model* model, const EngineOptions& options) -> absl::Status {
+          REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model, options));
+          const Request request = {.prompt = {1, 2, 3}, .max_new_tokens = 20};
+          REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
+          std::vector<TokenEvent> events;
+          for (int step = 0; step < 20 && engine->has_work(); ++step) {
+            events.clear();
+            const absl::Status status = engine->Step(events);
+            for (const TokenEvent& event : events) {
+              if (event.error.ok()) continue;
+              EXPECT_EQ(event.finish, FinishReason::kError);
+              EXPECT_FALSE(engine->has_work());
+              return event.error;
+            }
+            REPRISE_RETURN_IF_ERROR(status);
+          }
+          return absl::InternalError("expected an event with an error");
+        });
+    EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1: no memory for the step"));
+    EXPECT_THAT(std::string(results[1].message()), HasSubstr("no memory for the step"));
+  }
+}
+
 }  // namespace
 }  // namespace reprise
