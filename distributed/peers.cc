@@ -28,6 +28,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "distributed/text_difference.h"
 
 namespace reprise {
 namespace {
@@ -91,16 +92,6 @@ std::string Host() {
   char space[64] = {};
   if (readlink("/proc/self/ns/pid", space, sizeof(space) - 1) < 0) return name;
   return absl::StrCat(name, " ", space);
-}
-
-// Two texts from where they begin to differ.
-std::string Difference(const std::string& expected, const std::string& got) {
-  const auto [at, unused] = std::mismatch(expected.begin(), expected.end(), got.begin(), got.end());
-  const size_t start = std::max<int64_t>(0, at - expected.begin() - 20);
-  const auto part = [start](const std::string& text) {
-    return absl::StrCat(start > 0 ? "..." : "", text.substr(std::min(start, text.size()), 120));
-  };
-  return absl::StrCat("expected \"", part(expected), "\", got \"", part(got), "\"");
 }
 
 absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& address, bool serves,
@@ -341,7 +332,7 @@ absl::Status Peers::Compare(int rank) const {
   if (other.config != options_.config) {
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(rank), " has another configuration than rank ", ranks_.rank, ": ",
-                     Difference(options_.config, other.config)));
+                     TextDifference(options_.config, other.config)));
   }
   return absl::OkStatus();
 }

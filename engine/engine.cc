@@ -117,18 +117,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(Model* model,
   if (collectives == nullptr) return runner;
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, runner.status()));
   const ModelRunner& made = **runner;
+  // What the runners have made of options that they have compared.
   REPRISE_RETURN_IF_ERROR(CheckSameOverRanks(
-      collectives,
-      {"max_num_seqs", "max_num_tokens", "max_seq_len", "max_steps_in_flight", "block_size",
-       "num_blocks", "num_swap_blocks", "max_encoder_tokens", "max_drafts", "vocab_size",
-       "num_kv_groups", "divides_context", "context_interleave", "context_ranks", "sample_shards",
-       "step_logits"},
-      {made.max_num_seqs(), made.max_num_tokens(), made.max_seq_len(), made.max_steps_in_flight(),
-       made.block_size(), made.num_blocks(), made.num_swap_blocks(), made.max_encoder_tokens(),
-       made.max_drafts(), model->spec().vocab_size, static_cast<int64_t>(made.kv_groups().size()),
-       options.runner.divides_context ? 1 : 0, options.runner.context_interleave,
-       options.runner.context_ranks, made.samples_shards() ? 1 : 0,
-       static_cast<int64_t>(options.runner.step_logits)}));
+      collectives, {"num_blocks", "num_swap_blocks", "num_kv_groups", "samples_shards"},
+      {made.num_blocks(), made.num_swap_blocks(), static_cast<int64_t>(made.kv_groups().size()),
+       made.samples_shards() ? 1 : 0}));
   return runner;
 }
 

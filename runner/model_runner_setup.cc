@@ -19,6 +19,7 @@
 #include "distributed/share.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
+#include "runner/rank_options.h"
 
 namespace reprise {
 
@@ -53,10 +54,14 @@ ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
     Model* model, const ModelRunnerOptions& options, std::unique_ptr<DeviceDriver> driver) {
+  const ModelSpec& spec = model->spec();
+  const absl::StatusOr<ModelRunnerOptions> made_options = ResolveRunnerOptions(options, spec);
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(options.collectives, made_options.status()));
+  const ModelRunnerOptions& resolved = *made_options;
+  // Ranks with unlike options would wait for each other in unlike steps.
+  REPRISE_RETURN_IF_ERROR(
+      CheckSameTextOverRanks(options.collectives, RankOptionsText(resolved, spec)));
   const auto allocate = [&]() -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
-    const ModelSpec& spec = model->spec();
-    REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved,
-                             ResolveRunnerOptions(options, spec));
     REPRISE_ASSIGN_OR_RETURN(LayerClasses classes,
                              CollectClassesWithDrafter(SpecOf(*model, resolved).layers,
                                                        static_cast<int>(spec.layers.size())));

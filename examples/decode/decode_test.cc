@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -174,22 +175,26 @@ TEST(DecodeTest, ServeOverRanksAnswersAsOneProcessDoes) {
 }
 
 // What `decode` writes as each of two ranks that torchrun has started, which serves no store here.
-std::vector<SubprocessResult> DecodeUnderTorchrun(const std::vector<std::string>& arguments) {
+std::vector<SubprocessResult> DecodeUnderTorchrun(
+    const std::vector<std::string>& arguments,
+    const std::vector<std::string>& arguments_of_rank_1 = {}) {
   const std::string port = std::to_string(FreePort());
   std::vector<SubprocessResult> results(2);
   std::vector<std::thread> processes;
   for (int rank = 0; rank < 2; ++rank) {
     processes.emplace_back([&, rank] {
-      results[rank] = Decode(arguments, {.variables = {{"RANK", std::to_string(rank)},
-                                                       {"WORLD_SIZE", "2"},
-                                                       {"LOCAL_RANK", std::to_string(rank)},
-                                                       {"LOCAL_WORLD_SIZE", "2"},
-                                                       {"MASTER_ADDR", "127.0.0.1"},
-                                                       {"MASTER_PORT", port},
-                                                       {"OMP_NUM_THREADS", "1"},
-                                                       {"TORCHELASTIC_RUN_ID", "none"},
-                                                       {"TORCHELASTIC_RESTART_COUNT", "0"},
-                                                       {"TORCHELASTIC_USE_AGENT_STORE", "False"}}});
+      std::vector<std::string> own = arguments;
+      if (rank == 1) own.insert(own.end(), arguments_of_rank_1.begin(), arguments_of_rank_1.end());
+      results[rank] = Decode(own, {.variables = {{"RANK", std::to_string(rank)},
+                                                 {"WORLD_SIZE", "2"},
+                                                 {"LOCAL_RANK", std::to_string(rank)},
+                                                 {"LOCAL_WORLD_SIZE", "2"},
+                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                 {"MASTER_PORT", port},
+                                                 {"OMP_NUM_THREADS", "1"},
+                                                 {"TORCHELASTIC_RUN_ID", "none"},
+                                                 {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                 {"TORCHELASTIC_USE_AGENT_STORE", "False"}}});
     });
   }
   for (std::thread& process : processes) process.join();
@@ -210,6 +215,21 @@ TEST(DecodeTest, AFailureOfTorchrunsRanksEndsBoth) {
        DecodeUnderTorchrun({"--prompt", "a", "--model=/no/such/folder"})) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.err, HasSubstr("/no/such/folder: there is no such folder"));
+  }
+}
+
+TEST(DecodeTest, OptionsOfTorchrunsRanksThatDifferEndBoth) {
+  const std::pair<std::string, std::string> rows[] = {
+      {"--graph_sizes=1", "graph_sizes must be the same on all ranks"},
+      {"--dtype=float32",
+       "dtype must be the same on all ranks: expected bfloat16 as on rank 0, got "
+       "float32 on rank 1"}};
+  for (const auto& [flag, said] : rows) {
+    for (const SubprocessResult& result :
+         DecodeUnderTorchrun({"--prompt", "a", "b", "--dtype=bfloat16"}, {flag})) {
+      EXPECT_EQ(result.exit_code, 1);
+      EXPECT_THAT(result.err, HasSubstr(said));
+    }
   }
 }
 
