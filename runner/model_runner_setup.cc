@@ -19,7 +19,7 @@
 #include "distributed/share.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
-#include "runner/rank_options.h"
+#include "runner/ranks/rank_options.h"
 
 namespace reprise {
 
@@ -57,10 +57,13 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
   const ModelSpec& spec = model->spec();
   const absl::StatusOr<ModelRunnerOptions> made_options = ResolveRunnerOptions(options, spec);
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(options.collectives, made_options.status()));
-  const ModelRunnerOptions& resolved = *made_options;
+  ModelRunnerOptions resolved = *made_options;
   // Ranks with unlike options would wait for each other in unlike steps.
   REPRISE_RETURN_IF_ERROR(
       CheckSameTextOverRanks(options.collectives, RankOptionsText(resolved, spec)));
+  REPRISE_ASSIGN_OR_RETURN(
+      resolved.cascade,
+      CascadeOverRanks(options.collectives, *resolved.cascade, SpecOf(*model, resolved).layers));
   const auto allocate = [&]() -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
     REPRISE_ASSIGN_OR_RETURN(LayerClasses classes,
                              CollectClassesWithDrafter(SpecOf(*model, resolved).layers,

@@ -1,4 +1,4 @@
-#include "runner/rank_options.h"
+#include "runner/ranks/rank_options.h"
 
 #include <initializer_list>
 #include <optional>
@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "distributed/agreement.h"
 #include "runner/speculation/draft_heads.h"
 
 namespace reprise {
@@ -149,6 +151,17 @@ std::string RankOptionsText(const ModelRunnerOptions& options, const ModelSpec& 
   lines.Add("context_ranks", options.context_ranks);
   lines.Add("sample_shards", options.sample_shards);
   return lines.text();
+}
+
+absl::StatusOr<CascadeMode> CascadeOverRanks(Collectives* collectives, CascadeMode cascade,
+                                             absl::Span<const LayerSpec> layers) {
+  if (cascade == CascadeMode::kOff) return cascade;
+  const std::string heads =
+      absl::StrJoin(layers, ",", [](std::string* out, const LayerSpec& layer) {
+        absl::StrAppend(out, layer.params.num_q_heads, "/", layer.params.num_kv_heads);
+      });
+  REPRISE_ASSIGN_OR_RETURN(const bool same, IsSameTextOverRanks(collectives, heads));
+  return same ? cascade : CascadeMode::kOff;
 }
 
 }  // namespace reprise

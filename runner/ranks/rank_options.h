@@ -3,13 +3,17 @@
 //   REPRISE_RETURN_IF_ERROR(
 //       CheckSameTextOverRanks(collectives, RankOptionsText(resolved, model->spec())));
 //
-// Thread safety: a pure function.
+// Thread safety: one thread a Collectives.
 
-#ifndef RUNNER_RANK_OPTIONS_H_
-#define RUNNER_RANK_OPTIONS_H_
+#ifndef RUNNER_RANKS_RANK_OPTIONS_H_
+#define RUNNER_RANKS_RANK_OPTIONS_H_
 
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "attention/layer_spec.h"
+#include "distributed/collectives.h"
 #include "runner/model.h"
 #include "runner/model_runner_options.h"
 
@@ -22,6 +26,12 @@ namespace reprise {
 // REQUIRES: `options` are resolved (ResolveRunnerOptions()).
 std::string RankOptionsText(const ModelRunnerOptions& options, const ModelSpec& spec);
 
+// `cascade`, or kOff on all ranks if their layers, this rank's among them, have unlike numbers of heads:
+// from how many rows on it pays follows from these, and ranks must capture and replay the same steps.
+// Errors: those of AllGather().
+absl::StatusOr<CascadeMode> CascadeOverRanks(Collectives* collectives, CascadeMode cascade,
+                                             absl::Span<const LayerSpec> layers);
+
 }  // namespace reprise
 
-#endif  // RUNNER_RANK_OPTIONS_H_
+#endif  // RUNNER_RANKS_RANK_OPTIONS_H_
