@@ -11,6 +11,8 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "distributed/share.h"
+#include "runner/ranks/context_attention.h"
 
 namespace reprise {
 
@@ -46,6 +48,10 @@ absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int num_ro
   if (logits_.defined()) {
     logits = logits_.narrow(0, int64_t{pass} * options_.max_num_seqs, num_rows);
     logits.copy_(output.logits);
+  }
+  if (RanksOf(options_.collectives).world > 1) {
+    logits = logits.contiguous();
+    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(options_.collectives, logits));
   }
   return options_.driver->Sample({.logits = logits,
                                   .slots = options_.memory->slots().sampling_slots(),

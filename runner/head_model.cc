@@ -13,6 +13,8 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "distributed/share.h"
+#include "runner/ranks/context_attention.h"
 #include "runner/step.h"
 
 namespace reprise {
@@ -111,7 +113,10 @@ absl::StatusOr<at::Tensor> HeadModel::Forward(const Step& step) {
   KeepStates(output.hidden, memory.View(arrays_->table_row, num_rows_).to(at::kLong),
              places.position.index_select(0, last),
              memory.View(arrays_->sample_slot, num_rows_) >= 0);
-  return output.logits;
+  if (RanksOf(options_.collectives).world == 1) return output.logits;
+  const at::Tensor logits = output.logits.contiguous();
+  REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(options_.collectives, logits));
+  return logits;
 }
 
 absl::Status HeadModel::Take(const GraphKey& key, const at::Tensor& hidden) {

@@ -554,6 +554,7 @@ absl::Status ModelRunner::AllocateSpeculation() {
     REPRISE_ASSIGN_OR_RETURN(
         head_model_, HeadModel::Create(
                          {.heads = options_.speculation.heads,
+                          .collectives = options_.collectives,
                           .of = &model_->spec(),
                           .memory = memory_.get(),
                           .max_num_seqs = options_.max_num_seqs,
@@ -561,6 +562,7 @@ absl::Status ModelRunner::AllocateSpeculation() {
                                                      options_.max_num_seqs * (1 + max_drafts()))}));
   } else if (options_.speculation.heads != nullptr) {
     REPRISE_ASSIGN_OR_RETURN(heads_, HeadDrafts::Create({.heads = options_.speculation.heads,
+                                                         .collectives = options_.collectives,
                                                          .driver = driver_.get(),
                                                          .memory = memory_.get(),
                                                          .hidden_dim = spec_.hidden_dim,
