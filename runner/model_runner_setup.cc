@@ -219,6 +219,14 @@ absl::Status ModelRunner::Allocate() {
   MakeCascade();
   std::vector<StepInput> inputs = {StepInput::kTokens};
   if (embeddings_ != nullptr) inputs.push_back(StepInput::kEmbeddings);
+  std::function<absl::StatusOr<bool>(bool)> agree_over_budget;
+  if (RanksOf(options_.collectives).world > 1) {
+    agree_over_budget = [this](bool is_over) -> absl::StatusOr<bool> {
+      REPRISE_ASSIGN_OR_RETURN(const int64_t least,
+                               LeastOverRanks(options_.collectives, is_over ? 0 : 1));
+      return least == 0;
+    };
+  }
   REPRISE_ASSIGN_OR_RETURN(
       graphs_, GraphSet::Create({.mode = *options_.graphs,
                                  .max_num_seqs = options_.max_num_seqs,
@@ -234,7 +242,8 @@ absl::Status ModelRunner::Allocate() {
                                  .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
                                  .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
-                                 .memory_budget_bytes = options_.graph_memory_budget_bytes},
+                                 .memory_budget_bytes = options_.graph_memory_budget_bytes,
+                                 .agree_over_budget = std::move(agree_over_budget)},
                                 &driver_->graphs()));
 
   if (options_.replay_check == ReplayCheck::kEveryReplay) {
