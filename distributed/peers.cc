@@ -419,6 +419,16 @@ void Peers::Fail(const absl::Status& why) {
   }).IgnoreError();
 }
 
+void Peers::AwaitHeard() {
+  if (!options_.serves_store) return;
+  const absl::Time deadline = absl::Now() + options_.grace;
+  Ask([&] {
+    while (!Has(*store_, "finding") && absl::Now() < deadline) absl::SleepFor(kPoll);
+    if (Has(*store_, "finding")) Linger(deadline - absl::Now());
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
 absl::Status Peers::Reported() {
   return Ask([&]() -> absl::Status {
     if (const auto settled = Settled()) return *settled;
@@ -428,9 +438,23 @@ absl::Status Peers::Reported() {
 }
 
 absl::Status Peers::Lost() {
-  REPRISE_RETURN_IF_ERROR(Reported());
+  if (store_has_ended_) return absl::OkStatus();
+  const absl::Status asked = Ask([&] {
+    if (Has(*store_, Key("left", 0))) first_has_left_ = true;
+    return absl::OkStatus();
+  });
+  if (!asked.ok() && first_has_left_) {
+    store_has_ended_ = true;
+    return absl::OkStatus();
+  }
+  REPRISE_RETURN_IF_ERROR(asked);
+  const absl::Status lost = Reported();
+  return lost.ok() ? Ended() : lost;
+}
+
+absl::Status Peers::Ended() {
   for (int rank = 0; rank < ranks_.world; ++rank) {
-    if (rank == ranks_.rank || !HasEnded(rank)) continue;
+    if (rank == ranks_.rank || !HasEnded(rank) || (rank == 0 && first_has_left_)) continue;
     bool left = false;
     REPRISE_RETURN_IF_ERROR(Ask([&] {
       left = Has(*store_, Key("left", rank));
@@ -444,6 +468,13 @@ absl::Status Peers::Lost() {
 void Peers::Leave() {
   Ask([&] {
     store_->set(Key("left", ranks_.rank), "1");
+    const std::string num_left = absl::StrCat("num_left", name_);
+    store_->add(num_left, 1);
+    if (!options_.serves_store) return absl::OkStatus();
+    const absl::Time deadline = absl::Now() + options_.grace;
+    while (store_->add(num_left, 0) < group_.world && absl::Now() < deadline) {
+      absl::SleepFor(kPoll);
+    }
     return absl::OkStatus();
   }).IgnoreError();
 }
