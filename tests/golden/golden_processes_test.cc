@@ -2,6 +2,7 @@
 // and with REPRISE_TEST_ON_GPU NCCL on two GPUs. Ranks are forked, so nothing here touches CUDA.
 
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -196,6 +198,61 @@ TEST(SampledProcessesTest, TextsAreThoseOfOneRank) {
       return absl::OkStatus();
     });
   }
+}
+
+// By token of the first request: its logits. The others run beside it.
+absl::StatusOr<std::vector<at::Tensor>> LogitsBeside(Engine& engine, int num_others) {
+  for (int i = 0; i <= num_others; ++i) {
+    Request request = {.max_new_tokens = kNumTokens};
+    for (int j = 0; j < 5 + i; ++j) request.prompt.push_back(1 + (7 * i + 3 * j) % 200);
+    REPRISE_RETURN_IF_ERROR(engine.Add(request).status());
+  }
+  std::vector<at::Tensor> logits;
+  std::vector<TokenEvent> events;
+  std::optional<SequenceId> first;
+  while (engine.has_work()) {
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine.Step(events));
+    for (const TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
+      if (!first.has_value() || event.sequence < *first) first = event.sequence;
+      if (event.sequence == *first) logits.push_back(engine.logits(event).clone());
+    }
+  }
+  return logits;
+}
+
+// What LibTorch's sums over more than two ranks do not keep: they add an element in an order that
+// depends on how many there are.
+TEST(InvariantProcessesTest, ARowHasTheSameBitsAloneAndAmongOthers) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  ExpectOnAll(4, [&](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+    REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
+    REPRISE_ASSIGN_OR_RETURN(
+        const auto model,
+        LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, collectives.get()));
+    const EngineOptions options = {.runner = {.max_num_seqs = 8,
+                                              .max_num_tokens = 128,
+                                              .max_seq_len = 64,
+                                              .num_blocks = 64,
+                                              .graphs = Mode::kEager,
+                                              .step_logits = StepLogits::kOfEvery,
+                                              .batch_invariance = BatchInvariance::kOn,
+                                              .collectives = collectives.get()},
+                                   .prefix_reuse = PrefixReuse::kOff};
+    if (place.ranks.rank > 0) return Engine::Follow(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> alone, LogitsBeside(*engine, 0));
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> among, LogitsBeside(*engine, 7));
+    EXPECT_EQ(alone.size(), static_cast<size_t>(kNumTokens));
+    EXPECT_EQ(among.size(), alone.size());
+    for (size_t i = 0; i < std::min(alone.size(), among.size()); ++i) {
+      EXPECT_TRUE(alone[i].equal(among[i])) << "token " << i;
+    }
+    return absl::OkStatus();
+  });
 }
 
 // Faults: rank 1 is killed, and rank 0's engine says so.
