@@ -9,14 +9,12 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <mutex>
+#include <optional>
 #include <sstream>
 #include <string_view>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -29,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "distributed/text_difference.h"
+#include "distributed/timed_call.h"
 
 namespace reprise {
 namespace {
@@ -108,35 +107,22 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& addre
   options.isServer = serves;
   options.waitWorkers = false;
   options.timeout = absl::ToChronoMilliseconds(timeout);
-  // TCPStore waits without end for a server that accepts and says nothing, so it has a thread of
-  // its own, which is then left alone.
-  struct Opening {
-    std::mutex mutex;  // of all others
-    std::condition_variable ended;
+  struct Opened {
     c10::intrusive_ptr<c10d::Store> store;
     std::string error;
-    bool done = false;
   };
-  const auto opening = std::make_shared<Opening>();
-  std::thread([opening, host = address.substr(0, colon), options] {
-    c10::intrusive_ptr<c10d::Store> store;
-    std::string error;
-    try {
-      store = c10::make_intrusive<c10d::TCPStore>(host, options);
-    } catch (const std::exception& exception) {
-      error = FirstLine(exception);
-    }
-    const std::lock_guard<std::mutex> lock(opening->mutex);
-    opening->store = std::move(store);
-    opening->error = error;
-    opening->done = true;
-    opening->ended.notify_all();
-  }).detach();
-  std::unique_lock<std::mutex> lock(opening->mutex);
-  opening->ended.wait_for(lock, absl::ToChronoNanoseconds(timeout + absl::Seconds(1)),
-                          [&] { return opening->done; });
-  if (opening->store) return opening->store;
-  const std::string error = opening->done ? opening->error : "someone listens there, and is silent";
+  // TCPStore waits without end for a server that accepts and says nothing.
+  const std::optional<Opened> opened = CallWithin<Opened>(
+      timeout + absl::Seconds(1), [host = address.substr(0, colon), options]() -> Opened {
+        try {
+          return {.store = c10::make_intrusive<c10d::TCPStore>(host, options), .error = {}};
+        } catch (const std::exception& exception) {
+          return {.store = {}, .error = FirstLine(exception)};
+        }
+      });
+  if (opened.has_value() && opened->store) return opened->store;
+  const std::string error =
+      opened.has_value() ? opened->error : "someone listens there, and is silent";
   if (absl::StrContains(error, "EADDRINUSE") || absl::StrContains(error, "in use")) {
     return absl::UnavailableError(
         absl::StrCat("port ", port, " is in use: set MASTER_PORT to another (", error, ")"));
