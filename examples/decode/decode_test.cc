@@ -14,6 +14,8 @@
 #include "examples/decode/model_copy.h"
 #include "examples/decode/subprocess.h"
 #include "examples/hf/paths.h"
+#include "examples/hf/safetensors.h"
+#include "examples/hf/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -24,7 +26,9 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::EndsWith;
+using testing::FloatNear;
 using testing::HasSubstr;
+using testing::Pointwise;
 using testing::SizeIs;
 using testing::StartsWith;
 
@@ -151,6 +155,60 @@ TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
   EXPECT_EQ(texts({"--ranks=1"}), alone);
   EXPECT_EQ(texts({"--ranks=2", "--parallel=context", "--block_size=4"}), alone);
   EXPECT_EQ(texts({"--ranks=4", "--parallel=context", "--context_ranks=2", "--block_size=4"}),
+            alone);
+}
+
+// The float32 values of the tensors of a safetensors file, in the order of their names.
+std::vector<float> FloatsOf(const std::string& path) {
+  std::vector<float> values;
+  const auto file = SafetensorsFile::Open(path);
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return values;
+  for (const auto& [name, tensor] : file->tensors()) {
+    const absl::StatusOr<std::vector<float>> elements = CopyElements<float>(tensor);
+    EXPECT_TRUE(elements.ok()) << name << ": " << elements.status();
+    if (elements.ok()) values.insert(values.end(), elements->begin(), elements->end());
+  }
+  return values;
+}
+
+TEST(DecodeTest, RanksScoreDumpDraftAndSwapAsOneDoes) {
+  const std::string text = std::string(testing::TempDir()) + "/scored_by_ranks";
+  WriteWholeFile(text, kHeldText);
+  const auto score = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = {"perplexity", text, "--json", "--dtype=float32"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const SubprocessResult result = Decode(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out.substr(0, result.out.find('\n')));
+  };
+  const json scored = score({"--ranks=2"});
+  EXPECT_EQ(scored.at("tokens"), kHeldTokens);
+  EXPECT_NEAR(scored.at("log_likelihood").get<double>(), kHeldLogLikelihood, 1e-2);
+
+  const std::vector<std::string> base = {"--prompt", "YEAR, n.",        "LOGIC, n.",
+                                         "--json",   "--dtype=float32", "--max_new_tokens=24"};
+  const auto texts = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = base;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const SubprocessResult result = Decode(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<std::string> lines = absl::StrSplit(result.out, '\n', absl::SkipEmpty());
+    EXPECT_THAT(lines, SizeIs(3));
+    lines.pop_back();  // statistics
+    return lines;
+  };
+  const std::string logits = std::string(testing::TempDir()) + "/logits_of_";
+  const std::vector<std::string> alone = texts({"--dump_logits=" + logits + "one"});
+  EXPECT_EQ(texts({"--ranks=2", "--dump_logits=" + logits + "two"}), alone);
+  const std::vector<float> of_one = FloatsOf(logits + "one");
+  EXPECT_GT(of_one.size(), 1000u);
+  EXPECT_THAT(FloatsOf(logits + "two"), Pointwise(FloatNear(1e-3f), of_one));
+
+  const std::string draft = CopyDefaultModel("draft_of_ranks");
+  EXPECT_EQ(texts({"--ranks=2", "--draft=" + draft}), alone);
+  // The two prompts do not fit together: one makes way.
+  EXPECT_EQ(texts({"--ranks=2", "--block_size=4", "--num_blocks=13", "--num_swap_blocks=12"}),
             alone);
 }
 
