@@ -1,17 +1,23 @@
 #include "distributed/agreement.h"
 
+#include <ATen/ops/all.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
 #include "distributed/share.h"
+#include "distributed/text_difference.h"
 #include "glog/logging.h"
 
 namespace reprise {
@@ -37,6 +43,60 @@ absl::StatusOr<at::Tensor> GatherValues(Collectives& collectives, absl::Span<con
   });
 }
 
+// By rank, the texts of all.
+absl::StatusOr<std::vector<std::string>> GatherTexts(Collectives& collectives,
+                                                     const std::string& own) {
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor sizes,
+                           GatherValues(collectives, {static_cast<int64_t>(own.size())}));
+  const int64_t* const size = sizes.const_data_ptr<int64_t>();
+  const int64_t longest = std::max<int64_t>(1, *std::max_element(size, size + sizes.numel()));
+  return CatchTorchOr([&]() -> absl::StatusOr<std::vector<std::string>> {
+    const at::Tensor in = at::zeros({longest}, at::kByte);
+    std::memcpy(in.mutable_data_ptr(), own.data(), own.size());
+    at::Tensor out = at::empty({sizes.numel(), longest}, at::kByte);
+    REPRISE_RETURN_IF_ERROR(collectives.AllGather(in, out));
+    std::vector<std::string> texts;
+    for (int64_t rank = 0; rank < sizes.numel(); ++rank) {
+      texts.emplace_back(static_cast<const char*>(out[rank].const_data_ptr()),
+                         static_cast<size_t>(size[rank]));
+    }
+    return texts;
+  });
+}
+
+// A value as it is shown: whole, unless it is long.
+std::string ValuesText(const std::string& expected, const std::string& got, int rank) {
+  constexpr size_t kMostShown = 120;
+  if (std::max(expected.size(), got.size()) > kMostShown) {
+    return absl::StrCat(TextDifference(expected, got), " on rank ", rank);
+  }
+  return absl::StrCat("expected ", expected, " as on rank 0, got ", got, " on rank ", rank);
+}
+
+// The first line of two unlike texts that differs.
+absl::Status LinesDiffer(const std::string& first, const std::string& other, int rank) {
+  const std::vector<std::string> expected = absl::StrSplit(first, '\n');
+  const std::vector<std::string> got = absl::StrSplit(other, '\n');
+  const size_t line =
+      std::mismatch(expected.begin(), expected.end(), got.begin(), got.end()).first -
+      expected.begin();
+  const auto name_of = [](const std::vector<std::string>& lines, size_t at) {
+    return at < lines.size() ? lines[at].substr(0, lines[at].find('=')) : std::string();
+  };
+  const std::string name = name_of(expected, line);
+  if (name == name_of(got, line)) {
+    const size_t begin = std::min(name.size() + 1, expected[line].size());
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " must be the same on all ranks: ",
+                     ValuesText(expected[line].substr(begin),
+                                got[line].substr(std::min(begin, got[line].size())), rank)));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("ranks must have the same options: ",
+                   ValuesText(line < expected.size() ? expected[line] : "nothing",
+                              line < got.size() ? got[line] : "nothing", rank)));
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives,
@@ -59,13 +119,14 @@ absl::Status StatusOverRanks(Collectives* collectives, const absl::Status& own) 
     std::memcpy(in.mutable_data_ptr(), &record, sizeof(record));
     at::Tensor out = at::empty({world, bytes}, at::kByte);
     REPRISE_RETURN_IF_ERROR(collectives->AllGather(in, out));
+    const bool is_of_all = out.eq(out[0]).all().item<bool>();
     for (int rank = 0; rank < world; ++rank) {
       std::memcpy(&record, out[rank].const_data_ptr(), sizeof(record));
       if (record.code == 0) continue;
       record.message[kMessageBytes - 1] = '\0';
       const std::string message = record.message;
       return absl::Status(static_cast<absl::StatusCode>(record.code),
-                          absl::StartsWith(message, "rank ")
+                          is_of_all || absl::StartsWith(message, "rank ")
                               ? message
                               : absl::StrCat("rank ", rank, ": ", message));
     }
@@ -90,6 +151,22 @@ absl::Status CheckSameOverRanks(Collectives* collectives, absl::Span<const std::
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckSameTextOverRanks(Collectives* collectives, const std::string& text) {
+  if (RanksOf(collectives).world == 1) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(*collectives, text));
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] != texts[0]) return LinesDiffer(texts[0], texts[rank], static_cast<int>(rank));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> IsSameTextOverRanks(Collectives* collectives, const std::string& text) {
+  if (RanksOf(collectives).world == 1) return true;
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(*collectives, text));
+  return std::all_of(texts.begin(), texts.end(),
+                     [&](const std::string& other) { return other == texts[0]; });
 }
 
 }  // namespace reprise

@@ -15,6 +15,7 @@
 #define DISTRIBUTED_AGREEMENT_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -29,8 +30,8 @@ absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives,
                                        const absl::StatusOr<int64_t>& value);
 
 // OK if the status of every rank is. Else, on every rank, the code and message of the first rank
-// whose status is not, which the message names unless it begins with a rank already, as that of an
-// earlier agreement does. Messages travel up to about 1000 characters.
+// whose status is not, which the message names unless all ranks have the same status, or it begins with
+// a rank already, as that of an earlier agreement does. Messages travel up to about 1000 characters.
 absl::Status StatusOverRanks(Collectives* collectives, const absl::Status& own);
 
 // FailedPrecondition on every rank, naming the first value that differs, the rank and both values,
@@ -38,6 +39,13 @@ absl::Status StatusOverRanks(Collectives* collectives, const absl::Status& own);
 // rank.
 absl::Status CheckSameOverRanks(Collectives* collectives, absl::Span<const std::string_view> names,
                                 absl::Span<const int64_t> values);
+
+// The same of texts of `name=value` lines (RankOptionsText(), for example): names the first line that
+// differs. Texts may be of any length and of unlike numbers of lines.
+absl::Status CheckSameTextOverRanks(Collectives* collectives, const std::string& text);
+
+// Whether every rank gives the text of rank 0; the same on all ranks.
+absl::StatusOr<bool> IsSameTextOverRanks(Collectives* collectives, const std::string& text);
 
 }  // namespace reprise
 

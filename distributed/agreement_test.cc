@@ -19,6 +19,8 @@ TEST(AgreementTest, OneRankAgreesWithItself) {
   EXPECT_TRUE(StatusOverRanks(nullptr, absl::OkStatus()).ok());
   EXPECT_EQ(StatusOverRanks(nullptr, absl::NotFoundError("x")), absl::NotFoundError("x"));
   EXPECT_TRUE(CheckSameOverRanks(nullptr, {"a"}, {1}).ok());
+  EXPECT_TRUE(CheckSameTextOverRanks(nullptr, "a=1").ok());
+  EXPECT_TRUE(*IsSameTextOverRanks(nullptr, "a=1"));
 }
 
 TEST(AgreementTest, TheLeastValueIsEveryRanks) {
@@ -54,6 +56,13 @@ TEST(AgreementTest, EveryRankGetsTheFirstFailure) {
   EXPECT_THAT(results, Each(absl::NotFoundError("rank 2: no such file")));
 }
 
+TEST(AgreementTest, AFailureOfAllRanksNamesNone) {
+  const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
+    return StatusOverRanks(&collectives, absl::NotFoundError("no such file"));
+  });
+  EXPECT_THAT(results, Each(absl::NotFoundError("no such file")));
+}
+
 TEST(AgreementTest, LongMessagesAreCut) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& collectives) {
     return StatusOverRanks(&collectives, collectives.ranks().rank == 1
@@ -80,6 +89,41 @@ TEST(AgreementTest, NamesTheFirstValueThatDiffers) {
     EXPECT_THAT(status.message(), HasSubstr("block_size must be the same on all ranks: expected "
                                             "16 as on rank 0, got 32 on rank 2"));
   }
+}
+
+// What two ranks with these texts, and one with the first, are told.
+absl::Status ToldOfTexts(const std::string& first, const std::string& other) {
+  const std::vector<absl::Status> results = RunThreadRanks(3, [&](Collectives& collectives) {
+    const std::string& own = collectives.ranks().rank == 1 ? other : first;
+    const absl::StatusOr<bool> same = IsSameTextOverRanks(&collectives, own);
+    EXPECT_TRUE(same.ok()) << same.status();
+    EXPECT_EQ(*same, first == other);
+    return CheckSameTextOverRanks(&collectives, own);
+  });
+  EXPECT_THAT(results, Each(results[0]));
+  return results[0];
+}
+
+TEST(AgreementTest, NamesTheFirstLineOfATextThatDiffers) {
+  EXPECT_TRUE(ToldOfTexts("", "").ok());
+  EXPECT_TRUE(ToldOfTexts("a=1\nb=2\n", "a=1\nb=2\n").ok());
+  EXPECT_EQ(ToldOfTexts("a=1\nsizes=1,2\nc=3\n", "a=1\nsizes=1,2,4\nc=4\n"),
+            absl::FailedPreconditionError("sizes must be the same on all ranks: expected 1,2 as on "
+                                          "rank 0, got 1,2,4 on rank 1"));
+  EXPECT_EQ(ToldOfTexts("a=\n", "a=7\n"),
+            absl::FailedPreconditionError(
+                "a must be the same on all ranks: expected  as on rank 0, got 7 on rank 1"));
+  EXPECT_EQ(ToldOfTexts("a=1\nb=2", "a=1"),
+            absl::FailedPreconditionError("ranks must have the same options: expected b=2 as on "
+                                          "rank 0, got nothing on rank 1"));
+  EXPECT_EQ(ToldOfTexts("a=1", "b=1\na=1"),
+            absl::FailedPreconditionError("ranks must have the same options: expected a=1 as on "
+                                          "rank 0, got b=1 on rank 1"));
+  const std::string many(1000, 'f');
+  EXPECT_EQ(ToldOfTexts("layers=" + many + "w", "layers=" + many + "c"),
+            absl::FailedPreconditionError(
+                "layers must be the same on all ranks: expected \"...ffffffffffffffffffffw\", got "
+                "\"...ffffffffffffffffffffc\" on rank 1"));
 }
 
 TEST(AgreementTest, ARankThatHasEndedIsAnErrorOfTheOthers) {

@@ -106,7 +106,8 @@ class Collectives {
 
   // Tells the other ranks that this one can go on no more, and why: their calls then fail with
   // Unavailable, "rank R: <why>", as all calls here do. Without it they find out by the end of the
-  // process, or by their timeout. REQUIRES: `why` is not OK.
+  // process, or by their timeout. A process that serves the ranks' store waits until they have heard it,
+  // at most for the grace. REQUIRES: `why` is not OK.
   // A form without other ranks to tell does nothing.
   virtual void Fail(const absl::Status& why) { static_cast<void>(why); }
 

@@ -88,7 +88,6 @@ absl::Status GlooGroup::ConnectGloo(absl::Duration timeout) {
 }
 
 void GlooGroup::CloseAll() {
-  if (groups_->size() == 1) return;
   for (GlooGroup* group : *groups_) group->group_.reset();
 }
 
@@ -100,7 +99,8 @@ void GlooGroup::KeepForAll(const absl::Status& failure) {
 
 absl::Status GlooGroup::FailedCall(const std::string& what, const std::string& error) {
   if (failure_.ok()) {
-    CloseAll();
+    // Alone, a group whose call has failed is connected no more.
+    if (groups_->size() > 1) CloseAll();
     KeepForAll(peers_->Explain(what, error));
   }
   return failure_;
@@ -126,6 +126,7 @@ void GlooGroup::Fail(const absl::Status& why) {
   peers_->Fail(why);
   CloseAll();
   KeepForAll(why);
+  peers_->AwaitHeard();
 }
 
 absl::Status GlooGroup::DoAllReduce(at::Tensor& tensor) {

@@ -58,8 +58,8 @@ class GlooGroup : public Collectives {
   // Makes the process group.
   absl::Status ConnectGloo(absl::Duration timeout);
 
-  // With parts: closes the connections of all groups of this process, so that ranks that wait for this
-  // one fail at once and tell what they know.
+  // Closes the connections of all groups of this process, so that ranks that wait for this one fail at
+  // once and tell what they know.
   void CloseAll();
   // Keeps a failure for all groups of this process.
   void KeepForAll(const absl::Status& failure);

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -25,7 +26,9 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "base/torch_status.h"
+#include "distributed/agreement.h"
 #include "distributed/push_sum.h"
+#include "distributed/timed_call.h"
 
 namespace reprise {
 namespace {
@@ -68,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Collectives>> NcclGroup::Connect(std::unique_ptr<
   const c10::cuda::CUDAGuard guard(device);
   std::unique_ptr<NcclGroup> group(new NcclGroup(std::move(host), device));
   const absl::Status status = CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(group->ConnectNccl());
+    REPRISE_RETURN_IF_ERROR(group->ConnectNccl(timeout));
     return group->ConnectSymmetric(limits);
   });
   if (!status.ok()) {
@@ -81,14 +84,39 @@ absl::StatusOr<std::unique_ptr<Collectives>> NcclGroup::Connect(std::unique_ptr<
   return group;
 }
 
-absl::Status NcclGroup::ConnectNccl() {
+absl::Status NcclGroup::ConnectNccl(absl::Duration timeout) {
+  // A device that cannot be used is found here: NCCL's ranks would wait for it.
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(host_.get(), CatchTorch([&]() -> absl::Status {
+                                            at::zeros({1}, at::TensorOptions(device_));
+                                            return CudaStatus(cudaDeviceSynchronize(),
+                                                              "cudaDeviceSynchronize");
+                                          })));
   nccl::ncclUniqueId id = {};
   if (ranks().rank == 0) nccl::get_unique_id(id);
   at::Tensor bytes = at::empty({sizeof(id)}, at::kByte);
   std::memcpy(bytes.mutable_data_ptr(), &id, sizeof(id));
   REPRISE_RETURN_IF_ERROR(host_->Broadcast(bytes, 0));
   std::memcpy(&id, bytes.const_data_ptr(), sizeof(id));
-  communicator_ = nccl::comm_init_rank(ranks().world, id, ranks().rank);
+  struct Joined {
+    void* communicator = nullptr;
+    absl::Status status;
+  };
+  // It waits without end for a rank that does not come.
+  const std::optional<Joined> joined =
+      CallWithin<Joined>(timeout, [ranks = ranks(), id, device = device_]() -> Joined {
+        Joined result;
+        result.status = CatchTorch([&] {
+          const c10::cuda::CUDAGuard guard(device);
+          result.communicator = nccl::comm_init_rank(ranks.world, id, ranks.rank);
+          return absl::OkStatus();
+        });
+        return result;
+      });
+  if (!joined.has_value()) {
+    return host_->FailedCall("connecting NCCL", "ncclCommInitRank did not return in time");
+  }
+  REPRISE_RETURN_IF_ERROR(joined->status);
+  communicator_ = joined->communicator;
   return host_->Barrier();
 }
 

@@ -37,7 +37,7 @@ class NcclGroup : public Collectives {
   // Joins `host`'s ranks on their devices. Host tensors, the barrier and failures remain with
   // `host`. Where not every rank reaches the memory of every other, or limits.max_symmetric_bytes
   // is 0, all sums go through NCCL.
-  // `timeout`: of AwaitDevice().
+  // `timeout`: of AwaitDevice(), and until all ranks must have joined.
   static absl::StatusOr<std::unique_ptr<Collectives>> Connect(std::unique_ptr<GlooGroup> host,
                                                               at::Device device,
                                                               const AllReduceLimits& limits,
@@ -64,7 +64,7 @@ class NcclGroup : public Collectives {
   NcclGroup(std::unique_ptr<GlooGroup> host, at::Device device)
       : Collectives(host->ranks()), host_(std::move(host)), device_(device) {}
 
-  absl::Status ConnectNccl();
+  absl::Status ConnectNccl(absl::Duration timeout);
   absl::Status ConnectSymmetric(const AllReduceLimits& limits);
   // On all ranks: whether each of them reaches the device memory of each other.
   absl::StatusOr<bool> AllReachAll();

@@ -40,7 +40,7 @@ class PeerWatch {
   // failure, when status() gives it already.
   PeerWatch(Peers* peers, const PeerWatchOptions& options,
             std::function<void(const absl::Status&)> release);
-  // Tells the other ranks that this one leaves and has not failed, unless it has.
+  // Tells the other ranks that this one leaves and has not failed, unless it has (Peers::Leave()).
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;

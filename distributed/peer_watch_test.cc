@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
@@ -21,13 +22,15 @@ constexpr absl::Duration kSoon = absl::Milliseconds(300);
 
 // A rank with its watch, whose release can be awaited.
 struct Watched {
-  static absl::StatusOr<std::unique_ptr<Watched>> Create(
-      const RankPlace& place, absl::Duration timeout = absl::Seconds(20)) {
+  static absl::StatusOr<std::unique_ptr<Watched>> Create(const RankPlace& place,
+                                                         absl::Duration timeout = absl::Seconds(20),
+                                                         absl::Duration grace = kSoon) {
     auto watched = std::make_unique<Watched>();
     REPRISE_ASSIGN_OR_RETURN(auto store, Peers::OpenStore(place, absl::Seconds(20)));
-    REPRISE_ASSIGN_OR_RETURN(
-        watched->peers,
-        Peers::Meet(std::move(store), place.ranks, {.timeout = absl::Seconds(20), .grace = kSoon}));
+    REPRISE_ASSIGN_OR_RETURN(watched->peers, Peers::Meet(std::move(store), place.ranks,
+                                                         {.timeout = absl::Seconds(20),
+                                                          .grace = grace,
+                                                          .serves_store = place.serves_store}));
     watched->watch = std::make_unique<PeerWatch>(
         watched->peers.get(), PeerWatchOptions{.timeout = timeout, .poll = absl::Milliseconds(20)},
         [released = &watched->released](const absl::Status& why) {
@@ -110,12 +113,42 @@ TEST(PeerWatchTest, ARankThatGivesUpTellsWhy) {
   ExpectReport(reports, 1, absl::StatusCode::kNotFound, "no such weights");
 }
 
+// Nor has one with which the store ends, for longer than it waits for the others.
 TEST(PeerWatchTest, ARankThatLeavesHasNotFailed) {
-  const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(auto rank, Watched::Create(place));
-    if (place.ranks.rank == 1) return absl::OkStatus();
-    absl::SleepFor(absl::Seconds(1));
-    return rank->watch->status();
+  for (const int leaving : {0, 1}) {
+    SCOPED_TRACE(testing::Message() << "rank " << leaving);
+    const int port = FreePort();
+    const RankReports reports(3, [&](const RankPlace& forked) -> absl::Status {
+      RankPlace place = forked;
+      place.store = absl::StrCat("tcp:127.0.0.1:", port);
+      place.serves_store = place.ranks.rank == 0;
+      REPRISE_ASSIGN_OR_RETURN(auto rank,
+                               Watched::Create(place, absl::Seconds(20), absl::Seconds(1)));
+      if (place.ranks.rank == leaving) return absl::OkStatus();
+      absl::SleepFor(absl::Seconds(3));
+      return rank->watch->status();
+    });
+    EXPECT_TRUE(reports.ok()) << reports.text();
+  }
+}
+
+// The process that serves the store stays until the others have left, if that is soon.
+TEST(PeerWatchTest, TheRankThatServesTheStoreLeavesLast) {
+  const int port = FreePort();
+  const RankReports reports(2, [&](const RankPlace& forked) -> absl::Status {
+    RankPlace place = forked;
+    place.store = absl::StrCat("tcp:127.0.0.1:", port);
+    place.serves_store = place.ranks.rank == 0;
+    REPRISE_ASSIGN_OR_RETURN(auto rank,
+                             Watched::Create(place, absl::Seconds(20), absl::Seconds(10)));
+    if (place.ranks.rank == 1) absl::SleepFor(absl::Seconds(1));
+    const absl::Time begin = absl::Now();
+    rank->watch.reset();
+    if (place.ranks.rank == 0) {
+      EXPECT_GE(absl::Now() - begin, kSoon);
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(8));
+    }
+    return absl::OkStatus();
   });
   EXPECT_TRUE(reports.ok()) << reports.text();
 }

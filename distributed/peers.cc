@@ -9,14 +9,12 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <fstream>
-#include <mutex>
+#include <optional>
 #include <sstream>
 #include <string_view>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -28,6 +26,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "distributed/text_difference.h"
+#include "distributed/timed_call.h"
 
 namespace reprise {
 namespace {
@@ -93,16 +93,6 @@ std::string Host() {
   return absl::StrCat(name, " ", space);
 }
 
-// Two texts from where they begin to differ.
-std::string Difference(const std::string& expected, const std::string& got) {
-  const auto [at, unused] = std::mismatch(expected.begin(), expected.end(), got.begin(), got.end());
-  const size_t start = std::max<int64_t>(0, at - expected.begin() - 20);
-  const auto part = [start](const std::string& text) {
-    return absl::StrCat(start > 0 ? "..." : "", text.substr(std::min(start, text.size()), 120));
-  };
-  return absl::StrCat("expected \"", part(expected), "\", got \"", part(got), "\"");
-}
-
 absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& address, bool serves,
                                                         absl::Duration timeout) {
   const size_t colon = address.rfind(':');
@@ -117,35 +107,22 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& addre
   options.isServer = serves;
   options.waitWorkers = false;
   options.timeout = absl::ToChronoMilliseconds(timeout);
-  // TCPStore waits without end for a server that accepts and says nothing, so it has a thread of
-  // its own, which is then left alone.
-  struct Opening {
-    std::mutex mutex;  // of all others
-    std::condition_variable ended;
+  struct Opened {
     c10::intrusive_ptr<c10d::Store> store;
     std::string error;
-    bool done = false;
   };
-  const auto opening = std::make_shared<Opening>();
-  std::thread([opening, host = address.substr(0, colon), options] {
-    c10::intrusive_ptr<c10d::Store> store;
-    std::string error;
-    try {
-      store = c10::make_intrusive<c10d::TCPStore>(host, options);
-    } catch (const std::exception& exception) {
-      error = FirstLine(exception);
-    }
-    const std::lock_guard<std::mutex> lock(opening->mutex);
-    opening->store = std::move(store);
-    opening->error = error;
-    opening->done = true;
-    opening->ended.notify_all();
-  }).detach();
-  std::unique_lock<std::mutex> lock(opening->mutex);
-  opening->ended.wait_for(lock, absl::ToChronoNanoseconds(timeout + absl::Seconds(1)),
-                          [&] { return opening->done; });
-  if (opening->store) return opening->store;
-  const std::string error = opening->done ? opening->error : "someone listens there, and is silent";
+  // TCPStore waits without end for a server that accepts and says nothing.
+  const std::optional<Opened> opened = CallWithin<Opened>(
+      timeout + absl::Seconds(1), [host = address.substr(0, colon), options]() -> Opened {
+        try {
+          return {.store = c10::make_intrusive<c10d::TCPStore>(host, options), .error = {}};
+        } catch (const std::exception& exception) {
+          return {.store = {}, .error = FirstLine(exception)};
+        }
+      });
+  if (opened.has_value() && opened->store) return opened->store;
+  const std::string error =
+      opened.has_value() ? opened->error : "someone listens there, and is silent";
   if (absl::StrContains(error, "EADDRINUSE") || absl::StrContains(error, "in use")) {
     return absl::UnavailableError(
         absl::StrCat("port ", port, " is in use: set MASTER_PORT to another (", error, ")"));
@@ -341,7 +318,7 @@ absl::Status Peers::Compare(int rank) const {
   if (other.config != options_.config) {
     return absl::FailedPreconditionError(
         absl::StrCat(Describe(rank), " has another configuration than rank ", ranks_.rank, ": ",
-                     Difference(options_.config, other.config)));
+                     TextDifference(options_.config, other.config)));
   }
   return absl::OkStatus();
 }
@@ -428,6 +405,16 @@ void Peers::Fail(const absl::Status& why) {
   }).IgnoreError();
 }
 
+void Peers::AwaitHeard() {
+  if (!options_.serves_store) return;
+  const absl::Time deadline = absl::Now() + options_.grace;
+  Ask([&] {
+    while (!Has(*store_, "finding") && absl::Now() < deadline) absl::SleepFor(kPoll);
+    if (Has(*store_, "finding")) Linger(deadline - absl::Now());
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
 absl::Status Peers::Reported() {
   return Ask([&]() -> absl::Status {
     if (const auto settled = Settled()) return *settled;
@@ -437,9 +424,23 @@ absl::Status Peers::Reported() {
 }
 
 absl::Status Peers::Lost() {
-  REPRISE_RETURN_IF_ERROR(Reported());
+  if (store_has_ended_) return absl::OkStatus();
+  const absl::Status asked = Ask([&] {
+    if (Has(*store_, Key("left", 0))) first_has_left_ = true;
+    return absl::OkStatus();
+  });
+  if (!asked.ok() && first_has_left_) {
+    store_has_ended_ = true;
+    return absl::OkStatus();
+  }
+  REPRISE_RETURN_IF_ERROR(asked);
+  const absl::Status lost = Reported();
+  return lost.ok() ? Ended() : lost;
+}
+
+absl::Status Peers::Ended() {
   for (int rank = 0; rank < ranks_.world; ++rank) {
-    if (rank == ranks_.rank || !HasEnded(rank)) continue;
+    if (rank == ranks_.rank || !HasEnded(rank) || (rank == 0 && first_has_left_)) continue;
     bool left = false;
     REPRISE_RETURN_IF_ERROR(Ask([&] {
       left = Has(*store_, Key("left", rank));
@@ -453,6 +454,13 @@ absl::Status Peers::Lost() {
 void Peers::Leave() {
   Ask([&] {
     store_->set(Key("left", ranks_.rank), "1");
+    const std::string num_left = absl::StrCat("num_left", name_);
+    store_->add(num_left, 1);
+    if (!options_.serves_store) return absl::OkStatus();
+    const absl::Time deadline = absl::Now() + options_.grace;
+    while (store_->add(num_left, 0) < group_.world && absl::Now() < deadline) {
+      absl::SleepFor(kPoll);
+    }
     return absl::OkStatus();
   }).IgnoreError();
 }

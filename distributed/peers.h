@@ -15,6 +15,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -71,15 +72,20 @@ class Peers {
 
   // Tells the others why this rank gives up.
   void Fail(const absl::Status& why);
+  // After Fail(), where this process serves the store: waits, at most for the grace, until the others
+  // have heard it, as the store ends with the process.
+  void AwaitHeard();
 
   // A failure that another rank has found or has told of; OK if none. One request to the store.
   absl::Status Reported();
 
   // Reported(), or the failure of a rank whose process has ended, as far as this machine can know,
-  // and that had not called Leave().
+  // and that had not called Leave(). Once rank 0 has left, the store may have ended with it: then no
+  // more can be known, and OK is returned.
   absl::Status Lost();
 
-  // Tells the others that this process may end from now on without having failed.
+  // Tells the others that this process may end from now on without having failed. Where it serves the
+  // store, waits, at most for the grace, until all of the group have left.
   void Leave();
 
   // Of the group.
@@ -127,6 +133,8 @@ class Peers {
   // Where this process serves the store: waits, at most for `patience`, until all have read the
   // finding.
   void Linger(absl::Duration patience);
+  // The failure of a rank whose process has ended; as Lost() without what others have told.
+  absl::Status Ended();
   // Runs `body`, which asks the store; what the store throws becomes a Status.
   absl::Status Ask(absl::FunctionRef<absl::Status()> body);
 
@@ -138,6 +146,8 @@ class Peers {
   std::string name_;
   std::vector<Process> processes_;  // by rank of the world
   bool one_host_ = false;
+  std::atomic<bool> first_has_left_ = false;   // rank 0
+  std::atomic<bool> store_has_ended_ = false;  // after that
 };
 
 }  // namespace reprise

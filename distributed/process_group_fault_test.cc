@@ -129,20 +129,28 @@ TEST_P(FaultTest, ARankThatHangsIsNamed) {
   }
 }
 
+// Its process may end at once, and the store with it; the others do not wait for their timeout.
 TEST_P(FaultTest, ARankThatGivesUpTellsWhy) {
-  const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
-    if (place.ranks.rank == 1) {
-      const absl::Status why = absl::NotFoundError("model.safetensors was not found");
-      ranks->Fail(why);
-      EXPECT_EQ(ranks->status(), why);
-      absl::SleepFor(absl::Seconds(2));
-      return why;
-    }
-    return SumUntilFailure(*ranks, 5);
-  });
-  ExpectReports(reports, {0, 2}, absl::StatusCode::kUnavailable, "rank 1 (process ");
-  ExpectReports(reports, {0, 2}, absl::StatusCode::kUnavailable, "model.safetensors was not found");
+  for (const int victim : {0, 1}) {
+    SCOPED_TRACE(absl::StrCat("rank ", victim));
+    const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(
+          auto ranks, Connect(place, {.timeout = absl::Seconds(30), .grace = absl::Seconds(2)}));
+      if (place.ranks.rank == victim) {
+        const absl::Status why = absl::NotFoundError("model.safetensors was not found");
+        ranks->Fail(why);
+        EXPECT_EQ(ranks->status(), why);
+        return why;
+      }
+      return SumUntilFailure(*ranks, 5);
+    });
+    const std::vector<int> others = {1 - victim, 2};
+    ExpectReports(reports, others, absl::StatusCode::kUnavailable,
+                  absl::StrCat("rank ", victim, " (process "));
+    ExpectReports(reports, others, absl::StatusCode::kUnavailable,
+                  "model.safetensors was not found");
+    EXPECT_LT(reports.took(), absl::Seconds(10));
+  }
 }
 
 TEST_P(FaultTest, ARankThatDoesNotComeIsNamed) {

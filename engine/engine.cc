@@ -109,23 +109,17 @@ namespace {
 // The runner of one of the ranks, or an error on all of them.
 absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(Model* model,
                                                           const EngineOptions& options) {
-  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = ModelRunner::Create(model, options.runner);
   Collectives* const collectives = options.runner.collectives;
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, PolicyOf(options).status()));
+  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = ModelRunner::Create(model, options.runner);
   if (collectives == nullptr) return runner;
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, runner.status()));
   const ModelRunner& made = **runner;
+  // What the runners have made of options that they have compared.
   REPRISE_RETURN_IF_ERROR(CheckSameOverRanks(
-      collectives,
-      {"max_num_seqs", "max_num_tokens", "max_seq_len", "max_steps_in_flight", "block_size",
-       "num_blocks", "num_swap_blocks", "max_encoder_tokens", "max_drafts", "vocab_size",
-       "num_kv_groups", "divides_context", "context_interleave", "context_ranks", "sample_shards",
-       "step_logits"},
-      {made.max_num_seqs(), made.max_num_tokens(), made.max_seq_len(), made.max_steps_in_flight(),
-       made.block_size(), made.num_blocks(), made.num_swap_blocks(), made.max_encoder_tokens(),
-       made.max_drafts(), model->spec().vocab_size, static_cast<int64_t>(made.kv_groups().size()),
-       options.runner.divides_context ? 1 : 0, options.runner.context_interleave,
-       options.runner.context_ranks, made.samples_shards() ? 1 : 0,
-       static_cast<int64_t>(options.runner.step_logits)}));
+      collectives, {"num_blocks", "num_swap_blocks", "num_kv_groups", "samples_shards"},
+      {made.num_blocks(), made.num_swap_blocks(), static_cast<int64_t>(made.kv_groups().size()),
+       made.samples_shards() ? 1 : 0}));
   return runner;
 }
 
@@ -138,8 +132,6 @@ absl::Status Engine::Follow(Model* model, const EngineOptions& options) {
         "runner.collectives must be those of another rank than 0, whose engine is followed: got "
         "rank 0");
   }
-  // What rank 0 refuses before it meets the others, they refuse too.
-  REPRISE_RETURN_IF_ERROR(PolicyOf(options).status());
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
   ModelSteps steps(runner.get());
   return FollowSteps(steps, *collectives);
@@ -153,8 +145,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
                      "rank ",
                      collectives->ranks().rank));
   }
-  REPRISE_ASSIGN_OR_RETURN(const SpeculationPolicy speculation, PolicyOf(options));
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
+  REPRISE_ASSIGN_OR_RETURN(const SpeculationPolicy speculation, PolicyOf(options));
   auto steps = std::make_unique<ModelSteps>(runner.get());
   std::unique_ptr<RankedSteps> ranked;
   if (RanksOf(collectives).world > 1) {
@@ -162,49 +154,51 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const Engin
   }
   StepRunner* const all_steps =
       ranked != nullptr ? static_cast<StepRunner*>(ranked.get()) : steps.get();
-  REPRISE_ASSIGN_OR_RETURN(
-      std::unique_ptr<EngineCore> core,
-      EngineCore::Create(
-          all_steps,
-          {.scheduler = {.max_num_seqs = runner->max_num_seqs(),
-                         .max_num_tokens = runner->max_num_tokens(),
-                         .prefill_chunk = options.prefill_chunk,
-                         .max_prefill_tokens_while_decoding =
-                             options.max_prefill_tokens_while_decoding,
-                         .max_seq_len = runner->max_seq_len(),
-                         .max_steps_in_flight = runner->max_steps_in_flight(),
-                         .max_waiting = options.max_waiting,
-                         .num_blocks = runner->num_blocks(),
-                         .block_size = runner->block_size(),
-                         .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
-                         .max_encoder_tokens = runner->max_encoder_tokens(),
-                         .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
-                         .num_position_dims = runner->num_position_dims(),
-                         .max_position = model->spec().max_position,
-                         .mask_words = options.runner.logits.allowed_tokens
-                                           ? static_cast<int>(MaskWords(model->spec().vocab_size))
-                                           : 0,
-                         .max_earlier_logits = options.runner.max_earlier_logits,
-                         .speculation = speculation,
-                         .level_drafts = LevelDraftsOf(options.runner.speculation),
-                         .graph_levels =
-                             GraphLevelsOf(options.runner.speculation, runner->graph_num_drafts()),
-                         .has_drafter = options.runner.speculation.proposer !=
-                                        SpeculationOptions::Proposer::kNone,
-                         .drafter_keys = KeysOf(options.runner.speculation),
-                         .prefix_reuse = options.prefix_reuse,
-                         .partial_hits = options.partial_hits,
-                         .prefix_seed = options.prefix_seed,
-                         .num_prefix_events = options.num_prefix_events,
-                         .num_swap_blocks = runner->num_swap_blocks(),
-                         .bytes_per_block = runner->bytes_per_block(),
-                         .preemption = options.preemption,
-                         .preemption_costs = CostsOf(options, *runner),
-                         .seed = options.seed},
-           .clock = options.clock,
-           .trace = options.runner.trace}));
+  absl::StatusOr<std::unique_ptr<EngineCore>> core = EngineCore::Create(
+      all_steps,
+      {.scheduler = {.max_num_seqs = runner->max_num_seqs(),
+                     .max_num_tokens = runner->max_num_tokens(),
+                     .prefill_chunk = options.prefill_chunk,
+                     .max_prefill_tokens_while_decoding = options.max_prefill_tokens_while_decoding,
+                     .max_seq_len = runner->max_seq_len(),
+                     .max_steps_in_flight = runner->max_steps_in_flight(),
+                     .max_waiting = options.max_waiting,
+                     .num_blocks = runner->num_blocks(),
+                     .block_size = runner->block_size(),
+                     .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
+                     .max_encoder_tokens = runner->max_encoder_tokens(),
+                     .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
+                     .num_position_dims = runner->num_position_dims(),
+                     .max_position = model->spec().max_position,
+                     .mask_words = options.runner.logits.allowed_tokens
+                                       ? static_cast<int>(MaskWords(model->spec().vocab_size))
+                                       : 0,
+                     .max_earlier_logits = options.runner.max_earlier_logits,
+                     .speculation = speculation,
+                     .level_drafts = LevelDraftsOf(options.runner.speculation),
+                     .graph_levels =
+                         GraphLevelsOf(options.runner.speculation, runner->graph_num_drafts()),
+                     .has_drafter =
+                         options.runner.speculation.proposer != SpeculationOptions::Proposer::kNone,
+                     .drafter_keys = KeysOf(options.runner.speculation),
+                     .prefix_reuse = options.prefix_reuse,
+                     .partial_hits = options.partial_hits,
+                     .prefix_seed = options.prefix_seed,
+                     .num_prefix_events = options.num_prefix_events,
+                     .num_swap_blocks = runner->num_swap_blocks(),
+                     .bytes_per_block = runner->bytes_per_block(),
+                     .preemption = options.preemption,
+                     .preemption_costs = CostsOf(options, *runner),
+                     .seed = options.seed},
+       .clock = options.clock,
+       .trace = options.runner.trace});
+  if (!core.ok()) {
+    // The others follow already.
+    if (ranked != nullptr) collectives->Fail(core.status());
+    return core.status();
+  }
   return std::unique_ptr<Engine>(
-      new Engine(std::move(runner), std::move(steps), std::move(ranked), std::move(core)));
+      new Engine(std::move(runner), std::move(steps), std::move(ranked), *std::move(core)));
 }
 
 Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> steps,

@@ -146,7 +146,8 @@ RankedSteps::RankedSteps(StepRunner* steps, Collectives* collectives)
 
 RankedSteps::~RankedSteps() {
   bytes_.clear();
-  if (!status().ok()) return;  // the others have failed, or will when this process ends
+  TellIfDead();
+  if (!status().ok()) return;  // the others know it
   if (const absl::Status told = Send(kEnd); !told.ok()) {
     LOG(ERROR) << "the other ranks could not be told to stop: " << told;
   }
@@ -194,6 +195,7 @@ absl::StatusOr<int64_t> RankedSteps::Launch(const ScheduledBatch& batch) {
     return absl::OkStatus();
   }));
   if (!ticket.ok()) ++num_refused_;
+  TellIfDead();
   return ticket;
 }
 
@@ -201,6 +203,7 @@ absl::StatusOr<StepOutput> RankedSteps::Await(int64_t ticket) {
   absl::StatusOr<StepOutput> output = AwaitOnDevice(steps_, collectives_, ticket);
   ++num_awaited_;
   if (!output.ok()) ++num_failed_;
+  TellIfDead();
   return output;
 }
 
@@ -209,6 +212,11 @@ absl::Status RankedSteps::Idle() {
   bytes_.clear();
   sent_ = Send(kIdle);
   return sent_;
+}
+
+void RankedSteps::TellIfDead() {
+  const absl::Status own = status();
+  if (!own.ok() && collectives_.status().ok()) collectives_.Fail(own);
 }
 
 absl::Status RankedSteps::status() const {

@@ -14,7 +14,8 @@
 // have failed; the others await the same steps before they launch. A batch that all refuse, or a
 // step that fails on all, is as without ranks. A rank that differs can not go on with the others:
 // it returns Internal, which says what it got and rank 0 did not, or the other way round, and tells
-// the others (Collectives::Fail()). That, and a rank that has ended or does not come in time, is an
+// the others (Collectives::Fail()); so does a rank, rank 0 among them, whose steps can not go on
+// (status()). That, and a rank that has ended or does not come in time, is an
 // error of the Collectives on all others, and then of status(): no further step can be run.
 //
 // Thread safety: none; one owner. A step of up to 8 KB of bytes is one broadcast, a longer one two.
@@ -72,6 +73,8 @@ class RankedSteps final : public StepRunner {
 
  private:
   absl::Status Send(int64_t kind);
+  // Tells the others where this rank's steps can not go on.
+  void TellIfDead();
 
   StepRunner& steps_;
   Collectives& collectives_;

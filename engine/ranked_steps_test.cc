@@ -189,6 +189,31 @@ TEST(RankedStepsTest, ADeadRunnerEndsAll) {
   EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
 }
 
+TEST(RankedStepsTest, ADeadRunnerOfRankZeroEndsAll) {
+  Texts texts;
+  const std::vector<absl::Status> results =
+      RunRanks(3, texts, [](int rank, int step, PuppetRunner& runner) {
+        if (rank == 0 && step == 2) runner.death = absl::InternalError("the device is gone");
+      });
+  EXPECT_FALSE(results[0].ok());
+  for (const int rank : {1, 2}) {
+    EXPECT_EQ(results[rank], absl::UnavailableError("rank 0: the device is gone"));
+  }
+}
+
+// A runner that is found dead when there is nothing to do any more.
+TEST(RankedStepsTest, ADeadRunnerOfRankZeroWithoutWorkEndsAll) {
+  const std::vector<absl::Status> results =
+      RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
+        PuppetRunner own(Options());
+        if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
+        RankedSteps steps(&own, &collectives);
+        own.death = absl::InternalError("the device is gone");
+        return absl::OkStatus();
+      });
+  EXPECT_EQ(results[1], absl::UnavailableError("rank 0: the device is gone"));
+}
+
 // A rank of which a wait for the device ends with the failure of another rank.
 class LosingRank final : public ForwardingCollectives {
  public:

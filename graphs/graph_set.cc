@@ -305,12 +305,16 @@ absl::Status GraphSet::CaptureOne(const GraphKey& key, const StepMaker& make_ste
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
   const GraphBytes bytes = graph->bytes();
-  if (options_.memory_budget_bytes.has_value() &&
-      bytes.total() > *options_.memory_budget_bytes - report_.graph_bytes()) {
+  const std::optional<int64_t>& budget = options_.memory_budget_bytes;
+  bool is_over = budget.has_value() && bytes.total() > *budget - report_.graph_bytes();
+  if (budget.has_value() && options_.agree_over_budget) {
+    REPRISE_ASSIGN_OR_RETURN(is_over, options_.agree_over_budget(is_over));
+  }
+  if (is_over) {
     over_budget_ = true;
     LOG(WARNING) << "graphs stop at " << graphs_.size() << " of " << keys().size() << ": " << key
-                 << " takes " << bytes.total() << " bytes, which passes the budget of "
-                 << *options_.memory_budget_bytes;
+                 << " takes " << bytes.total() << " bytes, which passes the budget of " << *budget
+                 << (options_.agree_over_budget ? " of a rank" : "");
     return absl::OkStatus();
   }
   graphs_.emplace(key, Entry{.graph = std::move(graph), .fingerprint = fingerprint});

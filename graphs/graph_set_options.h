@@ -14,6 +14,7 @@
 #define GRAPHS_GRAPH_SET_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -68,6 +69,11 @@ struct GraphSetOptions {
   // The measured memory that graphs may hold. The capture that passes it is undone, and no further
   // one is tried: keys without a graph then answer kOverBudget. nullopt: no limit.
   std::optional<int64_t> memory_budget_bytes = std::nullopt;
+  // Whether a capture that passes the budget here, or does not, counts as over it: with several ranks,
+  // whose graphs may take unlike memory, it does if it passes the budget of any, so that all capture
+  // the same keys. Called in each capture under a budget; its errors are those of the capture. Empty:
+  // this set alone decides.
+  std::function<absl::StatusOr<bool>(bool is_over)> agree_over_budget = {};
 };
 
 // 1, 2, 4, 8, then every 8th up to 256, every 16th up to 512, cut at max_num_seqs, which is itself

@@ -12,6 +12,8 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
+#include "distributed/share.h"
+#include "runner/ranks/context_attention.h"
 #include "runner/speculation/draft_levels.h"
 
 namespace reprise {
@@ -48,6 +50,10 @@ absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int first,
   if (logits_.defined()) {
     logits = logits_.narrow(0, int64_t{pass} * options_.max_num_seqs, num_rows);
     logits.copy_(output.logits);
+  }
+  if (RanksOf(options_.collectives).world > 1) {
+    logits = logits.contiguous();
+    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(options_.collectives, logits));
   }
   if (num_ranks > 1) logits = logits.clone();  // what was chosen is taken out
   for (int rank = 0; rank < num_ranks; ++rank) {

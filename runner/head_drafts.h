@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
+#include "distributed/collectives.h"
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
 #include "runner/device/device_driver.h"
@@ -32,6 +33,9 @@ namespace reprise {
 
 struct HeadDraftsOptions {
   DraftHeads* heads = nullptr;
+  // Null: one rank. Each has the heads as a whole, but may round in another way: all draw from the
+  // logits of rank 0.
+  Collectives* collectives = nullptr;
   DeviceDriver* driver = nullptr;
   const StepMemory* memory = nullptr;
   int hidden_dim = 0;

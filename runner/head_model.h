@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "distributed/collectives.h"
 #include "graphs/fingerprint.h"
 #include "graphs/graph_key.h"
 #include "runner/device/device_driver.h"
@@ -38,6 +39,7 @@ ModelSpec HeadSpecOf(const DraftHeads& heads, const ModelSpec& model);
 
 struct HeadModelOptions {
   DraftHeads* heads = nullptr;
+  Collectives* collectives = nullptr;  // as in HeadDraftsOptions
   const ModelSpec* of = nullptr;  // the model whose hidden states they see
   const StepMemory* memory = nullptr;
   int max_num_seqs = 0;

@@ -13,6 +13,16 @@
 #include "cache/ops/copy_blocks.h"
 
 namespace reprise {
+namespace {
+
+// Whether a step may have failed on this rank only, for want of memory for example: others then wait
+// for it in the step's collectives. What is wrong with a batch, all ranks find.
+bool MayFailAlone(const absl::Status& failure) {
+  return !absl::IsInvalidArgument(failure) && !absl::IsFailedPrecondition(failure) &&
+         !absl::IsUnimplemented(failure);
+}
+
+}  // namespace
 
 absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
   const StepTrace::Span launch(options_.trace, "launch", num_launched_);
@@ -52,7 +62,10 @@ absl::StatusOr<StepTicket> ModelRunner::Launch(const ScheduledBatch& batch) {
     status_ = output.status;  // the slots on the device are no longer those of the mirror
   } else {
     output.status = Compute(batch, demand, output);
-    if (!output.status.ok()) status_ = driver_->Health();
+    if (!output.status.ok()) {
+      status_ = driver_->Health();
+      if (MayFailAlone(output.status)) TellOthers(output.status);
+    }
   }
   output.written->Arm();
   return StepTicket{num_launched_++};

@@ -301,6 +301,10 @@ class ModelRunner {
   absl::Status AllocateRings();
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
   absl::Status CaptureGraphs();
+  // Work in which this rank may fail alone, while the others wait for it in a collective: they are
+  // told why. Not for what ranks agree on, which is an error of all.
+  absl::Status TellingOthers(absl::FunctionRef<absl::Status()> work);
+  void TellOthers(const absl::Status& failure);
   // With ranks on GPUs: returns when the steps of all of them are done.
   absl::Status MeetBeforeCapture();
 

@@ -19,6 +19,7 @@
 #include "distributed/share.h"
 #include "runner/model_runner.h"
 #include "runner/model_runner_options.h"
+#include "runner/ranks/rank_options.h"
 
 namespace reprise {
 
@@ -53,10 +54,17 @@ ModelSpec SpecOf(const Model& model, const ModelRunnerOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
     Model* model, const ModelRunnerOptions& options, std::unique_ptr<DeviceDriver> driver) {
+  const ModelSpec& spec = model->spec();
+  const absl::StatusOr<ModelRunnerOptions> made_options = ResolveRunnerOptions(options, spec);
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(options.collectives, made_options.status()));
+  ModelRunnerOptions resolved = *made_options;
+  // Ranks with unlike options would wait for each other in unlike steps.
+  REPRISE_RETURN_IF_ERROR(
+      CheckSameTextOverRanks(options.collectives, RankOptionsText(resolved, spec)));
+  REPRISE_ASSIGN_OR_RETURN(
+      resolved.cascade,
+      CascadeOverRanks(options.collectives, *resolved.cascade, SpecOf(*model, resolved).layers));
   const auto allocate = [&]() -> absl::StatusOr<std::unique_ptr<ModelRunner>> {
-    const ModelSpec& spec = model->spec();
-    REPRISE_ASSIGN_OR_RETURN(const ModelRunnerOptions resolved,
-                             ResolveRunnerOptions(options, spec));
     REPRISE_ASSIGN_OR_RETURN(LayerClasses classes,
                              CollectClassesWithDrafter(SpecOf(*model, resolved).layers,
                                                        static_cast<int>(spec.layers.size())));
@@ -86,8 +94,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
   ModelRunner& made = **runner;
   const auto set_up = [&]() -> absl::Status {
     if (made.shards_ != nullptr && made.driver_->device().is_cuda()) {
-      REPRISE_RETURN_IF_ERROR(
-          made.driver_->OnStream([&] { return made.shards_->WarmUp(made.memory_->logits()); }));
+      REPRISE_RETURN_IF_ERROR(made.TellingOthers([&] {
+        return made.driver_->OnStream([&] { return made.shards_->WarmUp(made.memory_->logits()); });
+      }));
     }
     REPRISE_RETURN_IF_ERROR(made.SizeCache());
     made.mirror_.emplace(made.Limits());
@@ -210,6 +219,14 @@ absl::Status ModelRunner::Allocate() {
   MakeCascade();
   std::vector<StepInput> inputs = {StepInput::kTokens};
   if (embeddings_ != nullptr) inputs.push_back(StepInput::kEmbeddings);
+  std::function<absl::StatusOr<bool>(bool)> agree_over_budget;
+  if (RanksOf(options_.collectives).world > 1) {
+    agree_over_budget = [this](bool is_over) -> absl::StatusOr<bool> {
+      REPRISE_ASSIGN_OR_RETURN(const int64_t least,
+                               LeastOverRanks(options_.collectives, is_over ? 0 : 1));
+      return least == 0;
+    };
+  }
   REPRISE_ASSIGN_OR_RETURN(
       graphs_, GraphSet::Create({.mode = *options_.graphs,
                                  .max_num_seqs = options_.max_num_seqs,
@@ -225,7 +242,8 @@ absl::Status ModelRunner::Allocate() {
                                  .cascade = cascade_ ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
                                  .least_cascade_seqs = cascade_ ? *cascade_->least_rows() : 1,
-                                 .memory_budget_bytes = options_.graph_memory_budget_bytes},
+                                 .memory_budget_bytes = options_.graph_memory_budget_bytes,
+                                 .agree_over_budget = std::move(agree_over_budget)},
                                 &driver_->graphs()));
 
   if (options_.replay_check == ReplayCheck::kEveryReplay) {
@@ -250,17 +268,24 @@ absl::Status ModelRunner::Allocate() {
 // What graphs and eager steps take is measured with a cache of the smallest size; the cache gets
 // the rest.
 absl::Status ModelRunner::SizeCache() {
-  REPRISE_ASSIGN_OR_RETURN(const CachePlan plan, CachePlan::Create(options_, spec_, classes_));
+  const absl::StatusOr<CachePlan> made = CachePlan::Create(options_, spec_, classes_);
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(options_.collectives, made.status()));
+  const CachePlan& plan = *made;
   if (driver_->free_bytes().has_value()) {
-    REPRISE_RETURN_IF_ERROR(AllocateCache(plan, /*num_blocks=*/2));
-    REPRISE_ASSIGN_OR_RETURN(memory_use_.eager_bytes,
-                             driver_->MeasurePeakBytes([&] { return RunLargestStep(); }));
-    if (swaps()) REPRISE_RETURN_IF_ERROR(TimeSteps());
+    REPRISE_RETURN_IF_ERROR(TellingOthers([&]() -> absl::Status {
+      REPRISE_RETURN_IF_ERROR(AllocateCache(plan, /*num_blocks=*/2));
+      REPRISE_ASSIGN_OR_RETURN(memory_use_.eager_bytes,
+                               driver_->MeasurePeakBytes([&] { return RunLargestStep(); }));
+      return swaps() ? TimeSteps() : absl::OkStatus();
+    }));
     if (*options_.graphs != GraphSetOptions::Mode::kOff) {
       REPRISE_RETURN_IF_ERROR(MeetBeforeCapture());
-      REPRISE_ASSIGN_OR_RETURN(
-          memory_use_.graph_bytes,
-          graphs_->EstimateBytes([this](const GraphKey& key) { return MakeCapturedStep(key); }));
+      REPRISE_RETURN_IF_ERROR(TellingOthers([&]() -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(
+            memory_use_.graph_bytes,
+            graphs_->EstimateBytes([this](const GraphKey& key) { return MakeCapturedStep(key); }));
+        return absl::OkStatus();
+      }));
     }
     kv_cache_.reset();
     memory_use_.free_bytes = driver_->free_bytes();
@@ -273,7 +298,9 @@ absl::Status ModelRunner::SizeCache() {
   num_blocks_ = static_cast<int>(num_blocks);
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(
       options_.collectives, CatchTorch([&] { return AllocateCache(plan, num_blocks_); })));
-  if (swaps() && !step_times_.has_value()) REPRISE_RETURN_IF_ERROR(TimeSteps());
+  if (swaps() && !step_times_.has_value()) {
+    REPRISE_RETURN_IF_ERROR(TellingOthers([&] { return TimeSteps(); }));
+  }
   memory_use_.step_bytes = memory_->bytes() + stages_->device_bytes() +
                            (context_ == nullptr ? 0 : context_->bytes()) +
                            (shards_ == nullptr ? 0 : shards_->bytes()) +
@@ -288,18 +315,20 @@ absl::Status ModelRunner::SizeCache() {
 }
 
 absl::Status ModelRunner::AllocateSwapStore() {
-  int64_t num_swap_blocks = options_.num_swap_blocks;
+  if (!swaps()) return absl::OkStatus();
+  absl::StatusOr<int64_t> own_blocks = options_.num_swap_blocks;
   if (options_.swap_memory_bytes > 0) {
-    num_swap_blocks = std::min<int64_t>(options_.swap_memory_bytes / bytes_per_block(),
-                                        std::numeric_limits<int32_t>::max());
-    if (num_swap_blocks < 2) {
-      return absl::InvalidArgumentError(absl::StrCat(
+    own_blocks = std::min<int64_t>(options_.swap_memory_bytes / bytes_per_block(),
+                                   std::numeric_limits<int32_t>::max());
+    if (*own_blocks < 2) {
+      own_blocks = absl::InvalidArgumentError(absl::StrCat(
           "swap_memory_bytes must hold host block 0, which is never used, and one more: expected ",
           "at least ", 2 * bytes_per_block(), ", got ", options_.swap_memory_bytes));
     }
   }
-  if (num_swap_blocks == 0) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(num_swap_blocks, LeastOverRanks(options_.collectives, num_swap_blocks));
+  // Blocks of ranks with more heads are larger.
+  REPRISE_ASSIGN_OR_RETURN(const int64_t num_swap_blocks,
+                           LeastOverRanks(options_.collectives, own_blocks));
   absl::StatusOr<BlockStore> swap_store =
       BlockStore::Pinned(*block_store_, static_cast<int>(num_swap_blocks));
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(options_.collectives, swap_store.status()));
@@ -378,13 +407,26 @@ absl::Status ModelRunner::CaptureGraphs() {
   driver_->linears().SetTiming(LinearTiming::kOn);
   if (*options_.graphs != GraphSetOptions::Mode::kEager && driver_->device().is_cuda()) {
     for (const GraphKey& key : graphs_->keys()) {
-      REPRISE_RETURN_IF_ERROR(driver_->OnStream(make_step(key)));
+      REPRISE_RETURN_IF_ERROR(TellingOthers([&] { return driver_->OnStream(make_step(key)); }));
     }
   }
   REPRISE_RETURN_IF_ERROR(MeetBeforeCapture());
-  REPRISE_RETURN_IF_ERROR(graphs_->CaptureAll(make_step, fingerprint_));
+  REPRISE_RETURN_IF_ERROR(
+      TellingOthers([&] { return graphs_->CaptureAll(make_step, fingerprint_); }));
   driver_->linears().SetTiming(LinearTiming::kOff);
   return absl::OkStatus();
+}
+
+absl::Status ModelRunner::TellingOthers(absl::FunctionRef<absl::Status()> work) {
+  const absl::Status status = CatchTorch(work);
+  if (!status.ok()) TellOthers(status);
+  return status;
+}
+
+void ModelRunner::TellOthers(const absl::Status& failure) {
+  Collectives* const collectives = options_.collectives;
+  // A failure of the collectives is known to all.
+  if (RanksOf(collectives).world > 1 && collectives->status().ok()) collectives->Fail(failure);
 }
 
 // Collectives must not run elsewhere while one rank captures them (distributed/collectives.h).
@@ -521,6 +563,7 @@ absl::Status ModelRunner::AllocateSpeculation() {
     REPRISE_ASSIGN_OR_RETURN(
         head_model_, HeadModel::Create(
                          {.heads = options_.speculation.heads,
+                          .collectives = options_.collectives,
                           .of = &model_->spec(),
                           .memory = memory_.get(),
                           .max_num_seqs = options_.max_num_seqs,
@@ -528,6 +571,7 @@ absl::Status ModelRunner::AllocateSpeculation() {
                                                      options_.max_num_seqs * (1 + max_drafts()))}));
   } else if (options_.speculation.heads != nullptr) {
     REPRISE_ASSIGN_OR_RETURN(heads_, HeadDrafts::Create({.heads = options_.speculation.heads,
+                                                         .collectives = options_.collectives,
                                                          .driver = driver_.get(),
                                                          .memory = memory_.get(),
                                                          .hidden_dim = spec_.hidden_dim,

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,8 @@
 #include "examples/decode/model_copy.h"
 #include "examples/decode/subprocess.h"
 #include "examples/hf/paths.h"
+#include "examples/hf/safetensors.h"
+#include "examples/hf/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -23,7 +26,9 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::EndsWith;
+using testing::FloatNear;
 using testing::HasSubstr;
+using testing::Pointwise;
 using testing::SizeIs;
 using testing::StartsWith;
 
@@ -153,6 +158,60 @@ TEST(DecodeTest, RanksWriteTheTextsOfOneRankOnce) {
             alone);
 }
 
+// The float32 values of the tensors of a safetensors file, in the order of their names.
+std::vector<float> FloatsOf(const std::string& path) {
+  std::vector<float> values;
+  const auto file = SafetensorsFile::Open(path);
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return values;
+  for (const auto& [name, tensor] : file->tensors()) {
+    const absl::StatusOr<std::vector<float>> elements = CopyElements<float>(tensor);
+    EXPECT_TRUE(elements.ok()) << name << ": " << elements.status();
+    if (elements.ok()) values.insert(values.end(), elements->begin(), elements->end());
+  }
+  return values;
+}
+
+TEST(DecodeTest, RanksScoreDumpDraftAndSwapAsOneDoes) {
+  const std::string text = std::string(testing::TempDir()) + "/scored_by_ranks";
+  WriteWholeFile(text, kHeldText);
+  const auto score = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = {"perplexity", text, "--json", "--dtype=float32"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const SubprocessResult result = Decode(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out.substr(0, result.out.find('\n')));
+  };
+  const json scored = score({"--ranks=2"});
+  EXPECT_EQ(scored.at("tokens"), kHeldTokens);
+  EXPECT_NEAR(scored.at("log_likelihood").get<double>(), kHeldLogLikelihood, 1e-2);
+
+  const std::vector<std::string> base = {"--prompt", "YEAR, n.",        "LOGIC, n.",
+                                         "--json",   "--dtype=float32", "--max_new_tokens=24"};
+  const auto texts = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = base;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const SubprocessResult result = Decode(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<std::string> lines = absl::StrSplit(result.out, '\n', absl::SkipEmpty());
+    EXPECT_THAT(lines, SizeIs(3));
+    lines.pop_back();  // statistics
+    return lines;
+  };
+  const std::string logits = std::string(testing::TempDir()) + "/logits_of_";
+  const std::vector<std::string> alone = texts({"--dump_logits=" + logits + "one"});
+  EXPECT_EQ(texts({"--ranks=2", "--dump_logits=" + logits + "two"}), alone);
+  const std::vector<float> of_one = FloatsOf(logits + "one");
+  EXPECT_GT(of_one.size(), 1000u);
+  EXPECT_THAT(FloatsOf(logits + "two"), Pointwise(FloatNear(1e-3f), of_one));
+
+  const std::string draft = CopyDefaultModel("draft_of_ranks");
+  EXPECT_EQ(texts({"--ranks=2", "--draft=" + draft}), alone);
+  // The two prompts do not fit together: one makes way.
+  EXPECT_EQ(texts({"--ranks=2", "--block_size=4", "--num_blocks=13", "--num_swap_blocks=12"}),
+            alone);
+}
+
 TEST(DecodeTest, ServeOverRanksAnswersAsOneProcessDoes) {
   const auto program = FindData("examples/decode/decode", DataRoots());
   ASSERT_TRUE(program.has_value());
@@ -174,22 +233,26 @@ TEST(DecodeTest, ServeOverRanksAnswersAsOneProcessDoes) {
 }
 
 // What `decode` writes as each of two ranks that torchrun has started, which serves no store here.
-std::vector<SubprocessResult> DecodeUnderTorchrun(const std::vector<std::string>& arguments) {
+std::vector<SubprocessResult> DecodeUnderTorchrun(
+    const std::vector<std::string>& arguments,
+    const std::vector<std::string>& arguments_of_rank_1 = {}) {
   const std::string port = std::to_string(FreePort());
   std::vector<SubprocessResult> results(2);
   std::vector<std::thread> processes;
   for (int rank = 0; rank < 2; ++rank) {
     processes.emplace_back([&, rank] {
-      results[rank] = Decode(arguments, {.variables = {{"RANK", std::to_string(rank)},
-                                                       {"WORLD_SIZE", "2"},
-                                                       {"LOCAL_RANK", std::to_string(rank)},
-                                                       {"LOCAL_WORLD_SIZE", "2"},
-                                                       {"MASTER_ADDR", "127.0.0.1"},
-                                                       {"MASTER_PORT", port},
-                                                       {"OMP_NUM_THREADS", "1"},
-                                                       {"TORCHELASTIC_RUN_ID", "none"},
-                                                       {"TORCHELASTIC_RESTART_COUNT", "0"},
-                                                       {"TORCHELASTIC_USE_AGENT_STORE", "False"}}});
+      std::vector<std::string> own = arguments;
+      if (rank == 1) own.insert(own.end(), arguments_of_rank_1.begin(), arguments_of_rank_1.end());
+      results[rank] = Decode(own, {.variables = {{"RANK", std::to_string(rank)},
+                                                 {"WORLD_SIZE", "2"},
+                                                 {"LOCAL_RANK", std::to_string(rank)},
+                                                 {"LOCAL_WORLD_SIZE", "2"},
+                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                 {"MASTER_PORT", port},
+                                                 {"OMP_NUM_THREADS", "1"},
+                                                 {"TORCHELASTIC_RUN_ID", "none"},
+                                                 {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                 {"TORCHELASTIC_USE_AGENT_STORE", "False"}}});
     });
   }
   for (std::thread& process : processes) process.join();
@@ -210,6 +273,21 @@ TEST(DecodeTest, AFailureOfTorchrunsRanksEndsBoth) {
        DecodeUnderTorchrun({"--prompt", "a", "--model=/no/such/folder"})) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.err, HasSubstr("/no/such/folder: there is no such folder"));
+  }
+}
+
+TEST(DecodeTest, OptionsOfTorchrunsRanksThatDifferEndBoth) {
+  const std::pair<std::string, std::string> rows[] = {
+      {"--graph_sizes=1", "graph_sizes must be the same on all ranks"},
+      {"--dtype=float32",
+       "dtype must be the same on all ranks: expected bfloat16 as on rank 0, got "
+       "float32 on rank 1"}};
+  for (const auto& [flag, said] : rows) {
+    for (const SubprocessResult& result :
+         DecodeUnderTorchrun({"--prompt", "a", "b", "--dtype=bfloat16"}, {flag})) {
+      EXPECT_EQ(result.exit_code, 1);
+      EXPECT_THAT(result.err, HasSubstr(said));
+    }
   }
 }
 

@@ -281,6 +281,9 @@ class DecodeFlags {
     AddNumber("context_ranks", arguments_.context_ranks,
               "with --parallel=context: how many ranks divide the keys, a divisor of --ranks; the "
               "others of a grid divide the weights. Without it, all divide the keys");
+    AddNumber("rank_timeout", arguments_.rank_timeout,
+              "seconds until a rank that does not come has failed. More where ranks load at "
+              "different speeds");
     AddChoice("graphs", arguments_.graphs, "on: decode steps are captured once and replayed; off");
     AddNumber("block_size", arguments_.block_size, "tokens a block of the KV cache");
     AddNumber("num_blocks", arguments_.num_blocks,

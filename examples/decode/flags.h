@@ -59,6 +59,7 @@ struct DecodeArguments {
   std::optional<int> ranks = {};
   std::string parallel = "tensor";
   std::optional<int> context_ranks = {};
+  int rank_timeout = 60;
   std::string graphs = "on";
   int block_size = 16;
   std::optional<int> num_blocks = {};

@@ -345,6 +345,8 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
     return absl::InvalidArgumentError("--context_ranks: expected --parallel=context with it");
   }
   options.context_ranks = arguments.context_ranks;
+  REPRISE_RETURN_IF_ERROR(AtLeast("rank_timeout", 1, arguments.rank_timeout));
+  options.rank_timeout = absl::Seconds(arguments.rank_timeout);
   REPRISE_ASSIGN_OR_RETURN(options.graphs, Choose("graphs", arguments.graphs, kGraphs));
   REPRISE_RETURN_IF_ERROR(AtLeast("block_size", 1, arguments.block_size));
   options.block_size = arguments.block_size;
@@ -386,6 +388,10 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   options.output = arguments.json ? OutputChoice::kJson : OutputChoice::kText;
   REPRISE_ASSIGN_OR_RETURN(options.prompts, PromptsOf(arguments));
   return options;
+}
+
+absl::Duration IdleInterval(const DecodeOptions& options) {
+  return std::min(absl::Seconds(5), options.rank_timeout / 3);
 }
 
 }  // namespace reprise

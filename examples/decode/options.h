@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/dtype.h"
 #include "cache/storage/kv_layout.h"
 #include "engine/request.h"
@@ -87,6 +88,7 @@ struct DecodeOptions {
   // many divide the keys (distributed/rank_grid.h). nullopt: all do.
   bool divides_context = false;
   std::optional<int> context_ranks = {};
+  absl::Duration rank_timeout = absl::Seconds(60);  // as in ConnectOptions
   GraphChoice graphs = GraphChoice::kOn;
   int block_size = 16;
   std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use
@@ -115,6 +117,10 @@ struct DecodeOptions {
 // range, prompts that no model could take, and flags that contradict each other; those of
 // ReadPromptFile().
 absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments);
+
+// How often an engine without work tells the other ranks so (StepEngine::Idle()): well below
+// rank_timeout.
+absl::Duration IdleInterval(const DecodeOptions& options);
 
 }  // namespace reprise
 

@@ -55,6 +55,12 @@ TEST(DecodeOptionsTest, RanksAreThoseOfALauncherUnlessGiven) {
   EXPECT_EQ(Made({.parallel = "context", .context_ranks = 2}).context_ranks, 2);
 }
 
+TEST(DecodeOptionsTest, AnIdleEngineSpeaksWellBeforeTheTimeoutOfRanks) {
+  EXPECT_EQ(Made({}).rank_timeout, absl::Seconds(60));
+  EXPECT_EQ(IdleInterval(Made({})), absl::Seconds(5));
+  EXPECT_EQ(IdleInterval(Made({.rank_timeout = 3})), absl::Seconds(1));
+}
+
 TEST(DecodeOptionsTest, TakesEveryFlag) {
   const DecodeOptions options = Made({.model = "/m",
                                       .prompt_tokens = "1,2",
@@ -113,6 +119,7 @@ TEST(DecodeOptionsTest, ValuesOutOfRangeAreNamed) {
   EXPECT_EQ(Problem({.parallel = "context", .context_ranks = 0}),
             "--context_ranks: expected at least 1, got 0");
   EXPECT_EQ(Problem({.context_ranks = 2}), "--context_ranks: expected --parallel=context with it");
+  EXPECT_EQ(Problem({.rank_timeout = 0}), "--rank_timeout: expected at least 1, got 0");
   EXPECT_EQ(Problem({.block_size = 0}), "--block_size: expected at least 1, got 0");
   EXPECT_EQ(Problem({.num_blocks = 1}), "--num_blocks: expected at least 2, got 1");
   EXPECT_EQ(Problem({.prefill_chunk = -1}), "--prefill_chunk: expected at least 0, got -1");

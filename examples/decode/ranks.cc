@@ -83,8 +83,9 @@ absl::Status RunAsRank(const RankPlace& place, const DecodeOptions& options,
                            ChooseDevice(options.device, NumGpus(), place.local_rank));
   const int context_ranks =
       options.divides_context ? options.context_ranks.value_or(place.ranks.world) : 1;
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<RankGrid> grid,
-                           ConnectGrid(place, device, context_ranks));
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RankGrid> grid,
+      ConnectGrid(place, device, context_ranks, {.timeout = options.rank_timeout}));
   std::ostream nowhere(nullptr);
   const bool prints = place.ranks.rank == 0;
   return RunCommand(options,

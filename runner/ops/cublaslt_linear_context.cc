@@ -288,6 +288,7 @@ class CublasLtLinearContext : public LinearContext {
 
   void SetTiming(LinearTiming timing) override { timing_ = timing; }
 
+  bool is_deterministic() const override { return options_.deterministic; }
   std::vector<LinearChoice> Choices() const override { return choices_; }
 
  private:

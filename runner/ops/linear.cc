@@ -81,6 +81,7 @@ class HostLinearContext : public LinearContext {
 
   // There is nothing to choose.
   void SetTiming(LinearTiming) override {}
+  bool is_deterministic() const override { return rows_ == HostRows::kOneByOne; }
   std::vector<LinearChoice> Choices() const override { return {}; }
 
  private:

@@ -81,6 +81,10 @@ class LinearContext {
                                       const at::Tensor& scales, const at::Tensor* bias,
                                       const at::Tensor& out) = 0;
 
+  // Whether a row's products have the same bits whatever the other rows are and however many
+  // (LinearContextOptions::deterministic).
+  virtual bool is_deterministic() const = 0;
+
   // Switches timing from now on; kOn at first. Timing synchronises: switch it off where a new shape
   // must not be slow, such as the prompts of a server. Shapes seen before keep their algorithm.
   virtual void SetTiming(LinearTiming timing) = 0;

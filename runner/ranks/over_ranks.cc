@@ -1,6 +1,10 @@
 #include "runner/ranks/over_ranks.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
+
+#include <vector>
 
 #include "base/shape_check.h"
 #include "base/status_macros.h"
@@ -12,6 +16,21 @@ absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor) {
   if (RanksOf(collectives).world == 1) return absl::OkStatus();
   at::Tensor sum = tensor;  // the same memory
   return collectives->AllReduce(sum);
+}
+
+absl::Status SumOverRanks(Collectives* collectives, const LinearContext& context,
+                          const at::Tensor& tensor) {
+  const int world = RanksOf(collectives).world;
+  // Two summands have one order.
+  if (world <= 2 || !context.is_deterministic()) return SumOverRanks(collectives, tensor);
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), world);
+  at::Tensor summands = at::empty(sizes, tensor.options());
+  REPRISE_RETURN_IF_ERROR(collectives->AllGather(tensor, summands));
+  at::Tensor sum = summands[0].to(c10::promoteTypes(tensor.scalar_type(), at::kFloat));
+  for (int rank = 1; rank < world; ++rank) sum.add_(summands[rank]);
+  tensor.copy_(sum);
+  return absl::OkStatus();
 }
 
 SumBuffer::SumBuffer(Collectives* collectives, int64_t row_size, const at::TensorOptions& options)

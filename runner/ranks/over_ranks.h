@@ -3,7 +3,7 @@
 //   // Each rank has some columns of the weight: its outputs are summands.
 //   REPRISE_ASSIGN_OR_RETURN(const at::Tensor out, summands_.Rows(step.num_tokens()));
 //   REPRISE_RETURN_IF_ERROR(down.Apply(step.linears(), gated, out));
-//   REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives, out));
+//   REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives, step.linears(), out));
 //
 //   const DividedVocabulary vocabulary(vocab_size, collectives);
 //   REPRISE_RETURN_IF_ERROR(vocabulary.Embed(embedding, step.token_ids(), hidden));
@@ -41,6 +41,13 @@ namespace reprise {
 // tensor = the sum of all ranks' `tensor`; contiguous, of a dtype of AllReduce(). Errors: those of
 // AllReduce().
 absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor);
+
+// The same of products of `context`. AllReduce() may add an element's summands in an order that depends
+// on the tensor's size and the element's place: of more than two ranks, whose products are
+// deterministic (LinearContext::is_deterministic()), all are gathered and added in the order of the
+// ranks, in float32 or the wider dtype. So a row has the same bits whatever the others are.
+absl::Status SumOverRanks(Collectives* collectives, const LinearContext& context,
+                          const at::Tensor& tensor);
 
 // Where a forward pass writes rows that it then sums over ranks: in memory that Collectives sum
 // without a copy (NewBuffer()), if so many rows fit into what they sum quickly, else in new memory.

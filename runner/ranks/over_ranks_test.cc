@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
+#include "distributed/testing/counting_collectives.h"
 #include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -61,6 +63,32 @@ TEST(OverRanksTest, SumsTheRanks) {
     return status;
   });
   EXPECT_THAT(results, Each(absl::OkStatus()));
+}
+
+// More than two ranks whose products are deterministic add in their own order: 1e8 and -1e8 first.
+TEST(OverRanksTest, SumsOfDeterministicProductsHaveTheOrderOfTheRanks) {
+  for (const bool deterministic : {false, true}) {
+    for (const int world : {1, 2, 3}) {
+      const std::vector<absl::Status> results =
+          RunThreadRanks(world, [&](Collectives& collectives) -> absl::Status {
+            CountingCollectives counting(collectives);
+            REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<LinearContext> context,
+                                     MakeLinearContext(at::kCPU, {.deterministic = deterministic}));
+            const float summands[] = {1e8f, -1e8f, 1.0f};
+            for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+              const at::Tensor x = at::full({2, 5}, summands[collectives.ranks().rank], dtype);
+              REPRISE_RETURN_IF_ERROR(SumOverRanks(&counting, *context, x));
+              EXPECT_TRUE(
+                  x.to(at::kFloat)
+                      .equal(at::full({2, 5}, world == 1 ? at::full({}, 1e8f, dtype).item<float>()
+                                                         : static_cast<float>(world - 2))));
+            }
+            EXPECT_EQ(counting.num_gathers(), deterministic && world > 2 ? 2 : 0);
+            return absl::OkStatus();
+          });
+      EXPECT_THAT(results, Each(absl::OkStatus()));
+    }
+  }
 }
 
 // Rank 0 of two, whose sums are its own, with memory for sums of up to `max_buffer_bytes`.

@@ -2,6 +2,7 @@
 // and with REPRISE_TEST_ON_GPU NCCL on two GPUs. Ranks are forked, so nothing here touches CUDA.
 
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,28 +10,43 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "distributed/agreement.h"
 #include "distributed/process_group.h"
+#include "distributed/share.h"
 #include "distributed/testing/rank_reports.h"
 #include "engine/engine.h"
+#include "engine/engine_core.h"
+#include "engine/model_steps.h"
+#include "engine/ranked_steps.h"
+#include "examples/models/llama/random_checkpoint.h"
 #include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "runner/model.h"
+#include "runner/model_runner.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/golden_ranks.h"
 #include "tests/golden/golden_runner.h"
+#include "tests/golden/rank_traffic.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAFunctions.h>
 #endif
@@ -96,6 +112,102 @@ TEST_P(GoldenProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
   CheckOverProcesses(name, world, {.tolerance = kTolerance, .dtype = dtype});
 }
 
+// Steps of a runner, and what they gave.
+class RecordedSteps final : public StepRunner {
+ public:
+  explicit RecordedSteps(StepRunner* steps) : steps_(*steps) {}
+
+  absl::Status CheckTokens(std::string_view argument,
+                           absl::Span<const int32_t> tokens) const override {
+    return steps_.CheckTokens(argument, tokens);
+  }
+  absl::Status CheckLogits(const LogitsRequest& request) const override {
+    return steps_.CheckLogits(request);
+  }
+  absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
+    return steps_.Launch(batch);
+  }
+  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
+    absl::StatusOr<StepOutput> output = steps_.Await(ticket);
+    if (output.ok()) {
+      absl::StrAppend(&tokens_, "tokens of step ", ticket, "=", absl::StrJoin(output->tokens, ","),
+                      "\n");
+    }
+    return output;
+  }
+  absl::Status status() const override { return steps_.status(); }
+  int64_t num_replays() const override { return steps_.num_replays(); }
+
+  // A line for each step, and one for their kinds.
+  std::string text() const {
+    return absl::StrCat(tokens_, "num_replays=", steps_.num_replays(),
+                        "\nnum_eager_steps=", steps_.num_eager_steps(), "\n");
+  }
+
+ private:
+  StepRunner& steps_;
+  std::string tokens_;
+};
+
+// Runs the prompts of a golden on all ranks, some tokens sampled, and compares what each rank's runner
+// has done.
+absl::Status CheckSameSteps(const Golden& golden, Model& model, Collectives& collectives) {
+  REPRISE_ASSIGN_OR_RETURN(const auto runner,
+                           ModelRunner::Create(&model, {.max_num_seqs = 4,
+                                                        .max_num_tokens = 128,
+                                                        .num_blocks = 128,
+                                                        .graphs = Mode::kEager,
+                                                        .max_steps_in_flight = 2,
+                                                        .collectives = &collectives}));
+  ModelSteps steps(runner.get());
+  RecordedSteps recorded(&steps);
+  if (collectives.ranks().rank > 0) {
+    REPRISE_RETURN_IF_ERROR(FollowSteps(recorded, collectives));
+    return CheckSameTextOverRanks(&collectives, recorded.text());
+  }
+  {
+    RankedSteps ranked(&recorded, &collectives);
+    REPRISE_ASSIGN_OR_RETURN(
+        const auto engine,
+        EngineCore::Create(
+            &ranked,
+            {.scheduler = {.max_num_seqs = runner->max_num_seqs(),
+                           .max_num_tokens = runner->max_num_tokens(),
+                           .max_seq_len = runner->max_seq_len(),
+                           .max_steps_in_flight = runner->max_steps_in_flight(),
+                           .num_blocks = runner->num_blocks(),
+                           .block_size = runner->block_size(),
+                           .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
+                           .max_encoder_tokens = runner->max_encoder_tokens(),
+                           .max_encoder_step_tokens = runner->max_encoder_step_tokens()}}));
+    for (const GoldenPrompt& prompt : golden.prompts) {
+      Request request = GreedyRequest(prompt);
+      REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
+      request.sampling = {.temperature = 1, .seed = 7};
+      REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
+    }
+    std::vector<TokenEvent> events;
+    while (engine->has_work()) REPRISE_RETURN_IF_ERROR(engine->Step(events));
+    for (const TokenEvent& event : events) REPRISE_RETURN_IF_ERROR(event.error);
+  }
+  EXPECT_GT(recorded.num_replays(), 5);
+  return CheckSameTextOverRanks(&collectives, recorded.text());
+}
+
+TEST_P(GoldenProcessesTest, AllRanksReplayTheSameStepsAndChooseTheSameTokens) {
+  const auto [name, world, dtype] = GetParam();
+  const absl::StatusOr<Golden> golden = LoadGolden(name);
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  ExpectOnAll(world, [&, dtype = dtype](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+    REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
+    REPRISE_ASSIGN_OR_RETURN(
+        const auto model,
+        LoadGoldenModel(*golden, device, dtype, MlaCache::kLatent, collectives.get()));
+    return CheckSameSteps(*golden, *model, *collectives);
+  });
+}
+
 class ContextProcessesTest : public GoldenProcessesTest {};
 
 // The keys of each sequence are divided.
@@ -123,6 +235,79 @@ TEST_P(GridProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
     return CheckDividedGolden(*golden, *grid, device, {.tolerance = kTolerance, .replays = false},
                               {.graphs = Mode::kOff, .prefill_chunk = 7});
   });
+}
+
+// Grids of {ranks, context ranks} whose texts under preemption, prefixes and cancels are those of one
+// rank.
+TEST(TrafficProcessesTest, TextsAreThoseOfOneRank) {
+  for (const auto& [world, context_ranks] :
+       std::vector<std::pair<int, int>>{{2, 1}, {4, 1}, {2, 2}}) {
+    ExpectOnAll(world, [&, context_ranks = context_ranks](const RankPlace& place) -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+      REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, device, context_ranks));
+      TrafficTexts expected;
+      if (place.ranks.rank == 0) {
+        RankGrid alone(OneRank(), 1);
+        REPRISE_ASSIGN_OR_RETURN(expected, TrafficOverRanks(alone, device));
+      }
+      REPRISE_ASSIGN_OR_RETURN(const TrafficTexts texts, TrafficOverRanks(*grid, device));
+      EXPECT_EQ(texts, expected);
+      return absl::OkStatus();
+    });
+    if (testing::Test::IsSkipped()) return;
+  }
+}
+
+// One KV head, and a vocabulary and an inner size that no number of ranks divides.
+TEST(OddSizesProcessesTest, LogitsAreThoseOfOneRank) {
+  const std::string folder = testing::TempDir() + "odd_sizes_of_processes";
+  const nlohmann::json json = {{"architectures", {"LlamaForCausalLM"}},
+                               {"model_type", "llama"},
+                               {"hidden_size", 48},
+                               {"intermediate_size", 101},
+                               {"num_hidden_layers", 2},
+                               {"num_attention_heads", 6},
+                               {"num_key_value_heads", 1},
+                               {"head_dim", 16},
+                               {"vocab_size", 301},
+                               {"max_position_embeddings", 64},
+                               {"rms_norm_eps", 1e-5},
+                               {"tie_word_embeddings", true},
+                               {"torch_dtype", "float32"}};
+  ASSERT_TRUE(WriteRandomCheckpoint(folder, json, {.max_shard_bytes = 100'000}).ok());
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(folder);
+  ASSERT_TRUE(config.ok()) << config.status();
+  Request request = {.max_new_tokens = 8, .forced_tokens = {300, 0, 150, 75, 299, 1, 2, 3}};
+  for (int i = 0; i < 21; ++i) request.prompt.push_back(i * 43 % 301);
+  const std::vector<Request> requests = {request};
+  for (const int world : kWorlds) {
+    ExpectOnAll(world, [&](const RankPlace& place) -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+      REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
+      const auto run = [&](Collectives* ranks) -> absl::StatusOr<std::vector<float>> {
+        REPRISE_ASSIGN_OR_RETURN(
+            const std::unique_ptr<Model> model,
+            LoadModel(folder, *config, {.weights = {.device = device}, .collectives = ranks}));
+        const GoldenRunOptions options = {
+            .graphs = Mode::kEager, .block_size = 4, .collectives = ranks};
+        if (RanksOf(ranks).rank != 0) {
+          REPRISE_RETURN_IF_ERROR(FollowGolden(*model, requests, options));
+          return std::vector<float>();
+        }
+        REPRISE_ASSIGN_OR_RETURN(const GoldenRun got, RunGolden(*model, requests, options));
+        return got.tracks[0].logits;
+      };
+      std::vector<float> expected;
+      if (place.ranks.rank == 0) {
+        REPRISE_ASSIGN_OR_RETURN(expected, run(nullptr));
+      }
+      REPRISE_ASSIGN_OR_RETURN(const std::vector<float> logits, run(collectives.get()));
+      EXPECT_EQ(logits.size(), place.ranks.rank == 0 ? 8u * 301 : 0u);
+      EXPECT_THAT(logits, testing::Pointwise(testing::FloatNear(1e-5f), expected));
+      return absl::OkStatus();
+    });
+    if (testing::Test::IsSkipped()) return;
+  }
 }
 
 constexpr int kNumTokens = 12;
@@ -198,17 +383,92 @@ TEST(SampledProcessesTest, TextsAreThoseOfOneRank) {
   }
 }
 
+// By token of the first request: its logits. The others run beside it.
+absl::StatusOr<std::vector<at::Tensor>> LogitsBeside(Engine& engine, int num_others) {
+  for (int i = 0; i <= num_others; ++i) {
+    Request request = {.max_new_tokens = kNumTokens};
+    for (int j = 0; j < 5 + i; ++j) request.prompt.push_back(1 + (7 * i + 3 * j) % 200);
+    REPRISE_RETURN_IF_ERROR(engine.Add(request).status());
+  }
+  std::vector<at::Tensor> logits;
+  std::vector<TokenEvent> events;
+  std::optional<SequenceId> first;
+  while (engine.has_work()) {
+    events.clear();
+    REPRISE_RETURN_IF_ERROR(engine.Step(events));
+    for (const TokenEvent& event : events) {
+      REPRISE_RETURN_IF_ERROR(event.error);
+      if (!first.has_value() || event.sequence < *first) first = event.sequence;
+      if (event.sequence == *first) logits.push_back(engine.logits(event).clone());
+    }
+  }
+  return logits;
+}
+
+// What LibTorch's sums over more than two ranks do not keep: they add an element in an order that
+// depends on how many there are.
+TEST(InvariantProcessesTest, ARowHasTheSameBitsAloneAndAmongOthers) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  ExpectOnAll(4, [&](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+    REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
+    REPRISE_ASSIGN_OR_RETURN(
+        const auto model,
+        LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, collectives.get()));
+    const EngineOptions options = {.runner = {.max_num_seqs = 8,
+                                              .max_num_tokens = 128,
+                                              .max_seq_len = 64,
+                                              .num_blocks = 64,
+                                              .graphs = Mode::kEager,
+                                              .step_logits = StepLogits::kOfEvery,
+                                              .batch_invariance = BatchInvariance::kOn,
+                                              .collectives = collectives.get()},
+                                   .prefix_reuse = PrefixReuse::kOff};
+    if (place.ranks.rank > 0) return Engine::Follow(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> alone, LogitsBeside(*engine, 0));
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> among, LogitsBeside(*engine, 7));
+    EXPECT_EQ(alone.size(), static_cast<size_t>(kNumTokens));
+    EXPECT_EQ(among.size(), alone.size());
+    for (size_t i = 0; i < std::min(alone.size(), among.size()); ++i) {
+      EXPECT_TRUE(alone[i].equal(among[i])) << "token " << i;
+    }
+    return absl::OkStatus();
+  });
+}
+
 // Faults: rank 1 is killed, and rank 0's engine says so.
 
 constexpr char kEnough[] = "as expected";  // how rank 0 returns what it expected
 const ConnectOptions kQuick = {.timeout = absl::Seconds(3), .grace = absl::Seconds(1)};
 
-absl::Status ExpectRankOneIsNamed(const absl::Status& status) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+absl::Status ExpectRankOneIsNamed(const absl::Status& status,
+                                  absl::StatusCode code = absl::StatusCode::kUnavailable,
+                                  const char* what = "has ended") {
+  EXPECT_EQ(status.code(), code) << status;
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 1 (process"));
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("has ended"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(what));
   return absl::AbortedError(kEnough);
 }
+
+// A model that does something before each forward pass.
+class ActingModel final : public Model {
+ public:
+  ActingModel(std::unique_ptr<Model> model, std::function<void()> act)
+      : model_(std::move(model)), act_(std::move(act)) {}
+
+  const ModelSpec& spec() const override { return model_->spec(); }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    act_();
+    return model_->Forward(step);
+  }
+  DividedLogits* divided_logits() override { return model_->divided_logits(); }
+
+ private:
+  std::unique_ptr<Model> model_;
+  std::function<void()> act_;
+};
 
 EngineOptions FaultyEngine(Collectives* collectives) {
   return {.runner = {.max_num_seqs = 2,
@@ -268,6 +528,24 @@ TEST(FaultProcessesTest, ARankThatIsKilledWhileItLoadsIsNamedByTheEngine) {
         }
         REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
         return ExpectRankOneIsNamed(Engine::Create(model.get(), FaultyEngine(groups.all)).status());
+      });
+}
+
+TEST(FaultProcessesTest, ARankThatIsKilledWhileItsRunnerIsMadeIsNamedByTheEngine) {
+  const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  ExpectRankZeroSeesTheEnd(
+      0, [&](const RankPlace& place, const RankGroups& groups, c10::Device device) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(
+            std::unique_ptr<Model> model,
+            LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, groups.weights));
+        EngineOptions options = FaultyEngine(groups.all);
+        options.runner.num_swap_blocks = 8;  // steps are timed then
+        if (place.ranks.rank == 1) {
+          ActingModel killed(std::move(model), [] { raise(SIGKILL); });
+          return Engine::Follow(&killed, options);
+        }
+        return ExpectRankOneIsNamed(Engine::Create(model.get(), options).status());
       });
 }
 
@@ -343,7 +621,10 @@ TEST_P(LoadingFaultProcessesTest, ARankThatHangsIsNamedByAll) {
 // How many of the two ranks of a grid divide the keys; 0: no grid.
 class StepFaultProcessesTest : public testing::TestWithParam<int> {};
 
-TEST_P(StepFaultProcessesTest, ARankThatIsKilledEndsTheSequencesOfTheEngine) {
+// Whether rank 1 is killed, or hangs in a forward pass, when the ranks are generating.
+enum class StepFault { kKilled, kHangs };
+
+void ExpectFaultInAStep(int context_ranks, StepFault fault) {
   const absl::StatusOr<Golden> golden = LoadGolden("qwen3");
   ASSERT_TRUE(golden.ok()) << golden.status();
   // Set by rank 0 when the ranks are generating.
@@ -351,16 +632,23 @@ TEST_P(StepFaultProcessesTest, ARankThatIsKilledEndsTheSequencesOfTheEngine) {
       mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto& generates = *new (shared) std::atomic<int>(0);
-  const int context_ranks = GetParam();
   ExpectRankZeroSeesTheEnd(
       context_ranks,
       [&](const RankPlace& place, const RankGroups& groups, c10::Device device) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(
-            const auto model, LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent,
-                                              groups.weights, groups.context));
+            std::unique_ptr<Model> model,
+            LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, groups.weights,
+                            groups.context));
         EngineOptions options = FaultyEngine(groups.all);
         options.runner.divides_context = context_ranks > 1;
         options.runner.context_ranks = context_ranks;
+        if (fault == StepFault::kHangs) options.runner.graphs = Mode::kOff;
+        if (place.ranks.rank == 1 && fault == StepFault::kHangs) {
+          ActingModel hanging(std::move(model), [&] {
+            if (generates != 0) Hang();
+          });
+          return Engine::Follow(&hanging, options);
+        }
         if (place.ranks.rank == 1) {
           std::thread([&] {
             while (generates == 0) absl::SleepFor(absl::Milliseconds(1));
@@ -380,13 +668,24 @@ TEST_P(StepFaultProcessesTest, ARankThatIsKilledEndsTheSequencesOfTheEngine) {
             if (event.error.ok()) continue;
             EXPECT_EQ(event.finish, FinishReason::kError);
             EXPECT_FALSE(engine->has_work());
-            return ExpectRankOneIsNamed(event.error);
+            return fault == StepFault::kKilled
+                       ? ExpectRankOneIsNamed(event.error)
+                       : ExpectRankOneIsNamed(event.error, absl::StatusCode::kDeadlineExceeded,
+                                              "did not come to");
           }
           REPRISE_RETURN_IF_ERROR(status);
         }
         return absl::InternalError("expected that the end of rank 1 is seen");
       });
   munmap(shared, sizeof(int));
+}
+
+TEST_P(StepFaultProcessesTest, ARankThatIsKilledEndsTheSequencesOfTheEngine) {
+  ExpectFaultInAStep(GetParam(), StepFault::kKilled);
+}
+
+TEST_P(StepFaultProcessesTest, ARankThatHangsEndsTheSequencesOfTheEngine) {
+  ExpectFaultInAStep(GetParam(), StepFault::kHangs);
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, StepFaultProcessesTest, testing::Values(0, 1, 2));
@@ -399,7 +698,8 @@ std::string NameOf(const testing::TestParamInfo<std::tuple<const char*, int, DTy
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenProcessesTest,
-                         testing::Combine(testing::Values("llama-rope-llama3", "qwen3", "gemma2",
+                         testing::Combine(testing::Values("llama-rope-llama3", "llama-bias-untied",
+                                                          "qwen2", "qwen3", "gemma2",
                                                           "deepseek-mla", "llama4-chunked", "bart"),
                                           testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
                          NameOf);

@@ -26,6 +26,7 @@
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/golden_runner.h"
+#include "tests/golden/rank_traffic.h"
 
 namespace reprise {
 namespace {
@@ -260,48 +261,23 @@ TEST(DividedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
   for (const absl::Status& status : results({}, {.runner = {.block_size = 0}})) {
     EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: block_size"));
   }
-  // Rank 0 would not come to the others.
+  // What the engine refuses, not the runner: on both ranks, or on one of them.
   const EngineOptions no_proposer = {.runner = {},
                                      .speculation = SpeculationPolicy{.num_drafts = 3}};
-  for (const absl::Status& status : results(no_proposer, no_proposer)) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(status.message(), HasSubstr("speculation.num_drafts"));
-  }
-}
-
-// Texts by request; those that were cancelled end in -1.
-using Texts = std::map<int64_t, std::vector<int32_t>>;
-
-// Sampled requests with common prefixes, of which every third is cancelled after some steps, more
-// than the cache holds.
-absl::StatusOr<Texts> RunTraffic(Engine& engine) {
-  Texts texts;
-  std::vector<SequenceId> ids;
-  for (int i = 0; i < 12; ++i) {
-    Request request = {.max_new_tokens = 24};
-    for (int j = 0; j < 20 + i; ++j) request.prompt.push_back((3 + j * j + i / 4 * 7) % 256);
-    if (i % 2 == 1) request.sampling = {.temperature = 1, .seed = static_cast<uint64_t>(i)};
-    // Steps with such a row send more than one choice a row; those with the last of these all logits.
-    if (i % 4 == 3) request.sampling.top_k = 5 * i;
-    if (i == 5) request.sampling.min_p = 0.05f;
-    if (i == 7 || i == 9) request.sampling.top_p = 0.9f;
-    REPRISE_ASSIGN_OR_RETURN(ids.emplace_back(), engine.Add(request));
-  }
-  std::vector<TokenEvent> events;
-  for (int step = 0; engine.has_work(); ++step) {
-    events.clear();
-    if (step >= 10 && step % 5 == 0 && !ids.empty()) {
-      // One that has ended cannot be cancelled.
-      engine.Cancel(ids[ids.size() / 2], events).IgnoreError();
-      ids.resize(ids.size() / 2);
-    }
-    REPRISE_RETURN_IF_ERROR(engine.Step(events));
-    for (const TokenEvent& event : events) {
-      REPRISE_RETURN_IF_ERROR(event.error);
-      texts[event.sequence.value()].push_back(event.token.value_or(-1));
+  for (const bool is_first : {true, false}) {
+    const EngineOptions others = is_first ? EngineOptions() : no_proposer;
+    for (const absl::Status& status : results(is_first ? no_proposer : EngineOptions(), others)) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  StartsWith(is_first ? "rank 0: speculation.num_drafts"
+                                      : "rank 1: speculation.num_drafts"));
     }
   }
-  return texts;
+  // Rank 0's scheduler, when the others follow already.
+  const std::vector<absl::Status> negative = results({.runner = {}, .max_waiting = -1}, {});
+  EXPECT_EQ(negative[0].code(), absl::StatusCode::kInvalidArgument) << negative[0];
+  EXPECT_EQ(negative[1].code(), absl::StatusCode::kUnavailable) << negative[1];
+  EXPECT_THAT(std::string(negative[1].message()), StartsWith("rank 0: max_waiting"));
 }
 
 // Runs a request alone.
@@ -319,49 +295,20 @@ absl::Status AppendText(Engine& engine, const Request& request, std::vector<int3
   return absl::OkStatus();
 }
 
-// The texts of an engine whose cache swaps, finds prefixes and gives none to a sequence that leaves: of
-// one rank, and of grids of {ranks, context ranks}.
+// The texts of grids of {ranks, context ranks} are those of one rank.
 void CheckTraffic(const std::vector<std::pair<int, int>>& grids) {
-  const Golden golden = Loaded("qwen2");
-  const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
-  ASSERT_TRUE(config.ok()) << config.status();
-  const EngineOptions options = {.runner = {.max_num_seqs = 5,
-                                            .max_num_tokens = 48,
-                                            .max_seq_len = 64,
-                                            .block_size = 4,
-                                            .num_blocks = 34,
-                                            .num_swap_blocks = 20,
-                                            .mixed_graphs = MixedGraphs::kOn,
-                                            .max_steps_in_flight = 2},
-                                 .prefill_chunk = 9};
   const auto texts_of = [&](int world, int context_ranks) {
-    Texts texts;
+    TrafficTexts texts;
     const auto run = [&](RankGrid& grid) -> absl::Status {
       at::set_num_threads(1);
-      EngineOptions own = options;
-      own.runner.collectives = &grid.all();
-      own.runner.divides_context = context_ranks > 1;
-      own.runner.context_ranks = context_ranks;
-      own.runner.block_size /= context_ranks;
-      REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                               LoadModel(golden.folder, *config,
-                                         {.weights = {.dtype = DType::kFloat32},
-                                          .collectives = &grid.weights(),
-                                          .context = &grid.context()}));
-      if (grid.all().ranks().rank != 0) return Engine::Follow(model.get(), own);
-      REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), own));
-      REPRISE_ASSIGN_OR_RETURN(texts, RunTraffic(*engine));
-      const EngineMetrics metrics = engine->metrics();
-      EXPECT_GT(metrics.num_preemptions, 0);
-      EXPECT_GT(metrics.num_prefix_tokens_hit, 0);
-      EXPECT_GT(metrics.num_graph_replays, 0);
-      EXPECT_GT(metrics.num_finished[static_cast<int>(FinishReason::kCancelled)], 0);
+      REPRISE_ASSIGN_OR_RETURN(const TrafficTexts own, TrafficOverRanks(grid, c10::kCPU));
+      if (grid.all().ranks().rank == 0) texts = own;
       return absl::OkStatus();
     };
     EXPECT_THAT(RunThreadGrid(world, context_ranks, run), Each(absl::OkStatus()));
     return texts;
   };
-  const Texts expected = texts_of(1, 1);
+  const TrafficTexts expected = texts_of(1, 1);
   EXPECT_EQ(expected.size(), 12u);
   for (const auto& [world, context_ranks] : grids) {
     EXPECT_EQ(texts_of(world, context_ranks), expected) << world << " ranks";

@@ -40,7 +40,8 @@ class SteadyRank {
  public:
   static absl::StatusOr<std::unique_ptr<SteadyRank>> Create(Collectives* collectives,
                                                             c10::Device device,
-                                                            const SamplingParams& sampling) {
+                                                            const SamplingParams& sampling,
+                                                            std::optional<bool> shards = true) {
     std::unique_ptr<SteadyRank> rank(new SteadyRank);
     REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaPreset("jargon"));
     REPRISE_ASSIGN_OR_RETURN(
@@ -55,7 +56,7 @@ class SteadyRank {
                                                                       .max_seq_len = 256,
                                                                       .num_blocks = 100,
                                                                       .collectives = collectives,
-                                                                      .sample_shards = true}));
+                                                                      .sample_shards = shards}));
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
     std::vector<ScheduledRow> prompts;
@@ -175,6 +176,28 @@ TEST(LoneRankTest, AStepIsOneRefillOneGraphAndTheChoiceOfTokens) {
     EXPECT_EQ(trace->num_calls_like("LaunchKernel"), (greedy ? 3 : 4) * kNumSteps);
     EXPECT_THAT((*rank)->tokens(), testing::Each(testing::AllOf(
                                        testing::Ge(0), testing::Lt((*rank)->vocab_size() / 2))));
+  }
+}
+
+// As runners are by default: the gather of the logits is in the graph.
+TEST(LoneRankTest, ByDefaultAStepIsOneRefillOneGraphAndOneSampling) {
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
+  for (const bool greedy : {true, false}) {
+    SCOPED_TRACE(greedy ? "greedy" : "top_k");
+    LoneRank alone;
+    const auto rank = SteadyRank::Create(&alone, c10::Device(c10::kCUDA, 0),
+                                         greedy ? SamplingParams() : kTopK, std::nullopt);
+    ASSERT_TRUE(rank.ok()) << rank.status();
+    const int64_t replays_before = (*rank)->num_replays();
+    const auto trace = TraceDevice([&] { return (*rank)->Run(kNumSteps); });
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    EXPECT_EQ((*rank)->num_replays() - replays_before, kNumSteps);
+    EXPECT_EQ(trace->num_calls_like("GraphLaunch"), kNumSteps);
+    EXPECT_EQ(trace->num_calls_like("LaunchKernel"), 2 * kNumSteps);  // refill and sampling
+    EXPECT_EQ(trace->num_calls_like("Synchronize"), kNumSteps);
+    EXPECT_EQ(NumKernelsLike(*trace, "SampleKernel"), kNumSteps);
+    EXPECT_EQ(NumKernelsLike(*trace, "Shard"), 0);
+    ExpectNothingWaits(*trace);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "examples/decode/chat/chat_session.h"
 #include "examples/decode/chat/chat_template.h"
 #include "examples/decode/chat/input_lines.h"
+#include "examples/decode/chat/input_wait.h"
 #include "examples/decode/chat/line_editor.h"
 #include "examples/decode/loaded_model.h"
 #include "examples/decode/requests.h"
@@ -61,13 +62,14 @@ std::string StatsLine(const ChatAnswer& answer) {
       answer.num_cached_tokens, answer.num_prompt_tokens);
 }
 
+// idle: called while the user thinks.
 absl::Status Converse(const DecodeOptions& options, const ChatStreams& streams,
-                      ChatSession& session) {
+                      const IdleCall& idle, ChatSession& session) {
   SignalEvent interrupt({SIGINT});
-  InputLines lines(streams.in, interrupt);
+  InputLines lines(streams.in, interrupt, idle);
   std::unique_ptr<LineEditor> editor;
   if (streams.terminal != nullptr) {
-    editor = LineEditor::Create(streams.in, streams.terminal, interrupt);
+    editor = LineEditor::Create(streams.in, streams.terminal, interrupt, idle);
   }
   const auto next_line = [&] {
     if (editor != nullptr) return editor->Next();
@@ -76,6 +78,10 @@ absl::Status Converse(const DecodeOptions& options, const ChatStreams& streams,
   };
   while (true) {
     const InputLines::Result line = next_line();
+    if (line.kind == InputLines::Kind::kFailed) {
+      streams.err << '\n' << std::flush;
+      return line.error;
+    }
     if (line.kind == InputLines::Kind::kEnd || line.text == "/exit") break;
     if (line.kind == InputLines::Kind::kInterrupted) {
       streams.err << '\n';
@@ -140,7 +146,11 @@ absl::Status RunChat(const DecodeOptions& options, const ChatStreams& streams, R
     REPRISE_ASSIGN_OR_RETURN(engine, CreateEngine(loaded.model.get(), engine_options));
   }
   ChatSession session(engine.get(), &*folder->tokenizer, std::move(setup));
-  return Converse(options, streams, session);
+  IdleCall idle;
+  if (rank.grid != nullptr) {  // the other ranks wait for the next step
+    idle = {.call = [&] { return engine->Idle(); }, .interval = IdleInterval(options)};
+  }
+  return Converse(options, streams, idle, session);
 }
 
 }  // namespace reprise

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "examples/decode/model_copy.h"
 #include "examples/decode/run.h"
 #include "examples/hf/paths.h"
@@ -244,6 +246,24 @@ TEST(ChatTest, RanksAnswerAsOneDoesAndCtrlCEndsAnAnswerOfAll) {
   ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
   terminal.Type("\x04");
   EXPECT_EQ(terminal.Await(), 0);
+}
+
+// Longer than the ranks wait for one another, with a line editor and without.
+TEST(ChatTest, RanksWaitForAUserWhoThinks) {
+  const std::vector<std::string> flags = {"--device=cpu", "--dtype=float32", "--ranks=2",
+                                          "--rank_timeout=3"};
+  Terminal plain(flags);
+  Terminal edited(flags, "xterm");
+  ASSERT_TRUE(plain.ShowsSoon("> ")) << plain.shown();
+  ASSERT_TRUE(edited.ShowsSoon("> ")) << edited.shown();
+  absl::SleepFor(absl::Seconds(8));
+  for (Terminal* const terminal : {&plain, &edited}) {
+    terminal->Type("zero-content\r");
+    ASSERT_TRUE(terminal->ShowsSoon("adj.\r\nSyn. {content-free}.")) << terminal->shown();
+    ASSERT_TRUE(terminal->ShowsSoon("> ")) << terminal->shown();
+    terminal->Type("\x04");
+    EXPECT_EQ(terminal->Await(), 0);
+  }
 }
 
 }  // namespace

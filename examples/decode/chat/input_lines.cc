@@ -1,6 +1,5 @@
 #include "examples/decode/chat/input_lines.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -20,15 +19,16 @@ InputLines::Result InputLines::Next() {
       if (read_.empty()) return {.kind = Kind::kEnd};
       return {.kind = Kind::kLine, .text = std::exchange(read_, {})};
     }
-    std::array<pollfd, 2> waited = {
-        {{.fd = interrupt_.descriptor(), .events = POLLIN, .revents = 0},
-         {.fd = descriptor_, .events = POLLIN, .revents = 0}}};
-    if (poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) is_at_end_ = true;
-    if (interrupt_.Take()) {
+    const InputWait::Event event = wait_.Next();
+    if (!wait_.status().ok()) return {.kind = Kind::kFailed, .error = wait_.status()};
+    if (event == InputWait::Event::kInterrupted) {
       read_.clear();
       return {.kind = Kind::kInterrupted};
     }
-    if (waited[1].revents == 0) continue;
+    if (event == InputWait::Event::kFailed) {
+      is_at_end_ = true;
+      continue;
+    }
     std::array<char, 4096> buffer;
     const ssize_t count = read(descriptor_, buffer.data(), buffer.size());
     if (count > 0) {

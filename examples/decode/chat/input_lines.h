@@ -1,7 +1,7 @@
 // Lines that a user types, or a pipe brings; a signal may come in between.
 //
 //   SignalEvent interrupt({SIGINT});
-//   InputLines lines(STDIN_FILENO, interrupt);
+//   InputLines lines(STDIN_FILENO, interrupt, {.call = [&] { return engine->Idle(); }});
 //   const InputLines::Result line = lines.Next();
 //
 // Thread safety: none.
@@ -10,7 +10,10 @@
 #define EXAMPLES_DECODE_CHAT_INPUT_LINES_H_
 
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "examples/decode/chat/input_wait.h"
 #include "examples/decode/signal_event.h"
 
 namespace reprise {
@@ -21,22 +24,25 @@ class InputLines {
     kLine,
     kInterrupted,  // by the signal, which is taken; what a terminal had of the line is dropped
     kEnd,
+    kFailed,  // the call that is made meanwhile has failed
   };
   struct Result {
     Kind kind = Kind::kEnd;
-    std::string text = {};  // without its end; of a kLine
+    std::string text = {};    // without its end; of a kLine
+    absl::Status error = {};  // of kFailed
   };
 
-  // The descriptor stays the caller's. Both must outlive the object.
-  InputLines(int descriptor, SignalEvent& interrupt)
-      : descriptor_(descriptor), interrupt_(interrupt) {}
+  // The descriptor stays the caller's. Both must outlive the object. `idle` is called while no line
+  // comes.
+  InputLines(int descriptor, SignalEvent& interrupt, IdleCall idle = {})
+      : descriptor_(descriptor), wait_(descriptor, interrupt, std::move(idle)) {}
 
   // A last line without an end is a line. A failure to read is the end.
   Result Next();
 
  private:
   const int descriptor_;
-  SignalEvent& interrupt_;
+  InputWait wait_;
   std::string read_;  // not returned yet
   bool is_at_end_ = false;
 };

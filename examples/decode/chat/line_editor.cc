@@ -3,10 +3,8 @@
 #ifdef REPRISE_WITH_LIBEDIT
 #include <histedit.h>
 #include <langinfo.h>
-#include <poll.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <clocale>
 #include <cstdlib>
@@ -22,7 +20,9 @@ namespace reprise {
 
 #ifndef REPRISE_WITH_LIBEDIT
 
-std::unique_ptr<LineEditor> LineEditor::Create(int, std::FILE*, SignalEvent&) { return nullptr; }
+std::unique_ptr<LineEditor> LineEditor::Create(int, std::FILE*, SignalEvent&, IdleCall) {
+  return nullptr;
+}
 
 #else
 
@@ -53,9 +53,9 @@ void AppendUtf8(char32_t code, std::string& text) {
 
 class LibeditEditor final : public LineEditor {
  public:
-  LibeditEditor(std::FILE* in, std::FILE* out, SignalEvent& interrupt)
+  LibeditEditor(std::FILE* in, std::FILE* out, SignalEvent& interrupt, IdleCall idle)
       : in_(in),
-        interrupt_(interrupt),
+        wait_(fileno(in), interrupt, std::move(idle)),
         editor_(el_init("decode", in, out, out)),
         history_(history_winit()) {
     HistEventW event;
@@ -83,6 +83,9 @@ class LibeditEditor final : public LineEditor {
     is_first_ = true;
     int count = 0;
     const wchar_t* const line = el_wgets(editor_, &count);
+    if (!wait_.status().ok()) {
+      return {.kind = InputLines::Kind::kFailed, .error = wait_.status()};
+    }
     if (is_interrupted_) return {.kind = InputLines::Kind::kInterrupted};
     if (line == nullptr || count <= 0) return {.kind = InputLines::Kind::kEnd};
     std::wstring_view typed(line, static_cast<size_t>(count));
@@ -144,17 +147,16 @@ class LibeditEditor final : public LineEditor {
       return 1;
     }
     while (true) {
-      std::array<pollfd, 2> waited = {
-          {{.fd = interrupt_.descriptor(), .events = POLLIN, .revents = 0},
-           {.fd = fileno(in_), .events = POLLIN, .revents = 0}}};
-      const int num_ready = poll(waited.data(), waited.size(), -1);
-      if (interrupt_.Take()) {
+      const InputWait::Event event = wait_.Next();
+      if (event == InputWait::Event::kInterrupted) {
         is_interrupted_ = true;
         errno = EINTR;
         return -1;
       }
-      if (num_ready < 0 && errno != EINTR) return -1;
-      if (num_ready <= 0 || waited[1].revents == 0) continue;
+      if (event == InputWait::Event::kFailed) {
+        errno = EIO;
+        return -1;
+      }
       const ssize_t count = read(fileno(in_), &byte, 1);
       if (count >= 0) return static_cast<int>(count);
       if (errno != EINTR) return -1;
@@ -162,7 +164,7 @@ class LibeditEditor final : public LineEditor {
   }
 
   std::FILE* const in_;
-  SignalEvent& interrupt_;
+  InputWait wait_;
   EditLine* const editor_;
   HistoryW* const history_;
   bool is_interrupted_ = false;
@@ -172,7 +174,8 @@ class LibeditEditor final : public LineEditor {
 
 }  // namespace
 
-std::unique_ptr<LineEditor> LineEditor::Create(int in, std::FILE* out, SignalEvent& interrupt) {
+std::unique_ptr<LineEditor> LineEditor::Create(int in, std::FILE* out, SignalEvent& interrupt,
+                                               IdleCall idle) {
   const char* const terminal = std::getenv("TERM");
   if (terminal == nullptr || std::strcmp(terminal, "") == 0 || std::strcmp(terminal, "dumb") == 0 ||
       isatty(in) == 0 || isatty(fileno(out)) == 0) {
@@ -186,7 +189,7 @@ std::unique_ptr<LineEditor> LineEditor::Create(int in, std::FILE* out, SignalEve
     if (descriptor >= 0) close(descriptor);
     return nullptr;
   }
-  return std::make_unique<LibeditEditor>(file, out, interrupt);
+  return std::make_unique<LibeditEditor>(file, out, interrupt, std::move(idle));
 }
 
 #endif

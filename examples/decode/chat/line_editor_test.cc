@@ -30,7 +30,7 @@ class LineEditorTest : public testing::Test {
     ASSERT_EQ(tcgetattr(terminal_, &raw_), 0);
     cfmakeraw(&raw_);
     out_ = fdopen(dup(terminal_), "w");
-    editor_ = LineEditor::Create(terminal_, out_, interrupt_);
+    editor_ = LineEditor::Create(terminal_, out_, interrupt_, {});
 #ifndef REPRISE_WITH_LIBEDIT
     EXPECT_EQ(editor_, nullptr);
     GTEST_SKIP() << "built without libedit";
@@ -104,13 +104,13 @@ TEST_F(LineEditorTest, ASignalDropsTheLineAndCtrlDIsTheEnd) {
 TEST_F(LineEditorTest, NoEditorWithoutATerminal) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  EXPECT_EQ(LineEditor::Create(ends[0], out_, interrupt_), nullptr);
+  EXPECT_EQ(LineEditor::Create(ends[0], out_, interrupt_, {}), nullptr);
   close(ends[0]);
   close(ends[1]);
   setenv("TERM", "dumb", 1);
-  EXPECT_EQ(LineEditor::Create(terminal_, out_, interrupt_), nullptr);
+  EXPECT_EQ(LineEditor::Create(terminal_, out_, interrupt_, {}), nullptr);
   unsetenv("TERM");
-  EXPECT_EQ(LineEditor::Create(terminal_, out_, interrupt_), nullptr);
+  EXPECT_EQ(LineEditor::Create(terminal_, out_, interrupt_, {}), nullptr);
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ absl::Status RunServe(const DecodeOptions& options, const ServeStreams& streams,
     progress.Show("setting up");
     REPRISE_ASSIGN_OR_RETURN(made, CreateEngine(loaded.model.get(), engine_options));
   }
-  AsyncEngine engine(std::move(made));
+  AsyncEngine engine(std::move(made), IdleInterval(options));
   const ServeContext context = ContextOf(options, *folder);
   std::optional<Watcher> watcher;
   if (options.watches && !options.socket.has_value()) watcher.emplace(engine, streams);

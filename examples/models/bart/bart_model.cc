@@ -184,7 +184,7 @@ absl::Status BartModel::AttendToSelf(const AnyStep& step, int layer,
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended,
                            step.Attend(layer, part(0), part(1), part(2)));
   REPRISE_RETURN_IF_ERROR(weights.out.Apply(step.linears(), attended.flatten(1), scratch.delta));
-  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, scratch.delta));
+  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, step.linears(), scratch.delta));
   return AddAndNormalise(scratch.delta, weights.norm, scratch.hidden);
 }
 
@@ -194,7 +194,7 @@ absl::Status BartModel::AttendToEncoder(const Step& step, int layer,
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended,
                            step.Attend(layer, Heads(scratch.cross, 0, 1, scratch.num_heads)));
   REPRISE_RETURN_IF_ERROR(weights.out.Apply(step.linears(), attended.flatten(1), scratch.delta));
-  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, scratch.delta));
+  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, step.linears(), scratch.delta));
   return AddAndNormalise(scratch.delta, weights.norm, scratch.hidden);
 }
 
@@ -204,7 +204,7 @@ absl::Status BartModel::FeedForward(const AnyStep& step, const BartFeedForward& 
   REPRISE_RETURN_IF_ERROR(weights.up.Apply(step.linears(), scratch.hidden, scratch.inner));
   REPRISE_RETURN_IF_ERROR(Gelu(scratch.inner));
   REPRISE_RETURN_IF_ERROR(weights.down.Apply(step.linears(), scratch.inner, scratch.delta));
-  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, scratch.delta));
+  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, step.linears(), scratch.delta));
   return AddAndNormalise(scratch.delta, weights.norm, scratch.hidden);
 }
 

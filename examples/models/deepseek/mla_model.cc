@@ -180,7 +180,7 @@ absl::Status MlaModel::Attention(const Step& step, int layer, Scratch& scratch) 
   }
   REPRISE_RETURN_IF_ERROR(
       weights_.layers[layer].o.Apply(step.linears(), scratch.values.flatten(1), scratch.normed));
-  return SumOverRanks(options_.collectives, scratch.normed);
+  return SumOverRanks(options_.collectives, step.linears(), scratch.normed);
 }
 
 absl::Status MlaModel::Project(const Step& step, int layer, Scratch& scratch) const {
@@ -257,7 +257,7 @@ absl::Status MlaModel::FeedForward(const Step& step, int layer, Scratch& scratch
   REPRISE_RETURN_IF_ERROR(weights.gate_up.ApplyGated(
       step.linears(), Activation::kSilu, scratch.normed, scratch.gate_up, scratch.gated));
   REPRISE_RETURN_IF_ERROR(weights.down.Apply(step.linears(), scratch.gated, scratch.normed));
-  return SumOverRanks(options_.collectives, scratch.normed);
+  return SumOverRanks(options_.collectives, step.linears(), scratch.normed);
 }
 
 absl::Status MlaModel::AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const {

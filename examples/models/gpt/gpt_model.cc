@@ -158,7 +158,7 @@ absl::Status GptModel::Attend(const Step& step, int layer, Scratch& scratch) con
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended,
                            AttendOverRanks(context_, step, layer, q, config_.head_dim()));
   REPRISE_RETURN_IF_ERROR(weights.out.Apply(step.linears(), attended.flatten(1), scratch.delta));
-  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, scratch.delta));
+  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, step.linears(), scratch.delta));
   scratch.hidden.add_(scratch.delta);
   return absl::OkStatus();
 }
@@ -169,7 +169,7 @@ absl::Status GptModel::FeedForward(const Step& step, int layer, Scratch& scratch
   REPRISE_RETURN_IF_ERROR(weights.up.Apply(step.linears(), scratch.normed, scratch.inner));
   REPRISE_RETURN_IF_ERROR(Gelu(scratch.inner, config_.gelu));
   REPRISE_RETURN_IF_ERROR(weights.down.Apply(step.linears(), scratch.inner, scratch.delta));
-  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, scratch.delta));
+  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, step.linears(), scratch.delta));
   scratch.hidden.add_(scratch.delta);
   return absl::OkStatus();
 }

@@ -206,7 +206,7 @@ absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch
   REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
   REPRISE_RETURN_IF_ERROR(weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed));
-  return SumOverRanks(collectives_, scratch.normed);
+  return SumOverRanks(collectives_, step.linears(), scratch.normed);
 }
 
 absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scratch& scratch) const {
@@ -239,12 +239,12 @@ absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scrat
   if (weights.experts.has_value()) {
     REPRISE_RETURN_IF_ERROR(ApplyExperts(*config_.experts, *weights.experts, step.linears(),
                                          scratch.normed, scratch.normed));
-    return SumOverRanks(collectives_, scratch.normed);
+    return SumOverRanks(collectives_, step.linears(), scratch.normed);
   }
   REPRISE_RETURN_IF_ERROR(weights.gate_up->ApplyGated(
       step.linears(), config_.activation, scratch.normed, scratch.gate_up, scratch.gated));
   REPRISE_RETURN_IF_ERROR(weights.down->Apply(step.linears(), scratch.gated, scratch.normed));
-  return SumOverRanks(collectives_, scratch.normed);
+  return SumOverRanks(collectives_, step.linears(), scratch.normed);
 }
 
 absl::Status LlamaModel::AddAndNormalise(const std::optional<at::Tensor>& output_norm,

@@ -73,13 +73,6 @@ absl::StatusOr<ExpertLinear> ReadStacked(const ExpertsConfig& config, const Laye
   return ExpertLinear::Create(weight.unflatten(0, {num_experts, rows.size}), std::move(bias));
 }
 
-// Whether a row's bits must not depend on the rest of the batch. REQUIRES: a GPU's context that has
-// made a product. In deterministic mode all choices are for any number of rows.
-bool IsDeterministic(const LinearContext& context) {
-  const std::vector<LinearChoice> choices = context.Choices();
-  return !choices.empty() && choices.back().num_rows == 0;
-}
-
 ExpertsForm FormOf(bool deterministic, int64_t num_pairs, int64_t num_experts) {
   return deterministic || num_pairs <= kRowsPerExpert * num_experts ? ExpertsForm::kChosen
                                                                     : ExpertsForm::kAll;
@@ -197,7 +190,7 @@ absl::Status ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weig
   const int64_t num_tokens = x.size(0);
   if (num_tokens == 0) return absl::OkStatus();
   REPRISE_ASSIGN_OR_RETURN(const Routing routing, RouteTokens(config, weights, context, x));
-  const bool deterministic = x.is_cpu() || IsDeterministic(context);
+  const bool deterministic = x.is_cpu() || context.is_deterministic();
   if (form == ExpertsForm::kByShape) {
     form = FormOf(deterministic, num_tokens * config.num_chosen, config.num_experts);
   }

@@ -1,0 +1,167 @@
+#include "runner/ranks/rank_options.h"
+
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "distributed/agreement.h"
+#include "runner/speculation/draft_heads.h"
+
+namespace reprise {
+namespace {
+
+// Lines of names and values.
+class OptionLines {
+ public:
+  template <typename T>
+  void Add(std::string_view name, const T& value) {
+    absl::StrAppend(&text_, std::string(name), "=", value, "\n");
+  }
+  template <typename T>
+  void Add(std::string_view name, const std::optional<T>& value) {
+    value.has_value() ? Add(name, *value) : Add(name, "none");
+  }
+  void Add(std::string_view name, bool value) { Add(name, value ? "on" : "off"); }
+  void Add(std::string_view name, DType value) { Add(name, std::string(DTypeName(value))); }
+  void Add(std::string_view name, const std::vector<int>& values) {
+    Add(name, absl::StrJoin(values, ","));
+  }
+  // An enumerator, by its place among `names`.
+  template <typename Enum>
+  void AddName(std::string_view name, Enum value, std::initializer_list<const char*> names) {
+    const auto index = static_cast<size_t>(value);
+    Add(name, index < names.size() ? std::string(names.begin()[index]) : absl::StrCat(index));
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// Which keys each layer reads: all (f), a window (w) or a chunk (c) of so many tokens, an encoder's
+// (e), or as an encoder (x).
+std::string LayersText(const std::vector<LayerSpec>& layers) {
+  return absl::StrJoin(layers, ",", [](std::string* out, const LayerSpec& layer) {
+    if (layer.kind == AttentionKind::kEncoderDecoder) {
+      out->append("e");
+    } else if (layer.kind != AttentionKind::kDecoder) {
+      out->append("x");
+    } else if (layer.chunk_size.has_value()) {
+      absl::StrAppend(out, "c", *layer.chunk_size);
+    } else if (layer.params.window_left.has_value()) {
+      absl::StrAppend(out, "w", *layer.params.window_left + 1);
+    } else {
+      out->append("f");
+    }
+    if (layer.shares_kv_with.has_value()) absl::StrAppend(out, "=", *layer.shares_kv_with);
+  });
+}
+
+void AddSpec(const ModelSpec& spec, OptionLines& lines) {
+  lines.Add("device", spec.device.is_cpu() ? "cpu" : "cuda");
+  lines.Add("dtype", spec.dtype);
+  lines.Add("logits_dtype", spec.logits_dtype.value_or(spec.dtype));
+  lines.Add("vocab_size", spec.vocab_size);
+  lines.Add("max_position", spec.max_position);
+  lines.Add("max_encoder_position", spec.max_encoder_position);
+  lines.Add("input_embedding_dim", spec.input_embedding_dim);
+  lines.Add("num_position_dims", spec.num_position_dims);
+  lines.Add("hidden_dim", spec.hidden_dim);
+  lines.Add("num_layers", spec.layers.size());
+  lines.Add("layers", LayersText(spec.layers));
+  lines.Add("within", spec.within.size());
+}
+
+void AddGraphs(const ModelRunnerOptions& options, OptionLines& lines) {
+  lines.AddName("graphs", *options.graphs, {"off", "eager", "lazy"});
+  lines.Add("graph_sizes", options.graph_sizes);
+  lines.Add("graph_memory_budget_bytes", options.graph_memory_budget_bytes);
+  lines.AddName("mixed_graphs", *options.mixed_graphs, {"off", "on"});
+  lines.Add("mixed_graph_tokens", options.mixed_graph_tokens);
+  lines.Add("mixed_graph_sizes", options.mixed_graph_sizes);
+  lines.Add("attention_in_graphs", options.attention_in_graphs);
+  lines.AddName("replay_check", options.replay_check, {"off", "every_replay"});
+  lines.AddName("cascade", *options.cascade, {"off", "auto"});
+  if (*options.cascade == CascadeMode::kOff) return;
+  const CascadeCosts& costs = options.cascade_costs;
+  lines.Add(
+      "cascade_costs",
+      absl::StrJoin({costs.read_tb_per_s, costs.reread_tb_per_s, costs.tile_reread_tb_per_s,
+                     costs.suffix_tb_per_s, costs.products_tflops, costs.call_us, costs.prefix_us,
+                     costs.merge_us, costs.merge_us_per_token, costs.least_gain},
+                    ","));
+}
+
+void AddSpeculation(const SpeculationOptions& speculation, OptionLines& lines) {
+  lines.Add("speculation.max_drafts", speculation.max_drafts);
+  lines.AddName("speculation.proposer", speculation.proposer,
+                {"none", "ngram", "model", "custom", "heads"});
+  lines.AddName("speculation.shape", speculation.shape, {"chain", "tree"});
+  lines.Add("speculation.tree", speculation.tree);
+  lines.AddName("speculation.acceptance", speculation.acceptance, {"same_text", "rejection"});
+  lines.Add("speculation.graph_num_drafts", speculation.graph_num_drafts);
+  if (speculation.proposer == SpeculationOptions::Proposer::kNgram) {
+    lines.Add("speculation.ngram.min_ngram", speculation.ngram.min_ngram);
+    lines.Add("speculation.ngram.max_ngram", speculation.ngram.max_ngram);
+  }
+  if (const Model* const draft = speculation.draft_model) {
+    lines.Add("layers of speculation.draft_model", LayersText(draft->spec().layers));
+  }
+  if (const DraftHeads* const heads = speculation.heads) {
+    const absl::Span<const LayerSpec> layers = heads->layers();
+    lines.Add("layers of speculation.heads", LayersText({layers.begin(), layers.end()}));
+  }
+}
+
+}  // namespace
+
+std::string RankOptionsText(const ModelRunnerOptions& options, const ModelSpec& spec) {
+  OptionLines lines;
+  AddSpec(spec, lines);
+  lines.Add("max_num_seqs", options.max_num_seqs);
+  lines.Add("max_num_tokens", options.max_num_tokens);
+  lines.Add("max_seq_len", options.max_seq_len);
+  lines.Add("max_encoder_tokens", options.max_encoder_tokens);
+  lines.Add("block_size", options.block_size);
+  lines.Add("swaps", options.num_swap_blocks > 0 || options.swap_memory_bytes > 0);
+  lines.Add("kv_dtype", *options.kv_dtype);
+  lines.Add("kv_order", std::string(KvOrderName(options.kv_order)));
+  lines.AddName("kv_form", options.kv_form, {"pair", "packed", "diff_kv", "k_packed", "latent"});
+  lines.AddName("kv_scale_shape", options.kv_scale_shape, {"per_layer", "per_head"});
+  lines.AddName("kv_calibration", options.kv_calibration, {"off", "first_step"});
+  AddGraphs(options, lines);
+  lines.Add("max_steps_in_flight", options.max_steps_in_flight);
+  lines.AddName("step_logits", options.step_logits, {"of_newest", "of_every"});
+  // Speculation may have raised it: its own options come first.
+  AddSpeculation(options.speculation, lines);
+  lines.Add("max_earlier_logits", options.max_earlier_logits);
+  lines.Add("logits.penalties", options.logits.penalties);
+  lines.Add("logits.max_biases", options.logits.max_biases);
+  lines.Add("logits.allowed_tokens", options.logits.allowed_tokens);
+  lines.Add("logits.max_log_probs", options.logits.max_log_probs);
+  lines.Add("logits.stages", options.logits.stages.size());
+  lines.AddName("batch_invariance", options.batch_invariance, {"off", "on"});
+  lines.Add("divides_context", options.divides_context);
+  lines.Add("context_interleave", options.context_interleave);
+  lines.Add("context_ranks", options.context_ranks);
+  lines.Add("sample_shards", options.sample_shards);
+  return lines.text();
+}
+
+absl::StatusOr<CascadeMode> CascadeOverRanks(Collectives* collectives, CascadeMode cascade,
+                                             absl::Span<const LayerSpec> layers) {
+  if (cascade == CascadeMode::kOff) return cascade;
+  const std::string heads =
+      absl::StrJoin(layers, ",", [](std::string* out, const LayerSpec& layer) {
+        absl::StrAppend(out, layer.params.num_q_heads, "/", layer.params.num_kv_heads);
+      });
+  REPRISE_ASSIGN_OR_RETURN(const bool same, IsSameTextOverRanks(collectives, heads));
+  return same ? cascade : CascadeMode::kOff;
+}
+
+}  // namespace reprise

@@ -1,0 +1,78 @@
+#include "runner/ranks/rank_options.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "distributed/testing/thread_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ModelSpec SpecWithHeads(int num_q_heads, int num_kv_heads) {
+  ModelSpec spec = {.layers = std::vector<LayerSpec>(2), .vocab_size = 64, .max_position = 128};
+  for (LayerSpec& layer : spec.layers) {
+    layer.params = {.num_q_heads = num_q_heads,
+                    .num_kv_heads = num_kv_heads,
+                    .head_dim_qk = 16,
+                    .head_dim_v = 16,
+                    .scale = 0.25f};
+  }
+  return spec;
+}
+
+std::string TextOf(const ModelRunnerOptions& options, const ModelSpec& spec) {
+  const absl::StatusOr<ModelRunnerOptions> resolved = ResolveRunnerOptions(options, spec);
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+  return resolved.ok() ? RankOptionsText(*resolved, spec) : "";
+}
+
+TEST(RankOptionsTest, ValuesAreWords) {
+  ModelSpec spec = SpecWithHeads(8, 2);
+  spec.layers[1].params.window_left = 31;
+  const std::string text =
+      TextOf({.graphs = GraphSetOptions::Mode::kEager, .graph_sizes = {1, 8}}, spec);
+  for (const char* const line :
+       {"dtype=float32\n", "graphs=eager\n", "graph_sizes=1,8\n", "mixed_graphs=off\n",
+        "graph_memory_budget_bytes=none\n", "layers=f,w32\n", "attention_in_graphs=on\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("cascade_costs")));  // of a cascade that is off
+}
+
+TEST(RankOptionsTest, WhatRanksMayHaveOfTheirOwnIsLeftOut) {
+  const std::string text = TextOf({}, SpecWithHeads(8, 2));
+  EXPECT_EQ(TextOf({.kv_memory_bytes = 1 << 20, .linear_choices_file = "/of/this/rank"},
+                   SpecWithHeads(6, 1)),
+            text);
+  EXPECT_EQ(TextOf({.num_blocks = 7}, SpecWithHeads(8, 2)), text);
+}
+
+// What `heads` q heads of each rank make of a cascade.
+std::vector<absl::Status> ExpectCascade(const std::vector<int>& heads, CascadeMode given,
+                                        CascadeMode expected) {
+  return RunThreadRanks(static_cast<int>(heads.size()), [&](Collectives& collectives) {
+    const ModelSpec spec = SpecWithHeads(heads[collectives.ranks().rank], 1);
+    const absl::StatusOr<CascadeMode> got = CascadeOverRanks(&collectives, given, spec.layers);
+    if (got.ok()) EXPECT_EQ(*got, expected);
+    return got.status();
+  });
+}
+
+TEST(RankOptionsTest, ACascadeIsOffOnAllRanksWhereOneHasOtherHeads) {
+  constexpr CascadeMode kAuto = CascadeMode::kAuto;
+  constexpr CascadeMode kOff = CascadeMode::kOff;
+  EXPECT_THAT(ExpectCascade({3, 3, 3}, kAuto, kAuto), Each(absl::OkStatus()));
+  EXPECT_THAT(ExpectCascade({3, 3, 2}, kAuto, kOff), Each(absl::OkStatus()));
+  EXPECT_THAT(ExpectCascade({3, 2}, kOff, kOff), Each(absl::OkStatus()));
+  EXPECT_EQ(*CascadeOverRanks(nullptr, kAuto, SpecWithHeads(3, 1).layers), kAuto);
+}
+
+}  // namespace
+}  // namespace reprise
