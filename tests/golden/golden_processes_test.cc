@@ -606,7 +606,7 @@ void ExpectFaultWhileLoading(const std::tuple<int, int>& ranks, void (*fault)(),
 void EndByASignal() { raise(SIGKILL); }
 // Longer than any survivor waits.
 void Hang() {
-  absl::SleepFor(absl::Seconds(15));
+  absl::SleepFor(absl::Seconds(9));
   _exit(1);
 }
 
