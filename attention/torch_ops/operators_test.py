@@ -516,12 +516,13 @@ class OperatorsTest(unittest.TestCase):
             self.close(out, want, 2e-6)
             self.close(lse, want_lse, 2e-6)
             batch.write()
-            scale = torch.tensor([0.02])
-            out, _ = OPS.paged_attention(*batch.arguments(), out_scale=scale,
-                                         out_dtype=torch.float8_e4m3fn)
-            self.assertEqual(out.dtype, torch.float8_e4m3fn)
-            # Half a step of three bits of mantissa, of what is at most about 4.
-            self.close(out.float() * 0.02, want, 4 * 2**-4)
+            # A number, or in the memory of the device.
+            for scale in (torch.tensor([0.02]), torch.tensor([0.05]).to(device)):
+                out, _ = OPS.paged_attention(*batch.arguments(), out_scale=scale,
+                                             out_dtype=torch.float8_e4m3fn)
+                self.assertEqual(out.dtype, torch.float8_e4m3fn)
+                # Half a step of three bits of mantissa, of what is at most about 4.
+                self.close(out.float() * scale.item(), want, 4 * 2**-4)
             scales = torch.full((5, 4, 2), math.nan, device=device)
             out, _ = OPS.paged_attention(*batch.arguments(), out_block_scales=scales,
                                          out_dtype=torch.float8_e4m3fn)
