@@ -232,8 +232,9 @@ void TakeShape(const Row& row, bool favours_tuned, Random& random, FixtureOption
   if (is_tuned) dims = kTunedDims[random.Int(0, static_cast<int>(std::size(kTunedDims)) - 1)];
   options.head_dim_qk = dims.qk;
   options.head_dim_v = dims.v;
-  if (options.layout == KvMemoryLayout::kKPacked && dims.qk % 16 != 0) {
-    options.layout = KvMemoryLayout::kHnd;  // its chunks are whole
+  if (options.layout == KvMemoryLayout::kKPacked) {
+    options.k_chunk = random.Pick({0, 4, 8});
+    if (dims.qk % 16 != 0) options.layout = KvMemoryLayout::kHnd;  // its chunks are whole
   }
   const bool is_packed =
       options.layout == KvMemoryLayout::kPackedNhd || options.layout == KvMemoryLayout::kPackedHnd;
@@ -339,7 +340,10 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   made.out_gap = row.Of(kOutGap, kOutGaps);
   made.num_sms = row.Of(kSms, kSmCounts);
   const Map map = favours_tuned && random.OneIn(2) ? Map::kBalanced : row.Of(kMap, kMaps);
-  if (map == Map::kDeterministic) made.mode = WorkMapMode::kDeterministic;
+  if (map == Map::kDeterministic) {
+    made.mode = WorkMapMode::kDeterministic;
+    made.max_splits = random.Pick({1, 2, 5, kMaxDeterministicSplits});
+  }
   if (map == Map::kShared || map == Map::kSharedInSmallTiles) {
     made.shared_prefix = SharedPrefix::kTaken;
   }

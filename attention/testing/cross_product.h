@@ -58,6 +58,7 @@ struct CrossProductCase {
   int num_sms = 132;
   int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int max_splits = kMaxDeterministicSplits;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;
 

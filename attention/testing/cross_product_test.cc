@@ -153,6 +153,24 @@ TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
   }
 }
 
+TEST(CrossProductTest, EverySplitBoundAndEveryChunkOfKPackedKeysIsMade) {
+  std::set<int> max_splits;
+  std::set<std::pair<int, int>> chunks;  // with the size of an element
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
+      if (c.mode == WorkMapMode::kDeterministic) max_splits.insert(c.max_splits);
+      if (c.fixture.layout != KvMemoryLayout::kKPacked) continue;
+      chunks.insert({*c.fixture.k_chunk, SizeOf(*c.fixture.kv_dtype)});
+    }
+  }
+  EXPECT_EQ(max_splits, std::set<int>({1, 2, 5, 16}));
+  for (const int chunk : {0, 4, 8}) {
+    for (const int size : {1, 2, 4}) {
+      EXPECT_TRUE(chunks.contains({chunk, size})) << chunk << " of " << size << " bytes";
+    }
+  }
+}
+
 // A kernel fault, simulated by a float32 reference over a changed batch or layer.
 struct PlantedFault {
   std::string name;

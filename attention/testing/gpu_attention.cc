@@ -80,6 +80,7 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .num_sms = options.num_sms,
                                .max_shared_bytes = options.max_shared_bytes,
                                .mode = options.mode,
+                               .max_splits = options.max_splits,
                                .products = options.products,
                                .shared_prefix = options.shared_prefix,
                                .shared_tiles = options.shared_tiles});

@@ -53,6 +53,7 @@ struct GpuAttentionOptions {
   int num_sms = 132;
   int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int max_splits = kMaxDeterministicSplits;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;
 };

@@ -96,6 +96,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                            .num_sms = c.num_sms,
                            .max_shared_bytes = c.max_shared_bytes,
                            .mode = c.mode,
+                           .max_splits = c.max_splits,
                            .shared_prefix = c.shared_prefix,
                            .shared_tiles = c.shared_tiles});
   GpuOutcome outcome;
