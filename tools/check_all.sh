@@ -10,7 +10,8 @@
 #   OUT=DIR                      where logs go; default: a temporary folder
 #
 # The part `gpu` needs a GPU and compute-sanitizer; without them it says so in its row. It is tools/gpu_run.sh's
-# part `sanitizer`, which tools/gpu_bundle.sh carries to another machine. Ends with 1 if a check fails.
+# part `sanitizer`, which tools/gpu_bundle.sh carries to another machine: memcheck over the kernels as they are,
+# racecheck over those of --config=racecheck. Ends with 1 if a check fails.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." || exit 1
 source tools/setup/device.sh
@@ -57,28 +58,37 @@ run_bazel() {
   cat "$out/$check.failed"
 }
 
-run_gpu() {
-  local start=$SECONDS line tool result passed failed
-  if ! have_nvidia_driver; then
-    row gpu - - - 0 "no GPU: carry the folder of tools/gpu_bundle.sh to one, and run its run.sh sanitizer"
-    return
-  fi
-  if ! REPRISE_GPU_DIR=.gpu_check tools/gpu_bundle.sh //tests:gpu_all >"$out/gpu.log" 2>&1; then
+# run_sanitizer TOOL FOLDER FLAGS: a tool of compute-sanitizer over a bundle of its own.
+run_sanitizer() {
+  local tool=$1 folder=$2 flags=$3 start=$SECONDS log=$out/gpu-$1.log result line passed failed
+  if ! REPRISE_GPU_DIR=$folder REPRISE_BAZEL_FLAGS=$flags tools/gpu_bundle.sh //tests:gpu_all >"$log" 2>&1; then
     status=1
-    row gpu - - - $((SECONDS - start)) "no bundle: $out/gpu.log"
+    row "$tool" - - - $((SECONDS - start)) "no bundle: $log"
     return
   fi
-  OUT=$out .gpu_check/run.sh sanitizer 2>&1 | tee -a "$out/gpu.log"
+  SANITIZER_TOOLS=$tool OUT=$out "$folder/run.sh" sanitizer 2>&1 | tee -a "$log"
   ((PIPESTATUS[0] == 0)) || status=1
-  # A line for each tool: "memcheck ok gpu_all: 38 passed, 0 failed, 41 s".
-  while read -r tool result line; do
-    read -r passed failed < <(sed -E 's/.* ([0-9]+) passed, ([0-9]+) failed.*/\1 \2/' <<<"$line")
-    if [[ $result == skipped ]]; then
-      row "$tool" - - - 0 "$line"
-    else
-      row "$tool" 1 "$passed" "$failed" "$(sed -E 's/.*, ([0-9]+) s.*/\1/' <<<"$line")" "$result"
-    fi
-  done < <(grep -E '^(memcheck|racecheck|sanitizer) +(ok|FAILED|skipped) ' "$out/gpu.log")
+  # For example "memcheck ok gpu_all: 38 passed, 0 failed, 41 s".
+  line=$(grep -E "^$tool +(ok|FAILED) " "$log" | tail -1)
+  if [[ -z $line ]]; then
+    status=1
+    row "$tool" - - - $((SECONDS - start)) "no result: $log"
+    return
+  fi
+  read -r tool result line <<<"$line"
+  read -r passed failed < <(sed -E 's/.* ([0-9]+) passed, ([0-9]+) failed.*/\1 \2/' <<<"$line")
+  row "$tool" 1 "$passed" "$failed" "$(sed -E 's/.*, ([0-9]+) s.*/\1/' <<<"$line")" "$result"
+}
+
+run_gpu() {
+  if ! have_nvidia_driver; then
+    row gpu - - - 0 "no GPU: carry the folders of tools/gpu_bundle.sh to one, and run run.sh sanitizer of each"
+  elif ! command -v compute-sanitizer >/dev/null; then
+    row gpu - - - 0 "compute-sanitizer is not installed"
+  else
+    run_sanitizer memcheck .gpu_memcheck ""
+    run_sanitizer racecheck .gpu_racecheck --config=racecheck
+  fi
 }
 
 for check in "${checks[@]}"; do

@@ -31,16 +31,18 @@ for name in a b; do
 done >"$events"
 [[ ${FAKE_FAILING:-} != "$config" ]] || exit 3
 END_BAZELW
-# FAKE_RESULT: what memcheck gives.
+# A bundle's run.sh, which prints the flags of its build and its tools. FAKE_RESULT: what memcheck gives.
 cat >"$checkout/tools/gpu_bundle.sh" <<'END_BUNDLE'
 #!/bin/bash
+[[ ${FAKE_RESULT:-} != unbuilt ]] || exit 1
 mkdir -p "$REPRISE_GPU_DIR"
-{
-  echo '#!/bin/bash'
-  echo "echo 'memcheck   ${FAKE_RESULT:-ok}       gpu_all: 38 passed, 0 failed, 41 s'"
-  echo "echo 'racecheck  ok       gpu_all: 38 passed, 0 failed, 52 s'"
-  [[ ${FAKE_RESULT:-ok} == ok ]] || echo 'exit 1'
-} >"$REPRISE_GPU_DIR/run.sh"
+cat >"$REPRISE_GPU_DIR/run.sh" <<END_RUN
+#!/bin/bash
+echo "$REPRISE_GPU_DIR: flags '$REPRISE_BAZEL_FLAGS', tools '\$SANITIZER_TOOLS', parts '\$*'"
+[[ \$SANITIZER_TOOLS != memcheck ]] || echo 'memcheck   ${FAKE_RESULT:-ok}       gpu_all: 38 passed, 0 failed, 41 s'
+[[ \$SANITIZER_TOOLS != racecheck ]] || echo 'racecheck  ok       gpu_all: 37 passed, 0 failed, 52 s'
+[[ \$SANITIZER_TOOLS == racecheck || '${FAKE_RESULT:-ok}' == ok ]]
+END_RUN
 chmod +x "$REPRISE_GPU_DIR/run.sh"
 END_BUNDLE
 chmod +x "$checkout/bazelw" "$checkout/tools/gpu_bundle.sh"
@@ -59,7 +61,7 @@ expect_status 0 "checks that pass"
 expect_equal "$(row_of asan_ubsan)" "asan_ubsan 2 2 0 1 skipped" "both sanitizers of memory, in one run"
 expect_equal "$(row_of tsan)" "tsan 2 2 0 1 skipped" "the thread sanitizer"
 expect_equal "$(row_of fuzz)" "fuzz 2 2 0 1 skipped" "the fuzz tests"
-expect_output "no GPU: carry the folder of tools/gpu_bundle.sh to one" "a machine without a GPU"
+expect_output "no GPU: carry the folders of tools/gpu_bundle.sh to one" "a machine without a GPU"
 expect_equal "$(wc -l <"$calls")" "3" "one call for each configuration"
 expect_equal "$(grep -c -- '-- //\.\.\.$' "$calls")" "3" "all targets"
 
@@ -73,11 +75,22 @@ expect_equal "$(grep -c -- '-- //room:a //room:b$' "$calls")" "2" "targets by na
 JOBS=1 run check_all ubsan
 expect_equal "$(grep -c -- '--jobs=1 --local_test_jobs=1' "$calls")" "1" "the number of jobs"
 
+PATH=/usr/bin:/bin FAKE_DRIVER=yes run check_all gpu
+expect_equal "$status $(row_of gpu)" "0 gpu - - - compute-sanitizer is not installed" "a GPU without the tool"
+stand_in compute-sanitizer <<<'#!/bin/bash'
 FAKE_DRIVER=yes run check_all gpu
 expect_equal "$status $(row_of memcheck)" "0 memcheck 1 38 0 ok" "memcheck on a GPU"
-expect_equal "$(row_of racecheck)" "racecheck 1 38 0 ok" "racecheck on a GPU"
+expect_equal "$(row_of racecheck)" "racecheck 1 37 0 ok" "racecheck on a GPU"
+expect_output ".gpu_memcheck: flags '', tools 'memcheck', parts 'sanitizer'" "memcheck over the kernels as they are"
+expect_output ".gpu_racecheck: flags '--config=racecheck', tools 'racecheck', parts 'sanitizer'" \
+  "racecheck over kernels made for it"
 FAKE_DRIVER=yes FAKE_RESULT=FAILED run check_all gpu
 expect_equal "$status $(row_of memcheck)" "1 memcheck 1 38 0 FAILED" "memcheck that fails"
+expect_equal "$(row_of racecheck)" "racecheck 1 37 0 ok" "racecheck after a memcheck that fails"
+FAKE_DRIVER=yes FAKE_RESULT=unbuilt run check_all gpu
+expect_equal "$status $(row_of racecheck)" "1 racecheck - - - no bundle: $OUT/gpu-racecheck.log" "no bundle"
+FAKE_DRIVER=yes FAKE_RESULT=silent run check_all gpu
+expect_equal "$status $(row_of memcheck)" "1 memcheck - - - no result: $OUT/gpu-memcheck.log" "no result"
 
 run check_all valgrind
 expect_equal "$status $output" \

@@ -7,6 +7,7 @@
 #   OUT=DIR           where logs go; default: a temporary folder
 #   GTEST_FILTER=...  as gtest knows it, for tests
 #   SANITIZER_FILTER=... the same for sanitizer; default: *Small*-*Smallest*
+#   SANITIZER_TOOLS=...  the tools of compute-sanitizer; default: memcheck racecheck
 #   BENCH_FLAGS=...   of decode_step
 #   ATTENTION_FLAGS=... of attention_bench
 set -u
@@ -47,17 +48,23 @@ run_sanitizer() {
   fi
   local program
   for program in $(test_programs); do
-    for tool in memcheck racecheck; do
+    for tool in ${SANITIZER_TOOLS:-memcheck racecheck}; do
       local start=$SECONDS log=$out/$tool-$(basename "$program").log
       # Barriers of our own making are followed if there may be some.
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --num-cuda-barriers 64 --error-exitcode 9 \
         "$program" --gtest_brief=1 --gtest_filter="${SANITIZER_FILTER:-*Small*-*Smallest*}" >"$log" 2>&1
-      local rc=$? passed failed counts
+      local rc=$? passed num_failed counts
       tail -4 "$log"
       passed=$(sed -nE 's/^\[  PASSED  \] ([0-9]+) test.*/\1/p' "$log")
-      failed=$(sed -nE 's/^\[  FAILED  \] ([0-9]+) test.*/\1/p' "$log")
-      counts="$(basename "$program"): ${passed:-0} passed, ${failed:-0} failed, $((SECONDS - start)) s"
-      [ $rc -eq 0 ] && note "$tool" ok "$counts" || note "$tool" FAILED "$counts, rc $rc, see $log"
+      num_failed=$(sed -nE 's/^\[  FAILED  \] ([0-9]+) test.*/\1/p' "$log")
+      counts="$(basename "$program"): ${passed:-0} passed, ${num_failed:-0} failed, $((SECONDS - start)) s"
+      if [ $rc -ne 0 ]; then
+        note "$tool" FAILED "$counts, rc $rc, see $log"
+      elif [ "${passed:-0}" -eq 0 ]; then
+        note "$tool" FAILED "$counts, no case has run, see $log"
+      else
+        note "$tool" ok "$counts"
+      fi
     done
   done
 }

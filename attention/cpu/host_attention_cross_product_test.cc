@@ -22,15 +22,15 @@
 namespace reprise {
 namespace {
 
-// Packed out, lse and block scales.
+// Packed out, lse and block scales, and the scale of out in memory, if the case has one.
 class Output {
  public:
-  Output(const AttentionParams& layer, const OutputRounding& rounding, int num_tokens)
+  Output(const AttentionParams& layer, const CrossProductCase& c, int num_tokens)
       : layer_(layer),
-        rounding_(rounding),
+        rounding_(c.out),
+        scale_in_memory_(c.second_out_scale.has_value()),
         num_tokens_(num_tokens),
-        out_(static_cast<size_t>(num_heads()) * layer.head_dim_v * SizeOf(rounding.dtype) + 1,
-             0xff),
+        out_(static_cast<size_t>(num_heads()) * layer.head_dim_v * SizeOf(c.out.dtype) + 1, 0xff),
         lse_(num_heads() + 1),
         scales_(num_heads() * num_blocks() + 1) {}
 
@@ -44,15 +44,19 @@ class Output {
             .lse_token_stride = layer_.num_q_heads,
             .lse_head_stride = 1,
             .num_lse_tokens = num_tokens_,
-            .scale = {.value = static_cast<float>(rounding_.scale)},
+            .scale = scale_in_memory_ ? Scale{.data = &scale_}
+                                      : Scale{.value = static_cast<float>(rounding_.scale)},
             .block_scales = rounding_.block > 0 ? scales_.data() : nullptr,
             .block_token_stride = layer_.num_q_heads * num_blocks(),
             .block_head_stride = num_blocks(),
             .block = rounding_.block};
   }
 
-  // NaN in every type.
-  void Poison() {
+  // What a call is to find in memory: the scale of `rounding`, which differs in nothing else, and
+  // results that are NaN in every type.
+  void Prepare(const OutputRounding& rounding) {
+    rounding_.scale = rounding.scale;
+    scale_ = static_cast<float>(rounding.scale);
     std::fill(out_.begin(), out_.end(), 0xff);
     std::fill(lse_.begin(), lse_.end(), NAN);
     std::fill(scales_.begin(), scales_.end(), NAN);
@@ -83,6 +87,8 @@ class Output {
 
   AttentionParams layer_;
   OutputRounding rounding_;
+  bool scale_in_memory_;
+  float scale_ = NAN;
   int num_tokens_;
   std::vector<uint8_t> out_;
   std::vector<float> lse_;
@@ -104,21 +110,21 @@ void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
 // What a graph is on the CPU: a call with all its arguments, run again over the same memory.
 // `place(fixture)` puts the contents there, `call` reads them.
 template <typename Fixture, typename Place, typename Compare>
-void RunOverBothContents(const FixturePair<Fixture>& pair, HostMemory& memory, Output& output,
-                         const std::function<void()>& call, const Place& place,
-                         const Compare& compare) {
-  const auto run = [&](const Fixture& fixture) {
+void RunOverBothContents(const FixturePair<Fixture>& pair, const CrossProductCase& c,
+                         HostMemory& memory, Output& output, const std::function<void()>& call,
+                         const Place& place, const Compare& compare) {
+  const auto run = [&](const Fixture& fixture, const OutputRounding& out) {
     memory.Rewind();
     place(fixture);
-    output.Poison();
+    output.Prepare(out);
     call();
   };
-  run(pair.first);
-  compare(pair.first);
+  run(pair.first, c.out);
+  compare(pair.first, c.out);
   const Output first = output;
-  run(pair.second);
-  compare(pair.second);
-  run(pair.first);
+  run(pair.second, c.second_out());
+  compare(pair.second, c.second_out());
+  run(pair.first, c.out);
   EXPECT_TRUE(output.HasTheBitsOf(first)) << "the first contents again";
 }
 
@@ -131,9 +137,9 @@ void CheckPaged(const CrossProductCase& c) {
   const TokenView q = pair.first.Q(memory.Placement());
   const KvLayer kv = pair.first.Kv(memory.Placement());
   const NewKeys keys = pair.first.New(memory.Placement());
-  Output output(layer, c.out, batch.num_tokens);
+  Output output(layer, c, batch.num_tokens);
   RunOverBothContents(
-      pair, memory, output,
+      pair, c, memory, output,
       [=, &output] {
         PagedAttentionOnHost(layer, batch, q, kv, output.View(),
                              {.run = RunInOrder, .count = 3, .share_work = 1}, BestVectorKernels(),
@@ -146,7 +152,7 @@ void CheckPaged(const CrossProductCase& c) {
         fixture.Kv(memory.Placement());
         fixture.New(memory.Placement());
       },
-      [&](const PagedFixture& fixture) {
+      [&](const PagedFixture& fixture, const OutputRounding& out) {
         const AttentionParams own_layer = fixture.Layer(OnHost);
         const PagedBatch own = fixture.Batch(OnHost);
         const TokenView own_q = fixture.Q(OnHost);
@@ -157,7 +163,7 @@ void CheckPaged(const CrossProductCase& c) {
                                                     own_keys),
                     ReferencePagedAttention<float>(own_layer, own, own_q, own_kv, DType::kFloat64,
                                                    own_keys),
-                    own_layer.head_dim_v, c.out);
+                    own_layer.head_dim_v, out);
       });
 }
 
@@ -172,9 +178,9 @@ void CheckRagged(const CrossProductCase& c) {
   const TokenView v = pair.first.v.View(memory.Placement());
   const KeyScales scales = {.k = pair.first.layer.k_scale.View(memory.Placement()),
                             .v = pair.first.layer.v_scale.View(memory.Placement())};
-  Output output(layer, c.out, batch.num_tokens);
+  Output output(layer, c, batch.num_tokens);
   RunOverBothContents(
-      pair, memory, output,
+      pair, c, memory, output,
       [=, &output] {
         RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), {.run = RunInOrder},
                               BestVectorKernels(), scales);
@@ -188,7 +194,7 @@ void CheckRagged(const CrossProductCase& c) {
         fixture.layer.k_scale.View(memory.Placement());
         fixture.layer.v_scale.View(memory.Placement());
       },
-      [&](const RaggedFixture& fixture) {
+      [&](const RaggedFixture& fixture, const OutputRounding& out) {
         const AttentionParams own_layer = fixture.Layer(OnHost);
         const RaggedBatch own = fixture.Batch(OnHost);
         const TokenView own_q = fixture.q.View(OnHost);
@@ -201,7 +207,7 @@ void CheckRagged(const CrossProductCase& c) {
                                                      DType::kFloat64, k_scale, v_scale),
                     ReferenceRaggedAttention<float>(own_layer, own, own_q, own_k, own_v,
                                                     DType::kFloat64, k_scale, v_scale),
-                    own_layer.head_dim_v, c.out);
+                    own_layer.head_dim_v, out);
       });
 }
 

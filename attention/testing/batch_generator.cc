@@ -176,6 +176,7 @@ std::string Describe(const FixtureOptions& options, const FixtureShape& shape,
   text << "seed " << options.seed << ": q " << shape.q_dtype << ", kv " << shape.kv_dtype << " "
        << shape.layout;
   if (shape.layout == KvMemoryLayout::kMlaParts) text << " rope " << shape.rope_dtype;
+  if (shape.k_chunk > 0) text << " of " << shape.k_chunk;
   text << ", block_size " << shape.block_size << ", heads " << shape.num_q_heads << "/"
        << shape.num_kv_heads << ", dims " << shape.head_dim_qk << "/" << shape.head_dim_v
        << ", rows (query_len/seq_len)";
@@ -312,7 +313,8 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
                             .block_size = shape.block_size,
                             .num_kv_heads = shape.num_kv_heads,
                             .head_dim_qk = shape.head_dim_qk,
-                            .head_dim_v = shape.head_dim_v};
+                            .head_dim_v = shape.head_dim_v,
+                            .k_chunk = shape.k_chunk};
   if (features.Has(Feature::kBlockGap)) {
     // Multiples of 16 elements keep 16-byte loads aligned.
     memory.block_gap = 16 * random.Int(1, 4);

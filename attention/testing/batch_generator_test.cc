@@ -45,6 +45,7 @@ TEST(BatchGeneratorTest, RequiredFeaturesAndSizesAreMade) {
                                                    .required = {Feature::kContextParallel},
                                                    .kv_dtype = DType::kFp8E5M2,
                                                    .layout = KvMemoryLayout::kKPacked,
+                                                   .k_chunk = seed % 2 == 0 ? 0 : 8,
                                                    .block_size = 3,
                                                    .num_kv_heads = 2,
                                                    .group_size = 5,
@@ -54,7 +55,7 @@ TEST(BatchGeneratorTest, RequiredFeaturesAndSizesAreMade) {
     const KvLayer kv = fixture.Kv(OnHost);
     EXPECT_EQ(kv.dtype, DType::kFp8E5M2);
     EXPECT_EQ(kv.block_size, 3);
-    EXPECT_EQ(kv.k.dim_chunk, 16);
+    EXPECT_EQ(kv.k.dim_chunk, seed % 2 == 0 ? 16 : 8);
     EXPECT_FALSE(fixture.layer.params.softcap.has_value());
   }
 }

@@ -59,9 +59,20 @@ constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   
 constexpr Dims kLatentDimChoices[] = {{576, 512}, {288, 256}, {320, 256}, {64, 32}, {546, 496}};
 constexpr int kQueryLens[] = {1, 4, 12, 40, 150};
 constexpr int kSeqLens[] = {20, 90, 300, 700};
-enum class Out { kProducts, kFloat32, kE4M3, kE5M2Scaled, kE4M3Blocks, kE5M2Blocks };
-constexpr Out kOuts[] = {Out::kProducts,   Out::kFloat32,    Out::kE4M3,
-                         Out::kE5M2Scaled, Out::kE4M3Blocks, Out::kE5M2Blocks};
+// The last two: with a scale in memory.
+enum class Out {
+  kProducts,
+  kFloat32,
+  kE4M3,
+  kE5M2Scaled,
+  kE4M3Blocks,
+  kE5M2Blocks,
+  kE4M3InMemory,
+  kE5M2InMemory
+};
+constexpr Out kOuts[] = {Out::kProducts,     Out::kFloat32,     Out::kE4M3,
+                         Out::kE5M2Scaled,   Out::kE4M3Blocks,  Out::kE5M2Blocks,
+                         Out::kE4M3InMemory, Out::kE5M2InMemory};
 constexpr int kOutGaps[] = {0, 4, 3};
 enum class Map { kBalanced, kDeterministic, kShared, kSharedInSmallTiles };
 constexpr Map kMaps[] = {Map::kBalanced, Map::kDeterministic, Map::kShared,
@@ -221,8 +232,9 @@ void TakeShape(const Row& row, bool favours_tuned, Random& random, FixtureOption
   if (is_tuned) dims = kTunedDims[random.Int(0, static_cast<int>(std::size(kTunedDims)) - 1)];
   options.head_dim_qk = dims.qk;
   options.head_dim_v = dims.v;
-  if (options.layout == KvMemoryLayout::kKPacked && dims.qk % 16 != 0) {
-    options.layout = KvMemoryLayout::kHnd;  // its chunks are whole
+  if (options.layout == KvMemoryLayout::kKPacked) {
+    options.k_chunk = random.Pick({0, 4, 8});
+    if (dims.qk % 16 != 0) options.layout = KvMemoryLayout::kHnd;  // its chunks are whole
   }
   const bool is_packed =
       options.layout == KvMemoryLayout::kPackedNhd || options.layout == KvMemoryLayout::kPackedHnd;
@@ -254,8 +266,10 @@ OutputRounding OutOf(Out kind, DType products, int head_dim_v, Random& random) {
     case Out::kFloat32:
       return {.dtype = DType::kFloat32};
     case Out::kE4M3:
+    case Out::kE4M3InMemory:
       return {.dtype = DType::kFp8E4M3, .scale = 0.0078125f};
     case Out::kE5M2Scaled:
+    case Out::kE5M2InMemory:
       return {.dtype = DType::kFp8E5M2, .scale = random.Pick({0.02f, 1.0f})};
     case Out::kE4M3Blocks:
     case Out::kE5M2Blocks:
@@ -313,7 +327,11 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   }
 
   made.products = ProductsOf(*options.q_dtype, *options.kv_dtype);
-  made.out = OutOf(row.Of(kOut, kOuts), made.products, *options.head_dim_v, random);
+  const Out out = row.Of(kOut, kOuts);
+  made.out = OutOf(out, made.products, *options.head_dim_v, random);
+  if (out == Out::kE4M3InMemory || out == Out::kE5M2InMemory) {
+    made.second_out_scale = random.Pick({0.0625f, 0.1875f});
+  }
   if (space == CrossProductSpace::kCudaCores) {
     made.products = DType::kFloat32;
     made.asked_products = DType::kFloat32;
@@ -322,7 +340,10 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   made.out_gap = row.Of(kOutGap, kOutGaps);
   made.num_sms = row.Of(kSms, kSmCounts);
   const Map map = favours_tuned && random.OneIn(2) ? Map::kBalanced : row.Of(kMap, kMaps);
-  if (map == Map::kDeterministic) made.mode = WorkMapMode::kDeterministic;
+  if (map == Map::kDeterministic) {
+    made.mode = WorkMapMode::kDeterministic;
+    made.max_splits = random.Pick({1, 2, 5, kMaxDeterministicSplits});
+  }
   if (map == Map::kShared || map == Map::kSharedInSmallTiles) {
     made.shared_prefix = SharedPrefix::kTaken;
   }
@@ -331,6 +352,12 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
 }
 
 }  // namespace
+
+OutputRounding CrossProductCase::second_out() const {
+  OutputRounding second = out;
+  if (second_out_scale) second.scale = *second_out_scale;
+  return second;
+}
 
 std::vector<CrossProductCase> CrossProductCases(uint64_t seed, CrossProductSpace space) {
   Random random(seed);

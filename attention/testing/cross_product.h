@@ -49,14 +49,21 @@ struct CrossProductCase {
   std::optional<DType> asked_products = {};
   int max_tier = 2;
   OutputRounding out;
+  // The scale of out in the second contents of a pair, where it is held in memory; else it is a
+  // number of the call.
+  std::optional<float> second_out_scale = {};
   int num_extra_tokens = 0;  // rows of out beyond the batch's
   int out_gap = 0;           // elements between heads and between tokens of out
   // Of the work map.
   int num_sms = 132;
   int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int max_splits = kMaxDeterministicSplits;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;
+
+  // How out is stored with the second contents.
+  OutputRounding second_out() const;
 };
 
 // Some 100 to 150 cases; equal seeds give equal ones.

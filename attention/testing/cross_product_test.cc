@@ -48,6 +48,7 @@ std::vector<std::string> TraitsOf(const CrossProductCase& c) {
   add("keys", c.keys);
   add("out", c.out.dtype);
   add("block scales", c.out.block > 0);
+  add("out scale in memory", c.second_out_scale.has_value());
   add("mode", c.mode);
   add("shared prefix", c.shared_prefix);
   add("shared tiles", c.shared_tiles);
@@ -146,9 +147,27 @@ TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
       }
     }
     // The contract excludes some: a cache or ragged keys of another 16-bit type than q's, shared
-    // prefixes in deterministic maps, block scales in wide types.
+    // prefixes in deterministic maps, scales of out in wide types or beside those of blocks.
     EXPECT_LT(num_missing, num_pairs / 10) << "space " << static_cast<int>(space);
     EXPECT_GT(num_pairs, 300);
+  }
+}
+
+TEST(CrossProductTest, EverySplitBoundAndEveryChunkOfKPackedKeysIsMade) {
+  std::set<int> max_splits;
+  std::set<std::pair<int, int>> chunks;  // with the size of an element
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
+      if (c.mode == WorkMapMode::kDeterministic) max_splits.insert(c.max_splits);
+      if (c.fixture.layout != KvMemoryLayout::kKPacked) continue;
+      chunks.insert({*c.fixture.k_chunk, SizeOf(*c.fixture.kv_dtype)});
+    }
+  }
+  EXPECT_EQ(max_splits, std::set<int>({1, 2, 5, 16}));
+  for (const int chunk : {0, 4, 8}) {
+    for (const int size : {1, 2, 4}) {
+      EXPECT_TRUE(chunks.contains({chunk, size})) << chunk << " of " << size << " bytes";
+    }
   }
 }
 

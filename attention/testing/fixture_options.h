@@ -95,6 +95,7 @@ struct FixtureOptions {
   // Ragged fixtures may have k and v in fp8, and scales of them, which the caller passes on.
   bool quantised_ragged = false;
   std::optional<KvMemoryLayout> layout = {};
+  std::optional<int> k_chunk = {};  // of kKPacked: 0 (16 bytes), 4 or 8 dims; divides head_dim_qk
   std::optional<int> block_size = {};
   std::optional<int> num_kv_heads = {};
   std::optional<int> group_size = {};

@@ -62,6 +62,9 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
     out_block_scales_ =
         at::full({rows, heads, layer_.head_dim_v / options.out_block}, kNan, gpu(at::kFloat));
     extras_.out_block_scales = &out_block_scales_;
+  } else if (options.out_scale_in_memory) {
+    out_scale_memory_ = at::full({1}, options.out_scale.value(), gpu(at::kFloat));
+    extras_.out_scale.data = out_scale_memory_.data_ptr<float>();
   } else if (options.out_scale) {
     extras_.out_scale.value = *options.out_scale;
   }
@@ -77,6 +80,7 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .num_sms = options.num_sms,
                                .max_shared_bytes = options.max_shared_bytes,
                                .mode = options.mode,
+                               .max_splits = options.max_splits,
                                .products = options.products,
                                .shared_prefix = options.shared_prefix,
                                .shared_tiles = options.shared_tiles});
@@ -129,6 +133,11 @@ void GpuAttention::Write(const PagedFixture& fixture) {
 void GpuAttention::Write(const RaggedFixture& fixture) {
   memory_.Rewind();
   Place(fixture);
+}
+
+void GpuAttention::WriteOutScale(float scale) {
+  out_scale_memory_.fill_(scale);
+  out_scale_ = scale;
 }
 
 absl::Status GpuAttention::Run() {

@@ -43,6 +43,7 @@ namespace reprise {
 struct GpuAttentionOptions {
   std::optional<DType> out_dtype = {};  // q's
   std::optional<float> out_scale = {};  // of a quantised out
+  bool out_scale_in_memory = false;     // of the device, where WriteOutScale() changes it
   int out_block = 0;                    // columns that share a scale of a quantised out; 0: none
   std::optional<DType> products = {};   // as AttentionExtras has it
   int max_tier = 2;                     // likewise
@@ -52,6 +53,7 @@ struct GpuAttentionOptions {
   int num_sms = 132;
   int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int max_splits = kMaxDeterministicSplits;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;
 };
@@ -72,6 +74,9 @@ class GpuAttention {
   // `fixture` is of the pair of the one that this was made from.
   void Write(const PagedFixture& fixture);
   void Write(const RaggedFixture& fixture);
+
+  // Overwrites the scale of out at its address. REQUIRES: out_scale_in_memory.
+  void WriteOutScale(float scale);
 
   // Launches the captured graph over a poisoned work map, out and lse. REQUIRES: Capture() has
   // returned OK. Waits.
@@ -125,6 +130,7 @@ class GpuAttention {
   at::Tensor new_v_;
   at::Tensor out_block_scales_;  // [tokens, heads, head_dim_v / out_block]
   std::optional<float> out_scale_;
+  at::Tensor out_scale_memory_;  // [1], if it is in memory
   AttentionExtras extras_;
   int num_tokens_ = 0;
   std::optional<GpuWorkMap> work_;

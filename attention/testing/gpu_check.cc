@@ -60,12 +60,12 @@ ExpectedPair<Fixture> ExpectedOfBoth(FixturePair<Fixture> pair, const CrossProdu
 // Compares what the GPU holds, and says what is wrong.
 template <typename Fixture>
 std::string FaultOf(const GpuAttention& gpu, const ExpectedAttention<Fixture>& expected,
-                    const CrossProductCase& c, AttentionError& error) {
+                    const CrossProductCase& c, const OutputRounding& out, AttentionError& error) {
   const bool rounds_operands = gpu.layer().rotary || gpu.kv().rope_dim > 0;
   const DType operands = rounds_operands ? c.products : DType::kFloat32;
   error = ErrorOf(gpu.Values(), expected.exact, expected.own, gpu.layer().head_dim_v,
                   {.dtype = c.products, .operands = operands, .head_dim = gpu.layer().head_dim_qk},
-                  c.out);
+                  out);
   const std::string fault = FaultOf(error);
   return fault.empty() ? gpu.FaultOutside() : fault;
 }
@@ -86,6 +86,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
   const Fixture& first = expected.first.fixture;
   GpuAttention gpu(first, {.out_dtype = c.out.dtype,
                            .out_scale = static_cast<float>(c.out.scale),
+                           .out_scale_in_memory = c.second_out_scale.has_value(),
                            .out_block = c.out.block,
                            .products = c.asked_products,
                            .max_tier = c.max_tier,
@@ -95,6 +96,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                            .num_sms = c.num_sms,
                            .max_shared_bytes = c.max_shared_bytes,
                            .mode = c.mode,
+                           .max_splits = c.max_splits,
                            .shared_prefix = c.shared_prefix,
                            .shared_tiles = c.shared_tiles});
   GpuOutcome outcome;
@@ -104,15 +106,18 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
   };
   REPRISE_ASSIGN_OR_RETURN(outcome.kernel, gpu.KernelName());
   REPRISE_RETURN_IF_ERROR(gpu.Run());
-  if (fails("run eagerly", FaultOf(gpu, expected.first, c, outcome.eager))) return outcome;
+  if (fails("run eagerly", FaultOf(gpu, expected.first, c, c.out, outcome.eager))) return outcome;
   const GpuAttention::Bits bits = gpu.CopyBits();
   REPRISE_RETURN_IF_ERROR(gpu.Capture());
   gpu.Write(expected.second.fixture);
+  if (c.second_out_scale) gpu.WriteOutScale(*c.second_out_scale);
   REPRISE_RETURN_IF_ERROR(gpu.Replay());
-  if (fails("replayed with other contents", FaultOf(gpu, expected.second, c, outcome.replayed))) {
+  if (fails("replayed with other contents",
+            FaultOf(gpu, expected.second, c, c.second_out(), outcome.replayed))) {
     return outcome;
   }
   gpu.Write(first);
+  if (c.second_out_scale) gpu.WriteOutScale(static_cast<float>(c.out.scale));
   REPRISE_RETURN_IF_ERROR(gpu.Replay());
   fails("replayed with the first contents, these bits changed", gpu.DifferenceFrom(bits));
   return outcome;

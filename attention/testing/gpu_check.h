@@ -54,7 +54,7 @@ struct GpuOutcome {
 };
 
 // Runs the first contents eagerly and captures the work map and attention in one graph. Then it
-// overwrites every array, q and the keys in place by the second contents and replays; then by the
+// overwrites every array, q, the keys and a scale of out in memory by the second contents and replays; then by the
 // first ones again, whose bits must be those of the eager run. All over poisoned maps and results.
 // Errors: those of PagedAttention().
 template <typename Fixture>

@@ -79,7 +79,7 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
       set_hnd(v, dim_qk + dim_v, v_piece);
       break;
     case KvMemoryLayout::kKPacked:
-      k.dim_chunk = 16 / SizeOf(options.dtype);
+      k.dim_chunk = options.k_chunk > 0 ? options.k_chunk : 16 / SizeOf(options.dtype);
       k.token_stride = k.dim_chunk;
       k.dim_chunk_stride = tokens * k.dim_chunk;
       k.head_stride = dim_qk * tokens;

@@ -34,8 +34,8 @@ enum class KvMemoryLayout {
   kPackedHnd,  // one tensor [num_blocks, 2, heads, block_size, dim]; one head_dim
   kDiffKv,     // one tensor [num_blocks, block_size, heads, head_dim_qk + head_dim_v]
   kDiffKvHnd,  // one tensor [num_blocks, heads, block_size, head_dim_qk + head_dim_v]
-  kKPacked,  // vLLM PagedAttention's pair; needs head_dim_qk to be a multiple of 16 / element size
-  kMla,      // one tensor [num_blocks, block_size, dim_qk], V its first dim_v columns; one head
+  kKPacked,    // vLLM PagedAttention's pair; k_chunk divides head_dim_qk
+  kMla,        // one tensor [num_blocks, block_size, dim_qk], V its first dim_v columns; one head
   // Two tensors [num_blocks, block_size, dim_v], which is V too, and [num_blocks, block_size,
   // dim_qk - dim_v] of rope_dtype; one head.
   kMlaParts,
@@ -57,6 +57,7 @@ struct KvMemoryOptions {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
+  int k_chunk = 0;    // kKPacked: dims of K that are together (x); 0: 16 bytes of them
   int block_gap = 0;  // unused elements between two blocks
   // Likewise behind each head and token; of NHD, HND, their packed forms and diffkv.
   int head_gap = 0;

@@ -174,6 +174,10 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
     shape.head_dim_v = random.Pick({512, 256, 496});
     shape.head_dim_qk = shape.head_dim_v + random.Pick({64, 32});
   }
+  if (shape.layout == kKPacked) {
+    const bool has_eights = shape.head_dim_qk % 8 == 0;
+    shape.k_chunk = options.k_chunk.value_or(has_eights ? random.Pick({0, 4, 8}) : 0);
+  }
   if (shape.layout == kMlaParts) {
     if (shape.head_dim_v == shape.head_dim_qk) shape.head_dim_qk += odd ? 3 : 16;
     shape.rope_dtype = DrawRopeType(shape.q_dtype, shape.kv_dtype, random);

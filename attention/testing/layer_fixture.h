@@ -81,6 +81,7 @@ struct FixtureShape {
   DType kv_dtype = DType::kFloat32;
   DType rope_dtype = DType::kFloat32;  // of kMlaParts
   KvMemoryLayout layout = KvMemoryLayout::kNhd;
+  int k_chunk = 0;  // of kKPacked, as KvMemoryOptions has it
   int block_size = 1;
   int num_q_heads = 1;
   int num_kv_heads = 1;

@@ -4,6 +4,12 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "attention/metadata/local_virtual_batch.h"
 #include "attention/speculation/advance_step.h"
@@ -13,6 +19,7 @@
 #include "attention/torch_ops/status_launch.h"
 #include "base/shape_check.h"
 #include "base/status_macros.h"
+#include "cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {
@@ -88,6 +95,38 @@ absl::Status TraceLocalVirtualBatches(OperatorCall& call) {
   return absl::OkStatus();
 }
 
+// The packed table that grows with the rows: all of its arrays, or none.
+struct PackedTensors {
+  std::optional<at::Tensor> block_indptr, block_indices, last_block_len;
+};
+
+absl::StatusOr<MutablePackedBlockTable> MakePacked(const PackedTensors& tensors,
+                                                   const AdvanceStepArgs& args, at::Device device) {
+  const auto& [block_indptr, block_indices, last_block_len] = tensors;
+  if (!block_indptr && !block_indices && !last_block_len) return MutablePackedBlockTable{};
+  if (!block_indptr || !block_indices || !last_block_len) {
+    return absl::InvalidArgumentError(
+        "block_indptr, block_indices and last_block_len must come together: expected all or none, "
+        "got some of them");
+  }
+  ShapeChecker dims;
+  const auto check = [&](const char* name, const at::Tensor& tensor, Dim size) -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(dims.Check(name, tensor, {size}, at::kInt));
+    REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne(name, tensor));
+    return CheckDevice(name, tensor, device);
+  };
+  REPRISE_RETURN_IF_ERROR(check("block_indptr", *block_indptr, args.num_rows + 1));
+  REPRISE_RETURN_IF_ERROR(check("block_indices", *block_indices, "max_indices"));
+  REPRISE_RETURN_IF_ERROR(check("last_block_len", *last_block_len, args.num_rows));
+  return MutablePackedBlockTable{.block_indptr = block_indptr->mutable_data_ptr<int32_t>(),
+                                 .block_indices = block_indices->mutable_data_ptr<int32_t>(),
+                                 .last_block_len = last_block_len->mutable_data_ptr<int32_t>(),
+                                 .num_rows = args.num_rows,
+                                 .max_indices = static_cast<int>(std::min<int64_t>(
+                                     dims.size("max_indices"), std::numeric_limits<int>::max())),
+                                 .block_size = args.table.block_size};
+}
+
 // The next step's arrays; each may be the same as its input.
 absl::Status AdvanceStepOp(OperatorCall& call) {
   const at::Tensor sampled = call.Tensor("sampled");
@@ -102,6 +141,9 @@ absl::Status AdvanceStepOp(OperatorCall& call) {
   const int64_t block_size = call.Int("block_size");
   const int64_t num_blocks = call.Int("num_blocks");
   const int64_t max_context_len = call.Int("max_context_len");
+  const PackedTensors packed = {.block_indptr = call.MaybeTensor("block_indptr"),
+                                .block_indices = call.MaybeTensor("block_indices"),
+                                .last_block_len = call.MaybeTensor("last_block_len")};
 
   ShapeChecker dims;
   const auto check = [&](const char* name, const at::Tensor& tensor, Dim size,
@@ -136,6 +178,7 @@ absl::Status AdvanceStepOp(OperatorCall& call) {
                           .num_tokens = static_cast<int>(dims.size("num_tokens"))};
   REPRISE_ASSIGN_OR_RETURN(args.table.block_size, CountArgument("block_size", block_size));
   REPRISE_ASSIGN_OR_RETURN(args.table.num_blocks, CountArgument("num_blocks", num_blocks));
+  REPRISE_ASSIGN_OR_RETURN(args.packed, MakePacked(packed, args, sampled.device()));
   args.arrays = {.token_ids = token_ids.mutable_data_ptr<int32_t>(),
                  .positions = positions.mutable_data_ptr<int32_t>(),
                  .slot_mapping = slot_mapping.mutable_data_ptr<int64_t>(),
@@ -173,7 +216,9 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
                  "advance_step(Tensor sampled, Tensor block_table, Tensor(a!) seq_lens, "
                  "Tensor(b!) table_row, Tensor(c!) query_start_loc, Tensor(d!) token_ids, "
                  "Tensor(e!) positions, Tensor(f!) slot_mapping, Tensor(g!) row_faults, *, "
-                 "int block_size, int num_blocks, int max_context_len) -> ()",
+                 "int block_size, int num_blocks, int max_context_len, "
+                 "Tensor(h!)? block_indptr=None, Tensor(i!)? block_indices=None, "
+                 "Tensor(j!)? last_block_len=None) -> ()",
                  AdvanceStepOp);
 }
 

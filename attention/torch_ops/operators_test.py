@@ -498,6 +498,44 @@ class OperatorsTest(unittest.TestCase):
             self.assertEqual(starts.tolist(), [0, 1, 2, 2])
             self.assertEqual(faults.tolist(), [0, 0, 0])
 
+    def test_a_packed_table_grows_with_the_rows(self):
+        for device in DEVICES:
+            table = ints([[7, 3], [5, 0], [6, 2]], device)
+            seq_lens, table_row = ints([16, 5, 0, 30], device), ints([0, 1, 0, 2], device)
+            starts, faults = ints([0, 1, 2, 2, 3], device), ints([0, 0, 0, 0], device)
+            tokens, positions = torch.zeros((2, 4), dtype=torch.int32, device=device)
+            slots = torch.zeros(4, dtype=torch.int64, device=device)
+            indptr, indices, last = (torch.full((n,), 99, dtype=torch.int32, device=device)
+                                     for n in (5, 7, 4))
+            packed = dict(block_indptr=indptr, block_indices=indices, last_block_len=last)
+
+            def advance(sampled, **packed):
+                OPS.advance_step(ints(sampled, device), table, seq_lens, table_row, starts, tokens,
+                                 positions, slots, faults, block_size=16, num_blocks=8,
+                                 max_context_len=32, **packed)
+
+            # A row that begins a block, one within its block, a padded one, and one that goes on.
+            advance([70, 71, 3, 72], **packed)
+            self.assertEqual(seq_lens.tolist(), [17, 6, 0, 31])
+            self.assertEqual(indptr.tolist(), [0, 2, 3, 3, 5])
+            self.assertEqual(indices.tolist(), [7, 3, 5, 6, 2, 99, 99])
+            self.assertEqual(last.tolist(), [1, 6, 0, 15])
+            self.assertEqual(faults.tolist(), [0, 0, 0, 0])
+            for _ in range(2):  # the last row comes to the end of its context
+                advance([73, 74, 3, 75], **packed)
+            self.assertEqual(seq_lens.tolist(), [19, 8, 0, 0])
+            self.assertEqual(indptr.tolist(), [0, 2, 3, 3, 3])
+            self.assertEqual(last.tolist(), [3, 8, 0, 0])
+            self.assertNotEqual(faults.tolist()[3], 0)
+            for name in packed:
+                with self.assertRaises(Exception) as raised:
+                    advance([73, 74, 3, 75], **{name: packed[name]})
+                self.assertIn("must come together", str(raised.exception))
+                wrong = dict(packed, **{name: packed[name].long()})
+                with self.assertRaises(Exception) as raised:
+                    advance([73, 74, 3, 75], **wrong)
+                self.assertIn(name, str(raised.exception))
+
     def test_new_keys_and_quantised_outputs_are_those_of_the_call(self):
         for device in DEVICES:
             batch = Batch([9, 17], [2, 3], device, dims=(32, 32))
@@ -516,12 +554,13 @@ class OperatorsTest(unittest.TestCase):
             self.close(out, want, 2e-6)
             self.close(lse, want_lse, 2e-6)
             batch.write()
-            scale = torch.tensor([0.02])
-            out, _ = OPS.paged_attention(*batch.arguments(), out_scale=scale,
-                                         out_dtype=torch.float8_e4m3fn)
-            self.assertEqual(out.dtype, torch.float8_e4m3fn)
-            # Half a step of three bits of mantissa, of what is at most about 4.
-            self.close(out.float() * 0.02, want, 4 * 2**-4)
+            # A number, or in the memory of the device.
+            for scale in (torch.tensor([0.02]), torch.tensor([0.05]).to(device)):
+                out, _ = OPS.paged_attention(*batch.arguments(), out_scale=scale,
+                                             out_dtype=torch.float8_e4m3fn)
+                self.assertEqual(out.dtype, torch.float8_e4m3fn)
+                # Half a step of three bits of mantissa, of what is at most about 4.
+                self.close(out.float() * scale.item(), want, 4 * 2**-4)
             scales = torch.full((5, 4, 2), math.nan, device=device)
             out, _ = OPS.paged_attention(*batch.arguments(), out_block_scales=scales,
                                          out_dtype=torch.float8_e4m3fn)
@@ -581,6 +620,13 @@ class OperatorsTest(unittest.TestCase):
              (ints([70, 71], device), table, lens, ints([0, 1], device), ints([0, 1, 2], device),
               *steps, torch.zeros(6, dtype=torch.int64, device=device), ints([0, 0], device)),
              dict(block_size=16, num_blocks=8, max_context_len=32)),
+            (OPS.advance_step.default,
+             (ints([70, 71], device), table, lens.clone(), ints([0, 1], device),
+              ints([0, 1, 2], device), *(step.clone() for step in steps),
+              torch.zeros(6, dtype=torch.int64, device=device), ints([0, 0], device)),
+             dict(block_size=16, num_blocks=8, max_context_len=32,
+                  block_indptr=ints([0, 0, 0], device), block_indices=ints([0] * 4, device),
+                  last_block_len=ints([0, 0], device))),
         ]
 
     def test_traces_make_what_the_operators_make(self):

@@ -243,6 +243,25 @@ TEST(KvCacheWrapTest, TakesBytesAsFp8) {
   EXPECT_EQ(k[0][0][0][0].item<uint8_t>(), 0x3c);  // 1.0 in e5m2: exponent 15
 }
 
+// vLLM's, whose x is that of the model's 16 bits.
+TEST(KvCacheWrapTest, TakesKPackedBytesOfTheLayoutsX) {
+  KvLayoutOptions options = {.num_blocks = 5,
+                             .block_size = 4,
+                             .num_kv_heads = 3,
+                             .head_dim_qk = 24,
+                             .head_dim_v = 8,
+                             .dtype = DType::kFp8E4M3,
+                             .form = KvForm::kKPacked,
+                             .k_packed_x = 8};
+  const at::Tensor k = Zeros({5, 3, 3, 4, 8}, at::kByte), v = Zeros({5, 3, 8, 4}, at::kByte);
+  absl::StatusOr<KvCache> cache = KvCache::Wrap(*KvLayout::Create(options), {{k, v}});
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  const KvLayer& layer = cache->layer(0);
+  static_cast<uint8_t*>(layer.k.data)[layer.k.Offset(4, 3, 2, 21)] = 7;
+  EXPECT_EQ(k[4][2][2][3][5].item<uint8_t>(), 7);  // dim 21 is the sixth of its eight
+  EXPECT_FALSE(KvCache::Wrap(*KvLayout::Create(options), {{k.reshape({5, 3, 6, 4, 4}), v}}).ok());
+}
+
 TEST(KvCacheWrapTest, TakesLatentsOfThreeDimensions) {
   KvLayout layout = *KvLayout::Create({.num_blocks = 5,
                                        .block_size = 4,

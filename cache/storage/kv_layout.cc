@@ -20,11 +20,15 @@ namespace {
 // Larger than any memory, and far enough below 2^63 that offsets within a cache never overflow.
 constexpr int64_t kMaxBytes = int64_t{1} << 62;
 
-// vLLM's K-packed layout keeps 16 bytes of a head together.
+// The K-packed layout keeps so many bytes of a head together, where its x is not given.
 constexpr int kKPackedBytes = 16;
 
 // Layers apart begin at multiples of it, which aligns 16-byte accesses and sectors of memory.
 constexpr int64_t kLayerAlignmentBytes = 256;
+
+int KPackedX(const KvLayoutOptions& options) {
+  return options.k_packed_x > 0 ? options.k_packed_x : kKPackedBytes / SizeOf(options.dtype);
+}
 
 std::optional<int64_t> Product(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
@@ -46,11 +50,12 @@ absl::StatusOr<int64_t> BytesPerBlock(const KvLayoutOptions& options) {
         absl::StrCat("head_dim_v must be head_dim_qk in a packed cache: expected ",
                      options.head_dim_qk, ", got ", options.head_dim_v));
   }
-  const int x = kKPackedBytes / SizeOf(options.dtype);
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("k_packed_x", options.k_packed_x, 0));
+  const int x = KPackedX(options);
   if (options.form == KvForm::kKPacked && options.head_dim_qk % x != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("head_dim_qk must divide into 16 bytes in a K-packed cache: expected a "
-                     "multiple of ",
+        absl::StrCat("head_dim_qk must be a multiple of x in a K-packed cache: expected a multiple "
+                     "of ",
                      x, ", got ", options.head_dim_qk));
   }
   const bool is_latent = options.form == KvForm::kLatent;
@@ -127,7 +132,7 @@ std::vector<AllLayers> TensorsOf(const KvLayoutOptions& options) {
                      : AllLayersOf(shape, {1, 4, 0, 2, 3, 5}, dtype)};
     }
     case KvForm::kKPacked: {
-      const int64_t x = kKPackedBytes / SizeOf(dtype);
+      const int64_t x = KPackedX(options);
       const std::vector<int64_t> k = {num_layers, num_blocks, heads, dim_qk / x, block_size, x};
       const std::vector<int64_t> v = {num_layers, num_blocks, heads, dim_v, block_size};
       if (is_apart) {
@@ -265,7 +270,7 @@ KvLayer KvLayout::MakeKvLayer(absl::Span<const KvTensorRef> refs) const {
                  .block_stride = s[0],
                  .token_stride = s[3],
                  .head_stride = s[1],
-                 .dim_chunk = kKPackedBytes / SizeOf(options_.dtype),
+                 .dim_chunk = KPackedX(options_),
                  .dim_chunk_stride = s[2]};
       layer.v = ViewOf(refs[1].data, t[0], t[3], t[1], t[2], options_.head_dim_v);
       break;

@@ -14,7 +14,7 @@
 //   pair      k [num_blocks, block_size, num_kv_heads, head_dim_qk], v [.., head_dim_v]
 //   packed    kv [num_blocks, 2, block_size, num_kv_heads, head_dim]; head_dim_qk == head_dim_v
 //   diffkv    kv [num_blocks, block_size, num_kv_heads, head_dim_qk + head_dim_v]
-//   K-packed  k [num_blocks, num_kv_heads, head_dim_qk / x, block_size, x], x = 16 / element size
+//   K-packed  k [num_blocks, num_kv_heads, head_dim_qk / x, block_size, x], x = k_packed_x
 //             v [num_blocks, num_kv_heads, head_dim_v, block_size]; `order` is not used
 //   latent    k [num_blocks, block_size, 1, head_dim_qk]; v is its first head_dim_v dims (MLA)
 //
@@ -93,6 +93,9 @@ struct KvLayoutOptions {
   KvOrder order = KvOrder::kNHD;
   KvForm form = KvForm::kPair;
   KvLayers layers = KvLayers::kApart;
+  // K-packed: the dims of a head that are together; 0: 16 / element size. vLLM takes x from the
+  // model's dtype, so its caches of bytes have 8 for models of 16 bits.
+  int k_packed_x = 0;
 };
 
 // One tensor of a layer. Strides in elements.

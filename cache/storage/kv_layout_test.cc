@@ -76,6 +76,23 @@ TEST(KvLayoutTest, KPackedKeepsSixteenBytesTogether) {
   EXPECT_EQ(layer.v.Offset(1, 2, 1, 5), 96 + 32 + 5 * 4 + 2);
 }
 
+TEST(KvLayoutTest, KPackedKeepsSoManyDimsTogetherAsAreAskedFor) {
+  KvLayoutOptions options = SmallOptions(KvForm::kKPacked, KvOrder::kNHD);
+  options.k_packed_x = 4;
+  KvLayout layout = *KvLayout::Create(options);
+  EXPECT_THAT(layout.tensors()[0].shape, ElementsAre(5, 3, 2, 4, 4));
+  EXPECT_THAT(layout.tensors()[1].shape, ElementsAre(5, 3, 8, 4));
+  char k[1], v[1];
+  EXPECT_EQ(LayerOf(layout, {k, v}).k.Offset(1, 2, 1, 5), 96 + 32 + 16 + 2 * 4 + 1);
+  options.k_packed_x = 3;
+  EXPECT_EQ(
+      KvLayout::Create(options).status().message(),
+      "head_dim_qk must be a multiple of x in a K-packed cache: expected a multiple of 3, got 8");
+  options.k_packed_x = -1;
+  EXPECT_EQ(KvLayout::Create(options).status().message(),
+            "k_packed_x: expected at least 0, got -1");
+}
+
 TEST(KvLayoutTest, LatentKeepsVWithinK) {
   KvLayoutOptions options = SmallOptions(KvForm::kLatent, KvOrder::kNHD);
   options.num_kv_heads = 1;

@@ -292,6 +292,26 @@ TEST_P(AttendOptionsSuite, AQuantisedOutIsDividedByItsScale) {
   });
 }
 
+TEST_P(AttendOptionsSuite, AQuantisedOutFollowsAScaleInMemory) {
+  const auto options = at::TensorOptions(GetParam());
+  at::Tensor out = at::zeros({kMaxTokens, kQHeads, kDim}, options.dtype(at::kFloat8_e4m3fn));
+  float scale = 1.0f / 64;
+  at::Tensor scale_memory = at::full({1}, scale, options.dtype(at::kFloat));
+  OneLayerModel model(GetParam(),
+                      [&](const Step& step, const auto& q, const auto& k, const auto& v) {
+                        AttendOptions attend = {.out = out};
+                        attend.extras.out_scale = {.data = scale_memory.data_ptr<float>()};
+                        return step.Attend(0, q, k, v, attend).status();
+                      });
+  RunSteps(model, DType::kBFloat16, [&](const std::vector<int32_t>& text, int num_new) {
+    // 4 significant bits of values below 4.
+    EXPECT_LT(MaxError(out.to(at::kFloat) * scale, model.Dense(text).first, num_new), 4.0 / 16);
+    // The next step's. Values below 4 do not saturate.
+    scale = scale > 0.1f ? 1.0f / 64 : 4 * scale;
+    scale_memory.fill_(scale);
+  });
+}
+
 // A graph would have frozen the number: work between graphs reads it in every step.
 TEST_P(AttendOptionsSuite, WorkBetweenGraphsReadsValuesOfTheHost) {
   at::Tensor out =

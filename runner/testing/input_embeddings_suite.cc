@@ -317,6 +317,8 @@ TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
       const at::Tensor text = driver.Step({{.slot = 1, .tokens = prompt}});
       EXPECT_EQ(driver.decision().key.input, StepInput::kEmbeddings);
       EXPECT_EQ(driver.decision().key.padded_num_tokens, 32);
+      EXPECT_EQ(driver.decision().kind,
+                mode == Mode::kOff ? GraphDecision::Kind::kEager : GraphDecision::Kind::kReplay);
       EXPECT_LT(Difference(text[0], driver.model().DenseLogits(prompt)), 1e-4);
       for (const int slot : {0, 1}) driver.Leave(slot);
     }

@@ -9,7 +9,8 @@
 docs/features.txt starts by explaining its own form. A row is breached by a claim without a test, by a test
 that is not there (targets are read from the BUILD files, cases from the sources that they name), by a test
 of the wrong kind (the GPU's are reprise_gpu_test targets that //tests:gpu_all carries), by a GPU claim in a
-graph that no GPU test captures, and by a cell without a word. Needs Python 3.8 and nothing else.
+graph that no GPU test captures (tools/ci/captures.py finds which do), by a claim that says "not run", and by a
+cell that says nothing: without a word, or "–" without a reason. Needs Python 3.8 and nothing else.
 """
 
 import argparse
@@ -19,6 +20,10 @@ import glob
 import os
 import re
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import captures  # noqa: E402
 
 CELLS = ("CPU", "GPU", "graph")
 DATA = "docs/features.txt"
@@ -171,8 +176,10 @@ class Cases:
     def __init__(self, root, targets):
         self._targets = targets
         self._of_file = {}
+        self._captures = captures.Captures(root)
         # Cases with a parameter, by suite: a suite may be compiled into a library and instantiated elsewhere.
         self._with_parameter = {}
+        self._suite_files = {}
         for folder, folders, files in os.walk(root):
             folders[:] = [name for name in folders if not name.startswith((".", "bazel-"))]
             for name in files:
@@ -180,6 +187,7 @@ class Cases:
                     for kind, suite, case in self._read(os.path.join(folder, name))[0]:
                         if kind.endswith("_P") or kind == "TYPED_TEST":
                             self._with_parameter.setdefault(suite, set()).add(case)
+                            self._suite_files.setdefault(suite, set()).add(os.path.join(folder, name))
 
     def _read(self, path):
         if path not in self._of_file:
@@ -206,6 +214,12 @@ class Cases:
                     names[f"{prefix}/{suite}.{case}"] = True
         return names
 
+    def captures(self, label, name):
+        """Whether the case `name` of a target captures work in a graph and replays it."""
+        suite, _, case = name.rpartition("/")[2].partition(".")
+        files = set(self._targets[label].srcs) | self._suite_files.get(suite, set())
+        return any(self._captures.of_case(path, suite, case) for path in files if path.endswith((".cc", ".cu")))
+
 
 def named_cases(pattern, names):
     """The cases that a pattern ('*' allowed) names; '/parameter' may follow one that has parameters."""
@@ -217,6 +231,18 @@ def named_cases(pattern, names):
 
 def case_exists(pattern, names):
     return bool(named_cases(pattern, names))
+
+
+def captured_cases(row, targets, cases):
+    """[(label, pattern, number of cases that capture)] of a row's tests in a graph on a GPU."""
+    found = []
+    for label, patterns in row.tests["graph"]:
+        if label in targets and targets[label].rule == "reprise_gpu_test":
+            names = cases.of(label)
+            for pattern in patterns:
+                captured = [name for name in named_cases(pattern, names) if cases.captures(label, name)]
+                found.append((label, pattern, len(captured)))
+    return found
 
 
 def graph_table(sections, targets, cases):
@@ -267,19 +293,27 @@ def check_rows(sections, targets, cases):
         seen.add(row.name)
         if not row.feature or "|" in row.feature + "".join(row.texts.values()):
             breaches.append(f"{row.name}: its feature has no words, or there is a '|' in the row")
+        breaches_of_names = []
         for cell in CELLS:
             if not row.texts.get(cell):
-                breaches.append(f"{row.name}, {cell}: empty; say 'not built', 'not held: why' or '–'")
+                breaches.append(f"{row.name}, {cell}: empty; say 'not built', 'not held: why' or '– (why)'")
+            elif row.texts[cell] in ("–", "not held", "not held:"):
+                breaches.append(f"{row.name}, {cell}: '{row.texts[cell]}' without a reason")
+            elif row.claims(cell) and re.search(r"\bnot run\b", row.texts[cell]):
+                breaches.append(f"{row.name}, {cell}: '{row.texts[cell]}' is no claim; say 'not held: why'")
             elif row.claims(cell) and not row.tests[cell]:
                 breaches.append(f"{row.name}, {cell}: '{row.texts[cell]}' names no test")
             elif not row.claims(cell) and row.tests[cell]:
                 breaches.append(f"{row.name}, {cell}: '{row.texts[cell]}', and yet it names tests")
             for label, patterns in row.tests[cell]:
-                breaches += check_test(row, cell, label, patterns)
-        on_gpu = [label for label, _ in row.tests["graph"]
-                  if label in targets and targets[label].rule == "reprise_gpu_test"]
-        if row.claims("graph") and row.claims("GPU") and not on_gpu:
-            breaches.append(f"{row.name}, graph: no test on a GPU captures it")
+                breaches_of_names += check_test(row, cell, label, patterns)
+        breaches += breaches_of_names
+        if row.claims("graph") and row.claims("GPU") and not breaches_of_names:
+            captured = captured_cases(row, targets, cases)
+            if not captured:
+                breaches.append(f"{row.name}, graph: no test on a GPU captures it")
+            breaches += [f"{row.name}, graph: {label} {pattern} captures nothing"
+                         for label, pattern, count in captured if count == 0]
     return breaches
 
 

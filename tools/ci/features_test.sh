@@ -49,10 +49,38 @@ TEST_P(Suite, ServesEveryDevice) {}
 END_CC
 echo 'INSTANTIATE_TEST_SUITE_P(Cpu, Suite, testing::Values(1));' >"$project/room/suite_test.cc"
 cat >"$project/room/sum_gpu_test.cc" <<'END_CC'
-TEST_F(SumGpuTest, AReplayedGraphAdds) {}
+#include "room/sum.h"
+#include "room/testing/replays.h"
+
+// Braces of comments, }, and of strings are no blocks.
+class SumGpuTest : public testing::Test {
+ protected:
+  SumGpuTest() : numbers_{1, 2}, graph_(nullptr) { name_ = "}"; }
+  void SetUp() override {}
+  void Launch() { cudaGraphLaunch(graph_, nullptr); }
+};
+int Added(const std::vector<int>& numbers = {}) {
+  // CapturedWork
+  return std::accumulate(numbers.begin(), numbers.end(), 0);
+}
+TEST_F(SumGpuTest, AReplayedGraphAdds) { Launch(); }
+TEST_F(SumGpuTest, AReplayedGraphAddsByWhatTestsShare) { EXPECT_TRUE(RunTwice({1, 2})); }
+TEST_F(SumGpuTest, AddsEagerly) { EXPECT_EQ(Added({1, 2}), Sum(1, 2)); }
 INSTANTIATE_TEST_SUITE_P(
     Cuda, Suite, testing::Values(1));
 END_CC
+
+echo 'bool RunTwice(const Numbers& numbers);' >"$project/room/testing/replays.h"
+cat >"$project/room/testing/replays.cc" <<'END_CC'
+namespace {
+bool Replayed(const Numbers& numbers) { return CapturedWork(numbers).result(); }
+}
+bool RunTwice(const Numbers& numbers) {
+  return Replayed(numbers);
+}
+END_CC
+# The code under test is not searched.
+echo 'inline int Sum(int a, int b) { return CapturedWork(a + b); }' >"$project/room/sum.h"
 
 # features ARGUMENTS...: runs it over the project.
 features() {
@@ -115,7 +143,7 @@ refused() {
 }
 
 refused 'yes' "$gpu" "$graph" "A1, CPU: 'yes' names no test" "a claim without a test"
-refused '' "$gpu" "$graph" "A1, CPU: empty; say 'not built', 'not held: why' or '–'" "a cell without a word"
+refused '' "$gpu" "$graph" "A1, CPU: empty; say 'not built', 'not held: why' or '– (why)'" "a cell without a word"
 refused 'not built\n    //room:tests SumTest.AddsTwoNumbers' "$gpu" "$graph" \
   "A1, CPU: 'not built', and yet it names tests" "tests of what is not built"
 refused 'yes\n    //room:test SumTest.AddsTwoNumbers' "$gpu" "$graph" \
@@ -141,18 +169,30 @@ refused "$cpu" 'yes\n    //room:forgotten_gpu_test SumGpuTest.*' "$graph" \
   "A1, GPU: //room:forgotten_gpu_test is carried to no GPU: //tests:gpu_all does not have it" \
   "a test that no GPU ever sees"
 refused "$cpu" "$gpu" "$cpu" "A1, graph: no test on a GPU captures it" "a graph that only the CPU replays"
+refused "$cpu" "$gpu" 'yes\n    //room:gpu_tests SumGpuTest.AddsEagerly' \
+  "A1, graph: //room:gpu_tests SumGpuTest.AddsEagerly captures nothing" "a case in a graph that captures nothing"
+refused "$cpu" "$gpu" "$graph Cuda/Suite.ServesEveryDevice" \
+  "A1, graph: //room:gpu_tests Cuda/Suite.ServesEveryDevice captures nothing" "a case with parameters likewise"
+refused "$cpu" "$gpu" '–' "A1, graph: '–' without a reason" "a cell that does not say why"
+refused "$cpu" "$gpu" "${graph/yes/yes; small ones are not run yet}" \
+  "A1, graph: 'yes; small ones are not run yet' is no claim; say 'not held: why'" "a claim that takes itself back"
 refused "$cpu" "$gpu" "$graph\n  shape: round" \
   "docs/features.txt:13: A1 says 'shape' twice, or it is none of CPU, GPU, graph" "a cell that is none"
 refused "$cpu" "$gpu" "$graph\n?" \
   "docs/features.txt:13: neither a section, a row, a cell nor a test: ?" "a line that is none"
-refused "$cpu" "$gpu" "$graph\n\nA1 again\n  CPU: –\n  GPU: –\n  graph: –" "A1 is there twice" "a row that is there twice"
+refused "$cpu" "$gpu" "$graph\n\nA1 again\n  CPU: – (no)\n  GPU: – (no)\n  graph: – (no)" "A1 is there twice" "a row that is there twice"
 
 for cell in 'not held: no test adds on a GPU' '– (nothing to add)' 'not built'; do
   data "$cpu" "$cell" "$cell"
   run features
   expect_equal "$status $output" "0 " "'$cell' claims nothing"
 done
-data 'yes\n    //room:shell_test' '–' "$cpu"
+for case in AReplayedGraphAddsByWhatTestsShare 'AReplayedGraph*' '*'; do
+  data "$cpu" "$gpu" "yes\n    //room:gpu_tests SumGpuTest.$case"
+  run features
+  expect_equal "$status $output" "0 " "a graph that SumGpuTest.$case captures"
+done
+data 'yes\n    //room:shell_test' '– (no numbers there)' "$cpu"
 run features
 expect_equal "$status $output" "0 " "a test that is no gtest, and a graph of what only the CPU has"
 

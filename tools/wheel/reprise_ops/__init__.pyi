@@ -10,8 +10,9 @@ __version__: str
 def advance_step(
         sampled: Tensor, block_table: Tensor, seq_lens: Tensor, table_row: Tensor, query_start_loc: Tensor,
         token_ids: Tensor, positions: Tensor, slot_mapping: Tensor, row_faults: Tensor, *, block_size: int,
-        num_blocks: int, max_context_len: int) -> None:
-    """Updates the arrays of a decode step in place for the next one, from the sampled tokens."""
+        num_blocks: int, max_context_len: int, block_indptr: Tensor | None = None, block_indices: Tensor | None = None,
+        last_block_len: Tensor | None = None) -> None:
+    """Updates the arrays of a decode step in place for the next one, from the sampled tokens; a packed table as well."""
 
 
 def copy_blocks(

@@ -1,0 +1,88 @@
+// A single sequence over contiguous keys and values (attention/contiguous_decode.h) whose contents
+// change in place: for tests of one call that runs again, as a captured graph does.
+//
+//   ContiguousCase decode({.device = at::kCUDA, .kv_dtype = DType::kFp8E4M3, .is_hnd = true});
+//   ... capture: LaunchWorkMap(decode.batch(), ...), decode.Run(work) ...
+//   decode.Write(300, 4);   // 300 keys, 4 queries; other keys and scales
+//   ... replay ...
+//   EXPECT_LT(decode.Error(), 1e-5);
+//
+// Each kv head has scales of its own, in memory, if keys are fp8.
+//
+// Thread safety: none; one owner.
+
+#ifndef ATTENTION_TESTING_CONTIGUOUS_CASE_H_
+#define ATTENTION_TESTING_CONTIGUOUS_CASE_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "attention/attention_extras.h"
+#include "attention/attention_params.h"
+#include "attention/ragged_batch.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
+#include "base/dtype.h"
+
+namespace reprise {
+
+struct ContiguousCaseOptions {
+  at::Device device = at::kCPU;
+  DType q_dtype = DType::kFloat32;  // and that of out
+  DType kv_dtype = DType::kFloat32;
+  bool is_hnd = false;
+  int capacity = 40;
+  int max_query_len = 1;
+  int num_kv_heads = 2;
+  int group_size = 3;
+  int head_dim = 64;
+};
+
+class ContiguousCase {
+ public:
+  explicit ContiguousCase(const ContiguousCaseOptions& options);
+
+  // New queries, keys, values and scales in place; NaN in the keys behind them and in out.
+  // REQUIRES: 1 <= num_queries <= max_query_len; num_queries <= num_keys <= capacity. Waits.
+  void Write(int num_keys, int num_queries);
+
+  // The call, the same each time.
+  absl::Status Run(const WorkMap& work);
+
+  // The largest error of out against the definition in float64, over queries of the last Write()
+  // and tokens behind them, which are 0. Infinite where out is NaN. Waits.
+  double Error() const;
+
+  const RaggedBatch& batch() const { return batch_; }
+  const AttentionParams& layer() const { return layer_; }
+  WorkMapOptions work_map_options() const;
+
+ private:
+  bool is_quantised() const { return IsFp8(options_.kv_dtype); }
+  // Fills `tokens`, [capacity, kv heads, head_dim], with `num_keys` random keys that are multiples of
+  // `scales`; returns what they stand for, in float64.
+  at::Tensor WriteKeys(at::Tensor& memory, at::Tensor& scales, int num_keys);
+
+  ContiguousCaseOptions options_;
+  AttentionParams layer_;
+  at::Tensor q_;         // [max_query_len, q heads, head_dim]
+  at::Tensor k_memory_;  // [capacity, kv heads, head_dim], HND: [kv heads, capacity, head_dim]
+  at::Tensor v_memory_;
+  at::Tensor k_scales_;  // [kv heads] float32
+  at::Tensor v_scales_;
+  at::Tensor out_;
+  at::Tensor bounds_;  // [4] int32
+  RaggedBatch batch_;
+  AttentionExtras extras_;
+  // Of the last Write().
+  int num_queries_ = 0;
+  at::Tensor keys_;    // [num_keys, kv heads, head_dim] float64
+  at::Tensor values_;  // likewise
+};
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_CONTIGUOUS_CASE_H_
