@@ -5,7 +5,7 @@
 //   SupportsHeadDims(AttentionDevice::kCuda, DType::kBFloat16, {.qk = 576, .v = 512});   // false:
 //   // so large only with .v_in_k, as absorbed MLA has it
 //   SupportedHeadDims(AttentionDevice::kCuda, DType::kBFloat16);
-//   // "head dims to 256, or to 576 and 512 where V is the first columns of K"
+//   // "head dims to 512, or to 576 and 512 where V is the first columns of K"
 //
 // Every size from 1 to a limit is served. On CUDA the limits follow from the kernels' tiles
 // (attention/work_map/attention_tile.h); the largest need more shared memory than the smaller cards
@@ -42,7 +42,7 @@ bool SupportsHeadDims(AttentionDevice device, DType q_dtype, const HeadDims& dim
 // where they have it. None: on the CPU, which has no limit, and for dtypes that are not served.
 std::vector<HeadDims> LargestHeadDims(AttentionDevice device, DType q_dtype);
 
-// The same in words, for messages: "head dims to 256, or to 576 and 512 where V is the first
+// The same in words, for messages: "head dims to 512, or to 576 and 512 where V is the first
 // columns of K", "any head dims", "no head dims".
 std::string SupportedHeadDims(AttentionDevice device, DType q_dtype);
 

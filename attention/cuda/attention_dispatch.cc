@@ -225,7 +225,7 @@ constexpr Rule kRules[] = {
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.tile.values == ValueSource::kOwn || !key.has_rotary;
      }},
-    {"general kernels, for custom masks and scales per q head",
+    {"general kernels, for custom masks, scales per q head and slopes per sequence",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.tier == 1 || !key.is_general;
      }},
@@ -262,7 +262,8 @@ std::string Describe(const AttentionKernelKey& key) {
   if (key.rope_dtype) {
     absl::StrAppend(&text, ", rope parts of ", std::string(DTypeName(*key.rope_dtype)));
   }
-  if (key.is_general) absl::StrAppend(&text, ", a custom mask or scales per q head");
+  if (key.is_general)
+    absl::StrAppend(&text, ", a custom mask, scales per q head or slopes per sequence");
   if (key.products) {
     absl::StrAppend(&text, ", products in ", std::string(DTypeName(*key.products)));
   }

@@ -308,7 +308,7 @@ TEST(AttentionDispatchTest, CustomMasksAndScalesPerQHeadHaveGeneralKernels) {
   EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
   EXPECT_THAT(ExplainAttentionKernels(key),
               HasSubstr("float16.d128.rows128.warpgroup      wants general kernels, for custom "
-                        "masks and scales per q head"));
+                        "masks, scales per q head and slopes per sequence"));
 }
 
 TEST(AttentionDispatchTest, TheProductsCanBeChosen) {

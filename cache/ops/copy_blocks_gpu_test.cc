@@ -13,6 +13,7 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -329,6 +330,50 @@ TEST_F(CopyBlocksGpuTest, AListOnTheDeviceIsOneLaunchOfAGraph) {
   EXPECT_TRUE(ones[8999].item<bool>());
   EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+// A graph of the keys' copies and one of the values', over one list that changes.
+TEST_F(CopyBlocksGpuTest, SmallKeysAndValuesAreCopiedApartInAGraph) {
+  const unsigned seed = TestSeed();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (KvForm form : {KvForm::kPair, KvForm::kKPacked}) {
+    SCOPED_TRACE(testing::Message() << form);
+    const KvLayout layout = *KvLayout::Create(Options(form, KvOrder::kNHD, KvLayers::kApart));
+    KvCache gpu = *KvCache::Create(layout, kGpu), cpu = *KvCache::Create(layout, at::kCPU);
+    Randomise(gpu, cpu);
+    at::Tensor list = at::full({6, 2}, -1, at::TensorOptions(kGpu).dtype(at::kInt));
+    std::vector<BlockStore> stores;
+    for (KvSides sides : {KvSides::kKeys, KvSides::kValues}) {
+      stores.push_back(*BlockStore::Over(gpu, {.sides = sides}));
+    }
+    std::vector<std::unique_ptr<CapturedWork>> graphs;
+    for (const BlockStore& store : stores) {
+      graphs.push_back(std::make_unique<CapturedWork>([&](cudaStream_t stream) {
+        const c10::cuda::CUDAStreamGuard guard(
+            c10::cuda::getStreamFromExternal(stream, kGpu.index()));
+        ASSERT_TRUE(CopyBlocks(store, store, list).ok());
+      }));
+    }
+    for (int replay = 0; replay < 6; ++replay) {
+      const int side = replay % 2;  // tensor 0 of a layer is K, tensor 1 is V
+      at::Tensor entries = at::full({6, 2}, -1, at::kInt);
+      for (int i = 0; i < 4; ++i) {
+        const int src = static_cast<int>(random() % 20), dst = 20 + 5 * i + replay % 5;
+        entries[i][0] = src;
+        entries[i][1] = dst;
+        for (int layer = 0; layer < 3; ++layer) {
+          at::Tensor(cpu.tensors(layer)[side][dst]).copy_(cpu.tensors(layer)[side][src]);
+        }
+      }
+      list.copy_(entries);
+      graphs[side]->Replay();
+      const std::vector<at::Tensor> got = Bytes(gpu), want = Bytes(cpu);
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_TRUE(at::equal(got[i], want[i])) << "tensor " << i << ", replay " << replay;
+      }
+    }
+  }
 }
 
 // More copies than a launch takes, and blocks beyond 2^32 bytes.

@@ -135,6 +135,41 @@ TEST_F(WriteKvGpuTest, ACapturedWriteFollowsTheSlots) {
   }
 }
 
+TEST_F(WriteKvGpuTest, SmallSlotsInTwoDimensionsAreReadByEachReplay) {
+  KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 3,
+                                                      .block_size = 4,
+                                                      .num_kv_heads = 2,
+                                                      .head_dim_qk = 16,
+                                                      .head_dim_v = 16,
+                                                      .dtype = DType::kFloat16}),
+                                   kGpu);
+  const at::Tensor k = OnGpu(at::randn({6, 2, 16})).to(at::kHalf);
+  const at::Tensor v = OnGpu(at::randn({6, 2, 16})).to(at::kHalf);
+  at::Tensor slots = OnGpu(at::full({2, 3}, -1, at::kLong));
+  CapturedWork graph([&](cudaStream_t stream) {
+    const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, kGpu.index()));
+    ASSERT_TRUE(WriteKv(cache.layer(0), k, v, slots).ok());
+  });
+  const std::vector<std::vector<int64_t>> of_replays = {
+      {0, 11, 5, -1, 7, 2}, {-1, -1, -1, -1, -1, -1}, {3, 2, 1, 0, 10, 9}};
+  for (const std::vector<int64_t>& of_replay : of_replays) {
+    ASSERT_TRUE(cache.Fill(kNan).ok());
+    slots.copy_(at::tensor(of_replay, at::kLong).view({2, 3}));
+    graph.Replay();
+    const at::Tensor got_k = cache.tensors(0)[0].view({12, 2, 16}).cpu();
+    const at::Tensor got_v = cache.tensors(0)[1].view({12, 2, 16}).cpu();
+    at::Tensor want_k = at::full({12, 2, 16}, kNan).to(at::kHalf);
+    at::Tensor want_v = want_k.clone();
+    for (int token = 0; token < 6; ++token) {
+      if (of_replay[token] < 0) continue;
+      want_k[of_replay[token]].copy_(k[token]);
+      want_v[of_replay[token]].copy_(v[token]);
+    }
+    EXPECT_TRUE(got_k.nan_to_num(99).equal(want_k.nan_to_num(99)));
+    EXPECT_TRUE(got_v.nan_to_num(99).equal(want_v.nan_to_num(99)));
+  }
+}
+
 TEST_F(WriteKvGpuTest, AGraphSeesNewScales) {
   KvLayoutOptions options = {.num_blocks = 2,
                              .block_size = 1,
