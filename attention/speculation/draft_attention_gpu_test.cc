@@ -120,9 +120,9 @@ class DraftAttentionGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  void RunSeeds(Suite suite) {
+  void RunSeeds(Suite suite, uint64_t num_seeds = 30) {
     for (const DraftAttentionTypes& types : kTypes) {
-      for (uint64_t seed = 100; seed < 130; ++seed) {
+      for (uint64_t seed = 100; seed < 100 + num_seeds; ++seed) {
         ASSERT_EQ(suite(Gpu(), types, seed), "")
             << "seed " << seed << ", " << types.q << " over " << types.kv;
       }
@@ -139,6 +139,10 @@ TEST_F(DraftAttentionGpuTest, EncodersKeysAreSeenAsTheDefinitionSays) {
 }
 
 TEST_F(DraftAttentionGpuTest, TreesAttendAsTheDefinitionSays) { RunSeeds(AttendThroughTree); }
+
+TEST_F(DraftAttentionGpuTest, TreesOfMoreThan64NodesAttendAsTheDefinitionSays) {
+  RunSeeds(AttendThroughLargeTree, 6);
+}
 
 TEST_F(DraftAttentionGpuTest, LevelsOfTreesAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughDraftLevels);

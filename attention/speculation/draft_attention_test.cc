@@ -76,9 +76,9 @@ constexpr DraftAttentionTypes kTypes[] = {{DType::kFloat32, DType::kFloat32},
 
 using Suite = std::string (*)(const DraftAttentionDevice&, const DraftAttentionTypes&, uint64_t);
 
-void RunSeeds(Suite suite) {
+void RunSeeds(Suite suite, uint64_t num_seeds = 20) {
   for (const DraftAttentionTypes& types : kTypes) {
-    for (uint64_t seed = 0; seed < 20; ++seed) {
+    for (uint64_t seed = 0; seed < num_seeds; ++seed) {
       ASSERT_EQ(suite(Cpu(), types, seed), "")
           << "seed " << seed << ", " << types.q << " over " << types.kv;
     }
@@ -92,6 +92,10 @@ TEST(DraftAttentionTest, ChunksAttendAsTheDefinitionSays) { RunSeeds(AttendThrou
 TEST(DraftAttentionTest, EncodersKeysAreSeenAsTheDefinitionSays) { RunSeeds(AttendThroughCross); }
 
 TEST(DraftAttentionTest, TreesAttendAsTheDefinitionSays) { RunSeeds(AttendThroughTree); }
+
+TEST(DraftAttentionTest, TreesOfMoreThan64NodesAttendAsTheDefinitionSays) {
+  RunSeeds(AttendThroughLargeTree, 4);
+}
 
 TEST(DraftAttentionTest, LevelsOfTreesAttendAsTheDefinitionSays) {
   RunSeeds(AttendThroughDraftLevels);

@@ -33,6 +33,11 @@ absl::Status RefuseParent(absl::Span<const int32_t> parents, int node) {
 absl::Status CheckTree(absl::Span<const int32_t> parents) {
   REPRISE_RETURN_IF_ERROR(
       CheckBetween("num_nodes", static_cast<int64_t>(parents.size()), 1, kMaxTreeNodes));
+  return CheckParents(parents);
+}
+
+absl::Status CheckParents(absl::Span<const int32_t> parents) {
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_nodes", static_cast<int64_t>(parents.size()), 1));
   const int num_nodes = static_cast<int>(parents.size());
   for (int node = 0; node < num_nodes; ++node) {
     if (parents[node] < -1 || parents[node] >= num_nodes) {

@@ -18,6 +18,9 @@ namespace reprise {
 // No allocation unless the check fails.
 absl::Status CheckTree(absl::Span<const int32_t> parents);
 
+// The same for any number of nodes from 1.
+absl::Status CheckParents(absl::Span<const int32_t> parents);
+
 // Computes the masks of all nodes. Errors: as CheckTree().
 absl::StatusOr<std::vector<uint64_t>> TreeMasks(absl::Span<const int32_t> parents);
 

@@ -86,6 +86,9 @@ std::string AttendThroughCross(const DraftAttentionDevice& device, const DraftAt
                                uint64_t seed);
 std::string AttendThroughTree(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                               uint64_t seed);
+// Trees of up to 200 nodes, most beyond the 64 of a tail mask, by packed custom masks.
+std::string AttendThroughLargeTree(const DraftAttentionDevice& device,
+                                   const DraftAttentionTypes& types, uint64_t seed);
 // All levels of a tree in one graph, each with its attention.
 std::string AttendThroughDraftLevels(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed);

@@ -1,6 +1,5 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/randn.h>
@@ -166,8 +165,8 @@ TEST_F(WriteKvGpuTest, SmallSlotsInTwoDimensionsAreReadByEachReplay) {
       want_k[of_replay[token]].copy_(k[token]);
       want_v[of_replay[token]].copy_(v[token]);
     }
-    EXPECT_TRUE(at::equal(got_k.nan_to_num(99), want_k.nan_to_num(99)));
-    EXPECT_TRUE(at::equal(got_v.nan_to_num(99), want_v.nan_to_num(99)));
+    EXPECT_TRUE(got_k.nan_to_num(99).equal(want_k.nan_to_num(99)));
+    EXPECT_TRUE(got_v.nan_to_num(99).equal(want_v.nan_to_num(99)));
   }
 }
 

@@ -52,6 +52,7 @@ PUBLIC_TARGETS = [
     "//attention/speculation:tree_batch",
     "//attention/speculation:tree_batch_cuda",
     "//attention/speculation:tree_check",
+    "//attention/speculation:tree_mask",
     "//attention/torch_ops:torch_ops",
     "//attention/work_map:work_map",
     "//attention/work_map:work_map_build",
