@@ -40,7 +40,7 @@ ModelSpec HeadSpecOf(const DraftHeads& heads, const ModelSpec& model);
 struct HeadModelOptions {
   DraftHeads* heads = nullptr;
   Collectives* collectives = nullptr;  // as in HeadDraftsOptions
-  const ModelSpec* of = nullptr;  // the model whose hidden states they see
+  const ModelSpec* of = nullptr;       // the model whose hidden states they see
   const StepMemory* memory = nullptr;
   int max_num_seqs = 0;
   int max_num_tokens = 0;  // of a step, and of a pass

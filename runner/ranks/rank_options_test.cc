@@ -60,7 +60,9 @@ std::vector<absl::Status> ExpectCascade(const std::vector<int>& heads, CascadeMo
   return RunThreadRanks(static_cast<int>(heads.size()), [&](Collectives& collectives) {
     const ModelSpec spec = SpecWithHeads(heads[collectives.ranks().rank], 1);
     const absl::StatusOr<CascadeMode> got = CascadeOverRanks(&collectives, given, spec.layers);
-    if (got.ok()) EXPECT_EQ(*got, expected);
+    if (got.ok()) {
+      EXPECT_EQ(*got, expected);
+    }
     return got.status();
   });
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -17,6 +18,7 @@
 #include "engine/testing/run_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runner/model.h"
 #include "runner/speculation/draft_heads.h"
 #include "runner/testing/layered_model.h"
 
@@ -51,6 +53,35 @@ class TellsPositions : public LayeredModel {
     return ForwardOutput{.logits = logits,
                          .hidden = (step.positions().unsqueeze(1) == all).to(at::kFloat)};
   }
+};
+
+// A model of which every rank has all: their logits are averaged, so a rank that has come elsewhere in
+// its text changes those of all.
+class AveragedModel final : public Model {
+ public:
+  AveragedModel(std::unique_ptr<Model> model, Collectives* collectives)
+      : model_(std::move(model)), collectives_(*collectives) {}
+
+  const ModelSpec& spec() const override { return model_->spec(); }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(step));
+    return Averaged(logits);
+  }
+  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
+    REPRISE_ASSIGN_OR_RETURN(ForwardOutput out, model_->ForwardHidden(step));
+    REPRISE_ASSIGN_OR_RETURN(out.logits, Averaged(out.logits));
+    return out;
+  }
+
+ private:
+  absl::StatusOr<at::Tensor> Averaged(const at::Tensor& logits) const {
+    at::Tensor sum = logits.clone();
+    REPRISE_RETURN_IF_ERROR(collectives_.AllReduce(sum));
+    return sum.div_(collectives_.ranks().world);
+  }
+
+  std::unique_ptr<Model> model_;
+  Collectives& collectives_;
 };
 
 // Logits that are nearly a tie: on rank 0 the right token wins, on others the one behind it.
@@ -134,6 +165,7 @@ TEST(HeadsOverRanksTest, AllRanksDrawTheDraftsOfTheFirst) {
         model = std::make_unique<LayeredModel>(ModelOptions());
         heads = std::make_unique<KnowsText>(text, rank);
       }
+      model = std::make_unique<AveragedModel>(std::move(model), &collectives);
       const EngineOptions options = Options(&collectives, heads.get());
       if (rank > 0) return Engine::Follow(model.get(), options);
       REPRISE_ASSIGN_OR_RETURN(const auto ranked, Engine::Create(model.get(), options));
