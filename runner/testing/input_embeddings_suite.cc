@@ -261,11 +261,12 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
 TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
   Driver driver(EmbeddingsModel(GetParam()), kSmall);
   const std::vector<int32_t> prompt = TextOf(20, 2);
-  const at::Tensor own = driver.model().Embeddings(prompt);
   const at::Tensor positions = at::arange(20, at::TensorOptions(GetParam()).dtype(at::kInt));
-  at::Tensor strange;
+  at::Tensor own, strange;
   {
+    // On one stream: the one is made of the other.
     const c10::StreamGuard guard(driver.runner().stream());
+    own = driver.model().Embeddings(prompt);
     strange = at::full({20, own.size(1)}, 0.25, own.options()) + own.flip(0);
   }
   driver.Join(0);
