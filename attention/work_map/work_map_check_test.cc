@@ -15,29 +15,36 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the checker says about a good map after `harm`. Items: row 0 in three pieces, row 1 whole.
-std::string VerdictAfter(const std::function<void(const TileMap&)>& harm) {
+// What the checker says about a good map after `harm`. Decodes of two rows.
+std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
+                      const std::function<void(const TileMap&)>& harm) {
   const std::vector<int32_t> query_start_loc = {0, 1, 2};
-  const std::vector<int32_t> seq_lens = {640, 64};  // costs 11 + 2, in columns of 4 or 5
   const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
                             .seq_lens = seq_lens.data(),
                             .num_rows = 2,
                             .num_tokens = 2,
                             .max_query_len = 1,
-                            .max_seq_len = 640};
+                            .max_seq_len = seq_lens[0]};
   HostWorkMap work({.num_q_heads = 2,
                     .num_kv_heads = 2,
                     .head_dim_qk = 128,
                     .head_dim_v = 128,
                     .max_rows = 2,
                     .max_tokens = 2,
-                    .max_seq_len = 640,
-                    .num_sms = 3});
+                    .max_seq_len = seq_lens[0],
+                    .num_sms = num_sms});
   EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
-  EXPECT_EQ(work.map().main.counts[0], 4);
   harm(work.map().main);
   return std::string(CheckWorkMap(work.map(), batch, {}).message());
+}
+
+// Row 0 in three pieces, row 1 whole: costs 11 + 2, in columns of 4 or 5.
+std::string VerdictAfter(const std::function<void(const TileMap&)>& harm) {
+  return VerdictOn({640, 64}, /*num_sms=*/3, [&harm](const TileMap& map) {
+    EXPECT_EQ(map.counts[0], 4);
+    harm(map);
+  });
 }
 
 TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
@@ -56,28 +63,12 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
 }
 
-// Row 0 in the columns 0 to 3, row 1 in column 4.
+// Row 0 in columns 0 to 3, row 1 in column 4.
 std::string VerdictOnClustersAfter(const std::function<void(const TileMap&)>& harm) {
-  const std::vector<int32_t> query_start_loc = {0, 1, 2};
-  const std::vector<int32_t> seq_lens = {500, 64};
-  const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
-                            .seq_lens = seq_lens.data(),
-                            .num_rows = 2,
-                            .num_tokens = 2,
-                            .max_query_len = 1,
-                            .max_seq_len = 500};
-  HostWorkMap work({.num_q_heads = 2,
-                    .num_kv_heads = 2,
-                    .head_dim_qk = 128,
-                    .head_dim_v = 128,
-                    .max_rows = 2,
-                    .max_tokens = 2,
-                    .max_seq_len = 500});
-  EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
-  EXPECT_EQ(work.map().main.counts[4], 1);
-  harm(work.map().main);
-  return std::string(CheckWorkMap(work.map(), batch, {}).message());
+  return VerdictOn({500, 64}, /*num_sms=*/132, [&harm](const TileMap& map) {
+    EXPECT_EQ(map.counts[4], 1);
+    harm(map);
+  });
 }
 
 TEST(WorkMapCheckTest, FindsPiecesOutsideOfTheirClusters) {
