@@ -262,8 +262,9 @@ std::string Describe(const AttentionKernelKey& key) {
   if (key.rope_dtype) {
     absl::StrAppend(&text, ", rope parts of ", std::string(DTypeName(*key.rope_dtype)));
   }
-  if (key.is_general)
+  if (key.is_general) {
     absl::StrAppend(&text, ", a custom mask, scales per q head or slopes per sequence");
+  }
   if (key.products) {
     absl::StrAppend(&text, ", products in ", std::string(DTypeName(*key.products)));
   }
