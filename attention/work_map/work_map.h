@@ -88,7 +88,9 @@ namespace reprise {
 enum class WorkMapMode : int32_t {
   kBalanced,  // rows are cut wherever that makes the columns even
   // A row is cut by its own data alone, so its bits do not depend on the rest of the batch: into at
-  // most max_splits pieces of at least kMinDeterministicSteps steps.
+  // most max_splits pieces of at least kMinDeterministicSteps steps. In rows of at most
+  // decode_query_len queries each query is cut as a row of its own, so its bits do not depend on the
+  // other queries either.
   kDeterministic,
 };
 
@@ -216,6 +218,7 @@ struct TileMap {
   int num_ctas = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
   int max_splits = kMaxDeterministicSplits;  // in deterministic mode
+  int decode_query_len = 1;                  // likewise: WorkMapOptions::decode_query_len
 
   bool may_be_dealt = false;
   int cut_cost = 0;               // of the cuts of a column

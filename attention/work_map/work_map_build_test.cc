@@ -482,6 +482,66 @@ TEST(WorkMapBuildTest, InDeterministicModeTheCallerSaysHowOftenARowIsCutAtMost) 
   }
 }
 
+// Of row `row`, or of its query `query`: keys of the pieces, with what else decides about the bits.
+std::vector<std::array<int, 6>> PiecesOf(const WorkMap& work, int row, int query) {
+  std::vector<std::array<int, 6>> pieces;
+  for (const TileMap* map : {&work.main, &work.short_rows}) {
+    if (map->num_ctas == 0) continue;
+    for (const WorkItem& item : ItemsOf(*map)) {
+      if (item.row != row || query < item.query_begin || query >= item.query_end) continue;
+      pieces.push_back({item.key_begin, item.key_end, item.num_partials, item.first_position,
+                        item.query_end - item.query_begin, map->tile_rows});
+    }
+  }
+  return pieces;
+}
+
+// Rows of several queries have the pieces of as many rows of one: in small tiles beside larger ones, in
+// the only tile of float32, and with groups of more heads than a tile has rows.
+TEST(WorkMapBuildTest, InDeterministicModeQueriesOfDraftsAreCutAsDecodes) {
+  struct Heads {
+    DType dtype;
+    int kv_heads, group, head_dim;
+  };
+  constexpr int kMostQueries = 17;
+  for (const Heads& heads : {Heads{DType::kBFloat16, 8, 4, 128}, Heads{DType::kBFloat16, 2, 1, 64},
+                             Heads{DType::kBFloat16, 2, 32, 256}, Heads{DType::kFloat32, 2, 4, 128},
+                             Heads{DType::kBFloat16, 1, 128, 576}}) {
+    for (const std::optional<int> window : {std::optional<int>(), {100}, {5000}}) {
+      Rows rows({70, 1000, 1088, 9000, 700, 3000});
+      rows.query_start_loc = {0, 5, 5 + kMostQueries, 23, 26, 226, 226 + kMostQueries + 1};
+      rows.batch.num_tokens = rows.query_start_loc.back();
+      rows.batch.max_query_len = 200;
+      WorkMapOptions options = OptionsFor(rows.batch, heads.kv_heads);
+      options.dtype = heads.dtype;
+      options.num_q_heads = heads.kv_heads * heads.group;
+      options.head_dim_qk = heads.head_dim;
+      options.head_dim_v = std::min(heads.head_dim, 512);
+      options.mode = WorkMapMode::kDeterministic;
+      HostWorkMap plain(options);
+      options.decode_query_len = kMostQueries;
+      HostWorkMap work(options);
+      const LayerWindow layer_window = {.left = window};
+      ASSERT_TRUE(WorkMapOnHost(rows.batch, layer_window, work.map()).ok());
+      const absl::Status checked = CheckWorkMap(work.map(), rows.batch, layer_window);
+      ASSERT_TRUE(checked.ok()) << checked;
+      for (int r = 0; r < 4; ++r) {
+        const int query_len = rows.query_start_loc[r + 1] - rows.query_start_loc[r];
+        for (int i = 0; i < query_len; ++i) {
+          Rows alone({rows.seq_lens[r] - (query_len - 1 - i)});
+          ASSERT_TRUE(WorkMapOnHost(alone.batch, layer_window, plain.map()).ok());
+          EXPECT_EQ(PiecesOf(work.map(), r, i), PiecesOf(plain.map(), 0, 0))
+              << "row " << r << " query " << i << " window " << window.value_or(-1) << " group "
+              << heads.group;
+        }
+      }
+      // Longer rows are cut as they were.
+      ASSERT_TRUE(WorkMapOnHost(rows.batch, layer_window, plain.map()).ok());
+      for (const int r : {4, 5}) EXPECT_EQ(PiecesOf(work.map(), r, 0), PiecesOf(plain.map(), r, 0));
+    }
+  }
+}
+
 // Two decodes, a prompt, a padded row, a row without queries and another decode.
 Rows DecodesAndAPrompt() {
   Rows rows({1000, 2000, 300, 0, 500, 700});

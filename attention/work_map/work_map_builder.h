@@ -266,7 +266,7 @@ class WorkMapBuilder {
         cluster_(ClusterOf(map, rows.num_rows, rows.window_left)),
         num_columns_(ColumnsInUse(map, cluster_)),
         tile_queries_(map.tile_queries),
-        rows_are_tiles_(map.max_query_len <= map.tile_queries) {}
+        rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 
   REPRISE_HOST_DEVICE void Run() {
     if (!rows_are_tiles_ || map_.max_shared_tiles > 0) {
@@ -305,6 +305,16 @@ class WorkMapBuilder {
     return row.query_len >= lens_.least && row.query_len <= lens_.most;
   }
 
+  // Whether each query of the row is cut as a row of its own.
+  REPRISE_HOST_DEVICE bool IsOfDecodes(const WorkMapRow& row) const {
+    return map_.decode_query_len > 1 && row.query_len <= map_.decode_query_len;
+  }
+
+  // The most queries of a range of the row.
+  REPRISE_HOST_DEVICE int RangeQueries(const WorkMapRow& row) const {
+    return IsOfDecodes(row) ? 1 : tile_queries_;
+  }
+
   // The number of query ranges of a row. With shared ranges, which are tile_queries tokens each,
   // they end where those do, so that each is inside one of them.
   REPRISE_HOST_DEVICE int RowTiles(const WorkMapRow& row) const {
@@ -313,7 +323,8 @@ class WorkMapBuilder {
     const int begin = row.first_token;
     const int end = begin + row.query_len;
     if (shared_keys_ > 0) return (end - 1) / map_.tile_queries - begin / map_.tile_queries + 1;
-    return (row.query_len + tile_queries_ - 1) / tile_queries_;
+    const int size = RangeQueries(row);
+    return (row.query_len + size - 1) / size;
   }
 
   // Decides whether and how many keys are shared, and which row's block table addresses them.
@@ -362,7 +373,7 @@ class WorkMapBuilder {
 
   // The queries of range t, within the row.
   REPRISE_HOST_DEVICE void FindQueries(int t, const WorkMapRow& row, WorkTile& tile) const {
-    const int size = tile_queries_;
+    const int size = RangeQueries(row);
     const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - row.first_tile;
     if (shared_keys_ == 0) {
       tile.query_begin = n * size;
@@ -407,7 +418,7 @@ class WorkMapBuilder {
         tile.key_end = AtMost(keys.end, map_.max_seq_len);
         if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
         tile.num_pieces = 1;
-        const int most_pieces = map_.max_splits / RowTiles(row);
+        const int most_pieces = map_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
         cost = Cutter::template CostOf<Sum>(most_pieces, map_.tile_cost, tile);
       }
     }

@@ -78,6 +78,7 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_sms", 1, options.num_sms));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_shared_bytes", 0, options.max_shared_bytes));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_splits", 1, options.max_splits));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("decode_query_len", 1, options.decode_query_len));
   if (options.max_splits > kMaxDeterministicSplits) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_splits of WorkMapOptions: expected <= ", kMaxDeterministicSplits,
@@ -124,6 +125,14 @@ Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, 
     a_row.merges = row_tiles;
   }
   return {tiles + rows * a_row.items, std::min(tiles, rows * a_row.merges), rows * a_row.partials};
+}
+
+// `decodes` more ranges of a query each, which are cut as rows of one are.
+Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t max_splits) {
+  const Bounds added =
+      DeterministicBounds(decodes, decodes, /*most_row_tiles=*/1, steps, max_splits);
+  return {bounds.items + added.items, bounds.merges + added.merges,
+          bounds.partials + added.partials};
 }
 
 // Every range of the rows is merged. Partials are counted in queries: one for each token, and at
@@ -269,6 +278,9 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   map.head_dim_v = options.head_dim_v;
   map.mode = options.mode;
   map.max_splits = options.max_splits;
+  if (options.mode == WorkMapMode::kDeterministic) {
+    map.decode_query_len = std::min(options.decode_query_len, options.max_query_len);
+  }
 
   const bool has_pairs = IsPlannedInPairs(tile) && options.shared_prefix != SharedPrefix::kTaken;
   const int range_rows = has_pairs ? 2 * tile.rows() : tile.rows();
@@ -302,17 +314,26 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
   const int64_t most_of_halves =
       may_be_halved ? 2 * std::min<int64_t>(rows, map.num_columns / 2) : 0;
-  const int64_t tiles =
-      shares && options.max_query_len > 1
-          ? rows + shared_tiles
-          : std::max(rows + std::min((options.max_tokens - rows) / map.tile_queries,
-                                     rows * (most_row_tiles - 1)),
-                     most_of_halves);
+  int64_t tiles = shares && options.max_query_len > 1
+                      ? rows + shared_tiles
+                      : std::max(rows + std::min((options.max_tokens - rows) / map.tile_queries,
+                                                 rows * (most_row_tiles - 1)),
+                                 most_of_halves);
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
   Bounds bounds = options.mode == WorkMapMode::kBalanced
                       ? BalancedBounds(tiles, map.num_columns, steps)
                       : DeterministicBounds(tiles, rows, most_row_tiles, steps, options.max_splits);
   bounds.partials *= std::min(map.tile_queries, options.max_query_len);
+  if (map.decode_query_len > 1) {
+    const int64_t decodes = std::min<int64_t>(options.max_tokens, rows * map.decode_query_len);
+    // All rows are such where none may be longer.
+    if (options.max_query_len <= map.decode_query_len) {
+      tiles = 0;
+      bounds = {};
+    }
+    tiles += decodes;
+    bounds = WithDecodes(bounds, decodes, steps, options.max_splits);
+  }
   if (shares) {
     const Bounds shared = SharedBounds(tiles, shared_tiles, map, steps);
     bounds = {std::max(bounds.items, shared.items), std::max(bounds.merges, shared.merges),
@@ -334,11 +355,14 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   return map;
 }
 
-// The length of the longest rows that have a map of their own; 0: no rows do.
+// The length of the longest rows that have a map of their own, with the tile of a row of one query;
+// 0: no rows do.
 int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
   const AttentionTile* least = TileFor(options, 1);
   if (least->rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
-  return least->rows() / (options.num_q_heads / options.num_kv_heads);
+  const int held = least->rows() / (options.num_q_heads / options.num_kv_heads);
+  if (options.mode != WorkMapMode::kDeterministic) return held;
+  return std::max(held, std::min(options.decode_query_len, options.max_query_len));
 }
 
 // Which rows join, for the map of long rows.
@@ -370,13 +394,16 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   WorkMapPlan plan;
   WorkMap& map = plan.shape;
   map.split = options.mode == WorkMapMode::kDeterministic ? RowSplit::kByRow : options.split;
-  REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(options, *tile));
-  if (const int longest = ShortRowsOf(options, *tile); longest > 0) {
+  const int longest = ShortRowsOf(options, *tile);
+  WorkMapOptions main = options;
+  if (longest > 0) main.decode_query_len = 1;  // the others are in a map of their own
+  REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(main, *tile));
+  if (longest > 0) {
     WorkMapOptions short_rows = options;
     short_rows.max_query_len = longest;
     short_rows.max_tokens = static_cast<int>(
         std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
-    REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *TileFor(options, longest)));
+    REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *TileFor(options, 1)));
     PlanJoins(options, map);
   }
   plan.map_bytes = LayOutMap(nullptr, map);

@@ -13,12 +13,14 @@
 //
 // Two maps. Where the smallest tile holds at least one query but fewer than max_query_len, the rows
 // that it holds get a map of their own, with that tile (WorkMap::short_rows): decodes in a step
-// with prefills, and decode steps that use the map of prefills. Not with SharedPrefix::kTaken.
+// with prefills, and decode steps that use the map of prefills. Rows that decode_query_len covers
+// are among them, whatever the tile holds. Not with SharedPrefix::kTaken.
 //
 // The bounds, of each map. Let T = max_tokens, R = min(max_rows, T), q = tile_queries. Query ranges
 // are at most R + min((T - R) / q, R * ((max_query_len - 1) / q)). In balanced mode a cut is a
 // column's border, so there are at most num_columns - 1 of them, as many items beyond one a range,
-// and twice as many partials; in deterministic mode at most max_splits partials a row.
+// and twice as many partials; in deterministic mode at most max_splits partials a row. Rows of at
+// most D = decode_query_len > 1 queries add up to min(T, R * D) ranges, each with those of a row.
 // A range of at most kWorkStepKeys keys is never cut. A partial belongs to one query; a piece has
 // one for each of its queries. With SharedPrefix::kTaken, SharedTiles selects the size of tiles,
 // query ranges also end at multiples of q tokens, there are ceil(T / q) shared ranges more, and
@@ -71,6 +73,11 @@ struct WorkMapOptions {
   WorkMapMode mode = WorkMapMode::kBalanced;
   // Deterministic mode: the most pieces of a row, up to kMaxDeterministicSplits; 1: no row is cut.
   int max_splits = kMaxDeterministicSplits;
+  // Deterministic mode: in rows of at most this many queries, as drafts to verify, each query is
+  // computed as a decode: by the same kernel, over the same pieces of keys, with the same bits as a
+  // row of one query that sees the same keys. (But for tail_mask and custom masks, whose keys the
+  // kernels add up in other steps.) Takes up to max_splits partials for each of their queries.
+  int decode_query_len = 1;
   // The type to multiply in where calls request one other than q's (AttentionExtras::products).
   std::optional<DType> products = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;

@@ -382,6 +382,25 @@ TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
   EXPECT_EQ(ShapeOf(options).max_items, 64 * 4);
 }
 
+TEST(WorkMapPlanTest, RowsOfDraftsAddThePiecesOfAsManyDecodes) {
+  WorkMapOptions options = LlamaDecode();
+  options.mode = WorkMapMode::kDeterministic;
+  options.max_tokens = options.max_query_len = 8192;
+  options.decode_query_len = 17;
+  const WorkMap map = PlanWorkMap(options)->shape;
+  EXPECT_EQ(map.main.decode_query_len, 1);
+  EXPECT_EQ(map.short_rows.max_query_len, 17);
+  EXPECT_EQ(map.short_rows.decode_query_len, 17);
+  EXPECT_EQ(map.short_rows.tile_rows, 16);
+  EXPECT_EQ(map.short_rows.max_partials, 64 * 17 * 16);
+  options.dtype = DType::kFloat32;  // one tile for all rows
+  const WorkMap one = PlanWorkMap(options)->shape;
+  EXPECT_FALSE(one.has_short_rows());
+  EXPECT_EQ(one.main.decode_query_len, 17);
+  options.mode = WorkMapMode::kBalanced;
+  EXPECT_EQ(PlanWorkMap(options)->shape.main.decode_query_len, 1);
+}
+
 TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
   const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(LlamaDecode());
   ASSERT_TRUE(plan.ok());

@@ -28,7 +28,10 @@ WorkMapOptions DrawOptions(const AttentionParams& layer, Random& random) {
                             .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall}),
                             .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);
-  if (kind == 1) options.mode = WorkMapMode::kDeterministic;
+  if (kind == 1) {
+    options.mode = WorkMapMode::kDeterministic;
+    options.decode_query_len = random.Pick({1, 5, 17, 64});
+  }
   if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
   return options;
 }
