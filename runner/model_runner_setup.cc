@@ -157,6 +157,8 @@ absl::Status ModelRunner::Allocate() {
       .max_encoder_tokens = *options_.max_encoder_tokens,
       .max_drafts = max_drafts(),
       .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
+      // Nodes of a tree see their keys by masks, which no decode does.
+      .decode_query_len = options_.speculation.shape == DraftShape::kTree ? 1 : 1 + max_drafts(),
       .shared_prefix =
           options_.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken : SharedPrefix::kIgnored};
   REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(metadata, driver_.get()));

@@ -39,7 +39,8 @@ WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_d
           .max_tokens = options_.max_tokens,
           .max_query_len = options_.max_tokens,
           .max_seq_len = options_.max_seq_len,
-          .mode = options_.mode};
+          .mode = options_.mode,
+          .decode_query_len = options_.decode_query_len};
 }
 
 absl::StatusOr<WorkMap> StepMetadata::NewMap(const WorkMapOptions& options) {

@@ -73,6 +73,7 @@ struct StepMetadataOptions {
   int max_encoder_tokens = 0;  // of a sequence
   int max_drafts = 0;          // of a row
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int decode_query_len = 1;  // as WorkMapOptions has it
   // kTaken: there are cascade steps; balanced mode only.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };

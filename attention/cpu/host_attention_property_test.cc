@@ -100,7 +100,8 @@ class World {
     friend bool operator==(const Result&, const Result&) = default;
   };
 
-  Result Attend(const PagedBatch& batch, std::vector<float> q, int num_threads = 1) const {
+  Result Attend(const PagedBatch& batch, std::vector<float> q, int num_threads = 1,
+                const AttentionParams& layer = kLayer) const {
     Result result;
     result.out.assign(batch.num_tokens * kNumQHeads * kHeadDim, NAN);
     result.lse.assign(batch.num_tokens * kNumQHeads, NAN);
@@ -108,7 +109,7 @@ class World {
         .data = q.data(), .token_stride = kNumQHeads * kHeadDim, .head_stride = kHeadDim};
     TokenView out = q_view;
     out.data = result.out.data();
-    PagedAttentionOnHost(kLayer, batch, q_view, memory_.View(OnHost),
+    PagedAttentionOnHost(layer, batch, q_view, memory_.View(OnHost),
                          {.out = out,
                           .num_out_tokens = batch.num_tokens,
                           .lse = result.lse.data(),
@@ -122,12 +123,12 @@ class World {
   // Attention of these sequences as one batch.
   Result Step(const std::vector<BatchSequence>& sequences,
               std::optional<PaddedSize> padded = std::nullopt,
-              const std::vector<int32_t>& order = {}) const {
+              const std::vector<int32_t>& order = {}, const AttentionParams& layer = kLayer) const {
     BatchBuilder builder = *BatchBuilder::Create({.max_rows = 40, .max_tokens = 2000});
     const absl::StatusOr<BuiltBatch> built =
         builder.Build({.sequences = sequences, .order = order, .table = table_, .padded = padded});
     EXPECT_TRUE(built.ok()) << built.status();
-    return Attend(built->batch, QueriesOf(*built));
+    return Attend(built->batch, QueriesOf(*built), /*num_threads=*/1, layer);
   }
 
  private:
@@ -168,6 +169,29 @@ TEST(HostAttentionPropertyTest, ARowHasTheSameBitsAloneAndInABatchInAnyOrder) {
     for (const BatchSequence& sequence : sequences) {
       EXPECT_EQ(world.Step({sequence}).out, together.OutOf(first, sequence.query_len));
       first += sequence.query_len;
+    }
+  }
+}
+
+// As drafts are verified.
+TEST(HostAttentionPropertyTest, ATokenHasTheSameBitsInARowOfOneAndOfSeveral) {
+  const World world = SmallWorld();
+  for (const std::optional<int> window : {std::optional<int>(), {5}, {100}}) {
+    AttentionParams layer = kLayer;
+    layer.window_left = window;
+    for (const int computed : {0, 3, 127, 250, 510, 683}) {
+      std::vector<float> decodes;
+      for (int i = 0; i < 17; ++i) {
+        const std::vector<float> out =
+            world.Step({{6, computed + i, 1}}, std::nullopt, {}, layer).out;
+        decodes.insert(decodes.end(), out.begin(), out.end());
+      }
+      for (int query_len = 1; query_len <= 17; ++query_len) {
+        const World::Result row = world.Step({{6, computed, query_len}}, std::nullopt, {}, layer);
+        EXPECT_TRUE(std::equal(row.out.begin(), row.out.end(), decodes.begin()))
+            << query_len << " queries behind " << computed << " keys, window "
+            << window.value_or(-1);
+      }
     }
   }
 }

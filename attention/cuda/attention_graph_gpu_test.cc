@@ -57,7 +57,9 @@ struct StepOptions {
   int shared_prefix_len = 0;  // keys that all rows have in common; used by the map
   bool has_sinks = false;
   std::optional<float> softcap = {};
+  std::optional<int> window_left = {};
   WorkMapMode mode = WorkMapMode::kBalanced;
+  int decode_query_len = 1;
   RowSplit split = RowSplit::kByBatch;
   int max_tier = 2;
 };
@@ -98,6 +100,7 @@ class Step {
               .num_kv_heads = heads,
               .head_dim_qk = options.head_dim,
               .head_dim_v = options.head_dim_v,
+              .window_left = options.window_left,
               .softcap = options.softcap};
     if (options.has_sinks) {
       sinks_ = at::randn({layer_.num_q_heads}, Gpu(at::kFloat));
@@ -132,7 +135,7 @@ class Step {
   void Abort(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
     SetRows(seq_lens, query_lens);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    ASSERT_TRUE(LaunchWorkMap(Batch(), {}, work_.map(), stream).ok());
+    ASSERT_TRUE(LaunchWorkMap(Batch(), WindowOf(layer_), work_.map(), stream).ok());
     for (const TileMap& map : {work_.map().main, work_.map().short_rows}) {
       std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_virtual_heads);
       for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 40);
@@ -149,7 +152,7 @@ class Step {
 
   absl::Status Launch() {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    const absl::Status built = LaunchWorkMap(Batch(), {}, work_.map(), stream);
+    const absl::Status built = LaunchWorkMap(Batch(), WindowOf(layer_), work_.map(), stream);
     if (!built.ok()) return built;
     return Attend();
   }
@@ -191,6 +194,7 @@ class Step {
             .max_query_len = options_.max_query_len,
             .max_seq_len = options_.max_seq_len,
             .mode = options_.mode,
+            .decode_query_len = options_.decode_query_len,
             .shared_prefix =
                 options_.shared_prefix_len > 0 ? SharedPrefix::kTaken : SharedPrefix::kIgnored,
             .split = options_.split};
@@ -701,6 +705,70 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeADecodeGivesTheSameBitsBesidePr
     ASSERT_TRUE(step.Launch().ok());
     if (!alone.defined()) alone = step.out()[0].clone();
     EXPECT_TRUE(at::equal(step.out()[0], alone));
+  }
+}
+
+// A row of 17 queries, with a prompt and without, gives what 17 steps give that decode one after the
+// other, and so does each shorter one.
+TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDecodes) {
+  constexpr int kQueries = 17;
+  std::vector<StepOptions> cases = {
+      {.group_size = 1, .head_dim = 64, .head_dim_v = 64},
+      {.group_size = 4},
+      {.group_size = 4, .max_tier = 1},
+      {.group_size = 4, .window_left = 100},
+      {.group_size = 4, .window_left = 1700},
+      {.group_size = 4, .kv_type = at::kFloat8_e4m3fn},
+      {.group_size = 7},
+      {.group_size = 24},
+      {.group_size = 64},
+      {.group_size = 8, .head_dim = 96, .head_dim_v = 96},
+      {.group_size = 4, .head_dim = 192},
+      {.group_size = 6, .head_dim = 256, .head_dim_v = 256},
+      {.group_size = 32, .head_dim = 256, .head_dim_v = 256},
+  };
+  for (const int group_size : {4, 16, 128}) {
+    cases.push_back({.num_kv_heads = 1,
+                     .group_size = group_size,
+                     .head_dim = 576,
+                     .head_dim_v = 512,
+                     .values = ValueSource::kKeyTile});
+  }
+  for (StepOptions options : cases) {
+    options.max_rows = 3;
+    options.max_query_len = 60;
+    options.mode = WorkMapMode::kDeterministic;
+    options.decode_query_len = kQueries;
+    SCOPED_TRACE(testing::Message()
+                 << "group " << options.group_size << ", head_dim " << options.head_dim
+                 << ", window " << options.window_left.value_or(-1));
+    Step step(options);
+    const at::Tensor q = step.q().slice(0, 0, kQueries).clone();
+    for (const int num_keys : {0, 50, 1000, 2500}) {  // before the row
+      std::vector<at::Tensor> outs, lses;
+      for (int i = 0; i < kQueries; ++i) {
+        step.q()[0].copy_(q[i]);
+        step.SetRows({num_keys + i + 1}, {1});
+        step.Poison();
+        ASSERT_TRUE(step.Launch().ok());
+        outs.push_back(step.out()[0].clone());
+        lses.push_back(step.lse()[0].clone());
+      }
+      const at::Tensor out = at::stack(outs);
+      const at::Tensor lse = at::stack(lses);
+      step.q().slice(0, 0, kQueries).copy_(q);
+      for (int query_len = 1; query_len <= kQueries; ++query_len) {
+        for (const int prompt : {0, 60}) {
+          step.SetRows({num_keys + query_len, 900, prompt}, {query_len, 1, prompt});
+          step.Poison();
+          ASSERT_TRUE(step.Launch().ok());
+          EXPECT_TRUE(at::equal(step.out().slice(0, 0, query_len), out.slice(0, 0, query_len)))
+              << query_len << " queries behind " << num_keys << " keys, prompt " << prompt;
+          EXPECT_TRUE(at::equal(step.lse().slice(0, 0, query_len), lse.slice(0, 0, query_len)))
+              << query_len << " queries behind " << num_keys << " keys, prompt " << prompt;
+        }
+      }
+    }
   }
 }
 

@@ -84,7 +84,10 @@ void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const Attenti
       .num_sms = random.Pick({1, 3, 132}),
       .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);
-  if (kind == 1) options.mode = WorkMapMode::kDeterministic;
+  if (kind == 1) {
+    options.mode = WorkMapMode::kDeterministic;
+    options.decode_query_len = random.Pick({1, 5, 17});
+  }
   if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
   HostWorkMap host(options);
   GpuWorkMap gpu(options);

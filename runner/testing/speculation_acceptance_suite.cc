@@ -425,7 +425,7 @@ TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefor
 }
 
 // In bfloat16 rows of several tokens are computed as rows of one where the bits of a row must not depend
-// on the step's shape.
+// on the step's shape. `plain` has the same max_drafts: prompts of so few tokens are computed so, too.
 void ExpectTextsInBFloat16(LayeredModelOptions model) {
   model = WithHidden(model, Hidden::kStream);
   model.dtype = DType::kBFloat16;
@@ -460,12 +460,12 @@ void ExpectTextsInBFloat16(LayeredModelOptions model) {
 }
 
 TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
-  // Groups of 2 heads: a decode's tile of 16 rows of q holds a row of up to 8 queries. Latents have a
-  // group of 4, whose longer rows take other tiles, with other bits (docs/speculation.md).
   for (const LayeredModelOptions& model :
-       {TwoLayers(GetParam(), 1), Windows(GetParam(), 1), WindowsAndChunks(GetParam(), 1)}) {
+       {TwoLayers(GetParam(), 1), Windows(GetParam(), 1), WindowsAndChunks(GetParam(), 1),
+        Latents(GetParam(), 1)}) {
     SCOPED_TRACE(testing::Message() << "window " << model.layers[0].params.window_left.value_or(-1)
-                                    << ", chunks " << model.layers[1].chunk_size.value_or(0));
+                                    << ", chunks " << model.layers[1].chunk_size.value_or(0)
+                                    << ", head dim " << model.layers[0].params.head_dim_qk);
     ExpectTextsInBFloat16(model);
   }
 }

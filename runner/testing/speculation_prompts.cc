@@ -236,6 +236,7 @@ TEST_P(SpeculationSuite, TextsOfTreesInBFloat16AreThoseOfPlainDecoding) {
     model.dtype = DType::kBFloat16;
     ModelRunnerOptions plain = Options(Proposer::kNone);
     plain.batch_invariance = BatchInvariance::kOn;
+    plain.speculation = {};
     const std::vector<Request> requests = SomeRequests(33);
     const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests, plain);
     for (const Drafts& drafts : {Drafts{Proposer::kNone, true}, Drafts{Proposer::kModel, true}}) {

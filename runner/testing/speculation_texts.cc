@@ -75,8 +75,7 @@ std::vector<Request> SomeRequests(uint32_t seed) {
 
 std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
                                              const std::vector<Request>& requests,
-                                             ModelRunnerOptions options) {
-  options.speculation = {};
+                                             const ModelRunnerOptions& options) {
   auto harness = SpeculationHarness::Create(options, model);
   EXPECT_TRUE(harness.ok()) << harness.status();
   std::vector<std::vector<int32_t>> texts;
@@ -94,7 +93,9 @@ std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
 
 std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
                                              const std::vector<Request>& requests) {
-  return PlainTexts(model, requests, Options(Proposer::kNone));
+  ModelRunnerOptions options = Options(Proposer::kNone);
+  options.speculation = {};
+  return PlainTexts(model, requests, options);
 }
 
 }  // namespace reprise::speculation_tests

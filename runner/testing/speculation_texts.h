@@ -43,10 +43,10 @@ std::vector<int32_t> RandomPrompt(std::mt19937& rng, int length);
 // Four: greedy, temperatures, top_k, top_p.
 std::vector<Request> SomeRequests(uint32_t seed);
 
-// Each alone, without drafts. `options`: those of the runner, but for speculation.
+// Each alone, without drafts. Without `options`: of a runner that has none.
 std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
                                              const std::vector<Request>& requests,
-                                             ModelRunnerOptions options);
+                                             const ModelRunnerOptions& options);
 std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
                                              const std::vector<Request>& requests);
 
