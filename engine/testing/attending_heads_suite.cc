@@ -494,6 +494,34 @@ TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
   EXPECT_GT(num_preemptions, 0);
 }
 
+// Rows have fewer and fewer drafts, at last none; no pass of the heads is beyond the context.
+TEST_P(AttendingHeadsSuite, SequencesGrowToTheEndOfTheContext) {
+  for (const std::vector<LayerSpec>& layers : {FullAttention(), WindowsAndChunks()}) {
+    const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
+    TellsPositions model(model_options);
+    std::vector<Request> requests = SomeRequests(6);
+    for (Request& request : requests) request.max_new_tokens = 2 * kMaxSeqLen;
+    const Generation want(&model, Options(nullptr, 0), requests);
+    auto request = requests.begin();
+    for (const auto& [id, text] : want.texts()) {
+      EXPECT_EQ(request++->prompt.size() + text.size(), size_t{kMaxSeqLen} + 1) << id;
+    }
+    for (const int num_drafts : {1, 4, 8}) {
+      SCOPED_TRACE(testing::Message() << layers.size() << " layers, " << num_drafts << " drafts");
+      ModelAsHeads right(model_options);
+      EngineOptions options = Options(&right, num_drafts);
+      options.prefix_reuse = PrefixReuse::kOff;
+      const Generation run(&model, options, requests, &right);
+      EXPECT_EQ(run.texts(), want.texts());
+      EXPECT_EQ(right.num_wrong(), 0);
+      EXPECT_GT(run.accepted(), 0.97);
+      RandomHeads wrong(GetParam());
+      const Generation others(&model, Options(&wrong, num_drafts), requests);
+      EXPECT_EQ(others.texts(), want.texts());
+    }
+  }
+}
+
 TEST_P(AttendingHeadsSuite, ByRejectionGreedyTextsAreTheSame) {
   const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
   TellsPositions model(model_options);
