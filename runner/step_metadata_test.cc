@@ -59,6 +59,7 @@ class StepMetadataTest : public testing::Test {
                 .max_encoder_tokens = kEncoderTokens,
                 .max_drafts = 4,
                 .mode = mode,
+                .decode_query_len = 5,  // read in deterministic mode
                 .shared_prefix = shared_prefix};
     options_.classes = *CollectLayerClasses(options_.layers);
     driver_ = std::make_unique<PlanningDriver>(*MakeDeviceDriver(c10::kCPU, {}));
@@ -196,6 +197,21 @@ TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {
   for (int c = 0; c < 4; ++c) {
     EXPECT_EQ(decode.work_maps[c].main.tile_rows, prefill.work_maps[c].main.tile_rows);
     EXPECT_EQ(decode.work_maps[c].main.items, prefill.work_maps[c].main.items);
+  }
+}
+
+TEST_F(StepMetadataTest, InInvariantModeDraftsAreCutAsDecodes) {
+  Make(WorkMapMode::kDeterministic);
+  const StepBatches drafts = Refilled(
+      {.padded_num_seqs = 4, .padded_num_tokens = 20, .max_query_len = 5, .num_drafts = 4}, 4, 5);
+  const absl::Status built = Build(drafts);
+  ASSERT_TRUE(built.ok()) << built;
+  for (int c = 0; c < 4; ++c) {
+    const TileMap& map = drafts.work_maps[c].short_rows;
+    EXPECT_GE(map.counts[0], 20) << "class " << c;
+    for (int i = 0; i < map.counts[0]; ++i) {
+      EXPECT_EQ(map.items[i].query_end - map.items[i].query_begin, 1);
+    }
   }
 }
 

@@ -148,18 +148,6 @@ void KeyBlock::SelectInterval(const HostTile& tile, absl::Span<const KeyRange> i
     return interval.begin <= range.begin && range.end <= interval.end;
   });
   num_keys_ = 0;
-  // The lane in which a key's weight is summed is that of the key, wherever the range begins: so sums do
-  // not depend on what other queries of the tile see.
-  const int num_unseen = range.begin % VectorKernels::kMaxLanes;
-  if (num_unseen > 0) {
-    all_seen_ = false;
-    for (; num_keys_ < num_unseen; ++num_keys_) {
-      locals_[num_keys_] = range.begin;
-      for (int query = 0; query < tile.num_queries(); ++query) {
-        seen_[query * tile.num_heads() * kKeyBlockLen + num_keys_] = 0;
-      }
-    }
-  }
   if (all_seen_) {
     for (int key = range.begin; key < range.end; ++key) locals_[num_keys_++] = key;
     return;
