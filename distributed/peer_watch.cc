@@ -60,7 +60,7 @@ absl::Status PeerWatch::Look() {
     if (!failure_.ok()) return failure_;
     late = absl::Now() >= deadline_;
   }
-  if (late) return peers_.Explain("device work", "it did not end in time");
+  if (late) return peers_.Explain(kDeviceWork, "it did not end in time");
   return peers_.Lost();
 }
 

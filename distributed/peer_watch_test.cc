@@ -97,6 +97,33 @@ TEST(PeerWatchTest, ARankThatDoesNotComeIsNamedAfterTheLimit) {
   }
 }
 
+// Its watch reports it as any other failure, while the other rank waits in the next call.
+TEST(PeerWatchTest, ARankThatHangsInDeviceWorkIsNamedByBoth) {
+  const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto rank,
+                             Watched::Create(place, absl::Seconds(20), absl::Seconds(1)));
+    if (place.ranks.rank == 1) return rank->AwaitRelease(kSoon);
+    absl::SleepFor(kSoon);
+    return rank->peers->Explain("Broadcast (call 7)", "it took too long");
+  });
+  for (const int rank : {0, 1}) {
+    ExpectReport(reports, rank, absl::StatusCode::kDeadlineExceeded, "rank 1 (process ");
+    ExpectReport(reports, rank, absl::StatusCode::kDeadlineExceeded,
+                 "did not come to Broadcast (call 7): device work did not end in time");
+  }
+}
+
+TEST(PeerWatchTest, AFailureOfAllRanksDeviceWorkBlamesNone) {
+  const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(auto rank,
+                             Watched::Create(place, absl::Seconds(20), absl::Seconds(1)));
+    return rank->AwaitRelease(kSoon);
+  });
+  for (const int rank : {0, 1}) {
+    ExpectReport(reports, rank, absl::StatusCode::kInternal, "every rank reports a failure");
+  }
+}
+
 TEST(PeerWatchTest, ARankThatGivesUpTellsWhy) {
   const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto rank, Watched::Create(place));

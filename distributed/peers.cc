@@ -13,6 +13,7 @@
 #include <exception>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -348,7 +349,16 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
   const absl::Time deadline = absl::Now() + options_.grace;
   while (true) {
     if (const auto settled = Settled()) return *settled;
-    std::vector<std::string> silent, ended, elsewhere;
+    std::vector<std::string> silent, ended, elsewhere, behind;
+    std::set<std::string> calls;
+    const auto add_report = [&](int rank, const std::string& report) {
+      if (report == kDeviceWork) {
+        behind.push_back(Describe(rank));
+      } else {
+        calls.insert(report);
+      }
+    };
+    add_report(ranks_.rank, what);
     bool all_silent_ended = true;
     bool is_chain =
         false;  // whether a member fails in another group, for which it may find the cause
@@ -362,6 +372,7 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
       }
       if (Has(*store_, Key("failed", rank))) {
         const std::string other = store_->get_to_str(Key("failed", rank));
+        add_report(rank, other);
         if (other != what) elsewhere.push_back(absl::StrCat(Describe(rank), " in ", other));
         is_chain = is_chain || GroupOf(other) != name_;
       } else if (HasEnded(rank)) {
@@ -380,6 +391,14 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
           readers, options_.grace);
     }
     if (silent.empty() && (!is_chain || absl::Now() >= deadline + options_.grace)) {
+      // A rank may hang where only its watch sees it, and report that, while the others wait for it in
+      // their next call.
+      if (!behind.empty() && calls.size() == 1) {
+        return Settle(absl::DeadlineExceededError(
+                          absl::StrCat(absl::StrJoin(behind, ", "), " did not come to ",
+                                       *calls.begin(), ": ", kDeviceWork, " did not end in time")),
+                      ranks_.world - 1, options_.grace);
+      }
       return Settle(absl::InternalError(absl::StrCat(
                         "every rank reports a failure",
                         elsewhere.empty() ? "" : absl::StrCat(", ", absl::StrJoin(elsewhere, ", ")),
@@ -446,7 +465,7 @@ absl::Status Peers::Ended() {
       left = Has(*store_, Key("left", rank));
       return absl::OkStatus();
     }));
-    if (!left) return Explain("device work", "it waits for that rank");
+    if (!left) return Explain(kDeviceWork, "it waits for that rank");
   }
   return absl::OkStatus();
 }

@@ -31,6 +31,9 @@
 
 namespace reprise {
 
+// What Explain() is asked about by a rank that waits for its device and not in a call.
+inline constexpr char kDeviceWork[] = "device work";
+
 struct PeersOptions {
   // Of meeting: until when every rank must have come.
   absl::Duration timeout = absl::Seconds(60);
@@ -66,7 +69,8 @@ class Peers {
   // Whose fault it is that `what`, a call that all ranks make, has failed here with `error`. Takes
   // at most about the grace.
   //   Unavailable       a rank has ended, or has called Fail()
-  //   DeadlineExceeded  a rank lives, but has not come
+  //   DeadlineExceeded  a rank lives, but has not come, or is in kDeviceWork while all others wait in
+  //                     one call
   //   Internal          all ranks report a failure of the same call: `error`
   absl::Status Explain(const std::string& what, const std::string& error);
 
