@@ -12,7 +12,6 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
-#include "distributed/share.h"
 #include "runner/ranks/context_attention.h"
 #include "runner/speculation/draft_levels.h"
 

@@ -14,10 +14,10 @@
 namespace reprise {
 
 struct OddSizes {
-  std::string folder;
-  ModelConfig config;
-  std::vector<Request> requests;  // one, whose 8 tokens are forced
-  int num_logits = 0;             // of all of them
+  std::string folder = {};
+  ModelConfig config = {};
+  std::vector<Request> requests = {};  // one, whose 8 tokens are forced
+  int num_logits = 0;                  // of all of them
 };
 
 // Writes random float32 weights into a folder of that name in the test's temporary one. Errors: those of
